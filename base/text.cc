@@ -60,6 +60,20 @@ std::string EscapeWith(absl::string_view text, EscapeRun escape) {
   return out;
 }
 
+// Leaves the bytes of `kept` as they are.
+std::string EscapeExcept(absl::string_view kept, absl::string_view text) {
+  return EscapeWith(text, [kept](absl::string_view run) {
+    std::string out;
+    while (!run.empty()) {
+      const size_t plain = std::min(run.find_first_of(kept), run.size());
+      absl::StrAppend(&out, absl::CHexEscape(run.substr(0, plain)),
+                      run.substr(plain, 1));
+      run.remove_prefix(std::min(plain + 1, run.size()));
+    }
+    return out;
+  });
+}
+
 }  // namespace
 
 uint32_t TakeCharacter(absl::string_view& text) {
@@ -112,21 +126,14 @@ bool IsInvisible(uint32_t character) {
   return (character & 0xFFFE) == 0xFFFE;
 }
 
-std::string Escape(absl::string_view text) {
-  return EscapeWith(text, absl::CHexEscape);
-}
+std::string Escape(absl::string_view text) { return EscapeExcept("'", text); }
 
 std::string Printable(absl::string_view text) {
-  return EscapeWith(text, [](absl::string_view run) {
-    std::string out;
-    while (!run.empty()) {
-      const size_t plain = std::min(run.find_first_of("\"'\\"), run.size());
-      absl::StrAppend(&out, absl::CHexEscape(run.substr(0, plain)),
-                      run.substr(plain, 1));
-      run.remove_prefix(std::min(plain + 1, run.size()));
-    }
-    return out;
-  });
+  return EscapeExcept("\"'\\", text);
+}
+
+std::string PrintableLines(absl::string_view text) {
+  return EscapeExcept("\"'\\\n\t", text);
 }
 
 std::string Quote(absl::string_view text, size_t bytes_max) {

@@ -29,7 +29,7 @@ bool IsDirectionMark(uint32_t character);
 // (Unicode's Cc and Cf), line separators, noncharacters.
 bool IsInvisible(uint32_t character);
 
-// The text for use within double quotes. Quotes, backslashes, invisible
+// The text for use within double quotes. Those, backslashes, invisible
 // characters and bytes that are not UTF-8 become escape sequences of C (`\"`,
 // `\n`, `\xe2\x80\xae`), so that absl::CUnescape gives the text back. Every
 // text of a user in a log, an error or a page goes through this function or one
@@ -38,6 +38,9 @@ std::string Escape(absl::string_view text);
 
 // The same for use without quotes: quotes and backslashes stay as they are.
 std::string Printable(absl::string_view text);
+
+// The same of a text of several lines: newlines and tabs stay, too.
+std::string PrintableLines(absl::string_view text);
 
 // Escape(text) in double quotes; of a longer text the first `bytes_max` bytes
 // and `..."`.

@@ -16,7 +16,7 @@ TEST(EscapeTest, WhatShowsStaysAndTheRestIsEscaped) {
   EXPECT_EQ(Escape("plain text"), "plain text");
   EXPECT_EQ(Escape("r\xC3\xA4nge \xE4\xBD\xA0 \xF0\x9F\x98\x80"),
             "r\xC3\xA4nge \xE4\xBD\xA0 \xF0\x9F\x98\x80");
-  EXPECT_EQ(Escape("a\"b\\c"), "a\\\"b\\\\c");
+  EXPECT_EQ(Escape("it's \"b\\c"), "it's \\\"b\\\\c");
   EXPECT_EQ(Escape("\033[2Jgone\r\n"), "\\x1b[2Jgone\\r\\n");
   // The 8-bit form of ESC [, as UTF-8 and alone.
   EXPECT_EQ(Escape("\xC2\x9B!"), "\\xc2\\x9b!");
@@ -57,6 +57,8 @@ TEST(EscapeTest, UnescapingGivesTheTextBack) {
 TEST(PrintableTest, QuotesAndBackslashesStay) {
   EXPECT_EQ(Printable("it's \"q\" \\x41\n"), "it's \"q\" \\x41\\n");
   EXPECT_EQ(Printable(""), "");
+  EXPECT_EQ(PrintableLines("a\n\tb\033\u202E\n"),
+            "a\n\tb\\x1b\\xe2\\x80\\xae\n");
 }
 
 TEST(QuoteTest, ALongTextIsCut) {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/throw.h"
 
 namespace muster {
@@ -42,10 +43,11 @@ std::string GetDefaultBackendForDevice(const std::string& device) {
        absl::SimpleAtoi(device.substr(5), &index) && index >= 0)) {
     return "nccl";
   }
-  internal::Throw(Origin::kControl,
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "Default backend not registered for device : \"", device,
-                      "\"; there are cpu, cuda and cuda:INDEX")));
+  internal::Throw(
+      Origin::kControl,
+      absl::InvalidArgumentError(absl::StrCat(
+          "Default backend not registered for device : ", base::Quote(device),
+          "; there are cpu, cuda and cuda:INDEX")));
 }
 
 }  // namespace muster

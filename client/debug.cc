@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/distributed.h"
 #include "client/internal/deadline.h"
 #include "client/internal/debugging.h"
@@ -45,7 +46,8 @@ bool HasDebugger() {
 // Errors: kDeadlineExceeded.
 absl::Status AwaitDebugger(int rank, const internal::Deadline& deadline) {
   LOG(WARNING) << "waiting for a debugger: rank=" << rank
-               << " host=" << internal::HostName() << " pid=" << getpid()
+               << " host=" << base::LogValue(internal::HostName())
+               << " pid=" << getpid()
                << " command='gdb -iex \"set non-stop on\" -p " << getpid()
                << "'";
   while (!HasDebugger()) {

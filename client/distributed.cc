@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 #include "client/errors.h"
 #include "client/internal/group_state.h"
 #include "client/internal/throw.h"
@@ -383,9 +384,8 @@ int GetGroupRank(const std::shared_ptr<ProcessGroup>& group, int global_rank) {
   const std::vector<int> ranks = GetProcessGroupRanks(group);
   const auto found = std::find(ranks.begin(), ranks.end(), global_rank);
   if (found == ranks.end()) {
-    Invalid(absl::StrCat("Global rank ", global_rank,
-                         " is not part of group \"", Target(group)->name(),
-                         "\""));
+    Invalid(absl::StrCat("Global rank ", global_rank, " is not part of group ",
+                         base::Quote(Target(group)->name())));
   }
   return static_cast<int>(found - ranks.begin());
 }
@@ -393,8 +393,8 @@ int GetGroupRank(const std::shared_ptr<ProcessGroup>& group, int global_rank) {
 int GetGlobalRank(const std::shared_ptr<ProcessGroup>& group, int group_rank) {
   const std::vector<int> ranks = GetProcessGroupRanks(group);
   if (group_rank < 0 || static_cast<size_t>(group_rank) >= ranks.size()) {
-    Invalid(absl::StrCat("Group rank ", group_rank, " is not part of group \"",
-                         Target(group)->name(), "\""));
+    Invalid(absl::StrCat("Group rank ", group_rank, " is not part of group ",
+                         base::Quote(Target(group)->name())));
   }
   return ranks[static_cast<size_t>(group_rank)];
 }
@@ -417,8 +417,8 @@ int GetNodeLocalRank(std::optional<int> fallback_rank) {
   if (text != nullptr) {
     if (absl::SimpleAtoi(text, &rank)) return rank;
     Invalid(absl::StrCat(
-        "environment variable LOCAL_RANK must be a number but was \"", text,
-        "\""));
+        "environment variable LOCAL_RANK must be a number but was ",
+        base::Quote(text)));
   }
   if (fallback_rank.has_value()) return *fallback_rank;
   Invalid(
@@ -452,10 +452,11 @@ DeviceMesh InitDeviceMesh(const std::string& device_type,
                           const std::vector<int64_t>& shape,
                           const DeviceMeshOptions& options) {
   if (!IsInitialized()) InitProcessGroup();
-  TheWorld()->groups().Meet(absl::StrCat(
-      "makes a device mesh of shape [", absl::StrJoin(shape, ", "), "]",
-      options.dim_names.empty() ? "" : ", dimensions ",
-      absl::StrJoin(options.dim_names, ", "), ", on \"", device_type, "\""));
+  TheWorld()->groups().Meet(
+      absl::StrCat("makes a device mesh of shape [", absl::StrJoin(shape, ", "),
+                   "]", options.dim_names.empty() ? "" : ", dimensions ",
+                   absl::StrJoin(options.dim_names, ", "), ", on ",
+                   base::Quote(device_type)));
   return DeviceMesh::Init(DefaultMeshWorld(), device_type, shape, options);
 }
 
@@ -559,8 +560,8 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
     if (group->rank() >= 0 && (peer < 0 || peer >= group->size())) {
       internal::Throw(Origin::kControl,
                       absl::InvalidArgumentError(absl::StrCat(
-                          "Global rank ", peer, " is not part of group \"",
-                          group->name(), "\"")));
+                          "Global rank ", peer, " is not part of group ",
+                          base::Quote(group->name()))));
     }
     const bool sends = op.op == P2POp::Kind::kIsend;
     dataplane::Collective collective;

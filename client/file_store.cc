@@ -15,9 +15,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/birth.h"
 #include "client/internal/deadline.h"
 #include "client/internal/log_file.h"
@@ -192,8 +192,8 @@ class FileStore::File {
   absl::Status Locked(Access access, const Deadline& deadline,
                       Function function) {
     if (!birth_.is_here()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "FileStore \"", absl::CHexEscape(path_), "\"", internal::kIsParents));
+      return absl::FailedPreconditionError(
+          absl::StrCat("FileStore ", base::Quote(path_), internal::kIsParents));
     }
     MutexLock lock(mutex_);
     absl::Status status = log_->Lock(access, deadline);
@@ -304,7 +304,7 @@ std::string FileStore::Get(absl::string_view key) {
     internal::Throw(
         Origin::kStore,
         absl::DeadlineExceededError(absl::StrCat(
-            "Timeout waiting for key: ", absl::CHexEscape(key), " after ",
+            "Timeout waiting for key: ", base::Escape(key), " after ",
             deadline.timeout.count(), " ms: ", values.status().message())));
   }
   return *ValueOrThrow(Origin::kStore, std::move(values)).front();

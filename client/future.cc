@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/birth.h"
 #include "client/internal/continuations.h"
 #include "client/internal/deadline.h"
@@ -120,8 +120,8 @@ void LogContinuationError(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& exception) {
-    LOG(ERROR) << "callback of a future failed: cause=\""
-               << absl::CHexEscape(exception.what()) << "\"";
+    LOG(ERROR) << "callback of a future failed: cause="
+               << base::Quote(exception.what());
   } catch (...) {
     LOG(ERROR) << "callback of a future failed: cause=unknown";
   }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/distributed.h"
 #include "client/errors.h"
 #include "client/internal/deadline.h"
@@ -151,7 +152,8 @@ class Exchange {
 
  private:
   std::string Label() const {
-    return absl::StrCat(NameOf(verb_), " on group \"", group_->name(), "\": ");
+    return absl::StrCat(NameOf(verb_), " on group ",
+                        base::Quote(group_->name()), ": ");
   }
 
   int GlobalRank(int64_t rank) const {
@@ -237,7 +239,7 @@ void ThrowUnparsableObject(const ObjectSource& source, size_t index,
   ThrowBlaming(
       *group, rank,
       absl::DataLossError(absl::StrCat(
-          source.verb, " on group \"", group->name(), "\": object ",
+          source.verb, " on group ", base::Quote(group->name()), ": object ",
           source.rank.has_value() ? index : 0, " of rank ", rank, ", of ",
           bytes,
           " bytes, cannot be parsed: do sender and receiver use one type?")));
@@ -438,8 +440,8 @@ void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
       group->state()->GroupRankOf({dst, options.group_dst}, "dst"),
       "send_object_list");
   const Deadline deadline = DeadlineOf(options.timeout, *group);
-  const std::string label =
-      absl::StrCat("send_object_list on group \"", group->name(), "\": ");
+  const std::string label = absl::StrCat("send_object_list on group ",
+                                         base::Quote(group->name()), ": ");
   if (!objects.fault.empty()) Invalid(absl::StrCat(label, objects.fault));
   if (LargestOf(objects) > options.object_bytes_max) {
     Invalid(absl::StrCat(
@@ -491,8 +493,9 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
     ThrowBlaming(
         *group, from,
         absl::Status(status.code(),
-                     absl::StrCat("recv_object_list on group \"", group->name(),
-                                  "\": rank ", from, " ", status.message())));
+                     absl::StrCat("recv_object_list on group ",
+                                  base::Quote(group->name()), ": rank ", from,
+                                  " ", status.message())));
   };
   check(CheckLetterhead(letterhead));
   // Received in any case: the sender waits for that, and what it sends next can

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/text.h"
 #include "client/errors.h"
 #include "client/internal/continuations.h"
 #include "client/internal/deadline.h"
@@ -419,8 +420,8 @@ Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
     if (collective.peer < 0 && rank() >= 0) {
       internal::Throw(internal::Origin::kControl,
                       absl::InvalidArgumentError(absl::StrCat(
-                          "recv on group \"", name(),
-                          "\": Invalid source rank: ", collective.peer)));
+                          "recv on group ", base::Quote(name()),
+                          ": Invalid source rank: ", collective.peer)));
     }
   }
   collective.tag = options.tag;

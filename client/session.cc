@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/birth.h"
 #include "client/internal/deadline.h"
 #include "client/internal/logging.h"
@@ -62,8 +63,8 @@ Session::Place Session::PlaceFor(const std::string& caller) {
   }
   internal::Throw(Origin::kControl,
                   absl::FailedPreconditionError(
-                      absl::StrCat(caller, ": member \"", member(),
-                                   "\" has no rank before Session::Join")));
+                      absl::StrCat(caller, ": member ", base::Quote(member()),
+                                   " has no rank before Session::Join")));
 }
 
 std::vector<int> Session::RegisterGroups(
@@ -78,7 +79,8 @@ std::vector<int> Session::RegisterGroups(
 }
 
 void Session::AwaitBarrier(const SessionBarrierOptions& options) {
-  const Place place = PlaceFor(absl::StrCat("barrier \"", options.name, "\""));
+  const Place place =
+      PlaceFor(absl::StrCat("barrier ", base::Quote(options.name)));
   internal::ThrowIfFailed(
       Origin::kControl,
       internal::AwaitBarrier(

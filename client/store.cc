@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/deadline.h"
 #include "client/internal/store_rules.h"
 #include "client/internal/store_watch.h"
@@ -283,8 +284,8 @@ PrefixStore::PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store)
     : prefix_(absl::StrCat(prefix, "/")), store_(std::move(store)) {
   if (store_ == nullptr) {
     internal::Throw(Origin::kStore, absl::InvalidArgumentError(absl::StrCat(
-                                        "PrefixStore \"", prefix,
-                                        "\": the underlying store is null")));
+                                        "PrefixStore ", base::Quote(prefix),
+                                        ": the underlying store is null")));
   }
 }
 

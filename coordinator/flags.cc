@@ -24,6 +24,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/memory_limit.h"
 #include "coordinator/server/version.h"
@@ -205,9 +206,10 @@ absl::Status ReadEnvironment() {
     }
     std::string error;
     if (!flag->ParseFrom(variable.second, &error)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "environment variable ", variable.first, "=\"", variable.second,
-          "\" does not parse as --", flag->Name(), ": ", error));
+      return absl::InvalidArgumentError(
+          absl::StrCat("environment variable ", variable.first, "=",
+                       base::Quote(variable.second), " does not parse as --",
+                       flag->Name(), ": ", error));
     }
   }
   return absl::OkStatus();
@@ -245,8 +247,9 @@ absl::Status CheckLimits() {
 absl::Status OneOf(absl::string_view flag, absl::string_view value,
                    absl::string_view one, absl::string_view other) {
   if (value == one || value == other) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--", flag, " is \"", value, "\", must be ", one, " or ", other));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, " is ", base::Quote(value), ", must be ", one,
+                   " or ", other));
 }
 
 absl::Status CheckStorage() {
@@ -260,8 +263,8 @@ absl::Status CheckStorage() {
   }
   if (storage == "memory" && !path.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--storage_path is \"", path,
-                     "\", but --storage=memory keeps nothing there"));
+        absl::StrCat("--storage_path is ", base::Quote(path),
+                     ", but --storage=memory keeps nothing there"));
   }
   status = OneOf("sync", absl::GetFlag(FLAGS_sync), "always", "interval");
   if (!status.ok()) return status;
@@ -358,8 +361,9 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   if (!status.ok()) return status;
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   if (arguments.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "unexpected argument \"", arguments[1], "\"; --help lists the flags"));
+    return absl::InvalidArgumentError(absl::StrCat("unexpected argument ",
+                                                   base::Quote(arguments[1]),
+                                                   "; --help lists the flags"));
   }
   const absl::Status limits = CheckLimits();
   if (!limits.ok()) return limits;

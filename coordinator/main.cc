@@ -14,10 +14,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/logging.h"
+#include "base/text.h"
 #include "coordinator/flags.h"
 #include "coordinator/server/endpoint.h"
 #include "coordinator/server/grpc_log.h"
@@ -66,7 +67,7 @@ int Run(int argc, char** argv) {
   absl::StatusOr<CommandLine> command_line = ReadCommandLine(argc, argv);
   if (!command_line.ok()) return Fail(command_line.status());
   FLAGS_logtostderr = true;
-  google::InitGoogleLogging(argv[0]);
+  base::InitLogging(argv[0]);
   TakeOverGrpcLog();
 
   // As the distribution builds it, Abseil looks for cycles at every lock that
@@ -84,8 +85,8 @@ int Run(int argc, char** argv) {
   RaiseDescriptorLimit();
 
   command_line->server.on_storage_failure = [](const absl::Status& status) {
-    LOG(ERROR) << "storage_failed: cause=\"" << status.message()
-               << "\" the process ends: it holds more than is stored";
+    LOG(ERROR) << "storage_failed: cause=" << base::Quote(status.message())
+               << " the process ends: it holds more than is stored";
     // At once: no destructor may answer anybody.
     _exit(EXIT_FAILURE);
   };
@@ -110,8 +111,7 @@ int Run(int argc, char** argv) {
   LOG(INFO) << "started: version=" << kVersion
             << " epoch=" << (*server)->epoch() << " " << line
             << " limit_total_bytes=" << command_line->server.total_bytes_max
-            << " settings=\"" << absl::CHexEscape(command_line->settings)
-            << "\"";
+            << " settings=" << base::Quote(command_line->settings);
 
   int signal_number = 0;
   sigwait(&signals, &signal_number);

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/extents.h"
 #include "dataplane/mutex.h"
 #include "dataplane/reduction.h"
@@ -271,9 +272,9 @@ absl::Status CheckAll(Communicator& communicator,
     if (status.ok()) continue;
     return absl::Status(
         status.code(),
-        absl::StrCat("coalesced ", CollectiveKindName(first.kind),
-                     " on group \"", communicator.group_name(), "\": number ",
-                     i, " of ", collectives.size(), ": ", status.message()));
+        absl::StrCat("coalesced ", CollectiveKindName(first.kind), " on group ",
+                     base::Quote(communicator.group_name()), ": number ", i,
+                     " of ", collectives.size(), ": ", status.message()));
   }
   return CheckOverlap(collectives);
 }

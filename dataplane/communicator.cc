@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/quick_clock.h"
 #include "glog/logging.h"
 
@@ -82,8 +82,8 @@ Communicator::Communicator(CommunicatorOptions options,
       backend_(std::move(backend)) {}
 
 void Communicator::Shutdown() {
-  absl::Status destroyed = absl::CancelledError(
-      absl::StrCat("group \"", options_.group_name, "\" was destroyed"));
+  absl::Status destroyed = absl::CancelledError(absl::StrCat(
+      "group ", base::Quote(options_.group_name), " was destroyed"));
   // A backend that is destroyed without an abort may part from its peers in
   // peace.
   if (!EndIdle(destroyed)) Abort(std::move(destroyed));
@@ -194,8 +194,9 @@ void Communicator::Threw(const Collective& collective, uint64_t sequence,
   order.Release();
   // Nobody may look at the collective any more.
   Completed(sequence,
-            absl::InternalError(absl::StrCat(collective.Label(), " on group \"",
-                                             options_.group_name, "\": threw")),
+            absl::InternalError(absl::StrCat(collective.Label(), " on group ",
+                                             base::Quote(options_.group_name),
+                                             ": threw")),
             Clock::now(), /*waits=*/true);
 }
 
@@ -314,10 +315,10 @@ absl::Status Communicator::ErrorOf(const Collective& collective,
     const Held backend(*this);
     if (backend) backend->Refused(collective, refusal.why);
   }
-  return absl::Status(
-      refusal.why.code(),
-      absl::StrCat(collective.Label(), " on group \"", options_.group_name,
-                   "\": ", refusal.why.message()));
+  return absl::Status(refusal.why.code(),
+                      absl::StrCat(collective.Label(), " on group ",
+                                   base::Quote(options_.group_name), ": ",
+                                   refusal.why.message()));
 }
 
 void Communicator::AddPeerCall(const Collective& collective) {
@@ -465,10 +466,10 @@ void Communicator::Abort(absl::Status cause) {
   const Held backend(*this, lock);
   // Not a warning: whoever owns the group knows more of the failure, and logs
   // it.
-  VLOG(1) << "group aborted: group=" << options_.group_name
+  VLOG(1) << "group aborted: group=" << base::LogValue(options_.group_name)
           << " rank=" << options_.rank
-          << " code=" << absl::StatusCodeToString(cause.code()) << " cause=\""
-          << absl::CHexEscape(cause.message()) << "\"";
+          << " code=" << absl::StatusCodeToString(cause.code())
+          << " cause=" << base::Quote(cause.message());
   if (backend) backend->Abort(std::move(cause));
 }
 

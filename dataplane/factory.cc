@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/text.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
 #include "dataplane/backends/nccl/api.h"
 #include "dataplane/backends/nccl/nccl_backend.h"
@@ -103,15 +104,16 @@ class Registry {
     if (found != definitions_.end()) {
       const absl::Status available = found->second.CheckAvailable();
       if (available.ok()) return found->second;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "backend \"", name, "\" cannot be used here: ", available.message()));
+      return absl::FailedPreconditionError(
+          absl::StrCat("backend ", base::Quote(name),
+                       " cannot be used here: ", available.message()));
     }
     std::vector<std::string> names;
     for (const auto& [known, definition] : definitions_) {
       if (definition.CheckAvailable().ok()) names.push_back(known);
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        "unknown backend \"", name, "\": this program has ",
+        "unknown backend ", base::Quote(name), ": this program has ",
         absl::StrJoin(names, ", "),
         "; others are registered (RegisterBackend), or loaded from a library "
         "(LoadBackend, MUSTER_BACKEND_LIBRARIES)"));
@@ -132,7 +134,8 @@ class Registry {
 
 absl::Status Malformed(absl::string_view spec, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "The custom backend string argument is invalid: \"", spec, "\": ", why,
+      "The custom backend string argument is invalid: ", base::Quote(spec),
+      ": ", why,
       "; it is a backend's name, or \"DEVICE:BACKEND\" for each "
       "device, separated by commas"));
 }
@@ -148,15 +151,16 @@ absl::StatusOr<std::vector<Assignment>> ParseAssignments(
   for (const absl::string_view pair : absl::StrSplit(spec, ',')) {
     const std::vector<absl::string_view> words = absl::StrSplit(pair, ':');
     if (words.size() != 2) {
-      return Malformed(
-          spec, absl::StrCat("Invalid device:backend pairing: \"", pair, "\""));
+      return Malformed(spec, absl::StrCat("Invalid device:backend pairing: ",
+                                          base::Quote(pair)));
     }
     Assignment assignment{DeviceType::kCpu, std::string(words[1])};
     if (words[0] == DeviceTypeName(DeviceType::kCuda)) {
       assignment.device = DeviceType::kCuda;
     } else if (words[0] != DeviceTypeName(DeviceType::kCpu)) {
-      return Malformed(spec, absl::StrCat("unknown device \"", words[0],
-                                          "\", there are cpu, cuda"));
+      return Malformed(spec,
+                       absl::StrCat("unknown device ", base::Quote(words[0]),
+                                    ", there are cpu, cuda"));
     }
     for (const Assignment& other : assignments) {
       if (other.device != assignment.device) continue;
@@ -197,7 +201,7 @@ absl::StatusOr<Choice> Choose(absl::string_view spec) {
     if (std::find(devices.begin(), devices.end(), assignment.device) ==
         devices.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "backend \"", spec, "\": ", assignment.backend, " takes no ",
+          "backend ", base::Quote(spec), ": ", assignment.backend, " takes no ",
           DeviceTypeName(assignment.device), " tensors"));
     }
     choice.definitions.emplace(assignment.backend, *std::move(definition));
@@ -235,21 +239,22 @@ absl::Status RegisterBackend(const std::string& name,
                              std::vector<DeviceType> devices,
                              BackendFactory factory) {
   if (!IsName(name)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument name: \"", name, "\" is not a name of 1 to ",
-                     kNameBytesMax, " lower-case letters, digits, _ and -"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "argument name: ", base::Quote(name), " is not a name of 1 to ",
+        kNameBytesMax, " lower-case letters, digits, _ and -"));
   }
   if (devices.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "argument devices: backend \"", name, "\" needs at least one"));
+    return absl::InvalidArgumentError(absl::StrCat("argument devices: backend ",
+                                                   base::Quote(name),
+                                                   " needs at least one"));
   }
   if (factory == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument factory: backend \"", name, "\" has none"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "argument factory: backend ", base::Quote(name), " has none"));
   }
   if (!Registry::Get().Add(name, {std::move(devices), std::move(factory)})) {
     return absl::AlreadyExistsError(
-        absl::StrCat("backend \"", name, "\" is registered already"));
+        absl::StrCat("backend ", base::Quote(name), " is registered already"));
   }
   return absl::OkStatus();
 }
@@ -266,12 +271,12 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path) {
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::NotFoundError(
-        absl::StrCat("backend library \"", path, "\": ", dlerror()));
+        absl::StrCat("backend library ", base::Quote(path), ": ", dlerror()));
   }
   const auto refuse = [&](absl::string_view why) {
     dlclose(library);
     return absl::FailedPreconditionError(
-        absl::StrCat("backend library \"", path, "\" ", why));
+        absl::StrCat("backend library ", base::Quote(path), " ", why));
   };
   using Entry = const BackendPlugin* (*)();
   const auto entry =
@@ -306,8 +311,9 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path) {
                       plugin.create);
   if (!status.ok()) {
     dlclose(library);
-    return absl::Status(status.code(), absl::StrCat("backend library \"", path,
-                                                    "\": ", status.message()));
+    return absl::Status(
+        status.code(), absl::StrCat("backend library ", base::Quote(path), ": ",
+                                    status.message()));
   }
   return loaded->emplace(library, plugin.name).first->second;
 }
@@ -344,9 +350,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
   } catch (...) {
     problem = StatusOfCaught();
   }
-  return absl::Status(
-      problem.code(),
-      absl::StrCat("backend \"", name, "\": its factory ", problem.message()));
+  return absl::Status(problem.code(),
+                      absl::StrCat("backend ", base::Quote(name),
+                                   ": its factory ", problem.message()));
 }
 
 bool ServesCpu(const Choice& choice, const std::string& backend) {

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::dataplane {
 namespace {
@@ -95,7 +96,7 @@ absl::Status PerDevice::Supports(const Collective& collective) const {
   if (backend != nullptr) return backend->Supports(collective);
   return absl::UnimplementedError(
       absl::StrCat("No backend for ", collective.first_tensor()->Describe(),
-                   " in \"", name_, "\""));
+                   " in ", base::Quote(name_)));
 }
 
 const std::atomic<bool>& PerDevice::looks_where_tensors_are(
@@ -154,9 +155,9 @@ absl::StatusOr<std::shared_ptr<SymmetricMemory>> PerDevice::AllocateSymmetric(
   for (const auto& [device, backend] : backends_) {
     if (device == options.device) return backend->AllocateSymmetric(options);
   }
-  return absl::UnimplementedError(absl::StrCat("No backend for ",
-                                               DeviceTypeName(options.device),
-                                               " memory in \"", name_, "\""));
+  return absl::UnimplementedError(
+      absl::StrCat("No backend for ", DeviceTypeName(options.device),
+                   " memory in ", base::Quote(name_)));
 }
 
 CommunicatorStates PerDevice::communicator_states() const {

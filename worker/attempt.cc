@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
 #include "client/internal/exit_status.h"
@@ -43,7 +44,8 @@ constexpr std::chrono::seconds kKillTime(10);
 }  // namespace
 
 void Say(const std::string& text) {
-  const std::string line = absl::StrCat("muster-run: ", text, "\n");
+  const std::string line =
+      absl::StrCat("muster-run: ", base::PrintableLines(text), "\n");
   const ssize_t ignored = write(STDERR_FILENO, line.data(), line.size());
   (void)ignored;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 
 namespace muster::worker {
 namespace {
@@ -92,8 +93,9 @@ absl::Status SetLog(const std::string& text) {
   for (const auto& [name, value] : json.items()) {
     const bool is_v = name == "v";
     if (!is_v && name != "minloglevel") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "there is no \"", name, "\", only \"minloglevel\" and \"v\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no ", base::Quote(name),
+                       ", only \"minloglevel\" and \"v\""));
     }
     const int max = is_v ? kVerbosityMax : google::GLOG_FATAL;
     if (!value.is_number_integer() || value < 0 || value > max) {

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "client/errors.h"
 #include "client/internal/endpoint.h"
 #include "client/session.h"
@@ -360,8 +361,8 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
     }
     const nlohmann::json json = nlohmann::json::parse(value, nullptr, false);
     if (!json.is_object()) {
-      return absl::InternalError(
-          absl::StrCat("host ", i, " says \"", value, "\" under ", key(i)));
+      return absl::InternalError(absl::StrCat(
+          "host ", i, " says ", base::Quote(value), " under ", key(i)));
     }
     if (i == formation.rank) assignment.first_rank = assignment.world_size;
     assignment.world_size += json.value("nproc", 0);

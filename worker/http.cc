@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "worker/http_connections.h"
 
 namespace muster::worker {
@@ -290,8 +290,8 @@ class HttplibServer final : public HttpServer {
     if (may == nullptr && !NamesLoopback(host, address)) {
       Refuse(403,
              absl::PermissionDeniedError(absl::StrCat(
-                 "this server is localhost (127.0.0.1, [::1]), not \"",
-                 absl::CEscape(host), "\"")),
+                 "this server is localhost (127.0.0.1, [::1]), not ",
+                 base::Quote(host))),
              response);
       return false;
     }
@@ -302,8 +302,8 @@ class HttplibServer final : public HttpServer {
     }
     Refuse(403,
            absl::PermissionDeniedError(
-               absl::StrCat("a page of \"", absl::CEscape(origin),
-                            "\" may not change anything here")),
+               absl::StrCat("a page of ", base::Quote(origin),
+                            " may not change anything here")),
            response);
     return false;
   }

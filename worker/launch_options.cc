@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "client/internal/endpoint.h"
 
 ABSL_FLAG(bool, standalone, false,
@@ -188,7 +189,7 @@ absl::Status CheckWord(absl::string_view option, const std::string& value,
   }
   return absl::InvalidArgumentError(absl::StrCat(option, " must be one of ",
                                                  absl::StrJoin(words, ", "),
-                                                 ", got \"", value, "\""));
+                                                 ", got ", base::Quote(value)));
 }
 
 absl::Status Exclude(const std::string& one, const std::string& other) {
@@ -218,10 +219,10 @@ absl::Status ReadDuration(absl::string_view option, absl::Duration value,
 absl::Status ReadEndpoint(const OptionTable& given, const std::string& endpoint,
                           int port_min, LaunchOptions& options) {
   const auto error = [&] {
-    return absl::InvalidArgumentError(
-        absl::StrCat(given.Name("rdzv_endpoint"),
-                     " must be HOST:PORT (an IPv6 host in brackets, a port of ",
-                     port_min, " to ", kPortMax, "), got \"", endpoint, "\""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        given.Name("rdzv_endpoint"),
+        " must be HOST:PORT (an IPv6 host in brackets, a port of ", port_min,
+        " to ", kPortMax, "), got ", base::Quote(endpoint)));
   };
   absl::string_view rest = endpoint;
   if (absl::ConsumePrefix(&rest, "[")) {
@@ -297,14 +298,14 @@ absl::Status ReadRendezvous(const OptionTable& given, LaunchOptions& options) {
                    c == '.' || c == '_' || c == '-')) {
       return absl::InvalidArgumentError(absl::StrCat(
           given.Name("rdzv_id"), " must be 1 to ", kJobBytesMax,
-          " of A-Z a-z 0-9 . _ -, got \"", options.rendezvous_id, "\""));
+          " of A-Z a-z 0-9 . _ -, got ", base::Quote(options.rendezvous_id)));
     }
   }
   // A folder of --log-dir has this name.
   if (options.rendezvous_id == "." || options.rendezvous_id == "..") {
-    return absl::InvalidArgumentError(
-        absl::StrCat(given.Name("rdzv_id"), " must not be \"",
-                     options.rendezvous_id, "\", which is no folder's name"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        given.Name("rdzv_id"), " must not be ",
+        base::Quote(options.rendezvous_id), ", which is no folder's name"));
   }
   const std::string endpoint = absl::GetFlag(FLAGS_rdzv_endpoint);
   // A cluster sets the variable for all that runs there.

@@ -23,6 +23,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
 #include "client/internal/exit_status.h"
@@ -252,11 +253,11 @@ int Launcher::LogRun() const {
 void Launcher::TellLogRun(int before, int own) const {
   const int run = assignment_.log_run;
   if (options_.log_dir.empty() || run == before) return;
-  Say(absl::StrCat(own == run ? "" : "another host's ",
-                   "--log-dir has output of an earlier run; that of this one "
-                   "goes to \"",
-                   LogRunFolder(options_.log_dir, coordinator_.job, run),
-                   "\""));
+  Say(absl::StrCat(
+      own == run ? "" : "another host's ",
+      "--log-dir has output of an earlier run; that of this one "
+      "goes to ",
+      base::Quote(LogRunFolder(options_.log_dir, coordinator_.job, run))));
 }
 
 absl::Status Launcher::Meet() {

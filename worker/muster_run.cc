@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/logging.h"
 #include "client/internal/channel.h"
 #include "client/version.h"
 #include "worker/launch_options.h"
@@ -147,7 +148,7 @@ int main(int argc, char** argv) {
   // of its circumstances. Of another one it is to be seen whether it answers.
   FLAGS_minloglevel =
       options->several_hosts() ? google::GLOG_WARNING : google::GLOG_ERROR;
-  google::InitGoogleLogging(argv[0]);
+  muster::base::InitLogging(argv[0]);
   // Here, because threads that do not start end a process without a word.
   const absl::Status limits = muster::internal::CheckProcessLimits();
   if (!limits.ok()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 
 namespace muster::worker {
 
@@ -66,7 +67,7 @@ absl::Status OptionTable::Assign(const Entry& entry, absl::string_view value,
     want = "a duration such as 500ms or 5s";
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(source, " must be ", want, ", got \"", value, "\""));
+      absl::StrCat(source, " must be ", want, ", got ", base::Quote(value)));
 }
 
 absl::Status OptionTable::ReadEnvironment(const Environment& environment) {
@@ -110,9 +111,10 @@ absl::StatusOr<OptionTable::Argument> OptionTable::ReadArgument(
     value = absl::string_view(argument).substr(2);
   }
   if (entry == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "unknown option \"", argument, "\"", form_.hint.empty() ? "" : " (",
-        form_.hint, form_.hint.empty() ? "" : ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown option ", base::Quote(argument),
+                     form_.hint.empty() ? "" : " (", form_.hint,
+                     form_.hint.empty() ? "" : ")"));
   }
   const std::string spelling = Spelling(entry->flag->Name());
   if (!value.has_value()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/text.h"
 #include "dataplane/process_limits.h"
 #include "worker/numa.h"
 
@@ -23,7 +24,7 @@ constexpr double kSecondsMax = 24 * 3600;
 absl::Status Wrong(absl::string_view option, absl::string_view want,
                    absl::string_view value) {
   return absl::InvalidArgumentError(
-      absl::StrCat(option, " must be ", want, ", got \"", value, "\""));
+      absl::StrCat(option, " must be ", want, ", got ", base::Quote(value)));
 }
 
 // A number of `bits` (0 to 3), which are streams.
@@ -169,8 +170,8 @@ absl::StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
     if (key == "last_call_timeout") target = &times.last_call;
     if (target == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(
-          option, " has no \"", key,
-          "\"; it has join_timeout (or timeout) and last_call_timeout, in "
+          option, " has no ", base::Quote(key),
+          "; it has join_timeout (or timeout) and last_call_timeout, in "
           "seconds"));
     }
     double seconds = 0;

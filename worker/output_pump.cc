@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 
 namespace muster::worker {
 namespace {
@@ -92,8 +93,8 @@ absl::StatusOr<int> OutputPump::Add(const std::string& prefix, int sink,
         open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (log_fd < 0) {
       return absl::FailedPreconditionError(
-          absl::StrCat("cannot write the log file \"", log_path,
-                       "\": ", std::strerror(errno)));
+          absl::StrCat("cannot write the log file ", base::Quote(log_path),
+                       ": ", std::strerror(errno)));
     }
   }
   int ends[2];
@@ -175,9 +176,10 @@ void OutputPump::Run() {
       const absl::string_view bytes(buffer.data(), static_cast<size_t>(count));
       Print(stream, stream.lines.Push(bytes));
       if (stream.log_fd >= 0 && !WriteAll(stream.log_fd, bytes)) {
-        const std::string text = absl::StrCat(
-            "muster-run: cannot write the log file \"", stream.log_path,
-            "\" any more: ", std::strerror(errno), "\n");
+        const std::string text =
+            absl::StrCat("muster-run: cannot write the log file ",
+                         base::Quote(stream.log_path),
+                         " any more: ", std::strerror(errno), "\n");
         close(stream.log_fd);
         stream.log_fd = -1;
         WriteAll(STDERR_FILENO, text);

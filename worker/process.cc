@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 
 namespace muster::worker {
 namespace {
@@ -275,7 +276,7 @@ absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
   if (count == 0) return pid;
   waitpid(pid, nullptr, 0);
   return ErrnoError(absl::StatusCode::kPermissionDenied,
-                    absl::StrCat("cannot execute \"", program.path, "\""),
+                    absl::StrCat("cannot execute ", base::Quote(program.path)),
                     error);
 }
 
@@ -340,11 +341,11 @@ absl::StatusOr<std::string> FindProgram(const std::string& name,
     found = true;
   }
   if (found) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("program \"", name, "\" is not an executable file"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "program ", base::Quote(name), " is not an executable file"));
   }
   return absl::NotFoundError(absl::StrCat(
-      "program \"", name, "\" not found",
+      "program ", base::Quote(name), " not found",
       candidates.size() == 1 ? "" : absl::StrCat(" in PATH=", search_path)));
 }
 

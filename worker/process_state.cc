@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text.h"
 
 namespace muster::worker {
 namespace {
@@ -75,7 +75,7 @@ std::string DescribeProcessState(pid_t pid) {
   rest >> user_ticks >> system_ticks;
   const std::string place = FirstLine(folder + "wchan");
   return absl::StrFormat(
-      "\"%s\" (pid %d) %s%s, after %.1fs on a processor", absl::CEscape(name),
+      "\"%s\" (pid %d) %s%s, after %.1fs on a processor", base::Escape(name),
       pid, StateText(state),
       state == 'R' || place.empty() || place == "0"
           ? ""

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 
 namespace muster::worker {
 namespace {
@@ -74,7 +75,7 @@ std::string NameIn(const fs::path& root, absl::string_view prefix) {
 
 absl::Status CannotMake(const std::string& path) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "cannot make a folder \"", path, "\": ", std::strerror(errno)));
+      "cannot make a folder ", base::Quote(path), ": ", std::strerror(errno)));
 }
 
 }  // namespace

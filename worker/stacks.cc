@@ -19,6 +19,7 @@
 #include "absl/debugging/symbolize.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text.h"
 #include "dataplane/mutex.h"
 
 namespace muster::worker {
@@ -120,7 +121,7 @@ std::string NameAndState(pid_t thread) {
       open == std::string::npos || close == std::string::npos
           ? "gone"
           : line.substr(open + 1, close - open - 1);
-  return absl::StrCat("\"", name, "\", ", state);
+  return absl::StrCat(base::Quote(name), ", ", state);
 }
 
 std::string FrameText(int number, const void* address) {

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "worker/debug_pages.h"
 #include "worker/http.h"
 #include "worker/metrics.h"
@@ -113,8 +114,9 @@ absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv() {
   TelemetryOptions options;
   if (!absl::SimpleAtoi(port, &options.port) || options.port < 0 ||
       options.port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "MUSTER_HTTP_PORT must be a port, 0 to 65535, got \"", port, "\""));
+    return absl::InvalidArgumentError(
+        absl::StrCat("MUSTER_HTTP_PORT must be a port, 0 to 65535, got ",
+                     base::Quote(port)));
   }
   const char* const address = std::getenv("MUSTER_HTTP_ADDRESS");
   if (address != nullptr && *address != '\0') options.address = address;

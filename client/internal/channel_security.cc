@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_certificate_verifier.h"
 #include "grpcpp/security/tls_credentials_options.h"
@@ -43,7 +44,7 @@ absl::StatusOr<std::string> ReadFile(absl::string_view option,
   const auto failure = [&](std::string why) {
     why[0] = absl::ascii_tolower(why[0]);
     return absl::InvalidArgumentError(
-        absl::StrCat(option, " \"", path, "\": ", why));
+        absl::StrCat(option, " ", base::Quote(path), ": ", why));
   };
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return failure(strerror(errno));
@@ -70,8 +71,9 @@ absl::StatusOr<std::string> ReadPem(absl::string_view option,
                                     absl::string_view kind) {
   absl::StatusOr<std::string> content = ReadFile(option, path);
   if (content.ok() && !absl::StrContains(*content, kind)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        option, " \"", path, "\": holds no \"", kind, "\" in PEM form"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " ", base::Quote(path), ": holds no ",
+                     base::Quote(kind), " in PEM form"));
   }
   return content;
 }
@@ -200,7 +202,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& given,
     token = std::string(absl::StripAsciiWhitespace(*content));
     if (token.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("token_file \"", file, "\": is empty"));
+          absl::StrCat("token_file ", base::Quote(file), ": is empty"));
     }
   }
   // The transport would end the process for a line break in a header.
@@ -242,9 +244,9 @@ absl::StatusOr<ChannelSecurity> ChannelSecurity::Take(
   take("MUSTER_INSECURE", insecure);
   bool value = false;
   if (!insecure.empty() && !absl::SimpleAtob(insecure, &value)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable MUSTER_INSECURE=\"", insecure,
-                     "\" is neither true nor false"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "environment variable MUSTER_INSECURE=", base::Quote(insecure),
+        " is neither true nor false"));
   }
   security.insecure_ = options.insecure || value;
   absl::Status status = security.CheckTls();
@@ -256,17 +258,17 @@ absl::Status ChannelSecurity::CheckTls() const {
   if (tls_cert_.empty() != tls_key_.empty()) {
     return absl::InvalidArgumentError(
         tls_key_.empty()
-            ? absl::StrCat("tls_cert is \"", tls_cert_,
-                           "\", but there is no tls_key (MUSTER_TLS_KEY)")
-            : absl::StrCat("tls_key is \"", tls_key_,
-                           "\", but there is no tls_cert (MUSTER_TLS_CERT)"));
+            ? absl::StrCat("tls_cert is ", base::Quote(tls_cert_),
+                           ", but there is no tls_key (MUSTER_TLS_KEY)")
+            : absl::StrCat("tls_key is ", base::Quote(tls_key_),
+                           ", but there is no tls_cert (MUSTER_TLS_CERT)"));
   }
   if (!tls_ca_.empty()) return absl::OkStatus();
   const auto without_ca = [](absl::string_view option,
                              const std::string& value) {
     return absl::InvalidArgumentError(absl::StrCat(
-        option, " is \"", value,
-        "\", but there is no tls_ca (MUSTER_TLS_CA) to know the coordinator "
+        option, " is ", base::Quote(value),
+        ", but there is no tls_ca (MUSTER_TLS_CA) to know the coordinator "
         "by"));
   };
   if (!tls_cert_.empty()) return without_ca("tls_cert", tls_cert_);
@@ -332,15 +334,15 @@ absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
   }
   if (!tls_key_.empty() && !KeyFits(certificate, key)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tls_key \"", tls_key_,
-        "\": is not, without a passphrase, the key of the certificate in "
-        "tls_cert \"",
-        tls_cert_, "\""));
+        "tls_key ", base::Quote(tls_key_),
+        ": is not, without a passphrase, the key of the certificate in "
+        "tls_cert ",
+        base::Quote(tls_cert_)));
   }
   if (IsForServersAlone(certificate)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tls_cert \"", tls_cert_,
-        "\": is for servers alone: its extended key usage does not say "
+        "tls_cert ", base::Quote(tls_cert_),
+        ": is for servers alone: its extended key usage does not say "
         "clientAuth"));
   }
   security.credentials_ = TlsCredentials(authorities, certificate, key);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/channel.h"
 #include "client/internal/channel_security.h"
 #include "grpcpp/grpcpp.h"
@@ -41,8 +42,8 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Open(
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("coordinator address \"", options.address,
-                     "\": ", endpoint.status().message()));
+        absl::StrCat("coordinator address ", base::Quote(options.address), ": ",
+                     endpoint.status().message()));
   }
   const absl::Status room = CheckProcessLimits();
   if (!room.ok()) return room;

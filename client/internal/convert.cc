@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/stubs/common.h"
 
@@ -138,7 +138,7 @@ void EscapeTexts(google::protobuf::Message* message) {
                 text.data(), static_cast<int>(text.size()))) {
           continue;
         }
-        std::string escaped = absl::CHexEscape(text);
+        std::string escaped = base::Escape(text);
         if (field->is_repeated()) {
           reflection->SetRepeatedString(message, field, i, std::move(escaped));
         } else {

@@ -11,9 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/birth.h"
 #include "client/internal/throw.h"
 #include "dataplane/mutex.h"
@@ -73,8 +73,8 @@ DebugLevel DebugLevelFromEnv() {
     if (upper == "DETAIL") return DebugLevel::kDetail;
     Throw(Origin::kControl,
           absl::InvalidArgumentError(absl::StrCat(
-              "The value of ", name, " must be OFF, INFO, or DETAIL. It is \"",
-              absl::CHexEscape(value), "\"")));
+              "The value of ", name, " must be OFF, INFO, or DETAIL. It is ",
+              base::Quote(value))));
   }
   return DebugLevel::kOff;
 }
@@ -106,9 +106,9 @@ std::shared_ptr<FlightRecorder> Recorder() {
     if (value != nullptr && (!absl::SimpleAtoi(value, &capacity) ||
                              capacity < 0 || capacity > kBufferMax)) {
       Throw(Origin::kControl,
-            absl::InvalidArgumentError(absl::StrCat(
-                kBufferVariable, " must be a number from 0 to ", kBufferMax,
-                ", but is \"", absl::CHexEscape(value), "\"")));
+            absl::InvalidArgumentError(
+                absl::StrCat(kBufferVariable, " must be a number from 0 to ",
+                             kBufferMax, ", but is ", base::Quote(value))));
     }
     state.recorder =
         std::make_shared<FlightRecorder>(static_cast<size_t>(capacity));
@@ -123,10 +123,10 @@ void DumpAfterFailure(int global_rank) {
   const absl::Status written = Recorder()->WriteTo(path);
   if (written.ok()) {
     LOG(WARNING) << "flight recorder written: rank=" << global_rank
-                 << " file=\"" << absl::CHexEscape(path) << "\"";
+                 << " file=" << base::Quote(path);
   } else {
     LOG(WARNING) << "flight recorder not written: rank=" << global_rank
-                 << " cause=\"" << absl::CHexEscape(written.message()) << "\"";
+                 << " cause=" << base::Quote(written.message());
   }
 }
 

@@ -18,10 +18,10 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/deadline.h"
 
 namespace muster::internal {
@@ -47,8 +47,8 @@ absl::StatusOr<AddressList> Resolve(const Endpoint& endpoint, int socket_type) {
                   &hints, &list);
   if (error != 0) {
     return absl::UnavailableError(absl::StrCat(
-        "cannot resolve \"", endpoint.host,
-        "\": ", error == EAI_SYSTEM ? ErrorText(errno) : gai_strerror(error),
+        "cannot resolve ", base::Quote(endpoint.host), ": ",
+        error == EAI_SYSTEM ? ErrorText(errno) : gai_strerror(error),
         " (is the name right? it is looked up again: the name of a new pod "
         "takes a while)"));
   }
@@ -165,7 +165,7 @@ std::string WithoutBrackets(std::string host) {
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   const auto bad = [&](absl::string_view why) {
     return absl::InvalidArgumentError(
-        absl::StrCat("address \"", text, "\": ", why));
+        absl::StrCat("address ", base::Quote(text), ": ", why));
   };
   if (absl::StrContains(text, "://")) {
     return bad("must be HOST:PORT, without a scheme");
@@ -186,8 +186,8 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   if (host.empty()) return bad("host missing");
   int64_t port = 0;
   if (!absl::SimpleAtoi(text.substr(colon + 1), &port)) {
-    return bad(absl::StrCat("port must be a number but was \"",
-                            text.substr(colon + 1), "\""));
+    return bad(absl::StrCat("port must be a number but was ",
+                            base::Quote(text.substr(colon + 1))));
   }
   if (port < 0 || port > 65535) {
     return bad(absl::StrCat("port must have value from 0 to 65535 but was ",
@@ -230,8 +230,8 @@ std::string DescribeStranger(const Endpoint& endpoint,
       words.size() > 1 && words[0] >= 20 && words[0] <= 23 && words[1] == 3;
   if (words[0] == 0 || is_tls) return "";
   words = words.substr(0, words.find_first_of("\r\n"));
-  return absl::StrCat("what answers there is no muster coordinator: it says \"",
-                      absl::CHexEscape(words), "\"");
+  return absl::StrCat("what answers there is no muster coordinator: it says ",
+                      base::Quote(words));
 }
 
 absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {

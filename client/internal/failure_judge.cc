@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 #include "client/internal/throw.h"
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
@@ -54,11 +54,11 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
   for (const MemberInfo& member : culprits.members) {
     if (shown.size() < kRanksInTextMax) shown.push_back(member.rank);
   }
-  LOG(WARNING) << "group failed: group=" << group
+  LOG(WARNING) << "group failed: group=" << base::LogValue(group)
                << " generation=" << generation << " rank=" << rank
                << " culprits=" << absl::StrJoin(shown, ",")
-               << (shown.size() < culprits.size() ? ",..." : "") << " cause=\""
-               << absl::CHexEscape(why.message()) << "\"";
+               << (shown.size() < culprits.size() ? ",..." : "")
+               << " cause=" << base::Quote(why.message());
 }
 
 }  // namespace
@@ -151,8 +151,7 @@ FailureJudge::Ending FailureJudge::OnSessionOver(const absl::Status& why) {
   const bool lasted = final_.ok();
   Ending ending = ConcludeAndEnd();
   if (IsWorld() && lasted == final_.ok()) {
-    LOG(WARNING) << "session over: cause=\"" << absl::CHexEscape(why.message())
-                 << "\"";
+    LOG(WARNING) << "session over: cause=" << base::Quote(why.message());
   }
   return ending;
 }
@@ -276,22 +275,23 @@ std::string FailureJudge::Label() const {
   if (!failed_label_.empty()) return failed_label_;
   const std::string current = group_.current ? group_.current() : "";
   return current.empty()
-             ? absl::StrCat("group \"", group_.name, "\"")
-             : absl::StrCat(current, " on group \"", group_.name, "\"");
+             ? absl::StrCat("group ", base::Quote(group_.name))
+             : absl::StrCat(current, " on group ", base::Quote(group_.name));
 }
 
 absl::Status FailureJudge::Verdict(const MemberEvent& event,
                                    const std::string& label) const {
   if (event.code != absl::StatusCode::kOk) {
     // The reporter's own words, which are complete.
-    return WithCulprits(absl::Status(event.code, event.member.cause),
-                        {event.culprits, event.other_culprits});
+    return WithCulprits(
+        absl::Status(event.code, base::Printable(event.member.cause)),
+        {event.culprits, event.other_culprits});
   }
   std::string text =
       absl::StrCat(label, ": ", DescribeMember(event.member, IsWorld()), " ",
                    Fate(event.kind));
   if (!event.member.cause.empty()) {
-    absl::StrAppend(&text, ": ", event.member.cause);
+    absl::StrAppend(&text, ": ", base::Printable(event.member.cause));
   }
   absl::StrAppend(&text, "; last progress: ",
                   event.member.last_progress.empty()

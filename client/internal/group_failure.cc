@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "client/errors.h"
 #include "client/internal/deadline.h"
 #include "client/internal/debugging.h"
@@ -144,7 +145,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   }
   absl::Status why =
       WithCulprits(absl::AbortedError(absl::StrCat(
-                       "group \"", options_.name, "\": aborted by ",
+                       "group ", base::Quote(options_.name), ": aborted by ",
                        DescribeMember(MemberOf(rank()), options_.is_world),
                        reason.empty() ? "" : ": ", reason)),
                    {blamed});

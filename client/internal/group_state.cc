@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 #include "client/internal/birth.h"
 #include "client/internal/deadline.h"
 #include "client/internal/debugging.h"
@@ -25,8 +26,9 @@ using dataplane::MutexLock;
 using std::chrono::milliseconds;
 
 [[noreturn]] void ThrowNotIn(const std::string& rank, const std::string& in) {
-  Throw(Origin::kControl, absl::InvalidArgumentError(absl::StrCat(
-                              rank, " is not part of group \"", in, "\"")));
+  Throw(Origin::kControl,
+        absl::InvalidArgumentError(
+            absl::StrCat(rank, " is not part of group ", base::Quote(in))));
 }
 
 }  // namespace
@@ -118,9 +120,9 @@ void GroupState::TellJudge() {
 }
 
 absl::Status GroupState::NotLive() const {
-  return absl::FailedPreconditionError(
-      absl::StrCat("Invalid process group specified: group \"", options_.name,
-                   "\"", birth_.is_here() ? " was destroyed" : kIsParents));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "Invalid process group specified: group ", base::Quote(options_.name),
+      birth_.is_here() ? " was destroyed" : kIsParents));
 }
 
 void GroupState::ThrowNotLive() const { Throw(Origin::kControl, NotLive()); }
@@ -233,16 +235,16 @@ void GroupState::CheckArguments(const dataplane::Collective& collective) const {
   Throw(Origin::kControl,
         absl::Status(
             status.code(),
-            absl::StrCat(CollectiveKindName(collective.kind), " on group \"",
-                         options_.name, "\": ", status.message())));
+            absl::StrCat(CollectiveKindName(collective.kind), " on group ",
+                         base::Quote(options_.name), ": ", status.message())));
 }
 
 void GroupState::CheckIsOther(int group_rank, absl::string_view verb) const {
   if (!is_member() || group_rank != rank()) return;
   Throw(Origin::kControl,
         absl::InvalidArgumentError(absl::StrCat(
-            verb, " on group \"", options_.name,
-            "\": argument dst: Invalid destination rank: destination rank "
+            verb, " on group ", base::Quote(options_.name),
+            ": argument dst: Invalid destination rank: destination rank "
             "should not be the same as the rank of the current process, got ",
             group_rank, "; Isend may send to it")));
 }
@@ -347,7 +349,7 @@ void GroupState::Shutdown() {
   judge_->End();
   if (!was_shut_down) {
     if (CurrentDebugLevel() != DebugLevel::kOff) {
-      LOG(INFO) << "group ended: group=" << options_.name
+      LOG(INFO) << "group ended: group=" << base::LogValue(options_.name)
                 << " rank=" << options_.rank
                 << " global_rank=" << global_rank();
     }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 #include "client/internal/deadline.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
@@ -127,8 +128,8 @@ std::vector<int> SurvivorsOf(const ProcessGroup& group,
   std::vector<int> survivors;
   for (const int rank : excluded) {
     if (rank >= 0 && rank < group.size()) continue;
-    Invalid(absl::StrCat("ranks_to_exclude: rank ", rank, " is not in group \"",
-                         group.name(), "\", whose ranks are 0 to ",
+    Invalid(absl::StrCat("ranks_to_exclude: rank ", rank, " is not in group ",
+                         base::Quote(group.name()), ", whose ranks are 0 to ",
                          group.size() - 1));
   }
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -175,8 +176,8 @@ SharedCall Groups::CallOf(const Plan& plan) {
           .series = plan.call_number > 0 ? plan.call_series : plan.name,
           .place = absl::StrCat(plan.name, "/", HashOf(plan.ranks)),
           .meaning = plan.meaning.empty()
-                         ? absl::StrCat("makes group \"", plan.name, "\" of ",
-                                        RanksText(plan.ranks))
+                         ? absl::StrCat("makes group ", base::Quote(plan.name),
+                                        " of ", RanksText(plan.ranks))
                          : plan.meaning,
           .ranks = plan.ranks};
 }
@@ -339,8 +340,8 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
   plan.call_number = number;
   plan.call_series = UniqueName(parent);
   if (plan.ranks.empty()) {
-    plan.meaning = absl::StrCat("splits group \"", parent.name(),
-                                "\" into parts of which it is in none");
+    plan.meaning = absl::StrCat("splits group ", base::Quote(parent.name()),
+                                " into parts of which it is in none");
   }
   plan.descent = parent.state()->Split(
       {.part = part, .group_name = plan.name, .nccl = plan.nccl});
@@ -394,8 +395,8 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   // Once it has formed, there is no group left to be shrunk again.
   plan.name = NameOfShrunk(UniqueName(*group), ranks_to_exclude);
   plan.name_is_fresh = true;
-  plan.meaning = absl::StrCat("shrinks group \"", group->name(), "\" to ",
-                              RanksText(plan.ranks));
+  plan.meaning = absl::StrCat("shrinks group ", base::Quote(group->name()),
+                              " to ", RanksText(plan.ranks));
   const bool aborts = options.shrink_flags == ShrinkGroupOptions::Flags::kAbort;
   std::vector<int> excluded = ranks_to_exclude;
   std::sort(excluded.begin(), excluded.end());
@@ -421,8 +422,8 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   if (taken) {
     const std::string why = absl::StrCat(
         "The specified group name has already been created, "
-        "please use a different group name: \"",
-        plan.name, "\"");
+        "please use a different group name: ",
+        base::Quote(plan.name));
     options_.board->Refuse(CallOf(plan), why);
     Invalid(why);
   }
@@ -434,10 +435,9 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   MutexLock lock(mutex_);
   if (over_) {
     made.group->state()->Shutdown();
-    Throw(Origin::kControl,
-          absl::FailedPreconditionError(
-              absl::StrCat("the default group was destroyed while group \"",
-                           plan.name, "\" formed")));
+    Throw(Origin::kControl, absl::FailedPreconditionError(absl::StrCat(
+                                "the default group was destroyed while group ",
+                                base::Quote(plan.name), " formed")));
   }
   entries_[plan.name] = {.group = made.group,
                          .state = made.group->state(),

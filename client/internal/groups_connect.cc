@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "client/internal/debugging.h"
 #include "client/internal/groups.h"
 #include "client/internal/throw.h"
@@ -34,7 +35,7 @@ namespace {
 absl::Status NotFormed(const GroupStateOptions& group,
                        const absl::Status& why) {
   if (absl::IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
-  std::string text = absl::StrCat("group \"", group.name, "\" of ",
+  std::string text = absl::StrCat("group ", base::Quote(group.name), " of ",
                                   group.seats.size(), " ranks did not form");
   if (absl::IsDeadlineExceeded(why)) {
     absl::StrAppend(&text, " within ", FormatDuration(group.timeout), " (",
@@ -84,10 +85,10 @@ std::unique_ptr<dataplane::Backend> Watched(
   for (const Seat& seat : options.seats) ranks.push_back(seat.rank);
   const int global_rank = ranks[static_cast<size_t>(options.rank)];
   if (level != DebugLevel::kOff) {
-    LOG(INFO) << "group formed: group=" << options.name
+    LOG(INFO) << "group formed: group=" << base::LogValue(options.name)
               << " rank=" << options.rank << " global_rank=" << global_rank
               << " size=" << size << " ranks=" << absl::StrJoin(ranks, ",")
-              << " backend=" << options.backend;
+              << " backend=" << base::LogValue(options.backend);
   }
   if (level == DebugLevel::kDetail && size > 1) {
     backend = std::make_unique<dataplane::PointToPointCheck>(

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/text.h"
 
 namespace muster::internal {
 namespace {
@@ -41,7 +42,7 @@ absl::StatusOr<Url> ParseUrl(absl::string_view text) {
   const size_t colon = text.find("://");
   if (colon == absl::string_view::npos || colon == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "init_method \"", text, "\" is not a URL: use ", kMethods));
+        "init_method ", base::Quote(text), " is not a URL: use ", kMethods));
   }
   Url url;
   url.scheme = std::string(text.substr(0, colon));
@@ -53,8 +54,9 @@ absl::StatusOr<Url> ParseUrl(absl::string_view text) {
       const std::pair<std::string, std::string> split =
           absl::StrSplit(pair, absl::MaxSplits('=', 1));
       if (split.first != "rank" && split.first != "world_size") {
-        return Error(url, absl::StrCat("unknown parameter \"", split.first,
-                                       "\": rank and world_size are known"));
+        return Error(
+            url, absl::StrCat("unknown parameter ", base::Quote(split.first),
+                              ": rank and world_size are known"));
       }
       url.query[split.first] = split.second;
     }
@@ -72,8 +74,8 @@ absl::StatusOr<int> ToInt(const Url& url, absl::string_view where,
                           absl::string_view text) {
   int value = 0;
   if (!absl::SimpleAtoi(text, &value)) {
-    return Error(
-        url, absl::StrCat(where, " must be a number but was \"", text, "\""));
+    return Error(url, absl::StrCat(where, " must be a number but was ",
+                                   base::Quote(text)));
   }
   return value;
 }
@@ -295,7 +297,7 @@ absl::StatusOr<bool> IsAgentsStore(const Environment& environment) {
   if (value == "True") return true;
   return absl::InvalidArgumentError(
       absl::StrCat("environment variable ", kVariable,
-                   " must be True or False but was \"", value, "\""));
+                   " must be True or False but was ", base::Quote(value)));
 }
 
 absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
@@ -310,7 +312,7 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
   if ((is_env && !url->authority.empty()) ||
       ((is_env || url->scheme == "tcp") && !url->path.empty())) {
     return Error(*url,
-                 absl::StrCat("\"", request.init_method, "\" has ",
+                 absl::StrCat(base::Quote(request.init_method), " has ",
                               is_env ? "a host or path" : "a path", ", which ",
                               url->scheme, ":// does not take"));
   }
@@ -335,9 +337,10 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
   if (is_env && *agents && IsSet(environment, kAttemptVariable)) {
     if (!absl::SimpleAtoi(environment(kAttemptVariable), &plan->attempt) ||
         plan->attempt < 1) {
-      return Error(*url, absl::StrCat("environment variable ", kAttemptVariable,
-                                      " must be a positive number but was \"",
-                                      environment(kAttemptVariable), "\""));
+      return Error(*url,
+                   absl::StrCat("environment variable ", kAttemptVariable,
+                                " must be a positive number but was ",
+                                base::Quote(environment(kAttemptVariable))));
     }
   }
   if (absl::Status checked = CheckPlan(*url, *plan); !checked.ok()) {

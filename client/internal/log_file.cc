@@ -24,6 +24,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/text.h"
 
 namespace muster::internal {
 namespace {
@@ -67,7 +68,7 @@ absl::Status SystemError(absl::string_view path, absl::string_view what,
   if (!cause.empty()) cause[0] = absl::ascii_tolower(cause[0]);
   return absl::Status(
       absl::ErrnoToStatusCode(error),
-      absl::StrCat("file \"", path, "\": cannot ", what, ": ", cause));
+      absl::StrCat("file ", base::Quote(path), ": cannot ", what, ": ", cause));
 }
 
 bool SameFile(const struct stat& a, const struct stat& b) {
@@ -85,7 +86,8 @@ absl::Status LogFile::Failure(absl::string_view what, int error) const {
 }
 
 absl::Status LogFile::Damaged(absl::string_view what) const {
-  return absl::DataLossError(absl::StrCat("file \"", path_, "\": ", what));
+  return absl::DataLossError(
+      absl::StrCat("file ", base::Quote(path_), ": ", what));
 }
 
 absl::StatusOr<std::unique_ptr<LogFile>> LogFile::Open(
@@ -121,7 +123,7 @@ absl::Status LogFile::Lock(Access access, const Deadline& deadline) {
     const Instant now = Clock::now();
     if (deadline.Passed(now)) {
       return absl::DeadlineExceededError(
-          absl::StrCat("file \"", path_, "\": timeout after ",
+          absl::StrCat("file ", base::Quote(path_), ": timeout after ",
                        FormatDuration(deadline.timeout),
                        ", another process keeps it locked ", deadline.Blame()));
     }
@@ -211,10 +213,10 @@ absl::Status LogFile::Replay(const std::function<void(Record)>& apply) {
 absl::Status LogFile::Append(const Record& record) {
   constexpr size_t kBytesMax = std::numeric_limits<uint32_t>::max();
   if (record.key.size() > kBytesMax || record.value.size() > kBytesMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("file \"", path_, "\": a key of ", record.key.size(),
-                     " bytes with a value of ", record.value.size(),
-                     " bytes is too large: at most ", kBytesMax, " each"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "file ", base::Quote(path_), ": a key of ", record.key.size(),
+        " bytes with a value of ", record.value.size(),
+        " bytes is too large: at most ", kBytesMax, " each"));
   }
   // What is there beyond is of a writer that died in between.
   if (size_ > offset_ && Retry([&] { return ftruncate(fd_, offset_); }) != 0) {

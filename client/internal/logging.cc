@@ -8,7 +8,8 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
+#include "base/logging.h"
+#include "base/text.h"
 #include "glog/logging.h"
 
 namespace muster::internal {
@@ -51,11 +52,11 @@ void EnsureLogging() {
       FLAGS_minloglevel = LevelFromEnv().value_or(google::GLOG_WARNING);
     }
     if (std::getenv("GLOG_v") == nullptr) FLAGS_v = VerbosityFromEnv();
-    google::InitGoogleLogging(program_invocation_short_name);
+    base::InitLogging(program_invocation_short_name);
     LOG_IF(WARNING, !LevelFromEnv().has_value())
         << kLevelVariable
-        << " must be INFO, WARNING, ERROR or FATAL, or 0 to 3, but was \""
-        << absl::CHexEscape(Value(kLevelVariable)) << "\"; it is WARNING";
+        << " must be INFO, WARNING, ERROR or FATAL, or 0 to 3, but was "
+        << base::Quote(Value(kLevelVariable)) << "; it is WARNING";
   });
 }
 

@@ -26,7 +26,7 @@ TEST_F(LoggingDeathTest, TheFirstLineOnStandardErrorIsTheProgramsOwn) {
         LOG(WARNING) << "first line";
         std::exit(0);
       },
-      ExitedWithCode(0), MatchesRegex("W[^\n]*\\] first line\n"));
+      ExitedWithCode(0), MatchesRegex("W [^ ]*Z [^\n]*\\] first line\n"));
 }
 
 TEST_F(LoggingDeathTest, AProgramsOwnSettingsStay) {

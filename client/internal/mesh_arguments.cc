@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 
 namespace muster::internal {
 namespace {
@@ -48,10 +49,12 @@ absl::Status CheckDeviceType(const std::string& type) {
   if (type == "cpu" || type == "cuda") return absl::OkStatus();
   if (!type.empty() &&
       std::all_of(type.begin(), type.end(), absl::ascii_isalpha)) {
-    return Invalid("unknown device type \"", type, "\", there are cpu, cuda");
+    return Invalid("unknown device type ", base::Quote(type),
+                   ", there are cpu, cuda");
   }
-  return Invalid("Device type with index is not supported but got \"", type,
-                 "\": give its letters alone, such as cpu or cuda");
+  return Invalid("Device type with index is not supported but got ",
+                 base::Quote(type),
+                 ": give its letters alone, such as cpu or cuda");
 }
 
 absl::StatusOr<int64_t> CountRanks(const std::vector<int64_t>& shape,
@@ -101,13 +104,13 @@ absl::StatusOr<std::vector<std::string>> BackendsOf(
     auto index = static_cast<size_t>(named - names.begin());
     if (named == names.end() &&
         (!absl::SimpleAtoi(key, &index) || index >= ndim)) {
-      return Invalid("Found invalid keys in backend_override: got \"", key,
-                     "\", expected an index in [0, ", ndim, ") or one of ",
-                     Names(names));
+      return Invalid("Found invalid keys in backend_override: got ",
+                     base::Quote(key), ", expected an index in [0, ", ndim,
+                     ") or one of ", Names(names));
     }
     if (!backends[index].empty()) {
-      return Invalid("Found redundant dim index ", index, " and name \"",
-                     names[index], "\" in backend_override");
+      return Invalid("Found redundant dim index ", index, " and name ",
+                     base::Quote(names[index]), " in backend_override");
     }
     backends[index] = backend;
   }
@@ -116,7 +119,7 @@ absl::StatusOr<std::vector<std::string>> BackendsOf(
 
 std::string Names(const std::vector<std::string>& names) {
   const auto quoted = [](std::string* out, const std::string& name) {
-    absl::StrAppend(out, "\"", name, "\"");
+    absl::StrAppend(out, base::Quote(name));
   };
   return absl::StrCat("[", absl::StrJoin(names, ", ", quoted), "]");
 }

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/group_state.h"
 #include "client/internal/throw.h"
 #include "dataplane/cuda/api.h"
@@ -17,8 +18,9 @@ Placed::Placed(const ProcessGroup& group) {
   if (!runtime.ok()) {
     Throw(Origin::kControl,
           absl::FailedPreconditionError(absl::StrCat(
-              "backend \"", group.backend(), "\" of group \"", group.name(),
-              "\" takes no CPU tensors, and there is no CUDA device to bring "
+              "backend ", base::Quote(group.backend()), " of group ",
+              base::Quote(group.name()),
+              " takes no CPU tensors, and there is no CUDA device to bring "
               "objects to: ",
               runtime.status().message())));
   }

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/convert.h"
 #include "client/internal/stream_session.h"
 #include "glog/logging.h"
@@ -168,7 +168,8 @@ absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
   }
   if (epoch_ != 0) {
     // Whoever was told of the loss is told of its end.
-    LOG(WARNING) << "coordinator reconnected: address=" << options_.address
+    LOG(WARNING) << "coordinator reconnected: address="
+                 << base::LogValue(options_.address)
                  << " away_for=" << FormatSince(down_since_, Clock::now())
                  << (epoch_ == welcome.coordinator_epoch() ? ""
                                                            : " restarted=1");
@@ -267,8 +268,9 @@ void StreamSession::Disconnect(const absl::Status& why) {
     if (!first_attempt) {
       down_since_ = Clock::now();
       if (!closing_ && !left_) {
-        LOG(WARNING) << "coordinator disconnected: address=" << options_.address
-                     << " cause=\"" << absl::CHexEscape(why.message()) << "\"";
+        LOG(WARNING) << "coordinator disconnected: address="
+                     << base::LogValue(options_.address)
+                     << " cause=" << base::Quote(why.message());
       }
     }
     trouble_ = why;
@@ -313,8 +315,9 @@ void StreamSession::TellUnreached(const absl::Status& why) {
   if (now < tell_unreached_at_) return;
   const bool again = tell_unreached_at_ != Instant::min();
   tell_unreached_at_ = now + options_.unreached_log_interval;
-  LOG(WARNING) << "coordinator not reached: address=" << options_.address
-               << " cause=\"" << absl::CHexEscape(why.message()) << "\""
+  LOG(WARNING) << "coordinator not reached: address="
+               << base::LogValue(options_.address)
+               << " cause=" << base::Quote(why.message())
                << (again ? " tried_for=" + FormatSince(trying_since_, now) : "")
                << " gives_up_after="
                << FormatDuration(options_.connect_timeout);

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/text.h"
 #include "client/errors.h"
 #include "client/file_store.h"
 #include "client/internal/backoff.h"
@@ -227,8 +227,8 @@ void World::MeetInFile(const InitPlan& plan) {
   auto store = std::make_shared<FileStore>(plan.file, plan.world_size);
   if (const int64_t stores = store->OpenStores(); stores > plan.world_size) {
     LOG(WARNING) << "more stores than ranks, some are of killed processes or "
-                    "of another job: file=\""
-                 << plan.file << "\" stores=" << stores
+                    "of another job: file="
+                 << base::Quote(plan.file) << " stores=" << stores
                  << " ranks=" << plan.world_size;
   }
   meeting_ = std::move(store);
@@ -345,8 +345,8 @@ void World::ConnectAndJoin(InitPlan& plan) {
         throw;
       }
     }
-    LOG(WARNING) << "rendezvous interrupted: rank=" << plan.rank << " cause=\""
-                 << absl::CHexEscape(failure.message()) << "\"";
+    LOG(WARNING) << "rendezvous interrupted: rank=" << plan.rank
+                 << " cause=" << base::Quote(failure.message());
     if (session_ != nullptr) session_->Leave("rendezvous interrupted");
     session_ = nullptr;
     std::this_thread::sleep_for(backoff.Next());
@@ -507,8 +507,7 @@ void World::EndMeeting() noexcept {
     }
   } catch (const DistError& error) {
     // The next group finds out by itself that nobody is there any more.
-    LOG(WARNING) << "meeting not ended: cause=\""
-                 << absl::CHexEscape(error.what()) << "\"";
+    LOG(WARNING) << "meeting not ended: cause=" << base::Quote(error.what());
   }
 }
 

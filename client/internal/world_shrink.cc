@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "client/errors.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/throw.h"
@@ -46,10 +47,11 @@ constexpr milliseconds kPartingTime = seconds(1);
   std::vector<std::string> names;
   for (const MemberInfo& member : gone) {
     if (names.size() == kRanksInTextMax) break;
-    names.push_back(absl::StrCat(
-        DescribeMember(member, /*in_world=*/true), ": ", member.cause,
-        member.last_progress.empty() ? "" : "; last progress: ",
-        member.last_progress));
+    names.push_back(
+        absl::StrCat(DescribeMember(member, /*in_world=*/true), ": ",
+                     base::Printable(member.cause),
+                     member.last_progress.empty() ? "" : "; last progress: ",
+                     member.last_progress));
   }
   if (gone.size() > names.size()) {
     names.push_back(absl::StrCat("and ", gone.size() - names.size(), " more"));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "client/tools/ctl_text.h"
 #include "client/tools/places.h"
 #include "client/tools/waits.h"
@@ -52,8 +53,8 @@ std::string Names(const std::vector<const v1::MemberInfo*>& members) {
   std::vector<std::string> names;
   for (const v1::MemberInfo* member : members) {
     if (names.size() == kNamesShown) break;
-    names.push_back(absl::StrCat(Harmless(member->member()), " (",
-                                 Harmless(member->host()), ", pid ",
+    names.push_back(absl::StrCat(base::Printable(member->member()), " (",
+                                 base::Printable(member->host()), ", pid ",
                                  member->pid(), ")"));
   }
   return absl::StrCat(
@@ -98,7 +99,7 @@ std::string NothingKnown(const v1::GetJobResponse& job) {
   }
   if (!former.empty()) {
     absl::StrAppend(&text, "; these may go on without it: ", Names(former),
-                    ": ", Harmless(former.front()->cause()));
+                    ": ", base::Printable(former.front()->cause()));
   }
   return text;
 }
@@ -134,7 +135,7 @@ StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
                          const v1::OpenBarrier& barrier, const Judge& judge) {
   StuckGroup group;
   group.group = barrier.group();
-  group.collective = absl::StrCat("barrier \"", barrier.name(), "\"");
+  group.collective = absl::StrCat("barrier ", base::Quote(barrier.name()));
   group.running_for = Ms(barrier.open_for());
   std::map<int, Place> places = PlacesByRank(job, barrier.group());
   const Awaited awaited = {barrier.group(), 0, "has not come to it"};
@@ -234,11 +235,12 @@ std::vector<AwaitedKey> KeysAwaited(const v1::GetJobResponse& job,
 std::vector<std::string> StandingOf(const v1::GetJobResponse& job) {
   std::vector<std::string> lines;
   if (!job.generation_end().empty()) {
-    lines.push_back(absl::StrCat("generation ", job.summary().generation(),
-                                 " is over: ", Harmless(job.generation_end())));
+    lines.push_back(
+        absl::StrCat("generation ", job.summary().generation(),
+                     " is over: ", base::Printable(job.generation_end())));
   }
   if (!job.rendezvous_waiting().empty()) {
-    lines.push_back(Harmless(job.rendezvous_waiting()));
+    lines.push_back(base::Printable(job.rendezvous_waiting()));
   }
   for (std::string line : {NothingKnown(job), NotToldYet(job)}) {
     if (!line.empty()) lines.push_back(std::move(line));
@@ -260,8 +262,8 @@ std::vector<Culprit> AbsentFrom(const v1::GetJobResponse& job,
       Culprit culprit = CulpritOf(member);
       culprit.state = "not_joined";
       culprit.what =
-          absl::StrCat("is connected as member \"", Harmless(member.member()),
-                       "\" and has not joined; last heard of ",
+          absl::StrCat("is connected as member ", base::Quote(member.member()),
+                       " and has not joined; last heard of ",
                        SecondsText(milliseconds(member.silent_ms())), " ago");
       named.insert(culprit.rank);
       absent.push_back(std::move(culprit));

@@ -205,7 +205,7 @@ TEST_F(ControlLooksTest, WhoWaitsForAKeyIsShown) {
             "nobody pushes an item of queue \"jobs\"\n"
             "  rank 1 (host-1, pid 101) has waited for it for 20.0s\n"
             "\n"
-            "nobody sets key \"weights\\033\" and 2 more\n"
+            "nobody sets key \"weights\\x1b\" and 2 more\n"
             "  rank 0 (host-0, pid 100) has waited for it for 13.0s\n"
             "  rank 2 (host-2, pid 102) has waited for it for 12.0s\n");
   EXPECT_FALSE(Look().healthy());

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 
 namespace muster::tools {
 namespace {
@@ -186,8 +187,8 @@ absl::Status Misuse(absl::string_view text) {
 }
 
 absl::Status NoCommand(absl::string_view name) {
-  return Misuse(absl::StrCat("unknown command \"", name,
-                             "\"; musterctl help lists them"));
+  return Misuse(absl::StrCat("unknown command ", base::Quote(name),
+                             "; musterctl help lists them"));
 }
 
 absl::StatusOr<milliseconds> ParseMilliseconds(absl::string_view source,
@@ -196,9 +197,8 @@ absl::StatusOr<milliseconds> ParseMilliseconds(absl::string_view source,
   if (!absl::ParseDuration(value, &duration) ||
       duration < absl::ZeroDuration() || duration > absl::Hours(24 * 365)) {
     return Misuse(absl::StrCat(source,
-                               " must be a duration such as 500ms or 10s, got "
-                               "\"",
-                               value, "\""));
+                               " must be a duration such as 500ms or 10s, got ",
+                               base::Quote(value)));
   }
   return absl::ToChronoMilliseconds(duration);
 }
@@ -207,8 +207,8 @@ absl::StatusOr<int64_t> ParseNumber(absl::string_view source,
                                     const std::string& value) {
   int64_t number = 0;
   if (!absl::SimpleAtoi(value, &number) || number < 0) {
-    return Misuse(
-        absl::StrCat(source, " must be a number from 0, got \"", value, "\""));
+    return Misuse(absl::StrCat(source, " must be a number from 0, got ",
+                               base::Quote(value)));
   }
   return number;
 }
@@ -287,7 +287,7 @@ absl::Status CheckCommand(const Values& values, const CtlOptions& options) {
         command->arguments_max == 0
             ? " takes no argument"
             : absl::StrCat(" takes ", command->arguments, " alone"),
-        ", got \"", options.arguments[command->arguments_max], "\""));
+        ", got ", base::Quote(options.arguments[command->arguments_max])));
   }
   return absl::OkStatus();
 }

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "client/errors.h"
 #include "client/internal/convert.h"
 
@@ -91,29 +91,15 @@ std::string GenerationText(const v1::JobSummary& job) {
 std::string MissingText(const v1::MemberInfo& member) {
   std::string text = RankText(member.rank());
   if (member.member().empty()) return text;
-  absl::StrAppend(&text, " (", Harmless(member.host()), ", pid ", member.pid());
+  absl::StrAppend(&text, " (", base::Printable(member.host()), ", pid ",
+                  member.pid());
   if (member.state() != v1::MEMBER_STATE_ALIVE) {
     absl::StrAppend(&text, ", ", StateText(member.state()));
   }
   if (!member.last_progress().empty()) {
-    absl::StrAppend(&text, ", ", Harmless(member.last_progress()));
+    absl::StrAppend(&text, ", ", base::Printable(member.last_progress()));
   }
   return text + ")";
-}
-
-// Of the UTF-8 character at the head of `text`; 0: there is none.
-size_t CharacterBytes(absl::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  const size_t bytes = first < 0x80                    ? 1
-                       : first >= 0xC2 && first < 0xE0 ? 2
-                       : first >= 0xE0 && first < 0xF0 ? 3
-                       : first >= 0xF0 && first < 0xF5 ? 4
-                                                       : 0;
-  if (bytes > text.size()) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return 0;
-  }
-  return bytes;
 }
 
 absl::string_view KindText(v1::ChangeKind kind) {
@@ -160,27 +146,6 @@ std::string OthersText(const v1::OpenBarrier& barrier) {
 
 }  // namespace
 
-std::string Harmless(absl::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t bytes = CharacterBytes(text);
-    const auto first = static_cast<unsigned char>(text[0]);
-    // C2 80 to C2 9F are control characters as well, ESC [ in one among them.
-    const bool control = bytes == 2 && first == 0xC2 &&
-                         static_cast<unsigned char>(text[1]) < 0xA0;
-    if (bytes > 1 && !control) {
-      absl::StrAppend(&out, text.substr(0, bytes));
-    } else if (bytes == 1 && (text[0] == '"' || text[0] == '\'')) {
-      out += text[0];
-    } else {
-      absl::StrAppend(
-          &out, absl::CEscape(text.substr(0, std::max<size_t>(bytes, 1))));
-    }
-    text.remove_prefix(std::max<size_t>(bytes, 1));
-  }
-  return out;
-}
-
 std::string StatusText(absl::string_view address,
                        const v1::ListJobsResponse& response) {
   int64_t members = 0;
@@ -189,7 +154,7 @@ std::string StatusText(absl::string_view address,
   }
   return absl::StrCat(
       "coordinator ", address, " ", response.draining() ? "drains" : "serves",
-      "\n  version ", Harmless(response.version()), ", up ",
+      "\n  version ", base::Printable(response.version()), ", up ",
       Ago(DurationOf(response.uptime())), ", epoch ",
       response.coordinator_epoch(), "\n  jobs ", response.jobs_size(),
       ", members alive ", members, ", sessions ", response.sessions(),
@@ -210,7 +175,7 @@ std::string JobsText(const v1::ListJobsResponse& response) {
       [](const v1::JobSummary& job) { return !IsFinished(job); });
   for (const v1::JobSummary& job : jobs) {
     rows.push_back(
-        {Harmless(job.job()), GenerationText(job),
+        {base::Printable(job.job()), GenerationText(job),
          absl::StrCat(job.world_size()), absl::StrCat(job.members_alive()),
          absl::StrCat(job.keys()), absl::StrCat(job.store_bytes()),
          absl::StrCat(job.queue_items()), absl::StrCat(job.waiters()),
@@ -223,31 +188,32 @@ std::string JobsText(const v1::ListJobsResponse& response) {
 std::string MembersText(const v1::GetJobResponse& response) {
   const v1::JobSummary& job = response.summary();
   std::string text = absl::StrCat(
-      "job ", Harmless(job.job()), ": generation ", GenerationText(job),
+      "job ", base::Printable(job.job()), ": generation ", GenerationText(job),
       ", world size ", job.world_size(), ", ", job.members_alive(), " alive\n");
   if (!response.generation_end().empty()) {
-    absl::StrAppend(&text, "ended by ", Harmless(response.generation_end()),
-                    "\n");
+    absl::StrAppend(&text, "ended by ",
+                    base::Printable(response.generation_end()), "\n");
   }
   if (!response.rendezvous_waiting().empty()) {
-    absl::StrAppend(&text, Harmless(response.rendezvous_waiting()), "\n");
+    absl::StrAppend(&text, base::Printable(response.rendezvous_waiting()),
+                    "\n");
   }
   if (!response.rendezvous_closed().empty()) {
     absl::StrAppend(&text, "rendezvous closed by ",
-                    Harmless(response.rendezvous_closed()), "\n");
+                    base::Printable(response.rendezvous_closed()), "\n");
   }
   if (response.members().empty()) return text + "no members\n";
   std::vector<Row> rows = {
       {"RANK", "MEMBER", "STATE", "HOST", "PID", "HEARD", "LAST SEEN DOING"}};
   for (const v1::MemberInfo& member : response.members()) {
-    std::string doing = Harmless(member.last_progress());
+    std::string doing = base::Printable(member.last_progress());
     if (!member.cause().empty()) {
-      doing = absl::StrCat(Harmless(member.cause()),
+      doing = absl::StrCat(base::Printable(member.cause()),
                            doing.empty() ? "" : "; before: ", doing);
     }
-    rows.push_back({RankText(member.rank()), Harmless(member.member()),
+    rows.push_back({RankText(member.rank()), base::Printable(member.member()),
                     std::string(StateText(member.state())),
-                    Harmless(member.host()), absl::StrCat(member.pid()),
+                    base::Printable(member.host()), absl::StrCat(member.pid()),
                     Ago(absl::Milliseconds(member.silent_ms())) + " ago",
                     std::move(doing)});
   }
@@ -260,10 +226,11 @@ std::string GroupsText(const v1::GetJobResponse& response) {
       {"GROUP", "SIZE", "REGISTERED", "RANKS", "MISSING", "DESCRIPTION"}};
   for (const v1::RegisteredGroup& group : response.groups()) {
     const int missing = group.ranks_size() - group.registered();
-    rows.push_back({Harmless(group.name()), absl::StrCat(group.ranks_size()),
+    rows.push_back({base::Printable(group.name()),
+                    absl::StrCat(group.ranks_size()),
                     absl::StrCat(group.registered()), RanksText(group.ranks()),
                     missing == 0 ? "-" : RanksText(group.missing()),
-                    Harmless(group.description())});
+                    base::Printable(group.description())});
   }
   return Table(rows);
 }
@@ -272,11 +239,11 @@ std::string BarriersText(const v1::GetJobResponse& response) {
   if (response.barriers().empty()) return "no open barriers\n";
   std::string text;
   for (const v1::OpenBarrier& barrier : response.barriers()) {
-    absl::StrAppend(&text, "barrier ", Harmless(barrier.name()), " #",
-                    barrier.instance(), " of group ", Harmless(barrier.group()),
-                    ": ", barrier.arrived(), " of ", barrier.expected(),
-                    " arrived, open for ", Ago(DurationOf(barrier.open_for())),
-                    "\n");
+    absl::StrAppend(&text, "barrier ", base::Printable(barrier.name()), " #",
+                    barrier.instance(), " of group ",
+                    base::Printable(barrier.group()), ": ", barrier.arrived(),
+                    " of ", barrier.expected(), " arrived, open for ",
+                    Ago(DurationOf(barrier.open_for())), "\n");
     for (const v1::MemberInfo& missing : barrier.missing()) {
       absl::StrAppend(&text, "  missing rank ", MissingText(missing), "\n");
     }
@@ -296,11 +263,10 @@ std::string BarriersText(const v1::GetJobResponse& response) {
 std::string ChangesText(const v1::WatchResponse& response) {
   std::string text;
   for (const v1::KeyChange& change : response.changes()) {
-    absl::StrAppend(&text, KindText(change.kind()), " ", change.revision(),
-                    " \"", absl::Utf8SafeCEscape(change.key()), "\"");
+    absl::StrAppend(&text, KindText(change.kind()), " ", change.revision(), " ",
+                    base::Quote(change.key()));
     if (change.kind() == v1::CHANGE_KIND_PUT) {
-      absl::StrAppend(&text, " \"", absl::Utf8SafeCEscape(change.value()),
-                      "\"");
+      absl::StrAppend(&text, " ", base::Quote(change.value()));
     }
     text += '\n';
   }

@@ -29,9 +29,6 @@ std::string BarriersText(const v1::GetJobResponse& response);
 // One line for each change: `put 17 "key" "value"`.
 std::string ChangesText(const v1::WatchResponse& response);
 
-// `text` with control characters and bytes that are not UTF-8 as escapes.
-std::string Harmless(absl::string_view text);
-
 }  // namespace muster::tools
 
 #endif  // MUSTER_CLIENT_TOOLS_CTL_TEXT_H_

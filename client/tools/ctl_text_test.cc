@@ -200,18 +200,5 @@ TEST(CtlTextTest, ChangesAreOneLineEach) {
 }
 
 // Whoever may join a job chooses names that an operator's terminal shows.
-TEST(CtlTextTest, NamesDoNothingToTheTerminal) {
-  EXPECT_EQ(Harmless("plain \"quoted\" 'text' \\"),
-            "plain \"quoted\" 'text' \\\\");
-  EXPECT_EQ(Harmless("r\xC3\xA4nge"), "r\xC3\xA4nge");
-  EXPECT_EQ(Harmless("\033[2Jgone\r\n"), "\\033[2Jgone\\r\\n");
-  EXPECT_EQ(Harmless("\x7F"), "\\177");
-  // The 8-bit form of ESC [, as UTF-8 and alone.
-  EXPECT_EQ(Harmless("\xC2\x9B"
-                     "2J"),
-            "\\302\\2332J");
-  EXPECT_EQ(Harmless("\x9B"), "\\233");
-}
-
 }  // namespace
 }  // namespace muster::tools

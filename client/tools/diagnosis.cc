@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "client/tools/control_looks.h"
 #include "client/tools/ctl_text.h"
 #include "client/tools/judge.h"
@@ -43,7 +44,7 @@ std::string Disagreement(const std::vector<Place>& places) {
   if (ranks.size() < 2) return "";
   std::vector<std::string> sides;
   for (const auto& [text, who] : ranks) {
-    sides.push_back(absl::StrCat("\"", Harmless(text), "\" on ",
+    sides.push_back(absl::StrCat(base::Quote(text), " on ",
                                  who.size() == 1 ? "rank " : "ranks ",
                                  absl::StrJoin(who, ", ")));
   }
@@ -232,9 +233,8 @@ std::string CircleText(const std::set<int>& ranks, const PeerChains& chains) {
       parts.push_back("...");
       break;
     }
-    parts.push_back(absl::StrCat("rank ", rank, " in \"",
-                                 Harmless(chains.waiting().at(rank)->call()),
-                                 "\""));
+    parts.push_back(absl::StrCat(
+        "rank ", rank, " in ", base::Quote(chains.waiting().at(rank)->call())));
   }
   return absl::StrCat("they wait for each other: ", absl::StrJoin(parts, "; "));
 }
@@ -336,8 +336,8 @@ class GroupCircle {
       }
       const Step& step = path_[i];
       parts.push_back(absl::StrCat(
-          "rank ", step.rank, " is in ", Harmless(step.in->collective),
-          " on group \"", Harmless(step.in->group), "\" and waits for rank ",
+          "rank ", step.rank, " is in ", base::Printable(step.in->collective),
+          " on group ", base::Quote(step.in->group), " and waits for rank ",
           path_[(i + 1) % path_.size()].rank));
     }
     return absl::StrCat(

@@ -250,7 +250,7 @@ TEST_F(DiagnosisTest, WhoIsGoneIsNamedWithItsCause) {
   ASSERT_THAT(Ranks(group), ElementsAre(3));
   EXPECT_EQ(group.culprits[0].state, "dead");
   EXPECT_EQ(group.culprits[0].what,
-            "is gone: it was lost: connection closed\\033[2J");
+            "is gone: it was lost: connection closed\\x1b[2J");
 }
 
 TEST_F(DiagnosisTest, WhoIsLeftInOneThatOthersHaveCompleted) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "client/tools/ctl_text.h"
 #include "client/tools/diagnosis.h"
 #include "client/tools/places.h"
@@ -26,7 +27,7 @@ std::string Who(int rank, const std::string& host, int64_t pid) {
   std::string text =
       rank < 0 ? std::string("no rank") : absl::StrCat("rank ", rank);
   if (host.empty()) return text;
-  absl::StrAppend(&text, " (", Harmless(host));
+  absl::StrAppend(&text, " (", base::Printable(host));
   if (pid != 0) absl::StrAppend(&text, ", pid ", pid);
   return text + ")";
 }
@@ -60,14 +61,14 @@ void AppendKey(const AwaitedKey& key, std::string& text) {
 }
 
 void AppendStraggler(const Straggler& straggler, std::string& text) {
-  absl::StrAppend(&text, "slowest in group \"", Harmless(straggler.group),
-                  "\": ",
+  absl::StrAppend(&text, "slowest in group ", base::Quote(straggler.group),
+                  ": ",
                   Who(straggler.culprit.rank, straggler.culprit.host,
                       straggler.culprit.pid),
                   "; ", straggler.waiting,
                   straggler.waiting == 1 ? " rank has" : " ranks have",
                   " waited for it ", SecondsText(straggler.waiting_for), " in ",
-                  Harmless(straggler.collective), "\n");
+                  base::Printable(straggler.collective), "\n");
 }
 
 nlohmann::json Json(const Culprit& culprit) {
@@ -112,13 +113,14 @@ std::string DiagnosisText(const v1::GetJobResponse& job,
                           const Diagnosis& diagnosis) {
   const v1::JobSummary& summary = job.summary();
   const bool runs = summary.generation_running() && summary.members_alive() > 0;
-  std::string text = absl::StrCat(
-      "job ", Harmless(summary.job()), ": generation ", summary.generation(),
-      runs ? " runs" : " does not run", ", ", summary.world_size(), " ranks, ",
-      summary.members_alive(), " members alive\n");
+  std::string text =
+      absl::StrCat("job ", base::Printable(summary.job()), ": generation ",
+                   summary.generation(), runs ? " runs" : " does not run", ", ",
+                   summary.world_size(), " ranks, ", summary.members_alive(),
+                   " members alive\n");
   for (const StuckGroup& group : diagnosis.groups) {
-    absl::StrAppend(&text, "\ngroup \"", Harmless(group.group),
-                    "\" is stuck in ", Harmless(group.collective), " for ",
+    absl::StrAppend(&text, "\ngroup ", base::Quote(group.group),
+                    " is stuck in ", base::Printable(group.collective), " for ",
                     SecondsText(group.running_for), "\n");
     AppendCulprits(group.culprits, text);
     if (!group.note.empty()) absl::StrAppend(&text, "  ", group.note, "\n");

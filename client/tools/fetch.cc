@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/text.h"
 #include "client/internal/endpoint.h"
 
 namespace muster::tools {
@@ -106,7 +107,7 @@ Fetched Fetch(const std::string& address, const std::string& path,
       !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
       port > 65535) {
     fetched.status = absl::InvalidArgumentError(
-        absl::StrCat("\"", address, "\" is no HOST:PORT"));
+        absl::StrCat(base::Quote(address), " is no HOST:PORT"));
     return fetched;
   }
   std::string host = address.substr(0, colon);

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/control.h"
 #include "client/tools/ctl_text.h"
 #include "client/tools/diagnosis.h"
@@ -26,13 +27,13 @@ std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
       if (culprit.host != host || culprit.state != "user_code") continue;
       hung.emplace(
           culprit.rank,
-          HungRank{
-              .rank = culprit.rank,
-              .pid = culprit.pid,
-              .why = absl::StrCat(
-                  "others have waited in ", Harmless(group.collective),
-                  " on group \"", Harmless(group.group), "\" for ",
-                  SecondsText(group.running_for), ", and it ", culprit.what)});
+          HungRank{.rank = culprit.rank,
+                   .pid = culprit.pid,
+                   .why = absl::StrCat("others have waited in ",
+                                       base::Printable(group.collective),
+                                       " on group ", base::Quote(group.group),
+                                       " for ", SecondsText(group.running_for),
+                                       ", and it ", culprit.what)});
     }
   }
   std::vector<HungRank> ranks;

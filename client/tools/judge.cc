@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/tools/ctl_text.h"
 
 namespace muster::tools {
@@ -36,7 +37,8 @@ std::optional<int64_t> EnqueuedBefore(const v1::GetJobResponse* earlier,
 
 // ", in all_reduce #42 ..."; what it last told, which may not hold any more.
 std::string WasIn(const Place& place) {
-  if (place.in_call()) return absl::StrCat(", in ", Harmless(place.call()));
+  if (place.in_call())
+    return absl::StrCat(", in ", base::Printable(place.call()));
   if (place.completed() == 0) return "";
   return absl::StrCat(", after #", place.completed());
 }
@@ -49,8 +51,8 @@ std::string Last(const Place& place) {
   }
   for (const v1::GroupProgress& other : place.progress->groups()) {
     if (other.last_completed() == 0) continue;
-    return absl::StrCat("; its last in group \"", Harmless(other.group()),
-                        "\", #", other.last_completed(), ", is done");
+    return absl::StrCat("; its last in group ", base::Quote(other.group()),
+                        ", #", other.last_completed(), ", is done");
   }
   return "; it has completed no collective yet";
 }
@@ -68,7 +70,7 @@ Culprit CulpritOf(const v1::MemberInfo& member) {
 
 std::string GoneText(const v1::MemberInfo& member) {
   return absl::StrCat("is gone: it ", StateName(member.state()), ": ",
-                      Harmless(member.cause()));
+                      base::Printable(member.cause()));
 }
 
 Culprit Judge::Blame(const Place& place, const Awaited& awaited) const {
@@ -123,12 +125,12 @@ Judge::Words Judge::Elsewhere(const Place& place,
                          place.enqueued(), " since the first look")};
   }
   if (place.in_call()) {
-    return {
-        place.connecting()      ? "connecting"
-        : place.in_collective() ? "in_collective"
-                                : "point_to_point",
-        absl::StrCat(awaited.omission, ": it is in ", Harmless(place.call()),
-                     " for ", SecondsText(place.running_for()))};
+    return {place.connecting()      ? "connecting"
+            : place.in_collective() ? "in_collective"
+                                    : "point_to_point",
+            absl::StrCat(awaited.omission, ": it is in ",
+                         base::Printable(place.call()), " for ",
+                         SecondsText(place.running_for()))};
   }
   const Waits::Wait ranks = waits_.ForRanks(place.rank);
   if (!ranks.state.empty()) {
@@ -136,11 +138,11 @@ Judge::Words Judge::Elsewhere(const Place& place,
   }
   for (const v1::GroupProgress& other : place.progress->groups()) {
     if (other.group() == awaited.group || other.current().empty()) continue;
-    return {
-        "other_group",
-        absl::StrCat(awaited.omission, ": it is in ", Harmless(other.current()),
-                     " on group \"", Harmless(other.group()), "\" for ",
-                     SecondsText(Ms(other.running_for()) + place.age))};
+    return {"other_group",
+            absl::StrCat(awaited.omission, ": it is in ",
+                         base::Printable(other.current()), " on group ",
+                         base::Quote(other.group()), " for ",
+                         SecondsText(Ms(other.running_for()) + place.age))};
   }
   const Waits::Wait key = waits_.ForKey(place.rank);
   if (!key.state.empty()) {
@@ -156,7 +158,7 @@ Judge::Words Judge::Illness(const Place& place) const {
       "last heard of ", SecondsText(milliseconds(member.silent_ms())), " ago",
       place.told() ? WasIn(place)
                    : ", or not since the coordinator was started then");
-  const std::string at = Harmless(member.debug_address());
+  const std::string at = base::Printable(member.debug_address());
   const auto answer = answers_.find(place.rank);
   if (answer == answers_.end()) {
     return {

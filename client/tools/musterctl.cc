@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/text.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/control.h"
 #include "client/internal/convert.h"
@@ -118,7 +119,7 @@ class Ctl {
     if (jobs.jobs_size() == 1) return jobs.jobs(0).job();
     std::vector<std::string> names;
     for (const v1::JobSummary& job : jobs.jobs()) {
-      names.push_back(Harmless(job.job()));
+      names.push_back(base::Printable(job.job()));
     }
     return absl::NotFoundError(
         names.empty()
@@ -229,12 +230,13 @@ class Ctl {
     for (const Culprit& culprit : diagnosis.silent) ranks.insert(culprit.rank);
     for (const auto& [rank, fetched] :
          FetchAll(job, {ranks.begin(), ranks.end()}, "/debug/stacks")) {
-      std::string text = absl::StrCat("\nstacks of rank ", rank, ": ",
-                                      Harmless(fetched.status.message()), "\n");
+      std::string text =
+          absl::StrCat("\nstacks of rank ", rank, ": ",
+                       base::Printable(fetched.status.message()), "\n");
       if (fetched.status.ok()) {
         for (const absl::string_view line :
              absl::StrSplit(fetched.body, '\n')) {
-          absl::StrAppend(&text, Harmless(line), "\n");
+          absl::StrAppend(&text, base::Printable(line), "\n");
         }
       }
       Print(text);
@@ -406,9 +408,9 @@ class Ctl {
     status = control_->TryGet(request, &found);
     if (!status.ok()) return status;
     if (!found.found()) {
-      return absl::NotFoundError(absl::StrCat("no key \"", Harmless(key),
-                                              "\" in job \"",
-                                              request.caller().job(), "\""));
+      return absl::NotFoundError(
+          absl::StrCat("no key ", base::Quote(key), " in job ",
+                       base::Quote(request.caller().job())));
     }
     Print(found, found.value() + "\n");
     return absl::OkStatus();
@@ -449,7 +451,7 @@ class Ctl {
       if (!status.ok()) return status;
       std::string text;
       for (const std::string& key : response.keys()) {
-        absl::StrAppend(&text, Harmless(key), "\n");
+        absl::StrAppend(&text, base::Printable(key), "\n");
       }
       Print(response, text);
       if (!response.keys().empty()) {
@@ -494,9 +496,9 @@ class Ctl {
     status = control_->Delete(request, &response);
     if (!status.ok()) return status;
     if (!response.deleted()) {
-      return absl::NotFoundError(absl::StrCat("no key \"", Harmless(key),
-                                              "\" in job \"",
-                                              request.caller().job(), "\""));
+      return absl::NotFoundError(
+          absl::StrCat("no key ", base::Quote(key), " in job ",
+                       base::Quote(request.caller().job())));
     }
     Print(response, "deleted\n");
     return absl::OkStatus();
@@ -539,7 +541,7 @@ int Fail(const absl::Status& status, int code) {
     kind = absl::StrCat(absl::StatusCodeToString(status.code()), ": ");
   }
   fprintf(stderr, "musterctl: %s%s\n", kind.c_str(),
-          Harmless(status.message()).c_str());
+          base::Printable(status.message()).c_str());
   return code;
 }
 

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/tools/ctl_text.h"
 #include "client/tools/judge.h"
 #include "client/tools/places.h"
@@ -396,7 +397,7 @@ std::string MissingText(const std::map<int, std::string>& missing,
       absl::StrAppend(&text, "  and ", missing.size() - kRanksTold, " more\n");
       break;
     }
-    absl::StrAppend(&text, "  rank ", rank, ": ", Harmless(why), "\n");
+    absl::StrAppend(&text, "  rank ", rank, ": ", base::Printable(why), "\n");
   }
   return text;
 }
@@ -406,7 +407,8 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   file << text;
   file.close();
   if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write \"", path, "\""));
+  return absl::UnavailableError(
+      absl::StrCat("cannot write ", base::Quote(path)));
 }
 
 }  // namespace muster::tools

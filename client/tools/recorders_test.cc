@@ -260,7 +260,7 @@ TEST(RecordersTest, OfManyTheFirstAreTold) {
   EXPECT_EQ(MissingText(missing, 3), "");
   missing[2] = "gone\033";
   EXPECT_EQ(MissingText(missing, 3),
-            "musterctl: 1 of 3 ranks did not answer\n  rank 2: gone\\033\n");
+            "musterctl: 1 of 3 ranks did not answer\n  rank 2: gone\\x1b\n");
   for (int rank = 3; rank < 12; ++rank) missing[rank] = "gone";
   EXPECT_THAT(MissingText(missing, 12),
               EndsWith("  rank 9: gone\n  and 2 more\n"));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/convert.h"
 #include "client/internal/store_rules.h"
 #include "client/tools/ctl_text.h"
@@ -63,8 +64,8 @@ std::string MakingOf(const v1::RegisteredGroup& group) {
 }
 
 std::string KeyText(const v1::KeyWait& wait) {
-  std::string text = absl::StrCat(wait.item() ? "an item of queue" : "key",
-                                  " \"", Harmless(wait.key()), "\"");
+  std::string text = absl::StrCat(wait.item() ? "an item of queue" : "key", " ",
+                                  base::Quote(wait.key()));
   if (wait.key().empty()) text = "keys";
   if (wait.missing() > 1) {
     absl::StrAppend(&text, " and ", wait.missing() - 1, " more");
@@ -78,16 +79,16 @@ bool IsInternal(const v1::KeyWait& wait) {
 
 Waits::Waits(const v1::GetJobResponse& job) {
   for (const v1::OpenBarrier& barrier : job.barriers()) {
-    const Wait wait = {"barrier", absl::StrCat("it waits in barrier \"",
-                                               Harmless(barrier.name()), "\"")};
+    const Wait wait = {"barrier", absl::StrCat("it waits in barrier ",
+                                               base::Quote(barrier.name()))};
     for (const int rank : ArrivedIn(job, barrier)) for_ranks_[rank] = wait;
   }
   for (const v1::RegisteredGroup& group : job.groups()) {
     if (!group.has_forming_for()) continue;
     const Wait wait = {
         "new_group",
-        absl::StrCat("it waits in ", MakingOf(group), " for the others of \"",
-                     Harmless(group.name()), "\"")};
+        absl::StrCat("it waits in ", MakingOf(group), " for the others of ",
+                     base::Quote(group.name()))};
     for (const int rank : WaitingIn(job, group)) for_ranks_[rank] = wait;
   }
   std::map<std::string, int> ranks;

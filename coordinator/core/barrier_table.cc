@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/barrier_text.h"
 
 namespace muster::coordinator::core {
@@ -307,8 +308,9 @@ void BarrierTable::Decide(Series& series, Instance& instance,
   out.Note(
       NoticeOf(outcome),
       outcome == BarrierOutcome::kReleased
-          ? absl::StrCat("group=", series.key.first, " barrier=",
-                         series.key.second, " instance=", instance.number)
+          ? absl::StrCat("group=", base::LogValue(series.key.first),
+                         " barrier=", base::LogValue(series.key.second),
+                         " instance=", instance.number)
           : absl::StrCat("cause=", TextInNotice(instance.status.message())),
       now - instance.first_at);
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/barrier_table.h"
 #include "coordinator/core/barrier_text.h"
 #include "coordinator/core/names.h"
@@ -48,15 +49,15 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
   if (seat.member != call.member) {
     return absl::InvalidArgumentError(
         absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
-                     " is held by member \"", seat.member.value(),
-                     "\", not by \"", call.member.value(), "\""));
+                     " is held by member ", base::Quote(seat.member.value()),
+                     ", not by ", base::Quote(call.member.value())));
   }
   if (seat.incarnation != call.incarnation) {
-    return absl::AbortedError(
-        absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
-                     " is held by incarnation ", seat.incarnation.value(),
-                     " of member \"", call.member.value(), "\", not by ",
-                     call.incarnation.value(), "; rendezvous again"));
+    return absl::AbortedError(absl::StrCat(
+        title, ": rank ", rank, " of generation ", current.value(),
+        " is held by incarnation ", seat.incarnation.value(), " of member ",
+        base::Quote(call.member.value()), ", not by ", call.incarnation.value(),
+        "; rendezvous again"));
   }
   // It lives, so it has joined the next generation: an arrival that is late.
   if (const auto gone = gone_.find(request.rank); gone != gone_.end()) {

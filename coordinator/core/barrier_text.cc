@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/rank_ranges.h"
 
@@ -44,19 +45,19 @@ std::string UnnamedText(const BarrierResult& result) {
 
 std::string BarrierTitle(absl::string_view group, absl::string_view barrier,
                          int64_t instance) {
-  std::string title = absl::StrCat("barrier \"", barrier, "\"");
+  std::string title = absl::StrCat("barrier ", base::Quote(barrier));
   if (instance > 0) absl::StrAppend(&title, " #", instance);
-  if (!group.empty()) absl::StrAppend(&title, " on group \"", group, "\"");
+  if (!group.empty()) absl::StrAppend(&title, " on group ", base::Quote(group));
   return title;
 }
 
 std::string MissingText(const MissingRank& missing, Duration lease) {
   std::string text = absl::StrCat(missing.rank.value(), " (", missing.host);
   if (missing.cause == MissingCause::kReplaced) {
-    absl::StrAppend(&text, ", ", missing.cause_text);
+    absl::StrAppend(&text, ", ", base::Printable(missing.cause_text));
   } else if (missing.cause != MissingCause::kLate) {
     absl::StrAppend(&text, ", ", CauseName(missing.cause), ": ",
-                    missing.cause_text);
+                    base::Printable(missing.cause_text));
   } else if (missing.last_heard_ago > lease / 3) {
     absl::StrAppend(&text, ", last heard ",
                     FormatDuration(missing.last_heard_ago), " ago");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -342,12 +343,13 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
   generation_end_ = event;
   out.Note(NoticeKind::kGenerationEnded,
            absl::StrCat("generation=", event.generation.value(),
-                        " member=", event.member.value(), " joins the next"));
-  barriers_.MemberDeparted(
-      event,
-      absl::AbortedError(
-          absl::StrCat("member \"", event.member.value(), "\" ", event.cause)),
-      now, out);
+                        " member=", base::LogValue(event.member.value()),
+                        " joins the next"));
+  barriers_.MemberDeparted(event,
+                           absl::AbortedError(absl::StrCat(
+                               "member ", base::Quote(event.member.value()),
+                               " ", base::Printable(event.cause))),
+                           now, out);
   Tell(farewells_.TakeUntold(now), out);
   Publish({std::move(event)}, out);
 }
@@ -384,8 +386,8 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
       generation_end_ = event;
       out.Note(NoticeKind::kGenerationEnded,
                absl::StrCat("generation=", event.generation.value(),
-                            " member=", event.member.value(), " ",
-                            EventKindName(event.kind)));
+                            " member=", base::LogValue(event.member.value()),
+                            " ", EventKindName(event.kind)));
     }
     if (!event.rank.has_value()) continue;
     if (event.kind == EventKind::kLeft && !ended) {

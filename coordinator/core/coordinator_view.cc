@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/total_memory.h"
 
@@ -70,9 +71,10 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
   job.rendezvous_waiting = rendezvous_.Waiting(now);
   if (!rendezvous_.running() && generation_end_.has_value()) {
     const Event& end = *generation_end_;
-    job.generation_end = absl::StrCat(
-        "rank ", end.rank.value_or(Rank(-1)).value(), " (", end.host, ", pid ",
-        end.pid, ") ", EventKindName(end.kind), ": ", end.cause);
+    job.generation_end =
+        absl::StrCat("rank ", end.rank.value_or(Rank(-1)).value(), " (",
+                     end.host, ", pid ", end.pid, ") ", EventKindName(end.kind),
+                     ": ", base::Printable(end.cause));
   }
   job.joined = static_cast<int32_t>(rendezvous_.waiters());
   job.joined_members = rendezvous_.FirstWaiters(kMissingInSnapshotMax);

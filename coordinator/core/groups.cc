@@ -4,15 +4,15 @@
 #include <utility>
 
 #include "absl/container/btree_set.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/names.h"
 
 namespace muster::coordinator::core {
 namespace {
 
 std::string Title(absl::string_view group) {
-  return absl::StrCat("group \"", absl::CHexEscape(group), "\"");
+  return absl::StrCat("group ", base::Quote(group));
 }
 
 std::string RanksText(const std::vector<Rank>& ranks) {
@@ -77,9 +77,10 @@ absl::StatusOr<Rank> GroupTable::RankOf(const Call& call,
   const Member* const member = membership_.Find(call.member);
   if (member == nullptr || !member->rank.has_value() ||
       member->generation != current) {
-    return absl::AbortedError(absl::StrCat(
-        "groups: member \"", call.member.value(), "\" holds no rank in ",
-        "generation ", current.value(), "; rendezvous again"));
+    return absl::AbortedError(
+        absl::StrCat("groups: member ", base::Quote(call.member.value()),
+                     " holds no rank in ", "generation ", current.value(),
+                     "; rendezvous again"));
   }
   return *member->rank;
 }
@@ -87,8 +88,8 @@ absl::StatusOr<Rank> GroupTable::RankOf(const Call& call,
 // `member "b" (host-b, pid 7)`.
 std::string GroupTable::MemberText(Rank rank) const {
   const Seat& seat = formation_->world[rank.value()];
-  return absl::StrCat("member \"", seat.member.value(), "\" (", seat.host,
-                      ", pid ", seat.pid, ")");
+  return absl::StrCat("member ", base::Quote(seat.member.value()), " (",
+                      seat.host, ", pid ", seat.pid, ")");
 }
 
 absl::Status GroupTable::CheckGroup(Rank rank,

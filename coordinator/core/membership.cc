@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/names.h"
 #include "coordinator/core/total_memory.h"
 
@@ -33,16 +34,17 @@ absl::string_view DepartureVerb(MemberState state) {
 }
 
 std::string DepartedText(const Member& member) {
-  return absl::StrCat("member \"", member.id.value(), "\" (incarnation ",
-                      member.incarnation.value(), ") ",
-                      DepartureVerb(member.state), ": ", member.cause);
+  return absl::StrCat("member ", base::Quote(member.id.value()),
+                      " (incarnation ", member.incarnation.value(), ") ",
+                      DepartureVerb(member.state), ": ",
+                      base::Printable(member.cause));
 }
 
 absl::Status StaleError(const MemberId& id, Incarnation stale,
                         Incarnation current) {
   return absl::FailedPreconditionError(
-      absl::StrCat("stale incarnation ", stale.value(), " of member \"",
-                   id.value(), "\", current is ", current.value()));
+      absl::StrCat("stale incarnation ", stale.value(), " of member ",
+                   base::Quote(id.value()), ", current is ", current.value()));
 }
 
 MemberState StateAfter(EventKind kind) {
@@ -145,13 +147,13 @@ absl::string_view MemberStateName(MemberState state) {
 absl::Status DepartedError(const Event& event) {
   if (event.kind == EventKind::kReplaced) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "stale incarnation ", event.incarnation.value(), " of member \"",
-        event.member.value(), "\": ", event.cause));
+        "stale incarnation ", event.incarnation.value(), " of member ",
+        base::Quote(event.member.value()), ": ", base::Printable(event.cause)));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("member \"", event.member.value(), "\" (incarnation ",
-                   event.incarnation.value(), ") ",
-                   DepartureVerb(StateAfter(event.kind)), ": ", event.cause));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "member ", base::Quote(event.member.value()), " (incarnation ",
+      event.incarnation.value(), ") ", DepartureVerb(StateAfter(event.kind)),
+      ": ", base::Printable(event.cause)));
 }
 
 Membership::Membership(const MembershipOptions& options, const Limits* limits,
@@ -172,8 +174,8 @@ absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now,
                                           Outbox& out) {
   Member* member = Find(call.member);
   if (member == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("member \"", call.member.value(), "\" is not registered"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "member ", base::Quote(call.member.value()), " is not registered"));
   }
   if (member->incarnation != call.incarnation) {
     return StaleError(call.member, call.incarnation, member->incarnation);
@@ -208,8 +210,9 @@ absl::Status Membership::CheckRegistration(
     return absl::InvalidArgumentError("register: the member has no name");
   }
   if (call.incarnation == Incarnation()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "register: member \"", call.member.value(), "\" has incarnation 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("register: member ", base::Quote(call.member.value()),
+                     " has incarnation 0"));
   }
   for (const Offer& offer :
        {Offer{"member", call.member.value()}, Offer{"host", registration.host},
@@ -244,7 +247,7 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
     // A reconnection, also one to the successor of the coordinator that the
     // member knew: that one has not seen it go.
     out.Note(NoticeKind::kMemberReconnected,
-             absl::StrCat("member=", member->id.value(),
+             absl::StrCat("member=", base::LogValue(member->id.value()),
                           " incarnation=", member->incarnation.value()));
     Return(*member, now);
     Heard(*member, now, out);
@@ -289,9 +292,9 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
   ++live_;
   Account(*member);
   out.Note(NoticeKind::kMemberRegistered,
-           absl::StrCat("member=", member->id.value(),
+           absl::StrCat("member=", base::LogValue(member->id.value()),
                         " incarnation=", member->incarnation.value(),
-                        " host=", member->registration.host,
+                        " host=", base::LogValue(member->registration.host),
                         " pid=", member->registration.pid));
   return member;
 }
@@ -375,7 +378,7 @@ void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
   }
   Schedule(*member, DueAt(*member));
   out.Note(NoticeKind::kMemberDisconnected,
-           absl::StrCat("member=", id.value(),
+           absl::StrCat("member=", base::LogValue(id.value()),
                         " incarnation=", incarnation.value()));
 }
 
@@ -401,13 +404,14 @@ Event Membership::Depart(Member& member, EventKind kind, std::string cause,
   }
   Schedule(member, DueAt(member));
 
-  std::string text = absl::StrCat("member=", event.member.value(),
-                                  " incarnation=", event.incarnation.value());
+  std::string text =
+      absl::StrCat("member=", base::LogValue(event.member.value()),
+                   " incarnation=", event.incarnation.value());
   if (event.rank.has_value()) {
     absl::StrAppend(&text, " rank=", event.rank->value(),
                     " generation=", event.generation.value());
   }
-  absl::StrAppend(&text, " host=", event.host,
+  absl::StrAppend(&text, " host=", base::LogValue(event.host),
                   " cause=", TextInNotice(event.cause));
   out.Note(NoticeOf(kind), std::move(text));
   return event;
@@ -656,12 +660,12 @@ absl::Status Membership::CheckInvariants() const {
     if (member.live()) ++live;
     if (member.held_until.has_value()) ++held;
     if (id != member.id || !schedule_.contains({member.expires_at, id})) {
-      return absl::InternalError(
-          absl::StrCat("membership: \"", id.value(), "\" is not scheduled"));
+      return absl::InternalError(absl::StrCat(
+          "membership: ", base::Quote(id.value()), " is not scheduled"));
     }
     if (member.expires_at > DueAt(member)) {
-      return absl::InternalError(absl::StrCat("membership: \"", id.value(),
-                                              "\" is scheduled too late"));
+      return absl::InternalError(absl::StrCat(
+          "membership: ", base::Quote(id.value()), " is scheduled too late"));
     }
   }
   if (held != held_ || (holding_ && held == 0)) {

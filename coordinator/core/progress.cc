@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -37,17 +38,18 @@ std::string DescribeProgress(const std::vector<GroupProgress>& progress,
   const auto running_for = [&](const GroupProgress& one) {
     return FormatDuration(SaturatingSum(one.current_age, age));
   };
-  std::string text =
-      absl::StrCat("group \"", shown->group, "\": ", shown->last_completed,
-                   " of ", shown->last_enqueued, " done");
+  std::string text = absl::StrCat("group ", base::Quote(shown->group), ": ",
+                                  shown->last_completed, " of ",
+                                  shown->last_enqueued, " done");
   if (!shown->current.empty()) {
     absl::StrAppend(&text, ", in ", shown->current, " for ",
                     running_for(*shown));
   }
   size_t more = progress.size() - 1;
   if (shown->current.empty() && !longest->current.empty()) {
-    absl::StrAppend(&text, "; in ", longest->current, " on group \"",
-                    longest->group, "\" for ", running_for(*longest));
+    absl::StrAppend(&text, "; in ", longest->current, " on group ",
+                    base::Quote(longest->group), " for ",
+                    running_for(*longest));
     --more;
   }
   if (more > 0) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -213,8 +214,8 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
   const std::optional<Instant> last_call_end = last_call_end_;
   if (const auto it = joins_.find(call.member); it != joins_.end()) {
     out.Fail(it->second.waiter, absl::CancelledError(absl::StrCat(
-                                    "superseded by a newer join of member \"",
-                                    call.member.value(), "\"")));
+                                    "superseded by a newer join of member ",
+                                    base::Quote(call.member.value()))));
     Remove(it->second);
   }
   absl::Status status = CheckRequest(call, request);
@@ -433,10 +434,10 @@ void Rendezvous::Close(const Call& call, absl::string_view reason,
   // A client that is no member is who looks after the job from outside.
   closed_ = absl::StrCat(
       call.member == MemberId() ? "an operator" : Claimant(call.member), ": ",
-      why);
+      base::Printable(why));
   journal_.Generation();
   out.Note(NoticeKind::kRendezvousClosed,
-           absl::StrCat("member=", call.member.value(),
+           absl::StrCat("member=", base::LogValue(call.member.value()),
                         " cause=", TextInNotice(why)));
   while (!joins_.empty()) {
     const PendingJoin& join = joins_.begin()->second;
@@ -527,10 +528,10 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
   for (const MemberId& member : expired) {
     const PendingJoin& join = joins_.at(member);
     const std::string& text = texts.at(join.request.timeout);
-    out.Note(
-        NoticeKind::kRendezvousTimedOut,
-        absl::StrCat("member=", member.value(), " cause=", TextInNotice(text)),
-        join.request.timeout);
+    out.Note(NoticeKind::kRendezvousTimedOut,
+             absl::StrCat("member=", base::LogValue(member.value()),
+                          " cause=", TextInNotice(text)),
+             join.request.timeout);
     out.replies.push_back(
         {join.waiter, absl::DeadlineExceededError(text), absent});
     if (join.request.rank.has_value()) {
@@ -564,8 +565,9 @@ absl::Status Rendezvous::CheckInvariants() const {
     }
     const Member* record = membership_.Find(member);
     if (record == nullptr || !record->live()) {
-      return absl::InternalError(absl::StrCat("rendezvous: \"", member.value(),
-                                              "\" waits and is not live"));
+      return absl::InternalError(
+          absl::StrCat("rendezvous: ", base::Quote(member.value()),
+                       " waits and is not live"));
     }
   }
   const int32_t waiting = static_cast<int32_t>(joins_.size());

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 #include "coordinator/core/rendezvous.h"
 
 namespace muster::coordinator::core {
@@ -19,8 +20,9 @@ const std::vector<Seat> kNobody;
 // `member "b" (host-b, pid 7)`.
 std::string Rendezvous::Claimant(const MemberId& id) const {
   const Member* member = membership_.Find(id);
-  if (member == nullptr) return absl::StrCat("member \"", id.value(), "\"");
-  return absl::StrCat("member \"", id.value(), "\" (",
+  if (member == nullptr)
+    return absl::StrCat("member ", base::Quote(id.value()));
+  return absl::StrCat("member ", base::Quote(id.value()), " (",
                       member->registration.host, ", pid ",
                       member->registration.pid, ")");
 }
@@ -55,8 +57,8 @@ std::string Rendezvous::DescribeMissing(Rank rank, Instant now) const {
     return text;
   }
   const Seat& seat = formation_->world[rank.value()];
-  absl::StrAppend(&text, " (last held by \"", seat.member.value(), "\" on ",
-                  seat.host);
+  absl::StrAppend(&text, " (last held by ", base::Quote(seat.member.value()),
+                  " on ", seat.host);
   const Member* member = membership_.Find(seat.member);
   if (member != nullptr && member->incarnation == seat.incarnation) {
     absl::StrAppend(&text, ", ", MemberStateName(member->state));
@@ -64,7 +66,7 @@ std::string Rendezvous::DescribeMissing(Rank rank, Instant now) const {
       absl::StrAppend(&text, ", last heard ",
                       FormatDuration(now - member->heard_at), " ago");
     } else {
-      absl::StrAppend(&text, ": ", member->cause);
+      absl::StrAppend(&text, ": ", base::Printable(member->cause));
     }
   }
   absl::StrAppend(&text, ")");

@@ -2,9 +2,9 @@
 
 #include <variant>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/payload.h"
 
@@ -25,8 +25,7 @@ std::string Ranks(const std::vector<Rank>& ranks) {
 namespace {
 
 std::string Quoted(const Value& value) {
-  return value == nullptr ? "(absent)"
-                          : absl::StrCat("\"", absl::CHexEscape(*value), "\"");
+  return value == nullptr ? "(absent)" : base::Quote(*value);
 }
 
 absl::string_view ChangeName(ChangeKind kind) {

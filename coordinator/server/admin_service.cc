@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
+#include "base/text.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/server/convert.h"
@@ -284,9 +284,9 @@ class AdminService final : public Service {
       return absl::FailedPreconditionError(
           "this coordinator is embedded in another process and ends with it");
     }
-    LOG(INFO) << "drain_requested: peer=" << context.peer() << " reason=\""
-              << absl::CEscape(request.reason().substr(0, kReasonShownMax))
-              << "\"";
+    LOG(INFO) << "drain_requested: peer=" << base::LogValue(context.peer())
+              << " reason="
+              << base::Quote(request.reason().substr(0, kReasonShownMax));
     response->set_coordinator_epoch(context_.driver->epoch().value());
     hooks_.request_drain();
     return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/text.h"
 #include "coordinator/server/auth_file.h"
 #include "glog/logging.h"
 
@@ -18,8 +19,8 @@ absl::StatusOr<TokenTable> ParseFile(const std::string& path,
                                      const std::string& text) {
   absl::StatusOr<TokenTable> table = TokenTable::Parse(text);
   if (table.ok()) return table;
-  return absl::InvalidArgumentError(
-      absl::StrCat("token_file \"", path, "\" ", table.status().message()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "token_file ", base::Quote(path), " ", table.status().message()));
 }
 
 absl::StatusOr<TokenDigest> CallersDigest(const grpc::ServerContextBase& call) {
@@ -64,10 +65,11 @@ Role RoleFor(Method method) {
 
 void LogLoaded(const std::string& path, size_t lines) {
   if (lines == 0) {
-    LOG(WARNING) << "tokens_loaded: file=" << path
+    LOG(WARNING) << "tokens_loaded: file=" << base::LogValue(path)
                  << " lines=0: nobody is let in";
   } else {
-    LOG(INFO) << "tokens_loaded: file=" << path << " lines=" << lines;
+    LOG(INFO) << "tokens_loaded: file=" << base::LogValue(path)
+              << " lines=" << lines;
   }
 }
 
@@ -109,10 +111,9 @@ void Auth::Reload() {
     lines = now_.table->size();
   }
   if (!status.ok()) {
-    LOG(ERROR)
-        << "tokens_refused: cause=\"" << status.message()
-        << "\" the tokens of before stay until the process ends: it does "
-           "not start with this file";
+    LOG(ERROR) << "tokens_refused: cause=" << base::Quote(status.message())
+               << " the tokens of before stay until the process ends: it does "
+                  "not start with this file";
     return;
   }
   text_ = *std::move(text);

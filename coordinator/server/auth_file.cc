@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::coordinator {
 namespace {
@@ -24,7 +25,7 @@ absl::StatusOr<std::string> ReadAuthFile(absl::string_view option,
   const auto failure = [&](std::string why) {
     why[0] = absl::ascii_tolower(why[0]);
     return absl::InvalidArgumentError(
-        absl::StrCat(option, " \"", path, "\": ", why));
+        absl::StrCat(option, " ", base::Quote(path), ": ", why));
   };
   // Without O_NONBLOCK a pipe would hold up who reads it until somebody writes.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "coordinator/server/auth_file.h"
 #include "glog/logging.h"
 #include "grpc/grpc.h"
@@ -42,7 +43,7 @@ absl::Status Refusal(absl::string_view option, absl::string_view path,
   // What the library says of it is about bytes, and may hold some.
   ERR_clear_error();
   return absl::InvalidArgumentError(
-      absl::StrCat(option, " \"", path, "\": ", why));
+      absl::StrCat(option, " ", base::Quote(path), ": ", why));
 }
 
 absl::StatusOr<Certificate> FirstCertificate(absl::string_view option,
@@ -72,10 +73,10 @@ absl::Status CheckMaterial(const TlsFiles& files, const TlsMaterial& material) {
                    "holds no private key in PEM form without a passphrase");
   }
   if (X509_check_private_key(certificate->get(), key.get()) != 1) {
-    return Refusal("tls_key", files.key,
-                   absl::StrCat("is not the key of the certificate in tls_cert "
-                                "\"",
-                                files.cert, "\""));
+    return Refusal(
+        "tls_key", files.key,
+        absl::StrCat("is not the key of the certificate in tls_cert ",
+                     base::Quote(files.cert)));
   }
   if (files.client_ca.empty()) return absl::OkStatus();
   return FirstCertificate("tls_client_ca", files.client_ca, material.client_ca)
@@ -97,9 +98,9 @@ absl::Time ExpiryOf(const TlsMaterial& material) {
 void LogLoaded(const TlsFiles& files, const TlsMaterial& material) {
   const absl::Time end = ExpiryOf(material);
   const std::string what = absl::StrCat(
-      "cert=", files.cert,
-      " expires=", absl::FormatTime(end, absl::UTCTimeZone()),
-      " client_ca=", files.client_ca.empty() ? "none" : files.client_ca);
+      "cert=", base::LogValue(files.cert),
+      " expires=", absl::FormatTime(end, absl::UTCTimeZone()), " client_ca=",
+      files.client_ca.empty() ? "none" : base::LogValue(files.client_ca));
   if (end <= absl::Now()) {
     LOG(WARNING) << "tls_certificate_expired: " << what;
   } else {
@@ -195,8 +196,9 @@ void TlsIdentity::Reload() {
   }
   if (!news) return;
   if (material.ok()) return LogLoaded(files_, *material);
-  LOG(ERROR) << "tls_refused: cause=\"" << material.status().message()
-             << "\" the last good files stay in use until the process ends: "
+  LOG(ERROR) << "tls_refused: cause="
+             << base::Quote(material.status().message())
+             << " the last good files stay in use until the process ends: "
                 "it does not start with these";
 }
 

@@ -5,8 +5,8 @@
 #include <random>
 #include <variant>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/server/job_name.h"
 #include "glog/logging.h"
 
@@ -122,8 +122,8 @@ absl::Status Driver::Restore(const std::string& name,
   }
   if (!status.ok() || epoch == core::JobEpoch()) {
     return absl::DataLossError(
-        absl::StrCat("storage: ", records.size(), " records of job \"",
-                     absl::CHexEscape(name), "\" are not those of a job"));
+        absl::StrCat("storage: ", records.size(), " records of job ",
+                     base::Quote(name), " are not those of a job"));
   }
   const std::shared_ptr<Job> job = NewJob(name, epoch);
   job->Restore(std::move(records));
@@ -138,7 +138,8 @@ absl::StatusOr<std::shared_ptr<Job>> Driver::FindJob(absl::string_view name) {
   MutexLock lock(jobs_mu_);
   const auto known = jobs_.find(name);
   if (known == jobs_.end()) {
-    return absl::NotFoundError(absl::StrCat("no job \"", name, "\" here"));
+    return absl::NotFoundError(
+        absl::StrCat("no job ", base::Quote(name), " here"));
   }
   return known->second;
 }

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/text.h"
 
 namespace muster::coordinator {
 namespace {
@@ -61,8 +62,8 @@ bool Endpoint::IsLoopback() const {
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view option,
                                        absl::string_view text) {
   const auto malformed = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(option, " \"", text, "\" is not host:port: ", why));
+    return absl::InvalidArgumentError(absl::StrCat(
+        option, " ", base::Quote(text), " is not host:port: ", why));
   };
   const size_t colon = text.rfind(':');
   if (colon == absl::string_view::npos || text.back() == ']') {

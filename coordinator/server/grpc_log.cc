@@ -2,10 +2,10 @@
 
 #include <chrono>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 #include "coordinator/server/handshake_peer.h"
 #include "coordinator/server/seldom_log.h"
 #include "glog/logging.h"
@@ -24,11 +24,11 @@ void Log(gpr_log_func_args* args) {
   const absl::string_view message = args->message;
   if (absl::StrContains(message, "Handshake failed")) {
     return FailedHandshakes().Add(
-        absl::StrCat("peer=", HandshakePeer(), " cause=\"",
-                     absl::CHexEscape(message), "\""),
+        absl::StrCat("peer=", base::LogValue(HandshakePeer()),
+                     " cause=", base::Quote(message)),
         std::chrono::steady_clock::now());
   }
-  LOG(WARNING) << "grpc: " << message;
+  LOG(WARNING) << "grpc: " << base::Printable(message);
 }
 
 }  // namespace

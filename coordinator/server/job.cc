@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/payload_bytes.h"
 #include "coordinator/core/records.h"
 #include "glog/logging.h"
@@ -62,12 +63,13 @@ bool IsWarning(core::NoticeKind kind) {
 absl::Status ReplacedError(const core::MemberId& member,
                            core::Incarnation older, core::Incarnation newer) {
   if (older == newer) {
-    return absl::AbortedError(absl::StrCat("another stream of member \"",
-                                           member.value(), "\" took over"));
+    return absl::AbortedError(absl::StrCat("another stream of member ",
+                                           base::Quote(member.value()),
+                                           " took over"));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("stale incarnation ", older.value(), " of member \"",
-                   member.value(), "\", current is ", newer.value()));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "stale incarnation ", older.value(), " of member ",
+      base::Quote(member.value()), ", current is ", newer.value()));
 }
 
 core::CoordinatorOptions WithMemory(core::CoordinatorOptions options,

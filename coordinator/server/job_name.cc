@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::coordinator {
 namespace {
@@ -22,10 +22,8 @@ absl::Status CheckJobName(absl::string_view name) {
       std::all_of(name.begin(), name.end(), IsJobNameByte)) {
     return absl::OkStatus();
   }
-  const absl::string_view shown = name.substr(0, kJobNameBytesMax);
   return absl::InvalidArgumentError(absl::StrCat(
-      "job name \"", absl::CHexEscape(shown),
-      shown.size() < name.size() ? "...\" is malformed" : "\" is malformed",
+      "job name ", base::Quote(name, kJobNameBytesMax), " is malformed",
       ": 1 to 128 of A-Z a-z 0-9 . _ - are allowed"));
 }
 

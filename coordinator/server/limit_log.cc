@@ -2,8 +2,8 @@
 
 #include <chrono>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/server/seldom_log.h"
 
 namespace muster::coordinator {
@@ -19,8 +19,8 @@ SeldomLog& Limited() {
 
 void LogIfLimited(absl::string_view job, const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return;
-  Limited().Add(absl::StrCat("job=", job.empty() ? "-" : job, " cause=\"",
-                             absl::CHexEscape(status.message()), "\""),
+  Limited().Add(absl::StrCat("job=", job.empty() ? "-" : base::LogValue(job),
+                             " cause=", base::Quote(status.message())),
                 std::chrono::steady_clock::now());
 }
 

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "glog/logging.h"
 
 namespace muster::coordinator {
@@ -229,8 +230,8 @@ bool Listener::AcceptAll(int listening) {
 
 void Listener::Refused(const char* cause) {
   if (std::exchange(refusing_, true)) return;
-  LOG(WARNING) << "connections_refused: cause=\"" << cause
-               << "\" descriptors=" << FirstReserved();
+  LOG(WARNING) << "connections_refused: cause=" << base::Quote(cause)
+               << " descriptors=" << FirstReserved();
 }
 
 }  // namespace muster::coordinator

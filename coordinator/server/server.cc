@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/snapshot.h"
@@ -151,15 +152,15 @@ absl::Status CheckTls(const ServerOptions& options) {
   const bool cert = !options.tls_cert.empty();
   if (cert != !options.tls_key.empty()) {
     return absl::InvalidArgumentError(
-        cert ? absl::StrCat("tls_cert is \"", options.tls_cert,
-                            "\", but there is no tls_key")
-             : absl::StrCat("tls_key is \"", options.tls_key,
-                            "\", but there is no tls_cert"));
+        cert ? absl::StrCat("tls_cert is ", base::Quote(options.tls_cert),
+                            ", but there is no tls_key")
+             : absl::StrCat("tls_key is ", base::Quote(options.tls_key),
+                            ", but there is no tls_cert"));
   }
   if (!cert && !options.tls_client_ca.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tls_client_ca is \"", options.tls_client_ca,
-        "\", but without tls_cert and tls_key nobody shows a certificate"));
+        "tls_client_ca is ", base::Quote(options.tls_client_ca),
+        ", but without tls_cert and tls_key nobody shows a certificate"));
   }
   return absl::OkStatus();
 }
@@ -171,8 +172,8 @@ absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
     return endpoint;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "listen \"", options.listen,
-      "\" can be reached from other hosts, and connections are plain text: "
+      "listen ", base::Quote(options.listen),
+      " can be reached from other hosts, and connections are plain text: "
       "anybody there could read and change every job; listen on 127.0.0.1, "
       "give it a certificate (--tls_cert, --tls_key), or pass --insecure if "
       "the network is trusted"));
@@ -353,7 +354,7 @@ class ServerImpl final : public Server {
     };
     observer.failed = [this](const absl::Status& status) {
       if (options_.on_storage_failure == nullptr) {
-        LOG(FATAL) << "storage_failed: cause=\"" << status.message() << "\"";
+        LOG(FATAL) << "storage_failed: cause=" << base::Quote(status.message());
       }
       options_.on_storage_failure(status);
     };

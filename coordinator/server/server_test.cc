@@ -553,7 +553,7 @@ TEST(ServerTest, OneLineOfTheLogIsOneStateChange) {
   report.mutable_report_failure()->set_error("b\nW0101 forged\x1b[2J");
   EXPECT_FALSE(stream.Call(report).has_status());
   EXPECT_THAT(log.Await("member_failed"),
-              HasSubstr("cause=\"b\\nW0101 forged\\033[2J\""));
+              HasSubstr("cause=\"b\\nW0101 forged\\x1b[2J\""));
 }
 
 TEST(ServerTest, IdleJobIsForgottenAndOneInUseIsNot) {

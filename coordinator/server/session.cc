@@ -7,8 +7,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/reply_cache.h"
 #include "coordinator/server/apply.h"
@@ -611,7 +611,7 @@ void Session::FinishLocked(const absl::Status& status) {
   if (greeted_ && !absl::IsCancelled(status) && !absl::IsUnavailable(status) &&
       !status.ok()) {
     LOG(WARNING) << "stream_ended: job=" << job_->name()
-                 << " member=" << absl::CHexEscape(call_.member.value())
+                 << " member=" << base::LogValue(call_.member.value())
                  << " cause=" << core::TextInNotice(status.message());
   } else if (!greeted_) {
     LogIfLimited("", status);

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/server/version.h"
 
@@ -38,10 +39,10 @@ constexpr absl::string_view kHead =
     "b.bad{color:#d32f2f}"
     "</style></head><body><h1>muster coordinator</h1>";
 
+// The text as HTML. The page may be read on a terminal.
 std::string Escape(absl::string_view text) {
   std::string out;
-  out.reserve(text.size());
-  for (const char c : text) {
+  for (const char c : base::Printable(text)) {
     switch (c) {
       case '&':
         out += "&amp;";
@@ -56,8 +57,7 @@ std::string Escape(absl::string_view text) {
         out += "&quot;";
         break;
       default:
-        // The page may be read on a terminal.
-        out += absl::ascii_iscntrl(c) ? ' ' : c;
+        out += c;
     }
   }
   return out;

@@ -167,8 +167,9 @@ TEST(StatusPageTest, WhereAllAreShownNothingIsCounted) {
 
 TEST(StatusPageTest, NamesAreNoMarkup) {
   core::JobSnapshot job;
-  job.rendezvous_closed = "<script>\x1b[2J";
-  EXPECT_THAT(Page(job), HasSubstr("closed by &lt;script&gt; [2J"));
+  job.rendezvous_closed = "<script>\x1b[2J\u202E";
+  EXPECT_THAT(Page(job), HasSubstr("closed by "
+                                   "&lt;script&gt;\\x1b[2J\\xe2\\x80\\xae"));
 }
 
 }  // namespace

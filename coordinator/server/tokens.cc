@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/text.h"
 #include "coordinator/server/job_name.h"
 #include "openssl/crypto.h"
 #include "openssl/sha.h"
@@ -77,9 +78,8 @@ absl::StatusOr<TokenTable::Grant> TokenTable::ParseLine(
       std::begin(kRoles), std::end(kRoles),
       [&](const auto& known) { return known.second == fields[1]; });
   if (role == std::end(kRoles)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("role \"", absl::CHexEscape(fields[1]),
-                     "\" is not read, member or admin"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "role ", base::Quote(fields[1]), " is not read, member or admin"));
   }
   grant.role = role->first;
   absl::Status status = CheckJobs(fields[2]);
@@ -90,8 +90,8 @@ absl::StatusOr<TokenTable::Grant> TokenTable::ParseLine(
     if (!absl::ConsumePrefix(&time, "expires=") ||
         !absl::ParseTime(absl::RFC3339_full, time, &grant.expires, nullptr)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", absl::CHexEscape(fields[3]),
-                       "\" is not expires=TIME with a time such as "
+          absl::StrCat(base::Quote(fields[3]),
+                       " is not expires=TIME with a time such as "
                        "2031-12-31T23:59:59Z"));
     }
   }
@@ -166,8 +166,7 @@ absl::StatusOr<absl::Time> TokenTable::Allow(const TokenDigest& digest,
   // Only the beginning of what may be no name at all.
   const std::string where =
       job.empty() ? "for all jobs"
-                  : absl::StrCat("in job \"",
-                                 absl::CHexEscape(job.substr(0, 128)), "\"");
+                  : absl::StrCat("in job ", base::Quote(job.substr(0, 128)));
   return absl::PermissionDeniedError(absl::StrCat(
       what, " needs role ", NameOf(role), " ", where, ", the token has ",
       has.has_value() ? absl::StrCat("role ", NameOf(*has), " there")

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/storage/record_values.h"
 #include "coordinator/storage/records.pb.h"
 
@@ -503,7 +503,7 @@ absl::StatusOr<DecodedRecord> DecodeRecord(absl::string_view key,
     }
   }
   return absl::DataLossError(absl::StrCat(
-      "the record \"", absl::CHexEscape(key), "\" (", value.size(),
+      "the record ", base::Quote(key), " (", value.size(),
       " bytes) is not one of this version: corrupt, or of a newer version"));
 }
 

@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/text.h"
 #include "coordinator/storage/synced_mark.h"
 #include "glog/logging.h"
 #include "rocksdb/db.h"
@@ -158,8 +159,8 @@ class RocksDbStorage final : public Storage {
   ~RocksDbStorage() override {
     const rocksdb::Status closed = database_->Close();
     if (!closed.ok()) {
-      LOG(ERROR) << "storage_not_closed: path=" << path_ << " cause=\""
-                 << closed.ToString() << "\"";
+      LOG(ERROR) << "storage_not_closed: path=" << base::LogValue(path_)
+                 << " cause=" << base::Quote(closed.ToString());
     }
   }
 
@@ -230,9 +231,9 @@ class RocksDbStorage final : public Storage {
     }
     if (!found.ok()) return ErrorOf("read", path_, found);
     if (format == kFormat) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("storage ", path_, ": written by format \"", format,
-                     "\", this coordinator reads \"", kFormat, "\""));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "storage ", path_, ": written by format ", base::Quote(format),
+        ", this coordinator reads \"", kFormat, "\""));
   }
 
   // Puts the log on the disk, and sets `mark_` to how far it is there.

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/cuda/chunks.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/pinned.h"
@@ -102,8 +103,8 @@ class Staging : public Backend {
                   [this](const absl::Status& status) { Abort(status); }) {}
 
   ~Staging() override {
-    Abort(absl::CancelledError(
-        absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+    Abort(absl::CancelledError(absl::StrCat(
+        "group ", base::Quote(options_.group_name), " was destroyed")));
     {
       MutexLock lock(mutex_);
       stopping_ = true;
@@ -356,11 +357,12 @@ class Staging : public Backend {
       chunks = std::max(chunks, others[i].chunks);
       const int64_t wanted = alike.outputs[i].element_count();
       if (others[i].count == wanted) continue;
-      status = absl::InvalidArgumentError(absl::StrCat(
-          job.collective().Label(), " on group \"", options_.group_name,
-          "\": rank ", i, " gives rank ", options_.rank, " ", others[i].count,
-          " ", DataTypeName(type), " in ", job.collective().Label(), ", rank ",
-          options_.rank, " takes ", wanted));
+      status = absl::InvalidArgumentError(
+          absl::StrCat(job.collective().Label(), " on group ",
+                       base::Quote(options_.group_name), ": rank ", i,
+                       " gives rank ", options_.rank, " ", others[i].count, " ",
+                       DataTypeName(type), " in ", job.collective().Label(),
+                       ", rank ", options_.rank, " takes ", wanted));
       SetCulpritRank(status, static_cast<int>(i));
       return status;
     }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "dataplane/culprit.h"
 #include "dataplane/decorators/fingerprint.h"
 
@@ -42,8 +43,8 @@ ConsistencyCheck::ConsistencyCheck(std::unique_ptr<Backend> inner,
 ConsistencyCheck::~ConsistencyCheck() {
   // The inner backend may part from its peers in peace, if it is not aborted.
   if (!IsIdle()) {
-    Abort(absl::CancelledError(
-        absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+    Abort(absl::CancelledError(absl::StrCat(
+        "group ", base::Quote(options_.group_name), " was destroyed")));
   }
   {
     MutexLock lock(mutex_);
@@ -218,8 +219,8 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
   const auto label = [&](const absl::Status& status) {
     absl::Status labelled(
         status.code(),
-        absl::StrCat(collective.Label(), " on group \"", options_.group_name,
-                     "\": ", status.message()));
+        absl::StrCat(collective.Label(), " on group ",
+                     base::Quote(options_.group_name), ": ", status.message()));
     SetCulpritRanks(labelled, CulpritRanks(status));
     return labelled;
   };

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/text.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane {
@@ -270,7 +270,7 @@ Fingerprint Fingerprint::Refusal(const Collective& collective,
                                  absl::string_view why) {
   Fingerprint print;
   print.description = collective.Describe();
-  print.common[kRefused] = absl::CHexEscape(why);
+  print.common[kRefused] = base::Escape(why);
   return print;
 }
 

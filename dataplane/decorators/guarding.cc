@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/guarded.h"
 #include "glog/logging.h"
 
@@ -35,8 +36,8 @@ absl::Status Guarding::Supports(const Collective& collective) const {
   try {
     return BackendDecorator::Supports(collective);
   } catch (...) {
-    return absl::InternalError(
-        absl::StrCat("backend \"", name(), "\": Supports ", TextOfCaught()));
+    return absl::InternalError(absl::StrCat("backend ", base::Quote(name()),
+                                            ": Supports ", TextOfCaught()));
   }
 }
 
@@ -75,9 +76,9 @@ Ending Guarding::EndingOfCaught(const Collective& collective) const {
 absl::Status Guarding::ProblemOf(const Collective& collective,
                                  absl::string_view call,
                                  const std::string& problem) const {
-  return absl::InternalError(absl::StrCat(collective.Label(), " on group \"",
-                                          group_name_, "\": backend \"", name(),
-                                          "\": ", call, " ", problem));
+  return absl::InternalError(absl::StrCat(
+      collective.Label(), " on group ", base::Quote(group_name_), ": backend ",
+      base::Quote(name()), ": ", call, " ", problem));
 }
 
 void Guarding::BeginTogether() {
@@ -90,8 +91,9 @@ void Guarding::EndTogether() {
 
 void Guarding::Note(absl::string_view call, const std::string& problem) const {
   if (problem.empty()) return;
-  LOG(ERROR) << "backend failed: group=" << group_name_ << " backend=" << name()
-             << " cause=\"" << call << " " << problem << "\"";
+  LOG(ERROR) << "backend failed: group=" << base::LogValue(group_name_)
+             << " backend=" << base::LogValue(name())
+             << " cause=" << base::Quote(absl::StrCat(call, " ", problem));
 }
 
 void Guarding::Refused(const Collective& collective, const absl::Status& why) {
@@ -110,8 +112,8 @@ absl::StatusOr<std::shared_ptr<SymmetricMemory>> Guarding::AllocateSymmetric(
   const std::string problem =
       Thrown([&] { memory = inner().AllocateSymmetric(options); });
   if (problem.empty()) return memory;
-  return absl::InternalError(
-      absl::StrCat("backend \"", name(), "\": AllocateSymmetric ", problem));
+  return absl::InternalError(absl::StrCat("backend ", base::Quote(name()),
+                                          ": AllocateSymmetric ", problem));
 }
 
 void Guarding::Abort(absl::Status cause) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane {
@@ -161,8 +162,8 @@ void PointToPointCheck::Fail(uint64_t number) {
   }
   const bool known = operation.peer != kAnyPeer;
   absl::Status status = absl::DeadlineExceededError(
-      absl::StrCat(operation.label, " on group \"", options_.group_name,
-                   "\": timed out after ",
+      absl::StrCat(operation.label, " on group ",
+                   base::Quote(options_.group_name), ": timed out after ",
                    absl::FormatDuration(absl::FromChrono(operation.timeout)),
                    " waiting for ",
                    known ? absl::StrCat("rank ", operation.peer) : "any rank",

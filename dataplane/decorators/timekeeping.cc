@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "dataplane/mutex.h"
 
 namespace muster::dataplane {
@@ -141,8 +142,8 @@ Timekeeping::Timekeeping(std::unique_ptr<Backend> inner,
       thread_([clockwork = clockwork_.get()] { clockwork->Run(); }) {}
 
 Timekeeping::~Timekeeping() {
-  clockwork_->Abort(absl::CancelledError(
-      absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+  clockwork_->Abort(absl::CancelledError(absl::StrCat(
+      "group ", base::Quote(options_.group_name), " was destroyed")));
   // It may complete what is under way, but need not.
   DestroyInner();
   clockwork_->Stop();
@@ -153,11 +154,11 @@ std::shared_ptr<Work> Timekeeping::Start(const Collective& collective) {
   auto work = std::make_shared<ProxyWork>(collective.Describe());
   const uint64_t number = clockwork_->Add(
       work, collective.deadline,
-      absl::DeadlineExceededError(
-          absl::StrCat(collective.Label(), " on group \"", options_.group_name,
-                       "\": backend \"", name(), "\" of rank ", options_.rank,
-                       " did not complete it within ", Text(collective.timeout),
-                       ", nor in the ", Text(options_.grace), " after that")));
+      absl::DeadlineExceededError(absl::StrCat(
+          collective.Label(), " on group ", base::Quote(options_.group_name),
+          ": backend ", base::Quote(name()), " of rank ", options_.rank,
+          " did not complete it within ", Text(collective.timeout),
+          ", nor in the ", Text(options_.grace), " after that")));
   const std::shared_ptr<Work> inner_work = inner().Start(collective);
   // A stream can wait for it. The host waits for the outer work alone, which
   // ends.

@@ -23,6 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/text.h"
 #include "dataplane/mutex.h"
 
 namespace muster::dataplane {
@@ -582,8 +583,8 @@ absl::Status FlightRecorder::WriteTo(const std::string& path) const {
         // That means everywhere that a peer or the coordinator is gone.
         code == absl::StatusCode::kUnavailable ? absl::StatusCode::kUnknown
                                                : code,
-        absl::StrCat("cannot ", what, " \"", path,
-                     "\": ", std::strerror(error)));
+        absl::StrCat("cannot ", what, " ", base::Quote(path), ": ",
+                     std::strerror(error)));
   };
   if (file == nullptr) return failed("write");
   const bool written =

@@ -30,6 +30,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/logging.h"
 #include "client/internal/embedded_coordinator.h"
 #include "client/internal/exit_status.h"
 #include "client/muster.h"
@@ -265,13 +266,12 @@ int Tune(const BenchOptions& options,
     if (samples.empty()) {
       std::cout << "# " << operation->name << ": goes one way" << std::endl;
     }
-    rows += TableRows(
-        *operation,
-        {.backend = options.backend,
-         .ranks = options.nproc,
-         .processors = muster::dataplane::UsableProcessors(),
-         .is_symmetric = options.is_symmetric},
-        std::move(samples));
+    rows += TableRows(*operation,
+                      {.backend = options.backend,
+                       .ranks = options.nproc,
+                       .processors = muster::dataplane::UsableProcessors(),
+                       .is_symmetric = options.is_symmetric},
+                      std::move(samples));
   }
   std::cout << rows;
   return 0;
@@ -583,7 +583,7 @@ int main(int argc, char** argv) {
   if (std::getenv("GLOG_minloglevel") == nullptr) {
     FLAGS_minloglevel = google::GLOG_ERROR;
   }
-  google::InitGoogleLogging(argv[0]);
+  muster::base::InitLogging(argv[0]);
   return muster::worker::bench::Main(
       std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "worker/bench/tune.h"
 
 ABSL_FLAG(int, nproc, 0,
@@ -150,7 +151,7 @@ OptionTable Table() {
 absl::Status Wrong(absl::string_view option, absl::string_view want,
                    absl::string_view got) {
   return absl::InvalidArgumentError(
-      absl::StrCat(option, " must be ", want, ", got \"", got, "\""));
+      absl::StrCat(option, " must be ", want, ", got ", base::Quote(got)));
 }
 
 absl::Status ReadArguments(const std::vector<std::string>& arguments,
@@ -166,8 +167,8 @@ absl::Status ReadArguments(const std::vector<std::string>& arguments,
     const std::string& name = arguments[next++];
     const Operation* const operation = FindOperation(name);
     if (operation == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown operation \"", name, "\": ", OperationNames()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unknown operation ", base::Quote(name), ": ", OperationNames()));
     }
     options.operations.push_back(operation);
   }
@@ -218,8 +219,9 @@ absl::Status ReadList(absl::string_view name, const std::string& text,
   for (const absl::string_view word : absl::StrSplit(text, ',')) {
     const std::optional<T> found = find(word);
     if (!found.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, " does not know \"", word, "\"; --help lists what it knows"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " does not know ", base::Quote(word),
+                       "; --help lists what it knows"));
     }
     out.push_back(*found);
   }
@@ -423,8 +425,8 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   }
   if (status.ok() && options.tune && FindTunable(options.backend) == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(given.Name("tune"), " needs --backend=shm or gloo, got \"",
-                     options.backend, "\""));
+        absl::StrCat(given.Name("tune"), " needs --backend=shm or gloo, got ",
+                     base::Quote(options.backend)));
   }
   status.Update(ReadTimeout(given, options));
   if (status.ok() && options.operations.empty()) {

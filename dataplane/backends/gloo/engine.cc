@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "dataplane/backends/gloo/algorithms.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/culprit.h"
@@ -93,7 +94,7 @@ void Engine::SetShortcut(std::unique_ptr<Shortcut> shortcut) {
 
 void Engine::Stop() {
   Abort(absl::CancelledError(
-      absl::StrCat("group \"", group_name_, "\" was destroyed")));
+      absl::StrCat("group ", base::Quote(group_name_), " was destroyed")));
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -115,7 +116,8 @@ void Engine::Stop() {
 }
 
 std::string Engine::LabelOf(const Collective& collective) const {
-  return absl::StrCat(collective.Label(), " on group \"", group_name_, "\"");
+  return absl::StrCat(collective.Label(), " on group ",
+                      base::Quote(group_name_));
 }
 
 bool Engine::Enqueue(std::list<Job>& job) {

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
@@ -115,8 +116,8 @@ absl::Status CheckEnvironment() {
   if (!value.empty() && value != "0" && value != "1") {
     return absl::InvalidArgumentError(
         absl::StrCat("environment variable MUSTER_GLOO_PEER_MEMORY must be 0 "
-                     "or 1 but was \"",
-                     value, "\""));
+                     "or 1 but was ",
+                     base::Quote(value)));
   }
   if (absl::Status bad = CheckLazyInit(); !bad.ok()) return bad;
   const char* const algorithm = std::getenv("MUSTER_GLOO_ALGORITHM");

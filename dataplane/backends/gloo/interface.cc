@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/text.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -50,7 +51,7 @@ absl::Status CheckLocalAddress(const std::string& address) {
   // Also of one with a scope: fe80::1%eth0.
   if (getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "argument local_address: \"", address, "\" is no IP address"));
+        "argument local_address: ", base::Quote(address), " is no IP address"));
   }
   const int descriptor =
       socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -86,8 +87,8 @@ absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat(
           options.network_interfaces.empty() ? "GLOO_SOCKET_IFNAME"
                                              : "network_interfaces",
-          ": no interface \"", name,
-          "\" with an address on this host; there are: ",
+          ": no interface ", base::Quote(name),
+          " with an address on this host; there are: ",
           absl::StrJoin(usable, ", ")));
     }
     return NetworkChoice{.interface_name = wanted.front(), .address = ""};
@@ -101,7 +102,7 @@ absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
   LOG_FIRST_N(WARNING, 1)
       << "no network interface named: using loopback, so ranks on other hosts "
          "cannot connect; set GLOO_SOCKET_IFNAME group="
-      << options.group_name;
+      << base::LogValue(options.group_name);
   return NetworkChoice{.interface_name = "", .address = "127.0.0.1"};
 }
 

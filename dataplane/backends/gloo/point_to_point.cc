@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/backends/gloo/looking.h"
 #include "dataplane/backends/gloo/peer_memory.h"
@@ -75,7 +76,8 @@ PointToPoint::PointToPoint(std::string group_name, Mesh& mesh,
 }
 
 std::string PointToPoint::LabelOf(const Collective& collective) const {
-  return absl::StrCat(collective.Label(), " on group \"", group_name_, "\"");
+  return absl::StrCat(collective.Label(), " on group ",
+                      base::Quote(group_name_));
 }
 
 std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {

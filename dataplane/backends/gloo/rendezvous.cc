@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/text.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/culprit.h"
 
@@ -149,10 +150,10 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
       return status;
     }
     if (decoded->backend != own.backend) {
-      absl::Status status = absl::InvalidArgumentError(
-          absl::StrCat("rank ", peers[i], " has backend \"", decoded->backend,
-                       "\", rank ", options.rank, " \"", own.backend,
-                       "\": the ranks of a group must have the same"));
+      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+          "rank ", peers[i], " has backend ", base::Quote(decoded->backend),
+          ", rank ", options.rank, " ", base::Quote(own.backend),
+          ": the ranks of a group must have the same"));
       SetCulpritRank(status, peers[i]);
       return status;
     }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -65,8 +66,8 @@ absl::Status CheckForced(absl::string_view forced) {
     names.push_back(name.name);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "environment variable MUSTER_GLOO_ALGORITHM: no algorithm \"", forced,
-      "\"; there are: ", absl::StrJoin(names, ", ")));
+      "environment variable MUSTER_GLOO_ALGORITHM: no algorithm ",
+      base::Quote(forced), "; there are: ", absl::StrJoin(names, ", ")));
 }
 
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,

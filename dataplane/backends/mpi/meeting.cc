@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/text.h"
 #include "dataplane/backends/mpi/mpi_reduction.h"
 #include "dataplane/culprit.h"
 #include "dataplane/instant.h"
@@ -92,7 +93,7 @@ absl::StatusOr<std::vector<Place>> ExchangePlaces(
         !absl::SimpleAtoi(words[1], &place.mpi_size) ||
         !absl::SimpleAtoi(words[2], &place.nonce)) {
       return absl::InternalError(
-          absl::StrCat("not a place in MPI: \"", value, "\""));
+          absl::StrCat("not a place in MPI: ", base::Quote(value)));
     }
     places.push_back(place);
   }
@@ -101,8 +102,8 @@ absl::StatusOr<std::vector<Place>> ExchangePlaces(
 
 absl::Status NotOneMpirun(const BackendOptions& options, std::string why) {
   return absl::FailedPreconditionError(
-      absl::StrCat("the processes of group \"", options.group_name,
-                   "\" are not those of one mpirun: ", why));
+      absl::StrCat("the processes of group ", base::Quote(options.group_name),
+                   " are not those of one mpirun: ", why));
 }
 
 // What the numbers alone tell: the same on all ranks.

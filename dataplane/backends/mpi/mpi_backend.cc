@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/text.h"
 #include "dataplane/backend.h"
 #include "dataplane/backends/mpi/meeting.h"
 #include "dataplane/backends/mpi/mpi_reduction.h"
@@ -83,8 +84,8 @@ class MpiBackend : public Backend {
       : options_(options), comms_(comms), thread_([this] { RunThread(); }) {}
 
   ~MpiBackend() override {
-    Abort(absl::CancelledError(
-        absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+    Abort(absl::CancelledError(absl::StrCat(
+        "group ", base::Quote(options_.group_name), " was destroyed")));
     thread_.join();
     if (abandoned_) return;
     MPI_Comm_free(&comms_.collectives);

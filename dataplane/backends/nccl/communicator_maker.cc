@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/backends/nccl/config.h"
 #include "dataplane/backends/nccl/issue.h"
 #include "dataplane/culprit.h"
@@ -40,16 +41,17 @@ absl::StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
   const auto values =
       options.group->store->Get({options.key}, options.deadline);
   if (absl::IsDeadlineExceeded(values.status())) {
-    absl::Status late = absl::DeadlineExceededError(absl::StrCat(
-        "group \"", group, "\": rank 0 did not come to make the communicator"));
+    absl::Status late = absl::DeadlineExceededError(
+        absl::StrCat("group ", base::Quote(group),
+                     ": rank 0 did not come to make the communicator"));
     SetCulpritRank(late, 0);
     return late;
   }
   if (!values.ok()) return values.status();
   if (values->front().size() != sizeof(id.internal)) {
-    return absl::DataLossError(
-        absl::StrCat("group \"", group, "\": key \"", options.key, "\" holds ",
-                     values->front().size(), " bytes, which is no unique id"));
+    return absl::DataLossError(absl::StrCat(
+        "group ", base::Quote(group), ": key ", base::Quote(options.key),
+        " holds ", values->front().size(), " bytes, which is no unique id"));
   }
   std::memcpy(id.internal, values->front().data(), sizeof(id.internal));
   return id;
@@ -67,8 +69,8 @@ absl::Status Await(const MakeOptions& options,
     if (!over.ok()) return over;
     if (Clock::now() >= options.deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat("group \"", options.group->group_name, "\": not all of ",
-                       options.size,
+          absl::StrCat("group ", base::Quote(options.group->group_name),
+                       ": not all of ", options.size,
                        " ranks came to make the communicator, or NCCL does not "
                        "connect them (NCCL_DEBUG=INFO says what it tries)"));
     }

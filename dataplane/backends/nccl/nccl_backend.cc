@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/backends/nccl/aborter.h"
 #include "dataplane/backends/nccl/communicator_maker.h"
 #include "dataplane/backends/nccl/config.h"
@@ -62,8 +63,8 @@ class NcclBackend : public Backend {
 
   ~NcclBackend() override {
     Part();
-    Abort(absl::CancelledError(
-        absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+    Abort(absl::CancelledError(absl::StrCat(
+        "group ", base::Quote(options_.group_name), " was destroyed")));
     {
       MutexLock lock(mutex_);
       stopping_ = true;
@@ -212,8 +213,8 @@ class NcclBackend : public Backend {
     if (status.ok()) return status;
     return absl::Status(
         status.code(),
-        absl::StrCat(collective.Label(), " on group \"", options_.group_name,
-                     "\": ", status.message()));
+        absl::StrCat(collective.Label(), " on group ",
+                     base::Quote(options_.group_name), ": ", status.message()));
   }
 
   // The same, as that of the oldest one on the lane.
@@ -232,8 +233,8 @@ class NcclBackend : public Backend {
       comm = group_lane_->TakeComm();
     }
     if (comm != nullptr) {
-      End(absl::AbortedError(
-          absl::StrCat("group \"", options_.group_name, "\" was shrunk")));
+      End(absl::AbortedError(absl::StrCat(
+          "group ", base::Quote(options_.group_name), " was shrunk")));
     }
     return std::make_shared<nccl::Shrink>(platform_, options, comm, device_);
   }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane::nccl {
@@ -131,7 +132,7 @@ absl::Status RollCall::NotMade(const absl::Status& status,
   const std::vector<int> missing = Missing(/*number=*/0, milliseconds(0));
   if (missing.empty()) return status;
   absl::Status named = absl::DeadlineExceededError(
-      absl::StrCat("group \"", group, "\": ", NamesOf(missing),
+      absl::StrCat("group ", base::Quote(group), ": ", NamesOf(missing),
                    " did not come to make the communicator"));
   SetCulpritRanks(named, missing);
   return named;
@@ -145,10 +146,11 @@ std::string NamesOf(const std::vector<int>& ranks) {
 
 absl::Status TimedOut(const Collective& collective, absl::string_view group,
                       const std::vector<int>& missing) {
-  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
-      collective.Label(), " on group \"", group, "\": timed out after ",
-      absl::FormatDuration(absl::FromChrono(collective.timeout)),
-      " waiting for ", NamesOf(missing)));
+  absl::Status status = absl::DeadlineExceededError(
+      absl::StrCat(collective.Label(), " on group ", base::Quote(group),
+                   ": timed out after ",
+                   absl::FormatDuration(absl::FromChrono(collective.timeout)),
+                   " waiting for ", NamesOf(missing)));
   SetCulpritRanks(status, missing);
   return status;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/backends/nccl/config.h"
 #include "dataplane/backends/nccl/issue.h"
 #include "dataplane/bootstrap_store.h"
@@ -24,7 +25,7 @@ constexpr std::chrono::milliseconds kShrinkLook(1);
 
 absl::Status Late(const Asker& asker, absl::string_view why) {
   return absl::DeadlineExceededError(
-      absl::StrCat("group \"", asker.group.group_name, "\": ", why));
+      absl::StrCat("group ", base::Quote(asker.group.group_name), ": ", why));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dataplane/backends/nccl/issue.h"
 #include "dataplane/backends/nccl/roll_call.h"
 #include "dataplane/bootstrap_store.h"
@@ -40,9 +41,9 @@ absl::Status NotCome(const BackendOptions& group, const SymmetricPiece& piece) {
       missing.push_back(rank);
     }
   }
-  absl::Status status = absl::DeadlineExceededError(
-      absl::StrCat("group \"", group.group_name, "\": ", NamesOf(missing),
-                   " did not come to allocate symmetric memory"));
+  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+      "group ", base::Quote(group.group_name), ": ", NamesOf(missing),
+      " did not come to allocate symmetric memory"));
   SetCulpritRanks(status, missing);
   return status;
 }
@@ -114,8 +115,8 @@ absl::Status SymmetricPiece::Await(Instant deadline, const std::string& group,
     if (ended_) return why_;
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat("group \"", group,
-                       "\": not all ranks came to allocate symmetric memory"));
+          absl::StrCat("group ", base::Quote(group),
+                       ": not all ranks came to allocate symmetric memory"));
     }
     changed_.WaitUntil(mutex_, std::min(deadline, Clock::now() + kLook));
   }
@@ -154,9 +155,9 @@ absl::Status AgreeOnBytes(const BackendOptions& group,
                        [&](const std::string& bytes) { return bytes != own; });
       if (other == all->end()) return absl::OkStatus();
       return absl::InvalidArgumentError(absl::StrCat(
-          "group \"", group.group_name, "\": rank ", other - all->begin(),
-          " allocates ", *other, " bytes of symmetric memory, rank ",
-          group.rank, " ", own));
+          "group ", base::Quote(group.group_name), ": rank ",
+          other - all->begin(), " allocates ", *other,
+          " bytes of symmetric memory, rank ", group.rank, " ", own));
     }
     status = over();
     if (!status.ok()) return status;

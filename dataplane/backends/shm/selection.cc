@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
@@ -120,8 +121,9 @@ absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name) {
     if (kAlgorithmNames[i] == name) return static_cast<Algorithm>(i);
     names.push_back(kAlgorithmNames[i]);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "no algorithm \"", name, "\"; there are: ", absl::StrJoin(names, ", ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("no algorithm ", base::Quote(name),
+                   "; there are: ", absl::StrJoin(names, ", ")));
 }
 
 Algorithm SelectAlgorithm(CollectiveKind kind,

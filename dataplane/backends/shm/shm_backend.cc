@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
 #include "dataplane/backends/gloo/mail.h"
@@ -95,13 +96,13 @@ absl::Status CheckEnvironment() {
   if (!value.empty() && value != "0" && value != "1") {
     return absl::InvalidArgumentError(
         absl::StrCat("environment variable ", kVariable,
-                     " must be 0 or 1 but was \"", value, "\""));
+                     " must be 0 or 1 but was ", base::Quote(value)));
   }
   const absl::string_view hosts = ValueOf(kHostsVariable);
   if (!hosts.empty() && hosts != kByAddress) {
     return absl::InvalidArgumentError(
         absl::StrCat("environment variable ", kHostsVariable, " must be ",
-                     kByAddress, " but was \"", hosts, "\""));
+                     kByAddress, " but was ", base::Quote(hosts)));
   }
   const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
   if (algorithm.empty()) return absl::OkStatus();
@@ -305,8 +306,8 @@ class ShmBackend : public BackendDecorator {
   // The same on all ranks.
   absl::Status Lacking(const Council::Refusal& refusal, size_t bytes) const {
     std::string text =
-        absl::StrCat(StepName(Step::kAllocateSymmetric), " on group \"",
-                     group_name_, "\": ", refusal.Describe());
+        absl::StrCat(StepName(Step::kAllocateSymmetric), " on group ",
+                     base::Quote(group_name_), ": ", refusal.Describe());
     if (sharing_.hosts.has_value()) {
       const int host = sharing_.hosts->host_of(refusal.rank);
       absl::StrAppend(&text, "; each of ", sharing_.hosts->ranks(host).size(),
@@ -376,9 +377,9 @@ std::shared_ptr<Mail> MakeMail(const std::string& group_name,
     return segment->Reserve(offset + begin, bytes);
   });
   if (reserved.ok()) return mail;
-  LOG_FIRST_N(WARNING, 1) << "backend shm: sends and receives of group \""
-                          << group_name
-                          << "\" take connections, and are slower: "
+  LOG_FIRST_N(WARNING, 1) << "backend shm: sends and receives of group "
+                          << base::Quote(group_name)
+                          << " take connections, and are slower: "
                           << reserved.message();
   return nullptr;
 }
@@ -394,8 +395,8 @@ void SetShortcut(const std::string& group_name,
         std::move(segment), sharing.regions, engine.mesh(), traits));
     return;
   }
-  LOG_FIRST_N(INFO, 1) << "backend shm: group \"" << group_name
-                       << "\" goes in two levels: " << hosts.world_size()
+  LOG_FIRST_N(INFO, 1) << "backend shm: group " << base::Quote(group_name)
+                       << " goes in two levels: " << hosts.world_size()
                        << " ranks on " << hosts.count() << " hosts, "
                        << hosts.fewest() << " to " << hosts.most()
                        << " on each";
@@ -462,8 +463,8 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   }
   if (!why_smaller.empty()) {
     LOG_FIRST_N(WARNING, 1)
-        << "backend shm: the ranks of group \"" << options.group_name
-        << "\" have rings of " << ring_bytes << " bytes, not of "
+        << "backend shm: the ranks of group " << base::Quote(options.group_name)
+        << " have rings of " << ring_bytes << " bytes, not of "
         << Board::RingBytesFor(neighbours)
         << ", and are slower: " << why_smaller;
   }
@@ -478,8 +479,8 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
     LOG_FIRST_N(WARNING, 1)
         << "backend shm: environment variable " << kAlgorithmVariable << "=\""
         << shm_internal::AlgorithmName(Algorithm::kSingleCopy)
-        << "\" has no effect in group \"" << options.group_name
-        << "\": its ranks do not all read each other's memory";
+        << "\" has no effect in group " << base::Quote(options.group_name)
+        << ": its ranks do not all read each other's memory";
   }
   Sharing sharing = {.regions = std::make_shared<Regions>(),
                      .hosts = std::move(hosts)};
@@ -505,10 +506,10 @@ absl::StatusOr<gloo_internal::SingleInterfaceBackend> CreateOverOneInterface(
       options.world_size > 1 ? ShareMemory(options, **engine) : Sharing();
   if (!sharing.ok()) return sharing.status();
   if (!sharing->why_not.empty()) {
-    const std::string what =
-        absl::StrCat("backend shm: the ranks of group \"", options.group_name,
-                     "\" share no memory, their collectives take connections: ",
-                     sharing->why_not);
+    const std::string what = absl::StrCat(
+        "backend shm: the ranks of group ", base::Quote(options.group_name),
+        " share no memory, their collectives take connections: ",
+        sharing->why_not);
     // On as many hosts as there are ranks that is as it must be.
     if (sharing->is_expected) {
       LOG_FIRST_N(INFO, 1) << what;
