@@ -21,7 +21,6 @@
 #include "base/text.h"
 #include "coordinator/flags.h"
 #include "coordinator/server/endpoint.h"
-#include "coordinator/server/grpc_log.h"
 #include "coordinator/server/server.h"
 #include "coordinator/server/version.h"
 #include "glog/logging.h"
@@ -68,7 +67,6 @@ int Run(int argc, char** argv) {
   if (!command_line.ok()) return Fail(command_line.status());
   FLAGS_logtostderr = true;
   base::InitLogging(argv[0]);
-  TakeOverGrpcLog();
 
   // As the distribution builds it, Abseil looks for cycles at every lock that
   // gRPC takes, which costs a few percent of all that a coordinator does.

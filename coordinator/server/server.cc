@@ -25,9 +25,9 @@
 #include "coordinator/server/credentials.h"
 #include "coordinator/server/driver.h"
 #include "coordinator/server/endpoint.h"
-#include "coordinator/server/grpc_log.h"
 #include "coordinator/server/handshake_peer.h"
 #include "coordinator/server/http.h"
+#include "coordinator/server/library_log.h"
 #include "coordinator/server/limit_log.h"
 #include "coordinator/server/listener.h"
 #include "coordinator/server/membership_service.h"
@@ -308,7 +308,7 @@ class ServerImpl final : public Server {
       unsent_.CutOff(now, options_.stalled_reader_timeout);
       ReturnMemory(now);
       TellOfLimits(now);
-      TellOfFailedHandshakes(now);
+      TellOfLibraries(now);
     });
     return options_.http_listen.empty() ? absl::OkStatus() : ServeHttp();
   }
@@ -518,6 +518,7 @@ class ServerImpl final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& options) {
+  TakeOverLibraryLogs();
   absl::Status status =
       CheckAddressSpace(AddressSpaceLimit(), sysconf(_SC_NPROCESSORS_CONF));
   if (status.ok()) {
