@@ -332,7 +332,7 @@ TEST(MainTest, BadFlagsAreNamed) {
       {{},
        {"MUSTER_COORDINATOR_LEES=1s"},
        "environment variable MUSTER_COORDINATOR_LEES: there is no --lees"},
-      {{"--listen=7070"}, {}, "listen \"7070\" is not host:port: no port"},
+      {{"--listen=7070"}, {}, "listen \"7070\": port number missing"},
       {{"--listen=0.0.0.0:0"}, {}, "--insecure"},
       {{"--tls_cert=c.pem"},
        {},

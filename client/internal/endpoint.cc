@@ -19,7 +19,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "client/internal/deadline.h"
@@ -149,12 +148,6 @@ bool CanBind(const addrinfo& address) {
 
 }  // namespace
 
-std::string Endpoint::ToString() const {
-  const bool v6 = host.find(':') != std::string::npos;
-  return v6 ? absl::StrCat("[", host, "]:", port)
-            : absl::StrCat(host, ":", port);
-}
-
 std::string WithoutBrackets(std::string host) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     return host.substr(1, host.size() - 2);
@@ -163,37 +156,7 @@ std::string WithoutBrackets(std::string host) {
 }
 
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
-  const auto bad = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address ", base::Quote(text), ": ", why));
-  };
-  if (absl::StrContains(text, "://")) {
-    return bad("must be HOST:PORT, without a scheme");
-  }
-  const size_t colon = text.rfind(':');
-  const size_t bracket = text.rfind(']');
-  if (colon == absl::string_view::npos ||
-      (bracket != absl::string_view::npos && colon < bracket) ||
-      colon + 1 == text.size()) {
-    return bad("port number missing");
-  }
-  absl::string_view host = text.substr(0, colon);
-  if (!host.empty() && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != absl::string_view::npos) {
-    return bad("an IPv6 host must stand in brackets");
-  }
-  if (host.empty()) return bad("host missing");
-  int64_t port = 0;
-  if (!absl::SimpleAtoi(text.substr(colon + 1), &port)) {
-    return bad(absl::StrCat("port must be a number but was ",
-                            base::Quote(text.substr(colon + 1))));
-  }
-  if (port < 0 || port > 65535) {
-    return bad(absl::StrCat("port must have value from 0 to 65535 but was ",
-                            port, "."));
-  }
-  return Endpoint{std::string(host), static_cast<int>(port)};
+  return base::ParseEndpoint("address", text);
 }
 
 absl::Status Probe(const Endpoint& endpoint,
@@ -258,17 +221,6 @@ absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
   }
   return absl::UnavailableError(absl::StrCat(
       "no route to ", endpoint.ToString(), ": ", ErrorText(error)));
-}
-
-bool IsLoopback(absl::string_view address) {
-  const std::string text(address.substr(0, address.find('%')));
-  in_addr v4{};
-  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
-    return (ntohl(v4.s_addr) >> 24) == IN_LOOPBACKNET;
-  }
-  in6_addr v6{};
-  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 &&
-         IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 std::string ListenAddress(const Endpoint& endpoint) {

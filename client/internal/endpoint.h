@@ -1,4 +1,4 @@
-// Addresses: parsing them, asking the system what answers there, and from
+// Addresses: asking the system what answers there, and from
 // where one gets there.
 
 #ifndef MUSTER_CLIENT_INTERNAL_ENDPOINT_H_
@@ -10,22 +10,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/endpoint.h"
 
 namespace muster::internal {
 
-struct Endpoint {
-  std::string host;  // Without brackets.
-  int port = 0;
-
-  // "host:port", an IPv6 host in brackets.
-  std::string ToString() const;
-};
+using base::Endpoint;
+using base::IsLoopback;
 
 // The host of an IPv6 literal in brackets, and any other as it is.
 std::string WithoutBrackets(std::string host);
 
-// Errors: kInvalidArgument: "port number missing", "port must have value from
-// 0 to 65535 but was N", an empty host.
+// Of a coordinator's address, as errors call it.
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
 
 // What Probe says of a host that is there, and nobody listens.
@@ -43,9 +38,6 @@ std::string DescribeStranger(const Endpoint& endpoint,
 // The numeric address of this host that the kernel would use to reach
 // `endpoint`. Sends nothing.
 absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint);
-
-// Whether `address` is numeric and of the loopback network.
-bool IsLoopback(absl::string_view address);
 
 // Where a coordinator for everybody who is told `endpoint` must listen: the
 // address itself when it is numeric or "localhost", else every address of this

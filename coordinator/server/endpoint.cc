@@ -12,10 +12,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/text.h"
 
 namespace muster::coordinator {
 namespace {
@@ -41,49 +39,8 @@ int TryListen(const addrinfo& address) {
 
 }  // namespace
 
-std::string Endpoint::ToString() const {
-  const bool ipv6 = absl::StrContains(host, ':');
-  return ipv6 ? absl::StrCat("[", host, "]:", port)
-              : absl::StrCat(host, ":", port);
-}
-
-bool Endpoint::IsLoopback() const {
-  if (host == "localhost") return true;
-  const std::string address = host.substr(0, host.find('%'));
-  in_addr v4;
-  if (inet_pton(AF_INET, address.c_str(), &v4) == 1) {
-    return (ntohl(v4.s_addr) >> 24) == 127;
-  }
-  in6_addr v6;
-  return inet_pton(AF_INET6, address.c_str(), &v6) == 1 &&
-         IN6_IS_ADDR_LOOPBACK(&v6);
-}
-
-absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view option,
-                                       absl::string_view text) {
-  const auto malformed = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        option, " ", base::Quote(text), " is not host:port: ", why));
-  };
-  const size_t colon = text.rfind(':');
-  if (colon == absl::string_view::npos || text.back() == ']') {
-    return malformed("no port");
-  }
-  absl::string_view host = text.substr(0, colon);
-  const absl::string_view port = text.substr(colon + 1);
-  if (absl::ConsumePrefix(&host, "[")) {
-    if (!absl::ConsumeSuffix(&host, "]")) return malformed("no closing ]");
-  } else if (absl::StrContains(host, ':')) {
-    return malformed("an IPv6 host needs brackets");
-  }
-  if (host.empty()) return malformed("no host");
-  Endpoint endpoint;
-  endpoint.host = std::string(host);
-  if (!absl::SimpleAtoi(port, &endpoint.port) || endpoint.port < 0 ||
-      endpoint.port > 65535) {
-    return malformed("the port must be 0 to 65535");
-  }
-  return endpoint;
+bool IsLoopback(const Endpoint& endpoint) {
+  return endpoint.host == "localhost" || base::IsLoopback(endpoint.host);
 }
 
 Endpoint ListeningEndpoint(const Endpoint& endpoint) {

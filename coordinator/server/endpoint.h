@@ -4,29 +4,18 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "base/endpoint.h"
 
 namespace muster::coordinator {
 
-// Where to listen.
-struct Endpoint {
-  std::string host;  // without brackets
-  int port = 0;      // 0: any free one
+// Where to listen; port 0 is any free one.
+using base::Endpoint;
+using base::ParseEndpoint;
 
-  // "host:port", an IPv6 host in brackets.
-  std::string ToString() const;
-
-  // Whether only processes of this host can reach it: 127.0.0.0/8, ::1 or
-  // localhost. Other names count as reachable from elsewhere, whatever they
-  // resolve to today.
-  bool IsLoopback() const;
-};
-
-// Parses "host:port"; `option` names the offending option in the error.
-// Errors: INVALID_ARGUMENT.
-absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view option,
-                                       absl::string_view text);
+// Whether only processes of this host can reach it: 127.0.0.0/8, ::1 or
+// localhost. Other names count as reachable from elsewhere, whatever they
+// resolve to today.
+bool IsLoopback(const Endpoint& endpoint);
 
 // Where a server that is to listen at `endpoint` listens on this kernel: on one
 // without IPv6 "[::]", every address of this host, is 0.0.0.0.

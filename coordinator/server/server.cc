@@ -168,7 +168,7 @@ absl::Status CheckTls(const ServerOptions& options) {
 absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", options.listen);
   if (!endpoint.ok() || options.insecure || !options.tls_cert.empty() ||
-      endpoint->IsLoopback()) {
+      IsLoopback(*endpoint)) {
     return endpoint;
   }
   return absl::InvalidArgumentError(absl::StrCat(

@@ -241,14 +241,14 @@ TEST(ServerTest, OptionsThatMakeNoSenseAreNamed) {
                 "reconnect_grace (milliseconds) is -1, must not be negative"));
   options = ServerOptions();
   options.listen = "nowhere";
-  EXPECT_EQ(StartError(options),
-            absl::InvalidArgumentError(
-                "listen \"nowhere\" is not host:port: no port"));
+  EXPECT_EQ(
+      StartError(options),
+      absl::InvalidArgumentError("listen \"nowhere\": port number missing"));
   options = ServerOptions();
   options.http_listen = "nowhere";
   EXPECT_EQ(StartError(options),
             absl::InvalidArgumentError(
-                "http_listen \"nowhere\" is not host:port: no port"));
+                "http_listen \"nowhere\": port number missing"));
 }
 
 TEST(ServerTest, SeveralServersInOneProcessKnowNothingOfEachOther) {

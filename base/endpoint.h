@@ -1,0 +1,32 @@
+// A host and a port.
+
+#ifndef MUSTER_BASE_ENDPOINT_H_
+#define MUSTER_BASE_ENDPOINT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::base {
+
+struct Endpoint {
+  std::string host;  // A name or a literal, without brackets.
+  int port = 0;
+
+  // "host:port", an IPv6 host in brackets.
+  std::string ToString() const;
+};
+
+// Parses "host:port"; `what` begins the error, the name of the option or
+// another word for the text.
+// Errors: INVALID_ARGUMENT (`listen "[::1]": port number missing`).
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view what,
+                                       absl::string_view text);
+
+// Whether `address` is numeric, also with a scope, and of the loopback network.
+bool IsLoopback(absl::string_view address);
+
+}  // namespace muster::base
+
+#endif  // MUSTER_BASE_ENDPOINT_H_
