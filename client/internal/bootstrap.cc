@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/internal/canceller.h"
 #include "client/internal/deadline.h"
 #include "client/internal/verbs.h"
 
@@ -112,18 +114,29 @@ milliseconds SessionBootstrap::Slice() {
 absl::StatusOr<std::vector<std::string>> SessionBootstrap::Get(
     const std::vector<std::string>& keys, dataplane::Instant deadline) {
   const std::vector<std::string> full = Prefixed(prefix_, keys);
+  const auto interrupted = [this] {
+    absl::Status why = interruption_.status();
+    return absl::IsCancelled(why) ? absl::OkStatus() : why;
+  };
+  Canceller canceller;
+  const std::stop_callback wake(interruption_.token(), [&] {
+    if (!interrupted().ok()) canceller.Cancel();
+  });
   for (;;) {
     if (absl::Status broken = broken_(IsTimeToAsk()); !broken.ok()) {
       return broken;
     }
+    if (absl::Status why = interrupted(); !why.ok()) return why;
     const Instant now = Clock::now();
     const milliseconds slice = Slice();
     const milliseconds left = std::max(
         milliseconds(1), deadline - now > slice
                              ? slice
                              : std::chrono::ceil<milliseconds>(deadline - now));
-    auto values = GetKeys(session_->stream(), full,
-                          Deadline::After(left, "while a group forms"));
+    auto values =
+        GetKeys(session_->stream(), full,
+                Deadline::After(left, "while a group forms"), &canceller);
+    if (canceller.cancelled() && !values.ok()) continue;
     if (!absl::IsDeadlineExceeded(values.status()) ||
         Clock::now() >= deadline) {
       return values;

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/session.h"
 #include "dataplane/bootstrap_store.h"
+#include "dataplane/interruption.h"
 #include "dataplane/mutex.h"
 
 namespace muster::internal {
@@ -30,6 +31,10 @@ class SessionBootstrap : public dataplane::BootstrapStore {
 
   SessionBootstrap(std::shared_ptr<Session> session, std::string prefix,
                    Broken broken);
+
+  // Ends Get at once, with the reason, unless that is kCancelled: a rank that
+  // has left in peace may have set all that is needed of it.
+  const dataplane::Interruption& interruption() const { return interruption_; }
 
   absl::Status Set(const std::string& key, const std::string& value) override;
   absl::Status SetBy(const std::string& key, const std::string& value,
@@ -52,6 +57,7 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   const std::shared_ptr<Session> session_;
   const std::string prefix_;
   const Broken broken_;
+  const dataplane::Interruption interruption_;
   dataplane::Mutex mutex_;
   std::vector<std::string> own_keys_ ABSL_GUARDED_BY(mutex_);
   // Those in which it was asked before.

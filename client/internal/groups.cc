@@ -523,6 +523,7 @@ Groups::Made Groups::Connect(const Plan& plan) {
                     .group_name = plan.name,
                     .store = made.bootstrap,
                     .deadline = deadline.at,
+                    .interruption = made.bootstrap->interruption(),
                     .local_address = options_.local_address,
                     .device = plan.device,
                     .nccl = plan.nccl,

@@ -201,10 +201,10 @@ absl::Status WaitForKeys(StreamSession& session,
 
 absl::StatusOr<std::vector<std::string>> GetKeys(
     StreamSession& session, const std::vector<std::string>& keys,
-    const Deadline& deadline) {
+    const Deadline& deadline, Canceller* canceller) {
   v1::Operation operation;
   Assign(keys, operation.mutable_multi_get()->mutable_keys());
-  auto result = session.Call(std::move(operation), deadline);
+  auto result = session.Call(std::move(operation), deadline, canceller);
   if (!result.ok()) return result.status();
   return Taken(result->mutable_multi_get()->mutable_values());
 }

@@ -68,7 +68,7 @@ absl::Status WaitForKeys(StreamSession& session,
                          const Deadline& deadline);
 absl::StatusOr<std::vector<std::string>> GetKeys(
     StreamSession& session, const std::vector<std::string>& keys,
-    const Deadline& deadline);
+    const Deadline& deadline, Canceller* canceller = nullptr);
 // The lists are equally long.
 absl::Status SetKeys(StreamSession& session,
                      const std::vector<std::string>& keys,

@@ -449,6 +449,7 @@ void World::Connect(const InitPlan& plan) {
                     .group_name = kWorldName,
                     .store = bootstrap_,
                     .deadline = deadline_.at,
+                    .interruption = bootstrap_->interruption(),
                     .local_address = local_address,
                     .device = options_.device_id.value_or(-1),
                     .nccl = options_.nccl},
