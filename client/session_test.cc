@@ -340,6 +340,34 @@ TEST(SessionTest, ALostMemberIsToldWithItsLastProgress) {
   EXPECT_THAT(event.member.last_progress, HasSubstr("all_reduce #7"));
 }
 
+TEST(SessionTest, WhoEndsIsToldWithTheProgressOfThatMoment) {
+  for (const bool fails : {true, false}) {
+    const auto server = StartServer();
+    Listener listener;
+    SessionOptions options = Options(Local(server->port()), "a");
+    listener.Into(options);
+    const auto a = Session::Connect(options);
+    std::atomic<bool> late = false;
+    options = Options(Local(server->port()), "b");
+    options.progress = [&]() -> std::vector<GroupProgress> {
+      return {{.group = "world", .current = late ? "new" : "old"}};
+    };
+    const auto b = Session::Connect(options);
+    auto joined = std::async(std::launch::async, [&] {
+      return b->Join({.rank = 1, .world_size = 2, .timeout = seconds(20)});
+    });
+    a->Join({.rank = 0, .world_size = 2, .timeout = seconds(20)});
+    joined.get();
+    late = true;
+    if (fails) {
+      b->ReportFailure("out of memory");
+    } else {
+      b->Leave("done", seconds(20));
+    }
+    EXPECT_THAT(listener.Await("b").member.last_progress, HasSubstr("new"));
+  }
+}
+
 TEST(SessionTest, CallsGoOnAfterTheConnectionWasCut) {
   const auto server = StartServer();
   CuttingProxy proxy(server->port());

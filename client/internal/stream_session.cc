@@ -175,6 +175,10 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
                                                Canceller* canceller) {
   if (!birth_.is_here()) return CheckIsHere();
   EscapeTexts(&operation);
+  // What the others read of this process then is how far it has come now.
+  const bool ends = operation.has_leave() || operation.has_report_failure();
+  v1::HeartbeatRequest progress;
+  if (ends) progress = CurrentProgress();
   const auto pending =
       std::make_shared<PendingOperation>(std::move(operation), deadline);
   // Until when it sleeps: its deadline, or the end of the gathering that it
@@ -185,6 +189,10 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
     if (!over_.ok()) return over_;
     absl::Status added = operations_.Add(pending);
     if (!added.ok()) return added;
+    if (ends) {
+      heartbeat_ = std::move(progress);
+      heartbeat_due_ = true;
+    }
     const Instant now = Clock::now();
     gathering_.CameBack(operations_.under_way(), now);
     if (gathering_.Expects(now)) {

@@ -124,6 +124,9 @@ class StreamSession {
   std::chrono::milliseconds ProbeTime() const ABSL_LOCKS_EXCLUDED(mutex_);
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // A heartbeat that tells how far this process has come. Of any thread.
+  v1::HeartbeatRequest CurrentProgress() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Of the heartbeat thread.
   void Beat();
   void CancelIfStuck(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

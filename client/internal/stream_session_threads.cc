@@ -131,6 +131,7 @@ absl::Status StreamSession::Open(Connection& connection) {
   if (!welcomed.ok()) {
     // The newcomer's members shall not see this one as lost.
     v1::StreamRequest farewell;
+    *farewell.mutable_heartbeat() = CurrentProgress();
     farewell.add_operations()->mutable_leave()->set_reason(
         "was a member of the coordinator before its restart");
     while (connection.writing()) connection.Poll(Instant::max());
@@ -351,6 +352,13 @@ bool StreamSession::GiveUp(const absl::Status& why) {
   return true;
 }
 
+v1::HeartbeatRequest StreamSession::CurrentProgress() const {
+  v1::HeartbeatRequest heartbeat;
+  if (options_.progress) heartbeat = ToHeartbeat(options_.progress());
+  EscapeTexts(&heartbeat);
+  return heartbeat;
+}
+
 void StreamSession::Beat() {
   MutexLock lock(mutex_);
   Instant next_look = Clock::now();
@@ -361,9 +369,7 @@ void StreamSession::Beat() {
     CancelIfStuck(now);
     if (open_ && now >= next_look) {
       mutex_.Unlock();
-      v1::HeartbeatRequest heartbeat;
-      if (options_.progress) heartbeat = ToHeartbeat(options_.progress());
-      EscapeTexts(&heartbeat);
+      v1::HeartbeatRequest heartbeat = CurrentProgress();
       // What runs may have run for longer; that alone is no news.
       std::string progress = Fingerprint(heartbeat);
       mutex_.Lock();
