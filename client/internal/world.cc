@@ -465,6 +465,8 @@ void World::Connect(const InitPlan& plan) {
                            deadline)
            : ReportError(session_->stream(), why, deadline))
           .IgnoreError();
+      // They hear of it from the coordinator that ends with this rank.
+      if (ServesOthers()) resolver_->AwaitOthersGone(kPartingTime);
     }
     Throw(absl::IsInvalidArgument(why) ? Origin::kControl : Origin::kBackend,
           why);
