@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/internal/throw.h"
+#include "client/control/throw.h"
 
 namespace muster {
 

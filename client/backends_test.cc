@@ -37,7 +37,7 @@ using ::testing::UnorderedElementsAreArray;
 constexpr std::chrono::seconds kSoon(60);
 constexpr char kRank[] = "client/testing/backend_rank";
 constexpr char kStoreLibrary[] = "dataplane/examples/libstore_backend.so";
-constexpr char kMpiLibrary[] = "dataplane/backends/mpi/libmuster_mpi.so";
+constexpr char kMpiLibrary[] = "dataplane/mpi/libmuster_mpi.so";
 
 std::map<std::string, std::string> Environment(const std::string& library,
                                                int port) {

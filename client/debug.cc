@@ -15,11 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "client/distributed.h"
-#include "client/internal/deadline.h"
-#include "client/internal/debugging.h"
-#include "client/internal/endpoint.h"
-#include "client/internal/group_state.h"
-#include "client/internal/throw.h"
+#include "client/control/deadline.h"
+#include "client/groups/debugging.h"
+#include "client/control/endpoint.h"
+#include "client/groups/group_state.h"
+#include "client/control/throw.h"
 #include "glog/logging.h"
 
 namespace muster {
@@ -51,7 +51,7 @@ absl::Status AwaitDebugger(int rank, const internal::Deadline& deadline) {
                << " command='gdb -iex \"set non-stop on\" -p " << getpid()
                << "'";
   while (!HasDebugger()) {
-    if (deadline.Passed(internal::Clock::now())) {
+    if (deadline.Passed(Clock::now())) {
       return absl::DeadlineExceededError(absl::StrCat(
           "breakpoint: no debugger came to rank ", rank, " within ",
           internal::FormatDuration(deadline.timeout), " ", deadline.Blame()));

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/internal/throw.h"
+#include "client/control/throw.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/stream.h"
 

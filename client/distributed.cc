@@ -23,21 +23,20 @@
 #include "absl/strings/string_view.h"
 #include "base/text.h"
 #include "client/errors.h"
-#include "client/internal/group_state.h"
-#include "client/internal/throw.h"
-#include "client/internal/world.h"
-#include "dataplane/mutex.h"
+#include "client/groups/group_state.h"
+#include "client/control/throw.h"
+#include "client/groups/world.h"
+#include "base/mutex.h"
 
 namespace muster {
 namespace {
 
-using dataplane::MutexLock;
 using internal::Origin;
 using internal::World;
 
 // The default group of this process.
 struct Default {
-  dataplane::Mutex mutex;
+  Mutex mutex;
   // Somebody forms or ends a group, without the lock.
   bool changing ABSL_GUARDED_BY(mutex) = false;
   std::shared_ptr<World> world ABSL_GUARDED_BY(mutex);

@@ -16,7 +16,7 @@
 #include "client/store.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -478,14 +478,14 @@ TEST_F(DistributedTest, WhoEndsBecauseOfAnotherIsNotAmongTheLost) {
   options.listen = "127.0.0.1:" + std::to_string(port_.port());
   const auto server = coordinator::Server::Start(options);
   ASSERT_TRUE(server.ok()) << server.status();
-  dataplane::Mutex mutex;
-  dataplane::CondVar changed;
+  Mutex mutex;
+  CondVar changed;
   std::map<int64_t, MemberEvent> events;  // by pid
   SessionOptions observer;
   observer.address = options.listen;
   observer.job = "llama";
   observer.on_event = [&](const MemberEvent& event) {
-    dataplane::MutexLock lock(mutex);
+    MutexLock lock(mutex);
     events[event.member.pid] = event;
     for (const MemberInfo& member : event.left_members) {
       events[member.pid] = event;
@@ -503,8 +503,8 @@ TEST_F(DistributedTest, WhoEndsBecauseOfAnotherIsNotAmongTheLost) {
   ExpectLines(ranks, "training");
   ranks[0]->Signal(SIGKILL);
   for (int i : {1, 2}) EXPECT_EQ(ranks[i]->Wait(kSoon).code, 3);
-  const auto until = dataplane::Clock::now() + kSoon;
-  dataplane::MutexLock lock(mutex);
+  const auto until = Clock::now() + kSoon;
+  MutexLock lock(mutex);
   while (events.size() < 3 && changed.WaitUntil(mutex, until)) {
   }
   EXPECT_EQ(events[ranks[0]->pid()].kind, MemberEvent::Kind::kLost);

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "client/internal/throw.h"
+#include "client/control/throw.h"
 
 namespace muster {
 

@@ -10,7 +10,7 @@
 #include "client/errors.h"
 #include "client/session.h"
 #include "coordinator/server/server.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -41,7 +41,7 @@ class ElasticTest : public ::testing::Test {
     options.member = member;
     options.connect_timeout = seconds(20);
     options.on_event = [this, member](const MemberEvent& event) {
-      dataplane::MutexLock lock(mutex_);
+      MutexLock lock(mutex_);
       if (event.kind == MemberEvent::Kind::kWaiting) {
         waiting_.push_back(
             {member, event.member.member, event.waiting, event.generation});
@@ -60,8 +60,8 @@ class ElasticTest : public ::testing::Test {
   };
 
   Told AwaitWaiting(const std::string& member, int64_t generation) {
-    const auto until = dataplane::Clock::now() + seconds(20);
-    dataplane::MutexLock lock(mutex_);
+    const auto until = Clock::now() + seconds(20);
+    MutexLock lock(mutex_);
     for (;;) {
       for (const Told& told : waiting_) {
         if (told.member == member && told.generation == generation) return told;
@@ -90,8 +90,8 @@ class ElasticTest : public ::testing::Test {
   }
 
   std::unique_ptr<Server> server_;
-  dataplane::Mutex mutex_;
-  dataplane::CondVar changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::vector<Told> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -18,17 +18,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/internal/birth.h"
-#include "client/internal/deadline.h"
-#include "client/internal/log_file.h"
-#include "client/internal/store_rules.h"
-#include "client/internal/throw.h"
-#include "dataplane/mutex.h"
+#include "client/control/fork_guard.h"
+#include "client/control/deadline.h"
+#include "client/control/log_file.h"
+#include "client/stores/store_rules.h"
+#include "client/control/throw.h"
+#include "base/mutex.h"
 
 namespace muster {
 namespace {
 
-using dataplane::MutexLock;
 using internal::Deadline;
 using internal::FileChange;
 using internal::LogFile;
@@ -148,7 +147,7 @@ class FileStore::File {
         if (!(*values)[i].has_value()) missing.push_back(keys[i]);
       }
       if (missing.empty()) return values;
-      if (deadline.Passed(internal::Clock::now())) {
+      if (deadline.Passed(Clock::now())) {
         return internal::WaitTimeout(missing, deadline);
       }
       if (change == nullptr) {
@@ -255,13 +254,13 @@ class FileStore::File {
   const int world_size_;
   const internal::Birth birth_;
 
-  dataplane::Mutex changes_mutex_;
+  Mutex changes_mutex_;
   // Those that no waiting call has.
   std::vector<std::unique_ptr<FileChange>> changes_
       ABSL_GUARDED_BY(changes_mutex_);
 
   // For all that follows.
-  dataplane::Mutex mutex_;
+  Mutex mutex_;
   std::unique_ptr<LogFile> log_;
   std::map<std::string, std::string, std::less<>> values_;
   int64_t opened_ = 0;

@@ -9,15 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/internal/birth.h"
-#include "client/internal/continuations.h"
-#include "client/internal/deadline.h"
-#include "client/internal/throw.h"
+#include "client/control/fork_guard.h"
+#include "client/control/continuations.h"
+#include "client/control/deadline.h"
+#include "client/control/throw.h"
 #include "glog/logging.h"
 
 namespace muster::internal {
 
-using dataplane::MutexLock;
 
 namespace {
 

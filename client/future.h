@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster {
 
@@ -55,8 +55,8 @@ class FutureCore {
   void RefuseOnOwnThread() const;
 
   const std::shared_ptr<Continuations> thread_;
-  mutable dataplane::Mutex mutex_;
-  mutable dataplane::CondVar changed_;
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);

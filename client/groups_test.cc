@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "client/internal/control.h"
-#include "client/internal/endpoint.h"
+#include "client/control/admin_client.h"
+#include "client/control/endpoint.h"
 #include "client/testing/processes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

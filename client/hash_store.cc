@@ -19,16 +19,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/internal/birth.h"
-#include "client/internal/deadline.h"
-#include "client/internal/store_rules.h"
-#include "client/internal/throw.h"
-#include "dataplane/mutex.h"
+#include "client/control/fork_guard.h"
+#include "client/control/deadline.h"
+#include "client/stores/store_rules.h"
+#include "client/control/throw.h"
+#include "base/mutex.h"
 
 namespace muster {
 namespace {
 
-using dataplane::MutexLock;
 using internal::Deadline;
 using internal::Origin;
 using internal::ThrowIfFailed;
@@ -264,7 +263,7 @@ class HashStore::Map {
   // A QueuePop that waits; lives on its stack. Whoever gives it an item or a
   // failure takes it off the list.
   struct Popper {
-    dataplane::CondVar ready;
+    CondVar ready;
     std::optional<std::string> item;
     absl::Status failure;
   };
@@ -348,7 +347,7 @@ class HashStore::Map {
     for (;;) {
       const std::vector<std::string> missing = Missing(keys);
       if (missing.empty()) return absl::OkStatus();
-      if (deadline.Passed(internal::Clock::now())) {
+      if (deadline.Passed(Clock::now())) {
         return internal::WaitTimeout(missing, deadline);
       }
       appeared_.WaitUntil(mutex_, deadline.at);
@@ -356,9 +355,9 @@ class HashStore::Map {
   }
 
   const internal::Birth birth_;
-  dataplane::Mutex mutex_;
+  Mutex mutex_;
   // A key is there that was not.
-  dataplane::CondVar appeared_;
+  CondVar appeared_;
   std::map<std::string, StoreValue, std::less<>> values_
       ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<std::string>, std::less<>> queues_

@@ -25,10 +25,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
-#include "client/internal/endpoint.h"
-#include "client/internal/error_file.h"
-#include "client/internal/exit_status.h"
-#include "client/internal/throw.h"
+#include "client/control/endpoint.h"
+#include "client/control/error_file.h"
+#include "client/control/exit_status.h"
+#include "client/control/throw.h"
 
 namespace muster {
 namespace {

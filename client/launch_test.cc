@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/internal/endpoint.h"
-#include "client/internal/error_file.h"
+#include "client/control/endpoint.h"
+#include "client/control/error_file.h"
 #include "client/muster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

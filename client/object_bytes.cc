@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
-#include "client/internal/group_state.h"
-#include "client/internal/throw.h"
+#include "client/groups/group_state.h"
+#include "client/control/throw.h"
 
 namespace muster::internal {
 

@@ -16,10 +16,10 @@
 #include "base/text.h"
 #include "client/distributed.h"
 #include "client/errors.h"
-#include "client/internal/deadline.h"
-#include "client/internal/group_state.h"
-#include "client/internal/placed.h"
-#include "client/internal/throw.h"
+#include "client/control/deadline.h"
+#include "client/groups/group_state.h"
+#include "client/groups/device_copies.h"
+#include "client/control/throw.h"
 #include "client/object_bytes.h"
 
 namespace muster::internal {

@@ -14,10 +14,10 @@
 #include "absl/types/span.h"
 #include "base/text.h"
 #include "client/errors.h"
-#include "client/internal/continuations.h"
-#include "client/internal/deadline.h"
-#include "client/internal/group_state.h"
-#include "client/internal/throw.h"
+#include "client/control/continuations.h"
+#include "client/control/deadline.h"
+#include "client/groups/group_state.h"
+#include "client/control/throw.h"
 
 namespace muster {
 namespace {
@@ -162,7 +162,7 @@ bool Work::IsCompleted() const {
   if (!work_->IsCompleted()) return false;
   const absl::Status status = work_->status();
   return status.ok() ||
-         group_->AwaitExplained(status, internal::Instant::min());
+         group_->AwaitExplained(status, Instant::min());
 }
 
 bool Work::IsSuccess() const {

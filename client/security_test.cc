@@ -11,7 +11,7 @@
 #include "client/session.h"
 #include "client/store.h"
 #include "coordinator/server/server.h"
-#include "coordinator/server/test_certificates.h"
+#include "coordinator/server/auth/test_certificates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/internal/birth.h"
-#include "client/internal/deadline.h"
-#include "client/internal/logging.h"
-#include "client/internal/stream_session.h"
-#include "client/internal/throw.h"
-#include "client/internal/verbs.h"
+#include "client/control/fork_guard.h"
+#include "client/control/deadline.h"
+#include "client/control/logging.h"
+#include "client/control/stream_session.h"
+#include "client/control/throw.h"
+#include "client/control/verbs.h"
 
 namespace muster {
 
@@ -41,7 +41,7 @@ Session::~Session() {
 Formation Session::Join(const JoinOptions& options) {
   Formation formation = internal::ValueOrThrow(
       Origin::kControl, internal::Join(*stream_, options));
-  dataplane::MutexLock lock(mutex_);
+  MutexLock lock(mutex_);
   place_ = {formation.generation, formation.rank};
   return formation;
 }
@@ -58,7 +58,7 @@ void Session::CloseRendezvous(const std::string& reason) {
 Session::Place Session::PlaceFor(const std::string& caller) {
   internal::ThrowIfFailed(Origin::kControl, stream_->CheckIsHere());
   {
-    dataplane::MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     if (place_.rank >= 0) return place_;
   }
   internal::Throw(Origin::kControl,

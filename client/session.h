@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "client/errors.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster {
 
@@ -325,7 +325,7 @@ class Session {
 
   const std::unique_ptr<internal::StreamSession> stream_;
 
-  dataplane::Mutex mutex_;
+  Mutex mutex_;
   // Of the last formation; rank -1: none.
   Place place_ ABSL_GUARDED_BY(mutex_);
 };

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "client/errors.h"
-#include "client/internal/control.h"
+#include "client/control/admin_client.h"
 #include "client/store.h"
 #include "client/testing/cutting_proxy.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -56,21 +56,21 @@ std::unique_ptr<Server> StartServer(int port = 0) {
 class Listener {
  public:
   void Add(const MemberEvent& event) {
-    dataplane::MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     events_.push_back(event);
     changed_.NotifyAll();
   }
 
   void Over(const absl::Status& why) {
-    dataplane::MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     over_ = why;
     changed_.NotifyAll();
   }
 
   // The event about `member`; fails the test when it does not come.
   MemberEvent Await(const std::string& member) {
-    const auto until = dataplane::Clock::now() + seconds(20);
-    dataplane::MutexLock lock(mutex_);
+    const auto until = Clock::now() + seconds(20);
+    MutexLock lock(mutex_);
     for (;;) {
       for (const MemberEvent& event : events_) {
         if (event.member.member == member) return event;
@@ -83,8 +83,8 @@ class Listener {
   }
 
   absl::Status AwaitOver() {
-    const auto until = dataplane::Clock::now() + seconds(20);
-    dataplane::MutexLock lock(mutex_);
+    const auto until = Clock::now() + seconds(20);
+    MutexLock lock(mutex_);
     while (over_.ok() && changed_.WaitUntil(mutex_, until)) {
     }
     return over_;
@@ -96,8 +96,8 @@ class Listener {
   }
 
  private:
-  dataplane::Mutex mutex_;
-  dataplane::CondVar changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
   absl::Status over_ ABSL_GUARDED_BY(mutex_);
 };
@@ -178,25 +178,25 @@ class LogLines : public google::LogSink {
   void send(google::LogSeverity, const char*, const char*, int,
             const google::LogMessageTime&, const char* message,
             size_t bytes) override {
-    dataplane::MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     lines_.emplace_back(message, bytes);
     changed_.NotifyAll();
   }
 
   // Waits until there are `count` lines.
   void Await(size_t count) {
-    dataplane::MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     while (lines_.size() < count) changed_.Wait(mutex_);
   }
 
   std::vector<std::string> lines() {
-    dataplane::MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     return lines_;
   }
 
  private:
-  dataplane::Mutex mutex_;
-  dataplane::CondVar changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -11,12 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/internal/deadline.h"
-#include "client/internal/store_rules.h"
-#include "client/internal/store_watch.h"
-#include "client/internal/stream_session.h"
-#include "client/internal/throw.h"
-#include "client/internal/verbs.h"
+#include "client/control/deadline.h"
+#include "client/stores/store_rules.h"
+#include "client/stores/store_watch.h"
+#include "client/control/stream_session.h"
+#include "client/control/throw.h"
+#include "client/control/verbs.h"
 #include "client/session.h"
 
 namespace muster {

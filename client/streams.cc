@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/internal/throw.h"
+#include "client/control/throw.h"
 #include "dataplane/cuda/stream.h"
 
 namespace muster {

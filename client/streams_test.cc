@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "client/muster.h"
-#include "dataplane/backends/nccl/nccl_backend.h"
-#include "dataplane/backends/nccl/testing/host_nccl.h"
+#include "dataplane/nccl/nccl_backend.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

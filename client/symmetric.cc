@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/distributed.h"
-#include "client/internal/group_state.h"
-#include "client/internal/throw.h"
+#include "client/groups/group_state.h"
+#include "client/control/throw.h"
 
 namespace muster {
 

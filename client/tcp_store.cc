@@ -16,20 +16,19 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
-#include "client/internal/birth.h"
-#include "client/internal/deadline.h"
-#include "client/internal/embedded_coordinator.h"
-#include "client/internal/endpoint.h"
-#include "client/internal/init_method.h"
-#include "client/internal/store_rules.h"
-#include "client/internal/throw.h"
+#include "client/control/fork_guard.h"
+#include "client/control/deadline.h"
+#include "client/groups/embedded_coordinator.h"
+#include "client/control/endpoint.h"
+#include "client/groups/init_method.h"
+#include "client/stores/store_rules.h"
+#include "client/control/throw.h"
 #include "client/session.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster {
 namespace {
 
-using dataplane::MutexLock;
 using internal::Deadline;
 using internal::EmbeddedCoordinator;
 using internal::Endpoint;
@@ -94,7 +93,7 @@ bool IsAgents(const TcpStoreOptions& options) {
 
 // Servers of this process that others may share, by where they listen.
 struct SharedServers {
-  dataplane::Mutex mutex;
+  Mutex mutex;
   std::map<std::string, std::weak_ptr<EmbeddedCoordinator>> by_address
       ABSL_GUARDED_BY(mutex);
 };
@@ -157,7 +156,7 @@ std::shared_ptr<Session> ConnectTo(const Endpoint& server,
   session.use_token = false;
   session.give_up_after = kServerLoss;
   session.connect_timeout =
-      std::max(milliseconds(1), deadline.Remaining(internal::Clock::now()));
+      std::max(milliseconds(1), deadline.Remaining(Clock::now()));
   session.connect_timeout_name = deadline.name;
   try {
     return Session::Connect(std::move(session));
@@ -223,7 +222,7 @@ void TcpStore::AwaitWorkers(int world_size, const Deadline& deadline) {
   const auto watch = Watch(kInitKey);
   int64_t joined = Add(kInitKey, 1);
   while (joined < world_size) {
-    const auto change = watch->Next(deadline.Remaining(internal::Clock::now()));
+    const auto change = watch->Next(deadline.Remaining(Clock::now()));
     if (!change.has_value()) {
       const double seconds =
           std::chrono::duration<double>(deadline.timeout).count();

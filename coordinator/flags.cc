@@ -26,8 +26,8 @@
 #include "absl/time/time.h"
 #include "base/text.h"
 #include "coordinator/core/limits.h"
-#include "coordinator/server/memory_limit.h"
-#include "coordinator/server/version.h"
+#include "coordinator/server/jobs/memory_limit.h"
+#include "coordinator/server/ops/version.h"
 #include "coordinator/storage/rocksdb_storage.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070",

@@ -22,7 +22,7 @@
 #include "coordinator/flags.h"
 #include "coordinator/server/endpoint.h"
 #include "coordinator/server/server.h"
-#include "coordinator/server/version.h"
+#include "coordinator/server/ops/version.h"
 #include "glog/logging.h"
 
 namespace muster::coordinator {

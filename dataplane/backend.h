@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
-#include "dataplane/instant.h"
+#include "base/clock.h"
 #include "dataplane/interruption.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster::dataplane {
 

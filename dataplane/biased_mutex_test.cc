@@ -17,15 +17,15 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "dataplane/mutex.h"
-#include "dataplane/testing/blocked.h"
+#include "base/mutex.h"
+#include "base/blocked.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
 namespace {
 
-using testing::Interrupt;
-using testing::ThisThreadId;
+using muster::Interrupt;
+using muster::ThisThreadId;
 
 // Whether this thread has it without a locked instruction.
 bool IsTakenBiased(BiasedMutex& mutex) {

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/instant.h"
+#include "base/clock.h"
 
 namespace muster::dataplane {
 

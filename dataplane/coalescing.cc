@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "dataplane/extents.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane {

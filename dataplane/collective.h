@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "dataplane/instant.h"
+#include "base/clock.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane {

@@ -7,7 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster::dataplane {
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "dataplane/instant.h"
+#include "base/clock.h"
 
 namespace muster::dataplane {
 

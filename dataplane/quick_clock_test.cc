@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "dataplane/instant.h"
+#include "base/clock.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {

@@ -10,8 +10,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "dataplane/instant.h"
-#include "dataplane/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace muster::dataplane {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster::testing {
 

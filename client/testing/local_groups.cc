@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "client/errors.h"
-#include "client/internal/failure_judge.h"
-#include "client/internal/group_state.h"
+#include "client/groups/error_resolver.h"
+#include "client/groups/group_state.h"
 #include "dataplane/factory.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "glog/logging.h"
@@ -49,7 +49,7 @@ LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout,
            .world_size = size,
            .group_name = mine.name,
            .store = store,
-           .deadline = dataplane::Clock::now() + std::chrono::seconds(60),
+           .deadline = Clock::now() + std::chrono::seconds(60),
            .network_interfaces = "",
            .local_address = "127.0.0.1",
            .device = device});

@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "coordinator/core/barrier_table.h"
+#include "coordinator/core/barriers.h"
 #include "coordinator/core/call.h"
-#include "coordinator/core/farewells.h"
+#include "coordinator/core/departure_batcher.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -30,7 +30,7 @@
 #include "coordinator/core/rendezvous.h"
 #include "coordinator/core/reply_cache.h"
 #include "coordinator/core/snapshot.h"
-#include "coordinator/core/store_engine.h"
+#include "coordinator/core/store.h"
 
 namespace muster::coordinator::core {
 

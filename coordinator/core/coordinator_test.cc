@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
-#include "coordinator/core/core_test_util.h"
+#include "coordinator/core/testing/core_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/core_test_util.h"
+#include "coordinator/core/testing/core_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

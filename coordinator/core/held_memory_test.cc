@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "coordinator/core/coordinator.h"
-#include "coordinator/core/core_test_util.h"
+#include "coordinator/core/testing/core_test_util.h"
 #include "coordinator/core/total_memory.h"
 #include "gtest/gtest.h"
 

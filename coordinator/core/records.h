@@ -14,12 +14,12 @@
 
 #include <variant>
 
-#include "coordinator/core/barrier_table.h"
+#include "coordinator/core/barriers.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/rendezvous.h"
-#include "coordinator/core/store_engine.h"
+#include "coordinator/core/store.h"
 
 namespace muster::coordinator::core {
 

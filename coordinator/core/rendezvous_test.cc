@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/core_test_util.h"
+#include "coordinator/core/testing/core_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/core_test_util.h"
+#include "coordinator/core/testing/core_test_util.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/total_memory.h"
 #include "gmock/gmock.h"

@@ -16,7 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "coordinator/server/mutex.h"
+#include "base/mutex.h"
 #include "coordinator/server/test_server.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane::cuda {

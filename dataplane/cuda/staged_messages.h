@@ -19,7 +19,7 @@
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/pinned.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster::dataplane::cuda {
 

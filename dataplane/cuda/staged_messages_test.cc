@@ -14,7 +14,7 @@
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

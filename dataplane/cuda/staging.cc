@@ -22,7 +22,7 @@
 #include "dataplane/cuda/staged_messages.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster::dataplane::cuda {
 namespace {

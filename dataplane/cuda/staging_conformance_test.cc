@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "dataplane/backends/gloo/gloo_backend.h"
+#include "dataplane/cpu/engine/cpu_backend.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/cuda/testing/on_device.h"

@@ -25,7 +25,7 @@
 #include "absl/types/span.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
-#include "dataplane/instant.h"
+#include "base/clock.h"
 #include "dataplane/plugin.h"
 #include "dataplane/reduction.h"
 #include "dataplane/work.h"
@@ -34,11 +34,11 @@ namespace {
 
 using muster::dataplane::Backend;
 using muster::dataplane::BackendOptions;
-using muster::dataplane::Clock;
+using muster::Clock;
 using muster::dataplane::Collective;
 using muster::dataplane::CollectiveKind;
 using muster::dataplane::DeviceType;
-using muster::dataplane::Instant;
+using muster::Instant;
 using muster::dataplane::PromisedWork;
 using muster::dataplane::Reduction;
 using muster::dataplane::Tensor;

@@ -16,8 +16,8 @@
 #include <iostream>
 #include <string>
 
-#include "dataplane/backends/nccl/api.h"
-#include "dataplane/backends/nccl/testing/host_nccl.h"
+#include "dataplane/nccl/api.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 

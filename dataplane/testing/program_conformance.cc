@@ -2,7 +2,7 @@
 // each world size, so every element type twice. What fails says its seed; more
 // of them, or that one again:
 //
-//   ./dev test //dataplane/backends/gloo:gloo_conformance_test
+//   ./dev test //dataplane/cpu:gloo_conformance_test
 //       --test_filter='*Program*' --test_env=MUSTER_PROGRAM_SEED=1000
 //       --test_env=MUSTER_PROGRAMS=500 --test_timeout=3000
 

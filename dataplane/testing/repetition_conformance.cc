@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
-#include "dataplane/instant.h"
+#include "base/clock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/local_world.h"

@@ -20,7 +20,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
-#include "client/internal/embedded_coordinator.h"
+#include "client/groups/embedded_coordinator.h"
 #include "client/muster.h"
 #include "tests/bench/figure.h"
 

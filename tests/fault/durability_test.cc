@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/errors.h"
-#include "client/internal/control.h"
+#include "client/control/admin_client.h"
 #include "client/session.h"
 #include "client/store.h"
 #include "gtest/gtest.h"

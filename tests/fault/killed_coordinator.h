@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/testing/processes.h"
-#include "coordinator/server/test_certificates.h"
+#include "coordinator/server/auth/test_certificates.h"
 
 namespace muster::fault {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/cpu/transport/address_exchange.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace muster::fuzz {

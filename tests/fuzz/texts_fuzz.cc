@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_split.h"
-#include "client/internal/init_method.h"
-#include "coordinator/server/tokens.h"
+#include "client/groups/init_method.h"
+#include "coordinator/server/auth/tokens.h"
 #include "tests/fuzz/fuzz.h"
-#include "worker/launch_options.h"
+#include "worker/launcher/launch_options.h"
 
 namespace muster::fuzz {
 namespace {

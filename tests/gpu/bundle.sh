@@ -10,7 +10,7 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 out=$(realpath -m "${1:?usage: tests/gpu/bundle.sh OUT.tar.gz}")
 data=/usr/share/datasets/fashion-mnist
 
-./dev build //tests/gpu:gpu_checks //worker:muster-run \
+./dev build //tests/gpu:gpu_checks //worker/launcher:muster-run \
   //worker/bench:muster-bench //client/examples:train_fashion_mnist
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "dataplane/backends/nccl/api.h"
+#include "dataplane/nccl/api.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/on_device.h"

@@ -1,5 +1,5 @@
-#include "dataplane/backends/nccl/nccl_backend.h"
-#include "dataplane/backends/nccl/testing/host_nccl.h"
+#include "dataplane/nccl/nccl_backend.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "tests/gpu/platform.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
-#include "dataplane/backends/nccl/api.h"
+#include "dataplane/nccl/api.h"
 #include "dataplane/cuda/api.h"
 
 namespace muster::gpu {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/farewells.h"
+#include "coordinator/core/departure_batcher.h"
 #include "tests/simulation/sim_checker.h"
 
 namespace muster::simulation {

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/core/barrier_table.h"
+#include "coordinator/core/barriers.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/rendezvous.h"
-#include "coordinator/core/store_engine.h"
+#include "coordinator/core/store.h"
 
 namespace muster::simulation {
 

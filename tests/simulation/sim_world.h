@@ -40,7 +40,7 @@ struct SimStatistics {
 class SimWorld {
  public:
   // With `trace` the run writes down its steps in the form of the golden
-  // transcripts (coordinator/core/testdata) to standard output.
+  // transcripts (coordinator/core/testing/testdata) to standard output.
   SimWorld(uint64_t seed, bool trace);
 
   // Returns what does not hold, or nothing.

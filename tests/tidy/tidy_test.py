@@ -48,7 +48,7 @@ class RuleTest(unittest.TestCase):
         line = '#include "coordinator/server/server.h"\n'
         self.assertIn("include", rules_of("client/session.cc", line))
         self.assertNotIn("include", rules_of(
-            "client/internal/embedded_coordinator.cc", line))
+            "client/groups/embedded_coordinator.cc", line))
 
     def test_grpc_stays_out_of_public_headers(self):
         self.assertIn("library", rules_of(
@@ -56,9 +56,9 @@ class RuleTest(unittest.TestCase):
 
     def test_http_library_is_in_one_file(self):
         self.assertIn("library", rules_of(
-            "worker/launcher.cc", "#include <httplib.h>\n"))
+            "worker/launcher/launcher.cc", "#include <httplib.h>\n"))
         self.assertNotIn("library", rules_of(
-            "worker/http.cc", "#include <httplib.h>\n"))
+            "client/telemetry/http.cc", "#include <httplib.h>\n"))
 
     def test_guard_is_the_path(self):
         good = "#ifndef MUSTER_CLIENT_A_H_\n#define MUSTER_CLIENT_A_H_\n#endif\n"

@@ -31,19 +31,19 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/logging.h"
-#include "client/internal/embedded_coordinator.h"
-#include "client/internal/exit_status.h"
+#include "client/groups/embedded_coordinator.h"
+#include "client/control/exit_status.h"
 #include "client/muster.h"
-#include "client/version.h"
-#include "dataplane/process_limits.h"
+#include "base/version.h"
+#include "base/process_limits.h"
 #include "worker/bench/measure.h"
 #include "worker/bench/memory_use.h"
 #include "worker/bench/options.h"
 #include "worker/bench/peer.h"
 #include "worker/bench/report.h"
 #include "worker/bench/tune.h"
-#include "worker/process.h"
-#include "worker/rank_environment.h"
+#include "worker/launcher/process.h"
+#include "worker/launcher/rank_environment.h"
 
 namespace muster::worker::bench {
 namespace {
@@ -269,7 +269,7 @@ int Tune(const BenchOptions& options,
     rows += TableRows(*operation,
                       {.backend = options.backend,
                        .ranks = options.nproc,
-                       .processors = muster::dataplane::UsableProcessors(),
+                       .processors = muster::UsableProcessors(),
                        .is_symmetric = options.is_symmetric},
                       std::move(samples));
   }

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "client/muster.h"
 #include "worker/bench/operation.h"
-#include "worker/option_table.h"
+#include "worker/launcher/option_table.h"
 
 namespace muster::worker::bench {
 

@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/mutex.h"
+#include "base/mutex.h"
 
 namespace muster::dataplane::cuda::testing {
 namespace {

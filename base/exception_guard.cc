@@ -1,0 +1,36 @@
+#include "base/exception_guard.h"
+
+#include <exception>
+#include <new>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/process_limits.h"
+
+namespace muster::base {
+
+absl::Status StatusOfCaught() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("had no memory left", AddressSpaceLimitText()));
+  } catch (const std::system_error& error) {
+    if (IsOfThread(error)) {
+      return absl::ResourceExhaustedError(DescribeSystemError(error));
+    }
+    if (error.code() == std::errc::too_many_files_open ||
+        error.code() == std::errc::too_many_files_open_in_system) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("had no descriptor left: ", error.what()));
+    }
+    return absl::InternalError(absl::StrCat("threw: ", error.what()));
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("threw: ", error.what()));
+  } catch (...) {
+    return absl::InternalError("threw something");
+  }
+}
+
+}  // namespace muster::base

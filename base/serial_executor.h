@@ -1,0 +1,56 @@
+#ifndef MUSTER_BASE_SERIAL_EXECUTOR_H_
+#define MUSTER_BASE_SERIAL_EXECUTOR_H_
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "base/mutex.h"
+
+namespace muster::base {
+
+// Errands are run by a thread of their own, in the order of Post, until one
+// fails. Posted and awaited by one thread.
+class Errands {
+ public:
+  using Errand = std::function<absl::Status()>;
+
+  Errands();
+
+  // Waits for the one that runs. The others do not run any more.
+  ~Errands();
+
+  Errands(const Errands&) = delete;
+  Errands& operator=(const Errands&) = delete;
+
+  void Post(Errand errand);
+
+  // Waits until the first `count` have run. Errors: of the first that failed.
+  absl::Status Await(size_t count);
+
+ private:
+  void Run();
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Errand> waiting_ ABSL_GUARDED_BY(mutex_);
+  size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;
+};
+
+}  // namespace muster::base
+
+namespace muster {
+
+// So common that they go without the prefix.
+using base::Errands;
+
+}  // namespace muster
+
+#endif  // MUSTER_BASE_SERIAL_EXECUTOR_H_

@@ -1,0 +1,178 @@
+#include "client/control/admin_client.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "client/control/channel.h"
+#include "client/control/channel_security.h"
+#include "grpcpp/grpcpp.h"
+#include "muster/v1/admin.grpc.pb.h"
+#include "muster/v1/membership.grpc.pb.h"
+#include "muster/v1/store.grpc.pb.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::internal {
+
+struct Control::Stubs {
+  Stubs(Endpoint to, const ConnectionSecurity& security)
+      : endpoint(std::move(to)),
+        authorization(security.authorization()),
+        channel(NewChannel(endpoint, security)),
+        admin(v1::AdminService::NewStub(channel)),
+        membership(v1::MembershipService::NewStub(channel)),
+        store(v1::StoreService::NewStub(channel)) {}
+
+  void Prepare(grpc::ClientContext& context) const {
+    if (authorization.empty()) return;
+    context.AddMetadata("authorization", authorization);
+  }
+
+  const Endpoint endpoint;
+  const std::string authorization;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<v1::AdminService::Stub> admin;
+  const std::unique_ptr<v1::MembershipService::Stub> membership;
+  const std::unique_ptr<v1::StoreService::Stub> store;
+};
+
+absl::StatusOr<std::unique_ptr<Control>> Control::Open(
+    const SessionOptions& options) {
+  absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
+  if (!endpoint.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("coordinator address ", base::Quote(options.address), ": ",
+                     endpoint.status().message()));
+  }
+  const absl::Status room = CheckProcessLimits();
+  if (!room.ok()) return room;
+  absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
+  if (!security.ok()) return security.status();
+  const absl::StatusOr<ConnectionSecurity> loaded = security->Load(*endpoint);
+  if (!loaded.ok()) return loaded.status();
+  return std::unique_ptr<Control>(
+      new Control(options.connect_timeout, *std::move(security),
+                  std::make_unique<Stubs>(*std::move(endpoint), *loaded)));
+}
+
+Control::Control(std::chrono::milliseconds timeout, ChannelSecurity security,
+                 std::unique_ptr<Stubs> stubs)
+    : timeout_(timeout),
+      security_(std::move(security)),
+      stubs_(std::move(stubs)) {}
+
+Control::~Control() = default;
+
+const Endpoint& Control::endpoint() const { return stubs_->endpoint; }
+
+// gRPC says neither whom it could not reach nor, mostly, why.
+absl::Status Control::Explain(const absl::Status& status) const {
+  const bool silent = absl::IsDeadlineExceeded(status) &&
+                      absl::StrContains(status.message(), "Deadline Exceeded");
+  // What is open when the coordinator shuts down is cancelled by gRPC.
+  const bool shut =
+      absl::IsCancelled(status) && status.message() == "CANCELLED";
+  if (!absl::IsUnavailable(status) && !absl::IsUnimplemented(status) &&
+      !silent && !shut) {
+    return status;
+  }
+  absl::Status why = Probe(stubs_->endpoint, timeout_);
+  if (why.ok()) why = security_.Explain(status, stubs_->endpoint);
+  return absl::UnavailableError(absl::StrCat("no answer from a coordinator at ",
+                                             stubs_->endpoint.ToString(), ": ",
+                                             why.message()));
+}
+
+template <typename Stub, typename Method, typename Request, typename Response>
+absl::Status Control::Call(Stub& stub, Method method, const Request& request,
+                           std::chrono::milliseconds timeout,
+                           Response* response) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  stubs_->Prepare(context);
+  const grpc::Status status = (stub.*method)(&context, request, response);
+  return status.ok() ? absl::OkStatus() : Explain(v1::FromGrpc(status));
+}
+
+absl::Status Control::ListJobs(const v1::ListJobsRequest& request,
+                               v1::ListJobsResponse* response) {
+  return Call(*stubs_->admin, &v1::AdminService::Stub::ListJobs, request,
+              timeout_, response);
+}
+
+absl::Status Control::GetJob(const v1::GetJobRequest& request,
+                             v1::GetJobResponse* response) {
+  return Call(*stubs_->admin, &v1::AdminService::Stub::GetJob, request,
+              timeout_, response);
+}
+
+absl::Status Control::Drain(const v1::DrainRequest& request,
+                            v1::DrainResponse* response) {
+  return Call(*stubs_->admin, &v1::AdminService::Stub::Drain, request, timeout_,
+              response);
+}
+
+absl::Status Control::CloseRendezvous(const v1::CloseRendezvousRequest& request,
+                                      v1::CloseRendezvousResponse* response) {
+  return Call(*stubs_->membership,
+              &v1::MembershipService::Stub::CloseRendezvous, request, timeout_,
+              response);
+}
+
+absl::Status Control::Set(const v1::SetRequest& request,
+                          v1::SetResponse* response) {
+  return Call(*stubs_->store, &v1::StoreService::Stub::Set, request, timeout_,
+              response);
+}
+
+absl::Status Control::Get(const v1::GetRequest& request,
+                          v1::GetResponse* response) {
+  const auto wait = std::chrono::seconds(request.timeout().seconds()) +
+                    std::chrono::nanoseconds(request.timeout().nanos());
+  return Call(*stubs_->store, &v1::StoreService::Stub::Get, request,
+              timeout_ + std::chrono::ceil<std::chrono::milliseconds>(wait),
+              response);
+}
+
+absl::Status Control::TryGet(const v1::TryGetRequest& request,
+                             v1::TryGetResponse* response) {
+  return Call(*stubs_->store, &v1::StoreService::Stub::TryGet, request,
+              timeout_, response);
+}
+
+absl::Status Control::Delete(const v1::DeleteRequest& request,
+                             v1::DeleteResponse* response) {
+  return Call(*stubs_->store, &v1::StoreService::Stub::Delete, request,
+              timeout_, response);
+}
+
+absl::Status Control::DeletePrefix(const v1::DeletePrefixRequest& request,
+                                   v1::DeletePrefixResponse* response) {
+  return Call(*stubs_->store, &v1::StoreService::Stub::DeletePrefix, request,
+              timeout_, response);
+}
+
+absl::Status Control::ListKeys(const v1::ListKeysRequest& request,
+                               v1::ListKeysResponse* response) {
+  return Call(*stubs_->store, &v1::StoreService::Stub::ListKeys, request,
+              timeout_, response);
+}
+
+absl::Status Control::Watch(
+    const v1::WatchRequest& request,
+    const std::function<bool(const v1::WatchResponse& response)>& changed) {
+  grpc::ClientContext context;
+  stubs_->Prepare(context);
+  const std::unique_ptr<grpc::ClientReader<v1::WatchResponse>> reader =
+      stubs_->store->Watch(&context, request);
+  v1::WatchResponse response;
+  bool wanted = true;
+  while (wanted && reader->Read(&response)) wanted = changed(response);
+  if (!wanted) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  if (!wanted || status.ok()) return absl::OkStatus();
+  return Explain(v1::FromGrpc(status));
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,84 @@
+// What tools ask of a coordinator: single calls, of nobody who is a member.
+
+#ifndef MUSTER_CLIENT_CONTROL_ADMIN_CLIENT_H_
+#define MUSTER_CLIENT_CONTROL_ADMIN_CLIENT_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/control/channel_security.h"
+#include "client/control/endpoint.h"
+#include "client/session.h"
+#include "muster/v1/admin.pb.h"
+#include "muster/v1/membership.pb.h"
+#include "muster/v1/store.pb.h"
+
+namespace muster::internal {
+
+// Control is a connection to a coordinator. Every call returns what the
+// coordinator says, or kUnavailable with an address and a cause when it does
+// not answer within the timeout. One thread.
+class Control {
+ public:
+  // Of `options`: address, connect_timeout (of each call) and what concerns TLS
+  // and tokens, which comes from the environment where it is empty. Reads
+  // files, and connects with the first call.
+  // Errors: kInvalidArgument (an option or a file; the text names it),
+  // kResourceExhausted (threads have no room; the text names the limit).
+  static absl::StatusOr<std::unique_ptr<Control>> Open(
+      const SessionOptions& options);
+
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  absl::Status ListJobs(const v1::ListJobsRequest& request,
+                        v1::ListJobsResponse* response);
+  absl::Status GetJob(const v1::GetJobRequest& request,
+                      v1::GetJobResponse* response);
+  absl::Status Drain(const v1::DrainRequest& request,
+                     v1::DrainResponse* response);
+  absl::Status CloseRendezvous(const v1::CloseRendezvousRequest& request,
+                               v1::CloseRendezvousResponse* response);
+  absl::Status Set(const v1::SetRequest& request, v1::SetResponse* response);
+  // Its time to wait, which the request has, goes on top of the timeout.
+  absl::Status Get(const v1::GetRequest& request, v1::GetResponse* response);
+  absl::Status TryGet(const v1::TryGetRequest& request,
+                      v1::TryGetResponse* response);
+  absl::Status Delete(const v1::DeleteRequest& request,
+                      v1::DeleteResponse* response);
+  absl::Status DeletePrefix(const v1::DeletePrefixRequest& request,
+                            v1::DeletePrefixResponse* response);
+  absl::Status ListKeys(const v1::ListKeysRequest& request,
+                        v1::ListKeysResponse* response);
+  // Calls `changed` for every answer until it returns false, or the coordinator
+  // ends the watch.
+  absl::Status Watch(
+      const v1::WatchRequest& request,
+      const std::function<bool(const v1::WatchResponse& response)>& changed);
+
+  const Endpoint& endpoint() const;
+
+ private:
+  struct Stubs;
+
+  Control(std::chrono::milliseconds timeout, ChannelSecurity security,
+          std::unique_ptr<Stubs> stubs);
+
+  template <typename Stub, typename Method, typename Request, typename Response>
+  absl::Status Call(Stub& stub, Method method, const Request& request,
+                    std::chrono::milliseconds timeout, Response* response);
+  absl::Status Explain(const absl::Status& status) const;
+
+  const std::chrono::milliseconds timeout_;  // of each call
+  const ChannelSecurity security_;
+  const std::unique_ptr<Stubs> stubs_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_ADMIN_CLIENT_H_

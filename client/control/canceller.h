@@ -1,0 +1,50 @@
+#ifndef MUSTER_CLIENT_CONTROL_CANCELLER_H_
+#define MUSTER_CLIENT_CONTROL_CANCELLER_H_
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "client/control/operation_table.h"
+#include "base/mutex.h"
+
+namespace muster::internal {
+
+// Canceller lets one thread end the calls of another one: that which is under
+// way, and all later ones. Thread-safe.
+class Canceller {
+ public:
+  void Cancel() {
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    if (pending_ == nullptr) return;
+    pending_->cancelled.store(true);
+    pending_->wave->WakeAll();
+  }
+
+  bool cancelled() const {
+    MutexLock lock(mutex_);
+    return cancelled_;
+  }
+
+ private:
+  friend class StreamSession;
+
+  // Of a call that is under way.
+  void Begin(PendingOperationPtr pending) {
+    MutexLock lock(mutex_);
+    pending_ = std::move(pending);
+    if (cancelled_) pending_->cancelled.store(true);
+  }
+  void End() {
+    MutexLock lock(mutex_);
+    pending_ = nullptr;
+  }
+
+  mutable Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  PendingOperationPtr pending_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_CANCELLER_H_

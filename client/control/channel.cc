@@ -1,0 +1,114 @@
+#include "client/control/channel.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/process_limits.h"
+#include "grpc/grpc.h"
+
+namespace muster::internal {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Coordinators hang up on who asks more than once a second.
+constexpr milliseconds kIntervalMin{1'200};
+
+int64_t Processors() {
+  return std::clamp<int64_t>(sysconf(_SC_NPROCESSORS_CONF), 2, 32);
+}
+
+// Each takes a stack and a part of the heap, and gRPC starts one for each
+// processor, 2 to 32. Programs have hung with 390 MiB on two processors and
+// with 1,560 on 16, and none with 490 and 1,760.
+uint64_t AddressSpaceMin() {
+  return static_cast<uint64_t>(320 + 96 * Processors()) << 20;
+}
+
+// gRPC's, those of a session, and few more.
+int ThreadsMin() { return static_cast<int>(8 + 2 * Processors()); }
+
+// gRPC's and a connection's, and few more.
+constexpr uint64_t kDescriptorsMin = 12;
+
+struct Keepalive {
+  milliseconds interval;  // without a word, until the coordinator is asked
+  milliseconds timeout;   // of its answer
+};
+
+Keepalive KeepaliveOf(milliseconds silence_max) {
+  if (silence_max.count() == 0) {
+    return {milliseconds(20'000), milliseconds(10'000)};
+  }
+  // Most of the time is for the answer: short failures of the network are none.
+  const milliseconds interval = std::max(kIntervalMin, silence_max / 4);
+  return {interval, std::max(kIntervalMin, silence_max - interval)};
+}
+
+}  // namespace
+
+absl::Status CheckProcessLimits() {
+  if (grpc_is_initialized() != 0) return absl::OkStatus();
+  const uint64_t left = AddressSpaceLeft();
+  const uint64_t needed = AddressSpaceMin();
+  if (left < needed) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the threads of a client need ", needed >> 10,
+                     " KiB of address space, and this process has ", left >> 10,
+                     " KiB left of its limit (ulimit -v)"));
+  }
+  const uint64_t descriptors = DescriptorsLeft();
+  if (descriptors < kDescriptorsMin) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a client needs ", kDescriptorsMin,
+                     " file descriptors, and this process has ", descriptors,
+                     " left of its limit of ", DescriptorLimit(),
+                     " (ulimit -n)"));
+  }
+  // Nothing limits them.
+  const std::string limits = ThreadLimitsText();
+  if (limits.empty()) return absl::OkStatus();
+  const int threads = ThreadsMin();
+  const int started = StartableThreads(threads);
+  if (started == threads) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a client needs ", threads,
+                   " threads, and this process can start ", started, limits));
+}
+
+std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
+                                          const ConnectionSecurity& security,
+                                          milliseconds silence_max) {
+  const auto [interval, timeout] = KeepaliveOf(silence_max);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
+  // A host that vanished without a word is noticed also when nothing is being
+  // sent. The timeout is that of what was sent, too (TCP_USER_TIMEOUT).
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+                   static_cast<int>(interval.count()));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                   static_cast<int>(timeout.count()));
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  if (!security.server_name().empty()) {
+    arguments.SetSslTargetNameOverride(security.server_name());
+  }
+  // An address with a scope (fe80::1%eth0) has the character that begins an
+  // escape there.
+  const std::string target =
+      absl::StrReplaceAll(endpoint.ToString(), {{"%", "%25"}});
+  return grpc::CreateCustomChannel(absl::StrCat("dns:///", target),
+                                   security.credentials(), arguments);
+}
+
+}  // namespace muster::internal

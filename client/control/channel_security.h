@@ -1,0 +1,103 @@
+// What a client shows of itself and asks of the coordinator: certificates and
+// tokens.
+
+#ifndef MUSTER_CLIENT_CONTROL_CHANNEL_SECURITY_H_
+#define MUSTER_CLIENT_CONTROL_CHANNEL_SECURITY_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/control/endpoint.h"
+#include "client/session.h"
+#include "grpcpp/security/credentials.h"
+
+namespace muster::internal {
+
+// The variable's value, or null: getenv, or a test's stand-in.
+using EnvironmentReader = std::function<const char*(const char* name)>;
+const char* ReadEnvironment(const char* name);
+
+// What one connection shows and asks. Only ChannelSecurity makes it, and there
+// is no channel without it (NewChannel).
+class ConnectionSecurity {
+ public:
+  const std::shared_ptr<grpc::ChannelCredentials>& credentials() const {
+    return credentials_;
+  }
+  // The name that the certificate must bear; empty: the endpoint's.
+  const std::string& server_name() const { return server_name_; }
+  // The value of the header of that name; empty: no token.
+  const std::string& authorization() const { return authorization_; }
+
+ private:
+  friend class ChannelSecurity;
+  ConnectionSecurity() = default;
+
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  std::string server_name_;
+  std::string authorization_;
+};
+
+// ChannelSecurity is where every client of this process has its certificates
+// and tokens from: its SessionOptions and, where those say nothing, the
+// environment.
+class ChannelSecurity {
+ public:
+  // Takes from the environment what `options` leave empty: MUSTER_TLS_CA,
+  // MUSTER_TLS_CERT, MUSTER_TLS_KEY, MUSTER_TLS_SERVER_NAME, MUSTER_TOKEN,
+  // MUSTER_TOKEN_FILE, MUSTER_INSECURE.
+  // Errors: kInvalidArgument (MUSTER_INSECURE is no boolean, or options that do
+  //   not fit together).
+  static absl::StatusOr<ChannelSecurity> Take(
+      const SessionOptions& options,
+      const EnvironmentReader& environment = ReadEnvironment);
+
+  const std::string& tls_ca() const { return tls_ca_; }
+  const std::string& tls_cert() const { return tls_cert_; }
+  const std::string& tls_key() const { return tls_key_; }
+
+  // Read anew; empty: none.
+  // Errors: kInvalidArgument (the file, or what it has; never the token).
+  absl::StatusOr<std::string> Token() const;
+
+  // Reads the files.
+  // Errors: kInvalidArgument (a file, or a token that would go to `endpoint` in
+  //   plain text; the text names option and path, and never a token).
+  absl::StatusOr<ConnectionSecurity> Load(const Endpoint& endpoint) const;
+
+  // The end of a connection that was never one, with a hint at the option that
+  // is probably wrong: who refuses a handshake does not say why.
+  absl::Status WithHandshakeHint(const absl::Status& failure) const;
+
+  // The same where no coordinator has been at `endpoint` before: looks there,
+  // and says so if what answers is none.
+  absl::Status Explain(const absl::Status& failure,
+                       const Endpoint& endpoint) const;
+
+ private:
+  ChannelSecurity() = default;
+
+  absl::Status CheckTls() const;
+
+  std::string tls_ca_;
+  std::string tls_cert_;
+  std::string tls_key_;
+  std::string tls_server_name_;
+  bool use_token_ = true;
+  std::string token_;
+  std::string token_file_;
+  bool insecure_ = false;
+};
+
+// The token that the pages of a job's processes want, read anew:
+// MUSTER_JOB_TOKEN, or what is in MUSTER_JOB_TOKEN_FILE; empty: neither is set.
+// Errors: kInvalidArgument, as ChannelSecurity::Token; the text names the
+//   variables.
+absl::StatusOr<std::string> JobToken(
+    const EnvironmentReader& environment = ReadEnvironment);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_CHANNEL_SECURITY_H_

@@ -1,0 +1,87 @@
+// A server that is no coordinator's, with a certificate of the right authority.
+
+#include "client/control/channel_security.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/control/admin_client.h"
+#include "client/session.h"
+#include "coordinator/server/auth/test_certificates.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "muster/v1/admin.pb.h"
+
+namespace muster::internal {
+namespace {
+
+using coordinator::ReadTestFile;
+using coordinator::TestAuthority;
+using coordinator::TestIdentity;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Serves nothing but handshakes with this certificate.
+class Impostor {
+ public:
+  explicit Impostor(const TestIdentity& identity) {
+    grpc::SslServerCredentialsOptions tls;
+    tls.pem_key_cert_pairs.push_back(
+        {ReadTestFile(identity.key), ReadTestFile(identity.cert)});
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(tls),
+                             &port_);
+    queue_ = builder.AddCompletionQueue();
+    server_ = builder.BuildAndStart();
+  }
+  ~Impostor() {
+    server_->Shutdown();
+    queue_->Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_->Next(&tag, &ok)) {
+    }
+  }
+
+  // The error of a client that meets it.
+  absl::Status Ask(const TestAuthority& authority) const {
+    SessionOptions options;
+    options.address = "127.0.0.1:" + std::to_string(port_);
+    options.connect_timeout = std::chrono::seconds(20);
+    options.tls_ca = authority.ca();
+    const auto control = Control::Open(options);
+    if (!control.ok()) return control.status();
+    v1::ListJobsResponse response;
+    return (*control)->ListJobs({}, &response);
+  }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(ChannelSecurityTest, AClientsCertificateIsNoneForAServer) {
+  TestAuthority authority("authority");
+  // Openssl looks at this itself.
+  const absl::Status status =
+      Impostor(authority.Issue("member", {.usage = "clientAuth"}))
+          .Ask(authority);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("certificate verify failed"));
+  // This one does not say what it is good for.
+  const absl::Status bare =
+      Impostor(authority.Issue("member", {.usage = ""})).Ask(authority);
+  EXPECT_EQ(bare.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(bare.message()),
+              AllOf(HasSubstr("the certificate there (member) is none for a "
+                              "server"),
+                    HasSubstr("serverAuth")));
+}
+
+}  // namespace
+}  // namespace muster::internal

@@ -1,0 +1,111 @@
+#include "client/control/channel.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+
+#include "absl/status/status.h"
+#include "client/errors.h"
+#include "client/control/admin_client.h"
+#include "client/session.h"
+#include "gtest/gtest.h"
+
+namespace muster::internal {
+namespace {
+
+// Of this process, from now on, `bytes` more than it has mapped.
+void LimitAddressSpace(uint64_t bytes) {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = pages * sysconf(_SC_PAGESIZE) + bytes;
+  const rlimit limit = {.rlim_cur = most, .rlim_max = RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
+}
+
+// Of this process, from now on.
+void SetLimit(__rlimit_resource resource, rlim_t most) {
+  const rlimit limit = {.rlim_cur = most, .rlim_max = most};
+  if (setrlimit(resource, &limit) != 0) _exit(1);
+}
+
+// There is no limit for root.
+void LimitThreads(rlim_t most) {
+  SetLimit(RLIMIT_NPROC, most);
+  if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) _exit(1);
+}
+
+// Where nobody listens: without the check it would be tried for minutes.
+SessionOptions Options() {
+  SessionOptions options;
+  options.address = "127.0.0.1:1";
+  options.job = "j";
+  return options;
+}
+
+constexpr char kProblem[] =
+    "^RESOURCE_EXHAUSTED: the threads of a client need [0-9]+ KiB of address "
+    "space, and this process has [0-9]+ KiB left of its limit \\(ulimit -v\\)";
+
+// In processes without threads of gRPC: those would count.
+TEST(ChannelTest, TooLittleAddressSpaceIsAnErrorBeforeThreadsStart) {
+  EXPECT_EXIT(
+      {
+        LimitAddressSpace(100 << 20);
+        try {
+          Session::Connect(Options());
+        } catch (const DistError& error) {
+          std::cerr << error.status() << std::endl;
+          _exit(0);
+        }
+        _exit(1);
+      },
+      ::testing::ExitedWithCode(0), kProblem);
+  EXPECT_EXIT(
+      {
+        LimitAddressSpace(100 << 20);
+        std::cerr << Control::Open(Options()).status() << std::endl;
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0), kProblem);
+}
+
+TEST(ChannelTest, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
+  EXPECT_EXIT(
+      {
+        SetLimit(RLIMIT_NOFILE, 10);
+        std::cerr << Control::Open(Options()).status() << std::endl;
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      "^RESOURCE_EXHAUSTED: a client needs 12 file descriptors, and this "
+      "process has [0-9] left of its limit of 10 \\(ulimit -n\\)");
+}
+
+TEST(ChannelTest, TooFewThreadsAreAnErrorThatNamesTheLimit) {
+  EXPECT_EXIT(
+      {
+        LimitThreads(3);
+        std::cerr << Control::Open(Options()).status() << std::endl;
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      "^RESOURCE_EXHAUSTED: a client needs [0-9]+ threads, and this process "
+      "can "
+      "start [0-9]+; RLIMIT_NPROC \\(ulimit -u\\) is 3");
+}
+
+TEST(ChannelTest, EnoughAddressSpaceIsNoError) {
+  EXPECT_EXIT(
+      {
+        LimitAddressSpace(uint64_t{4} << 30);
+        _exit(CheckProcessLimits().ok() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+  EXPECT_TRUE(CheckProcessLimits().ok());
+}
+
+}  // namespace
+}  // namespace muster::internal

@@ -1,0 +1,188 @@
+#include "client/control/convert.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/stubs/common.h"
+
+namespace muster::internal {
+namespace {
+
+// More than any world has.
+constexpr int64_t kRanksMax = 1 << 20;
+
+}  // namespace
+
+std::string Fingerprint(const v1::HeartbeatRequest& heartbeat) {
+  std::string fingerprint;
+  for (const v1::GroupProgress& group : heartbeat.groups()) {
+    absl::StrAppend(&fingerprint, group.group(), " ", group.last_enqueued(),
+                    " ", group.last_completed(), ";");
+  }
+  return fingerprint;
+}
+
+google::protobuf::Duration ToProto(std::chrono::milliseconds duration) {
+  google::protobuf::Duration proto;
+  proto.set_seconds(duration.count() / 1000);
+  proto.set_nanos(static_cast<int32_t>(duration.count() % 1000) * 1'000'000);
+  return proto;
+}
+
+MemberInfo FromProto(const v1::MemberInfo& proto) {
+  return {.rank = proto.rank(),
+          .member = proto.member(),
+          .host = proto.host(),
+          .pid = proto.pid(),
+          .cause = proto.cause(),
+          .last_progress = proto.last_progress(),
+          .debug_address = proto.debug_address()};
+}
+
+std::vector<RankRange> FromProto(const Ranges& proto) {
+  std::vector<RankRange> ranges;
+  int64_t end = 0;  // of the last range
+  for (int i = 0; i + 1 < proto.size(); i += 2) {
+    const int64_t first = end + proto.Get(i);
+    end = first + proto.Get(i + 1);
+    if (end > kRanksMax) break;  // nonsense
+    ranges.push_back({.first = static_cast<int>(first),
+                      .count = static_cast<int>(proto.Get(i + 1))});
+  }
+  return ranges;
+}
+
+Ranges ToProto(const std::vector<RankRange>& ranges) {
+  Ranges proto;
+  int end = 0;
+  for (const RankRange& range : ranges) {
+    proto.Add(static_cast<uint32_t>(range.first - end));
+    proto.Add(static_cast<uint32_t>(range.count));
+    end = range.first + range.count;
+  }
+  return proto;
+}
+
+MemberEvent FromProto(const v1::MemberEvent& proto) {
+  MemberEvent event;
+  switch (proto.member().state()) {
+    case v1::MEMBER_STATE_LEFT:
+      event.kind = MemberEvent::Kind::kLeft;
+      break;
+    case v1::MEMBER_STATE_FAILED:
+      event.kind = MemberEvent::Kind::kFailed;
+      break;
+    case v1::MEMBER_STATE_REPLACED:
+      event.kind = MemberEvent::Kind::kReplaced;
+      break;
+    case v1::MEMBER_STATE_ALIVE:
+      event.kind = MemberEvent::Kind::kWaiting;
+      break;
+    default:
+      event.kind = MemberEvent::Kind::kLost;
+  }
+  event.member = FromProto(proto.member());
+  event.generation = proto.generation();
+  event.generation_ended = proto.generation_ended();
+  event.waiting = proto.members_waiting();
+  event.code =
+      absl::Status(static_cast<absl::StatusCode>(proto.code()), "").code();
+  for (const v1::MemberInfo& culprit : proto.culprits().members()) {
+    event.culprits.push_back(FromProto(culprit));
+  }
+  event.other_culprits = FromProto(proto.culprits().others());
+  event.unknown_culprits = std::max(0, proto.culprits().omitted());
+  event.left_ranks = FromProto(proto.together().ranges());
+  for (const v1::MemberInfo& member : proto.together().members()) {
+    event.left_members.push_back(FromProto(member));
+  }
+  return event;
+}
+
+v1::MemberInfo ToProto(const MemberInfo& member) {
+  v1::MemberInfo proto;
+  proto.set_rank(member.rank);
+  proto.set_member(member.member);
+  proto.set_host(member.host);
+  proto.set_pid(member.pid);
+  proto.set_cause(member.cause);
+  proto.set_last_progress(member.last_progress);
+  proto.set_debug_address(member.debug_address);
+  return proto;
+}
+
+void EscapeTexts(google::protobuf::Message* message) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection* const reflection =
+      message->GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection->ListFields(*message, &fields);
+  for (const FieldDescriptor* const field : fields) {
+    const int count =
+        field->is_repeated() ? reflection->FieldSize(*message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->type() == FieldDescriptor::TYPE_STRING) {
+        std::string scratch;
+        const std::string& text =
+            field->is_repeated()
+                ? reflection->GetRepeatedStringReference(*message, field, i,
+                                                         &scratch)
+                : reflection->GetStringReference(*message, field, &scratch);
+        if (google::protobuf::internal::IsStructurallyValidUTF8(
+                text.data(), static_cast<int>(text.size()))) {
+          continue;
+        }
+        std::string escaped = base::Escape(text);
+        if (field->is_repeated()) {
+          reflection->SetRepeatedString(message, field, i, std::move(escaped));
+        } else {
+          reflection->SetString(message, field, std::move(escaped));
+        }
+      } else if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+        EscapeTexts(field->is_repeated()
+                        ? reflection->MutableRepeatedMessage(message, field, i)
+                        : reflection->MutableMessage(message, field));
+      }
+    }
+  }
+}
+
+void EscapeTexts(v1::Operation* operation) {
+  switch (operation->request_case()) {
+    case v1::Operation::kJoin:
+    case v1::Operation::kLeave:
+    case v1::Operation::kReportFailure:
+    case v1::Operation::kAwaitBarrier:
+    case v1::Operation::kCloseRendezvous:
+    case v1::Operation::kRegisterGroups:
+      return EscapeTexts(static_cast<google::protobuf::Message*>(operation));
+    default:
+      break;
+  }
+}
+
+v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups) {
+  v1::HeartbeatRequest request;
+  for (const GroupProgress& group : groups) {
+    v1::GroupProgress& proto = *request.add_groups();
+    proto.set_group(group.group);
+    proto.set_last_enqueued(group.last_enqueued);
+    proto.set_last_completed(group.last_completed);
+    proto.set_current(group.current);
+    *proto.mutable_running_for() = ToProto(group.running_for);
+    if (!group.peer_call.has_value()) continue;
+    v1::PeerCall& call = *proto.mutable_peer_call();
+    call.set_sends(group.peer_call->sends);
+    call.set_number(group.peer_call->number);
+    call.set_peer(group.peer_call->peer);
+  }
+  return request;
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,39 @@
+#ifndef MUSTER_CLIENT_CONTROL_DEADLINE_H_
+#define MUSTER_CLIENT_CONTROL_DEADLINE_H_
+
+#include <chrono>
+#include <string>
+
+#include "base/clock.h"
+
+namespace muster::internal {
+
+
+// When a call must end, and what an error then says about it. One deadline
+// goes from the user's call through all layers.
+struct Deadline {
+  // `name` is the option or variable in which the user finds the timeout.
+  static Deadline After(std::chrono::milliseconds timeout, std::string name);
+
+  // At least zero; rounded up, so that what has not passed is not zero.
+  std::chrono::milliseconds Remaining(Instant now) const;
+
+  bool Passed(Instant now) const { return now >= at; }
+
+  // "(timeout: Store::SetTimeout)".
+  std::string Blame() const;
+
+  Instant at = Instant::max();
+  std::chrono::milliseconds timeout{0};
+  std::string name;
+};
+
+// "10s", "1.5s", "250ms".
+std::string FormatDuration(std::chrono::milliseconds duration);
+
+// The time from `from` to `to`, in the same form.
+std::string FormatSince(Instant from, Instant to);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_DEADLINE_H_

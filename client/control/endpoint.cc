@@ -1,0 +1,257 @@
+#include "client/control/endpoint.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "client/control/deadline.h"
+
+namespace muster::internal {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// "connection refused": errors in this house begin in lower case.
+std::string ErrorText(int error) {
+  std::array<char, 128> buffer{};
+  std::string text = strerror_r(error, buffer.data(), buffer.size());
+  if (!text.empty()) text[0] = absl::ascii_tolower(text[0]);
+  return text;
+}
+
+absl::StatusOr<AddressList> Resolve(const Endpoint& endpoint, int socket_type) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = socket_type;
+  addrinfo* list = nullptr;
+  const int error =
+      getaddrinfo(endpoint.host.c_str(), absl::StrCat(endpoint.port).c_str(),
+                  &hints, &list);
+  if (error != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot resolve ", base::Quote(endpoint.host), ": ",
+        error == EAI_SYSTEM ? ErrorText(errno) : gai_strerror(error),
+        " (is the name right? it is looked up again: the name of a new pod "
+        "takes a while)"));
+  }
+  return AddressList(list, &freeaddrinfo);
+}
+
+// 0 when one of `events` has come, or the errno.
+int Await(int fd, int16_t events, Instant deadline) {
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return ETIMEDOUT;
+    pollfd waiting{.fd = fd, .events = events, .revents = 0};
+    const int ready = poll(&waiting, 1, static_cast<int>(left.count()));
+    if (ready < 0 && errno != EINTR) return errno;
+    if (ready > 0) return 0;
+  }
+}
+
+// 0, or the errno.
+int ConnectOnce(int fd, const addrinfo& address, Instant deadline) {
+  if (connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  int error = Await(fd, POLLOUT, deadline);
+  socklen_t size = sizeof(error);
+  if (error == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
+    return errno;
+  }
+  return error;
+}
+
+// A connected socket, non-blocking, or kUnavailable with the system's reason
+// alone.
+absl::StatusOr<int> Connect(const Endpoint& endpoint, Instant deadline) {
+  const auto addresses = Resolve(endpoint, SOCK_STREAM);
+  if (!addresses.ok()) return addresses.status();
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* each = addresses->get(); each != nullptr;
+       each = each->ai_next) {
+    const int fd =
+        socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    error = fd < 0 ? errno : ConnectOnce(fd, *each, deadline);
+    if (error == 0) return fd;
+    if (fd >= 0) close(fd);
+  }
+  return absl::UnavailableError(ErrorText(error));
+}
+
+std::string NumericAddress(const sockaddr* address, socklen_t size) {
+  std::array<char, NI_MAXHOST> host{};
+  if (getnameinfo(address, size, host.data(), host.size(), nullptr, 0,
+                  NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  return host.data();
+}
+
+// Also with a scope: fe80::1%eth0.
+bool IsNumeric(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
+  freeaddrinfo(list);
+  return true;
+}
+
+// Empty: there is no such interface, or it has no address.
+std::string AddressOfInterface(absl::string_view name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return "";
+  const absl::Cleanup release = [list] { freeifaddrs(list); };
+  // Link-local addresses mean nothing to other hosts.
+  for (const int family : {AF_INET, AF_INET6}) {
+    const socklen_t size =
+        family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+      if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != family ||
+          name != at->ifa_name) {
+        continue;
+      }
+      std::string address = NumericAddress(at->ifa_addr, size);
+      if (!address.empty() && !absl::StartsWith(address, "fe80")) {
+        return address;
+      }
+    }
+  }
+  return "";
+}
+
+// Whether the address is one of this host's.
+bool CanBind(const addrinfo& address) {
+  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const absl::Cleanup closer = [fd] { close(fd); };
+  return bind(fd, address.ai_addr, address.ai_addrlen) == 0;
+}
+
+}  // namespace
+
+std::string WithoutBrackets(std::string host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    return host.substr(1, host.size() - 2);
+  }
+  return host;
+}
+
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
+  return base::ParseEndpoint("address", text);
+}
+
+absl::Status Probe(const Endpoint& endpoint,
+                   std::chrono::milliseconds timeout) {
+  const absl::StatusOr<int> fd = Connect(endpoint, Clock::now() + timeout);
+  if (!fd.ok()) return fd.status();
+  close(*fd);
+  return absl::OkStatus();
+}
+
+std::string DescribeStranger(const Endpoint& endpoint,
+                             std::chrono::milliseconds timeout) {
+  const Instant deadline = Clock::now() + timeout;
+  const absl::StatusOr<int> connected = Connect(endpoint, deadline);
+  if (!connected.ok()) return "";
+  const int fd = *connected;
+  const absl::Cleanup closer = [fd] { close(fd); };
+  // How a client of HTTP/2 begins, with an empty frame of settings.
+  constexpr char kPreface[] =
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
+  send(fd, kPreface, sizeof(kPreface), MSG_NOSIGNAL);
+  if (Await(fd, POLLIN, deadline) != 0) {
+    return "what listens there says nothing: it is no muster coordinator, or "
+           "one that stands still";
+  }
+  std::array<char, 64> buffer{};
+  const ssize_t bytes = recv(fd, buffer.data(), buffer.size(), 0);
+  // It hung up, as who expects TLS does, or has no room for more connections.
+  if (bytes <= 0) return "";
+  absl::string_view words(buffer.data(), static_cast<size_t>(bytes));
+  // A frame of HTTP/2 is short and so begins with 0; a record of TLS begins
+  // with its kind, 20 to 23, and a version 3.x.
+  const bool is_tls =
+      words.size() > 1 && words[0] >= 20 && words[0] <= 23 && words[1] == 3;
+  if (words[0] == 0 || is_tls) return "";
+  words = words.substr(0, words.find_first_of("\r\n"));
+  return absl::StrCat("what answers there is no muster coordinator: it says ",
+                      base::Quote(words));
+}
+
+absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
+  const auto addresses = Resolve(endpoint, SOCK_DGRAM);
+  if (!addresses.ok()) return addresses.status();
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* each = addresses->get(); each != nullptr;
+       each = each->ai_next) {
+    const int fd = socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+      error = errno;
+      continue;
+    }
+    const absl::Cleanup closer = [fd] { close(fd); };
+    sockaddr_storage local{};
+    socklen_t size = sizeof(local);
+    // A UDP socket's connect only asks for the route.
+    if (connect(fd, each->ai_addr, each->ai_addrlen) != 0 ||
+        getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) {
+      error = errno;
+      continue;
+    }
+    return NumericAddress(reinterpret_cast<const sockaddr*>(&local), size);
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "no route to ", endpoint.ToString(), ": ", ErrorText(error)));
+}
+
+std::string ListenAddress(const Endpoint& endpoint) {
+  if (endpoint.host == "localhost") {
+    return Endpoint{"127.0.0.1", endpoint.port}.ToString();
+  }
+  if (IsNumeric(endpoint.host)) return endpoint.ToString();
+  return Endpoint{"::", endpoint.port}.ToString();
+}
+
+std::string ReachableAddress(const char* interfaces) {
+  if (interfaces != nullptr) {
+    const absl::string_view names = interfaces;
+    std::string address = AddressOfInterface(names.substr(0, names.find(',')));
+    if (!address.empty()) return address;
+  }
+  const absl::StatusOr<AddressList> list =
+      Resolve({HostName(), 0}, SOCK_STREAM);
+  if (list.ok()) {
+    for (const addrinfo* at = list->get(); at != nullptr; at = at->ai_next) {
+      std::string address = NumericAddress(at->ai_addr, at->ai_addrlen);
+      if (!IsLoopback(address) && CanBind(*at)) return address;
+    }
+  }
+  return "127.0.0.1";
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,59 @@
+// Addresses: asking the system what answers there, and from
+// where one gets there.
+
+#ifndef MUSTER_CLIENT_CONTROL_ENDPOINT_H_
+#define MUSTER_CLIENT_CONTROL_ENDPOINT_H_
+
+#include <chrono>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/endpoint.h"
+
+namespace muster::internal {
+
+using base::Endpoint;
+using base::IsLoopback;
+
+// The host of an IPv6 literal in brackets, and any other as it is.
+std::string WithoutBrackets(std::string host);
+
+// Of a coordinator's address, as errors call it.
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
+
+// What Probe says of a host that is there, and nobody listens.
+inline constexpr absl::string_view kConnectionRefused = "connection refused";
+
+// Opens a TCP connection and closes it. OK, or kUnavailable with the system's
+// reason alone: "connection refused", "cannot resolve \"x\": ...".
+absl::Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout);
+
+// What answers at a coordinator's address that is none, for people; empty: it
+// may be one. Waits for `timeout` for its first words.
+std::string DescribeStranger(const Endpoint& endpoint,
+                             std::chrono::milliseconds timeout);
+
+// The numeric address of this host that the kernel would use to reach
+// `endpoint`. Sends nothing.
+absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint);
+
+// Where a coordinator for everybody who is told `endpoint` must listen: the
+// address itself when it is numeric or "localhost", else every address of this
+// host, of IPv4 and IPv6, because a name may mean another one to others (a
+// service's virtual address, or 127.0.1.1 for the own host name).
+std::string ListenAddress(const Endpoint& endpoint);
+
+// Where this host's other processes and other hosts can reach this one, as far
+// as it can tell: the address of the first interface that `interfaces` (as in
+// GLOO_SOCKET_IFNAME, may be null) names, else the one of its host name, else
+// loopback. Numeric.
+std::string ReachableAddress(const char* interfaces);
+
+// The name of this host.
+std::string HostName();
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_ENDPOINT_H_

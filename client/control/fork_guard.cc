@@ -1,0 +1,30 @@
+#include "client/control/fork_guard.h"
+
+#include <pthread.h>
+
+#include <atomic>
+
+namespace muster::internal {
+
+constinit std::atomic<uint32_t> Birth::g_forks{0};
+
+Birth::Birth() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1); });
+  static_cast<void>(registered);
+  forks_ = g_forks.load(std::memory_order_relaxed);
+}
+
+void KeepForParent(void* object) {
+  struct Kept {
+    void* object;
+    Kept* next;
+  };
+  // Without a lock: it could be one that a fork has left locked.
+  static constinit std::atomic<Kept*> all{nullptr};
+  auto* const kept = new Kept{object, all.load()};
+  while (!all.compare_exchange_weak(kept->next, kept)) {
+  }
+}
+
+}  // namespace muster::internal

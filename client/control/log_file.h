@@ -1,0 +1,102 @@
+// A file that several processes append records to and read them from: what a
+// FileStore stands on.
+
+#ifndef MUSTER_CLIENT_CONTROL_LOG_FILE_H_
+#define MUSTER_CLIENT_CONTROL_LOG_FILE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/control/deadline.h"
+
+namespace muster::internal {
+
+// LogFile is one process's handle of the file, with a place up to which it has
+// read. Every process sees the records in the same order.
+//
+// The lock is flock's: it goes with the process that holds it. A process that
+// dies while it writes leaves a part of a record at the end; readers take it
+// for nothing, and the next one to append cuts it off.
+//
+// Not thread-safe. Errors: kDeadlineExceeded (another process keeps the lock),
+// kDataLoss (the file has other contents than a LogFile's), and what the
+// system says; the texts name the file.
+class LogFile {
+ public:
+  struct Record {
+    char kind = 0;  // The user's.
+    std::string key = {};
+    std::string value = {};
+  };
+
+  // kShared for Replay, kExclusive for all.
+  enum class Access { kShared, kExclusive };
+
+  // Makes the file if there is none, and holds it exclusively on return.
+  static absl::StatusOr<std::unique_ptr<LogFile>> Open(
+      const std::string& path, const Deadline& deadline);
+
+  ~LogFile();
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
+
+  absl::Status Lock(Access access, const Deadline& deadline);
+  void Unlock();
+
+  // Gives all records that were appended since the last call, this process's
+  // own among them.
+  absl::Status Replay(const std::function<void(Record)>& apply);
+
+  // After a Replay under the same lock. The caller's Replay gets it later.
+  absl::Status Append(const Record& record);
+
+  // Takes the file from its folder, if it is still there; others that have it
+  // open go on with it.
+  void Remove();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  LogFile(std::string path, int fd);
+
+  absl::Status Failure(absl::string_view what, int error) const;
+  absl::Status Damaged(absl::string_view what) const;
+  absl::StatusOr<std::string> ReadFrom(int64_t offset, int64_t bytes) const;
+  absl::Status WriteAt(int64_t offset, absl::string_view bytes) const;
+  bool IsAtItsPath() const;
+
+  const std::string path_;
+  const int fd_;
+  // Up to here everything has been read and is whole.
+  int64_t offset_ = 0;
+  // Of the file, at the last Replay.
+  int64_t size_ = 0;
+};
+
+// Tells when a file changes, on this host; a change by another host over a
+// network file system is seen only by looking. Not thread-safe.
+class FileChange {
+ public:
+  // Of the changes from now on.
+  explicit FileChange(const std::string& path);
+  ~FileChange();
+  FileChange(const FileChange&) = delete;
+  FileChange& operator=(const FileChange&) = delete;
+
+  // Returns after a change, at `until`, or after ten milliseconds: then it is
+  // time to look.
+  void Await(Instant until);
+
+ private:
+  // -1: the system has none left.
+  int notify_ = -1;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_LOG_FILE_H_

@@ -1,0 +1,313 @@
+#include "client/control/operation_table.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/control/convert.h"
+
+namespace muster::internal {
+namespace {
+
+using v1::Operation;
+
+// Of a message, for what is not operations: a heartbeat, acknowledgements.
+constexpr size_t kRoomBytes = 64 << 10;
+// Of an operation, for what is filled in later: id, number, timeout, framing.
+constexpr size_t kFieldsBytes = 64;
+
+// The coordinator parks nothing for longer than this; without a timeout it
+// takes its own limit.
+constexpr std::chrono::milliseconds kParkedMax = std::chrono::hours(24);
+
+template <typename Request>
+void Limit(Request* request, std::chrono::milliseconds left) {
+  if (left < kParkedMax) {
+    *request->mutable_timeout() = ToProto(left);
+  } else {
+    request->clear_timeout();
+  }
+}
+
+void WriteTimeout(const Deadline& deadline, Instant now, Operation& operation) {
+  const auto left = deadline.Remaining(now);
+  switch (operation.request_case()) {
+    case Operation::kGet:
+      return Limit(operation.mutable_get(), left);
+    case Operation::kWait:
+      return Limit(operation.mutable_wait(), left);
+    case Operation::kMultiGet:
+      return Limit(operation.mutable_multi_get(), left);
+    case Operation::kQueuePop:
+      return Limit(operation.mutable_queue_pop(), left);
+    case Operation::kWatch:
+      return Limit(operation.mutable_watch(), left);
+    case Operation::kJoin:
+      return Limit(operation.mutable_join(), left);
+    case Operation::kAwaitBarrier:
+      // Counted from the first arrival, and named in everybody's error: the
+      // whole of it.
+      return Limit(operation.mutable_await_barrier(), deadline.timeout);
+    default:
+      return;
+  }
+}
+
+bool MayPark(const Operation& operation) {
+  switch (operation.request_case()) {
+    case Operation::kGet:
+    case Operation::kWait:
+    case Operation::kMultiGet:
+    case Operation::kQueuePop:
+    case Operation::kWatch:
+    case Operation::kJoin:
+    case Operation::kAwaitBarrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What the coordinator keeps parked when the connection ends.
+bool StaysParked(const Operation& operation) {
+  return operation.has_await_barrier();
+}
+
+Operation Cancel(uint64_t id, uint64_t own_id) {
+  Operation cancel;
+  cancel.set_id(own_id);
+  cancel.mutable_cancel()->set_id(id);
+  return cancel;
+}
+
+// Whether the operation is a mutation, which takes the number.
+bool TakeSequence(uint64_t sequence, Operation& operation) {
+  switch (operation.request_case()) {
+    case Operation::kSet:
+      operation.mutable_set()->set_sequence(sequence);
+      return true;
+    case Operation::kAdd:
+      operation.mutable_add()->set_sequence(sequence);
+      return true;
+    case Operation::kAppend:
+      operation.mutable_append()->set_sequence(sequence);
+      return true;
+    case Operation::kCompareSet:
+      operation.mutable_compare_set()->set_sequence(sequence);
+      return true;
+    case Operation::kDelete:
+      operation.mutable_delete_()->set_sequence(sequence);
+      return true;
+    case Operation::kMultiSet:
+      operation.mutable_multi_set()->set_sequence(sequence);
+      return true;
+    case Operation::kCompareAndSet:
+      operation.mutable_compare_and_set()->set_sequence(sequence);
+      return true;
+    case Operation::kDeletePrefix:
+      operation.mutable_delete_prefix()->set_sequence(sequence);
+      return true;
+    case Operation::kQueuePush:
+      operation.mutable_queue_push()->set_sequence(sequence);
+      return true;
+    case Operation::kQueuePop:
+      operation.mutable_queue_pop()->set_sequence(sequence);
+      return true;
+    case Operation::kJoin:
+      operation.mutable_join()->set_sequence(sequence);
+      return true;
+    case Operation::kAwaitBarrier:
+      operation.mutable_await_barrier()->set_sequence(sequence);
+      return true;
+    case Operation::kCloseRendezvous:
+      operation.mutable_close_rendezvous()->set_sequence(sequence);
+      return true;
+    case Operation::kRegisterGroups:
+      operation.mutable_register_groups()->set_sequence(sequence);
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Batch::~Batch() {
+  // Lent, not given: the entries own them.
+  while (request_.operations_size() > 0) {
+    request_.mutable_operations()->UnsafeArenaReleaseLast();
+  }
+}
+
+void Batch::Lend(PendingOperationPtr pending) {
+  request_.mutable_operations()->UnsafeArenaAddAllocated(&pending->operation);
+  lent_.push_back(std::move(pending));
+}
+
+void Batch::Take(Operation operation) {
+  owned_.push_back(std::move(operation));
+  request_.mutable_operations()->UnsafeArenaAddAllocated(&owned_.back());
+}
+
+size_t OperationTable::OperationBytesMax() const {
+  return message_bytes_max_ - std::min(message_bytes_max_ / 4, kRoomBytes);
+}
+
+absl::Status OperationTable::CheckBytes(const PendingOperation& pending) const {
+  if (pending.bytes <= OperationBytesMax()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "limit message_bytes is ", message_bytes_max_, ", which leaves ",
+      OperationBytesMax(), " for one operation, offered ", pending.bytes,
+      "; divide the value among several keys, or use a muster-coordinator with "
+      "a higher --limit_message_bytes"));
+}
+
+std::vector<PendingOperationPtr> OperationTable::LimitMessages(size_t bytes) {
+  message_bytes_max_ = bytes;
+  std::vector<PendingOperationPtr> failed;
+  for (const auto& [id, pending] : unanswered_) {
+    absl::Status status = CheckBytes(*pending);
+    if (status.ok()) continue;
+    pending->status = std::move(status);
+    failed.push_back(pending);
+  }
+  for (const PendingOperationPtr& pending : failed) {
+    unanswered_.erase(pending->operation.id());
+    Settle(*pending);
+    pending->SetDone();
+  }
+  return failed;
+}
+
+absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
+  absl::Status status = CheckBytes(*pending);
+  if (!status.ok()) return status;
+  pending->wave = wave_;
+  pending->operation.set_id(++last_id_);
+  if (TakeSequence(last_sequence_ + 1, pending->operation)) {
+    pending->sequence = ++last_sequence_;
+    settled_.push_back(false);
+    MoveWindow();
+  }
+  unanswered_.emplace(last_id_, pending);
+  waiting_.push_back(pending);
+  return absl::OkStatus();
+}
+
+void OperationTable::Pack(Instant now, Batch& batch) {
+  size_t bytes = 0;
+  for (const uint64_t id : cancels_) batch.Take(Cancel(id, ++last_id_));
+  cancels_.clear();
+  const size_t bytes_max = std::min(kBatchBytesMax, OperationBytesMax());
+  while (!waiting_.empty() && bytes < bytes_max) {
+    PendingOperationPtr next = waiting_.front();
+    if (next->state == PendingOperation::State::kWaiting) {
+      const size_t next_bytes = next->bytes + kFieldsBytes;
+      if (bytes > 0 && bytes + next_bytes > bytes_max) break;
+      bytes += next_bytes;
+      WriteTimeout(next->deadline, now, next->operation);
+      next->state = PendingOperation::State::kSent;
+      next->was_sent = true;
+      const bool withdrawn = next->withdrawn;
+      const uint64_t id = next->operation.id();
+      batch.Lend(std::move(next));
+      if (withdrawn) batch.Take(Cancel(id, ++last_id_));
+    }
+    waiting_.pop_front();
+  }
+  // Callers of the next message sleep elsewhere. What did not fit into this one
+  // is woken with it, for nothing.
+  wave_ = std::make_shared<Wave>();
+  batch.request().set_acknowledged_through(settled_through_);
+  for (const uint64_t number : stragglers_) {
+    batch.request().add_unanswered(number);
+  }
+}
+
+PendingOperationPtr OperationTable::Complete(v1::Result result) {
+  const auto found = unanswered_.find(result.id());
+  if (found == unanswered_.end()) {
+    const auto withdrawn = withdrawn_.find(result.id());
+    if (withdrawn != withdrawn_.end()) {
+      Settle(*withdrawn->second);
+      withdrawn_.erase(withdrawn);
+    }
+    return nullptr;
+  }
+  PendingOperationPtr pending = std::move(found->second);
+  unanswered_.erase(found);
+  pending->result = std::move(result);
+  Settle(*pending);
+  return pending;
+}
+
+void OperationTable::Abandon(PendingOperation& pending) {
+  const uint64_t id = pending.operation.id();
+  const auto entry = unanswered_.find(id);
+  if (pending.state == PendingOperation::State::kSent &&
+      MayPark(pending.operation)) {
+    cancels_.push_back(id);
+  }
+  if (pending.was_sent && StaysParked(pending.operation)) {
+    pending.withdrawn = true;
+    withdrawn_.emplace(id, entry->second);
+  } else {
+    pending.state = PendingOperation::State::kAbandoned;
+    Settle(pending);
+  }
+  unanswered_.erase(entry);
+}
+
+void OperationTable::Requeue() {
+  std::vector<PendingOperationPtr> all;
+  all.reserve(unanswered_.size() + withdrawn_.size());
+  for (const auto& [id, pending] : unanswered_) all.push_back(pending);
+  for (const auto& [id, pending] : withdrawn_) all.push_back(pending);
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a->operation.id() < b->operation.id();
+  });
+  waiting_.assign(all.begin(), all.end());
+  for (const auto& pending : waiting_) {
+    pending->state = PendingOperation::State::kWaiting;
+  }
+  // What else was parked on the old stream went with it.
+  cancels_.clear();
+}
+
+std::vector<PendingOperationPtr> OperationTable::FailAll(
+    const absl::Status& status) {
+  std::vector<PendingOperationPtr> all;
+  all.reserve(unanswered_.size());
+  for (auto& [id, pending] : unanswered_) {
+    pending->status = status;
+    pending->SetDone();
+    all.push_back(pending);
+  }
+  unanswered_.clear();
+  withdrawn_.clear();
+  waiting_.clear();
+  cancels_.clear();
+  return all;
+}
+
+void OperationTable::Settle(const PendingOperation& pending) {
+  if (pending.sequence <= settled_through_) {
+    stragglers_.erase(pending.sequence);
+    return;
+  }
+  settled_[pending.sequence - settled_through_ - 1] = true;
+  MoveWindow();
+}
+
+void OperationTable::MoveWindow() {
+  while (!settled_.empty() &&
+         (settled_.front() || settled_.size() > kWindowMax)) {
+    ++settled_through_;
+    if (!settled_.front()) stragglers_.insert(settled_through_);
+    settled_.pop_front();
+  }
+}
+
+}  // namespace muster::internal

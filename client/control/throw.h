@@ -1,0 +1,72 @@
+// Where a status becomes an exception, and what a status carries until then.
+
+#ifndef MUSTER_CLIENT_CONTROL_THROW_H_
+#define MUSTER_CLIENT_CONTROL_THROW_H_
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/errors.h"
+
+namespace muster::internal {
+
+// Who gave the status: it decides the class. kUnavailable means everywhere
+// that there was no answer: DistNetworkError.
+enum class Origin {
+  // DistError.
+  kControl,
+  // DistStoreError.
+  kStore,
+  // DistBackendError.
+  kBackend,
+};
+
+// `status` must not be OK.
+[[noreturn]] void Throw(Origin origin, absl::Status status);
+
+inline void ThrowIfFailed(Origin origin, absl::Status status) {
+  if (!status.ok()) Throw(origin, std::move(status));
+}
+
+template <typename T>
+T ValueOrThrow(Origin origin, absl::StatusOr<T> value) {
+  if (!value.ok()) Throw(origin, value.status());
+  return *std::move(value);
+}
+
+// Of a pop. Throws DistStoreError; of it QueueEmptyError for kNotFound.
+std::string ItemOrThrow(absl::StatusOr<std::string> item);
+
+// `timeout`. Throws DistError (kInvalidArgument) if it is negative.
+[[noreturn]] void ThrowNegative(std::chrono::milliseconds timeout,
+                                absl::string_view name);
+inline std::chrono::milliseconds CheckNotNegative(
+    std::chrono::milliseconds timeout, absl::string_view name = "timeout") {
+  if (timeout.count() < 0) ThrowNegative(timeout, name);
+  return timeout;
+}
+
+// Whom a status blames.
+struct Culprits {
+  std::vector<MemberInfo> members;
+  // All others, of whom only the rank is known.
+  std::vector<RankRange> others = {};
+
+  bool empty() const { return members.empty() && others.empty(); }
+  size_t size() const;
+  bool Include(int rank) const;
+};
+
+// As part of the status (the protocol's payload).
+absl::Status WithCulprits(absl::Status status, const Culprits& culprits);
+Culprits CulpritsOf(const absl::Status& status);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_THROW_H_

@@ -1,0 +1,135 @@
+// The verbs of the protocol as functions on a session: each makes one
+// operation and takes its answer apart. A new verb is added here, in
+// operation_table.cc (if it mutates or may park) and in its public class.
+//
+// All return kUnavailable when there was no answer until the deadline, the
+// session's own status when it is over, and else what the coordinator says:
+// the .proto files list that.
+
+#ifndef MUSTER_CLIENT_CONTROL_VERBS_H_
+#define MUSTER_CLIENT_CONTROL_VERBS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/control/deadline.h"
+#include "client/session.h"
+#include "client/store.h"
+#include "muster/v1/store.pb.h"
+
+namespace muster::internal {
+
+class Canceller;
+class StreamSession;
+
+absl::Status SetKey(StreamSession& session, absl::string_view key,
+                    absl::string_view value, const Deadline& deadline);
+absl::Status SetKey(StreamSession& session, absl::string_view key,
+                    absl::string_view value, const SetOptions& options,
+                    const Deadline& deadline);
+absl::StatusOr<CompareAndSetResult> CompareAndSetKey(StreamSession& session,
+                                                     absl::string_view key,
+                                                     int64_t expected_revision,
+                                                     absl::string_view desired,
+                                                     const SetOptions& options,
+                                                     const Deadline& deadline);
+absl::StatusOr<std::optional<StoreValue>> TryGetKey(StreamSession& session,
+                                                    absl::string_view key,
+                                                    const Deadline& deadline);
+absl::StatusOr<std::string> GetKey(StreamSession& session,
+                                   absl::string_view key,
+                                   const Deadline& deadline);
+absl::StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
+                                 int64_t delta, const Deadline& deadline);
+absl::Status AppendToKey(StreamSession& session, absl::string_view key,
+                         absl::string_view value, const Deadline& deadline);
+absl::StatusOr<bool> CheckKeys(StreamSession& session,
+                               const std::vector<std::string>& keys,
+                               const Deadline& deadline);
+absl::StatusOr<std::string> CompareSetKey(StreamSession& session,
+                                          absl::string_view key,
+                                          absl::string_view expected,
+                                          absl::string_view desired,
+                                          const Deadline& deadline);
+absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
+                               const Deadline& deadline);
+absl::StatusOr<int64_t> CountKeys(StreamSession& session,
+                                  const Deadline& deadline);
+absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
+                                                  absl::string_view prefix,
+                                                  const Deadline& deadline);
+absl::Status WaitForKeys(StreamSession& session,
+                         const std::vector<std::string>& keys,
+                         const Deadline& deadline);
+absl::StatusOr<std::vector<std::string>> GetKeys(
+    StreamSession& session, const std::vector<std::string>& keys,
+    const Deadline& deadline, Canceller* canceller = nullptr);
+// The lists are equally long.
+absl::Status SetKeys(StreamSession& session,
+                     const std::vector<std::string>& keys,
+                     const std::vector<std::string>& values,
+                     const Deadline& deadline);
+
+absl::StatusOr<int64_t> DeletePrefix(StreamSession& session,
+                                     absl::string_view prefix,
+                                     const Deadline& deadline);
+absl::Status PushItem(StreamSession& session, absl::string_view key,
+                      absl::string_view item, const Deadline& deadline);
+absl::StatusOr<std::string> PopItem(StreamSession& session,
+                                    absl::string_view key, bool block,
+                                    const Deadline& deadline);
+absl::StatusOr<int64_t> CountItems(StreamSession& session,
+                                   absl::string_view key,
+                                   const Deadline& deadline);
+// One answer of a watch; without changes when there was none until the
+// deadline.
+absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
+                                            v1::WatchRequest request,
+                                            const Deadline& deadline,
+                                            Canceller* canceller = nullptr);
+
+absl::StatusOr<Formation> Join(StreamSession& session,
+                               const JoinOptions& options);
+absl::Status CloseRendezvous(StreamSession& session, const std::string& reason,
+                             const Deadline& deadline);
+absl::StatusOr<std::vector<int>> RegisterGroups(
+    StreamSession& session, int64_t generation,
+    const std::vector<GroupDefinition>& groups, const Deadline& deadline);
+absl::Status LeaveGroup(StreamSession& session, int64_t generation,
+                        const std::string& group, const Deadline& deadline);
+// The generation and the caller's rank in it are those of its formation.
+absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
+                          const std::string& name, int64_t generation, int rank,
+                          bool wait_all_ranks, const Deadline& deadline);
+// The caller is to blame.
+absl::Status ReportFailure(StreamSession& session, const std::string& error,
+                           const Deadline& deadline);
+// Whoever the error's culprits are, if any.
+absl::Status ReportError(StreamSession& session, const absl::Status& error,
+                         const Deadline& deadline);
+// Of all errors that ranks bring to one key, the first: the same for all. It
+// stays there for an hour, so that nobody need delete it.
+// Nothing: the coordinator does not answer.
+std::optional<absl::Status> AgreeOnError(StreamSession& session,
+                                         absl::string_view key,
+                                         const absl::Status& error,
+                                         const Deadline& deadline);
+// What is there of that, or comes by the deadline.
+std::optional<absl::Status> AwaitAgreedError(StreamSession& session,
+                                             absl::string_view key,
+                                             const Deadline& deadline);
+// What is there of that now.
+std::optional<absl::Status> TryAgreedError(StreamSession& session,
+                                           absl::string_view key,
+                                           const Deadline& deadline);
+absl::Status Leave(StreamSession& session, const std::string& reason,
+                   const Deadline& deadline);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_VERBS_H_

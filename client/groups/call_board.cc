@@ -1,0 +1,355 @@
+#include "client/groups/call_board.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "client/control/deadline.h"
+#include "client/groups/error_resolver.h"
+#include "client/control/verbs.h"
+
+namespace muster::internal {
+
+
+namespace {
+
+// What a rank tells of a call: it waits in it, it does not, it was refused, or
+// it left it when it heard that ranks quarrel about it.
+constexpr absl::string_view kWaits = "waits";
+constexpr absl::string_view kPasses = "passes";
+constexpr absl::string_view kRefused = "refused";
+constexpr absl::string_view kQuarrelled = "quarrelled";
+
+// The kinds of keys: calls that ranks have told, questions to ranks, and
+// quarrels.
+constexpr char kCalls[] = "calls";
+constexpr char kQuestions[] = "questions";
+constexpr char kQuarrels[] = "quarrels";
+
+// The others look at the board when they come themselves; what ranks have told
+// that do not wait is found later.
+constexpr int64_t kFirstLooks = 4;
+constexpr int64_t kLaterLooks = 8;
+
+Deadline BoardDeadline() {
+  return Deadline::After(std::chrono::seconds(1), "1s for other ranks' calls");
+}
+
+// For how long questions and quarrels stay for those that they are for.
+constexpr std::chrono::minutes kMessageTime(1);
+
+// Of what ranks have told without waiting the last few are kept.
+constexpr int64_t kPassed = 16;
+
+// No rank makes so many groups while the lease of another that stands still
+// lasts.
+constexpr size_t kComeToMax = 4096;
+
+std::string PassedKeyOf(const SharedCall& call) {
+  if (call.number == 0) return absl::StrCat("by-", call.series);
+  const std::string number = absl::StrCat(call.number % kPassed);
+  // Few, so that what was told of groups that are over does not pile up.
+  return call.series.empty()
+             ? number
+             : absl::StrCat(call.series.substr(0, 1), "-", number);
+}
+
+// As it is told: names may have any characters, and be long.
+SharedCall Canonical(SharedCall call) {
+  if (call.instance.empty()) call.instance = call.place;
+  for (std::string* const name : {&call.place, &call.series, &call.instance}) {
+    if (!name->empty()) *name = StableHash(*name);
+  }
+  return call;
+}
+
+std::string NewId() {
+  return absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8));
+}
+
+bool IsSameCall(const SharedCall& one, const SharedCall& other) {
+  return one.number == other.number && one.series == other.series &&
+         (one.number > 0 || !one.series.empty());
+}
+
+}  // namespace
+
+struct CallBoard::Told {
+  std::string stand;
+  int rank = -1;
+  // Names a refusal or a quarrel, wherever it is told.
+  std::string id = {};
+  // Canonical; of kQuarrelled the meaning is the quarrel's text.
+  SharedCall call = {};
+
+  std::string Encode() const {
+    return absl::StrCat(stand, "\n", rank, "\n", id, "\n", call.series, "\n",
+                        call.number, "\n", call.place, "\n", call.instance,
+                        "\n", absl::StrJoin(call.ranks, ","), "\n",
+                        call.meaning);
+  }
+
+  static std::optional<Told> Decode(absl::string_view text) {
+    const std::vector<std::string> fields =
+        absl::StrSplit(text, absl::MaxSplits('\n', 8));
+    Told told;
+    if (fields.size() != 9 || !absl::SimpleAtoi(fields[1], &told.rank) ||
+        !absl::SimpleAtoi(fields[4], &told.call.number)) {
+      return std::nullopt;
+    }
+    told.stand = fields[0];
+    told.id = fields[2];
+    told.call.series = fields[3];
+    told.call.place = fields[5];
+    told.call.instance = fields[6];
+    for (const absl::string_view rank :
+         absl::StrSplit(fields[7], ',', absl::SkipEmpty())) {
+      if (!absl::SimpleAtoi(rank, &told.call.ranks.emplace_back())) {
+        return std::nullopt;
+      }
+    }
+    told.call.meaning = fields[8];
+    return told;
+  }
+};
+
+std::string StableHash(absl::string_view text) {
+  // FNV-1a.
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : text) {
+    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  }
+  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
+}
+
+std::string CallBoard::KeyOf(absl::string_view kind, const Entry& entry) const {
+  return absl::StrCat(options_.key_prefix, kind, "/", entry.rank, "/",
+                      entry.place, "/", entry.key);
+}
+
+std::optional<CallBoard::Told> CallBoard::Read(absl::string_view kind,
+                                               const Entry& entry) const {
+  const auto told = TryGetKey(options_.session->stream(), KeyOf(kind, entry),
+                              BoardDeadline());
+  if (!told.ok() || !told->has_value()) return std::nullopt;
+  return Told::Decode((*told)->value);
+}
+
+bool CallBoard::Write(absl::string_view kind, const Entry& entry,
+                      const Told& told, const SetOptions& options) const {
+  return SetKey(options_.session->stream(), KeyOf(kind, entry), told.Encode(),
+                options, BoardDeadline())
+      .ok();
+}
+
+// For ranks that come to the call later.
+void CallBoard::Leave(Told told) const {
+  told.rank = options_.rank;
+  Write(kCalls, {.rank = options_.rank, .key = PassedKeyOf(told.call)}, told,
+        {.ephemeral = true});
+}
+
+void CallBoard::Pass(const SharedCall& call) const {
+  Leave({.stand = std::string(kPasses), .call = Canonical(call)});
+}
+
+void CallBoard::Refuse(SharedCall call, const std::string& why) const {
+  call.meaning = absl::StrCat("was refused: ", why);
+  Leave({.stand = std::string(kRefused),
+         .id = NewId(),
+         .call = Canonical(std::move(call))});
+}
+
+std::vector<CallBoard::Entry> CallBoard::Entries() const {
+  const std::string prefix = absl::StrCat(options_.key_prefix, kCalls, "/");
+  const auto keys =
+      ListKeys(options_.session->stream(), prefix, BoardDeadline());
+  std::vector<Entry> entries;
+  if (!keys.ok()) return entries;
+  for (const std::string& key : *keys) {
+    const std::vector<std::string> parts =
+        absl::StrSplit(absl::string_view(key).substr(prefix.size()), '/');
+    Entry entry;
+    if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &entry.rank)) continue;
+    entry.place = parts[1];
+    entry.key = parts[2];
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+// Whether they meet elsewhere, for another reason than ranks that are gone.
+bool CallBoard::MeetElsewhere(const SharedCall& call,
+                              const SharedCall& other) const {
+  if (call.place == other.place) return false;
+  std::vector<int> difference;
+  std::set_symmetric_difference(call.ranks.begin(), call.ranks.end(),
+                                other.ranks.begin(), other.ranks.end(),
+                                std::back_inserter(difference));
+  return difference.empty() ||
+         !std::all_of(difference.begin(), difference.end(), options_.is_gone);
+}
+
+// Whether `other`, in which its rank waits, cannot end before this rank comes
+// to it, as far as this rank knows.
+bool CallBoard::WaitsForThisRank(const SharedCall& other) const {
+  if (!std::binary_search(other.ranks.begin(), other.ranks.end(),
+                          options_.rank)) {
+    return false;
+  }
+  MutexLock lock(mutex_);
+  return std::find(come_to_.begin(), come_to_.end(), other.instance) ==
+         come_to_.end();
+}
+
+std::string CallBoard::NameOf(int rank) const {
+  for (const Seat& seat : options_.seats) {
+    if (seat.rank != rank) continue;
+    return DescribeMember({.rank = rank, .host = seat.host, .pid = seat.pid},
+                          /*in_world=*/true);
+  }
+  return absl::StrCat("rank ", rank);
+}
+
+absl::Status CallBoard::LookAt(const SharedCall& call, const Entry& other,
+                               const std::vector<Entry>& entries) {
+  const std::optional<Told> told = Read(kCalls, other);
+  // It has gone on meanwhile.
+  if (!told.has_value()) return absl::OkStatus();
+  const bool same = IsSameCall(call, told->call);
+  if (told->stand == kRefused || told->stand == kQuarrelled) {
+    return same && !HasHeard(*told) ? Quarrel(call, *told, entries)
+                                    : absl::OkStatus();
+  }
+  if (!MeetElsewhere(call, told->call)) return absl::OkStatus();
+  if (same && call.number > 0) return Quarrel(call, *told, entries);
+  if (told->stand == kWaits && WaitsForThisRank(told->call)) {
+    Write(kQuestions, other,
+          {.stand = std::string(kWaits), .rank = options_.rank, .call = call},
+          {.ttl = kMessageTime});
+  }
+  return absl::OkStatus();
+}
+
+// To a rank that waits in another call, for this one, and asks whether this
+// rank has come to that.
+absl::Status CallBoard::Answer(const SharedCall& call, const Told& asker) {
+  if (!MeetElsewhere(call, asker.call) || !WaitsForThisRank(asker.call)) {
+    return absl::OkStatus();
+  }
+  return Quarrel(call, asker, Entries());
+}
+
+absl::Status CallBoard::Quarrel(const SharedCall& call, const Told& other,
+                                const std::vector<Entry>& entries) {
+  Told quarrel = {.stand = std::string(kQuarrelled),
+                  .rank = options_.rank,
+                  .id = other.id.empty() ? NewId() : other.id};
+  quarrel.call.meaning =
+      other.stand == kQuarrelled
+          ? other.call.meaning
+          : absl::StrCat("ranks do not mean the same by one call: ",
+                         NameOf(other.rank), " ", other.call.meaning, ", ",
+                         NameOf(options_.rank), " ", call.meaning);
+  for (const Entry& entry : entries) {
+    const bool concerned =
+        entry.place == call.place ||
+        (other.stand == kWaits && entry.place == other.call.place);
+    if (concerned && entry.rank != options_.rank) {
+      Write(kQuarrels, entry, quarrel, {.ttl = kMessageTime});
+    }
+  }
+  return Hear(call, quarrel);
+}
+
+absl::Status CallBoard::Hear(const SharedCall& call, const Told& quarrel) {
+  {
+    MutexLock lock(mutex_);
+    heard_.insert(quarrel.id);
+  }
+  Told left = quarrel;
+  left.call.number = call.number;
+  left.call.series = call.series;
+  Leave(std::move(left));
+  return absl::InvalidArgumentError(quarrel.call.meaning);
+}
+
+bool CallBoard::HasHeard(const Told& quarrel) const {
+  MutexLock lock(mutex_);
+  return heard_.contains(quarrel.id);
+}
+
+CallBoard::Waiting::Waiting(CallBoard* const board, SharedCall call)
+    : board_(*board),
+      call_(Canonical(std::move(call))),
+      own_{.rank = board->options_.rank, .place = call_.place, .key = NewId()} {
+  MutexLock lock(board_.mutex_);
+  board_.come_to_.push_back(call_.instance);
+  if (board_.come_to_.size() > kComeToMax) board_.come_to_.pop_front();
+}
+
+CallBoard::Waiting::~Waiting() {
+  if (!succeeded_) {
+    MutexLock lock(board_.mutex_);
+    std::erase(board_.come_to_, call_.instance);
+  }
+  if (!told_) return;
+  DeleteKey(board_.options_.session->stream(), board_.KeyOf(kCalls, own_),
+            BoardDeadline())
+      .status()
+      .IgnoreError();
+}
+
+absl::Status CallBoard::Waiting::Look() {
+  // Again when it did not arrive.
+  if (!told_) {
+    told_ = board_.Write(
+        kCalls, own_,
+        {.stand = std::string(kWaits), .rank = own_.rank, .call = call_},
+        {.ephemeral = true});
+  }
+  const auto quarrel = board_.Read(kQuarrels, own_);
+  if (quarrel.has_value() && !board_.HasHeard(*quarrel)) {
+    return board_.Hear(call_, *quarrel);
+  }
+  if (const auto asker = board_.Read(kQuestions, own_); asker.has_value()) {
+    DeleteKey(board_.options_.session->stream(), board_.KeyOf(kQuestions, own_),
+              BoardDeadline())
+        .status()
+        .IgnoreError();
+    absl::Status answer = board_.Answer(call_, *asker);
+    if (!answer.ok()) return answer;
+  }
+  if (++looks_ > kFirstLooks && looks_ % kLaterLooks != 0) {
+    return absl::OkStatus();
+  }
+  const std::vector<Entry> entries = board_.Entries();
+  std::set<int> here = {own_.rank};
+  for (const Entry& entry : entries) {
+    if (entry.place == own_.place) here.insert(entry.rank);
+  }
+  for (const Entry& other : entries) {
+    if (here.contains(other.rank) ||
+        (other.place.empty() && other.key != PassedKeyOf(call_)) ||
+        !std::binary_search(call_.ranks.begin(), call_.ranks.end(),
+                            other.rank)) {
+      continue;
+    }
+    absl::Status seen = board_.LookAt(call_, other, entries);
+    if (!seen.ok()) return seen;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,147 @@
+// Whether the ranks that make a call together mean the same by it.
+
+#ifndef MUSTER_CLIENT_GROUPS_CALL_BOARD_H_
+#define MUSTER_CLIENT_GROUPS_CALL_BOARD_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "client/session.h"
+#include "client/store.h"
+#include "base/mutex.h"
+
+namespace muster::internal {
+
+// The same in every process: 16 hexadecimal digits.
+std::string StableHash(absl::string_view text);
+
+// A call in which ranks of the default group wait for each other.
+struct SharedCall {
+  // Counts those that all ranks make in the same order, from 1; 0: another.
+  int64_t number = 0;
+  // What it counts: splits of one group, by that; empty: what all ranks of the
+  // default group make. Of a call without a number: the name of what is made.
+  std::string series = {};
+  // The same on all ranks that meet.
+  std::string place = {};
+  // The same on all ranks that meet, and of no later call of theirs; empty:
+  // the place.
+  std::string instance = {};
+  // What the caller does, for people: `makes group "1" of 2 ranks (0, 1)`.
+  std::string meaning = {};
+  // Who meets there, ascending.
+  std::vector<int> ranks = {};
+};
+
+// CallBoard is where ranks that wait in such calls tell each other which, in
+// the job's store. Two that wait for each other in different calls, or that
+// mean different things by the call of one number, would wait in vain: they and
+// all that wait with them get an error that says who does what, and so do ranks
+// that come later. What differs by ranks alone that are known to be gone is no
+// quarrel: one of the two is about to hear of it.
+//
+// What another rank tells may be old: it has come to the end of that call, or
+// this rank has, and has only not been running since. So two calls quarrel only
+// if each rank has said of the other's call that it has not come to it: one
+// asks, and the other decides. Calls of one number need no question.
+//
+// Nothing is told before a call has waited for a while, but by ranks that do
+// not wait in it, and of calls that may come to their end on a rank that means
+// something else by them than one that waits. Thread-safe.
+class CallBoard {
+ public:
+  struct Options {
+    std::shared_ptr<Session> session;
+    // Of its keys; of this generation.
+    std::string key_prefix;
+    std::vector<Seat> seats;
+    int rank = -1;
+    std::function<bool(int rank)> is_gone;
+  };
+
+  explicit CallBoard(Options options) : options_(std::move(options)) {}
+
+  // This rank has made the call and does not wait in it (any more): it has no
+  // part in it, or it worked; or it was refused, which `why` says then.
+  void Pass(const SharedCall& call) const;
+  void Refuse(SharedCall call, const std::string& why) const;
+
+  // While this rank waits in a call.
+  class Waiting;
+
+ private:
+  // The key under which a rank has told something.
+  struct Entry {
+    int rank = -1;
+    std::string place = {};  // hash of the call's; empty: it does not wait
+    std::string key = {};
+  };
+  // The content of an entry.
+  struct Told;
+
+  std::string KeyOf(absl::string_view kind, const Entry& entry) const;
+  std::vector<Entry> Entries() const;
+  std::optional<Told> Read(absl::string_view kind, const Entry& entry) const;
+  bool Write(absl::string_view kind, const Entry& entry, const Told& told,
+             const SetOptions& options) const;
+  void Leave(Told told) const;
+  bool MeetElsewhere(const SharedCall& call, const SharedCall& other) const;
+  bool WaitsForThisRank(const SharedCall& other) const;
+  absl::Status LookAt(const SharedCall& call, const Entry& other,
+                      const std::vector<Entry>& entries);
+  absl::Status Answer(const SharedCall& call, const Told& asker);
+  absl::Status Quarrel(const SharedCall& call, const Told& other,
+                       const std::vector<Entry>& entries);
+  absl::Status Hear(const SharedCall& call, const Told& quarrel);
+  bool HasHeard(const Told& quarrel) const;
+  std::string NameOf(int rank) const;
+
+  const Options options_;
+
+  mutable Mutex mutex_;
+  // The instances of the last calls that this rank waits in, or that it has
+  // come to the end of without an error.
+  std::deque<std::string> come_to_ ABSL_GUARDED_BY(mutex_);
+  // The quarrels that this rank was told of.
+  std::set<std::string> heard_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Of one thread.
+class CallBoard::Waiting {
+ public:
+  // The board must outlive it.
+  Waiting(CallBoard* board, SharedCall call);
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  // Tells of the call, and looks what the others do; asks the coordinator. To
+  // be called several times in the first second, and once in a while later.
+  // kInvalidArgument: the ranks do not mean the same.
+  absl::Status Look();
+
+  // The call has come to its end without an error.
+  void Succeed() { succeeded_ = true; }
+
+ private:
+  CallBoard& board_;
+  const SharedCall call_;
+  const Entry own_;
+  bool told_ = false;
+  bool succeeded_ = false;
+  int64_t looks_ = 0;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_GROUPS_CALL_BOARD_H_

@@ -1,0 +1,149 @@
+#include "client/groups/call_board.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/session.h"
+#include "coordinator/server/server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::internal {
+namespace {
+
+using coordinator::Server;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The boards of three ranks; how far each is in its calls is up to the test.
+class CallBoardTest : public ::testing::Test {
+ protected:
+  CallBoardTest() {
+    coordinator::ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    auto server = Server::Start(options);
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    const std::shared_ptr<Session> session = Session::Connect(
+        {.address = absl::StrCat("127.0.0.1:", server_->port()), .job = "j"});
+    for (int rank = 0; rank < 3; ++rank) {
+      boards_.push_back(std::make_unique<CallBoard>(
+          CallBoard::Options{.session = session,
+                             .key_prefix = "board/",
+                             .seats = {},
+                             .rank = rank,
+                             .is_gone = [](int) { return false; }}));
+    }
+  }
+
+  CallBoard& Board(int rank) { return *boards_[static_cast<size_t>(rank)]; }
+
+  std::unique_ptr<Server> server_;
+  std::vector<std::unique_ptr<CallBoard>> boards_;
+};
+
+// All ranks make it, as the number-th of their calls.
+SharedCall Numbered(int64_t number, const std::vector<int>& ranks) {
+  return {.number = number,
+          .place = absl::StrCat(number, "/", ranks.size()),
+          .instance = absl::StrCat("group ", number),
+          .meaning = absl::StrCat("makes group ", number, " of ", ranks.size()),
+          .ranks = ranks};
+}
+
+// Its ranks alone make it.
+SharedCall Local(const std::string& name, const std::vector<int>& ranks) {
+  return {.series = name,
+          .place = absl::StrCat(name, "/", ranks.size()),
+          .instance = name,
+          .meaning = absl::StrCat("makes group ", name, " of ", ranks.size()),
+          .ranks = ranks};
+}
+
+// The errors that both get, as in calls that wait for long.
+absl::Status LookOften(CallBoard::Waiting& one, CallBoard::Waiting& other) {
+  absl::Status first;
+  absl::Status second;
+  for (int i = 0; i < 3; ++i) {
+    if (first.ok()) first = one.Look();
+    if (second.ok()) second = other.Look();
+  }
+  EXPECT_EQ(first, second);
+  return first;
+}
+
+TEST_F(CallBoardTest, WhoWasStoppedAtTheEndOfACallIsNotInTheNextOnesWay) {
+  const std::vector<int> ranks = {0, 1};
+  const std::vector<std::pair<SharedCall, SharedCall>> pairs = {
+      {Numbered(1, ranks), Numbered(2, ranks)},
+      {Local("a", ranks), Local("b", ranks)},
+      {Numbered(3, ranks), Local("c", ranks)}};
+  for (const auto& [first, second] : pairs) {
+    std::optional<CallBoard::Waiting> slow(std::in_place, &Board(1), first);
+    EXPECT_EQ(slow->Look(), absl::OkStatus());
+    {
+      CallBoard::Waiting quick(&Board(0), first);
+      EXPECT_EQ(quick.Look(), absl::OkStatus());
+      quick.Succeed();
+    }
+    CallBoard::Waiting next(&Board(0), second);
+    EXPECT_EQ(LookOften(next, *slow), absl::OkStatus());
+    slow->Succeed();
+    slow.reset();
+    CallBoard::Waiting too(&Board(1), second);
+    EXPECT_EQ(LookOften(next, too), absl::OkStatus());
+  }
+}
+
+TEST_F(CallBoardTest, RanksThatWaitForEachOtherInDifferentCallsAreTold) {
+  CallBoard::Waiting a(&Board(0), Local("a", {0, 1}));
+  CallBoard::Waiting b(&Board(1), Local("b", {0, 1}));
+  const absl::Status told = LookOften(a, b);
+  EXPECT_TRUE(absl::IsInvalidArgument(told)) << told;
+  EXPECT_THAT(std::string(told.message()),
+              AllOf(HasSubstr("rank 0 makes group a of 2"),
+                    HasSubstr("rank 1 makes group b of 2")));
+}
+
+TEST_F(CallBoardTest, WhoComesAfterAQuarrelIsToldOnce) {
+  const std::vector<std::pair<SharedCall, SharedCall>> pairs = {
+      {Numbered(1, {0, 1, 2}), Numbered(1, {0, 1})},
+      {Local("a", {0, 1, 2}), Local("b", {0, 1})}};
+  for (const auto& [call, odd] : pairs) {
+    absl::Status told;
+    {
+      CallBoard::Waiting a(&Board(0), call);
+      CallBoard::Waiting b(&Board(1), odd);
+      told = LookOften(a, b);
+    }
+    ASSERT_TRUE(absl::IsInvalidArgument(told)) << told;
+    EXPECT_EQ(CallBoard::Waiting(&Board(2), call).Look(), told);
+    // They make the call again.
+    const SharedCall again =
+        call.number == 0 ? call : Numbered(call.number + 1, call.ranks);
+    CallBoard::Waiting a(&Board(0), again);
+    CallBoard::Waiting c(&Board(2), again);
+    EXPECT_EQ(LookOften(a, c), absl::OkStatus());
+  }
+}
+
+TEST_F(CallBoardTest, WhatOneRankIsRefusedIsToldToTheOthers) {
+  for (const SharedCall& call : {Numbered(1, {0, 1}), Local("a", {0, 1})}) {
+    Board(1).Refuse(call, "no such backend");
+    CallBoard::Waiting waiting(&Board(0), call);
+    const absl::Status told = waiting.Look();
+    EXPECT_TRUE(absl::IsInvalidArgument(told)) << told;
+    EXPECT_THAT(std::string(told.message()),
+                HasSubstr("rank 1 was refused: no such backend"));
+    // Once.
+    EXPECT_EQ(waiting.Look(), absl::OkStatus());
+  }
+}
+
+}  // namespace
+}  // namespace muster::internal

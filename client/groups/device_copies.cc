@@ -1,0 +1,84 @@
+#include "client/groups/device_copies.h"
+
+#include <chrono>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "client/groups/group_state.h"
+#include "client/control/throw.h"
+#include "dataplane/cuda/api.h"
+
+namespace muster::internal {
+
+Placed::Placed(const ProcessGroup& group) {
+  const GroupState& state = *group.state();
+  if (!state.is_cuda_only()) return;
+  const auto& runtime = dataplane::cuda::TheRuntime();
+  if (!runtime.ok()) {
+    Throw(Origin::kControl,
+          absl::FailedPreconditionError(absl::StrCat(
+              "backend ", base::Quote(group.backend()), " of group ",
+              base::Quote(group.name()),
+              " takes no CPU tensors, and there is no CUDA device to bring "
+              "objects to: ",
+              runtime.status().message())));
+  }
+  device_ = state.options().device;
+  if (device_ < 0) {
+    ThrowIfFailed(
+        Origin::kControl,
+        dataplane::cuda::ToStatus(
+            runtime->api, runtime->api.GetDevice(&device_), "cudaGetDevice"));
+  }
+}
+
+Tensor Placed::Place(const Tensor& tensor) {
+  const DeviceMemory& memory = memory_.emplace_back(device_, tensor.bytes());
+  return Tensor(memory.data(), tensor.data_type(), tensor.shape(),
+                {DeviceType::kCuda, device_});
+}
+
+Tensor Placed::In(const Tensor& tensor) {
+  if (device_ < 0) return tensor;
+  Tensor placed = Place(tensor);
+  memory_.back().Write(tensor.data(), tensor.bytes());
+  return placed;
+}
+
+Tensor Placed::Out(const Tensor& tensor) {
+  if (device_ < 0) return tensor;
+  Tensor placed = Place(tensor);
+  written_.emplace_back(tensor, memory_.size() - 1);
+  return placed;
+}
+
+std::vector<Tensor> Placed::In(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> placed;
+  placed.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) placed.push_back(In(tensor));
+  return placed;
+}
+
+std::vector<Tensor> Placed::Out(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> placed;
+  placed.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) placed.push_back(Out(tensor));
+  return placed;
+}
+
+int Placed::End(Work work) {
+  work.Wait();
+  if (device_ >= 0) {
+    // The collective's own timeout ends it.
+    while (!work.WaitFor(std::chrono::minutes(1))) {
+    }
+    for (const auto& [tensor, index] : written_) {
+      memory_[index].Read(tensor.data(), tensor.bytes());
+    }
+    SynchronizeCurrentStream(device_);
+  }
+  return work.SourceRank();
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,63 @@
+#include "client/groups/embedded_coordinator.h"
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "client/control/channel_security.h"
+#include "client/control/logging.h"
+#include "coordinator/server/server.h"
+
+namespace muster::internal {
+
+absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
+    const EmbeddedCoordinatorOptions& options) {
+  // Its first line may be the process's.
+  EnsureLogging();
+  coordinator::ServerOptions server_options;
+  server_options.listen = options.listen;
+  server_options.listen_fd = options.listen_fd;
+  server_options.insecure = true;
+  server_options.tls_cert = options.tls_cert;
+  server_options.tls_key = options.tls_key;
+  server_options.tls_client_ca = options.tls_client_ca;
+  absl::StatusOr<std::unique_ptr<coordinator::Server>> server =
+      coordinator::Server::Start(server_options);
+  if (!server.ok()) return server.status();
+  return std::unique_ptr<EmbeddedCoordinator>(
+      new EmbeddedCoordinator(*std::move(server)));
+}
+
+absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>>
+EmbeddedCoordinator::StartForRanks(
+    EmbeddedCoordinatorOptions options,
+    const std::function<const char*(const char* name)>& environment) {
+  const absl::StatusOr<ChannelSecurity> security =
+      ChannelSecurity::Take({}, environment);
+  if (!security.ok()) return security.status();
+  if (!security->tls_ca().empty() && security->tls_cert().empty()) {
+    return absl::InvalidArgumentError(
+        "MUSTER_TLS_CA is set: who serves the coordinator needs "
+        "MUSTER_TLS_CERT "
+        "and MUSTER_TLS_KEY");
+  }
+  options.tls_cert = security->tls_cert();
+  options.tls_key = security->tls_key();
+  options.tls_client_ca = security->tls_ca();
+  return Start(options);
+}
+
+EmbeddedCoordinator::EmbeddedCoordinator(
+    std::unique_ptr<coordinator::Server> server)
+    : server_(std::move(server)) {}
+
+EmbeddedCoordinator::~EmbeddedCoordinator() = default;
+
+int EmbeddedCoordinator::port() const { return server_->port(); }
+
+void EmbeddedCoordinator::Drain(std::chrono::milliseconds timeout) {
+  server_->Drain(timeout);
+}
+
+}  // namespace muster::internal

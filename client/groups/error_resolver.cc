@@ -1,0 +1,553 @@
+#include "client/groups/error_resolver.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/text.h"
+#include "client/control/throw.h"
+#include "dataplane/culprit.h"
+#include "glog/logging.h"
+
+namespace muster::internal {
+namespace {
+
+
+// An answered report's own event is on its way already; another rank may take
+// two seconds to find out whom to report.
+constexpr std::chrono::seconds kReportEventTimeout(3);
+
+// The head of an error of the data plane: "all_reduce #418 on group "world"".
+std::string HeadOf(absl::string_view message) {
+  const size_t colon = message.find(": ");
+  return std::string(message.substr(0, colon));
+}
+
+absl::string_view Fate(MemberEvent::Kind kind) {
+  switch (kind) {
+    case MemberEvent::Kind::kLeft:
+      return "left";
+    case MemberEvent::Kind::kLost:
+      return "was lost";
+    case MemberEvent::Kind::kFailed:
+      return "failed";
+    case MemberEvent::Kind::kReplaced:
+      return "was replaced by a new process";
+    case MemberEvent::Kind::kWaiting:
+      break;
+  }
+  return "is gone";
+}
+
+// The one line that a rank's log has about the end of a group.
+void LogGroupFailure(const std::string& group, int64_t generation, int rank,
+                     const absl::Status& why) {
+  const Culprits culprits = CulpritsOf(why);
+  std::vector<int> shown;
+  for (const MemberInfo& member : culprits.members) {
+    if (shown.size() < kRanksInTextMax) shown.push_back(member.rank);
+  }
+  LOG(WARNING) << "group failed: group=" << base::LogValue(group)
+               << " generation=" << generation << " rank=" << rank
+               << " culprits=" << absl::StrJoin(shown, ",")
+               << (shown.size() < culprits.size() ? ",..." : "")
+               << " cause=" << base::Quote(why.message());
+}
+
+}  // namespace
+
+absl::Status AsVerdict(absl::Status why, std::vector<int> culprits) {
+  std::sort(culprits.begin(), culprits.end());
+  // "2-5,7"
+  std::string text;
+  for (size_t i = 0; i < culprits.size();) {
+    const int first = culprits[i];
+    int last = first;
+    while (++i < culprits.size() && culprits[i] <= last + 1) last = culprits[i];
+    const std::string range =
+        absl::StrCat(text.empty() ? "" : ",", first,
+                     last == first ? "" : absl::StrCat("-", last));
+    if (text.size() + range.size() > dataplane::kVerdictBytesMax) break;
+    text += range;
+  }
+  dataplane::SetVerdict(why, text);
+  return why;
+}
+
+Culprits SeatedAt(const std::vector<Seat>& seats, const std::vector<int>& ranks,
+                  const std::string& cause) {
+  Culprits culprits;
+  for (const Seat& seat : seats) {
+    if (!std::binary_search(ranks.begin(), ranks.end(), seat.rank)) continue;
+    if (culprits.members.size() < kRanksInTextMax) {
+      culprits.members.push_back({.rank = seat.rank,
+                                  .member = seat.member,
+                                  .host = seat.host,
+                                  .pid = seat.pid,
+                                  .cause = cause});
+    } else {
+      culprits.others.push_back({.first = seat.rank, .count = 1});
+    }
+  }
+  return culprits;
+}
+
+std::string DescribeMember(const MemberInfo& member, bool in_world) {
+  std::string text =
+      absl::StrCat(in_world ? "rank " : "global rank ", member.rank);
+  if (!member.host.empty()) {
+    absl::StrAppend(&text, " (", member.host, ", pid ", member.pid, ")");
+  }
+  return text;
+}
+
+bool FailureJudge::Gone::At(const std::vector<bool>& ranks, int rank) {
+  return rank >= 0 && static_cast<size_t>(rank) < ranks.size() &&
+         ranks[static_cast<size_t>(rank)];
+}
+
+void FailureJudge::Gone::Mark(std::vector<bool>& ranks, int rank) {
+  const size_t place = static_cast<size_t>(rank);
+  if (rank < 0) return;
+  if (place >= ranks.size()) ranks.resize(place + 1);
+  ranks[place] = true;
+}
+
+void FailureJudge::Gone::Add(const MemberEvent& event) {
+  Mark(ranks, event.member.rank);
+  if (event.kind != MemberEvent::Kind::kLeft) return;
+  Mark(left, event.member.rank);
+  described.emplace(event.member.rank, event.member);
+  for (const MemberInfo& member : event.left_members) {
+    described.emplace(member.rank, member);
+  }
+  for (const RankRange& range : event.left_ranks) {
+    for (int rank = range.first; rank < range.first + range.count; ++rank) {
+      Mark(ranks, rank);
+      Mark(left, rank);
+    }
+  }
+}
+
+FailureJudge::Ending FailureJudge::OnEvent(const MemberEvent& event) {
+  // Nobody has gone.
+  if (event.kind == MemberEvent::Kind::kWaiting) return Ending();
+  MutexLock lock(mutex_);
+  gone_[event.generation].Add(event);
+  if (event.kind != MemberEvent::Kind::kLeft) events_.push_back(event);
+  return ConcludeAndEnd();
+}
+
+FailureJudge::Ending FailureJudge::OnSessionOver(const absl::Status& why) {
+  MutexLock lock(mutex_);
+  session_over_ = why;
+  const bool lasted = final_.ok();
+  Ending ending = ConcludeAndEnd();
+  if (IsWorld() && lasted == final_.ok()) {
+    LOG(WARNING) << "session over: cause=" << base::Quote(why.message());
+  }
+  return ending;
+}
+
+void FailureJudge::Form(Group group) {
+  const Ending after_the_lock = [&] {
+    MutexLock lock(mutex_);
+    group_ = std::move(group);
+    return EndForming();
+  }();
+}
+
+FailureJudge::Ending FailureJudge::EndForming() {
+  absl::Status why =
+      group_.abort ? WhatIsKnown(group_.generation) : absl::OkStatus();
+  if (why.ok()) return Ending([this] { changed_.NotifyAll(); });
+  const bool in_peace = why == FindDeparture(group_.generation);
+  why = ForGroup(std::move(why));
+  if (in_peace) {
+    const std::vector<int> culprits = dataplane::CulpritRanks(why);
+    why = absl::CancelledError(why.message());
+    dataplane::SetCulpritRanks(why, culprits);
+  }
+  return Ending([this, abort = std::exchange(group_.abort, nullptr), why] {
+    changed_.NotifyAll();
+    abort(why);
+  });
+}
+
+void FailureJudge::Begin(Group group) {
+  const Ending after_the_lock = [&] {
+    MutexLock lock(mutex_);
+    group_ = std::move(group);
+    begun_ = true;
+    concluded_ = 0;
+    return ConcludeAndEnd();
+  }();
+}
+
+FailureJudge::Ending FailureJudge::ConcludeAndEnd() {
+  if (!begun_) return EndForming();
+  std::function<void(const absl::Status&)> abort;
+  if (Conclude()) abort = group_.abort;
+  return Ending([this, abort = std::move(abort), why = ForGroup(final_)] {
+    changed_.NotifyAll();
+    if (abort) abort(why);
+  });
+}
+
+void FailureJudge::End() {
+  MutexLock lock(mutex_);
+  group_.current = nullptr;
+  group_.abort = nullptr;
+  group_.accuse = nullptr;
+  group_.connected = nullptr;
+}
+
+bool FailureJudge::Includes(int rank) const {
+  return IsWorld() ||
+         std::binary_search(options_.ranks.begin(), options_.ranks.end(), rank);
+}
+
+bool FailureJudge::Concerns(const MemberEvent& event) const {
+  if (event.code == absl::StatusCode::kOk) return Includes(event.member.rank);
+  // A report: who makes it is not to blame for it.
+  const Culprits culprits{event.culprits, event.other_culprits};
+  return IsWorld() || event.unknown_culprits > 0 ||
+         std::any_of(options_.ranks.begin(), options_.ranks.end(),
+                     [&](int rank) { return culprits.Include(rank); });
+}
+
+int FailureJudge::GlobalRank(int rank) const {
+  if (rank < 0 || rank >= static_cast<int>(group_.seats.size())) return -1;
+  return group_.seats[static_cast<size_t>(rank)].rank;
+}
+
+absl::Status FailureJudge::ForGroup(absl::Status why) const {
+  const Culprits culprits = CulpritsOf(why);
+  std::vector<int> ranks;
+  for (size_t i = 0; i < group_.seats.size() && !culprits.empty(); ++i) {
+    if (culprits.Include(group_.seats[i].rank)) {
+      ranks.push_back(static_cast<int>(i));
+    }
+  }
+  if (!ranks.empty()) dataplane::SetCulpritRanks(why, ranks);
+  return why;
+}
+
+bool FailureJudge::Conclude() {
+  if (!begun_ || !final_.ok()) return false;
+  while (concluded_ < events_.size()) {
+    const MemberEvent& event = events_[concluded_++];
+    if (event.generation != group_.generation || !Concerns(event) ||
+        (IsWorld() && !event.generation_ended)) {
+      continue;
+    }
+    Finish(Verdict(event, Label()));
+    return true;
+  }
+  // A coordinator that restarted or is out of reach does not disturb the data
+  // plane. One that went down with rank 0, that holds this member for lost, or
+  // that does not let it in any more, does: nobody would see to this rank.
+  const bool with_rank_0 =
+      options_.embedded && absl::IsUnavailable(session_over_);
+  if (with_rank_0 ? Includes(0) && !HasLeft(0)
+                  : absl::IsFailedPrecondition(session_over_) ||
+                        absl::IsUnauthenticated(session_over_) ||
+                        absl::IsPermissionDenied(session_over_)) {
+    Finish(CoordinatorGone(session_over_));
+    return true;
+  }
+  return false;
+}
+
+void FailureJudge::Finish(absl::Status why) {
+  final_ = std::move(why);
+  LogGroupFailure(group_.name, group_.generation, group_.rank, final_);
+}
+
+std::string FailureJudge::Label() const {
+  if (!failed_label_.empty()) return failed_label_;
+  const std::string current = group_.current ? group_.current() : "";
+  return current.empty()
+             ? absl::StrCat("group ", base::Quote(group_.name))
+             : absl::StrCat(current, " on group ", base::Quote(group_.name));
+}
+
+absl::Status FailureJudge::Verdict(const MemberEvent& event,
+                                   const std::string& label) const {
+  if (event.code != absl::StatusCode::kOk) {
+    // The reporter's own words, which are complete.
+    return WithCulprits(
+        absl::Status(event.code, base::Printable(event.member.cause)),
+        {event.culprits, event.other_culprits});
+  }
+  std::string text =
+      absl::StrCat(label, ": ", DescribeMember(event.member, IsWorld()), " ",
+                   Fate(event.kind));
+  if (!event.member.cause.empty()) {
+    absl::StrAppend(&text, ": ", base::Printable(event.member.cause));
+  }
+  absl::StrAppend(&text, "; last progress: ",
+                  event.member.last_progress.empty()
+                      ? "none reported"
+                      : event.member.last_progress);
+  // It is gone, or it is there and says that it cannot go on.
+  const bool reported = event.kind == MemberEvent::Kind::kFailed;
+  return WithCulprits(
+      reported ? absl::AbortedError(text) : absl::UnavailableError(text),
+      {{event.member}});
+}
+
+absl::Status FailureJudge::WithSeats(const absl::Status& symptom,
+                                     const std::vector<int>& culprits,
+                                     Reader reader) const {
+  const Culprits seated =
+      SeatedAt(group_.seats, culprits, std::string(symptom.message()));
+  std::string text(symptom.message());
+  const absl::string_view whose = IsWorld() ? "rank " : "global rank ";
+  for (const MemberInfo& member : seated.members) {
+    absl::StrAppend(&text, "; ", whose, member.rank, " is ");
+    if (reader == Reader::kThisRank && member.rank == group_.rank) {
+      absl::StrAppend(&text, "this one");
+    } else {
+      absl::StrAppend(&text, "pid ", member.pid, " on ", member.host);
+    }
+  }
+  return WithCulprits(absl::Status(symptom.code(), text), seated);
+}
+
+absl::Status FailureJudge::Decision(const absl::Status& verdict) const {
+  const std::string text = dataplane::Verdict(verdict).value_or("");
+  std::vector<int> ranks;
+  for (const absl::string_view range : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
+    int first = -1;
+    int last = -1;
+    if (!absl::SimpleAtoi(ends.front(), &first) ||
+        !absl::SimpleAtoi(ends.back(), &last)) {
+      continue;
+    }
+    for (const Seat& seat : group_.seats) {
+      if (seat.rank >= first && seat.rank <= last) ranks.push_back(seat.rank);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return WithCulprits(absl::Status(verdict.code(), verdict.message()),
+                      SeatedAt(group_.seats, ranks, ""));
+}
+
+absl::Status FailureJudge::Departure(const absl::Status& symptom,
+                                     int culprit) const {
+  MemberEvent event;
+  event.kind = MemberEvent::Kind::kLeft;
+  event.member = WhoLeft(group_.generation, culprit);
+  return Verdict(event, HeadOf(symptom.message()));
+}
+
+absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
+  if (options_.embedded && absl::IsUnavailable(why)) {
+    // In the words of the ordinary case, and the same on all ranks, of which
+    // each has lost it in another way.
+    MemberEvent event;
+    event.kind = MemberEvent::Kind::kLost;
+    event.member = {.rank = 0,
+                    .cause =
+                        "connection to the coordinator that it served "
+                        "lost and not restored",
+                    .last_progress = "not known, that coordinator had it"};
+    for (const Seat& seat : group_.seats) {
+      if (seat.rank != 0) continue;
+      event.member.member = seat.member;
+      event.member.host = seat.host;
+      event.member.pid = seat.pid;
+    }
+    return Verdict(event, Label());
+  }
+  absl::Status gone(why.code(), absl::StrCat(Label(), ": ", why.message()));
+  // It has taken this very member for lost.
+  if (absl::IsFailedPrecondition(why)) {
+    return WithSeats(gone, {group_.rank}, Reader::kThisRank);
+  }
+  return gone;
+}
+
+bool FailureJudge::HasLeft(int rank) const {
+  const auto gone = gone_.find(group_.generation);
+  return gone != gone_.end() && gone->second.HasLeft(rank);
+}
+
+int FailureJudge::FirstLeft(const std::vector<int>& ranks) const {
+  for (const int rank : ranks) {
+    if (HasLeft(rank)) return rank;
+  }
+  return -1;
+}
+
+// Of many that left together the coordinator describes a few.
+MemberInfo FailureJudge::WhoLeft(int64_t generation, int rank) const {
+  const Gone& gone = gone_.at(generation);
+  const auto described = gone.described.find(rank);
+  if (described != gone.described.end()) return described->second;
+  MemberInfo member{.rank = rank, .last_progress = "not told"};
+  for (const Seat& seat : group_.seats) {
+    if (seat.rank != rank) continue;
+    member.member = seat.member;
+    member.host = seat.host;
+    member.pid = seat.pid;
+  }
+  return member;
+}
+
+absl::Status FailureJudge::Known(int64_t generation) const {
+  MutexLock lock(mutex_);
+  return WhatIsKnown(generation);
+}
+
+absl::Status FailureJudge::AwaitKnown(int64_t generation) {
+  const Instant until = Clock::now() + options_.verdict_timeout;
+  MutexLock lock(mutex_);
+  for (;;) {
+    absl::Status known = WhatIsKnown(generation);
+    if (!known.ok() || Clock::now() >= until) return known;
+    changed_.WaitUntil(mutex_, until);
+  }
+}
+
+absl::Status FailureJudge::WhatIsKnown(int64_t generation) const {
+  if (begun_) return final_;
+  for (const MemberEvent& event : events_) {
+    if (event.generation == generation && Concerns(event)) {
+      return Verdict(event, "while the group formed");
+    }
+  }
+  absl::Status departure = FindDeparture(generation);
+  return departure.ok() ? session_over_ : departure;
+}
+
+absl::Status FailureJudge::FindDeparture(int64_t generation) const {
+  const auto gone = gone_.find(generation);
+  if (gone == gone_.end()) return absl::OkStatus();
+  const int end = static_cast<int>(gone->second.left.size());
+  for (int rank = 0; rank < end; ++rank) {
+    if (!gone->second.HasLeft(rank) || !Includes(rank)) continue;
+    MemberEvent event;
+    event.kind = MemberEvent::Kind::kLeft;
+    event.member = WhoLeft(generation, rank);
+    return Verdict(event, "while the group formed");
+  }
+  return absl::OkStatus();
+}
+
+void FailureJudge::AwaitVerdict(const absl::Status& symptom,
+                                const std::vector<int>& culprits) {
+  // Nobody else has to do with it: no verdict will come.
+  if (culprits.empty() && !absl::IsUnavailable(symptom)) return;
+  // Ranks that do not run the same are no symptom of anything.
+  if (absl::IsInvalidArgument(symptom)) return;
+  // Those who time out together wait for each other when they accuse.
+  if (absl::IsDeadlineExceeded(symptom) && group_.accuse != nullptr &&
+      (group_.connected == nullptr || group_.connected())) {
+    return;
+  }
+  Instant until = Clock::now() + options_.verdict_timeout;
+  // The others know of this rank's own loss.
+  bool prolonged = std::find(culprits.begin(), culprits.end(), group_.rank) !=
+                   culprits.end();
+  while (final_.ok() && FirstLeft(culprits) < 0) {
+    if (!session_over_.ok()) return;
+    if (Clock::now() >= until) {
+      // With the coordinator out of reach, its own loss is the likely verdict.
+      if (prolonged || !options_.embedded || !group_.connected ||
+          group_.connected()) {
+        return;
+      }
+      prolonged = true;
+      until += options_.coordinator_loss;
+    }
+    changed_.WaitUntil(mutex_, until);
+  }
+}
+
+absl::Status FailureJudge::Decide(const absl::Status& symptom) {
+  MutexLock lock(mutex_);
+  while (deciding_) changed_.Wait(mutex_);
+  if (!final_.ok()) return final_;
+  deciding_ = true;
+  std::vector<int> culprits;
+  for (const int rank : dataplane::CulpritRanks(symptom)) {
+    if (const int global = GlobalRank(rank); global >= 0) {
+      culprits.push_back(global);
+    }
+  }
+  std::sort(culprits.begin(), culprits.end());
+  const bool decided = dataplane::Verdict(symptom).has_value();
+  // Of the default group the coordinator tells it, if it can be reached.
+  if (!decided ||
+      (IsWorld() && group_.connected != nullptr && group_.connected())) {
+    failed_label_ = HeadOf(symptom.message());
+    AwaitVerdict(symptom, culprits);
+  }
+  if (final_.ok() && decided) Finish(Decision(symptom));
+  if (const int left = FirstLeft(culprits); final_.ok() && left >= 0) {
+    Finish(Departure(symptom, left));
+  }
+  if (final_.ok()) {
+    absl::Status own = WithSeats(symptom, culprits, Reader::kThisRank);
+    if (group_.accuse && session_over_.ok()) {
+      const auto accuse = group_.accuse;
+      const absl::Status said = WithSeats(symptom, culprits, Reader::kOthers);
+      mutex_.Unlock();
+      Accusation accusation = accuse(said);
+      mutex_.Lock();
+      // Unless it is another's.
+      if (accusation.told || accusation.error != said) {
+        own = std::move(accusation.error);
+      }
+      // Another rank's report may have come first; the event says whose.
+      const Instant until = Clock::now() + kReportEventTimeout;
+      while (accusation.told && final_.ok() && session_over_.ok() &&
+             Clock::now() < until) {
+        changed_.WaitUntil(mutex_, until);
+      }
+    }
+    if (final_.ok()) Finish(std::move(own));
+  }
+  deciding_ = false;
+  changed_.NotifyAll();
+  return final_;
+}
+
+bool FailureJudge::AwaitFinal(Instant until) {
+  MutexLock lock(mutex_);
+  while (final_.ok() && Clock::now() < until) {
+    changed_.WaitUntil(mutex_, until);
+  }
+  return !final_.ok();
+}
+
+void FailureJudge::AwaitOthersGone(std::chrono::milliseconds timeout) {
+  const Instant until = Clock::now() + timeout;
+  MutexLock lock(mutex_);
+  const Gone& gone = gone_[group_.generation];
+  // All seats before it are gone. Nobody comes back.
+  size_t seat = 0;
+  while (session_over_.ok() && Clock::now() < until) {
+    const Culprits culprits = CulpritsOf(final_);
+    while (seat < group_.seats.size()) {
+      const int rank = group_.seats[seat].rank;
+      if (rank != group_.rank && !gone.Has(rank) && !culprits.Include(rank)) {
+        break;
+      }
+      ++seat;
+    }
+    if (seat == group_.seats.size()) return;
+    changed_.WaitUntil(mutex_, until);
+  }
+}
+
+}  // namespace muster::internal

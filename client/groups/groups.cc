@@ -1,0 +1,621 @@
+#include "client/groups/groups.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/text.h"
+#include "client/control/deadline.h"
+#include "client/control/throw.h"
+#include "client/control/verbs.h"
+#include "dataplane/factory.h"
+
+namespace muster::internal {
+namespace {
+
+using std::chrono::milliseconds;
+
+[[noreturn]] void Invalid(absl::string_view text) {
+  Throw(Origin::kControl, absl::InvalidArgumentError(text));
+}
+
+[[noreturn]] void UnknownGroup() { Invalid("Invalid process group specified"); }
+
+std::string HashOf(const std::vector<int>& ranks) {
+  return StableHash(absl::StrJoin(ranks, "_"));
+}
+
+// "3 ranks (0, 1, 2)"
+std::string RanksText(const std::vector<int>& ranks) {
+  const size_t shown = std::min(ranks.size(), kRanksInTextMax);
+  return absl::StrCat(
+      ranks.size(), ranks.size() == 1 ? " rank (" : " ranks (",
+      absl::StrJoin(ranks.begin(),
+                    ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      shown < ranks.size()
+          ? absl::StrCat(" and ", ranks.size() - shown, " more")
+          : "",
+      ")");
+}
+
+// Throws when a rank is there twice; `ranks` ascend.
+void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
+  const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
+  if (twice != ranks.end()) {
+    Invalid(absl::StrCat(what, " cannot have duplicate ranks, but rank ",
+                         *twice, " is in it twice"));
+  }
+}
+
+// No other group has it, also none that had the same name and is over.
+std::string UniqueName(const GroupState& group) {
+  return absl::StrCat(group.options().name, group.options().barrier_suffix);
+}
+std::string UniqueName(const ProcessGroup& group) {
+  return UniqueName(*group.state());
+}
+
+// In names of shrunk groups; of more a hash.
+constexpr size_t kExcludedInNameMax = 8;
+
+// The same in every process that excludes the same ranks, whatever it has
+// excluded before.
+std::string NameOfShrunk(const std::string& group, std::vector<int> excluded) {
+  std::sort(excluded.begin(), excluded.end());
+  return absl::StrCat(group, ":shrink:",
+                      excluded.size() > kExcludedInNameMax
+                          ? HashOf(excluded)
+                          : absl::StrJoin(excluded, "_"));
+}
+
+// Ends a group; its error, and whether anybody has seen that.
+std::pair<absl::Status, bool> End(GroupState& state) {
+  absl::Status error = state.status();
+  const bool seen = state.failure_seen();
+  if (!error.ok() && !seen) error = state.Explain(error);
+  state.Shutdown();
+  return {error, seen};
+}
+
+// Takes what this rank has of a group from the coordinator, which forgets the
+// group when all its ranks have left it. One that does not answer keeps it
+// until the next generation.
+void Tidy(Session& session, SessionBootstrap& bootstrap, int64_t generation,
+          const std::string& group) {
+  if (!bootstrap.DeleteOwnKeys()) return;
+  LeaveGroup(session.stream(), generation, group,
+             Deadline::After(std::chrono::seconds(2), "2s for tidying up"))
+      .IgnoreError();
+}
+
+// NewGroupOptions::device_id, beside the default group's device.
+int CheckDevice(std::optional<int> wanted, int of_world) {
+  if (!wanted.has_value()) return of_world;
+  if (*wanted < 0) {
+    Invalid(absl::StrCat(
+        "NewGroupOptions::device_id must not be negative but was ", *wanted));
+  }
+  if (of_world >= 0 && *wanted != of_world) {
+    Invalid(
+        absl::StrCat("NewGroupOptions::device_id is ", *wanted,
+                     ", but the default group is bound to cuda:", of_world));
+  }
+  return *wanted;
+}
+
+}  // namespace
+
+milliseconds CheckTimeout(milliseconds timeout, milliseconds fallback,
+                          absl::string_view name) {
+  return CheckNotNegative(timeout, name).count() == 0 ? fallback : timeout;
+}
+
+std::vector<int> SurvivorsOf(const ProcessGroup& group,
+                             const std::vector<int>& ranks_to_exclude) {
+  if (ranks_to_exclude.empty()) Invalid("ranks_to_exclude cannot be empty");
+  std::vector<int> excluded = ranks_to_exclude;
+  std::sort(excluded.begin(), excluded.end());
+  CheckDistinct(excluded, "ranks_to_exclude");
+  std::vector<int> survivors;
+  for (const int rank : excluded) {
+    if (rank >= 0 && rank < group.size()) continue;
+    Invalid(absl::StrCat("ranks_to_exclude: rank ", rank, " is not in group ",
+                         base::Quote(group.name()), ", whose ranks are 0 to ",
+                         group.size() - 1));
+  }
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (!std::binary_search(excluded.begin(), excluded.end(), rank)) {
+      survivors.push_back(rank);
+    }
+  }
+  if (survivors.empty()) {
+    Invalid(absl::StrCat("ranks_to_exclude: cannot exclude all ranks, got ",
+                         excluded.size()));
+  }
+  if (!std::binary_search(survivors.begin(), survivors.end(), group.rank())) {
+    Invalid(absl::StrCat("ranks_to_exclude: this rank, ", group.rank(),
+                         ", is among them; only those that stay make the "
+                         "call"));
+  }
+  return survivors;
+}
+
+void AbortToShrink(ProcessGroup& group,
+                   const std::vector<int>& ranks_to_exclude) {
+  std::vector<int> global;
+  global.reserve(ranks_to_exclude.size());
+  for (const int rank : ranks_to_exclude) {
+    global.push_back(group.state()->GlobalRankOf(rank));
+  }
+  std::sort(global.begin(), global.end());
+  group.state()->Abort(
+      absl::StrCat(
+          "shrunk without ", group.state()->options().is_world ? "" : "global ",
+          global.size() == 1 ? "rank " : "ranks ", absl::StrJoin(global, ", ")),
+      ranks_to_exclude);
+}
+
+std::string CheckBackend(const std::string& backend) {
+  std::string name = absl::AsciiStrToLower(backend);
+  ThrowIfFailed(Origin::kControl, dataplane::CheckBackend(name));
+  return name;
+}
+
+// The same place for all that make this group, however often there was one.
+SharedCall Groups::CallOf(const Plan& plan) {
+  return {.number = plan.call_number,
+          .series = plan.call_number > 0 ? plan.call_series : plan.name,
+          .place = absl::StrCat(plan.name, "/", HashOf(plan.ranks)),
+          .meaning = plan.meaning.empty()
+                         ? absl::StrCat("makes group ", base::Quote(plan.name),
+                                        " of ", RanksText(plan.ranks))
+                         : plan.meaning,
+          .ranks = plan.ranks};
+}
+
+Groups::Groups(GroupsOptions options)
+    : options_(std::move(options)),
+      non_member_(std::make_shared<ProcessGroup>(
+          GroupState::NonMember(options_.formation.rank))) {}
+
+Groups::~Groups() {
+  MutexLock lock(mutex_);
+  for (auto& [name, entry] : entries_) {
+    if (entry.state != nullptr) entry.state->Shutdown();
+  }
+}
+
+std::vector<int> Groups::CheckRanks(const NewGroupOptions& options) const {
+  const size_t world_size = options_.formation.seats.size();
+  std::vector<int> ranks(world_size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (!options.ranks.has_value()) return ranks;
+  ranks = *options.ranks;
+  std::sort(ranks.begin(), ranks.end());
+  if (ranks.empty()) Invalid("the new group cannot be empty");
+  if (ranks.size() > world_size) {
+    Invalid(
+        absl::StrCat("the new group's world size should be less or equal to "
+                     "the world size set by init_process_group: ",
+                     ranks.size(), " ranks of ", world_size));
+  }
+  for (const int rank : ranks) {
+    if (rank >= 0 && static_cast<size_t>(rank) < world_size) continue;
+    Invalid(
+        absl::StrCat("The new group's rank should be within the the world_size "
+                     "set by init_process_group: rank ",
+                     rank, " of world size ", world_size));
+  }
+  CheckDistinct(ranks, "the new group");
+  return ranks;
+}
+
+Groups::Plan Groups::PlanNew(const NewGroupOptions& options,
+                             int64_t number) const {
+  Plan plan;
+  plan.ranks = CheckRanks(options);
+  plan.timeout_name = "NewGroupOptions::timeout";
+  plan.timeout = CheckTimeout(options.timeout, options_.world->timeout(),
+                              plan.timeout_name);
+  plan.backend = CheckBackend(
+      options.backend.empty() ? options_.world->backend() : options.backend);
+  plan.device = CheckDevice(options.device_id, options_.device);
+  plan.nccl = options.nccl.value_or(options_.nccl);
+  plan.description = options.description;
+  plan.name = options.name.empty() ? absl::StrCat(number) : options.name;
+  plan.name_is_fresh = options.name.empty() && number > 0;
+  plan.call_number = number;
+  return plan;
+}
+
+bool Groups::Refuses(const NewGroupOptions& options) const {
+  try {
+    PlanNew(options, 1);
+    return false;
+  } catch (const DistError&) {
+    return true;
+  }
+}
+
+std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
+  EndDropped();
+  // Before all checks: what one rank alone is refused counts on all.
+  int64_t number = 0;
+  if (!options.use_local_synchronization) {
+    MutexLock lock(mutex_);
+    number = ++last_number_;
+  }
+  Plan plan;
+  try {
+    plan = PlanNew(options, number);
+  } catch (const DistError& error) {
+    if (number > 0) options_.board->Refuse({.number = number}, error.what());
+    throw;
+  }
+  const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
+                                         options_.formation.rank);
+  // All ranks take part in that, and all know whether.
+  if (number > 0 && plan.backend == options_.world->backend()) {
+    plan.descent =
+        options_.world->state()->Split({.part = member ? 0 : dataplane::kNoPart,
+                                        .group_name = plan.name,
+                                        .nccl = plan.nccl});
+  }
+  if (!member) {
+    if (number > 0) options_.board->Pass(CallOf(plan));
+    return non_member_;
+  }
+  if (!options.name.empty() || number > 0) {
+    std::shared_ptr<ProcessGroup> group = Form(plan);
+    // One that means another group may have come to the end of this call: with
+    // numbers for names it could not.
+    if (!options.name.empty() && number > 0) {
+      options_.board->Pass(CallOf(plan));
+    }
+    return group;
+  }
+  const std::string hash = HashOf(plan.ranks);
+  {
+    MutexLock lock(mutex_);
+    number = last_by_hash_[hash]++;
+  }
+  plan.name = absl::StrCat(hash, "_", number);
+  // The next call means this one again: the others may still be in it.
+  absl::Cleanup give_back = [&] {
+    MutexLock lock(mutex_);
+    int64_t& last = last_by_hash_[hash];
+    if (last == number + 1) last = number;
+  };
+  std::shared_ptr<ProcessGroup> group = Form(plan);
+  std::move(give_back).Cancel();
+  return group;
+}
+
+Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
+                               const std::vector<std::vector<int>>& split_ranks,
+                               const SplitGroupOptions& options,
+                               int64_t number) const {
+  Plan plan;
+  plan.timeout_name = "SplitGroupOptions::timeout";
+  plan.timeout =
+      CheckTimeout(options.timeout, parent.timeout(), plan.timeout_name);
+  plan.backend = parent.backend();
+  plan.device = parent.state()->options().device;
+  plan.nccl = options_.nccl;
+  plan.description = options.description;
+  if (split_ranks.empty()) Invalid("split_ranks cannot be empty");
+  std::vector<int> placed(static_cast<size_t>(parent.size()), -1);
+  for (size_t i = 0; i < split_ranks.size(); ++i) {
+    std::vector<int> ranks = split_ranks[i];
+    if (ranks.empty()) Invalid("the split group cannot be empty");
+    std::sort(ranks.begin(), ranks.end());
+    CheckDistinct(ranks, "the split group");
+    for (int& rank : ranks) {
+      const int global = parent.state()->GlobalRankOf(rank);
+      int& place = placed[static_cast<size_t>(rank)];
+      if (place >= 0) {
+        Invalid(absl::StrCat("Rank ", rank, " has appeared in both split ",
+                             place, " and ", i));
+      }
+      place = static_cast<int>(i);
+      rank = global;
+    }
+    if (placed[static_cast<size_t>(parent.rank())] == static_cast<int>(i)) {
+      plan.ranks = ranks;
+    }
+  }
+  const int part = placed[static_cast<size_t>(parent.rank())];
+  plan.name =
+      absl::StrCat(UniqueName(parent), ":split:", number - 1, ":", part);
+  plan.name_is_fresh = true;
+  plan.call_number = number;
+  plan.call_series = UniqueName(parent);
+  if (plan.ranks.empty()) {
+    plan.meaning = absl::StrCat("splits group ", base::Quote(parent.name()),
+                                " into parts of which it is in none");
+  }
+  plan.descent = parent.state()->Split(
+      {.part = part, .group_name = plan.name, .nccl = plan.nccl});
+  return plan;
+}
+
+std::shared_ptr<ProcessGroup> Groups::Split(
+    const std::shared_ptr<ProcessGroup>& parent,
+    const std::vector<std::vector<int>>& split_ranks,
+    const SplitGroupOptions& options) {
+  CheckKnown(parent);
+  if (parent->rank() < 0) return non_member_;
+  EndDropped();
+  const std::string series = UniqueName(*parent);
+  // Before all checks, as of new groups.
+  int64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = ++last_split_[series];
+  }
+  Plan plan;
+  try {
+    plan = PlanSplit(*parent, split_ranks, options, number);
+  } catch (const DistError& error) {
+    options_.board->Refuse({.number = number, .series = series}, error.what());
+    throw;
+  }
+  std::shared_ptr<ProcessGroup> group =
+      plan.ranks.empty() ? non_member_ : Form(plan);
+  options_.board->Pass(CallOf(plan));
+  return group;
+}
+
+std::shared_ptr<ProcessGroup> Groups::Shrink(
+    const std::shared_ptr<ProcessGroup>& group,
+    const std::vector<int>& ranks_to_exclude,
+    const ShrinkGroupOptions& options) {
+  CheckKnown(group);
+  if (group->rank() < 0) return non_member_;
+  Plan plan;
+  for (const int rank : SurvivorsOf(*group, ranks_to_exclude)) {
+    plan.ranks.push_back(group->state()->GlobalRankOf(rank));
+  }
+  plan.timeout_name = "ShrinkGroupOptions::timeout";
+  plan.timeout =
+      CheckTimeout(options.timeout, group->timeout(), plan.timeout_name);
+  plan.backend = group->backend();
+  plan.device = group->state()->options().device;
+  plan.nccl = options_.nccl;
+  plan.description = options.description;
+  // Once it has formed, there is no group left to be shrunk again.
+  plan.name = NameOfShrunk(UniqueName(*group), ranks_to_exclude);
+  plan.name_is_fresh = true;
+  plan.meaning = absl::StrCat("shrinks group ", base::Quote(group->name()),
+                              " to ", RanksText(plan.ranks));
+  const bool aborts = options.shrink_flags == ShrinkGroupOptions::Flags::kAbort;
+  std::vector<int> excluded = ranks_to_exclude;
+  std::sort(excluded.begin(), excluded.end());
+  // Before it is aborted: then nothing is left of it.
+  plan.descent = group->state()->Split({.excluded = std::move(excluded),
+                                        .aborts = aborts,
+                                        .group_name = plan.name,
+                                        .nccl = plan.nccl});
+  if (aborts) AbortToShrink(*group, ranks_to_exclude);
+  std::shared_ptr<ProcessGroup> smaller = Form(plan);
+  // Its error is why it was shrunk.
+  Destroy(group).IgnoreError();
+  return smaller;
+}
+
+std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
+  bool taken = false;
+  {
+    MutexLock lock(mutex_);
+    taken = plan.name == options_.world->name() || entries_.contains(plan.name);
+    if (!taken) entries_[plan.name] = Entry();
+  }
+  if (taken) {
+    const std::string why = absl::StrCat(
+        "The specified group name has already been created, "
+        "please use a different group name: ",
+        base::Quote(plan.name));
+    options_.board->Refuse(CallOf(plan), why);
+    Invalid(why);
+  }
+  absl::Cleanup forget = [&] {
+    MutexLock lock(mutex_);
+    entries_.erase(plan.name);
+  };
+  Made made = Connect(plan);
+  MutexLock lock(mutex_);
+  if (over_) {
+    made.group->state()->Shutdown();
+    Throw(Origin::kControl, absl::FailedPreconditionError(absl::StrCat(
+                                "the default group was destroyed while group ",
+                                base::Quote(plan.name), " formed")));
+  }
+  entries_[plan.name] = {.group = made.group,
+                         .state = made.group->state(),
+                         .bootstrap = made.bootstrap};
+  std::move(forget).Cancel();
+  return made.group;
+}
+
+std::shared_ptr<FailureJudge> Groups::JudgeOf(
+    const std::vector<int>& ranks) const {
+  FailureJudge::Options judging = options_.judging;
+  judging.ranks = ranks;
+  return options_.live->NewJudge(std::move(judging));
+}
+
+// So that its barriers, and whoever looks at the job, know who is in it.
+void Groups::Register(const Plan& plan, const FailureJudge& judge,
+                      const Deadline& deadline) const {
+  const int64_t generation = options_.formation.generation;
+  const absl::Status registered =
+      RegisterGroups(options_.session->stream(), generation,
+                     {{.name = plan.name,
+                       .ranks = plan.ranks,
+                       .description = plan.description}},
+                     deadline)
+          .status();
+  if (registered.ok()) return;
+  // Other ranks than those have that were here before.
+  if (absl::IsInvalidArgument(registered)) {
+    if (plan.call_number > 0) {
+      options_.board->Pass(CallOf(plan));
+    } else {
+      options_.board->Refuse(CallOf(plan), std::string(registered.message()));
+    }
+  }
+  const absl::Status known = judge.Known(generation);
+  Throw(Origin::kControl, known.ok() ? registered : known);
+}
+
+Groups::Made Groups::Connect(const Plan& plan) {
+  const int64_t generation = options_.formation.generation;
+  const Deadline deadline = Deadline::After(plan.timeout, plan.timeout_name);
+  int64_t number = 0;
+  if (!plan.name_is_fresh) {
+    MutexLock lock(mutex_);
+    number = made_[{plan.name, plan.ranks}]++;
+  }
+  const std::shared_ptr<FailureJudge> judge = JudgeOf(plan.ranks);
+  Register(plan, *judge, deadline);
+  const std::string key_prefix =
+      absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
+                   HashOf(plan.ranks), "/", number, "/");
+  Made made;
+  SharedCall call = CallOf(plan);
+  call.instance = key_prefix;
+  const auto forming = std::make_shared<CallBoard::Waiting>(
+      options_.board.get(), std::move(call));
+  made.bootstrap =
+      BootstrapOf(options_.session, key_prefix, judge, generation, forming);
+  const int rank =
+      static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
+                                        options_.formation.rank) -
+                       plan.ranks.begin());
+  const GroupStateOptions group = {
+      .name = plan.name,
+      .backend = plan.backend,
+      .timeout = plan.timeout,
+      .timeout_name = plan.timeout_name,
+      .generation = generation,
+      .seats = SeatsOf(options_.formation, plan.ranks),
+      .description = plan.description,
+      .rank = rank,
+      .is_world = false,
+      .key_prefix = key_prefix,
+      .barrier_suffix = plan.name_is_fresh
+                            ? ""
+                            : absl::StrCat("/", HashOf(plan.ranks).substr(0, 8),
+                                           "-", number)};
+  absl::StatusOr<std::shared_ptr<GroupState>> state =
+      ConnectGroup(group,
+                   {.rank = rank,
+                    .world_size = static_cast<int>(plan.ranks.size()),
+                    .group_name = plan.name,
+                    .store = made.bootstrap,
+                    .deadline = deadline.at,
+                    .interruption = made.bootstrap->interruption(),
+                    .local_address = options_.local_address,
+                    .device = plan.device,
+                    .nccl = plan.nccl,
+                    .descent = plan.descent},
+                   options_.metrics, options_.session, judge, *options_.live);
+  if (!state.ok()) {
+    if (!plan.name_is_fresh) {
+      // The next call means this one again: the others may still be in it.
+      MutexLock lock(mutex_);
+      --made_[{plan.name, plan.ranks}];
+    }
+    Tidy(*options_.session, *made.bootstrap, generation, plan.name);
+    Throw(absl::IsInvalidArgument(state.status()) ? Origin::kControl
+                                                  : Origin::kBackend,
+          state.status());
+  }
+  forming->Succeed();
+  made.group = std::make_shared<ProcessGroup>(*std::move(state));
+  return made;
+}
+
+void Groups::EndDropped() {
+  std::map<std::string, Entry> dropped;
+  {
+    MutexLock lock(mutex_);
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      const Entry& entry = it->second;
+      // A Work has the state, too. An error that nobody has seen is for who
+      // destroys the default group.
+      const bool is_used = entry.state == nullptr || !entry.group.expired() ||
+                           entry.state.use_count() > 1 ||
+                           !entry.state->status().ok();
+      const auto here = it++;
+      if (is_used) continue;
+      last_split_.erase(UniqueName(*entry.state));
+      dropped.insert(entries_.extract(here));
+    }
+  }
+  for (const auto& [name, entry] : dropped) {
+    End(*entry.state);
+    Tidy(*options_.session, *entry.bootstrap, options_.formation.generation,
+         name);
+  }
+}
+
+absl::Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
+  if (group->rank() < 0) return absl::OkStatus();
+  Entry entry;
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(group->name());
+    if (found == entries_.end() || found->second.group.lock() != group) {
+      UnknownGroup();
+    }
+    entry = found->second;
+    entries_.erase(found);
+    last_split_.erase(UniqueName(*group));
+  }
+  const auto [error, seen] = End(*entry.state);
+  Tidy(*options_.session, *entry.bootstrap, options_.formation.generation,
+       group->name());
+  EndDropped();
+  return seen ? absl::OkStatus() : error;
+}
+
+Groups::Outcome Groups::DestroyAll() {
+  std::map<std::string, Entry> entries;
+  {
+    MutexLock lock(mutex_);
+    over_ = true;
+    entries.swap(entries_);
+  }
+  Outcome outcome;
+  // Those of a coordinator that ends with its job do not matter.
+  bool deletes_keys = !options_.judging.embedded;
+  for (auto it = entries.rbegin(); it != entries.rend(); ++it) {
+    const Entry& entry = it->second;
+    if (entry.state == nullptr) continue;
+    const auto [error, seen] = End(*entry.state);
+    deletes_keys = deletes_keys && entry.bootstrap->DeleteOwnKeys();
+    outcome.seen = outcome.seen || seen;
+    if (!error.ok() && !seen && outcome.unseen.ok()) outcome.unseen = error;
+  }
+  return outcome;
+}
+
+void Groups::CheckKnown(const std::shared_ptr<ProcessGroup>& group) const {
+  if (group == options_.world || group->rank() < 0) return;
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(group->name());
+  if (found == entries_.end() || found->second.group.lock() != group) {
+    UnknownGroup();
+  }
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,352 @@
+#include "client/groups/init_method.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/text.h"
+
+namespace muster::internal {
+namespace {
+
+// What muster-run sets for all ranks of one attempt.
+constexpr char kAttemptVariable[] = "MUSTER_ATTEMPT";
+
+constexpr char kMethods[] =
+    "env://, tcp://HOST:PORT?rank=R&world_size=N, "
+    "file:///PATH?rank=R&world_size=N or muster://HOST:PORT/JOB";
+
+// "scheme://authority/path?key=value&..."
+struct Url {
+  std::string scheme;
+  std::string authority;
+  std::string path;
+  std::map<std::string, std::string> query;
+};
+
+absl::Status Error(const Url& url, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("Error initializing torch.distributed using ", url.scheme,
+                   ":// rendezvous: ", what));
+}
+
+absl::StatusOr<Url> ParseUrl(absl::string_view text) {
+  const size_t colon = text.find("://");
+  if (colon == absl::string_view::npos || colon == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "init_method ", base::Quote(text), " is not a URL: use ", kMethods));
+  }
+  Url url;
+  url.scheme = std::string(text.substr(0, colon));
+  absl::string_view rest = text.substr(colon + 3);
+  const size_t question = rest.find('?');
+  if (question != absl::string_view::npos) {
+    for (absl::string_view pair :
+         absl::StrSplit(rest.substr(question + 1), '&', absl::SkipEmpty())) {
+      const std::pair<std::string, std::string> split =
+          absl::StrSplit(pair, absl::MaxSplits('=', 1));
+      if (split.first != "rank" && split.first != "world_size") {
+        return Error(
+            url, absl::StrCat("unknown parameter ", base::Quote(split.first),
+                              ": rank and world_size are known"));
+      }
+      url.query[split.first] = split.second;
+    }
+    rest = rest.substr(0, question);
+  }
+  const size_t slash = rest.find('/');
+  url.authority = std::string(rest.substr(0, slash));
+  if (slash != absl::string_view::npos) {
+    url.path = std::string(rest.substr(slash + 1));
+  }
+  return url;
+}
+
+absl::StatusOr<int> ToInt(const Url& url, absl::string_view where,
+                          absl::string_view text) {
+  int value = 0;
+  if (!absl::SimpleAtoi(text, &value)) {
+    return Error(url, absl::StrCat(where, " must be a number but was ",
+                                   base::Quote(text)));
+  }
+  return value;
+}
+
+bool IsSet(const Environment& environment, const char* name) {
+  const char* const value = environment(name);
+  return value != nullptr && *value != '\0';
+}
+
+absl::StatusOr<std::string> Required(const Url& url,
+                                     const Environment& environment,
+                                     const char* name) {
+  if (!IsSet(environment, name)) {
+    return Error(
+        url, absl::StrCat(
+                 "environment variable ", name,
+                 " expected, but not set: start the program with `muster-run "
+                 "--standalone --nproc-per-node=N -- PROGRAM`, or set RANK, "
+                 "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"));
+  }
+  return std::string(environment(name));
+}
+
+// The option, else the URL's parameter, else (with a `variable`) the
+// environment's; nothing when none says anything.
+absl::StatusOr<std::optional<int>> Choose(const Url& url, int option,
+                                          const char* parameter,
+                                          const Environment& environment,
+                                          const char* variable) {
+  if (option < -1) {
+    return Error(
+        url, absl::StrCat(parameter, " must not be negative but was ", option));
+  }
+  if (option >= 0) return option;
+  const auto found = url.query.find(parameter);
+  if (found != url.query.end()) return ToInt(url, parameter, found->second);
+  if (variable != nullptr && IsSet(environment, variable)) {
+    return ToInt(url, absl::StrCat("environment variable ", variable),
+                 environment(variable));
+  }
+  return std::nullopt;
+}
+
+// Whether the world may have more than one size.
+bool IsElastic(const InitRequest& request) {
+  return request.min_world_size != -1 || request.max_world_size != -1;
+}
+
+absl::Status CheckElastic(const Url& url, const InitRequest& request) {
+  if (!IsElastic(request)) {
+    if (!request.has_last_call) return absl::OkStatus();
+    return Error(url,
+                 "last_call needs min_world_size and max_world_size beside it");
+  }
+  const std::string sizes =
+      absl::StrCat("min_world_size ", request.min_world_size,
+                   " and max_world_size ", request.max_world_size);
+  if (url.scheme != "muster") {
+    return Error(url, absl::StrCat(sizes, " need a muster:// coordinator"));
+  }
+  const bool sized =
+      request.world_size >= 0 || url.query.contains("world_size");
+  if (sized || request.rank >= 0 || url.query.contains("rank")) {
+    return Error(url, absl::StrCat(sizes, " leave no room for a ",
+                                   sized ? "world_size" : "rank"));
+  }
+  if (request.min_world_size < 1 ||
+      request.max_world_size < request.min_world_size) {
+    return Error(url, absl::StrCat(sizes,
+                                   " are no range of sizes: both are needed, "
+                                   "the first at least 1, the second no less"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlan(const Url& url, const InitPlan& plan) {
+  if (plan.max_world_size > 0) return absl::OkStatus();
+  if (plan.world_size < 1) {
+    return Error(url, absl::StrCat("world size must be at least 1 but was ",
+                                   plan.world_size));
+  }
+  // A muster:// coordinator gives out ranks that nobody claims.
+  const bool assigned = plan.rank == -1 && url.scheme == "muster";
+  if (plan.rank >= plan.world_size || (plan.rank < 0 && !assigned)) {
+    return Error(url, absl::StrCat("rank must be in [0, ", plan.world_size,
+                                   ") but was ", plan.rank));
+  }
+  if (plan.file.empty() && plan.endpoint.port == 0 &&
+      (!plan.embedded || plan.world_size > 1)) {
+    return Error(url,
+                 "port 0 stands for any free one, which only a group of one "
+                 "rank can use");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Endpoint> AuthorityEndpoint(const Url& url) {
+  absl::StatusOr<Endpoint> endpoint = ParseEndpoint(url.authority);
+  if (!endpoint.ok()) return Error(url, endpoint.status().message());
+  return endpoint;
+}
+
+absl::StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
+                                 const Environment& environment) {
+  InitPlan plan;
+  const auto rank = Choose(url, request.rank, "rank", environment, "RANK");
+  if (!rank.ok()) return rank.status();
+  if (!rank->has_value()) return Required(url, environment, "RANK").status();
+  const auto world_size =
+      Choose(url, request.world_size, "world_size", environment, "WORLD_SIZE");
+  if (!world_size.ok()) return world_size.status();
+  if (!world_size->has_value()) {
+    return Required(url, environment, "WORLD_SIZE").status();
+  }
+  const auto host = Required(url, environment, "MASTER_ADDR");
+  if (!host.ok()) return host.status();
+  const auto port = Required(url, environment, "MASTER_PORT");
+  if (!port.ok()) return port.status();
+  const auto number = ToInt(url, "environment variable MASTER_PORT", *port);
+  if (!number.ok()) return number.status();
+  const auto endpoint =
+      ParseEndpoint(Endpoint{WithoutBrackets(*host), *number}.ToString());
+  if (!endpoint.ok()) return Error(url, endpoint.status().message());
+  plan.rank = rank->value_or(-1);
+  plan.world_size = **world_size;
+  plan.endpoint = *endpoint;
+  return plan;
+}
+
+// The ranks and sizes of URLs that must give them.
+absl::Status RequirePlace(const Url& url, const InitRequest& request,
+                          const Environment& environment, InitPlan& plan) {
+  const auto rank = Choose(url, request.rank, "rank", environment, nullptr);
+  if (!rank.ok()) return rank.status();
+  if (!rank->has_value()) return Error(url, "rank parameter missing");
+  const auto world_size =
+      Choose(url, request.world_size, "world_size", environment, nullptr);
+  if (!world_size.ok()) return world_size.status();
+  if (!world_size->has_value()) {
+    return Error(url, "world size parameter missing");
+  }
+  plan.rank = **rank;
+  plan.world_size = **world_size;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
+                                 const Environment& environment) {
+  InitPlan plan;
+  const auto endpoint = AuthorityEndpoint(url);
+  if (!endpoint.ok()) return endpoint.status();
+  plan.endpoint = *endpoint;
+  const absl::Status place = RequirePlace(url, request, environment, plan);
+  if (!place.ok()) return place;
+  return plan;
+}
+
+absl::StatusOr<InitPlan> PlanFile(const Url& url, const InitRequest& request,
+                                  const Environment& environment) {
+  InitPlan plan;
+  if (url.path.empty()) return Error(url, "path missing");
+  if (!url.authority.empty()) {
+    return Error(url, absl::StrCat("\"", url.authority, "/", url.path,
+                                   "\" is no absolute path: three slashes "
+                                   "begin one, file:///PATH"));
+  }
+  plan.file = absl::StrCat("/", url.path);
+  const absl::Status place = RequirePlace(url, request, environment, plan);
+  if (!place.ok()) return place;
+  return plan;
+}
+
+absl::StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
+                                    const Environment& environment) {
+  InitPlan plan;
+  const auto endpoint = AuthorityEndpoint(url);
+  if (!endpoint.ok()) return endpoint.status();
+  plan.endpoint = *endpoint;
+  plan.job = url.path;
+  if (IsElastic(request)) {
+    // Options go before the environment, which may be a launcher's.
+    plan.min_world_size = request.min_world_size;
+    plan.max_world_size = request.max_world_size;
+    return plan;
+  }
+  const auto rank = Choose(url, request.rank, "rank", environment, "RANK");
+  if (!rank.ok()) return rank.status();
+  const auto world_size =
+      Choose(url, request.world_size, "world_size", environment, "WORLD_SIZE");
+  if (!world_size.ok()) return world_size.status();
+  if (!world_size->has_value()) {
+    return Error(url,
+                 "world size missing: InitProcessGroupOptions::world_size, "
+                 "?world_size=N or environment variable WORLD_SIZE");
+  }
+  plan.rank = rank->value_or(-1);
+  plan.world_size = **world_size;
+  return plan;
+}
+
+// The most explicit first.
+std::string JobName(const InitRequest& request, const InitPlan& plan,
+                    const Environment& environment) {
+  if (!request.job.empty()) return request.job;
+  if (!plan.job.empty()) return plan.job;
+  for (const char* variable : {"MUSTER_JOB", "TORCHELASTIC_RUN_ID"}) {
+    if (IsSet(environment, variable)) return environment(variable);
+  }
+  return "default";
+}
+
+}  // namespace
+
+absl::StatusOr<bool> IsAgentsStore(const Environment& environment) {
+  constexpr char kVariable[] = "TORCHELASTIC_USE_AGENT_STORE";
+  const char* const text = environment(kVariable);
+  const absl::string_view value = text == nullptr ? "" : text;
+  if (value.empty() || value == "False") return false;
+  if (value == "True") return true;
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable ", kVariable,
+                   " must be True or False but was ", base::Quote(value)));
+}
+
+absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
+                                  const Environment& environment) {
+  const absl::StatusOr<Url> url =
+      ParseUrl(request.init_method.empty() ? "env://" : request.init_method);
+  if (!url.ok()) return url.status();
+  const absl::Status elastic = CheckElastic(*url, request);
+  if (!elastic.ok()) return elastic;
+  // What would be ignored is a mistake.
+  const bool is_env = url->scheme == "env";
+  if ((is_env && !url->authority.empty()) ||
+      ((is_env || url->scheme == "tcp") && !url->path.empty())) {
+    return Error(*url,
+                 absl::StrCat(base::Quote(request.init_method), " has ",
+                              is_env ? "a host or path" : "a path", ", which ",
+                              url->scheme, ":// does not take"));
+  }
+  absl::StatusOr<InitPlan> plan;
+  if (is_env) {
+    plan = PlanEnv(*url, request, environment);
+  } else if (url->scheme == "tcp") {
+    plan = PlanTcp(*url, request, environment);
+  } else if (url->scheme == "file") {
+    plan = PlanFile(*url, request, environment);
+  } else if (url->scheme == "muster") {
+    plan = PlanMuster(*url, request, environment);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "No rendezvous handler for ", url->scheme, "://: use ", kMethods));
+  }
+  if (!plan.ok()) return plan.status();
+  const absl::StatusOr<bool> agents = IsAgentsStore(environment);
+  if (!agents.ok()) return agents.status();
+  plan->embedded = url->scheme != "muster" && plan->file.empty() && !*agents;
+  plan->job = JobName(request, *plan, environment);
+  if (is_env && *agents && IsSet(environment, kAttemptVariable)) {
+    if (!absl::SimpleAtoi(environment(kAttemptVariable), &plan->attempt) ||
+        plan->attempt < 1) {
+      return Error(*url,
+                   absl::StrCat("environment variable ", kAttemptVariable,
+                                " must be a positive number but was ",
+                                base::Quote(environment(kAttemptVariable))));
+    }
+  }
+  if (absl::Status checked = CheckPlan(*url, *plan); !checked.ok()) {
+    return checked;
+  }
+  return plan;
+}
+
+}  // namespace muster::internal

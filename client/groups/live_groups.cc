@@ -1,0 +1,161 @@
+#include "client/groups/live_groups.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace muster::internal {
+namespace {
+
+
+// Those that live.
+template <typename T>
+std::vector<std::shared_ptr<T>> Locked(
+    const std::vector<std::weak_ptr<T>>& references) {
+  std::vector<std::shared_ptr<T>> objects;
+  objects.reserve(references.size());
+  for (const std::weak_ptr<T>& reference : references) {
+    if (auto object = reference.lock()) objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+template <typename T>
+void AddAndTidy(std::vector<std::weak_ptr<T>>& references,
+                const std::shared_ptr<T>& object) {
+  references.erase(
+      std::remove_if(references.begin(), references.end(),
+                     [](const std::weak_ptr<T>& it) { return it.expired(); }),
+      references.end());
+  references.push_back(object);
+}
+
+// Whether the event is, or lists, the departure of this rank; who that was.
+std::optional<MemberInfo> DepartureOf(const MemberEvent& event, int rank) {
+  if (event.kind == MemberEvent::Kind::kWaiting) return std::nullopt;
+  if (event.member.rank == rank) return event.member;
+  if (event.kind != MemberEvent::Kind::kLeft) return std::nullopt;
+  for (const MemberInfo& member : event.left_members) {
+    if (member.rank == rank) return member;
+  }
+  for (const RankRange& range : event.left_ranks) {
+    if (rank >= range.first && rank < range.first + range.count) {
+      return MemberInfo{.rank = rank, .cause = event.member.cause};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<FailureJudge> LiveGroups::NewJudge(
+    FailureJudge::Options options) {
+  auto judge = std::make_shared<FailureJudge>(std::move(options));
+  // Told under the lock, so that no judge misses an event or hears one twice.
+  MutexLock lock(mutex_);
+  for (const MemberEvent& event : events_) judge->OnEvent(event);
+  if (!session_over_.ok()) judge->OnSessionOver(session_over_);
+  AddAndTidy(judges_, judge);
+  return judge;
+}
+
+void LiveGroups::Add(const std::shared_ptr<GroupState>& group) {
+  MutexLock lock(mutex_);
+  AddAndTidy(groups_, group);
+}
+
+LiveGroups::Connecting::Connecting(LiveGroups* live, std::string group,
+                                   std::string call)
+    : live_(*live), group_(std::move(group)), call_(std::move(call)) {
+  MutexLock lock(live_.mutex_);
+  live_.connecting_.push_back(this);
+}
+
+LiveGroups::Connecting::~Connecting() {
+  MutexLock lock(live_.mutex_);
+  std::vector<const Connecting*>& all = live_.connecting_;
+  all.erase(std::remove(all.begin(), all.end(), this), all.end());
+}
+
+GroupProgress LiveGroups::Connecting::Progress() const {
+  return {.group = group_,
+          .current = call_,
+          .running_for = std::chrono::duration_cast<std::chrono::milliseconds>(
+              Clock::now() - since_)};
+}
+
+void LiveGroups::OnEvent(const MemberEvent& event) {
+  std::vector<std::shared_ptr<FailureJudge>> judges;
+  {
+    MutexLock lock(mutex_);
+    events_.push_back(event);
+    judges = Locked(judges_);
+  }
+  std::vector<FailureJudge::Ending> endings;
+  for (const auto& judge : judges) endings.push_back(judge->OnEvent(event));
+}
+
+void LiveGroups::OnSessionOver(const absl::Status& why) {
+  std::vector<std::shared_ptr<FailureJudge>> judges;
+  {
+    MutexLock lock(mutex_);
+    session_over_ = why;
+    judges = Locked(judges_);
+  }
+  std::vector<FailureJudge::Ending> endings;
+  for (const auto& judge : judges) endings.push_back(judge->OnSessionOver(why));
+}
+
+bool LiveGroups::IsOver(int64_t generation) const {
+  MutexLock lock(mutex_);
+  return std::any_of(
+      events_.begin(), events_.end(), [&](const MemberEvent& event) {
+        return event.generation == generation && event.generation_ended;
+      });
+}
+
+LiveGroups::Absent LiveGroups::AbsentOf(int64_t generation,
+                                        const std::vector<int>& ranks) const {
+  Absent absent;
+  MutexLock lock(mutex_);
+  for (const int rank : ranks) {
+    for (const MemberEvent& event : events_) {
+      if (event.generation != generation) continue;
+      std::optional<MemberInfo> member = DepartureOf(event, rank);
+      if (!member.has_value()) continue;
+      if (event.kind == MemberEvent::Kind::kFailed) {
+        absent.reported.push_back(rank);
+      } else {
+        absent.gone.push_back(*std::move(member));
+        if (event.kind == MemberEvent::Kind::kLeft) absent.left.push_back(rank);
+      }
+      break;
+    }
+  }
+  return absent;
+}
+
+std::vector<GroupProgress> LiveGroups::Progress() const {
+  std::vector<std::shared_ptr<GroupState>> groups;
+  std::vector<GroupProgress> progress;
+  {
+    MutexLock lock(mutex_);
+    groups = Locked(groups_);
+    for (const Connecting* const connecting : connecting_) {
+      progress.push_back(connecting->Progress());
+    }
+  }
+  for (const auto& group : groups) {
+    if (progress.size() >= kProgressGroupsMax) break;
+    for (GroupProgress& one : group->Progress()) {
+      progress.push_back(std::move(one));
+    }
+  }
+  return progress;
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,87 @@
+// What a session's callbacks reach: the judges and the progress of all process
+// groups.
+
+#ifndef MUSTER_CLIENT_GROUPS_LIVE_GROUPS_H_
+#define MUSTER_CLIENT_GROUPS_LIVE_GROUPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "client/groups/error_resolver.h"
+#include "client/groups/group_state.h"
+#include "client/session.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace muster::internal {
+
+// The groups whose progress the coordinator takes from one process.
+inline constexpr size_t kProgressGroupsMax = 256;
+
+// LiveGroups gives what the session says to the judges of all groups, in the
+// coordinator's order, and to those that come later what has come before. It
+// keeps no group and no judge alive. Thread-safe.
+class LiveGroups {
+ public:
+  std::shared_ptr<FailureJudge> NewJudge(FailureJudge::Options options)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Its progress is in the heartbeats from now on, if it is among the oldest
+  // kProgressGroupsMax that live.
+  void Add(const std::shared_ptr<GroupState>& group)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A group that connects, while this lives: the heartbeats tell that it is in
+  // `call`, and has no collective yet.
+  class Connecting {
+   public:
+    // `live` must outlive it.
+    Connecting(LiveGroups* live, std::string group, std::string call);
+    ~Connecting();
+    Connecting(const Connecting&) = delete;
+    Connecting& operator=(const Connecting&) = delete;
+
+    GroupProgress Progress() const;
+
+   private:
+    LiveGroups& live_;
+    const std::string group_;
+    const std::string call_;
+    const Instant since_ = Clock::now();
+  };
+
+  // The callbacks of the session.
+  void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<GroupProgress> Progress() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Whether the coordinator has told of the generation's end.
+  bool IsOver(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Who of these ranks of the generation has left or was lost, and who has
+  // reported a failure: it may live, but the coordinator answers it no more.
+  struct Absent {
+    std::vector<MemberInfo> gone;
+    std::vector<int> left;  // of those, who said so
+    std::vector<int> reported;
+  };
+  Absent AbsentOf(int64_t generation, const std::vector<int>& ranks) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
+  absl::Status session_over_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<FailureJudge>> judges_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<GroupState>> groups_ ABSL_GUARDED_BY(mutex_);
+  std::vector<const Connecting*> connecting_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_GROUPS_LIVE_GROUPS_H_

@@ -1,0 +1,210 @@
+#include "client/groups/process_telemetry.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/control/channel_security.h"
+#include "client/groups/debugging.h"
+#include "client/control/endpoint.h"
+#include "base/mutex.h"
+#include "client/telemetry/telemetry.h"
+
+namespace muster::internal {
+
+// Where the groups of this process are; asked from the server's threads.
+class Telemetry::Groups {
+ public:
+  void Set(std::function<std::vector<GroupProgress>()> progress) {
+    MutexLock lock(mutex_);
+    progress_ = std::move(progress);
+  }
+
+  // Of the oldest call that runs in any of them.
+  std::chrono::milliseconds RunningFor() const {
+    std::chrono::milliseconds longest{0};
+    for (const GroupProgress& group : Progress()) {
+      if (!group.current.empty()) {
+        longest = std::max(longest, group.running_for);
+      }
+    }
+    return longest;
+  }
+
+  std::string Json() const {
+    nlohmann::json json = nlohmann::json::array();
+    for (const GroupProgress& group : Progress()) {
+      json.push_back({{"group", group.group},
+                      {"last_enqueued", group.last_enqueued},
+                      {"last_completed", group.last_completed},
+                      {"current", group.current},
+                      {"running_for_ms", group.running_for.count()}});
+    }
+    return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+           "\n";
+  }
+
+ private:
+  std::vector<GroupProgress> Progress() const {
+    std::function<std::vector<GroupProgress>()> progress;
+    {
+      MutexLock lock(mutex_);
+      progress = progress_;
+    }
+    return progress == nullptr ? std::vector<GroupProgress>() : progress();
+  }
+
+  mutable Mutex mutex_;
+  std::function<std::vector<GroupProgress>()> progress_ ABSL_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+// Takes the same time wherever the two differ.
+bool Same(const std::string& a, const std::string& b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference |=
+        static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  }
+  return difference == 0;
+}
+
+// What the pages want: the job's token, else the one that this process shows
+// the coordinator, which is another one where each host has its own.
+absl::StatusOr<std::string> PagesToken() {
+  absl::StatusOr<std::string> token = JobToken();
+  if (!token.ok() || !token->empty()) return token;
+  const absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take({});
+  if (!security.ok()) return security.status();
+  return security->Token();
+}
+
+absl::Status MayDebug(const std::string& header) {
+  const absl::StatusOr<std::string> token = PagesToken();
+  if (!token.ok()) return token.status();
+  if (token->empty()) {
+    return absl::PermissionDeniedError(
+        "beyond loopback these pages want the job's token, and this process "
+        "has none (MUSTER_JOB_TOKEN, MUSTER_JOB_TOKEN_FILE, or the "
+        "coordinator's, MUSTER_TOKEN, MUSTER_TOKEN_FILE)");
+  }
+  // Schemes are case-insensitive.
+  constexpr absl::string_view kScheme = "bearer ";
+  if (absl::StartsWithIgnoreCase(header, kScheme) &&
+      Same(std::string(absl::StripAsciiWhitespace(
+               absl::string_view(header).substr(kScheme.size()))),
+           *token)) {
+    return absl::OkStatus();
+  }
+  return absl::UnauthenticatedError(
+      "these pages want the job's token: Authorization: Bearer TOKEN");
+}
+
+std::string LevelJson() {
+  constexpr const char* kNames[] = {"OFF", "INFO", "DETAIL"};
+  return absl::StrCat("{\"debug_level\": \"",
+                      kNames[static_cast<int>(CurrentDebugLevel())], "\"}\n");
+}
+
+absl::Status SetLevel(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const auto level =
+      json.is_object() && json.size() == 1 && json.contains("debug_level")
+          ? json["debug_level"]
+          : nlohmann::json();
+  if (level == "OFF") {
+    OverrideDebugLevel(DebugLevel::kOff);
+  } else if (level == "INFO") {
+    OverrideDebugLevel(DebugLevel::kInfo);
+  } else if (level == "DETAIL") {
+    OverrideDebugLevel(DebugLevel::kDetail);
+  } else {
+    return absl::InvalidArgumentError(
+        "the body must be {\"debug_level\": \"OFF\"}, \"INFO\" or \"DETAIL\"");
+  }
+  return absl::OkStatus();
+}
+
+// Where any port will do, the one that this process had before if it is still
+// free: who reads its metrics need not look for it after each new group.
+absl::StatusOr<std::unique_ptr<worker::Telemetry>> Serve(
+    worker::TelemetryOptions options) {
+  static std::atomic<int> last_port{0};
+  const bool any = options.port == 0;
+  options.port = any ? last_port.load() : options.port;
+  absl::StatusOr<std::unique_ptr<worker::Telemetry>> server =
+      worker::Telemetry::Start(options);
+  if (!any) return server;
+  if (!server.ok() && options.port != 0) {
+    options.port = 0;
+    server = worker::Telemetry::Start(options);
+  }
+  if (server.ok()) {
+    const std::string& address = (*server)->address();
+    int port = 0;
+    if (absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) {
+      last_port = port;
+    }
+  }
+  return server;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
+    std::optional<int> port) {
+  absl::StatusOr<std::optional<worker::TelemetryOptions>> options =
+      worker::TelemetryOptionsFromEnv();
+  if (!options.ok()) return options.status();
+  if (port.has_value()) {
+    if (!options->has_value()) options->emplace();
+    (*options)->port = *port;
+  }
+  if (!options->has_value()) return nullptr;
+  const auto groups = std::make_shared<Groups>();
+  worker::TelemetryOptions& chosen = **options;
+  chosen.running_for = [groups] { return groups->RunningFor(); };
+  chosen.debug_pages = {
+      {"/debug/groups", "application/json",
+       [groups] { return groups->Json(); }},
+      {"/debug/flight_recorder", "application/json",
+       [] { return Recorder()->ToJson(); }},
+      {"/debug/level", "application/json", LevelJson, SetLevel}};
+  if (!IsLoopback(chosen.address)) chosen.may_debug = MayDebug;
+  absl::StatusOr<std::unique_ptr<worker::Telemetry>> server = Serve(chosen);
+  if (!server.ok()) return server.status();
+  return std::unique_ptr<Telemetry>(new Telemetry(
+      groups, std::shared_ptr<worker::Telemetry>(*std::move(server))));
+}
+
+Telemetry::Telemetry(std::shared_ptr<Groups> groups,
+                     std::shared_ptr<worker::Telemetry> server)
+    : groups_(std::move(groups)), server_(std::move(server)) {}
+
+const std::string& Telemetry::address() const { return server_->address(); }
+
+std::shared_ptr<dataplane::Metrics> Telemetry::metrics() const {
+  return {server_, &server_->collectives()};
+}
+
+void Telemetry::SetRank(int rank, int world_size) {
+  server_->SetRank(rank, world_size);
+}
+
+void Telemetry::SetProgress(
+    std::function<std::vector<GroupProgress>()> progress) {
+  groups_->Set(std::move(progress));
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,56 @@
+// The process's metrics and debug pages, as the SDK starts them.
+
+#ifndef MUSTER_CLIENT_GROUPS_PROCESS_TELEMETRY_H_
+#define MUSTER_CLIENT_GROUPS_PROCESS_TELEMETRY_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/session.h"
+#include "dataplane/observe/metrics.h"
+
+namespace muster::worker {
+class Telemetry;
+}  // namespace muster::worker
+
+namespace muster::internal {
+
+// Serves while it lives. Beyond loopback the pages below /debug/ want the token
+// that the process itself shows the coordinator; without one nobody gets them.
+class Telemetry {
+ public:
+  // On `port` (0: any free one); without one on MUSTER_HTTP_PORT; without that
+  // there is none: null.
+  // Errors: kInvalidArgument (a variable's value), kUnavailable (cannot
+  // listen).
+  static absl::StatusOr<std::unique_ptr<Telemetry>> Start(
+      std::optional<int> port);
+
+  // host:port.
+  const std::string& address() const;
+
+  // May outlive this object.
+  std::shared_ptr<dataplane::Metrics> metrics() const;
+
+  void SetRank(int rank, int world_size);
+
+  // What /debug/groups shows from now on.
+  void SetProgress(std::function<std::vector<GroupProgress>()> progress);
+
+ private:
+  class Groups;
+
+  Telemetry(std::shared_ptr<Groups> groups,
+            std::shared_ptr<worker::Telemetry> server);
+
+  const std::shared_ptr<Groups> groups_;
+  const std::shared_ptr<worker::Telemetry> server_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_GROUPS_PROCESS_TELEMETRY_H_

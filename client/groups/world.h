@@ -1,0 +1,140 @@
+// Everything behind the default group, from InitProcessGroup to
+// DestroyProcessGroup.
+
+#ifndef MUSTER_CLIENT_GROUPS_WORLD_H_
+#define MUSTER_CLIENT_GROUPS_WORLD_H_
+
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/distributed.h"
+#include "client/errors.h"
+#include "client/stores/bootstrap.h"
+#include "client/groups/call_board.h"
+#include "client/control/deadline.h"
+#include "client/groups/embedded_coordinator.h"
+#include "client/groups/error_resolver.h"
+#include "client/groups/group_state.h"
+#include "client/groups/groups.h"
+#include "client/groups/init_method.h"
+#include "client/groups/live_groups.h"
+#include "client/groups/process_telemetry.h"
+#include "client/process_group.h"
+#include "client/session.h"
+#include "client/store.h"
+
+namespace muster::internal {
+
+// The default group's name, and how the keys over which it meets begin; the
+// generation follows.
+inline constexpr char kWorldName[] = "world";
+std::string WorldPrefix();
+
+// One default group: the coordinator that rank 0 serves, the session, the
+// communicator, the metrics; and the groups beside it. Not thread-safe but for
+// the accessors.
+class World {
+ public:
+  // Throws what InitProcessGroup throws, except that there is a group already.
+  static std::unique_ptr<World> Form(const InitProcessGroupOptions& options);
+
+  // Without Destroy the others see this member as lost.
+  ~World();
+
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  // Ends all groups and leaves in peace. Throws the error of a group that
+  // failed if nobody has seen one, after all is done.
+  void Destroy();
+
+  // What is left of the default group without some of its ranks, in the place
+  // of this one, which has left then. Throws what ShrinkGroup throws; this one
+  // stays then, with its groups ended unless nothing was begun, and knows who
+  // else of it is gone.
+  std::unique_ptr<World> Shrink(const std::vector<int>& ranks_to_exclude,
+                                const ShrinkGroupOptions& options);
+
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  const std::shared_ptr<Store>& store() const { return store_; }
+  Groups& groups() { return *groups_; }
+  std::string debug_address() const;
+
+ private:
+  // What a group that is formed of another one has of it meanwhile.
+  struct Shrinking {
+    World* old = nullptr;
+    // By the rank in the new group, that in the old one.
+    std::vector<int> survivors;
+    std::string excluded;  // "2,3"
+    // All of them have come to the call.
+    bool met = false;
+  };
+  class Vigil;
+
+  explicit World(const InitProcessGroupOptions& options);
+  static std::unique_ptr<World> FormOf(const InitProcessGroupOptions& options,
+                                       const Shrinking* shrinking);
+
+  std::string DebugAddress(const InitPlan& plan) const;
+  void MeetInFile(const InitPlan& plan);
+  void FormGroup(InitPlan plan);
+  void ServeCoordinator(InitPlan& plan);
+  void FindCoordinator(InitPlan& plan);
+  void ConnectAndJoin(InitPlan& plan);
+  Formation TryToJoin(const InitPlan& plan);
+  std::string LocalAddress(const InitPlan& plan) const;
+  FailureJudge::Options Judging(const InitPlan& plan) const;
+  void Connect(const InitPlan& plan);
+  Deadline UntilJoined() const;
+  bool OthersAreGone() const;
+  std::shared_ptr<Vigil> KeepVigil() const;
+  void ConfirmAll();
+  InitProcessGroupOptions PrepareToShrink(
+      const std::vector<int>& ranks_to_exclude,
+      const ShrinkGroupOptions& options, Shrinking& shrinking);
+  void EndGeneration(const std::vector<int>& ranks_to_exclude);
+  void AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline);
+  void AwaitFates(const Shrinking& shrinking, const Deadline& deadline);
+  std::vector<MemberInfo> Gone(const std::vector<int>& survivors) const;
+  void ThrowIfGone(const Shrinking& shrinking) const;
+  [[noreturn]] void ThrowNotShrunk(const Shrinking& shrinking,
+                                   const DistError& error) const;
+  void GiveWay();
+  void ThrowIfLost(const std::string& excluded) const;
+  bool ServesOthers() const;
+  void EndMeeting() noexcept;
+
+  const InitProcessGroupOptions options_;
+  const Deadline deadline_;
+  // Null: it is not formed of another one, or has formed.
+  const Shrinking* shrinking_ = nullptr;
+  // Rank 0 serves the coordinator, here or in another process.
+  bool embedded_ = false;
+  Formation formation_;
+  // Both live on in the group that is formed of this one.
+  std::shared_ptr<Telemetry> telemetry_;
+  std::shared_ptr<EmbeddedCoordinator> coordinator_;
+  // In which rank 0 tells the others where it serves the coordinator; null:
+  // they have been told.
+  std::shared_ptr<Store> meeting_;
+  std::string debug_address_;
+  std::shared_ptr<LiveGroups> live_;
+  std::shared_ptr<FailureJudge> judge_;
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<SessionBootstrap> bootstrap_;
+  std::shared_ptr<GroupState> state_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<CallBoard> board_;
+  std::unique_ptr<Groups> groups_;
+  std::shared_ptr<Store> store_;
+  // Without whom this group was to be shrunk before.
+  std::set<std::string> excluded_before_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_GROUPS_WORLD_H_

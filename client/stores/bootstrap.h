@@ -1,0 +1,76 @@
+// Where the ranks of a new group meet: the store as the data plane wants it.
+
+#ifndef MUSTER_CLIENT_STORES_BOOTSTRAP_H_
+#define MUSTER_CLIENT_STORES_BOOTSTRAP_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/session.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/interruption.h"
+#include "base/mutex.h"
+
+namespace muster::internal {
+
+// On the job's store at the coordinator. Waiting ends early when the group is
+// known to be broken.
+class SessionBootstrap : public dataplane::BootstrapStore {
+ public:
+  // Says why nobody needs to wait any longer; OK while they do. It may ask the
+  // coordinator if `asks`: every 300 ms in the first seconds of a wait, and
+  // then once a second.
+  using Broken = std::function<absl::Status(bool asks)>;
+
+  SessionBootstrap(std::shared_ptr<Session> session, std::string prefix,
+                   Broken broken);
+
+  // Ends Get at once, with the reason, unless that is kCancelled: a rank that
+  // has left in peace may have set all that is needed of it.
+  const dataplane::Interruption& interruption() const { return interruption_; }
+
+  absl::Status Set(const std::string& key, const std::string& value) override;
+  absl::Status SetBy(const std::string& key, const std::string& value,
+                     Instant deadline) override;
+  absl::StatusOr<std::vector<std::string>> Get(
+      const std::vector<std::string>& keys,
+      Instant deadline) override;
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
+
+  void Forget(const std::string& key, Instant deadline) override;
+
+  // Deletes what this process has set: a coordinator outlives many groups.
+  // False: it does not answer.
+  bool DeleteOwnKeys();
+
+ private:
+  bool IsTimeToAsk();
+  std::chrono::milliseconds Slice();
+
+  const std::shared_ptr<Session> session_;
+  const std::string prefix_;
+  const Broken broken_;
+  const dataplane::Interruption interruption_;
+  Mutex mutex_;
+  std::vector<std::string> own_keys_ ABSL_GUARDED_BY(mutex_);
+  // Those in which it was asked before.
+  int slices_ ABSL_GUARDED_BY(mutex_) = 0;
+  Instant next_ask_ ABSL_GUARDED_BY(mutex_) =
+      Instant::min();
+};
+
+// Deletes what generations before `current` have left under `prefix`, which the
+// generation follows in every key. Nobody needs it: they are over.
+void DeleteStaleKeys(Session& session, const std::string& prefix,
+                     int64_t current);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_STORES_BOOTSTRAP_H_

@@ -1,0 +1,58 @@
+// What the stores within a process or a file have in common with the
+// coordinator's: results, and the words of errors.
+
+#ifndef MUSTER_CLIENT_STORES_STORE_RULES_H_
+#define MUSTER_CLIENT_STORES_STORE_RULES_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/control/deadline.h"
+
+namespace muster::internal {
+
+// Keys of the SDK itself, with which groups form and fail. Unless `prefix` asks
+// for them, they leave a list of keys.
+inline constexpr char kReservedKeyPrefix[] = "muster/";
+bool IsReservedKey(absl::string_view key);
+void DropReservedKeys(absl::string_view prefix, std::vector<std::string>& keys);
+
+// What Add leaves under `key`; `present` is null when there is no such key.
+// Errors: kInvalidArgument (`present` is no whole decimal number), kOutOfRange.
+absl::StatusOr<int64_t> Sum(absl::string_view key, const std::string* present,
+                            int64_t delta);
+
+// What CompareSet does and returns; `present` is null when there is no such
+// key.
+struct CompareSetDecision {
+  bool write = false;
+  absl::string_view result;
+};
+CompareSetDecision DecideCompareSet(const std::string* present,
+                                    absl::string_view expected,
+                                    absl::string_view desired);
+
+// Errors: kInvalidArgument.
+absl::Status CheckSameLength(const std::vector<std::string>& keys,
+                             const std::vector<std::string>& values);
+// That it is positive; `call` begins the text.
+absl::Status CheckTimeout(std::chrono::milliseconds timeout,
+                          absl::string_view call = "Store::SetTimeout");
+
+// Of a whole call of a store.
+Deadline StoreDeadline(std::chrono::milliseconds timeout);
+// Of Store::Wait, which has a timeout of its own.
+Deadline WaitDeadline(std::chrono::milliseconds timeout);
+
+// "wait timeout after 100ms, keys: a, b (timeout: Store::SetTimeout)".
+absl::Status WaitTimeout(const std::vector<std::string>& missing,
+                         const Deadline& deadline);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_STORES_STORE_RULES_H_

@@ -1,0 +1,153 @@
+#include "client/telemetry/http.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace muster::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// More than the server has threads.
+constexpr int kManyClients = 9;
+
+// A client that sends what it is told to, and reads when it is told to.
+class RawClient {
+ public:
+  RawClient(int port, const std::string& text)
+      : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    // So that a large answer does not fit between both.
+    const int bytes = 4096;
+    setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&address),
+                      sizeof(address)),
+              0);
+    Send(text);
+  }
+  ~RawClient() { close(socket_); }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+
+  bool Send(const std::string& text) {
+    return send(socket_, text.data(), text.size(), MSG_NOSIGNAL) >= 0;
+  }
+
+  // Whether the server closes the connection within `time`; what it sends
+  // before that is lost.
+  bool ClosedWithin(std::chrono::milliseconds time) {
+    const auto until = Clock::now() + time;
+    while (true) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      pollfd ready = {socket_, POLLIN, 0};
+      const int wait = left.count() > 0 ? static_cast<int>(left.count()) : 0;
+      if (poll(&ready, 1, wait) <= 0) return false;
+      std::array<char, 65536> buffer;
+      if (recv(socket_, buffer.data(), buffer.size(), 0) <= 0) return true;
+    }
+  }
+
+ private:
+  const int socket_;
+};
+
+class HttpTest : public ::testing::Test {
+ protected:
+  HttpTest() {
+    auto server = HttpServer::Start(
+        "127.0.0.1", 0,
+        {{"/healthz", "text/plain", [] { return std::string("ok\n"); }},
+         {"/large", "text/plain", [] { return std::string(1 << 23, 'x'); }},
+         {"/set", "text/plain", [] { return std::string("set\n"); },
+          [](const std::string&) { return absl::OkStatus(); }}});
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  std::vector<std::unique_ptr<RawClient>> Connect(const std::string& text) {
+    std::vector<std::unique_ptr<RawClient>> clients;
+    for (int i = 0; i < kManyClients; ++i) {
+      clients.push_back(std::make_unique<RawClient>(server_->port(), text));
+    }
+    return clients;
+  }
+
+  std::string Health() {
+    httplib::Client client("127.0.0.1", server_->port());
+    client.set_read_timeout(10 * kHttpRequestTime);
+    const auto answer = client.Get("/healthz");
+    return answer ? answer->body : "no answer";
+  }
+
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpTest, SlowClientsHoldUpNobody) {
+  for (const char* const text :
+       {"", "GET /healthz HT", "GET /healthz HTTP/1.1\r\nHost: here\r\n",
+        "POST /set HTTP/1.1\r\nContent-Length: 9\r\n\r\nbody",
+        "GET /large HTTP/1.1\r\n\r\n"}) {
+    const auto start = Clock::now();
+    const auto slow = Connect(text);
+    EXPECT_EQ(Health(), "ok\n") << text;
+    // Not when the others were over their time.
+    EXPECT_LT(Clock::now() - start, kHttpRequestTime) << text;
+  }
+}
+
+TEST_F(HttpTest, ARequestHasADeadlineHoweverOftenAByteComes) {
+  RawClient client(server_->port(), "GET /healthz HTTP/1.1\r\nDrip: ");
+  const auto until = Clock::now() + 10 * kHttpRequestTime;
+  while (!client.ClosedWithin(std::chrono::milliseconds(100))) {
+    client.Send("x");
+    ASSERT_LT(Clock::now(), until);
+  }
+}
+
+TEST_F(HttpTest, OfARequestWithoutAnEndLittleIsRead) {
+  RawClient client(server_->port(), "GET /healthz HTTP/1.1\r\nEndless: ");
+  const std::string more(1 << 16, 'x');
+  int64_t sent = 0;
+  while (client.Send(more)) sent += 1 << 16;
+  // What the system keeps on both sides counts, too.
+  EXPECT_LT(sent, 1 << 24);
+}
+
+TEST_F(HttpTest, AnAnswerHasADeadline) {
+  RawClient client(server_->port(), "GET /large HTTP/1.1\r\n\r\n");
+  // It reads nothing until the server has given up.
+  const auto until = Clock::now() + 10 * kHttpRequestTime;
+  while (client.Send("x")) ASSERT_LT(Clock::now(), until);
+}
+
+TEST_F(HttpTest, TheEndWaitsForNoClient) {
+  const auto slow = Connect("GET /healthz HTTP/1.1\r\n");
+  EXPECT_EQ(Health(), "ok\n");
+  const auto start = Clock::now();
+  server_.reset();
+  EXPECT_LT(Clock::now() - start, kHttpRequestTime);
+  for (const auto& client : slow) {
+    EXPECT_TRUE(client->ClosedWithin(kHttpRequestTime));
+  }
+}
+
+}  // namespace
+}  // namespace muster::worker

@@ -1,0 +1,349 @@
+#include "client/telemetry/metrics.h"
+
+#include <dirent.h>
+#include <prometheus/client_metric.h>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/metric_type.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/version.h"
+
+namespace muster::worker {
+namespace {
+
+// The buckets of durations, in nanoseconds: from the latency of a small
+// collective on one host to a timeout's order. Beyond is one more.
+constexpr std::array<int64_t, 22> kDurationBounds = {
+    1'000,          2'500,         5'000,       10'000,        25'000,
+    50'000,         100'000,       250'000,     500'000,       1'000'000,
+    2'500'000,      5'000'000,     10'000'000,  25'000'000,    50'000'000,
+    100'000'000,    250'000'000,   500'000'000, 1'000'000'000, 2'500'000'000,
+    10'000'000'000, 60'000'000'000};
+
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double ResidentBytes() {
+  double total_pages = 0;
+  double resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
+  return resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double OpenFds() {
+  DIR* const folder = opendir("/proc/self/fd");
+  if (folder == nullptr) return 0;
+  int entries = 0;
+  while (readdir(folder) != nullptr) ++entries;
+  closedir(folder);
+  return entries - 3;  // ".", ".." and the descriptor of `folder`
+}
+
+prometheus::MetricFamily Family(std::string name, std::string help,
+                                prometheus::MetricType type) {
+  prometheus::MetricFamily family;
+  family.name = std::move(name);
+  family.help = std::move(help);
+  family.type = type;
+  return family;
+}
+
+// The three families of collectives.
+struct CollectiveFamilies {
+  prometheus::MetricFamily collectives =
+      Family("muster_dataplane_collectives_total",
+             "Collectives that completed, by status code.",
+             prometheus::MetricType::Counter);
+  prometheus::MetricFamily bytes =
+      Family("muster_dataplane_collective_bytes_total",
+             "Bytes of this rank's tensors in collectives that succeeded.",
+             prometheus::MetricType::Counter);
+  prometheus::MetricFamily durations =
+      Family("muster_dataplane_collective_duration_seconds",
+             "Start to completion of collectives that succeeded.",
+             prometheus::MetricType::Histogram);
+};
+
+// Counts of its own, of which the library's are made when somebody asks: to
+// count in those takes a seventh of a small collective's time.
+class CollectiveSeries final : public Metrics::Series {
+ public:
+  CollectiveSeries(absl::string_view op, absl::string_view backend)
+      : op_(op), backend_(backend) {}
+
+  void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
+                absl::StatusCode code) override {
+    if (code != absl::StatusCode::kOk) return CountFailed(code);
+    size_t bucket = 0;
+    while (bucket < kDurationBounds.size() &&
+           elapsed.count() > kDurationBounds[bucket]) {
+      ++bucket;
+    }
+    const auto nanoseconds = static_cast<uint64_t>(elapsed.count());
+    for (Owned& each : owned_) {
+      if (each.owner.load(std::memory_order_relaxed) != ThisThread()) continue;
+      Add(each.counts.buckets[bucket], 1);
+      Add(each.counts.nanoseconds, nanoseconds);
+      Add(each.counts.bytes, bytes);
+      return;
+    }
+    CountNotOwned(bucket, nanoseconds, bytes);
+  }
+
+  // What there is of it.
+  void AddTo(CollectiveFamilies& families) const {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [code, count] : failed_) AddCount(code, count, families);
+    }
+    prometheus::ClientMetric durations = Labelled({});
+    uint64_t count = 0;
+    for (size_t bucket = 0; bucket <= kDurationBounds.size(); ++bucket) {
+      count += Sum([&](const Counts& counts) -> const Count& {
+        return counts.buckets[bucket];
+      });
+      const double bound =
+          bucket == kDurationBounds.size()
+              ? std::numeric_limits<double>::infinity()
+              : static_cast<double>(kDurationBounds[bucket]) / 1e9;
+      durations.histogram.bucket.push_back({count, bound});
+    }
+    if (count == 0) return;
+    AddCount(absl::StatusCode::kOk, count, families);
+    durations.histogram.sample_count = count;
+    durations.histogram.sample_sum =
+        static_cast<double>(Sum(&Counts::nanoseconds)) / 1e9;
+    families.durations.metric.push_back(std::move(durations));
+    prometheus::ClientMetric bytes = Labelled({});
+    bytes.counter.value = static_cast<double>(Sum(&Counts::bytes));
+    families.bytes.metric.push_back(std::move(bytes));
+  }
+
+ private:
+  using Count = std::atomic<uint64_t>;
+  // Of those that succeeded: how many, by bucket of kDurationBounds; and sums.
+  struct Counts {
+    std::array<Count, kDurationBounds.size() + 1> buckets = {};
+    Count nanoseconds = 0;
+    Count bytes = 0;
+  };
+
+  // Those of one thread, in lines of the cache of their own.
+  struct alignas(64) Owned {
+    // Null: nobody's yet.
+    std::atomic<const void*> owner = nullptr;
+    Counts counts;
+  };
+
+  // A thread is known by where its own variables are (see BiasedMutex), which
+  // only one that begins after its end, and sees what it did, can have as well.
+  static const void* ThisThread() { return __builtin_thread_pointer(); }
+
+  // Apart, for the sake of what is mostly counted: a function that calls others
+  // saves registers for that.
+  [[gnu::noinline]] void CountFailed(absl::StatusCode code) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++failed_[code];
+  }
+  // Of a thread that has none: it gets the first free ones, for good; if there
+  // are none, it counts with the others.
+  [[gnu::noinline]] void CountNotOwned(size_t bucket, uint64_t nanoseconds,
+                                       size_t bytes) {
+    Counts* counts = &together_;
+    for (Owned& each : owned_) {
+      const void* owner = each.owner.load(std::memory_order_relaxed);
+      // (An exchange takes the line away from its owner also if it fails.)
+      if (owner != nullptr ||
+          !each.owner.compare_exchange_strong(owner, ThisThread(),
+                                              std::memory_order_relaxed)) {
+        continue;
+      }
+      counts = &each.counts;
+      break;
+    }
+    counts->buckets[bucket].fetch_add(1, std::memory_order_relaxed);
+    counts->nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
+    counts->bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  // Of one that nobody else adds to.
+  static void Add(Count& count, uint64_t more) {
+    count.store(count.load(std::memory_order_relaxed) + more,
+                std::memory_order_relaxed);
+  }
+  // Of all threads.
+  template <typename Which>
+  uint64_t Sum(const Which& which) const {
+    uint64_t sum =
+        std::invoke(which, together_).load(std::memory_order_relaxed);
+    for (const Owned& each : owned_) {
+      sum += std::invoke(which, each.counts).load(std::memory_order_relaxed);
+    }
+    return sum;
+  }
+
+  prometheus::ClientMetric Labelled(absl::string_view code) const {
+    prometheus::ClientMetric metric;
+    metric.label.push_back({"backend", backend_});
+    if (!code.empty()) metric.label.push_back({"code", std::string(code)});
+    metric.label.push_back({"op", op_});
+    return metric;
+  }
+  void AddCount(absl::StatusCode code, uint64_t count,
+                CollectiveFamilies& families) const {
+    prometheus::ClientMetric metric = Labelled(absl::StatusCodeToString(code));
+    metric.counter.value = static_cast<double>(count);
+    families.collectives.metric.push_back(std::move(metric));
+  }
+
+  const std::string op_;
+  const std::string backend_;
+  // The first threads that come count apart, where an addition takes a third of
+  // the time: mostly there are no others.
+  std::array<Owned, 3> owned_;
+  Counts together_;
+  mutable std::mutex mutex_;
+  std::map<absl::StatusCode, uint64_t> failed_;
+};
+
+class PrometheusMetrics final : public Metrics {
+ public:
+  PrometheusMetrics()
+      : build_info_(prometheus::BuildGauge()
+                        .Name("muster_build_info")
+                        .Help("Always 1; the label says what was built.")
+                        .Register(registry_)),
+        rank_(AddGauge("muster_worker_rank",
+                       "Rank in the default group; -1 outside of one.")),
+        world_size_(AddGauge("muster_worker_world_size",
+                             "Size of the default group; 0 outside of one.")),
+        running_(AddGauge("muster_dataplane_collective_running_seconds",
+                          "How long the oldest collective, send or receive "
+                          "that runs has been running; 0 when none does.")),
+        refused_connections_(
+            prometheus::BuildCounter()
+                .Name("muster_dataplane_refused_connections_total")
+                .Help("Connections to the ports of this process's groups that "
+                      "did not show in time that they are of the group.")
+                .Register(registry_)
+                .Add({})),
+        cpu_seconds_(
+            prometheus::BuildCounter()
+                .Name("process_cpu_seconds_total")
+                .Help("User and system CPU time of the process in seconds.")
+                .Register(registry_)
+                .Add({})),
+        open_fds_(AddGauge("process_open_fds", "Open file descriptors.")),
+        resident_bytes_(AddGauge("process_resident_memory_bytes",
+                                 "Resident memory in bytes.")) {
+    build_info_.Add({{"version", kVersion}}).Set(1);
+    rank_.Set(-1);
+    AddGauge("process_start_time_seconds",
+             "When the process began to count, in seconds since the epoch.")
+        .Set(std::chrono::duration<double>(
+                 std::chrono::system_clock::now().time_since_epoch())
+                 .count());
+  }
+
+  Series& SeriesOf(absl::string_view op, absl::string_view backend) override {
+    const std::lock_guard<std::mutex> lock(series_mutex_);
+    auto& series = series_[{std::string(op), std::string(backend)}];
+    if (series == nullptr) {
+      series = std::make_unique<CollectiveSeries>(op, backend);
+    }
+    return *series;
+  }
+
+  void SetRank(int rank, int world_size) override {
+    rank_.Set(rank);
+    world_size_.Set(world_size);
+  }
+
+  void SetRunning(std::chrono::milliseconds running_for) override {
+    running_.Set(std::chrono::duration<double>(running_for).count());
+  }
+
+  std::string Render() const override {
+    // A counter can only go up: add what was used since the last scrape, in
+    // one scrape at a time.
+    const std::lock_guard<std::mutex> lock(render_mutex_);
+    cpu_seconds_.Increment(CpuSeconds() - cpu_seconds_.Value());
+    refused_connections_.Increment(
+        static_cast<double>(dataplane::refused_connections.load()) -
+        refused_connections_.Value());
+    open_fds_.Set(OpenFds());
+    resident_bytes_.Set(ResidentBytes());
+    std::vector<prometheus::MetricFamily> families = registry_.Collect();
+    CollectiveFamilies collectives;
+    {
+      const std::lock_guard<std::mutex> lock(series_mutex_);
+      for (const auto& [names, series] : series_) series->AddTo(collectives);
+    }
+    for (prometheus::MetricFamily* const family :
+         {&collectives.collectives, &collectives.bytes,
+          &collectives.durations}) {
+      if (!family->metric.empty()) families.push_back(std::move(*family));
+    }
+    return prometheus::TextSerializer().Serialize(families);
+  }
+
+ private:
+  prometheus::Gauge& AddGauge(const std::string& name,
+                              const std::string& help) {
+    return prometheus::BuildGauge()
+        .Name(name)
+        .Help(help)
+        .Register(registry_)
+        .Add({});
+  }
+
+  prometheus::Registry registry_;
+  prometheus::Family<prometheus::Gauge>& build_info_;
+  prometheus::Gauge& rank_;
+  prometheus::Gauge& world_size_;
+  prometheus::Gauge& running_;
+  prometheus::Counter& refused_connections_;
+  prometheus::Counter& cpu_seconds_;
+  prometheus::Gauge& open_fds_;
+  prometheus::Gauge& resident_bytes_;
+  mutable std::mutex render_mutex_;
+  mutable std::mutex series_mutex_;
+  // By collective and backend.
+  std::map<std::pair<std::string, std::string>,
+           std::unique_ptr<CollectiveSeries>>
+      series_;
+};
+
+}  // namespace
+
+std::unique_ptr<Metrics> Metrics::Create() {
+  return std::make_unique<PrometheusMetrics>();
+}
+
+}  // namespace muster::worker

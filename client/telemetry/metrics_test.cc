@@ -1,0 +1,216 @@
+#include "client/telemetry/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace muster::worker {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Every series of `text` as name{label,...}, without values and `le` bounds.
+std::set<std::string> Series(const std::string& text) {
+  std::set<std::string> series;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::string name = line.substr(0, line.find_first_of("{ "));
+    std::string labels;
+    bool in_value = false;
+    const size_t open = line.find('{');
+    if (open != std::string::npos) {
+      std::string label;
+      for (const char c : line.substr(open + 1)) {
+        if (c == '"') {
+          in_value = !in_value;
+        } else if (!in_value && (c == '=' || c == '}')) {
+          if (!label.empty()) {
+            if (!labels.empty()) labels += ',';
+            labels += label;
+          }
+          label.clear();
+        } else if (!in_value && c != ',') {
+          label += c;
+        }
+        if (!in_value && c == '}') break;
+      }
+    }
+    std::string all = name;
+    all.append("{").append(labels).append("}");
+    series.insert(std::move(all));
+  }
+  return series;
+}
+
+// Dashboards depend on these: a change here is a change for every operator.
+TEST(MetricsTest, NamesAndLabelsAreThese) {
+  const auto metrics = Metrics::Create();
+  metrics->SeriesOf("all_reduce", "gloo")
+      .Finished(4096, milliseconds(2), absl::StatusCode::kOk);
+  EXPECT_THAT(
+      Series(metrics->Render()),
+      ElementsAre(
+          "muster_build_info{version}",
+          "muster_dataplane_collective_bytes_total{backend,op}",
+          "muster_dataplane_collective_duration_seconds_bucket{backend,op,le}",
+          "muster_dataplane_collective_duration_seconds_count{backend,op}",
+          "muster_dataplane_collective_duration_seconds_sum{backend,op}",
+          "muster_dataplane_collective_running_seconds{}",
+          "muster_dataplane_collectives_total{backend,code,op}",
+          "muster_dataplane_refused_connections_total{}",
+          "muster_worker_rank{}", "muster_worker_world_size{}",
+          "process_cpu_seconds_total{}", "process_open_fds{}",
+          "process_resident_memory_bytes{}", "process_start_time_seconds{}"));
+}
+
+TEST(MetricsTest, CountsRefusedConnections) {
+  const auto metrics = Metrics::Create();
+  dataplane::refused_connections += 2;
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("\nmuster_dataplane_refused_connections_total 2\n"));
+  dataplane::refused_connections += 1;
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("\nmuster_dataplane_refused_connections_total 3\n"));
+}
+
+TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("all_reduce", "gloo");
+  series.Finished(4096, milliseconds(250), absl::StatusCode::kOk);
+  series.Finished(1024, milliseconds(500), absl::StatusCode::kOk);
+  const std::string text = metrics->Render();
+  EXPECT_THAT(text, HasSubstr("muster_dataplane_collectives_total{backend="
+                              "\"gloo\",code=\"OK\",op=\"all_reduce\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("muster_dataplane_collective_bytes_total{"
+                              "backend=\"gloo\",op=\"all_reduce\"} 5120\n"));
+  EXPECT_THAT(text,
+              HasSubstr("muster_dataplane_collective_duration_seconds_sum{"
+                        "backend=\"gloo\",op=\"all_reduce\"} 0.75\n"));
+}
+
+// Of groups on threads of their own, that have one series.
+TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
+  constexpr int kThreads = 8;
+  constexpr int kTimes = 20000;
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int time = 0; time < kTimes; ++time) {
+        series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::string text = metrics->Render();
+  EXPECT_THAT(text,
+              HasSubstr("muster_dataplane_collectives_total{backend="
+                        "\"shm\",code=\"OK\",op=\"all_reduce\"} 160000\n"));
+  EXPECT_THAT(text, HasSubstr("muster_dataplane_collective_bytes_total{"
+                              "backend=\"shm\",op=\"all_reduce\"} 640000\n"));
+  EXPECT_THAT(text,
+              HasSubstr("muster_dataplane_collective_duration_seconds_sum{"
+                        "backend=\"shm\",op=\"all_reduce\"} 0.008\n"));
+}
+
+// The later ones mostly have their variables where the first had its own.
+TEST(MetricsTest, CountsEachOfThreadsThatComeOneAfterTheOther) {
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("barrier", "shm");
+  for (int i = 0; i < 20; ++i) {
+    std::thread([&] {
+      series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+    }).join();
+    series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+  }
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("muster_dataplane_collectives_total{backend="
+                        "\"shm\",code=\"OK\",op=\"barrier\"} 40\n"));
+}
+
+// A duration that is a bound counts below it.
+TEST(MetricsTest, DurationsCountInEachBucketThatHoldsThem) {
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
+  series.Finished(4, nanoseconds(400), absl::StatusCode::kOk);
+  series.Finished(4, nanoseconds(1000), absl::StatusCode::kOk);
+  series.Finished(4, nanoseconds(1001), absl::StatusCode::kOk);
+  series.Finished(4, milliseconds(60'000), absl::StatusCode::kOk);
+  series.Finished(4, milliseconds(60'001), absl::StatusCode::kOk);
+  const std::string text = metrics->Render();
+  const auto expect_bucket = [&](const std::string& bound, int count) {
+    EXPECT_THAT(text,
+                HasSubstr("muster_dataplane_collective_duration_seconds_"
+                          "bucket{backend=\"shm\",op=\"all_reduce\",le=\"" +
+                          bound + "\"} " + std::to_string(count) + "\n"));
+  };
+  expect_bucket("1e-06", 2);
+  expect_bucket("2.5e-06", 3);
+  expect_bucket("10", 3);
+  expect_bucket("60", 4);
+  expect_bucket("+Inf", 5);
+  EXPECT_THAT(text,
+              HasSubstr("muster_dataplane_collective_duration_seconds_count{"
+                        "backend=\"shm\",op=\"all_reduce\"} 5\n"));
+}
+
+TEST(MetricsTest, SeriesAreApartByNames) {
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("all_reduce", "gloo");
+  EXPECT_EQ(&series, &metrics->SeriesOf("all_reduce", "gloo"));
+  EXPECT_NE(&series, &metrics->SeriesOf("all_reduce", "shm"));
+  EXPECT_NE(&series, &metrics->SeriesOf("broadcast", "gloo"));
+  // Nothing has finished.
+  EXPECT_THAT(metrics->Render(),
+              Not(HasSubstr("muster_dataplane_collectives")));
+}
+
+TEST(MetricsTest, FailedCollectivesCountByCodeAlone) {
+  const auto metrics = Metrics::Create();
+  metrics->SeriesOf("barrier", "gloo")
+      .Finished(0, std::chrono::seconds(30),
+                absl::StatusCode::kDeadlineExceeded);
+  const std::string text = metrics->Render();
+  EXPECT_THAT(text,
+              HasSubstr("muster_dataplane_collectives_total{backend=\"gloo\","
+                        "code=\"DEADLINE_EXCEEDED\",op=\"barrier\"} 1\n"));
+  EXPECT_THAT(
+      text,
+      Not(HasSubstr("muster_dataplane_collective_duration_seconds_count{")));
+}
+
+TEST(MetricsTest, WhatRunsIsTheLastValueThatWasSet) {
+  const auto metrics = Metrics::Create();
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("\nmuster_dataplane_collective_running_seconds 0\n"));
+  metrics->SetRunning(milliseconds(1500));
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("\nmuster_dataplane_collective_running_seconds 1.5\n"));
+}
+
+TEST(MetricsTest, RankAndWorldSizeAreValues) {
+  const auto metrics = Metrics::Create();
+  EXPECT_THAT(metrics->Render(), HasSubstr("\nmuster_worker_rank -1\n"));
+  metrics->SetRank(3, 8);
+  const std::string text = metrics->Render();
+  EXPECT_THAT(text, HasSubstr("\nmuster_worker_rank 3\n"));
+  EXPECT_THAT(text, HasSubstr("\nmuster_worker_world_size 8\n"));
+}
+
+}  // namespace
+}  // namespace muster::worker

@@ -1,0 +1,496 @@
+#include "client/tools/diagnose/diagnosis.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/text.h"
+#include "client/tools/diagnose/snapshot.h"
+#include "client/tools/diagnose/tool_text.h"
+#include "client/tools/diagnose/diagnosis_rules.h"
+#include "client/tools/diagnose/places.h"
+
+namespace muster::tools {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kRanksShown = 16;
+
+// Without the numbers of " on cuda:1": a rank's tensors are on a device of its
+// own. Whether they are on one is the same on all.
+std::string WithoutDevices(std::string text) {
+  const std::string device = " on cuda:";
+  for (size_t at = text.find(device); at != std::string::npos;
+       at = text.find(device, at)) {
+    at += device.size();
+    const size_t end = text.find_first_not_of("0123456789", at);
+    text.erase(at - 1, (end == std::string::npos ? text.size() : end) - at + 1);
+  }
+  return text;
+}
+
+// `"all_reduce #42 float32[4] sum" on rank 0, 1; "broadcast ..." on rank 2`,
+// when not all tell the same.
+std::string Disagreement(const std::vector<Place>& places) {
+  std::map<std::string, std::vector<int>> ranks;
+  for (const Place& place : places) {
+    if (!place.in_collective()) continue;
+    ranks[WithoutDevices(place.call())].push_back(place.rank);
+  }
+  if (ranks.size() < 2) return "";
+  std::vector<std::string> sides;
+  for (const auto& [text, who] : ranks) {
+    sides.push_back(absl::StrCat(base::Quote(text), " on ",
+                                 who.size() == 1 ? "rank " : "ranks ",
+                                 absl::StrJoin(who, ", ")));
+  }
+  return absl::StrCat("they do not agree: ", absl::StrJoin(sides, "; "));
+}
+
+// The collective that the last one has to complete: nobody can be past it. What
+// is old, or of who is gone or ill, says nothing of it.
+int64_t AwaitedSequence(const std::vector<Place>& places, const Judge& judge) {
+  std::optional<int64_t> sequence;
+  for (const Place& place : places) {
+    if (!judge.IsSure(place) || judge.IsIll(place)) continue;
+    const int64_t next = place.completed() + 1;
+    sequence = std::min(sequence.value_or(next), next);
+  }
+  return sequence.value_or(0);
+}
+
+// Whether `place` was in collective `sequence` still, at its last heartbeat,
+// for `margin` after another one had completed it. What it did after that
+// heartbeat, nobody knows: where all others wait for one that is slow, they
+// come out together, and tell it one after the other.
+bool IsLeftIn(const Place& place, int64_t sequence,
+              const std::vector<Place>& places, const Judge& judge,
+              milliseconds margin) {
+  milliseconds completed_for(0);
+  for (const Place& other : places) {
+    if (!judge.IsSure(other) || other.completed() < sequence) continue;
+    completed_for = std::max(
+        completed_for, other.in_collective() ? other.running_for() : other.age);
+  }
+  return completed_for >= place.age + margin;
+}
+
+std::optional<StuckGroup> LookAtCollectives(const std::string& name,
+                                            const std::vector<Place>& places,
+                                            const Judge& judge,
+                                            milliseconds stuck_after,
+                                            milliseconds told_within) {
+  StuckGroup group;
+  group.group = name;
+  group.sequence = AwaitedSequence(places, judge);
+  bool all_in_it = true;
+  std::vector<Place> behind;
+  std::vector<Place> last;  // who has to complete it
+  for (const Place& place : places) {
+    const bool sure = judge.IsSure(place);
+    const bool there = sure && place.completed() + 1 == group.sequence;
+    const bool waits = sure && place.in_collective();
+    if (waits) {
+      group.running_for = std::max(group.running_for, place.running_for());
+      if (there && group.collective.empty()) group.collective = place.call();
+    }
+    if (there) last.push_back(place);
+    all_in_it = all_in_it && there && waits;
+    if (!sure || judge.IsIll(place) ||
+        (there && !(waits && place.enqueued() >= group.sequence))) {
+      behind.push_back(place);
+    } else if (waits) {
+      group.waiting.push_back(place.rank);
+    }
+  }
+  if (group.running_for < stuck_after) return std::nullopt;
+  if (behind.empty() && !all_in_it) {
+    // Others are past it: who is left in it has not got, or not sent, its part.
+    for (const Place& place : last) {
+      if (IsLeftIn(place, group.sequence, places, judge, told_within)) {
+        behind.push_back(place);
+      }
+    }
+    if (behind.empty()) return std::nullopt;
+    for (const Place& place : behind) {
+      group.waiting.erase(
+          std::remove(group.waiting.begin(), group.waiting.end(), place.rank),
+          group.waiting.end());
+    }
+  }
+  const Awaited awaited = {name, group.sequence,
+                           absl::StrCat("has not called #", group.sequence)};
+  for (const Place& place : behind) {
+    group.culprits.push_back(judge.Blame(place, awaited));
+  }
+  if (behind.empty()) {
+    const std::string disagreement = Disagreement(places);
+    group.note = disagreement.empty()
+                     ? "all ranks are in it, and who can be asked answers: the "
+                       "network between them is slow or cut, or the tensors "
+                       "are large"
+                     : disagreement;
+  }
+  if (group.collective.empty()) {
+    group.collective = absl::StrCat("collective #", group.sequence);
+  }
+  return group;
+}
+
+// A group whose ranks have met, or are said to, and do not get connected.
+std::optional<StuckGroup> LookAtConnecting(const std::string& name,
+                                           const std::vector<Place>& places,
+                                           const Judge& judge,
+                                           milliseconds stuck_after) {
+  StuckGroup group;
+  group.group = name;
+  std::vector<Place> missing;
+  for (const Place& place : places) {
+    if (!judge.IsSure(place) || judge.IsIll(place) || place.group == nullptr) {
+      missing.push_back(place);
+    } else if (place.connecting()) {
+      group.waiting.push_back(place.rank);
+      group.collective = place.call();
+      group.running_for = std::max(group.running_for, place.running_for());
+    }
+  }
+  if (group.waiting.empty() || group.running_for < stuck_after) {
+    return std::nullopt;
+  }
+  const Awaited awaited = {name, 0, "has not come to it"};
+  for (const Place& place : missing) {
+    group.culprits.push_back(judge.Blame(place, awaited));
+  }
+  if (missing.empty()) {
+    group.note =
+        "all ranks have come, and who can be asked answers: they reach the "
+        "coordinator and not each other; look at firewalls, and at the "
+        "addresses that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME mean";
+  }
+  return group;
+}
+
+bool IsForming(const v1::GetJobResponse& job, const std::string& name) {
+  for (const v1::RegisteredGroup& group : job.groups()) {
+    if (group.name() == name) return group.has_forming_for();
+  }
+  return false;
+}
+
+// Sends and receives: who waits for whom, through all that wait themselves.
+class PeerChains {
+ public:
+  PeerChains(const std::vector<Place>& places, const Judge& judge) {
+    for (const Place& place : places) {
+      by_rank_[place.rank] = &place;
+      if (judge.IsSure(place) && !judge.IsIll(place) && place.peer_call) {
+        waiting_[place.rank] = &place;
+      }
+    }
+  }
+
+  // By rank, those that wait.
+  const std::map<int, const Place*>& waiting() const { return waiting_; }
+
+  // The last one that waits, from `place` on, and whom it waits for: null if
+  // that is nobody in particular, or if they wait for each other.
+  struct End {
+    const Place* waiter = nullptr;
+    const Place* awaited = nullptr;
+    bool circle = false;
+  };
+  End Follow(const Place& place) const {
+    std::set<int> seen;
+    End end = {.waiter = &place};
+    while (seen.insert(end.waiter->rank).second) {
+      const int peer = end.waiter->peer_call->peer();
+      const auto next = waiting_.find(peer);
+      if (next == waiting_.end()) {
+        const auto found = by_rank_.find(peer);
+        if (found != by_rank_.end()) end.awaited = found->second;
+        return end;
+      }
+      end.waiter = next->second;
+    }
+    end.circle = true;
+    return end;
+  }
+
+ private:
+  std::map<int, const Place*> by_rank_;
+  std::map<int, const Place*> waiting_;
+};
+
+// `they wait for each other: rank 0 in "recv #1 ..."; rank 1 in "recv #1 ..."`.
+std::string CircleText(const std::set<int>& ranks, const PeerChains& chains) {
+  std::vector<std::string> parts;
+  for (const int rank : ranks) {
+    if (parts.size() == kRanksShown) {
+      parts.push_back("...");
+      break;
+    }
+    parts.push_back(absl::StrCat(
+        "rank ", rank, " in ", base::Quote(chains.waiting().at(rank)->call())));
+  }
+  return absl::StrCat("they wait for each other: ", absl::StrJoin(parts, "; "));
+}
+
+std::optional<StuckGroup> LookAtPeers(const std::string& name,
+                                      const std::vector<Place>& places,
+                                      const Judge& judge,
+                                      milliseconds stuck_after) {
+  const PeerChains chains(places, judge);
+  StuckGroup group;
+  group.group = name;
+  const Place* longest = nullptr;
+  std::map<int, PeerChains::End> ends;  // by whom all wait for in the end
+  std::set<int> circle;
+  for (const auto& [rank, place] : chains.waiting()) {
+    if (place->running_for() < stuck_after) continue;
+    group.waiting.push_back(rank);
+    if (longest == nullptr || place->running_for() > longest->running_for()) {
+      longest = place;
+    }
+    const PeerChains::End end = chains.Follow(*place);
+    if (end.awaited != nullptr) ends.emplace(end.awaited->rank, end);
+    if (end.circle) circle.insert(rank);
+  }
+  if (longest == nullptr) return std::nullopt;
+  group.running_for = longest->running_for();
+  group.collective = longest->call();
+  group.sequence = longest->peer_call->number();
+  for (const auto& [rank, end] : ends) {
+    const bool sends = end.waiter->peer_call->sends();
+    const Awaited awaited = {
+        name, 0,
+        absl::StrCat(
+            sends ? "has not received what rank " : "has not sent what rank ",
+            end.waiter->rank, sends ? " sends" : " waits for")};
+    group.culprits.push_back(judge.Blame(*end.awaited, awaited));
+  }
+  if (!circle.empty()) {
+    group.note = CircleText(circle, chains);
+  } else if (ends.empty()) {
+    group.note = "it takes what any rank sends, and none does";
+  }
+  return group;
+}
+
+// Finds ranks that wait for each other in different groups.
+class GroupCircle {
+ public:
+  explicit GroupCircle(const std::vector<StuckGroup>& groups) {
+    for (const StuckGroup& group : groups) {
+      for (const int rank : group.waiting) waits_in_[rank].push_back(&group);
+    }
+  }
+
+  // One line for people; empty: there is no circle.
+  std::string Text() {
+    for (const auto& [rank, groups] : waits_in_) {
+      if (Reaches(rank, nullptr)) return TextOfPath();
+    }
+    return "";
+  }
+
+ private:
+  struct Step {
+    int rank = -1;
+    const StuckGroup* in = nullptr;
+  };
+
+  // Whether one that `rank` waits for, in another group than `from`, waits for
+  // it in the end; the circle is in path_ then.
+  bool Reaches(int rank, const StuckGroup* from) {
+    const auto again =
+        std::find_if(path_.begin(), path_.end(),
+                     [&](const Step& step) { return step.rank == rank; });
+    if (again != path_.end()) {
+      if (again->in == from) return false;
+      path_.erase(path_.begin(), again);
+      return true;
+    }
+    const auto waits = waits_in_.find(rank);
+    if (waits == waits_in_.end() || !seen_.insert(rank).second) return false;
+    for (const StuckGroup* const group : waits->second) {
+      if (group == from) continue;
+      path_.push_back({rank, group});
+      for (const Culprit& culprit : group->culprits) {
+        if (Reaches(culprit.rank, group)) return true;
+      }
+      path_.pop_back();
+    }
+    return false;
+  }
+
+  std::string TextOfPath() const {
+    std::vector<std::string> parts;
+    for (size_t i = 0; i < path_.size(); ++i) {
+      if (parts.size() == kRanksShown) {
+        parts.push_back("...");
+        break;
+      }
+      const Step& step = path_[i];
+      parts.push_back(absl::StrCat(
+          "rank ", step.rank, " is in ", base::Printable(step.in->collective),
+          " on group ", base::Quote(step.in->group), " and waits for rank ",
+          path_[(i + 1) % path_.size()].rank));
+    }
+    return absl::StrCat(
+        "a cycle: ", absl::StrJoin(parts, ", "),
+        "; ranks that share several groups must use them in the same order");
+  }
+
+  std::map<int, std::vector<const StuckGroup*>> waits_in_;
+  std::vector<Step> path_;
+  std::set<int> seen_;
+};
+
+// Who tells nothing any more, and whom nobody is known to wait for.
+void AddSilent(const v1::GetJobResponse& job, const Judge& judge,
+               Diagnosis& diagnosis) {
+  std::set<int> named;
+  for (const StuckGroup& group : diagnosis.groups) {
+    for (const Culprit& culprit : group.culprits) named.insert(culprit.rank);
+  }
+  for (const v1::MemberInfo& member : job.members()) {
+    Place place;
+    place.rank = member.rank();
+    place.member = &member;
+    if (place.rank < 0 || IsGone(member) || !judge.IsSilent(place) ||
+        !named.insert(place.rank).second) {
+      continue;
+    }
+    diagnosis.silent.push_back(judge.Blame(place, {}));
+  }
+}
+
+// In one look; nobody where those that have not come are not few.
+std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
+                                     const std::string& name) {
+  const Answers answers;
+  const Judge judge(job, nullptr, answers);
+  const std::vector<Place> places = PlacesIn(job, name);
+  const milliseconds told_within = ToldWithin(job);
+  const auto group =
+      LookAtCollectives(name, places, judge, told_within / 4, told_within);
+  if (!group.has_value() || group->culprits.empty() ||
+      group->culprits.size() > group->waiting.size()) {
+    return std::nullopt;
+  }
+  Straggler straggler;
+  straggler.group = name;
+  straggler.collective = group->collective;
+  straggler.waiting = static_cast<int>(group->waiting.size());
+  for (const Culprit& culprit : group->culprits) {
+    for (const Place& place : places) {
+      if (place.rank != culprit.rank) continue;
+      // It may have come since it told that it had not, or since it would have
+      // told that it had.
+      const milliseconds sure =
+          group->running_for - std::min(place.age, told_within);
+      if (sure <= straggler.waiting_for) continue;
+      straggler.waiting_for = sure;
+      straggler.culprit = culprit;
+    }
+  }
+  if (straggler.waiting_for < told_within / 4) return std::nullopt;
+  return straggler;
+}
+
+void AddStragglers(const v1::GetJobResponse& job,
+                   const v1::GetJobResponse* earlier, Diagnosis& diagnosis) {
+  for (const std::string& name : GroupNames(job)) {
+    std::optional<Straggler> straggler = StragglerIn(job, name);
+    if (earlier != nullptr) {
+      std::optional<Straggler> before = StragglerIn(*earlier, name);
+      if (before.has_value() &&
+          (!straggler.has_value() ||
+           straggler->waiting_for < before->waiting_for)) {
+        straggler = std::move(before);
+      }
+    }
+    if (straggler.has_value()) {
+      diagnosis.stragglers.push_back(*std::move(straggler));
+    }
+  }
+}
+
+}  // namespace
+
+Diagnosis Diagnose(const v1::GetJobResponse& job,
+                   const v1::GetJobResponse* earlier, const Answers& answers,
+                   const DiagnosisOptions& options) {
+  // Numbers begin anew with a generation, and a coordinator that was restarted
+  // knows no progress.
+  if (earlier != nullptr &&
+      (earlier->coordinator_epoch() != job.coordinator_epoch() ||
+       earlier->summary().generation() != job.summary().generation())) {
+    earlier = nullptr;
+  }
+  // Who waits for less may wait for one that has come since it told anything.
+  const milliseconds stuck_after =
+      std::max(options.stuck_after, ToldWithin(job));
+  Diagnosis diagnosis;
+  const Judge judge(job, earlier, answers);
+  for (const std::string& name : GroupNames(job)) {
+    const std::vector<Place> places = PlacesIn(job, name);
+    auto group =
+        LookAtCollectives(name, places, judge, stuck_after, ToldWithin(job));
+    if (!group.has_value() && !IsForming(job, name)) {
+      group = LookAtConnecting(name, places, judge, stuck_after);
+    }
+    if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
+    group = LookAtPeers(name, places, judge, stuck_after);
+    if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
+  }
+  for (const v1::OpenBarrier& barrier : job.barriers()) {
+    if (Ms(barrier.open_for()) < options.stuck_after) continue;
+    diagnosis.groups.push_back(LookAtBarrier(job, barrier, judge));
+  }
+  for (const v1::RegisteredGroup& forming : job.groups()) {
+    if (!forming.has_forming_for() ||
+        Ms(forming.forming_for()) < options.stuck_after) {
+      continue;
+    }
+    auto group = LookAtForming(job, forming, judge);
+    if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
+  }
+  std::stable_sort(diagnosis.groups.begin(), diagnosis.groups.end(),
+                   [](const StuckGroup& a, const StuckGroup& b) {
+                     return a.running_for > b.running_for;
+                   });
+  diagnosis.keys = KeysAwaited(job, earlier, options.stuck_after);
+  AddSilent(job, judge, diagnosis);
+  diagnosis.also = StandingOf(job);
+  const std::string circle = GroupCircle(diagnosis.groups).Text();
+  if (!circle.empty()) {
+    diagnosis.also.insert(diagnosis.also.begin(), circle);
+  }
+  diagnosis.absent = AbsentFrom(job, options.hosts);
+  if (diagnosis.healthy()) AddStragglers(job, earlier, diagnosis);
+  return diagnosis;
+}
+
+std::vector<int> RanksToAsk(const v1::GetJobResponse& job,
+                            const v1::GetJobResponse* earlier,
+                            const DiagnosisOptions& options) {
+  std::set<int> ranks;
+  const Diagnosis diagnosis = Diagnose(job, earlier, {}, options);
+  for (const Culprit& culprit : diagnosis.silent) ranks.insert(culprit.rank);
+  for (const StuckGroup& group : diagnosis.groups) {
+    for (const Culprit& culprit : group.culprits) ranks.insert(culprit.rank);
+    // Nobody is behind: one that was stopped in the middle of it may be silent
+    // for too short a time yet.
+    if (group.culprits.empty()) {
+      ranks.insert(group.waiting.begin(), group.waiting.end());
+    }
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+}  // namespace muster::tools

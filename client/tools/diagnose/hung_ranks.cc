@@ -1,0 +1,73 @@
+#include "client/tools/diagnose/hung_ranks.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "client/control/admin_client.h"
+#include "client/tools/diagnose/tool_text.h"
+#include "client/tools/diagnose/diagnosis.h"
+#include "client/tools/diagnose/places.h"
+#include "muster/v1/admin.pb.h"
+
+namespace muster::tools {
+
+std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
+                                const v1::GetJobResponse* earlier,
+                                const std::string& host,
+                                std::chrono::milliseconds hung_after) {
+  // By rank: each is named once, for the group that is stuck for longest.
+  std::map<int, HungRank> hung;
+  const Diagnosis diagnosis =
+      Diagnose(job, earlier, {}, {.stuck_after = hung_after});
+  for (const StuckGroup& group : diagnosis.groups) {
+    for (const Culprit& culprit : group.culprits) {
+      if (culprit.host != host || culprit.state != "user_code") continue;
+      hung.emplace(
+          culprit.rank,
+          HungRank{.rank = culprit.rank,
+                   .pid = culprit.pid,
+                   .why = absl::StrCat("others have waited in ",
+                                       base::Printable(group.collective),
+                                       " on group ", base::Quote(group.group),
+                                       " for ", SecondsText(group.running_for),
+                                       ", and it ", culprit.what)});
+    }
+  }
+  std::vector<HungRank> ranks;
+  for (auto& [rank, found] : hung) ranks.push_back(std::move(found));
+  return ranks;
+}
+
+absl::StatusOr<std::unique_ptr<HungRanksReader>> HungRanksReader::Open(
+    const SessionOptions& options) {
+  auto control = internal::Control::Open(options);
+  if (!control.ok()) return control.status();
+  return std::unique_ptr<HungRanksReader>(
+      new HungRanksReader(options.job, *std::move(control)));
+}
+
+HungRanksReader::HungRanksReader(std::string job,
+                                 std::unique_ptr<internal::Control> control)
+    : job_(std::move(job)), control_(std::move(control)) {}
+
+HungRanksReader::~HungRanksReader() = default;
+
+absl::StatusOr<std::vector<HungRank>> HungRanksReader::Read(
+    const std::string& host, std::chrono::milliseconds hung_after) {
+  v1::GetJobRequest request;
+  request.set_job(job_);
+  auto response = std::make_unique<v1::GetJobResponse>();
+  const absl::Status status = control_->GetJob(request, response.get());
+  if (!status.ok() && !absl::IsNotFound(status)) return status;
+  std::vector<HungRank> hung;
+  if (earlier_ != nullptr) {
+    hung = HungRanks(*response, earlier_.get(), host, hung_after);
+  }
+  earlier_ = std::move(response);
+  return hung;
+}
+
+}  // namespace muster::tools

@@ -1,0 +1,167 @@
+#include "client/tools/diagnose/places.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+
+namespace muster::tools {
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds LeaseOf(const v1::GetJobResponse& job) {
+  // Where the coordinator does not tell it.
+  constexpr milliseconds kLease = std::chrono::seconds(10);
+  return job.has_lease() ? Ms(job.lease()) : kLease;
+}
+
+// The number after `before`, up to `after`.
+std::optional<int64_t> NumberBetween(absl::string_view text,
+                                     absl::string_view before,
+                                     absl::string_view after) {
+  const size_t begin = text.find(before);
+  if (begin == absl::string_view::npos) return std::nullopt;
+  text.remove_prefix(begin + before.size());
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(text.substr(0, text.find(after)), &number)) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+// Of a text as dataplane::Collective::Describe() writes it; nothing if it is
+// about a collective.
+std::optional<v1::PeerCall> PeerCallOf(absl::string_view description) {
+  v1::PeerCall call;
+  call.set_sends(absl::StartsWith(description, "send #"));
+  if (!call.sends() && !absl::StartsWith(description, "recv #")) {
+    return std::nullopt;
+  }
+  call.set_number(NumberBetween(description, "#", " ").value_or(0));
+  const auto peer = NumberBetween(
+      description, call.sends() ? " to rank " : " from rank ", " tag ");
+  call.set_peer(static_cast<int>(peer.value_or(kAnyPeer)));
+  return call;
+}
+
+// Of the job, by the rank in the group; empty: nobody has registered it.
+std::vector<int> RegisteredRanks(const v1::GetJobResponse& job,
+                                 const std::string& group) {
+  for (const v1::RegisteredGroup& registered : job.groups()) {
+    if (registered.name() != group) continue;
+    return {registered.ranks().begin(), registered.ranks().end()};
+  }
+  return {};
+}
+
+void FillProgress(const v1::MemberProgress& progress, const std::string& group,
+                  const std::vector<int>& ranks, milliseconds stale_after,
+                  Place& place) {
+  place.progress = &progress;
+  place.age = Ms(progress.age());
+  place.stale = place.age > stale_after;
+  for (const v1::GroupProgress& one : progress.groups()) {
+    if (one.group() == group) place.group = &one;
+  }
+  if (place.group == nullptr) return;
+  if (place.group->has_peer_call()) {
+    place.peer_call = place.group->peer_call();
+  } else {
+    // An SDK that is older than the field.
+    place.peer_call = PeerCallOf(place.group->current());
+  }
+  if (!place.peer_call.has_value()) return;
+  const int peer = place.peer_call->peer();
+  if (peer >= 0 && peer < static_cast<int>(ranks.size())) {
+    place.peer_call->set_peer(ranks[static_cast<size_t>(peer)]);
+  }
+}
+
+}  // namespace
+
+milliseconds Ms(const google::protobuf::Duration& duration) {
+  return milliseconds(duration.seconds() * 1000 + duration.nanos() / 1'000'000);
+}
+
+std::string SecondsText(milliseconds duration) {
+  return absl::StrFormat("%.1fs", static_cast<double>(duration.count()) / 1000);
+}
+
+bool IsGone(const v1::MemberInfo& member) {
+  return member.state() != v1::MEMBER_STATE_ALIVE &&
+         member.state() != v1::MEMBER_STATE_DISCONNECTED;
+}
+
+milliseconds SilentAfter(const v1::GetJobResponse& job) {
+  return LeaseOf(job) / 2;
+}
+
+milliseconds ToldWithin(const v1::GetJobResponse& job) {
+  return LeaseOf(job) / 8;
+}
+
+int64_t Place::enqueued() const {
+  return group == nullptr ? 0 : group->last_enqueued();
+}
+
+int64_t Place::completed() const {
+  return group == nullptr ? 0 : group->last_completed();
+}
+
+bool Place::in_call() const {
+  return group != nullptr && !group->current().empty();
+}
+
+bool Place::in_collective() const {
+  return in_call() && !peer_call.has_value() && !connecting();
+}
+
+bool Place::connecting() const {
+  return in_call() && !peer_call.has_value() && enqueued() == 0;
+}
+
+const std::string& Place::call() const { return group->current(); }
+
+milliseconds Place::running_for() const {
+  if (!in_call()) return milliseconds(0);
+  return Ms(group->running_for()) + (stale ? milliseconds(0) : age);
+}
+
+std::vector<Place> PlacesIn(const v1::GetJobResponse& job,
+                            const std::string& group) {
+  const std::vector<int> ranks = RegisteredRanks(job, group);
+  const milliseconds stale_after = SilentAfter(job);
+  std::vector<Place> places;
+  for (int i = 0; i < job.members_size(); ++i) {
+    Place place;
+    place.member = &job.members(i);
+    place.rank = place.member->rank();
+    if (i < job.progress_size()) {
+      FillProgress(job.progress(i), group, ranks, stale_after, place);
+    }
+    // A group that nobody registered is of all that tell of it, and of all
+    // ranks if it is the first one of the job.
+    const bool member =
+        ranks.empty()
+            ? place.group != nullptr || group == "world"
+            : std::binary_search(ranks.begin(), ranks.end(), place.rank);
+    if (place.rank >= 0 && member) places.push_back(std::move(place));
+  }
+  return places;
+}
+
+std::set<std::string> GroupNames(const v1::GetJobResponse& job) {
+  std::set<std::string> names;
+  for (const v1::MemberProgress& progress : job.progress()) {
+    for (const v1::GroupProgress& group : progress.groups()) {
+      names.insert(group.group());
+    }
+  }
+  return names;
+}
+
+}  // namespace muster::tools

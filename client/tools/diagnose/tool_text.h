@@ -1,0 +1,34 @@
+// What musterctl prints for people. All names that members chose are made
+// harmless to a terminal.
+
+#ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_TOOL_TEXT_H_
+#define MUSTER_CLIENT_TOOLS_DIAGNOSE_TOOL_TEXT_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "muster/v1/admin.pb.h"
+#include "muster/v1/store.pb.h"
+
+namespace muster::tools {
+
+// `address` is where the coordinator answered.
+std::string StatusText(absl::string_view address,
+                       const v1::ListJobsResponse& response);
+
+std::string JobsText(const v1::ListJobsResponse& response);
+
+// The members, and after them what the rendezvous waits for.
+std::string MembersText(const v1::GetJobResponse& response);
+
+// The registered groups with their ranks, and which of them are missing.
+std::string GroupsText(const v1::GetJobResponse& response);
+
+std::string BarriersText(const v1::GetJobResponse& response);
+
+// One line for each change: `put 17 "key" "value"`.
+std::string ChangesText(const v1::WatchResponse& response);
+
+}  // namespace muster::tools
+
+#endif  // MUSTER_CLIENT_TOOLS_DIAGNOSE_TOOL_TEXT_H_

@@ -1,0 +1,67 @@
+// The command line of musterctl.
+
+#ifndef MUSTER_CLIENT_TOOLS_MUSTERCTL_OPTIONS_H_
+#define MUSTER_CLIENT_TOOLS_MUSTERCTL_OPTIONS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::tools {
+
+// getenv, or a test's stand-in: null when unset.
+using Environment = std::function<const char*(const char* name)>;
+
+struct CtlOptions {
+  // As the table of commands has it: "members", "kv get".
+  std::string command;
+  std::vector<std::string> arguments;
+  bool help = false;
+
+  // host:port; from the option or the environment, or the default.
+  std::string coordinator;
+  // Empty: nobody named one.
+  std::string job;
+  bool json = false;
+  std::chrono::milliseconds timeout = std::chrono::seconds(10);
+
+  // Of single commands.
+  bool names = false;                             // jobs
+  bool prefix = false;                            // kv delete, kv watch
+  std::optional<int64_t> after;                   // kv watch
+  std::optional<std::chrono::milliseconds> wait;  // kv get
+  std::optional<std::chrono::milliseconds> ttl;   // kv set
+  std::chrono::milliseconds interval = std::chrono::seconds(2);  // top
+  int64_t count = 0;   // top; 0: until a signal
+  std::string reason;  // drain
+  std::chrono::milliseconds stuck_after = std::chrono::seconds(5);  // diagnose
+  bool verbose = false;                                             // version
+  bool stacks = false;                                              // diagnose
+  std::string output;    // flight-recorder, trace; empty: standard output
+  std::string per_rank;  // trace; a folder; empty: none
+};
+
+// Reads what stands after the program's name. Options may stand anywhere; "--"
+// ends them.
+// Errors: kInvalidArgument; the text names option or variable, and value.
+absl::StatusOr<CtlOptions> ParseCtlOptions(
+    const std::vector<std::string>& arguments, const Environment& environment);
+
+// The manual: of all, or of one command ("kv", "kv get").
+// Errors: kInvalidArgument (no such command).
+absl::StatusOr<std::string> CtlHelp(absl::string_view command);
+
+// What a shell is to source so that it completes commands, options and names of
+// jobs; `shell` is bash or zsh.
+// Errors: kInvalidArgument (another shell).
+absl::StatusOr<std::string> CtlCompletion(absl::string_view shell);
+
+}  // namespace muster::tools
+
+#endif  // MUSTER_CLIENT_TOOLS_MUSTERCTL_OPTIONS_H_

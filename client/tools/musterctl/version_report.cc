@@ -1,0 +1,44 @@
+#include "client/tools/musterctl/version_report.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/version.h"
+#include "dataplane/nccl/api.h"
+#include "dataplane/cuda/api.h"
+
+namespace muster::tools {
+namespace {
+
+std::string CudaLine() {
+  const auto& runtime = dataplane::cuda::TheRuntime();
+  if (!runtime.ok()) return std::string(runtime.status().message());
+  return absl::StrCat("CUDA ",
+                      dataplane::cuda::VersionText(runtime->runtime_version),
+                      " (", runtime->path, "), the driver is for CUDA ",
+                      dataplane::cuda::VersionText(runtime->driver_version),
+                      ", devices: ", runtime->devices);
+}
+
+std::string NcclLine() {
+  const auto library = dataplane::nccl::Load();
+  if (!library.ok()) return std::string(library.status().message());
+  return absl::StrCat("NCCL ", dataplane::nccl::VersionText(library->version),
+                      " (", library->path, ")",
+                      dataplane::cuda::TheRuntime().ok()
+                          ? ""
+                          : ", which cannot be used without CUDA");
+}
+
+}  // namespace
+
+std::string VersionReport(bool verbose) {
+  std::string report = absl::StrCat("musterctl ", kVersion, "\n");
+  if (verbose) {
+    absl::StrAppend(&report, "cuda: ", CudaLine(), "\nnccl: ", NcclLine(),
+                    "\n");
+  }
+  return report;
+}
+
+}  // namespace muster::tools

@@ -1,0 +1,85 @@
+#ifndef MUSTER_COORDINATOR_SERVER_AUTH_AUTH_H_
+#define MUSTER_COORDINATOR_SERVER_AUTH_AUTH_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "coordinator/server/method.h"
+#include "base/mutex.h"
+#include "coordinator/server/auth/tokens.h"
+#include "grpcpp/server_context.h"
+
+namespace muster::coordinator {
+
+// Auth says who may make which call: it knows the tokens of a file, as it is
+// now, and finds a caller's in the headers of a call. Who holds a null Auth
+// lets everybody in. Thread-safe.
+class Auth {
+ public:
+  // What a call was let in with, so that it can be looked at again.
+  struct Pass {
+    TokenDigest digest;
+    absl::Time until;
+    uint64_t version = 0;  // of the table
+    // It may also change things there, and so bring a job into being.
+    bool member = false;
+  };
+
+  // Errors: INVALID_ARGUMENT (the file or a line of it; the text names it).
+  static absl::StatusOr<std::unique_ptr<Auth>> Load(const std::string& path);
+
+  Auth(const Auth&) = delete;
+  Auth& operator=(const Auth&) = delete;
+
+  // Looks at the file again. A file that cannot be read or parsed changes
+  // nothing; that is logged once. Call it about once a second.
+  void Reload();
+
+  // When the next token expires.
+  absl::Time NextExpiry() const;
+
+  // Whether the file is refused as it is now.
+  bool refused() const;
+
+  // Whether the call brings a token that counts for anything.
+  // Errors: UNAUTHENTICATED (none, malformed, unknown, expired).
+  absl::Status Know(const grpc::ServerContextBase& call) const;
+
+  // Whether the call may do `method` in `job`; `as_member` says that it speaks
+  // for a member, which reading alone does not allow.
+  // Errors: as Know; PERMISSION_DENIED.
+  absl::StatusOr<Pass> Admit(const grpc::ServerContextBase& call, Method method,
+                             absl::string_view job, bool as_member) const;
+
+  // The same for who was let in before, by the file and the time of now.
+  absl::Status Renew(Method method, absl::string_view job, Pass& pass) const;
+
+ private:
+  struct Snapshot {
+    std::shared_ptr<const TokenTable> table;
+    uint64_t version = 0;
+  };
+
+  Auth(std::string path, std::string text, TokenTable table);
+
+  Snapshot Now() const;
+
+  const std::string path_;
+  mutable Mutex mu_;
+  Snapshot now_ ABSL_GUARDED_BY(mu_);
+  // Of the last Reload; kept so that it is told once.
+  absl::Status refused_ ABSL_GUARDED_BY(mu_);
+
+  // Of the thread that reloads.
+  std::string text_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_AUTH_AUTH_H_

@@ -1,0 +1,30 @@
+#ifndef MUSTER_COORDINATOR_SERVER_AUTH_HANDSHAKE_PEER_H_
+#define MUSTER_COORDINATOR_SERVER_AUTH_HANDSHAKE_PEER_H_
+
+#include <string>
+
+namespace muster::coordinator {
+
+// The transport says that a TLS handshake failed, and not with whom. OpenSSL
+// tells of each new connection state, which is made while the connection is
+// accepted, and of each record of its handshake, on the thread that handles it.
+
+// While it lives, this thread accepts a connection from `peer`.
+class AcceptingFrom {
+ public:
+  explicit AcceptingFrom(std::string peer);
+  ~AcceptingFrom();
+  AcceptingFrom(const AcceptingFrom&) = delete;
+  AcceptingFrom& operator=(const AcceptingFrom&) = delete;
+
+ private:
+  const std::string peer_;
+};
+
+// The peer of the server's handshake that this thread went on with last; empty:
+// there was none.
+std::string HandshakePeer();
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_AUTH_HANDSHAKE_PEER_H_

@@ -1,0 +1,73 @@
+#ifndef MUSTER_COORDINATOR_SERVER_AUTH_TEST_CERTIFICATES_H_
+#define MUSTER_COORDINATOR_SERVER_AUTH_TEST_CERTIFICATES_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace muster::coordinator {
+
+// A certificate and its key, paths of PEM files.
+struct TestIdentity {
+  std::string cert;
+  std::string key;
+};
+
+struct TestIssue {
+  bool expired = false;
+  // Whom it is for, as openssl has it.
+  std::string names = "IP:127.0.0.1,DNS:localhost";
+  // What it is good for, as openssl has it; empty: it does not say.
+  std::string usage = "serverAuth,clientAuth";
+};
+
+// An authority of certificates that exists for one test; made by the openssl
+// command, in the test's folder. `name` is unique in the test.
+class TestAuthority {
+ public:
+  explicit TestAuthority(const std::string& name);
+
+  // The file of its own certificate.
+  const std::string& ca() const { return self_.cert; }
+
+  // A new certificate, in new files.
+  TestIdentity Issue(const std::string& name, const TestIssue& issue = {});
+
+ private:
+  const std::string folder_;
+  const TestIdentity self_;
+};
+
+// A line of a file of tokens: the digest of `token`, and `rest`.
+std::string TestTokenLine(const std::string& token, const std::string& rest);
+
+// The files of a coordinator on 127.0.0.1 that asks for certificates and
+// tokens, and of its clients. One for a test.
+class TestProtection {
+ public:
+  // Clients may do everything in `jobs`: "job*".
+  explicit TestProtection(const std::string& jobs);
+
+  // Of the coordinator.
+  std::vector<std::string> flags() const;
+  // Of clients.
+  std::map<std::string, std::string> environment() const;
+  // Makes this process such a client.
+  void SetEnvironment() const;
+
+ private:
+  TestAuthority authority_;
+  const TestIdentity server_;
+  const TestIdentity client_;
+  const std::string tokens_;
+};
+
+std::string ReadTestFile(const std::string& path);
+// Replaces it in one step.
+void WriteTestFile(const std::string& path, const std::string& content);
+// A path in the test's folder.
+std::string TestPath(const std::string& name);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_AUTH_TEST_CERTIFICATES_H_

@@ -1,0 +1,74 @@
+#ifndef MUSTER_COORDINATOR_SERVER_AUTH_TOKENS_H_
+#define MUSTER_COORDINATOR_SERVER_AUTH_TOKENS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace muster::coordinator {
+
+// What a token allows, each what those before it do, too.
+enum class Role : uint8_t {
+  kRead,    // to look at keys and at the state of jobs
+  kMember,  // everything that a job does
+  kAdmin,   // the coordinator itself
+};
+
+// A token is known by its SHA-256 alone: neither the file nor the memory of a
+// coordinator holds one.
+using TokenDigest = std::array<uint8_t, 32>;
+
+TokenDigest DigestOf(absl::string_view token);
+
+// TokenTable is what a file of tokens says. One line is
+//   <SHA-256 of the token, hexadecimal> <role> <jobs> [expires=<RFC 3339>]
+// where roles are read, member and admin, and jobs the name of one, or the
+// beginning of names and a *. What follows a # is a comment. A token may have
+// several lines; each counts for itself. Immutable; decides, and nothing else:
+// the time comes in.
+class TokenTable {
+ public:
+  // Errors: INVALID_ARGUMENT `line 3: ...`, which shows nothing of the token.
+  static absl::StatusOr<TokenTable> Parse(absl::string_view text);
+
+  // Whether the token counts at all.
+  // Errors: UNAUTHENTICATED (unknown, or expired at all its lines).
+  absl::Status Know(const TokenDigest& digest, absl::Time now) const;
+
+  // Whether the token allows `what`, a call that needs `role` in `job`; an
+  // empty one stands for all jobs. Returns until when. Errors: as Know;
+  // PERMISSION_DENIED (the text names call, role and job).
+  absl::StatusOr<absl::Time> Allow(const TokenDigest& digest, Role role,
+                                   absl::string_view job,
+                                   absl::string_view what,
+                                   absl::Time now) const;
+
+  // The first line to expire after `now`; infinite when none does.
+  absl::Time NextExpiry(absl::Time now) const;
+
+  size_t size() const { return grants_.size(); }
+
+ private:
+  struct Grant {
+    TokenDigest digest;
+    Role role = Role::kRead;
+    std::string jobs;
+    absl::Time expires = absl::InfiniteFuture();
+  };
+
+  static absl::StatusOr<Grant> ParseLine(absl::string_view line);
+  // Looks at every line, whichever match: how long it takes tells nothing.
+  std::vector<const Grant*> GrantsOf(const TokenDigest& digest) const;
+
+  std::vector<Grant> grants_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_AUTH_TOKENS_H_

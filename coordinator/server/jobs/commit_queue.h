@@ -1,0 +1,106 @@
+// Group commit: one write to the storage for all that waits.
+
+#ifndef MUSTER_COORDINATOR_SERVER_JOBS_COMMIT_QUEUE_H_
+#define MUSTER_COORDINATOR_SERVER_JOBS_COMMIT_QUEUE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/records.h"
+#include "base/mutex.h"
+#include "coordinator/storage/storage.h"
+
+namespace muster::coordinator {
+
+// When what was written is put on the disk.
+struct SyncPolicy {
+  // Zero: before a commit completes, so that it also survives the end of the
+  // machine. Above: this often; the end of the machine may then cost what was
+  // acknowledged since, the end of the process still nothing.
+  std::chrono::milliseconds interval{0};
+};
+
+// CommitQueue has one thread, which takes all commits that wait, writes their
+// changes with one call of the storage, or a few where they are large, syncs
+// once, and then completes them in their order. Under load one sync of the disk
+// so serves as many commits as came in during the one before. Thread-safe.
+class CommitQueue {
+ public:
+  struct Observer {
+    // After each write, from the queue's thread: what it took and how much.
+    std::function<void(core::Duration took, int64_t commits, int64_t records)>
+        written;
+    // The storage failed, once. Nothing is committed any more, and no commit
+    // completes: what the process holds in memory is more than what is stored,
+    // so it should end.
+    std::function<void(const absl::Status& status)> failed;
+  };
+
+  CommitQueue(std::unique_ptr<Storage> storage, SyncPolicy sync,
+              Observer observer);
+
+  // As Stop.
+  ~CommitQueue();
+
+  // Completes what was appended, syncs it and ends the thread. What is appended
+  // later is never done.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+
+  CommitQueue(const CommitQueue&) = delete;
+  CommitQueue& operator=(const CommitQueue&) = delete;
+
+  // Queues `records` of `job`, and calls `done`, from the queue's thread, when
+  // they and all earlier commits are stored. Records may be none: then `done`
+  // only keeps its place in the order. Does not block.
+  void Append(const std::string& job, std::vector<core::Record> records,
+              std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Queues the end of `job`: all of its records are erased.
+  void AppendErasure(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // How many commits are not completed.
+  int64_t depth() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Commit {
+    std::string job;
+    std::vector<core::Record> records;
+    bool erases_job = false;
+    std::function<void()> done;
+  };
+
+  void Run();
+  // Waits for commits, or until it is time to sync. `last`: no more will come.
+  std::vector<Commit> Take(bool* last) ABSL_LOCKS_EXCLUDED(mu_);
+  void Complete(std::vector<Commit>& commits);
+  absl::Status WriteAll(std::vector<Commit>& commits, int64_t* records);
+  void Fail(const absl::Status& status);
+
+  // Of the thread.
+  const std::unique_ptr<Storage> storage_;
+  const SyncPolicy sync_;
+  const Observer observer_;
+  bool unsynced_ = false;
+  core::Instant sync_due_;  // if `unsynced_`
+  bool failed_ = false;
+
+  mutable Mutex mu_;
+  CondVar wakes_;
+  std::vector<Commit> waiting_ ABSL_GUARDED_BY(mu_);
+  int64_t depth_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  std::thread thread_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_JOBS_COMMIT_QUEUE_H_

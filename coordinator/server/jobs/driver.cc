@@ -1,0 +1,282 @@
+#include "coordinator/server/jobs/driver.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "coordinator/server/auth/job_name.h"
+#include "glog/logging.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr core::Duration kHousekeepingInterval = std::chrono::seconds(1);
+// A ticker that wakes so much later than it wanted to stood still, with the
+// whole process (SIGSTOP, a virtual machine that is moved): heartbeats have
+// come meanwhile, and nobody has read them.
+constexpr core::Duration kLate = std::chrono::milliseconds(300);
+// What reading them takes.
+constexpr core::Duration kCatchUpTime = std::chrono::milliseconds(500);
+// On a machine that is always late the lost must be told, too.
+constexpr int kCatchUpsMax = 3;
+
+uint64_t RandomNonZero() {
+  std::random_device device;
+  uint64_t number = 0;
+  while (number == 0) number = (uint64_t{device()} << 32) | device();
+  return number;
+}
+
+core::Instant Now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+Driver::Driver(const Options& options)
+    : options_(options), started_at_(Now()) {}
+
+Driver::~Driver() { Stop(); }
+
+void Driver::Stop() {
+  {
+    MutexLock lock(ticker_mu_);
+    stopping_ = true;
+  }
+  ticker_wakes_.NotifyOne();
+  if (ticker_.joinable()) ticker_.join();
+}
+
+void Driver::Start(std::function<void(core::Instant)> housekeeping) {
+  housekeeping_ = std::move(housekeeping);
+  ticker_ = std::thread([this] { TickerLoop(); });
+}
+
+absl::Status Driver::CheckJobs(absl::string_view name,
+                               const TokenDigest* token) {
+  absl::Status status =
+      core::CheckLimit("jobs", options_.jobs_max,
+                       static_cast<int64_t>(jobs_.size()) + 1, {"job", name});
+  if (!status.ok() || token == nullptr) return status;
+  const auto made = made_.find(*token);
+  const int count = made == made_.end() ? 1 : made->second + 1;
+  if (count <= options_.jobs_per_token_max) return absl::OkStatus();
+  return core::LimitError("jobs_per_token", options_.jobs_per_token_max, count,
+                          {"job", name}, " by one token");
+}
+
+void Driver::ForgetMaker(const std::string& name) {
+  const auto maker = makers_.find(name);
+  if (maker == makers_.end()) return;
+  const auto made = made_.find(maker->second);
+  if (--made->second == 0) made_.erase(made);
+  makers_.erase(maker);
+}
+
+absl::StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name,
+                                                    const TokenDigest* token) {
+  absl::Status status = CheckJobName(name);
+  if (!status.ok()) return status;
+  MutexLock lock(jobs_mu_);
+  if (!draining_.ok()) return draining_;
+  const auto known = jobs_.find(name);
+  if (known != jobs_.end()) return known->second;
+  status = CheckJobs(name, token);
+  if (!status.ok()) return status;
+  auto job = NewJob(std::string(name), core::JobEpoch(RandomNonZero()));
+  jobs_.emplace(job->name(), job);
+  if (token != nullptr) {
+    makers_.emplace(job->name(), *token);
+    ++made_[*token];
+  }
+  return job;
+}
+
+std::shared_ptr<Job> Driver::NewJob(const std::string& name,
+                                    core::JobEpoch epoch) {
+  Job::Options options;
+  options.core = options_.core;
+  options.core.durable = options_.commits != nullptr;
+  options.epoch = options_.epoch;
+  options.job_epoch = epoch;
+  options.memory = options_.memory;
+  options.log_notices = options_.log_notices;
+  options.metrics = options_.metrics;
+  options.commits = options_.commits;
+  options.turns = options_.turns;
+  options.untold_bytes = options_.untold_bytes;
+  options.arm = [this](const std::shared_ptr<Job>& job, core::Instant at) {
+    Arm(job, at);
+  };
+  return std::make_shared<Job>(name, std::move(options));
+}
+
+absl::Status Driver::Restore(const std::string& name,
+                             std::vector<core::Record> records) {
+  absl::Status status = CheckJobName(name);
+  core::JobEpoch epoch;
+  for (const core::Record& record : records) {
+    const auto* job = std::get_if<core::JobRecord>(&record);
+    if (job != nullptr) epoch = job->epoch;
+  }
+  if (!status.ok() || epoch == core::JobEpoch()) {
+    return absl::DataLossError(
+        absl::StrCat("storage: ", records.size(), " records of job ",
+                     base::Quote(name), " are not those of a job"));
+  }
+  const std::shared_ptr<Job> job = NewJob(name, epoch);
+  job->Restore(std::move(records));
+  MutexLock lock(jobs_mu_);
+  jobs_.emplace(name, job);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<Job>> Driver::FindJob(absl::string_view name) {
+  absl::Status status = CheckJobName(name);
+  if (!status.ok()) return status;
+  MutexLock lock(jobs_mu_);
+  const auto known = jobs_.find(name);
+  if (known == jobs_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("no job ", base::Quote(name), " here"));
+  }
+  return known->second;
+}
+
+std::vector<std::shared_ptr<Job>> Driver::Jobs() {
+  MutexLock lock(jobs_mu_);
+  std::vector<std::shared_ptr<Job>> jobs;
+  jobs.reserve(jobs_.size());
+  for (const auto& [name, job] : jobs_) jobs.push_back(job);
+  return jobs;
+}
+
+void Driver::Drain(const absl::Status& status) {
+  {
+    MutexLock lock(jobs_mu_);
+    draining_ = status;
+  }
+  for (const std::shared_ptr<Job>& job : Jobs()) {
+    for (const std::shared_ptr<Sink>& sink : job->ParkedSinks()) {
+      sink->Close(status);
+    }
+  }
+}
+
+bool Driver::draining() {
+  MutexLock lock(jobs_mu_);
+  return !draining_.ok();
+}
+
+void Driver::Arm(const std::shared_ptr<Job>& job, core::Instant at) {
+  {
+    MutexLock lock(ticker_mu_);
+    const bool earliest = due_.empty() || at < due_.top().at;
+    due_.push({at, job});
+    if (!earliest) return;
+  }
+  ticker_wakes_.NotifyOne();
+}
+
+std::vector<std::shared_ptr<Job>> Driver::WaitForDue(core::Instant until) {
+  std::vector<std::shared_ptr<Job>> jobs;
+  MutexLock lock(ticker_mu_);
+  while (!stopping_) {
+    const core::Instant now = Now();
+    while (!due_.empty() && due_.top().at <= now) {
+      std::shared_ptr<Job> job = due_.top().job.lock();
+      due_.pop();
+      // Entries of one job that are due together stand together or not; a
+      // second Tick finds nothing to do.
+      if (job != nullptr) jobs.push_back(std::move(job));
+    }
+    if (!jobs.empty() || now >= until) break;
+    const core::Instant wake_at =
+        due_.empty() ? until : std::min(until, due_.top().at);
+    ticker_wakes_.WaitUntil(ticker_mu_, wake_at);
+    CatchUp(Now() - wake_at);
+  }
+  return jobs;
+}
+
+void Driver::CatchUp(core::Duration late) {
+  for (int i = 0; i < kCatchUpsMax && late >= kLate && !stopping_; ++i) {
+    if (options_.log_notices) {
+      LOG(WARNING) << "stood_still: for_ms="
+                   << std::chrono::duration_cast<std::chrono::milliseconds>(
+                          late)
+                          .count();
+    }
+    const core::Instant until = Now() + kCatchUpTime;
+    while (!stopping_ && Now() < until) {
+      ticker_wakes_.WaitUntil(ticker_mu_, until);
+    }
+    late = Now() - until;
+  }
+}
+
+// Never waits for a long step: other jobs are due as well.
+void Driver::Do(Job& job, std::function<void()> work) {
+  if (options_.turns == nullptr || !job.busy()) return work();
+  options_.turns->Post(&job, nullptr, std::move(work));
+}
+
+void Driver::TickerLoop() {
+  core::Instant next_housekeeping = Now() + kHousekeepingInterval;
+  while (true) {
+    for (const std::shared_ptr<Job>& job : WaitForDue(next_housekeeping)) {
+      // A coordinator that goes away declares nobody lost: it has closed the
+      // connections itself, and its successor is to find the members alive.
+      Do(*job, [this, job] {
+        if (!draining()) job->Tick();
+      });
+    }
+    {
+      MutexLock lock(ticker_mu_);
+      if (stopping_) return;
+    }
+    const core::Instant now = Now();
+    if (now < next_housekeeping) continue;
+    next_housekeeping = now + kHousekeepingInterval;
+    if (housekeeping_) housekeeping_(now);
+    for (const std::shared_ptr<Job>& job : Jobs()) {
+      Do(*job, [job, now] { job->SampleRate(now); });
+    }
+    ForgetIdleJobs(now);
+  }
+}
+
+// Names that were only asked for must not use up the limit of jobs.
+core::Duration Driver::RetentionOf(Job& job) const {
+  if (!job.Blank()) return options_.idle_job_retention;
+  return std::min(options_.idle_job_retention, kHousekeepingInterval);
+}
+
+void Driver::ForgetIdleJobs(core::Instant now) {
+  std::vector<std::shared_ptr<Job>> forgotten;
+  {
+    MutexLock lock(jobs_mu_);
+    for (auto it = jobs_.begin(); it != jobs_.end();) {
+      // Nobody else holds it, and nobody can get it while the lock is held.
+      if (it->second.use_count() == 1 &&
+          it->second->IdleSince(now - RetentionOf(*it->second))) {
+        // Before a new job of that name can write.
+        if (it->second->stored()) {
+          options_.commits->AppendErasure(it->second->name());
+        }
+        ForgetMaker(it->first);
+        forgotten.push_back(std::move(it->second));
+        it = jobs_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+  if (!options_.log_notices) return;
+  for (const std::shared_ptr<Job>& job : forgotten) {
+    LOG(INFO) << "job_forgotten: job=" << job->name();
+  }
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,149 @@
+#ifndef MUSTER_COORDINATOR_SERVER_JOBS_DRIVER_H_
+#define MUSTER_COORDINATOR_SERVER_JOBS_DRIVER_H_
+
+#include <atomic>
+#include <climits>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/records.h"
+#include "coordinator/core/total_memory.h"
+#include "coordinator/server/jobs/commit_queue.h"
+#include "coordinator/server/jobs/job.h"
+#include "coordinator/server/ops/metrics.h"
+#include "base/mutex.h"
+#include "coordinator/server/auth/tokens.h"
+#include "coordinator/server/jobs/fair_queue.h"
+
+namespace muster::coordinator {
+
+// Driver holds the jobs of a coordinator and the one thread that ticks them:
+// it sleeps until the next deadline of any job. Jobs have their own locks and
+// do not wait for each other. Thread-safe.
+class Driver {
+ public:
+  struct Options {
+    core::CoordinatorOptions core;
+    core::CoordinatorEpoch epoch;
+    int jobs_max = 0;
+    // Of those that one token has brought into being.
+    int jobs_per_token_max = INT_MAX;
+    // What all jobs may hold; outlives the driver. Null: there is no limit.
+    core::TotalMemory* memory = nullptr;
+    // A job that was idle for this long is forgotten, keys included.
+    core::Duration idle_job_retention = std::chrono::hours(1);
+    bool log_notices = true;
+    Metrics* metrics = nullptr;  // outlives the driver
+    // Where the jobs' steps are committed; outlives the driver. Null: nothing
+    // outlives the process.
+    CommitQueue* commits = nullptr;
+    // Where they do what takes long; outlives the driver. Null: they do it at
+    // once.
+    TurnQueue* turns = nullptr;
+    // As Job's.
+    std::atomic<int64_t>* untold_bytes = nullptr;
+  };
+
+  explicit Driver(const Options& options);
+  // Stops the ticker. No job may be in use.
+  ~Driver();
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  // Makes a job of what was stored of it. Before Start; a job that is over the
+  // limit of jobs comes back, too.
+  // Errors: DATA_LOSS (the records are not those of a job).
+  absl::Status Restore(const std::string& name,
+                       std::vector<core::Record> records);
+
+  // Starts the ticker, which calls `housekeeping` about once a second.
+  void Start(std::function<void(core::Instant)> housekeeping);
+
+  // Joins the ticker; nothing is due any more. May be called more than once,
+  // but not by two at a time.
+  void Stop();
+
+  // The job of that name; made when there is none, and counted as that of the
+  // token if there is one.
+  // Errors: INVALID_ARGUMENT (the name), RESOURCE_EXHAUSTED (limit jobs, limit
+  //   jobs_per_token), UNAVAILABLE (the coordinator drains).
+  absl::StatusOr<std::shared_ptr<Job>> GetJob(
+      absl::string_view name, const TokenDigest* token = nullptr);
+
+  // The same without making one.
+  // Errors: INVALID_ARGUMENT, NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Job>> FindJob(absl::string_view name);
+
+  // By name.
+  std::vector<std::shared_ptr<Job>> Jobs();
+
+  // From now on GetJob fails with `status`; every call that waits and every
+  // session with one is closed with it; no lease and no deadline ends any more.
+  void Drain(const absl::Status& status);
+
+  const core::Limits& limits() const { return options_.core.limits; }
+  core::CoordinatorEpoch epoch() const { return options_.epoch; }
+  core::Instant started_at() const { return started_at_; }
+
+ private:
+  struct Due {
+    core::Instant at;
+    std::weak_ptr<Job> job;
+    friend bool operator<(const Due& a, const Due& b) { return a.at > b.at; }
+  };
+
+  std::shared_ptr<Job> NewJob(const std::string& name, core::JobEpoch epoch);
+  bool draining();
+  absl::Status CheckJobs(absl::string_view name, const TokenDigest* token)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
+  void ForgetMaker(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
+  void Arm(const std::shared_ptr<Job>& job, core::Instant at);
+  void TickerLoop();
+  void Do(Job& job, std::function<void()> work);
+  std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);
+  // Waits a moment if the ticker woke late, before anybody is taken for lost.
+  void CatchUp(core::Duration late) ABSL_EXCLUSIVE_LOCKS_REQUIRED(ticker_mu_);
+  core::Duration RetentionOf(Job& job) const;
+  void ForgetIdleJobs(core::Instant now);
+
+  const Options options_;
+  const core::Instant started_at_;
+  std::function<void(core::Instant)> housekeeping_;  // set before the thread
+
+  // Taken alone or before a job's lock, never after one.
+  Mutex jobs_mu_;
+  absl::btree_map<std::string, std::shared_ptr<Job>> jobs_
+      ABSL_GUARDED_BY(jobs_mu_);
+  // Of the jobs that a token has made, and how many each has.
+  absl::btree_map<std::string, TokenDigest> makers_ ABSL_GUARDED_BY(jobs_mu_);
+  absl::btree_map<TokenDigest, int> made_ ABSL_GUARDED_BY(jobs_mu_);
+  absl::Status draining_ ABSL_GUARDED_BY(jobs_mu_);
+
+  // A leaf: no other lock is taken under it.
+  Mutex ticker_mu_;
+  CondVar ticker_wakes_;
+  // May hold entries that are no longer due; a Tick too many is harmless.
+  std::priority_queue<Due> due_ ABSL_GUARDED_BY(ticker_mu_);
+  bool stopping_ ABSL_GUARDED_BY(ticker_mu_) = false;
+
+  std::thread ticker_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_JOBS_DRIVER_H_

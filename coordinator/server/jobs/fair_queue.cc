@@ -1,0 +1,170 @@
+#include "coordinator/server/jobs/fair_queue.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <utility>
+
+namespace muster::coordinator {
+namespace {
+
+// Where there are more threads than processors the ones that read go first:
+// what they do is short, and somebody waits for it. Needs no privilege; where
+// the system does not allow it turns go on as they are.
+void GiveWay() {
+  constexpr int kNice = 3;
+  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNice);
+  if (sched_getscheduler(0) != SCHED_OTHER) return;
+  const sched_param none = {};
+  sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
+}  // namespace
+
+core::Duration TurnQueue::ThreadTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::duration_cast<core::Duration>(
+      std::chrono::seconds(time.tv_sec) +
+      std::chrono::nanoseconds(time.tv_nsec));
+}
+
+TurnQueue::TurnQueue(int threads, Clock clock)
+    : clock_(std::move(clock)), threads_per_job_(std::max(1, threads / 2)) {
+  threads_.reserve(threads);
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+TurnQueue::~TurnQueue() { Stop(); }
+
+void TurnQueue::Post(const Job* job, const void* owner,
+                     std::function<void()> turn) {
+  {
+    MutexLock lock(mu_);
+    if (!stopped_) {
+      Share& share = shares_[job];
+      share.job = job;
+      Remove(share);
+      // What it saved while it had nothing to do is not its to spend now.
+      if (share.turns.empty()) share.cost = std::max(share.cost, level_);
+      const auto [turns, fresh] = share.turns.try_emplace(owner);
+      turns->second.push_back(std::move(turn));
+      if (fresh) share.rotation.push_back(owner);
+      Place(share);
+      turn = nullptr;
+    }
+  }
+  if (turn != nullptr) return turn();
+  wakes_.NotifyOne();
+}
+
+bool TurnQueue::AtOnce(const Job* job, Recent& recent, core::Instant now) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const core::Duration::rep time = now.time_since_epoch().count();
+  const Job* const last = last_.load(kRelaxed);
+  if (last != job) {
+    last_.store(job, kRelaxed);
+    if (last != nullptr) changed_at_.store(time, kRelaxed);
+  }
+  const int64_t window = time / kAtOnceWindow.count();
+  if (recent.window_.exchange(window, kRelaxed) != window) {
+    recent.count_.store(0, kRelaxed);
+  }
+  if (recent.count_.fetch_add(1, kRelaxed) < kMessagesAtOnceMax) return true;
+  const core::Duration::rep changed_at = changed_at_.load(kRelaxed);
+  return changed_at == 0 || time - changed_at > kCompanyTime.count();
+}
+
+void TurnQueue::Stop() {
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+  }
+  wakes_.NotifyAll();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+  MutexLock lock(mu_);
+  stopped_ = true;
+}
+
+// Enters the share where it belongs, as it is now.
+void TurnQueue::Place(const Share& share) {
+  if (!share.rotation.empty() && share.running < threads_per_job_) {
+    ready_.insert({share.cost, share.job});
+  } else if (share.turns.empty()) {
+    idle_.insert({share.cost, share.job});
+  }
+}
+
+void TurnQueue::Remove(const Share& share) {
+  ready_.erase({share.cost, share.job});
+  idle_.erase({share.cost, share.job});
+}
+
+std::optional<TurnQueue::Turn> TurnQueue::Take() {
+  MutexLock lock(mu_);
+  while (ready_.empty()) {
+    // A turn that runs may post another one.
+    if (stopping_ && running_ == 0) return std::nullopt;
+    wakes_.Wait(mu_);
+  }
+  Turn turn;
+  turn.job = ready_.begin()->second;
+  Share& share = shares_.at(turn.job);
+  Remove(share);
+  level_ = std::max(level_, share.cost);
+  turn.owner = share.rotation.front();
+  share.rotation.pop_front();
+  Turns& turns = share.turns.at(turn.owner);
+  turn.run = std::move(turns.front());
+  turns.pop_front();
+  ++share.running;
+  ++running_;
+  Place(share);
+  while (!idle_.empty() && idle_.begin()->first <= level_) {
+    shares_.erase(idle_.begin()->second);
+    idle_.erase(idle_.begin());
+  }
+  return turn;
+}
+
+void TurnQueue::Charge(const Turn& turn, core::Duration cost) {
+  MutexLock lock(mu_);
+  Share& share = shares_.at(turn.job);
+  Remove(share);
+  share.cost += cost;
+  --share.running;
+  const auto turns = share.turns.find(turn.owner);
+  if (turns->second.empty()) {
+    share.turns.erase(turns);
+  } else {
+    share.rotation.push_back(turn.owner);
+  }
+  Place(share);
+  --running_;
+  // It may have been what its job waited for.
+  if (!ready_.empty()) wakes_.NotifyOne();
+  if (running_ > 0 || !ready_.empty()) return;
+  if (stopping_) wakes_.NotifyAll();
+  // Nobody waits: whoever comes next has cost as little as anybody.
+  shares_.clear();
+  idle_.clear();
+  level_ = {};
+}
+
+void TurnQueue::Run() {
+  GiveWay();
+  while (std::optional<Turn> turn = Take()) {
+    const core::Duration before = clock_();
+    turn->run();
+    // What it held goes without the lock, and before the queue counts as idle.
+    turn->run = nullptr;
+    Charge(*turn, clock_() - before);
+  }
+}
+
+}  // namespace muster::coordinator

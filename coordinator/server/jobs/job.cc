@@ -1,0 +1,570 @@
+#include "coordinator/server/jobs/job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "coordinator/core/payload_bytes.h"
+#include "coordinator/core/records.h"
+#include "glog/logging.h"
+
+namespace muster::coordinator {
+namespace {
+
+// A call of a job waits for the steps before it where more of them than this
+// are not told, or where they hold more than this, or where those of all jobs
+// together do and the job has a part in that.
+constexpr int64_t kUntoldMax = 64;
+constexpr int64_t kUntoldBytesMax = 16 << 20;
+constexpr int64_t kUntoldBytesOfAllMax = 64 << 20;
+
+// What `record` holds until it is stored, about. A value may be in the store as
+// well, but need not be for long.
+int64_t BytesOf(const core::Record& record) {
+  int64_t bytes = sizeof(record);
+  if (const auto* entry = std::get_if<core::EntryRecord>(&record)) {
+    bytes += static_cast<int64_t>(entry->key.size());
+    if (entry->value != nullptr) {
+      bytes += static_cast<int64_t>(entry->value->size());
+    }
+  } else if (const auto* item = std::get_if<core::ItemRecord>(&record)) {
+    bytes += static_cast<int64_t>(item->key.size());
+    if (item->value != nullptr) {
+      bytes += static_cast<int64_t>(item->value->size());
+    }
+  } else if (const auto* reply = std::get_if<core::ReplyRecord>(&record)) {
+    bytes += core::HeldBytes(reply->payload);
+  }
+  return bytes;
+}
+
+// Whether somebody outside misbehaved or was struck.
+bool IsWarning(core::NoticeKind kind) {
+  switch (kind) {
+    case core::NoticeKind::kMemberRegistered:
+    case core::NoticeKind::kMemberReconnected:
+    case core::NoticeKind::kMemberLeft:
+    case core::NoticeKind::kGenerationFormed:
+    case core::NoticeKind::kGenerationEnded:
+    case core::NoticeKind::kRendezvousLastCall:
+    case core::NoticeKind::kRendezvousClosed:
+    case core::NoticeKind::kBarrierReleased:
+      return false;
+    default:
+      return true;
+  }
+}
+
+absl::Status ReplacedError(const core::MemberId& member,
+                           core::Incarnation older, core::Incarnation newer) {
+  if (older == newer) {
+    return absl::AbortedError(absl::StrCat("another stream of member ",
+                                           base::Quote(member.value()),
+                                           " took over"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "stale incarnation ", older.value(), " of member ",
+      base::Quote(member.value()), ", current is ", newer.value()));
+}
+
+core::CoordinatorOptions WithMemory(core::CoordinatorOptions options,
+                                    core::MemoryShare* memory) {
+  options.limits.memory = memory;
+  return options;
+}
+
+}  // namespace
+
+Job::Job(std::string name, Options options)
+    : name_(std::move(name)),
+      options_(std::move(options)),
+      memory_(options_.memory),
+      core_(options_.epoch, WithMemory(options_.core, &memory_)),
+      latest_(std::chrono::steady_clock::now()),
+      used_at_(latest_) {
+  // So that the first calls count, too.
+  rate_.Sample(latest_, 0);
+}
+
+Job::~Job() = default;
+
+core::Instant Job::Now() {
+  latest_ = std::max(latest_, std::chrono::steady_clock::now());
+  return latest_;
+}
+
+size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
+                absl::FunctionRef<Applied(size_t, core::WaiterId, Turn&)> apply,
+                absl::FunctionRef<CallName(size_t)> name) {
+  Outcome outcome;
+  core::Outbox out;
+  size_t done = 0;
+  Next next = Next::kCaller;
+  {
+    MutexLock lock(mu_);
+    Turn turn{core_, options_.core.limits, Now(), out};
+    used_at_ = turn.now;
+    outcome.own.reserve(count);
+    for (; done < count; ++done) {
+      const core::WaiterId waiter(next_waiter_);
+      const Applied applied = apply(done, waiter, turn);
+      if (applied == Applied::kStop) break;
+      ++next_waiter_;
+      bool open = applied == Applied::kCalled;
+      // Before the next call: it may cancel this one, or take its tag.
+      for (core::Reply& reply : out.replies) {
+        if (reply.waiter != waiter) {
+          CollectParked(reply, sink.get(), outcome);
+          continue;
+        }
+        open = false;
+        outcome.own.push_back({name(done), turn.now, std::move(reply.status),
+                               std::move(reply.payload)});
+      }
+      out.replies.clear();
+      if (open) Park(waiter, {sink, name(done), turn.now}, turn);
+    }
+    operations_ += static_cast<int64_t>(done);
+    Collect(out, sink.get(), outcome);
+    next = Conclude(sink, outcome);
+  }
+  GoOn(next, sink, outcome);
+  return done;
+}
+
+void Job::Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn) {
+  const bool unique =
+      waiting.sink->parked_.try_emplace(waiting.name.tag, waiter).second;
+  waiting_.emplace(waiter, std::move(waiting));
+  if (!unique) turn.core.CancelWaiter(waiter, turn.out);
+}
+
+void Job::Cancel(const Sink& sink, uint64_t tag, Turn& turn) {
+  const auto parked = sink.parked_.find(tag);
+  if (parked == sink.parked_.end()) return;
+  turn.core.CancelWaiter(parked->second, turn.out);
+}
+
+absl::StatusOr<core::RegisterReply> Job::Attach(
+    const std::shared_ptr<Sink>& sink, const core::Call& call,
+    core::Registration registration) {
+  Outcome outcome;
+  core::Outbox out;
+  Next next = Next::kCaller;
+  absl::Status status = absl::InternalError("the registration has no answer");
+  core::RegisterReply reply;
+  Online previous;
+  {
+    MutexLock lock(mu_);
+    const core::Instant now = Now();
+    used_at_ = now;
+    core::Call numbered = call;
+    numbered.waiter = core::WaiterId(next_waiter_++);
+    core_.Register(numbered, std::move(registration), now, out);
+    for (core::Reply& r : out.replies) {
+      if (r.waiter != numbered.waiter) continue;
+      status = std::move(r.status);
+      if (status.ok()) reply = std::get<core::RegisterReply>(r.payload);
+    }
+    if (status.ok()) {
+      // Before the events are collected: one of them may be for this member.
+      Online& online = online_[call.member];
+      previous = std::exchange(online, Online{sink, call.incarnation});
+      if (previous.sink != nullptr)
+        previous.sink->online_as_ = core::MemberId();
+      sink->online_as_ = call.member;
+    }
+    Collect(out, nullptr, outcome);
+    next = Conclude(nullptr, outcome);
+  }
+  if (previous.sink != nullptr && previous.sink != sink) {
+    previous.sink->Close(
+        ReplacedError(call.member, previous.incarnation, call.incarnation));
+  }
+  GoOn(next, nullptr, outcome);
+  if (!status.ok()) return status;
+  return reply;
+}
+
+void Job::Detach(Sink& sink, bool dismissed) {
+  Outcome outcome;
+  core::Outbox out;
+  Next next = Next::kCaller;
+  // Outlives the lock: its destruction may be the sink's.
+  std::vector<std::shared_ptr<Sink>> released;
+  {
+    MutexLock lock(mu_);
+    const core::Instant now = Now();
+    used_at_ = now;
+    for (const auto& [tag, waiter] : sink.parked_) {
+      const auto waiting = waiting_.find(waiter);
+      if (waiting == waiting_.end()) continue;
+      released.push_back(std::move(waiting->second.sink));
+      waiting_.erase(waiting);
+      core_.DetachWaiter(waiter, out);
+    }
+    sink.parked_.clear();
+    const auto online = online_.find(sink.online_as_);
+    if (online != online_.end() && online->second.sink.get() == &sink) {
+      core_.Disconnected(online->first, online->second.incarnation, now, out,
+                         dismissed);
+      released.push_back(std::move(online->second.sink));
+      online_.erase(online);
+    }
+    Collect(out, nullptr, outcome);
+    next = Conclude(nullptr, outcome);
+  }
+  GoOn(next, nullptr, outcome);
+}
+
+void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
+  Outcome outcome;
+  core::Outbox out;
+  Next next = Next::kCaller;
+  {
+    MutexLock lock(mu_);
+    for (const auto& [tag, waiter] : sink->parked_) {
+      core_.CancelWaiter(waiter, out);
+    }
+    Collect(out, nullptr, outcome);
+    next = Conclude(nullptr, outcome);
+  }
+  GoOn(next, nullptr, outcome);
+}
+
+std::vector<std::shared_ptr<Sink>> Job::ParkedSinks() {
+  MutexLock lock(mu_);
+  std::vector<std::shared_ptr<Sink>> sinks;
+  sinks.reserve(waiting_.size());
+  for (const auto& [waiter, waiting] : waiting_) {
+    sinks.push_back(waiting.sink);
+  }
+  return sinks;
+}
+
+void Job::Tick() {
+  Outcome outcome;
+  core::Outbox out;
+  Next next = Next::kCaller;
+  {
+    MutexLock lock(mu_);
+    const core::Instant now = Now();
+    // The ticker was told of a deadline that has been dealt with since.
+    if (armed_ > now) return;
+    armed_ = core::Instant::max();
+    core_.Tick(now, out);
+    Collect(out, nullptr, outcome);
+    next = Conclude(nullptr, outcome);
+  }
+  GoOn(next, nullptr, outcome);
+}
+
+core::JobSnapshot Job::Snapshot() {
+  MutexLock lock(mu_);
+  return core_.Snapshot(Now());
+}
+
+core::JobSnapshot Job::Snapshot(absl::string_view host, core::Rank first_rank,
+                                int32_t rank_count) {
+  MutexLock lock(mu_);
+  return core_.Snapshot(host, first_rank, rank_count, Now());
+}
+
+core::JobCounts Job::Counts() {
+  MutexLock lock(mu_);
+  return core_.Counts();
+}
+
+Job::Operations Job::operations() {
+  MutexLock lock(mu_);
+  return {operations_, rate_.per_second()};
+}
+
+void Job::SampleRate(core::Instant now) {
+  MutexLock lock(mu_);
+  rate_.Sample(now, operations_);
+}
+
+bool Job::Blank() {
+  MutexLock lock(mu_);
+  return core_.Blank();
+}
+
+bool Job::IdleSince(core::Instant since) {
+  MutexLock lock(mu_);
+  return used_at_ < since && waiting_.empty() && online_.empty() &&
+         core_.Idle();
+}
+
+void Job::CollectParked(core::Reply& reply, const Sink* sink,
+                        Outcome& outcome) {
+  // Calls whose client has gone are not here any more.
+  const auto waiting = waiting_.find(reply.waiter);
+  if (waiting == waiting_.end()) return;
+  Waiting& to = waiting->second;
+  const auto parked = to.sink->parked_.find(to.name.tag);
+  if (parked != to.sink->parked_.end() && parked->second == reply.waiter) {
+    to.sink->parked_.erase(parked);
+  }
+  Answer answer{to.name, to.started, std::move(reply.status),
+                std::move(reply.payload)};
+  if (to.sink.get() == sink) {
+    outcome.own.push_back(std::move(answer));
+  } else {
+    outcome.deliveries.push_back({std::move(to.sink), std::move(answer)});
+  }
+  waiting_.erase(waiting);
+}
+
+void Job::Collect(core::Outbox& out, const Sink* sink, Outcome& outcome) {
+  for (core::Reply& reply : out.replies) CollectParked(reply, sink, outcome);
+  for (core::Publication& publication : out.events) {
+    const auto& together = publication.event.together;
+    if (!publication.again) {
+      outcome.events.emplace_back(publication.event.kind,
+                                  together == nullptr ? 1 : together->count);
+    }
+    const auto event =
+        std::make_shared<const core::Event>(std::move(publication.event));
+    for (const core::MemberId& member : *publication.audience) {
+      const auto online = online_.find(member);
+      if (online == online_.end()) continue;
+      outcome.broadcasts.push_back({online->second.sink, event});
+    }
+  }
+  outcome.notices = std::move(out.notices);
+  const std::optional<core::Instant> deadline = core_.NextDeadline();
+  if (deadline.has_value() && *deadline < armed_) {
+    armed_ = *deadline;
+    outcome.rearm = true;
+    outcome.deadline = *deadline;
+  }
+}
+
+// Says who tells what the step has decided. Under the lock, so that steps are
+// committed and told in their order.
+Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, Outcome& outcome) {
+  const bool durable = options_.commits != nullptr;
+  std::vector<core::Record> changes;
+  if (durable) changes = core_.TakeChanges();
+  const bool commits = durable && (!changes.empty() || untold_ > 0);
+  if (!commits && !TakesTurns(outcome)) return Next::kCaller;
+  // The ticker needs no answer to know when to come.
+  if (std::exchange(outcome.rearm, false)) {
+    options_.arm(shared_from_this(), outcome.deadline);
+  }
+  Told told{sink, std::move(outcome), nullptr};
+  told.bytes = BytesOf(told.outcome);
+  for (const core::Record& change : changes) {
+    told.bytes += muster::coordinator::BytesOf(change);
+  }
+  ++untold_;
+  untold_bytes_ += told.bytes;
+  if (options_.untold_bytes != nullptr) *options_.untold_bytes += told.bytes;
+  if (!commits) return AwaitTurn(std::move(told));
+  Commit(std::move(changes), std::move(told));
+  return Next::kElsewhere;
+}
+
+void Job::Commit(std::vector<core::Record> records, Told told) {
+  if (!records.empty() && !std::exchange(stored_, true)) {
+    records.push_back(core::JobRecord{options_.job_epoch});
+  }
+  auto shared = std::make_shared<Told>(std::move(told));
+  options_.commits->Append(
+      name_, std::move(records),
+      [self = shared_from_this(), shared] { self->Committed(*shared); });
+}
+
+void Job::Committed(Told& told) {
+  Next next = Next::kCaller;
+  {
+    MutexLock lock(mu_);
+    if (TakesTurns(told.outcome)) next = AwaitTurn(std::move(told));
+  }
+  if (next == Next::kTurn) PostTurn();
+  if (next != Next::kCaller) return;
+  if (told.done != nullptr) {
+    told.done();
+  } else {
+    Finish(told.sink, told.outcome, SIZE_MAX);
+  }
+  // Only now: a read that finds nothing to wait for must not overtake the
+  // answers before it.
+  MutexLock lock(mu_);
+  CountTold(told.bytes);
+}
+
+void Job::CountTold(int64_t bytes) {
+  --untold_;
+  untold_bytes_ -= bytes;
+  if (options_.untold_bytes != nullptr) *options_.untold_bytes -= bytes;
+}
+
+bool Job::Behind() const {
+  if (untold_.load(std::memory_order_relaxed) > kUntoldMax) return true;
+  const int64_t bytes = untold_bytes_.load(std::memory_order_relaxed);
+  if (bytes > kUntoldBytesMax) return true;
+  return bytes > 0 && options_.untold_bytes != nullptr &&
+         options_.untold_bytes->load(std::memory_order_relaxed) >
+             kUntoldBytesOfAllMax;
+}
+
+// What the answers hold: a value that was taken out of the store, or written
+// over, is nowhere else. One that many waited for is there once.
+int64_t Job::BytesOf(const Outcome& outcome) {
+  int64_t bytes = 0;
+  for (const Answer& answer : outcome.own) {
+    bytes += core::HeldBytes(answer.payload);
+  }
+  const std::string* before = nullptr;
+  for (const Delivery& delivery : outcome.deliveries) {
+    const core::Payload& payload = delivery.answer.payload;
+    const auto* value = std::get_if<core::ValueReply>(&payload);
+    const std::string* same = value == nullptr ? nullptr : value->value.get();
+    if (same == nullptr || same != before) bytes += core::HeldBytes(payload);
+    before = same;
+  }
+  return bytes;
+}
+
+// Also where it is little, but others before it wait.
+bool Job::TakesTurns(const Outcome& outcome) const {
+  if (options_.turns == nullptr) return false;
+  return !for_turns_.empty() ||
+         outcome.deliveries.size() + outcome.broadcasts.size() >
+             TurnQueue::kOthersWithoutTurn;
+}
+
+Job::Next Job::AwaitTurn(Told told) {
+  for_turns_.push_back(std::move(told));
+  return for_turns_.size() == 1 ? Next::kTurn : Next::kElsewhere;
+}
+
+void Job::GoOn(Next next, const std::shared_ptr<Sink>& sink, Outcome& outcome) {
+  if (next == Next::kTurn) PostTurn();
+  if (next == Next::kCaller) Finish(sink, outcome, SIZE_MAX);
+}
+
+void Job::PostTurn() {
+  options_.turns->Post(this, this,
+                       [self = shared_from_this()] { self->TellInTurn(); });
+}
+
+void Job::TellInTurn() {
+  constexpr size_t kTellsPerTurn = 64;
+  Told* told = nullptr;
+  {
+    MutexLock lock(mu_);
+    told = &for_turns_.front();  // it stays there while others come
+  }
+  bool over = true;
+  if (told->done != nullptr) {
+    told->done();
+  } else {
+    over = Finish(told->sink, told->outcome, kTellsPerTurn);
+  }
+  // Outlives the lock: its end may be a sink's.
+  Told last;
+  {
+    MutexLock lock(mu_);
+    if (over) {
+      last = std::move(for_turns_.front());
+      for_turns_.pop_front();
+      CountTold(last.bytes);
+    }
+    if (for_turns_.empty()) return;
+  }
+  PostTurn();
+}
+
+void Job::WhenTold(std::function<void()> done) {
+  Next next = Next::kCaller;
+  {
+    MutexLock lock(mu_);
+    if (untold_ > 0) {
+      ++untold_;
+      Told told{nullptr, {}, std::move(done)};
+      if (options_.commits != nullptr) return Commit({}, std::move(told));
+      next = AwaitTurn(std::move(told));
+    }
+  }
+  if (next == Next::kTurn) PostTurn();
+  if (next == Next::kCaller) done();
+}
+
+bool Job::stored() {
+  MutexLock lock(mu_);
+  return stored_;
+}
+
+void Job::Restore(std::vector<core::Record> records) {
+  Outcome outcome;
+  core::Outbox out;
+  {
+    MutexLock lock(mu_);
+    core_.Restore(std::move(records), Now());
+    stored_ = true;
+    Collect(out, nullptr, outcome);
+  }
+  Finish(nullptr, outcome, SIZE_MAX);
+}
+
+// Tells up to `count` others what is for them; returns whether that were all.
+bool Job::Finish(const std::shared_ptr<Sink>& sink, Outcome& outcome,
+                 size_t count) {
+  if (std::exchange(outcome.rearm, false)) {
+    options_.arm(shared_from_this(), outcome.deadline);
+  }
+  // Events first: who is told that its call failed because of a member can
+  // then already know what became of it.
+  const size_t events = outcome.broadcasts.size();
+  for (size_t& i = outcome.published; i < events; ++i) {
+    if (count-- == 0) return false;
+    outcome.broadcasts[i].sink->Publish(outcome.broadcasts[i].event);
+  }
+  if (!outcome.own.empty()) sink->Deliver(absl::MakeSpan(outcome.own));
+  outcome.own.clear();
+  const size_t answers = outcome.deliveries.size();
+  for (size_t& i = outcome.delivered; i < answers; ++i) {
+    if (count-- == 0) return false;
+    Delivery& delivery = outcome.deliveries[i];
+    delivery.sink->Deliver(absl::MakeSpan(&delivery.answer, 1));
+  }
+  if (sink != nullptr && outcome.flushed == 0) sink->Flush();
+  for (size_t& i = outcome.flushed; i < answers + events; ++i) {
+    if (count-- == 0) return false;
+    if (i >= answers) {
+      outcome.broadcasts[i - answers].sink->Flush();
+      continue;
+    }
+    Sink* const to = outcome.deliveries[i].sink.get();
+    const Sink* const before =
+        i == 0 ? sink.get() : outcome.deliveries[i - 1].sink.get();
+    if (to != before) to->Flush();
+  }
+  for (const auto& [kind, number] : outcome.events) {
+    options_.metrics->CountEvent(kind, number);
+  }
+  for (const core::Notice& notice : outcome.notices) {
+    options_.metrics->CountNotice(notice);
+    if (options_.log_notices) Log(notice);
+  }
+  return true;
+}
+
+void Job::Log(const core::Notice& notice) const {
+  const absl::string_view name = core::NoticeKindName(notice.kind);
+  if (IsWarning(notice.kind)) {
+    LOG(WARNING) << name << ": job=" << name_ << " " << notice.text;
+  } else {
+    LOG(INFO) << name << ": job=" << name_ << " " << notice.text;
+  }
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,198 @@
+#include "coordinator/server/jobs/job.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/call.h"
+#include "coordinator/server/jobs/commit_queue.h"
+#include "coordinator/server/ops/metrics.h"
+#include "coordinator/server/jobs/sink.h"
+#include "coordinator/storage/storage.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+// While it is shut, a write waits.
+class Gate {
+ public:
+  void Set(bool open) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      open_ = open;
+    }
+    changed_.notify_all();
+  }
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!open_) changed_.wait(lock);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+class GatedStorage : public Storage {
+ public:
+  explicit GatedStorage(Gate* gate) : gate_(*gate) {}
+
+  absl::Status Load(
+      absl::FunctionRef<absl::Status(absl::string_view, absl::string_view)>)
+      override {
+    return absl::OkStatus();
+  }
+  absl::Status Write(const std::vector<StorageChange>&) override {
+    gate_.Pass();
+    return absl::OkStatus();
+  }
+  absl::Status ErasePrefix(absl::string_view) override {
+    return absl::OkStatus();
+  }
+  absl::Status Sync() override { return absl::OkStatus(); }
+
+ private:
+  Gate& gate_;
+};
+
+class Client : public Sink {
+ public:
+  void Deliver(absl::Span<Answer>) override {}
+  void Publish(const SharedEvent&) override {}
+  void Flush() override {}
+  void Close(const absl::Status&) override {}
+};
+
+class JobTest : public testing::Test {
+ protected:
+  ~JobTest() override {
+    gate_.Set(true);
+    commits_.Stop();
+  }
+
+  std::shared_ptr<Job> NewJob(const std::string& name) {
+    Job::Options options;
+    options.core.durable = true;
+    options.metrics = &metrics_;
+    options.commits = &commits_;
+    options.untold_bytes = &untold_bytes_;
+    options.arm = [](const std::shared_ptr<Job>&, core::Instant) {};
+    return std::make_shared<Job>(name, std::move(options));
+  }
+
+  // A call of somebody without a name.
+  template <typename Verb>
+  void Run(Job& job, const Verb& verb) {
+    job.Run(
+        client_, 1,
+        [&](size_t, core::WaiterId waiter, Turn& turn) {
+          core::Call call;
+          call.waiter = waiter;
+          verb(call, turn);
+          return Job::Applied::kCalled;
+        },
+        [](size_t) { return CallName{}; });
+  }
+
+  void Set(Job& job, size_t bytes) {
+    Run(job, [&](const core::Call& call, Turn& turn) {
+      turn.core.Set(call, "k", std::string(bytes, 'v'), turn.now, turn.out);
+    });
+  }
+
+  // Steps until the job is behind; returns how many.
+  template <typename Step>
+  static int UntilBehind(Job& job, const Step& step) {
+    int steps = 0;
+    while (steps < 1000 && !job.Behind()) {
+      step();
+      ++steps;
+    }
+    return steps;
+  }
+  int SetUntilBehind(Job& job, size_t bytes) {
+    return UntilBehind(job, [&] { Set(job, bytes); });
+  }
+
+  static void AwaitTold(Job& job) {
+    std::promise<void> told;
+    job.WhenTold([&] { told.set_value(); });
+    told.get_future().wait();
+  }
+
+  Gate gate_;
+  std::atomic<int64_t> untold_bytes_ = 0;
+  Metrics metrics_{[] { return Gauges(); }};
+  CommitQueue commits_{std::make_unique<GatedStorage>(&gate_), SyncPolicy(),
+                       CommitQueue::Observer()};
+  const std::shared_ptr<Client> client_ = std::make_shared<Client>();
+};
+
+TEST_F(JobTest, IsBehindWhenManySmallStepsAreNotStored) {
+  const std::shared_ptr<Job> job = NewJob("j");
+  EXPECT_EQ(SetUntilBehind(*job, 10), 65);
+}
+
+TEST_F(JobTest, IsBehindWhenFewLargeStepsAreNotStored) {
+  const std::shared_ptr<Job> job = NewJob("j");
+  EXPECT_EQ(SetUntilBehind(*job, 8 * kMiB), 2);
+  EXPECT_GE(untold_bytes_, 16 * int64_t{kMiB});
+  EXPECT_LT(untold_bytes_, 17 * int64_t{kMiB});
+}
+
+// They are not in the store any more, and the storage gets none of them.
+TEST_F(JobTest, IsBehindWhenItsAnswersHoldWhatWasPopped) {
+  gate_.Set(true);
+  const std::shared_ptr<Job> job = NewJob("j");
+  for (int i = 0; i < 40; ++i) {
+    Run(*job, [](const core::Call& call, Turn& turn) {
+      turn.core.QueuePush(call, "q", std::string(kMiB, 'v'), turn.now,
+                          turn.out);
+    });
+  }
+  AwaitTold(*job);
+  gate_.Set(false);
+  const int pops = UntilBehind(*job, [&] {
+    Run(*job, [](const core::Call& call, Turn& turn) {
+      turn.core.QueuePop(call, "q", std::nullopt, turn.now, turn.out);
+    });
+  });
+  EXPECT_EQ(pops, 16);
+}
+
+TEST_F(JobTest, IsNotBehindAnyMoreWhenAllIsStored) {
+  const std::shared_ptr<Job> job = NewJob("j");
+  SetUntilBehind(*job, 8 * kMiB);
+  EXPECT_TRUE(job->Behind());
+  gate_.Set(true);
+  AwaitTold(*job);
+  // Told; it counts as such when the queue's thread is through.
+  commits_.Stop();
+  EXPECT_FALSE(job->Behind());
+  EXPECT_EQ(untold_bytes_, 0);
+}
+
+TEST_F(JobTest, WhereManyJobsHoldMuchTheyWaitSooner) {
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (int i = 0; i < 5; ++i) {
+    jobs.push_back(NewJob("large" + std::to_string(i)));
+    SetUntilBehind(*jobs.back(), 8 * kMiB);
+  }
+  const std::shared_ptr<Job> small = NewJob("small");
+  EXPECT_FALSE(small->Behind());
+  EXPECT_EQ(SetUntilBehind(*small, 10), 1);
+}
+
+}  // namespace
+}  // namespace muster::coordinator

@@ -1,0 +1,64 @@
+#ifndef MUSTER_COORDINATOR_SERVER_JOBS_SINK_H_
+#define MUSTER_COORDINATOR_SERVER_JOBS_SINK_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/server/method.h"
+
+namespace muster::coordinator {
+
+// Which call of a sink an answer is for.
+struct CallName {
+  uint64_t tag = 0;  // the sink's own number of the call
+  Method method = Method::kSet;
+  bool without_seats = false;  // a Join that wants its rank alone
+};
+
+// The answer to one call of a sink.
+struct Answer : CallName {
+  core::Instant started;
+  absl::Status status;
+  core::Payload payload;
+};
+
+// An event, made once for all who get it.
+using SharedEvent = std::shared_ptr<const core::Event>;
+
+// Sink is where answers and events go: a unary call, or a session with any
+// number of calls. All methods are called without a job's lock, from any
+// thread and possibly after the client has gone; they do not block.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+
+  // May take the answers' contents.
+  virtual void Deliver(absl::Span<Answer> answers) = 0;
+  virtual void Publish(const SharedEvent& event) = 0;
+
+  // What was delivered and published may go out now. Apart from Deliver, so
+  // that a step that answers many calls of a session fills one message.
+  virtual void Flush() = 0;
+
+  // Ends the call or the session with `status`.
+  virtual void Close(const absl::Status& status) = 0;
+
+ private:
+  friend class Job;
+
+  // Guarded by the lock of the sink's job: the calls that wait, by tag, and
+  // the member whose events come here.
+  absl::flat_hash_map<uint64_t, core::WaiterId> parked_;
+  core::MemberId online_as_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_JOBS_SINK_H_

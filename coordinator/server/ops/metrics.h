@@ -1,0 +1,71 @@
+#ifndef MUSTER_COORDINATOR_SERVER_OPS_METRICS_H_
+#define MUSTER_COORDINATOR_SERVER_OPS_METRICS_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/server/method.h"
+
+namespace muster::coordinator {
+
+// What the coordinator holds right now, over all jobs; read at each scrape.
+struct Gauges {
+  int64_t jobs = 0;
+  int64_t sessions = 0;
+  int64_t keys = 0;
+  int64_t store_bytes = 0;
+  int64_t queue_items = 0;
+  int64_t waiters = 0;
+  int64_t open_barriers = 0;
+  int64_t groups = 0;
+  int64_t uncommitted_steps = 0;
+  std::array<int64_t, core::kMemberStateCount> members{};  // by MemberState
+  // Files of TLS and tokens that are not taken as they are now.
+  int64_t refused_files = 0;
+  // In seconds since 1970; none where there is no such end.
+  std::optional<int64_t> certificate_expiry;
+  std::optional<int64_t> token_expiry;
+};
+
+// Metrics counts what happens and renders it for Prometheus. Labels take
+// values of closed sets only, never a job, key, member or barrier name.
+// Thread-safe.
+class Metrics {
+ public:
+  explicit Metrics(std::function<Gauges()> gauges);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // `count` calls were answered, each after `duration`.
+  void CountCalls(Method method, absl::StatusCode code, core::Duration duration,
+                  int64_t count = 1);
+
+  // A stream's message brought that many operations.
+  void CountBatch(int64_t operations);
+
+  void CountNotice(const core::Notice& notice);
+  void CountEvent(core::EventKind kind, int64_t count);
+
+  // One write to the storage.
+  void CountCommit(core::Duration took, int64_t steps, int64_t records);
+
+  // The text exposition format.
+  std::string Scrape() const;
+
+ private:
+  struct Families;
+  const std::unique_ptr<Families> families_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_OPS_METRICS_H_

@@ -1,0 +1,41 @@
+#ifndef MUSTER_COORDINATOR_SERVER_OPS_PROCESS_USAGE_H_
+#define MUSTER_COORDINATOR_SERVER_OPS_PROCESS_USAGE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace muster::coordinator {
+
+// What this process uses of its machine. 0: the system does not tell.
+struct ProcessUsage {
+  double cpu_seconds = 0;  // in user mode and in the kernel, of all threads
+  double resident_bytes = 0;
+  double virtual_bytes = 0;
+  double open_fds = 0;
+  double max_fds = 0;             // the limit at which no more are given out
+  double start_time_seconds = 0;  // since 1970
+};
+
+ProcessUsage ReadProcessUsage();
+
+// Whether a coordinator's threads have room in so much address space, on so
+// many processors, for each of which gRPC starts some: it aborts the process,
+// or waits for ever, where one of them does not start. Errors:
+// kResourceExhausted.
+absl::Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors);
+
+// Whether a coordinator has room in so many descriptors of which so many are
+// open. Errors: kResourceExhausted.
+absl::Status CheckDescriptors(uint64_t limit, uint64_t open);
+
+// Whether this process can start a coordinator's threads now; starts as many
+// for a moment. Errors: kResourceExhausted (the text names the limit).
+absl::Status CheckThreads(int64_t processors);
+
+// Of this process (RLIMIT_AS), or the largest number.
+uint64_t AddressSpaceLimit();
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_OPS_PROCESS_USAGE_H_

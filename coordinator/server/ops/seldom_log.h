@@ -1,0 +1,46 @@
+#ifndef MUSTER_COORDINATOR_SERVER_OPS_SELDOM_LOG_H_
+#define MUSTER_COORDINATOR_SERVER_OPS_SELDOM_LOG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/instant.h"
+#include "base/mutex.h"
+
+namespace muster::coordinator {
+
+// SeldomLog writes of an event that others can bring about as often as they
+// like: of the first at once, then at most one line in each interval, with the
+// number of those that it stands for and what the last of them was:
+// `EVENT: count=3 DETAIL`. Thread-safe.
+class SeldomLog {
+ public:
+  SeldomLog(absl::string_view event, core::Duration interval)
+      : event_(event), interval_(interval) {}
+  SeldomLog(const SeldomLog&) = delete;
+  SeldomLog& operator=(const SeldomLog&) = delete;
+
+  void Add(absl::string_view detail, core::Instant now);
+
+  // Writes of those that nobody was told of, when it is time. Call it about as
+  // often as the interval.
+  void Tell(core::Instant now);
+
+  // What Add and Tell would write; empty when it is not time for a line.
+  std::string LineFor(absl::string_view detail, core::Instant now);
+  std::string LineAt(core::Instant now);
+
+ private:
+  const std::string event_;
+  const core::Duration interval_;
+  Mutex mu_;
+  int64_t untold_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string last_ ABSL_GUARDED_BY(mu_);
+  core::Instant next_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_OPS_SELDOM_LOG_H_

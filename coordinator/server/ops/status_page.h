@@ -1,0 +1,31 @@
+#ifndef MUSTER_COORDINATOR_SERVER_OPS_STATUS_PAGE_H_
+#define MUSTER_COORDINATOR_SERVER_OPS_STATUS_PAGE_H_
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/instant.h"
+#include "coordinator/core/snapshot.h"
+
+namespace muster::coordinator {
+
+// What the page shows.
+struct StatusPageInput {
+  core::Duration uptime{};
+  int64_t sessions = 0;
+  bool draining = false;
+  struct Job {
+    std::string name;
+    core::JobSnapshot state;
+    double operations_per_second = 0;
+  };
+  std::vector<Job> jobs;  // by name
+};
+
+// The page at "/": plain HTML without scripts. Names that clients chose are
+// escaped.
+std::string RenderStatusPage(const StatusPageInput& input);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_OPS_STATUS_PAGE_H_

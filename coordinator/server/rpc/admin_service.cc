@@ -1,0 +1,313 @@
+#include "coordinator/server/rpc/admin_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/text.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/snapshot.h"
+#include "coordinator/server/rpc/convert.h"
+#include "coordinator/server/method.h"
+#include "coordinator/server/rpc/request.h"
+#include "coordinator/server/rpc/service.h"
+#include "coordinator/server/ops/version.h"
+#include "glog/logging.h"
+#include "muster/v1/admin.pb.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+// Of what a client wrote, in the log.
+constexpr size_t kReasonShownMax = 256;
+// Ranks that one GetJob may ask about.
+constexpr int32_t kRanksAskedMax = 1024;
+
+core::Instant Now() { return std::chrono::steady_clock::now(); }
+
+void FillSummary(Job& job, const core::JobCounts& counts,
+                 v1::JobSummary* summary) {
+  summary->set_job(job.name());
+  summary->set_generation(counts.generation.value());
+  summary->set_world_size(counts.world_size);
+  summary->set_members_alive(static_cast<int32_t>(counts.live_members));
+  summary->set_keys(counts.keys);
+  summary->set_store_bytes(counts.store_bytes);
+  summary->set_waiters(counts.waiters);
+  summary->set_open_barriers(static_cast<int32_t>(counts.open_barriers));
+  summary->set_generation_running(counts.generation_running);
+  summary->set_queue_items(counts.queue_items);
+  const Job::Operations operations = job.operations();
+  summary->set_operations(operations.total);
+  summary->set_operations_per_second(operations.per_second);
+}
+
+core::JobCounts CountsOf(const core::JobSnapshot& snapshot) {
+  core::JobCounts counts;
+  for (const core::MemberSnapshot& member : snapshot.members) {
+    if (member.state == core::MemberState::kAlive ||
+        member.state == core::MemberState::kDisconnected) {
+      ++counts.live_members;
+    }
+  }
+  counts.keys = snapshot.keys;
+  counts.store_bytes = snapshot.store_bytes;
+  counts.waiters = snapshot.waiters;
+  counts.open_barriers = snapshot.open_barriers;
+  counts.generation = snapshot.generation;
+  counts.generation_running = snapshot.generation_running;
+  counts.world_size = snapshot.world_size;
+  counts.queue_items = snapshot.queue_items;
+  return counts;
+}
+
+void FillBarrier(const core::BarrierSnapshot& barrier,
+                 v1::OpenBarrier* message) {
+  message->set_group(barrier.group);
+  message->set_name(barrier.barrier);
+  message->set_instance(barrier.instance);
+  message->set_arrived(barrier.arrived);
+  message->set_expected(barrier.expected);
+  for (const core::MissingRank& missing : barrier.missing) {
+    FillMember(missing, message->add_missing());
+  }
+  message->mutable_others()->Add(barrier.others.begin(), barrier.others.end());
+  FillDuration(barrier.open_for, message->mutable_open_for());
+}
+
+void FillGroup(const core::GroupSnapshot& group, v1::RegisteredGroup* message) {
+  message->set_name(group.name);
+  message->set_description(group.description);
+  message->set_registered(group.registered);
+  for (const core::Rank rank : *group.ranks) message->add_ranks(rank.value());
+  for (const core::Rank rank : group.missing) {
+    message->add_missing(rank.value());
+  }
+  if (group.forming_for.has_value()) {
+    FillDuration(*group.forming_for, message->mutable_forming_for());
+  }
+}
+
+void FillProgress(const core::MemberSnapshot& member,
+                  v1::MemberProgress* message) {
+  if (member.progress.empty()) return;
+  FillDuration(member.progress_age, message->mutable_age());
+  for (const core::GroupProgress& progress : member.progress) {
+    v1::GroupProgress* group = message->add_groups();
+    group->set_group(progress.group);
+    group->set_last_enqueued(progress.last_enqueued);
+    group->set_last_completed(progress.last_completed);
+    group->set_current(progress.current);
+    FillDuration(progress.current_age, group->mutable_running_for());
+    if (!progress.peer_call.has_value()) continue;
+    v1::PeerCall* call = group->mutable_peer_call();
+    call->set_sends(progress.peer_call->sends);
+    call->set_number(progress.peer_call->number);
+    call->set_peer(progress.peer_call->peer);
+  }
+}
+
+// And the lease, by which to judge them.
+void FillMembers(core::JobSnapshot& snapshot, v1::GetJobResponse* response) {
+  FillDuration(snapshot.lease, response->mutable_lease());
+  // By rank, then by name; members without a rank last.
+  std::stable_sort(
+      snapshot.members.begin(), snapshot.members.end(),
+      [](const core::MemberSnapshot& a, const core::MemberSnapshot& b) {
+        if (a.rank.has_value() != b.rank.has_value()) return a.rank.has_value();
+        return a.rank.has_value() && *a.rank < *b.rank;
+      });
+  for (const core::MemberSnapshot& member : snapshot.members) {
+    FillMember(member, response->add_members());
+    FillProgress(member, response->add_progress());
+  }
+}
+
+void FillKeyWaits(const core::JobSnapshot& snapshot,
+                  v1::GetJobResponse* response) {
+  for (const core::KeyWaitSnapshot& wait : snapshot.key_waits) {
+    v1::KeyWait* message = response->add_key_waits();
+    message->set_member(wait.member.value());
+    message->set_key(wait.key);
+    message->set_missing(wait.missing);
+    message->set_item(wait.item);
+    FillDuration(wait.waiting_for, message->mutable_waiting_for());
+  }
+  response->set_more_key_waits(snapshot.more_key_waits);
+}
+
+void FillJob(Job& job, v1::GetJobResponse* response) {
+  core::JobSnapshot snapshot = job.Snapshot();
+  FillSummary(job, CountsOf(snapshot), response->mutable_summary());
+  FillMembers(snapshot, response);
+  for (const core::BarrierSnapshot& barrier : snapshot.barriers) {
+    FillBarrier(barrier, response->add_barriers());
+  }
+  response->set_forming_world_size(snapshot.forming_world_size);
+  response->set_joined(snapshot.joined);
+  response->set_forming_min_world_size(snapshot.forming_min_world_size);
+  if (snapshot.last_call_remaining.has_value()) {
+    FillDuration(*snapshot.last_call_remaining,
+                 response->mutable_last_call_remaining());
+  }
+  response->set_rendezvous_closed(snapshot.rendezvous_closed);
+  response->set_rendezvous_waiting(snapshot.rendezvous_waiting);
+  response->set_generation_end(snapshot.generation_end);
+  for (const core::MemberId& member : snapshot.joined_members) {
+    response->add_joined_members(member.value());
+  }
+  for (const core::Rank rank : snapshot.missing_ranks) {
+    response->add_missing_ranks(rank.value());
+  }
+  FillKeyWaits(snapshot, response);
+  for (const core::GroupSnapshot& group : snapshot.groups) {
+    FillGroup(group, response->add_groups());
+  }
+}
+
+class AdminService final : public Service {
+ public:
+  AdminService(const ServiceContext& context, AdminHooks hooks)
+      : context_(context), hooks_(std::move(hooks)) {
+    Add<v1::ListJobsRequest>("/muster.v1.AdminService/ListJobs",
+                             Method::kListJobs, &AdminService::ListJobs);
+    Add<v1::GetJobRequest>("/muster.v1.AdminService/GetJob", Method::kGetJob,
+                           &AdminService::GetJob);
+    Add<v1::DrainRequest>("/muster.v1.AdminService/Drain", Method::kDrain,
+                          &AdminService::Drain);
+  }
+
+ private:
+  template <typename Request, typename Response>
+  void Add(const char* name, Method method,
+           absl::Status (AdminService::*verb)(const Context&, const Request&,
+                                              Response*)) {
+    AddUnary<Response>(name, [this, method, verb](Context* context,
+                                                  grpc::ByteBuffer* bytes,
+                                                  Response* response) {
+      const core::Instant started = Now();
+      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+      // What there is to tell of a job may be much, and its lock held. The
+      // service has a share of the turns as a job has, and its calls are
+      // several owners: none of them waits for a job or for another call.
+      context_.turns->Post(
+          reinterpret_cast<const Job*>(this), context, [=, this] {
+            const absl::Status status = Answer(*context, bytes, verb, response);
+            context_.metrics->CountCalls(method, status.code(),
+                                         Now() - started);
+            reactor->Finish(v1::ToGrpc(status));
+          });
+      return reactor;
+    });
+  }
+
+  template <typename Request, typename Response>
+  absl::Status Answer(const Context& context, grpc::ByteBuffer* bytes,
+                      absl::Status (AdminService::*verb)(const Context&,
+                                                         const Request&,
+                                                         Response*),
+                      Response* response) {
+    // Nothing of a stranger is parsed.
+    if (context_.auth != nullptr) {
+      const absl::Status known = context_.auth->Know(context);
+      if (!known.ok()) return known;
+    }
+    Request request;
+    const absl::Status parsed = ParseRequest(bytes, &request);
+    if (!parsed.ok()) return parsed;
+    return (this->*verb)(context, request, response);
+  }
+
+  absl::Status ListJobs(const Context& context, const v1::ListJobsRequest&,
+                        v1::ListJobsResponse* response) {
+    const core::Instant now = Now();
+    Driver& driver = *context_.driver;
+    response->set_coordinator_epoch(driver.epoch().value());
+    FillDuration(now - driver.started_at(), response->mutable_uptime());
+    response->set_version(kVersion);
+    for (const std::shared_ptr<Job>& job : driver.Jobs()) {
+      // Nobody learns of the jobs of others.
+      if (!Admit(context, Method::kListJobs, job->name()).ok()) continue;
+      FillSummary(*job, job->Counts(), response->add_jobs());
+    }
+    response->set_sessions(hooks_.sessions());
+    response->set_draining(hooks_.draining());
+    response->set_durable(hooks_.durable);
+    return absl::OkStatus();
+  }
+
+  absl::Status GetJob(const Context& context, const v1::GetJobRequest& request,
+                      v1::GetJobResponse* response) {
+    const absl::Status allowed = Admit(context, Method::kGetJob, request.job());
+    if (!allowed.ok()) return allowed;
+    const absl::StatusOr<std::shared_ptr<Job>> job =
+        context_.driver->FindJob(request.job());
+    if (!job.ok()) return job.status();
+    response->set_coordinator_epoch(context_.driver->epoch().value());
+    if (request.host().empty()) {
+      FillDuration(Now() - context_.driver->started_at(),
+                   response->mutable_uptime());
+      response->set_durable(hooks_.durable);
+      FillJob(**job, response);
+    } else {
+      if (request.rank_count() < 0 || request.rank_count() > kRanksAskedMax) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("rank_count must be 0 to ", kRanksAskedMax, ", got ",
+                         request.rank_count()));
+      }
+      core::JobSnapshot snapshot =
+          (*job)->Snapshot(request.host(), core::Rank(request.first_rank()),
+                           request.rank_count());
+      FillMembers(snapshot, response);
+      response->set_forming_world_size(snapshot.forming_world_size);
+      response->set_joined(snapshot.joined);
+      for (const core::Rank rank : snapshot.missing_ranks) {
+        response->add_missing_ranks(rank.value());
+      }
+    }
+    return core::CheckLimit("message_bytes", context_.message_bytes_max,
+                            static_cast<int64_t>(response->ByteSizeLong()),
+                            {"job", request.job()});
+  }
+
+  absl::Status Drain(const Context& context, const v1::DrainRequest& request,
+                     v1::DrainResponse* response) {
+    const absl::Status allowed = Admit(context, Method::kDrain, /*job=*/"");
+    if (!allowed.ok()) return allowed;
+    if (hooks_.request_drain == nullptr) {
+      return absl::FailedPreconditionError(
+          "this coordinator is embedded in another process and ends with it");
+    }
+    LOG(INFO) << "drain_requested: peer=" << base::LogValue(context.peer())
+              << " reason="
+              << base::Quote(request.reason().substr(0, kReasonShownMax));
+    response->set_coordinator_epoch(context_.driver->epoch().value());
+    hooks_.request_drain();
+    return absl::OkStatus();
+  }
+
+  absl::Status Admit(const Context& context, Method method,
+                     const std::string& job) const {
+    if (context_.auth == nullptr) return absl::OkStatus();
+    return context_.auth->Admit(context, method, job, /*as_member=*/false)
+        .status();
+  }
+
+  const ServiceContext& context_;
+  const AdminHooks hooks_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context,
+                                                AdminHooks hooks) {
+  return std::make_unique<AdminService>(context, std::move(hooks));
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,28 @@
+#ifndef MUSTER_COORDINATOR_SERVER_RPC_ADMIN_SERVICE_H_
+#define MUSTER_COORDINATOR_SERVER_RPC_ADMIN_SERVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "coordinator/server/rpc/unary.h"
+#include "grpcpp/impl/codegen/service_type.h"
+
+namespace muster::coordinator {
+
+// What the service tells and asks of the server. Called from several threads.
+struct AdminHooks {
+  std::function<int64_t()> sessions;
+  std::function<bool()> draining;
+  bool durable = false;
+  // Null: the server does not end at anybody's request.
+  std::function<void()> request_drain;
+};
+
+// muster.v1.AdminService. `context` outlives the service.
+std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context,
+                                                AdminHooks hooks);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_RPC_ADMIN_SERVICE_H_

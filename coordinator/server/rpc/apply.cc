@@ -1,0 +1,545 @@
+#include "coordinator/server/rpc/apply.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/server/rpc/convert.h"
+#include "google/protobuf/repeated_field.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+// The most bytes of the culprits of a failure report.
+constexpr size_t kCulpritsBytesMax = 64 << 10;
+
+std::vector<core::GroupProgress> ProgressOf(
+    const v1::HeartbeatRequest& request) {
+  std::vector<core::GroupProgress> progress;
+  progress.reserve(request.groups_size());
+  for (const v1::GroupProgress& group : request.groups()) {
+    progress.push_back({group.group(), group.last_enqueued(),
+                        group.last_completed(), group.current(),
+                        DurationOf(group.running_for())});
+    if (!group.has_peer_call()) continue;
+    progress.back().peer_call = {group.peer_call().sends(),
+                                 group.peer_call().number(),
+                                 group.peer_call().peer()};
+  }
+  return progress;
+}
+
+core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
+  core::FailureReport report;
+  report.text = request.error();
+  if (request.code() == 0 && request.culprits().members().empty() &&
+      request.culprits().others().empty()) {
+    return report;
+  }
+  v1::WireStatus verdict;
+  verdict.set_code(request.code() == 0
+                       ? static_cast<int>(absl::StatusCode::kAborted)
+                       : request.code());
+  report.verdict = v1::FromWire(verdict);
+  v1::SetCulprits(v1::FitCulprits(request.culprits(), kCulpritsBytesMax),
+                  &report.verdict);
+  return report;
+}
+
+std::vector<core::Rank> RanksOf(
+    const google::protobuf::RepeatedField<int32_t>& ranks) {
+  return {ranks.begin(), ranks.end()};
+}
+
+int64_t ValueBytes(const core::Value& value) {
+  return value == nullptr ? 0 : static_cast<int64_t>(value->size());
+}
+
+}  // namespace
+
+void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Register(call, RegistrationOf(request), turn.now, turn.out);
+}
+
+void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Heartbeat(call, ProgressOf(request), turn.now, turn.out);
+}
+
+void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Leave(call, request.reason(), turn.now, turn.out);
+}
+
+void Apply(v1::ReportFailureRequest& request, core::Call& call, Turn& turn) {
+  turn.core.ReportFailure(call, ReportOf(request), turn.now, turn.out);
+}
+
+void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  core::JoinRequest join;
+  if (request.rank() != -1) join.rank = core::Rank(request.rank());
+  join.world_size = request.world_size();
+  join.min_world_size = request.min_world_size();
+  join.max_world_size = request.max_world_size();
+  if (request.has_last_call()) {
+    const absl::Status status = CheckDuration("last_call", request.last_call());
+    if (!status.ok()) return turn.out.Fail(call.waiter, status);
+    join.last_call = DurationOf(request.last_call());
+  }
+  join.address = std::move(*request.mutable_address());
+  if (!ReadTimeout(request, call, turn, &join.timeout)) return;
+  turn.core.Join(call, std::move(join), turn.now, turn.out);
+}
+
+void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  core::BarrierRequest barrier;
+  barrier.generation = core::Generation(request.generation());
+  barrier.group = std::move(*request.mutable_group());
+  barrier.barrier = std::move(*request.mutable_name());
+  barrier.ranks = RanksOf(request.ranks());
+  barrier.rank = core::Rank(request.rank());
+  if (!ReadTimeout(request, call, turn, &barrier.timeout)) return;
+  barrier.wait_all_ranks = request.wait_all_ranks();
+  turn.core.Arrive(call, barrier, turn.now, turn.out);
+}
+
+void Apply(v1::CloseRendezvousRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  turn.core.CloseRendezvous(call, request.reason(), turn.now, turn.out);
+}
+
+void Apply(v1::RegisterGroupsRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  std::vector<core::GroupDefinition> groups;
+  groups.reserve(request.groups_size());
+  for (v1::GroupDefinition& group : *request.mutable_groups()) {
+    core::GroupDefinition& definition = groups.emplace_back();
+    definition.name = std::move(*group.mutable_name());
+    definition.ranks = RanksOf(group.ranks());
+    definition.description = std::move(*group.mutable_description());
+  }
+  turn.core.RegisterGroups(call, core::Generation(request.generation()),
+                           {request.left().begin(), request.left().end()},
+                           std::move(groups), turn.now, turn.out);
+}
+
+void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
+  // Of the operation before, in the same batch.
+  call.sequence = core::SequenceNumber();
+  switch (operation.request_case()) {
+    case v1::Operation::kSet:
+      return Apply(*operation.mutable_set(), call, turn);
+    case v1::Operation::kGet:
+      return Apply(*operation.mutable_get(), call, turn);
+    case v1::Operation::kTryGet:
+      return Apply(*operation.mutable_try_get(), call, turn);
+    case v1::Operation::kAdd:
+      return Apply(*operation.mutable_add(), call, turn);
+    case v1::Operation::kAppend:
+      return Apply(*operation.mutable_append(), call, turn);
+    case v1::Operation::kCheck:
+      return Apply(*operation.mutable_check(), call, turn);
+    case v1::Operation::kWait:
+      return Apply(*operation.mutable_wait(), call, turn);
+    case v1::Operation::kCompareSet:
+      return Apply(*operation.mutable_compare_set(), call, turn);
+    case v1::Operation::kDelete:
+      return Apply(*operation.mutable_delete_(), call, turn);
+    case v1::Operation::kNumKeys:
+      return Apply(*operation.mutable_num_keys(), call, turn);
+    case v1::Operation::kMultiGet:
+      return Apply(*operation.mutable_multi_get(), call, turn);
+    case v1::Operation::kMultiSet:
+      return Apply(*operation.mutable_multi_set(), call, turn);
+    case v1::Operation::kListKeys:
+      return Apply(*operation.mutable_list_keys(), call, turn);
+    case v1::Operation::kCompareAndSet:
+      return Apply(*operation.mutable_compare_and_set(), call, turn);
+    case v1::Operation::kDeletePrefix:
+      return Apply(*operation.mutable_delete_prefix(), call, turn);
+    case v1::Operation::kQueuePush:
+      return Apply(*operation.mutable_queue_push(), call, turn);
+    case v1::Operation::kQueuePop:
+      return Apply(*operation.mutable_queue_pop(), call, turn);
+    case v1::Operation::kQueueLen:
+      return Apply(*operation.mutable_queue_len(), call, turn);
+    case v1::Operation::kWatch:
+      return Apply(*operation.mutable_watch(), call, turn);
+    case v1::Operation::kLeave:
+      return Apply(*operation.mutable_leave(), call, turn);
+    case v1::Operation::kReportFailure:
+      return Apply(*operation.mutable_report_failure(), call, turn);
+    case v1::Operation::kJoin:
+      return Apply(*operation.mutable_join(), call, turn);
+    case v1::Operation::kAwaitBarrier:
+      return Apply(*operation.mutable_await_barrier(), call, turn);
+    case v1::Operation::kCloseRendezvous:
+      return Apply(*operation.mutable_close_rendezvous(), call, turn);
+    case v1::Operation::kRegisterGroups:
+      return Apply(*operation.mutable_register_groups(), call, turn);
+    case v1::Operation::kCancel:
+    case v1::Operation::REQUEST_NOT_SET:
+      return;
+  }
+}
+
+Method MethodOf(const v1::Operation& operation) {
+  switch (operation.request_case()) {
+    case v1::Operation::kSet:
+      return Method::kSet;
+    case v1::Operation::kGet:
+      return Method::kGet;
+    case v1::Operation::kTryGet:
+      return Method::kTryGet;
+    case v1::Operation::kAdd:
+      return Method::kAdd;
+    case v1::Operation::kAppend:
+      return Method::kAppend;
+    case v1::Operation::kCheck:
+      return Method::kCheck;
+    case v1::Operation::kWait:
+      return Method::kWait;
+    case v1::Operation::kCompareSet:
+      return Method::kCompareSet;
+    case v1::Operation::kDelete:
+      return Method::kDelete;
+    case v1::Operation::kNumKeys:
+      return Method::kNumKeys;
+    case v1::Operation::kMultiGet:
+      return Method::kMultiGet;
+    case v1::Operation::kMultiSet:
+      return Method::kMultiSet;
+    case v1::Operation::kListKeys:
+      return Method::kListKeys;
+    case v1::Operation::kCompareAndSet:
+      return Method::kCompareAndSet;
+    case v1::Operation::kDeletePrefix:
+      return Method::kDeletePrefix;
+    case v1::Operation::kQueuePush:
+      return Method::kQueuePush;
+    case v1::Operation::kQueuePop:
+      return Method::kQueuePop;
+    case v1::Operation::kQueueLen:
+      return Method::kQueueLen;
+    case v1::Operation::kWatch:
+      return Method::kWatch;
+    case v1::Operation::kLeave:
+      return Method::kLeave;
+    case v1::Operation::kReportFailure:
+      return Method::kReportFailure;
+    case v1::Operation::kJoin:
+      return Method::kJoin;
+    case v1::Operation::kAwaitBarrier:
+      return Method::kAwaitBarrier;
+    case v1::Operation::kCloseRendezvous:
+      return Method::kCloseRendezvous;
+    case v1::Operation::kRegisterGroups:
+      return Method::kRegisterGroups;
+    case v1::Operation::kCancel:
+    case v1::Operation::REQUEST_NOT_SET:
+      break;
+  }
+  return Method::kStream;
+}
+
+void FillResult(const Answer& answer, const core::MemberId& caller,
+                v1::Result* result) {
+  result->set_id(answer.tag);
+  if (!answer.status.ok()) {
+    *result->mutable_status() = v1::ToWire(StatusOf(answer));
+    return;
+  }
+  const core::Payload& payload = answer.payload;
+  switch (answer.method) {
+    case Method::kSet:
+      return Fill(payload, result->mutable_set());
+    case Method::kGet:
+      return Fill(payload, result->mutable_get());
+    case Method::kTryGet:
+      return Fill(payload, result->mutable_try_get());
+    case Method::kAdd:
+      return Fill(payload, result->mutable_add());
+    case Method::kAppend:
+      return Fill(payload, result->mutable_append());
+    case Method::kCheck:
+      return Fill(payload, result->mutable_check());
+    case Method::kWait:
+      return Fill(payload, result->mutable_wait());
+    case Method::kCompareSet:
+      return Fill(payload, result->mutable_compare_set());
+    case Method::kDelete:
+      return Fill(payload, result->mutable_delete_());
+    case Method::kNumKeys:
+      return Fill(payload, result->mutable_num_keys());
+    case Method::kMultiGet:
+      return Fill(payload, result->mutable_multi_get());
+    case Method::kMultiSet:
+      return Fill(payload, result->mutable_multi_set());
+    case Method::kListKeys:
+      return Fill(payload, result->mutable_list_keys());
+    case Method::kCompareAndSet:
+      return Fill(payload, result->mutable_compare_and_set());
+    case Method::kDeletePrefix:
+      return Fill(payload, result->mutable_delete_prefix());
+    case Method::kQueuePush:
+      return Fill(payload, result->mutable_queue_push());
+    case Method::kQueuePop:
+      return Fill(payload, result->mutable_queue_pop());
+    case Method::kQueueLen:
+      return Fill(payload, result->mutable_queue_len());
+    case Method::kWatch:
+      return Fill(payload, result->mutable_watch());
+    case Method::kLeave:
+      return Fill(payload, result->mutable_leave());
+    case Method::kReportFailure:
+      return Fill(payload, result->mutable_report_failure());
+    case Method::kJoin:
+      return FillJoin(answer, caller, result->mutable_join());
+    case Method::kAwaitBarrier:
+      return Fill(payload, result->mutable_await_barrier());
+    case Method::kCloseRendezvous:
+      return Fill(payload, result->mutable_close_rendezvous());
+    case Method::kRegisterGroups:
+      return Fill(payload, result->mutable_register_groups());
+    default:
+      return;
+  }
+}
+
+void Fill(const core::Payload& payload, v1::RegisterResponse* response) {
+  const auto& reply = As<core::RegisterReply>(payload);
+  response->set_coordinator_epoch(reply.epoch.value());
+  FillDuration(reply.lease, response->mutable_lease());
+  response->set_generation(reply.generation.value());
+  response->set_generation_running(reply.generation_running);
+  response->set_rank(reply.rank.has_value() ? reply.rank->value() : -1);
+  response->set_members_waiting(reply.waiting);
+}
+
+void Fill(const core::Payload& payload, v1::HeartbeatResponse* response) {
+  const auto& reply = As<core::HeartbeatReply>(payload);
+  response->set_generation(reply.generation.value());
+  response->set_generation_running(reply.generation_running);
+  response->set_members_waiting(reply.waiting);
+}
+
+void Fill(const core::Payload&, v1::LeaveResponse*) {}
+
+void Fill(const core::Payload&, v1::CloseRendezvousResponse*) {}
+
+void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response) {
+  for (const int32_t count : As<core::GroupsReply>(payload).registered) {
+    response->add_registered(count);
+  }
+}
+
+void Fill(const core::Payload&, v1::ReportFailureResponse*) {}
+
+void FillJoin(const Answer& answer, const core::MemberId& caller,
+              v1::JoinResponse* response) {
+  const auto& reply = As<core::FormationReply>(answer.payload);
+  if (reply == nullptr) return;
+  const auto size = static_cast<int>(reply->world.size());
+  response->set_generation(reply->generation.value());
+  response->set_world_size(size);
+  const auto own = reply->ranks.find(caller);
+  if (own != reply->ranks.end()) response->set_rank(own->second.value());
+  if (answer.without_seats) return;
+  response->mutable_seats()->Reserve(size);
+  int32_t rank = 0;
+  for (const core::Seat& seat : reply->world) {
+    v1::Seat* message = response->add_seats();
+    message->set_rank(rank++);
+    message->set_member(seat.member.value());
+    message->set_incarnation(seat.incarnation.value());
+    message->set_host(seat.host);
+    message->set_pid(seat.pid);
+    message->set_address(seat.address);
+  }
+}
+
+void Fill(const core::Payload& payload, v1::AwaitBarrierResponse* response) {
+  const auto& reply = As<core::BarrierReply>(payload);
+  if (reply != nullptr) response->set_instance(reply->instance);
+}
+
+absl::Status StatusOf(const Answer& answer) {
+  absl::Status status = answer.status;
+  if (const auto& absence = As<core::AbsenceReply>(answer.payload);
+      absence != nullptr) {
+    v1::Culprits culprits;
+    for (const core::AbsentRank& absent : absence->described) {
+      FillMember(absent, culprits.add_members());
+    }
+    culprits.mutable_others()->Add(absence->others.begin(),
+                                   absence->others.end());
+    v1::SetCulprits(culprits, &status);
+    return status;
+  }
+  const auto& barrier = As<core::BarrierReply>(answer.payload);
+  if (status.ok() || barrier == nullptr || barrier->missing.empty()) {
+    return status;
+  }
+  v1::Culprits culprits;
+  for (const core::MissingRank& missing : barrier->missing) {
+    FillMember(missing, culprits.add_members());
+  }
+  culprits.mutable_others()->Add(barrier->others.begin(),
+                                 barrier->others.end());
+  // Of a decision that was stored before there were ranges.
+  int32_t unknown = barrier->expected - barrier->arrived -
+                    static_cast<int32_t>(barrier->missing.size());
+  core::ForEachRank(barrier->others, [&](core::Rank) { --unknown; });
+  culprits.set_omitted(std::max(0, unknown));
+  v1::SetCulprits(culprits, &status);
+  return status;
+}
+
+// About.
+int64_t RangesBytes(const core::RankRanges& ranges) {
+  return 2 * static_cast<int64_t>(ranges.size());
+}
+
+int64_t PayloadBytes(const core::Payload& payload) {
+  constexpr int64_t kMember = 192;
+  struct Visitor {
+    int64_t operator()(const core::ValueReply& r) const {
+      return ValueBytes(r.value);
+    }
+    int64_t operator()(const core::ValuesReply& r) const {
+      int64_t bytes = 0;
+      for (const core::ValueReply& v : r.values) {
+        bytes += ValueBytes(v.value) + 4;
+      }
+      return bytes;
+    }
+    int64_t operator()(const core::CompareSetReply& r) const {
+      return ValueBytes(r.value);
+    }
+    int64_t operator()(const core::KeysReply& r) const {
+      int64_t bytes = 0;
+      for (const std::string& key : r.keys) {
+        bytes += static_cast<int64_t>(key.size()) + 4;
+      }
+      return bytes;
+    }
+    int64_t operator()(const core::WatchReply& r) const {
+      constexpr int64_t kChange = 24;
+      int64_t bytes = 0;
+      for (const auto& change : r.changes) {
+        bytes += kChange + static_cast<int64_t>(change->key.size()) +
+                 ValueBytes(change->value);
+      }
+      return bytes;
+    }
+    int64_t operator()(const core::FormationReply& r) const {
+      if (r == nullptr) return 0;
+      int64_t bytes = 0;
+      for (const core::Seat& seat : r->world) {
+        bytes += kMember + static_cast<int64_t>(seat.address.size());
+      }
+      return bytes;
+    }
+    int64_t operator()(const core::BarrierReply& r) const {
+      if (r == nullptr) return 0;
+      return kMember * static_cast<int64_t>(r->missing.size()) +
+             RangesBytes(r->others);
+    }
+    int64_t operator()(const core::AbsenceReply& r) const {
+      if (r == nullptr) return 0;
+      return kMember * static_cast<int64_t>(r->described.size()) +
+             RangesBytes(r->others);
+    }
+    int64_t operator()(const core::GroupsReply& r) const {
+      return 3 * static_cast<int64_t>(r.registered.size());
+    }
+    int64_t operator()(const std::monostate&) const { return 0; }
+    int64_t operator()(const core::RevisionReply&) const { return 0; }
+    int64_t operator()(const core::NumberReply&) const { return 0; }
+    int64_t operator()(const core::FlagReply&) const { return 0; }
+    int64_t operator()(const core::RegisterReply&) const { return 0; }
+    int64_t operator()(const core::HeartbeatReply&) const { return 0; }
+  };
+  return std::visit(Visitor(), payload);
+}
+
+int64_t AnswerBytes(const Answer& answer) {
+  // The tags and numbers around the bytes.
+  constexpr int64_t kFrame = 32;
+  if (answer.status.ok() && answer.without_seats) return kFrame;
+  return kFrame + static_cast<int64_t>(answer.status.message().size()) +
+         PayloadBytes(answer.payload);
+}
+
+absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max) {
+  return core::CheckLimit("message_bytes", message_bytes_max,
+                          AnswerBytes(answer));
+}
+
+std::vector<core::SequenceNumber> SequenceNumbersOf(
+    const google::protobuf::RepeatedField<uint64_t>& numbers,
+    const core::Limits& limits) {
+  const int64_t count =
+      std::min<int64_t>(numbers.size(), limits.retained_replies + 1);
+  std::vector<core::SequenceNumber> sorted(numbers.begin(),
+                                           numbers.begin() + count);
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
+core::Call CallOf(const v1::Caller& caller, const core::Limits& limits) {
+  core::Call call;
+  call.member = core::MemberId(caller.member());
+  call.incarnation = core::Incarnation(caller.incarnation());
+  call.acknowledged_through =
+      core::SequenceNumber(caller.acknowledged_through());
+  call.unanswered = SequenceNumbersOf(caller.unanswered(), limits);
+  return call;
+}
+
+core::Registration RegistrationOf(const v1::RegisterRequest& request) {
+  return {request.host(), request.pid(), request.debug_address()};
+}
+
+int64_t EventBytes(const core::Event& event) {
+  constexpr int64_t kEvent = 64;
+  int64_t bytes = kEvent + static_cast<int64_t>(
+                               event.member.value().size() + event.host.size() +
+                               event.cause.size() + event.last_progress.size());
+  event.verdict.ForEachPayload([&](absl::string_view, const absl::Cord& value) {
+    bytes += static_cast<int64_t>(value.size());
+  });
+  if (event.together != nullptr) {
+    bytes += RangesBytes(event.together->ranks);
+    for (const core::Event& left : event.together->described) {
+      bytes += EventBytes(left);
+    }
+  }
+  return bytes;
+}
+
+void FillEvent(const core::Event& event, v1::MemberEvent* message) {
+  FillMember(event, message->mutable_member());
+  message->set_generation(event.generation.value());
+  message->set_generation_ended(event.generation_over);
+  message->set_members_waiting(event.waiting);
+  if (event.together != nullptr) {
+    v1::LeftTogether& together = *message->mutable_together();
+    const core::RankRanges& ranks = event.together->ranks;
+    together.mutable_ranges()->Add(ranks.begin(), ranks.end());
+    for (const core::Event& left : event.together->described) {
+      FillMember(left, together.add_members());
+    }
+  }
+  if (event.verdict.ok()) return;
+  message->set_code(static_cast<int>(event.verdict.code()));
+  const auto culprits = v1::GetCulprits(event.verdict);
+  if (culprits.has_value()) *message->mutable_culprits() = *culprits;
+}
+
+}  // namespace muster::coordinator

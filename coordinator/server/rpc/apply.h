@@ -1,0 +1,144 @@
+#ifndef MUSTER_COORDINATOR_SERVER_RPC_APPLY_H_
+#define MUSTER_COORDINATOR_SERVER_RPC_APPLY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/server/rpc/convert.h"
+#include "coordinator/server/jobs/job.h"
+#include "coordinator/server/method.h"
+#include "google/protobuf/repeated_field.h"
+#include "muster/v1/barrier.pb.h"
+#include "muster/v1/membership.pb.h"
+#include "muster/v1/session.pb.h"
+#include "muster/v1/store.pb.h"
+
+// The one place that turns messages into verbs of the core, and the core's
+// answers into messages: for unary calls and for streams alike. There are no
+// rules here, only conversions.
+namespace muster::coordinator {
+
+// Makes the call that `request` asks for. `call` brings the caller and the
+// waiter; the request's sequence number is put into it. Keys and values are
+// taken out of the request.
+void Apply(v1::SetRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::GetRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::TryGetRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::AddRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::AppendRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::CheckRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::WaitRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::CompareSetRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::DeleteRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::NumKeysRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::MultiGetRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::ListKeysRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::CompareAndSetRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::DeletePrefixRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::QueuePushRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::QueuePopRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::QueueLenRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::WatchRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::ReportFailureRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::CloseRendezvousRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::RegisterGroupsRequest& request, core::Call& call, Turn& turn);
+
+// For those above: reads how long the request is willing to wait, or answers
+// the call when that cannot be meant.
+template <typename Request>
+bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
+                 core::Duration* timeout) {
+  *timeout = turn.limits.parked_time;
+  if (!request.has_timeout()) return true;
+  const absl::Status status = CheckDuration("timeout", request.timeout());
+  if (!status.ok()) {
+    turn.out.Fail(call.waiter, status);
+    return false;
+  }
+  *timeout = DurationOf(request.timeout());
+  return true;
+}
+
+// Makes the call that an operation of a stream asks for. It must hold one of
+// the above.
+void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn);
+
+// The method of an operation that holds one of the above.
+Method MethodOf(const v1::Operation& operation);
+
+// Fills the response to a call that went well.
+void Fill(const core::Payload& payload, v1::SetResponse* response);
+void Fill(const core::Payload& payload, v1::GetResponse* response);
+void Fill(const core::Payload& payload, v1::TryGetResponse* response);
+void Fill(const core::Payload& payload, v1::AddResponse* response);
+void Fill(const core::Payload& payload, v1::AppendResponse* response);
+void Fill(const core::Payload& payload, v1::CheckResponse* response);
+void Fill(const core::Payload& payload, v1::WaitResponse* response);
+void Fill(const core::Payload& payload, v1::CompareSetResponse* response);
+void Fill(const core::Payload& payload, v1::DeleteResponse* response);
+void Fill(const core::Payload& payload, v1::NumKeysResponse* response);
+void Fill(const core::Payload& payload, v1::MultiGetResponse* response);
+void Fill(const core::Payload& payload, v1::MultiSetResponse* response);
+void Fill(const core::Payload& payload, v1::ListKeysResponse* response);
+void Fill(const core::Payload& payload, v1::CompareAndSetResponse* response);
+void Fill(const core::Payload& payload, v1::DeletePrefixResponse* response);
+void Fill(const core::Payload& payload, v1::QueuePushResponse* response);
+void Fill(const core::Payload& payload, v1::QueuePopResponse* response);
+void Fill(const core::Payload& payload, v1::QueueLenResponse* response);
+void Fill(const core::Payload& payload, v1::WatchResponse* response);
+void Fill(const core::Payload& payload, v1::RegisterResponse* response);
+void Fill(const core::Payload& payload, v1::HeartbeatResponse* response);
+void Fill(const core::Payload& payload, v1::LeaveResponse* response);
+void Fill(const core::Payload& payload, v1::ReportFailureResponse* response);
+void Fill(const core::Payload& payload, v1::AwaitBarrierResponse* response);
+void Fill(const core::Payload& payload, v1::CloseRendezvousResponse* response);
+void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response);
+
+// The response to a Join tells its caller which of the seats is its own.
+void FillJoin(const Answer& answer, const core::MemberId& caller,
+              v1::JoinResponse* response);
+
+// The same for an answer of a stream, failed ones included.
+void FillResult(const Answer& answer, const core::MemberId& caller,
+                v1::Result* result);
+
+// The status of an answer, with the culprits that its payload names.
+absl::Status StatusOf(const Answer& answer);
+
+// About how many bytes an answer has on the wire.
+int64_t PayloadBytes(const core::Payload& payload);
+int64_t AnswerBytes(const Answer& answer);
+
+// RESOURCE_EXHAUSTED when the answer would not fit a message: the transport
+// would fail a whole stream for it.
+absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max);
+
+// About how many bytes an event has on the wire; more than none.
+int64_t EventBytes(const core::Event& event);
+
+core::Call CallOf(const v1::Caller& caller, const core::Limits& limits);
+// In ascending order, as the core wants them. Of more than retained_replies
+// one more than that: enough for the core to refuse them.
+std::vector<core::SequenceNumber> SequenceNumbersOf(
+    const google::protobuf::RepeatedField<uint64_t>& numbers,
+    const core::Limits& limits);
+core::Registration RegistrationOf(const v1::RegisterRequest& request);
+void FillEvent(const core::Event& event, v1::MemberEvent* message);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_RPC_APPLY_H_

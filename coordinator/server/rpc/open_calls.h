@@ -1,0 +1,47 @@
+#ifndef MUSTER_COORDINATOR_SERVER_RPC_OPEN_CALLS_H_
+#define MUSTER_COORDINATOR_SERVER_RPC_OPEN_CALLS_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+
+namespace muster::coordinator {
+
+// OpenCalls counts the calls and streams that gRPC is not done with, so that a
+// drain can end with the last of them. gRPC's own Shutdown waits for every
+// connection too, the silent ones as well. Thread-safe.
+class OpenCalls {
+ public:
+  OpenCalls() = default;
+  OpenCalls(const OpenCalls&) = delete;
+  OpenCalls& operator=(const OpenCalls&) = delete;
+
+  void Begin() {
+    MutexLock lock(mu_);
+    ++count_;
+  }
+  void End() {
+    MutexLock lock(mu_);
+    if (--count_ == 0) none_.NotifyAll();
+  }
+
+  // Returns true when there are none, false at `deadline`.
+  bool AwaitNone(std::chrono::steady_clock::time_point deadline) {
+    MutexLock lock(mu_);
+    while (count_ > 0 && std::chrono::steady_clock::now() < deadline) {
+      none_.WaitUntil(mu_, deadline);
+    }
+    return count_ == 0;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar none_;
+  int64_t count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_RPC_OPEN_CALLS_H_

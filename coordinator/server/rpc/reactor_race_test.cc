@@ -1,0 +1,773 @@
+// Sessions, unary calls and watches whose reactions come from several threads
+// at once, with cancellations, takeovers, deadlines and a drain in between. A
+// stand-in takes gRPC's place: the packaged one is not instrumented, so
+// ThreadSanitizer cannot see through it.
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "coordinator/server/jobs/driver.h"
+#include "coordinator/server/ops/metrics.h"
+#include "base/mutex.h"
+#include "coordinator/server/rpc/open_calls.h"
+#include "coordinator/server/rpc/session.h"
+#include "coordinator/server/rpc/session_service.h"
+#include "coordinator/server/jobs/fair_queue.h"
+#include "coordinator/server/rpc/unary.h"
+#include "coordinator/server/rpc/unsent_answers.h"
+#include "coordinator/server/rpc/watch_call.h"
+#include "google/protobuf/message_lite.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// The threads that reactions run on.
+class Pool {
+ public:
+  explicit Pool(int threads) {
+    for (int i = 0; i < threads; ++i) {
+      threads_.emplace_back([this] { Loop(); });
+    }
+  }
+  ~Pool() {
+    {
+      MutexLock lock(mu_);
+      stopping_ = true;
+    }
+    wakes_.NotifyAll();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void Post(std::function<void()> task) {
+    {
+      MutexLock lock(mu_);
+      tasks_.push_back(std::move(task));
+    }
+    wakes_.NotifyOne();
+  }
+
+ private:
+  void Loop() {
+    while (true) {
+      std::function<void()> task;
+      {
+        MutexLock lock(mu_);
+        while (tasks_.empty() && !stopping_) wakes_.Wait(mu_);
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  Mutex mu_;
+  CondVar wakes_;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_;
+};
+
+grpc::ByteBuffer BytesOf(const google::protobuf::MessageLite& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// When gRPC calls OnDone: after Finish and all reactions to what was started,
+// and not before the handler has returned (Bound).
+class FakeCall {
+ public:
+  void AwaitDone() {
+    MutexLock lock(mu_);
+    while (!done_) changed_.Wait(mu_);
+  }
+
+ protected:
+  FakeCall(Pool& pool, std::function<void()> on_done)
+      : pool_(pool), on_done_(std::move(on_done)) {}
+  ~FakeCall() = default;
+
+  void Bound() { Release(); }
+
+  void React(std::function<void()> reaction)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++pending_;
+    pool_.Post([this, reaction = std::move(reaction)] {
+      reaction();
+      Release();
+    });
+  }
+
+  Mutex mu_;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+
+ private:
+  void Release() {
+    MutexLock lock(mu_);
+    if (--pending_ > 0 || !finished_ || on_done_posted_) return;
+    on_done_posted_ = true;
+    pool_.Post([this] {
+      on_done_();
+      MutexLock lock(mu_);
+      done_ = true;
+      changed_.NotifyAll();
+    });
+  }
+
+  Pool& pool_;
+  const std::function<void()> on_done_;
+  CondVar changed_;
+  bool on_done_posted_ ABSL_GUARDED_BY(mu_) = false;
+  int pending_ ABSL_GUARDED_BY(mu_) = 1;  // the handler
+};
+
+// A stream as gRPC makes it: reactions to what is started, OnDone after Finish
+// and all other reactions. It checks what gRPC requires of its user.
+class FakeStream : public FakeCall,
+                   public grpc::ServerCallbackReaderWriter<grpc::ByteBuffer,
+                                                           v1::StreamResponse> {
+ public:
+  FakeStream(Pool& pool, Session* session)
+      : FakeCall(pool, [session] { session->OnDone(); }), session_(session) {
+    session->Start();
+    BindReactor(session);
+    Bound();
+  }
+
+  // The client's side.
+  void Send(const v1::StreamRequest& request) {
+    MutexLock lock(mu_);
+    inbound_.push_back(BytesOf(request));
+    MaybeRead();
+  }
+  void HalfClose() {
+    MutexLock lock(mu_);
+    half_closed_ = true;
+    MaybeRead();
+  }
+  void Cancel() {
+    MutexLock lock(mu_);
+    if (finished_ || cancelled_) return;
+    cancelled_ = true;
+    React([this] { session_->OnCancel(); });
+    MaybeRead();
+  }
+  int64_t results() {
+    MutexLock lock(mu_);
+    return results_;
+  }
+  // Called with every message that holds results, by who writes it.
+  void OnResults(std::function<void()> look) {
+    MutexLock lock(mu_);
+    on_results_ = std::move(look);
+  }
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return session_; }
+  void CallOnDone() override {}
+  void SendInitialMetadata() override {}
+  void WriteAndFinish(const v1::StreamResponse*, grpc::WriteOptions,
+                      grpc::Status) override {
+    ADD_FAILURE() << "not used";
+  }
+
+  void Read(grpc::ByteBuffer* request) override {
+    MutexLock lock(mu_);
+    EXPECT_EQ(reading_, nullptr) << "two reads at a time";
+    EXPECT_FALSE(finished_) << "a read after Finish";
+    reading_ = request;
+    MaybeRead();
+  }
+
+  void Write(const v1::StreamResponse* response, grpc::WriteOptions) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(writing_) << "two writes at a time";
+    EXPECT_FALSE(finished_) << "a write after Finish";
+    results_ += response->results_size();
+    if (response->results_size() > 0 && on_results_ != nullptr) on_results_();
+    writing_ = true;
+    React([this] {
+      {
+        MutexLock lock(mu_);
+        writing_ = false;
+      }
+      session_->OnWriteDone(true);
+    });
+  }
+
+  void Finish(grpc::Status) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(finished_) << "a second Finish";
+    finished_ = true;
+    MaybeRead();
+    // Finish's own completion.
+    React([] {});
+  }
+
+  void MaybeRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (reading_ == nullptr) return;
+    const bool over = finished_ || cancelled_;
+    if (!over && inbound_.empty() && !half_closed_) return;
+    grpc::ByteBuffer* const into = std::exchange(reading_, nullptr);
+    const bool ok = !over && !inbound_.empty();
+    if (ok) {
+      into->Swap(&inbound_.front());
+      inbound_.pop_front();
+    }
+    React([this, ok] { session_->OnReadDone(ok); });
+  }
+
+  Session* const session_;
+  std::deque<grpc::ByteBuffer> inbound_ ABSL_GUARDED_BY(mu_);
+  grpc::ByteBuffer* reading_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t results_ ABSL_GUARDED_BY(mu_) = 0;
+  std::function<void()> on_results_ ABSL_GUARDED_BY(mu_);
+};
+
+// A unary call as gRPC makes it.
+template <typename Request, typename Response>
+class FakeUnary : public FakeCall, public grpc::ServerCallbackUnary {
+ public:
+  // `on_finish` is called with the answer.
+  FakeUnary(Pool& pool, const ServiceContext& context, Method method,
+            const Request& request, std::function<void()> on_finish = nullptr)
+      : FakeCall(pool, [this] { reactor_->OnDone(); }),
+        on_finish_(std::move(on_finish)),
+        request_(BytesOf(request)) {
+    auto call = std::make_shared<UnaryCall<Request, Response>>(
+        context, method, nullptr, &response_);
+    reactor_ = call.get();
+    call->Start(&request_);
+    BindReactor(reactor_);
+    Bound();
+  }
+
+  void Cancel() {
+    MutexLock lock(mu_);
+    if (!finished_) React([this] { reactor_->OnCancel(); });
+  }
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return reactor_; }
+  void CallOnDone() override {}
+  void SendInitialMetadata() override {}
+  void Finish(grpc::Status) override {
+    if (on_finish_ != nullptr) on_finish_();
+    MutexLock lock(mu_);
+    EXPECT_FALSE(finished_) << "a second Finish";
+    finished_ = true;
+    React([] {});
+  }
+
+  const std::function<void()> on_finish_;
+  grpc::ByteBuffer request_;
+  Response response_;
+  grpc::ServerUnaryReactor* reactor_ = nullptr;
+};
+
+class FakeGet : public FakeUnary<v1::GetRequest, v1::GetResponse> {
+ public:
+  FakeGet(Pool& pool, const ServiceContext& context, const std::string& job,
+          const std::string& key)
+      : FakeUnary(pool, context, Method::kGet, RequestFor(job, key)) {}
+
+ private:
+  static v1::GetRequest RequestFor(const std::string& job,
+                                   const std::string& key) {
+    v1::GetRequest request;
+    request.mutable_caller()->set_job(job);
+    request.set_key(key);
+    return request;
+  }
+};
+
+// A Watch of all keys as gRPC makes it.
+class FakeWatch : public FakeCall,
+                  public grpc::ServerCallbackWriter<v1::WatchResponse> {
+ public:
+  FakeWatch(Pool& pool, const ServiceContext& context, const std::string& job)
+      : FakeCall(pool, [this] { reactor_->OnDone(); }) {
+    v1::WatchRequest request;
+    request.mutable_caller()->set_job(job);
+    request.set_prefix(true);
+    // Short, so that it is answered, written and asked anew all the time.
+    request.mutable_timeout()->set_nanos(1'000'000);
+    // What is started before BindReactor waits for it.
+    grpc::ByteBuffer bytes = BytesOf(request);
+    reactor_ = StartWatch(context, nullptr, &bytes);
+    BindReactor(reactor_);
+    Bound();
+  }
+
+  void Cancel() {
+    MutexLock lock(mu_);
+    if (!finished_) React([this] { reactor_->OnCancel(); });
+  }
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return reactor_; }
+  void CallOnDone() override {}
+  void SendInitialMetadata() override {}
+  void WriteAndFinish(const v1::WatchResponse*, grpc::WriteOptions,
+                      grpc::Status) override {
+    ADD_FAILURE() << "not used";
+  }
+  void Write(const v1::WatchResponse* response, grpc::WriteOptions) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(writing_) << "two writes at a time";
+    EXPECT_FALSE(finished_) << "a write after Finish";
+    EXPECT_GE(response->revision(), revision_);
+    for (const v1::KeyChange& change : response->changes()) {
+      EXPECT_GT(change.revision(), revision_) << "told twice";
+      EXPECT_LE(change.revision(), response->revision());
+    }
+    revision_ = response->revision();
+    writing_ = true;
+    React([this] {
+      {
+        MutexLock lock(mu_);
+        writing_ = false;
+      }
+      reactor_->OnWriteDone(true);
+    });
+  }
+  void Finish(grpc::Status) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(finished_) << "a second Finish";
+    finished_ = true;
+    React([] {});
+  }
+
+  grpc::ServerWriteReactor<v1::WatchResponse>* reactor_ = nullptr;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+Driver::Options DriverOptions(Metrics* metrics, TurnQueue* turns) {
+  Driver::Options options;
+  options.core.membership.lease = milliseconds(50);
+  options.core.membership.reconnect_grace = milliseconds(5);
+  options.epoch = core::CoordinatorEpoch(1);
+  options.jobs_max = 10;
+  options.log_notices = false;
+  options.metrics = metrics;
+  options.turns = turns;
+  return options;
+}
+
+class ReactorRaceTest : public ::testing::Test {
+ protected:
+  ReactorRaceTest()
+      : metrics_([] { return Gauges(); }),
+        driver_(DriverOptions(&metrics_, &turns_)),
+        context_{&driver_, &metrics_, &open_calls_, 1 << 20,
+                 &turns_,  nullptr,   &unsent_},
+        sessions_(context_, {1000, seconds(60)}) {
+    driver_.Start([this](core::Instant now) { sessions_.Sweep(now); });
+  }
+  ~ReactorRaceTest() override { driver_.Stop(); }
+
+  std::unique_ptr<FakeStream> NewStream(Pool& pool) {
+    const auto session =
+        std::make_shared<Session>(sessions_, context_, nullptr);
+    return std::make_unique<FakeStream>(pool, session.get());
+  }
+
+  // What one client does from its first to its last word.
+  void Live(Pool& pool, uint64_t seed);
+
+  Metrics metrics_;
+  TurnQueue turns_{2};
+  Driver driver_;
+  OpenCalls open_calls_;
+  UnsentAnswers unsent_{1 << 30};
+  const ServiceContext context_;
+  SessionTable sessions_;
+};
+
+v1::StreamRequest Batch(std::mt19937_64& random, uint64_t* id) {
+  v1::StreamRequest batch;
+  const auto key = [&] { return "k" + std::to_string(random() % 8); };
+  if (random() % 4 == 0) batch.mutable_heartbeat();
+  // Now and then more than is done without a turn.
+  for (uint64_t n = random() % 8 == 0 ? 1500 : random() % 6; n > 0; --n) {
+    v1::Operation* operation = batch.add_operations();
+    operation->set_id(++*id);
+    switch (random() % 6) {
+      case 0:
+        operation->mutable_get()->set_key(key());
+        operation->mutable_get()->mutable_timeout()->set_nanos(
+            static_cast<int32_t>(random() % 5'000'000));
+        break;
+      case 1:
+        operation->mutable_set()->set_key(key());
+        operation->mutable_set()->set_value("v");
+        break;
+      case 2:
+        operation->mutable_delete_()->set_key(key());
+        break;
+      case 3:
+        operation->mutable_cancel()->set_id(random() % (*id + 1));
+        break;
+      case 4:
+        operation->mutable_join()->set_rank(-1);
+        operation->mutable_join()->set_world_size(2);
+        operation->mutable_join()->mutable_timeout()->set_nanos(1'000'000);
+        break;
+      default:
+        operation->mutable_await_barrier()->set_group("world");
+        operation->mutable_await_barrier()->set_name("b");
+        operation->mutable_await_barrier()->set_rank(
+            static_cast<int32_t>(random() % 2));
+        operation->mutable_await_barrier()->mutable_timeout()->set_nanos(
+            1'000'000);
+        break;
+    }
+  }
+  return batch;
+}
+
+void ReactorRaceTest::Live(Pool& pool, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 15; ++round) {
+    const std::unique_ptr<FakeStream> stream = NewStream(pool);
+    v1::StreamRequest hello;
+    v1::Caller* caller = hello.mutable_hello()->mutable_caller();
+    caller->set_job(random() % 4 == 0 ? "other" : "j");
+    if (random() % 4 != 0) {
+      // Few names, so that streams and incarnations replace each other.
+      caller->set_member("m" + std::to_string(random() % 3));
+      caller->set_incarnation(1 + random() % 40);
+      hello.mutable_hello()->mutable_registration()->set_host("h");
+    }
+    stream->Send(hello);
+    uint64_t id = 0;
+    for (uint64_t n = random() % 8; n > 0; --n) {
+      stream->Send(Batch(random, &id));
+    }
+    FakeGet get(pool, context_, "j", "k" + std::to_string(random() % 8));
+    FakeWatch watch(pool, context_, "j");
+    if (random() % 2 == 0) stream->HalfClose();
+    get.Cancel();
+    get.AwaitDone();
+    watch.Cancel();
+    watch.AwaitDone();
+    stream->Cancel();
+    stream->AwaitDone();
+  }
+}
+
+TEST_F(ReactorRaceTest, StreamsAndCallsThatComeGoAndReplaceEachOther) {
+  Pool pool(4);
+  std::vector<std::thread> clients;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    clients.emplace_back([this, &pool, seed] { Live(pool, seed); });
+  }
+  for (std::thread& client : clients) client.join();
+  // A turn may be under way when gRPC is done with its stream.
+  EXPECT_TRUE(
+      open_calls_.AwaitNone(std::chrono::steady_clock::now() + seconds(30)));
+  EXPECT_EQ(sessions_.size(), 0);
+  for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
+    EXPECT_TRUE(job->ParkedSinks().empty());
+  }
+}
+
+TEST_F(ReactorRaceTest, DrainWhileEverybodyTalks) {
+  Pool pool(4);
+  std::vector<std::unique_ptr<FakeStream>> streams;
+  std::vector<std::unique_ptr<FakeGet>> gets;
+  std::vector<std::unique_ptr<FakeWatch>> watches;
+  std::mt19937_64 random(7);
+  uint64_t id = 0;
+  for (int i = 0; i < 40; ++i) {
+    streams.push_back(NewStream(pool));
+    v1::StreamRequest hello;
+    hello.mutable_hello()->mutable_caller()->set_job("j");
+    streams.back()->Send(hello);
+    for (int n = 0; n < 5; ++n) streams.back()->Send(Batch(random, &id));
+    gets.push_back(std::make_unique<FakeGet>(pool, context_, "j", "never"));
+    watches.push_back(std::make_unique<FakeWatch>(pool, context_, "j"));
+  }
+  const absl::Status status = absl::UnavailableError("the coordinator drains");
+  sessions_.Drain(status);
+  do {
+    // A watch may have been between two waits.
+    driver_.Drain(status);
+  } while (!open_calls_.AwaitNone(std::chrono::steady_clock::now() +
+                                  milliseconds(5)));
+  for (const auto& stream : streams) stream->AwaitDone();
+  for (const auto& get : gets) get->AwaitDone();
+  for (const auto& watch : watches) watch->AwaitDone();
+  EXPECT_EQ(sessions_.size(), 0);
+  EXPECT_FALSE(driver_.GetJob("j").ok());
+}
+
+// The answer was in a step that was being stored when the drain ended the call.
+TEST_F(ReactorRaceTest, AnAnswerToACallThatADrainHasEndedIsNotCounted) {
+  Pool pool(1);
+  FakeGet get(pool, context_, "j", "never");
+  const std::vector<std::shared_ptr<Sink>> parked =
+      (*driver_.FindJob("j"))->ParkedSinks();
+  ASSERT_EQ(parked.size(), 1u);
+  parked[0]->Close(absl::UnavailableError("the coordinator drains"));
+  get.AwaitDone();
+  Answer answer;
+  answer.payload = core::ValueReply{
+      std::make_shared<const std::string>(UnsentAnswers::kBytesMin, 'v'), 1};
+  parked[0]->Deliver(absl::MakeSpan(&answer, 1));
+  EXPECT_EQ(unsent_.bytes(), 0);
+}
+
+// One session releases the waiters of many others, which write at the same
+// time.
+TEST_F(ReactorRaceTest, FanOutReachesEveryWaiterOnce) {
+  Pool pool(4);
+  constexpr int kStreams = 16;
+  constexpr int kWaitersEach = 8;
+  std::vector<std::unique_ptr<FakeStream>> streams;
+  for (int i = 0; i < kStreams; ++i) {
+    streams.push_back(NewStream(pool));
+    v1::StreamRequest request;
+    request.mutable_hello()->mutable_caller()->set_job("j");
+    for (int n = 1; n <= kWaitersEach; ++n) {
+      v1::Operation* operation = request.add_operations();
+      operation->set_id(static_cast<uint64_t>(n));
+      operation->mutable_get()->set_key("k");
+    }
+    streams.back()->Send(request);
+    streams.back()->HalfClose();
+  }
+  const auto setter = NewStream(pool);
+  v1::StreamRequest set;
+  set.mutable_hello()->mutable_caller()->set_job("j");
+  set.add_operations()->mutable_set()->set_key("k");
+  setter->Send(set);
+  setter->HalfClose();
+  setter->AwaitDone();
+  for (const auto& stream : streams) {
+    stream->AwaitDone();
+    EXPECT_EQ(stream->results(), kWaitersEach);
+  }
+}
+
+// Each turn of a queue of one thread costs the same.
+TurnQueue::Clock EqualCosts() {
+  return
+      [time = core::Duration()]() mutable { return time += milliseconds(1); };
+}
+
+// Waits until every reaction that is posted now has run.
+void AwaitReactions(Pool& pool) {
+  std::promise<void> reached;
+  pool.Post([&reached] { reached.set_value(); });
+  reached.get_future().wait();
+}
+
+TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
+  Pool pool(1);
+  TurnQueue turns(1, EqualCosts());
+  const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
+                               &turns,   nullptr,   &unsent_};
+  SessionTable sessions(context, {1000, seconds(60)});
+  const auto open = [&](const std::string& job, int operations) {
+    const auto session = std::make_shared<Session>(sessions, context, nullptr);
+    auto stream = std::make_unique<FakeStream>(pool, session.get());
+    v1::StreamRequest request;
+    request.mutable_hello()->mutable_caller()->set_job(job);
+    for (int i = 1; i <= operations; ++i) {
+      v1::Operation* operation = request.add_operations();
+      operation->set_id(static_cast<uint64_t>(i));
+      operation->mutable_set()->set_key("k");
+    }
+    stream->Send(request);
+    stream->HalfClose();
+    return stream;
+  };
+  // Until everybody's message has been read and waits.
+  std::promise<void> released;
+  turns.Post(nullptr, nullptr, [&released] { released.get_future().wait(); });
+  std::vector<std::unique_ptr<FakeStream>> floods;
+  floods.reserve(8);
+  for (int i = 0; i < 8; ++i) floods.push_back(open("flood", 20'000));
+  const auto honest = open("honest", 1'000);
+  AwaitReactions(pool);
+  AwaitReactions(pool);  // to the writes of the welcomes
+  int64_t flooded = -1;
+  honest->OnResults([&] {
+    if (flooded < 0) flooded = (*driver_.FindJob("flood"))->operations().total;
+  });
+  released.set_value();
+  honest->AwaitDone();
+  for (const auto& flood : floods) flood->AwaitDone();
+  EXPECT_EQ(honest->results(), 1'000);
+  EXPECT_LE(flooded, 1024);  // one turn
+  EXPECT_EQ((*driver_.FindJob("flood"))->operations().total, 8 * 20'000);
+  turns.Stop();
+}
+
+// Parsing is part of what they cost.
+TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
+  using FakeSet = FakeUnary<v1::SetRequest, v1::SetResponse>;
+  Pool pool(1);
+  TurnQueue turns(1, EqualCosts());
+  const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
+                               &turns,   nullptr,   &unsent_};
+  const auto set = [](const std::string& job) {
+    v1::SetRequest request;
+    request.mutable_caller()->set_job(job);
+    request.set_key("k");
+    request.set_value(std::string(TurnQueue::kBytesWithoutTurn, 'v'));
+    return request;
+  };
+  const std::shared_ptr<Job> flood_job = *driver_.GetJob("flood");
+  ASSERT_TRUE(driver_.GetJob("honest").ok());
+  // Until all wait.
+  std::promise<void> released;
+  turns.Post(nullptr, nullptr, [&released] { released.get_future().wait(); });
+  std::vector<std::unique_ptr<FakeSet>> floods;
+  for (int i = 0; i < 24; ++i) {
+    floods.push_back(
+        std::make_unique<FakeSet>(pool, context, Method::kSet, set("flood")));
+  }
+  int64_t flooded = -1;
+  FakeSet honest(pool, context, Method::kSet, set("honest"),
+                 [&] { flooded = flood_job->operations().total; });
+  released.set_value();
+  honest.AwaitDone();
+  for (const auto& flood : floods) flood->AwaitDone();
+  EXPECT_LE(flooded, 3);
+  EXPECT_EQ(flood_job->operations().total, 24);
+  turns.Stop();
+}
+
+// A coordinator whose turns nobody takes until they are released, and whose
+// reactions come one after another.
+class NoTurnsTest : public ::testing::Test {
+ protected:
+  NoTurnsTest() {
+    turns_.Post(nullptr, nullptr, [this] { released_.get_future().wait(); });
+  }
+
+  std::unique_ptr<FakeStream> Open(const std::string& job,
+                                   const v1::StreamRequest& operations) {
+    const auto session =
+        std::make_shared<Session>(sessions_, context_, nullptr);
+    auto stream = std::make_unique<FakeStream>(pool_, session.get());
+    v1::StreamRequest request = operations;
+    request.mutable_hello()->mutable_caller()->set_job(job);
+    stream->Send(request);
+    stream->HalfClose();
+    return stream;
+  }
+
+  static v1::StreamRequest Set(const std::string& key) {
+    v1::StreamRequest request;
+    request.add_operations()->mutable_set()->set_key(key);
+    return request;
+  }
+
+  int64_t Operations(const std::string& job) {
+    return (*driver_.FindJob(job))->operations().total;
+  }
+
+  Metrics metrics_{[] { return Gauges(); }};
+  TurnQueue turns_{1};
+  Driver driver_{DriverOptions(&metrics_, &turns_)};
+  OpenCalls open_calls_;
+  UnsentAnswers unsent_{1 << 30};
+  const ServiceContext context_{&driver_, &metrics_, &open_calls_, 1 << 20,
+                                &turns_,  nullptr,   &unsent_};
+  SessionTable sessions_{context_, {1000, seconds(60)}};
+  Pool pool_{1};
+  std::promise<void> released_;
+};
+
+TEST_F(NoTurnsTest, WhatAsksForMuchWaitsForATurnAndASmallCallDoesNot) {
+  v1::StreamRequest list;
+  list.add_operations()->mutable_list_keys();
+  v1::StreamRequest multi_get;
+  multi_get.add_operations()->mutable_multi_get()->add_keys("k0");
+  v1::StreamRequest multi_set;
+  v1::MultiSetRequest& entries =
+      *multi_set.add_operations()->mutable_multi_set();
+  for (int i = 0; i < 1000; ++i) {
+    v1::KeyValue& entry = *entries.add_entries();
+    entry.set_key("k" + std::to_string(i));
+    entry.set_value(std::string(64, 'v'));
+  }
+  std::vector<std::unique_ptr<FakeStream>> floods;
+  for (const auto& request : {list, multi_get, multi_set}) {
+    floods.push_back(Open("flood", request));
+  }
+  const auto honest = Open("honest", Set("k"));
+  honest->AwaitDone();
+  EXPECT_EQ(honest->results(), 1);
+  EXPECT_EQ(Operations("flood"), 0);
+  released_.set_value();
+  for (const auto& flood : floods) {
+    flood->AwaitDone();
+    EXPECT_EQ(flood->results(), 1);
+  }
+  turns_.Stop();
+}
+
+TEST_F(NoTurnsTest, WhatManyAreToldIsToldInTurns) {
+  constexpr int kWaiters = 40;
+  v1::StreamRequest get;
+  get.add_operations()->mutable_get()->set_key("k");
+  std::vector<std::unique_ptr<FakeStream>> waiters;
+  for (int i = 0; i < kWaiters; ++i) waiters.push_back(Open("flood", get));
+  const auto setter = Open("flood", Set("k"));
+  const auto honest = Open("honest", Set("k"));
+  honest->AwaitDone();
+  EXPECT_EQ(honest->results(), 1);
+  for (const auto& waiter : waiters) EXPECT_EQ(waiter->results(), 0);
+  released_.set_value();
+  setter->AwaitDone();
+  for (const auto& waiter : waiters) {
+    waiter->AwaitDone();
+    EXPECT_EQ(waiter->results(), 1);
+  }
+  turns_.Stop();
+}
+
+TEST_F(NoTurnsTest, NobodyWaitsForALongStepOnAThreadThatOthersNeed) {
+  const std::shared_ptr<Job> job = *driver_.GetJob("flood");
+  std::unique_ptr<FakeStream> flood;
+  {
+    const Job::LongStep step(*job);
+    flood = Open("flood", Set("k"));
+    const auto honest = Open("honest", Set("k"));
+    honest->AwaitDone();
+    EXPECT_EQ(job->operations().total, 0);
+  }
+  released_.set_value();
+  flood->AwaitDone();
+  EXPECT_EQ(flood->results(), 1);
+  turns_.Stop();
+}
+
+}  // namespace
+}  // namespace muster::coordinator

@@ -1,0 +1,632 @@
+#include "coordinator/server/rpc/session.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/reply_cache.h"
+#include "coordinator/server/rpc/apply.h"
+#include "coordinator/server/jobs/limit_log.h"
+#include "coordinator/server/rpc/request.h"
+#include "coordinator/server/jobs/fair_queue.h"
+#include "glog/logging.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+// How long one session may keep the others of its job from the lock, and other
+// jobs from the processor.
+constexpr size_t kItemsPerTurnMax = 1024;
+constexpr int64_t kCostPerTurnMax = 4096;
+
+// What so many bytes of an answer cost, and each key of a request.
+constexpr int64_t kAnswerBytesOfACost = 64;
+
+// Where a message is full; a single answer may be larger.
+constexpr int64_t kMessageBytes = 1 << 20;
+
+// A session with more than this unsent does not read on.
+constexpr int64_t kPauseBytes = 4 << 20;
+
+// Parked answers and events come without reading; a client that lets so many
+// pile up is cut off.
+constexpr int64_t kUnsentAnswersMax = 1 << 18;
+constexpr size_t kUnsentEventsMax = 1 << 16;
+constexpr int64_t kUnsentEventBytesMax = 64 << 20;
+
+// How long trailers may take to a client before its stream is reset.
+constexpr core::Duration kTrailersTimeout = std::chrono::seconds(2);
+
+core::Instant Now() { return std::chrono::steady_clock::now(); }
+
+google::protobuf::ArenaOptions Options(char* block, size_t bytes) {
+  google::protobuf::ArenaOptions options;
+  options.initial_block = block;
+  options.initial_block_size = bytes;
+  options.max_block_size = 64 << 10;
+  return options;
+}
+
+// A number that no other message of the process has.
+uint64_t NextMessage() {
+  static std::atomic<uint64_t> next{0};
+  return ++next;
+}
+
+// Whether what the operation comes to is not to be seen by its size.
+bool OperationMayTakeLong(const v1::Operation& operation) {
+  switch (operation.request_case()) {
+    case v1::Operation::kListKeys:
+    case v1::Operation::kMultiGet:
+    case v1::Operation::kDeletePrefix:
+    case v1::Operation::kWatch:
+      return true;
+    default:
+      return false;
+  }
+}
+
+int64_t RequestCost(const v1::Operation& operation) {
+  switch (operation.request_case()) {
+    case v1::Operation::kMultiSet:
+      return 1 + operation.multi_set().entries_size();
+    case v1::Operation::kMultiGet:
+      return 1 + operation.multi_get().keys_size();
+    case v1::Operation::kCheck:
+      return 1 + operation.check().keys_size();
+    case v1::Operation::kWait:
+      return 1 + operation.wait().keys_size();
+    case v1::Operation::kRegisterGroups:
+      return 1 + operation.register_groups().groups_size();
+    default:
+      return 1;
+  }
+}
+
+absl::Status UnreadError(absl::string_view what) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the client does not read its stream: ", what));
+}
+
+}  // namespace
+
+Session::Session(SessionTable& table, const ServiceContext& context,
+                 grpc::CallbackServerContext* grpc)
+    : table_(table),
+      context_(context),
+      grpc_(grpc),
+      started_(Now()),
+      read_arena_(Options(read_block_, sizeof(read_block_))),
+      write_arena_(Options(write_block_, sizeof(write_block_))) {}
+
+void Session::Start() {
+  context_.open_calls->Begin();
+  self_ = shared_from_this();
+  // Before it counts towards the limit of streams.
+  absl::Status status =
+      context_.auth == nullptr ? absl::OkStatus() : context_.auth->Know(*grpc_);
+  if (status.ok()) status = table_.Add(self_);
+  MutexLock lock(mu_);
+  if (status.ok()) {
+    ReadNext();
+  } else {
+    FinishLocked(status);
+  }
+}
+
+void Session::ReadNext() {
+  if (finished_) return;
+  read_arena_.Reset();
+  request_ =
+      google::protobuf::Arena::CreateMessage<v1::StreamRequest>(&read_arena_);
+  StartRead(&bytes_);
+}
+
+void Session::OnReadDone(bool ok) {
+  bool greeted = false;
+  {
+    MutexLock lock(mu_);
+    greeted = job_ != nullptr;
+    if (finished_) return;
+    if (!ok) {
+      half_closed_ = true;
+      if (!greeted) {
+        return FinishLocked(
+            absl::InvalidArgumentError("the stream ended without a hello"));
+      }
+      return FinishIfThroughLocked();
+    }
+  }
+  request_bytes_ = bytes_.Length();
+  next_item_ = 0;
+  if (request_bytes_ <= TurnQueue::kBytesWithoutTurn &&
+      (job_ == nullptr || job_->AtOnce(Now()))) {
+    const absl::Status status = Accept();
+    return status.ok() ? Continue() : Close(status);
+  }
+  MutexLock lock(mu_);
+  PostTurn(&Session::AcceptInTurn);
+}
+
+void Session::AcceptInTurn() {
+  const absl::Status status = Accept();
+  if (!status.ok()) return Close(status);
+  if (!TakesLong()) return ProcessLong();
+  MutexLock lock(mu_);
+  PostTurn(&Session::ProcessLong);
+}
+
+// Parses the message, and finds what is not for one operation alone.
+absl::Status Session::Accept() {
+  absl::Status status = ParseRequest(&bytes_, request_);
+  if (!status.ok()) return status;
+  if (job_ == nullptr) {
+    status = FindJob();
+  } else if (request_->has_hello()) {
+    status = absl::InvalidArgumentError("a second hello");
+  }
+  if (!status.ok()) return status;
+  if (request_->operations_size() > 0) {
+    context_.metrics->CountBatch(request_->operations_size());
+  }
+  const core::SequenceNumber through(request_->acknowledged_through());
+  if (through >= call_.acknowledged_through) {
+    call_.acknowledged_through = through;
+    call_.unanswered =
+        SequenceNumbersOf(request_->unanswered(), context_.driver->limits());
+  }
+  call_.message = NextMessage();
+  return core::CheckAcknowledged(call_.acknowledged_through);
+}
+
+absl::Status Session::FindJob() {
+  if (!request_->has_hello()) {
+    return absl::InvalidArgumentError(
+        "the first message of a stream must carry a hello");
+  }
+  const v1::Caller& caller = request_->hello().caller();
+  std::optional<Auth::Pass> pass;
+  if (context_.auth != nullptr) {
+    const absl::StatusOr<Auth::Pass> admitted = context_.auth->Admit(
+        *grpc_, Method::kStream, caller.job(), /*as_member=*/true);
+    if (!admitted.ok()) return admitted.status();
+    pass = *admitted;
+  }
+  absl::StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
+      caller.job(), pass.has_value() ? &pass->digest : nullptr);
+  if (!job.ok()) return job.status();
+  call_ = CallOf(caller, context_.driver->limits());
+  MutexLock lock(mu_);
+  job_ = *std::move(job);
+  pass_ = pass;
+  return absl::OkStatus();
+}
+
+absl::Status Session::Greet() {
+  const v1::Hello& hello = request_->hello();
+  v1::Welcome welcome;
+  welcome.set_coordinator_epoch(context_.driver->epoch().value());
+  welcome.set_job_epoch(job_->epoch().value());
+  welcome.set_message_bytes_max(context_.message_bytes_max);
+  if (hello.has_registration()) {
+    const absl::StatusOr<core::RegisterReply> reply =
+        job_->Attach(self_, call_, RegistrationOf(hello.registration()));
+    if (!reply.ok()) return reply.status();
+    Fill(*reply, welcome.mutable_registration());
+  }
+  {
+    MutexLock lock(mu_);
+    greeted_ = true;
+    welcome_ = std::move(welcome);
+    send_welcome_ = true;
+  }
+  // A member that is welcome is so after a restart, too.
+  job_->WhenTold([self = self_] {
+    {
+      MutexLock lock(self->mu_);
+      self->ready_ = true;
+    }
+    self->Flush();
+  });
+  return absl::OkStatus();
+}
+
+// The operation of an item of the message; null for the heartbeat.
+v1::Operation* Session::OperationOf(size_t item) const {
+  if (!request_->has_heartbeat()) {
+    return request_->mutable_operations(static_cast<int>(item));
+  }
+  if (item == 0) return nullptr;
+  return request_->mutable_operations(static_cast<int>(item - 1));
+}
+
+// How many items of the message are not applied yet.
+size_t Session::ItemsLeft() const {
+  return static_cast<size_t>(request_->operations_size()) +
+         (request_->has_heartbeat() ? 1 : 0) - next_item_;
+}
+
+bool Session::TakesLong() const {
+  if (ItemsLeft() > TurnQueue::kItemsWithoutTurn ||
+      request_bytes_ > TurnQueue::kBytesWithoutTurn) {
+    return true;
+  }
+  const auto& operations = request_->operations();
+  return std::any_of(operations.begin(), operations.end(),
+                     OperationMayTakeLong);
+}
+
+// Applies what is left of the message: a little at once, more in turns.
+void Session::Continue() {
+  if (!TakesLong() && !job_->busy()) return Process();
+  MutexLock lock(mu_);
+  PostTurn(&Session::ProcessLong);
+}
+
+void Session::ProcessLong() {
+  const Job::LongStep step(*job_);
+  Process();
+}
+
+void Session::PostTurn(void (Session::*work)()) {
+  ++turns_;
+  context_.turns->Post(job_.get(), this, [self = shared_from_this(), work] {
+    self->TakeTurn(work);
+  });
+}
+
+void Session::TakeTurn(void (Session::*work)()) {
+  bool finished = false;
+  {
+    MutexLock lock(mu_);
+    finished = finished_;
+  }
+  if (!finished) (this->*work)();
+  {
+    MutexLock lock(mu_);
+    if (--turns_ > 0 || !done_) return;
+  }
+  Retire();
+}
+
+// Applies the next slice of the message. After the last one reads the next
+// message, unless answers or steps pile up.
+void Session::Process() {
+  if (!std::exchange(welcomed_, true)) {
+    const absl::Status status = Greet();
+    if (!status.ok()) return Close(status);
+  }
+  if (ItemsLeft() > 0) {
+    absl::Status status;
+    next_item_ +=
+        ProcessSlice(std::min(ItemsLeft(), kItemsPerTurnMax), &status);
+    if (!status.ok()) return Close(status);
+  }
+  {
+    MutexLock lock(mu_);
+    if (finished_) return;
+    if (!job_->Behind()) return GoOn();
+  }
+  job_->WhenTold([self = shared_from_this()] {
+    MutexLock lock(self->mu_);
+    self->GoOn();
+  });
+}
+
+// After a slice, and after the answers before the next one where many are not
+// told.
+void Session::GoOn() {
+  if (finished_) return;
+  if (unsent_bytes_ > kPauseBytes) {
+    paused_ = true;  // OnWriteDone goes on from here
+    return;
+  }
+  if (ItemsLeft() > 0) return PostTurn(&Session::ProcessLong);
+  ReadNext();
+}
+
+// Applies up to `count` items from next_item_ on under one lock; returns how
+// many.
+size_t Session::ProcessSlice(size_t count, absl::Status* status) {
+  const size_t first = next_item_;
+  int64_t unanswered = 0;
+  slice_cost_ = 0;
+  const size_t done = job_->Run(
+      self_, count,
+      [&](size_t i, core::WaiterId waiter, Turn& turn) {
+        const Job::Applied applied = ApplyItem(first + i, waiter, turn, status);
+        if (applied == Job::Applied::kNoAnswer) ++unanswered;
+        return applied;
+      },
+      [&](size_t i) {
+        const v1::Operation* operation = OperationOf(first + i);
+        if (operation == nullptr) return CallName{0, Method::kHeartbeat};
+        return CallName{operation->id(), MethodOf(*operation),
+                        operation->join().without_seats()};
+      });
+  MutexLock lock(mu_);
+  outstanding_ += static_cast<int64_t>(done) - unanswered;
+  return done;
+}
+
+Job::Applied Session::ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
+                                absl::Status* status) {
+  if (slice_cost_ > kCostPerTurnMax) return Job::Applied::kStop;
+  call_.waiter = waiter;
+  v1::Operation* operation = OperationOf(item);
+  if (operation == nullptr) {
+    call_.sequence = core::SequenceNumber();
+    Apply(*request_->mutable_heartbeat(), call_, turn);
+    return Job::Applied::kCalled;
+  }
+  switch (operation->request_case()) {
+    case v1::Operation::REQUEST_NOT_SET:
+      *status = absl::InvalidArgumentError(
+          absl::StrCat("operation ", operation->id(), " has no request"));
+      return Job::Applied::kStop;
+    case v1::Operation::kCancel:
+      Job::Cancel(*this, operation->cancel().id(), turn);
+      return Job::Applied::kNoAnswer;
+    default:
+      break;
+  }
+  slice_cost_ += RequestCost(*operation);
+  const size_t replies = turn.out.replies.size();
+  ApplyOperation(*operation, call_, turn);
+  for (size_t i = replies; i < turn.out.replies.size(); ++i) {
+    const core::Reply& reply = turn.out.replies[i];
+    if (reply.waiter != waiter) continue;
+    slice_cost_ += PayloadBytes(reply.payload) / kAnswerBytesOfACost;
+  }
+  return Job::Applied::kCalled;
+}
+
+void Session::Deliver(absl::Span<Answer> answers) {
+  MutexLock lock(mu_);
+  outstanding_ -= static_cast<int64_t>(answers.size());
+  if (finished_) return;
+  for (Answer& answer : answers) {
+    if (answer.method == Method::kHeartbeat) {
+      // It has no result, but a member that counts as gone must know.
+      if (!answer.status.ok()) return FinishLocked(answer.status);
+      continue;
+    }
+    if (answer.status.ok()) {
+      answer.status = CheckAnswerBytes(answer, context_.message_bytes_max);
+      if (!answer.status.ok()) answer.payload = std::monostate();
+    }
+    if (!answer.status.ok()) LogIfLimited(job_->name(), answer.status);
+    unsent_bytes_ += AnswerBytes(answer);
+    ++unsent_answers_;
+    queue_.push_back(std::move(answer));
+  }
+  if (unsent_answers_ > kUnsentAnswersMax) {
+    FinishLocked(
+        UnreadError(absl::StrCat(unsent_answers_, " answers are unsent")));
+  }
+}
+
+void Session::Publish(const SharedEvent& event) {
+  MutexLock lock(mu_);
+  if (finished_) return;
+  const int64_t bytes = EventBytes(*event);
+  unsent_bytes_ += bytes;
+  unsent_event_bytes_ += bytes;
+  events_.push_back(event);
+  if (events_.size() > kUnsentEventsMax ||
+      unsent_event_bytes_ > kUnsentEventBytesMax) {
+    FinishLocked(UnreadError(
+        absl::StrCat("events of ", unsent_event_bytes_, " bytes are unsent")));
+  }
+}
+
+void Session::Flush() {
+  {
+    MutexLock lock(mu_);
+    if (!ready_ || writing_ || finished_) return;
+    if (sent_ == sending_.size()) {
+      sending_.clear();
+      sent_ = 0;
+      std::swap(sending_, queue_);
+    }
+    if (sent_events_ == sending_events_.size()) {
+      sending_events_.clear();
+      sent_events_ = 0;
+      std::swap(sending_events_, events_);
+    }
+    if (sending_.empty() && sending_events_.empty() && !send_welcome_) {
+      return FinishIfThroughLocked();
+    }
+    writing_ = true;
+    // The client is not late before it has something to take.
+    write_started_at_ = core::Instant::max();
+    if (unsent_bytes_ > int64_t{TurnQueue::kBytesWithoutTurn} ||
+        unsent_answers_ > int64_t{TurnQueue::kItemsWithoutTurn}) {
+      return PostTurn(&Session::Write);
+    }
+  }
+  Write();
+}
+
+// Writes the next message; `writing_` is set. Without the lock while it is
+// built: others deliver meanwhile.
+void Session::Write() {
+  const size_t first = sent_;
+  Build();
+  CountAnswers(absl::MakeConstSpan(sending_).subspan(first, sent_ - first));
+  MutexLock lock(mu_);
+  unsent_bytes_ -= built_.bytes;
+  unsent_event_bytes_ -= built_.event_bytes;
+  unsent_answers_ -= static_cast<int64_t>(sent_ - first);
+  if (finished_) return;
+  write_started_at_ = Now();
+  StartWrite(response_);
+}
+
+// Fills the next message. `welcome_` does not change any more when there is
+// something to send.
+void Session::Build() {
+  write_arena_.Reset();
+  response_ =
+      google::protobuf::Arena::CreateMessage<v1::StreamResponse>(&write_arena_);
+  if (send_welcome_) *response_->mutable_welcome() = welcome_;
+  send_welcome_ = false;
+  built_ = {};
+  const auto fits = [&](int64_t bytes) {
+    if (built_.bytes > 0 && built_.bytes + bytes > kMessageBytes) return false;
+    built_.bytes += bytes;
+    return true;
+  };
+  for (; sent_events_ < sending_events_.size(); ++sent_events_) {
+    const core::Event& event = *sending_events_[sent_events_];
+    const int64_t bytes = EventBytes(event);
+    // Answers come after the events before them.
+    if (!fits(bytes)) return;
+    built_.event_bytes += bytes;
+    FillEvent(event, response_->add_events());
+  }
+  while (sent_ < sending_.size()) {
+    const Answer& answer = sending_[sent_];
+    if (!fits(AnswerBytes(answer))) return;
+    FillResult(answer, call_.member, response_->add_results());
+    ++sent_;
+  }
+}
+
+void Session::CountAnswers(absl::Span<const Answer> answers) {
+  struct Tally {
+    Method method;
+    absl::StatusCode code;
+    core::Instant started;
+    int64_t count;
+  };
+  // A batch holds few kinds; those that were parked stand apart by their time.
+  constexpr size_t kLookBack = 4;
+  absl::InlinedVector<Tally, 8> tallies;
+  for (const Answer& answer : answers) {
+    const absl::StatusCode code = answer.status.code();
+    const size_t back = std::min(tallies.size(), kLookBack);
+    const auto same =
+        std::find_if(tallies.end() - back, tallies.end(), [&](const Tally& t) {
+          return t.method == answer.method && t.code == code &&
+                 t.started == answer.started;
+        });
+    if (same == tallies.end()) {
+      tallies.push_back({answer.method, code, answer.started, 1});
+    } else {
+      ++same->count;
+    }
+  }
+  const core::Instant now = Now();
+  for (const Tally& t : tallies) {
+    context_.metrics->CountCalls(t.method, t.code, now - t.started, t.count);
+  }
+}
+
+void Session::OnWriteDone(bool ok) {
+  bool resume = false;
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+    if (!ok) FinishLocked(absl::UnavailableError("the stream broke"));
+    if (finished_) return;
+    resume = paused_ && unsent_bytes_ <= kPauseBytes;
+    if (resume) paused_ = false;
+  }
+  Flush();
+  if (resume) Continue();
+}
+
+void Session::OnCancel() { Close(absl::CancelledError("the stream ended")); }
+
+void Session::OnDone() {
+  {
+    MutexLock lock(mu_);
+    done_ = true;
+    if (turns_ > 0) return;  // the last one sees to it
+    // It retires when the turn is over, which finds nothing else to do.
+    if (job_ != nullptr && job_->busy()) return PostTurn(&Session::Process);
+  }
+  Retire();
+}
+
+void Session::Retire() {
+  table_.Remove(self_);
+  bool dismissed = false;
+  {
+    MutexLock lock(mu_);
+    dismissed = dismissed_;
+  }
+  if (job_ != nullptr) job_->Detach(*this, dismissed);
+  context_.open_calls->End();
+  // The last reference may be this one.
+  const std::shared_ptr<Session> self = std::move(self_);
+}
+
+void Session::Close(const absl::Status& status) {
+  MutexLock lock(mu_);
+  FinishLocked(status);
+}
+
+void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
+  MutexLock lock(mu_);
+  if (done_) return;
+  if (finished_) {
+    // The trailers wait behind what the client does not read.
+    if (now - finished_at_ > kTrailersTimeout) grpc_->TryCancel();
+    return;
+  }
+  if (!greeted_ && now - started_ > timeout) {
+    return FinishLocked(absl::DeadlineExceededError(
+        absl::StrCat("no hello came for ", core::FormatDuration(timeout))));
+  }
+  if (writing_ && now - write_started_at_ > timeout) {
+    FinishLocked(UnreadError(
+        absl::StrCat("it took no message for ", core::FormatDuration(timeout),
+                     ", ", unsent_answers_, " answers are unsent")));
+  }
+}
+
+void Session::EndIfNotAllowed() {
+  MutexLock lock(mu_);
+  if (finished_ || !pass_.has_value()) return;
+  const absl::Status status =
+      context_.auth->Renew(Method::kStream, job_->name(), *pass_);
+  if (status.ok()) return;
+  dismissed_ = true;
+  FinishLocked(status);
+}
+
+void Session::FinishLocked(const absl::Status& status) {
+  if (finished_) return;
+  finished_ = true;
+  finished_at_ = Now();
+  if (greeted_ && !absl::IsCancelled(status) && !absl::IsUnavailable(status) &&
+      !status.ok()) {
+    LOG(WARNING) << "stream_ended: job=" << job_->name()
+                 << " member=" << base::LogValue(call_.member.value())
+                 << " cause=" << core::TextInNotice(status.message());
+  } else if (!greeted_) {
+    LogIfLimited("", status);
+  }
+  context_.metrics->CountCalls(Method::kStream, status.code(),
+                               finished_at_ - started_);
+  Finish(v1::ToGrpc(status));
+}
+
+// A client that has half-closed gets all its answers.
+void Session::FinishIfThroughLocked() {
+  if (half_closed_ && outstanding_ == 0 && unsent_answers_ == 0 &&
+      unsent_event_bytes_ == 0 && !writing_ && !send_welcome_) {
+    FinishLocked(absl::OkStatus());
+  }
+}
+
+}  // namespace muster::coordinator

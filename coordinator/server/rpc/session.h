@@ -1,0 +1,164 @@
+#ifndef MUSTER_COORDINATOR_SERVER_RPC_SESSION_H_
+#define MUSTER_COORDINATOR_SERVER_RPC_SESSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/server/auth/auth.h"
+#include "coordinator/server/jobs/job.h"
+#include "base/mutex.h"
+#include "coordinator/server/rpc/session_service.h"
+#include "coordinator/server/jobs/sink.h"
+#include "coordinator/server/rpc/unary.h"
+#include "google/protobuf/arena.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "muster/v1/session.pb.h"
+
+namespace muster::coordinator {
+
+// Session is one open stream.
+//
+// Reading: one message at a time. Its operations are applied in order; then the
+// next message is read. A large message, and one that asks for much, is applied
+// in slices, for each of which the session waits until it is its job's turn. A
+// session whose answers pile up
+// does not read on (nor apply the rest of its message) until they are written,
+// so the transport's flow control reaches the client.
+//
+// Writing: one message at a time. What is delivered while it is under way goes
+// into the next one. A large message is built in a turn, too.
+//
+// Life: gRPC calls the reactions, of which OnDone is the last. The session
+// retires when that and its last turn are over; `self_` keeps it until then,
+// sinks that a job refers to keep it longer. After
+// Finish no operation of the stream is started; `mu_` sees to that.
+class Session final
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, v1::StreamResponse>,
+      public Sink,
+      public std::enable_shared_from_this<Session> {
+ public:
+  // All outlive the session, `grpc` until OnDone.
+  Session(SessionTable& table, const ServiceContext& context,
+          grpc::CallbackServerContext* grpc);
+
+  void Start();
+
+  // Sink.
+  void Deliver(absl::Span<Answer> answers) override;
+  void Publish(const SharedEvent& event) override;
+  void Flush() override;
+  void Close(const absl::Status& status) override;
+
+  // Ends the session when its client has not taken a message, or not said its
+  // hello, for `timeout`.
+  void CutOffIfStalled(core::Instant now, core::Duration timeout);
+
+  // Ends the session when the token that it came with does not count any more.
+  void EndIfNotAllowed();
+
+  // Reactions.
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AcceptInTurn();
+  absl::Status Accept();
+  absl::Status FindJob();
+  absl::Status Greet();
+  size_t ItemsLeft() const;
+  bool TakesLong() const;
+  void Continue();
+  void PostTurn(void (Session::*work)()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeTurn(void (Session::*work)());
+  void ProcessLong();
+  void Process();
+  void GoOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Retire();
+  size_t ProcessSlice(size_t count, absl::Status* status);
+  Job::Applied ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
+                         absl::Status* status);
+  v1::Operation* OperationOf(size_t item) const;
+  void Write();
+  void Build() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void CountAnswers(absl::Span<const Answer> answers);
+  void FinishLocked(const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishIfThroughLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  SessionTable& table_;
+  const ServiceContext& context_;
+  grpc::CallbackServerContext* const grpc_;
+  const core::Instant started_;
+  std::shared_ptr<Session> self_;  // set by Start, reset by OnDone
+
+  // Of the reading side: only the reaction to a read, a turn, or the resumption
+  // of a paused message, is here at any time.
+  alignas(8) char read_block_[1024];
+  google::protobuf::Arena read_arena_;
+  grpc::ByteBuffer bytes_;
+  v1::StreamRequest* request_ = nullptr;
+  size_t request_bytes_ = 0;
+  size_t next_item_ = 0;  // of the message: its heartbeat, its operations
+  int64_t slice_cost_ = 0;
+  std::shared_ptr<Job> job_;  // set by FindJob
+  core::Call call_;           // the hello's caller
+  bool welcomed_ = false;     // Greet has been called
+
+  // Of the writing side: only who has set `writing_` is here.
+  alignas(8) char write_block_[1024];
+  google::protobuf::Arena write_arena_;
+  v1::StreamResponse* response_ = nullptr;
+  std::vector<Answer> sending_;
+  size_t sent_ = 0;  // of `sending_`
+  std::vector<SharedEvent> sending_events_;
+  size_t sent_events_ = 0;  // of `sending_events_`
+  // What the last Build has put into the message.
+  struct Built {
+    int64_t bytes = 0;  // of events and answers
+    int64_t event_bytes = 0;
+  };
+  Built built_;
+  bool send_welcome_ = false;
+
+  Mutex mu_;
+  bool greeted_ ABSL_GUARDED_BY(mu_) = false;
+  // What it was let in with; set with greeted_, unless everybody is let in.
+  std::optional<Auth::Pass> pass_ ABSL_GUARDED_BY(mu_);
+  bool ready_ ABSL_GUARDED_BY(mu_) = false;  // the welcome may go out
+  v1::Welcome welcome_ ABSL_GUARDED_BY(mu_);
+  std::vector<Answer> queue_ ABSL_GUARDED_BY(mu_);
+  std::vector<SharedEvent> events_ ABSL_GUARDED_BY(mu_);
+  int64_t unsent_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of answers and events
+  int64_t unsent_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t unsent_answers_ ABSL_GUARDED_BY(mu_) = 0;
+  // Calls without an answer. Below zero while a slice is applied whose answers
+  // are delivered already.
+  int64_t outstanding_ ABSL_GUARDED_BY(mu_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  core::Instant write_started_at_ ABSL_GUARDED_BY(mu_);
+  bool paused_ ABSL_GUARDED_BY(mu_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  // Its token does not count any more; the process may have another one.
+  bool dismissed_ ABSL_GUARDED_BY(mu_) = false;
+  core::Instant finished_at_ ABSL_GUARDED_BY(mu_);
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  int turns_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_RPC_SESSION_H_

@@ -1,0 +1,60 @@
+#ifndef MUSTER_COORDINATOR_SERVER_RPC_SESSION_SERVICE_H_
+#define MUSTER_COORDINATOR_SERVER_RPC_SESSION_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "coordinator/core/instant.h"
+#include "base/mutex.h"
+#include "coordinator/server/rpc/unary.h"
+#include "grpcpp/impl/codegen/service_type.h"
+
+namespace muster::coordinator {
+
+class Session;
+
+// The open streams of a coordinator. Thread-safe.
+class SessionTable {
+ public:
+  struct Options {
+    int sessions_max = 0;
+    // A client that does not take a message for this long is cut off.
+    core::Duration stalled_reader_timeout{};
+  };
+
+  SessionTable(const ServiceContext& context, const Options& options);
+  ~SessionTable();
+  SessionTable(const SessionTable&) = delete;
+  SessionTable& operator=(const SessionTable&) = delete;
+
+  // muster.v1.SessionService; the table outlives it.
+  std::unique_ptr<grpc::Service> MakeService();
+
+  // Cuts off who does not read, and who is no longer allowed in.
+  void Sweep(core::Instant now);
+
+  // Ends all streams, and every one that is opened later, with `status`.
+  void Drain(const absl::Status& status);
+
+  int64_t size() const;
+
+ private:
+  friend class Session;
+
+  // Errors: RESOURCE_EXHAUSTED (limit sessions), or the status of Drain.
+  absl::Status Add(const std::shared_ptr<Session>& session);
+  void Remove(const std::shared_ptr<Session>& session);
+
+  const ServiceContext& context_;
+  const Options options_;
+  mutable Mutex mu_;
+  absl::flat_hash_set<std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mu_);
+  absl::Status draining_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_RPC_SESSION_SERVICE_H_

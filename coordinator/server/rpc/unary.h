@@ -1,0 +1,328 @@
+#ifndef MUSTER_COORDINATOR_SERVER_RPC_UNARY_H_
+#define MUSTER_COORDINATOR_SERVER_RPC_UNARY_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/server/rpc/apply.h"
+#include "coordinator/server/auth/auth.h"
+#include "coordinator/server/jobs/driver.h"
+#include "coordinator/server/jobs/job.h"
+#include "coordinator/server/jobs/limit_log.h"
+#include "coordinator/server/method.h"
+#include "coordinator/server/ops/metrics.h"
+#include "base/mutex.h"
+#include "coordinator/server/rpc/open_calls.h"
+#include "coordinator/server/rpc/request.h"
+#include "coordinator/server/rpc/service.h"
+#include "coordinator/server/jobs/sink.h"
+#include "coordinator/server/jobs/fair_queue.h"
+#include "coordinator/server/rpc/unsent_answers.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "muster/v1/membership.pb.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+
+// What the services share. Outlives all calls.
+struct ServiceContext {
+  Driver* driver;
+  Metrics* metrics;
+  OpenCalls* open_calls;
+  // The most bytes of an answer.
+  int64_t message_bytes_max;
+  TurnQueue* turns;
+  // Who may call; null: everybody.
+  const Auth* auth = nullptr;
+  UnsentAnswers* unsent = nullptr;
+};
+
+inline bool WithoutSeats(const v1::JoinRequest& request) {
+  return request.without_seats();
+}
+template <typename Request>
+bool WithoutSeats(const Request&) {
+  return false;
+}
+
+// Whether what the request comes to is not to be seen by its size.
+template <typename Request>
+bool MayTakeLong(const Request&) {
+  return std::is_same_v<Request, v1::ListKeysRequest> ||
+         std::is_same_v<Request, v1::MultiGetRequest> ||
+         std::is_same_v<Request, v1::DeletePrefixRequest>;
+}
+
+// The owner of the turns of a member's unary calls.
+inline const void* TurnOwner(const core::MemberId& member) {
+  return reinterpret_cast<const void*>(
+      std::hash<std::string>()(member.value()));
+}
+
+inline void FillResponse(const Answer& answer, const core::MemberId& caller,
+                         v1::JoinResponse* response) {
+  FillJoin(answer, caller, response);
+}
+template <typename Response>
+void FillResponse(const Answer& answer, const core::MemberId&,
+                  Response* response) {
+  Fill(answer.payload, response);
+}
+
+// UnaryCall is one unary call from its arrival to its answer. It lives until
+// gRPC is done with it and the job no longer refers to it, whichever is last.
+// What is large of it is done in turns of its job.
+template <typename Request, typename Response>
+class UnaryCall
+    : public grpc::ServerUnaryReactor,
+      public Sink,
+      public std::enable_shared_from_this<UnaryCall<Request, Response>> {
+ public:
+  UnaryCall(const ServiceContext& context, Method method,
+            grpc::CallbackServerContext* grpc, Response* response)
+      : context_(context),
+        method_(method),
+        started_(std::chrono::steady_clock::now()),
+        grpc_(grpc),
+        response_(response) {}
+
+  void Start(grpc::ByteBuffer* bytes) {
+    context_.open_calls->Begin();
+    self_ = this->shared_from_this();
+    // Nothing of a stranger is parsed.
+    if (context_.auth != nullptr) {
+      const absl::Status known = context_.auth->Know(*grpc_);
+      if (!known.ok()) return End(known);
+    }
+    if (bytes->Length() <= TurnQueue::kBytesWithoutTurn) return Open(bytes);
+    const std::shared_ptr<Job> job = Spender(bytes);
+    context_.turns->Post(job.get(), this,
+                         [self = self_, job, bytes] { self->Open(bytes); });
+  }
+
+  void Deliver(absl::Span<Answer> answers) override {
+    for (Answer& answer : answers) {
+      absl::Status status = StatusOf(answer);
+      if (status.ok()) {
+        status = CheckAnswerBytes(answer, context_.message_bytes_max);
+      }
+      const int64_t bytes = AnswerBytes(answer);
+      if (status.ok() && bytes >= UnsentAnswers::kBytesMin) {
+        status = AddUnsent(bytes);
+      }
+      if (!status.ok()) {
+        End(status);
+        continue;
+      }
+      if (bytes <= int64_t{TurnQueue::kBytesWithoutTurn}) {
+        Respond(answer);
+        continue;
+      }
+      Post([self = this->shared_from_this(), answer = std::move(answer)] {
+        self->Respond(answer);
+      });
+    }
+  }
+
+  void Publish(const SharedEvent&) override {}
+  void Flush() override {}
+  void Close(const absl::Status& status) override {
+    withdrawn_.store(true);
+    End(status);
+  }
+
+  // The client gave up, or its deadline has passed.
+  void OnCancel() override {
+    cancelled_.store(true);
+    if (!opened_.load()) return;
+    if (!job_->busy()) return job_->CancelAll(self_);
+    Post([self = self_] { self->job_->CancelAll(self); });
+  }
+
+  void OnDone() override {
+    if (withdrawn_.load() && job_->busy()) {
+      return Post([self = self_] { self->Retire(); });
+    }
+    Retire();
+  }
+
+ private:
+  // The job that pays for parsing the request: the one that it names, if it may
+  // be named and is here.
+  std::shared_ptr<Job> Spender(grpc::ByteBuffer* bytes) const {
+    const v1::Caller caller = CallerOf(bytes);
+    if (context_.auth != nullptr &&
+        !context_.auth
+             ->Admit(*grpc_, method_, caller.job(), !caller.member().empty())
+             .ok()) {
+      return nullptr;
+    }
+    absl::StatusOr<std::shared_ptr<Job>> job =
+        context_.driver->FindJob(caller.job());
+    return job.ok() ? *std::move(job) : nullptr;
+  }
+
+  void Retire() {
+    if (withdrawn_.load()) job_->Detach(*this);
+    {
+      MutexLock lock(unsent_mu_);
+      if (added_) context_.unsent->Remove(grpc_);
+      retired_ = true;
+    }
+    context_.open_calls->End();
+    // The last reference may be this one.
+    std::shared_ptr<UnaryCall> self = std::move(self_);
+  }
+
+  // A drain may have ended the call while its answer was on its way here: gRPC
+  // may be done with it.
+  absl::Status AddUnsent(int64_t bytes) {
+    MutexLock lock(unsent_mu_);
+    if (retired_) return absl::OkStatus();
+    absl::Status status = context_.unsent->Add(grpc_, bytes);
+    added_ = status.ok();
+    return status;
+  }
+
+  void Post(std::function<void()> turn) {
+    context_.turns->Post(job_.get(), TurnOwner(call_.member), std::move(turn));
+  }
+
+  void Open(grpc::ByteBuffer* bytes) {
+    const size_t length = bytes->Length();
+    const absl::Status parsed = ParseRequest(bytes, &request_);
+    if (!parsed.ok()) return End(parsed);
+    const v1::Caller& caller = request_.caller();
+    call_ = CallOf(caller, context_.driver->limits());
+    bool may_create = true;
+    const TokenDigest* token = nullptr;
+    absl::StatusOr<Auth::Pass> pass;
+    if (context_.auth != nullptr) {
+      pass = context_.auth->Admit(*grpc_, method_, caller.job(),
+                                  !caller.member().empty());
+      if (!pass.ok()) return End(pass.status());
+      may_create = pass->member;
+      token = &pass->digest;
+    }
+    absl::StatusOr<std::shared_ptr<Job>> job =
+        may_create ? context_.driver->GetJob(caller.job(), token)
+                   : context_.driver->FindJob(caller.job());
+    if (!job.ok()) return End(job.status());
+    job_ = *std::move(job);
+    opened_.store(true);
+    if (job_->Behind()) {
+      return job_->WhenTold([self = self_] { self->PostRun(); });
+    }
+    if (MayTakeLong(request_) || job_->busy() ||
+        length > TurnQueue::kBytesWithoutTurn || !job_->AtOnce(started_)) {
+      return PostRun();
+    }
+    Run();
+  }
+
+  void PostRun() {
+    Post([self = self_] {
+      const Job::LongStep step(*self->job_);
+      self->Run();
+    });
+  }
+
+  // Keys and values are taken out of the request.
+  void Run() {
+    // With the answer OnDone may come and take self_.
+    const std::shared_ptr<UnaryCall> self = self_;
+    job_->Run(
+        self, 1,
+        [&](size_t, core::WaiterId waiter, Turn& turn) {
+          call_.waiter = waiter;
+          Apply(request_, call_, turn);
+          return Job::Applied::kCalled;
+        },
+        [&](size_t) {
+          return CallName{0, method_, WithoutSeats(request_)};
+        });
+    // OnCancel may have come too early to find it.
+    if (cancelled_.load()) job_->CancelAll(self);
+  }
+
+  void Respond(const Answer& answer) {
+    // Claimed before the response is touched: Close may come from elsewhere.
+    if (ended_.exchange(true)) return;
+    FillResponse(answer, call_.member, response_);
+    response_->set_coordinator_epoch(context_.driver->epoch().value());
+    Finish(absl::OkStatus());
+  }
+
+  void End(const absl::Status& status) {
+    if (ended_.exchange(true)) return;
+    LogIfLimited(job_ == nullptr ? "" : job_->name(), status);
+    Finish(status);
+  }
+
+  void Finish(const absl::Status& status) {
+    context_.metrics->CountCalls(method_, status.code(),
+                                 std::chrono::steady_clock::now() - started_);
+    grpc::ServerUnaryReactor::Finish(v1::ToGrpc(status));
+  }
+
+  const ServiceContext& context_;
+  const Method method_;
+  const core::Instant started_;
+  grpc::CallbackServerContext* const grpc_;
+  Request request_;  // set by Open
+  core::Call call_;  // set by Open
+  Response* const response_;
+  std::shared_ptr<Job> job_;  // set by Open, before `opened_`
+  std::shared_ptr<UnaryCall> self_;
+  Mutex unsent_mu_;
+  bool added_ ABSL_GUARDED_BY(unsent_mu_) = false;    // to the unsent answers
+  bool retired_ ABSL_GUARDED_BY(unsent_mu_) = false;  // gRPC is done with it
+  std::atomic<bool> opened_ = false;
+  std::atomic<bool> ended_ = false;
+  std::atomic<bool> cancelled_ = false;
+  // It was ended while it may have been parked.
+  std::atomic<bool> withdrawn_ = false;
+};
+
+// UnaryService is a service of calls that a job answers by the verb of their
+// requests, if they may be made. `context` outlives it.
+class UnaryService : public Service {
+ protected:
+  explicit UnaryService(const ServiceContext& context) : context_(context) {}
+
+  // `name` is the method's full one.
+  template <typename Request, typename Response>
+  void Add(const char* name, Method method) {
+    AddUnary<Response>(
+        name, [this, method](Context* grpc, grpc::ByteBuffer* request,
+                             Response* response) {
+          auto call = std::make_shared<UnaryCall<Request, Response>>(
+              context_, method, grpc, response);
+          grpc::ServerUnaryReactor* reactor = call.get();
+          call->Start(request);
+          return reactor;
+        });
+  }
+
+ private:
+  const ServiceContext& context_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_RPC_UNARY_H_

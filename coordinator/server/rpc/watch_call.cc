@@ -1,0 +1,206 @@
+#include "coordinator/server/rpc/watch_call.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/server/rpc/apply.h"
+#include "coordinator/server/auth/auth.h"
+#include "coordinator/server/jobs/driver.h"
+#include "coordinator/server/jobs/job.h"
+#include "coordinator/server/method.h"
+#include "coordinator/server/ops/metrics.h"
+#include "base/mutex.h"
+#include "coordinator/server/rpc/open_calls.h"
+#include "coordinator/server/rpc/request.h"
+#include "coordinator/server/jobs/sink.h"
+#include "coordinator/server/jobs/fair_queue.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+// WatchCall is one open watch. One of three things is going on at any time: a
+// call of the job waits, an answer is being written, or the call is finished.
+// It lives until gRPC is done with it and the job no longer refers to it.
+class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
+                        public Sink,
+                        public std::enable_shared_from_this<WatchCall> {
+ public:
+  explicit WatchCall(const ServiceContext& context)
+      : context_(context), started_(std::chrono::steady_clock::now()) {}
+
+  void Start(const grpc::CallbackServerContext* grpc, grpc::ByteBuffer* bytes) {
+    context_.open_calls->Begin();
+    self_ = shared_from_this();
+    // Nothing of a stranger is parsed.
+    if (context_.auth != nullptr) {
+      const absl::Status known = context_.auth->Know(*grpc);
+      if (!known.ok()) return End(known);
+    }
+    v1::WatchRequest request;
+    const absl::Status parsed = ParseRequest(bytes, &request);
+    if (!parsed.ok()) return End(parsed);
+    call_ = CallOf(request.caller(), context_.driver->limits());
+    const std::string job_name = request.caller().job();
+    {
+      MutexLock lock(mu_);
+      request_ = std::move(request);
+    }
+    if (context_.auth != nullptr) {
+      const absl::StatusOr<Auth::Pass> pass = context_.auth->Admit(
+          *grpc, Method::kWatch, job_name, !call_.member.value().empty());
+      if (!pass.ok()) return End(pass.status());
+      pass_ = *pass;
+    }
+    absl::StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
+        job_name, context_.auth == nullptr ? nullptr : &pass_.digest);
+    if (!job.ok()) return End(job.status());
+    job_ = *std::move(job);
+    MutexLock lock(mu_);
+    PostAsk();
+  }
+
+  void Deliver(absl::Span<Answer> answers) override {
+    for (const Answer& answer : answers) {
+      absl::Status status = StatusOf(answer);
+      // A watch may be older than the last word about its token.
+      if (status.ok() && context_.auth != nullptr) {
+        status = context_.auth->Renew(Method::kWatch, job_->name(), pass_);
+      }
+      if (status.ok()) {
+        status = CheckAnswerBytes(answer, context_.message_bytes_max);
+      }
+      if (!status.ok()) {
+        End(status);
+        continue;
+      }
+      MutexLock lock(mu_);
+      if (finished_) continue;
+      response_.Clear();
+      Fill(answer.payload, &response_);
+      response_.set_coordinator_epoch(context_.driver->epoch().value());
+      request_.set_after_revision(response_.revision());
+      StartWrite(&response_);
+    }
+  }
+
+  void Publish(const SharedEvent&) override {}
+  void Flush() override {}
+  void Close(const absl::Status& status) override { End(status); }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the client has gone"));
+    MutexLock lock(mu_);
+    if (!finished_) PostAsk();
+  }
+
+  void OnCancel() override {
+    End(absl::CancelledError("cancelled by the caller"));
+  }
+
+  void OnDone() override {
+    {
+      MutexLock lock(mu_);
+      done_ = true;
+      if (turns_ > 0) return;  // the last one sees to it
+      // It retires when the turn is over, which finds nothing else to do.
+      if (job_ != nullptr && job_->busy()) return PostAsk();
+    }
+    Retire();
+  }
+
+ private:
+  void Retire() {
+    if (job_ != nullptr) job_->Detach(*this);
+    context_.open_calls->End();
+    // The last reference may be this one.
+    std::shared_ptr<WatchCall> self = std::move(self_);
+  }
+
+  // A watch may be far behind, so it asks in turns.
+  void PostAsk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++turns_;
+    context_.turns->Post(job_.get(), TurnOwner(call_.member),
+                         [self = self_] { self->TakeTurn(); });
+  }
+
+  void TakeTurn() {
+    v1::WatchRequest request;
+    bool finished = false;
+    {
+      MutexLock lock(mu_);
+      request = request_;
+      finished = finished_;
+    }
+    if (!finished) Ask(request);
+    {
+      MutexLock lock(mu_);
+      if (--turns_ > 0 || !done_) return;
+    }
+    Retire();
+  }
+
+  // For the changes after those that were written. The answer may come before
+  // this returns.
+  void Ask(v1::WatchRequest& request) {
+    const Job::LongStep step(*job_);
+    job_->Run(
+        self_, 1,
+        [&](size_t, core::WaiterId waiter, Turn& turn) {
+          call_.waiter = waiter;
+          Apply(request, call_, turn);
+          return Job::Applied::kCalled;
+        },
+        [](size_t) {
+          return CallName{0, Method::kWatch};
+        });
+  }
+
+  void End(const absl::Status& status) {
+    MutexLock lock(mu_);
+    if (finished_) return;
+    finished_ = true;
+    context_.metrics->CountCalls(Method::kWatch, status.code(),
+                                 std::chrono::steady_clock::now() - started_);
+    Finish(v1::ToGrpc(status));
+  }
+
+  const ServiceContext& context_;
+  const core::Instant started_;
+  std::shared_ptr<WatchCall> self_;  // set by Start, reset by OnDone
+  std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
+
+  core::Call call_;  // of whoever asks
+  Auth::Pass pass_;  // set by Start, then of whoever delivers
+
+  Mutex mu_;
+  // The next one: after what has been written.
+  v1::WatchRequest request_ ABSL_GUARDED_BY(mu_);
+  // gRPC's while it is written; nobody has an answer then.
+  v1::WatchResponse response_ ABSL_GUARDED_BY(mu_);
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  int turns_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::WatchResponse>* StartWatch(
+    const ServiceContext& context, const grpc::CallbackServerContext* grpc,
+    grpc::ByteBuffer* request) {
+  auto call = std::make_shared<WatchCall>(context);
+  grpc::ServerWriteReactor<v1::WatchResponse>* reactor = call.get();
+  call->Start(grpc, request);
+  return reactor;
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,296 @@
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/collectives/algorithms.h"
+#include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/collectives/selection.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// Every operand order below depends on ranks alone, and each element is
+// combined either once (ring) or on every rank in the same order of the same
+// operands (recursive doubling). So results are bitwise the same everywhere.
+
+struct Reduced {
+  const Tensor& tensor;
+  const Reduction& reduction;
+
+  std::byte* data() const { return static_cast<std::byte*>(tensor.data()); }
+  size_t count() const { return tensor.element_count(); }
+  size_t element_bytes() const { return DataTypeBytes(tensor.data_type()); }
+};
+
+// Ring: reduce-scatter, then all-gather, in 2(n - 1) steps in which each rank
+// sends one n-th of the tensor to the next rank; each byte crosses each link
+// twice at most, which no algorithm betters.
+// (Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms, 2009.)
+//
+// A chunk, the n-th part, is cut into segments, and all of them flow at once:
+// message i carries segment (i mod segments) in step (i / segments). A segment
+// that arrives in one step is what is sent in the next.
+class Ring {
+ public:
+  Ring(const Reduced& reduced, Exchange& exchange)
+      : reduced_(reduced),
+        exchange_(exchange),
+        rank_(exchange.rank()),
+        world_size_(exchange.world_size()),
+        next_((rank_ + 1) % world_size_),
+        previous_((rank_ - 1 + world_size_) % world_size_),
+        segments_(SegmentsPerChunk()),
+        combining_messages_((world_size_ - 1) * segments_),
+        messages_(2 * combining_messages_) {}
+
+  absl::Status Run() {
+    absl::Status status = exchange_.Handshake({next_}, {previous_});
+    if (!status.ok()) return status;
+    PrepareBuffers();
+    for (size_t i = 0; i < std::min(kAhead, messages_); ++i) {
+      status = Announce(i);
+      if (!status.ok()) return status;
+    }
+    // The first step sends what this rank brought.
+    for (size_t i = 0; i < segments_; ++i) {
+      status = Send(i);
+      if (!status.ok()) return status;
+    }
+    for (size_t i = 0; i < messages_; ++i) {
+      status = Take(i);
+      if (status.ok() && i + segments_ < messages_)
+        status = Send(i + segments_);
+      if (status.ok() && i + kAhead < messages_) status = Announce(i + kAhead);
+      if (!status.ok()) return status;
+    }
+    for (size_t i = 0; i < messages_; ++i) {
+      status = tensor_->WaitSend(next_);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kSegmentBytesMax = 512 << 10;
+
+  // At least two, so that combining one segment overlaps receiving another.
+  static constexpr size_t kSegmentsMin = 2;
+
+  // Receives announced beyond the one waited for: bounds the scratch memory.
+  static constexpr size_t kAhead = 4;
+
+  struct Range {
+    size_t first;
+    size_t count;
+  };
+
+  size_t SegmentsPerChunk() const {
+    const size_t chunk_bytes = reduced_.tensor.bytes() / world_size_ + 1;
+    return std::max(kSegmentsMin,
+                    (chunk_bytes + kSegmentBytesMax - 1) / kSegmentBytesMax);
+  }
+
+  // Part `index` of `parts` equal ones (to one element) of `whole`.
+  static Range Part(Range whole, size_t index, size_t parts) {
+    const size_t first = whole.count * index / parts;
+    const size_t end = whole.count * (index + 1) / parts;
+    return {whole.first + first, end - first};
+  }
+
+  Range Segment(int chunk, size_t segment) const {
+    const Range all = {0, reduced_.count()};
+    return Part(Part(all, chunk, world_size_), segment, segments_);
+  }
+
+  // What this rank sends as message i.
+  Range Sent(size_t i) const {
+    const int step = static_cast<int>(i / segments_);
+    const int chunk = (rank_ - step + 2 * world_size_) % world_size_;
+    return Segment(chunk, i % segments_);
+  }
+
+  // What arrives as message i: what the previous rank sends as such.
+  Range Received(size_t i) const {
+    const int step = static_cast<int>(i / segments_);
+    const int chunk = (rank_ - 1 - step + 2 * world_size_) % world_size_;
+    return Segment(chunk, i % segments_);
+  }
+
+  size_t Bytes(size_t count) const { return count * reduced_.element_bytes(); }
+
+  void PrepareBuffers() {
+    const Path path = exchange_.PathFor(reduced_.tensor.bytes() / world_size_);
+    tensor_ = exchange_.Wrap(reduced_.data(), reduced_.tensor.bytes(), path);
+    const size_t chunk_count = reduced_.count() / world_size_ + 1;
+    const size_t slot_bytes = Bytes(chunk_count / segments_ + 1);
+    std::byte* scratch = exchange_.Scratch(kAhead * slot_bytes);
+    for (size_t i = 0; i < kAhead; ++i) {
+      slots_[i] = scratch + i * slot_bytes;
+      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes, path);
+    }
+  }
+
+  absl::Status Announce(size_t i) {
+    const Range range = Received(i);
+    if (i < combining_messages_) {
+      return slot_buffers_[i % kAhead]->Receive(
+          previous_, exchange_.stream_slot(), 0, Bytes(range.count));
+    }
+    return tensor_->Receive(previous_, exchange_.stream_slot(),
+                            Bytes(range.first), Bytes(range.count));
+  }
+
+  absl::Status Send(size_t i) {
+    const Range range = Sent(i);
+    return tensor_->Send(next_, exchange_.stream_slot(), Bytes(range.first),
+                         Bytes(range.count));
+  }
+
+  absl::Status Take(size_t i) {
+    if (i >= combining_messages_) return tensor_->WaitReceive(previous_);
+    absl::Status received = slot_buffers_[i % kAhead]->WaitReceive(previous_);
+    if (!received.ok()) return received;
+    const Range range = Received(i);
+    std::byte* own = reduced_.data() + Bytes(range.first);
+    reduced_.reduction.Combine(own, slots_[i % kAhead], own, range.count);
+    // The last step of the reduce-scatter completes its chunk.
+    if (i >= combining_messages_ - segments_) {
+      reduced_.reduction.Finish(own, range.count, world_size_);
+    }
+    return absl::OkStatus();
+  }
+
+  const Reduced& reduced_;
+  Exchange& exchange_;
+  const int rank_;
+  const int world_size_;
+  const int next_;
+  const int previous_;
+  const size_t segments_;
+  // Messages of the reduce-scatter, and of both phases.
+  const size_t combining_messages_;
+  const size_t messages_;
+
+  std::unique_ptr<Buffer> tensor_;
+  std::byte* slots_[kAhead] = {};
+  std::unique_ptr<Buffer> slot_buffers_[kAhead];
+};
+
+// Reduces without others, or with them by notes.
+absl::Status ReduceSmall(const Reduced& reduced, double factor,
+                         Exchange& exchange) {
+  const Reduction& reduction = reduced.reduction;
+  const size_t count = reduced.count();
+  std::byte* const accumulators =
+      reduction.in_place()
+          ? reduced.data()
+          : exchange.Scratch(count * reduction.accumulator_bytes());
+  reduction.Load(accumulators, reduced.data(), count, factor);
+  absl::Status status =
+      ReduceEverywhere(reduction, accumulators, count, exchange);
+  if (status.ok()) reduction.Store(reduced.data(), accumulators, count);
+  return status;
+}
+
+// Pairwise reduce-scatter, then each rank gives its part of the result to all
+// others. All that travels are elements, so this is also for those whose
+// accumulators are larger.
+absl::Status ReducePairwise(const Reduced& reduced, double factor,
+                            Exchange& exchange) {
+  const int rank = exchange.rank();
+  const int world_size = exchange.world_size();
+  const Blocks parts = PartsOf({reduced.data(), reduced.count()}, world_size,
+                               reduced.element_bytes());
+  absl::Status status =
+      ReduceAndScatter(reduced.reduction, factor, parts, parts[rank], exchange);
+  if (!status.ok()) return status;
+  Moves moves;
+  moves.WithEverybody(rank, world_size);
+  moves.give.assign(world_size, parts[rank]);
+  moves.take = parts;
+  return MoveBlocks(moves, /*agreed=*/true, exchange);
+}
+
+}  // namespace
+
+// Recursive doubling: in step k every rank exchanges what it has with the one
+// whose number differs in bit k, and both combine; after log2(n) steps all have
+// everything. For other sizes than powers of two, the ranks beyond the largest
+// power first give their part to one of the others, and get the result from it
+// at the end. Fewest steps, so best while steps cost more than bytes.
+// (Thakur, Rabenseifner, Gropp: Optimization of collective communication
+// operations in MPICH, 2005.)
+absl::Status ReduceEverywhere(const Reduction& reduction,
+                              std::byte* accumulators, size_t count,
+                              Exchange& exchange) {
+  const int rank = exchange.rank();
+  const int power = static_cast<int>(
+      std::bit_floor(static_cast<unsigned>(exchange.world_size())));
+  const size_t bytes = count * reduction.accumulator_bytes();
+
+  if (rank >= power) {
+    const int partner = rank - power;
+    absl::Status sent = exchange.SendNote(partner, accumulators, bytes);
+    if (!sent.ok()) return sent;
+    absl::StatusOr<const std::byte*> result = exchange.ReceiveNote(partner);
+    if (!result.ok()) return result.status();
+    if (bytes > 0) std::memcpy(accumulators, *result, bytes);
+    return absl::OkStatus();
+  }
+
+  const bool has_extra = rank + power < exchange.world_size();
+  if (has_extra) {
+    absl::StatusOr<const std::byte*> extra = exchange.ReceiveNote(rank + power);
+    if (!extra.ok()) return extra.status();
+    reduction.Combine(accumulators, accumulators, *extra, count);
+  }
+  for (int distance = 1; distance < power; distance *= 2) {
+    const int partner = rank ^ distance;
+    absl::Status sent = exchange.SendNote(partner, accumulators, bytes);
+    if (!sent.ok()) return sent;
+    absl::StatusOr<const std::byte*> other = exchange.ReceiveNote(partner);
+    if (!other.ok()) return other.status();
+    // The lower rank's first: so both get the same bits.
+    const std::byte* const lower = partner < rank ? *other : accumulators;
+    const std::byte* const higher = partner < rank ? accumulators : *other;
+    reduction.Combine(accumulators, lower, higher, count);
+  }
+  reduction.Finish(accumulators, count, exchange.world_size());
+  if (has_extra) {
+    return exchange.SendNote(rank + power, accumulators, bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AllReduce(const Collective& collective, Exchange& exchange) {
+  const Tensor& tensor = collective.tensors[0];
+  const Reduced reduced = {
+      tensor, Reduction::Of(tensor.data_type(), collective.reduce_op)};
+  const Reduction& reduction = reduced.reduction;
+  const double factor = collective.factor;
+  const Algorithm algorithm = SelectAlgorithm(
+      CollectiveKind::kAllReduce, exchange.world_size(), tensor.bytes());
+  // Within what a note holds, and partial results are no larger than elements.
+  const bool fits_notes =
+      reduced.count() * reduction.accumulator_bytes() <= kNotePayloadBytesMax;
+  if (exchange.world_size() == 1 ||
+      (algorithm == Algorithm::kDoubling && fits_notes)) {
+    exchange.set_algorithm(AlgorithmName(Algorithm::kDoubling));
+    return ReduceSmall(reduced, factor, exchange);
+  }
+  if (algorithm != Algorithm::kRing || !reduction.in_place()) {
+    exchange.set_algorithm(AlgorithmName(Algorithm::kPairwise));
+    return ReducePairwise(reduced, factor, exchange);
+  }
+  exchange.set_algorithm(AlgorithmName(Algorithm::kRing));
+  reduction.Load(reduced.data(), reduced.data(), reduced.count(), factor);
+  return Ring(reduced, exchange).Run();
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,123 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/collectives/algorithms.h"
+#include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/collectives/selection.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// Large enough to be moved at full speed, small enough that the next rank of
+// the chain begins early.
+constexpr size_t kSegmentBytes = 512 << 10;
+
+Links Chain(int rank, int root, int world_size) {
+  const int number = (rank - root + world_size) % world_size;
+  Links links;
+  if (number != 0) links.parent = (rank - 1 + world_size) % world_size;
+  if (number + 1 < world_size) {
+    links.children.push_back((rank + 1) % world_size);
+  }
+  return links;
+}
+
+absl::Status BroadcastNote(const Tensor& tensor, const Links& links,
+                           Exchange& exchange) {
+  if (links.parent >= 0) {
+    absl::StatusOr<const std::byte*> payload =
+        exchange.ReceiveNote(links.parent);
+    if (!payload.ok()) return payload.status();
+    // An empty tensor's pointer may be null.
+    if (tensor.bytes() > 0) {
+      std::memcpy(tensor.data(), *payload, tensor.bytes());
+    }
+  }
+  for (const int child : links.children) {
+    absl::Status sent = exchange.SendNote(child, tensor.data(), tensor.bytes());
+    if (!sent.ok()) return sent;
+  }
+  return absl::OkStatus();
+}
+
+// Segment after segment goes down the tree; a rank passes one on while the next
+// arrives.
+absl::Status BroadcastStream(const Tensor& tensor, const Links& links,
+                             Exchange& exchange) {
+  std::vector<int> parents;
+  if (links.parent >= 0) parents.push_back(links.parent);
+  absl::Status agreed = exchange.Handshake(links.children, parents);
+  if (!agreed.ok()) return agreed;
+
+  const size_t bytes = tensor.bytes();
+  const std::unique_ptr<Buffer> buffer =
+      exchange.Wrap(tensor.data(), bytes, exchange.PathFor(bytes));
+  const auto segment_at = [bytes](size_t offset) {
+    return std::min(kSegmentBytes, bytes - offset);
+  };
+  if (links.parent >= 0) {
+    for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
+      absl::Status announced = buffer->Receive(
+          links.parent, exchange.stream_slot(), offset, segment_at(offset));
+      if (!announced.ok()) return announced;
+    }
+  }
+  for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
+    if (links.parent >= 0) {
+      absl::Status received = buffer->WaitReceive(links.parent);
+      if (!received.ok()) return received;
+    }
+    for (const int child : links.children) {
+      absl::Status sent = buffer->Send(child, exchange.stream_slot(), offset,
+                                       segment_at(offset));
+      if (!sent.ok()) return sent;
+    }
+  }
+  for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
+    for (const int child : links.children) {
+      absl::Status sent = buffer->WaitSend(child);
+      if (!sent.ok()) return sent;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Links BinomialTree(int rank, int root, int world_size) {
+  const int number = (rank - root + world_size) % world_size;
+  Links links;
+  int bit = 1;
+  while (bit < world_size && (number & bit) == 0) bit *= 2;
+  if (number != 0) links.parent = (number - bit + root) % world_size;
+  for (bit /= 2; bit > 0; bit /= 2) {
+    if (number + bit < world_size) {
+      links.children.push_back((number + bit + root) % world_size);
+    }
+  }
+  return links;
+}
+
+absl::Status Broadcast(const Collective& collective, Exchange& exchange) {
+  if (exchange.world_size() == 1) return absl::OkStatus();
+  const Tensor& tensor = collective.tensors[0];
+  const size_t bytes = tensor.bytes();
+  const Algorithm algorithm =
+      SelectAlgorithm(CollectiveKind::kBroadcast, exchange.world_size(), bytes);
+  exchange.set_algorithm(AlgorithmName(algorithm));
+  const Links links =
+      algorithm == Algorithm::kTree
+          ? BinomialTree(exchange.rank(), collective.root,
+                         exchange.world_size())
+          : Chain(exchange.rank(), collective.root, exchange.world_size());
+  return bytes <= kNotePayloadBytesMax
+             ? BroadcastNote(tensor, links, exchange)
+             : BroadcastStream(tensor, links, exchange);
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,279 @@
+#include "dataplane/cpu/collectives/exchange.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/culprit.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// What a note begins with.
+struct NoteHead {
+  NoteHeader header;
+  uint64_t payload_bytes = 0;
+};
+
+// Kinds in which a rank gives each other one a size of its own.
+bool IsDirected(CollectiveKind kind) {
+  return GivesEachItsOwn(kind) || kind == CollectiveKind::kAllGather ||
+         kind == CollectiveKind::kAllGatherIntoTensor ||
+         kind == CollectiveKind::kGather;
+}
+
+// FNV-1a: the same in every process.
+class CountsHash {
+ public:
+  void Add(int64_t count) {
+    auto rest = static_cast<uint64_t>(count);
+    for (int i = 0; i < 8; ++i, rest >>= 8) {
+      hash_ = (hash_ ^ (rest & 0xff)) * 1099511628211u;
+    }
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 14695981039346656037u;
+};
+
+uint64_t HashOfCounts(const Collective::Tensors& tensors) {
+  CountsHash hash;
+  for (const Tensor& tensor : tensors) hash.Add(tensor.element_count());
+  return hash.value();
+}
+
+uint64_t HashOfCounts(const std::vector<int64_t>& counts) {
+  CountsHash hash;
+  for (const int64_t count : counts) hash.Add(count);
+  return hash.value();
+}
+
+uint64_t TotalOf(const Collective::Tensors& tensors) {
+  uint64_t total = 0;
+  for (const Tensor& tensor : tensors) total += tensor.element_count();
+  return total;
+}
+
+std::string TypeText(const NoteHeader& header) {
+  // It may be anything: it came over the network.
+  return header.data_type < kDataTypeCount
+             ? std::string(
+                   DataTypeName(static_cast<DataType>(header.data_type)))
+             : absl::StrCat("type ", header.data_type);
+}
+
+std::string LabelText(const NoteHeader& header) {
+  const auto step = static_cast<Step>(header.step);
+  if (step != Step::kNone) return std::string(StepName(step));
+  return absl::StrCat(
+      CollectiveKindName(static_cast<CollectiveKind>(header.kind)), " #",
+      header.sequence);
+}
+
+// Of two that are the same but for sizes, in a directed kind.
+std::string SizeMismatch(int peer, int rank, const NoteHeader& theirs,
+                         const NoteHeader& ours) {
+  if (theirs.element_count != ours.element_count) {
+    return absl::StrCat("rank ", peer, " gives rank ", rank, " ",
+                        theirs.element_count, " ", TypeText(theirs), " in ",
+                        LabelText(theirs), ", rank ", rank, " takes ",
+                        ours.element_count);
+  }
+  const auto kind = static_cast<CollectiveKind>(theirs.kind);
+  if (kind == CollectiveKind::kAllGather ||
+      kind == CollectiveKind::kReduceScatter) {
+    return absl::StrCat("rank ", peer, " and rank ", rank,
+                        " expect different sizes of other ranks in ",
+                        LabelText(theirs));
+  }
+  return absl::StrCat("rank ", peer, " and rank ", rank,
+                      " have coalesced other sizes, or in another order, in ",
+                      LabelText(theirs));
+}
+
+}  // namespace
+
+// Both by their numbers: the text goes to all ranks, also to third ones.
+absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
+                      const NoteHeader& ours) {
+  NoteHeader ours_with_their_sizes = ours;
+  ours_with_their_sizes.element_count = theirs.element_count;
+  ours_with_their_sizes.sizes_hash = theirs.sizes_hash;
+  const bool sizes_alone = theirs == ours_with_their_sizes;
+  absl::Status status = absl::InvalidArgumentError(
+      sizes_alone && (IsDirected(static_cast<CollectiveKind>(ours.kind)) ||
+                      theirs.element_count == ours.element_count)
+          ? SizeMismatch(peer, rank, theirs, ours)
+          : absl::StrCat("rank ", peer, " runs ", theirs.Describe(), ", rank ",
+                         rank, " ", ours.Describe()));
+  SetCulpritRank(status, peer);
+  return status;
+}
+
+NoteHeader NoteHeader::Of(const Collective& collective) {
+  NoteHeader header;
+  header.sequence = collective.sequence;
+  header.kind = static_cast<uint8_t>(collective.kind);
+  header.step = static_cast<uint8_t>(collective.step);
+  // What a kind does not use must not make two ranks differ.
+  if (collective.kind != CollectiveKind::kBarrier) {
+    header.data_type = static_cast<uint8_t>(collective.data_type());
+  }
+  if (IsReduction(collective.kind)) {
+    header.reduce_op = static_cast<uint8_t>(collective.reduce_op);
+  }
+  if (IsRooted(collective.kind)) header.root = collective.root;
+  // Of directed kinds that of a note to all, if they have such.
+  if (!collective.tensors.empty()) {
+    header.element_count = collective.tensors[0].element_count();
+  } else if (IsReduction(collective.kind)) {
+    header.element_count = TotalOf(collective.inputs);
+  }
+  if (collective.kind == CollectiveKind::kAllGather) {
+    header.sizes_hash = HashOfCounts(collective.outputs);
+  }
+  if (collective.kind == CollectiveKind::kReduceScatter) {
+    header.sizes_hash = HashOfCounts(collective.inputs);
+  }
+  if (!collective.parts.empty()) {
+    header.sizes_hash = HashOfCounts(collective.parts);
+  }
+  return header;
+}
+
+std::string NoteHeader::Describe() const {
+  const auto collective_kind = static_cast<CollectiveKind>(kind);
+  std::string text = LabelText(*this);
+  if (static_cast<Step>(step) != Step::kNone) return text;
+  if (collective_kind == CollectiveKind::kBarrier) return text;
+  absl::StrAppend(&text, " of ");
+  // One rank's own size is no part of what all ranks run.
+  if (element_count > 0 || !IsDirected(collective_kind)) {
+    absl::StrAppend(&text, element_count, " ");
+  }
+  absl::StrAppend(&text, TypeText(*this));
+  if (IsReduction(collective_kind)) {
+    absl::StrAppend(&text, " ", ReduceOpName(static_cast<ReduceOp>(reduce_op)));
+  }
+  if (IsRooted(collective_kind)) absl::StrAppend(&text, " root ", root);
+  return text;
+}
+
+absl::Status NoteLane::Send(const NoteHeader& header, const void* payload,
+                            size_t bytes) {
+  CHECK_LE(bytes, kNotePayloadBytesMax);
+  const NoteHead head = {.header = header, .payload_bytes = bytes};
+  return mesh_.Write(peer_, &head, sizeof(head), payload, bytes);
+}
+
+absl::StatusOr<const std::byte*> NoteLane::Receive(const NoteHeader& expected) {
+  NoteHead head;
+  absl::Status received = mesh_.Read(peer_, &head, sizeof(head));
+  if (!received.ok()) return received;
+  if (head.header != expected) {
+    return Mismatch(mesh_.RankInGroup(peer_), mesh_.RankInGroup(mesh_.rank()),
+                    head.header, expected);
+  }
+  if (head.payload_bytes > kNotePayloadBytesMax) {
+    const int culprit = mesh_.RankInGroup(peer_);
+    absl::Status status = absl::InvalidArgumentError(
+        absl::StrCat("rank ", culprit, " sends a note of ", head.payload_bytes,
+                     " bytes in ", LabelText(expected)));
+    SetCulpritRank(status, culprit);
+    return status;
+  }
+  if (payload_ == nullptr) {
+    payload_ =
+        std::make_unique_for_overwrite<std::byte[]>(kNotePayloadBytesMax);
+  }
+  received = mesh_.Read(peer_, payload_.get(), head.payload_bytes);
+  if (!received.ok()) return received;
+  return payload_.get();
+}
+
+Workspace::Workspace(Mesh& mesh) : mesh_(mesh), lanes_(mesh.world_size()) {}
+
+NoteLane& Workspace::LaneTo(int peer) {
+  std::unique_ptr<NoteLane>& lane = lanes_[peer];
+  if (lane == nullptr) lane = std::make_unique<NoteLane>(mesh_, peer);
+  return *lane;
+}
+
+void Workspace::Clear() {
+  for (auto& lane : lanes_) lane.reset();
+  scratch_.reset();
+  scratch_bytes_ = 0;
+}
+
+std::byte* Workspace::Scratch(size_t bytes) {
+  if (scratch_bytes_ < bytes) {
+    scratch_.reset();  // Never both at once.
+    scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    scratch_bytes_ = bytes;
+  }
+  return scratch_.get();
+}
+
+Exchange::Exchange(Workspace& workspace, const Collective& collective)
+    : workspace_(workspace),
+      header_(NoteHeader::Of(collective)),
+      element_bytes_(DataTypeBytes(collective.data_type())),
+      directed_(IsDirected(collective.kind)) {}
+
+Exchange::Exchange(Workspace& workspace, const Collective& step,
+                   const NoteHeader& header)
+    : workspace_(workspace),
+      header_(header),
+      element_bytes_(DataTypeBytes(step.data_type())),
+      directed_(false) {}
+
+NoteHeader Exchange::HeaderFor(size_t element_count) const {
+  NoteHeader header = header_;
+  if (directed_) header.element_count = element_count;
+  return header;
+}
+
+absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes) {
+  return workspace_.LaneTo(peer).Send(header_, payload, bytes);
+}
+
+absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer) {
+  return workspace_.LaneTo(peer).Receive(header_);
+}
+
+absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes,
+                                size_t element_count) {
+  return workspace_.LaneTo(peer).Send(HeaderFor(element_count), payload, bytes);
+}
+
+absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer,
+                                                       size_t element_count) {
+  return workspace_.LaneTo(peer).Receive(HeaderFor(element_count));
+}
+
+absl::Status Exchange::Handshake(const std::vector<int>& receivers,
+                                 const std::vector<int>& senders) {
+  for (const int peer : receivers) {
+    absl::Status sent = SendNote(peer, nullptr, 0);
+    if (!sent.ok()) return sent;
+  }
+  for (const int peer : senders) {
+    absl::Status received = ReceiveNote(peer).status();
+    if (!received.ok()) return received;
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes, Path path) {
+  Mesh& mesh = workspace_.mesh();
+  return path == Path::kLines ? mesh.CreateBuffer(data, bytes)
+                              : mesh.CreateGlooBuffer(data, bytes);
+}
+
+}  // namespace muster::dataplane::gloo_internal

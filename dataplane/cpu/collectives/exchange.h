@@ -1,0 +1,174 @@
+#ifndef MUSTER_DATAPLANE_CPU_COLLECTIVES_EXCHANGE_H_
+#define MUSTER_DATAPLANE_CPU_COLLECTIVES_EXCHANGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/transport/transport.h"
+#include "dataplane/cpu/collectives/selection.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Largest payload of a note, in bytes.
+inline constexpr size_t kNotePayloadBytesMax = 32 << 10;
+
+// Kinds in which a rank has for each other one what that one alone gets.
+constexpr bool GivesEachItsOwn(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The first bytes of every note: what its sender is doing.
+struct NoteHeader {
+  uint64_t sequence = 0;
+  // Where ranks give each other different sizes: what goes to this receiver.
+  uint64_t element_count = 0;
+  int32_t root = 0;
+  uint8_t kind = 0;
+  uint8_t data_type = 0;
+  uint8_t reduce_op = 0;
+  uint8_t step = 0;
+  // Of the sizes of all ranks, where every rank must know the same ones; of
+  // what was coalesced, of its parts.
+  uint64_t sizes_hash = 0;
+
+  static NoteHeader Of(const Collective& collective);
+  std::string Describe() const;
+  friend bool operator==(const NoteHeader&, const NoteHeader&) = default;
+};
+// The payload after it is aligned for every element type.
+static_assert(sizeof(NoteHeader) == 32);
+
+// kInvalidArgument: `peer` runs `theirs` where this rank runs `ours`, in words
+// that show both.
+absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
+                      const NoteHeader& ours);
+
+// NoteLane carries notes, messages of bounded size, between this rank and one
+// peer.
+class NoteLane {
+ public:
+  NoteLane(Mesh& mesh, int peer) : mesh_(mesh), peer_(peer) {}
+
+  // Returns when `payload` may be written again.
+  absl::Status Send(const NoteHeader& header, const void* payload,
+                    size_t bytes);
+
+  // Waits for the next note, which must begin with `expected`, and returns its
+  // payload, which stays until the next one.
+  absl::StatusOr<const std::byte*> Receive(const NoteHeader& expected);
+
+ private:
+  Mesh& mesh_;
+  const int peer_;
+  // At the first payload.
+  std::unique_ptr<std::byte[]> payload_;
+};
+
+// The lanes and the scratch memory of a group. Lanes are made at first use and
+// kept: 32 KiB for each peer that payloads come from.
+class Workspace {
+ public:
+  explicit Workspace(Mesh& mesh);
+
+  Mesh& mesh() { return mesh_; }
+  NoteLane& LaneTo(int peer);
+
+  // Gives everything back.
+  void Clear();
+
+  // At least `bytes` of scratch, kept for the next caller.
+  std::byte* Scratch(size_t bytes);
+
+ private:
+  Mesh& mesh_;
+  std::vector<std::unique_ptr<NoteLane>> lanes_;
+  std::unique_ptr<std::byte[]> scratch_;
+  size_t scratch_bytes_ = 0;
+};
+
+// Exchange is the traffic of one running collective on this rank. The
+// algorithms are written in terms of it.
+//
+// Two kinds of message: notes (see NoteLane), and streams, which go from and
+// to the caller's memory without a copy and have any size. A stream may begin
+// only when a note has shown that both sides run the same collective: through
+// Gloo, a message longer than what its receiver announced kills the process.
+class Exchange {
+ public:
+  Exchange(Workspace& workspace, const Collective& collective);
+
+  // The same for what is a step of another collective: all notes say `header`.
+  Exchange(Workspace& workspace, const Collective& step,
+           const NoteHeader& header);
+
+  int rank() const { return workspace_.mesh().rank(); }
+  int world_size() const { return workspace_.mesh().world_size(); }
+
+  absl::Status SendNote(int peer, const void* payload, size_t bytes);
+
+  // The payload stays until the next note from this peer.
+  absl::StatusOr<const std::byte*> ReceiveNote(int peer);
+
+  // The same where ranks give each other different sizes: `element_count` is
+  // what this rank gives to that one, or takes from it.
+  absl::Status SendNote(int peer, const void* payload, size_t bytes,
+                        size_t element_count);
+  absl::StatusOr<const std::byte*> ReceiveNote(int peer, size_t element_count);
+
+  // Sends an empty note to each of `receivers`, then waits for one from each
+  // of `senders`.
+  absl::Status Handshake(const std::vector<int>& receivers,
+                         const std::vector<int>& senders);
+
+  // For streams, which go by `path`, the same on both sides. All of one
+  // collective's use one slot: between two ranks those of one path come in the
+  // order in which they were sent.
+  std::unique_ptr<Buffer> Wrap(void* data, size_t bytes, Path path);
+
+  // For messages of `bytes` between two ranks: on lines in a group in which any
+  // two ranks are near each other. In others some messages of a collective may
+  // go through Gloo and some on lines, if sizes differ; then those of Gloo's
+  // must all come without any of the others (see CreateGlooBuffer).
+  Path PathFor(size_t bytes) const {
+    return workspace_.mesh().uses_gloo()
+               ? PathOf(static_cast<CollectiveKind>(header_.kind), bytes)
+               : Path::kLines;
+  }
+  uint64_t stream_slot() const { return header_.sequence; }
+  std::byte* Scratch(size_t bytes) { return workspace_.Scratch(bytes); }
+
+  // Of the type that is moved.
+  size_t element_bytes() const { return element_bytes_; }
+
+  // See Mesh: a name that selection.h or README.md has.
+  void set_algorithm(const char* name) {
+    workspace_.mesh().set_algorithm(name);
+  }
+
+ private:
+  NoteHeader HeaderFor(size_t element_count) const;
+
+  Workspace& workspace_;
+  const NoteHeader header_;
+  const size_t element_bytes_;
+  // Ranks give each other different sizes.
+  const bool directed_;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_COLLECTIVES_EXCHANGE_H_

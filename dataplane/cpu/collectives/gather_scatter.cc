@@ -1,0 +1,48 @@
+
+#include "absl/status/status.h"
+#include "dataplane/cpu/collectives/algorithms.h"
+#include "dataplane/cpu/collectives/schedules.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Both without steps in between, whatever the size: all of it passes the root's
+// connections in any case, and a tree would only make small ones wait for each
+// other.
+
+absl::Status Gather(const Collective& collective, Exchange& exchange) {
+  exchange.set_algorithm("direct");
+  const int rank = exchange.rank();
+  const int world_size = exchange.world_size();
+  const Block own = BlockOf(collective.inputs[0]);
+  Moves moves;
+  if (rank != collective.root) {
+    moves.give.assign(world_size, own);
+    moves.receivers = {collective.root};
+    return MoveBlocks(moves, /*agreed=*/false, exchange);
+  }
+  moves.WithEverybody(rank, world_size);
+  moves.receivers.clear();
+  moves.take = BlocksOf(collective.outputs, world_size);
+  CopyBlock(moves.take[rank], own, exchange.element_bytes());
+  return MoveBlocks(moves, /*agreed=*/false, exchange);
+}
+
+absl::Status Scatter(const Collective& collective, Exchange& exchange) {
+  exchange.set_algorithm("direct");
+  const int rank = exchange.rank();
+  const int world_size = exchange.world_size();
+  const Block own = BlockOf(collective.outputs[0]);
+  Moves moves;
+  if (rank != collective.root) {
+    moves.take.assign(world_size, own);
+    moves.senders = {collective.root};
+    return MoveBlocks(moves, /*agreed=*/false, exchange);
+  }
+  moves.WithEverybody(rank, world_size);
+  moves.senders.clear();
+  moves.give = BlocksOf(collective.inputs, world_size);
+  CopyBlock(own, moves.give[rank], exchange.element_bytes());
+  return MoveBlocks(moves, /*agreed=*/false, exchange);
+}
+
+}  // namespace muster::dataplane::gloo_internal

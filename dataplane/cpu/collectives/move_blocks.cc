@@ -1,0 +1,142 @@
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/collectives/schedules.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// The moves of one rank. Every pair of ranks is served at the same time, and
+// all streams are posted before one is waited for, so that none needs another;
+// within one pair a note goes ahead, by which its receiver knows that what
+// follows fits. So the receiver announces a stream only then, and the sender,
+// which Gloo lets wait for that, may post it at once.
+class Mover {
+ public:
+  Mover(const Moves& moves, bool agreed, Exchange& exchange)
+      : moves_(moves),
+        agreed_(agreed),
+        exchange_(exchange),
+        sent_(exchange.world_size()),
+        received_(exchange.world_size()) {}
+
+  absl::Status Run() {
+    for (const int peer : moves_.receivers) {
+      absl::Status status = Give(peer);
+      if (!status.ok()) return status;
+    }
+    for (const int peer : moves_.senders) {
+      absl::Status status = Expect(peer);
+      if (!status.ok()) return status;
+    }
+    for (const int peer : moves_.senders) {
+      if (received_[peer] == nullptr) continue;
+      absl::Status status = received_[peer]->WaitReceive(peer);
+      if (!status.ok()) return status;
+    }
+    for (const int peer : moves_.receivers) {
+      if (sent_[peer] == nullptr) continue;
+      absl::Status status = sent_[peer]->WaitSend(peer);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  size_t BytesOf(const Block& block) const {
+    return block.count * exchange_.element_bytes();
+  }
+
+  bool IsStreamed(const Block& block) const {
+    return agreed_ ? block.count > 0 : BytesOf(block) > kNotePayloadBytesMax;
+  }
+
+  absl::Status Give(int peer) {
+    const Block& block = moves_.give[peer];
+    const bool streamed = IsStreamed(block);
+    if (!agreed_) {
+      absl::Status sent = exchange_.SendNote(
+          peer, block.data, streamed ? 0 : BytesOf(block), block.count);
+      if (!sent.ok()) return sent;
+    }
+    if (!streamed) return absl::OkStatus();
+    sent_[peer] = exchange_.Wrap(block.data, BytesOf(block),
+                                 exchange_.PathFor(BytesOf(block)));
+    return sent_[peer]->Send(peer, exchange_.stream_slot(), 0, BytesOf(block));
+  }
+
+  absl::Status Expect(int peer) {
+    const Block& block = moves_.take[peer];
+    const bool streamed = IsStreamed(block);
+    if (!agreed_) {
+      absl::StatusOr<const std::byte*> payload =
+          exchange_.ReceiveNote(peer, block.count);
+      if (!payload.ok()) return payload.status();
+      if (!streamed && block.count > 0) {
+        std::memcpy(block.data, *payload, BytesOf(block));
+      }
+    }
+    if (!streamed) return absl::OkStatus();
+    received_[peer] = exchange_.Wrap(block.data, BytesOf(block),
+                                     exchange_.PathFor(BytesOf(block)));
+    return received_[peer]->Receive(peer, exchange_.stream_slot(), 0,
+                                    BytesOf(block));
+  }
+
+  const Moves& moves_;
+  const bool agreed_;
+  Exchange& exchange_;
+  std::vector<std::unique_ptr<Buffer>> sent_;
+  std::vector<std::unique_ptr<Buffer>> received_;
+};
+
+}  // namespace
+
+Block PartOf(const Block& whole, size_t index, size_t parts,
+             size_t element_bytes) {
+  const size_t first = whole.count * index / parts;
+  const size_t end = whole.count * (index + 1) / parts;
+  return {whole.data + first * element_bytes, end - first};
+}
+
+Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes) {
+  Blocks blocks;
+  blocks.reserve(parts);
+  for (size_t i = 0; i < parts; ++i) {
+    blocks.push_back(PartOf(whole, i, parts, element_bytes));
+  }
+  return blocks;
+}
+
+Blocks BlocksOf(const Collective::Tensors& tensors, int world_size) {
+  if (tensors.size() == 1) {
+    return PartsOf(BlockOf(tensors[0]), world_size,
+                   DataTypeBytes(tensors[0].data_type()));
+  }
+  Blocks blocks;
+  blocks.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) blocks.push_back(BlockOf(tensor));
+  return blocks;
+}
+
+void CopyBlock(const Block& to, const Block& from, size_t element_bytes) {
+  if (to.data == from.data || from.count == 0) return;
+  std::memcpy(to.data, from.data, from.count * element_bytes);
+}
+
+void Moves::WithEverybody(int rank, int world_size) {
+  for (int distance = 1; distance < world_size; ++distance) {
+    receivers.push_back((rank + distance) % world_size);
+    senders.push_back((rank - distance + world_size) % world_size);
+  }
+}
+
+absl::Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange) {
+  return Mover(moves, agreed, exchange).Run();
+}
+
+}  // namespace muster::dataplane::gloo_internal

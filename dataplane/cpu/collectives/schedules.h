@@ -1,0 +1,135 @@
+#ifndef MUSTER_DATAPLANE_CPU_COLLECTIVES_SCHEDULES_H_
+#define MUSTER_DATAPLANE_CPU_COLLECTIVES_SCHEDULES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/collective.h"
+#include "dataplane/reduction.h"
+#include "dataplane/tensor.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// What the algorithms of several collectives have in common.
+
+// Elements of the collective's type.
+struct Block {
+  std::byte* data = nullptr;
+  size_t count = 0;
+};
+
+// By rank, mostly: where these are not many, without an allocation.
+using Blocks = absl::InlinedVector<Block, 8>;
+
+// Part `index` of `parts` of a block, equal to one element.
+Block PartOf(const Block& whole, size_t index, size_t parts,
+             size_t element_bytes);
+
+// All of them: one for each rank.
+Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes);
+
+// What a rank gives to each rank, or takes from each: a list of tensors, or one
+// tensor cut in equal parts.
+Blocks BlocksOf(const Collective::Tensors& tensors, int world_size);
+
+// Of a tensor that is cut along dimension 0; without splits in equal parts.
+Blocks CutBlocks(const Tensor& tensor, const std::vector<int64_t>& splits,
+                 int world_size);
+
+// All of a tensor.
+inline Block BlockOf(const Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data()),
+          static_cast<size_t>(tensor.element_count())};
+}
+
+// Blocks by rank, of which each is found out when it is asked for: to make all
+// of them takes longer than to move what is small. What it is made of lives
+// longer.
+class Parts {
+ public:
+  // As BlocksOf; one tensor is cut without a rest.
+  Parts(const Collective::Tensors& tensors, int world_size)
+      : tensors_(tensors) {
+    if (tensors.size() != 1) return;
+    count_ = static_cast<size_t>(tensors[0].element_count()) /
+             static_cast<size_t>(world_size);
+    stride_ = count_ * DataTypeBytes(tensors[0].data_type());
+  }
+  // As CutBlocks.
+  Parts(const Collective::Tensors& tensors, const std::vector<int64_t>& splits,
+        int world_size)
+      : Parts(tensors, world_size) {
+    if (splits.empty()) return;
+    const Blocks blocks = CutBlocks(tensors[0], splits, world_size);
+    cut_.assign(blocks.begin(), blocks.end());
+  }
+
+  Block operator[](int rank) const {
+    const auto index = static_cast<size_t>(rank);
+    if (tensors_.size() != 1) return BlockOf(tensors_[index]);
+    if (!cut_.empty()) return cut_[index];
+    return {static_cast<std::byte*>(tensors_[0].data()) + index * stride_,
+            count_};
+  }
+
+ private:
+  const Collective::Tensors& tensors_;
+  size_t count_ = 0;
+  size_t stride_ = 0;
+  std::vector<Block> cut_;
+};
+
+// For what a rank gives itself. Nothing to do if it is there already.
+void CopyBlock(const Block& to, const Block& from, size_t element_bytes);
+
+// Who a rank hears from (-1 for the root) and whom it tells, in order.
+struct Links {
+  int parent = -1;
+  std::vector<int> children;
+};
+
+// Binomial tree over the ranks numbered from the root: a rank's parent is its
+// number without the lowest set bit; children with the largest subtrees come
+// first.
+Links BinomialTree(int rank, int root, int world_size);
+
+// Reduces `accumulators` over all ranks, on every rank, and finishes them. They
+// take a note at most. By recursive doubling.
+absl::Status ReduceEverywhere(const Reduction& reduction,
+                              std::byte* accumulators, size_t count,
+                              Exchange& exchange);
+
+// Pairwise reduce-scatter: `inputs[r]` of every rank, of one size everywhere,
+// becomes the finished `output` of rank r, which may be its inputs[r]. `factor`
+// is this rank's, see Reduction. Inputs are sent as they are, and an element is
+// combined on one rank alone: the 16 bit types are rounded once.
+absl::Status ReduceAndScatter(const Reduction& reduction, double factor,
+                              absl::Span<const Block> inputs, Block output,
+                              Exchange& exchange);
+
+// Who gives blocks to whom. Both have one entry for each rank, of which those
+// of other ranks than the named ones, and this one's own, are not looked at.
+struct Moves {
+  Blocks give = {};
+  Blocks take = {};
+  std::vector<int> receivers = {};
+  std::vector<int> senders = {};
+
+  // Receivers and senders are all other ranks, nearest first: in step k
+  // everybody gives to the rank k ahead, so that no rank is everybody's first.
+  void WithEverybody(int rank, int world_size);
+};
+
+// Moves them, all at once: a small block in a note, a large one from and to the
+// tensor without a copy. If `agreed`, notes have shown already that all ranks
+// run this collective with the same sizes.
+absl::Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange);
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_COLLECTIVES_SCHEDULES_H_

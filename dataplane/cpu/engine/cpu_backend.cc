@@ -1,0 +1,196 @@
+#include "dataplane/cpu/engine/cpu_backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "dataplane/cpu/engine/engine.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/cpu/transport/transport.h"
+#include "dataplane/cpu/engine/multi_interface_backend.h"
+#include "dataplane/cpu/collectives/selection.h"
+#include "dataplane/biased_mutex.h"
+#include "dataplane/reduction.h"
+#include "dataplane/releasable_lock.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane {
+namespace gloo_internal {
+namespace {
+
+class EngineBackend : public Backend {
+ public:
+  EngineBackend(absl::string_view name, std::shared_ptr<Engine> engine)
+      : name_(name), engine_(std::move(engine)) {}
+  // Others may have the engine, too.
+  ~EngineBackend() override { engine_->Stop(); }
+
+  absl::string_view name() const override { return name_; }
+
+  absl::Span<const DeviceType> devices() const override {
+    static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
+    return kDevices;
+  }
+
+  absl::Status Supports(const Collective& collective) const override {
+    // All of a collective's tensors are on one device.
+    const Tensor* const tensor = collective.first_tensor();
+    if (tensor != nullptr && tensor->device().type != DeviceType::kCpu) {
+      return absl::UnimplementedError(
+          absl::StrCat("the ", name_, " backend takes CPU tensors, got ",
+                       tensor->Describe()));
+    }
+    return CheckReducible(name_, collective);
+  }
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective&) const override {
+    return kLooksNever;
+  }
+
+  // Recursive doubling: all_reduce.cc, reduce_scatter.cc.
+  size_t fusable_bytes() const override { return kNotePayloadBytesMax; }
+
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    return engine_->Start(collective);
+  }
+  Ending Run(const Collective& collective, ReleasableLock& order) override {
+    return engine_->Run(collective, order);
+  }
+
+  LastRun last_run(DeviceType) const override {
+    const Mesh& mesh = engine_->mesh();
+    return {.backend = std::string(name_),
+            .algorithm = mesh.world_size() == 1 ? "" : mesh.algorithm()};
+  }
+
+  void Abort(absl::Status cause) override { engine_->Abort(cause); }
+
+ private:
+  const absl::string_view name_;
+  const std::shared_ptr<Engine> engine_;
+};
+
+// c10d's variable, with c10d's values. A group finds out when it forms who
+// cannot be reached, so its ranks always connect then.
+absl::Status CheckLazyInit() {
+  constexpr char kLazyInit[] = "TORCH_GLOO_LAZY_INIT";
+  const char* const variable = std::getenv(kLazyInit);
+  const std::string value =
+      absl::AsciiStrToLower(variable == nullptr ? "" : variable);
+  if (value.empty()) return absl::OkStatus();
+  for (const char* const no : {"0", "n", "no", "f", "false"}) {
+    if (value == no) return absl::OkStatus();
+  }
+  for (const char* const yes : {"1", "y", "yes", "t", "true"}) {
+    if (value != yes) continue;
+    LOG_FIRST_N(WARNING, 1)
+        << kLazyInit << "=" << variable
+        << " has no effect: the ranks of a group connect when it forms, so "
+           "that one that cannot be reached is named then; the extra "
+           "connections of sends and receives are made at their first use in "
+           "any case";
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable ", kLazyInit,
+                   " must be 0 or 1 (or n, no, f, false, y, yes, t, true) but "
+                   "was \"",
+                   variable, "\""));
+}
+
+absl::Status CheckEnvironment() {
+  const char* const memory = std::getenv("MUSTER_GLOO_PEER_MEMORY");
+  const absl::string_view value = memory == nullptr ? "" : memory;
+  if (!value.empty() && value != "0" && value != "1") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable MUSTER_GLOO_PEER_MEMORY must be 0 "
+                     "or 1 but was ",
+                     base::Quote(value)));
+  }
+  if (absl::Status bad = CheckLazyInit(); !bad.ok()) return bad;
+  const char* const algorithm = std::getenv("MUSTER_GLOO_ALGORITHM");
+  return CheckForced(algorithm == nullptr ? "" : algorithm);
+}
+
+// Waits until all ranks are here, and finds out whether any two of them are
+// near each other, which pairs know by themselves. A rank is connected when its
+// peers have opened their sockets. Nobody may leave before everybody has come
+// that far.
+absl::Status Meet(const BackendOptions& options, Mesh& mesh, Engine& engine) {
+  std::vector<uint8_t> own = {mesh.has_near_peer()};
+  std::vector<uint8_t> all(options.world_size);
+  Collective meeting;
+  meeting.kind = CollectiveKind::kAllGatherIntoTensor;
+  meeting.step = Step::kFormGroup;
+  meeting.inputs = {Tensor(own)};
+  meeting.outputs = {Tensor(all)};
+  meeting.deadline = options.deadline;
+  meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
+      options.deadline - Clock::now());
+  // Nobody else has it.
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  absl::Status met = engine.Run(meeting, order).status;
+  if (met.ok() && std::ranges::find(all, 1) == all.end()) mesh.UseGloo();
+  return met;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
+    absl::string_view name, const BackendOptions& options) {
+  if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
+  absl::StatusOr<std::unique_ptr<Mesh>> mesh = Mesh::Connect(name, options);
+  if (!mesh.ok()) return mesh.status();
+  Mesh& connected = **mesh;
+  auto engine = std::make_shared<Engine>(options.group_name, *std::move(mesh));
+  if (options.world_size == 1) return engine;
+  const InterruptedAbort interrupted(options, *engine);
+  absl::Status met = Meet(options, connected, *engine);
+  if (!met.ok()) return met;
+  return engine;
+}
+
+// Who has left in peace may have given all that was needed of it: the engine
+// finds out by itself.
+InterruptedAbort::InterruptedAbort(const BackendOptions& options,
+                                   Engine& engine)
+    : callback_(options.interruption.token(), [&] {
+        const absl::Status why = options.interruption.status();
+        if (!absl::IsCancelled(why)) engine.Abort(why);
+      }) {}
+
+std::unique_ptr<Backend> BackendOf(absl::string_view name,
+                                   std::shared_ptr<Engine> engine) {
+  return std::make_unique<EngineBackend>(name, std::move(engine));
+}
+
+}  // namespace gloo_internal
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
+    const BackendOptions& options) {
+  return gloo_internal::CreateMultiInterfaceBackend(
+      options,
+      [](const BackendOptions& single)
+          -> absl::StatusOr<gloo_internal::SingleInterfaceBackend> {
+        auto engine = gloo_internal::JoinGroup("gloo", single);
+        if (!engine.ok()) return engine.status();
+        return gloo_internal::SingleInterfaceBackend{
+            .backend = gloo_internal::BackendOf("gloo", *std::move(engine)),
+            .is_on_one_host = single.world_size == 1};
+      });
+}
+
+}  // namespace muster::dataplane

@@ -1,0 +1,43 @@
+#ifndef MUSTER_DATAPLANE_CPU_ENGINE_CPU_BACKEND_H_
+#define MUSTER_DATAPLANE_CPU_ENGINE_CPU_BACKEND_H_
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/backend.h"
+#include "dataplane/cpu/engine/engine.h"
+
+namespace muster::dataplane {
+
+// CPU tensors over TCP, with Gloo as the transport. See CreateBackend.
+absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
+    const BackendOptions& options);
+
+namespace gloo_internal {
+
+// For backends that do more than this one: its parts. The group, connected, all
+// of whose ranks are here, each for the backend `name`; and the backend that
+// runs it, to which `name` stays.
+absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
+    absl::string_view name, const BackendOptions& options);
+std::unique_ptr<Backend> BackendOf(absl::string_view name,
+                                   std::shared_ptr<Engine> engine);
+
+// Aborts the engine of a group that forms when that is interrupted, while this
+// lives. Both arguments live longer.
+class InterruptedAbort {
+ public:
+  InterruptedAbort(const BackendOptions& options, Engine& engine);
+
+ private:
+  const std::stop_callback<std::function<void()>> callback_;
+};
+
+}  // namespace gloo_internal
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_CPU_ENGINE_CPU_BACKEND_H_

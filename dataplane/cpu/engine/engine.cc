@@ -1,0 +1,458 @@
+#include "dataplane/cpu/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/text.h"
+#include "dataplane/cpu/collectives/algorithms.h"
+#include "dataplane/cpu/transport/transport_errors.h"
+#include "dataplane/culprit.h"
+#include "base/exception_guard.h"
+#include "dataplane/quick_clock.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// How often a running collective's peers are looked at. A peer that the
+// algorithm is waiting for is noticed at once; this is for the others.
+constexpr std::chrono::milliseconds kLookPeriod{100};
+
+// How long a collective may go on after a peer has gone: it may have all it
+// needs from that peer already, and end well.
+constexpr std::chrono::milliseconds kPeerGoneGrace{300};
+
+// How long a collective may go on after its deadline if it waits for nobody
+// then: its thread has no processor, and will wait for whoever is missing as
+// soon as it has one. And how often that is looked at.
+constexpr std::chrono::milliseconds kNotWaitingGrace{1000};
+constexpr std::chrono::milliseconds kNotWaitingPeriod{5};
+
+// To read a clock takes a tenth of the time of a small collective that waits
+// for nobody. Of those with one plan, one in so many is timed.
+constexpr int kUnwaitedPerTimed = 16;
+
+// When `collective` has ended, just now, if it has waited for nobody: others of
+// its plan that were timed took as long as it does.
+inline Instant EndOfUnwaited(const Collective& collective) {
+  Plan* const plan = collective.plan;
+  if (plan != nullptr && plan->unwaited_untimed > 0) {
+    --plan->unwaited_untimed;
+    return collective.started + plan->unwaited_time;
+  }
+  const Instant now = QuickNow();
+  if (plan != nullptr) {
+    plan->unwaited_untimed = kUnwaitedPerTimed - 1;
+    plan->unwaited_time = now - collective.started;
+  }
+  return now;
+}
+
+}  // namespace
+
+class Engine::QueuedWork : public PromisedWork {
+ public:
+  explicit QueuedWork(const Collective& collective)
+      : PromisedWork(collective.Describe()), collective_(collective) {}
+
+  const Collective& collective() const { return collective_; }
+
+ private:
+  const Collective collective_;
+};
+
+Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh, Unserved)
+    : group_name_(std::move(group_name)),
+      mesh_(std::move(mesh)),
+      workspace_(*mesh_),
+      point_to_point_(std::make_shared<PointToPoint>(
+          group_name_, *mesh_,
+          [this](const absl::Status& failure) { Abort(failure); })) {}
+
+void Engine::Serve() {
+  watchdog_.emplace([this] { return Look(); });
+}
+
+Engine::~Engine() {
+  if (mesh_ != nullptr) Stop();
+}
+
+void Engine::SetShortcut(std::unique_ptr<Shortcut> shortcut) {
+  MutexLock lock(mutex_);
+  if (!abort_cause_.ok()) shortcut->Wake();
+  shortcut_ = std::move(shortcut);
+  // What the ranks met by takes the shortcut from now on.
+  workspace_.Clear();
+}
+
+void Engine::Stop() {
+  Abort(absl::CancelledError(
+      absl::StrCat("group ", base::Quote(group_name_), " was destroyed")));
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  executor_wakes_.NotifyAll();
+  if (executor_.joinable()) executor_.join();
+  if (watchdog_.has_value()) watchdog_->Stop();
+  if (closer_.joinable()) closer_.join();
+  {
+    MutexLock lock(mutex_);
+    while (running_ || !jobs_.empty()) executor_wakes_.Wait(mutex_);
+    CloseMesh(/*cuts_off=*/false);
+  }
+  // Nobody runs a collective, and none is left, so no thread in Run uses these.
+  workspace_.Clear();
+  shortcut_.reset();
+  point_to_point_.reset();
+  mesh_.reset();
+}
+
+std::string Engine::LabelOf(const Collective& collective) const {
+  return absl::StrCat(collective.Label(), " on group ",
+                      base::Quote(group_name_));
+}
+
+bool Engine::Enqueue(std::list<Job>& job) {
+  const Instant deadline = job.front().collective->deadline;
+  jobs_.splice(jobs_.end(), job);
+  ++started_;
+  return next_look_ == Instant::max() || deadline < next_look_;
+}
+
+std::shared_ptr<Work> Engine::Start(const Collective& collective) {
+  if (IsPointToPoint(collective.kind)) return StartPointToPoint(collective);
+  auto work = std::make_shared<QueuedWork>(collective);
+  std::list<Job> job = {{&work->collective(), work}};
+  absl::Status aborted;
+  absl::Status lacking;
+  bool wake_executor = false;
+  bool wake_watchdog = false;
+  {
+    MutexLock lock(mutex_);
+    aborted = abort_cause_;
+    if (aborted.ok()) lacking = NeedExecutor();
+    if (aborted.ok() && lacking.ok()) {
+      wake_watchdog = Enqueue(job);
+      wake_executor = !running_;
+    }
+  }
+  if (!lacking.ok()) {
+    Fail(collective, lacking);
+    aborted = mesh_->abort_cause();
+  }
+  if (!aborted.ok()) {
+    work->Complete(aborted);
+    return work;
+  }
+  if (wake_executor) executor_wakes_.NotifyOne();
+  if (wake_watchdog) watchdog_->Wake();
+  return work;
+}
+
+absl::Status Engine::NeedExecutor() {
+  if (executor_.joinable()) return absl::OkStatus();
+  return Guarded([&] {
+    executor_ = std::thread([this] { RunExecutor(); });
+    return absl::OkStatus();
+  });
+}
+
+inline absl::Status Engine::RunNow(const Collective& collective,
+                                   ReleasableLock* order) {
+  absl::Status status = Guarded([&]() __attribute__((always_inline)) {
+    if (shortcut_ != nullptr && shortcut_->Takes(collective)) {
+      return shortcut_->Run(collective, order);
+    }
+    if (order != nullptr) order->Release();
+    return RunOnConnections(collective);
+  });
+  return status.ok() ? status : FailNow(collective, status, order);
+}
+
+// One that ends with `order` held nobody has seen: the lock was held, too.
+Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
+  ReleasableLock lock(mutex_);
+  if (!abort_cause_.ok() || !jobs_.empty()) {
+    lock.Release();
+    return RunInTurn(collective, order);
+  }
+  // Nobody sees it before the lock is let go: one that ends before that, as
+  // most small ones do, is never queued.
+  // (Of a lambda the analysis does not know what its caller holds.)
+  const auto let_go = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    callers_job_.front().collective = &collective;
+    const bool wake_watchdog = Enqueue(callers_job_);
+    // Keeps the executor from it.
+    running_ = true;
+    if (wake_watchdog) watchdog_->Wake();
+    lock.Release();
+  };
+  order.ReleaseWith(let_go);
+  absl::Status status = RunNow(collective, &order);
+  if (status.ok() && order.is_held()) {
+    order.KeepInner();
+    return {std::move(status),
+            order.has_waited() ? QuickNow() : EndOfUnwaited(collective)};
+  }
+  // What follows may wait, and call back.
+  order.Release();
+  // It is the first until it is taken away.
+  EndFirst({&collective}, status, /*has_begun=*/true);
+  return {std::move(status), Clock::now()};
+}
+
+Ending Engine::RunInTurn(const Collective& collective, ReleasableLock& order) {
+  order.CallLast();
+  const std::shared_ptr<Work> work = Start(collective);
+  order.Release();
+  absl::Status status = work->Wait();
+  return {std::move(status), Clock::now()};
+}
+
+std::shared_ptr<Work> Engine::StartPointToPoint(const Collective& collective) {
+  std::shared_ptr<Work> work = point_to_point_->Start(collective);
+  bool wake_watchdog = false;
+  if (!work->IsCompleted()) {
+    MutexLock lock(mutex_);
+    wake_watchdog =
+        next_look_ == Instant::max() || collective.deadline < next_look_;
+  }
+  if (wake_watchdog) watchdog_->Wake();
+  return work;
+}
+
+void Engine::Abort(const absl::Status& cause) {
+  {
+    MutexLock lock(mutex_);
+    if (!abort_cause_.ok()) return;
+    abort_cause_ = cause;
+    // Under the lock, for Stop, which ends the mesh after it has had it.
+    mesh_->Abort(cause);
+    if (shortcut_ != nullptr) shortcut_->Wake();
+  }
+  executor_wakes_.NotifyAll();
+  // Of one that nobody watches yet Stop closes the mesh.
+  if (watchdog_.has_value()) watchdog_->Wake();
+}
+
+void Engine::Fail(const Collective& collective, const absl::Status& failure) {
+  Abort(Prefixed(LabelOf(collective), failure));
+}
+
+void Engine::RunFirst() {
+  absl::Status status = abort_cause_;
+  // It stays where it is until it is taken away.
+  const Job& job = jobs_.front();
+  running_ = true;
+  mutex_.Unlock();
+  const bool begins = status.ok();
+  if (begins) {
+    status = RunNow(*job.collective, nullptr);
+  }
+  EndFirst(job, status, /*has_begun=*/begins);
+  mutex_.Lock();
+}
+
+void Engine::EndFirst(const Job& job, const absl::Status& status,
+                      bool has_begun) {
+  if (!status.ok()) {
+    // Whoever sees the failure may free the tensor, so Gloo's thread must have
+    // let go of it; and ranks that still read from it must not take what they
+    // find there for what they want.
+    MutexLock lock(mutex_);
+    CloseMesh(/*cuts_off=*/has_begun);
+  }
+  const bool is_of_executor = job.work != nullptr;
+  // Before another thread may run the next one: works complete in their order.
+  if (is_of_executor) job.work->Complete(status);
+  MutexLock lock(mutex_);
+  running_ = false;
+  if (is_of_executor) {
+    jobs_.pop_front();
+  } else {
+    callers_job_.splice(callers_job_.begin(), jobs_, jobs_.begin());
+  }
+  // An idle group that is aborted is closed by the watchdog.
+  if (!abort_cause_.ok()) watchdog_->Wake();
+  if (!is_of_executor && (!jobs_.empty() || stopping_)) {
+    executor_wakes_.NotifyOne();
+  }
+}
+
+void Engine::CloseMesh(bool cuts_off) {
+  if (closed_) return;
+  closed_ = true;
+  const absl::Status farewell = abort_cause_;
+  mutex_.Unlock();
+  point_to_point_->Quiesce();
+  mesh_->Close(farewell);
+  // Whoever sees it looks for the farewell.
+  if (shortcut_ != nullptr) {
+    shortcut_->Leave(/*has_failed=*/cuts_off || !absl::IsCancelled(farewell));
+  }
+  point_to_point_->Close(farewell);
+  mutex_.Lock();
+}
+
+void Engine::RunExecutor() {
+  mutex_.Lock();
+  for (;;) {
+    while (running_ || (jobs_.empty() && !stopping_)) {
+      executor_wakes_.Wait(mutex_);
+    }
+    if (jobs_.empty()) break;
+    RunFirst();
+  }
+  mutex_.Unlock();
+}
+
+absl::Status Engine::RunOnConnections(const Collective& collective) {
+  Exchange exchange(workspace_, collective);
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+      return AllReduce(collective, exchange);
+    case CollectiveKind::kBroadcast:
+      return Broadcast(collective, exchange);
+    case CollectiveKind::kBarrier:
+      return Barrier(collective, exchange);
+    case CollectiveKind::kReduce:
+      return Reduce(collective, exchange);
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+      return AllGather(collective, exchange);
+    case CollectiveKind::kGather:
+      return Gather(collective, exchange);
+    case CollectiveKind::kScatter:
+      return Scatter(collective, exchange);
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      return ReduceScatter(collective, exchange);
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+      return AllToAll(collective, exchange);
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      return absl::InternalError("not a collective");
+  }
+  return absl::InternalError("no such kind");
+}
+
+absl::Status Engine::FailNow(const Collective& collective,
+                             const absl::Status& failure,
+                             ReleasableLock* order) {
+  // Also what is said of a failure may throw, and the lock has to be taken
+  // again.
+  return Guarded([&] {
+    // What follows takes it.
+    if (order != nullptr) order->Release();
+    Fail(collective, failure);
+    // The first abort's cause is the group's error, word for word.
+    return mesh_->abort_cause();
+  });
+}
+
+Instant Engine::NextLook(Instant now) const {
+  Instant next = std::min(now + kLookPeriod, point_to_point_->FirstDeadline());
+  for (const Job& job : jobs_) {
+    const Instant deadline = job.collective->deadline;
+    next = std::min(next, deadline > now ? deadline : now + kNotWaitingPeriod);
+  }
+  return next;
+}
+
+absl::Status Engine::TimeoutOf(const Collective& collective) const {
+  const int waiting_for = mesh_->waiting_for();
+  std::string text =
+      absl::StrCat(LabelOf(collective), ": timed out after ",
+                   absl::FormatDuration(absl::FromChrono(collective.timeout)));
+  const Collective& running = *jobs_.front().collective;
+  if (running.sequence != collective.sequence) {
+    absl::StrAppend(&text, " behind ", running.Label());
+  }
+  if (waiting_for >= 0) {
+    absl::StrAppend(&text, " waiting for rank ", waiting_for);
+  }
+  absl::Status status = absl::DeadlineExceededError(text);
+  if (waiting_for >= 0) SetCulpritRank(status, waiting_for);
+  return status;
+}
+
+absl::Status Engine::FindFailure(Instant now) {
+  for (const Job& job : jobs_) {
+    const Instant deadline = job.collective->deadline;
+    // Only who is waited for can be named.
+    if (deadline <= now &&
+        (mesh_->waiting_for() >= 0 || now - deadline >= kNotWaitingGrace)) {
+      return TimeoutOf(*job.collective);
+    }
+  }
+  absl::Status timeout = point_to_point_->FindTimeout(now);
+  if (!timeout.ok()) return timeout;
+  mutex_.Unlock();
+  absl::Status gone = mesh_->CheckPeers();
+  mutex_.Lock();
+  // Who went by a verdict does not want it to end.
+  if (gone.ok() || Verdict(gone).has_value()) return gone;
+  std::string label;
+  if (!jobs_.empty()) {
+    label = LabelOf(*jobs_.front().collective);
+  } else if (const auto oldest = point_to_point_->oldest()) {
+    label = oldest->label;
+  } else {
+    return absl::OkStatus();
+  }
+  if (gone_noticed_in_ != label) {
+    gone_noticed_in_ = label;
+    gone_noticed_at_ = now;
+  }
+  if (now - gone_noticed_at_ < kPeerGoneGrace) return absl::OkStatus();
+  return Prefixed(label, gone);
+}
+
+bool Engine::IsBusy() const {
+  return !jobs_.empty() || point_to_point_->oldest().has_value();
+}
+
+Instant Engine::Look() {
+  MutexLock lock(mutex_);
+  if (abort_cause_.ok() && IsBusy()) {
+    const absl::Status failure = FindFailure(Clock::now());
+    if (!failure.ok()) {
+      mutex_.Unlock();
+      Abort(failure);
+      mutex_.Lock();
+    }
+  }
+  if (!abort_cause_.ok()) CloseIdle();
+  // It goes on looking while collectives come and go, so that Start does not
+  // have to wake it for each.
+  const bool idle = !IsBusy() && started_ == seen_started_;
+  seen_started_ = started_;
+  next_look_ =
+      !abort_cause_.ok() || idle ? Instant::max() : NextLook(Clock::now());
+  return next_look_;
+}
+
+void Engine::CloseIdle() {
+  // Stop does it itself.
+  if (running_ || closed_ || stopping_ || closer_.joinable()) return;
+  try {
+    closer_ = std::thread([this] {
+      MutexLock lock(mutex_);
+      if (!running_) CloseMesh(/*cuts_off=*/false);
+    });
+  } catch (const std::system_error&) {
+    // There is no thread left, and other groups wait.
+    CloseMesh(/*cuts_off=*/false);
+  }
+}
+
+}  // namespace muster::dataplane::gloo_internal

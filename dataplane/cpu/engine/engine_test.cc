@@ -1,0 +1,599 @@
+// The engine over a mesh without a network, whose receives end when the test
+// says so.
+
+#include "dataplane/cpu/engine/engine.h"
+
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cpu/transport/fake_transport.h"
+#include "dataplane/biased_mutex.h"
+#include "dataplane/culprit.h"
+#include "base/mutex.h"
+#include "dataplane/quick_clock.h"
+#include "dataplane/releasable_lock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What the test and the mesh, which belongs to the engine, have in common.
+struct Network {
+  Mutex mutex;
+  CondVar changed;
+  // Receives end.
+  bool open ABSL_GUARDED_BY(mutex) = false;
+  // Notes are not sent: whoever sends one waits for nobody.
+  bool hold_notes ABSL_GUARDED_BY(mutex) = false;
+  // How many notes may be sent before the peer has left.
+  int notes_max ABSL_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
+  // What CheckPeers returns, and how often it was asked.
+  absl::Status gone ABSL_GUARDED_BY(mutex);
+  int looks ABSL_GUARDED_BY(mutex) = 0;
+  // Connections are not closed yet.
+  bool hold_close ABSL_GUARDED_BY(mutex) = false;
+  absl::Status aborted ABSL_GUARDED_BY(mutex);
+  std::vector<absl::Status> farewells ABSL_GUARDED_BY(mutex);
+  std::vector<std::thread::id> received_on ABSL_GUARDED_BY(mutex);
+
+  void Open() {
+    MutexLock lock(mutex);
+    open = true;
+    changed.NotifyAll();
+  }
+
+  // Returns whether the engine aborts the mesh within 20 ms.
+  bool AbortsSoon() {
+    const Instant until = Clock::now() + milliseconds(20);
+    MutexLock lock(mutex);
+    while (aborted.ok() && changed.WaitUntil(mutex, until)) {
+    }
+    return !aborted.ok();
+  }
+};
+
+class FakeMesh : public BareMesh {
+ public:
+  explicit FakeMesh(std::shared_ptr<Network> network)
+      : BareMesh(/*rank=*/0, /*world_size=*/2), network_(std::move(network)) {}
+
+  // The peer answers with what it was sent: the same collective.
+  absl::Status Write(int peer, const void* head, size_t head_bytes, const void*,
+                     size_t) override {
+    const auto* const bytes = static_cast<const std::byte*>(head);
+    sent_.assign(bytes, bytes + head_bytes);
+    MutexLock lock(network_->mutex);
+    while (network_->hold_notes) network_->changed.Wait(network_->mutex);
+    if (network_->notes_max-- > 0) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("rank ", peer, " left the group"));
+  }
+  absl::Status Read(int peer, void* data, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    waiting_for_ = peer;
+    MutexLock lock(network_->mutex);
+    network_->received_on.push_back(std::this_thread::get_id());
+    network_->changed.NotifyAll();
+    while (!network_->open && network_->aborted.ok()) {
+      network_->changed.Wait(network_->mutex);
+    }
+    if (!network_->aborted.ok()) return network_->aborted;
+    waiting_for_ = -1;
+    std::memcpy(data, sent_.data(), bytes);
+    return absl::OkStatus();
+  }
+
+  void Abort(const absl::Status& cause) override {
+    MutexLock lock(network_->mutex);
+    if (network_->aborted.ok()) network_->aborted = cause;
+    network_->changed.NotifyAll();
+  }
+
+  absl::Status abort_cause() const override {
+    MutexLock lock(network_->mutex);
+    return network_->aborted;
+  }
+
+  absl::Status Gone(int) override { return absl::OkStatus(); }
+
+  absl::Status CheckPeers() override {
+    MutexLock lock(network_->mutex);
+    ++network_->looks;
+    network_->changed.NotifyAll();
+    return network_->gone;
+  }
+
+  void Close(const absl::Status& farewell) override {
+    MutexLock lock(network_->mutex);
+    network_->farewells.push_back(farewell);
+    network_->changed.NotifyAll();
+    while (network_->hold_close) network_->changed.Wait(network_->mutex);
+  }
+
+ private:
+  const std::shared_ptr<Network> network_;
+  std::vector<std::byte> sent_;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  Collective NextBarrier(Instant deadline = Instant::max()) {
+    return {.timeout = milliseconds(50),
+            .deadline = deadline,
+            .sequence = ++sequence_};
+  }
+
+  std::shared_ptr<Work> StartBarrier(Instant deadline = Instant::max()) {
+    return engine_->Start(NextBarrier(deadline));
+  }
+
+  // Of which this thread waits for the end.
+  absl::Status RunBarrier() {
+    ReleasableLock order(order_);
+    return engine_->Run(NextBarrier(), order).status;
+  }
+
+  // Until a collective waits for its peer.
+  void AwaitReceive() {
+    MutexLock lock(network_->mutex);
+    while (network_->received_on.empty()) {
+      network_->changed.Wait(network_->mutex);
+    }
+  }
+
+  // Until the watchdog has looked after the peers once more.
+  void AwaitLook() {
+    MutexLock lock(network_->mutex);
+    const int before = network_->looks;
+    while (network_->looks == before) network_->changed.Wait(network_->mutex);
+  }
+
+  const std::shared_ptr<Network> network_ = std::make_shared<Network>();
+  const std::shared_ptr<Engine> engine_ =
+      std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network_));
+  uint64_t sequence_ = 0;
+  BiasedMutex order_;
+};
+
+TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
+  const auto first = StartBarrier();
+  AwaitReceive();
+  const auto second = StartBarrier();
+  Mutex mutex;
+  CondVar changed;
+  bool completing = false;
+  bool second_done = false;
+  bool overtaken = false;
+  // Whoever completes the first takes his time over it.
+  first->OnCompletion([&](const absl::Status&) {
+    const Instant until = Clock::now() + milliseconds(100);
+    MutexLock lock(mutex);
+    completing = true;
+    changed.NotifyAll();
+    while (!second_done && changed.WaitUntil(mutex, until)) {
+    }
+    overtaken = second_done;
+  });
+  network_->Open();
+  {
+    MutexLock lock(mutex);
+    while (!completing) changed.Wait(mutex);
+  }
+  EXPECT_TRUE(second->Wait().ok());
+  {
+    MutexLock lock(mutex);
+    second_done = true;
+    changed.NotifyAll();
+  }
+  EXPECT_TRUE(first->Wait().ok());
+  EXPECT_FALSE(overtaken);
+}
+
+TEST_F(EngineTest, FailedWorkCompletesAfterItsConnectionsAreClosed) {
+  // Gloo's thread may touch the tensor until then.
+  const absl::Status cause = absl::AbortedError("on purpose");
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 2; ++i) {
+    works.push_back(StartBarrier());
+    works.back()->OnCompletion([&](const absl::Status& status) {
+      EXPECT_EQ(status, cause);
+      MutexLock lock(network_->mutex);
+      EXPECT_EQ(network_->farewells, std::vector<absl::Status>{cause});
+    });
+  }
+  AwaitReceive();
+  engine_->Abort(cause);
+  for (const auto& work : works) EXPECT_EQ(work->Wait(), cause);
+  EXPECT_EQ(StartBarrier()->Wait(), cause);
+}
+
+TEST_F(EngineTest, GroupThatFailsWhileIdleTakesLeaveAtOnce) {
+  const absl::Status cause = absl::AbortedError("on purpose");
+  engine_->Abort(cause);
+  engine_->Abort(absl::InternalError("later"));
+  MutexLock lock(network_->mutex);
+  while (network_->farewells.empty()) network_->changed.Wait(network_->mutex);
+  EXPECT_EQ(network_->farewells, std::vector<absl::Status>{cause});
+}
+
+TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
+  {
+    MutexLock lock(network_->mutex);
+    network_->gone = absl::UnavailableError("rank 1 is gone");
+  }
+  for (int round = 0; round < 6; ++round) {
+    // Each collective has its own: together they take longer than one grace.
+    const auto work = StartBarrier();
+    AwaitLook();
+    ASSERT_FALSE(network_->AbortsSoon()) << round;
+    network_->Open();
+    ASSERT_TRUE(work->Wait().ok()) << round << " " << work->status();
+    MutexLock lock(network_->mutex);
+    network_->open = false;
+  }
+  const auto work = StartBarrier();
+  EXPECT_EQ(work->Wait(), absl::UnavailableError(
+                              "barrier #7 on group \"g\": rank 1 is gone"));
+}
+
+TEST_F(EngineTest, AVerdictNeedsNoGraceAndNoLabel) {
+  absl::Status verdict = absl::AbortedError("aborted by rank 1: enough");
+  SetVerdict(verdict, "");
+  const auto work = StartBarrier();
+  int looks = 0;
+  {
+    MutexLock lock(network_->mutex);
+    network_->gone = verdict;
+    looks = network_->looks;
+  }
+  EXPECT_EQ(work->Wait(), verdict);
+  MutexLock lock(network_->mutex);
+  // One may have been under way.
+  EXPECT_LE(network_->looks, looks + 2);
+}
+
+TEST_F(EngineTest, PeerMayLeaveOnceItHasSentItsNote) {
+  {
+    MutexLock lock(network_->mutex);
+    network_->open = true;
+    network_->notes_max = 1;
+  }
+  const auto last = StartBarrier();
+  EXPECT_TRUE(last->Wait().ok()) << last->status();
+  // The next one needs it, and does not wait for who cannot answer.
+  EXPECT_EQ(StartBarrier()->Wait(),
+            absl::UnavailableError(
+                "barrier #2 on group \"g\": rank 1 left the group"));
+}
+
+TEST_F(EngineTest, CallerWhoWaitsRunsTheCollectiveHimself) {
+  network_->Open();
+  EXPECT_TRUE(RunBarrier().ok());
+  MutexLock lock(network_->mutex);
+  EXPECT_EQ(network_->received_on.back(), std::this_thread::get_id());
+}
+
+TEST_F(EngineTest, CallerWhoWaitsComesAfterWhatWasStartedBefore) {
+  const auto before = StartBarrier();
+  AwaitReceive();
+  std::thread caller([this] { EXPECT_TRUE(RunBarrier().ok()); });
+  // It has its place by then.
+  order_.Lock();
+  while (sequence_ < 2) {
+    order_.Unlock();
+    std::this_thread::yield();
+    order_.Lock();
+  }
+  const auto after = StartBarrier();
+  order_.Unlock();
+  network_->Open();
+  EXPECT_TRUE(after->Wait().ok());
+  EXPECT_TRUE(before->IsCompleted());
+  caller.join();
+}
+
+TEST_F(EngineTest, CallerWhoWaitsLeavesWhatOthersStartedToTheExecutor) {
+  std::thread caller([this] { EXPECT_TRUE(RunBarrier().ok()); });
+  AwaitReceive();
+  // It has let go of the order while it runs.
+  order_.Lock();
+  const auto other = StartBarrier();
+  order_.Unlock();
+  network_->Open();
+  caller.join();
+  EXPECT_TRUE(other->Wait().ok());
+  MutexLock lock(network_->mutex);
+  EXPECT_NE(network_->received_on.back(), network_->received_on.front());
+}
+
+TEST_F(EngineTest, CallerWhoWaitsHasHisErrorWhenTheConnectionsAreClosed) {
+  const absl::Status cause = absl::AbortedError("on purpose");
+  std::thread caller([&] {
+    EXPECT_EQ(RunBarrier(), cause);
+    MutexLock lock(network_->mutex);
+    EXPECT_EQ(network_->farewells, std::vector<absl::Status>{cause});
+  });
+  AwaitReceive();
+  engine_->Abort(cause);
+  caller.join();
+  EXPECT_EQ(RunBarrier(), cause);
+}
+
+TEST_F(EngineTest, CollectiveThatTimesOutInTheQueueNamesWhatItIsBehind) {
+  const auto running = StartBarrier();
+  AwaitReceive();
+  const auto queued = StartBarrier(Clock::now() + milliseconds(50));
+  const absl::Status status = queued->Wait();
+  EXPECT_EQ(status, running->Wait());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(std::string(status.message()),
+            "barrier #2 on group \"g\": timed out after 50ms behind barrier #1 "
+            "waiting for rank 1");
+  EXPECT_EQ(CulpritRank(status), 1);
+}
+
+TEST_F(EngineTest, CollectiveThatWaitsForNobodyAtItsDeadlineNamesTheNextOne) {
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_notes = true;
+  }
+  const Instant deadline = Clock::now() + milliseconds(50);
+  const auto work = StartBarrier(deadline);
+  while (Clock::now() < deadline) AwaitLook();
+  EXPECT_FALSE(network_->AbortsSoon());
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_notes = false;
+    network_->changed.NotifyAll();
+  }
+  const absl::Status status = work->Wait();
+  EXPECT_EQ(std::string(status.message()),
+            "barrier #1 on group \"g\": timed out after 50ms waiting for rank "
+            "1");
+  EXPECT_EQ(CulpritRank(status), 1);
+}
+
+TEST_F(EngineTest, CollectiveThatNeverWaitsTimesOutAllTheSame) {
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_notes = true;
+  }
+  const auto work = StartBarrier(Clock::now());
+  while (!network_->AbortsSoon()) {
+  }
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_notes = false;
+    network_->changed.NotifyAll();
+  }
+  EXPECT_EQ(work->Wait(), absl::DeadlineExceededError(
+                              "barrier #1 on group \"g\": timed out after "
+                              "50ms"));
+}
+
+TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_close = true;
+  }
+  std::thread caller([this] {
+    EXPECT_EQ(RunBarrier(), absl::CancelledError("group \"g\" was destroyed"));
+  });
+  AwaitReceive();
+  const auto stopped = std::async(std::launch::async, [&] { engine_->Stop(); });
+  {
+    MutexLock lock(network_->mutex);
+    while (network_->farewells.empty()) network_->changed.Wait(network_->mutex);
+  }
+  EXPECT_EQ(stopped.wait_for(milliseconds(20)), std::future_status::timeout);
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_close = false;
+    network_->changed.NotifyAll();
+  }
+  stopped.wait();
+  caller.join();
+}
+
+// What a shortcut was told, and does.
+struct Path {
+  Mutex mutex;
+  CondVar changed;
+  bool throws ABSL_GUARDED_BY(mutex) = false;
+  bool runs ABSL_GUARDED_BY(mutex) = false;
+  bool woken ABSL_GUARDED_BY(mutex) = false;
+  // What Leave was told.
+  std::vector<bool> has_failed ABSL_GUARDED_BY(mutex);
+};
+
+// Runs until it is woken, or throws.
+class FakeShortcut : public Shortcut {
+ public:
+  explicit FakeShortcut(std::shared_ptr<Path> path) : path_(std::move(path)) {}
+
+  absl::Status Run(const Collective&, ReleasableLock* order) override {
+    if (order != nullptr) order->Release();
+    MutexLock lock(path_->mutex);
+    if (path_->throws) throw std::runtime_error("no thread left");
+    path_->runs = true;
+    path_->changed.NotifyAll();
+    while (!path_->woken) path_->changed.Wait(path_->mutex);
+    return absl::CancelledError("woken");
+  }
+  void Wake() override {
+    MutexLock lock(path_->mutex);
+    path_->woken = true;
+    path_->changed.NotifyAll();
+  }
+  void Leave(bool has_failed) override {
+    MutexLock lock(path_->mutex);
+    path_->has_failed.push_back(has_failed);
+    path_->changed.NotifyAll();
+  }
+
+ private:
+  const std::shared_ptr<Path> path_;
+};
+
+// Ends at once, well or not, and lets nobody else start.
+class QuickShortcut : public Shortcut {
+ public:
+  explicit QuickShortcut(absl::Status ends) : ends_(std::move(ends)) {}
+
+  absl::Status Run(const Collective&, ReleasableLock*) override {
+    return ends_;
+  }
+  void Wake() override {}
+  void Leave(bool) override {}
+
+ private:
+  const absl::Status ends_;
+};
+
+TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
+  engine_->SetShortcut(std::make_unique<QuickShortcut>(absl::OkStatus()));
+  for (int i = 0; i < 2; ++i) {
+    ReleasableLock order(order_);
+    EXPECT_TRUE(engine_->Run(NextBarrier(), order).status.ok());
+    EXPECT_TRUE(order.is_held());
+  }
+  // The executor runs the next one, which nobody waits for.
+  EXPECT_TRUE(StartBarrier()->Wait().ok());
+}
+
+// Who runs collectives so often has the engine's lock by the bias.
+TEST_F(EngineTest, AnotherThreadEndsWhatIsRunAgainAndAgain) {
+  engine_->SetShortcut(std::make_unique<QuickShortcut>(absl::OkStatus()));
+  for (int i = 0; i < 2 * BiasedMutex::kStreak; ++i) {
+    ASSERT_TRUE(RunBarrier().ok());
+  }
+  const absl::Status cause = absl::AbortedError("enough");
+  std::thread([&] { engine_->Abort(cause); }).join();
+  EXPECT_EQ(RunBarrier(), cause);
+  EXPECT_EQ(StartBarrier()->Wait(), cause);
+}
+
+// Takes as long as it is told, and waits for others then, or for nobody.
+class TimedShortcut : public Shortcut {
+ public:
+  struct Told {
+    Instant::duration time{0};
+    bool waits = false;
+  };
+  explicit TimedShortcut(const Told& told) : told_(told) {}
+
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock* order) override {
+    if (told_.waits) order->CallLast();
+    while (QuickNow() - collective.started < told_.time) {
+    }
+    return absl::OkStatus();
+  }
+  void Wake() override {}
+  void Leave(bool) override {}
+
+ private:
+  const Told& told_;
+};
+
+TEST_F(EngineTest, OneOfSixteenThatWaitForNobodyIsTimed) {
+  TimedShortcut::Told told;
+  engine_->SetShortcut(std::make_unique<TimedShortcut>(told));
+  Plan plan;
+  const auto run = [&](Plan* of, TimedShortcut::Told how) {
+    told = how;
+    Collective barrier = NextBarrier();
+    barrier.plan = of;
+    barrier.started = QuickNow();
+    ReleasableLock order(order_);
+    return engine_->Run(barrier, order).at - barrier.started;
+  };
+  const auto timed = run(&plan, {.time = milliseconds(2)});
+  EXPECT_GE(timed, milliseconds(2));
+  for (int i = 1; i < 16; ++i) {
+    // Who has waited is timed, and so is who has no plan.
+    EXPECT_GE(run(&plan, {milliseconds(3), /*waits=*/true}), milliseconds(3));
+    EXPECT_GE(run(nullptr, {.time = milliseconds(3)}), milliseconds(3));
+    EXPECT_EQ(run(&plan, {}), timed);
+  }
+  EXPECT_GE(run(&plan, {.time = 2 * timed}), 2 * timed);
+}
+
+TEST_F(EngineTest, WhatFailsAtOnceLetsTheOrderGo) {
+  engine_->SetShortcut(
+      std::make_unique<QuickShortcut>(absl::DataLossError("lost")));
+  ReleasableLock order(order_);
+  const absl::Status status = engine_->Run(NextBarrier(), order).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_FALSE(order.is_held());
+  EXPECT_EQ(StartBarrier()->Wait(), status);
+}
+
+class ShortcutTest : public EngineTest {
+ protected:
+  ShortcutTest() {
+    engine_->SetShortcut(std::make_unique<FakeShortcut>(path_));
+  }
+
+  const std::shared_ptr<Path> path_ = std::make_shared<Path>();
+};
+
+TEST_F(ShortcutTest, WhatItThrowsIsTheGroupsFailure) {
+  {
+    MutexLock lock(path_->mutex);
+    path_->throws = true;
+  }
+  const absl::Status thrown =
+      absl::InternalError("barrier #1 on group \"g\": threw: no thread left");
+  EXPECT_EQ(RunBarrier(), thrown);
+  // Also on the engine's own thread.
+  EXPECT_EQ(StartBarrier()->Wait(), thrown);
+  MutexLock lock(network_->mutex);
+  EXPECT_EQ(network_->farewells, std::vector<absl::Status>{thrown});
+}
+
+TEST_F(ShortcutTest, WhatItThrowsOnTheExecutorIsTheGroupsFailure) {
+  {
+    MutexLock lock(path_->mutex);
+    path_->throws = true;
+  }
+  EXPECT_EQ(
+      StartBarrier()->Wait(),
+      absl::InternalError("barrier #1 on group \"g\": threw: no thread left"));
+}
+
+// Others may still read what is its owner's again.
+TEST_F(ShortcutTest, WhoDestroysHisGroupInACollectiveHasFailed) {
+  const auto work = StartBarrier();
+  {
+    MutexLock lock(path_->mutex);
+    while (!path_->runs) path_->changed.Wait(path_->mutex);
+  }
+  engine_->Abort(absl::CancelledError("group \"g\" was destroyed"));
+  EXPECT_TRUE(absl::IsCancelled(work->Wait()));
+  MutexLock lock(path_->mutex);
+  EXPECT_EQ(path_->has_failed, std::vector<bool>{true});
+}
+
+TEST_F(ShortcutTest, WhoDestroysHisGroupBetweenCollectivesLeavesInPeace) {
+  engine_->Abort(absl::CancelledError("group \"g\" was destroyed"));
+  MutexLock lock(path_->mutex);
+  while (path_->has_failed.empty()) path_->changed.Wait(path_->mutex);
+  EXPECT_EQ(path_->has_failed, std::vector<bool>{false});
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,141 @@
+#include "dataplane/cpu/engine/multi_interface_backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dataplane/cpu/transport/transport_errors.h"
+#include "dataplane/cpu/transport/interface.h"
+#include "dataplane/collective.h"
+#include "dataplane/per_device.h"
+#include "dataplane/releasable_lock.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+using Backends = std::vector<std::unique_ptr<Backend>>;
+
+class MultiInterfaceBackend : public Backend {
+ public:
+  // One for each interface; all of one kind.
+  explicit MultiInterfaceBackend(Backends backends)
+      : backends_(std::move(backends)) {}
+
+  absl::string_view name() const override { return first().name(); }
+  absl::Span<const DeviceType> devices() const override {
+    return first().devices();
+  }
+  absl::Status Supports(const Collective& collective) const override {
+    return first().Supports(collective);
+  }
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective& collective) const override {
+    return first().looks_where_tensors_are(collective);
+  }
+  size_t fusable_bytes() const override { return first().fusable_bytes(); }
+
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    if (collective.kind == CollectiveKind::kBarrier) {
+      return StartOnAll(collective);
+    }
+    return Choose(collective).Start(collective);
+  }
+
+  Ending Run(const Collective& collective, ReleasableLock& order) override {
+    if (collective.kind == CollectiveKind::kBarrier) {
+      return Backend::Run(collective, order);
+    }
+    return Choose(collective).Run(collective, order);
+  }
+
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override {
+    return first().AllocateSymmetric(options);
+  }
+
+  // That over the interface of the last one that was started.
+  LastRun last_run(DeviceType device) const override {
+    const size_t started = started_.load();
+    const size_t last = started == 0 ? 0 : (started - 1) % backends_.size();
+    return backends_[last]->last_run(device);
+  }
+
+  void Abort(absl::Status cause) override {
+    for (const auto& backend : backends_) backend->Abort(cause);
+  }
+
+ private:
+  Backend& first() const { return *backends_.front(); }
+
+  Backend& Choose(const Collective& collective) {
+    const size_t number = IsPointToPoint(collective.kind)
+                              ? static_cast<size_t>(collective.tag)
+                              : started_.fetch_add(1);
+    return *backends_[number % backends_.size()];
+  }
+
+  // Each backend runs its collectives in their order, so what was started
+  // before is complete when all have come here.
+  std::shared_ptr<Work> StartOnAll(const Collective& collective) {
+    const auto whole = std::make_shared<PromisedWork>(collective.Describe());
+    const auto left = std::make_shared<std::atomic<size_t>>(backends_.size());
+    for (const auto& backend : backends_) {
+      backend->Start(collective)
+          ->OnCompletion([whole, left](const absl::Status& status) {
+            if (!status.ok() || left->fetch_sub(1) == 1) {
+              whole->Complete(status);
+            }
+          });
+    }
+    return whole;
+  }
+
+  const Backends backends_;
+  // Collectives, but for barriers.
+  std::atomic<size_t> started_{0};
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
+    const BackendOptions& options, const SingleInterfaceFactory& make) {
+  std::vector<std::string> names = NamedInterfaces(options);
+  const size_t count = std::max<size_t>(1, names.size());
+  Backends backends;
+  BackendOptions own = options;
+  for (size_t i = 0; i < count; ++i) {
+    if (i > 0) {
+      // Its own is the first of them; how many there are says every rank.
+      std::rotate(names.begin(), names.begin() + 1, names.end());
+      own.network_interfaces = absl::StrJoin(names, ",");
+      own.store =
+          PrefixedStore(options.store, absl::StrCat("interface", i, "/"));
+    }
+    absl::StatusOr<SingleInterfaceBackend> made = make(own);
+    if (!made.ok()) {
+      // What is wrong with the names says so itself.
+      if (count == 1 || absl::IsInvalidArgument(made.status())) {
+        return made.status();
+      }
+      return Prefixed(absl::StrCat("network interface \"", names.front(),
+                                   "\" (", i + 1, " of ", count, ")"),
+                      made.status());
+    }
+    if (count == 1 || made->is_on_one_host) return std::move(made->backend);
+    backends.push_back(std::move(made->backend));
+  }
+  return std::make_unique<MultiInterfaceBackend>(std::move(backends));
+}
+
+}  // namespace muster::dataplane::gloo_internal

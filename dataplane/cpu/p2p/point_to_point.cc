@@ -1,0 +1,541 @@
+#include "dataplane/cpu/p2p/point_to_point.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/text.h"
+#include "dataplane/cpu/transport/transport_errors.h"
+#include "dataplane/cpu/transport/spin_wait.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// To read so much takes no longer than having a thread wake up for it.
+constexpr size_t kShortBytesMax = 1 << 20;
+
+}  // namespace
+
+// One that mail may complete.
+class PointToPoint::LookingWork : public PromisedWork {
+ public:
+  LookingWork(const Collective& collective, std::shared_ptr<PointToPoint> looks)
+      : PromisedWork(collective.Describe()), looks_(std::move(looks)) {}
+
+  using Work::Wait;
+  [[nodiscard]] absl::Status Wait(Instant deadline) override {
+    if (PromisedWork::IsCompleted()) return PromisedWork::Wait(deadline);
+    const Instant began = Clock::now();
+    // Who waits for a short time waits again and again: how long what he waits
+    // for takes in all is not known here.
+    const bool learns = looks_->learns_ && deadline - began > LookTime::kMost;
+    const std::chrono::nanoseconds look_time =
+        learns ? looks_->look_time_.value() : kLookTime;
+    looks_->Look(*this, std::min(deadline, began + look_time), deadline);
+    const bool sleeps = !PromisedWork::IsCompleted();
+    absl::Status status = PromisedWork::Wait(deadline);
+    if (learns && PromisedWork::IsCompleted()) looks_->Learn(sleeps, began);
+    return status;
+  }
+
+  // Who asks again and again does not wait for the postman's next look. Once or
+  // twice everybody asks.
+  bool IsCompleted() const override {
+    if (PromisedWork::IsCompleted()) return true;
+    if (asked_.fetch_add(1, std::memory_order_relaxed) >= kAskedInPassing) {
+      looks_->Nudge();
+    }
+    return false;
+  }
+
+ private:
+  static constexpr int kAskedInPassing = 4;
+
+  mutable std::atomic<int> asked_{0};
+  const std::shared_ptr<PointToPoint> looks_;
+};
+
+PointToPoint::PointToPoint(std::string group_name, Mesh& mesh,
+                           std::function<void(const absl::Status&)> fail)
+    : group_name_(std::move(group_name)),
+      mesh_(mesh),
+      fail_(std::move(fail)),
+      peers_(mesh.world_size()) {
+  peers_[mesh.rank()].credit = kEagerWindow;
+}
+
+std::string PointToPoint::LabelOf(const Collective& collective) const {
+  return absl::StrCat(collective.Label(), " on group ",
+                      base::Quote(group_name_));
+}
+
+std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
+  auto operation = std::make_shared<Operation>();
+  operation->collective = collective;
+  operation->peer = collective.peer;
+  Outcome outcome;
+  bool closed = false;
+  {
+    MutexLock lock(mutex_);
+    closed = closed_;
+    if (make_mail_ != nullptr && !closed) {
+      mail_ = std::exchange(make_mail_, nullptr)();
+    }
+    operation->work = WorkOf(collective);
+    if (!closed) {
+      const bool wants = mail_ != nullptr && mail_->wants();
+      running_.emplace(collective.sequence, operation);
+      if (collective.kind == CollectiveKind::kSend) {
+        StartSend(operation, outcome);
+      } else {
+        StartReceive(operation, outcome);
+      }
+      if (mail_ != nullptr) {
+        // A small send has no use for it.
+        if (running_.contains(collective.sequence)) TakeMail(outcome);
+        HavePostmanLook();
+      }
+      LeaveToOthers(operation, wants, outcome);
+    }
+  }
+  const std::shared_ptr<PromisedWork> work = operation->work;
+  if (closed) work->Complete(mesh_.abort_cause());
+  Carry(outcome);
+  return work;
+}
+
+std::shared_ptr<PromisedWork> PointToPoint::WorkOf(
+    const Collective& collective) {
+  const bool looks = mail_ != nullptr && (collective.peer == kAnyPeer ||
+                                          mail_->Reaches(collective.peer));
+  if (!looks) return std::make_shared<PromisedWork>(collective.Describe());
+  return std::make_shared<LookingWork>(collective, shared_from_this());
+}
+
+void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
+                                 Outcome& outcome) {
+  // Callbacks, for which the caller's locks are in the way.
+  std::erase_if(outcome.done, [&](const OperationPtr& done)
+                                  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                    if (done == own) return false;
+                                    left_.done.push_back(done);
+                                    return true;
+                                  });
+  // They take their time.
+  if (!postman_.joinable()) {
+    GiveToChannels(outcome.readings);
+    return;
+  }
+  std::ranges::copy(outcome.readings, std::back_inserter(left_.readings));
+  if (left_.done.empty() && left_.readings.empty()) return;
+  has_left_.store(true, std::memory_order_relaxed);
+  ++started_;
+  // Else nobody sleeps, or the postman looks soon.
+  if (wants || postman_rests_) mail_->Wake();
+  postman_rests_ = false;
+}
+
+void PointToPoint::GiveToChannels(const std::vector<Reading>& readings) {
+  for (const Reading& reading : readings) {
+    peers_[reading.peer].channel->Run([this, reading] { Read(reading); });
+  }
+}
+
+void PointToPoint::GiveToSelf(const OperationPtr& receive,
+                              const OperationPtr& send) {
+  if (to_self_ == nullptr) {
+    to_self_ = std::make_unique<Errands>();
+  }
+  to_self_->Post([this, receive, send] {
+    const Tensor& tensor = send->tensor();
+    if (tensor.bytes() > 0) {
+      std::memmove(receive->tensor().data(), tensor.data(), tensor.bytes());
+    }
+    Outcome outcome;
+    {
+      MutexLock lock(mutex_);
+      Done(send, outcome);
+      Done(receive, outcome);
+    }
+    Carry(outcome);
+    return absl::OkStatus();
+  });
+}
+
+void PointToPoint::HavePostmanLook() {
+  if (running_.empty()) return;
+  ++started_;
+  if (!postman_rests_) return;
+  postman_rests_ = false;
+  mail_->Wake();
+}
+
+void PointToPoint::SetMail(MailMaker make, const MailOptions& options) {
+  MutexLock lock(mutex_);
+  make_mail_ = std::move(make);
+  mail_options_ = options;
+  learns_ = !options.is_crowded;
+}
+
+absl::StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
+                                        const void* payload, size_t bytes,
+                                        uint64_t ticket) {
+  Peer& state = peers_[peer];
+  const bool goes_with_tensor =
+      message.type == Message::kClear || message.type == Message::kDone;
+  // Nothing that is complete shall wait for what has not left.
+  const bool is_offer = ticket != 0;
+  if (!goes_with_tensor && !(is_offer && state.unsent_offers > 0) &&
+      HasMailFor(peer) && mail_->Put(peer, message, payload, bytes)) {
+    return true;
+  }
+  absl::Status status = state.channel->Post(message, payload, bytes, ticket);
+  if (!status.ok()) return status;
+  if (is_offer) ++state.unsent_offers;
+  return false;
+}
+
+bool PointToPoint::TakeMail(Outcome& outcome) {
+  bool has_come = false;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    // Nothing comes before that.
+    if (peers_[peer].channel == nullptr || !mail_->Reaches(peer)) continue;
+    const auto take = [&](const Message& message, const std::byte* payload)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                            Take(peer, message, payload, outcome);
+                          };
+    if (mail_->Take(peer, take)) has_come = true;
+  }
+  return has_come;
+}
+
+bool PointToPoint::TakeMail(const Work* own, Instant deadline) {
+  Outcome outcome;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return false;
+    const bool has_come = TakeMail(outcome);
+    if (!has_come && left_.done.empty() && left_.readings.empty()) return false;
+    std::ranges::copy(left_.done, std::back_inserter(outcome.done));
+    std::ranges::copy(left_.readings, std::back_inserter(outcome.readings));
+    left_ = {};
+    has_left_.store(false, std::memory_order_relaxed);
+    GiveAway(own, deadline, outcome.readings);
+    ++carriers_;
+  }
+  Carry(outcome);
+  for (const Reading& reading : outcome.readings) Read(reading);
+  MutexLock lock(mutex_);
+  --carriers_;
+  if (closed_) changed_.NotifyAll();
+  return true;
+}
+
+void PointToPoint::GiveAway(const Work* own, Instant deadline,
+                            std::vector<Reading>& readings) {
+  size_t kept = 0;
+  std::vector<Reading> others;
+  std::erase_if(readings, [&](const Reading& reading) {
+    const Operation& operation = *reading.operation;
+    const bool is_own = operation.work.get() == own;
+    const bool is_short = operation.tensor().bytes() <= kShortBytesMax;
+    if (is_own && (is_short || deadline == Instant::max())) return false;
+    if (own != nullptr && is_short && kept == 0) {
+      ++kept;
+      return false;
+    }
+    others.push_back(reading);
+    return true;
+  });
+  GiveToChannels(others);
+}
+
+void PointToPoint::Look(const PromisedWork& work, Instant give_up,
+                        Instant deadline) {
+  std::shared_ptr<Mail> mail;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    mail = mail_;
+  }
+  Instant now = Clock::now();
+  mail->BeginLooking();
+  for (int look = 1; !work.PromisedWork::IsCompleted(); ++look) {
+    if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
+      // What it brings may take a while, in which nobody looks.
+      mail->EndLooking();
+      const bool has_come = TakeMail(&work, deadline);
+      mail->BeginLooking();
+      now = Clock::now();
+      if (has_come && now >= give_up) break;
+      if (has_come) continue;
+    }
+    if (look <= kQuickLooks) {
+      Relax();
+      continue;
+    }
+    now = yielding_.GiveWay(now);
+    if (now >= give_up) break;
+  }
+  if (!work.PromisedWork::IsCompleted()) WantMail();
+  mail->EndLooking();
+  TakeMail(&work, deadline);
+}
+
+void PointToPoint::Learn(bool sleeps, Instant began) {
+  if (!sleeps && !look_time_.is_long()) return;
+  const Instant now = Clock::now();
+  MutexLock lock(mutex_);
+  if (sleeps) {
+    look_time_.HasSlept(began, now);
+  } else {
+    look_time_.HasSeen(began, now);
+  }
+}
+
+void PointToPoint::Nudge() {
+  std::shared_ptr<Mail> mail;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    mail = mail_;
+  }
+  if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
+    mail->Wake();
+  }
+}
+
+void PointToPoint::WantMail() {
+  MutexLock lock(mutex_);
+  if (!closed_ && !running_.empty()) mail_->SetWants(true);
+}
+
+void PointToPoint::RunPostman() {
+  std::shared_ptr<Mail> mail;
+  {
+    MutexLock lock(mutex_);
+    mail = mail_;
+  }
+  uint64_t seen_started = 0;
+  int idle_looks = 0;
+  for (;;) {
+    const uint32_t dozed = mail->Doze();
+    std::chrono::microseconds period{0};
+    WantMail();
+    if (TakeMail(/*own=*/nullptr, Instant::max())) continue;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;
+      idle_looks = started_ == seen_started ? idle_looks + 1 : 0;
+      seen_started = started_;
+      postman_rests_ = idle_looks > mail_options_.idle_looks;
+      period = postman_rests_ ? std::chrono::microseconds(0)
+                              : mail_options_.look_period;
+    }
+    mail->Sleep(dozed, period);
+  }
+}
+
+PointToPoint::Peer& PointToPoint::Open(int peer) {
+  Peer& state = peers_[peer];
+  if (state.channel == nullptr) {
+    state.credit = kEagerWindow;
+    state.channel = std::make_unique<Channel>(
+        mesh_, peer,
+        Channel::Listener{
+            .received =
+                [this, peer](const Message& message, const std::byte* payload) {
+                  Received(peer, message, payload);
+                },
+            .sent = [this, peer](uint64_t ticket) { Sent(peer, ticket); },
+            .ended = [this,
+                      peer](const absl::Status& how) { Ended(peer, how); }});
+    if (HasMailFor(peer)) {
+      mail_->Open(peer);
+      if (!postman_.joinable()) {
+        postman_ = std::thread([this] { RunPostman(); });
+      }
+    }
+  }
+  return state;
+}
+
+void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
+  const Collective& collective = operation->collective;
+  const Tensor& tensor = operation->tensor();
+  const bool is_small = tensor.bytes() <= kMessagePayloadBytesMax;
+  Message message;
+  message.tag = collective.tag;
+  message.count = tensor.element_count();
+  message.data_type = static_cast<uint8_t>(tensor.data_type());
+  if (collective.peer == mesh_.rank()) {
+    return StartSendToSelf(operation, message, is_small, outcome);
+  }
+  Peer& peer = Open(collective.peer);
+  absl::Status status = peer.ended;
+  if (status.ok()) {
+    message.id = ++peer.last_id;
+    if (is_small && peer.credit == 0 && mail_ != nullptr) TakeMail(outcome);
+    if (is_small && peer.credit > 0) {
+      --peer.credit;
+      operation->is_leaving = true;
+      operation->is_eager = true;
+      message.type = Message::kEager;
+      const auto has_left = Post(collective.peer, message, tensor.data(),
+                                 tensor.bytes(), collective.sequence);
+      status = has_left.status();
+      if (status.ok() && *has_left) Done(operation, outcome);
+    } else {
+      message.type = Message::kRequest;
+      if (mesh_.MemoryOf(collective.peer) != nullptr &&
+          CanBeRead(tensor.data(), tensor.bytes())) {
+        message.address = reinterpret_cast<uint64_t>(tensor.data());
+      }
+      peer.requests.emplace(message.id, operation);
+      status = Post(collective.peer, message, nullptr, 0, collective.sequence)
+                   .status();
+    }
+  }
+  if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);
+}
+
+void PointToPoint::StartSendToSelf(const OperationPtr& operation,
+                                   Message message, bool is_small,
+                                   Outcome& outcome) {
+  const Tensor& tensor = operation->tensor();
+  const int rank = mesh_.rank();
+  Peer& own = peers_[rank];
+  message.id = ++own.last_id;
+  message.type = Message::kRequest;
+  if (const OperationPtr receive = TakeReceive(rank, message.tag)) {
+    own.requests.emplace(message.id, operation);
+    Match(receive, rank, message, /*payload=*/nullptr, outcome);
+  } else if (is_small && own.credit > 0) {
+    --own.credit;
+    message.type = Message::kEager;
+    unclaimed_.push_back(
+        Copy(rank, message, static_cast<const std::byte*>(tensor.data())));
+    Done(operation, outcome);
+  } else {
+    own.requests.emplace(message.id, operation);
+    unclaimed_.push_back(Copy(rank, message, /*payload=*/nullptr));
+  }
+}
+
+void PointToPoint::StartReceive(const OperationPtr& operation,
+                                Outcome& outcome) {
+  const Collective& collective = operation->collective;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
+    if (collective.peer == peer || collective.peer == kAnyPeer) Open(peer);
+  }
+  const auto found = std::find_if(
+      unclaimed_.begin(), unclaimed_.end(), [&](const Unclaimed& unclaimed) {
+        return operation->Wants(unclaimed.peer, unclaimed.message.tag);
+      });
+  if (found != unclaimed_.end()) {
+    const Unclaimed claimed = std::move(*found);
+    unclaimed_.erase(found);
+    Match(operation, claimed.peer, claimed.message, claimed.payload.data(),
+          outcome);
+    return;
+  }
+  receives_.push_back(operation);
+  const absl::Status loss = LossFor(*operation);
+  if (!loss.ok()) outcome.failure = Prefixed(LabelOf(collective), loss);
+}
+
+std::optional<PointToPoint::Oldest> PointToPoint::oldest() const {
+  MutexLock lock(mutex_);
+  if (running_.empty()) return std::nullopt;
+  const auto& [sequence, operation] = *running_.begin();
+  return Oldest{sequence, LabelOf(operation->collective)};
+}
+
+Instant PointToPoint::FirstDeadline() const {
+  MutexLock lock(mutex_);
+  Instant first = Instant::max();
+  for (const auto& [sequence, operation] : running_) {
+    first = std::min(first, operation->collective.deadline);
+  }
+  return first;
+}
+
+absl::Status PointToPoint::FindTimeout(Instant now) const {
+  MutexLock lock(mutex_);
+  for (const auto& [sequence, operation] : running_) {
+    const Collective& collective = operation->collective;
+    if (collective.deadline > now) continue;
+    const bool known = operation->peer != kAnyPeer;
+    absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+        LabelOf(collective), ": timed out after ",
+        absl::FormatDuration(absl::FromChrono(collective.timeout)),
+        " waiting for ",
+        known ? absl::StrCat("rank ", operation->peer) : "any rank",
+        " with tag ", collective.tag));
+    if (known) SetCulpritRank(status, operation->peer);
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+void PointToPoint::Quiesce() {
+  std::vector<Channel*> channels;
+  std::unique_ptr<Errands> to_self;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    to_self = std::move(to_self_);
+    for (const Peer& peer : peers_) {
+      if (peer.channel != nullptr) channels.push_back(peer.channel.get());
+    }
+    if (mail_ != nullptr) mail_->Wake();
+  }
+  {
+    // They use the channels.
+    MutexLock lock(mutex_);
+    while (carriers_ > 0) changed_.Wait(mutex_);
+  }
+  for (Channel* const channel : channels) channel->Join();
+  to_self.reset();
+  if (postman_.joinable()) postman_.join();
+}
+
+void PointToPoint::Close(const absl::Status& cause) {
+  std::map<uint64_t, OperationPtr> left;
+  std::vector<OperationPtr> done;
+  std::vector<Peer> peers;
+  {
+    MutexLock lock(mutex_);
+    left.swap(running_);
+    peers.swap(peers_);
+    peers_.resize(mesh_.world_size());
+    receives_.clear();
+    unclaimed_.clear();
+    done.swap(left_.done);
+    left_ = {};
+    make_mail_ = nullptr;
+    mail_.reset();
+  }
+  for (const OperationPtr& each : done) {
+    each->work->Complete(absl::OkStatus());
+  }
+  // Buffers before works: their tensors belong to the callers afterwards.
+  peers.clear();
+  for (const auto& [sequence, operation] : left) {
+    operation->work->Complete(cause);
+  }
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,351 @@
+#ifndef MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_H_
+#define MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/spin_wait.h"
+#include "dataplane/cpu/transport/shm_mailbox.h"
+#include "dataplane/cpu/transport/transport.h"
+#include "base/serial_executor.h"
+#include "dataplane/collective.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// PointToPoint runs the sends and receives of one group on one rank, beside the
+// collectives.
+//
+// Between two ranks there is a channel in each direction, for messages of
+// bounded size. What sends give is matched with what receives want in the order
+// in which it comes, by peer and tag. A small tensor travels in its message; as
+// many as kEagerWindow may lie unclaimed on the receiver. For a large one the
+// message is a request; once a receive claims it, and has announced exactly its
+// size, the receiver clears the sender to send, from tensor to tensor.
+//
+//   sender                      receiver
+//   kEager + payload     ->     copied to the tensor, or kept
+//                        <-     kCredit, for every few that were claimed
+//
+//   kRequest             ->     waits until it is claimed
+//                        <-     kClear
+//   the tensor           ->
+//   kDone                ->     which nobody has waited for until now
+//                        <-     kTaken
+//
+// Where the receiver reads the sender's memory (Mesh::MemoryOf), the request
+// says where the tensor is there, and the receiver copies it:
+//
+//   kRequest             ->     waits until it is claimed
+//                        <-     kReads, in case that it leaves after it
+//                               the tensor; if it cannot be read: kClear
+//                        <-     kTaken
+//
+// Ranks of one host may share Mail (SetMail). It takes what it has room for of
+// all messages but kClear and kDone, which go with the tensor; and no kEager or
+// kRequest before all those have left that went on the channel, or one that is
+// complete could be lost with one that is not. What comes both ways is put in
+// the order of its ids.
+//
+// What this rank sends to itself is matched in the same way, without a channel:
+// a small tensor is kept until a receive claims it, and a large one is copied
+// from tensor to tensor.
+//
+// Who waits for a send or receive looks for mail himself for a while, and so
+// takes what comes without another thread. Only when he gives that up, or when
+// the postman, who looks from time to time, finds something running, does this
+// rank want to be rung for: a thread that wakes up is in the way of those who
+// look.
+//
+// Thread-safe. Its threads are those of the channels, which are opened when
+// this rank first sends to or receives from a peer; one for mail that comes
+// while nobody looks for it; and one for what this rank sends to itself.
+class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
+ public:
+  // `fail` ends the group; it may be called from any thread, without locks.
+  PointToPoint(std::string group_name, Mesh& mesh,
+               std::function<void(const absl::Status&)> fail);
+
+  // After Close, unless nothing was started.
+  ~PointToPoint() = default;
+
+  struct MailOptions {
+    // There are fewer processors than ranks: who waits does not look for longer
+    // than kLookTime, whatever he has learnt.
+    bool is_crowded = false;
+    // How often the postman looks for mail while sends and receives are
+    // started, and how often in vain before he sleeps until he is rung for.
+    std::chrono::microseconds look_period{500};
+    int idle_looks = 100;
+  };
+
+  // Makes what it shares with the ranks of its host; null: it cannot be had.
+  using MailMaker = std::function<std::shared_ptr<Mail>()>;
+
+  // `make` is called by the first Start, and SetMail before that.
+  void SetMail(MailMaker make, const MailOptions& options);
+
+  // Of a kSend or kRecv. Does not block.
+  std::shared_ptr<Work> Start(const Collective& collective);
+
+  // The oldest that is not complete: its number and label.
+  struct Oldest {
+    uint64_t sequence;
+    std::string label;
+  };
+  std::optional<Oldest> oldest() const;
+
+  // When the first of those that run has to be complete.
+  Instant FirstDeadline() const;
+
+  // The error of one whose deadline has passed at `now`, or OK.
+  absl::Status FindTimeout(Instant now) const;
+
+  // Ends the threads. The mesh is aborted.
+  void Quiesce();
+
+  // Completes what is left with `cause`. The mesh is closed.
+  void Close(const absl::Status& cause);
+
+ private:
+  class LookingWork;
+
+  // Small messages to one peer that may lie unclaimed there: 2 MiB of them.
+  static constexpr uint64_t kEagerWindow = 64;
+
+  struct Operation {
+    const Tensor& tensor() const {
+      return collective.kind == CollectiveKind::kSend ? collective.inputs[0]
+                                                      : collective.outputs[0];
+    }
+    // Of a receive.
+    bool Wants(int from, int tag) const {
+      return collective.tag == tag &&
+             (collective.peer == from || collective.peer == kAnyPeer);
+    }
+
+    Collective collective;
+    std::shared_ptr<PromisedWork> work;
+    // A send in one message.
+    bool is_eager = false;
+    // A send whose tensor is posted, or is being read: all that it waits for is
+    // to hear that it has left, or was taken.
+    bool is_leaving = false;
+    // Of a receive that has been matched: who sends; otherwise as asked for.
+    int peer = kAnyPeer;
+  };
+  using OperationPtr = std::shared_ptr<Operation>;
+
+  // Something that came and that no receive has claimed yet.
+  struct Unclaimed {
+    int peer;
+    Message message;
+    std::vector<std::byte> payload;
+  };
+
+  // A tensor that is on its way to this rank.
+  struct Arriving {
+    OperationPtr operation;
+    std::unique_ptr<Buffer> buffer;
+  };
+
+  struct Peer {
+    std::unique_ptr<Channel> channel;
+    // How many more small messages may be sent without a request.
+    uint64_t credit = 0;
+    // How many small ones were claimed since it was last told.
+    uint64_t claimed = 0;
+    uint64_t last_id = 0;
+    // Large ones that are not taken yet, by id.
+    std::map<uint64_t, OperationPtr> requests;
+    // Tensors that were cleared to come, by the peer's id.
+    std::map<uint64_t, Arriving> arriving;
+    // Of what was offered on the connection, how many have not left.
+    int unsent_offers = 0;
+    // Of what the peer offers: the last id in order, and what has overtaken
+    // others, by id.
+    uint64_t last_offered = 0;
+    std::map<uint64_t, Unclaimed> early;
+    // How it went, once its messages have ended.
+    absl::Status ended;
+  };
+
+  // A tensor that this rank reads in its sender's memory.
+  struct Reading {
+    OperationPtr operation;
+    int peer;
+    Message request;
+  };
+
+  // What has to be done without the lock.
+  struct Outcome {
+    std::vector<OperationPtr> done = {};
+    // By a thread of the peer's channel.
+    std::vector<Reading> readings = {};
+    absl::Status failure = absl::OkStatus();
+  };
+
+  std::string LabelOf(const Collective& collective) const;
+
+  std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What `outcome` has, beside the end of `own`, is not for this thread.
+  // Somebody may sleep if this rank wanted mail before: `wants`.
+  void LeaveToOthers(const OperationPtr& own, bool wants, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartSend(const OperationPtr& operation, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartSendToSelf(const OperationPtr& operation, Message message,
+                       bool is_small, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartReceive(const OperationPtr& operation, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Peer& Open(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Posts a message, by mail or on the channel; an offer has a ticket. It has
+  // left: by mail.
+  absl::StatusOr<bool> Post(int peer, const Message& message,
+                            const void* payload, size_t bytes, uint64_t ticket)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasMailFor(int peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return mail_ != nullptr && mail_->Reaches(peer);
+  }
+  // Takes what has come by mail. False: nothing has.
+  bool TakeMail(Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same and what was left to others, for who waits for `own` until
+  // `deadline`, or for the postman.
+  bool TakeMail(const Work* own, Instant deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps what that one shall read himself.
+  void GiveAway(const Work* own, Instant deadline,
+                std::vector<Reading>& readings)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveToChannels(const std::vector<Reading>& readings)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has a thread copy what this rank sends to itself, and complete both: the
+  // callbacks of the one that was started first need locks of Start's caller.
+  void GiveToSelf(const OperationPtr& receive, const OperationPtr& send)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the first receive that waits for `tag` from `peer`; null: none does.
+  OperationPtr TakeReceive(int peer, int tag)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the postman take what may have come.
+  void Nudge() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Looks for mail until `work` is complete, or until `give_up`. Its caller
+  // waits until `deadline`.
+  void Look(const PromisedWork& work, Instant give_up, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // From a wait that is over, in a sleep or in a look.
+  void Learn(bool sleeps, Instant began) ABSL_LOCKS_EXCLUDED(mutex_);
+  // From now on until nothing runs the bell is to be rung. TakeMail has to
+  // follow.
+  void WantMail() ABSL_LOCKS_EXCLUDED(mutex_);
+  void RunPostman();
+  // Something has been started: the postman looks from time to time.
+  void HavePostmanLook() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Called by the threads of the channels.
+  void Received(int peer, const Message& message, const std::byte* payload);
+  void Sent(int peer, uint64_t sequence);
+  void Ended(int peer, const absl::Status& how);
+
+  // A copy of what was offered.
+  static Unclaimed Copy(int peer, const Message& message,
+                        const std::byte* payload);
+  void Take(int peer, const Message& message, const std::byte* payload,
+            Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeOffer(int peer, const Message& message, const std::byte* payload,
+                 Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeOfferInOrder(int peer, const Message& message,
+                        const std::byte* payload, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeClear(int peer, const Message& message, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeDone(int peer, const Message& message, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeTaken(int peer, const Message& message, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeReads(int peer, const Message& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Joins what came with the receive that wants it.
+  void Match(const OperationPtr& operation, int peer, const Message& message,
+             const std::byte* payload, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckFits(const Operation& operation, int peer,
+                         const Message& message) const;
+  // Announces the tensor of `request` and clears the peer to send it.
+  absl::Status Clear(const OperationPtr& operation, int peer,
+                     const Message& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the peer `type` of its `id`.
+  absl::Status Tell(int peer, Message::Type type, uint64_t id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Read(const Reading& reading) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `operation` is complete.
+  void Done(const OperationPtr& operation, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // How the peer that an operation needs went, or OK.
+  absl::Status LossFor(const Operation& operation) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does it, without the lock.
+  void Carry(const Outcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Constant after construction.
+  const std::string group_name_;
+  Mesh& mesh_;
+  const std::function<void(const absl::Status&)> fail_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  MailMaker make_mail_ ABSL_GUARDED_BY(mutex_);
+  // Null: this rank has none, not yet, or no more.
+  std::shared_ptr<Mail> mail_ ABSL_GUARDED_BY(mutex_);
+  // What is to be done by who looks for mail, or the postman.
+  Outcome left_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_left_{false};
+  // Of those who wait, told under the lock; and whether they go by it.
+  LookTime look_time_;
+  std::atomic<bool> learns_{false};
+  Yielding yielding_;
+  // How often there was something new for the postman to look after.
+  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  // He sleeps until he is rung for.
+  bool postman_rests_ ABSL_GUARDED_BY(mutex_) = false;
+  MailOptions mail_options_ ABSL_GUARDED_BY(mutex_);
+  // Threads that do what mail has brought.
+  int carriers_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By rank. Channels last until Close.
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
+  // All that are not complete, by number.
+  std::map<uint64_t, OperationPtr> running_ ABSL_GUARDED_BY(mutex_);
+  // Receives that nothing has come for, and what no receive has claimed, each
+  // in their order.
+  std::list<OperationPtr> receives_ ABSL_GUARDED_BY(mutex_);
+  std::list<Unclaimed> unclaimed_ ABSL_GUARDED_BY(mutex_);
+
+  // Waits for mail, from the first peer on that is reached by it.
+  std::thread postman_;
+  // Null until this rank first sends itself something that is waited for.
+  std::unique_ptr<Errands> to_self_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_H_

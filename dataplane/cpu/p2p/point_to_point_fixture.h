@@ -1,0 +1,241 @@
+#ifndef MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_FIXTURE_H_
+#define MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_FIXTURE_H_
+
+// What is said between two ranks about sends and receives: this rank is 0, and
+// the test speaks for rank 1, over a mesh without a network.
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/transport.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/cpu/p2p/point_to_point.h"
+#include "dataplane/collective.h"
+#include "base/mutex.h"
+#include "dataplane/work.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+
+inline constexpr size_t kLarge = kMessagePayloadBytesMax / sizeof(float) + 1;
+
+class ScriptMesh : public Mesh {
+ public:
+  ScriptMesh() : Mesh(/*rank=*/0, /*world_size=*/2) {}
+
+  std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
+    return std::make_unique<ScriptBuffer>(*this, static_cast<std::byte*>(data));
+  }
+  std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override {
+    return CreateBuffer(data, bytes);
+  }
+  std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
+    return CreateBuffer(data, bytes);
+  }
+  absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
+  absl::Status Write(int, const void*, size_t, const void*, size_t) override {
+    return absl::UnimplementedError("no collectives here");
+  }
+  absl::Status Read(int, void*, size_t) override {
+    return absl::UnimplementedError("no collectives here");
+  }
+  void Abort(const absl::Status& cause) override {
+    MutexLock lock(mutex_);
+    if (cause_.ok()) cause_ = cause;
+    changed_.NotifyAll();
+  }
+  absl::Status abort_cause() const override {
+    MutexLock lock(mutex_);
+    return cause_;
+  }
+  absl::Status CheckPeers() override { return absl::OkStatus(); }
+  absl::Status Gone(int) override { return absl::OkStatus(); }
+  void Close(const absl::Status&) override {}
+
+  // A message of the peer comes.
+  void Deliver(const Message& message, const std::vector<float>& payload = {}) {
+    MutexLock lock(mutex_);
+    while (announced_.empty()) changed_.Wait(mutex_);
+    const auto [buffer, at] = announced_.front();
+    announced_.pop_front();
+    std::memcpy(at, &message, sizeof(message));
+    if (!payload.empty()) {
+      std::memcpy(at + sizeof(message), payload.data(),
+                  payload.size() * sizeof(float));
+    }
+    ++buffer->received_;
+    changed_.NotifyAll();
+  }
+
+  // The next message that this rank sends.
+  Message TakeSent() {
+    MutexLock lock(mutex_);
+    while (sent_.empty()) changed_.Wait(mutex_);
+    const Message message = sent_.front();
+    sent_.pop_front();
+    return message;
+  }
+
+  // The peer's memory is that of who has `mark`, which is `value`.
+  void MakeNear(const Mark& mark, uint64_t value) {
+    memories_[1].emplace(mark.place(), value);
+  }
+
+  // The peer leaves in peace; what this rank has posted does not leave.
+  void Leave() {
+    MutexLock lock(mutex_);
+    gone_ = true;
+    changed_.NotifyAll();
+  }
+
+  // From now on nothing that is posted leaves.
+  void HoldSends() {
+    MutexLock lock(mutex_);
+    holds_sends_ = true;
+  }
+
+  int tensors_sent() const {
+    MutexLock lock(mutex_);
+    return tensors_sent_;
+  }
+
+ private:
+  struct ScriptBuffer : public Buffer {
+    ScriptBuffer(ScriptMesh& mesh, std::byte* data)
+        : mesh_(mesh), data_(data) {}
+
+    absl::Status Receive(int, uint64_t slot, size_t offset, size_t) override {
+      MutexLock lock(mesh_.mutex_);
+      if (slot == kPointToPointSlot) {
+        mesh_.announced_.push_back({this, data_ + offset});
+        mesh_.changed_.NotifyAll();
+      } else {
+        ++received_;  // A tensor is there when its kDone is.
+      }
+      return absl::OkStatus();
+    }
+    absl::Status Send(int, uint64_t slot, size_t offset, size_t) override {
+      MutexLock lock(mesh_.mutex_);
+      if (slot == kPointToPointSlot) {
+        Message& message = mesh_.sent_.emplace_back();
+        std::memcpy(&message, data_ + offset, sizeof(message));
+      } else {
+        ++mesh_.tensors_sent_;
+      }
+      mesh_.changed_.NotifyAll();
+      return absl::OkStatus();
+    }
+    absl::Status WaitReceive(int) override {
+      MutexLock lock(mesh_.mutex_);
+      while (received_ == 0 && mesh_.cause_.ok() && !mesh_.gone_) {
+        mesh_.changed_.Wait(mesh_.mutex_);
+      }
+      if (received_ > 0) {
+        --received_;
+        return absl::OkStatus();
+      }
+      if (!mesh_.cause_.ok()) return mesh_.cause_;
+      return absl::UnavailableError("rank 1 left the group");
+    }
+    absl::Status WaitSend(int) override {
+      MutexLock lock(mesh_.mutex_);
+      while (mesh_.holds_sends_ && mesh_.cause_.ok()) {
+        mesh_.changed_.Wait(mesh_.mutex_);
+      }
+      return mesh_.cause_;
+    }
+
+    ScriptMesh& mesh_;
+    std::byte* const data_;
+    int received_ = 0;
+  };
+  struct Announced {
+    ScriptBuffer* buffer;
+    std::byte* at;
+  };
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  bool holds_sends_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Announced> announced_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Message> sent_ ABSL_GUARDED_BY(mutex_);
+  int tensors_sent_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+class PointToPointTest : public ::testing::Test {
+ protected:
+  ~PointToPointTest() override { End(absl::CancelledError("over")); }
+
+  void End(const absl::Status& cause) {
+    if (ended_) return;
+    ended_ = true;
+    mesh_.Abort(cause);
+    point_to_point_->Quiesce();
+    point_to_point_->Close(cause);
+  }
+
+  std::shared_ptr<Work> Send(std::vector<float>& values, int tag = 0) {
+    return point_to_point_->Start({.kind = CollectiveKind::kSend,
+                                   .inputs = {Tensor(values)},
+                                   .peer = 1,
+                                   .tag = tag,
+                                   .sequence = ++sequence_});
+  }
+  std::shared_ptr<Work> Receive(std::vector<float>& values, int tag = 0) {
+    return point_to_point_->Start({.kind = CollectiveKind::kRecv,
+                                   .outputs = {Tensor(values)},
+                                   .peer = 1,
+                                   .tag = tag,
+                                   .sequence = ++sequence_});
+  }
+
+  static Message Offer(Message::Type type, size_t count, uint64_t id = 0) {
+    Message message;
+    message.type = type;
+    message.count = count;
+    message.id = id;
+    message.data_type = static_cast<uint8_t>(DataType::kFloat32);
+    return message;
+  }
+
+  static Message Credit(uint64_t count) {
+    Message message;
+    message.type = Message::kCredit;
+    message.count = count;
+    return message;
+  }
+
+  // How the group has failed, once it has.
+  absl::Status Failure() {
+    MutexLock lock(mutex_);
+    while (failure_.ok()) failed_.Wait(mutex_);
+    return failure_;
+  }
+
+  Mutex mutex_;
+  CondVar failed_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  ScriptMesh mesh_;
+  std::shared_ptr<PointToPoint> point_to_point_ =
+      std::make_shared<PointToPoint>("g", mesh_,
+                                     [this](const absl::Status& why) {
+                                       MutexLock lock(mutex_);
+                                       if (failure_.ok()) failure_ = why;
+                                       failed_.NotifyAll();
+                                     });
+  uint64_t sequence_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_FIXTURE_H_

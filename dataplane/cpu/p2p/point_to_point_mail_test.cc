@@ -1,0 +1,528 @@
+// What goes by mail, of two ranks: see the fixture.
+
+#include <sys/syscall.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/spin_wait.h"
+#include "dataplane/cpu/transport/shm_mailbox.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/cpu/p2p/point_to_point_fixture.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+using MailOptions = PointToPoint::MailOptions;
+
+// Both have a box from the other; this rank opens its own when it first sends
+// or receives.
+class AnyMailPointToPointTest : public PointToPointTest {
+ protected:
+  explicit AnyMailPointToPointTest(const MailOptions& options) {
+    point_to_point_->SetMail([this] { return MailOf(0); }, options);
+    peer_mail_ = MailOf(1);
+    peer_mail_->Open(0);
+  }
+
+  void Leave(const Message& message, std::vector<float> payload = {}) {
+    ASSERT_TRUE(peer_mail_->Put(0, message, payload.data(),
+                                payload.size() * sizeof(float)));
+  }
+  // Not as Wait does it, which looks for mail.
+  static void AwaitCompletion(Work& work) {
+    std::promise<void> complete;
+    work.OnCompletion([&](const absl::Status&) { complete.set_value(); });
+    complete.get_future().wait();
+  }
+  // What this rank left.
+  std::vector<Message> TakeLeft() {
+    std::vector<Message> messages;
+    peer_mail_->Take(0, [&](const Message& message, const std::byte*) {
+      messages.push_back(message);
+    });
+    return messages;
+  }
+  // Until one that waits is about to sleep.
+  void AwaitWants() {
+    const auto own = MailOf(0);
+    while (!own->wants()) std::this_thread::yield();
+  }
+
+  std::shared_ptr<Mail> MailOf(int place) {
+    return std::make_shared<Mail>(std::shared_ptr<void>(memory_, memory_.get()),
+                                  std::vector<int>{0, 1}, place);
+  }
+
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+
+  const std::shared_ptr<Line[]> memory_ =
+      std::make_shared<Line[]>(Mail::BytesFor(2) / sizeof(Line));
+  std::shared_ptr<Mail> peer_mail_;
+};
+
+// The postman sleeps, and does nothing before he is rung for.
+class MailPointToPointTest : public AnyMailPointToPointTest {
+ protected:
+  explicit MailPointToPointTest(MailOptions options = {})
+      : AnyMailPointToPointTest(WithoutLooks(options)) {
+    // Number 1. It has him come.
+    std::vector<float> values(1);
+    EXPECT_TRUE(Send(values)->IsCompleted());
+    EXPECT_EQ(TakeLeft().size(), 1u);
+    // Where that cannot be seen a test may pass that should not.
+    const Instant until = Clock::now() + std::chrono::seconds(1);
+    while (!SomebodySleepsIn(memory_.get()) && Clock::now() < until) {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  static MailOptions WithoutLooks(MailOptions options) {
+    options.look_period = std::chrono::hours(24);
+    options.idle_looks = 1'000'000;
+    return options;
+  }
+  // Whether a thread of this process is in futex(2) on what is at `word`.
+  static bool SomebodySleepsIn(const void* word) {
+    const std::string begin = absl::StrFormat(
+        "%d 0x%x ", SYS_futex, reinterpret_cast<uintptr_t>(word));
+    std::error_code error;
+    for (const auto& task :
+         std::filesystem::directory_iterator("/proc/self/task", error)) {
+      std::ifstream file(task.path() / "syscall");
+      std::string line;
+      if (std::getline(file, line) && line.starts_with(begin)) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(MailPointToPointTest, ASmallSendIsCompleteAtOnce) {
+  std::vector<float> values = {1, 2};
+  mesh_.HoldSends();
+  const auto work = Send(values, /*tag=*/3);
+  EXPECT_TRUE(work->IsCompleted());
+  const std::vector<Message> left = TakeLeft();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].type, Message::kEager);
+  EXPECT_EQ(left[0].tag, 3);
+  EXPECT_EQ(left[0].count, 2u);
+  EXPECT_EQ(left[0].id, 2u);
+}
+
+TEST_F(MailPointToPointTest, WhatTheBoxDoesNotTakeGoesOnTheConnection) {
+  std::vector<float> values(kLarge - 1);
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 9; ++i) works.push_back(Send(values));
+  EXPECT_EQ(TakeLeft().size(), 7u);
+  EXPECT_EQ(mesh_.TakeSent().id, 9u);
+  EXPECT_EQ(mesh_.TakeSent().id, 10u);
+  for (const auto& work : works) EXPECT_TRUE(work->Wait().ok());
+  EXPECT_TRUE(Send(values)->IsCompleted());
+  EXPECT_EQ(TakeLeft().size(), 1u);
+}
+
+// A send that is complete shall arrive, whatever becomes of earlier ones that
+// are not.
+TEST_F(MailPointToPointTest, NothingOvertakesWhatHasNotLeft) {
+  mesh_.HoldSends();
+  std::vector<float> large(kLarge - 1);
+  std::vector<float> small(1);
+  for (int i = 0; i < 8; ++i) Send(large);
+  EXPECT_EQ(TakeLeft().size(), 7u);
+  EXPECT_FALSE(Send(small)->IsCompleted());
+  EXPECT_TRUE(TakeLeft().empty());
+  EXPECT_EQ(mesh_.TakeSent().id, 9u);
+  EXPECT_EQ(mesh_.TakeSent().id, 10u);
+}
+
+TEST_F(MailPointToPointTest, CreditThatHasComeCounts) {
+  std::vector<float> values(1);
+  for (int i = 1; i < 64; ++i) Send(values);
+  EXPECT_EQ(TakeLeft().size(), 63u);
+  Leave(Credit(1));
+  Send(values);
+  const auto last = Send(values);
+  const std::vector<Message> left = TakeLeft();
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].type, Message::kEager);
+  EXPECT_EQ(left[1].type, Message::kRequest);
+  EXPECT_FALSE(last->IsCompleted());
+}
+
+TEST_F(MailPointToPointTest, WhoWaitsTakesWhatHasCome) {
+  std::vector<float> values(2);
+  const auto work = Receive(values);
+  Leave(Offer(Message::kEager, 2, 1), {5, 6});
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_EQ(work->source_rank(), 1);
+  EXPECT_EQ(values, (std::vector<float>{5, 6}));
+}
+
+TEST_F(MailPointToPointTest, WhoSleepsIsRungFor) {
+  for (uint64_t id = 1; id <= 100; ++id) {
+    std::vector<float> values(1);
+    const auto work = Receive(values);
+    std::thread waits([&] { EXPECT_TRUE(work->Wait().ok()); });
+    AwaitWants();
+    Leave(Offer(Message::kEager, 1, id), {7});
+    waits.join();
+    EXPECT_EQ(values[0], 7);
+    TakeLeft();
+  }
+}
+
+// Where messages come some time after their receiver began to wait.
+class LateMailPointToPointTest : public MailPointToPointTest {
+ protected:
+  using MailPointToPointTest::MailPointToPointTest;
+
+  struct Wait {
+    // About to sleep when its message came.
+    bool sleeps = false;
+    // Of the processor.
+    std::chrono::nanoseconds time;
+  };
+  // The next one, whose message comes so late.
+  Wait AwaitOne(std::chrono::nanoseconds late) {
+    std::vector<float> values(1);
+    const auto work = Receive(values);
+    std::atomic<bool> waits{false};
+    Wait wait;
+    std::thread waiting([&] {
+      waits.store(true);
+      const std::chrono::nanoseconds began = ThreadTime();
+      EXPECT_TRUE(work->Wait().ok());
+      wait.time = ThreadTime() - began;
+    });
+    while (!waits.load()) std::this_thread::yield();
+    const Instant until = Clock::now() + late;
+    while (Clock::now() < until) {
+    }
+    wait.sleeps = own_->wants();
+    LeaveNext();
+    waiting.join();
+    TakeLeft();
+    return wait;
+  }
+  void LeaveNext() { Leave(Offer(Message::kEager, 1, ++id_), {7}); }
+  // Some that come after 1 ms.
+  static constexpr int kTimes = 16;
+  static constexpr std::chrono::milliseconds kLate{1};
+
+ private:
+  static std::chrono::nanoseconds ThreadTime() {
+    timespec now = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::chrono::seconds(now.tv_sec) +
+           std::chrono::nanoseconds(now.tv_nsec);
+  }
+
+  const std::shared_ptr<Mail> own_ = MailOf(0);
+  uint64_t id_ = 0;
+};
+
+class CrowdedMailPointToPointTest : public LateMailPointToPointTest {
+ protected:
+  CrowdedMailPointToPointTest()
+      : LateMailPointToPointTest({.is_crowded = true}) {}
+};
+
+// Else one sleep would be followed by the next where who wakes up comes later
+// than others look for him. Some sleep, where others have the processors.
+TEST_F(LateMailPointToPointTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
+  int sleeps = 0;
+  for (int time = 0; time < kTimes; ++time) {
+    if (AwaitOne(kLate).sleeps) ++sleeps;
+  }
+  EXPECT_LE(sleeps, kTimes / 2);
+}
+
+TEST_F(CrowdedMailPointToPointTest, WhereProcessorsAreWantedHeDoesNot) {
+  std::chrono::nanoseconds together{0};
+  for (int time = 0; time < kTimes; ++time) together += AwaitOne(kLate).time;
+  EXPECT_LT(together, kTimes * kLate / 2);
+}
+
+// What he waits for may come much later than he asks.
+TEST_F(LateMailPointToPointTest, WhoAsksForAShortTimeLearnsNothingFromThat) {
+  std::vector<std::chrono::nanoseconds> times;
+  for (int time = 0; time < 20; ++time) {
+    std::vector<float> values(1);
+    const auto asked = Receive(values);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(
+        asked->Wait(Clock::now() + std::chrono::microseconds(500))));
+    LeaveNext();
+    EXPECT_TRUE(asked->Wait().ok());
+    TakeLeft();
+    // So late that nothing is learnt from that, either.
+    times.push_back(AwaitOne(2 * LookTime::kMost).time);
+  }
+  std::ranges::sort(times);
+  EXPECT_LT(times[times.size() / 2], LookTime::kMost / 4);
+}
+
+// Of those who ask again and again.
+TEST_F(MailPointToPointTest, WhoAsksIsTold) {
+  std::vector<float> values(1);
+  const auto work = Receive(values);
+  Leave(Offer(Message::kEager, 1, 1), {7});
+  while (!work->IsCompleted()) std::this_thread::yield();
+  EXPECT_EQ(values[0], 7);
+}
+
+// What is there when a receive starts is its own.
+TEST_F(MailPointToPointTest, WhatHasComeBeforeIsTakenAtOnce) {
+  std::vector<float> values(1);
+  std::vector<float> more(1);
+  const auto first = Receive(values);
+  Leave(Offer(Message::kEager, 1, 1), {7});
+  EXPECT_TRUE(first->Wait().ok());
+  Leave(Offer(Message::kEager, 1, 2), {8});
+  EXPECT_TRUE(Receive(more)->IsCompleted());
+  EXPECT_EQ(more[0], 8);
+}
+
+// A start completes nothing else itself: its caller may have locks that the
+// other's callbacks want.
+TEST_F(MailPointToPointTest, AStartLeavesTheEndOfOthersToThoseWhoWait) {
+  std::vector<float> values(1);
+  std::vector<float> other(1);
+  Mutex mutex;
+  const auto first = Receive(values);
+  first->OnCompletion([&](const absl::Status&) { MutexLock lock(mutex); });
+  {
+    MutexLock lock(mutex);
+    Leave(Offer(Message::kEager, 1, 1), {7});
+    Receive(other, /*tag=*/9);
+    EXPECT_EQ(values[0], 7);
+    EXPECT_FALSE(first->IsCompleted());
+  }
+  EXPECT_TRUE(first->Wait().ok());
+}
+
+TEST_F(MailPointToPointTest, WhoSleepsIsToldOfWhatAStartHasTaken) {
+  const auto looker = MailOf(0);
+  for (uint64_t id = 1; id <= 20; ++id) {
+    std::vector<float> values(1);
+    std::vector<float> other(1);
+    const auto first = Receive(values);
+    std::thread waits([&] { EXPECT_TRUE(first->Wait().ok()); });
+    AwaitWants();
+    // Nothing is rung.
+    looker->BeginLooking();
+    Leave(Offer(Message::kEager, 1, 2 * id - 1), {7});
+    const auto second = Receive(other, /*tag=*/9);
+    waits.join();
+    EXPECT_EQ(values[0], 7);
+    Message last = Offer(Message::kEager, 1, 2 * id);
+    last.tag = 9;
+    Leave(last, {8});
+    EXPECT_TRUE(second->Wait().ok());
+    looker->EndLooking();
+    TakeLeft();
+  }
+}
+
+// Also if nothing runs any more.
+TEST_F(MailPointToPointTest, WhoSleepsIsToldOfTheLastThatAStartHasTaken) {
+  const auto looker = MailOf(0);
+  for (uint64_t id = 1; id <= 20; ++id) {
+    std::vector<float> values(1);
+    std::vector<float> more(1);
+    const auto first = Receive(values);
+    std::thread waits([&] { EXPECT_TRUE(first->Wait().ok()); });
+    AwaitWants();
+    looker->BeginLooking();
+    Leave(Offer(Message::kEager, 1, 2 * id - 1), {7});
+    Leave(Offer(Message::kEager, 1, 2 * id), {8});
+    EXPECT_TRUE(Receive(more)->IsCompleted());
+    waits.join();
+    EXPECT_EQ(values[0], 7);
+    EXPECT_EQ(more[0], 8);
+    looker->EndLooking();
+    TakeLeft();
+  }
+}
+
+// What is offered is matched in the order of its ids, whichever way it came.
+TEST_F(MailPointToPointTest, WhatOvertakesWaitsForWhatItOvertook) {
+  std::vector<float> one(1);
+  std::vector<float> two(1);
+  std::vector<float> three(1);
+  std::vector<float> large(kLarge);
+  const auto first = Receive(one);
+  const auto second = Receive(two);
+  const auto third = Receive(large);
+  const auto fourth = Receive(three);
+  Leave(Offer(Message::kEager, 1, 2), {2});
+  Leave(Offer(Message::kEager, 1, 4), {4});
+  EXPECT_FALSE(first->IsCompleted());
+  mesh_.Deliver(Offer(Message::kRequest, kLarge, 3));
+  mesh_.Deliver(Offer(Message::kEager, 1, 1), {1});
+  EXPECT_TRUE(first->Wait().ok());
+  EXPECT_TRUE(second->Wait().ok());
+  EXPECT_TRUE(fourth->Wait().ok());
+  EXPECT_EQ(one[0], 1);
+  EXPECT_EQ(two[0], 2);
+  EXPECT_EQ(three[0], 4);
+  EXPECT_EQ(mesh_.TakeSent().type, Message::kClear);
+  mesh_.Deliver(Offer(Message::kDone, 0, 3));
+  EXPECT_TRUE(third->Wait().ok());
+}
+
+// Though its connection has ended, and nobody was told of it.
+TEST_F(MailPointToPointTest, WhatAPeerLeftBeforeItWentIsTaken) {
+  const auto looker = MailOf(0);
+  looker->BeginLooking();
+  std::vector<float> values(1);
+  const auto work = Receive(values);
+  Leave(Offer(Message::kEager, 1, 1), {7});
+  mesh_.Leave();
+  AwaitCompletion(*work);
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_EQ(values[0], 7);
+}
+
+TEST_F(MailPointToPointTest, AWorkMayBeWaitedForWhenAllIsOver) {
+  std::vector<float> values(1);
+  const auto work = Receive(values);
+  std::thread waits([&] { EXPECT_TRUE(absl::IsCancelled(work->Wait())); });
+  End(absl::CancelledError("over"));
+  waits.join();
+  EXPECT_TRUE(absl::IsCancelled(work->Wait()));
+}
+
+TEST_F(MailPointToPointTest, TheEndWaitsForWhoDoesWhatMailHasBrought) {
+  std::vector<float> values(1);
+  std::promise<void> called;
+  std::promise<void> go;
+  bool is_over = false;
+  const auto work = Receive(values);
+  work->OnCompletion([&](const absl::Status&) {
+    called.set_value();
+    go.get_future().wait();
+    is_over = true;
+  });
+  Leave(Offer(Message::kEager, 1, 1), {7});
+  std::thread waits([&] { EXPECT_TRUE(work->Wait().ok()); });
+  called.get_future().wait();
+  std::thread ends([&] {
+    End(absl::CancelledError("over"));
+    EXPECT_TRUE(is_over);
+  });
+  while (mesh_.abort_cause().ok()) std::this_thread::yield();
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  go.set_value();
+  waits.join();
+  ends.join();
+}
+
+// The test's memory is the peer's.
+class NearMailPointToPointTest : public MailPointToPointTest {
+ protected:
+  NearMailPointToPointTest() { mesh_.MakeNear(mark_, kValue); }
+
+  void LeaveRequest(const std::vector<float>& values, uint64_t id, int tag) {
+    Message request = Offer(Message::kRequest, values.size(), id);
+    request.address = reinterpret_cast<uint64_t>(values.data());
+    request.tag = tag;
+    Leave(request);
+  }
+
+ private:
+  static constexpr uint64_t kValue = 0x1234567;
+
+  Mark mark_{kValue};
+};
+
+TEST_F(NearMailPointToPointTest, WhoWaitsReadsWhatIsHis) {
+  std::vector<float> theirs(3'000'000, 5);
+  std::vector<float> mine(theirs.size());
+  const auto work = Receive(mine);
+  LeaveRequest(theirs, 1, 0);
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_TRUE(mine == theirs);
+  const std::vector<Message> left = TakeLeft();
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].type, Message::kReads);
+  EXPECT_EQ(left[1].type, Message::kTaken);
+}
+
+// Another thread does, or it would wait until somebody waits for that.
+TEST_F(NearMailPointToPointTest, WhoWaitsReadsNothingLargeForOthers) {
+  std::vector<float> theirs(3'000'000, 5);
+  std::vector<float> mine(theirs.size());
+  std::vector<float> small(1);
+  const auto other = Receive(mine, /*tag=*/1);
+  const auto work = Receive(small, /*tag=*/2);
+  LeaveRequest(theirs, 1, 1);
+  Message last = Offer(Message::kEager, 1, 2);
+  last.tag = 2;
+  Leave(last, {7});
+  EXPECT_TRUE(work->Wait().ok());
+  AwaitCompletion(*other);
+  EXPECT_TRUE(mine == theirs);
+}
+
+// As he is by default.
+class TickingMailPointToPointTest : public AnyMailPointToPointTest {
+ protected:
+  TickingMailPointToPointTest() : AnyMailPointToPointTest(MailOptions()) {}
+};
+
+// Nobody waits, and it completes nevertheless.
+TEST_F(TickingMailPointToPointTest, WhatNobodyWaitsForCompletes) {
+  for (uint64_t id = 1; id <= 100; ++id) {
+    std::vector<float> values(1);
+    const auto work = Receive(values);
+    Leave(Offer(Message::kEager, 1, id), {7});
+    AwaitCompletion(*work);
+    EXPECT_EQ(values[0], 7);
+    TakeLeft();
+  }
+}
+
+// He has rested by the next start, as a rule.
+class RestingMailPointToPointTest : public AnyMailPointToPointTest {
+ protected:
+  RestingMailPointToPointTest()
+      : AnyMailPointToPointTest(
+            {.look_period = std::chrono::microseconds(1), .idle_looks = 0}) {}
+};
+
+TEST_F(RestingMailPointToPointTest, WhatNobodyWaitsForCompletes) {
+  for (uint64_t id = 1; id <= 300; ++id) {
+    std::vector<float> values(1);
+    for (uint64_t i = 0; i < id; ++i) std::this_thread::yield();
+    const auto work = Receive(values);
+    Leave(Offer(Message::kEager, 1, id), {7});
+    AwaitCompletion(*work);
+    EXPECT_EQ(values[0], 7);
+    TakeLeft();
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal

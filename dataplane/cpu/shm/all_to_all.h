@@ -1,0 +1,47 @@
+// all_to_all, through the board or from tensor to tensor.
+
+#ifndef MUSTER_DATAPLANE_CPU_SHM_ALL_TO_ALL_H_
+#define MUSTER_DATAPLANE_CPU_SHM_ALL_TO_ALL_H_
+
+#include <cstddef>
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/shm/rounds.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::shm_internal {
+
+struct AllToAllOptions {
+  // This rank shows where what it gives is, if all of that is where this says,
+  // and more than a little. Each rank as it likes; null: not.
+  std::optional<Where> origins = std::nullopt;
+  // Hears what the first rank says beside (Workshop).
+  bool hears = false;
+};
+
+// The same on all ranks.
+struct AllToAllOutcome {
+  // All have what they take.
+  bool is_done = true;
+  // Some have shown where theirs is, all of them in symmetric memory.
+  bool is_mapped = false;
+};
+
+// Runs `collective`, an all_to_all. Sizes may differ, and no rank knows what
+// the others have before it has seen their first round. What a rank gives it
+// shows on the board, as others do (staged.h), or where it is.
+//
+// It is not done, on all ranks, if `reads_rather`, the same on all, says that
+// one goes better if all show where theirs is: it is to be run anew so. Asked
+// if the first round does not hold it, with the bytes that the rank that gives
+// most has for all, if it had for itself as much as for each other one.
+absl::StatusOr<AllToAllOutcome> RunAllToAll(
+    Workshop& shop, const Collective& collective,
+    const AllToAllOptions& options,
+    absl::FunctionRef<bool(size_t bytes)> reads_rather);
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_ALL_TO_ALL_H_

@@ -1,0 +1,288 @@
+#include "dataplane/cpu/shm/direct.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/shm/selection.h"
+#include "dataplane/cpu/shm/streaming.h"
+#include "dataplane/reduction.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using gloo_internal::BlockOf;
+using gloo_internal::BlocksOf;
+
+// What is combined at once, of all ranks together at the most: it stays in a
+// processor's cache between being read and being combined. And of each one at
+// the least, also of so many that it is more: to have the system read takes 2
+// us, however little it is.
+constexpr size_t kPiecesBytes = 1 << 20;
+constexpr size_t kPieceBytesMin = 64 << 10;
+
+class SingleCopy : public Rounds {
+ public:
+  SingleCopy(Workshop& shop, const Collective& collective, Where where)
+      : Rounds(shop, collective, HasRows(collective.kind)),
+        where_(where),
+        piece_bytes_(std::max(kPieceBytesMin,
+                              std::bit_floor(kPiecesBytes / world_size_))),
+        give_(world_size_),
+        take_(world_size_),
+        expected_(world_size_),
+        sources_(world_size_),
+        factors_(world_size_) {}
+
+  absl::StatusOr<bool> Run();
+
+ private:
+  // Without an allocation, where these are not many.
+  template <typename Value>
+  using ByRank = absl::InlinedVector<Value, 8>;
+
+  // What a rank shows, behind a row; and, behind this, an Origin for each rank.
+  struct Offer {
+    double factor = 1;
+    // At the worst.
+    Reach reach = Reach::kMapped;
+  };
+
+  // Fills in what this rank gives and takes.
+  void Arrange();
+
+  // All have shown where things are. kNone: not all of that can be read.
+  absl::StatusOr<Reach> ShowAll();
+  // Writes down where what this rank gives to each other one is.
+  Reach ShowOrigins(std::byte* to);
+
+  // Takes what each rank gives this one.
+  absl::Status Move();
+  // Combines what all ranks give this one, from `first` on, to `result`.
+  absl::Status Combine(const Reduction& reduction, const Block& result,
+                       size_t first);
+  // Each combines its part, and takes the others' from them.
+  absl::Status AllReduce(const Reduction& reduction);
+
+  // Elements of what `peer` gives this rank, from `first` on, piece_bytes_ at
+  // most: where they are, or read to this rank's scratch.
+  absl::StatusOr<const std::byte*> Operand(int peer, size_t first,
+                                           size_t count);
+  const Where where_;
+  // What of each rank is combined at once.
+  const size_t piece_bytes_;
+  Blocks give_;
+  Blocks take_;
+  // How many elements each rank must give this one.
+  ByRank<uint64_t> expected_;
+  // After ShowAll: where what it gives this one is, and its factor.
+  ByRank<Source> sources_;
+  ByRank<double> factors_;
+};
+
+absl::StatusOr<bool> SingleCopy::Run() {
+  Arrange();
+  const absl::StatusOr<Reach> met = ShowAll();
+  if (!met.ok()) return met.status();
+  if (*met == Reach::kNone) return false;
+  CHECK(where_ == Where::kAnywhere ||
+        collective().kind != CollectiveKind::kAllReduce)
+      << "symmetric_all_reduce.h has these";
+  shop().mesh.set_algorithm(AlgorithmName(
+      *met == Reach::kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
+  absl::Status status;
+  if (IsReduction(collective().kind)) {
+    const Reduction& reduction =
+        Reduction::Of(collective().data_type(), collective().reduce_op);
+    if (collective().kind == CollectiveKind::kAllReduce) {
+      status = AllReduce(reduction);
+    } else if (take_[rank_].data != nullptr) {
+      status = Combine(reduction, take_[rank_], 0);
+    }
+  } else {
+    status = Move();
+  }
+  if (status.ok()) status = Meet();
+  if (!status.ok()) return status;
+  return true;
+}
+
+void SingleCopy::Arrange() {
+  const Collective& run = collective();
+  const bool is_root = rank_ == run.root;
+  switch (run.kind) {
+    case CollectiveKind::kAllReduce:
+      give_.assign(world_size_, BlockOf(run.tensors[0]));
+      break;
+    case CollectiveKind::kReduce:
+      give_.assign(world_size_, BlockOf(run.tensors[0]));
+      if (is_root) take_[rank_] = give_[rank_];
+      break;
+    case CollectiveKind::kBroadcast:
+      if (is_root) give_.assign(world_size_, BlockOf(run.tensors[0]));
+      if (!is_root) take_[run.root] = BlockOf(run.tensors[0]);
+      break;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+    case CollectiveKind::kGather:
+      give_.assign(world_size_, BlockOf(run.inputs[0]));
+      if (!run.outputs.empty()) {
+        take_ = BlocksOf(run.outputs, world_size_);
+      }
+      set_element_count(give_[rank_].count);
+      break;
+    case CollectiveKind::kScatter:
+      if (is_root) give_ = BlocksOf(run.inputs, world_size_);
+      take_[run.root] = BlockOf(run.outputs[0]);
+      break;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      give_ = BlocksOf(run.inputs, world_size_);
+      take_[rank_] = BlockOf(run.outputs[0]);
+      break;
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      break;
+  }
+  const bool takes_tensors = !run.outputs.empty();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    expected_[peer] = IsReduction(run.kind) && takes_tensors
+                          ? take_[rank_].count
+                      : takes_tensors ? take_[peer].count
+                                      : element_count();
+  }
+}
+
+SingleCopy::Reach SingleCopy::ShowOrigins(std::byte* to) {
+  Reach reach = Reach::kMapped;
+  Block last;
+  Origin origin;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    // What it gives itself nobody reads there.
+    if (peer == rank_) continue;
+    const Block& block = give_[peer];
+    // To ask the system takes as long as a small collective, and what all get
+    // is mostly the same.
+    if (block.data != last.data || block.count != last.count) {
+      reach = std::min(reach, FindOrigin(block, where_, origin));
+      last = block;
+    }
+    std::memcpy(to + peer * sizeof(Origin), &origin, sizeof(Origin));
+  }
+  return reach;
+}
+
+absl::StatusOr<SingleCopy::Reach> SingleCopy::ShowAll() {
+  absl::Status status =
+      Open(row_bytes() + sizeof(Offer) + world_size_ * sizeof(Origin));
+  if (!status.ok()) return status;
+  WriteRow(give_);
+  Offer own = {.factor = collective().factor};
+  own.reach = ShowOrigins(payload() + row_bytes() + sizeof(own));
+  std::memcpy(payload() + row_bytes(), &own, sizeof(own));
+  Post();
+  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
+    status = Await(peer, expected_[peer]);
+    if (!status.ok()) return status;
+    Hear(peer);
+  }
+  Reach reach = own.reach;
+  factors_[rank_] = own.factor;
+  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
+    const std::byte* const theirs = shown(peer) + row_bytes();
+    Offer offer;
+    std::memcpy(&offer, theirs, sizeof(offer));
+    reach = std::min(reach, offer.reach);
+    factors_[peer] = offer.factor;
+    Origin origin;
+    std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
+                sizeof(origin));
+    sources_[peer] = SourceOf(peer, origin);
+  }
+  return reach;
+}
+
+absl::Status SingleCopy::Move() {
+  CopyOut(take_[rank_].data, give_[rank_].data,
+          take_[rank_].count * element_bytes_, collective().bytes());
+  for (const int peer : Others()) {
+    const Block& take = take_[peer];
+    absl::Status status =
+        Read(peer, sources_[peer], 0, take.data, take.count * element_bytes_);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
+                                                     size_t count) {
+  const size_t offset = first * element_bytes_;
+  if (peer == rank_) return give_[rank_].data + offset;
+  if (sources_[peer].mapped != nullptr) return sources_[peer].mapped + offset;
+  std::byte* const to =
+      Scratch(world_size_ * piece_bytes_) + peer * piece_bytes_;
+  absl::Status status =
+      Read(peer, sources_[peer], offset, to, count * element_bytes_);
+  if (!status.ok()) return status;
+  return to;
+}
+
+absl::Status SingleCopy::Combine(const Reduction& reduction,
+                                 const Block& result, size_t first) {
+  const size_t at_once = piece_bytes_ / element_bytes_;
+  absl::InlinedVector<const void*, 16> operands(world_size_);
+  for (size_t done = 0; done < result.count; done += at_once) {
+    absl::Status aborted = shop().mesh.abort_cause();
+    if (!aborted.ok()) return aborted;
+    const size_t count = std::min(at_once, result.count - done);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const auto operand = Operand(peer, first + done, count);
+      if (!operand.ok()) return operand.status();
+      operands[peer] = *operand;
+    }
+    reduction.CombineAll(result.data + done * element_bytes_, operands,
+                         factors_, count, world_size_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
+  const Block& tensor = give_[rank_];
+  const Blocks parts =
+      gloo_internal::PartsOf(tensor, world_size_, element_bytes_);
+  const auto offset_of = [&](const Block& part) {
+    return static_cast<size_t>(part.data - tensor.data);
+  };
+  absl::Status status = Combine(reduction, parts[rank_],
+                                offset_of(parts[rank_]) / element_bytes_);
+  // All have theirs.
+  if (status.ok()) status = Meet();
+  for (const int peer : Others()) {
+    if (!status.ok()) return status;
+    const Block& part = parts[peer];
+    status = Read(peer, sources_[peer], offset_of(part), part.data,
+                  part.count * element_bytes_);
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> RunSingleCopy(Workshop& shop, const Collective& collective,
+                                   Where where) {
+  return SingleCopy(shop, collective, where).Run();
+}
+
+}  // namespace muster::dataplane::shm_internal

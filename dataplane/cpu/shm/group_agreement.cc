@@ -1,0 +1,93 @@
+#include "dataplane/cpu/shm/group_agreement.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/biased_mutex.h"
+#include "dataplane/releasable_lock.h"
+#include "dataplane/tensor.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+// Of a rank that refuses; what is longer is cut.
+using Why = std::array<char, 512>;
+
+}  // namespace
+
+std::string Council::Refusal::Describe() const {
+  return absl::StrCat("rank ", rank, ": ", why);
+}
+
+absl::Status Council::Gather(void* own, void* all, size_t bytes) {
+  const auto one = static_cast<int64_t>(bytes);
+  const Collective gathering = {
+      .kind = CollectiveKind::kAllGatherIntoTensor,
+      .step = step_,
+      .inputs = {Tensor(own, DataType::kUint8, {one})},
+      .outputs = {Tensor(all, DataType::kUint8, {one * world_size()})},
+      .timeout =
+          std::chrono::duration_cast<std::chrono::milliseconds>(timeout_),
+      .deadline = deadline_};
+  // Nobody else has it.
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  return engine_.Run(gathering, order).status;
+}
+
+absl::StatusOr<std::optional<Council::Refusal>> Council::FindRefusal(
+    const absl::Status& own) {
+  const auto refuses = Hear(uint8_t{!own.ok()});
+  if (!refuses.ok()) return refuses.status();
+  const auto first = std::find(refuses->begin(), refuses->end(), 1);
+  if (first == refuses->end()) return std::nullopt;
+  Why why = {};
+  own.message().copy(why.data(), why.size());
+  const auto all = Hear(why);
+  if (!all.ok()) return all.status();
+  const int refusing = static_cast<int>(first - refuses->begin());
+  const Why& theirs = (*all)[refusing];
+  return Refusal{refusing, std::string(theirs.data(),
+                                       strnlen(theirs.data(), theirs.size()))};
+}
+
+absl::StatusOr<Council::Shared> Council::Share(
+    size_t bytes, int maker, const std::shared_ptr<SegmentFile>& file,
+    std::optional<size_t> reserved) {
+  absl::Status had;
+  Shared shared;
+  Segment::Place place = {};
+  if (rank() == maker) {
+    auto segment = Segment::Create(bytes, file, reserved);
+    had = segment.status();
+    if (segment.ok()) {
+      shared.segment = *std::move(segment);
+      place = shared.segment->place();
+    }
+  }
+  const auto places = Hear(place);
+  if (!places.ok()) return places.status();
+  // One that was not made is not found; its maker, who comes first, says why.
+  if (rank() != maker) {
+    auto segment = Segment::Open((*places)[maker], bytes, file);
+    had = segment.status();
+    if (segment.ok()) shared.segment = *std::move(segment);
+  }
+  auto refusal = FindRefusal(had);
+  if (!refusal.ok()) return refusal.status();
+  if (!refusal->has_value()) return shared;
+  // The file may live on.
+  if (rank() == maker && shared.segment != nullptr) {
+    shared.segment->GiveBack(0, bytes);
+  }
+  return Shared{nullptr, **std::move(refusal)};
+}
+
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,552 @@
+#include "dataplane/cpu/shm/hierarchical.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/cpu/collectives/schedules.h"
+#include "base/serial_executor.h"
+#include "dataplane/cpu/shm/intra_host.h"
+#include "dataplane/cpu/shm/selection.h"
+#include "base/exception_guard.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using gloo_internal::BlockOf;
+using gloo_internal::BlocksOf;
+using gloo_internal::kNotePayloadBytesMax;
+using gloo_internal::Mesh;
+using gloo_internal::PartOf;
+using gloo_internal::PartsOf;
+
+// Up to here one rank of each host does it all: the fewest messages. Beyond,
+// each lane has its part.
+constexpr size_t kOneLaneBytesMax = kNotePayloadBytesMax;
+
+// How many bytes of accumulators there are at a time, where they are not in the
+// tensor. Large enough for what a piece costs besides not to count.
+constexpr size_t kAccumulatorBytes = 16 << 20;
+
+// The same of each lane in an all_reduce.
+constexpr size_t kLanePieceBytes = 4 << 20;
+
+std::vector<int> RanksOfLane(const Hosts& hosts, size_t lane) {
+  std::vector<int> ranks;
+  ranks.reserve(hosts.count());
+  for (int host = 0; host < hosts.count(); ++host) {
+    ranks.push_back(hosts.At(host, lane));
+  }
+  return ranks;
+}
+
+// What the lanes make of accumulators that are not finished.
+Sum SumOf(const Reduction& reduction, const Collective& collective) {
+  const ReduceOp op = collective.reduce_op;
+  const bool adds = op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+  return {.type = reduction.in_place() ? collective.data_type()
+                                       : DataType::kFloat32,
+          .op = adds ? ReduceOp::kSum : op};
+}
+
+size_t PiecesOf(size_t count, size_t per_piece) {
+  return std::max<size_t>(1, (count + per_piece - 1) / per_piece);
+}
+
+Block PieceOf(const Block& block, size_t piece, size_t per_piece,
+              size_t element_bytes) {
+  const size_t first = std::min(block.count, piece * per_piece);
+  return {block.data + first * element_bytes,
+          std::min(per_piece, block.count - first)};
+}
+
+// The one tensor of which ranks read each other's parts; without data, where
+// there are several.
+Block WholeOf(const Collective& collective) {
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return BlockOf(collective.tensors[0]);
+    case CollectiveKind::kAllGatherIntoTensor:
+      return BlockOf(collective.outputs[0]);
+    case CollectiveKind::kReduceScatterTensor:
+      return BlockOf(collective.inputs[0]);
+    default:
+      return {};
+  }
+}
+
+// One collective on this rank.
+class Walk {
+ public:
+  // `lane` is null on a rank that is in none.
+  Walk(const Collective& collective, const Hosts& hosts, Workshop& shop,
+       Lane* lane, const TellFailure& tell_failure,
+       std::vector<std::byte>& accumulators, std::vector<std::byte>& results)
+      : collective_(collective),
+        hosts_(hosts),
+        lane_(lane),
+        tell_failure_(tell_failure),
+        place_(hosts.place()),
+        type_(collective.data_type()),
+        element_bytes_(DataTypeBytes(type_)),
+        header_(HeaderOf(collective)),
+        inside_(shop, collective),
+        accumulators_(accumulators),
+        results_(results) {}
+
+  // `is_symmetric`: looks whether its tensors are in symmetric memory.
+  absl::Status Run(bool is_symmetric);
+  // After it: they were.
+  bool is_mapped() const { return inside_.is_mapped(); }
+
+ private:
+  absl::Status RunKind();
+  absl::Status Barrier();
+  absl::Status Broadcast();
+  absl::Status AllGather();
+  absl::Status AllReduce();
+  absl::Status ReduceOnLane(const Reduction& reduction, std::byte* accumulators,
+                            const Block& part);
+  // Ends what the other thread of this rank waits for, if it is an error.
+  absl::Status Tell(absl::Status status) const {
+    if (!status.ok()) tell_failure_(collective_, status);
+    return status;
+  }
+  absl::Status Reduce();
+  absl::Status ReducePiece(const Reduction& reduction, const Block& piece,
+                           size_t lanes);
+  absl::Status ReduceScatter();
+  absl::Status ReduceScatterPiece(const Reduction& reduction,
+                                  const Blocks& inputs, const Block& output);
+  absl::Status GatherOnLane(const Blocks& blocks, size_t bytes);
+  absl::Status GatherPacked(const Blocks& blocks, size_t bytes);
+
+  // How many lanes carry something of `bytes`.
+  size_t LanesFor(size_t bytes) const {
+    return bytes <= kOneLaneBytesMax ? 1 : hosts_.fewest();
+  }
+  bool IsOn(size_t lanes) const { return place_ < lanes; }
+  // Of the ranks of this host: none yet.
+  std::vector<Strand> NoStrands() const {
+    return std::vector<Strand>(hosts_.neighbours().size());
+  }
+  // Part l of `whole` is that of the rank at place l.
+  std::vector<Strand> InParts(const Block& whole, size_t lanes) const;
+  // How many ranks of a host one of `lanes` serves at most: those at its own
+  // place, and at every place that is further by a number of lanes.
+  size_t Turns(size_t lanes) const {
+    return (hosts_.most() + lanes - 1) / lanes;
+  }
+  static std::byte* Room(std::vector<std::byte>& memory, size_t bytes) {
+    if (memory.size() < bytes) memory.resize(bytes);
+    return memory.data();
+  }
+
+  const Collective& collective_;
+  const Hosts& hosts_;
+  Lane* const lane_;
+  const TellFailure& tell_failure_;
+  const size_t place_;
+  const DataType type_;
+  const size_t element_bytes_;
+  const NoteHeader header_;
+  Inside inside_;
+  std::vector<std::byte>& accumulators_;
+  std::vector<std::byte>& results_;
+};
+
+absl::Status Walk::Run(bool is_symmetric) {
+  absl::Status status;
+  if (is_symmetric) status = inside_.MeetAt(WholeOf(collective_));
+  if (status.ok()) status = RunKind();
+  // Others may still read here.
+  return status.ok() && is_mapped() ? inside_.Meet() : status;
+}
+
+absl::Status Walk::RunKind() {
+  switch (collective_.kind) {
+    case CollectiveKind::kBarrier:
+      return Barrier();
+    case CollectiveKind::kBroadcast:
+      return Broadcast();
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+      return AllGather();
+    case CollectiveKind::kAllReduce:
+      return AllReduce();
+    case CollectiveKind::kReduce:
+      return Reduce();
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      return ReduceScatter();
+    default:
+      return absl::InternalError("not one of two levels");
+  }
+}
+
+std::vector<Strand> Walk::InParts(const Block& whole, size_t lanes) const {
+  std::vector<Strand> strands = NoStrands();
+  for (size_t i = 0; i < lanes; ++i) {
+    strands[i] = {PartOf(whole, i, lanes, element_bytes_)};
+  }
+  return strands;
+}
+
+absl::Status Walk::Barrier() {
+  absl::Status status = inside_.Meet();
+  if (status.ok() && IsOn(1)) status = lane_->Barrier(header_);
+  return status.ok() ? inside_.Meet() : status;
+}
+
+absl::Status Walk::Broadcast() {
+  const Block tensor = BlockOf(collective_.tensors[0]);
+  const int root_host = hosts_.host_of(collective_.root);
+  const size_t lanes = LanesFor(tensor.count * element_bytes_);
+  absl::Status status;
+  if (hosts_.own() == root_host) {
+    std::vector<Strand> strands = NoStrands();
+    strands[hosts_.place_of(collective_.root)] = {tensor};
+    status = inside_.ShowWhole(strands);
+  } else if (!inside_.has_met()) {
+    // Before a lane waits: ranks of a host that differ may take other lanes.
+    status = inside_.Meet();
+  }
+  const std::vector<Strand> parts = InParts(tensor, lanes);
+  if (status.ok() && IsOn(lanes)) {
+    status = lane_->Broadcast(header_, type_, parts[place_][0], root_host);
+  }
+  if (!status.ok() || hosts_.own() == root_host) return status;
+  return inside_.ShowWhole(parts);
+}
+
+// First the ranks of a host have each other's blocks, then the lanes carry them
+// to the other hosts, and then the ranks of those have them from the lanes.
+absl::Status Walk::AllGather() {
+  const Blocks blocks = BlocksOf(collective_.outputs, hosts_.world_size());
+  size_t bytes = 0;
+  for (const Block& block : blocks) bytes += block.count * element_bytes_;
+  const size_t lanes = LanesFor(bytes);
+  gloo_internal::CopyBlock(blocks[hosts_.neighbours()[place_]],
+                           BlockOf(collective_.inputs[0]), element_bytes_);
+  std::vector<Strand> strands = NoStrands();
+  for (size_t i = 0; i < strands.size(); ++i) {
+    strands[i] = {blocks[hosts_.neighbours()[i]]};
+  }
+  absl::Status status = inside_.ShowWhole(strands);
+  if (status.ok() && IsOn(lanes)) status = GatherOnLane(blocks, bytes);
+  if (!status.ok()) return status;
+  strands = NoStrands();
+  for (int host = 0; host < hosts_.count(); ++host) {
+    if (host == hosts_.own()) continue;
+    const std::vector<int>& ranks = hosts_.ranks(host);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      strands[i % lanes].push_back(blocks[ranks[i]]);
+    }
+  }
+  return inside_.ShowWhole(strands);
+}
+
+absl::Status Walk::GatherOnLane(const Blocks& blocks, size_t bytes) {
+  if (bytes <= kOneLaneBytesMax) return GatherPacked(blocks, bytes);
+  const size_t lanes = hosts_.fewest();
+  for (size_t turn = 0; turn < Turns(lanes); ++turn) {
+    Blocks served(hosts_.count());
+    for (int host = 0; host < hosts_.count(); ++host) {
+      const int rank = hosts_.At(host, place_ + turn * lanes);
+      if (rank >= 0) served[host] = blocks[rank];
+    }
+    absl::Status status = lane_->AllGather(header_, type_, served);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// All blocks of a host as one.
+absl::Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
+  std::byte* next = Room(results_, bytes);
+  Blocks packed(hosts_.count());
+  for (int host = 0; host < hosts_.count(); ++host) {
+    packed[host].data = next;
+    for (const int rank : hosts_.ranks(host)) {
+      const Block& block = blocks[rank];
+      if (host == hosts_.own()) {
+        gloo_internal::CopyBlock({next, block.count}, block, element_bytes_);
+      }
+      packed[host].count += block.count;
+      next += block.count * element_bytes_;
+    }
+  }
+  absl::Status status = lane_->AllGather(header_, type_, packed);
+  if (!status.ok()) return status;
+  for (int host = 0; host < hosts_.count(); ++host) {
+    next = packed[host].data;
+    for (const int rank : hosts_.ranks(host)) {
+      const Block& block = blocks[rank];
+      if (host != hosts_.own()) {
+        gloo_internal::CopyBlock(block, {next, block.count}, element_bytes_);
+      }
+      next += block.count * element_bytes_;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// While one piece is on the lanes the next one is reduced inside.
+absl::Status Walk::AllReduce() {
+  const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
+  const Block tensor = BlockOf(collective_.tensors[0]);
+  const size_t bytes = reduction.accumulator_bytes();
+  const size_t lanes = LanesFor(tensor.count * bytes);
+  const size_t per_piece = lanes * kLanePieceBytes / bytes;
+  const size_t pieces = PiecesOf(tensor.count, per_piece);
+  const auto parts_of = [&](size_t piece) {
+    return InParts(PieceOf(tensor, piece, per_piece, element_bytes_), lanes);
+  };
+  // Of the piece on the lanes, and of the next one.
+  const size_t room =
+      reduction.in_place()
+          ? 0
+          : std::min(per_piece / lanes + 1, tensor.count) * bytes;
+  std::byte* const memory = Room(accumulators_, 2 * room);
+  std::optional<Errands> errands;
+  if (pieces > 1 && IsOn(lanes)) errands.emplace();
+  absl::Status status = Guarded([&] {
+    absl::Status done;
+    for (size_t i = 0; i <= pieces && done.ok(); ++i) {
+      if (i < pieces) {
+        const std::vector<Strand> parts = parts_of(i);
+        const Block part = IsOn(lanes) ? parts[place_][0] : Block{};
+        std::byte* const sums =
+            reduction.in_place() ? part.data : memory + i % 2 * room;
+        done = inside_.Combine(reduction, parts, sums);
+        if (done.ok() && errands.has_value()) {
+          errands->Post([this, &reduction, sums, part] {
+            return Tell(ReduceOnLane(reduction, sums, part));
+          });
+        } else if (done.ok() && IsOn(lanes)) {
+          done = ReduceOnLane(reduction, sums, part);
+        }
+      }
+      if (i == 0 || !done.ok()) continue;
+      if (errands.has_value()) done = errands->Await(i);
+      if (done.ok()) done = inside_.ShowWhole(parts_of(i - 1));
+    }
+    return done;
+  });
+  // Before the errand that runs is waited for: its host may not have begun.
+  return errands.has_value() ? Tell(std::move(status)) : status;
+}
+
+// Makes this lane's `part` of the result.
+absl::Status Walk::ReduceOnLane(const Reduction& reduction,
+                                std::byte* accumulators, const Block& part) {
+  const Sum sum = SumOf(reduction, collective_);
+  const size_t bytes = reduction.accumulator_bytes();
+  const Block whole = {accumulators, part.count};
+  if (reduction.in_place() || part.count * bytes <= kOneLaneBytesMax) {
+    absl::Status status = lane_->AllReduce(header_, sum, whole);
+    if (!status.ok()) return status;
+    reduction.Finish(accumulators, part.count, hosts_.world_size());
+    reduction.Store(part.data, accumulators, part.count);
+    return status;
+  }
+  // What travels back are elements, which are smaller; and they are rounded
+  // where they are finished, once.
+  const Blocks sums = PartsOf(whole, hosts_.count(), bytes);
+  const Blocks elements = PartsOf(part, hosts_.count(), element_bytes_);
+  const Block& own = sums[hosts_.own()];
+  absl::Status status = lane_->ReduceScatter(header_, sum, sums);
+  if (!status.ok()) return status;
+  reduction.Finish(own.data, own.count, hosts_.world_size());
+  reduction.Store(elements[hosts_.own()].data, own.data, own.count);
+  return lane_->AllGather(header_, type_, elements);
+}
+
+absl::Status Walk::Reduce() {
+  const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
+  const Block tensor = BlockOf(collective_.tensors[0]);
+  const size_t bytes = reduction.accumulator_bytes();
+  const size_t lanes = LanesFor(tensor.count * bytes);
+  const size_t per_piece = kAccumulatorBytes / bytes;
+  const size_t pieces = PiecesOf(tensor.count, per_piece);
+  for (size_t i = 0; i < pieces; ++i) {
+    absl::Status status = ReducePiece(
+        reduction, PieceOf(tensor, i, per_piece, element_bytes_), lanes);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Who is not the root keeps his tensor as it is.
+absl::Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
+                               size_t lanes) {
+  const int root = collective_.root;
+  const bool is_root = hosts_.neighbours()[place_] == root;
+  std::vector<Strand> parts = InParts(piece, lanes);
+  const Block part = IsOn(lanes) ? parts[place_][0] : Block{};
+  const Block sums = {
+      Room(accumulators_, part.count * reduction.accumulator_bytes()),
+      part.count};
+  absl::Status status = inside_.Combine(reduction, parts, sums.data);
+  if (status.ok() && IsOn(lanes)) {
+    status = lane_->Reduce(header_, SumOf(reduction, collective_), sums,
+                           hosts_.host_of(root));
+  }
+  if (!status.ok() || hosts_.own() != hosts_.host_of(root)) return status;
+  if (IsOn(lanes)) {
+    reduction.Finish(sums.data, sums.count, hosts_.world_size());
+    Block& result = parts[place_][0];
+    if (!is_root) result.data = Room(results_, part.count * element_bytes_);
+    reduction.Store(result.data, sums.data, sums.count);
+  }
+  return inside_.Show(parts, is_root);
+}
+
+absl::Status Walk::ReduceScatter() {
+  const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
+  const Blocks inputs = BlocksOf(collective_.inputs, hosts_.world_size());
+  const Block output = BlockOf(collective_.outputs[0]);
+  size_t most = 0;
+  for (const Block& input : inputs) most = std::max(most, input.count);
+  const size_t per_piece = std::max<size_t>(
+      1, kAccumulatorBytes / reduction.accumulator_bytes() / inputs.size());
+  const size_t pieces = PiecesOf(most, per_piece);
+  Blocks of_piece(inputs.size());
+  for (size_t i = 0; i < pieces; ++i) {
+    for (size_t rank = 0; rank < inputs.size(); ++rank) {
+      of_piece[rank] = PieceOf(inputs[rank], i, per_piece, element_bytes_);
+    }
+    absl::Status status = ReduceScatterPiece(
+        reduction, of_piece, PieceOf(output, i, per_piece, element_bytes_));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// A lane reduces what the ranks that it serves shall have, host by host.
+absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
+                                      const Blocks& inputs,
+                                      const Block& output) {
+  const size_t lanes = hosts_.fewest();
+  const size_t bytes = reduction.accumulator_bytes();
+  std::vector<Strand> wanted = NoStrands();
+  // What of it is for the ranks of this host.
+  std::vector<Strand> results = NoStrands();
+  Blocks sums(hosts_.count());
+  for (int host = 0; host < hosts_.count(); ++host) {
+    const std::vector<int>& ranks = hosts_.ranks(host);
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      for (size_t i = lane; i < ranks.size(); i += lanes) {
+        const Block& input = inputs[ranks[i]];
+        wanted[lane].push_back(input);
+        if (lane == place_) sums[host].count += input.count;
+        if (host != hosts_.own()) continue;
+        results[lane].push_back(
+            {i == place_ ? output.data : nullptr, input.count});
+      }
+    }
+  }
+  std::byte* next =
+      Room(accumulators_, IsOn(lanes) ? CountOf(wanted[place_]) * bytes : 0);
+  absl::Status status = inside_.Combine(reduction, wanted, next);
+  if (status.ok() && IsOn(lanes)) {
+    for (Block& sum : sums) {
+      sum.data = next;
+      next += sum.count * bytes;
+    }
+    const Block& own = sums[hosts_.own()];
+    status = lane_->ReduceScatter(header_, SumOf(reduction, collective_), sums);
+    if (!status.ok()) return status;
+    reduction.Finish(own.data, own.count, hosts_.world_size());
+    std::byte* stored = Room(results_, own.count * element_bytes_);
+    std::byte* sum = own.data;
+    for (Block& result : results[place_]) {
+      if (result.data == nullptr) {
+        result.data = stored;
+        stored += result.count * element_bytes_;
+      }
+      reduction.Store(result.data, sum, result.count);
+      sum += result.count * bytes;
+    }
+  }
+  // The same on all ranks of this host.
+  if (!status.ok() || hosts_.neighbours().size() == lanes) return status;
+  return inside_.Show(results, !IsOn(lanes));
+}
+
+}  // namespace
+
+TwoLevels::TwoLevels(std::shared_ptr<Segment> segment,
+                     std::shared_ptr<const Regions> regions, const Hosts& hosts,
+                     Mesh& mesh, const HostTraits& traits,
+                     TellFailure tell_failure)
+    : segment_(std::move(segment)),
+      regions_(std::move(regions)),
+      hosts_(hosts),
+      mesh_(mesh),
+      near_(mesh, hosts_.neighbours()),
+      board_(
+          segment_->memory(), near_.rank(), near_.world_size(), traits.board,
+          [this, &mesh](int place) {
+            mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
+          },
+          [this](size_t offset, size_t bytes) {
+            return segment_->Reserve(offset, bytes);
+          }),
+      traits_(traits),
+      tell_failure_(std::move(tell_failure)),
+      shop_{
+          .board = board_, .mesh = near_, .regions = RegionFinder(*regions_)} {
+  const auto place = static_cast<size_t>(hosts_.place());
+  if (place < hosts_.fewest()) lane_.emplace(mesh, RanksOfLane(hosts_, place));
+}
+
+bool TwoLevels::LooksForSymmetric(const Collective& collective) const {
+  if (!shop_.has_regions || WholeOf(collective).data == nullptr) return false;
+  return SelectAlgorithm(collective.kind,
+                         {.memory = Memory::kSymmetric,
+                          .world_size = board_.world_size(),
+                          .is_crowded = traits_.board.is_crowded,
+                          .bytes = collective.bytes()},
+                         traits_.algorithm) == Algorithm::kSymmetric;
+}
+
+bool TwoLevels::Takes(const Collective& collective) const {
+  switch (collective.kind) {
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      return false;
+    default:
+      return true;
+  }
+}
+
+absl::Status TwoLevels::Run(const Collective& collective,
+                            ReleasableLock* order) {
+  if (order != nullptr) order->Release();
+  shop_.Begin(*regions_);
+  shop_.Say(collective);
+  Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
+            tell_failure_, accumulators_, results_);
+  absl::Status done = walk.Run(LooksForSymmetric(collective));
+  mesh_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric" : "two_levels");
+  shop_.history.Add(*shop_.header, shop_.sequence,
+                    History::DigestOf(*shop_.header));
+  if (!done.ok()) return done;
+  // As in HostCollectives.
+  const int failed = board_.FindFailed();
+  return failed < 0 ? done : near_.Gone(failed);
+}
+
+}  // namespace muster::dataplane::shm_internal

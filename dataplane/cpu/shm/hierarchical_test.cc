@@ -1,0 +1,269 @@
+// What the conformance suites do not look at, in groups over several hosts.
+
+#include "dataplane/cpu/shm/hierarchical.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cpu/transport/fake_transport.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/cpu/transport/transport.h"
+#include "dataplane/cpu/transport/subset_transport.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/topology.h"
+#include "dataplane/cpu/shm/intra_host.h"
+#include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/segment.h"
+#include "dataplane/communicator.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "dataplane/reduction.h"
+#include "dataplane/testing/local_world.h"
+#include "dataplane/testing/sample.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using gloo_internal::BlockOf;
+using gloo_internal::Buffer;
+using shm_internal::Board;
+using shm_internal::BoardTraits;
+using shm_internal::Hosts;
+using shm_internal::HostTraits;
+using shm_internal::Inside;
+using shm_internal::RegionFinder;
+using shm_internal::Regions;
+using shm_internal::Segment;
+using shm_internal::Strand;
+using shm_internal::TwoLevels;
+using shm_internal::Workshop;
+using ::testing::HasSubstr;
+using testing::LocalWorld;
+using testing::Sample;
+
+constexpr int kRanks = 4;
+constexpr std::chrono::seconds kSoon{10};
+
+constexpr CollectiveKind kTaken[] = {CollectiveKind::kAllReduce,
+                                     CollectiveKind::kBroadcast,
+                                     CollectiveKind::kReduce,
+                                     CollectiveKind::kAllGather,
+                                     CollectiveKind::kAllGatherIntoTensor,
+                                     CollectiveKind::kReduceScatter,
+                                     CollectiveKind::kReduceScatterTensor};
+
+// Ranks are on these hosts while it lives: "0011" are two on each of two.
+class OnHosts {
+ public:
+  explicit OnHosts(const char* hosts) {
+    setenv("MUSTER_SHM_HOSTS", "address", 1);
+    setenv("MUSTER_LOCAL_WORLD_HOSTS", hosts, 1);
+  }
+  ~OnHosts() {
+    unsetenv("MUSTER_SHM_HOSTS");
+    unsetenv("MUSTER_LOCAL_WORLD_HOSTS");
+  }
+};
+
+class TwoLevelsTest : public ::testing::TestWithParam<const char*> {
+ private:
+  const OnHosts on_hosts_{GetParam()};
+};
+
+TEST_P(TwoLevelsTest, WhatWentInTwoLevelsIsKnown) {
+  LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([](Communicator& communicator) {
+    const auto ran = [&](CollectiveKind kind) {
+      Sample sample(kind, {.rank = communicator.rank(), .world_size = kRanks});
+      EXPECT_TRUE(communicator.Start(sample.collective)->Wait().ok());
+      const LastRun last = communicator.last_run(DeviceType::kCpu);
+      EXPECT_EQ(last.backend, "shm");
+      return last.algorithm;
+    };
+    EXPECT_EQ(ran(CollectiveKind::kAllReduce), "two_levels");
+    EXPECT_EQ(ran(CollectiveKind::kAllToAll), "direct");
+    EXPECT_EQ(ran(CollectiveKind::kBarrier), "two_levels");
+  });
+}
+
+// One lane carries small tensors and all carry large ones: ranks that differ in
+// this meet none the less.
+TEST_P(TwoLevelsTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
+  for (const CollectiveKind kind : kTaken) {
+    for (const int odd_one : {0, 1, kRanks - 1}) {
+      for (const bool odd_is_large : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), ", rank ", odd_one,
+                                  odd_is_large ? " large" : " small"));
+        LocalWorld world({.backend = "shm", .world_size = kRanks});
+        world.OnEachRank([&](Communicator& communicator) {
+          const int rank = communicator.rank();
+          const bool is_large = (rank == odd_one) == odd_is_large;
+          Sample sample(kind, {.rank = rank,
+                               .world_size = kRanks,
+                               .count = is_large ? 50'000u : 8u});
+          absl::Status status =
+              communicator.Start(sample.collective)->Wait(Clock::now() + kSoon);
+          // Some are over for a rank when it has given what it has.
+          for (int i = 0; i < 2 && status.ok(); ++i) {
+            Sample meeting(CollectiveKind::kAllToAll,
+                           {.rank = rank, .world_size = kRanks});
+            status = communicator.Start(meeting.collective)
+                         ->Wait(Clock::now() + kSoon);
+          }
+          EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
+              << status;
+          EXPECT_THAT(std::string(status.message()),
+                      HasSubstr(CollectiveKindName(kind)));
+        });
+      }
+    }
+  }
+}
+
+// Its host knows, when all else are done: nobody else says so.
+TEST(TwoHostsTest, ARankThatExpectsALargeBroadcastIsToldByItsHost) {
+  const OnHosts on_hosts("0011");
+  LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    Sample sample(CollectiveKind::kBroadcast,
+                  {.rank = rank,
+                   .world_size = kRanks,
+                   .count = rank == kRanks - 1 ? 50'000u : 8u});
+    const absl::Status status =
+        communicator.Start(sample.collective)->Wait(Clock::now() + kSoon);
+    if (communicator.rank() < 2) return;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, TwoLevelsTest,
+                         ::testing::Values("0011", "0110", "0012"));
+
+// Of three ranks, of which the last one, on another host, sends nothing.
+class SilentMesh : public gloo_internal::BareMesh {
+ public:
+  explicit SilentMesh(int rank) : BareMesh(rank, /*world_size=*/3) {}
+
+  // Who waits for it has this error.
+  void Break(const absl::Status& failure) {
+    MutexLock lock(mutex_);
+    broken_ = failure;
+    changed_.NotifyAll();
+  }
+
+  absl::Status Write(int, const void*, size_t, const void*, size_t) override {
+    return absl::OkStatus();
+  }
+  absl::Status Read(int, void*, size_t) override {
+    const Instant until = Clock::now() + kSoon;
+    MutexLock lock(mutex_);
+    while (aborted_.ok() && broken_.ok()) {
+      if (!changed_.WaitUntil(mutex_, until)) break;
+    }
+    if (!aborted_.ok()) return aborted_;
+    return broken_.ok() ? absl::DeadlineExceededError("late") : broken_;
+  }
+  void Abort(const absl::Status& cause) override {
+    MutexLock lock(mutex_);
+    aborted_.Update(cause);
+    changed_.NotifyAll();
+  }
+  absl::Status abort_cause() const override {
+    MutexLock lock(mutex_);
+    return aborted_;
+  }
+  absl::Status CheckPeers() override { return absl::OkStatus(); }
+  absl::Status Gone(int peer) override {
+    return absl::UnavailableError(absl::StrCat("rank ", peer, " has left"));
+  }
+  void Close(const absl::Status&) override {}
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Rank 0 runs an all_reduce of three pieces. Rank 1, of the same host, does its
+// part of the first one, and no more: rank 0 waits for it in the second one
+// while its lane has the first.
+class PiecesTest : public ::testing::Test {
+ protected:
+  PiecesTest() {
+    run_ = std::async(std::launch::async, [this] {
+      return two_levels_.Run(AllReduceOf(tensors_[0]), nullptr);
+    });
+    const Collective collective = AllReduceOf(tensors_[1]);
+    Workshop shop = {
+        .board = board_, .mesh = near_, .regions = RegionFinder(*regions_)};
+    shop.Say(collective);
+    Inside inside(shop, collective);
+    const Strand piece = {{BlockOf(collective.tensors[0]).data, kPieceCount}};
+    EXPECT_EQ(
+        inside.Combine(Reduction::Of(DataType::kFloat32, collective.reduce_op),
+                       {piece, {}}, nullptr),
+        absl::OkStatus());
+  }
+
+  // Of the collective, which all that it waits for is told at once.
+  void ExpectFailure(const absl::Status& failure) {
+    if (run_.wait_for(kSoon) != std::future_status::ready) {
+      board_.Leave(/*has_failed=*/false);
+    }
+    EXPECT_EQ(run_.get(), failure);
+    EXPECT_EQ(mesh_.abort_cause(), failure);
+  }
+
+  static constexpr size_t kPieceCount = (4 << 20) / sizeof(float);
+
+  SilentMesh mesh_{0};
+  const std::shared_ptr<Segment> segment_ =
+      *Segment::Create(Board::BytesFor(2, BoardTraits().ring_bytes));
+  const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();
+  TwoLevels two_levels_{segment_,
+                        regions_,
+                        Hosts({7, 7, 8}, /*rank=*/0),
+                        mesh_,
+                        HostTraits(),
+                        [this](const Collective&, const absl::Status& failure) {
+                          mesh_.Abort(failure);
+                          two_levels_.Wake();
+                        }};
+  SilentMesh mesh_of_1_{1};
+  gloo_internal::PartMesh near_{mesh_of_1_, {0, 1}};
+  Board board_{segment_->memory(), 1, 2, BoardTraits(), [](int) {}};
+
+ private:
+  static Collective AllReduceOf(std::vector<float>& tensor) {
+    tensor.resize(3 * kPieceCount);
+    return {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(tensor)}};
+  }
+
+  std::vector<float> tensors_[2];
+  std::future<absl::Status> run_;
+};
+
+TEST_F(PiecesTest, ANeighbourThatLeavesEndsTheWaitForAnotherHost) {
+  board_.Leave(/*has_failed=*/false);
+  ExpectFailure(absl::UnavailableError("rank 1 has left"));
+}
+
+TEST_F(PiecesTest, ALaneThatFailsEndsTheWaitForANeighbour) {
+  mesh_.Break(absl::UnavailableError("rank 2 has left"));
+  ExpectFailure(absl::UnavailableError("rank 2 has left"));
+}
+
+}  // namespace
+}  // namespace muster::dataplane

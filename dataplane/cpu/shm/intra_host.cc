@@ -1,0 +1,263 @@
+#include "dataplane/cpu/shm/intra_host.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+// What is combined at once of what others have: it stays in the cache of a
+// processor meanwhile.
+constexpr size_t kThereBytes = 128 << 10;
+
+// Calls `function` with every piece of a block in elements [first, first +
+// count) of `strand`, and how many there are in that before it.
+template <typename Function>
+void ForPieces(const Strand& strand, size_t first, size_t count,
+               size_t element_bytes, Function&& function) {
+  size_t done = 0;
+  for (const Block& block : strand) {
+    if (done == count) return;
+    if (first >= block.count) {
+      first -= block.count;
+      continue;
+    }
+    const size_t pieces = std::min(block.count - first, count - done);
+    std::byte* const data =
+        block.data == nullptr ? nullptr : block.data + first * element_bytes;
+    function(Block{data, pieces}, done);
+    done += pieces;
+    first = 0;
+  }
+}
+
+// How many of `count` go in round `round`.
+size_t CountIn(size_t count, size_t round, size_t per_round) {
+  return std::min(per_round, count - std::min(count, round * per_round));
+}
+
+}  // namespace
+
+size_t CountOf(const Strand& strand) {
+  size_t count = 0;
+  for (const Block& block : strand) count += block.count;
+  return count;
+}
+
+NoteHeader HeaderOf(const Collective& collective) {
+  NoteHeader header = NoteHeader::Of(collective);
+  // Of others whose sizes a rank may have to itself it has a hash.
+  if (collective.kind == CollectiveKind::kAllGatherIntoTensor) {
+    header.element_count = collective.inputs[0].element_count();
+  }
+  return header;
+}
+
+Inside::Inside(Workshop& shop, const Collective& collective)
+    : Rounds(shop, collective, /*has_rows=*/false) {
+  set_element_count(HeaderOf(collective).element_count);
+}
+
+std::vector<size_t> Inside::CountsOf(const std::vector<Strand>& strands) {
+  std::vector<size_t> counts;
+  counts.reserve(strands.size());
+  for (const Strand& strand : strands) counts.push_back(CountOf(strand));
+  return counts;
+}
+
+// One at least, for who looks what the others run.
+size_t Inside::RoundsFor(const std::vector<size_t>& counts, size_t per_round) {
+  const size_t most = *std::max_element(counts.begin(), counts.end());
+  return std::max<size_t>(1, (most + per_round - 1) / per_round);
+}
+
+absl::Status Inside::Meet() {
+  if (world_size_ == 1) return absl::OkStatus();
+  return Rounds::Meet();
+}
+
+absl::Status Inside::MeetAt(const Block& whole) {
+  if (world_size_ == 1) return absl::OkStatus();
+  Places places;
+  absl::Status status = ShowPlace(whole, kManyBytes, places);
+  if (!status.ok()) return status;
+  const absl::StatusOr<bool> is_mapped = AwaitPlaces(places);
+  if (!is_mapped.ok()) return is_mapped.status();
+  has_met_ = true;
+  if (*is_mapped) mapped_ = std::move(places);
+  whole_ = whole.data;
+  return absl::OkStatus();
+}
+
+// Of the results a rank's own part may be where its operand is, which must not
+// be lost before its turn: that of the first rank is loaded, or combined with
+// that of the second.
+void Inside::CombineThere(const Reduction& reduction, const Strand& strand,
+                          std::byte* accumulators) {
+  const bool combines = reduction.combines_elements();
+  const size_t bytes = reduction.accumulator_bytes();
+  const size_t at_once = kThereBytes / std::max(bytes, element_bytes_);
+  const bool is_beside = !strand.empty() && accumulators == strand[0].data &&
+                         rank_ > (combines ? 1 : 0);
+  std::byte* const beside = is_beside ? Scratch(kThereBytes) : nullptr;
+  ForPieces(strand, 0, CountOf(strand), element_bytes_,
+            [&](const Block& block, size_t before) {
+              for (size_t done = 0; done < block.count; done += at_once) {
+                const size_t count = std::min(at_once, block.count - done);
+                const auto operand = [&](int peer) {
+                  return There(peer, block.data + done * element_bytes_);
+                };
+                std::byte* const to = accumulators + (before + done) * bytes;
+                std::byte* const all = is_beside ? beside : to;
+                if (combines) {
+                  reduction.Combine(all, operand(0), operand(1), count);
+                } else {
+                  reduction.Load(all, operand(0), count, mapped_->FactorOf(0));
+                  reduction.Add(all, operand(1), count, mapped_->FactorOf(1));
+                }
+                for (int peer = 2; peer < world_size_; ++peer) {
+                  reduction.Add(all, operand(peer), count,
+                                mapped_->FactorOf(peer));
+                }
+                if (all != to) std::memcpy(to, all, count * bytes);
+              }
+            });
+}
+
+absl::Status Inside::Combine(const Reduction& reduction,
+                             const std::vector<Strand>& strands,
+                             std::byte* accumulators) {
+  const size_t bytes = reduction.accumulator_bytes();
+  const std::vector<size_t> counts = CountsOf(strands);
+  const auto load = [&](const Strand& strand, size_t first, size_t count,
+                        std::byte* to) {
+    ForPieces(strand, first, count, element_bytes_,
+              [&](const Block& piece, size_t done) {
+                reduction.Load(to + done * bytes, piece.data, piece.count,
+                               collective().factor);
+              });
+  };
+  const auto show = [&](const Strand& strand, size_t first, size_t count,
+                        size_t offset) {
+    if (!reduction.combines_elements()) {
+      load(strand, first, count, payload() + offset);
+      return;
+    }
+    ForPieces(strand, first, count, element_bytes_,
+              [&](const Block& piece, size_t done) {
+                Write(offset + done * bytes, piece.data, piece.count * bytes);
+              });
+  };
+  if (world_size_ == 1) {
+    load(strands[0], 0, counts[0], accumulators);
+    return absl::OkStatus();
+  }
+  // What others make of what they read here they show before it is written.
+  if (is_mapped()) {
+    CombineThere(reduction, strands[rank_], accumulators);
+    return absl::OkStatus();
+  }
+  const auto idle = std::count(counts.begin(), counts.end(), size_t{0});
+  const auto busy = std::max<size_t>(1, counts.size() - idle);
+  const size_t per_round = kPieceBytes / busy / bytes;
+  const size_t rounds = RoundsFor(counts, per_round);
+  for (size_t round = 0; round < rounds; ++round) {
+    const auto count_of = [&](int rank) {
+      return CountIn(counts[rank], round, per_round);
+    };
+    // Its own part nobody else reads, so no rank shows that.
+    const auto elements_before = [&](int rank, int shower) {
+      size_t before = 0;
+      for (int each = 0; each < rank; ++each) {
+        if (each != shower) before += count_of(each);
+      }
+      return before;
+    };
+    absl::Status status = Open(elements_before(world_size_, rank_) * bytes);
+    if (!status.ok()) return status;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (rank == rank_) continue;
+      show(strands[rank], round * per_round, count_of(rank),
+           elements_before(rank, rank_) * bytes);
+    }
+    Post();
+    // The accumulators may be where it is.
+    const size_t own_count = count_of(rank_);
+    std::byte* const own = Scratch(own_count * bytes);
+    load(strands[rank_], round * per_round, own_count, own);
+    status = AwaitAll();
+    if (!status.ok()) return status;
+    if (own_count == 0) continue;
+    const auto operand = [&](int peer) -> const std::byte* {
+      if (peer == rank_) return own;
+      return shown(peer) + elements_before(rank_, peer) * bytes;
+    };
+    std::byte* const all = accumulators + round * per_round * bytes;
+    reduction.Combine(all, operand(0), operand(1), own_count);
+    for (int peer = 2; peer < world_size_; ++peer) {
+      reduction.Combine(all, all, operand(peer), own_count);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
+  if (world_size_ == 1) return absl::OkStatus();
+  const std::vector<size_t> counts = CountsOf(strands);
+  const size_t per_round = kPieceBytes / element_bytes_;
+  const size_t rounds = RoundsFor(counts, per_round);
+  for (size_t round = 0; round < rounds; ++round) {
+    const size_t first = round * per_round;
+    const size_t shows = CountIn(counts[rank_], round, per_round);
+    absl::Status status = Open(shows * element_bytes_);
+    if (!status.ok()) return status;
+    ForPieces(strands[rank_], first, shows, element_bytes_,
+              [&](const Block& piece, size_t done) {
+                Write(done * element_bytes_, piece.data,
+                      piece.count * element_bytes_);
+              });
+    Post();
+    if (is_first()) status = AwaitAll();
+    if (!status.ok()) return status;
+    if (!takes) continue;
+    for (const int peer : Others()) {
+      const size_t count = CountIn(counts[peer], round, per_round);
+      if (count == 0) continue;
+      status = Await(peer, element_count());
+      if (!status.ok()) return status;
+      ForPieces(strands[peer], first, count, element_bytes_,
+                [&](const Block& piece, size_t done) {
+                  if (piece.data == nullptr) return;
+                  std::memcpy(piece.data, shown(peer) + done * element_bytes_,
+                              piece.count * element_bytes_);
+                });
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Inside::ShowWhole(const std::vector<Strand>& strands) {
+  if (!is_mapped()) return Show(strands, /*takes=*/true);
+  absl::Status status = Open(0);
+  if (!status.ok()) return status;
+  Post();
+  for (const int peer : Others()) {
+    const size_t count = CountOf(strands[peer]);
+    if (count == 0) continue;
+    status = Await(peer, element_count());
+    if (!status.ok()) return status;
+    ForPieces(strands[peer], 0, count, element_bytes_,
+              [&](const Block& piece, size_t) {
+                std::memcpy(piece.data, There(peer, piece.data),
+                            piece.count * element_bytes_);
+              });
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,227 @@
+#include "dataplane/cpu/shm/path_trials.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "dataplane/cpu/shm/ring_writer.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using Way = WayTrials::Way;
+
+constexpr WayTrials::Terms kTerms = RingWriter::kTerms;
+constexpr size_t kBytes = 128 << 10;
+
+// A machine in which a MiB takes so long, the one way and the other.
+struct Machine {
+  int through_ns = 30'000;
+  int past_ns = 50'000;
+};
+
+// Writes `bytes` in pieces, and returns how many went past the caches.
+size_t WriteOn(WayTrials& trials, const Machine& machine, size_t bytes) {
+  size_t past = 0;
+  for (size_t done = 0; done < bytes; done += kBytes) {
+    const Way way = trials.Next(kBytes);
+    const bool is_past = way == RingWriter::kPastCaches;
+    if (is_past) past += kBytes;
+    trials.Took(way, kBytes,
+                std::chrono::nanoseconds(is_past ? machine.past_ns
+                                                 : machine.through_ns) *
+                    kBytes / (1 << 20));
+  }
+  return past;
+}
+
+// After 4, 8, 16, 32 MiB, and three times 64.
+constexpr size_t kTrials = 7;
+constexpr size_t kManyBytes = 4 * kTerms.period;
+
+// Where processors share a cache, and where they do not.
+constexpr Machine kNear = {.through_ns = 30'000, .past_ns = 50'000};
+constexpr Machine kFar = {.through_ns = 400'000, .past_ns = 45'000};
+
+TEST(WayTrialsTest, TheFasterWayIsTaken) {
+  WayTrials near(kTerms);
+  EXPECT_EQ(WriteOn(near, kNear, kManyBytes), kTrials * kBytes);
+  WayTrials far(kTerms);
+  const size_t through = kManyBytes - WriteOn(far, kFar, kManyBytes);
+  EXPECT_LE(through, kTerms.first + kTrials * kBytes);
+}
+
+TEST(WayTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
+  for (const Machine& machine : {kNear, kFar}) {
+    WayTrials trials(kTerms);
+    trials.StartWithOther();
+    constexpr size_t kAtFirst = WayTrials::kLater * kTerms.first - kBytes;
+    EXPECT_EQ(WriteOn(trials, machine, kAtFirst), kAtFirst);
+    EXPECT_FALSE(trials.has_found());
+    EXPECT_EQ(WriteOn(trials, machine, kBytes), 0);
+    EXPECT_TRUE(trials.has_found());
+    EXPECT_EQ(trials.way(),
+              machine.past_ns < machine.through_ns ? Way::kOther : Way::kUsual);
+  }
+}
+
+// What goes first has gone the usual way before its trials were asked.
+TEST(WayTrialsTest, WhatStartsWithTheOtherWayKnowsTheUsualOneByItsTrialAlone) {
+  WayTrials trials({.first = 8, .period = 800, .length = 8, .settling = 4});
+  trials.StartWithOther();
+  trials.Took(Way::kUsual, 1, std::chrono::milliseconds(9));
+  for (size_t i = 0; i < WayTrials::kLater * 8 - 1; ++i) {
+    EXPECT_EQ(trials.Next(1), Way::kOther);
+    trials.Took(Way::kOther, 1, std::chrono::milliseconds(2));
+  }
+  EXPECT_FALSE(trials.has_found());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(trials.Next(1), Way::kUsual);
+    trials.Took(Way::kUsual, 1, std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(trials.way(), Way::kUsual);
+}
+
+// A class of sizes, of which there have been so many bytes.
+void Write(TrialsBySize& trials, size_t size_class, const Machine& machine,
+           size_t bytes) {
+  WriteOn(trials.Of(size_class), machine, bytes);
+}
+
+TEST(TrialsBySizeTest, WhatBeginsGoesAsTheNextSmallerOneThatHasFoundOut) {
+  TrialsBySize trials(kTerms, 5);
+  EXPECT_EQ(trials.Of(3).way(), Way::kUsual);
+  Write(trials, 1, kFar, 2 * kTerms.first);
+  Write(trials, 0, kNear, 2 * kTerms.first);
+  // It has not, and is not asked.
+  Write(trials, 2, kNear, kBytes);
+  EXPECT_EQ(trials.Of(2).way(), Way::kOther);
+  EXPECT_FALSE(trials.Of(2).has_found());
+  EXPECT_EQ(trials.Of(4).way(), Way::kOther);
+  // It had begun.
+  EXPECT_EQ(trials.Of(3).way(), Way::kUsual);
+}
+
+TEST(TrialsBySizeTest, LargerOnesAreNotAsked) {
+  TrialsBySize trials(kTerms, 2);
+  Write(trials, 1, kFar, 2 * kTerms.first);
+  EXPECT_EQ(trials.Of(1).way(), Way::kOther);
+  EXPECT_EQ(trials.Of(0).way(), Way::kUsual);
+}
+
+TEST(WayTrialsTest, PastTheCachesMustBeMuchFaster) {
+  WayTrials trials(kTerms);
+  EXPECT_EQ(
+      WriteOn(trials, {.through_ns = 79'000, .past_ns = 40'000}, kManyBytes),
+      kTrials * kBytes);
+  WriteOn(trials, {.through_ns = 81'000, .past_ns = 40'000}, kManyBytes);
+  EXPECT_EQ(trials.way(), RingWriter::kPastCaches);
+}
+
+TEST(WayTrialsTest, WhatChangesIsFoundOut) {
+  WayTrials trials(kTerms);
+  WriteOn(trials, kNear, kManyBytes);
+  // At once, when the past has been tried: not by the first ones, which may
+  // find lines where somebody else has had them.
+  WriteOn(trials, kFar, (kTerms.remembered - 1) * kBytes);
+  EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
+  WriteOn(trials, kFar, kBytes);
+  EXPECT_EQ(trials.way(), RingWriter::kPastCaches);
+  WriteOn(trials, kNear, kTerms.period + kBytes);
+  EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
+}
+
+// Another program had the processor meanwhile.
+TEST(WayTrialsTest, OneLongTimeChangesNothing) {
+  WayTrials trials(kTerms);
+  WriteOn(trials, kNear, kManyBytes);
+  WriteOn(trials, {.through_ns = 9'000'000, .past_ns = 9'000'000}, kBytes);
+  EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
+  WriteOn(trials, kNear, 8 * kBytes);
+  EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
+}
+
+// The first ones of a way find caches as the other one has left them.
+TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
+  constexpr int kUnsettled = 3;
+  constexpr WayTrials::Terms kLong = {.first = 8,
+                                      .period = 100,
+                                      .length = 4,
+                                      .settling = kUnsettled,
+                                      .remembered = 1,
+                                      .slower_percent = 100};
+  constexpr int kTimes = 240;
+  WayTrials trials(kLong);
+  std::vector<bool> others;
+  int since_change = kUnsettled;
+  for (int i = 0; i < kTimes; ++i) {
+    const Way way = trials.Next(1);
+    others.push_back(way == Way::kOther);
+    if (i > 0 && others[i] != others[i - 1]) since_change = 0;
+    trials.Took(way, 1,
+                std::chrono::microseconds(since_change < kUnsettled ? 900
+                                          : way == Way::kOther      ? 50
+                                                                    : 100));
+    ++since_change;
+  }
+  // Seven before the first trial. Then trials of the usual way: 16 later, 32,
+  // 64, and 100 each time.
+  std::vector<bool> expected(kTimes, true);
+  std::fill_n(expected.begin(), 7, false);
+  for (const int trial : {26, 61, 128, 231}) {
+    std::fill_n(expected.begin() + trial, 4, false);
+  }
+  EXPECT_EQ(others, expected);
+}
+
+// Somebody else had the processor for long.
+TEST(WayTrialsTest, AWayThatIsLeftIsTriedSoon) {
+  constexpr WayTrials::Terms kSeldom = {.first = 8, .period = 1000};
+  WayTrials trials(kSeldom);
+  const auto run = [&](int times, int us_of_other) {
+    for (int i = 0; i < times; ++i) {
+      const Way way = trials.Next(1);
+      trials.Took(
+          way, 1,
+          std::chrono::microseconds(way == Way::kOther ? us_of_other : 100));
+    }
+  };
+  run(5000, 50);
+  ASSERT_EQ(trials.way(), Way::kOther);
+  run(kSeldom.remembered, 300);
+  ASSERT_EQ(trials.way(), Way::kUsual);
+  run(static_cast<int>(kSeldom.first), 50);
+  EXPECT_EQ(trials.way(), Way::kOther);
+  // Not if that is so again and again.
+  run(kSeldom.remembered, 300);
+  run(static_cast<int>(kSeldom.first), 50);
+  EXPECT_EQ(trials.way(), Way::kUsual);
+  run(static_cast<int>(kSeldom.period), 50);
+  EXPECT_EQ(trials.way(), Way::kOther);
+}
+
+// Most of the times are those of somebody else, too.
+TEST(WayTrialsTest, TheLeastOfThoseRememberedCounts) {
+  WayTrials trials({.first = 1, .period = 100, .remembered = 3});
+  const auto took = [&](Way way, int us) {
+    trials.Took(way, 1, std::chrono::microseconds(us));
+  };
+  took(Way::kUsual, 100);
+  for (const int us : {90, 300, 300}) took(Way::kOther, us);
+  EXPECT_EQ(trials.way(), Way::kOther);
+  took(Way::kOther, 300);
+  EXPECT_EQ(trials.way(), Way::kUsual);
+}
+
+// Another rank came so late.
+TEST(WayTrialsTest, ALongWaitIsNoSmallNumber) {
+  WayTrials trials({.first = 1, .period = 100, .slower_percent = 115});
+  trials.Took(Way::kUsual, 1, std::chrono::milliseconds(1));
+  trials.Took(Way::kOther, 1, std::chrono::hours(24));
+  EXPECT_EQ(trials.way(), Way::kUsual);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,154 @@
+// Rounds in which a rank gives each other one its own.
+
+#ifndef MUSTER_DATAPLANE_CPU_SHM_PER_PEER_ROUNDS_H_
+#define MUSTER_DATAPLANE_CPU_SHM_PER_PEER_ROUNDS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/rounds.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::shm_internal {
+
+inline size_t RoundsFor(size_t count, size_t count_per_round) {
+  return count <= count_per_round
+             ? 1
+             : (count + count_per_round - 1) / count_per_round;
+}
+
+// What of `block` goes in round `round`.
+inline Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
+                     size_t element_bytes) {
+  if (round == 0 && block.count <= count_per_round) return block;
+  const size_t first = std::min(block.count, round * count_per_round);
+  const size_t count = std::min(block.count - first, count_per_round);
+  return {block.data + first * element_bytes, count};
+}
+
+// Each begins with a row: what its rank has for each other one. Behind that it
+// shows what of it goes in this round, in the order of the ranks.
+class DealtRounds : public Rounds {
+ protected:
+  DealtRounds(Workshop& shop, const Collective& collective)
+      : Rounds(shop, collective, HasRows(collective.kind)) {}
+
+  // Of reductions with factors: in front of its elements a rank shows its own,
+  // in so many bytes that those stay aligned.
+  static constexpr size_t kFactorBytes = 16;
+  size_t factor_bytes() const {
+    // What else has one there makes no use of it, and nobody compares it.
+    return IsReduction(collective().kind) &&
+                   collective().reduce_op == ReduceOp::kPremulSum
+               ? kFactorBytes
+               : 0;
+  }
+  void ShowFactor(size_t offset) {
+    if (factor_bytes() == 0) return;
+    const double factor = collective().factor;
+    std::memcpy(payload() + offset, &factor, sizeof(factor));
+  }
+
+  // Begins round `round_`, and writes a row, the factor if there is one, and
+  // what of `give` goes in it; null: nothing.
+  inline absl::Status OpenDealt(const gloo_internal::Parts* give,
+                                size_t count_per_round);
+  // Where in what `peer` shows the factor is, and what it has for this rank.
+  size_t FactorOffset(int peer) const {
+    return !has_rows()    ? 0
+           : IsEven(peer) ? EvenRowBytes(CountFor(rank_, peer))
+                          : row_bytes();
+  }
+  inline size_t DealtOffset(int peer, size_t count_per_round) const;
+  // How many elements a rank shows for each other rank in a round of so many
+  // bytes: if that is not few, in whole lines.
+  size_t CountForEachOther(size_t round_bytes) const {
+    const size_t bytes =
+        (round_bytes - kFactorBytes - Board::WholeLines(row_bytes())) /
+        static_cast<size_t>(world_size_ - 1);
+    return ElementsIn(bytes < 8 * Board::kLineBytes
+                          ? bytes
+                          : bytes - bytes % Board::kLineBytes);
+  }
+
+  // From 0: the one that runs.
+  size_t round_ = 0;
+
+ private:
+  // Of a row of one word, with so many elements for each behind it. What is
+  // long begins with a line: what a processor loads at once would else lie in
+  // two.
+  size_t EvenRowBytes(uint64_t count) const {
+    return count > ElementsIn(Board::kNoteBytes) ? Board::kLineBytes
+                                                 : sizeof(uint64_t);
+  }
+  // DealtOffset of a `row` that is not even.
+  inline size_t UnevenOffset(const uint64_t* row, int peer,
+                             size_t count_per_round) const;
+};
+
+inline absl::Status DealtRounds::OpenDealt(const gloo_internal::Parts* give,
+                                           size_t count_per_round) {
+  const auto given_to = [&](int rank) {
+    return give == nullptr || rank == rank_ ? Block() : (*give)[rank];
+  };
+  const int some = After(rank_);
+  const uint64_t even_count = given_to(some).count;
+  bool is_even = true;
+  size_t count = 0;
+  for (int rank = some; rank != rank_; rank = After(rank)) {
+    const Block block = given_to(rank);
+    is_even = is_even && block.count == even_count;
+    count += ChunkOf(block, round_, count_per_round, element_bytes_).count;
+  }
+  const size_t head_bytes = is_even ? EvenRowBytes(even_count) : row_bytes();
+  size_t offset = head_bytes + factor_bytes();
+  absl::Status status = Open(offset + count * element_bytes_);
+  if (!status.ok()) return status;
+  if (is_even) {
+    *reinterpret_cast<uint64_t*>(payload()) = even_count | kEven;
+  } else {
+    auto* const row = reinterpret_cast<uint64_t*>(payload());
+    for (int rank = 0; rank < world_size_; ++rank) {
+      row[rank] = given_to(rank).count;
+    }
+  }
+  ShowFactor(head_bytes);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (rank == rank_) continue;
+    const Block chunk =
+        ChunkOf(given_to(rank), round_, count_per_round, element_bytes_);
+    Write(offset, chunk.data, chunk.count * element_bytes_);
+    offset += chunk.count * element_bytes_;
+  }
+  return status;
+}
+
+inline size_t DealtRounds::DealtOffset(int peer, size_t count_per_round) const {
+  const uint64_t* const row = RowOf(peer);
+  if ((row[0] & kEven) == 0) return UnevenOffset(row, peer, count_per_round);
+  const uint64_t count = row[0] & ~kEven;
+  const size_t each =
+      ChunkOf({nullptr, count}, round_, count_per_round, 0).count;
+  const auto before = static_cast<size_t>(peer < rank_ ? rank_ - 1 : rank_);
+  return EvenRowBytes(count) + factor_bytes() + each * before * element_bytes_;
+}
+
+inline size_t DealtRounds::UnevenOffset(const uint64_t* row, int peer,
+                                        size_t count_per_round) const {
+  size_t before = 0;
+  for (int rank = 0; rank < rank_; ++rank) {
+    if (rank == peer) continue;
+    before += ChunkOf({nullptr, row[rank]}, round_, count_per_round, 0).count;
+  }
+  return row_bytes() + factor_bytes() + before * element_bytes_;
+}
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_PER_PEER_ROUNDS_H_

@@ -1,0 +1,61 @@
+// How a rank copies what it shows (board.h).
+
+#ifndef MUSTER_DATAPLANE_CPU_SHM_RING_WRITER_H_
+#define MUSTER_DATAPLANE_CPU_SHM_RING_WRITER_H_
+
+#include <cstddef>
+
+#include "dataplane/cpu/shm/streaming.h"
+#include "dataplane/cpu/shm/path_trials.h"
+
+namespace muster::dataplane::shm_internal {
+
+// RingWriter copies through the caches or past them, whichever is faster. Where
+// processors share a cache, through it takes some half of the time, that of who
+// reads it counted. Where they do not, every line is first taken away from the
+// caches of who has read it last, which takes ten times as long as to write
+// past them. Not thread-safe.
+class RingWriter {
+ public:
+  // After the first so many bytes a ring has been gone round. Through the
+  // caches it must take twice as long: whoever reads what went past them has to
+  // get it from memory.
+  static constexpr WayTrials::Terms kTerms = {.first = 4 << 20,
+                                              .period = 64 << 20,
+                                              .remembered = 4,
+                                              .slower_percent = 200};
+  static constexpr WayTrials::Way kThroughCaches = WayTrials::Way::kUsual;
+  static constexpr WayTrials::Way kPastCaches = WayTrials::Way::kOther;
+
+  // As memcpy, to where nobody reads meanwhile.
+  void Copy(void* to, const void* from, size_t bytes) {
+    if (kWritesPastCaches && bytes >= kLongBytes) {
+      CopyLong(to, from, bytes);
+    } else if (bytes > 0) {
+      CopyShort(to, from, bytes);
+    }
+  }
+
+  // By which way the last one went that was timed: for tests.
+  WayTrials::Way timed_way() const { return timed_way_; }
+
+ private:
+  // What is shorter takes not much longer than it takes to measure that. And
+  // that is done once for so many: where the time is told by the kernel alone
+  // it takes a microsecond or more.
+  static constexpr size_t kLongBytes = 4 << 10;
+  static constexpr size_t kTimedBytes = 128 << 10;
+
+  void CopyLong(void* to, const void* from, size_t bytes);
+  static void CopyBy(WayTrials::Way way, void* to, const void* from,
+                     size_t bytes);
+
+  WayTrials trials_{kTerms};
+  WayTrials::Way timed_way_ = kThroughCaches;
+  // With the one that was timed last behind them.
+  size_t untimed_bytes_ = 0;
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_RING_WRITER_H_

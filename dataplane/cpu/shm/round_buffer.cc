@@ -1,0 +1,406 @@
+#include "dataplane/cpu/shm/round_buffer.h"
+
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "dataplane/cpu/transport/spin_wait.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using gloo_internal::Futex;
+using gloo_internal::kQuickLooks;
+using gloo_internal::Relax;
+
+// After so many looks a rank says where it waits: mostly it need not. Others
+// must not take it to be where it was long ago.
+constexpr int kLooksUntilWhere = 8;
+
+// Where there are fewer processors than ranks: how often in a round who waits
+// gives way before he says that he waits, which takes as long as that does.
+// Mostly once is enough. But one wait in so many is a long one from the first
+// look, as it is in those that ranks go to better processors.
+constexpr int kQuickYields = 2;
+constexpr uint64_t kWaitsPerLongOne = 64;
+
+// Of all rings of a group, within the bounds of each. Larger ones than the
+// largest were no faster.
+constexpr size_t kRingsBytes = 8 << 20;
+constexpr size_t kRingBytesMax = 2 << 20;
+
+// From one move to another processor, which takes some 10 us, to the next:
+// other programs may be there, and the system bring both ranks together again.
+constexpr std::chrono::milliseconds kMovePeriod{10};
+
+// Tensors often begin where a page does. A processor that reads in one page
+// what is as far from its beginning as what it has just written in another
+// waits for that: so rings begin elsewhere.
+constexpr size_t kRingsOffset = 2 * Board::kLineBytes;
+
+// Who sleeps looks again so often, though nobody has rung: a ring that is lost,
+// by whose fault ever, shall not hang a group.
+constexpr std::chrono::nanoseconds kSleepTime = std::chrono::seconds(1);
+
+// Who has posted may have no processor for so long before he rings: that ring
+// is late, and not lost.
+constexpr std::chrono::nanoseconds kRingTime = std::chrono::milliseconds(100);
+
+// The `number`-th, round the ring, of the processors that are `own` and not
+// `taken`; -1: there is none.
+int FindProcessor(const cpu_set_t& own, const cpu_set_t& taken, int number) {
+  cpu_set_t others;
+  CPU_AND(&others, &own, &taken);
+  CPU_XOR(&others, &own, &others);
+  const int count = CPU_COUNT(&others);
+  if (count == 0) return -1;
+  int before = number % count;
+  int processor = 0;
+  while (!CPU_ISSET(processor, &others) || before-- > 0) ++processor;
+  return processor;
+}
+
+// This thread, which may be on `own`, goes to `processor`, and stays until the
+// system has a reason.
+bool MoveTo(int processor, const cpu_set_t& own) {
+  cpu_set_t there;
+  CPU_ZERO(&there);
+  CPU_SET(processor, &there);
+  if (sched_setaffinity(0, sizeof(there), &there) != 0) return false;
+  // A thread that could go wherever its control group may has no affinity of
+  // its own, and shall have none: it is where that may go, also when that
+  // changes.
+  cpu_set_t every;
+  CPU_ZERO(&every);
+  for (int each = 0; each < CPU_SETSIZE; ++each) CPU_SET(each, &every);
+  cpu_set_t now;
+  if (sched_setaffinity(0, sizeof(every), &every) != 0 ||
+      sched_getaffinity(0, sizeof(now), &now) != 0 || !CPU_EQUAL(&now, &own)) {
+    sched_setaffinity(0, sizeof(own), &own);
+  }
+  return true;
+}
+
+}  // namespace
+
+size_t Board::RingBytesFor(int world_size) {
+  return std::clamp(std::bit_floor(kRingsBytes / world_size),
+                    BoardTraits::kRingBytesMin, kRingBytesMax);
+}
+
+size_t Board::BytesFor(int world_size, size_t ring_bytes) {
+  static_assert(std::atomic<uint64_t>::is_always_lock_free);
+  static_assert(sizeof(Place) % kLineBytes == 0);
+  return NotesBytesFor(world_size) + kRingsOffset +
+         static_cast<size_t>(world_size) * ring_bytes;
+}
+
+size_t Board::NotesBytesFor(int world_size) {
+  // Rings are whole pages: until they are used they take no memory.
+  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t bytes =
+      static_cast<size_t>(world_size) * sizeof(Place) + sizeof(Common);
+  return (bytes + page - 1) / page * page;
+}
+
+Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
+             std::function<void(int)> waits_for, Reserve reserve,
+             gloo_internal::Yielding::Yield yield)
+    : places_(static_cast<Place*>(memory)),
+      own_(places_[rank]),
+      rank_(rank),
+      world_size_(world_size),
+      common_(*reinterpret_cast<Common*>(places_ + world_size)),
+      rings_(static_cast<std::byte*>(memory) + NotesBytesFor(world_size) +
+             kRingsOffset),
+      traits_(traits),
+      waits_for_(std::move(waits_for)),
+      reserve_(std::move(reserve)),
+      seen_(world_size, 0),
+      yielding_(yield) {
+  CHECK(std::has_single_bit(traits.ring_bytes) &&
+        traits.ring_bytes >= BoardTraits::kRingBytesMin)
+      << traits.ring_bytes;
+}
+
+bool Board::ReserveRing() {
+  const size_t offset = RingOf(rank_) - reinterpret_cast<std::byte*>(places_);
+  ring_status_ = reserve_(offset, traits_.ring_bytes);
+  if (ring_status_.ok()) reserve_ = nullptr;
+  return ring_status_.ok();
+}
+
+std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
+  CHECK_LE(bytes, most_bytes());
+  const size_t whole = WholeLines(bytes);
+  const size_t offset = taken_ & (traits_.ring_bytes - 1);
+  const size_t left = traits_.ring_bytes - offset;
+  // In one piece: what is left at the end is left out.
+  const bool fits = whole <= left;
+  taken_ += fits ? whole : left + whole;
+  // Of the rounds that may still be read, those of which something may be in
+  // the way. This one is not: see most_bytes.
+  uint64_t round = std::max<uint64_t>(needed, 1);
+  for (; taken_before_[round % kNotes] + traits_.ring_bytes < taken_; ++round) {
+    needed = round + 1;
+  }
+  DCHECK_LT(needed, round_);
+  return RingOf(rank_) + (fits ? offset : 0);
+}
+
+Board::Outcome Board::AwaitBehind(uint64_t round) {
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (seen_[peer] >= round) continue;
+    const Outcome outcome = AwaitUnseen(peer, round);
+    if (outcome != Outcome::kDone) return outcome;
+    SeeAhead(peer, round);
+  }
+  seen_of_all_ = *std::ranges::min_element(seen_);
+  return Outcome::kDone;
+}
+
+// Else it would look at another of the peer's notes, which has to come from its
+// processor, in every round.
+void Board::SeeAhead(int peer, uint64_t round) {
+  constexpr uint64_t kStep = 4;
+  for (uint64_t ahead = round_ - 1; ahead > round + kStep; ahead -= kStep) {
+    if (!HasPosted(peer, ahead)) continue;
+    seen_[peer] = ahead;
+    return;
+  }
+}
+
+Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
+  if (yields_in_ != round_) {
+    yields_in_ = round_;
+    yields_ = 0;
+  }
+  for (int look = 0; look < kQuickLooks; ++look) {
+    if (HasPosted(peer, round)) {
+      seen_[peer] = round;
+      if (round == round_) AskForMore(NoteOf(peer));
+      return Outcome::kDone;
+    }
+    if (look == 0 && ++waits_ % kWaitsPerLongOne == 0) yields_ = kQuickYields;
+    if (traits_.is_crowded) {
+      if (IsWantedHere(round)) {
+        const Clock::time_point now = Clock::now();
+        if (yields_ == kQuickYields || yielding_.is_paused(now)) break;
+        ++yields_;
+        yielding_.GiveWay(now);
+        continue;
+      }
+    } else if (look == kLooksUntilWhere) {
+      SayWhere(sched_getcpu());
+    }
+    Relax();
+  }
+  waits_for_(peer);
+  const Outcome outcome = AwaitSlowly(peer, round);
+  if (outcome != Outcome::kDone) return outcome;
+  seen_[peer] = round;
+  waits_for_(-1);
+  return outcome;
+}
+
+bool Board::IsWantedHere(uint64_t round) {
+  const int processor = sched_getcpu();
+  SayWhere(processor);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_ || seen_[peer] >= round) continue;
+    const int theirs = ProcessorOf(peer);
+    if ((theirs < 0 || theirs == processor) && !HasPosted(peer, round)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Board::IsOver(int peer, uint64_t round, Outcome& outcome) {
+  // Who has left posted before what it had to.
+  const bool has_left =
+      places_[peer].bell.has_left.load(std::memory_order_acquire) != 0;
+  if (HasPosted(peer, round)) {
+    outcome = Outcome::kDone;
+  } else if (is_woken()) {
+    outcome = Outcome::kWoken;
+  } else if (has_left) {
+    outcome = Outcome::kLeft;
+    left_peer_ = peer;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
+  Outcome outcome = Outcome::kDone;
+  const Clock::time_point began = Clock::now();
+  Clock::time_point until = began + look_time_.value();
+  // Ranks that need this processor get it sooner if this one sleeps.
+  if (traits_.is_crowded && yielding_.is_paused(began)) until = began;
+  if (began >= next_move_) Spread(peer);
+  for (Clock::time_point now = began; now < until;
+       now = yielding_.GiveWay(now)) {
+    if (!IsOver(peer, round, outcome)) continue;
+    if (look_time_.is_long()) look_time_.HasSeen(began, Clock::now());
+    return outcome;
+  }
+  if (IsOver(peer, round, outcome)) return outcome;
+  do {
+    Sleep(peer, round);
+  } while (!IsOver(peer, round, outcome));
+  // Others need this processor meanwhile where there are too few.
+  if (outcome == Outcome::kDone && !traits_.is_crowded) {
+    look_time_.HasSlept(began, Clock::now());
+  }
+  return outcome;
+}
+
+void Board::Spread(int peer) {
+  // It takes a while to find out.
+  if (traits_.is_crowded) next_move_ = Clock::now() + kMovePeriod;
+  const int processor = sched_getcpu();
+  SayWhere(processor);
+  if (processor < 0 || processor >= CPU_SETSIZE) return;
+  cpu_set_t taken;
+  const bool is_wanted = traits_.is_crowded ? HasFewer(processor, taken)
+                                            : IsLeftTo(peer, processor, taken);
+  cpu_set_t own;
+  if (!is_wanted || sched_getaffinity(0, sizeof(own), &own) != 0) return;
+  // One that it can name: by rank, so that not all choose the same, and another
+  // one the next time.
+  const int target = FindProcessor(own, taken, rank_ + moves_);
+  if (target < 0) return;
+  // Before it goes: whom it leaves there has the processor meanwhile, and would
+  // go as well.
+  SayWhere(target);
+  if (MoveTo(target, own)) ++moves_;
+  SayWhere(sched_getcpu());
+  next_move_ = Clock::now() + kMovePeriod;
+}
+
+void Board::SayWhere(int processor) {
+  const auto says = static_cast<uint32_t>(processor + 1);
+  std::atomic<uint32_t>& said = own_.bell.processor;
+  // What others read stays where they have read it.
+  if (said.load(std::memory_order_relaxed) == says) return;
+  said.store(says, std::memory_order_relaxed);
+}
+
+bool Board::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
+  if (ProcessorOf(peer) != processor) return false;
+  CPU_ZERO(&taken);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (ProcessorOf(rank) >= 0) CPU_SET(ProcessorOf(rank), &taken);
+  }
+  return true;
+}
+
+bool Board::HasFewer(int processor, cpu_set_t& taken) const {
+  std::array<uint16_t, CPU_SETSIZE> ranks = {};
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const int at = ProcessorOf(rank);
+    if (at < 0 || at >= CPU_SETSIZE) continue;
+    // One at a time.
+    if (at == processor && rank < rank_) return false;
+    ++ranks[at];
+  }
+  cpu_set_t own;
+  if (sched_getaffinity(0, sizeof(own), &own) != 0) return false;
+  int least = processor;
+  for (int at = 0; at < CPU_SETSIZE; ++at) {
+    if (CPU_ISSET(at, &own) && ranks[at] < ranks[least]) least = at;
+  }
+  if (ranks[least] + 1 >= ranks[processor]) return false;
+  std::memset(&taken, 0xff, sizeof(taken));
+  CPU_CLR(least, &taken);
+  return true;
+}
+
+void Board::Sleep(int peer, uint64_t round) {
+  Bell& bell = own_.bell;
+  // Before it can be rung.
+  const uint32_t rings = bell.rings.load(std::memory_order_acquire);
+  common_.sleepers.fetch_add(1, std::memory_order_relaxed);
+  bell.sleeps_for.store(static_cast<uint32_t>(peer + 1),
+                        std::memory_order_relaxed);
+  // The nap begins when others see it.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  Outcome outcome;
+  bool is_rung = false;
+  int sleeps = 0;
+  // It says so from the nap on, and waits for the same ring: who posted while
+  // it did not would not ring, and no nap would come after that.
+  while (!is_rung && !IsOver(peer, round, outcome)) {
+    is_rung = IsRungWithin(sleeps == 0 ? kNapTime : kSleepTime, rings);
+    ++sleeps;
+  }
+  if (sleeps > 1 && !is_rung && HasPosted(peer, round) &&
+      !IsRungWithin(kRingTime, rings)) {
+    LOG_FIRST_N(WARNING, 3)
+        << "backend shm: rank " << rank_ << " of its host slept on, and rank "
+        << peer << " had posted round " << round;
+  }
+  bell.sleeps_for.store(0, std::memory_order_relaxed);
+  common_.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool Board::IsRungWithin(std::chrono::nanoseconds time, uint32_t rings) {
+  std::atomic<uint32_t>& own = own_.bell.rings;
+  const Clock::time_point until = Clock::now() + time;
+  while (own.load(std::memory_order_acquire) == rings) {
+    if (time <= time.zero()) return false;
+    const timespec limit = {.tv_sec = time.count() / 1'000'000'000,
+                            .tv_nsec = time.count() % 1'000'000'000};
+    Futex(own, FUTEX_WAIT, rings, &limit);
+    time = until - Clock::now();
+  }
+  return true;
+}
+
+void Board::Ring(int peer) {
+  Bell& bell = places_[peer].bell;
+  bell.rings.fetch_add(1, std::memory_order_release);
+  Futex(bell.rings, FUTEX_WAKE, 1);
+}
+
+void Board::RingSleepers() {
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    const uint32_t sleeps_for =
+        places_[peer].bell.sleeps_for.load(std::memory_order_relaxed);
+    if (sleeps_for == static_cast<uint32_t>(rank_ + 1)) Ring(peer);
+  }
+}
+
+void Board::Leave(bool has_failed) {
+  if (own_.bell.has_left.load(std::memory_order_relaxed) != 0) return;
+  // Before it has left: who sees that sees this.
+  for (int peer = 0; has_failed && peer < world_size_; ++peer) {
+    places_[peer].bell.failed_peer.store(static_cast<uint32_t>(rank_ + 1),
+                                         std::memory_order_relaxed);
+  }
+  own_.bell.has_left.store(1, std::memory_order_release);
+  // Who sleeps sees it, or is seen. And what its owner writes to a tensor from
+  // now on comes after it, for who reads that and then asks FindFailed.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  RingSleepers();
+}
+
+void Board::Wake() {
+  woken_.store(true, std::memory_order_release);
+  Ring(rank_);
+}
+
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,167 @@
+// On which processors the ranks of a board are, and what waits cost there.
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/round_buffer_ranks.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using Outcome = Board::Outcome;
+
+cpu_set_t Processors() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  EXPECT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  return all;
+}
+
+cpu_set_t FirstOf(const cpu_set_t& processors) {
+  int first = 0;
+  while (!CPU_ISSET(first, &processors)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  return one;
+}
+
+// A round of two in which each waits for the other one.
+void MeetOther(Board& board) {
+  ASSERT_EQ(board.Open(0), Outcome::kDone);
+  board.Post();
+  ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+}
+
+// The same on `one` processor; then each may be on `all` of them.
+void MeetOtherOn(const cpu_set_t& one, const cpu_set_t& all, Board& board) {
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  MeetOther(board);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
+TEST(BoardProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
+  const cpu_set_t all = Processors();
+  const bool has_another = CPU_COUNT(&all) > 1;
+  const cpu_set_t one = FirstOf(all);
+  Ranks ranks(2, {.is_crowded = false});
+  // Until the system leaves both there for as long as it takes them to wait for
+  // each other. Where there is no other processor, once.
+  std::atomic<bool> is_over{!has_another};
+  ranks.OnEach([&](Board& board) {
+    for (bool goes_on = true; goes_on;) {
+      MeetOtherOn(one, all, board);
+      for (int round = 0; round < 100; ++round) {
+        ASSERT_EQ(board.Open(1), Outcome::kDone);
+        // The same for both, who look at it in the same round.
+        goes_on = !is_over.load();
+        *board.shows() = std::byte{goes_on};
+        board.Post();
+        ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+        goes_on &= *board.shown(1 - board.rank()) == std::byte{1};
+        if (board.moves() > 0) is_over.store(true);
+      }
+    }
+    const cpu_set_t after = Processors();
+    EXPECT_TRUE(CPU_EQUAL(&after, &all));
+  });
+  EXPECT_EQ(ranks.at(0).moves() + ranks.at(1).moves() > 0, has_another);
+}
+
+// If both went, they would be on one again. (The system may bring them there,
+// but hardly as often as not.)
+TEST(BoardProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
+  const cpu_set_t all = Processors();
+  const cpu_set_t one = FirstOf(all);
+  constexpr int kTimes = 20;
+  int one_of_them = 0;
+  int both = 0;
+  for (int time = 0; time < kTimes; ++time) {
+    Ranks ranks(2, {.is_crowded = false});
+    ranks.OnEach([&](Board& board) {
+      MeetOtherOn(one, all, board);
+      for (int round = 0; round < 100; ++round) MeetOther(board);
+    });
+    const int moved = (ranks.at(0).moves() > 0) + (ranks.at(1).moves() > 0);
+    if (moved == 1) ++one_of_them;
+    if (moved == 2) ++both;
+  }
+  EXPECT_LT(both, kTimes / 2);
+  EXPECT_EQ(one_of_them > 0, CPU_COUNT(&all) > 1);
+}
+
+TEST(BoardProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
+  const cpu_set_t all = Processors();
+  const bool has_another = CPU_COUNT(&all) > 1;
+  const cpu_set_t one = FirstOf(all);
+  constexpr int kRanks = 4;
+  Ranks ranks(kRanks, {.is_crowded = true});
+  std::atomic<bool> is_over{!has_another};
+  ranks.OnEach([&](Board& board) {
+    const auto meet = [&](bool goes_on) {
+      ASSERT_EQ(board.Open(1), Outcome::kDone);
+      *board.shows() = std::byte{goes_on};
+      board.Post();
+      for (int peer = 0; peer < kRanks; ++peer) {
+        ASSERT_EQ(board.Await(peer), Outcome::kDone);
+      }
+    };
+    for (bool goes_on = true; goes_on;) {
+      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+      meet(true);
+      ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+      for (int round = 0; round < 100; ++round) {
+        goes_on = !is_over.load();
+        meet(goes_on);
+        // The same for all, who have seen the same.
+        for (int peer = 0; peer < kRanks; ++peer) {
+          goes_on &= *board.shown(peer) == std::byte{1};
+        }
+        if (board.moves() > 0) is_over.store(true);
+      }
+    }
+    const cpu_set_t after = Processors();
+    EXPECT_TRUE(CPU_EQUAL(&after, &all));
+  });
+  int moves = 0;
+  for (int rank = 0; rank < kRanks; ++rank) moves += ranks.at(rank).moves();
+  EXPECT_EQ(moves > 0, has_another);
+}
+
+TEST(BoardProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
+  const cpu_set_t all = Processors();
+  const cpu_set_t one = FirstOf(all);
+  Ranks ranks(2, {.is_crowded = true});
+  ranks.OnEach([&](Board& board) {
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    for (int round = 0; round < 10'000; ++round) MeetOther(board);
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    const uint64_t waits = ranks.at(rank).waits();
+    EXPECT_GT(waits, 1000);
+    // Where others have the processor as well, not even most are short.
+    EXPECT_LT(ranks.told_by(rank), waits);
+    // But of some, in which ranks go to better processors.
+    EXPECT_GE(ranks.told_by(rank), waits / 64);
+  }
+}
+
+TEST(BoardProcessorsTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
+  const cpu_set_t one = FirstOf(Processors());
+  Ranks ranks(2, {.is_crowded = false});
+  ranks.OnEach([&](Board& board) {
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    for (int round = 0; round < 300; ++round) MeetOther(board);
+    EXPECT_EQ(board.moves(), 0);
+    const cpu_set_t after = Processors();
+    EXPECT_TRUE(CPU_EQUAL(&after, &one));
+  });
+}
+
+}  // namespace
+}  // namespace muster::dataplane::shm_internal

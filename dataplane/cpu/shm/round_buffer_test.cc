@@ -1,0 +1,505 @@
+#include "dataplane/cpu/shm/round_buffer.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cpu/shm/round_buffer_ranks.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using Outcome = Board::Outcome;
+using ::testing::Bool;
+using ::testing::Combine;
+using ::testing::Values;
+
+constexpr uint64_t kRounds = 300;
+
+uint64_t ReadNumber(const std::byte* from) {
+  uint64_t number = 0;
+  std::memcpy(&number, from, sizeof(number));
+  return number;
+}
+
+// For how long at most thread `thread` of this process sleeps in futex(2);
+// nothing: it does not, or others have woken it meanwhile.
+std::optional<std::chrono::nanoseconds> SleepOf(pid_t thread) {
+  const auto look = [thread] {
+    std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/syscall"));
+    std::string line;
+    std::getline(file, line);
+    return line;
+  };
+  const std::string line = look();
+  std::istringstream words(line);
+  std::string call;
+  std::string ignored;
+  uintptr_t time = 0;
+  words >> call >> ignored >> ignored >> ignored >> std::hex >> time;
+  timespec limit = {};
+  std::ifstream memory("/proc/self/mem", std::ios::binary);
+  memory.seekg(static_cast<std::streamoff>(time));
+  memory.read(reinterpret_cast<char*>(&limit), sizeof(limit));
+  // Else that may have been written over.
+  if (call != absl::StrCat(SYS_futex) || look() != line) return std::nullopt;
+  return std::chrono::seconds(limit.tv_sec) +
+         std::chrono::nanoseconds(limit.tv_nsec);
+}
+
+// Until thread `thread` of this process sleeps in the system, for longer than
+// `least`.
+void AwaitSleepOf(pid_t thread, std::chrono::nanoseconds least = {}) {
+  while (SleepOf(thread).value_or(std::chrono::nanoseconds(0)) <= least) {
+    std::this_thread::yield();
+  }
+}
+
+// With rings in which few of what is long have room.
+class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
+ protected:
+  int world_size() const { return std::get<0>(GetParam()); }
+  BoardTraits traits() const { return {.is_crowded = std::get<1>(GetParam())}; }
+};
+
+// How much a rank shows in a round, in its note or in its ring: each as it
+// likes; but for some rounds all in notes, as far as there are any: the ring
+// has room for a few.
+size_t BytesOf(uint64_t round, int rank) {
+  constexpr size_t kSizes[] = {8, Board::kNoteBytes, Board::kNoteBytes + 8,
+                               Board::kPieceBytes - 8, Board::kPieceBytes};
+  std::mt19937 any(static_cast<uint32_t>(round * 100 + rank));
+  const bool all_in_notes = round / (4 * Board::kNotes) % 2 == 1;
+  return kSizes[any() % (all_in_notes ? 2 : std::size(kSizes))];
+}
+
+// What a rank shows in a round: each of its words, and the first and the last
+// of what stands around it, say whose and of when it is.
+void Show(Board& board, uint64_t round) {
+  const size_t bytes = BytesOf(round, board.rank());
+  ASSERT_EQ(board.Open(bytes), Outcome::kDone);
+  const uint64_t word = round * 100 + board.rank();
+  const std::vector<uint64_t> words(bytes / sizeof(word), word);
+  std::memcpy(board.shows(), words.data(), bytes);
+  for (std::byte* const to :
+       {board.head(), board.head() + Board::kHeadBytes - sizeof(word),
+        board.tail(), board.tail() + Board::kTailBytes - sizeof(word)}) {
+    std::memcpy(to, &word, sizeof(word));
+  }
+  board.Post();
+}
+
+void ExpectShown(const Board& board, int peer, uint64_t round) {
+  const uint64_t word = round * 100 + peer;
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(board.shown(peer)) % sizeof(word), 0);
+  const std::vector<uint64_t> words(BytesOf(round, peer) / sizeof(word), word);
+  EXPECT_EQ(
+      std::memcmp(board.shown(peer), words.data(), words.size() * sizeof(word)),
+      0)
+      << word;
+  for (const std::byte* const from :
+       {board.shown_head(peer),
+        board.shown_head(peer) + Board::kHeadBytes - sizeof(word),
+        board.shown_tail(peer),
+        board.shown_tail(peer) + Board::kTailBytes - sizeof(word)}) {
+    EXPECT_EQ(ReadNumber(from), word);
+  }
+}
+
+TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
+  Ranks ranks(world_size(), traits());
+  ranks.OnEach([](Board& board) {
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      ASSERT_NO_FATAL_FAILURE(Show(board, round));
+      for (int peer = 0; peer < board.world_size(); ++peer) {
+        ASSERT_EQ(board.Await(peer), Outcome::kDone);
+        ExpectShown(board, peer, round);
+      }
+    }
+  });
+}
+
+// Where not everybody looks at everybody, some are ahead of others; nobody is
+// shown what comes after what he looks at.
+TEST_P(BoardTest, NothingIsOverwrittenThatSomebodyStillReads) {
+  Ranks ranks(world_size(), traits());
+  ranks.OnEach([](Board& board) {
+    std::mt19937 everybody_s(7);
+    int giver = 0;
+    for (uint64_t round = 1; round <= 24 * Board::kNotes; ++round) {
+      // The same on all ranks: who is looked at, for some rounds so that he
+      // gets ahead, and by whom.
+      if (everybody_s() % (2 * Board::kNotes) == 0) {
+        giver = static_cast<int>(everybody_s() % board.world_size());
+      }
+      const uint32_t takers = everybody_s();
+      ASSERT_NO_FATAL_FAILURE(Show(board, round));
+      if ((takers >> board.rank()) % 2 == 0) continue;
+      ASSERT_EQ(board.Await(giver), Outcome::kDone);
+      std::this_thread::yield();
+      ExpectShown(board, giver, round);
+    }
+  });
+}
+
+// About as late as somebody else begins to sleep.
+TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
+  Ranks ranks(world_size(), traits());
+  ranks.OnEach([](Board& board) {
+    std::mt19937 everybody_s(11);
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      const int last = static_cast<int>(everybody_s() % board.world_size());
+      const std::chrono::microseconds late(80 + everybody_s() % 50);
+      ASSERT_EQ(board.Open(0), Outcome::kDone);
+      const auto until = std::chrono::steady_clock::now() + late;
+      while (board.rank() == last && std::chrono::steady_clock::now() < until) {
+      }
+      board.Post();
+      ASSERT_EQ(board.Await(last), Outcome::kDone);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest,
+                         Combine(Values(2, 3, 8, 16), Bool()));
+
+// Without a wait: nobody else is there.
+TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
+  Ranks ranks(2);
+  for (uint64_t round = 1; round < Board::kNotes; ++round) {
+    ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes), Outcome::kDone);
+    ranks.at(0).Post();
+  }
+  EXPECT_EQ(ranks.awaited_by(0), -1);
+  EXPECT_EQ(ranks.at(0).waits(), 0);
+  std::thread waits([&] {
+    EXPECT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ranks.at(0).Post();
+  });
+  while (ranks.awaited_by(0) != 1) std::this_thread::yield();
+  // All that it has shown is still there.
+  for (uint64_t round = 1; round <= Board::kNotes; ++round) {
+    ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ranks.at(1).Post();
+    ASSERT_EQ(ranks.at(1).Await(0), Outcome::kDone);
+  }
+  waits.join();
+  EXPECT_EQ(ranks.at(0).waits(), 1);
+}
+
+// Alone, so nothing waits.
+TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
+  const BoardTraits traits;
+  struct alignas(Board::kLineBytes) Line {
+    std::byte bytes[Board::kLineBytes];
+  };
+  std::vector<Line> memory(Board::BytesFor(1, traits.ring_bytes) /
+                           sizeof(Line));
+  absl::Status there = absl::ResourceExhaustedError("no memory");
+  std::vector<std::pair<size_t, size_t>> reserved;
+  Board board(
+      memory.data(), 0, 1, traits, [](int) {},
+      [&](size_t offset, size_t bytes) {
+        reserved.emplace_back(offset, bytes);
+        return there;
+      });
+  ASSERT_EQ(board.Open(Board::kNoteBytes), Outcome::kDone);
+  board.Post();
+  EXPECT_TRUE(reserved.empty());
+  EXPECT_EQ(board.Open(Board::kNoteBytes + 1), Outcome::kNoRing);
+  EXPECT_EQ(board.ring_status(), there);
+  there = absl::OkStatus();
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(board.Open(Board::kNoteBytes + 1), Outcome::kDone);
+    board.Post();
+  }
+  // Once more, and not again.
+  const std::pair<size_t, size_t> ring = {
+      Board::BytesFor(1, traits.ring_bytes) - traits.ring_bytes,
+      traits.ring_bytes};
+  EXPECT_EQ(reserved, std::vector({ring, ring}));
+}
+
+TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {
+  constexpr int kRanks = 3;
+  Ranks ranks(kRanks);
+  const size_t pieces = BoardTraits::kRingBytesMin / Board::kPieceBytes;
+  ASSERT_LT(pieces + 2, Board::kNotes);
+  for (size_t piece = 0; piece < pieces; ++piece) {
+    ASSERT_EQ(ranks.at(0).Open(Board::kPieceBytes), Outcome::kDone);
+    ranks.at(0).Post();
+  }
+  // What is short needs none.
+  ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes), Outcome::kDone);
+  ranks.at(0).Post();
+  EXPECT_EQ(ranks.awaited_by(0), -1);
+  std::thread waits([&] {
+    EXPECT_EQ(ranks.at(0).Open(Board::kNoteBytes + 1), Outcome::kDone);
+    ranks.at(0).Post();
+  });
+  while (ranks.awaited_by(0) != 1) std::this_thread::yield();
+  for (int rank = 1; rank < kRanks; ++rank) {
+    for (size_t round = 1; round <= pieces + 2; ++round) {
+      ASSERT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
+      ranks.at(rank).Post();
+      // The last one comes when it has heard of all.
+      if (round <= pieces + 1) {
+        ASSERT_EQ(ranks.at(rank).Await(0), Outcome::kDone);
+      }
+    }
+  }
+  waits.join();
+}
+
+TEST(BoardRingTest, RingsAreAPowerOfTwoAndOfAGroupNotMany) {
+  EXPECT_EQ(Board::RingBytesFor(1), size_t{2} << 20);
+  EXPECT_EQ(Board::RingBytesFor(4), size_t{2} << 20);
+  EXPECT_EQ(Board::RingBytesFor(5), size_t{1} << 20);
+  EXPECT_EQ(Board::RingBytesFor(8), size_t{1} << 20);
+  EXPECT_EQ(Board::RingBytesFor(64), size_t{512} << 10);
+}
+
+TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
+  Ranks ranks(2);
+  std::atomic<pid_t> sleeper{0};
+  std::thread waits([&] {
+    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ranks.at(0).Post();
+    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
+  });
+  while (sleeper.load() == 0) std::this_thread::yield();
+  AwaitSleepOf(sleeper.load(), Board::kNapTime);
+  EXPECT_EQ(ranks.awaited_by(0), 1);
+  EXPECT_EQ(ranks.sleepers().load(), 1U);
+  ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  const uint32_t rings = ranks.rings(0).load();
+  ranks.at(1).Post();
+  EXPECT_EQ(ranks.rings(0).load(), rings + 1);
+  waits.join();
+  EXPECT_EQ(ranks.awaited_by(0), -1);
+  EXPECT_EQ(ranks.sleepers().load(), 0U);
+}
+
+// Rank 0 waits for the next one, in a thread.
+class Waiting {
+ public:
+  explicit Waiting(Ranks& ranks)
+      : thread_([this, &board = ranks.at(0)] { Run(board); }) {
+    while (id_.load() == 0) std::this_thread::yield();
+  }
+  ~Waiting() { thread_.join(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  pid_t id() const { return id_.load(); }
+  // Not earlier.
+  std::chrono::steady_clock::time_point began() const { return began_; }
+  bool is_over() const { return is_over_.load(); }
+
+ private:
+  void Run(Board& board) {
+    EXPECT_EQ(board.Open(0), Outcome::kDone);
+    board.Post();
+    began_ = std::chrono::steady_clock::now();
+    id_.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(board.Await(1), Outcome::kDone);
+    is_over_.store(true);
+  }
+
+  std::chrono::steady_clock::time_point began_;
+  std::atomic<pid_t> id_{0};
+  std::atomic<bool> is_over_{false};
+  std::thread thread_;
+};
+
+TEST(BoardWaitTest, WhoSleepsIsLeftAloneByOthers) {
+  Ranks ranks(3);
+  const Waiting waiting(ranks);
+  AwaitSleepOf(waiting.id(), Board::kNapTime);
+  const uint32_t rings = ranks.rings(0).load();
+  for (const int rank : {2, 1}) {
+    EXPECT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
+    ranks.at(rank).Post();
+    EXPECT_EQ(ranks.rings(0).load(), rings + (rank == 1 ? 1 : 0));
+  }
+}
+
+// Rank 1 posts as if it had looked who sleeps before rank 0 said so.
+void PostUnrung(Ranks& ranks) {
+  EXPECT_EQ(ranks.sleeps_for(0).exchange(0), 2U);
+  EXPECT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  ranks.at(1).Post();
+}
+
+bool Naps(const Waiting& waiting) {
+  const auto sleep = SleepOf(waiting.id());
+  return sleep.has_value() && *sleep <= Board::kNapTime;
+}
+
+// What a processor has held back is out by then.
+TEST(BoardWaitTest, WhoIsNotRungForInHisNapLooksAfterIt) {
+  bool naps = false;
+  // Until it is in a nap when it has been posted.
+  for (int attempt = 0; attempt < 1000 && !naps; ++attempt) {
+    Ranks ranks(2);
+    const Waiting waiting(ranks);
+    AwaitSleepOf(waiting.id());
+    PostUnrung(ranks);
+    naps = Naps(waiting);
+    if (!naps) ranks.at(0).Wake();
+    while (naps && !waiting.is_over()) {
+      const auto sleep = SleepOf(waiting.id());
+      ASSERT_LE(sleep.value_or(Board::kNapTime), Board::kNapTime);
+    }
+  }
+  EXPECT_TRUE(naps);
+}
+
+TEST(BoardWaitTest, NoSignalEndsANapEarlier) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) {};
+  struct sigaction before = {};
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    Ranks ranks(2);
+    const Waiting waiting(ranks);
+    AwaitSleepOf(waiting.id());
+    while (SleepOf(waiting.id()).value_or(Board::kNapTime) <= Board::kNapTime) {
+      ASSERT_EQ(syscall(SYS_tgkill, getpid(), waiting.id(), SIGUSR1), 0);
+    }
+    EXPECT_GE(std::chrono::steady_clock::now() - waiting.began(),
+              Board::kNapTime);
+    ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ranks.at(1).Post();
+  }
+  ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+TEST(BoardWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
+  Ranks ranks(2);
+  const Waiting waiting(ranks);
+  AwaitSleepOf(waiting.id(), Board::kNapTime);
+  PostUnrung(ranks);
+}
+
+// Where who wakes up comes later than others look for him: one sleep is not
+// followed by the next for ever.
+TEST(BoardWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kLate{300};
+  constexpr int kRounds = 500;
+  static_assert(kLate > gloo_internal::kLookTime &&
+                2 * kLate < gloo_internal::LookTime::kMost);
+  Ranks ranks(2, {.is_crowded = false});
+  ranks.OnEach([&](Board& board) {
+    const std::atomic<uint32_t>& rings = ranks.rings(board.rank());
+    // One of them, in the first round.
+    bool is_late = board.rank() == 1;
+    for (int round = 0; round < kRounds; ++round) {
+      ASSERT_EQ(board.Open(0), Outcome::kDone);
+      const Clock::time_point until = Clock::now() + kLate;
+      while (is_late && Clock::now() < until) {
+      }
+      board.Post();
+      const uint32_t before = rings.load();
+      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+      is_late = rings.load() != before;
+    }
+  });
+  // Some sleep, where others have the processors meanwhile.
+  EXPECT_LE(ranks.rings(0).load() + ranks.rings(1).load(), kRounds / 2);
+}
+
+// A process that computes has the processor for a time slice when a rank
+// yields. What the rank waits for comes meanwhile, and it has to sleep to be
+// there soon.
+TEST(BoardWaitTest, ALongYieldIsFollowedByASleep) {
+  using Clock = std::chrono::steady_clock;
+  static std::atomic<int> yields;
+  for (const bool is_crowded : {false, true}) {
+    yields.store(0);
+    Ranks ranks(2, {.is_crowded = is_crowded}, [] {
+      ++yields;
+      const Clock::time_point began = Clock::now();
+      while (Clock::now() - began < 50 * gloo_internal::Yielding::kLong) {
+      }
+      return 0;
+    });
+    const Waiting waiting(ranks);
+    AwaitSleepOf(waiting.id(), Board::kNapTime);
+    // Without a pause, which lasts for 16 times as long, a crowded rank would
+    // yield twice more.
+    EXPECT_LE(yields.load(), is_crowded ? 2 : 1);
+    EXPECT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ranks.at(1).Post();
+  }
+}
+
+TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
+  Ranks ranks(2);
+  std::atomic<pid_t> sleeper{0};
+  std::thread waits([&] {
+    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ranks.at(0).Post();
+    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
+  });
+  while (sleeper.load() == 0) std::this_thread::yield();
+  AwaitSleepOf(sleeper.load(), Board::kNapTime);
+  const uint32_t rings = ranks.rings(0).load();
+  ranks.at(0).Wake();
+  EXPECT_EQ(ranks.rings(0).load(), rings + 1);
+  waits.join();
+  EXPECT_EQ(ranks.awaited_by(0), 1);
+  EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
+}
+
+TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
+  Ranks ranks(3);
+  std::atomic<pid_t> sleeper{0};
+  std::thread waits([&] {
+    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ranks.at(0).Post();
+    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
+    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(ranks.at(0).Await(2), Outcome::kLeft);
+    EXPECT_EQ(ranks.at(0).left_peer(), 2);
+  });
+  // One that leaves after it has shown what is needed is not missed.
+  ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  ranks.at(1).Post();
+  ranks.at(1).Leave(/*has_failed=*/false);
+  EXPECT_EQ(ranks.at(0).FindFailed(), -1);
+  while (sleeper.load() == 0) std::this_thread::yield();
+  AwaitSleepOf(sleeper.load(), Board::kNapTime);
+  const uint32_t rings = ranks.rings(0).load();
+  ranks.at(2).Leave(/*has_failed=*/true);
+  EXPECT_EQ(ranks.rings(0).load(), rings + 1);
+  waits.join();
+  EXPECT_EQ(ranks.at(0).FindFailed(), 2);
+  // Its first word counts.
+  ranks.at(2).Leave(/*has_failed=*/false);
+  EXPECT_EQ(ranks.at(0).FindFailed(), 2);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,197 @@
+#include "dataplane/cpu/shm/rounds.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::shm_internal {
+
+using gloo_internal::Mismatch;
+
+namespace {
+
+// How much it reads before it looks whether the group has been aborted.
+constexpr size_t kReadBytes = 4 << 20;
+
+}  // namespace
+
+uint64_t History::DigestOf(const NoteHeader& header) {
+  const uint64_t what = uint64_t{header.kind} |
+                        uint64_t{header.data_type} << 8 |
+                        uint64_t{header.reduce_op} << 16 |
+                        static_cast<uint64_t>(header.root) << 32;
+  uint64_t digest = kBasis;
+  for (const uint64_t part : {what, header.element_count, header.sizes_hash}) {
+    digest = (digest ^ part) * kPrime;
+  }
+  return digest;
+}
+
+absl::Status Rounds::StatusOf(Board::Outcome outcome) {
+  switch (outcome) {
+    case Board::Outcome::kDone:
+      return absl::OkStatus();
+    case Board::Outcome::kWoken:
+      return shop_.mesh.abort_cause();
+    case Board::Outcome::kNoRing: {
+      absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
+          "rank ", RankInGroup(rank_), ": ", board_.ring_status().message()));
+      SetCulpritRank(status, RankInGroup(rank_));
+      return status;
+    }
+    case Board::Outcome::kLeft:
+      break;
+  }
+  return shop_.mesh.Gone(board_.left_peer());
+}
+
+absl::Status Rounds::AwaitOther(int peer, uint64_t count) {
+  if (!board_.HasShown(peer)) {
+    // It is on its way.
+    shop_.TellOfWait();
+    const Board::Outcome outcome = board_.Await(peer);
+    if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
+  }
+  const bool is_same = !is_first() || peer == rank_ || IsSame(peer, count);
+  return is_same ? absl::OkStatus() : DifferenceOf(peer, count);
+}
+
+absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
+  NoteHeader theirs;
+  std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));
+  NoteHeader ours = header_;
+  ours.sequence = shop_.sequence;
+  ours.element_count = count;
+  if (has_rows_ && theirs.kind == ours.kind) {
+    theirs.element_count = CountFor(rank_, peer);
+  }
+  if (theirs != ours) {
+    return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs, ours);
+  }
+  NoteHeader their_last;
+  std::memcpy(&their_last, board_.shown_tail(peer), sizeof(their_last));
+  NoteHeader our_last = shop_.history.last;
+  // Of the first rank that may be what it says beside.
+  if (((their_last.step | our_last.step) & Workshop::kSaid) != 0) {
+    their_last.step = our_last.step = 0;
+  }
+  if (their_last != our_last) {
+    return Mismatch(RankInGroup(peer), RankInGroup(rank_), their_last,
+                    our_last);
+  }
+  absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat("rank ", RankInGroup(peer), " and rank ", RankInGroup(rank_),
+                   " ran different collectives, or with different roots, or "
+                   "had symmetric memory from another one on, before ",
+                   collective_.Label()));
+  SetCulpritRank(status, RankInGroup(peer));
+  return status;
+}
+
+absl::Status Rounds::ShowPlace(const Block& whole, size_t rest,
+                               Places& places) {
+  // Where all factors are one, it is all in the first line of a note.
+  static_assert(offsetof(Offer, place) == 0);
+  const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
+  const size_t bytes = has_factors ? sizeof(Offer) : sizeof(Regions::Place);
+  absl::Status status = Open(bytes);
+  if (!status.ok()) return status;
+  const Offer own = {
+      .place = regions().Find(whole.data, whole.count * element_bytes_),
+      .factor = collective().factor};
+  std::memcpy(payload(), &own, bytes);
+  Post(rest);
+  places.data.resize(world_size_);
+  places.data[rank_] = own.place.number == 0 ? nullptr : whole.data;
+  places.factors.clear();
+  if (has_factors) {
+    places.factors.resize(world_size_);
+    places.factors[rank_] = own.factor;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Rounds::AwaitPlaces(Places& places) {
+  absl::Status status = AwaitAll();
+  if (!status.ok()) return status;
+  // The same on all ranks.
+  if (places.data[rank_] == nullptr) return false;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    const auto& theirs = *reinterpret_cast<const Offer*>(shown(peer));
+    places.data[peer] = regions().Locate(peer, theirs.place);
+    if (places.data[peer] == nullptr) return false;
+    if (!places.factors.empty()) places.factors[peer] = theirs.factor;
+  }
+  return true;
+}
+
+void Rounds::WriteRow(absl::Span<const Block> give) {
+  auto* const row = reinterpret_cast<uint64_t*>(payload());
+  for (int peer = 0; peer < world_size_; ++peer) row[peer] = give[peer].count;
+}
+
+Rounds::Reach Rounds::FindOrigin(const Block& block, Where where,
+                                 Origin& origin) {
+  const size_t bytes = block.count * element_bytes_;
+  origin = {.address = reinterpret_cast<uint64_t>(block.data)};
+  if (bytes == 0) return Reach::kMapped;
+  if (shop_.has_regions) origin.place = regions().Find(block.data, bytes);
+  if (origin.place.number > 0) return Reach::kMapped;
+  const bool is_readable = where == Where::kAnywhere && shop_.reads_memory &&
+                           gloo_internal::CanBeRead(block.data, bytes);
+  return is_readable ? Reach::kBySystem : Reach::kNone;
+}
+
+absl::Status Rounds::Read(int peer, const Source& source, size_t offset,
+                          std::byte* to, size_t bytes) {
+  const gloo_internal::PeerMemory* const memory = shop_.mesh.MemoryOf(peer);
+  while (bytes > 0) {
+    absl::Status aborted = shop_.mesh.abort_cause();
+    if (!aborted.ok()) return aborted;
+    const size_t now = std::min(bytes, kReadBytes);
+    if (source.mapped != nullptr) {
+      std::memcpy(to, source.mapped + offset, now);
+    } else if (memory == nullptr) {
+      return shop_.mesh.Gone(peer);
+    } else if (const uint64_t from = source.address + offset;
+               !memory->Read(from, to, now)) {
+      absl::Status unread = memory->WhyUnread(RankInGroup(rank_),
+                                              RankInGroup(peer), from, to, now);
+      return unread.ok() ? shop_.mesh.Gone(peer) : unread;
+    }
+    offset += now;
+    to += now;
+    bytes -= now;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rounds::Meet(size_t rest) {
+  absl::Status status = Open(0);
+  if (!status.ok()) return status;
+  Post(rest);
+  return AwaitAll();
+}
+
+absl::InlinedVector<int, 16> Rounds::Others() const {
+  absl::InlinedVector<int, 16> others;
+  for (int i = 1; i < world_size_; ++i) {
+    others.push_back((rank_ + i) % world_size_);
+  }
+  return others;
+}
+
+std::byte* Rounds::Scratch(size_t bytes) {
+  if (shop_.scratch.size() < bytes) shop_.scratch.resize(bytes);
+  return shop_.scratch.data();
+}
+
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,409 @@
+// The rounds of one collective, in which ranks see that they run the same.
+
+#ifndef MUSTER_DATAPLANE_CPU_SHM_ROUNDS_H_
+#define MUSTER_DATAPLANE_CPU_SHM_ROUNDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/cpu/transport/transport.h"
+#include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/ring_writer.h"
+#include "dataplane/collective.h"
+#include "dataplane/releasable_lock.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::shm_internal {
+
+using gloo_internal::Block;
+using gloo_internal::Blocks;
+using gloo_internal::NoteHeader;
+
+// What a rank has run, by which others see whether they ran the same.
+struct History {
+  // Of what a header says, but for the number.
+  static uint64_t DigestOf(const NoteHeader& header);
+
+  // Of one more, with this number and its digest.
+  void Add(const NoteHeader& header, uint64_t sequence, uint64_t digest) {
+    last = header;
+    last.sequence = sequence;
+    hash = (hash ^ digest) * kPrime;
+  }
+  // The group has symmetric memory from now on.
+  void AddSymmetricMemory() { hash = (hash ^ kBasis) * kPrime; }
+
+  // Those of FNV-1a.
+  static constexpr uint64_t kBasis = 14695981039346656037u;
+  static constexpr uint64_t kPrime = 1099511628211u;
+
+  uint64_t hash = 0;
+  // The last one.
+  NoteHeader last = {};
+};
+
+// Where all ranks have something of one size.
+struct Places {
+  double FactorOf(int rank) const {
+    return factors.empty() ? 1 : factors[rank];
+  }
+
+  // By rank: here, and the factor of each; empty: all are one.
+  std::vector<std::byte*> data;
+  std::vector<double> factors;
+};
+
+// Which collectives go from tensor to tensor.
+enum class Where : uint8_t {
+  // Those whose tensors lie in symmetric memory.
+  kInRegions,
+  // Those, and of ranks that read each other's memory all whose tensors can be
+  // read at all.
+  kAnywhere,
+};
+
+// What the collectives of a group work with.
+struct Workshop {
+  Board& board;
+  gloo_internal::Mesh& mesh;
+  // Symmetric memory.
+  RegionFinder regions;
+  // All ranks read each other's memory.
+  bool reads_memory = false;
+  // What all ranks say that they run, and its number, which does not stand in
+  // `header`: a plan's, or `made`.
+  const NoteHeader* header = nullptr;
+  uint64_t sequence = 0;
+  NoteHeader made = {};
+  // Kept from one collective to the next.
+  std::vector<std::byte> scratch = {};
+  Places places = {};
+  std::vector<const void*> operands = {};
+  History history = {};
+  RingWriter writer = {};
+  // What the board's first rank was heard saying beside the collective that
+  // runs, and says: less than kSaid. It stands in the `step` of the last one
+  // that it has run, where no step is that much. Beside what has fewer bytes
+  // nothing is said.
+  static constexpr uint8_t kSaid = 0x80;
+  static constexpr size_t kSaidBytesMin = 256 << 10;
+  std::optional<uint8_t> heard = std::nullopt;
+  void SayBeside(uint8_t word) {
+    history.last.step = kSaid | word;
+    heard = word;
+  }
+  // Of the collective that runs, if its caller has it still: see Backend::Run.
+  ReleasableLock* order = nullptr;
+  // The group had symmetric memory when the collective that runs began. Which
+  // way it goes depends on that.
+  bool has_regions = false;
+
+  // A collective begins. Ranks for which the first symmetric memory came before
+  // another one than for others have another history.
+  void Begin(const Regions& group) {
+    if (has_regions || !group.any()) return;
+    has_regions = true;
+    history.AddSymmetricMemory();
+  }
+
+  void Say(const NoteHeader& what, uint64_t number) {
+    header = &what;
+    sequence = number;
+  }
+  // Of a collective without a plan.
+  void Say(const Collective& collective) {
+    made = NoteHeader::Of(collective);
+    Say(made, collective.sequence);
+  }
+
+  void LetOthersStart() {
+    if (order != nullptr) std::exchange(order, nullptr)->Release();
+  }
+  // It is about to wait, or has waited: does what is left for then, while what
+  // it waits for comes, but lets others start later. Where there are fewer
+  // processors than ranks that is left for long waits: nothing comes meanwhile,
+  // and mostly a wait takes no longer than that.
+  void TellOfWait() {
+    if (order == nullptr) return;
+    if (board.is_crowded()) {
+      order->NoteWait();
+    } else {
+      order->CallLast();
+    }
+  }
+};
+
+// The rounds of one collective on this rank: those of Board, in which all
+// ranks begin what they show with what they run, and see in the first one that
+// they run the same.
+class Rounds {
+ public:
+  // `has_rows`: who gives something shows a row (below) first.
+  Rounds(Workshop& shop, const Collective& collective, bool has_rows)
+      : rank_(shop.board.rank()),
+        world_size_(shop.board.world_size()),
+        // What was said is of this collective.
+        element_bytes_(
+            DataTypeBytes(static_cast<DataType>(shop.header->data_type))),
+        // There is no type of none.
+        element_bits_(__builtin_ctzll(element_bytes_)),
+        has_rows_(has_rows),
+        shop_(shop),
+        board_(shop.board),
+        collective_(collective),
+        header_(*shop.header),
+        element_count_(header_.element_count) {}
+
+ protected:
+  // What a rank shows in a round of what goes in one direction: so small a
+  // piece that others read one while it writes the next.
+  static constexpr size_t kPieceBytes = Board::kPieceBytes;
+  // And where all ranks write at a time, and then read: as much as it can, as
+  // each round is waited for, longest where processors are fewer than ranks.
+  size_t most_bytes() const { return board_.most_bytes(); }
+
+  // Begins the next round, in which this rank shows up to `bytes`. Then
+  // payload() may be written, until Post.
+  absl::Status Open(size_t bytes) {
+    ++opened_;
+    const Board::Outcome outcome = board_.Open(bytes);
+    return outcome == Board::Outcome::kDone ? absl::OkStatus()
+                                            : StatusOf(outcome);
+  }
+  std::byte* payload() { return board_.shows(); }
+  // Copies to payload(), from `offset` on.
+  void Write(size_t offset, const void* from, size_t bytes) {
+    shop_.writer.Copy(payload() + offset, from, bytes);
+  }
+  static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
+  // `rest`: how many bytes this rank copies or combines between this and the
+  // end of the collective, or the next round; if few, other threads may start
+  // theirs when it waits or has ended.
+  void Post(size_t rest = kManyBytes) {
+    // Written there at once, and not copied there.
+    ::new (board_.head()) Head(HeadWith(element_count_));
+    std::memcpy(board_.tail(), &shop_.history.last, sizeof(NoteHeader));
+    board_.Post();
+    if (rest > kFewBytes) shop_.LetOthersStart();
+  }
+  // Before what may take longer than was said.
+  void LetOthersStart() { shop_.LetOthersStart(); }
+
+  // Waits until there is what `peer` shows. In the first round: and sees that
+  // it is of the same collective, in which it gives this rank `count` elements.
+  absl::Status Await(int peer, uint64_t count) {
+    // As a rule: what is not so needs a status.
+    const bool is_there = board_.HasShown(peer) &&
+                          (!is_first() || peer == rank_ || IsSame(peer, count));
+    return is_there ? absl::OkStatus() : AwaitOther(peer, count);
+  }
+  // Of a collective in which all have one size.
+  absl::Status AwaitAll() {
+    for (int peer = 0; peer < world_size_; ++peer) {
+      // It sees its own.
+      if (peer == rank_) continue;
+      absl::Status status = Await(peer, element_count());
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+  // After Await of `peer`: hears what it says, if it is the first rank.
+  void Hear(int peer) {
+    if (peer != 0 || rank_ == 0) return;
+    NoteHeader last;
+    std::memcpy(&last, board_.shown_tail(peer), sizeof(last));
+    if ((last.step & Workshop::kSaid) == 0) return;
+    shop_.heard = last.step & ~Workshop::kSaid;
+  }
+  // Of another rank: what this one has shown is with the others by now, and
+  // would have to come back.
+  const std::byte* shown(int peer) const {
+    DCHECK_NE(peer, rank_);
+    return board_.shown(peer);
+  }
+
+  // A round in which all show where in symmetric memory their `whole` is, and
+  // fill in `places`: this rank's, and then, when they have come, those of all
+  // others. False, on all ranks: not all of them have it there. `rest`: see
+  // Post.
+  absl::Status ShowPlace(const Block& whole, size_t rest, Places& places);
+  absl::StatusOr<bool> AwaitPlaces(Places& places);
+
+  // A row: how many elements its rank has for each rank. Or one word, with
+  // kEven, where that is the same for each, perhaps but for itself: what comes
+  // after it is in the line of the cache that the note begins with, then, if
+  // that is short.
+  static constexpr uint64_t kEven = uint64_t{1} << 63;
+  // Of collectives in which what a rank gives to each need not be of one size.
+  static constexpr bool HasRows(CollectiveKind kind) {
+    return gloo_internal::GivesEachItsOwn(kind);
+  }
+  bool has_rows() const { return has_rows_; }
+  size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
+  // All of it, also if it is even: what follows stands at row_bytes().
+  void WriteRow(absl::Span<const Block> give);
+  const uint64_t* RowOf(int peer) const {
+    return reinterpret_cast<const uint64_t*>(shown(peer));
+  }
+  bool IsEven(int peer) const { return (RowOf(peer)[0] & kEven) != 0; }
+  uint64_t CountFor(int rank, int peer) const {
+    return IsEven(peer) ? RowOf(peer)[0] & ~kEven : RowOf(peer)[rank];
+  }
+
+  // Where what a rank gives is, for the others.
+  struct Origin {
+    uint64_t address = 0;
+    Regions::Place place = {};
+  };
+  // How they get at it.
+  enum class Reach : uint64_t { kNone, kBySystem, kMapped };
+  // Finds where `block` is. kNone: not `where` it must be.
+  Reach FindOrigin(const Block& block, Where where, Origin& origin);
+
+  // What a rank gives another one, as that gets at it.
+  struct Source {
+    // In the other process.
+    uint64_t address = 0;
+    // Here; null if it is not.
+    std::byte* mapped = nullptr;
+  };
+  Source SourceOf(int peer, const Origin& origin) {
+    return {origin.address, origin.place.number == 0
+                                ? nullptr
+                                : regions().Locate(peer, origin.place)};
+  }
+  // From `offset` bytes behind where what `peer` gives begins.
+  absl::Status Read(int peer, const Source& source, size_t offset,
+                    std::byte* to, size_t bytes);
+  // A round in which nothing is shown: when it is over all have come as far as
+  // this, and nobody reads any more what this rank gave. `rest`: see Post.
+  absl::Status Meet(size_t rest = kManyBytes);
+
+  // How many there are in so many bytes.
+  size_t ElementsIn(size_t bytes) const { return bytes >> element_bits_; }
+
+  // The next one, round the ring.
+  int After(int rank) const { return rank + 1 == world_size_ ? 0 : rank + 1; }
+  // All other ranks, the next one first.
+  absl::InlinedVector<int, 16> Others() const;
+
+  // At least `bytes` of scratch, the same memory until the next call.
+  std::byte* Scratch(size_t bytes);
+
+  bool is_first() const { return opened_ == 1; }
+  // It is said to the others in the first round.
+  void set_element_count(uint64_t count) { element_count_ = count; }
+  uint64_t element_count() const { return element_count_; }
+  const Workshop& shop() const { return shop_; }
+  // Those of the shop, for who fills them in anew.
+  Places& kept_places() { return shop_.places; }
+  std::vector<const void*>& kept_operands() { return shop_.operands; }
+  // What errors call it.
+  int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
+  RegionFinder& regions() { return shop_.regions; }
+  const Collective& collective() const { return collective_; }
+
+  const int rank_;
+  const int world_size_;
+  // A power of two, and of which.
+  const size_t element_bytes_;
+  const int element_bits_;
+
+ private:
+  // What is copied or combined in some microseconds. To let the order of
+  // collectives go and have it again, and write the flight recorder's entry in
+  // two steps, takes some tenths of one.
+  static constexpr size_t kFewBytes = 32 << 10;
+
+  const bool has_rows_;
+
+  // The head of what is shown: NoteHeader, and the history of what was run
+  // before, as ranks that are done with a collective when they have shown what
+  // they have do not see in it that others run another one. Its tail is what
+  // was run last.
+  //
+  // In words, which are in registers when it is written and compared: some come
+  // from where they have just been written, and a processor waits for what is
+  // read in one piece and was not written in one.
+  struct Head {
+    uint64_t sequence;
+    uint64_t element_count;
+    uint64_t what;
+    uint64_t sizes_hash;
+    uint64_t history;
+  };
+  // What a rank shows in ShowPlace.
+  struct Offer {
+    Regions::Place place = {};
+    double factor = 1;
+  };
+  static_assert(sizeof(Head) == Board::kHeadBytes &&
+                offsetof(Head, sequence) == offsetof(NoteHeader, sequence) &&
+                offsetof(Head, element_count) ==
+                    offsetof(NoteHeader, element_count) &&
+                offsetof(Head, what) == offsetof(NoteHeader, root) &&
+                offsetof(Head, sizes_hash) ==
+                    offsetof(NoteHeader, sizes_hash) &&
+                offsetof(Head, history) == sizeof(NoteHeader) &&
+                sizeof(NoteHeader) == Board::kTailBytes &&
+                std::has_unique_object_representations_v<NoteHeader>);
+
+  // This rank's, with so many elements.
+  Head HeadWith(uint64_t element_count) const {
+    uint64_t what = 0;
+    std::memcpy(&what,
+                reinterpret_cast<const std::byte*>(&header_) +
+                    offsetof(NoteHeader, root),
+                sizeof(what));
+    return {.sequence = shop_.sequence,
+            .element_count = element_count,
+            .what = what,
+            .sizes_hash = header_.sizes_hash,
+            .history = shop_.history.hash};
+  }
+  // Of what is not there yet, or not the same.
+  absl::Status AwaitOther(int peer, uint64_t count);
+  // `peer` shows what it should in the first round.
+  bool IsSame(int peer, uint64_t count) const {
+    const Head ours = HeadWith(count);
+    // As it was written: a copy would go to the stack and come back from there.
+    const auto& theirs =
+        *reinterpret_cast<const Head*>(board_.shown_head(peer));
+    // Where there is none it is of something else, which shows as well.
+    const uint64_t count_there =
+        has_rows_ ? CountFor(rank_, peer) : theirs.element_count;
+    return ((theirs.sequence ^ ours.sequence) |
+            (count_there ^ ours.element_count) | (theirs.what ^ ours.what) |
+            (theirs.sizes_hash ^ ours.sizes_hash) |
+            (theirs.history ^ ours.history)) == 0;
+  }
+  // Of what is not the same.
+  absl::Status DifferenceOf(int peer, uint64_t count) const;
+  absl::Status StatusOf(Board::Outcome outcome);
+
+  Workshop& shop_;
+  Board& board_;
+  const Collective& collective_;
+  // What this rank says of itself, with this count.
+  const NoteHeader& header_;
+  uint64_t element_count_;
+  int opened_ = 0;
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_ROUNDS_H_

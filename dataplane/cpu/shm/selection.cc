@@ -1,0 +1,152 @@
+#include "dataplane/cpu/shm/selection.h"
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/text.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+constexpr int kAnyRanks = std::numeric_limits<int>::max();
+constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
+constexpr std::optional<bool> kAnyCrowd = std::nullopt;
+
+// The first row that holds. `muster-bench OPERATION... --backend=shm --tune=1`,
+// with --memory=symmetric, too, measures anew and prints such rows.
+struct Row {
+  // None: all that come to this row.
+  std::optional<CollectiveKind> kind;
+  Memory memory;
+  int ranks_max;
+  std::optional<bool> is_crowded;
+  size_t bytes_max;
+  Algorithm algorithm;
+};
+
+constexpr Row kTable[] = {
+    {CollectiveKind::kAllReduce, Memory::kOrdinary, 8, true, 16 << 10,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kOrdinary, kAnyRanks, true, 8 << 10,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kOrdinary, 4, false, 4 << 10,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kOrdinary, 8, false, 1 << 10,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kOrdinary, kAnyRanks, false, 512,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kOrdinary, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kByParts},
+    // One rank writes it all, while the others wait for each piece.
+    {CollectiveKind::kScatter, Memory::kOrdinary, 2, kAnyCrowd, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kScatter, Memory::kOrdinary, kAnyRanks, false, 1 << 20,
+     Algorithm::kStaged},
+    {CollectiveKind::kScatter, Memory::kOrdinary, kAnyRanks, false, kAnyBytes,
+     Algorithm::kSingleCopy},
+    {CollectiveKind::kScatter, Memory::kOrdinary, 4, true, 2 << 20,
+     Algorithm::kStaged},
+    {CollectiveKind::kScatter, Memory::kOrdinary, kAnyRanks, true, 512 << 10,
+     Algorithm::kStaged},
+    {CollectiveKind::kScatter, Memory::kOrdinary, kAnyRanks, true, kAnyBytes,
+     Algorithm::kSingleCopy},
+    {CollectiveKind::kAllToAll, Memory::kOrdinary, 8, kAnyCrowd, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Memory::kOrdinary, kAnyRanks, true, 2 << 20,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Memory::kOrdinary, kAnyRanks, true, kAnyBytes,
+     Algorithm::kSingleCopy},
+    {CollectiveKind::kAllToAllSingle, Memory::kOrdinary, 8, kAnyCrowd,
+     kAnyBytes, Algorithm::kStaged},
+    {CollectiveKind::kAllToAllSingle, Memory::kOrdinary, kAnyRanks, true,
+     2 << 20, Algorithm::kStaged},
+    {CollectiveKind::kAllToAllSingle, Memory::kOrdinary, kAnyRanks, true,
+     kAnyBytes, Algorithm::kSingleCopy},
+    {std::nullopt, Memory::kOrdinary, kAnyRanks, kAnyCrowd, kAnyBytes,
+     Algorithm::kStaged},
+
+    {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, true, 2 << 10,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd, 512,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSymmetric},
+    {CollectiveKind::kAllGather, Memory::kSymmetric, kAnyRanks, true, 128 << 10,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllGatherIntoTensor, Memory::kSymmetric, kAnyRanks, true,
+     128 << 10, Algorithm::kStaged},
+    {CollectiveKind::kGather, Memory::kSymmetric, kAnyRanks, true, 256 << 10,
+     Algorithm::kStaged},
+    {CollectiveKind::kGather, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
+     32 << 10, Algorithm::kStaged},
+    // Their sizes are not known here: all_to_all.cc looks at them.
+    {CollectiveKind::kAllToAll, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSymmetric},
+    {CollectiveKind::kAllToAllSingle, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSymmetric},
+    {std::nullopt, Memory::kSymmetric, kAnyRanks, true, 32 << 10,
+     Algorithm::kStaged},
+    {std::nullopt, Memory::kSymmetric, kAnyRanks, kAnyCrowd, 16 << 10,
+     Algorithm::kStaged},
+    {std::nullopt, Memory::kSymmetric, kAnyRanks, kAnyCrowd, kAnyBytes,
+     Algorithm::kSymmetric},
+};
+
+bool Has(CollectiveKind kind, Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kFastest:
+      return false;
+    case Algorithm::kSingleCopy:
+    case Algorithm::kSymmetric:
+      return kind != CollectiveKind::kBarrier;
+    case Algorithm::kStaged:
+      return kind != CollectiveKind::kAllReduce;
+    case Algorithm::kOneRound:
+    case Algorithm::kByParts:
+      return kind == CollectiveKind::kAllReduce;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name) {
+  std::vector<absl::string_view> names;
+  for (size_t i = 1; i < std::size(kAlgorithmNames); ++i) {
+    if (kAlgorithmNames[i] == name) return static_cast<Algorithm>(i);
+    names.push_back(kAlgorithmNames[i]);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no algorithm ", base::Quote(name),
+                   "; there are: ", absl::StrJoin(names, ", ")));
+}
+
+Algorithm SelectAlgorithm(CollectiveKind kind,
+                          const Circumstances& circumstances,
+                          Algorithm forced) {
+  const Memory in = circumstances.memory;
+  if (Has(kind, forced) &&
+      (forced != Algorithm::kSymmetric || in == Memory::kSymmetric)) {
+    return forced;
+  }
+  // Staged, whichever way that is.
+  const Memory memory = forced == Algorithm::kStaged ? Memory::kOrdinary : in;
+  for (const Row& row : kTable) {
+    if (row.kind.value_or(kind) == kind && row.memory == memory &&
+        circumstances.world_size <= row.ranks_max &&
+        row.is_crowded.value_or(circumstances.is_crowded) ==
+            circumstances.is_crowded &&
+        circumstances.bytes <= row.bytes_max) {
+      return row.algorithm;
+    }
+  }
+  LOG(FATAL) << "no row for " << CollectiveKindName(kind);
+  return Algorithm::kStaged;
+}
+
+}  // namespace muster::dataplane::shm_internal

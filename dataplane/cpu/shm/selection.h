@@ -1,0 +1,65 @@
+// Which algorithm a collective goes by: the tables, and what forces one.
+
+#ifndef MUSTER_DATAPLANE_CPU_SHM_SELECTION_H_
+#define MUSTER_DATAPLANE_CPU_SHM_SELECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::shm_internal {
+
+// How the collectives of a host go. See README.md.
+enum class Algorithm : uint8_t {
+  // What the table says.
+  kFastest,
+  // Through what the ranks show, copied in and out.
+  kStaged,
+  // all_reduce, the same: every rank combines everything, or each its part.
+  kOneRound,
+  kByParts,
+  // From tensor to tensor, by the system.
+  kSingleCopy,
+  // The same where all of them are in symmetric memory.
+  kSymmetric,
+};
+
+inline constexpr const char* kAlgorithmNames[] = {
+    "", "staged", "one_round", "by_parts", "single_copy", "symmetric"};
+static_assert(std::size(kAlgorithmNames) ==
+              static_cast<size_t>(Algorithm::kSymmetric) + 1);
+
+// "staged", ...; "" of kFastest.
+constexpr const char* AlgorithmName(Algorithm algorithm) {
+  return kAlgorithmNames[static_cast<size_t>(algorithm)];
+}
+
+// Errors: kInvalidArgument, with the names that there are.
+absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name);
+
+// Where a collective's tensors are.
+enum class Memory : uint8_t { kOrdinary, kSymmetric };
+
+struct Circumstances {
+  Memory memory = Memory::kOrdinary;
+  int world_size = 0;
+  // There are more ranks than processors.
+  bool is_crowded = false;
+  // Of all ranks' parts together, where all ranks know them, else 0: all must
+  // come to the same. Those of an all_to_all they know after a round.
+  size_t bytes = 0;
+};
+
+// What the tables say for `kind`; never kFastest. `forced` goes before it where
+// `kind` has such an algorithm: `muster-bench --tune` measures with it.
+Algorithm SelectAlgorithm(CollectiveKind kind,
+                          const Circumstances& circumstances, Algorithm forced);
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_SELECTION_H_

@@ -1,0 +1,539 @@
+#include "dataplane/cpu/shm/shm_backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/text.h"
+#include "dataplane/cpu/engine/engine.h"
+#include "dataplane/cpu/engine/cpu_backend.h"
+#include "dataplane/cpu/transport/shm_mailbox.h"
+#include "dataplane/cpu/engine/multi_interface_backend.h"
+#include "dataplane/cpu/shm/available_memory.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/group_agreement.h"
+#include "dataplane/cpu/shm/shm_collectives.h"
+#include "dataplane/cpu/shm/topology.h"
+#include "dataplane/cpu/shm/processor_share.h"
+#include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/segment.h"
+#include "dataplane/cpu/shm/selection.h"
+#include "dataplane/cpu/shm/hierarchical.h"
+#include "dataplane/culprit.h"
+#include "base/process_limits.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane {
+namespace {
+
+using gloo_internal::Engine;
+using gloo_internal::Mail;
+using shm_internal::Algorithm;
+using shm_internal::Board;
+using shm_internal::BoardTraits;
+using shm_internal::Council;
+using shm_internal::FindProcessorShare;
+using shm_internal::HostCollectives;
+using shm_internal::HostIdentity;
+using shm_internal::Hosts;
+using shm_internal::HostTraits;
+using shm_internal::IsCrowded;
+using shm_internal::MemoryLeft;
+using shm_internal::ProcessorShare;
+using shm_internal::Region;
+using shm_internal::Regions;
+using shm_internal::Segment;
+using shm_internal::SegmentFile;
+using shm_internal::TwoLevels;
+
+// 0: no memory is shared. On any rank, for all of the group.
+constexpr char kVariable[] = "MUSTER_SHM";
+
+// "address": ranks of other addresses are on other hosts, for tests and to
+// measure on one machine. On all ranks.
+constexpr char kHostsVariable[] = "MUSTER_SHM_HOSTS";
+constexpr absl::string_view kByAddress = "address";
+
+// How all collectives that can go so do, small and large; on all ranks. For
+// tests, and to measure.
+constexpr char kAlgorithmVariable[] = "MUSTER_SHM_ALGORITHM";
+
+absl::string_view ValueOf(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+// What a rank says of itself, to all others of its group.
+struct Self {
+  HostIdentity identity = {};
+  ProcessorShare processors = {};
+  // It reads the memory of all others: they are its host.
+  bool is_near_all = false;
+  // It shares no memory, and will say why.
+  bool refuses = false;
+  Algorithm algorithm = Algorithm::kFastest;
+};
+
+// As IsCrowded(), of these ranks of one host.
+bool AreCrowded(const std::vector<int>& ranks, const std::vector<Self>& all) {
+  std::vector<ProcessorShare> shares;
+  for (const int rank : ranks) shares.push_back(all[rank].processors);
+  return IsCrowded(shares);
+}
+
+absl::Status CheckEnvironment() {
+  const absl::string_view value = ValueOf(kVariable);
+  if (!value.empty() && value != "0" && value != "1") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kVariable,
+                     " must be 0 or 1 but was ", base::Quote(value)));
+  }
+  const absl::string_view hosts = ValueOf(kHostsVariable);
+  if (!hosts.empty() && hosts != kByAddress) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kHostsVariable, " must be ",
+                     kByAddress, " but was ", base::Quote(hosts)));
+  }
+  const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
+  if (algorithm.empty()) return absl::OkStatus();
+  const absl::Status found = shm_internal::FindAlgorithm(algorithm).status();
+  return found.ok() ? found
+                    : absl::InvalidArgumentError(absl::StrCat(
+                          "environment variable ", kAlgorithmVariable, ": ",
+                          found.message()));
+}
+
+Algorithm ForcedAlgorithm() {
+  return shm_internal::FindAlgorithm(ValueOf(kAlgorithmVariable))
+      .value_or(Algorithm::kFastest);
+}
+
+std::string AlgorithmText(Algorithm algorithm) {
+  if (algorithm == Algorithm::kFastest) return "not set";
+  return absl::StrCat("\"", shm_internal::AlgorithmName(algorithm), "\"");
+}
+
+// A rank's slice of a region.
+class Slice : public SymmetricMemory {
+ public:
+  Slice(const std::shared_ptr<Regions>& regions, std::shared_ptr<Region> region,
+        int rank)
+      : regions_(regions), region_(std::move(region)), rank_(rank) {}
+  ~Slice() override {
+    // In a process that was forked off it is the other one's. Nor can that one
+    // take locks, which a thread may have had that it has not.
+    if (!region_->is_own()) return;
+    if (const auto regions = regions_.lock()) {
+      regions->Release(*region_);
+    } else {
+      region_->Release();
+    }
+  }
+  Slice(const Slice&) = delete;
+  Slice& operator=(const Slice&) = delete;
+
+  void* data() const override { return region_->slice(rank_); }
+  Device device() const override { return {}; }
+
+ private:
+  // The group's, which may be gone.
+  const std::weak_ptr<Regions> regions_;
+  const std::shared_ptr<Region> region_;
+  const int rank_;
+};
+
+// Memory as any other, of a rank whose group shares none.
+class OrdinaryMemory : public SymmetricMemory {
+ public:
+  explicit OrdinaryMemory(size_t bytes)
+      : memory_(static_cast<std::byte*>(::operator new(bytes, kAlignment))) {}
+  ~OrdinaryMemory() override { ::operator delete(memory_, kAlignment); }
+  OrdinaryMemory(const OrdinaryMemory&) = delete;
+  OrdinaryMemory& operator=(const OrdinaryMemory&) = delete;
+
+  // Errors: kResourceExhausted.
+  static absl::StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(
+      size_t bytes) {
+    const MemoryLeft left = shm_internal::FindMemoryLeft();
+    try {
+      if (bytes <= left.bytes) return std::make_shared<OrdinaryMemory>(bytes);
+    } catch (const std::bad_alloc&) {
+      // Nor has it so much in one piece.
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory of ", bytes, " bytes: ", left.Describe(),
+                     AddressSpaceLimitText()));
+  }
+
+  void* data() const override { return memory_; }
+  Device device() const override { return {}; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{256};
+  std::byte* const memory_;
+};
+
+// What the ranks of each host share.
+struct Sharing {
+  // Their symmetric memory. Null: they share nothing, and why.
+  std::shared_ptr<Regions> regions = nullptr;
+  std::string why_not = {};
+  // Which is as it must be.
+  bool is_expected = false;
+
+  std::optional<Hosts> hosts = std::nullopt;
+};
+
+class ShmBackend : public BackendDecorator {
+ public:
+  // `name`: shm, or gloo if no ranks share memory.
+  ShmBackend(absl::string_view name, std::string group_name,
+             std::shared_ptr<Engine> engine, Sharing sharing)
+      : BackendDecorator(gloo_internal::BackendOf(name, engine)),
+        group_name_(std::move(group_name)),
+        engine_(std::move(engine)),
+        sharing_(std::move(sharing)) {}
+
+  absl::Status Supports(const Collective& collective) const override {
+    if (sharing_.regions != nullptr && sharing_.regions->any_released()) {
+      absl::Status freed = CheckFreed(collective);
+      if (!freed.ok()) return freed;
+    }
+    return BackendDecorator::Supports(collective);
+  }
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective&) const override {
+    return sharing_.regions != nullptr ? sharing_.regions->any_released()
+                                       : kLooksNever;
+  }
+
+  Ending Run(const Collective& collective, ReleasableLock& order) override {
+    // As the gloo backend's, without the call in between.
+    return engine_->Run(collective, order);
+  }
+
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override {
+    if (options.device != DeviceType::kCpu) {
+      return absl::UnimplementedError(
+          absl::StrCat("the shm backend has symmetric memory of the CPU, not ",
+                       DeviceTypeName(options.device)));
+    }
+    Council council(*engine_, Step::kAllocateSymmetric, options.deadline);
+    auto piece = Take(council, options.bytes);
+    if (!piece.ok()) {
+      // That code is for what all ranks have agreed upon.
+      return absl::IsResourceExhausted(piece.status())
+                 ? absl::InternalError(piece.status().message())
+                 : piece.status();
+    }
+    if (piece->memory == nullptr) return Lacking(piece->refusal, options.bytes);
+    return std::move(piece->memory);
+  }
+
+ private:
+  // Null: which rank has none.
+  struct Piece {
+    std::shared_ptr<SymmetricMemory> memory = nullptr;
+    Council::Refusal refusal = {};
+  };
+
+  absl::Status CheckFreed(const Collective& collective) const {
+    for (const Collective::Tensors* const tensors :
+         {&collective.tensors, &collective.inputs, &collective.outputs}) {
+      for (const Tensor& tensor : *tensors) {
+        if (!sharing_.regions->WasIn(tensor.data(), tensor.bytes())) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(tensor.Describe(),
+                         " is in symmetric memory that this rank has freed"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // In agreement with all ranks. Errors: see Council; kInvalidArgument.
+  absl::StatusOr<Piece> Take(Council& council, size_t bytes) {
+    const auto all = council.Hear(uint64_t{bytes});
+    if (!all.ok()) return all.status();
+    for (int rank = 0; rank < council.world_size(); ++rank) {
+      if ((*all)[rank] == bytes) continue;
+      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+          "rank ", rank, " allocates ", (*all)[rank],
+          " bytes of symmetric memory, rank ", council.rank(), " ", bytes));
+      SetCulpritRank(status, rank);
+      return council.End(status);
+    }
+    return sharing_.regions == nullptr ? TakeOrdinary(council, bytes)
+                                       : TakeShared(council, bytes);
+  }
+
+  static absl::StatusOr<Piece> TakeOrdinary(Council& council, size_t bytes) {
+    auto memory = OrdinaryMemory::Allocate(bytes);
+    auto refusal = council.FindRefusal(memory.status());
+    if (!refusal.ok()) return refusal.status();
+    if (refusal->has_value()) return Piece{nullptr, **std::move(refusal)};
+    return Piece{*std::move(memory), {}};
+  }
+
+  absl::StatusOr<Piece> TakeShared(Council& council, size_t bytes) {
+    sharing_.regions->Forget();
+    const auto ranks = static_cast<int>(sharing_.hosts->neighbours().size());
+    auto shared =
+        council.Share(Region::BytesFor(bytes, ranks),
+                      sharing_.hosts->neighbours().front(), regions_file_);
+    if (!shared.ok()) return shared.status();
+    if (shared->segment == nullptr) return Piece{nullptr, shared->refusal};
+    regions_file_ = shared->segment->file();
+    const int place = sharing_.hosts->place();
+    auto region = std::make_shared<Region>(std::move(shared->segment), bytes,
+                                           place, ranks);
+    sharing_.regions->Add(region);
+    return Piece{
+        std::make_shared<Slice>(sharing_.regions, std::move(region), place),
+        {}};
+  }
+
+  // The same on all ranks.
+  absl::Status Lacking(const Council::Refusal& refusal, size_t bytes) const {
+    std::string text =
+        absl::StrCat(StepName(Step::kAllocateSymmetric), " on group ",
+                     base::Quote(group_name_), ": ", refusal.Describe());
+    if (sharing_.hosts.has_value()) {
+      const int host = sharing_.hosts->host_of(refusal.rank);
+      absl::StrAppend(&text, "; each of ", sharing_.hosts->ranks(host).size(),
+                      " ranks of its host asks for ", bytes);
+    }
+    absl::Status status = absl::ResourceExhaustedError(text);
+    SetCulpritRank(status, refusal.rank);
+    return status;
+  }
+
+  const std::string group_name_;
+  const std::shared_ptr<Engine> engine_;
+  const Sharing sharing_;
+  // Of all symmetric memory; null before there is any.
+  std::shared_ptr<SegmentFile> regions_file_;
+};
+
+// Ranks that are told to go different ways.
+absl::Status CheckAlgorithms(const std::vector<Self>& all, int rank) {
+  const Algorithm algorithm = all[rank].algorithm;
+  for (size_t peer = 0; peer < all.size(); ++peer) {
+    if (all[peer].algorithm == algorithm) continue;
+    // One way's rounds mean nothing to the other.
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kAlgorithmVariable,
+                     " must be the same on all ranks: on rank ", peer,
+                     " it is ", AlgorithmText(all[peer].algorithm),
+                     ", on rank ", rank, " ", AlgorithmText(algorithm)));
+  }
+  return absl::OkStatus();
+}
+
+// What this rank has against it.
+absl::Status FindObjection(const absl::StatusOr<HostIdentity>& identity) {
+  if (ValueOf(kVariable) == "0") {
+    return absl::FailedPreconditionError(absl::StrCat(kVariable, "=0"));
+  }
+  return identity.status();
+}
+
+// Why these ranks share no memory; empty: they may.
+absl::StatusOr<std::string> FindReason(Council& council, const Hosts& hosts,
+                                       const std::vector<Self>& all,
+                                       const absl::Status& objection) {
+  if (std::ranges::none_of(all, &Self::refuses)) {
+    std::vector<HostIdentity> identities;
+    identities.reserve(all.size());
+    for (const Self& self : all) identities.push_back(self.identity);
+    return shm_internal::DescribeStrangers(hosts, identities);
+  }
+  const auto refusal = council.FindRefusal(objection);
+  if (!refusal.ok()) return refusal.status();
+  return refusal->value_or(Council::Refusal()).Describe();
+}
+
+// In `segment`, from `offset` on. Null: there is no memory for it now. Sends
+// and receives take connections then.
+std::shared_ptr<Mail> MakeMail(const std::string& group_name,
+                               const std::shared_ptr<Segment>& segment,
+                               size_t offset, const std::vector<int>& ranks,
+                               int place) {
+  auto mail = std::make_shared<Mail>(
+      std::shared_ptr<void>(
+          segment, static_cast<std::byte*>(segment->memory()) + offset),
+      ranks, place);
+  const absl::Status reserved = mail->Reserve([&](size_t begin, size_t bytes) {
+    return segment->Reserve(offset + begin, bytes);
+  });
+  if (reserved.ok()) return mail;
+  LOG_FIRST_N(WARNING, 1) << "backend shm: sends and receives of group "
+                          << base::Quote(group_name)
+                          << " take connections, and are slower: "
+                          << reserved.message();
+  return nullptr;
+}
+
+// The collectives of `engine`, whose ranks have `segment`s, go there from now
+// on.
+void SetShortcut(const std::string& group_name,
+                 std::shared_ptr<Segment> segment, const Sharing& sharing,
+                 Engine& engine, const HostTraits& traits) {
+  const Hosts& hosts = *sharing.hosts;
+  if (hosts.count() == 1) {
+    engine.SetShortcut(std::make_unique<HostCollectives>(
+        std::move(segment), sharing.regions, engine.mesh(), traits));
+    return;
+  }
+  LOG_FIRST_N(INFO, 1) << "backend shm: group " << base::Quote(group_name)
+                       << " goes in two levels: " << hosts.world_size()
+                       << " ranks on " << hosts.count() << " hosts, "
+                       << hosts.fewest() << " to " << hosts.most()
+                       << " on each";
+  engine.SetShortcut(std::make_unique<TwoLevels>(
+      std::move(segment), sharing.regions, hosts, engine.mesh(), traits,
+      [&engine](const Collective& collective, const absl::Status& failure) {
+        engine.Fail(collective, failure);
+      }));
+}
+
+// The ranks of each host share memory from now on, or none does. Errors: see
+// Council; kInvalidArgument: they are told to go different ways.
+absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
+                                    Engine& engine) {
+  Council council(engine, Step::kFormGroup, options.deadline);
+  const auto identity = shm_internal::IdentifyHost(
+      ValueOf(kHostsVariable) == kByAddress ? options.local_address : "");
+  const absl::Status objection = FindObjection(identity);
+  const auto all =
+      council.Hear(Self{.identity = identity.value_or(HostIdentity()),
+                        .processors = FindProcessorShare(),
+                        .is_near_all = engine.mesh().is_near_all(),
+                        .refuses = !objection.ok(),
+                        .algorithm = ForcedAlgorithm()});
+  if (!all.ok()) return all.status();
+  std::vector<uint64_t> identities;
+  identities.reserve(all->size());
+  for (const Self& self : *all) identities.push_back(self.identity.host);
+  Hosts hosts(identities, options.rank);
+  if (hosts.most() == 1 && std::ranges::count(identities, uint64_t{0}) == 0) {
+    return Sharing{.why_not = "every rank is on a host of its own",
+                   .is_expected = true};
+  }
+  if (absl::Status bad = CheckAlgorithms(*all, options.rank); !bad.ok()) {
+    return council.End(bad);
+  }
+  auto reason = FindReason(council, hosts, *all, objection);
+  if (!reason.ok()) return reason.status();
+  if (!reason->empty()) return Sharing{.why_not = *std::move(reason)};
+  const auto neighbours = static_cast<int>(hosts.neighbours().size());
+  size_t ring_bytes = 0;
+  size_t board_bytes = 0;
+  absl::StatusOr<Council::Shared> shared;
+  std::string why_smaller;
+  // Who has little memory has smaller rings rather than none. All hosts try as
+  // often: as the largest rings need, which those with the fewest ranks have.
+  for (int smaller = 0;; ++smaller) {
+    ring_bytes = std::max(Board::RingBytesFor(neighbours) >> smaller,
+                          BoardTraits::kRingBytesMin);
+    board_bytes = Board::BytesFor(neighbours, ring_bytes);
+    shared = council.Share(board_bytes + Mail::BytesFor(neighbours),
+                           hosts.neighbours().front(), /*file=*/nullptr,
+                           Board::NotesBytesFor(neighbours));
+    if (!shared.ok()) return shared.status();
+    if (shared->segment != nullptr ||
+        Board::RingBytesFor(static_cast<int>(hosts.fewest())) >> smaller <=
+            BoardTraits::kRingBytesMin) {
+      break;
+    }
+    why_smaller = shared->refusal.Describe();
+  }
+  if (shared->segment == nullptr) {
+    return Sharing{.why_not = shared->refusal.Describe()};
+  }
+  if (!why_smaller.empty()) {
+    LOG_FIRST_N(WARNING, 1)
+        << "backend shm: the ranks of group " << base::Quote(options.group_name)
+        << " have rings of " << ring_bytes << " bytes, not of "
+        << Board::RingBytesFor(neighbours)
+        << ", and are slower: " << why_smaller;
+  }
+  shared->segment->CloseDescriptor();
+  shared->segment->MapPages(Board::NotesBytesFor(neighbours));
+  const HostTraits traits = {
+      .board = {.is_crowded = AreCrowded(hosts.neighbours(), *all),
+                .ring_bytes = ring_bytes},
+      .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
+      .algorithm = ForcedAlgorithm()};
+  if (traits.algorithm == Algorithm::kSingleCopy && !traits.reads_memory) {
+    LOG_FIRST_N(WARNING, 1)
+        << "backend shm: environment variable " << kAlgorithmVariable << "=\""
+        << shm_internal::AlgorithmName(Algorithm::kSingleCopy)
+        << "\" has no effect in group " << base::Quote(options.group_name)
+        << ": its ranks do not all read each other's memory";
+  }
+  Sharing sharing = {.regions = std::make_shared<Regions>(),
+                     .hosts = std::move(hosts)};
+  const std::shared_ptr<Segment> segment = std::move(shared->segment);
+  if (Mail::IsFor(neighbours)) {
+    engine.SetMail(
+        [segment, board_bytes, group_name = options.group_name,
+         ranks = sharing.hosts->neighbours(), place = sharing.hosts->place()] {
+          return MakeMail(group_name, segment, board_bytes, ranks, place);
+        },
+        traits.board.is_crowded);
+  }
+  SetShortcut(options.group_name, segment, sharing, engine, traits);
+  return sharing;
+}
+
+absl::StatusOr<gloo_internal::SingleInterfaceBackend> CreateOverOneInterface(
+    const BackendOptions& options) {
+  auto engine = gloo_internal::JoinGroup("shm", options);
+  if (!engine.ok()) return engine.status();
+  const gloo_internal::InterruptedAbort interrupted(options, **engine);
+  absl::StatusOr<Sharing> sharing =
+      options.world_size > 1 ? ShareMemory(options, **engine) : Sharing();
+  if (!sharing.ok()) return sharing.status();
+  if (!sharing->why_not.empty()) {
+    const std::string what = absl::StrCat(
+        "backend shm: the ranks of group ", base::Quote(options.group_name),
+        " share no memory, their collectives take connections: ",
+        sharing->why_not);
+    // On as many hosts as there are ranks that is as it must be.
+    if (sharing->is_expected) {
+      LOG_FIRST_N(INFO, 1) << what;
+    } else {
+      LOG_FIRST_N(WARNING, 1) << what;
+    }
+  }
+  const bool is_on_one_host =
+      options.world_size == 1 ||
+      (sharing->hosts.has_value() && sharing->hosts->count() == 1);
+  return gloo_internal::SingleInterfaceBackend{
+      .backend = std::make_unique<ShmBackend>(
+          sharing->regions == nullptr ? "gloo" : "shm", options.group_name,
+          *std::move(engine), *std::move(sharing)),
+      .is_on_one_host = is_on_one_host};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
+    const BackendOptions& options) {
+  if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
+  return gloo_internal::CreateMultiInterfaceBackend(options,
+                                                    CreateOverOneInterface);
+}
+
+}  // namespace muster::dataplane

@@ -1,0 +1,19 @@
+#ifndef MUSTER_DATAPLANE_CPU_SHM_SHM_BACKEND_H_
+#define MUSTER_DATAPLANE_CPU_SHM_SHM_BACKEND_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+
+namespace muster::dataplane {
+
+// CPU tensors, among ranks of one host in memory that they share, and among
+// several hosts in two levels. Where no ranks can share any, as the gloo
+// backend does it, and the log says why. See CreateBackend.
+absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
+    const BackendOptions& options);
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_SHM_BACKEND_H_

@@ -1,0 +1,314 @@
+#include "dataplane/cpu/shm/shm_collectives.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/shm/symmetric_all_reduce.h"
+#include "dataplane/cpu/shm/path_trials.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+bool IsAllToAll(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllToAll ||
+         kind == CollectiveKind::kAllToAllSingle;
+}
+
+// How large it is, of all ranks' parts together, where all ranks know the same;
+// else 0.
+size_t KnownBytes(const Collective& collective, int world_size) {
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return collective.tensors[0].bytes();
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      return collective.bytes();
+    case CollectiveKind::kGather:
+      return collective.inputs[0].bytes() * static_cast<size_t>(world_size);
+    case CollectiveKind::kScatter:
+      return collective.outputs[0].bytes() * static_cast<size_t>(world_size);
+    default:
+      return 0;
+  }
+}
+
+// Reading takes one copy where staging takes two, and has the system find the
+// pages. It takes from half to twice as long, which differs from one kind of
+// machine to another where each rank gives and takes as much as all others, and
+// with what the program does in between: tensors that nobody has written since
+// are in their readers' caches. The first ones that go one way after the other
+// find caches as that has left them. Trials, which may be of the slower way,
+// are a hundredth of all in the end, while ways stay.
+constexpr WayTrials::Terms kReadingTerms = {.first = 8,
+                                            .period = 800,
+                                            .length = 8,
+                                            .settling = 4,
+                                            .remembered = 4,
+                                            .slower_percent = 115};
+constexpr WayTrials::Way kReading = WayTrials::Way::kOther;
+
+constexpr size_t kChoiceBytesMin = Workshop::kSaidBytesMin;
+
+// Of so many classes: each is up to four times as large as the one before, and
+// the last one has all beyond.
+size_t SizeClassOf(size_t bytes, size_t classes) {
+  const size_t quadruplings = (std::bit_width(bytes / kChoiceBytesMin) - 1) / 2;
+  return std::min(quadruplings, classes - 1);
+}
+
+// What the first rank says beside one: how the next one of a class goes.
+constexpr uint8_t WordOf(size_t size_class, bool reads) {
+  return static_cast<uint8_t>(2 * size_class + (reads ? 1 : 0));
+}
+constexpr size_t SizeClassIn(uint8_t word) { return word / 2; }
+constexpr bool SaysToRead(uint8_t word) { return word % 2 == 1; }
+
+// By which it is told how long one of these takes. Where ranks take turns on a
+// processor that is processor time: by the clock, a rank that comes when all
+// others have shown theirs has not taken what they have.
+std::chrono::nanoseconds ReadClock(bool is_crowded) {
+  timespec now = {};
+  clock_gettime(is_crowded ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return std::chrono::seconds(now.tv_sec) +
+         std::chrono::nanoseconds(now.tv_nsec);
+}
+
+}  // namespace
+
+HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
+                                 std::shared_ptr<const Regions> regions,
+                                 gloo_internal::Mesh& mesh,
+                                 const HostTraits& traits)
+    : segment_(std::move(segment)),
+      regions_(std::move(regions)),
+      board_(
+          segment_->memory(), mesh.rank(), mesh.world_size(), traits.board,
+          [this, &mesh](int rank) {
+            shop_.LetOthersStart();
+            mesh.set_waiting_for(rank);
+          },
+          [this](size_t offset, size_t bytes) {
+            return segment_->Reserve(offset, bytes);
+          }),
+      traits_(traits),
+      shop_{.board = board_,
+            .mesh = mesh,
+            .regions = RegionFinder(*regions_),
+            .reads_memory = traits.reads_memory},
+      gather_choices_{.trials = TrialsBySize(kReadingTerms, kSizeClasses)},
+      reduce_scatter_choices_(gather_choices_),
+      all_to_all_choices_(gather_choices_) {
+  CHECK_GT(board_.world_size(), 1);
+}
+
+inline HostCollectives::Memo* HostCollectives::MemoOf(
+    const Collective& collective) {
+  if (collective.plan == nullptr) return nullptr;
+  std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
+  if (memo == nullptr) {
+    memo.reset(new (std::nothrow) Memo(collective, FindWays(collective)));
+  }
+  return static_cast<Memo*>(memo.get());
+}
+
+inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
+                                                 const Ways& ways) {
+  if (ways.staged != nullptr) return ways.staged(shop_, collective);
+  return RunAnAllToAll(collective, ways,
+                       {.origins = OriginsOf(ways, Reads(ways.ordinary))})
+      .status();
+}
+
+absl::Status HostCollectives::Run(const Collective& collective,
+                                  ReleasableLock* order) {
+  shop_.order = order;
+  shop_.Begin(*regions_);
+  const uint64_t waits = board_.waits();
+  const Memo* const memo = MemoOf(collective);
+  uint64_t digest = 0;
+  Ways found;
+  if (memo == nullptr) {
+    shop_.Say(collective);
+    digest = History::DigestOf(shop_.made);
+    found = FindWays(collective);
+  } else {
+    shop_.Say(memo->header, collective.sequence);
+    digest = memo->digest;
+  }
+  const Ways& ways = memo == nullptr ? found : memo->ways;
+  const bool is_plain =
+      ways.is_plain && (ways.ignores_regions || !shop_.has_regions);
+  absl::Status done =
+      is_plain ? RunOrdinary(collective, ways) : RunOneWay(collective, ways);
+  shop_.history.Add(*shop_.header, shop_.sequence, digest);
+  // All that was needed had come, but the collective has failed elsewhere: a
+  // group ends on all ranks or on none.
+  const int failed = done.ok() ? board_.FindFailed() : -1;
+  // Who has gone says why, which may take a moment.
+  if (failed >= 0) shop_.LetOthersStart();
+  // Also for those who have not shown their last round, before its own.
+  if (board_.waits() != waits) shop_.TellOfWait();
+  shop_.order = nullptr;
+  shop_.header = nullptr;
+  if (failed >= 0) return shop_.mesh.Gone(failed);
+  return done;
+}
+
+std::optional<Where> HostCollectives::OriginsOf(const Ways& ways,
+                                                bool reads) const {
+  if (reads) return Where::kAnywhere;
+  if (shop_.has_regions && !ways.ignores_regions) return Where::kInRegions;
+  return std::nullopt;
+}
+
+absl::StatusOr<AllToAllOutcome> HostCollectives::RunAnAllToAll(
+    const Collective& collective, const Ways& ways,
+    const AllToAllOptions& options) {
+  // All ranks must say the same: not by what this one shows.
+  const auto reads_rather = [&](size_t bytes) {
+    return !Reads(ways.ordinary) &&
+           Reads(Select(collective.kind, Memory::kOrdinary, bytes));
+  };
+  absl::StatusOr<AllToAllOutcome> outcome =
+      RunAllToAll(shop_, collective, options, reads_rather);
+  if (!outcome.ok() || outcome->is_done) return outcome;
+  return RunAllToAll(shop_, collective, {.origins = Where::kAnywhere},
+                     [](size_t) { return false; });
+}
+
+// The table takes as long as a small collective does, and those mostly have the
+// size of the last one.
+Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
+                                  size_t bytes) {
+  Selected& last = selected_[static_cast<size_t>(kind)]
+                            [memory == Memory::kSymmetric ? 1 : 0];
+  if (last.bytes != bytes || last.algorithm == Algorithm::kFastest) {
+    last = {bytes, SelectAlgorithm(kind,
+                                   {.memory = memory,
+                                    .world_size = board_.world_size(),
+                                    .is_crowded = traits_.board.is_crowded,
+                                    .bytes = bytes},
+                                   traits_.algorithm)};
+  }
+  return last.algorithm;
+}
+
+HostCollectives::Ways HostCollectives::FindWays(const Collective& collective) {
+  const size_t bytes = KnownBytes(collective, board_.world_size());
+  const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
+  Choices* const choices = FindChoices(collective, ordinary);
+  return {.ordinary = ordinary,
+          .staged = FindStaged(collective, ordinary),
+          .ignores_regions = Select(collective.kind, Memory::kSymmetric,
+                                    bytes) != Algorithm::kSymmetric,
+          .choices = choices,
+          .is_plain = choices == nullptr && !Reads(ordinary)};
+}
+
+absl::Status HostCollectives::RunOneWay(const Collective& collective,
+                                        const Ways& ways) {
+  const bool looks_in_regions = shop_.has_regions && !ways.ignores_regions;
+  absl::StatusOr<bool> done = false;
+  if (IsAllToAll(collective.kind)) {
+    // Each rank goes as it likes.
+  } else if (looks_in_regions &&
+             collective.kind == CollectiveKind::kAllReduce) {
+    done = RunSymmetricAllReduce(shop_, collective);
+  } else if (looks_in_regions && !Reads(ways.ordinary)) {
+    done = RunSingleCopy(shop_, collective, Where::kInRegions);
+  }
+  if (done.ok() && !*done && Reads(ways.ordinary) &&
+      !IsAllToAll(collective.kind)) {
+    done = RunSingleCopy(shop_, collective, Where::kAnywhere);
+  }
+  if (!done.ok() || *done) return done.status();
+  return ways.choices != nullptr ? RunByChoice(collective, ways)
+                                 : RunOrdinary(collective, ways);
+}
+
+HostCollectives::Choices* HostCollectives::FindChoices(
+    const Collective& collective, Algorithm ordinary) {
+  if (ordinary != Algorithm::kStaged || !traits_.reads_memory ||
+      traits_.algorithm != Algorithm::kFastest ||
+      collective.bytes() < kChoiceBytesMin) {
+    return nullptr;
+  }
+  if (IsAllToAll(collective.kind)) return &all_to_all_choices_;
+  if (traits_.board.is_crowded) return nullptr;
+  switch (collective.kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+      return &gather_choices_;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      return &reduce_scatter_choices_;
+    default:
+      return nullptr;
+  }
+}
+
+absl::StatusOr<bool> HostCollectives::RunEitherWay(const Collective& collective,
+                                                   const Ways& ways,
+                                                   bool reads) {
+  if (IsAllToAll(collective.kind)) {
+    const absl::StatusOr<AllToAllOutcome> outcome = RunAnAllToAll(
+        collective, ways, {.origins = OriginsOf(ways, reads), .hears = true});
+    if (!outcome.ok()) return outcome.status();
+    return !outcome->is_mapped;
+  }
+  if (reads) {
+    const absl::StatusOr<bool> done =
+        RunSingleCopy(shop_, collective, Where::kAnywhere);
+    if (!done.ok() || *done) return done;
+  }
+  absl::Status status = ways.staged(shop_, collective);
+  if (!status.ok()) return status;
+  return true;
+}
+
+// The first rank says how the next one of a class goes, and the others hear it
+// before they end this one. In an all_to_all each rank has a size of its own,
+// and any may go any way: who hears nothing of its class has the next one
+// staged. Of the others all know the size, so all say and hear the same.
+absl::Status HostCollectives::RunByChoice(const Collective& collective,
+                                          const Ways& ways) {
+  Choices& choices = *ways.choices;
+  const size_t bytes = collective.bytes();
+  const size_t size_class = SizeClassOf(bytes, kSizeClasses);
+  const bool says = board_.rank() == 0;
+  shop_.heard.reset();
+  if (says) {
+    const WayTrials::Way next = choices.trials.Of(size_class).Next(1);
+    shop_.SayBeside(WordOf(size_class, next == kReading));
+  }
+  const bool reads = std::exchange(choices.reads[size_class], false);
+  const bool is_crowded = traits_.board.is_crowded;
+  const std::chrono::nanoseconds began = ReadClock(is_crowded);
+  const absl::StatusOr<bool> went = RunEitherWay(collective, ways, reads);
+  if (!went.ok()) return went.status();
+  if (says && *went) {
+    choices.trials.Of(size_class)
+        .Took(reads ? kReading : WayTrials::Way::kUsual, bytes,
+              ReadClock(is_crowded) - began);
+  }
+  if (shop_.heard.has_value() && SizeClassIn(*shop_.heard) < kSizeClasses) {
+    choices.reads[SizeClassIn(*shop_.heard)] = SaysToRead(*shop_.heard);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::dataplane::shm_internal

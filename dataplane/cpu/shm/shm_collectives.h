@@ -1,0 +1,138 @@
+// The collectives of a group on one host.
+
+#ifndef MUSTER_DATAPLANE_CPU_SHM_SHM_COLLECTIVES_H_
+#define MUSTER_DATAPLANE_CPU_SHM_SHM_COLLECTIVES_H_
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/engine/engine.h"
+#include "dataplane/cpu/transport/transport.h"
+#include "dataplane/cpu/shm/all_to_all.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/rounds.h"
+#include "dataplane/cpu/shm/segment.h"
+#include "dataplane/cpu/shm/selection.h"
+#include "dataplane/cpu/shm/direct.h"
+#include "dataplane/cpu/shm/staged.h"
+#include "dataplane/cpu/shm/path_trials.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::shm_internal {
+
+// The same on all ranks of a group.
+struct HostTraits {
+  BoardTraits board = {};
+  // Each reads the others' memory.
+  bool reads_memory = false;
+  // Goes before the table.
+  Algorithm algorithm = Algorithm::kFastest;
+};
+
+// The collectives of a group whose ranks share a Segment: by what they show in
+// it, and those in symmetric memory from tensor to tensor.
+//
+// A tensor of a reduction is combined in the order of the ranks, so the results
+// are bitwise the same everywhere.
+class HostCollectives : public gloo_internal::Shortcut {
+ public:
+  // `segment` has Board::BytesFor the mesh's ranks, two at least, with rings as
+  // `traits` say. `mesh` lives longer.
+  HostCollectives(std::shared_ptr<Segment> segment,
+                  std::shared_ptr<const Regions> regions,
+                  gloo_internal::Mesh& mesh, const HostTraits& traits);
+  ~HostCollectives() override { board_.Leave(/*has_failed=*/false); }
+
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock* order) override;
+  void Wake() override { board_.Wake(); }
+  void Leave(bool has_failed) override { board_.Leave(has_failed); }
+
+ private:
+  // What the table said last for so many bytes; at first kFastest.
+  struct Selected {
+    size_t bytes = 0;
+    Algorithm algorithm = Algorithm::kFastest;
+  };
+
+  static constexpr size_t kSizeClasses = 5;
+  // Of those of which no table knows which way is faster.
+  struct Choices {
+    // The first rank's, which all others go by.
+    TrialsBySize trials;
+    // By class of sizes, how the next one goes: the system reads it; else it is
+    // staged.
+    std::array<bool, kSizeClasses> reads = {};
+  };
+
+  // Which way one goes, which all ranks decide alike.
+  struct Ways {
+    // If it does not go from tensor to tensor in symmetric memory.
+    Algorithm ordinary = Algorithm::kFastest;
+    // What runs it if it is not read; null of an all_to_all.
+    StagedRun staged = nullptr;
+    // It does not if there is some, either.
+    bool ignores_regions = false;
+    // Null: the table knows, which says `ordinary`.
+    Choices* choices = nullptr;
+    // It goes as RunOrdinary has it if it ignores regions or there are none.
+    bool is_plain = false;
+  };
+
+  // What a plan keeps.
+  struct Memo : Plan::Memo {
+    Memo(const Collective& collective, const Ways& ways)
+        : header(NoteHeader::Of(collective)),
+          digest(History::DigestOf(header)),
+          ways(ways) {}
+    // But for the number.
+    NoteHeader header;
+    const uint64_t digest;
+    const Ways ways;
+  };
+
+  // Null: it has no plan, or there is no memory for one.
+  inline Memo* MemoOf(const Collective& collective);
+  Ways FindWays(const Collective& collective);
+  absl::Status RunOneWay(const Collective& collective, const Ways& ways);
+  bool Reads(Algorithm algorithm) const {
+    return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
+  }
+  // As `ordinary` says, which nothing in symmetric memory goes before.
+  inline absl::Status RunOrdinary(const Collective& collective,
+                                  const Ways& ways);
+  // Where this rank shows, in an all_to_all, what it gives; `reads`: also where
+  // only the system reads that.
+  std::optional<Where> OriginsOf(const Ways& ways, bool reads) const;
+  absl::StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
+                                                const Ways& ways,
+                                                const AllToAllOptions& options);
+  // Null: there is none to be made.
+  Choices* FindChoices(const Collective& collective, Algorithm ordinary);
+  absl::Status RunByChoice(const Collective& collective, const Ways& ways);
+  // Staged or, if this rank `reads`, read by the system. False: neither.
+  absl::StatusOr<bool> RunEitherWay(const Collective& collective,
+                                    const Ways& ways, bool reads);
+  Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
+
+  const std::shared_ptr<Segment> segment_;
+  const std::shared_ptr<const Regions> regions_;
+  Board board_;
+  const HostTraits traits_;
+  Workshop shop_;
+  // By kind; of ordinary memory, and of symmetric memory.
+  std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
+  Choices gather_choices_;
+  Choices reduce_scatter_choices_;
+  Choices all_to_all_choices_;
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_SHM_COLLECTIVES_H_

@@ -1,0 +1,580 @@
+// What the conformance suites do not look at, in groups on one host.
+
+#include "dataplane/cpu/shm/shm_collectives.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cpu/transport/fake_transport.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/cpu/shm/all_to_all.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/rounds.h"
+#include "dataplane/cpu/shm/segment.h"
+#include "dataplane/cpu/shm/direct.h"
+#include "dataplane/biased_mutex.h"
+#include "dataplane/collective.h"
+#include "dataplane/communicator.h"
+#include "base/process_limits.h"
+#include "dataplane/releasable_lock.h"
+#include "dataplane/tensor.h"
+#include "dataplane/testing/local_world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 2;
+
+// Nobody goes that way.
+class UnusedMesh : public gloo_internal::BareMesh {
+ public:
+  explicit UnusedMesh(int rank, int world_size = kRanks)
+      : BareMesh(rank, world_size) {}
+
+  // `mark` is that of `peer`, whose memory is this process's.
+  void Know(int peer, const gloo_internal::Mark& mark) {
+    memories_[peer].emplace(mark.place(), kMark);
+  }
+  static constexpr uint64_t kMark = 7;
+
+  absl::Status Write(int, const void*, size_t, const void*, size_t) override {
+    return absl::InternalError("written to");
+  }
+  absl::Status Read(int, void*, size_t) override {
+    return absl::InternalError("read from");
+  }
+  void Abort(const absl::Status&) override {}
+  absl::Status abort_cause() const override { return absl::OkStatus(); }
+  absl::Status CheckPeers() override { return absl::OkStatus(); }
+  absl::Status Gone(int peer) override {
+    return absl::UnavailableError(absl::StrCat("rank ", peer, " has left"));
+  }
+  void Close(const absl::Status&) override {}
+};
+
+// Both ranks' ends of a group, which has symmetric memory as far as one knows.
+class HalfKnownMemoryTest : public ::testing::Test {
+ protected:
+  HalfKnownMemoryTest() {
+    constexpr size_t kBytes = 4096;
+    regions_[1]->Add(std::make_shared<Region>(
+        *Segment::Create(Region::BytesFor(kBytes, kRanks)), kBytes, /*rank=*/1,
+        kRanks));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      ranks_.push_back(std::make_unique<HostCollectives>(
+          segment_, regions_[rank], meshes_[rank], HostTraits()));
+    }
+  }
+
+  // What a collective of so many elements, the last one, comes to on each rank.
+  std::vector<absl::Status> Run(CollectiveKind kind, size_t count) {
+    const auto run = [&](int rank) {
+      std::vector<float> values(count, 1);
+      Collective collective = {.kind = kind, .tensors = {Tensor(values)}};
+      collective.sequence = 1;
+      const absl::Status done = ranks_[rank]->Run(collective, nullptr);
+      ranks_[rank]->Leave(/*has_failed=*/!done.ok());
+      return done;
+    };
+    auto other = std::async(std::launch::async, run, 1);
+    const absl::Status first = run(0);
+    return {first, other.get()};
+  }
+
+ private:
+  const std::shared_ptr<Segment> segment_ =
+      *Segment::Create(Board::BytesFor(kRanks, BoardTraits().ring_bytes));
+  const std::shared_ptr<Regions> regions_[kRanks] = {
+      std::make_shared<Regions>(), std::make_shared<Regions>()};
+  UnusedMesh meshes_[kRanks] = {UnusedMesh(0), UnusedMesh(1)};
+  std::vector<std::unique_ptr<HostCollectives>> ranks_;
+};
+
+// It would show where its tensor is, and the other one take that for elements.
+TEST_F(HalfKnownMemoryTest, NobodyTakesAPlaceForElements) {
+  for (const absl::Status& done : Run(CollectiveKind::kAllReduce, 512)) {
+    EXPECT_EQ(done.code(), absl::StatusCode::kInvalidArgument) << done;
+    EXPECT_THAT(std::string(done.message()),
+                HasSubstr("had symmetric memory from another one on, before "
+                          "all_reduce"));
+  }
+}
+
+// What its owner has left for a wait is done in long ones alone where ranks
+// share a processor; but that it has waited is known of all.
+TEST(CrowdedTest, ShortWaitsAreNoted) {
+  const std::shared_ptr<Segment> segment =
+      *Segment::Create(Board::BytesFor(kRanks, BoardTraits().ring_bytes));
+  const auto regions = std::make_shared<Regions>();
+  UnusedMesh meshes[kRanks] = {UnusedMesh(0), UnusedMesh(1)};
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  int noted = 0;
+  int late = 0;
+  const auto run = [&](int rank) {
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    HostCollectives collectives(segment, regions, meshes[rank],
+                                {.board = {.is_crowded = true}});
+    std::vector<float> values(1);
+    Collective collective = {.kind = CollectiveKind::kAllReduce,
+                             .tensors = {Tensor(values)}};
+    BiasedMutex mutex;
+    for (; collective.sequence < 2000; ++collective.sequence) {
+      ReleasableLock order(mutex);
+      bool is_called = false;
+      const auto last = [&] { is_called = true; };
+      order.BeforeRelease(last);
+      ASSERT_EQ(collectives.Run(collective, &order), absl::OkStatus());
+      if (rank != 0) continue;
+      // It is let go in long waits.
+      EXPECT_EQ(is_called, !order.is_held());
+      noted += order.is_held() && order.has_waited() ? 1 : 0;
+      late += is_called ? 1 : 0;
+      order.DropLast();
+    }
+  };
+  std::thread first(run, 0);
+  std::thread second(run, 1);
+  first.join();
+  second.join();
+  EXPECT_GT(noted, 0);
+  EXPECT_GT(late, 0);
+}
+
+// An all_to_all in which some ranks show where what they give is.
+class OriginsTest : public ::testing::Test {
+ protected:
+  static constexpr int kMany = 3;
+  // How many elements a rank gives another one.
+  using Counts = std::array<std::array<size_t, kMany>, kMany>;
+  static constexpr size_t kLong = 200'000;
+  // In one round; more than is shown in any case.
+  static constexpr Counts kLittle = {
+      {{4000, 4000, 4000}, {4000, 4000, 4000}, {4000, 4000, 4000}}};
+  static constexpr Counts kMuch = {
+      {{kLong, kLong, kLong}, {kLong, kLong, kLong}, {kLong, kLong, kLong}}};
+  static constexpr unsigned kAll = (1 << kMany) - 1;
+
+  OriginsTest() {
+    for (int rank = 0; rank < kMany; ++rank) {
+      meshes_.push_back(std::make_unique<UnusedMesh>(rank, kMany));
+      boards_.push_back(std::make_unique<Board>(segment_->memory(), rank, kMany,
+                                                BoardTraits(), [](int) {}));
+      shops_.push_back({.board = *boards_[rank],
+                        .mesh = *meshes_[rank],
+                        .regions = RegionFinder(regions_),
+                        .reads_memory = true});
+      for (int peer = 0; peer < kMany; ++peer) {
+        if (peer != rank) meshes_[rank]->Know(peer, marks_[peer]);
+      }
+    }
+  }
+
+  static float ValueOf(int from, int to, size_t index) {
+    return static_cast<float>((from * kMany + to) * 1'000'000 +
+                              static_cast<int>(index % 1'000'000));
+  }
+
+  // Runs one, in which the ranks show origins as the bits of `origins` say, and
+  // looks at what has come. What it came to on each rank.
+  std::vector<absl::StatusOr<AllToAllOutcome>> Run(const Counts& counts,
+                                                   unsigned origins) {
+    std::vector<std::future<absl::StatusOr<AllToAllOutcome>>> running;
+    ++sequence_;
+    for (int rank = 0; rank < kMany; ++rank) {
+      running.push_back(std::async(std::launch::async, [&, rank] {
+        return RunOn(rank, counts, (origins >> rank & 1) != 0);
+      }));
+    }
+    std::vector<absl::StatusOr<AllToAllOutcome>> outcomes;
+    for (auto& one : running) outcomes.push_back(one.get());
+    return outcomes;
+  }
+
+  // The same, which goes well.
+  void ExpectDone(const Counts& counts, unsigned origins,
+                  const std::string& algorithm) {
+    SCOPED_TRACE(absl::StrCat("of ", counts[0][1], ", origins ", origins));
+    for (const auto& outcome : Run(counts, origins)) {
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_TRUE(outcome->is_done);
+    }
+    for (const auto& mesh : meshes_) EXPECT_EQ(mesh->algorithm(), algorithm);
+  }
+
+  std::vector<std::unique_ptr<UnusedMesh>> meshes_;
+  gloo_internal::Mark marks_[kMany] = {gloo_internal::Mark(UnusedMesh::kMark),
+                                       gloo_internal::Mark(UnusedMesh::kMark),
+                                       gloo_internal::Mark(UnusedMesh::kMark)};
+  bool reads_rather_ = false;
+  std::atomic<size_t> bytes_asked_ = 0;
+  // What the last rank gives the first one, if it is not null.
+  std::byte* last_gives_ = nullptr;
+
+ private:
+  absl::StatusOr<AllToAllOutcome> RunOn(int rank, const Counts& counts,
+                                        bool shows_origins) {
+    std::array<std::vector<float>, kMany> give;
+    std::array<std::vector<float>, kMany> take;
+    Collective collective = {.kind = CollectiveKind::kAllToAll,
+                             .sequence = sequence_};
+    for (int peer = 0; peer < kMany; ++peer) {
+      for (size_t i = 0; i < counts[rank][peer]; ++i) {
+        give[peer].push_back(ValueOf(rank, peer, i));
+      }
+      take[peer].assign(counts[peer][rank], -1);
+      collective.inputs.emplace_back(give[peer]);
+      collective.outputs.emplace_back(take[peer]);
+    }
+    const bool gives_other = rank == kMany - 1 && last_gives_ != nullptr;
+    if (gives_other) {
+      collective.inputs[0] = Tensor(last_gives_, DataType::kFloat32,
+                                    {static_cast<int64_t>(counts[rank][0])});
+    }
+    Workshop& shop = shops_[rank];
+    shop.Say(collective);
+    const absl::StatusOr<AllToAllOutcome> outcome =
+        RunAllToAll(shop, collective,
+                    {.origins = shows_origins ? std::optional(Where::kAnywhere)
+                                              : std::nullopt,
+                     .hears = true},
+                    [this](size_t bytes) {
+                      bytes_asked_.store(bytes);
+                      return reads_rather_;
+                    });
+    if (!outcome.ok()) {
+      boards_[rank]->Leave(/*has_failed=*/true);
+      return outcome;
+    }
+    shop.history.Add(*shop.header, shop.sequence,
+                     History::DigestOf(*shop.header));
+    if (!outcome->is_done) return outcome;
+    // Whoever has not parted may still read it.
+    for (auto& tensor : give) std::fill(tensor.begin(), tensor.end(), -2);
+    for (int peer = 0; peer < kMany; ++peer) {
+      if (last_gives_ != nullptr && rank == 0 && peer == kMany - 1) continue;
+      for (size_t i = 0; i < counts[peer][rank]; ++i) {
+        if (take[peer][i] != ValueOf(peer, rank, i)) {
+          ADD_FAILURE() << "rank " << rank << " has " << take[peer][i]
+                        << " for element " << i << " of rank " << peer;
+          break;
+        }
+      }
+    }
+    return outcome;
+  }
+
+  std::vector<std::unique_ptr<Board>> boards_;
+  const std::shared_ptr<Segment> segment_ =
+      *Segment::Create(Board::BytesFor(kMany, BoardTraits().ring_bytes));
+  const Regions regions_;
+  std::vector<Workshop> shops_;
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(OriginsTest, AnyMayShowThem) {
+  // What is not more is shown.
+  ExpectDone({{{40, 40, 40}, {40, 3'000, 40}, {40, 6'000, 40}}}, kAll,
+             "staged");
+  constexpr Counts kEach[] = {
+      // As many for each; and so many that it takes several rounds.
+      kLittle,
+      kMuch,
+      // Some have more, and some nothing for others.
+      {{{5, kLong, 0}, {3 * kLong, 7, 1}, {0, 9'000, kLong}}},
+      {{{kLong, 0, 9'000}, {0, 1, 9'000}, {1, 2 * kLong, 0}}},
+  };
+  for (const Counts& counts : kEach) {
+    for (unsigned origins = 0; origins <= kAll; ++origins) {
+      ExpectDone(counts, origins, origins == 0 ? "staged" : "single_copy");
+    }
+  }
+}
+
+// As far as somebody would have to show more rounds.
+TEST_F(OriginsTest, WhatIsReadRatherIsRunAnew) {
+  reads_rather_ = true;
+  ExpectDone(kLittle, 0, "staged");
+  // Rank 1 has most for others.
+  constexpr Counts kCounts = {
+      {{9 * kLong, kLong, 0}, {2 * kLong, 7, kLong}, {kLong, kLong, 5}}};
+  for (unsigned origins = 0; origins < kAll; ++origins) {
+    for (const auto& outcome : Run(kCounts, origins)) {
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_FALSE(outcome->is_done) << origins;
+    }
+    EXPECT_EQ(bytes_asked_.load(), 3 * kLong * sizeof(float) / 2 * 3);
+  }
+  ExpectDone(kCounts, kAll, "single_copy");
+}
+
+// The kernel's page of clocks: a process sees it, and not for others.
+TEST_F(OriginsTest, WhatOthersCannotReadIsShown) {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line) && line.find("[vvar]") == line.npos) {
+  }
+  const uint64_t page = std::strtoull(line.c_str(), nullptr, 16);
+  ASSERT_NE(page, 0);
+  last_gives_ = reinterpret_cast<std::byte*>(page);
+  constexpr unsigned kLast = 1 << (kMany - 1);
+  // The next page may not be there.
+  constexpr Counts kCounts = {{{1, 1, 1}, {1, 1, 1}, {40, 9000, 1}}};
+  const size_t bytes = kCounts[kMany - 1][0] * sizeof(float);
+  ExpectDone(
+      kCounts, kLast,
+      gloo_internal::CanBeRead(last_gives_, bytes) ? "single_copy" : "staged");
+}
+
+// Rank 1 takes its memory back: what was read there is not believed.
+TEST_F(OriginsTest, WhoHasGoneIsNamed) {
+  ExpectDone(kLittle, kAll, "single_copy");
+  marks_[1].Clear();
+  const auto outcomes = Run(kLittle, 0b010);
+  for (const int reader : {0, 2}) {
+    EXPECT_EQ(outcomes[reader].status(),
+              absl::UnavailableError("rank 1 has left"));
+  }
+}
+
+// Which way a large one goes is found out, by all ranks alike.
+class ChoiceTest : public ::testing::TestWithParam<CollectiveKind> {};
+
+TEST_P(ChoiceTest, IsTriedBothWays) {
+  const CollectiveKind kind = GetParam();
+  const bool gathers = kind == CollectiveKind::kAllGatherIntoTensor;
+  const bool reduces = kind == CollectiveKind::kReduceScatterTensor;
+  constexpr size_t kCount = 64 << 10;
+  constexpr int kTimes = 40;
+  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
+  std::vector<std::string> ran[kRanks];
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<float> input(gathers ? kCount : kRanks * kCount);
+    std::vector<float> output(reduces ? kCount : kRanks * kCount);
+    for (int time = 0; time < kTimes; ++time) {
+      const auto value = [time](int of) {
+        return static_cast<float>(2 * time + of);
+      };
+      std::fill(input.begin(), input.end(), value(rank));
+      ASSERT_TRUE(communicator
+                      .Run(Collective{.kind = kind,
+                                      .inputs = {Tensor(input)},
+                                      .outputs = {Tensor(output)}})
+                      .ok());
+      ran[rank].push_back(communicator.last_run(DeviceType::kCpu).algorithm);
+      if (reduces) {
+        // Of both ranks.
+        const float sum = value(0) + value(1);
+        ASSERT_EQ(std::ranges::count(output, sum), kCount);
+        continue;
+      }
+      for (int of = 0; of < kRanks; ++of) {
+        const auto part = output.begin() + of * kCount;
+        ASSERT_EQ(std::count(part, part + kCount, value(of)), kCount);
+      }
+    }
+  });
+  EXPECT_EQ(ran[0], ran[1]);
+  EXPECT_THAT(ran[0], Contains("staged"));
+  // Where there are not enough the table knows which way the others go.
+  const auto read = std::count(ran[0].begin(), ran[0].end(), "single_copy");
+  EXPECT_EQ(read >= 8, (!gathers && !reduces) || UsableProcessors() >= kRanks);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ChoiceTest,
+                         ::testing::Values(CollectiveKind::kAllGatherIntoTensor,
+                                           CollectiveKind::kReduceScatterTensor,
+                                           CollectiveKind::kAllToAllSingle),
+                         [](const auto& info) {
+                           return std::string(CollectiveKindName(info.param));
+                         });
+
+// Floats that all ranks give each other, `own` of them to themselves; and which
+// way that went.
+std::string Exchange(Communicator& communicator, int64_t count, int64_t own) {
+  Collective exchange = {.kind = CollectiveKind::kAllToAllSingle};
+  for (int peer = 0; peer < kRanks; ++peer) {
+    const int64_t part = peer == communicator.rank() ? own : count;
+    exchange.input_splits.push_back(part);
+    exchange.output_splits.push_back(part);
+  }
+  std::vector<float> input((kRanks - 1) * count + own, 1);
+  std::vector<float> output(input.size());
+  exchange.inputs = {Tensor(input)};
+  exchange.outputs = {Tensor(output)};
+  EXPECT_EQ(communicator.Run(exchange), absl::OkStatus());
+  EXPECT_EQ(output, input);
+  return communicator.last_run(DeviceType::kCpu).algorithm;
+}
+
+constexpr int64_t kMiB = (1 << 20) / sizeof(float);
+
+// What is tried with one size is not with another.
+TEST(AllToAllChoiceTest, EachSizeHasItsOwn) {
+  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto ran = [&](int64_t count) {
+      return Exchange(communicator, count, count);
+    };
+    // In the middle of a trial.
+    for (int time = 0; time < 12; ++time) {
+      EXPECT_EQ(ran(kMiB / 4), time < 8 ? "staged" : "single_copy") << time;
+    }
+    for (int time = 0; time < 8; ++time) EXPECT_EQ(ran(kMiB * 4), "staged");
+    // In turns.
+    EXPECT_EQ(ran(kMiB * 4), "single_copy");
+    EXPECT_EQ(ran(kMiB / 4), "single_copy");
+    EXPECT_EQ(ran(kMiB * 4), "single_copy");
+  });
+}
+
+// Where the first rank has little it says nothing, and nothing else is taken
+// for that: not what it has done last, of which its notes tell as well.
+TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
+  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto gather = [&] {
+      std::vector<float> input(kMiB / 4, 1 + communicator.rank());
+      std::vector<float> output(kRanks * input.size());
+      EXPECT_EQ(communicator.Run(
+                    Collective{.kind = CollectiveKind::kAllGatherIntoTensor,
+                               .inputs = {Tensor(input)},
+                               .outputs = {Tensor(output)}}),
+                absl::OkStatus());
+      for (int of = 0; of < kRanks; ++of) {
+        const auto part = output.begin() + of * input.size();
+        EXPECT_EQ(std::count(part, part + input.size(), 1 + of), input.size());
+      }
+    };
+    // Both go on trying to read.
+    for (int time = 0; time < 10; ++time) {
+      gather();
+      Exchange(communicator, kMiB, kMiB);
+    }
+    EXPECT_EQ(Exchange(communicator, kMiB, kMiB), "single_copy");
+    // A step that would be a word.
+    ASSERT_TRUE(
+        communicator
+            .AllocateSymmetric({.bytes = 4096, .device = DeviceType::kCpu})
+            .ok());
+    const auto exchange = [&](int64_t own) {
+      return Exchange(communicator, 10'000, communicator.rank() == 0 ? 1 : own);
+    };
+    EXPECT_EQ(exchange(kMiB / 2), "staged");
+    EXPECT_EQ(exchange(kMiB * 2), "single_copy");
+    // It is a trial that nobody goes on with.
+    EXPECT_EQ(exchange(kMiB * 2), "staged");
+    gather();
+  });
+}
+
+TEST(AllReduceTest, OfManyPiecesWithAFactorForEachRank) {
+  constexpr int kMany = 3;
+  // A rank's parts are of different sizes, and a factor stands in each round.
+  constexpr size_t kCount = 1'000'001;
+  testing::LocalWorld world({.backend = "shm", .world_size = kMany});
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<float> values(kCount);
+    for (size_t i = 0; i < kCount; ++i) {
+      values[i] = static_cast<float>(i % 1000 + rank);
+    }
+    ASSERT_EQ(communicator.Run(Collective{.kind = CollectiveKind::kAllReduce,
+                                          .tensors = {Tensor(values)},
+                                          .reduce_op = ReduceOp::kPremulSum,
+                                          .factor = rank + 1.0}),
+              absl::OkStatus());
+    EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm, "by_parts");
+    // 1 * x + 2 * (x + 1) + 3 * (x + 2).
+    for (size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(values[i], static_cast<float>(6 * (i % 1000) + 8)) << i;
+    }
+  });
+}
+
+// An operation that makes no use of it is not one with factors.
+TEST(AllToAllTest, TheOperationOfReductionsIsLeftAlone) {
+  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([&](Communicator& communicator) {
+    std::vector<float> input = {1, 2};
+    std::vector<float> output(2);
+    Collective exchange = {.kind = CollectiveKind::kAllToAllSingle,
+                           .inputs = {Tensor(input)},
+                           .outputs = {Tensor(output)}};
+    if (communicator.rank() == 0) exchange.reduce_op = ReduceOp::kPremulSum;
+    ASSERT_EQ(communicator.Run(exchange), absl::OkStatus());
+    EXPECT_THAT(output, Each(1 + communicator.rank()));
+  });
+}
+
+// Whether one is run anew, so that all read, they say alike, whatever each has
+// chosen: a rank with little has not.
+TEST(AllToAllChoiceTest, ManyRanksOfWhichOneHasLittleAgree) {
+  constexpr int kMany = 9;
+  // So many that all read, on fewer processors; with and without the last rank
+  // of one class of sizes.
+  constexpr int64_t kCount = 3 * kMiB / 8;
+  testing::LocalWorld world({.backend = "shm", .world_size = kMany});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto exchange = [&](const auto& count_of) {
+      Collective collective = {.kind = CollectiveKind::kAllToAllSingle};
+      std::vector<float> input;
+      std::vector<float> expected;
+      for (int peer = 0; peer < kMany; ++peer) {
+        const int64_t gives = count_of(communicator.rank(), peer);
+        const int64_t takes = count_of(peer, communicator.rank());
+        collective.input_splits.push_back(gives);
+        collective.output_splits.push_back(takes);
+        input.insert(input.end(), gives, communicator.rank() * kMany + peer);
+        expected.insert(expected.end(), takes,
+                        peer * kMany + communicator.rank());
+      }
+      std::vector<float> output(expected.size());
+      collective.inputs = {Tensor(input)};
+      collective.outputs = {Tensor(output)};
+      ASSERT_EQ(communicator.Run(collective), absl::OkStatus());
+      ASSERT_EQ(output, expected);
+    };
+    for (int time = 0; time < 10; ++time) {
+      exchange([](int, int) { return kCount; });
+    }
+    // In a trial. The last one takes several rounds to show it.
+    constexpr int kLast = kMany - 1;
+    for (int time = 0; time < 4; ++time) {
+      exchange([](int from, int to) {
+        return from == kLast && to == 1       ? int64_t{20'000}
+               : from == kLast || to == kLast ? int64_t{1}
+                                              : kCount;
+      });
+      exchange([](int, int) { return kCount; });
+    }
+  });
+}
+
+}  // namespace
+}  // namespace muster::dataplane::shm_internal

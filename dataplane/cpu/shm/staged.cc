@@ -1,0 +1,364 @@
+#include "dataplane/cpu/shm/staged.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/shm/per_peer_rounds.h"
+#include "dataplane/cpu/shm/streaming.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using gloo_internal::BlockOf;
+using gloo_internal::Parts;
+
+void Copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) CopyShort(to, from, bytes);
+}
+
+// Each of those that run one is called from one place, and is a part of that:
+// none pays for what others have on the stack.
+class Staged : public DealtRounds {
+ public:
+  Staged(Workshop& shop, const Collective& collective)
+      : DealtRounds(shop, collective) {}
+
+  absl::Status Barrier() { return Meet(/*rest=*/0); }
+  absl::Status Gather();
+  absl::Status Broadcast();
+  absl::Status ReduceAtOnce();
+  absl::Status ReduceByParts();
+  absl::Status Reduce();
+  absl::Status ReduceScatter();
+  absl::Status Scatter();
+
+  // Whether ReduceAtOnce can.
+  static bool FitsAtOnce(const Collective& collective) {
+    return collective.tensors[0].bytes() <= kPieceBytes - kFactorBytes;
+  }
+
+ private:
+  // Writes the factor, if there are such, and elements, from `offset` on, to
+  // what this rank shows.
+  void ShowElements(const Block& block, size_t offset);
+  // What is combined: by rank, where the elements of each are. This rank's are
+  // in its tensor: what it has shown, another processor may have by now.
+  using Operands = absl::InlinedVector<const void*, 16>;
+  Operands OperandsAt(size_t offset, const Block& own) const;
+  // Of others' factors, each stands in what its rank shows, at FactorOffset.
+  void Combine(const Reduction& reduction, const Operands& operands,
+               const Block& result);
+
+  // A round of it, which shows `chunk` of so many bytes in all.
+  inline absl::Status BroadcastRound(const Block& chunk, size_t all_bytes);
+};
+
+void Staged::ShowElements(const Block& block, size_t offset) {
+  ShowFactor(0);
+  Write(offset, block.data, block.count * element_bytes_);
+}
+
+inline Staged::Operands Staged::OperandsAt(size_t offset,
+                                           const Block& own) const {
+  Operands operands(world_size_);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    operands[peer] = peer == rank_ ? own.data : shown(peer) + offset;
+  }
+  return operands;
+}
+
+void Staged::Combine(const Reduction& reduction, const Operands& operands,
+                     const Block& result) {
+  absl::InlinedVector<double, 16> factors;
+  if (reduction.scales()) {
+    factors.resize(world_size_, collective().factor);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      if (peer == rank_) continue;
+      std::memcpy(&factors[peer], shown(peer) + FactorOffset(peer),
+                  sizeof(double));
+    }
+  }
+  reduction.CombineAll(result.data, operands, factors, result.count,
+                       world_size_);
+}
+
+// Every giver shows what it has, in as many rounds as it takes; whoever wants
+// it looks. All are givers, and all take, or the root of a gather alone.
+absl::Status Staged::Gather() {
+  const bool to_root = collective().kind == CollectiveKind::kGather;
+  const bool takes = !to_root || rank_ == collective().root;
+  const Block give = BlockOf(collective().inputs[0]);
+  const Parts take(collective().outputs, world_size_);
+  // All ranks have the same.
+  size_t most = give.count;
+  for (int peer = 0; peer < world_size_ && !to_root; ++peer) {
+    most = std::max(most, take[peer].count);
+  }
+  const size_t all_bytes = most * element_bytes_ * world_size_;
+  const bool shows = !to_root || !takes;
+  if (shows) set_element_count(give.count);
+  const size_t per_round = ElementsIn(to_root ? kPieceBytes : most_bytes());
+  const size_t rounds = RoundsFor(most, per_round);
+  for (round_ = 0; round_ < rounds; ++round_) {
+    const Block shown_now =
+        shows ? ChunkOf(give, round_, per_round, element_bytes_) : Block();
+    absl::Status status = Open(shown_now.count * element_bytes_);
+    if (!status.ok()) return status;
+    Write(0, shown_now.data, shown_now.count * element_bytes_);
+    Post(all_bytes);
+    if (!takes) continue;
+    // It is still in a cache, if it was shown.
+    const Block own = ChunkOf(give, round_, per_round, element_bytes_);
+    CopyOut(ChunkOf(take[rank_], round_, per_round, element_bytes_).data,
+            own.data, own.count * element_bytes_, all_bytes);
+    for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
+      const Block wanted = take[peer];
+      const Block chunk = ChunkOf(wanted, round_, per_round, element_bytes_);
+      if (round_ > 0 && chunk.count == 0) continue;
+      status = Await(peer, wanted.count);
+      if (!status.ok()) return status;
+      if (round_ == 0 && all_bytes >= Workshop::kSaidBytesMin) Hear(peer);
+      CopyOut(chunk.data, shown(peer), chunk.count * element_bytes_, all_bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Staged::Broadcast() {
+  const Block tensor = BlockOf(collective().tensors[0]);
+  const size_t bytes = tensor.count << element_bits_;
+  if (bytes <= kPieceBytes) return BroadcastRound(tensor, bytes);
+  const size_t per_round = ElementsIn(kPieceBytes);
+  const size_t rounds = RoundsFor(tensor.count, per_round);
+  for (round_ = 0; round_ < rounds; ++round_) {
+    const absl::Status status = BroadcastRound(
+        ChunkOf(tensor, round_, per_round, element_bytes_), bytes);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+inline absl::Status Staged::BroadcastRound(const Block& chunk,
+                                           size_t all_bytes) {
+  const int root = collective().root;
+  const bool is_root = rank_ == root;
+  const size_t bytes = chunk.count << element_bits_;
+  absl::Status status = Open(is_root ? bytes : 0);
+  if (!status.ok()) return status;
+  if (is_root) Write(0, chunk.data, bytes);
+  Post(all_bytes);
+  if (is_root) return status;
+  status = Await(root, all_bytes >> element_bits_);
+  if (!status.ok()) return status;
+  CopyOut(chunk.data, shown(root), bytes, all_bytes);
+  return status;
+}
+
+absl::Status Staged::ReduceAtOnce() {
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
+  const Block tensor = BlockOf(collective().tensors[0]);
+  const size_t bytes = tensor.count * element_bytes_;
+  absl::Status status = Open(factor_bytes() + bytes);
+  if (!status.ok()) return status;
+  ShowElements(tensor, factor_bytes());
+  Post(bytes * world_size_);
+  status = AwaitAll();
+  if (status.ok()) {
+    Combine(reduction, OperandsAt(factor_bytes(), tensor), tensor);
+  }
+  return status;
+}
+
+// A round shows this rank's part of the result of what the last one showed, and
+// what comes next of its own tensor, but for what it combines itself.
+absl::Status Staged::ReduceByParts() {
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
+  const Block tensor = BlockOf(collective().tensors[0]);
+  const auto ranks = static_cast<size_t>(world_size_);
+  // The part of the result takes the place of the own one, but that a part has
+  // at most an element more than an equal one, and takes whole lines.
+  const size_t per_round =
+      ElementsIn(most_bytes() - kFactorBytes - Board::kLineBytes) - 1;
+  const size_t chunks = RoundsFor(tensor.count, per_round);
+  // Of the last round's chunk.
+  Blocks parts;
+  // For those of the last round, in front of the elements, on all ranks.
+  size_t result_bytes = 0;
+  for (round_ = 0; round_ <= chunks; ++round_) {
+    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    Blocks next = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
+    // Nobody else needs it.
+    const Block& own = next[rank_];
+    const auto before = static_cast<size_t>(own.data - chunk.data);
+    const size_t own_bytes = own.count * element_bytes_;
+    const size_t others_bytes = chunk.count * element_bytes_ - own_bytes;
+    const size_t elements = factor_bytes() + result_bytes;
+    absl::Status status = Open(elements + others_bytes);
+    if (!status.ok()) return status;
+    if (round_ > 0) {
+      Write(factor_bytes(), parts[rank_].data,
+            parts[rank_].count * element_bytes_);
+    }
+    ShowFactor(0);
+    Write(elements, chunk.data, before);
+    Write(elements + before, own.data + own_bytes, others_bytes - before);
+    Post();
+    status = AwaitAll();
+    if (!status.ok()) return status;
+    for (int peer = 0; peer < world_size_ && round_ > 0; ++peer) {
+      if (peer == rank_) continue;
+      Copy(parts[peer].data, shown(peer) + factor_bytes(),
+           parts[peer].count * element_bytes_);
+    }
+    if (round_ == chunks) break;
+    Operands operands(world_size_);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      // What is left out of a peer's stood in front of this.
+      const size_t left_out =
+          peer < rank_ ? next[peer].count * element_bytes_ : 0;
+      operands[peer] =
+          peer == rank_ ? own.data : shown(peer) + elements + before - left_out;
+    }
+    Combine(reduction, operands, own);
+    parts = std::move(next);
+    result_bytes =
+        Board::WholeLines((chunk.count / ranks + 1) * element_bytes_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Staged::Reduce() {
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
+  const Block tensor = BlockOf(collective().tensors[0]);
+  const bool is_root = rank_ == collective().root;
+  const size_t per_round = ElementsIn(kPieceBytes - kFactorBytes);
+  const size_t rounds = RoundsFor(tensor.count, per_round);
+  for (round_ = 0; round_ < rounds; ++round_) {
+    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    absl::Status status = Open(factor_bytes() + chunk.count * element_bytes_);
+    if (!status.ok()) return status;
+    ShowElements(chunk, factor_bytes());
+    Post(tensor.count * element_bytes_ * world_size_);
+    if (!is_root) continue;
+    status = AwaitAll();
+    if (!status.ok()) return status;
+    Combine(reduction, OperandsAt(factor_bytes(), chunk), chunk);
+  }
+  return absl::OkStatus();
+}
+
+// Every rank shows all others what it has for them, all of which have as much
+// for one, and each combines its own.
+absl::Status Staged::ReduceScatter() {
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
+  const Parts give(collective().inputs, world_size_);
+  const Block output = BlockOf(collective().outputs[0]);
+  const size_t per_round = CountForEachOther(most_bytes());
+  size_t most = 0;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    most = std::max(most, give[peer].count);
+  }
+  const size_t rounds = RoundsFor(most, per_round);
+  for (round_ = 0; round_ < rounds; ++round_) {
+    absl::Status status = OpenDealt(&give, per_round);
+    if (!status.ok()) return status;
+    Post(most * element_bytes_ * world_size_);
+    for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
+      status = Await(peer, output.count);
+    }
+    if (!status.ok()) return status;
+    if (round_ == 0 && collective().bytes() >= Workshop::kSaidBytesMin) Hear(0);
+    Operands operands(world_size_);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      operands[peer] =
+          peer == rank_
+              ? ChunkOf(give[peer], round_, per_round, element_bytes_).data
+              : shown(peer) + DealtOffset(peer, per_round);
+    }
+    Combine(reduction, operands,
+            ChunkOf(output, round_, per_round, element_bytes_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Staged::Scatter() {
+  const Block output = BlockOf(collective().outputs[0]);
+  const bool is_root = rank_ == collective().root;
+  // Others have none.
+  const Parts give(collective().inputs, world_size_);
+  const size_t per_round = CountForEachOther(kPieceBytes);
+  const size_t rounds = RoundsFor(output.count, per_round);
+  for (round_ = 0; round_ < rounds; ++round_) {
+    absl::Status status = OpenDealt(is_root ? &give : nullptr, per_round);
+    if (!status.ok()) return status;
+    Post(output.count * element_bytes_);
+    if (is_root) {
+      if (round_ == 0) {
+        const size_t bytes = output.count * element_bytes_;
+        CopyOut(output.data, give[rank_].data, bytes, bytes);
+      }
+      continue;
+    }
+    status = Await(collective().root, output.count);
+    if (!status.ok()) return status;
+    const Block chunk = ChunkOf(output, round_, per_round, element_bytes_);
+    CopyOut(
+        chunk.data,
+        shown(collective().root) + DealtOffset(collective().root, per_round),
+        chunk.count * element_bytes_, output.count * element_bytes_);
+  }
+  return absl::OkStatus();
+}
+
+template <absl::Status (Staged::*kRun)(),
+          Algorithm kAlgorithm = Algorithm::kStaged>
+[[gnu::flatten]] absl::Status RunBy(Workshop& shop,
+                                    const Collective& collective) {
+  shop.mesh.set_algorithm(AlgorithmName(kAlgorithm));
+  return (Staged(shop, collective).*kRun)();
+}
+
+}  // namespace
+
+StagedRun FindStaged(const Collective& collective, Algorithm algorithm) {
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+      return algorithm == Algorithm::kOneRound && Staged::FitsAtOnce(collective)
+                 ? RunBy<&Staged::ReduceAtOnce, Algorithm::kOneRound>
+                 : RunBy<&Staged::ReduceByParts, Algorithm::kByParts>;
+    case CollectiveKind::kReduce:
+      return RunBy<&Staged::Reduce>;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      return RunBy<&Staged::ReduceScatter>;
+    case CollectiveKind::kScatter:
+      return RunBy<&Staged::Scatter>;
+    case CollectiveKind::kBroadcast:
+      return RunBy<&Staged::Broadcast>;
+    case CollectiveKind::kBarrier:
+      return RunBy<&Staged::Barrier>;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+    case CollectiveKind::kGather:
+      return RunBy<&Staged::Gather>;
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace muster::dataplane::shm_internal

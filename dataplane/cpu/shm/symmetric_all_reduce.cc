@@ -1,0 +1,107 @@
+#include "dataplane/cpu/shm/symmetric_all_reduce.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/shm/selection.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using gloo_internal::BlockOf;
+
+// What is combined before it is written to the other tensors: in the nearest
+// cache.
+constexpr size_t kNearBytes = 4 << 10;
+
+class SymmetricAllReduce : public Rounds {
+ public:
+  SymmetricAllReduce(Workshop& shop, const Collective& collective)
+      : Rounds(shop, collective, /*has_rows=*/false),
+        tensor_(BlockOf(collective.tensors[0])) {}
+
+  absl::StatusOr<bool> Run();
+
+ private:
+  absl::StatusOr<bool> Go();
+  // This rank's part of all tensors, which are where kept_places() says.
+  absl::Status CombineThere(const Reduction& reduction, const Block& own);
+
+  const Block tensor_;
+};
+
+absl::StatusOr<bool> SymmetricAllReduce::Run() {
+  // Before anybody hears of a failure: then the tensor is its owner's again.
+  const auto withdraw = [this] {
+    const Tensor& tensor = collective().tensors[0];
+    regions().Withdraw(tensor.data(), tensor.bytes());
+  };
+  try {
+    absl::StatusOr<bool> done = Go();
+    if (!done.ok()) withdraw();
+    return done;
+  } catch (...) {
+    withdraw();
+    throw;
+  }
+}
+
+absl::StatusOr<bool> SymmetricAllReduce::Go() {
+  // It reads a part of each rank's, together as much as one of them is.
+  absl::Status status =
+      ShowPlace(tensor_, tensor_.count * element_bytes_, kept_places());
+  if (!status.ok()) return status;
+  // While those of the others come.
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
+  const Block own =
+      gloo_internal::PartOf(tensor_, rank_, world_size_, element_bytes_);
+  kept_operands().resize(world_size_);
+  const absl::StatusOr<bool> are_there = AwaitPlaces(kept_places());
+  if (!are_there.ok() || !*are_there) return are_there;
+  shop().mesh.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
+  status = CombineThere(reduction, own);
+  if (!status.ok()) return status;
+  // Nobody reads what is here any more, nor writes to it.
+  status = Meet(/*rest=*/0);
+  if (!status.ok()) return status;
+  return true;
+}
+
+absl::Status SymmetricAllReduce::CombineThere(const Reduction& reduction,
+                                              const Block& own) {
+  const Places& tensors = kept_places();
+  std::vector<const void*>& operands = kept_operands();
+  const size_t at_once = ElementsIn(kNearBytes);
+  auto offset = static_cast<size_t>(own.data - tensor_.data);
+  for (size_t left = own.count; left > 0;) {
+    if (shop().board.is_woken()) return shop().mesh.abort_cause();
+    const size_t count = std::min(at_once, left);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      operands[peer] = tensors.data[peer] + offset;
+    }
+    std::byte* const result = tensor_.data + offset;
+    reduction.CombineAll(result, operands, tensors.factors, count, world_size_);
+    const size_t bytes = count * element_bytes_;
+    for (int peer = 0; peer < world_size_; ++peer) {
+      if (peer == rank_) continue;
+      std::memcpy(tensors.data[peer] + offset, result, bytes);
+    }
+    offset += bytes;
+    left -= count;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<bool> RunSymmetricAllReduce(Workshop& shop,
+                                           const Collective& collective) {
+  return SymmetricAllReduce(shop, collective).Run();
+}
+
+}  // namespace muster::dataplane::shm_internal

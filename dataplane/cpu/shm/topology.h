@@ -1,0 +1,76 @@
+// Which ranks of a group are on which host, and by what they know.
+
+#ifndef MUSTER_DATAPLANE_CPU_SHM_TOPOLOGY_H_
+#define MUSTER_DATAPLANE_CPU_SHM_TOPOLOGY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::dataplane::shm_internal {
+
+// What ranks tell each other of where they are.
+struct HostIdentity {
+  // The same on one host; never 0.
+  uint64_t host = 0;
+  // The same where processes have the same numbers; 0: not known.
+  uint64_t processes = 0;
+};
+
+// A host is where the system was booted once, and a network in it: what has
+// another address is taken for another host elsewhere, too. `address`, if it is
+// not empty, must be the same as well. `root` is where the system's files are,
+// for tests.
+// Errors: kFailedPrecondition: the system does not say; the text names the
+// file.
+absl::StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
+                                          const std::string& root = "");
+
+// Which ranks of a group are on which host. Hosts are numbered in the order of
+// their first ranks, and the ranks of a host in their own; the same on all
+// ranks of the group.
+class Hosts {
+ public:
+  // `identities`, by rank: equal where the host is.
+  Hosts(const std::vector<uint64_t>& identities, int rank);
+
+  int count() const { return static_cast<int>(ranks_.size()); }
+  int world_size() const { return static_cast<int>(host_of_.size()); }
+  const std::vector<int>& ranks(int host) const { return ranks_[host]; }
+  // The rank at `place` of `host`; -1: it has none there.
+  int At(int host, size_t place) const {
+    return place < ranks_[host].size() ? ranks_[host][place] : -1;
+  }
+  int host_of(int rank) const { return host_of_[rank]; }
+  int place_of(int rank) const { return place_of_[rank]; }
+
+  // This rank's.
+  int own() const { return host_of_[rank_]; }
+  int place() const { return place_of_[rank_]; }
+  const std::vector<int>& neighbours() const { return ranks_[own()]; }
+
+  // How many ranks each host has at least, and some host at most.
+  size_t fewest() const { return fewest_; }
+  size_t most() const { return most_; }
+
+ private:
+  const int rank_;
+  std::vector<std::vector<int>> ranks_;
+  std::vector<int> host_of_;
+  std::vector<int> place_of_;
+  size_t fewest_ = 0;
+  size_t most_ = 0;
+};
+
+// Why ranks of one host cannot find each other's memory; empty if they can, for
+// all that their identities, by rank, say.
+std::string DescribeStrangers(const Hosts& hosts,
+                              const std::vector<HostIdentity>& identities);
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_TOPOLOGY_H_

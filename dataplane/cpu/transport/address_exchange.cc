@@ -1,0 +1,173 @@
+#include "dataplane/cpu/transport/address_exchange.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "base/text.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// First byte of the value; another layout takes another, as does another way in
+// which the ranks speak to each other.
+constexpr char kLayout = 5;
+
+// Before the socket address.
+struct Head {
+  char layout = kLayout;
+  char unused = 0;
+  // Than one.
+  uint16_t more_interfaces = 0;
+  int32_t world_size = 0;
+  uint64_t nonce = 0;
+  char backend[8] = {};
+};
+
+absl::Status Unreadable(const std::string& value, int world_size) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unreadable gloo address of ", value.size(), " bytes for a group of ",
+      world_size,
+      "; does every rank run the same version with the same world size?"));
+}
+
+std::string DescribeInterfaces(int count) {
+  return absl::StrCat(count, " network interface", count == 1 ? "" : "s");
+}
+
+std::string KeyOf(int rank) { return absl::StrCat("gloo/", rank); }
+
+}  // namespace
+
+size_t AddressSize(const AddressBytes& address) {
+  sa_family_t family = 0;
+  std::memcpy(&family, address.data(), sizeof(family));
+  return family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+}
+
+std::string DescribeRanks(const std::vector<int>& ranks) {
+  constexpr size_t kShownMax = 8;
+  const size_t shown = std::min(ranks.size(), kShownMax);
+  std::string text = absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(absl::MakeConstSpan(ranks).first(shown), ", "));
+  if (shown < ranks.size()) {
+    absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
+  }
+  return text;
+}
+
+std::string EncodeAddress(const RankAddress& address, int world_size) {
+  Head head = {.more_interfaces = static_cast<uint16_t>(address.interfaces - 1),
+               .world_size = world_size,
+               .nonce = address.nonce};
+  address.backend.copy(head.backend, sizeof(head.backend));
+  std::string value(reinterpret_cast<const char*>(&head), sizeof(head));
+  value.append(address.socket.data(), AddressSize(address.socket));
+  return value;
+}
+
+absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
+                                          int world_size) {
+  Head head;
+  if (value.size() < sizeof(head) + sizeof(sockaddr_in)) {
+    return Unreadable(value, world_size);
+  }
+  std::memcpy(&head, value.data(), sizeof(head));
+  RankAddress address = {
+      .socket = {value.begin() + sizeof(head), value.end()},
+      .nonce = head.nonce,
+      .backend = std::string(head.backend,
+                             strnlen(head.backend, sizeof(head.backend))),
+      .interfaces = 1 + head.more_interfaces};
+  if (head.layout != kLayout || head.world_size != world_size ||
+      address.socket.size() != AddressSize(address.socket)) {
+    return Unreadable(value, world_size);
+  }
+  return address;
+}
+
+absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
+    const RankAddress& own, const BackendOptions& options) {
+  absl::Status set = options.store->Set(KeyOf(options.rank),
+                                        EncodeAddress(own, options.world_size));
+  if (!set.ok()) return set;
+
+  std::vector<int> peers;
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    if (rank == options.rank) continue;
+    peers.push_back(rank);
+    keys.push_back(KeyOf(rank));
+  }
+  absl::StatusOr<std::vector<std::string>> values =
+      options.store->Get(keys, options.deadline);
+  if (!values.ok()) {
+    if (!absl::IsDeadlineExceeded(values.status())) return values.status();
+    // Which of them: ask for each, now that waiting is over.
+    std::vector<int> missing;
+    for (const int peer : peers) {
+      const absl::Status came =
+          options.store->Get({KeyOf(peer)}, Clock::now()).status();
+      if (absl::IsDeadlineExceeded(came)) missing.push_back(peer);
+    }
+    if (missing.empty()) return values.status();
+    absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+        options.world_size - missing.size(), " of ", options.world_size,
+        " ranks came to the rendezvous in time; missing ",
+        DescribeRanks(missing)));
+    SetCulpritRanks(status, missing);
+    return status;
+  }
+  if (values->size() != peers.size()) {
+    return absl::InternalError(absl::StrCat("the bootstrap store returned ",
+                                            values->size(), " values for ",
+                                            peers.size(), " keys"));
+  }
+  std::vector<RankAddress> addresses(options.world_size);
+  for (size_t i = 0; i < peers.size(); ++i) {
+    absl::StatusOr<RankAddress> decoded =
+        DecodeAddress((*values)[i], options.world_size);
+    if (!decoded.ok()) {
+      absl::Status status(
+          decoded.status().code(),
+          absl::StrCat("rank ", peers[i], ": ", decoded.status().message()));
+      SetCulpritRank(status, peers[i]);
+      return status;
+    }
+    if (decoded->backend != own.backend) {
+      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+          "rank ", peers[i], " has backend ", base::Quote(decoded->backend),
+          ", rank ", options.rank, " ", base::Quote(own.backend),
+          ": the ranks of a group must have the same"));
+      SetCulpritRank(status, peers[i]);
+      return status;
+    }
+    if (decoded->interfaces != own.interfaces) {
+      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+          "rank ", peers[i], " uses ", DescribeInterfaces(decoded->interfaces),
+          ", rank ", options.rank, " ", DescribeInterfaces(own.interfaces),
+          ": GLOO_SOCKET_IFNAME must name as many on every rank"));
+      SetCulpritRank(status, peers[i]);
+      return status;
+    }
+    addresses[peers[i]] = *std::move(decoded);
+  }
+  return addresses;
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,53 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_ADDRESS_EXCHANGE_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_ADDRESS_EXCHANGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// A socket address, and behind it what is of no meaning here: Gloo's have a
+// sequence number there.
+using AddressBytes = std::vector<char>;
+
+// How many bytes of it are the socket address, of which it has the family.
+size_t AddressSize(const AddressBytes& address);
+
+// Where a rank waits for its peers, and a number by which it knows those who
+// mean this very group: a port may have been another group's before.
+struct RankAddress {
+  AddressBytes socket = {};
+  uint64_t nonce = 0;
+  // What it is a backend of, of up to 8 letters: those that share this one's
+  // connections meet under the same keys.
+  std::string backend = "gloo";
+  // How many network interfaces it uses, each with connections of its own.
+  int interfaces = 1;
+};
+
+// The one value of a rank of a group of `world_size`.
+std::string EncodeAddress(const RankAddress& address, int world_size);
+
+// The inverse. kInvalidArgument if `value` is not that of a group of
+// `world_size`.
+absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
+                                          int world_size);
+
+// Publishes `own` and returns where the peers are, by rank; empty at this one.
+// One Set and one Get. Errors name the ranks that did not come, and one that
+// has another backend or another number of interfaces.
+absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
+    const RankAddress& own, const BackendOptions& options);
+
+// "rank 3", "ranks 3, 5", at most 8 of them and then "and 120 more".
+std::string DescribeRanks(const std::vector<int>& ranks);
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_ADDRESS_EXCHANGE_H_

@@ -1,0 +1,96 @@
+#include "dataplane/cpu/transport/control_connections.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/cpu/transport/socket.h"
+
+namespace muster::dataplane::gloo_internal {
+
+Farewells::Farewells(int world_size)
+    : woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      woken_error_(woken_ < 0 ? errno : 0),
+      peers_(world_size) {}
+
+Farewells::~Farewells() {
+  {
+    MutexLock lock(mutex_);
+    CloseAll();
+  }
+  if (woken_ >= 0) ::close(woken_);
+}
+
+absl::Status Farewells::Take(const std::vector<int>& sockets) {
+  MutexLock lock(mutex_);
+  for (size_t peer = 0; peer < peers_.size(); ++peer) {
+    peers_[peer].socket = sockets[peer];
+  }
+  if (woken_ >= 0) return absl::OkStatus();
+  return Failed("cannot wait for peers", woken_error_);
+}
+
+std::optional<Farewells::End> Farewells::Look(int peer) {
+  MutexLock lock(mutex_);
+  Peer& state = peers_[peer];
+  if (state.end.has_value() || state.socket < 0) return state.end;
+  // At its end there is always something to be read, if only that.
+  char* const rest = state.farewell.data() + state.bytes;
+  const size_t wanted = state.farewell.size() - state.bytes;
+  const ssize_t received = recv(state.socket, rest, wanted, MSG_DONTWAIT);
+  const int error = received < 0 ? errno : 0;
+  if (IsTemporary(error)) return std::nullopt;
+  state.bytes += std::max<ssize_t>(received, 0);
+  if (received > 0 && state.bytes < state.farewell.size()) return std::nullopt;
+  state.end = {.farewell = state.farewell,
+               .text = error == 0 ? "connection closed" : std::strerror(error)};
+  return state.end;
+}
+
+std::optional<Farewells::End> Farewells::AwaitEnd(int peer, Instant deadline) {
+  pollfd waits[] = {{woken_, POLLIN, 0}, {-1, POLLIN, 0}};
+  {
+    MutexLock lock(mutex_);
+    waits[1].fd = peers_[peer].socket;
+  }
+  while (true) {
+    std::optional<End> end = Look(peer);
+    if (end.has_value()) return end;
+    const int ready = poll(waits, 2, PollTimeout(deadline));
+    if (ready == 0 || waits[0].revents != 0) return Look(peer);
+  }
+}
+
+void Farewells::Wake() {
+  if (woken_ >= 0) eventfd_write(woken_, 1);
+}
+
+void Farewells::Close(const FarewellBytes& farewell) {
+  MutexLock lock(mutex_);
+  for (const Peer& peer : peers_) {
+    // Into an empty buffer. One that is gone needs none.
+    if (peer.socket >= 0) {
+      (void)send(peer.socket, farewell.data(), farewell.size(),
+                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+  CloseAll();
+}
+
+void Farewells::CloseAll() {
+  for (Peer& peer : peers_) {
+    if (peer.socket >= 0) ::close(std::exchange(peer.socket, -1));
+  }
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,71 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_CONTROL_CONNECTIONS_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_CONTROL_CONNECTIONS_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "dataplane/cpu/transport/goodbye_message.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Farewells are connections to all peers on which nothing is said but a
+// farewell, at the end. So it is never behind data that nobody reads, and the
+// end of a process is seen at once, whatever it was doing. From any thread.
+class Farewells {
+ public:
+  // How a connection has ended.
+  struct End {
+    // Zeros if the peer has sent none.
+    FarewellBytes farewell = {};
+    // What the system says.
+    std::string text;
+  };
+
+  explicit Farewells(int world_size);
+  ~Farewells();
+
+  Farewells(const Farewells&) = delete;
+  Farewells& operator=(const Farewells&) = delete;
+
+  // Before anything else: as Lines::Take.
+  absl::Status Take(const std::vector<int>& sockets);
+
+  // Whether `peer` has gone, and how. Not after Close.
+  std::optional<End> Look(int peer);
+  // The same, and waits for that until `deadline`, or Wake.
+  std::optional<End> AwaitEnd(int peer, Instant deadline);
+
+  // Ends AwaitEnd, now and later.
+  void Wake();
+
+  // Says it to all peers, and closes the connections. Does not block. Nobody is
+  // in AwaitEnd.
+  void Close(const FarewellBytes& farewell);
+
+ private:
+  struct Peer {
+    int socket = -1;
+    // Of its farewell, what has come.
+    FarewellBytes farewell = {};
+    size_t bytes = 0;
+    std::optional<End> end;
+  };
+
+  void CloseAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int woken_;  // an eventfd
+  // errno of it.
+  const int woken_error_;
+  Mutex mutex_;
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_CONTROL_CONNECTIONS_H_

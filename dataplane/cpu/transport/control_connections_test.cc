@@ -1,0 +1,86 @@
+#include "dataplane/cpu/transport/control_connections.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+constexpr std::chrono::seconds kPatience{10};
+
+FarewellBytes Farewell(const char* text) {
+  return EncodeFarewell(absl::AbortedError(text));
+}
+
+// Two ranks as objects of one process.
+class FarewellsTest : public ::testing::Test {
+ protected:
+  FarewellsTest() {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    EXPECT_EQ(rank0_.Take({-1, ends[0]}), absl::OkStatus());
+    EXPECT_EQ(rank1_.Take({ends[1], -1}), absl::OkStatus());
+    rank1s_end_ = ends[1];
+  }
+
+  Farewells rank0_{/*world_size=*/2};
+  Farewells rank1_{/*world_size=*/2};
+  int rank1s_end_ = -1;
+};
+
+TEST_F(FarewellsTest, FarewellIsSeenAndStays) {
+  EXPECT_FALSE(rank0_.Look(1).has_value());
+  EXPECT_FALSE(rank0_.AwaitEnd(1, Clock::now()).has_value());
+  rank1_.Close(Farewell("on purpose"));
+  for (int i = 0; i < 2; ++i) {
+    const auto end = rank0_.AwaitEnd(1, Clock::now() + kPatience);
+    ASSERT_TRUE(end.has_value());
+    EXPECT_EQ(end->farewell, Farewell("on purpose"));
+  }
+  // Not of what was closed here, nor of this rank.
+  EXPECT_FALSE(rank1_.Look(0).has_value());
+  EXPECT_FALSE(rank0_.Look(0).has_value());
+}
+
+TEST_F(FarewellsTest, FarewellThatComesInPartsIsAwaited) {
+  const FarewellBytes bytes = Farewell("on purpose");
+  EXPECT_EQ(send(rank1s_end_, bytes.data(), 100, 0), 100);
+  EXPECT_FALSE(rank0_.Look(1).has_value());
+  auto end = std::async(std::launch::async, [&] {
+    return rank0_.AwaitEnd(1, Clock::now() + kPatience);
+  });
+  EXPECT_EQ(send(rank1s_end_, bytes.data() + 100, bytes.size() - 100, 0),
+            static_cast<ssize_t>(bytes.size() - 100));
+  EXPECT_EQ(end.get()->farewell, bytes);
+}
+
+TEST_F(FarewellsTest, EndWithoutOneIsSeen) {
+  EXPECT_EQ(shutdown(rank1s_end_, SHUT_RDWR), 0);
+  const auto end = rank0_.Look(1);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->farewell, FarewellBytes());
+  EXPECT_EQ(end->text, "connection closed");
+}
+
+TEST_F(FarewellsTest, WakeEndsTheWait) {
+  auto end = std::async(std::launch::async,
+                        [&] { return rank0_.AwaitEnd(1, Instant::max()); });
+  rank0_.Wake();
+  EXPECT_FALSE(end.get().has_value());
+}
+
+TEST_F(FarewellsTest, ClosingWaitsForNobody) {
+  rank0_.Close(Farewell("first"));
+  rank1_.Close(Farewell("second"));
+  EXPECT_FALSE(rank0_.Look(1).has_value());
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal

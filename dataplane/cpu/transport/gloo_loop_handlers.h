@@ -1,0 +1,103 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_GLOO_LOOP_HANDLERS_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_GLOO_LOOP_HANDLERS_H_
+
+// Part of pairs.h alone: what runs in the turns of Gloo's event loop.
+
+#include <gloo/transport/tcp/device.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+
+namespace muster::dataplane::gloo_internal {
+
+namespace transport = ::gloo::transport;
+
+// Gloo takes a descriptor out of its event loop by waiting for the loop's next
+// turn, up to 10 ms later, for each connection made and each one closed. While
+// a LoopSpinner is on, turns follow each other without pause.
+class LoopSpinner : public transport::tcp::Handler {
+ public:
+  explicit LoopSpinner(transport::tcp::Device& device)
+      : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    device.registerDescriptor(descriptor_, EPOLLIN, this);
+  }
+  // After the device, whose loop calls it.
+  ~LoopSpinner() override { ::close(descriptor_); }
+
+  void On() { eventfd_write(descriptor_, 1); }
+  void Off() {
+    eventfd_t value = 0;
+    eventfd_read(descriptor_, &value);
+  }
+
+  // Calls `function` in a turn of the loop, and waits for that. While it is on.
+  void Run(const std::function<void()>& function) {
+    MutexLock lock(mutex_);
+    while (task_ != nullptr) changed_.Wait(mutex_);
+    task_ = &function;
+    while (task_ == &function) changed_.Wait(mutex_);
+  }
+
+  void handleEvents(int) override {
+    {
+      MutexLock lock(mutex_);
+      if (task_ != nullptr) {
+        (*task_)();
+        task_ = nullptr;
+        changed_.NotifyAll();
+      }
+    }
+    // The thread that waits for the turn needs a processor more than the loop.
+    sched_yield();
+  }
+
+ private:
+  const int descriptor_;
+  Mutex mutex_;
+  CondVar changed_;
+  const std::function<void()>* task_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+// Gloo's event loop passes over a connection that another thread has locked,
+// and looks again at once. So it spins while a thread posts a message to a
+// connection on which another one arrives; and if it has taken that thread's
+// processor, it spins for a whole time slice before the thread can go on.
+// With this handler, which is called in the same turns, it gives way.
+class LoopYielder : public transport::tcp::Handler {
+ public:
+  explicit LoopYielder(transport::tcp::Device& device)
+      : descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
+    device.registerDescriptor(descriptor_, EPOLLIN, this);
+  }
+  // After the device, whose loop calls it.
+  ~LoopYielder() override { ::close(descriptor_); }
+
+  // `socket` is a connection's. It is forgotten when it is closed.
+  void Watch(int socket) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    epoll_ctl(descriptor_, EPOLL_CTL_ADD, socket, &event);
+  }
+
+  // Around what locks a connection.
+  void Posting(bool on) { posting_.store(on, std::memory_order_relaxed); }
+
+  void handleEvents(int) override {
+    if (posting_.load(std::memory_order_relaxed)) sched_yield();
+  }
+
+ private:
+  const int descriptor_;
+  std::atomic<bool> posting_{false};
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_GLOO_LOOP_HANDLERS_H_

@@ -1,0 +1,280 @@
+#include "dataplane/cpu/transport/gloo_pairs.h"
+
+#include <fcntl.h>
+#include <gloo/transport/tcp/attr.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <system_error>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cpu/transport/transport_errors.h"
+#include "dataplane/cpu/transport/interface.h"
+#include "dataplane/cpu/transport/socket.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// Of Gloo's waits, of which there are none.
+constexpr std::chrono::milliseconds kTimeout = std::chrono::seconds(1);
+
+// A pair waits for this process alone until it is made.
+constexpr std::chrono::seconds kMaking{10};
+
+// Of a connection's end: the socket address, as those of two sockets are
+// compared.
+using Name = std::string;
+
+Name NameOf(const sockaddr_storage& address) {
+  const AddressBytes bytes(
+      reinterpret_cast<const char*>(&address),
+      reinterpret_cast<const char*>(&address) + sizeof(address));
+  return {bytes.data(), AddressSize(bytes)};
+}
+
+// Of this end, or of the other one; empty: `socket` is none, or not connected.
+Name NameOf(int socket, decltype(&getsockname) get) {
+  sockaddr_storage address = {};
+  socklen_t bytes = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  return get(socket, generic, &bytes) == 0 ? NameOf(address) : "";
+}
+
+// The socket of this process that is one end of that connection; -1: none is.
+// Gloo does not give its own away.
+int FindSocket(const Name& here, const Name& there) {
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    int socket = -1;
+    if (absl::SimpleAtoi(entry.path().filename().native(), &socket) &&
+        NameOf(socket, &getpeername) == there &&
+        NameOf(socket, &getsockname) == here) {
+      return socket;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+Pairs::Pairs(int rank, int world_size, const Greeter& greeter)
+    : rank_(rank),
+      world_size_(world_size),
+      greeter_(greeter),
+      is_open_(world_size),
+      pairs_(world_size) {}
+
+Pairs::~Pairs() {
+  if (spinner_ != nullptr) spinner_->On();
+  context_.reset();
+  device_.reset();
+}
+
+absl::StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
+  absl::StatusOr<NetworkChoice> network = ChooseNetwork(options);
+  if (!network.ok()) return network.status();
+  attributes_.iface = network->interface_name;
+  attributes_.hostname = network->address;
+  absl::Status created = Guard(
+      [&] { attributes_ = transport::tcp::CreateDeviceAttr(attributes_); });
+  if (absl::IsResourceExhausted(created)) return created;
+  if (!created.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot use the network at ",
+                     network->interface_name.empty()
+                         ? absl::StrCat("address ", network->address)
+                         : absl::StrCat("interface ", network->interface_name),
+                     ": ", WithoutSourcePosition(created.message())));
+  }
+  const auto* const bytes = reinterpret_cast<const char*>(&attributes_.ai_addr);
+  return AddressBytes(bytes, bytes + sizeof(attributes_.ai_addr));
+}
+
+void Pairs::MakeDevice() {
+  if (context_ != nullptr) return;
+  device_ = std::make_shared<transport::tcp::Device>(attributes_);
+  spinner_ = std::make_unique<LoopSpinner>(*device_);
+  yielder_ = std::make_unique<LoopYielder>(*device_);
+  context_ = device_->createContext(rank_, world_size_);
+  context_->setTimeout(kTimeout);
+}
+
+void Pairs::Spin(bool on) {
+  MutexLock lock(mutex_);
+  spins_ += on ? 1 : -1;
+  if (on && spins_ == 1) spinner_->On();
+  if (!on && spins_ == 0) spinner_->Off();
+}
+
+absl::Status Pairs::AwaitMade(const Pair& pair) {
+  while (!aborted_ &&
+         (pair.phase == Phase::kOffering || pair.phase == Phase::kMaking)) {
+    changed_.Wait(mutex_);
+  }
+  return aborted_ ? absl::CancelledError("aborted") : pair.failure;
+}
+
+absl::Status Pairs::End(int peer, const absl::Status& status) {
+  Pair& pair = pairs_[peer];
+  pair.phase = status.ok() ? Phase::kOpen : Phase::kFailed;
+  pair.failure = status;
+  is_open_[peer].store(status.ok(), std::memory_order_release);
+  changed_.NotifyAll();
+  return status;
+}
+
+absl::Status Pairs::Open(int peer) {
+  if (IsOpen(peer)) return absl::OkStatus();
+  {
+    MutexLock lock(mutex_);
+    Pair& pair = pairs_[peer];
+    if (aborted_ || pair.phase != Phase::kNone) return AwaitMade(pair);
+    pair.phase = Phase::kOffering;
+  }
+  const absl::StatusOr<int> socket = greeter_.Offer(peer);
+  {
+    MutexLock lock(mutex_);
+    Pair& pair = pairs_[peer];
+    // The peer has offered one itself, or is about to.
+    if (pair.phase != Phase::kOffering || (socket.ok() && *socket < 0)) {
+      return AwaitMade(pair);
+    }
+    if (!socket.ok()) return End(peer, socket.status());
+    pair.phase = Phase::kMaking;
+  }
+  return Make(peer, *socket);
+}
+
+void Pairs::Take(int peer, int socket,
+                 const std::function<void(Greeter::Reply reply)>& tell) {
+  {
+    MutexLock lock(mutex_);
+    Pair& pair = pairs_[peer];
+    // Of two that cross, that of the lower rank is taken.
+    const bool crosses = pair.phase == Phase::kOffering;
+    if (aborted_ || (pair.phase != Phase::kNone && !crosses)) {
+      return tell(Greeter::Reply::kRefused);
+    }
+    if (crosses && rank_ < peer) return tell(Greeter::Reply::kNotNeeded);
+    pair.phase = Phase::kMaking;
+  }
+  // Before anything else comes on it.
+  tell(Greeter::Reply::kTaken);
+  Make(peer, socket).IgnoreError();
+}
+
+absl::Status Pairs::InLoop(const std::function<void()>& function) {
+  absl::Status status;
+  spinner_->Run([&] { status = Guard(function); });
+  return status;
+}
+
+// Gloo connects a pair to whoever comes first to the port at which it listens.
+// This process comes first: the port is made and connected to in one turn of
+// the loop, which accepts in a later one. Then it puts the peer's connection in
+// the place of its own.
+absl::Status Pairs::MakeOnce(int peer, int socket) {
+  ::gloo::transport::Pair* pair = nullptr;
+  AddressBytes port;
+  int own = -1;
+  const absl::Cleanup closer = [&] {
+    if (own >= 0) ::close(own);
+  };
+  int error = 0;
+  absl::Status status = InLoop([&] {
+    pair = context_->createPair(peer).get();
+    port = pair->address().bytes();
+    own = MakeSocket(port);
+    if (own < 0 || connect(own, Generic(port), AddressSize(port)) != 0) {
+      error = errno;
+    }
+  });
+  if (status.ok() && error != 0 && error != EINPROGRESS) {
+    status = Failed("a port of its own", error);
+  }
+  if (!status.ok()) return status;
+  const Name here(port.data(), AddressSize(port));
+  bool is_made = false;
+  const Instant deadline = Clock::now() + kMaking;
+  while (!is_made) {
+    char byte = 0;
+    // Another connection came first, and Gloo has closed the port.
+    const bool waits = recv(own, &byte, 1, MSG_DONTWAIT) < 0 &&
+                       (IsTemporary(errno) || errno == ENOTCONN);
+    if (!waits) return absl::AbortedError("another connection came first");
+    if (Clock::now() >= deadline) {
+      return absl::UnavailableError("cannot connect to a port of its own");
+    }
+    status = InLoop([&] {
+      const int accepted = FindSocket(here, NameOf(own, &getsockname));
+      if (accepted < 0) return;
+      auto* const handler = dynamic_cast<transport::tcp::Handler*>(pair);
+      device_->unregisterDescriptor(accepted, handler);
+      // As Gloo does with its own.
+      SendAtOnce(socket);
+      dup3(socket, accepted, O_CLOEXEC);
+      device_->registerDescriptor(accepted, EPOLLIN, handler);
+      // Until others may use the pair, this thread alone closes its socket:
+      // when that has ended.
+      yielder_->Watch(accepted);
+      is_made = true;
+    });
+    if (!status.ok()) return status;
+  }
+  return status;
+}
+
+absl::Status Pairs::Make(int peer, int socket) {
+  absl::Status made;
+  {
+    MutexLock lock(mutex_);
+    made = Guard([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { MakeDevice(); });
+  }
+  if (made.ok()) {
+    Spin(true);
+    do {
+      made = MakeOnce(peer, socket);
+    } while (absl::IsAborted(made));
+    Spin(false);
+  }
+  ::close(socket);
+  if (!made.ok()) {
+    made = absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank_, " cannot make a connection with rank ",
+                     peer, ": ", WithoutSourcePosition(made.message())));
+  }
+  MutexLock lock(mutex_);
+  return End(peer, made);
+}
+
+void Pairs::Abort() {
+  MutexLock lock(mutex_);
+  // One that is just being made is not closed: that waits for Gloo's thread.
+  aborted_ = true;
+  changed_.NotifyAll();
+}
+
+void Pairs::Close() {
+  if (context_ == nullptr) return;
+  spinner_->On();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    // Destroyed, not closed: close() resets the connection, and what is still
+    // on its way is lost with it.
+    context_->getPair(peer).reset();
+  }
+  spinner_->Off();
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,120 @@
+#include "dataplane/cpu/transport/goodbye_message.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// Bytes that were never sent are zero, so zero is no mark.
+constexpr uint32_t kMark = 0x6d747266;
+
+// Who failed first and with which text, of an error that came with a farewell:
+// it is passed on like that, so that a text does not grow from rank to rank.
+constexpr char kOriginUrl[] = "muster/failure_origin";
+
+struct Layout {
+  uint32_t mark;
+  int32_t code;
+  int32_t culprit;        // -1: none
+  int32_t origin;         // -1: the sender
+  int32_t verdict_bytes;  // of the text's beginning; -1: it is no verdict
+  uint32_t text_bytes;
+  char text[512 - 24];
+};
+static_assert(sizeof(Layout) == sizeof(FarewellBytes));
+
+Layout LayoutOf(const FarewellBytes& bytes) {
+  Layout layout;
+  std::memcpy(&layout, bytes.data(), sizeof(layout));
+  return layout;
+}
+
+bool IsFarewell(const Layout& layout) {
+  return layout.mark == kMark && layout.text_bytes <= sizeof(layout.text) &&
+         layout.verdict_bytes <= static_cast<int64_t>(layout.text_bytes);
+}
+
+bool IsPeaceful(const Layout& layout) {
+  const auto code = static_cast<absl::StatusCode>(layout.code);
+  return code == absl::StatusCode::kCancelled || code == absl::StatusCode::kOk;
+}
+
+}  // namespace
+
+FarewellBytes EncodeFarewell(const absl::Status& reason) {
+  Layout layout = {};
+  layout.mark = kMark;
+  layout.code = static_cast<int32_t>(reason.code());
+  layout.culprit = CulpritRank(reason).value_or(-1);
+  layout.origin = -1;
+  layout.verdict_bytes = -1;
+  std::string text(reason.message());
+  const auto origin = reason.GetPayload(kOriginUrl);
+  if (const auto verdict = Verdict(reason); verdict.has_value()) {
+    layout.verdict_bytes = static_cast<int32_t>(verdict->size());
+    text = *verdict + text;
+  } else if (origin.has_value() && origin->size() >= sizeof(layout.origin)) {
+    const std::string payload(*origin);
+    std::memcpy(&layout.origin, payload.data(), sizeof(layout.origin));
+    text = payload.substr(sizeof(layout.origin));
+  }
+  layout.text_bytes =
+      static_cast<uint32_t>(std::min(text.size(), sizeof(layout.text)));
+  std::memcpy(layout.text, text.data(), layout.text_bytes);
+  FarewellBytes bytes;
+  std::memcpy(bytes.data(), &layout, sizeof(layout));
+  return bytes;
+}
+
+absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
+                               absl::string_view transport_error) {
+  const Layout layout = LayoutOf(bytes);
+  absl::Status status;
+  if (!IsFarewell(layout)) {
+    status = absl::UnavailableError(
+        absl::StrCat("rank ", peer,
+                     " closed its connection without leaving the group; its "
+                     "process may have died (",
+                     transport_error, ")"));
+    SetCulpritRank(status, peer);
+    return status;
+  }
+  if (IsPeaceful(layout)) {
+    status =
+        absl::UnavailableError(absl::StrCat("rank ", peer, " left the group"));
+    SetCulpritRank(status, peer);
+    return status;
+  }
+  const auto code = static_cast<absl::StatusCode>(layout.code);
+  const int32_t origin = layout.origin >= 0 ? layout.origin : peer;
+  const std::string text(layout.text, layout.text_bytes);
+  if (layout.verdict_bytes >= 0) {
+    const auto bytes = static_cast<size_t>(layout.verdict_bytes);
+    status = absl::Status(code, text.substr(bytes));
+    SetVerdict(status, text.substr(0, bytes));
+  } else {
+    status =
+        absl::Status(code, absl::StrCat("rank ", origin, " failed: ", text));
+    status.SetPayload(
+        kOriginUrl,
+        absl::Cord(std::string(reinterpret_cast<const char*>(&origin),
+                               sizeof(origin)) +
+                   text));
+  }
+  SetCulpritRank(status, layout.culprit >= 0 ? layout.culprit : peer);
+  return status;
+}
+
+bool LeftInPeace(const FarewellBytes& bytes) {
+  const Layout layout = LayoutOf(bytes);
+  return IsFarewell(layout) && IsPeaceful(layout);
+}
+
+}  // namespace muster::dataplane::gloo_internal

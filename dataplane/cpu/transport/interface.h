@@ -1,0 +1,31 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_INTERFACE_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_INTERFACE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Where a group's sockets are bound: at an interface by name, or at an address.
+struct NetworkChoice {
+  std::string interface_name;
+  std::string address;
+};
+
+// The names in options.network_interfaces or, if that is empty, in the
+// environment variable GLOO_SOCKET_IFNAME; empty if there is none. One may come
+// several times.
+std::vector<std::string> NamedInterfaces(const BackendOptions& options);
+
+// The first of NamedInterfaces; else options.local_address; else loopback, with
+// one warning for the process. kInvalidArgument, listing the interfaces that
+// there are, if any of the named ones is not among them; kUnavailable if the
+// address is not one of this host.
+absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_INTERFACE_H_

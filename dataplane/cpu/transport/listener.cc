@@ -1,0 +1,557 @@
+#include "dataplane/cpu/transport/listener.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/cpu/transport/socket.h"
+#include "dataplane/cpu/transport/unproved_connections.h"
+#include "dataplane/culprit.h"
+#include "dataplane/observe/metrics.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+constexpr uint32_t kHelloMagic = 0x6d757374;
+
+// One more connection, and what became of it.
+struct OfferMessage {
+  uint32_t magic = 0x6d75736f;
+  int32_t rank = 0;
+  // That of the one to whom it is said.
+  uint64_t nonce = 0;
+  // In the answer.
+  Greeter::Reply reply = {};
+
+  bool IsFor(uint64_t own_nonce) const {
+    return magic == OfferMessage().magic && nonce == own_nonce;
+  }
+};
+
+// A listener drops who is slow to say who it is, if many connect. As often this
+// rank tries again.
+constexpr int kAttempts = 8;
+
+// It shows that it is not of the group.
+void Refuse(int socket) {
+  ::close(socket);
+  refused_connections.fetch_add(1, std::memory_order_relaxed);
+}
+
+// When a server that had no descriptor or thread left tries again.
+constexpr std::chrono::milliseconds kNoDescriptors{100};
+
+uint64_t RandomNonce() {
+  uint64_t nonce = 0;
+  // Fails only if a signal comes while the machine boots.
+  while (getrandom(&nonce, sizeof(nonce), 0) < 0 && errno == EINTR) {
+  }
+  return nonce;
+}
+
+// Which host it is of.
+absl::string_view HostOf(const AddressBytes& address) {
+  const bool is_v4 = Generic(address)->sa_family == AF_INET;
+  return {address.data() + (is_v4 ? offsetof(sockaddr_in, sin_addr)
+                                  : offsetof(sockaddr_in6, sin6_addr)),
+          is_v4 ? sizeof(in_addr) : sizeof(in6_addr)};
+}
+
+// Unless the environment says that connections are to be used.
+bool ReadsMemory() {
+  const char* const text = std::getenv("MUSTER_GLOO_PEER_MEMORY");
+  return text == nullptr || absl::string_view(text) != "0";
+}
+
+}  // namespace
+
+// The first bytes of each side.
+struct Greeter::Hello {
+  uint32_t magic = kHelloMagic;  // and what the connection is for
+  int32_t rank = 0;
+  // That of the one to whom it is said: who knows it means this group.
+  uint64_t nonce = 0;
+  // Of the one who says it.
+  MarkPlace mark = {};
+};
+
+Greeter::Greeter(int rank, int world_size)
+    : rank_(rank),
+      woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      woken_error_(woken_ < 0 ? errno : 0),
+      nonce_(RandomNonce()),
+      world_size_(world_size),
+      reads_memory_(ReadsMemory()),
+      mark_(nonce_) {
+  for (auto& connections : connections_) {
+    connections.resize(world_size);
+    connections[rank].state = State::kSettled;
+  }
+}
+
+Greeter::~Greeter() {
+  Stop();
+  for (const auto& connections : connections_) {
+    for (const Connection& connection : connections) {
+      if (connection.socket >= 0) ::close(connection.socket);
+    }
+  }
+  if (woken_ >= 0) ::close(woken_);
+}
+
+absl::StatusOr<RankAddress> Greeter::Listen(AddressBytes address) {
+  const std::string what =
+      absl::StrCat("cannot listen for ", world_size_ - 1, " peers");
+  // Nothing could end a wait.
+  if (woken_ < 0) return Failed(what, woken_error_);
+  auto* const generic = reinterpret_cast<sockaddr*>(address.data());
+  // The port has one place in both families.
+  std::memset(address.data() + offsetof(sockaddr_in, sin_port), 0,
+              sizeof(in_port_t));
+  listener_ = MakeSocket(address);
+  auto size = static_cast<socklen_t>(AddressSize(address));
+  // Strangers hold up nobody before they are too many.
+  const int backlog = kConnectionKinds * world_size_ +
+                      static_cast<int>(UnprovedConnections::kLimit);
+  if (listener_ < 0 || bind(listener_, generic, size) != 0 ||
+      listen(listener_, backlog) != 0 ||
+      getsockname(listener_, generic, &size) != 0) {
+    return Failed(what, errno);
+  }
+  own_ = address;
+  return RankAddress{std::move(address), nonce_};
+}
+
+absl::Status Greeter::StartConnecting(int kind, int peer) {
+  const AddressBytes& address = addresses_[peer].socket;
+  Connection& connection = connections_[kind][peer];
+  ++connection.attempts;
+  connection.socket = MakeSocket(address);
+  connection.state = State::kConnecting;
+  if (connection.socket >= 0 &&
+      connect(connection.socket, Generic(address), AddressSize(address)) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  if (connection.socket >= 0 && error == EINPROGRESS) return absl::OkStatus();
+  if (connection.socket < 0 || IsOfThisProcess(error)) {
+    return Failed(absl::StrCat("rank ", rank_, " cannot connect to its peers"),
+                  error);
+  }
+  connection.Refused(error);
+  return absl::OkStatus();
+}
+
+void Greeter::Connection::Refused(int reason) {
+  ::close(std::exchange(socket, -1));
+  state = State::kRefused;
+  error = reason;
+}
+
+absl::Status Greeter::ConnectAgain(int kind, int peer, int error) {
+  Connection& connection = connections_[kind][peer];
+  connection.Refused(error);
+  return connection.attempts < kAttempts ? StartConnecting(kind, peer)
+                                         : absl::OkStatus();
+}
+
+bool Greeter::SharesMemory(int kind, int peer) const {
+  return kind == kLine && HostOf(addresses_[peer].socket) == HostOf(own_);
+}
+
+std::optional<PeerMemory> Greeter::MemoryOf(int peer,
+                                            const Hello& hello) const {
+  const PeerMemory memory(hello.mark, addresses_[peer].nonce);
+  if (!reads_memory_ || !memory.IsReadable()) return std::nullopt;
+  return memory;
+}
+
+absl::Status Greeter::Greet(int kind, int peer) {
+  Connection& connection = connections_[kind][peer];
+  switch (connection.state) {
+    case State::kGreeted:
+      return TakeAnswer(kind, peer);
+    case State::kAnswered:
+      TakeVerdict(connection);
+      return absl::OkStatus();
+    case State::kSettled:
+      // Nobody leaves before all are connected.
+      connection.state = State::kGone;
+      return absl::OkStatus();
+    default:
+      break;
+  }
+  SetForMessages(connection.socket);
+  const Hello hello = {.magic = kHelloMagic + kind,
+                       .rank = rank_,
+                       .nonce = addresses_[peer].nonce,
+                       .mark = mark_.place()};
+  // Into an empty buffer. Fails if it could not connect.
+  if (send(connection.socket, &hello, sizeof(hello), MSG_NOSIGNAL) ==
+      sizeof(hello)) {
+    connection.state = State::kGreeted;
+  } else if (errno == EPIPE || errno == ECONNRESET) {
+    return ConnectAgain(kind, peer, errno);
+  } else {
+    connection.Refused(errno);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Greeter::TakeAnswer(int kind, int peer) {
+  Connection& connection = connections_[kind][peer];
+  Hello answer;
+  const ssize_t received =
+      recv(connection.socket, &answer, sizeof(answer), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return absl::OkStatus();
+  if (received <= 0) return ConnectAgain(kind, peer, 0);
+  if (received != sizeof(answer) || answer.magic != kHelloMagic + kind ||
+      answer.rank != peer || answer.nonce != nonce_) {
+    connection.Refused(0);
+    return absl::OkStatus();
+  }
+  connection.state = State::kSettled;
+  if (!SharesMemory(kind, peer)) return absl::OkStatus();
+  // It has a mark if it can read this rank's memory.
+  connection.memory = MemoryOf(peer, answer);
+  const char verdict = connection.memory.has_value() ? 1 : 0;
+  (void)send(connection.socket, &verdict, sizeof(verdict), MSG_NOSIGNAL);
+  return absl::OkStatus();
+}
+
+void Greeter::TakeVerdict(Connection& connection) {
+  char verdict = 0;
+  const ssize_t received =
+      recv(connection.socket, &verdict, sizeof(verdict), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return;
+  // If the peer has gone, whoever uses the socket will see it.
+  if (received != sizeof(verdict) || verdict == 0) connection.memory.reset();
+  connection.state = State::kSettled;
+}
+
+bool Greeter::TakeHello(int socket) {
+  Hello hello;
+  const ssize_t received = recv(socket, &hello, sizeof(hello), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return false;
+  // Of anything else it is no kind.
+  const uint32_t kind = hello.magic - kHelloMagic;
+  const bool is_peer = received == sizeof(hello) && kind < kConnectionKinds &&
+                       hello.nonce == nonce_ && hello.rank > rank_ &&
+                       hello.rank < world_size_ &&
+                       connections_[kind][hello.rank].state == State::kAwaited;
+  if (!is_peer) {
+    Refuse(socket);
+    return true;
+  }
+  SetForMessages(socket);
+  Connection& connection = connections_[kind][hello.rank];
+  connection = {.socket = socket, .state = State::kSettled};
+  if (SharesMemory(static_cast<int>(kind), hello.rank)) {
+    connection.state = State::kAnswered;
+    connection.memory = MemoryOf(hello.rank, hello);
+  }
+  const Hello answer = {
+      .magic = hello.magic,
+      .rank = rank_,
+      .nonce = addresses_[hello.rank].nonce,
+      .mark = connection.memory.has_value() ? mark_.place() : MarkPlace()};
+  // Into an empty buffer. If it fails, so will whoever uses the socket.
+  (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
+  return true;
+}
+
+std::vector<int> Greeter::MissingRanks() const {
+  std::vector<int> missing;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    bool settled = true;
+    for (const auto& connections : connections_) {
+      settled &= connections[peer].state == State::kSettled;
+    }
+    if (!settled) missing.push_back(peer);
+  }
+  return missing;
+}
+
+absl::Status Greeter::CheckMissing(const std::vector<int>& missing,
+                                   Instant deadline) const {
+  absl::Status status;
+  for (const int peer : missing) {
+    for (const auto& connections : connections_) {
+      const Connection& connection = connections[peer];
+      const bool has_gone = connection.state == State::kGone;
+      if (connection.state != State::kRefused && !has_gone) continue;
+      status = absl::UnavailableError(
+          has_gone
+              ? absl::StrCat("rank ", peer, " has gone while the group formed")
+          : connection.error != 0
+              ? absl::StrCat("cannot connect to rank ", peer, ": ",
+                             std::strerror(connection.error))
+              : absl::StrCat("rank ", peer,
+                             " refuses a connection from this rank (", rank_,
+                             "): is its process one of another run?"));
+      SetCulpritRank(status, peer);
+      return status;
+    }
+  }
+  if (missing.empty() || Clock::now() < deadline) return status;
+  status = absl::DeadlineExceededError(absl::StrCat(
+      DescribeRanks(missing), " did not connect to this rank (", rank_,
+      ") in time; ", world_size_ - 1 - static_cast<int>(missing.size()), " of ",
+      world_size_ - 1, " peers did"));
+  SetCulpritRanks(status, missing);
+  return status;
+}
+
+absl::Status Greeter::AwaitGreetings(Instant deadline,
+                                     UnprovedConnections& unproved) {
+  std::vector<pollfd> waits;
+  std::vector<std::pair<int, int>> greeted;
+  for (int kind = 0; kind < kConnectionKinds; ++kind) {
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const Connection& connection = connections_[kind][peer];
+      const State state = connection.state;
+      // On one that is settled nothing comes but a farewell.
+      const bool is_farewell = kind == kFarewell && connection.socket >= 0;
+      if (state != State::kConnecting && state != State::kGreeted &&
+          state != State::kAnswered &&
+          !(state == State::kSettled && is_farewell)) {
+        continue;
+      }
+      const int events = state == State::kConnecting ? POLLOUT : POLLIN;
+      waits.push_back(
+          {connection.socket, static_cast<short>(events), 0});  // NOLINT
+      greeted.emplace_back(kind, peer);
+    }
+  }
+  unproved.AddTo(waits);
+  waits.push_back({woken_, POLLIN, 0});
+  waits.push_back({listener_, POLLIN, 0});
+  const int ready = poll(waits.data(), waits.size(),
+                         PollTimeout(std::min(deadline, unproved.deadline())));
+  if (ready < 0 && errno != EINTR) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", rank_, " cannot wait for its peers: ", std::strerror(errno)));
+  }
+  if (ready < 0) return absl::OkStatus();
+  if (waits[waits.size() - 2].revents != 0) {
+    return absl::CancelledError("woken");
+  }
+  absl::Status status;
+  for (size_t i = 0; i < greeted.size(); ++i) {
+    if (waits[i].revents == 0) continue;
+    status.Update(Greet(greeted[i].first, greeted[i].second));
+  }
+  const auto prove = [&](int socket) { return TakeHello(socket); };
+  unproved.ProveAll(prove);
+  if (waits.back().revents == 0) return status;
+  const absl::Status accepted = unproved.Accept(listener_, prove);
+  if (!accepted.ok()) {
+    status.Update(
+        absl::Status(accepted.code(),
+                     absl::StrCat("rank ", rank_, " ", accepted.message())));
+  }
+  return status;
+}
+
+// The lower rank of two listens. Connections are made, greeted and answered in
+// whatever order they get ready, so no order of ranks can block.
+absl::Status Greeter::ConnectSockets(Instant deadline) {
+  absl::Status status;
+  for (int peer = 0; peer < rank_ && status.ok(); ++peer) {
+    for (int kind = 0; kind < kConnectionKinds && status.ok(); ++kind) {
+      status = StartConnecting(kind, peer);
+    }
+  }
+  // All that are to come may connect before one of them says who it is.
+  UnprovedConnections unproved(kConnectionKinds *
+                               static_cast<size_t>(world_size_ - 1 - rank_));
+  std::vector<int> missing = MissingRanks();
+  if (status.ok()) status = CheckMissing(missing, Instant::max());
+  while (status.ok() && !missing.empty()) {
+    status = AwaitGreetings(deadline, unproved);
+    missing = MissingRanks();
+    if (status.ok()) status = CheckMissing(missing, deadline);
+  }
+  return status;
+}
+
+absl::StatusOr<Greeter::Sockets> Greeter::Connect(
+    const std::vector<RankAddress>& addresses, Instant deadline) {
+  addresses_ = addresses;
+  absl::Status status = ConnectSockets(deadline);
+  if (!status.ok()) return status;
+  Sockets sockets;
+  for (Connection& connection : connections_[kLine]) {
+    sockets.lines.push_back(std::exchange(connection.socket, -1));
+    sockets.memories.push_back(connection.memory);
+  }
+  sockets.farewells = TakeFarewells();
+  return sockets;
+}
+
+std::vector<int> Greeter::TakeFarewells() {
+  std::vector<int> sockets;
+  for (Connection& connection : connections_[kFarewell]) {
+    // One that has greeted is settled for the peer, or will be.
+    const bool has_said_who = connection.state == State::kGreeted ||
+                              connection.state == State::kSettled ||
+                              connection.state == State::kGone;
+    sockets.push_back(has_said_who ? std::exchange(connection.socket, -1) : -1);
+  }
+  return sockets;
+}
+
+void Greeter::Serve(Take take) {
+  take_ = std::move(take);
+  awaits_offer_.emplace([this] { return StartServer(); }, listener_);
+}
+
+Instant Greeter::StartServer() {
+  if (server_.joinable()) return Instant::max();
+  try {
+    server_ = std::thread([this] { RunServer(); });
+  } catch (const std::system_error&) {
+    // Who connects waits until there are threads again.
+    return Clock::now() + kNoDescriptors;
+  }
+  return Instant::max();
+}
+
+bool Greeter::TakeOffer(int socket) const {
+  OfferMessage offer;
+  const ssize_t received = recv(socket, &offer, sizeof(offer), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return false;
+  const int peer = offer.rank;
+  if (received != sizeof(offer) || !offer.IsFor(nonce_) || peer < 0 ||
+      peer >= world_size_ || peer == rank_) {
+    Refuse(socket);
+    return true;
+  }
+  bool is_taken = false;
+  take_(peer, socket, [&](Reply reply) {
+    is_taken = reply == Reply::kTaken;
+    const OfferMessage answer = {
+        .rank = rank_, .nonce = addresses_[peer].nonce, .reply = reply};
+    // Into an empty buffer. If it fails, so will whoever uses the socket.
+    (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
+  });
+  if (!is_taken) ::close(socket);
+  return true;
+}
+
+void Greeter::RunServer() {
+  UnprovedConnections unproved;
+  const auto prove = [&](int socket) { return TakeOffer(socket); };
+  while (true) {
+    std::vector<pollfd> waits = {{woken_, POLLIN, 0}, {listener_, POLLIN, 0}};
+    unproved.AddTo(waits);
+    const Instant until = unproved.deadline();
+    const int timeout = until == Instant::max() ? -1 : PollTimeout(until);
+    if (poll(waits.data(), waits.size(), timeout) < 0 && errno != EINTR) break;
+    if (waits[0].revents != 0) break;
+    unproved.ProveAll(prove);
+    if (waits[1].revents != 0 && !unproved.Accept(listener_, prove).ok()) {
+      // Who connects waits until there are descriptors again.
+      (void)poll(waits.data(), 1, static_cast<int>(kNoDescriptors.count()));
+    }
+  }
+  ::close(std::exchange(listener_, -1));
+}
+
+bool Greeter::AwaitSocket(int socket, int events) const {
+  pollfd waits[] = {{woken_, POLLIN, 0},
+                    {socket, static_cast<short>(events), 0}};  // NOLINT
+  while (poll(waits, 2, -1) < 0 && errno == EINTR) {
+  }
+  return waits[0].revents == 0;
+}
+
+absl::Status Greeter::CannotOffer(int peer, int error) const {
+  absl::Status status =
+      Failed(absl::StrCat("cannot open a connection to rank ", peer), error);
+  if (absl::IsUnavailable(status)) SetCulpritRank(status, peer);
+  return status;
+}
+
+absl::StatusOr<int> Greeter::Offer(int peer) const {
+  for (int attempt = 1;; ++attempt) {
+    absl::StatusOr<int> socket = OfferOnce(peer);
+    // It may have been dropped before it could say who it is.
+    if (!absl::IsAborted(socket.status())) return socket;
+    if (attempt == kAttempts) return CannotOffer(peer, ECONNRESET);
+  }
+}
+
+absl::StatusOr<int> Greeter::OfferOnce(int peer) const {
+  const RankAddress& address = addresses_[peer];
+  const int socket = MakeSocket(address.socket);
+  if (socket < 0) return CannotOffer(peer, errno);
+  absl::Cleanup closer = [&] { ::close(socket); };
+  if (connect(socket, Generic(address.socket), AddressSize(address.socket)) !=
+          0 &&
+      errno != EINPROGRESS) {
+    return CannotOffer(peer, errno);
+  }
+  const absl::Status woken = absl::CancelledError("woken");
+  const absl::Status dropped = absl::AbortedError("dropped");
+  if (!AwaitSocket(socket, POLLOUT)) return woken;
+  const OfferMessage offer = {.rank = rank_, .nonce = address.nonce};
+  if (send(socket, &offer, sizeof(offer), MSG_NOSIGNAL) != sizeof(offer)) {
+    const bool was_closed = errno == EPIPE || errno == ECONNRESET;
+    return was_closed ? dropped : CannotOffer(peer, errno);
+  }
+  OfferMessage answer;
+  if (!AwaitSocket(socket, POLLIN)) return woken;
+  const ssize_t received = recv(socket, &answer, sizeof(answer), MSG_DONTWAIT);
+  if (received <= 0) return dropped;
+  if (received != sizeof(answer) || answer.rank != peer ||
+      !answer.IsFor(nonce_)) {
+    return CannotOffer(peer, EPROTO);
+  }
+  switch (answer.reply) {
+    case Reply::kTaken:
+      std::move(closer).Cancel();
+      return socket;
+    case Reply::kNotNeeded:
+      return -1;
+    case Reply::kRefused:
+      break;
+  }
+  return CannotOffer(peer, ECONNREFUSED);
+}
+
+void Greeter::Wake() {
+  if (woken_ >= 0) eventfd_write(woken_, 1);
+}
+
+void Greeter::Stop() {
+  mark_.Clear();
+  awaits_offer_.reset();
+  Wake();
+  if (server_.joinable()) server_.join();
+  if (listener_ >= 0) ::close(std::exchange(listener_, -1));
+}
+
+}  // namespace muster::dataplane::gloo_internal

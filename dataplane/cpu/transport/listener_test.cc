@@ -1,0 +1,424 @@
+#include "dataplane/cpu/transport/listener.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/cpu/transport/address_exchange.h"
+#include "dataplane/cpu/transport/unproved_connections.h"
+#include "dataplane/culprit.h"
+#include "base/clock.h"
+#include "dataplane/observe/metrics.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+using Sockets = Greeter::Sockets;
+
+AddressBytes Loopback() {
+  AddressBytes bytes(sizeof(sockaddr_storage));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  std::memcpy(bytes.data(), &address, sizeof(address));
+  return bytes;
+}
+
+// While it lives, this process gets no descriptor.
+class NoDescriptorsLeft {
+ public:
+  NoDescriptorsLeft() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    // All those below the first one that is free are in use.
+    const int free = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    close(free);
+    const rlimit none = {static_cast<rlim_t>(free), before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptorsLeft() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+void CloseAll(const Sockets& sockets) {
+  for (const auto* list : {&sockets.lines, &sockets.farewells}) {
+    for (const int socket : *list) {
+      if (socket >= 0) close(socket);
+    }
+  }
+}
+
+// Ranks as objects of one process.
+class GreeterTest : public ::testing::Test {
+ protected:
+  void Listen(int world_size) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      greeters_.push_back(std::make_unique<Greeter>(rank, world_size));
+      addresses_.push_back(*greeters_[rank]->Listen(Loopback()));
+    }
+  }
+
+  absl::StatusOr<Sockets> Connect(int rank, std::chrono::milliseconds timeout) {
+    return greeters_[rank]->Connect(addresses_, Clock::now() + timeout);
+  }
+
+  std::vector<Sockets> ConnectAll() {
+    std::vector<std::future<absl::StatusOr<Sockets>>> ranks;
+    for (size_t rank = 0; rank < greeters_.size(); ++rank) {
+      ranks.push_back(std::async(std::launch::async, [this, rank] {
+        return Connect(static_cast<int>(rank), std::chrono::seconds(60));
+      }));
+    }
+    std::vector<Sockets> all;
+    for (auto& rank : ranks) {
+      auto sockets = rank.get();
+      EXPECT_TRUE(sockets.ok()) << sockets.status();
+      all.push_back(*std::move(sockets));
+    }
+    return all;
+  }
+
+  // A socket that is connected to rank 0.
+  int ConnectStranger() {
+    const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ConnectToRank0(stranger);
+    return stranger;
+  }
+  void ConnectToRank0(int stranger) {
+    EXPECT_EQ(
+        connect(stranger,
+                reinterpret_cast<const sockaddr*>(addresses_[0].socket.data()),
+                sizeof(sockaddr_in)),
+        0);
+  }
+
+  std::vector<std::unique_ptr<Greeter>> greeters_;
+  std::vector<RankAddress> addresses_;
+};
+
+TEST_F(GreeterTest, EveryRankIsConnectedToEveryOther) {
+  Listen(4);
+  const std::vector<Sockets> all = ConnectAll();
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const auto list : {&Sockets::lines, &Sockets::farewells}) {
+      EXPECT_EQ((all[rank].*list)[rank], -1);
+      for (int peer = 0; peer < 4; ++peer) {
+        if (peer == rank) continue;
+        const char name = static_cast<char>(10 * rank + peer);
+        EXPECT_EQ(send((all[rank].*list)[peer], &name, 1, 0), 1);
+        char received = 0;
+        EXPECT_EQ(recv((all[peer].*list)[rank], &received, 1, 0), 1);
+        EXPECT_EQ(received, name);
+      }
+    }
+  }
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, RanksOfOneHostReadEachOthersMemoryUntilTheyStop) {
+  Listen(3);
+  const std::vector<Sockets> all = ConnectAll();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(all[rank].memories[rank].has_value());
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer == rank) continue;
+      ASSERT_TRUE(all[rank].memories[peer].has_value());
+      EXPECT_TRUE(all[rank].memories[peer]->IsReadable());
+    }
+  }
+  greeters_[2]->Stop();
+  EXPECT_TRUE(all[0].memories[1]->IsReadable());
+  EXPECT_FALSE(all[0].memories[2]->IsReadable());
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, EitherRankMayKeepBothFromReadingMemory) {
+  for (const size_t alone : {0, 1}) {
+    greeters_.clear();
+    addresses_.clear();
+    for (const size_t rank : {0, 1}) {
+      if (rank == alone) setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1);
+      greeters_.push_back(std::make_unique<Greeter>(rank, 2));
+      unsetenv("MUSTER_GLOO_PEER_MEMORY");
+      addresses_.push_back(*greeters_[rank]->Listen(Loopback()));
+    }
+    const std::vector<Sockets> all = ConnectAll();
+    EXPECT_FALSE(all[0].memories[1].has_value());
+    EXPECT_FALSE(all[1].memories[0].has_value());
+    for (const Sockets& sockets : all) CloseAll(sockets);
+  }
+}
+
+TEST_F(GreeterTest, RanksThatDoNotConnectAreNamed) {
+  Listen(3);
+  const absl::Status status =
+      Connect(0, std::chrono::milliseconds(20)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(std::string(status.message()),
+            "ranks 1, 2 did not connect to this rank (0) in time; 0 of 2 peers "
+            "did");
+  EXPECT_EQ(CulpritRank(status), 1);
+}
+
+TEST_F(GreeterTest, RankThatDoesNotListenIsNamedAtOnce) {
+  Listen(2);
+  greeters_[0].reset();
+  const absl::Status status = Connect(1, std::chrono::seconds(60)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            "cannot connect to rank 0: Connection refused");
+  EXPECT_EQ(CulpritRank(status), 0);
+}
+
+TEST_F(GreeterTest, RankThatDoesNotAnswerIsWaitedFor) {
+  Listen(2);
+  const absl::Status status =
+      Connect(1, std::chrono::milliseconds(20)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(CulpritRank(status), 0);
+}
+
+TEST_F(GreeterTest, StrangersAreSentAway) {
+  Listen(2);
+  const int stranger = ConnectStranger();
+  ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
+  const std::vector<Sockets> all = ConnectAll();
+  char byte = 0;
+  EXPECT_LE(recv(stranger, &byte, 1, 0), 0);
+  close(stranger);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, RankOfAnotherGroupTakesNobodysPlace) {
+  Listen(2);
+  // Its rank 0 has listened there before.
+  Greeter other(/*rank=*/1, /*world_size=*/2);
+  const std::vector<RankAddress> others = {
+      {addresses_[0].socket, addresses_[0].nonce + 1}, {}};
+  auto rank0 = std::async(std::launch::async,
+                          [&] { return Connect(0, std::chrono::seconds(60)); });
+  const absl::Status status =
+      other.Connect(others, Clock::now() + std::chrono::seconds(60)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            "rank 0 refuses a connection from this rank (1): is its process "
+            "one of another run?");
+  EXPECT_EQ(CulpritRank(status), 0);
+  const auto rank1 = Connect(1, std::chrono::seconds(60));
+  ASSERT_TRUE(rank1.ok()) << rank1.status();
+  CloseAll(*rank1);
+  CloseAll(*rank0.get());
+}
+
+TEST_F(GreeterTest, WithoutDescriptorsNobodyListens) {
+  Greeter greeter(/*rank=*/0, /*world_size=*/4);
+  const NoDescriptorsLeft none;
+  const absl::Status expected = absl::ResourceExhaustedError(
+      "cannot listen for 3 peers: Too many open files");
+  EXPECT_EQ(greeter.Listen(Loopback()).status(), expected);
+  // Nor where Wake would not.
+  Greeter later(/*rank=*/0, /*world_size=*/4);
+  EXPECT_EQ(later.Listen(Loopback()).status(), expected);
+}
+
+TEST_F(GreeterTest, RankWithoutDescriptorsBlamesNobodyElse) {
+  Listen(2);
+  const int stranger = ConnectStranger();
+  const NoDescriptorsLeft none;
+  // Neither waits for the deadline.
+  EXPECT_EQ(Connect(0, std::chrono::seconds(60)).status(),
+            absl::ResourceExhaustedError(
+                "rank 0 cannot accept connections: Too many open files"));
+  EXPECT_EQ(Connect(1, std::chrono::seconds(60)).status(),
+            absl::ResourceExhaustedError(
+                "rank 1 cannot connect to its peers: Too many open files"));
+  close(stranger);
+}
+
+// Serves of rank 0, and takes all that is offered.
+class Taken {
+ public:
+  explicit Taken(Greeter& greeter) {
+    greeter.Serve([this](int peer, int socket, const auto& tell) {
+      EXPECT_EQ(peer, 1);
+      socket_ = socket;
+      tell(Greeter::Reply::kTaken);
+    });
+  }
+
+  // Whether it is the other end of `socket`; closes both.
+  bool IsConnectedTo(int socket) const {
+    char byte = 'x';
+    const bool is = send(socket, &byte, 1, 0) == 1 &&
+                    recv(socket_, &byte, 1, 0) == 1 && byte == 'x';
+    close(socket);
+    close(socket_);
+    return is;
+  }
+
+ private:
+  std::atomic<int> socket_{-1};
+};
+
+TEST_F(GreeterTest, OffersAreTakenUntilItStops) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  const Taken taken(*greeters_[0]);
+  // Who says nothing, or something else, holds up nobody.
+  const int silent = ConnectStranger();
+  const int stranger = ConnectStranger();
+  ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
+  for (int i = 0; i < 3; ++i) {
+    const auto socket = greeters_[1]->Offer(0);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    EXPECT_TRUE(taken.IsConnectedTo(*socket));
+  }
+  greeters_[0]->Stop();
+  const absl::Status status = greeters_[1]->Offer(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            "cannot open a connection to rank 0: Connection refused");
+  EXPECT_EQ(CulpritRank(status), 0);
+  close(silent);
+  close(stranger);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, AnOfferIsRefusedOrNotNeeded) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  Greeter::Reply reply = Greeter::Reply::kNotNeeded;
+  greeters_[0]->Serve(
+      [&](int peer, int socket, const auto& tell) { tell(reply); });
+  EXPECT_EQ(*greeters_[1]->Offer(0), -1);
+  reply = Greeter::Reply::kRefused;
+  EXPECT_EQ(greeters_[1]->Offer(0).status().code(),
+            absl::StatusCode::kUnavailable);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+// Strangers that say nothing.
+class Silent {
+ public:
+  ~Silent() {
+    for (const int socket : sockets_) close(socket);
+  }
+
+  void Add(int socket) { sockets_.push_back(socket); }
+
+  // How many are still connected. Waits until it is at most `count`.
+  size_t AwaitAtMost(size_t count) {
+    while (sockets_.size() > count) {
+      std::vector<pollfd> waits;
+      for (const int socket : sockets_) waits.push_back({socket, POLLIN, 0});
+      EXPECT_GT(poll(waits.data(), waits.size(), /*timeout=*/60'000), 0);
+      std::erase_if(sockets_, [](int socket) {
+        char byte = 0;
+        const bool is_closed =
+            recv(socket, &byte, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET;
+        if (is_closed) close(socket);
+        return is_closed;
+      });
+    }
+    return sockets_.size();
+  }
+
+ private:
+  std::vector<int> sockets_;
+};
+
+TEST_F(GreeterTest, ConnectionsThatSayNothingAreFewWhenAGroupForms) {
+  Listen(2);
+  Silent silent;
+  auto rank0 = std::async(std::launch::async,
+                          [&] { return Connect(0, std::chrono::seconds(60)); });
+  // More than wait to be accepted.
+  for (int i = 0; i < 200; ++i) silent.Add(ConnectStranger());
+  const int64_t refused = refused_connections.load();
+  EXPECT_GT(silent.AwaitAtMost(UnprovedConnections::kLimit + 2), 0u);
+  EXPECT_GT(refused_connections.load(), refused);
+  const auto rank1 = Connect(1, std::chrono::seconds(60));
+  ASSERT_TRUE(rank1.ok()) << rank1.status();
+  const auto sockets = rank0.get();
+  ASSERT_TRUE(sockets.ok()) << sockets.status();
+  // None is kept when all have come.
+  EXPECT_EQ(silent.AwaitAtMost(0), 0u);
+  CloseAll(*rank1);
+  CloseAll(*sockets);
+}
+
+TEST_F(GreeterTest, ConnectionsThatSayNothingAreFewAndNotForLong) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  const Taken taken(*greeters_[0]);
+  Silent silent;
+  for (int i = 0; i < 200; ++i) silent.Add(ConnectStranger());
+  EXPECT_GT(silent.AwaitAtMost(UnprovedConnections::kLimit), 0u);
+  const auto socket = greeters_[1]->Offer(0);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  EXPECT_TRUE(taken.IsConnectedTo(*socket));
+  EXPECT_EQ(silent.AwaitAtMost(0), 0u);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, WithoutDescriptorsConnectionsThatSayNothingGo) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  const Taken taken(*greeters_[0]);
+  Silent silent;
+  for (int i = 0; i < 10; ++i) silent.Add(ConnectStranger());
+  const auto first = greeters_[1]->Offer(0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(taken.IsConnectedTo(*first));
+  // The ten are accepted: they came before.
+  const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  {
+    const NoDescriptorsLeft none;
+    ConnectToRank0(stranger);
+    // One of them goes.
+    silent.AwaitAtMost(9);
+  }
+  close(stranger);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, WakeEndsAnOffer) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  // Rank 0 listens, but does not serve.
+  auto offering =
+      std::async(std::launch::async, [&] { return greeters_[1]->Offer(0); });
+  greeters_[1]->Wake();
+  EXPECT_TRUE(absl::IsCancelled(offering.get().status()));
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, WakeEndsConnecting) {
+  Listen(2);
+  auto connecting = std::async(
+      std::launch::async, [&] { return Connect(0, std::chrono::hours(1)); });
+  greeters_[0]->Wake();
+  EXPECT_TRUE(absl::IsCancelled(connecting.get().status()));
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,161 @@
+#include "dataplane/cpu/transport/p2p_connection.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::gloo_internal {
+
+Channel::Channel(Mesh& mesh, int peer, Listener listener)
+    : mesh_(mesh),
+      peer_(peer),
+      listener_(std::move(listener)),
+      inbox_(kDepth * kSlotBytes),
+      inbox_buffer_(mesh.CreateQuietBuffer(inbox_.data(), inbox_.size())),
+      reader_([this] { RunReader(); }),
+      reaper_([this] { RunReaper(); }) {}
+
+absl::Status Channel::Post(const Message& message, const void* payload,
+                           size_t bytes, uint64_t ticket) {
+  CHECK_LE(bytes, kMessagePayloadBytesMax);
+  Posted posted;
+  posted.ticket = ticket;
+  posted.memory.resize(sizeof(message) + bytes);
+  std::memcpy(posted.memory.data(), &message, sizeof(message));
+  if (bytes > 0) {
+    std::memcpy(posted.memory.data() + sizeof(message), payload, bytes);
+  }
+  posted.buffer =
+      mesh_.CreateQuietBuffer(posted.memory.data(), posted.memory.size());
+  posted.slot = kPointToPointSlot;
+  posted.bytes = sizeof(message) + bytes;
+  return PostBuffer(std::move(posted));
+}
+
+absl::Status Channel::PostTensor(uint64_t slot, void* data, size_t bytes) {
+  Posted posted;
+  posted.buffer = mesh_.CreateQuietBuffer(data, bytes);
+  posted.slot = slot;
+  posted.bytes = bytes;
+  return PostBuffer(std::move(posted));
+}
+
+absl::Status Channel::PostBuffer(Posted posted) {
+  MutexLock lock(mutex_);
+  if (open_) {
+    absl::Status status =
+        posted.buffer->Send(peer_, posted.slot, 0, posted.bytes);
+    if (!status.ok()) return status;
+  }
+  posted_.push_back(std::move(posted));
+  if (open_) changed_.NotifyOne();
+  return absl::OkStatus();
+}
+
+absl::Status Channel::Open() {
+  absl::Status status = mesh_.OpenQuiet(peer_);
+  if (!status.ok()) return status;
+  MutexLock lock(mutex_);
+  for (const Posted& posted : posted_) {
+    status = posted.buffer->Send(peer_, posted.slot, 0, posted.bytes);
+    if (!status.ok()) return status;
+  }
+  open_ = true;
+  changed_.NotifyOne();
+  return absl::OkStatus();
+}
+
+absl::Status Channel::Announce(int slot) {
+  return inbox_buffer_->Receive(peer_, kPointToPointSlot, slot * kSlotBytes,
+                                kSlotBytes);
+}
+
+void Channel::RunReader() {
+  absl::Status status = Open();
+  int announced = 0;
+  while (announced < kDepth && status.ok()) {
+    status = Announce(announced);
+    if (status.ok()) ++announced;
+  }
+  // A peer that has left may have sent something before: what is announced is
+  // waited for to the end.
+  for (int next = 0; announced > 0; next = (next + 1) % kDepth) {
+    const absl::Status received = inbox_buffer_->WaitReceive(peer_);
+    if (!received.ok()) {
+      status = received;
+      break;
+    }
+    --announced;
+    const std::byte* const data = inbox_.data() + next * kSlotBytes;
+    Message message;
+    std::memcpy(&message, data, sizeof(message));
+    listener_.received(message, data + sizeof(message));
+    if (status.ok()) {
+      status = Announce(next);
+      if (status.ok()) ++announced;
+    }
+  }
+  listener_.ended(status);
+}
+
+void Channel::RunReaper() {
+  for (;;) {
+    Buffer* buffer = nullptr;
+    uint64_t ticket = 0;
+    std::function<void()> task;
+    {
+      MutexLock lock(mutex_);
+      const auto has_posted = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return open_ && !posted_.empty();
+      };
+      while (!has_posted() && tasks_.empty() && !joining_) {
+        changed_.Wait(mutex_);
+      }
+      if (!tasks_.empty() && !joining_) {
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      } else if (has_posted()) {
+        buffer = posted_.front().buffer.get();
+        ticket = posted_.front().ticket;
+      } else {
+        return;
+      }
+    }
+    if (buffer == nullptr) {
+      task();
+      continue;
+    }
+    // What has not left stays where it is until the connection is closed.
+    if (!buffer->WaitSend(peer_).ok()) return;
+    Posted left;
+    {
+      MutexLock lock(mutex_);
+      left = std::move(posted_.front());
+      posted_.pop_front();
+    }
+    left.buffer.reset();
+    if (ticket != 0) listener_.sent(ticket);
+  }
+}
+
+void Channel::Run(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.NotifyOne();
+}
+
+void Channel::Join() {
+  {
+    MutexLock lock(mutex_);
+    joining_ = true;
+  }
+  changed_.NotifyAll();
+  reader_.join();
+  reaper_.join();
+}
+
+}  // namespace muster::dataplane::gloo_internal

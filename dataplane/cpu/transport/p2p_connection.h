@@ -1,0 +1,133 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_P2P_CONNECTION_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_P2P_CONNECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "dataplane/cpu/transport/transport.h"
+#include "base/mutex.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Largest payload of a message, in bytes.
+inline constexpr size_t kMessagePayloadBytesMax = 32 << 10;
+
+// What one rank says to another about sends and receives: see PointToPoint.
+struct Message {
+  enum Type : uint32_t {
+    kEager = 1,
+    kRequest,
+    kClear,
+    kDone,
+    kTaken,
+    kCredit,
+    kReads
+  };
+
+  uint32_t type = 0;
+  int32_t tag = 0;
+  // Of kEager and kRequest: the tensor. Of kCredit: how many.
+  uint64_t count = 0;
+  // Of all but kCredit: which tensor, of those of one sender, from 1.
+  uint64_t id = 0;
+  // Of kRequest: where the tensor is in the sender's memory, if it can be read
+  // there; else 0.
+  uint64_t address = 0;
+  uint8_t data_type = 0;
+  uint8_t padding[7] = {};
+};
+static_assert(sizeof(Message) == 40);
+
+// Channel carries messages between this rank and one peer, both ways and in
+// their order, and tensors that the peer waits for. Two threads serve it: one
+// takes what comes, one waits until what was posted has left, and runs tasks.
+// So nothing that is posted keeps this rank from taking what comes, and no two
+// ranks can block each other.
+class Channel {
+ public:
+  // Called by the channel's threads, without locks.
+  struct Listener {
+    // A message came; the payload stays until the call returns.
+    std::function<void(const Message&, const std::byte* payload)> received;
+    // A message that was posted with this `ticket` has left.
+    std::function<void(uint64_t ticket)> sent;
+    // Nothing comes any more; why. The last call.
+    std::function<void(const absl::Status&)> ended;
+  };
+
+  Channel(Mesh& mesh, int peer, Listener listener);
+
+  // After Join. The mesh is closed.
+  ~Channel() = default;
+
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // Posts a message; `payload` is copied. `ticket` 0: nobody wants to know.
+  // Does not block: what is posted before there is a connection, which the
+  // reader makes, leaves when there is. Not after Join.
+  absl::Status Post(const Message& message, const void* payload, size_t bytes,
+                    uint64_t ticket);
+
+  // Posts a tensor on `slot`, to which the peer has announced its receive.
+  absl::Status PostTensor(uint64_t slot, void* data, size_t bytes);
+
+  // Has a thread of the channel call `task`, unless Join comes first. Does not
+  // block. Not after Join.
+  void Run(std::function<void()> task);
+
+  // Ends the threads. The mesh is aborted.
+  void Join();
+
+ private:
+  // Receives announced ahead.
+  static constexpr int kDepth = 4;
+  static constexpr size_t kSlotBytes =
+      sizeof(Message) + kMessagePayloadBytesMax;
+
+  struct Posted {
+    std::vector<std::byte> memory;
+    std::unique_ptr<Buffer> buffer;
+    uint64_t slot = 0;
+    size_t bytes = 0;
+    uint64_t ticket = 0;
+  };
+
+  absl::Status PostBuffer(Posted posted);
+  // Makes the connection, and sends what was posted before.
+  absl::Status Open();
+  absl::Status Announce(int slot);
+  void RunReader();
+  void RunReaper();
+
+  // Constant after construction.
+  Mesh& mesh_;
+  const int peer_;
+  const Listener listener_;
+
+  // Of the reader.
+  std::vector<std::byte> inbox_;
+  const std::unique_ptr<Buffer> inbox_buffer_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  bool joining_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Last: they use the others.
+  std::thread reader_;
+  std::thread reaper_;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_P2P_CONNECTION_H_

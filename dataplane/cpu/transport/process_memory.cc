@@ -1,0 +1,95 @@
+#include "dataplane/cpu/transport/process_memory.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+void* AddressOf(uint64_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT: another process's
+}
+
+// What is wrong with `bytes` at `address` of `process`; empty: they can be
+// read.
+std::string WhyUnreadable(pid_t process, uint64_t address, size_t bytes) {
+  std::vector<std::byte> room(std::min<size_t>(bytes, 64 << 10));
+  for (size_t done = 0; done < bytes;) {
+    const iovec local = {room.data(), std::min(room.size(), bytes - done)};
+    const iovec remote = {AddressOf(address + done), local.iov_len};
+    const ssize_t read =
+        process_vm_readv(process, &local, 1, &remote, 1, /*flags=*/0);
+    if (read <= 0) {
+      return absl::StrCat(bytes, " bytes at 0x", absl::Hex(address),
+                          " cannot be read from byte ", done,
+                          " on: ", std::strerror(errno));
+    }
+    done += read;
+  }
+  return "";
+}
+
+}  // namespace
+
+MarkPlace Mark::place() const {
+  return {.process = getpid(), .address = reinterpret_cast<uint64_t>(&value_)};
+}
+
+bool PeerMemory::Read(uint64_t from, void* to, size_t bytes) const {
+  // The mark comes last: if it is there, it was when the bytes were read. By
+  // then a process that has ended may have left its number to another one, or
+  // one that goes on may have taken its memory back.
+  uint64_t value = 0;
+  const iovec local[] = {{to, bytes}, {&value, sizeof(value)}};
+  const iovec remote[] = {{AddressOf(from), bytes},
+                          {AddressOf(place_.address), sizeof(value)}};
+  const ssize_t read =
+      process_vm_readv(place_.process, local, 2, remote, 2, /*flags=*/0);
+  return read == static_cast<ssize_t>(bytes + sizeof(value)) && value == value_;
+}
+
+absl::Status PeerMemory::WhyUnread(int reader, int peer, uint64_t from,
+                                   void* to, size_t bytes) const {
+  const std::string theirs = WhyUnreadable(place_.process, from, bytes);
+  // A peer clears its mark before it takes its memory back.
+  if (!IsReadable()) return absl::OkStatus();
+  return theirs.empty() ? BadOwnMemory(reader, to, bytes)
+                        : BadMemory(peer, theirs);
+}
+
+absl::Status BadMemory(int rank, absl::string_view why) {
+  absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat("memory of rank ", rank, ": ", why));
+  SetCulpritRank(status, rank);
+  return status;
+}
+
+absl::Status BadOwnMemory(int rank, const void* data, size_t bytes) {
+  const auto address = reinterpret_cast<uint64_t>(data);
+  const std::string unreadable = WhyUnreadable(getpid(), address, bytes);
+  return BadMemory(rank,
+                   unreadable.empty()
+                       ? absl::StrCat(bytes, " bytes at 0x", absl::Hex(address),
+                                      " cannot be written")
+                       : unreadable);
+}
+
+bool CanBeRead(const void* data, size_t bytes) {
+  auto* const first = static_cast<std::byte*>(const_cast<void*>(data));
+  std::byte ends[2];
+  const iovec local = {ends, sizeof(ends)};
+  const iovec remote[] = {{first, 1}, {first + bytes - 1, 1}};
+  return process_vm_readv(getpid(), &local, 1, remote, 2, /*flags=*/0) ==
+         sizeof(ends);
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,93 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_SHARED_THREAD_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_SHARED_THREAD_H_
+
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// SharedThread does for all groups of a process what each of them needs from
+// time to time and what takes no time: a program may have a thousand groups. It
+// lives as long as any of them.
+class SharedThread {
+ public:
+  // Something that the thread does. Thread-safe.
+  class Task {
+   public:
+    // The thread calls `step` after each Wake, when the time comes that `step`
+    // returned last (Instant::max(): never), and once when `socket` can be read
+    // (-1: there is none). `step` does not block and throws nothing. Throws
+    // std::system_error: the process has no thread or descriptor left.
+    explicit Task(std::function<Instant()> step, int socket = -1);
+    // As Stop.
+    ~Task();
+
+    Task(const Task&) = delete;
+    Task& operator=(const Task&) = delete;
+
+    void Wake();
+
+    // `step` is not running any more, and is not called again. Not from `step`.
+    // Before `socket` is closed, unless `step` was called because of that.
+    void Stop();
+
+   private:
+    friend class SharedThread;
+
+    const std::function<Instant()> step_;
+    const int socket_;
+    const std::shared_ptr<SharedThread> thread_;
+    // Guarded by the thread's mutex.
+    bool is_watched_ = false;  // its socket, until that can be read
+    bool is_due_ = false;
+    Instant next_ = Instant::max();
+  };
+
+  // For Task alone.
+  SharedThread();
+  ~SharedThread();
+
+  SharedThread(const SharedThread&) = delete;
+  SharedThread& operator=(const SharedThread&) = delete;
+
+ private:
+  // The one of this process.
+  static std::shared_ptr<SharedThread> Get();
+
+  void Add(Task* task) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(Task* task) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Unwatch(Task* task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake(Task* task) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls those that are due; returns when the next one will be.
+  Instant RunDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Until `next`, or somebody wakes it. Lets go of the lock meanwhile.
+  void Sleep(Instant next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A process that was forked off has no such thread.
+  bool is_here() const { return getpid() == process_; }
+
+  const pid_t process_ = getpid();
+  int poll_ = -1;   // an epoll instance
+  int woken_ = -1;  // an eventfd
+
+  Mutex mutex_;
+  CondVar stepped_;
+  std::set<Task*> tasks_ ABSL_GUARDED_BY(mutex_);
+  Task* running_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool is_asleep_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_SHARED_THREAD_H_

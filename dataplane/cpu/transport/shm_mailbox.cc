@@ -1,0 +1,185 @@
+#include "dataplane/cpu/transport/shm_mailbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "dataplane/cpu/transport/spin_wait.h"
+
+namespace muster::dataplane::gloo_internal {
+size_t Mail::RingBytesFor(int ranks) {
+  return kBoxesBytes / static_cast<size_t>(ranks - 1) / kLine * kLine;
+}
+
+size_t Mail::HeadBytesFor(int ranks) {
+  const auto count = static_cast<size_t>(ranks);
+  return count * sizeof(Bell) + count * (count - 1) * sizeof(Desk);
+}
+
+bool Mail::IsFor(int ranks) { return ranks > 1 && ranks <= kRanksMax; }
+
+size_t Mail::BytesFor(int ranks) {
+  static_assert(std::atomic<uint64_t>::is_always_lock_free);
+  static_assert(sizeof(Record) <= kLine);
+  if (!IsFor(ranks)) return 0;
+  const auto count = static_cast<size_t>(ranks);
+  return HeadBytesFor(ranks) + count * (count - 1) * RingBytesFor(ranks);
+}
+
+Mail::Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place)
+    : memory_(std::move(memory)),
+      own_(place),
+      count_(static_cast<int>(ranks.size())),
+      ring_bytes_(RingBytesFor(count_)),
+      rings_(static_cast<std::byte*>(memory_.get()) + HeadBytesFor(count_)),
+      places_(*std::ranges::max_element(ranks) + 1),
+      peers_(ranks.size()) {
+  for (int each = 0; each < count_; ++each) places_[ranks[each]] = each;
+}
+
+absl::Status Mail::Reserve(
+    absl::FunctionRef<absl::Status(size_t offset, size_t bytes)> reserve) {
+  absl::Status status = reserve(0, HeadBytesFor(count_));
+  if (!status.ok()) return status;
+  // Who writes to a ring of another's waits until that one has opened it.
+  const size_t own_bytes = static_cast<size_t>(count_ - 1) * ring_bytes_;
+  return reserve(HeadBytesFor(count_) + own_ * own_bytes, own_bytes);
+}
+
+Mail::Bell& Mail::BellOf(int place) const {
+  return static_cast<Bell*>(memory_.get())[place];
+}
+
+Mail::Desk& Mail::DeskOf(int to, int from) const {
+  auto* const desks =
+      reinterpret_cast<Desk*>(static_cast<Bell*>(memory_.get()) + count_);
+  return desks[BoxOf(to, from)];
+}
+
+void Mail::Open(int rank) {
+  DeskOf(own_, *places_[rank]).is_open.store(1, std::memory_order_release);
+}
+
+bool Mail::Put(int rank, const Message& message, const void* payload,
+               size_t bytes) {
+  const int place = *places_[rank];
+  Peer& peer = peers_[place];
+  Desk& desk = DeskOf(place, own_);
+  if (!peer.is_open) {
+    peer.is_open = desk.is_open.load(std::memory_order_acquire) != 0;
+    if (!peer.is_open) return false;
+  }
+  const size_t size = (sizeof(Record) + bytes + kLine - 1) / kLine * kLine;
+  // So that there is a place for it sooner or later, wherever the next is.
+  if (size > ring_bytes_ / 2) return false;
+  const size_t to_end = ring_bytes_ - peer.put % ring_bytes_;
+  const size_t skipped = size <= to_end ? 0 : to_end;
+  // And a line behind it, for the zero.
+  const uint64_t end = peer.put + skipped + size + kLine;
+  if (end - peer.seen_taken > ring_bytes_) {
+    peer.seen_taken = desk.taken.load(std::memory_order_acquire);
+    if (end - peer.seen_taken > ring_bytes_) return false;
+  }
+  std::byte* const ring = RingOf(place, own_);
+  Record& first = RecordAt(ring, peer.put);
+  Record& record = RecordAt(ring, peer.put + skipped);
+  record.message = message;
+  if (bytes > 0) {
+    std::memcpy(reinterpret_cast<std::byte*>(&record) + sizeof(Record), payload,
+                bytes);
+  }
+  peer.put += skipped + size;
+  RecordAt(ring, peer.put).size.store(0, std::memory_order_relaxed);
+  record.size.store(size, std::memory_order_release);
+  if (skipped > 0) first.size.store(kSkip, std::memory_order_release);
+  Ring(place);
+  return true;
+}
+
+bool Mail::Take(
+    int rank,
+    absl::FunctionRef<void(const Message& message, const std::byte* payload)>
+        receive) {
+  const int place = *places_[rank];
+  Peer& peer = peers_[place];
+  std::byte* const ring = RingOf(own_, place);
+  bool has_come = false;
+  for (;;) {
+    uint64_t taken = peer.taken.load(std::memory_order_relaxed);
+    const Record& record = RecordAt(ring, taken);
+    const uint64_t size = record.size.load(std::memory_order_acquire);
+    if (size == 0) return has_come;
+    if (size == kSkip) {
+      taken += ring_bytes_ - taken % ring_bytes_;
+    } else {
+      has_come = true;
+      receive(record.message,
+              reinterpret_cast<const std::byte*>(&record) + sizeof(Record));
+      taken += size;
+    }
+    peer.taken.store(taken, std::memory_order_relaxed);
+    DeskOf(own_, place).taken.store(taken, std::memory_order_release);
+  }
+}
+
+bool Mail::MayHaveCome() const {
+  for (int place = 0; place < count_; ++place) {
+    if (place == own_) continue;
+    const uint64_t taken = peers_[place].taken.load(std::memory_order_relaxed);
+    if (RecordAt(RingOf(own_, place), taken)
+            .size.load(std::memory_order_relaxed) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Mail::Ring(int place) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  Bell& bell = BellOf(place);
+  if (bell.wants.load(std::memory_order_relaxed) == 0 ||
+      bell.is_asleep.load(std::memory_order_relaxed) == 0 ||
+      bell.lookers.load(std::memory_order_relaxed) > 0) {
+    return;
+  }
+  bell.rings.fetch_add(1, std::memory_order_relaxed);
+  Futex(bell.rings, FUTEX_WAKE, 1);
+}
+
+void Mail::SetWants(bool wants) {
+  BellOf(own_).wants.store(wants ? 1 : 0, std::memory_order_relaxed);
+  if (wants) std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void Mail::BeginLooking() {
+  BellOf(own_).lookers.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Mail::EndLooking() {
+  BellOf(own_).lookers.fetch_sub(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+uint32_t Mail::Doze() {
+  Bell& bell = BellOf(own_);
+  const uint32_t rings = bell.rings.load(std::memory_order_relaxed);
+  bell.is_asleep.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return rings;
+}
+
+void Mail::Sleep(uint32_t dozed, std::chrono::microseconds time) {
+  Bell& bell = BellOf(own_);
+  const timespec limit = {.tv_sec = time.count() / 1'000'000,
+                          .tv_nsec = time.count() % 1'000'000 * 1'000};
+  Futex(bell.rings, FUTEX_WAIT, dozed, time.count() > 0 ? &limit : nullptr);
+  bell.is_asleep.store(0, std::memory_order_relaxed);
+}
+
+void Mail::Wake() {
+  Bell& bell = BellOf(own_);
+  bell.rings.fetch_add(1, std::memory_order_seq_cst);
+  Futex(bell.rings, FUTEX_WAKE, 1);
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,176 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_SHM_MAILBOX_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_SHM_MAILBOX_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "dataplane/cpu/transport/p2p_connection.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Mail is memory that ranks of one host share, in which they leave each other
+// messages: each has a box from each other. A box is a ring, of one writer and
+// one reader (Lamport, Proving the correctness of multiprocess programs, 1977):
+//
+//         written, in whole cache lines             the next one's first word
+//        |size message payload|size message|  ...  |0|
+//         ^ next to be taken                        ^ next to be put
+//
+// A message's size is written last, with release, and read first, with acquire;
+// the word behind it was made zero before. So who looks for the next message
+// reads where it will stand, and a small one comes to him in one cache line.
+// How much has been taken is written by the reader (release), and read by the
+// writer where he has no room left, as far as he knows (acquire).
+//
+// A box takes what there is room for, and only if its reader has opened it.
+// What it does not take has to go another way: messages overtake each other
+// then.
+//
+// Who looks for mail says so, and says when he stops. Whoever leaves some rings
+// the bell (futex(2)) of a rank that wants mail, where nobody looks and
+// somebody sleeps. Between leaving it and seeing who looks there is a
+// sequentially consistent fence, and so there is between saying that nobody
+// looks, or that somebody sleeps, and the look for mail that has to follow: one
+// of the two sees the other (Dekker's argument).
+//
+// Threads: Put and Take of one rank are for one thread at a time, as are Open
+// and SetWants; all else is for any.
+class Mail {
+ public:
+  // Whether so many ranks may have it. If more had, boxes would be too small.
+  static constexpr int kRanksMax = 256;
+  static bool IsFor(int ranks);
+
+  // Of the memory for so many ranks; 0: it is not for them.
+  static size_t BytesFor(int ranks);
+
+  // `memory` is aligned to 64 bytes, and was zeros before the first rank came.
+  // `ranks`, by their places in it; this rank's is `place`.
+  Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place);
+
+  // Before all else, where the memory is not there yet: calls `reserve` for
+  // what of it this rank touches before others have. Returns its first error.
+  absl::Status Reserve(
+      absl::FunctionRef<absl::Status(size_t offset, size_t bytes)> reserve);
+
+  // Whether `rank` is one of the others.
+  bool Reaches(int rank) const {
+    return static_cast<size_t>(rank) < places_.size() &&
+           places_[rank].has_value() && *places_[rank] != own_;
+  }
+
+  // Those below are of ranks that are reached.
+
+  // From now on `rank` may leave messages here.
+  void Open(int rank);
+
+  // Leaves `rank` a message, and rings if need be. False: its box is not open,
+  // or has no room.
+  bool Put(int rank, const Message& message, const void* payload, size_t bytes);
+
+  // Takes what has come from `rank`, in order; the payload stays until the
+  // call returns. False: nothing has.
+  bool Take(
+      int rank,
+      absl::FunctionRef<void(const Message& message, const std::byte* payload)>
+          receive);
+
+  // Whether something may have come: for those who look often. While another
+  // thread takes mail it may be wrong, either way.
+  bool MayHaveCome() const;
+
+  // Whether the bell is to be rung. After true, Take has to be called.
+  void SetWants(bool wants);
+
+  bool wants() const {
+    return BellOf(own_).wants.load(std::memory_order_relaxed) != 0;
+  }
+
+  // A thread looks for mail. After EndLooking Take has to be called.
+  void BeginLooking();
+  void EndLooking();
+
+  // For one thread: sleeps until somebody rings after Doze was called, between
+  // which and Sleep it has to call Take; or for `time`, if that is not zero. It
+  // wakes for no reason, too.
+  uint32_t Doze();
+  void Sleep(uint32_t dozed, std::chrono::microseconds time);
+
+  // Has it wake up.
+  void Wake();
+
+ private:
+  // What all ranks see of one.
+  struct alignas(64) Bell {
+    std::atomic<uint32_t> rings;
+    std::atomic<uint32_t> wants;
+    std::atomic<uint32_t> is_asleep;
+    std::atomic<uint32_t> lookers;
+  };
+  // What the reader of a box says.
+  struct alignas(64) Desk {
+    std::atomic<uint64_t> taken;
+    std::atomic<uint32_t> is_open;
+  };
+  struct Record {
+    // With the payload, in whole lines. Zero: not there yet; kSkip: the next
+    // one is at the beginning of the ring.
+    std::atomic<uint64_t> size;
+    Message message;
+  };
+  static constexpr size_t kLine = 64;
+  static constexpr uint64_t kSkip = 1;
+  // Of all boxes of one reader.
+  static constexpr size_t kBoxesBytes = 256 << 10;
+
+  // Of the boxes between this rank and another one.
+  struct Peer {
+    // To it: what was put, and what it had taken of that when last seen.
+    uint64_t put = 0;
+    uint64_t seen_taken = 0;
+    bool is_open = false;
+    // From it. Written as Put and Take are.
+    std::atomic<uint64_t> taken{0};
+  };
+
+  static size_t RingBytesFor(int ranks);
+  // Of all bells and desks, which come first, by place and then by box. Then
+  // come the rings.
+  static size_t HeadBytesFor(int ranks);
+
+  Bell& BellOf(int place) const;
+  // Of what `from` leaves for `to`.
+  Desk& DeskOf(int to, int from) const;
+  std::byte* RingOf(int to, int from) const {
+    return rings_ + BoxOf(to, from) * ring_bytes_;
+  }
+  size_t BoxOf(int to, int from) const {
+    return static_cast<size_t>(to) * (count_ - 1) +
+           (from < to ? from : from - 1);
+  }
+  Record& RecordAt(std::byte* ring, uint64_t position) const {
+    return *reinterpret_cast<Record*>(ring + position % ring_bytes_);
+  }
+  void Ring(int place);
+
+  const std::shared_ptr<void> memory_;
+  const int own_;
+  const int count_;
+  const size_t ring_bytes_;
+  std::byte* const rings_;
+  // By rank.
+  std::vector<std::optional<int>> places_;
+  // By place.
+  std::vector<Peer> peers_;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_SHM_MAILBOX_H_

@@ -1,0 +1,254 @@
+#include "dataplane/cpu/transport/shm_mailbox.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+constexpr std::chrono::microseconds kForEver{0};
+
+struct alignas(64) Line {
+  std::byte bytes[64];
+};
+
+// What ranks share, who are 10, 11, ..., as if their group had others, too.
+class Ranks {
+ public:
+  explicit Ranks(int count)
+      : memory_(std::make_shared<std::vector<Line>>(Mail::BytesFor(count) /
+                                                    sizeof(Line))) {
+    std::vector<int> ranks;
+    for (int place = 0; place < count; ++place) ranks.push_back(10 + place);
+    for (int place = 0; place < count; ++place) {
+      mails_.push_back(std::make_unique<Mail>(
+          std::shared_ptr<void>(memory_, memory_->data()), ranks, place));
+    }
+  }
+
+  Mail& of(int rank) { return *mails_[rank - 10]; }
+
+ private:
+  std::shared_ptr<std::vector<Line>> memory_;
+  std::vector<std::unique_ptr<Mail>> mails_;
+};
+
+// Some message, and what it brings: bytes that say which it is.
+struct Letter {
+  Message message;
+  std::vector<uint8_t> payload;
+};
+
+Letter LetterOf(uint64_t number, size_t bytes) {
+  Letter letter;
+  letter.message.type = Message::kEager;
+  letter.message.id = number;
+  letter.message.count = bytes;
+  for (size_t i = 0; i < bytes; ++i) {
+    letter.payload.push_back(static_cast<uint8_t>(number * 31 + i));
+  }
+  return letter;
+}
+
+bool Put(Mail& mail, int rank, const Letter& letter) {
+  return mail.Put(rank, letter.message, letter.payload.data(),
+                  letter.payload.size());
+}
+
+// The next numbers, of which all bytes are right.
+std::vector<uint64_t> TakeAll(Mail& mail, int rank) {
+  std::vector<uint64_t> numbers;
+  mail.Take(rank, [&](const Message& message, const std::byte* payload) {
+    const Letter expected = LetterOf(message.id, message.count);
+    EXPECT_EQ(message.type, expected.message.type);
+    EXPECT_TRUE(message.count == 0 ||
+                std::memcmp(payload, expected.payload.data(), message.count) ==
+                    0);
+    numbers.push_back(message.id);
+  });
+  return numbers;
+}
+
+using Numbers = std::vector<uint64_t>;
+
+TEST(MailTest, ReachesTheOthersAlone) {
+  Ranks ranks(3);
+  for (const int rank : {0, 9, 11, 13, 1000}) {
+    EXPECT_FALSE(ranks.of(11).Reaches(rank)) << rank;
+  }
+  EXPECT_TRUE(ranks.of(11).Reaches(10));
+  EXPECT_TRUE(ranks.of(11).Reaches(12));
+}
+
+TEST(MailTest, ItIsForSomeButNotForTooMany) {
+  for (const int ranks : {0, 1, 257, 100'000}) {
+    EXPECT_FALSE(Mail::IsFor(ranks)) << ranks;
+    EXPECT_EQ(Mail::BytesFor(ranks), 0u);
+  }
+  // Of each rank 256 KiB, and a little.
+  for (const int ranks : {2, 3, 8, 100, 256}) {
+    EXPECT_TRUE(Mail::IsFor(ranks)) << ranks;
+    EXPECT_NEAR(static_cast<double>(Mail::BytesFor(ranks)) / ranks, 264e3, 16e3)
+        << ranks;
+  }
+}
+
+TEST(MailTest, ABoxTakesNothingBeforeItIsOpen) {
+  Ranks ranks(3);
+  ranks.of(10).Open(12);
+  EXPECT_FALSE(Put(ranks.of(11), 10, LetterOf(1, 4)));
+  EXPECT_FALSE(ranks.of(10).MayHaveCome());
+  ranks.of(10).Open(11);
+  EXPECT_TRUE(Put(ranks.of(11), 10, LetterOf(2, 4)));
+  EXPECT_TRUE(ranks.of(10).MayHaveCome());
+  EXPECT_EQ(TakeAll(ranks.of(10), 11), Numbers({2}));
+  EXPECT_FALSE(ranks.of(10).MayHaveCome());
+}
+
+TEST(MailTest, EachHasABoxFromEachOther) {
+  Ranks ranks(3);
+  for (int to = 10; to < 13; ++to) {
+    for (int from = 10; from < 13; ++from) {
+      if (from == to) continue;
+      ranks.of(to).Open(from);
+      EXPECT_TRUE(Put(ranks.of(from), to, LetterOf(from * 100 + to, 0)));
+    }
+  }
+  for (uint64_t to = 10; to < 13; ++to) {
+    for (uint64_t from = 10; from < 13; ++from) {
+      if (from == to) continue;
+      EXPECT_EQ(TakeAll(ranks.of(to), from), Numbers({from * 100 + to}));
+    }
+  }
+}
+
+// All that goes in comes out in order, whatever the sizes and however full the
+// box: its end is met at every place.
+TEST(MailTest, ComesInOrderAndWholeAroundTheEndOfTheRing) {
+  for (const int count : {2, 5, 40}) {
+    Ranks ranks(count);
+    ranks.of(11).Open(10);
+    std::mt19937 random(count);
+    uint64_t put = 0;
+    uint64_t taken = 0;
+    int refused = 0;
+    while (taken < 20'000) {
+      const size_t bytes = random() % (random() % 4 == 0 ? 400 : 40);
+      if (Put(ranks.of(10), 11, LetterOf(put + 1, bytes))) {
+        ++put;
+        if (random() % 64 > 0) continue;
+      } else {
+        ++refused;
+      }
+      for (const uint64_t number : TakeAll(ranks.of(11), 10)) {
+        ASSERT_EQ(number, ++taken);
+      }
+      ASSERT_EQ(taken, put);
+    }
+    EXPECT_TRUE(count < 40 || refused > 0);
+  }
+}
+
+TEST(MailTest, AFullBoxTakesNoMoreUntilSomethingWasTaken) {
+  Ranks ranks(2);
+  ranks.of(11).Open(10);
+  uint64_t put = 0;
+  while (Put(ranks.of(10), 11, LetterOf(put + 1, kMessagePayloadBytesMax))) {
+    ++put;
+  }
+  // 256 KiB.
+  EXPECT_EQ(put, 7u);
+  EXPECT_EQ(TakeAll(ranks.of(11), 10), Numbers({1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_TRUE(Put(ranks.of(10), 11, LetterOf(8, kMessagePayloadBytesMax)));
+  EXPECT_EQ(TakeAll(ranks.of(11), 10), Numbers({8}));
+}
+
+// Of many ranks a box is small: what it would not even take if it was empty
+// goes another way, and what it takes sooner or later it takes at once when it
+// is empty.
+TEST(MailTest, HalfABoxIsTheMost) {
+  Ranks ranks(40);
+  ranks.of(11).Open(10);
+  size_t most = 0;
+  for (size_t bytes = 0; bytes <= kMessagePayloadBytesMax; bytes += 16) {
+    if (!Put(ranks.of(10), 11, LetterOf(1, bytes))) break;
+    most = bytes;
+    TakeAll(ranks.of(11), 10);
+  }
+  EXPECT_GT(most, 1000u);
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(i, most - i % 64)));
+    ASSERT_EQ(TakeAll(ranks.of(11), 10).size(), 1u);
+    EXPECT_FALSE(Put(ranks.of(10), 11, LetterOf(i, most + 64)));
+  }
+}
+
+// Nobody sleeps for ever: one who wants mail has it however it comes, whether
+// he sleeps, or looks and stops looking.
+TEST(MailTest, WhoeverWantsMailGetsIt) {
+  constexpr uint64_t kLetters = 30'000;
+  Ranks ranks(2);
+  ranks.of(10).Open(11);
+  ranks.of(11).Open(10);
+  // Each sends the next when it has had the other's last.
+  const auto correspond = [&](int own, int peer) {
+    Mail& mail = ranks.of(own);
+    std::mt19937 random(own);
+    mail.SetWants(true);
+    uint64_t taken = 0;
+    const auto take = [&] {
+      const Numbers numbers = TakeAll(mail, peer);
+      for (const uint64_t number : numbers) EXPECT_EQ(number, ++taken);
+      return !numbers.empty();
+    };
+    for (uint64_t number = 1; number <= kLetters; ++number) {
+      ASSERT_TRUE(Put(mail, peer, LetterOf(number, random() % 100)));
+      if (random() % 2 == 0) {
+        mail.BeginLooking();
+        for (int look = 0; look < 100 && taken < number; ++look) {
+          if (mail.MayHaveCome()) take();
+        }
+        mail.EndLooking();
+        take();
+      }
+      while (taken < number) {
+        const uint32_t dozed = mail.Doze();
+        if (!take()) mail.Sleep(dozed, kForEver);
+      }
+    }
+  };
+  std::thread other([&] { correspond(11, 10); });
+  correspond(10, 11);
+  other.join();
+}
+
+TEST(MailTest, WhoWantsNoneSleepsOn) {
+  Ranks ranks(2);
+  ranks.of(11).Open(10);
+  Mail& mail = ranks.of(11);
+  const uint32_t dozed = mail.Doze();
+  ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(1, 4)));
+  // Nothing was rung since, so this is how it finds the bell.
+  EXPECT_EQ(mail.Doze(), dozed);
+  mail.SetWants(true);
+  ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(2, 4)));
+  EXPECT_NE(mail.Doze(), dozed);
+  const uint32_t again = mail.Doze();
+  mail.BeginLooking();
+  ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(3, 4)));
+  EXPECT_EQ(mail.Doze(), again);
+  mail.EndLooking();
+  std::thread sleeper([&] { mail.Sleep(again, kForEver); });
+  mail.Wake();
+  sleeper.join();
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal

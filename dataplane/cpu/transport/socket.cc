@@ -1,0 +1,70 @@
+#include "dataplane/cpu/transport/socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// What two ranks may write to each other at once without reading: both sides'
+// buffers hold the messages of a collective, so that nobody has to read while
+// he writes.
+constexpr int kBufferBytes = 256 << 10;
+
+}  // namespace
+
+const sockaddr* Generic(const AddressBytes& address) {
+  return reinterpret_cast<const sockaddr*>(address.data());
+}
+
+int MakeSocket(const AddressBytes& address) {
+  return ::socket(Generic(address)->sa_family,
+                  SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+void SendAtOnce(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+void SetForMessages(int socket) {
+  setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kBufferBytes,
+             sizeof(kBufferBytes));
+  setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &kBufferBytes,
+             sizeof(kBufferBytes));
+  SendAtOnce(socket);
+}
+
+int PollTimeout(Instant deadline) {
+  const auto left = std::clamp<Clock::duration>(
+      deadline - Clock::now(), Clock::duration::zero(), std::chrono::hours(1));
+  return static_cast<int>(
+      std::chrono::ceil<std::chrono::milliseconds>(left).count());
+}
+
+bool IsTemporary(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+bool IsOfThisProcess(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS ||
+         error == ENOMEM || error == EADDRNOTAVAIL;
+}
+
+absl::Status Failed(absl::string_view what, int error) {
+  const std::string text = absl::StrCat(what, ": ", std::strerror(error));
+  return IsOfThisProcess(error) ? absl::ResourceExhaustedError(text)
+                                : absl::UnavailableError(text);
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,167 @@
+#include "dataplane/cpu/transport/spin_wait.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+constexpr microseconds kSoon{300};
+
+class LookTimeTest : public ::testing::Test {
+ protected:
+  void Sleep(nanoseconds waited) {
+    time_.HasSlept(now_, now_ + waited);
+    now_ += waited;
+  }
+  void See(nanoseconds waited) {
+    time_.HasSeen(now_, now_ + waited);
+    now_ += waited;
+  }
+  // How many waits of so long it takes to sleep less and look for longer, or to
+  // give that up.
+  int SleepUntilLong(nanoseconds waited) {
+    int sleeps = 0;
+    for (; !time_.is_long(); ++sleeps) Sleep(waited);
+    return sleeps;
+  }
+  int SeeUntilGivenUp(nanoseconds waited) {
+    int looks = 0;
+    for (; time_.is_long(); ++looks) See(waited);
+    return looks;
+  }
+
+  LookTime time_;
+  LookTime::Clock::time_point now_ = LookTime::Clock::now();
+};
+
+TEST_F(LookTimeTest, AtFirstAsLongAsWakingUpTakes) {
+  EXPECT_EQ(time_.value(), kLookTime);
+  EXPECT_FALSE(time_.is_long());
+}
+
+TEST_F(LookTimeTest, WhatCameSoonAfterAllIsLookedForTwiceAsLong) {
+  Sleep(microseconds(130));
+  EXPECT_EQ(time_.value(), microseconds(260));
+  Sleep(microseconds(400));
+  EXPECT_EQ(time_.value(), microseconds(800));
+  // Never for longer than that.
+  Sleep(microseconds(1'900));
+  EXPECT_EQ(time_.value(), LookTime::kMost);
+  Sleep(LookTime::kMost);
+  EXPECT_EQ(time_.value(), LookTime::kMost);
+}
+
+TEST_F(LookTimeTest, NothingIsLearntFromWhatCameLate) {
+  Sleep(LookTime::kMost + microseconds(1));
+  EXPECT_EQ(time_.value(), kLookTime);
+  EXPECT_EQ(SleepUntilLong(kSoon), 1);
+  EXPECT_EQ(time_.value(), 2 * kSoon);
+}
+
+TEST_F(LookTimeTest, NeverForLessThanAtFirst) {
+  Sleep(microseconds(1));
+  EXPECT_EQ(time_.value(), kLookTime);
+}
+
+TEST_F(LookTimeTest, WhoIsLateAgainAndAgainIsNotLookedFor) {
+  EXPECT_EQ(SleepUntilLong(kSoon), 1);
+  EXPECT_EQ(SeeUntilGivenUp(kSoon), LookTime::kLongLooksMax);
+  EXPECT_EQ(time_.value(), kLookTime);
+  // It tries again, later each time.
+  int ignored = LookTime::kIgnoredMin;
+  for (int again = 0; again < 12; ++again) {
+    EXPECT_EQ(SleepUntilLong(kSoon), ignored + 1);
+    EXPECT_EQ(SeeUntilGivenUp(kSoon), LookTime::kLongLooksMax);
+    ignored = std::min(2 * ignored, LookTime::kIgnoredMax);
+  }
+  EXPECT_EQ(ignored, LookTime::kIgnoredMax);
+}
+
+TEST_F(LookTimeTest, ALongSleepAfterALongLookIsEnough) {
+  EXPECT_EQ(SleepUntilLong(kSoon), 1);
+  Sleep(seconds(1000));
+  EXPECT_EQ(time_.value(), kLookTime);
+  EXPECT_EQ(SleepUntilLong(kSoon), LookTime::kIgnoredMin + 1);
+}
+
+TEST_F(LookTimeTest, SleepsAfterLongLooksCountAsThose) {
+  int sleeps = 0;
+  for (bool was_long = false; time_.is_long() || !was_long; ++sleeps) {
+    Sleep(kSoon);
+    was_long = was_long || time_.is_long();
+  }
+  EXPECT_EQ(sleeps, 1 + LookTime::kLongLooksMax);
+}
+
+// As it is when one sleep has led to the next.
+TEST_F(LookTimeTest, ShortLooksDoNotCount) {
+  Sleep(kSoon);
+  for (int look = 0; look < 10'000; ++look) See(kLookTime);
+  EXPECT_EQ(time_.value(), 2 * kSoon);
+}
+
+TEST_F(LookTimeTest, ALongLookNowAndThenIsNoReason) {
+  // It has given up before.
+  for (int time = 0; time < 3; ++time) {
+    SleepUntilLong(kSoon);
+    SeeUntilGivenUp(kSoon);
+  }
+  SleepUntilLong(kSoon);
+  for (int look = 0; look < 100; ++look) {
+    See(kSoon);
+    now_ += milliseconds(LookTime::kPeriod) / (LookTime::kLongLooksMax / 2);
+  }
+  EXPECT_EQ(time_.value(), 2 * kSoon);
+  // And that is forgotten.
+  SeeUntilGivenUp(kSoon);
+  EXPECT_EQ(SleepUntilLong(kSoon), LookTime::kIgnoredMin + 1);
+}
+
+class YieldingTest : public ::testing::Test {
+ protected:
+  // Whether a yield that took so long is followed by others so much later.
+  bool YieldsAfter(nanoseconds took, nanoseconds later) {
+    Yielding yielding;
+    EXPECT_FALSE(yielding.is_paused(now_));
+    yielding.HasYielded(now_, now_ + took);
+    return !yielding.is_paused(now_ + took + later);
+  }
+
+  const Yielding::Clock::time_point now_ = Yielding::Clock::now();
+};
+
+TEST_F(YieldingTest, ToThoseWhoGiveItBackSoonAThreadYieldsAgain) {
+  EXPECT_TRUE(YieldsAfter(Yielding::kLong - nanoseconds(1), nanoseconds(0)));
+}
+
+TEST_F(YieldingTest, AfterALongOneItDoesNotForSeveralTimesAsLong) {
+  for (const nanoseconds took :
+       {nanoseconds(Yielding::kLong), nanoseconds(10 * Yielding::kLong)}) {
+    const nanoseconds pause = Yielding::kPauseFactor * took;
+    EXPECT_FALSE(YieldsAfter(took, nanoseconds(0)));
+    EXPECT_FALSE(YieldsAfter(took, pause - nanoseconds(1)));
+    EXPECT_TRUE(YieldsAfter(took, pause));
+  }
+}
+
+TEST_F(YieldingTest, GivesWayByTheYieldThatItHas) {
+  static int yields;
+  yields = 0;
+  Yielding yielding([] { return ++yields; });
+  // It began long ago.
+  EXPECT_GE(yielding.GiveWay(now_ - Yielding::kLong), now_);
+  EXPECT_EQ(yields, 1);
+  EXPECT_GE(yielding.GiveWay(now_), now_);
+  EXPECT_EQ(yields, 1);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal

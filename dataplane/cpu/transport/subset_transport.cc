@@ -1,0 +1,66 @@
+#include "dataplane/cpu/transport/subset_transport.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "glog/logging.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+int NumberOf(const std::vector<int>& ranks, int rank) {
+  const auto place = std::find(ranks.begin(), ranks.end(), rank);
+  CHECK(place != ranks.end()) << "rank " << rank << " is in no part";
+  return static_cast<int>(place - ranks.begin());
+}
+
+// A buffer of the whole mesh.
+class PartBuffer : public Buffer {
+ public:
+  PartBuffer(const std::vector<int>& ranks, std::unique_ptr<Buffer> whole)
+      : ranks_(ranks), whole_(std::move(whole)) {}
+
+  absl::Status Receive(int peer, uint64_t slot, size_t offset,
+                       size_t bytes) override {
+    return whole_->Receive(ranks_[peer], slot, offset, bytes);
+  }
+  absl::Status Send(int peer, uint64_t slot, size_t offset,
+                    size_t bytes) override {
+    return whole_->Send(ranks_[peer], slot, offset, bytes);
+  }
+  absl::Status WaitReceive(int peer) override {
+    return whole_->WaitReceive(ranks_[peer]);
+  }
+  absl::Status WaitSend(int peer) override {
+    return whole_->WaitSend(ranks_[peer]);
+  }
+
+ private:
+  const std::vector<int>& ranks_;
+  const std::unique_ptr<Buffer> whole_;
+};
+
+}  // namespace
+
+PartMesh::PartMesh(Mesh& whole, std::vector<int> ranks)
+    : Mesh(NumberOf(ranks, whole.rank()), static_cast<int>(ranks.size())),
+      whole_(whole),
+      ranks_(std::move(ranks)) {}
+
+std::unique_ptr<Buffer> PartMesh::CreateBuffer(void* data, size_t bytes) {
+  return std::make_unique<PartBuffer>(ranks_, whole_.CreateBuffer(data, bytes));
+}
+
+std::unique_ptr<Buffer> PartMesh::CreateGlooBuffer(void* data, size_t bytes) {
+  return std::make_unique<PartBuffer>(ranks_,
+                                      whole_.CreateGlooBuffer(data, bytes));
+}
+
+std::unique_ptr<Buffer> PartMesh::CreateQuietBuffer(void* data, size_t bytes) {
+  return std::make_unique<PartBuffer>(ranks_,
+                                      whole_.CreateQuietBuffer(data, bytes));
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,53 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_SUBSET_TRANSPORT_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_SUBSET_TRANSPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/cpu/transport/transport.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// PartMesh is some of the ranks of another mesh, with numbers of their own, so
+// that what works among all ranks of a group works among those. Its connections
+// are the other one's, each in one order with what that moves. What goes wrong
+// is told in the group's numbers.
+class PartMesh : public Mesh {
+ public:
+  // `ranks` of `whole`, by their numbers here; its own is one of them. `whole`
+  // lives longer.
+  PartMesh(Mesh& whole, std::vector<int> ranks);
+
+  std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override;
+  std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override;
+  std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override;
+  absl::Status OpenQuiet(int peer) override {
+    return whole_.OpenQuiet(ranks_[peer]);
+  }
+  absl::Status Write(int peer, const void* head, size_t head_bytes,
+                     const void* body, size_t body_bytes) override {
+    return whole_.Write(ranks_[peer], head, head_bytes, body, body_bytes);
+  }
+  absl::Status Read(int peer, void* data, size_t bytes) override {
+    return whole_.Read(ranks_[peer], data, bytes);
+  }
+  void Abort(const absl::Status& cause) override { whole_.Abort(cause); }
+  absl::Status abort_cause() const override { return whole_.abort_cause(); }
+  absl::Status CheckPeers() override { return whole_.CheckPeers(); }
+  absl::Status Gone(int peer) override { return whole_.Gone(ranks_[peer]); }
+  void Close(const absl::Status& farewell) override { whole_.Close(farewell); }
+  int RankInGroup(int rank) const override {
+    return whole_.RankInGroup(ranks_[rank]);
+  }
+
+ private:
+  Mesh& whole_;
+  const std::vector<int> ranks_;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_SUBSET_TRANSPORT_H_

@@ -1,0 +1,123 @@
+// Over a mesh without a network, which says whom it is asked for.
+
+#include "dataplane/cpu/transport/subset_transport.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/collective.h"
+#include "dataplane/culprit.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status Asked(int peer) {
+  return absl::UnavailableError(absl::StrCat("asked for rank ", peer));
+}
+
+class TellingBuffer : public Buffer {
+ public:
+  absl::Status Receive(int peer, uint64_t, size_t, size_t) override {
+    return Asked(peer);
+  }
+  absl::Status Send(int peer, uint64_t, size_t, size_t) override {
+    return Asked(peer);
+  }
+  absl::Status WaitReceive(int peer) override { return Asked(peer); }
+  absl::Status WaitSend(int peer) override { return Asked(peer); }
+};
+
+// Rank 4 of 6.
+class TellingMesh : public Mesh {
+ public:
+  TellingMesh() : Mesh(/*rank=*/4, /*world_size=*/6) {}
+
+  std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
+    return std::make_unique<TellingBuffer>();
+  }
+  std::unique_ptr<Buffer> CreateGlooBuffer(void*, size_t) override {
+    return std::make_unique<TellingBuffer>();
+  }
+  std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
+    return std::make_unique<TellingBuffer>();
+  }
+  absl::Status OpenQuiet(int peer) override { return Asked(peer); }
+  absl::Status Write(int peer, const void*, size_t, const void*,
+                     size_t) override {
+    return Asked(peer);
+  }
+  absl::Status Read(int, void* data, size_t bytes) override {
+    std::memcpy(data, inbox.data(), bytes);
+    inbox.erase(0, bytes);
+    return absl::OkStatus();
+  }
+  void Abort(const absl::Status&) override {}
+  absl::Status abort_cause() const override { return absl::OkStatus(); }
+  absl::Status CheckPeers() override { return absl::OkStatus(); }
+  absl::Status Gone(int peer) override { return Asked(peer); }
+  void Close(const absl::Status&) override {}
+
+  std::string inbox;
+};
+
+class PartMeshTest : public ::testing::Test {
+ protected:
+  TellingMesh whole_;
+  PartMesh part_{whole_, {1, 4, 5}};
+};
+
+TEST_F(PartMeshTest, ItsRanksHaveNumbersOfTheirOwn) {
+  EXPECT_EQ(part_.rank(), 1);
+  EXPECT_EQ(part_.world_size(), 3);
+  EXPECT_EQ(part_.RankInGroup(2), 5);
+}
+
+TEST_F(PartMeshTest, AsksForTheRanksOfTheWholeMesh) {
+  const absl::Status asked = Asked(5);
+  EXPECT_EQ(part_.Write(2, nullptr, 0, nullptr, 0), asked);
+  EXPECT_EQ(part_.OpenQuiet(2), asked);
+  EXPECT_EQ(part_.Gone(2), asked);
+  for (const auto& buffer :
+       {part_.CreateBuffer(nullptr, 0), part_.CreateGlooBuffer(nullptr, 0),
+        part_.CreateQuietBuffer(nullptr, 0)}) {
+    EXPECT_EQ(buffer->Receive(2, 0, 0, 0), asked);
+    EXPECT_EQ(buffer->Send(2, 0, 0, 0), asked);
+    EXPECT_EQ(buffer->WaitReceive(2), asked);
+    EXPECT_EQ(buffer->WaitSend(2), asked);
+  }
+}
+
+TEST_F(PartMeshTest, AStepIsComparedAsWhatItIsAStepOf) {
+  std::vector<float> values(8);
+  Collective meant = {.kind = CollectiveKind::kReduce,
+                      .tensors = {Tensor(values)},
+                      .sequence = 7};
+  const NoteHeader ours = NoteHeader::Of(meant);
+  NoteHeader theirs = ours;
+  theirs.element_count = 9;
+  const uint64_t payload_bytes = 0;
+  whole_.inbox.append(reinterpret_cast<const char*>(&theirs), sizeof(theirs));
+  whole_.inbox.append(reinterpret_cast<const char*>(&payload_bytes),
+                      sizeof(payload_bytes));
+  Workspace workspace(part_);
+  Exchange exchange(workspace, {.kind = CollectiveKind::kBarrier}, ours);
+  const absl::Status status = exchange.ReceiveNote(2).status();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 5 runs reduce #7 of 9 float32 sum root 0, rank 4 "
+                        "reduce #7 of 8 float32 sum root 0"));
+  EXPECT_EQ(CulpritRank(status), 5);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,185 @@
+#ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_TRANSPORT_H_
+#define MUSTER_DATAPLANE_CPU_TRANSPORT_TRANSPORT_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/backend.h"
+#include "dataplane/cpu/transport/process_memory.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Slots from here on are those of sends and receives, the ones below those of
+// collectives.
+inline constexpr uint64_t kPointToPointSlot = uint64_t{1} << 63;
+
+class Mesh;
+
+// Memory from and to which a Mesh moves data. Several receives and several
+// sends may be under way; those with one peer complete in the order in which
+// they were posted. Used by one thread at a time. When it is destroyed nothing
+// writes to its memory any more.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+
+  // Announces to `peer` that the next of its messages on `slot` may come to
+  // [offset, offset + bytes). It must not be longer; shorter is not noticed.
+  virtual absl::Status Receive(int peer, uint64_t slot, size_t offset,
+                               size_t bytes) = 0;
+
+  // Sends [offset, offset + bytes) once `peer` has announced its receive.
+  virtual absl::Status Send(int peer, uint64_t slot, size_t offset,
+                            size_t bytes) = 0;
+
+  // Waits until the oldest receive or send under way is done. Errors: the
+  // cause of Mesh::Abort as it was given, kUnavailable naming the rank that is
+  // gone, or kInvalidArgument naming the one whose memory cannot be used.
+  virtual absl::Status WaitReceive(int peer) = 0;
+  virtual absl::Status WaitSend(int peer) = 0;
+};
+
+// Mesh is one rank's connections to all other ranks of its group: a line to
+// each, one for a farewell, and a pair of Gloo's to those for whom Gloo is
+// used.
+//
+// Each rank says at most one farewell to each other, so that one which ends
+// because of an error tells its peers the culprit, and one which leaves in
+// peace is not taken for dead.
+class Mesh {
+ public:
+  // Joins the group: publishes this rank's address, gets those of the others,
+  // connects to all of them, who must be `backend`'s, too. See CreateBackend
+  // for the errors.
+  static absl::StatusOr<std::unique_ptr<Mesh>> Connect(
+      absl::string_view backend, const BackendOptions& options);
+
+  virtual ~Mesh() = default;
+
+  // Of collectives: one thread at a time uses all of them, and Write and Read.
+  // Their bytes go on lines (lines.h), in one order for each peer, whatever
+  // their slots are; a send needs no announcement, and what they wait for shows
+  // in waiting_for().
+  virtual std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) = 0;
+
+  // Of collectives, too, for large tensors: through Gloo, whose thread moves
+  // them. Who waits for one moves nothing on the lines meanwhile, so what it
+  // waits for must not depend on that. Not before UseGloo.
+  virtual std::unique_ptr<Buffer> CreateGlooBuffer(void* data,
+                                                   size_t bytes) = 0;
+
+  // Of sends and receives, through Gloo: for several threads. Their waits do
+  // not show in waiting_for(). Not before OpenQuiet.
+  virtual std::unique_ptr<Buffer> CreateQuietBuffer(void* data,
+                                                    size_t bytes) = 0;
+
+  // Makes the connection of quiet buffers with `peer`, and waits for it.
+  // Errors: those of Buffer's waits.
+  virtual absl::Status OpenQuiet(int peer) = 0;
+
+  // Writes `head` and then `body`, or waits until `bytes` have come. On the
+  // line of `peer`, in one order with its buffers. Errors: those of Buffer's
+  // waits.
+  virtual absl::Status Write(int peer, const void* head, size_t head_bytes,
+                             const void* body, size_t body_bytes) = 0;
+  virtual absl::Status Read(int peer, void* data, size_t bytes) = 0;
+
+  // Makes every wait under way or to come return `cause`. From any thread;
+  // does not block. Only the first call counts.
+  virtual void Abort(const absl::Status& cause) = 0;
+
+  // OK, or the cause of the abort.
+  virtual absl::Status abort_cause() const = 0;
+
+  // Looks whether a peer has gone without leaving in peace: who leaves in
+  // peace may have given all that anybody needs. Returns OK or how the first
+  // one went: kUnavailable, or what its farewell said. From any thread.
+  virtual absl::Status CheckPeers() = 0;
+
+  // How `peer` went, of whom somebody knows that it has gone: as a wait for it
+  // would fail. Waits for its farewell.
+  virtual absl::Status Gone(int peer) = 0;
+
+  // Tells all peers `farewell` (an error, or kCancelled for leaving in peace)
+  // and closes the connections. No other thread may be in a Buffer's call, nor
+  // make one later.
+  virtual void Close(const absl::Status& farewell) = 0;
+
+  // Two ranks are near each other if each reads the other's memory (lines.h).
+  // That of `peer`, or null. It can be read until that one has closed its
+  // connections.
+  const PeerMemory* MemoryOf(int peer) const {
+    return memories_[peer].has_value() ? &*memories_[peer] : nullptr;
+  }
+
+  // Whether this rank is near any other, or all others.
+  bool has_near_peer() const { return near_peers() > 0; }
+  bool is_near_all() const { return near_peers() == world_size_ - 1; }
+
+  // Says that no two ranks of the group are near each other, as all of them
+  // have found out: large tensors may go through Gloo. Where some are, all go
+  // on lines. A rank serves its near peers only while it waits on its lines;
+  // if it waited in Gloo for another host, and that host for one of those, none
+  // of them would ever go on. Before a collective that may need it is started.
+  void UseGloo() { uses_gloo_ = true; }
+  bool uses_gloo() const { return uses_gloo_; }
+
+  // The rank that the thread of a collective is waiting for, or -1. Once that
+  // has failed it stays the one with which it failed.
+  int waiting_for() const {
+    const int rank = waiting_for_.load();
+    return rank >= 0 ? rank : waiting_beside_for_.load();
+  }
+  // For what is waited for without this object, by that thread or another one.
+  void set_waiting_for(int rank) { waiting_beside_for_.store(rank); }
+
+  // By which algorithm this rank ran its last collective; empty before the
+  // first. `name` stays.
+  const char* algorithm() const {
+    return algorithm_.load(std::memory_order_relaxed);
+  }
+  void set_algorithm(const char* name) {
+    algorithm_.store(name, std::memory_order_relaxed);
+  }
+
+  // What the group calls `rank`: another number where this is a part of its
+  // mesh (part_mesh.h). For what is said to people.
+  virtual int RankInGroup(int rank) const { return rank; }
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+ protected:
+  Mesh(int rank, int world_size)
+      : memories_(world_size), rank_(rank), world_size_(world_size) {}
+
+  std::atomic<int> waiting_for_{-1};
+  std::vector<std::optional<PeerMemory>> memories_;
+
+ private:
+  std::atomic<int> waiting_beside_for_{-1};
+  std::atomic<const char*> algorithm_{""};
+
+  int near_peers() const {
+    return static_cast<int>(
+        std::count_if(memories_.begin(), memories_.end(),
+                      [](const auto& memory) { return memory.has_value(); }));
+  }
+
+  const int rank_;
+  const int world_size_;
+  bool uses_gloo_ = false;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_TRANSPORT_H_

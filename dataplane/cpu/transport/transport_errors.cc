@@ -1,0 +1,29 @@
+#include "dataplane/cpu/transport/transport_errors.h"
+
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::gloo_internal {
+
+std::string WithoutSourcePosition(absl::string_view text) {
+  const size_t end = text.find("] ");
+  if (text.empty() || text[0] != '[' || end == absl::string_view::npos) {
+    return std::string(text);
+  }
+  return std::string(text.substr(end + 2));
+}
+
+absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
+  if (Verdict(status).has_value()) return status;
+  absl::Status result(status.code(),
+                      absl::StrCat(prefix, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
+    result.SetPayload(url, value);
+  });
+  return result;
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,123 @@
+#include "dataplane/guarded_backend.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "base/exception_guard.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane {
+namespace {
+
+// What is caught, in a handler.
+std::string TextOfCaught() { return std::string(StatusOfCaught().message()); }
+
+// What `call` throws, or "".
+template <typename Call>
+std::string Thrown(const Call& call) {
+  try {
+    call();
+  } catch (...) {
+    return TextOfCaught();
+  }
+  return "";
+}
+
+}  // namespace
+
+Guarding::Guarding(std::unique_ptr<Backend> inner, std::string group_name)
+    : BackendDecorator(std::move(inner)), group_name_(std::move(group_name)) {}
+
+absl::Status Guarding::Supports(const Collective& collective) const {
+  try {
+    return BackendDecorator::Supports(collective);
+  } catch (...) {
+    return absl::InternalError(absl::StrCat("backend ", base::Quote(name()),
+                                            ": Supports ", TextOfCaught()));
+  }
+}
+
+const std::atomic<bool>& Guarding::looks_where_tensors_are(
+    const Collective& collective) const {
+  try {
+    return BackendDecorator::looks_where_tensors_are(collective);
+  } catch (...) {
+    // Then it is asked, and says why not.
+    return kLooks;
+  }
+}
+
+std::shared_ptr<Work> Guarding::Start(const Collective& collective) {
+  std::shared_ptr<Work> work;
+  std::string problem = Thrown([&] { work = inner().Start(collective); });
+  if (problem.empty() && work == nullptr) problem = "returned no Work";
+  if (problem.empty()) return work;
+  auto failed = std::make_shared<PromisedWork>(collective.Describe());
+  failed->Complete(ProblemOf(collective, "Start", problem));
+  return failed;
+}
+
+Ending Guarding::Run(const Collective& collective, ReleasableLock& order) {
+  try {
+    return inner().Run(collective, order);
+  } catch (...) {
+    return EndingOfCaught(collective);
+  }
+}
+
+Ending Guarding::EndingOfCaught(const Collective& collective) const {
+  return {ProblemOf(collective, "Run", TextOfCaught()), Clock::now()};
+}
+
+absl::Status Guarding::ProblemOf(const Collective& collective,
+                                 absl::string_view call,
+                                 const std::string& problem) const {
+  return absl::InternalError(absl::StrCat(
+      collective.Label(), " on group ", base::Quote(group_name_), ": backend ",
+      base::Quote(name()), ": ", call, " ", problem));
+}
+
+void Guarding::BeginTogether() {
+  Note("BeginTogether", Thrown([&] { inner().BeginTogether(); }));
+}
+
+void Guarding::EndTogether() {
+  Note("EndTogether", Thrown([&] { inner().EndTogether(); }));
+}
+
+void Guarding::Note(absl::string_view call, const std::string& problem) const {
+  if (problem.empty()) return;
+  LOG(ERROR) << "backend failed: group=" << base::LogValue(group_name_)
+             << " backend=" << base::LogValue(name())
+             << " cause=" << base::Quote(absl::StrCat(call, " ", problem));
+}
+
+void Guarding::Refused(const Collective& collective, const absl::Status& why) {
+  Note("Refused", Thrown([&] { inner().Refused(collective, why); }));
+}
+
+std::shared_ptr<Descent> Guarding::Split(const SplitOptions& options) {
+  std::shared_ptr<Descent> descent;
+  Note("Split", Thrown([&] { descent = inner().Split(options); }));
+  return descent;
+}
+
+absl::StatusOr<std::shared_ptr<SymmetricMemory>> Guarding::AllocateSymmetric(
+    const SymmetricOptions& options) {
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> memory = nullptr;
+  const std::string problem =
+      Thrown([&] { memory = inner().AllocateSymmetric(options); });
+  if (problem.empty()) return memory;
+  return absl::InternalError(absl::StrCat("backend ", base::Quote(name()),
+                                          ": AllocateSymmetric ", problem));
+}
+
+void Guarding::Abort(absl::Status cause) {
+  Note("Abort", Thrown([&] { inner().Abort(std::move(cause)); }));
+}
+
+}  // namespace muster::dataplane

@@ -1,0 +1,47 @@
+#ifndef MUSTER_DATAPLANE_GUARDED_BACKEND_H_
+#define MUSTER_DATAPLANE_GUARDED_BACKEND_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "dataplane/backend.h"
+
+namespace muster::dataplane {
+
+// Guarding stands before a backend that may be anybody's: what it throws, and a
+// Start that returns no Work, become failures of the collective, so that
+// nothing above it needs to think of them.
+class Guarding : public BackendDecorator {
+ public:
+  Guarding(std::unique_ptr<Backend> inner, std::string group_name);
+
+  absl::Status Supports(const Collective& collective) const override;
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective& collective) const override;
+  std::shared_ptr<Work> Start(const Collective& collective) override;
+  Ending Run(const Collective& collective, ReleasableLock& order) override;
+  void BeginTogether() override;
+  void EndTogether() override;
+  void Refused(const Collective& collective, const absl::Status& why) override;
+  std::shared_ptr<Descent> Split(const SplitOptions& options) override;
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override;
+  void Abort(absl::Status cause) override;
+
+ private:
+  // Of Run, in a handler.
+  Ending EndingOfCaught(const Collective& collective) const;
+  // Of a collective that `call` has thrown out of, or the like.
+  absl::Status ProblemOf(const Collective& collective, absl::string_view call,
+                         const std::string& problem) const;
+  // Logs what `call` has thrown, if anything.
+  void Note(absl::string_view call, const std::string& problem) const;
+
+  const std::string group_name_;
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_GUARDED_BACKEND_H_

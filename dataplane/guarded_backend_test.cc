@@ -1,0 +1,97 @@
+#include "dataplane/guarded_backend.h"
+
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+
+#include "dataplane/biased_mutex.h"
+#include "dataplane/releasable_lock.h"
+#include "dataplane/testing/fake_backend.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using testing::FakeBackend;
+
+// One that keeps no promise.
+class BadBackend : public FakeBackend {
+ public:
+  absl::Status Supports(const Collective&) const override {
+    throw std::runtime_error("cannot say");
+  }
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    if (collective.kind == CollectiveKind::kBarrier) return nullptr;
+    if (collective.kind == CollectiveKind::kSend) throw 7;
+    throw std::runtime_error("no licence");
+  }
+  Ending Run(const Collective&, ReleasableLock&) override {
+    throw std::runtime_error("no time");
+  }
+  void Refused(const Collective&, const absl::Status&) override {
+    throw std::runtime_error("no");
+  }
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective&) const override {
+    throw std::runtime_error("cannot say");
+  }
+  void Abort(absl::Status) override { throw std::runtime_error("no"); }
+};
+
+Collective Of(CollectiveKind kind) {
+  Collective collective;
+  collective.kind = kind;
+  collective.sequence = 3;
+  return collective;
+}
+
+TEST(GuardingTest, WhatABackendDoesWrongFailsTheCollective) {
+  Guarding guarding(std::make_unique<BadBackend>(), "tp0");
+  const auto failure = [&](CollectiveKind kind) {
+    const auto work = guarding.Start(Of(kind));
+    EXPECT_TRUE(work->IsCompleted());
+    return work->status();
+  };
+  EXPECT_EQ(failure(CollectiveKind::kAllReduce),
+            absl::InternalError("all_reduce #3 on group \"tp0\": backend "
+                                "\"fake\": Start threw: no licence"));
+  EXPECT_EQ(failure(CollectiveKind::kBarrier),
+            absl::InternalError("barrier #3 on group \"tp0\": backend "
+                                "\"fake\": Start returned no Work"));
+  EXPECT_EQ(failure(CollectiveKind::kSend),
+            absl::InternalError("send #3 on group \"tp0\": backend \"fake\": "
+                                "Start threw something"));
+  EXPECT_EQ(
+      guarding.Supports(Of(CollectiveKind::kBarrier)),
+      absl::InternalError("backend \"fake\": Supports threw: cannot say"));
+  // It is asked again then.
+  EXPECT_TRUE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
+  BiasedMutex mutex;
+  {
+    ReleasableLock order(mutex);
+    EXPECT_EQ(guarding.Run(Of(CollectiveKind::kBroadcast), order).status,
+              absl::InternalError("broadcast #3 on group \"tp0\": backend "
+                                  "\"fake\": Run threw: no time"));
+  }
+  guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());
+  guarding.Abort(absl::AbortedError("enough"));
+}
+
+TEST(GuardingTest, WhatItDoesRightPasses) {
+  auto fake = std::make_unique<FakeBackend>();
+  FakeBackend& inner = *fake;
+  inner.supports = absl::UnimplementedError("not that");
+  Guarding guarding(std::move(fake), "tp0");
+  EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
+  inner.looks = false;
+  EXPECT_FALSE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
+  const auto work = guarding.Start(Of(CollectiveKind::kBarrier));
+  EXPECT_EQ(work, inner.works.at(0));
+  guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());
+  EXPECT_EQ(inner.refused.size(), 1U);
+  guarding.Abort(absl::AbortedError("enough"));
+  EXPECT_EQ(work->status(), absl::AbortedError("enough"));
+}
+
+}  // namespace
+}  // namespace muster::dataplane

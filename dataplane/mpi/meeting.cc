@@ -1,0 +1,275 @@
+#include "dataplane/mpi/meeting.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/text.h"
+#include "dataplane/mpi/mpi_reduction.h"
+#include "dataplane/culprit.h"
+#include "base/clock.h"
+
+namespace muster::dataplane::mpi_internal {
+namespace {
+
+// All processes are there and look for each other's greeting: it takes
+// milliseconds, and on a machine with much else to do not so long.
+constexpr std::chrono::seconds kGreetingTimeout(10);
+constexpr std::chrono::milliseconds kPause(1);
+
+constexpr size_t kMissingNamed = 8;
+
+// What a rank tells the others over the store.
+struct Place {
+  int mpi_rank = 0;
+  int mpi_size = 0;
+  uint64_t nonce = 0;  // of this process and meeting
+};
+
+std::string KeyOf(const char* step, int rank) {
+  return absl::StrCat("mpi/", step, "/", rank);
+}
+
+std::string NamesOf(const std::vector<int>& ranks) {
+  const size_t named = std::min(ranks.size(), kMissingNamed);
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(ranks.begin(),
+                    ranks.begin() + static_cast<ptrdiff_t>(named), ", "),
+      named < ranks.size()
+          ? absl::StrCat(" and ", ranks.size() - named, " more")
+          : "");
+}
+
+// Every rank's value of this step, by rank, once all are there.
+absl::StatusOr<std::vector<std::string>> Exchange(
+    const char* step, const std::string& value, const BackendOptions& options) {
+  const absl::Status told =
+      options.store->Set(KeyOf(step, options.rank), value);
+  if (!told.ok()) return told;
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    keys.push_back(KeyOf(step, rank));
+  }
+  auto values = options.store->Get(keys, options.deadline);
+  if (!absl::IsDeadlineExceeded(values.status())) return values;
+  std::vector<int> missing;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    if (!options.store->Get({KeyOf(step, rank)}, Clock::now()).ok()) {
+      missing.push_back(rank);
+    }
+  }
+  if (missing.empty()) return values;
+  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+      static_cast<size_t>(options.world_size) - missing.size(), " of ",
+      options.world_size, " ranks came to the rendezvous in time; missing ",
+      NamesOf(missing)));
+  SetCulpritRanks(status, missing);
+  return status;
+}
+
+absl::StatusOr<std::vector<Place>> ExchangePlaces(
+    const Place& own, const BackendOptions& options) {
+  auto values = Exchange(
+      "place", absl::StrCat(own.mpi_rank, " ", own.mpi_size, " ", own.nonce),
+      options);
+  if (!values.ok()) return values.status();
+  std::vector<Place> places;
+  for (const std::string& value : *values) {
+    const std::vector<std::string> words = absl::StrSplit(value, ' ');
+    Place place;
+    if (words.size() != 3 || !absl::SimpleAtoi(words[0], &place.mpi_rank) ||
+        !absl::SimpleAtoi(words[1], &place.mpi_size) ||
+        !absl::SimpleAtoi(words[2], &place.nonce)) {
+      return absl::InternalError(
+          absl::StrCat("not a place in MPI: ", base::Quote(value)));
+    }
+    places.push_back(place);
+  }
+  return places;
+}
+
+absl::Status NotOneMpirun(const BackendOptions& options, std::string why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the processes of group ", base::Quote(options.group_name),
+                   " are not those of one mpirun: ", why));
+}
+
+// What the numbers alone tell: the same on all ranks.
+absl::Status ComparePlaces(const std::vector<Place>& places,
+                           const BackendOptions& options) {
+  for (size_t rank = 1; rank < places.size(); ++rank) {
+    const Place& place = places[rank];
+    if (place.mpi_size != places[0].mpi_size) {
+      return NotOneMpirun(
+          options,
+          absl::StrCat("MPI of rank ", rank, " has ", place.mpi_size,
+                       " processes, that of rank 0 has ", places[0].mpi_size));
+    }
+    for (size_t other = 0; other < rank; ++other) {
+      if (place.mpi_rank != places[other].mpi_rank) continue;
+      return NotOneMpirun(
+          options, absl::StrCat("ranks ", other, " and ", rank,
+                                " are both rank ", place.mpi_rank, " of MPI"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Greetings between this process and others, over MPI. One that does not come
+// is no error of MPI's: there may be such a rank in each of several mpiruns.
+class Greetings {
+ public:
+  explicit Greetings(uint64_t nonce) : tag_(static_cast<int>(nonce % 32768)) {}
+
+  // What cannot be taken back is left to MPI, with its memory.
+  ~Greetings() {
+    for (auto& one : pending_) {
+      if (one->receives) MPI_Cancel(&one->request);
+      MPI_Request_free(&one->request);
+      one.release();  // NOLINT(bugprone-unused-return-value)
+    }
+  }
+
+  Greetings(const Greetings&) = delete;
+  Greetings& operator=(const Greetings&) = delete;
+
+  void Send(uint64_t nonce, int mpi_rank) {
+    auto one = std::make_unique<Greeting>();
+    one->nonce = nonce;
+    MPI_Isend(&one->nonce, 1, MPI_UINT64_T, mpi_rank, tag_, MPI_COMM_WORLD,
+              &one->request);
+    pending_.push_back(std::move(one));
+  }
+
+  void Expect(uint64_t nonce, int mpi_rank, int rank) {
+    auto one = std::make_unique<Greeting>();
+    one->receives = true;
+    one->expected = nonce;
+    one->rank = rank;
+    MPI_Irecv(&one->nonce, 1, MPI_UINT64_T, mpi_rank, tag_, MPI_COMM_WORLD,
+              &one->request);
+    pending_.push_back(std::move(one));
+  }
+
+  // The ranks from which none came, or a stranger's.
+  std::vector<int> Await(Instant deadline) {
+    std::vector<int> strangers;
+    while (!pending_.empty()) {
+      std::erase_if(pending_, [&](const std::unique_ptr<Greeting>& one) {
+        int done = 0;
+        MPI_Test(&one->request, &done, MPI_STATUS_IGNORE);
+        if (done != 0 && one->receives && one->nonce != one->expected) {
+          strangers.push_back(one->rank);
+        }
+        return done != 0;
+      });
+      if (Clock::now() >= deadline) break;
+      std::this_thread::sleep_for(kPause);
+    }
+    for (const auto& one : pending_) {
+      if (one->receives) strangers.push_back(one->rank);
+    }
+    std::sort(strangers.begin(), strangers.end());
+    return strangers;
+  }
+
+ private:
+  struct Greeting {
+    bool receives = false;
+    uint64_t nonce = 0;
+    uint64_t expected = 0;
+    int rank = -1;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
+  const int tag_;
+  std::vector<std::unique_ptr<Greeting>> pending_;
+};
+
+// Rank 0 and each of the others greet each other with what the store says that
+// they have: who is another MPI's process does not.
+absl::Status Greet(const std::vector<Place>& places,
+                   const BackendOptions& options) {
+  std::vector<int> strangers;
+  {
+    Greetings greetings(places[0].nonce);
+    const Place& own = places[static_cast<size_t>(options.rank)];
+    for (int rank = 0; rank < options.world_size; ++rank) {
+      if ((rank == 0) == (options.rank == 0)) continue;
+      const Place& peer = places[static_cast<size_t>(rank)];
+      greetings.Expect(peer.nonce, peer.mpi_rank, rank);
+      greetings.Send(own.nonce, peer.mpi_rank);
+    }
+    // Half of what is left: then the others are told.
+    const Instant now = Clock::now();
+    strangers = greetings.Await(
+        now + std::min<Clock::duration>((options.deadline - now) / 2,
+                                        kGreetingTimeout));
+  }
+  auto found =
+      Exchange("met", strangers.empty() ? "" : NamesOf(strangers), options);
+  if (!found.ok()) return found.status();
+  for (size_t rank = 0; rank < found->size(); ++rank) {
+    if ((*found)[rank].empty()) continue;
+    return NotOneMpirun(
+        options,
+        absl::StrCat("rank ", rank, ", which is rank ", places[rank].mpi_rank,
+                     " of MPI, does not reach ", (*found)[rank], " by MPI"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status AwaitAll(const BackendOptions& options) {
+  if (options.world_size == 1) return absl::OkStatus();
+  return Exchange("here", "", options).status();
+}
+
+absl::StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
+  Place own;
+  MPI_Comm_rank(MPI_COMM_WORLD, &own.mpi_rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &own.mpi_size);
+  std::vector<int> members = {own.mpi_rank};
+  if (options.world_size > 1) {
+    std::random_device random;
+    own.nonce = uint64_t{random()} << 32 | random();
+    const auto places = ExchangePlaces(own, options);
+    if (!places.ok()) return places.status();
+    absl::Status one_mpirun = ComparePlaces(*places, options);
+    if (one_mpirun.ok()) one_mpirun = Greet(*places, options);
+    if (!one_mpirun.ok()) return one_mpirun;
+    members.clear();
+    for (const Place& place : *places) members.push_back(place.mpi_rank);
+  }
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  MPI_Group_incl(world, static_cast<int>(members.size()), members.data(),
+                 &group);
+  MPI_Comm comm = MPI_COMM_NULL;
+  // All of the group come here with the same name, and others with another one
+  // may do so at the same time.
+  const int tag =
+      static_cast<int>(std::hash<std::string>()(options.group_name) % 32768);
+  const int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm);
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Comm_create_group");
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  return comm;
+}
+
+}  // namespace muster::dataplane::mpi_internal

@@ -1,0 +1,255 @@
+// The mpi backend: CPU tensors over the MPI library that the processes were
+// started with (mpirun). A shared library of its own, so that nothing else of
+// muster needs MPI: see README.md.
+//
+// One thread of each group starts its collectives as non-blocking ones of MPI,
+// in their order, and asks MPI whether they are done. MPI cannot take back what
+// it has begun, so it works on copies: a collective that has failed here may
+// still be written to by MPI, but the user's tensors are free.
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/text.h"
+#include "dataplane/backend.h"
+#include "dataplane/mpi/meeting.h"
+#include "dataplane/mpi/mpi_reduction.h"
+#include "dataplane/mpi/operation.h"
+#include "dataplane/collective.h"
+#include "base/clock.h"
+#include "dataplane/plugin.h"
+#include "dataplane/reduction.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane::mpi_internal {
+namespace {
+
+// How often MPI is asked when nothing has moved.
+constexpr std::chrono::microseconds kPause(50);
+
+// Not everybody has taken leave, so that MPI's own farewell would not end.
+bool g_broken = false;
+
+void FinalizeAtExit() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized == 0 && !g_broken) MPI_Finalize();
+}
+
+absl::Status InitializeMpi() {
+  static const absl::Status status = [] {
+    int initialized = 0;
+    MPI_Initialized(&initialized);
+    int level = MPI_THREAD_SINGLE;
+    if (initialized != 0) {
+      MPI_Query_thread(&level);
+    } else {
+      const int code =
+          MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
+      if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Init_thread");
+      std::atexit(FinalizeAtExit);
+    }
+    if (level != MPI_THREAD_MULTIPLE) {
+      return absl::FailedPreconditionError(
+          "the mpi backend needs an MPI with MPI_THREAD_MULTIPLE");
+    }
+    return absl::OkStatus();
+  }();
+  return status;
+}
+
+class MpiBackend : public Backend {
+ public:
+  // `comms`: of the collectives, and of sends and receives, whose tags are the
+  // user's.
+  MpiBackend(const BackendOptions& options, Comms comms)
+      : options_(options), comms_(comms), thread_([this] { RunThread(); }) {}
+
+  ~MpiBackend() override {
+    Abort(absl::CancelledError(absl::StrCat(
+        "group ", base::Quote(options_.group_name), " was destroyed")));
+    thread_.join();
+    if (abandoned_) return;
+    MPI_Comm_free(&comms_.collectives);
+    MPI_Comm_free(&comms_.messages);
+  }
+
+  absl::string_view name() const override { return "mpi"; }
+
+  absl::Span<const DeviceType> devices() const override {
+    static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
+    return kDevices;
+  }
+
+  absl::Status Supports(const Collective& collective) const override {
+    for (const auto* list :
+         {&collective.tensors, &collective.inputs, &collective.outputs}) {
+      if (!list->empty() && list->front().device().type != DeviceType::kCpu) {
+        return absl::UnimplementedError(
+            absl::StrCat("the mpi backend takes CPU tensors, got ",
+                         list->front().Describe()));
+      }
+    }
+    absl::Status status = CheckReducible("mpi", collective);
+    if (!status.ok()) return status;
+    // MPI counts in int; accumulators may be twice the bytes.
+    if (collective.bytes() > INT_MAX / 2) {
+      return absl::UnimplementedError(
+          absl::StrCat("the mpi backend takes tensors of at most ", INT_MAX / 2,
+                       " bytes together, got ", collective.bytes()));
+    }
+    if (IsPointToPoint(collective.kind) && collective.tag > TagMax()) {
+      return absl::UnimplementedError(
+          absl::StrCat("the mpi backend takes tags up to ", TagMax(), ", got ",
+                       collective.tag));
+    }
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    auto work = std::make_shared<PromisedWork>(collective.Describe());
+    absl::Status cause;
+    {
+      const std::lock_guard lock(mutex_);
+      cause = cause_;
+      if (cause.ok()) {
+        queue_.push_back(std::make_unique<Operation>(
+            collective, work, options_.rank, options_.world_size));
+      }
+    }
+    if (!cause.ok()) work->Complete(cause);
+    changed_.notify_one();
+    return work;
+  }
+
+  void Abort(absl::Status cause) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_.ok()) cause_ = std::move(cause);
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  int TagMax() const {
+    int* value = nullptr;
+    int found = 0;
+    MPI_Comm_get_attr(comms_.messages, MPI_TAG_UB, &value, &found);
+    return found != 0 ? *value : 32767;
+  }
+
+  // Of the thread.
+  void RunThread() {
+    for (;;) {
+      std::deque<std::unique_ptr<Operation>> started;
+      absl::Status cause;
+      {
+        std::unique_lock lock(mutex_);
+        const auto wanted = [&] { return !cause_.ok() || !queue_.empty(); };
+        if (running_.empty()) {
+          changed_.wait(lock, wanted);
+        } else if (!moved_) {
+          changed_.wait_for(lock, kPause, wanted);
+        }
+        started.swap(queue_);
+        cause = cause_;
+      }
+      if (!cause.ok()) {
+        for (auto& operation : started) operation->Fail(cause);
+        return End(cause);
+      }
+      for (auto& operation : started) {
+        operation->Begin(comms_);
+        running_.push_back(std::move(operation));
+      }
+      moved_ = AskAll();
+    }
+  }
+
+  // Completes what is done or late; whether any was.
+  bool AskAll() {
+    const size_t before = running_.size();
+    const Instant now = Clock::now();
+    bool earlier = false;  // a collective that is not done
+    running_.remove_if([&](std::unique_ptr<Operation>& operation) {
+      // Collectives complete in their order, sends and receives in none.
+      const bool in_turn = operation->is_message() || !earlier;
+      if (in_turn && operation->Ask()) return true;
+      if (now < operation->deadline()) {
+        earlier = earlier || !operation->is_message();
+        return false;
+      }
+      operation->Fail(operation->TimeoutError());
+      Abandon(std::move(operation));
+      return true;
+    });
+    return running_.size() < before;
+  }
+
+  void End(const absl::Status& cause) {
+    for (auto& operation : running_) {
+      operation->Fail(cause);
+      Abandon(std::move(operation));
+    }
+    running_.clear();
+  }
+
+  // MPI may still use its memory.
+  void Abandon(std::unique_ptr<Operation> operation) {
+    operation.release();  // NOLINT(bugprone-unused-return-value)
+    abandoned_ = true;
+    g_broken = true;
+  }
+
+  const BackendOptions options_;
+  Comms comms_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status cause_;  // why the group has ended
+  std::deque<std::unique_ptr<Operation>> queue_;
+
+  // Of the thread.
+  std::list<std::unique_ptr<Operation>> running_;
+  bool moved_ = false;
+  bool abandoned_ = false;
+
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
+  if (absl::Status status = AwaitAll(options); !status.ok()) return status;
+  if (absl::Status status = InitializeMpi(); !status.ok()) return status;
+  const absl::StatusOr<MPI_Comm> comm = Meet(options);
+  if (!comm.ok()) return comm.status();
+  Comms comms;
+  comms.collectives = *comm;
+  const int code = MPI_Comm_dup(*comm, &comms.messages);
+  if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(comms.messages, MPI_ERRORS_RETURN);
+  return std::make_unique<MpiBackend>(options, comms);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::mpi_internal
+
+MUSTER_BACKEND_PLUGIN("mpi", muster::dataplane::mpi_internal::Create,
+                      muster::dataplane::DeviceType::kCpu)

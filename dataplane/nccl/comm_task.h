@@ -1,0 +1,26 @@
+#ifndef MUSTER_DATAPLANE_NCCL_COMM_TASK_H_
+#define MUSTER_DATAPLANE_NCCL_COMM_TASK_H_
+
+#include "absl/status/status.h"
+#include "dataplane/nccl/api.h"
+
+namespace muster::dataplane::nccl {
+
+// What is done with a communicator and is no collective, while nothing else is
+// under way there. A lane calls both, with a lock held.
+class Errand {
+ public:
+  virtual ~Errand() = default;
+
+  // NCCL may be in progress with it afterwards; then nothing else is done with
+  // the communicator until it is not.
+  virtual Result Begin(Comm comm) = 0;
+
+  // NCCL is no longer in progress: it is done, or `why` it comes to nothing. At
+  // most once, also without Begin.
+  virtual void End(const absl::Status& why) = 0;
+};
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_NCCL_COMM_TASK_H_

@@ -1,0 +1,51 @@
+// How ranks come to a communicator.
+
+#ifndef MUSTER_DATAPLANE_NCCL_COMMUNICATOR_MAKER_H_
+#define MUSTER_DATAPLANE_NCCL_COMMUNICATOR_MAKER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+#include "dataplane/nccl/api.h"
+#include "dataplane/nccl/caller.h"
+#include "dataplane/nccl/platform.h"
+#include "dataplane/nccl/split.h"
+#include "base/clock.h"
+
+namespace muster::dataplane::nccl {
+
+struct MakeOptions {
+  const Platform& platform;
+  // Of the group; whoever has the communicator keeps it.
+  const std::shared_ptr<const BackendOptions>& group;
+  int device = 0;
+  // Of a communicator that blocks. If nobody waits for it any more it may be
+  // busy yet, and ends what comes of that.
+  std::shared_ptr<Caller> caller = nullptr;
+  // Null: the ranks meet in the group's store.
+  std::shared_ptr<Heritage> heritage = nullptr;
+  // Where its unique id is kept there: one small value for each communicator.
+  std::string key;
+  // Of the communicator.
+  int rank = 0;
+  int size = 1;
+  Instant deadline = Instant::max();
+  // Says why nobody needs it any more; OK while it is needed.
+  std::function<absl::Status()> over;
+};
+
+// Meets the other ranks and returns this rank's communicator, ready. The
+// current device of the thread is the communicator's. It comes of the heritage,
+// if there is one and something can come of it; else rank 0 makes the unique
+// id, the others wait for it in the store, and after that nothing is read
+// there. Errors: kDeadlineExceeded (rank 0 did not come, or others did not),
+// kInternal with NCCL's own words, what `over` and the store say.
+absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options);
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_NCCL_COMMUNICATOR_MAKER_H_

@@ -1,0 +1,33 @@
+#ifndef MUSTER_DATAPLANE_NCCL_CONFIG_H_
+#define MUSTER_DATAPLANE_NCCL_CONFIG_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "dataplane/backend.h"
+#include "dataplane/nccl/api.h"
+#include "dataplane/nccl/platform.h"
+
+namespace muster::dataplane::nccl {
+
+// For an NCCL of this version. Its texts are those of the arguments, and NCCL
+// does not copy them: these must outlive the communicator.
+Config ConfigOf(const NcclOptions& options, const std::string& group_name,
+                int version);
+
+// Whether the communicator blocks: NCCL goes by NCCL_COMM_BLOCKING in the
+// environment first.
+bool IsBlocking(const NcclOptions& options);
+
+// Whether copy engines are to do what they can.
+bool WantsCopyEngines(const NcclOptions& options);
+
+// Errors: kInvalidArgument (a device that is not there, options of NCCL that it
+// would refuse, each with its name and value), kUnimplemented (this NCCL is too
+// old for one of them).
+absl::Status CheckOptions(const Platform& platform,
+                          const BackendOptions& options);
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_NCCL_CONFIG_H_

@@ -1,0 +1,516 @@
+#include "dataplane/nccl/issue.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cuda/api.h"
+#include "dataplane/cuda/stream.h"
+#include "dataplane/float8.h"
+#include "dataplane/reduction.h"
+#include "dataplane/tensor.h"
+
+namespace muster::dataplane::nccl {
+namespace {
+
+// Since when NCCL has the float8 types, and on devices of which compute
+// capability it reduces them.
+constexpr int kFloat8Version = 22400;
+constexpr int kFloat8Capability = 9;
+
+// How NCCL sees an element: so many of these.
+struct Unit {
+  DataType type = kUint8;
+  size_t count = 1;
+};
+
+Unit UnitOf(dataplane::DataType type, bool reduces) {
+  switch (type) {
+    case dataplane::DataType::kUint8:
+    case dataplane::DataType::kBool:
+      return {kUint8, 1};
+    case dataplane::DataType::kInt8:
+      return {kInt8, 1};
+    case dataplane::DataType::kInt16:
+      return {kUint8, 2};
+    case dataplane::DataType::kInt32:
+      return {kInt32, 1};
+    case dataplane::DataType::kInt64:
+      return {kInt64, 1};
+    case dataplane::DataType::kFloat16:
+      return {kFloat16, 1};
+    case dataplane::DataType::kBfloat16:
+      return {kBfloat16, 1};
+    case dataplane::DataType::kFloat32:
+      return {kFloat32, 1};
+    case dataplane::DataType::kFloat64:
+      return {kFloat64, 1};
+    case dataplane::DataType::kComplex64:
+      return {kFloat32, 2};
+    case dataplane::DataType::kComplex128:
+      return {kFloat64, 2};
+    // An older NCCL moves them as well.
+    case dataplane::DataType::kFloat8E4m3fn:
+      return {reduces ? kFloat8e4m3 : kUint8, 1};
+    case dataplane::DataType::kFloat8E5m2:
+      return {reduces ? kFloat8e5m2 : kUint8, 1};
+  }
+  return {};
+}
+
+size_t CountOf(const Tensor& tensor) {
+  return static_cast<size_t>(tensor.element_count()) *
+         UnitOf(tensor.data_type(), /*reduces=*/false).count;
+}
+
+// Of bool, or and and.
+RedOp OpOf(ReduceOp op, dataplane::DataType type) {
+  const bool is_bool = type == dataplane::DataType::kBool;
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kBor:
+      return is_bool ? kMax : kSum;
+    case ReduceOp::kProduct:
+    case ReduceOp::kBand:
+      return is_bool ? kMin : kProd;
+    case ReduceOp::kMin:
+      return kMin;
+    case ReduceOp::kMax:
+      return kMax;
+    case ReduceOp::kAvg:
+      return kAvg;
+    case ReduceOp::kBxor:
+    case ReduceOp::kPremulSum:
+      break;
+  }
+  return kSum;
+}
+
+// Of how many of `count` elements of `bytes` each the kernel for one rank
+// writes all (2.28 and before). It has a block for 16 KiB, 32 at most, of which
+// each does that part of the number, rounded down, then up to 16 bytes: of 8193
+// float16 nobody does the last.
+size_t WholeOf(size_t count, size_t bytes) {
+  constexpr size_t kBlock = 16 << 10;
+  constexpr size_t kBlocksMax = 32;
+  const size_t blocks =
+      std::min((count * bytes + kBlock - 1) / kBlock, kBlocksMax);
+  if (blocks <= 1) return count;
+  const size_t pack = 16 / bytes;
+  const size_t each = (count / blocks + pack - 1) / pack * pack;
+  if (blocks * each >= count) return count;
+  if (blocks < kBlocksMax) return (blocks - 1) * (kBlock / bytes);
+  return count - count % (kBlocksMax * pack);
+}
+
+// Whether the tensors lie one after the other, all of one size.
+bool IsOne(const Collective::Tensors& tensors) {
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    const size_t bytes = tensors[0].bytes();
+    const char* const first = static_cast<const char*>(tensors[0].data());
+    if (tensors[i].bytes() != bytes ||
+        static_cast<const char*>(tensors[i].data()) != first + i * bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether all parts are of one size; none are given: they are.
+bool AreEqual(const std::vector<int64_t>& splits) {
+  return std::all_of(splits.begin(), splits.end(),
+                     [&](int64_t split) { return split == splits.front(); });
+}
+
+// Whether they are reduced: c10d's words are in front.
+absl::Status CheckFloat8(const Platform& platform, const Collective& collective,
+                         int device, int world_size) {
+  const dataplane::DataType type = collective.data_type();
+  const std::string head = absl::StrCat(
+      "Unsupported Float8 type for NCCL reduction: ", DataTypeName(type),
+      " needs ");
+  if (collective.reduce_op == ReduceOp::kPremulSum && world_size == 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        head, "a second rank for PREMUL_SUM: one alone does not multiply it"));
+  }
+  if (platform.nccl_version < kFloat8Version) {
+    return absl::UnimplementedError(
+        absl::StrCat(head, "NCCL ", VersionText(kFloat8Version), ", this is ",
+                     VersionText(platform.nccl_version)));
+  }
+  int capability = 0;
+  absl::Status status =
+      cuda::ToStatus(platform.cuda,
+                     platform.cuda.DeviceGetAttribute(
+                         &capability, cuda::kComputeCapabilityMajor, device),
+                     "cudaDeviceGetAttribute");
+  if (!status.ok() || capability >= kFloat8Capability) return status;
+  return absl::UnimplementedError(
+      absl::StrCat(head, "compute capability ", kFloat8Capability,
+                   ".0, that of cuda:", device, " is ", capability, ".x"));
+}
+
+// One collective being issued: remembers the first call that failed.
+class Issuer {
+ public:
+  Issuer(const Collective& collective, const Target& target)
+      : collective_(collective),
+        target_(target),
+        unit_(UnitOf(collective.data_type(), IsReduction(collective.kind))),
+        unit_bytes_(DataTypeBytes(collective.data_type()) / unit_.count),
+        op_(OpOf(collective.reduce_op, collective.data_type())) {
+    // The mean of one is what it is. NCCL would multiply it by 1, which a
+    // communicator of one rank cannot do with float8.
+    if (op_ == kAvg && target.size == 1) op_ = kSum;
+  }
+
+  absl::Status Run() {
+    MakeOp();
+    if (status_.ok()) Call();
+    if (made_op_) {
+      Note(target_.nccl.RedOpDestroy(op_, target_.comm), "ncclRedOpDestroy");
+    }
+    return status_;
+  }
+
+ private:
+  void Note(Result result, absl::string_view what) {
+    if (status_.ok()) {
+      status_ = ToStatus(target_.nccl, result, what, target_.comm);
+    }
+  }
+
+  // Calls of `body` as one: they go on together.
+  void Group(const std::function<void()>& body) {
+    Note(target_.nccl.GroupStart(), "ncclGroupStart");
+    body();
+    // Also after an error, so that the thread is in no group.
+    Note(target_.nccl.GroupEnd(), "ncclGroupEnd");
+  }
+
+  void MakeOp() {
+    if (!IsReduction(collective_.kind) ||
+        collective_.reduce_op != ReduceOp::kPremulSum) {
+      return;
+    }
+    const float single = static_cast<float>(collective_.factor);
+    double scalar = collective_.factor;
+    if (IsFloat8(collective_.data_type())) {
+      const uint8_t element = ToFloat8(collective_.data_type(), single);
+      std::memcpy(&scalar, &element, sizeof(element));
+    } else if (unit_.type != kFloat64) {
+      const dataplane::DataType type = unit_.type == kFloat32
+                                           ? dataplane::DataType::kFloat32
+                                           : collective_.data_type();
+      Reduction::Of(type, ReduceOp::kSum).Store(&scalar, &single, 1);
+    }
+    Note(target_.nccl.RedOpCreatePreMulSum(&op_, &scalar, unit_.type,
+                                           kScalarHostImmediate, target_.comm),
+         "ncclRedOpCreatePreMulSum");
+    made_op_ = status_.ok();
+  }
+
+  void Broadcast(const Tensor& from, const Tensor& to, int root) {
+    Note(target_.nccl.Broadcast(from.data(), to.data(), CountOf(to), unit_.type,
+                                root, target_.comm, target_.stream),
+         "ncclBroadcast");
+  }
+
+  // Calls `reduce` of all `count` units, or of one rank that multiplies them of
+  // what NCCL does as a whole, and of the rest.
+  void InWholePieces(
+      const Tensor& source, const Tensor& result, size_t count,
+      const std::function<void(const void*, void*, size_t)>& reduce) {
+    const size_t whole =
+        made_op_ && target_.size == 1 ? WholeOf(count, unit_bytes_) : count;
+    if (whole == count) return reduce(source.data(), result.data(), count);
+    Group([&] {
+      reduce(source.data(), result.data(), whole);
+      reduce(static_cast<const char*>(source.data()) + whole * unit_bytes_,
+             static_cast<char*>(result.data()) + whole * unit_bytes_,
+             count - whole);
+    });
+  }
+
+  void AllReduce(const Tensor& tensor) {
+    InWholePieces(tensor, tensor, CountOf(tensor),
+                  [&](const void* from, void* to, size_t count) {
+                    Note(
+                        target_.nccl.AllReduce(from, to, count, unit_.type, op_,
+                                               target_.comm, target_.stream),
+                        "ncclAllReduce");
+                  });
+  }
+
+  void Reduce(const Tensor& source, const Tensor& result, int root) {
+    InWholePieces(source, result, CountOf(source),
+                  [&](const void* from, void* to, size_t count) {
+                    Note(
+                        target_.nccl.Reduce(from, to, count, unit_.type, op_,
+                                            root, target_.comm, target_.stream),
+                        "ncclReduce");
+                  });
+  }
+
+  void ReduceScatter(const Tensor& source, const Tensor& result) {
+    InWholePieces(
+        source, result, CountOf(result),
+        [&](const void* from, void* to, size_t count) {
+          Note(target_.nccl.ReduceScatter(from, to, count, unit_.type, op_,
+                                          target_.comm, target_.stream),
+               "ncclReduceScatter");
+        });
+  }
+
+  void AllGather(const Tensor& from, const Tensor& to) {
+    Note(target_.nccl.AllGather(from.data(), to.data(), CountOf(from),
+                                unit_.type, target_.comm, target_.stream),
+         "ncclAllGather");
+  }
+
+  void Send(const char* data, size_t count, int peer) {
+    if (count == 0) return;
+    Note(target_.nccl.Send(data, count, unit_.type, peer, target_.comm,
+                           target_.stream),
+         "ncclSend");
+  }
+
+  void Recv(char* data, size_t count, int peer) {
+    if (count == 0) return;
+    Note(target_.nccl.Recv(data, count, unit_.type, peer, target_.comm,
+                           target_.stream),
+         "ncclRecv");
+  }
+
+  void Send(const Tensor& tensor, int peer) {
+    Send(static_cast<const char*>(tensor.data()), CountOf(tensor), peer);
+  }
+  void Recv(const Tensor& tensor, int peer) {
+    Recv(static_cast<char*>(tensor.data()), CountOf(tensor), peer);
+  }
+
+  // Nothing is not sent at all, as everywhere here.
+  bool CanAllToAll(size_t count) const {
+    return target_.wants_copy_engines && target_.nccl.AlltoAll != nullptr &&
+           count > 0;
+  }
+
+  void AllToAll(const void* from, void* to, size_t count) {
+    Note(target_.nccl.AlltoAll(from, to, count, unit_.type, target_.comm,
+                               target_.stream),
+         "ncclAlltoAll");
+  }
+
+  // To and from every rank, this one too.
+  void AllToAllSingle() {
+    const Tensor& in = collective_.inputs[0];
+    const Tensor& out = collective_.outputs[0];
+    const size_t each = CountOf(in) / static_cast<size_t>(target_.size);
+    if (CanAllToAll(each) && AreEqual(collective_.input_splits) &&
+        AreEqual(collective_.output_splits) && CountOf(in) == CountOf(out)) {
+      return AllToAll(in.data(), out.data(), each);
+    }
+    const auto row = [&](const Tensor& tensor) {
+      const int64_t rows = tensor.shape().empty() ? 1 : tensor.shape()[0];
+      return rows == 0 ? 0 : CountOf(tensor) / static_cast<size_t>(rows);
+    };
+    const auto part = [&](const Tensor& tensor,
+                          const std::vector<int64_t>& splits, int rank) {
+      if (splits.empty()) {
+        return CountOf(tensor) / static_cast<size_t>(target_.size);
+      }
+      return static_cast<size_t>(splits[static_cast<size_t>(rank)]) *
+             row(tensor);
+    };
+    Group([&] {
+      const char* from = static_cast<const char*>(in.data());
+      char* to = static_cast<char*>(out.data());
+      for (int rank = 0; rank < target_.size; ++rank) {
+        const size_t sent = part(in, collective_.input_splits, rank);
+        const size_t got = part(out, collective_.output_splits, rank);
+        Send(from, sent, rank);
+        Recv(to, got, rank);
+        from += sent * unit_bytes_;
+        to += got * unit_bytes_;
+      }
+    });
+  }
+
+  void GatherOrScatter() {
+    const bool is_root = target_.rank == collective_.root;
+    const bool gathers = collective_.kind == CollectiveKind::kGather;
+    if (!gathers && target_.wants_copy_engines &&
+        target_.nccl.Scatter != nullptr && IsOne(collective_.inputs) &&
+        CountOf(collective_.outputs[0]) > 0) {
+      const Tensor& out = collective_.outputs[0];
+      return Note(
+          target_.nccl.Scatter(is_root ? collective_.inputs[0].data() : nullptr,
+                               out.data(), CountOf(out), unit_.type,
+                               collective_.root, target_.comm, target_.stream),
+          "ncclScatter");
+    }
+    Group([&] {
+      if (gathers) Send(collective_.inputs[0], collective_.root);
+      for (int rank = 0; is_root && rank < target_.size; ++rank) {
+        const auto place = static_cast<size_t>(rank);
+        if (gathers) {
+          Recv(collective_.outputs[place], rank);
+        } else {
+          Send(collective_.inputs[place], rank);
+        }
+      }
+      if (!gathers) Recv(collective_.outputs[0], collective_.root);
+    });
+  }
+
+  void Call() {
+    const Collective& c = collective_;
+    switch (c.kind) {
+      case CollectiveKind::kAllReduce:
+        return AllReduce(c.tensors[0]);
+      case CollectiveKind::kBroadcast:
+        return Broadcast(c.tensors[0], c.tensors[0], c.root);
+      case CollectiveKind::kBarrier:
+        return Note(target_.nccl.AllReduce(target_.scratch, target_.scratch, 1,
+                                           kFloat32, kSum, target_.comm,
+                                           target_.stream),
+                    "ncclAllReduce");
+      case CollectiveKind::kReduce:
+        return Reduce(c.tensors[0], c.tensors[0], c.root);
+      case CollectiveKind::kAllGather:
+        if (IsOne(c.outputs)) return AllGather(c.inputs[0], c.outputs[0]);
+        return Group([&] {
+          for (int rank = 0; rank < target_.size; ++rank) {
+            const Tensor& to = c.outputs[static_cast<size_t>(rank)];
+            Broadcast(rank == target_.rank ? c.inputs[0] : to, to, rank);
+          }
+        });
+      case CollectiveKind::kAllGatherIntoTensor:
+        return AllGather(c.inputs[0], c.outputs[0]);
+      case CollectiveKind::kGather:
+      case CollectiveKind::kScatter:
+        return GatherOrScatter();
+      case CollectiveKind::kReduceScatter:
+        if (IsOne(c.inputs)) return ReduceScatter(c.inputs[0], c.outputs[0]);
+        return Group([&] {
+          for (int rank = 0; rank < target_.size; ++rank) {
+            Reduce(c.inputs[static_cast<size_t>(rank)], c.outputs[0], rank);
+          }
+        });
+      case CollectiveKind::kReduceScatterTensor:
+        return ReduceScatter(c.inputs[0], c.outputs[0]);
+      case CollectiveKind::kAllToAll:
+        if (CanAllToAll(CountOf(c.inputs[0])) && IsOne(c.inputs) &&
+            IsOne(c.outputs) && c.inputs[0].bytes() == c.outputs[0].bytes()) {
+          return AllToAll(c.inputs[0].data(), c.outputs[0].data(),
+                          CountOf(c.inputs[0]));
+        }
+        return Group([&] {
+          for (int rank = 0; rank < target_.size; ++rank) {
+            const auto place = static_cast<size_t>(rank);
+            Send(c.inputs[place], rank);
+            Recv(c.outputs[place], rank);
+          }
+        });
+      case CollectiveKind::kAllToAllSingle:
+        return AllToAllSingle();
+      case CollectiveKind::kSend:
+        return Send(c.inputs[0], target_.is_pair ? 1 : c.peer);
+      case CollectiveKind::kRecv:
+        return Recv(c.outputs[0], target_.is_pair ? 0 : c.peer);
+    }
+  }
+
+  const Collective& collective_;
+  const Target& target_;
+  const Unit unit_;
+  const size_t unit_bytes_;
+  RedOp op_;
+  bool made_op_ = false;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
+                      Comm comm) {
+  if (result == kSuccess || result == kInProgress) return absl::OkStatus();
+  const char* const more = comm == nullptr ? nullptr : api.GetLastError(comm);
+  return absl::InternalError(
+      absl::StrCat(what, ": ", api.GetErrorString(result),
+                   more == nullptr || *more == '\0' ? "" : ": ",
+                   more == nullptr ? "" : more));
+}
+
+absl::Status CheckSupported(const Platform& platform,
+                            const Collective& collective, int device, int rank,
+                            int world_size) {
+  if (const int own = collective.device; own >= 0) {
+    if (device >= 0 && own != device) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a barrier on cuda:", own,
+                       " in a group whose device is cuda:", device));
+    }
+    device = own;
+  }
+  for (const auto* list :
+       {&collective.tensors, &collective.inputs, &collective.outputs}) {
+    for (const Tensor& tensor : *list) {
+      if (tensor.device().type != DeviceType::kCuda) {
+        return absl::UnimplementedError(absl::StrCat(
+            "the nccl backend takes CUDA tensors, got ", tensor.Describe()));
+      }
+      if (device < 0) device = tensor.device().index;
+      if (tensor.device().index != device) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tensors on cuda:", tensor.device().index,
+                         " in a group whose device is cuda:", device));
+      }
+    }
+  }
+  if (device >= 0) {
+    absl::Status status = cuda::CheckIsNotCaptured(platform.cuda, device);
+    if (!status.ok()) return status;
+  }
+  if (collective.kind == CollectiveKind::kRecv && collective.peer == kAnyPeer) {
+    return absl::UnimplementedError(
+        "NCCL does not receive from any rank: name the source");
+  }
+  if (IsPointToPoint(collective.kind) && collective.peer == rank &&
+      !collective.begins_together) {
+    return absl::UnimplementedError(
+        "NCCL sends to its own rank only within a BatchIsendIrecv that also "
+        "receives it");
+  }
+  if (!IsReduction(collective.kind)) return absl::OkStatus();
+  const dataplane::DataType type = collective.data_type();
+  if (type == dataplane::DataType::kInt16) {
+    return absl::UnimplementedError(
+        "NCCL does not reduce int16: Input tensor data type is not supported");
+  }
+  if (IsFloat8(type)) {
+    absl::Status status = CheckFloat8(platform, collective, device, world_size);
+    if (!status.ok()) return status;
+  }
+  const ReduceOp op = collective.reduce_op;
+  const bool is_bool = type == dataplane::DataType::kBool;
+  if (op == ReduceOp::kBxor ||
+      (!is_bool && (op == ReduceOp::kBand || op == ReduceOp::kBor))) {
+    return absl::UnimplementedError(
+        absl::StrCat("Cannot use ReduceOp.",
+                     absl::AsciiStrToUpper(ReduceOpName(op)), " with NCCL"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Issue(const Collective& collective, const Target& target) {
+  return Issuer(collective, target).Run();
+}
+
+}  // namespace muster::dataplane::nccl

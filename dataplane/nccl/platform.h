@@ -1,0 +1,18 @@
+#ifndef MUSTER_DATAPLANE_NCCL_PLATFORM_H_
+#define MUSTER_DATAPLANE_NCCL_PLATFORM_H_
+
+#include "dataplane/nccl/api.h"
+#include "dataplane/cuda/api.h"
+
+namespace muster::dataplane::nccl {
+
+// What the backend stands on: what is loaded, or a test's stand-in.
+struct Platform {
+  cuda::Api cuda;
+  Api nccl;
+  int nccl_version = 0;
+};
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_NCCL_PLATFORM_H_

@@ -1,0 +1,139 @@
+// What NCCL and CUDA are at while a program goes on: calls in progress, graphs
+// that are captured, aborts that take long. On NCCL and CUDA of the host.
+
+#include <future>
+#include <memory>
+
+#include "dataplane/nccl/testing/backend_test.h"
+#include "dataplane/nccl/testing/host_nccl.h"
+#include "dataplane/cuda/stream.h"
+#include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/testing/in_memory_store.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::nccl {
+namespace {
+
+using ProgressTest = testing::BackendTest;
+
+// As NCCL is with every call, from 2.19 on: a thread of its own puts it into
+// the stream.
+TEST_F(ProgressTest, WhatNcclTakesSoonIsInTheStreamWhenStartReturns) {
+  Make(1);
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  testing::SetLooks(3);
+  const auto first = AllReduce(0, OnDevice(1, 1));
+  EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"], "ready");
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  testing::SetLooks(0);
+}
+
+TEST_F(ProgressTest, WhatNcclHasTakenMeanwhileHoldsUpNothing) {
+  Make(1);
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  // More than a start waits for; then as many as it takes.
+  testing::SetLooks(1'000'000);
+  const auto first = AllReduce(0, OnDevice(1, 1));
+  EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"],
+            "in progress");
+  backends_[0]->Abort(absl::AbortedError("enough"));
+  EXPECT_EQ(Wait(first), absl::AbortedError("enough"));
+  testing::SetLooks(0);
+}
+
+// A context of CUDA's that a graph captures is the program's alone: what the
+// backend's threads call at the same time is no part of it.
+TEST_F(ProgressTest, GraphsOfTheProgramAreNotSpoiled) {
+  Make(1);
+  const Tensor tensor = OnDevice(1, 1);
+  EXPECT_EQ(Wait(AllReduce(0, tensor)), absl::OkStatus());
+  const cuda::Stream busy = MakeStream();
+  const cuda::Stream captured = MakeStream();
+  std::promise<void> gate;
+  cuda::testing::Launch(busy, [&] { gate.get_future().wait(); });
+  cuda::SetCurrentStream(0, busy);
+  const auto work = AllReduce(0, tensor);
+  cuda::testing::BeginCapture(captured);
+  // Its end is looked for from here on, too.
+  gate.set_value();
+  EXPECT_EQ(Wait(work), absl::OkStatus());
+  cuda::SetCurrentStream(0, captured);
+  EXPECT_EQ(backends_[0]->Supports(
+                {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}}),
+            absl::FailedPreconditionError(
+                "the current stream of cuda:0 is captured into a CUDA graph, "
+                "which collectives, sends and receives cannot be"));
+  cuda::testing::EndCapture(captured);
+  cuda::SetCurrentStream(0, nullptr);
+}
+
+// NCCL gives memory back, for which CUDA waits for all that the device does:
+// maybe for a collective of another of them.
+TEST_F(ProgressTest, AllCommunicatorsAreToldOfAnAbortBeforeOneIsWaitedFor) {
+  Make(2);
+  const auto first = AllReduce(0, OnDevice(1, 1));
+  EXPECT_EQ(Wait(AllReduce(1, OnDevice(1, 1))), absl::OkStatus());
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  const auto send = backends_[0]->Start(
+      {.kind = CollectiveKind::kSend, .inputs = {OnDevice(1, 1)}, .peer = 1});
+  const auto got = backends_[1]->Start(
+      {.kind = CollectiveKind::kRecv, .outputs = {OnDevice(1, 1)}, .peer = 0});
+  EXPECT_EQ(Wait(send), absl::OkStatus());
+  EXPECT_EQ(Wait(got), absl::OkStatus());
+  testing::TakeAborts();
+  std::promise<int> told;
+  testing::SetFreeHook([&] { told.set_value(testing::TakeAborts()); });
+  backends_[0]->Abort(absl::AbortedError("enough"));
+  EXPECT_EQ(told.get_future().get(), 2);
+  testing::SetFreeHook(nullptr);
+  backends_[1]->Abort(absl::AbortedError("enough"));
+}
+
+TEST_F(ProgressTest, WhatIsStuckGivingMemoryBackHoldsUpNobody) {
+  for (const bool aborts : {true, false}) {
+    store_ = std::make_shared<dataplane::testing::InMemoryStore>();
+    Make(2);
+    const auto first = AllReduce(0, OnDevice(1, 1));
+    EXPECT_EQ(Wait(AllReduce(1, OnDevice(1, 1))), absl::OkStatus());
+    EXPECT_EQ(Wait(first), absl::OkStatus());
+    std::promise<void> gate;
+    std::promise<void> left;
+    testing::SetFreeHook([&] {
+      gate.get_future().wait();
+      left.set_value_at_thread_exit();
+    });
+    if (aborts) {
+      const auto work = AllReduce(0, OnDevice(1, 1));
+      backends_[0]->Abort(absl::AbortedError("enough"));
+      EXPECT_EQ(Wait(work), absl::AbortedError("enough"));
+      EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))),
+                absl::AbortedError("enough"));
+    }
+    backends_[0] = nullptr;
+    testing::SetFreeHook(nullptr);
+    gate.set_value();
+    left.get_future().wait();
+    backends_.clear();
+  }
+  // 4 bytes on the device of each: to free them would have waited as well.
+  allowed_leaks_ = 2;
+}
+
+TEST_F(ProgressTest, AThousandGroupsLeaveNothing) {
+  const Tensor tensor = OnDevice(1, 1);
+  for (int i = 0; i < 1000; ++i) {
+    Make(1);
+    const auto work = AllReduce(0, tensor);
+    if (i % 10 == 0) {
+      backends_[0]->Abort(absl::AbortedError("enough"));
+    } else {
+      EXPECT_EQ(Wait(work), absl::OkStatus());
+    }
+    backends_.clear();
+  }
+  // The rest is looked at after each test.
+  EXPECT_EQ(testing::CountLeaks().comms, 0U);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::nccl

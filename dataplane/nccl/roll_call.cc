@@ -1,0 +1,158 @@
+#include "dataplane/nccl/roll_call.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "base/text.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::nccl {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kTellAfterMin(20);
+constexpr milliseconds kTellAfterMax(1000);
+// For the store, on the way to it and back.
+constexpr milliseconds kStoreTime(300);
+// How often it is looked whether more have come.
+constexpr milliseconds kLook(50);
+constexpr size_t kMissingMax = 8;
+
+std::string KeyOf(int rank) { return absl::StrCat("nccl/at/", rank); }
+
+}  // namespace
+
+RollCall::RollCall(std::shared_ptr<BootstrapStore> store, int rank, int size)
+    : store_(std::move(store)), rank_(rank), size_(size) {}
+
+milliseconds RollCall::TellAfter(milliseconds timeout) {
+  return std::clamp(timeout / 4, kTellAfterMin, kTellAfterMax);
+}
+
+RollCall::~RollCall() { Stop(); }
+
+void RollCall::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void RollCall::Tell(uint64_t number) {
+  MutexLock lock(mutex_);
+  if (number <= to_tell_) return;
+  to_tell_ = number;
+  Wake();
+}
+
+void RollCall::FindMissing(uint64_t number, milliseconds timeout, Then then) {
+  MutexLock lock(mutex_);
+  question_ = {number, timeout, std::move(then)};
+  Wake();
+}
+
+void RollCall::Wake() {
+  if (stopping_) return;
+  changed_.NotifyAll();
+  if (!thread_.joinable()) thread_ = std::thread([this] { Serve(); });
+}
+
+void RollCall::Serve() {
+  uint64_t told = 0;
+  for (;;) {
+    std::optional<Question> question;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && told >= to_tell_ && !question_.has_value()) {
+        changed_.Wait(mutex_);
+      }
+      if (stopping_) return;
+      question.swap(question_);
+      told = std::max(told, to_tell_);
+    }
+    if (!question.has_value()) {
+      Publish(told);
+      continue;
+    }
+    const std::vector<int> missing =
+        Missing(question->number, question->timeout);
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+    }
+    question->then(missing);
+  }
+}
+
+void RollCall::Publish(uint64_t number) const {
+  if (size_ == 1) return;
+  // Who is not heard of in time is taken for missing.
+  store_->SetBy(KeyOf(rank_), absl::StrCat(number), Clock::now() + kStoreTime)
+      .IgnoreError();
+}
+
+std::vector<int> RollCall::Missing(uint64_t number,
+                                   milliseconds timeout) const {
+  if (size_ == 1) return {};
+  Publish(number);
+  const Instant until = Clock::now() + TellAfter(timeout) + kStoreTime;
+  std::vector<int> missing;
+  for (int rank = 0; rank < size_ && missing.size() < kMissingMax; ++rank) {
+    if (rank == rank_) continue;
+    for (;;) {
+      // At least one look, also after others have taken all the time.
+      const auto value =
+          store_->Get({KeyOf(rank)}, std::max(until, Clock::now() + kLook));
+      uint64_t at = 0;
+      if (value.ok() && absl::SimpleAtoi(value->front(), &at) && at >= number) {
+        break;
+      }
+      if (Clock::now() >= until) {
+        missing.push_back(rank);
+        break;
+      }
+      // It has not come so far.
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+  return missing;
+}
+
+absl::Status RollCall::NotMade(const absl::Status& status,
+                               absl::string_view group) const {
+  const std::vector<int> missing = Missing(/*number=*/0, milliseconds(0));
+  if (missing.empty()) return status;
+  absl::Status named = absl::DeadlineExceededError(
+      absl::StrCat("group ", base::Quote(group), ": ", NamesOf(missing),
+                   " did not come to make the communicator"));
+  SetCulpritRanks(named, missing);
+  return named;
+}
+
+std::string NamesOf(const std::vector<int>& ranks) {
+  if (ranks.empty()) return "the other ranks";
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(ranks, ", "));
+}
+
+absl::Status TimedOut(const Collective& collective, absl::string_view group,
+                      const std::vector<int>& missing) {
+  absl::Status status = absl::DeadlineExceededError(
+      absl::StrCat(collective.Label(), " on group ", base::Quote(group),
+                   ": timed out after ",
+                   absl::FormatDuration(absl::FromChrono(collective.timeout)),
+                   " waiting for ", NamesOf(missing)));
+  SetCulpritRanks(status, missing);
+  return status;
+}
+
+}  // namespace muster::dataplane::nccl

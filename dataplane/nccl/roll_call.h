@@ -1,0 +1,96 @@
+// Which ranks others wait for: NCCL does not know.
+
+#ifndef MUSTER_DATAPLANE_NCCL_ROLL_CALL_H_
+#define MUSTER_DATAPLANE_NCCL_ROLL_CALL_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/collective.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace muster::dataplane::nccl {
+
+// RollCall is one rank's part in finding out who has not come to a collective.
+// A rank that has waited in one for some time says so in the group's store, so
+// that whoever gives up can tell the late from the missing. Thread-safe.
+class RollCall {
+ public:
+  // `store` may be null in a group of one.
+  RollCall(std::shared_ptr<BootstrapStore> store, int rank, int size);
+  ~RollCall();
+
+  RollCall(const RollCall&) = delete;
+  RollCall& operator=(const RollCall&) = delete;
+
+  // After how long a rank says so, of a collective with this timeout.
+  static std::chrono::milliseconds TellAfter(std::chrono::milliseconds timeout);
+
+  // This rank has come to its collective `number`, from 1 on; 0: to the making
+  // of the communicator. Does not wait: a thread, begun by the first call,
+  // does.
+  void Tell(uint64_t number);
+
+  // The ranks that have not come to `number`, and have had the time to say so,
+  // ascending; of many the first. Takes a moment longer than TellAfter.
+  std::vector<int> Missing(uint64_t number,
+                           std::chrono::milliseconds timeout) const;
+
+  // `status`, that the communicator of `group` was not made in time, with those
+  // that did not come to that.
+  absl::Status NotMade(const absl::Status& status,
+                       absl::string_view group) const;
+
+  // What Missing returns, on that thread, which gives them to `then`, with no
+  // lock held. Not called if this one is destroyed before.
+  using Then = std::function<void(const std::vector<int>& missing)>;
+  void FindMissing(uint64_t number, std::chrono::milliseconds timeout,
+                   Then then);
+
+  // Returns when the thread is gone.
+  void Stop();
+
+ private:
+  struct Question {
+    uint64_t number = 0;
+    std::chrono::milliseconds timeout{0};
+    Then then;
+  };
+
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Serve();
+  void Publish(uint64_t number) const;
+
+  const std::shared_ptr<BootstrapStore> store_;
+  const int rank_;
+  const int size_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t to_tell_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<Question> question_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// "rank 1", "ranks 1, 2"; "the other ranks" if there are none.
+std::string NamesOf(const std::vector<int>& ranks);
+
+// The error of a collective that these ranks have not come to.
+absl::Status TimedOut(const Collective& collective, absl::string_view group,
+                      const std::vector<int>& missing);
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_NCCL_ROLL_CALL_H_

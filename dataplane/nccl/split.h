@@ -1,0 +1,109 @@
+#ifndef MUSTER_DATAPLANE_NCCL_SPLIT_H_
+#define MUSTER_DATAPLANE_NCCL_SPLIT_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+#include "dataplane/nccl/api.h"
+#include "dataplane/nccl/comm_task.h"
+#include "dataplane/nccl/platform.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace muster::dataplane::nccl {
+
+// Who asks for a communicator: a rank of a new group.
+struct Asker {
+  const BackendOptions& group;
+  // Its device.
+  int device = 0;
+  Instant deadline = Instant::max();
+  // Says why nobody needs it any more; OK while it is needed. Asked now and
+  // then.
+  const std::function<absl::Status()>& over;
+};
+
+// Heritage is a communicator that comes of another group's, and the way from
+// that group's backend to its own. It keeps the communicator's texts, so it
+// outlives it. Thread-safe.
+class Heritage : public Descent {
+ public:
+  // The communicator, which may be in progress and is the caller's from then
+  // on; null if none can come of the other group's: then the ranks are to meet
+  // anew, as all of them find. Called once.
+  // Errors: kDeadlineExceeded, kInternal with NCCL's own words, what `over` and
+  // the store say.
+  virtual absl::StatusOr<Comm> Make(const Asker& asker) = 0;
+};
+
+// By ncclCommSplit, which the other group calls in its turn. None can come when
+// that has ended, of which all ranks are told.
+class Split : public Heritage, public Errand {
+ public:
+  // `key`: this rank in the other group.
+  Split(const Platform& platform, const SplitOptions& options, int key)
+      : nccl_(platform.nccl),
+        version_(platform.nccl_version),
+        options_(options),
+        key_(key) {}
+  // Aborts a communicator that nobody has taken.
+  ~Split() override;
+
+  // Of the other group: ncclCommSplit of its communicator.
+  Result Begin(Comm parent) override;
+  void End(const absl::Status& why) override;
+
+  absl::StatusOr<Comm> Make(const Asker& asker) override;
+
+ private:
+  const Api nccl_;
+  const int version_;
+  const SplitOptions options_;
+  const int key_;
+
+  // NCCL writes to it between Begin and End.
+  Comm made_ = nullptr;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  // After the end, until it is taken.
+  Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+// By ncclCommShrink of a communicator that the other group has given up. None
+// can come unless each rank has one, with nothing under way: they tell each
+// other in the new group's store.
+class Shrink : public Heritage {
+ public:
+  // `parent`, which may be null, is of this device, and its own from then on.
+  Shrink(const Platform& platform, const SplitOptions& options, Comm parent,
+         int device)
+      : nccl_(platform.nccl),
+        version_(platform.nccl_version),
+        options_(options),
+        device_(device),
+        parent_(parent) {}
+  ~Shrink() override { Release(); }
+
+  absl::StatusOr<Comm> Make(const Asker& asker) override;
+
+ private:
+  absl::StatusOr<bool> AllHaveOne(const Asker& asker) const;
+  absl::StatusOr<Comm> Call(const Asker& asker);
+  void Release();
+
+  const Api nccl_;
+  const int version_;
+  const SplitOptions options_;
+  const int device_;
+  Comm parent_;
+};
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_NCCL_SPLIT_H_

@@ -1,0 +1,15 @@
+#ifndef MUSTER_DATAPLANE_NCCL_TESTING_HOST_CONFIG_H_
+#define MUSTER_DATAPLANE_NCCL_TESTING_HOST_CONFIG_H_
+
+#include <string>
+
+#include "dataplane/nccl/api.h"
+
+namespace muster::dataplane::nccl::testing {
+
+// What NCCL would refuse `config` for; empty: nothing.
+std::string WhatIsWrongWith(const Config& config);
+
+}  // namespace muster::dataplane::nccl::testing
+
+#endif  // MUSTER_DATAPLANE_NCCL_TESTING_HOST_CONFIG_H_

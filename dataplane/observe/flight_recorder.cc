@@ -1,0 +1,597 @@
+#include "dataplane/observe/flight_recorder.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "base/text.h"
+#include "base/mutex.h"
+
+namespace muster::dataplane {
+namespace {
+
+int64_t Nanoseconds(auto since_epoch) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch)
+      .count();
+}
+
+// c10's names.
+absl::string_view ScalarTypeName(DataType type) {
+  static constexpr std::array<absl::string_view, kDataTypeCount> kNames = {
+      "Byte",         "Char",          "Short",         "Int",        "Long",
+      "Half",         "BFloat16",      "Float",         "Double",     "Bool",
+      "ComplexFloat", "ComplexDouble", "Float8_e4m3fn", "Float8_e5m2"};
+  return kNames.at(static_cast<size_t>(type));
+}
+
+struct Thread {
+  // No other thread of this process has it, as another may have its id later.
+  int64_t number = 0;
+  int64_t id = 0;
+  std::array<char, 16> name = {};
+};
+
+// Asked for once: a thread that is renamed keeps its first name here. (Nothing
+// to construct: to look whether that was done takes longer than the number.)
+thread_local constinit Thread this_thread;
+
+const Thread& ThisThread() {
+  if (this_thread.number == 0) {
+    static std::atomic<int64_t> threads = 0;
+    this_thread.number = ++threads;
+    this_thread.id = syscall(SYS_gettid);
+    pthread_getname_np(pthread_self(), this_thread.name.data(),
+                       this_thread.name.size());
+  }
+  return this_thread;
+}
+
+class Object {
+ public:
+  explicit Object(std::string& json) : json_(json) { json_ += '{'; }
+  ~Object() { json_ += '}'; }
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+
+  // What follows it is the value.
+  std::string& Key(absl::string_view name) {
+    if (!first_) json_ += ',';
+    first_ = false;
+    AppendJsonString(name, json_);
+    json_ += ':';
+    return json_;
+  }
+  void Number(absl::string_view name, int64_t value) {
+    absl::StrAppend(&Key(name), value);
+  }
+  void Bool(absl::string_view name, bool value) {
+    Key(name) += value ? "true" : "false";
+  }
+  void String(absl::string_view name, absl::string_view value) {
+    AppendJsonString(value, Key(name));
+  }
+  // A time that has not come is null.
+  void Time(absl::string_view name, int64_t ns) {
+    if (ns == 0) {
+      Key(name) += "null";
+    } else {
+      Number(name, ns);
+    }
+  }
+
+ private:
+  std::string& json_;
+  bool first_ = true;
+};
+
+// The length of the UTF-8 character with which `text`, which is not empty,
+// begins; 0: none.
+size_t CharacterBytes(absl::string_view text) {
+  const auto byte = [&](size_t i) {
+    return static_cast<unsigned char>(text[i]);
+  };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  size_t bytes = 0;
+  // The least value of so many bytes: a shorter form is the right one.
+  uint32_t least = 0;
+  uint32_t value = 0;
+  if ((first & 0xe0) == 0xc0) {
+    bytes = 2, least = 0x80, value = first & 0x1f;
+  } else if ((first & 0xf0) == 0xe0) {
+    bytes = 3, least = 0x800, value = first & 0x0f;
+  } else if ((first & 0xf8) == 0xf0) {
+    bytes = 4, least = 0x10000, value = first & 0x07;
+  }
+  if (bytes == 0 || text.size() < bytes) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    value = value << 6 | (byte(i) & 0x3f);
+  }
+  const bool surrogate = value >= 0xd800 && value < 0xe000;
+  return value < least || value > 0x10ffff || surrogate ? 0 : bytes;
+}
+
+}  // namespace
+
+void AppendJsonString(absl::string_view text, std::string& json) {
+  json += '"';
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    const size_t bytes = CharacterBytes(text.substr(at));
+    if (c == '"' || c == '\\') {
+      json += '\\';
+      json += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppendFormat(&json, "\\u%04x", static_cast<int>(c));
+    } else if (bytes == 0) {
+      absl::StrAppendFormat(&json, "\\\\x%02x",
+                            static_cast<int>(static_cast<unsigned char>(c)));
+    } else {
+      json.append(text.data() + at, bytes);
+    }
+    at += std::max<size_t>(bytes, 1);
+  }
+  json += '"';
+}
+
+struct alignas(64) FlightRecorder::Outline {
+  // How many entries have it, and memos.
+  int64_t users = 0;
+  GroupRecord* group = nullptr;
+  int64_t timeout_ms = 0;
+  Thread thread;
+  // Of the tensors and inputs.
+  int64_t elements = 0;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  bool point_to_point = false;
+  // How many tensors, inputs and outputs it has.
+  std::array<uint32_t, 3> lists = {};
+  // Of each of those, one after the other: the data type and, from bit 8 on,
+  // the number of dimensions; and those. Behind them there may be what an
+  // earlier collective had.
+  absl::InlinedVector<int64_t, 6> shapes;
+};
+
+struct FlightRecorder::GroupRecord {
+  // Of the newest collective that came so far; -1: none.
+  struct Last {
+    // Threads may tell of two in another order than they ended.
+    void Reach(int64_t next, int64_t its_elements) {
+      if (next > sequence) *this = {next, its_elements};
+    }
+
+    int64_t sequence = -1;
+    int64_t elements = -1;
+  };
+
+  Group group;
+  int64_t number = 0;
+  bool ended = false;
+  size_t entries = 0;
+  int64_t collective_sequence = 0;
+  int64_t point_to_point_sequence = 0;
+  int64_t op = 0;
+  Last enqueued;
+  Last started;
+  Last completed;
+  // Records of the collectives that have not completed, in their order.
+  std::deque<int64_t> running;
+};
+
+FlightRecorder::Memo::Memo(std::shared_ptr<FlightRecorder> recorder)
+    : recorder_(std::move(recorder)) {}
+
+FlightRecorder::Memo::~Memo() {
+  MutexLock lock(recorder_->mutex_);
+  if (outline_ != nullptr) recorder_->Drop(outline_);
+}
+
+// The clocks: a time is never 0.
+FlightRecorder::FlightRecorder(size_t capacity) : capacity_(capacity) {
+  ReadClocks();
+}
+
+FlightRecorder::~FlightRecorder() {
+  for (const Entry& entry : ring_) Drop(entry.outline);
+}
+
+void FlightRecorder::ReadClocks() {
+  anchor_ = Clock::now();
+  wall_clock_ahead_ns_ =
+      Nanoseconds(std::chrono::system_clock::now().time_since_epoch()) -
+      Nanoseconds(anchor_.time_since_epoch());
+}
+
+std::shared_ptr<FlightRecorder::GroupRecord> FlightRecorder::AddGroup(
+    Group group) {
+  auto record = std::make_shared<GroupRecord>();
+  record->group = std::move(group);
+  MutexLock lock(mutex_);
+  // A collective must not wait until thousands of entries have moved to where
+  // more have room. The system gives the memory when it is used.
+  ring_.reserve(capacity_);
+  record->number = next_group_;
+  // Of one without entries nobody is to think that it has run nothing.
+  if (capacity_ > 0) groups_.emplace(next_group_, record);
+  ++next_group_;
+  return record;
+}
+
+void FlightRecorder::RemoveGroup(GroupRecord& group) {
+  MutexLock lock(mutex_);
+  group.ended = true;
+  group.group.communicators = nullptr;
+  Tidy(group);
+}
+
+void FlightRecorder::Tidy(const GroupRecord& group) {
+  // A copy: it may go with the group.
+  const int64_t number = group.number;
+  if (group.ended && group.entries == 0) groups_.erase(number);
+}
+
+void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
+  outline.kind = collective.kind;
+  outline.point_to_point = IsPointToPoint(collective.kind);
+  outline.timeout_ms = collective.timeout.count();
+  const Thread& thread = ThisThread();
+  if (outline.thread.number != thread.number) outline.thread = thread;
+  const Collective::Tensors* const lists[] = {
+      &collective.tensors, &collective.inputs, &collective.outputs};
+  size_t words = 0;
+  int64_t elements = 0;
+  for (size_t i = 0; i < outline.lists.size(); ++i) {
+    outline.lists[i] = static_cast<uint32_t>(lists[i]->size());
+    for (const Tensor& tensor : *lists[i]) {
+      const absl::Span<const int64_t> shape = tensor.shape();
+      const size_t end = words + 1 + shape.size();
+      if (outline.shapes.size() < end) outline.shapes.resize(end);
+      int64_t* next = outline.shapes.data() + words;
+      *next++ = static_cast<int64_t>(tensor.data_type()) |
+                static_cast<int64_t>(shape.size()) << 8;
+      for (const int64_t extent : shape) *next++ = extent;
+      words = end;
+      if (i < 2) elements += tensor.element_count();
+    }
+  }
+  outline.elements = elements;
+}
+
+inline FlightRecorder::Outline& FlightRecorder::OutlineOf(
+    GroupRecord& group, const Collective& collective, Memo* memo) {
+  // Its collectives may still be started by another thread than the last one,
+  // with another timeout.
+  if (memo != nullptr && memo->outline_ != nullptr &&
+      memo->outline_->group == &group &&
+      memo->outline_->timeout_ms == collective.timeout.count() &&
+      memo->outline_->thread.number == ThisThread().number) {
+    return *memo->outline_;
+  }
+  return NewOutline(group, collective, memo);
+}
+
+FlightRecorder::Outline& FlightRecorder::NewOutline(
+    GroupRecord& group, const Collective& collective, Memo* memo) {
+  if (spare_ == nullptr) spare_ = std::make_unique<Outline>();
+  spare_->group = &group;
+  Describe(collective, *spare_);
+  if (memo == nullptr) return *spare_;
+  Outline* const before = std::exchange(memo->outline_, spare_.release());
+  ++memo->outline_->users;
+  if (before != nullptr) Drop(before);
+  return *memo->outline_;
+}
+
+void FlightRecorder::Drop(Outline* outline) {
+  if (--outline->users == 0) spare_.reset(outline);
+}
+
+void FlightRecorder::SetOutline(Entry& entry, Outline& outline) {
+  Outline* const before = std::exchange(entry.outline, &outline);
+  if (&outline == spare_.get()) (void)spare_.release();
+  ++outline.users;
+  // While it has an entry the group is there.
+  GroupRecord* const group_before = before == nullptr ? nullptr : before->group;
+  if (before != nullptr) Drop(before);
+  if (group_before == outline.group) return;
+  ++outline.group->entries;
+  if (group_before == nullptr) return;
+  --group_before->entries;
+  Tidy(*group_before);
+}
+
+FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
+  const auto age = static_cast<size_t>(next_record_ - record);
+  if (age == 0 || age > ring_.size()) return nullptr;
+  return &ring_[next_place_ + (age > next_place_ ? capacity_ : 0) - age];
+}
+
+[[gnu::always_inline]] inline FlightRecorder::Entry& FlightRecorder::NextEntry(
+    Outline& outline, const Collective& collective, int64_t created_ns) {
+  if (next_place_ == ring_.size()) ring_.emplace_back();
+  Entry& entry = ring_[next_place_];
+  if (++next_place_ == capacity_) next_place_ = 0;
+  ++next_record_;
+  // So that it is here when the next collective comes.
+  __builtin_prefetch(ring_.data() + next_place_, /*rw=*/1);
+  if (entry.outline != &outline) SetOutline(entry, outline);
+  if (entry.error != nullptr) entry.error = nullptr;
+  GroupRecord& group = *outline.group;
+  const auto sequence = static_cast<int64_t>(collective.sequence);
+  if (outline.point_to_point) {
+    group.point_to_point_sequence = sequence;
+  } else {
+    group.collective_sequence = sequence;
+    group.enqueued = {sequence, outline.elements};
+  }
+  entry.collective_sequence = group.collective_sequence;
+  entry.point_to_point_sequence = group.point_to_point_sequence;
+  entry.op = ++group.op;
+  entry.created_ns = created_ns;
+  return entry;
+}
+
+int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective,
+                            Memo* memo) {
+  if (capacity_ == 0) return -1;
+  OftenLock lock(mutex_);
+  Outline& outline = OutlineOf(group, collective, memo);
+  const int64_t record = next_record_;
+  const bool runs = outline.point_to_point || group.running.empty();
+  if (!outline.point_to_point) group.running.push_back(record);
+  const int64_t now_ns = WallClockNs(collective.started);
+  Entry& entry = NextEntry(outline, collective, now_ns);
+  entry.started_ns = runs ? now_ns : 0;
+  entry.completed_ns = 0;
+  if (runs && !outline.point_to_point) {
+    group.started = {entry.collective_sequence, outline.elements};
+  }
+  return record;
+}
+
+void FlightRecorder::AddCompleted(GroupRecord& group,
+                                  const Collective& collective, Instant at,
+                                  Memo* memo) {
+  if (capacity_ == 0) return;
+  OftenLock lock(mutex_);
+  Outline& outline = OutlineOf(group, collective, memo);
+  const int64_t now_ns = WallClockNs(at);
+  const int64_t created_ns = now_ns - (at - collective.started).count();
+  Entry& entry = NextEntry(outline, collective, created_ns);
+  const bool ran = outline.point_to_point || group.running.empty();
+  entry.started_ns = ran ? created_ns : now_ns;
+  entry.completed_ns = std::max(now_ns, entry.started_ns);
+  if (!outline.point_to_point) {
+    group.started.Reach(entry.collective_sequence, outline.elements);
+    group.completed.Reach(entry.collective_sequence, outline.elements);
+  }
+  // Without a call, as a rule.
+  if (!group.running.empty()) StartFirst(group, now_ns);
+}
+
+void FlightRecorder::MarkStarted(Entry& entry, int64_t now_ns) {
+  if (entry.started_ns != 0) return;
+  entry.started_ns = now_ns;
+  const Outline& outline = *entry.outline;
+  if (outline.point_to_point) return;
+  outline.group->started = {entry.collective_sequence, outline.elements};
+}
+
+void FlightRecorder::StartFirst(const GroupRecord& group, int64_t now_ns) {
+  if (group.running.empty()) return;
+  Entry* const first = Find(group.running.front());
+  if (first != nullptr) MarkStarted(*first, now_ns);
+}
+
+void FlightRecorder::Complete(GroupRecord& group, int64_t record,
+                              const absl::Status& status, Instant at) {
+  if (capacity_ == 0) return;
+  std::unique_ptr<std::string> error;
+  if (!status.ok()) error = std::make_unique<std::string>(status.message());
+  MutexLock lock(mutex_);
+  const int64_t now_ns = WallClockNs(at);
+  // It may have been overwritten.
+  if (Entry* const entry = Find(record); entry != nullptr) {
+    if (status.ok()) {
+      MarkStarted(*entry, now_ns);
+      // Its two clocks need not agree to the last microsecond: QuickNow.
+      entry->completed_ns = std::max(now_ns, entry->started_ns);
+      const Outline& outline = *entry->outline;
+      if (!outline.point_to_point) {
+        group.completed.Reach(entry->collective_sequence, outline.elements);
+      }
+    } else {
+      entry->error = std::move(error);
+    }
+  }
+  std::deque<int64_t>& running = group.running;
+  if (!running.empty() && running.front() == record) {
+    running.pop_front();
+  } else {
+    running.erase(std::remove(running.begin(), running.end(), record),
+                  running.end());
+  }
+  // Of a group that has failed nothing starts any more.
+  if (status.ok()) StartFirst(group, now_ns);
+}
+
+void FlightRecorder::AppendEntry(int64_t record, const Entry& entry,
+                                 std::string& json) const {
+  const Outline& outline = *entry.outline;
+  const GroupRecord& of_group = *outline.group;
+  // Those of two of its three lists, as texts.
+  const auto shapes = [&](Object& object, absl::string_view sizes_name,
+                          absl::string_view dtypes_name, size_t left_out) {
+    std::vector<std::string> sizes;
+    std::vector<std::string> dtypes;
+    const int64_t* next = outline.shapes.data();
+    for (size_t list = 0; list < outline.lists.size(); ++list) {
+      for (size_t i = 0; i < outline.lists[list]; ++i) {
+        const auto type = static_cast<DataType>(*next & 0xff);
+        const auto shape = absl::MakeConstSpan(next + 1, *next >> 8);
+        next = shape.end();
+        if (list == left_out) continue;
+        sizes.push_back(absl::StrCat("[", absl::StrJoin(shape, ","), "]"));
+        dtypes.push_back(absl::StrCat("\"", ScalarTypeName(type), "\""));
+      }
+    }
+    absl::StrAppend(&object.Key(sizes_name), "[", absl::StrJoin(sizes, ","),
+                    "]");
+    absl::StrAppend(&object.Key(dtypes_name), "[", absl::StrJoin(dtypes, ","),
+                    "]");
+  };
+  const bool completed = entry.completed_ns != 0;
+  Object object(json);
+  object.Number("record_id", record);
+  object.Number("pg_id", of_group.number);
+  object.Key("process_group") += '[';
+  AppendJsonString(of_group.group.name, json);
+  json += ',';
+  AppendJsonString(of_group.group.description, json);
+  json += ']';
+  object.Number("collective_seq_id", entry.collective_sequence);
+  object.Number("p2p_seq_id", entry.point_to_point_sequence);
+  object.Number("op_id", entry.op);
+  object.String("profiling_name",
+                absl::StrCat(of_group.group.backend, ":",
+                             CollectiveKindName(outline.kind)));
+  shapes(object, "input_sizes", "input_dtypes", /*left_out=*/2);
+  shapes(object, "output_sizes", "output_dtypes", /*left_out=*/1);
+  object.Number("time_created_ns", entry.created_ns);
+  if (completed) {
+    absl::StrAppendFormat(
+        &object.Key("duration_ms"), "%.6f",
+        static_cast<double>(entry.completed_ns - entry.started_ns) / 1e6);
+  }
+  object.Number("timeout_ms", outline.timeout_ms);
+  object.String("state", completed               ? "completed"
+                         : entry.started_ns != 0 ? "started"
+                                                 : "scheduled");
+  object.Time("time_discovered_started_ns", entry.started_ns);
+  object.Time("time_discovered_completed_ns", entry.completed_ns);
+  object.Bool("retired", completed || entry.error != nullptr);
+  object.Bool("is_p2p", outline.point_to_point);
+  object.String("thread_id", absl::StrCat(outline.thread.id));
+  object.String("thread_name", outline.thread.name.data());
+  object.Key("frames") += "[]";
+  if (entry.error != nullptr) object.String("error", *entry.error);
+}
+
+void FlightRecorder::AppendCommunicators(std::string& json) const {
+  Object all(json);
+  for (const auto& [id, of_group] : groups_) {
+    if (of_group->group.communicators == nullptr) continue;
+    for (const auto& [name, texts] : of_group->group.communicators()) {
+      all.Key(absl::StrCat(of_group->group.name, "/", name));
+      Object state(json);
+      for (const auto& [key, text] : texts) state.String(key, text);
+    }
+  }
+}
+
+void FlightRecorder::AppendConfig(std::string& json) const {
+  Object configs(json);
+  for (const auto& [id, of_group] : groups_) {
+    configs.Key(absl::StrCat(id));
+    Object config(json);
+    config.String("name", of_group->group.name);
+    config.String("desc", of_group->group.description);
+    config.String(
+        "ranks",
+        absl::StrCat("[", absl::StrJoin(of_group->group.ranks, ", "), "]"));
+  }
+}
+
+void FlightRecorder::AppendStatus(std::string& json) const {
+  Object statuses(json);
+  for (const auto& [id, of_group] : groups_) {
+    statuses.Key(absl::StrCat(id));
+    Object status(json);
+    const std::pair<absl::string_view, const GroupRecord::Last*> lasts[] = {
+        {"last_enqueued", &of_group->enqueued},
+        {"last_started", &of_group->started},
+        {"last_completed", &of_group->completed}};
+    for (const auto& [name, last] : lasts) {
+      status.Number(absl::StrCat(name, "_collective"), last->sequence);
+      status.Number(absl::StrCat(name, "_numel"), last->elements);
+    }
+  }
+}
+
+std::string FlightRecorder::ToJson() const {
+  std::string json;
+  {
+    MutexLock lock(mutex_);
+    Object top(json);
+    top.String("version", "2.10");
+    top.String("comm_lib_version", "muster");
+    top.Key("nccl_comm_state");
+    AppendCommunicators(json);
+    top.Key("pg_config");
+    AppendConfig(json);
+    top.Key("pg_status");
+    AppendStatus(json);
+    top.Key("entries") += '[';
+    // Oldest first.
+    const size_t oldest = ring_.empty() ? 0 : next_place_ % ring_.size();
+    int64_t record = next_record_ - static_cast<int64_t>(ring_.size());
+    for (size_t i = 0; i < ring_.size(); ++i, ++record) {
+      if (i > 0) json += ',';
+      AppendEntry(record, ring_[(oldest + i) % ring_.size()], json);
+    }
+    json += ']';
+  }
+  return json;
+}
+
+absl::Status FlightRecorder::WriteTo(const std::string& path) const {
+  const std::string json = ToJson();
+  // No two writers have one draft: not two threads of this process, nor two
+  // processes of one number in different containers.
+  static std::atomic<int64_t> drafts = 0;
+  std::string draft;
+  std::FILE* file = nullptr;
+  do {
+    draft = absl::StrCat(path, ".", getpid(), ".", drafts++, ".tmp");
+    file = std::fopen(draft.c_str(), "wx");
+  } while (file == nullptr && errno == EEXIST);
+  const auto failed = [&](absl::string_view what) {
+    const int error = errno;
+    std::remove(draft.c_str());
+    const absl::StatusCode code = absl::ErrnoToStatusCode(error);
+    return absl::Status(
+        // That means everywhere that a peer or the coordinator is gone.
+        code == absl::StatusCode::kUnavailable ? absl::StatusCode::kUnknown
+                                               : code,
+        absl::StrCat("cannot ", what, " ", base::Quote(path), ": ",
+                     std::strerror(error)));
+  };
+  if (file == nullptr) return failed("write");
+  const bool written =
+      std::fwrite(json.data(), 1, json.size(), file) == json.size();
+  if (std::fclose(file) != 0 || !written) return failed("write");
+  if (std::rename(draft.c_str(), path.c_str()) != 0) return failed("rename");
+  return absl::OkStatus();
+}
+
+}  // namespace muster::dataplane

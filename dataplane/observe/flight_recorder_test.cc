@@ -1,0 +1,349 @@
+#include "dataplane/observe/flight_recorder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <initializer_list>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace muster::dataplane {
+namespace {
+
+using nlohmann::json;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+json Dump(const FlightRecorder& recorder) {
+  return json::parse(recorder.ToJson());
+}
+
+// What two recorders say alike: times count from when the first of the entries
+// was created.
+std::string Comparable(const FlightRecorder& recorder) {
+  json dump = Dump(recorder);
+  json& entries = dump["entries"];
+  if (entries.empty()) return dump.dump(1);
+  const int64_t origin = entries[0]["time_created_ns"];
+  for (json& entry : entries) {
+    for (const char* const name :
+         {"time_created_ns", "time_discovered_started_ns",
+          "time_discovered_completed_ns"}) {
+      json& time = entry[name];
+      if (time.is_number()) time = time.get<int64_t>() - origin;
+    }
+  }
+  return dump.dump(1);
+}
+
+// A recorder with one group, and how its collectives come to be there.
+struct Recorded {
+  Recorded(size_t capacity, bool in_one_step)
+      : in_one_step(in_one_step),
+        recorder(std::make_shared<FlightRecorder>(capacity)),
+        group(recorder->AddGroup({.name = "tp", .backend = "shm"})) {}
+
+  // It begins so many milliseconds after the clock's beginning, and lasts half
+  // of one.
+  int64_t Add(Collective& collective, uint64_t begin_ms,
+              FlightRecorder::Memo* memo = nullptr) {
+    Begin(collective, begin_ms);
+    return recorder->Add(*group, collective, memo);
+  }
+  void End(int64_t record, uint64_t begin_ms, const absl::Status& status) {
+    recorder->Complete(*group, record, status, EndOf(begin_ms));
+  }
+  void Run(Collective& collective, uint64_t begin_ms,
+           FlightRecorder::Memo* memo = nullptr) {
+    if (!in_one_step) {
+      return End(Add(collective, begin_ms, memo), begin_ms, absl::OkStatus());
+    }
+    Begin(collective, begin_ms);
+    recorder->AddCompleted(*group, collective, EndOf(begin_ms), memo);
+  }
+
+  static void Begin(Collective& collective, uint64_t begin_ms) {
+    collective.sequence = begin_ms;
+    collective.started = Instant(milliseconds(begin_ms));
+  }
+  static Instant EndOf(uint64_t begin_ms) {
+    return Instant(milliseconds(begin_ms)) + microseconds(500);
+  }
+
+  const bool in_one_step;
+  const std::shared_ptr<FlightRecorder> recorder;
+  const std::shared_ptr<FlightRecorder::GroupRecord> group;
+};
+
+// Of no, one, two, three and eight tensors; scalars and of up to five
+// dimensions.
+std::vector<Collective> AllSorts() {
+  static float floats[64];
+  const Tensor line(floats, {4});
+  const Tensor scalar(floats, std::initializer_list<int64_t>{});
+  const Tensor five(floats, DataType::kBfloat16, {2, 1, 2, 1, 4});
+  const auto timeout = seconds(30);
+  return {
+      {.timeout = timeout},
+      {.kind = CollectiveKind::kAllReduce, .tensors = {line}},
+      {.kind = CollectiveKind::kBroadcast, .tensors = {five}},
+      {.kind = CollectiveKind::kReduce, .tensors = {scalar}},
+      {.kind = CollectiveKind::kAllGatherIntoTensor,
+       .inputs = {line},
+       .outputs = {five}},
+      {.kind = CollectiveKind::kAllGather,
+       .inputs = {scalar},
+       .outputs = {scalar, scalar},
+       .timeout = timeout},
+      {.kind = CollectiveKind::kAllToAll,
+       .inputs = {five, five, five, five},
+       .outputs = {five, five, five, five}},
+      {.kind = CollectiveKind::kAllReduce,
+       .tensors = {line, scalar, five, line, scalar, five, line, scalar}},
+      {.kind = CollectiveKind::kSend, .inputs = {line}},
+      {.kind = CollectiveKind::kRecv, .outputs = {five}},
+  };
+}
+
+// Each of them several times, with a memo of its own if they have any.
+std::string AfterAllSorts(Recorded& recorded, bool with_memos) {
+  std::vector<Collective> all = AllSorts();
+  std::vector<std::unique_ptr<FlightRecorder::Memo>> memos;
+  for (size_t i = 0; i < all.size(); ++i) {
+    memos.push_back(std::make_unique<FlightRecorder::Memo>(recorded.recorder));
+  }
+  uint64_t begin_ms = 100;
+  for (int round = 0; round < 3; ++round) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      recorded.Run(all[i], ++begin_ms, with_memos ? memos[i].get() : nullptr);
+    }
+  }
+  return Comparable(*recorded.recorder);
+}
+
+TEST(FlightRecorderTest, OneStepSaysWhatTwoSay) {
+  // All are there, and only the last ones, with what an earlier one had.
+  for (const size_t capacity : {100, 10, 7, 1}) {
+    Recorded two(capacity, /*in_one_step=*/false);
+    const std::string expected = AfterAllSorts(two, /*with_memos=*/false);
+    EXPECT_EQ(Dump(*two.recorder)["entries"].size(), std::min(capacity, 30UL));
+    for (const bool with_memos : {false, true}) {
+      Recorded one(capacity, /*in_one_step=*/true);
+      EXPECT_EQ(AfterAllSorts(one, with_memos), expected);
+    }
+    Recorded remembered(capacity, /*in_one_step=*/false);
+    EXPECT_EQ(AfterAllSorts(remembered, /*with_memos=*/true), expected);
+  }
+}
+
+// All that it says on the way.
+std::string WhileOthersRun(Recorded& recorded, bool with_memos) {
+  std::string said;
+  const auto look = [&] { said += Comparable(*recorded.recorder); };
+  std::vector<Collective> all = AllSorts();
+  FlightRecorder::Memo send(recorded.recorder);
+  FlightRecorder::Memo gather(recorded.recorder);
+  FlightRecorder::Memo* const of_send = with_memos ? &send : nullptr;
+  FlightRecorder::Memo* const of_gather = with_memos ? &gather : nullptr;
+  const int64_t first = recorded.Add(all[1], 101);
+  const int64_t second = recorded.Add(all[2], 102);
+  const int64_t third = recorded.Add(all[3], 103);
+  recorded.Run(all[4], 104, of_gather);
+  recorded.Run(all[8], 105, of_send);
+  look();
+  // The second one does not start with that.
+  recorded.End(first, 120, absl::UnavailableError("gone"));
+  look();
+  // With this it does.
+  recorded.Run(all[8], 121, of_send);
+  look();
+  recorded.End(second, 122, absl::OkStatus());
+  look();
+  // The last that runs is overwritten, and ends.
+  for (const int i : {0, 1, 2, 3}) recorded.Run(all[i], 130 + i);
+  recorded.Run(all[4], 135, of_gather);
+  look();
+  recorded.End(third, 140, absl::OkStatus());
+  recorded.Run(all[7], 141);
+  look();
+  return said;
+}
+
+TEST(FlightRecorderTest, OneStepSaysWhatTwoSayWhileOthersRun) {
+  Recorded two(5, /*in_one_step=*/false);
+  const std::string expected = WhileOthersRun(two, /*with_memos=*/false);
+  EXPECT_THAT(expected, HasSubstr("\"scheduled\""));
+  for (const bool with_memos : {false, true}) {
+    Recorded one(5, /*in_one_step=*/true);
+    EXPECT_EQ(WhileOthersRun(one, with_memos), expected);
+  }
+}
+
+TEST(FlightRecorderTest, OneStepWritesAWholeRecord) {
+  for (const bool with_memo : {false, true}) {
+    Recorded recorded(10, /*in_one_step=*/true);
+    FlightRecorder::Memo memo(recorded.recorder);
+    std::vector<Collective> all = AllSorts();
+    for (const uint64_t begin_ms : {101, 102}) {
+      recorded.Run(all[4], begin_ms, with_memo ? &memo : nullptr);
+    }
+    json entry = json::parse(Comparable(*recorded.recorder))["entries"].at(1);
+    entry.erase("thread_id");
+    entry.erase("thread_name");
+    EXPECT_EQ(entry, json::parse(R"({
+      "record_id": 1, "pg_id": 0, "process_group": ["tp", ""],
+      "collective_seq_id": 102, "p2p_seq_id": 0, "op_id": 2,
+      "profiling_name": "shm:all_gather_into_tensor",
+      "input_sizes": [[4]], "input_dtypes": ["Float"],
+      "output_sizes": [[2, 1, 2, 1, 4]], "output_dtypes": ["BFloat16"],
+      "time_created_ns": 1000000, "duration_ms": 0.5, "timeout_ms": 0,
+      "state": "completed", "time_discovered_started_ns": 1000000,
+      "time_discovered_completed_ns": 1500000, "retired": true,
+      "is_p2p": false, "frames": []})"));
+    EXPECT_EQ(Dump(*recorded.recorder)["pg_status"]["0"],
+              json({{"last_enqueued_collective", 102},
+                    {"last_enqueued_numel", 4},
+                    {"last_started_collective", 102},
+                    {"last_started_numel", 4},
+                    {"last_completed_collective", 102},
+                    {"last_completed_numel", 4}}));
+  }
+}
+
+// Of two threads the one whose collective ended first may say so last.
+TEST(FlightRecorderTest, WhatCompletedLastStays) {
+  FlightRecorder recorder(10);
+  const auto group = recorder.AddGroup({.name = "g"});
+  const Instant now = Clock::now();
+  const int64_t first = recorder.Add(*group, {.started = now, .sequence = 1});
+  recorder.AddCompleted(*group, {.started = now, .sequence = 2}, now);
+  recorder.Complete(*group, first, absl::OkStatus(), now);
+  EXPECT_THAT(recorder.ToJson(), HasSubstr("\"last_completed_collective\":2,"));
+}
+
+// Its end may be told by another clock than its beginning.
+TEST(FlightRecorderTest, NothingEndsBeforeItHasStarted) {
+  for (const bool in_one_step : {true, false}) {
+    FlightRecorder recorder(10);
+    const auto group = recorder.AddGroup({.name = "g"});
+    const Instant now = Clock::now();
+    const Collective barrier = {.started = now, .sequence = 1};
+    const Instant before = now - microseconds(700);
+    if (in_one_step) {
+      recorder.AddCompleted(*group, barrier, before);
+    } else {
+      recorder.Complete(*group, recorder.Add(*group, barrier), absl::OkStatus(),
+                        before);
+    }
+    EXPECT_THAT(recorder.ToJson(), HasSubstr("\"duration_ms\":0.000000"));
+  }
+}
+
+TEST(FlightRecorderTest, SeveralThreadsRecordAtOnce) {
+  Recorded recorded(50, /*in_one_step=*/true);
+  std::vector<std::thread> threads;
+  threads.reserve(4);
+  for (size_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&recorded, i] {
+      std::vector<Collective> all = AllSorts();
+      for (uint64_t n = 0; n < 500; ++n) {
+        // The last of them goes while entries have what it knows.
+        FlightRecorder::Memo memo(recorded.recorder);
+        recorded.Run(all[n % all.size()], n, i < 2 ? &memo : nullptr);
+        recorded.End(recorded.Add(all[i], n), n, absl::OkStatus());
+        if (n % 100 == 0) Dump(*recorded.recorder);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const json entries = Dump(*recorded.recorder)["entries"];
+  for (const json& entry : entries) {
+    EXPECT_EQ(entry["state"], "completed");
+  }
+}
+
+TEST(FlightRecorderTest, WithoutRoomNothingIsKept) {
+  FlightRecorder recorder(0);
+  const auto group = recorder.AddGroup({.name = "world"});
+  recorder.Complete(*group, recorder.Add(*group, {}), absl::OkStatus(),
+                    Clock::now());
+  recorder.AddCompleted(*group, {}, Clock::now());
+  EXPECT_EQ(Dump(recorder)["entries"], json::array());
+  EXPECT_TRUE(Dump(recorder)["pg_config"].empty());
+  recorder.RemoveGroup(*group);
+  EXPECT_TRUE(Dump(recorder)["pg_config"].empty());
+}
+
+TEST(FlightRecorderTest, AFileIsThereAsAWholeOrNotAtAll) {
+  FlightRecorder recorder(10);
+  const std::string path = ::testing::TempDir() + "/flight_0";
+  ASSERT_TRUE(recorder.WriteTo(path).ok());
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  EXPECT_EQ(text.str(), recorder.ToJson());
+  std::remove(path.c_str());
+  // Whoever is the last of several has written it.
+  std::vector<std::thread> writers;
+  std::atomic<int> failed{0};
+  writers.reserve(4);
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&] {
+      for (int n = 0; n < 100; ++n) failed += !recorder.WriteTo(path).ok();
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(failed, 0);
+  std::stringstream again;
+  again << std::ifstream(path).rdbuf();
+  EXPECT_EQ(again.str(), recorder.ToJson());
+  std::remove(path.c_str());
+  const std::string nowhere = ::testing::TempDir() + "/nowhere/flight_0";
+  const absl::Status status = recorder.WriteTo(nowhere);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.message(),
+            "cannot write \"" + nowhere + "\": No such file or directory");
+}
+
+std::string JsonOf(const std::string& text) {
+  std::string json;
+  AppendJsonString(text, json);
+  return json;
+}
+
+TEST(FlightRecorderTest, AnyBytesAreAJsonString) {
+  EXPECT_EQ(JsonOf("a\"b\\c\n"), R"("a\"b\\c\u000a")");
+  // Of one to four bytes.
+  for (const std::string text :
+       {"\x7f", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
+    EXPECT_EQ(JsonOf(text), "\"" + text + "\"");
+  }
+  // Alone, cut, too long a form, a surrogate, beyond the last.
+  EXPECT_EQ(JsonOf("x\xff"), R"("x\\xff")");
+  EXPECT_EQ(JsonOf("\xe2\x82"), R"("\\xe2\\x82")");
+  EXPECT_EQ(JsonOf("\xc0\xaf"), R"("\\xc0\\xaf")");
+  EXPECT_EQ(JsonOf("\xed\xa0\x80"), R"("\\xed\\xa0\\x80")");
+  EXPECT_EQ(JsonOf("\xf4\x90\x80\x80"), R"("\\xf4\\x90\\x80\\x80")");
+  for (int first = 0; first < 256; ++first) {
+    for (int second = 0; second < 256; ++second) {
+      const std::string text = {static_cast<char>(first),
+                                static_cast<char>(second), 'x'};
+      EXPECT_TRUE(json::accept(JsonOf(text))) << first << " " << second;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane

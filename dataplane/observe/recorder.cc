@@ -1,0 +1,135 @@
+#include "dataplane/observe/recorder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <utility>
+
+namespace muster::dataplane {
+
+namespace {
+
+FlightRecorder::Group WithStates(FlightRecorder::Group group,
+                                 const Backend& backend) {
+  group.communicators = [&backend] { return backend.communicator_states(); };
+  return group;
+}
+
+// What there is no memory for is not written down.
+template <typename Call>
+void IfThereIsMemory(const Call& call) {
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+// The clocks that were read need not agree to the last microsecond: QuickNow.
+std::chrono::nanoseconds Elapsed(Instant started, Instant ended) {
+  return std::max(ended - started, Instant::duration::zero());
+}
+
+}  // namespace
+
+Recording::Recording(std::unique_ptr<Backend> inner,
+                     std::shared_ptr<FlightRecorder> recorder,
+                     FlightRecorder::Group group,
+                     std::shared_ptr<Metrics> metrics,
+                     std::function<void(const absl::Status&)> on_failure)
+    : BackendDecorator(std::move(inner)),
+      recorder_(std::move(recorder)),
+      group_(recorder_->AddGroup(
+          WithStates(std::move(group), BackendDecorator::inner()))),
+      metrics_(std::move(metrics)),
+      on_failure_(std::move(on_failure)) {}
+
+Recording::~Recording() { recorder_->RemoveGroup(*group_); }
+
+inline FlightRecorder::Memo* Recording::MemoOf(
+    const Collective& collective) const {
+  if (collective.plan == nullptr) return nullptr;
+  std::unique_ptr<Plan::Memo>& memo = collective.plan->of_recording;
+  if (memo == nullptr) memo = std::make_unique<FlightRecorder::Memo>(recorder_);
+  return static_cast<FlightRecorder::Memo*>(memo.get());
+}
+
+inline Metrics::Series& Recording::SeriesOf(CollectiveKind kind) {
+  Metrics::Series* const known =
+      series_[static_cast<size_t>(kind)].load(std::memory_order_acquire);
+  return known != nullptr ? *known : FindSeries(kind);
+}
+
+Metrics::Series& Recording::FindSeries(CollectiveKind kind) {
+  Metrics::Series& series =
+      metrics_->SeriesOf(CollectiveKindName(kind), name());
+  series_[static_cast<size_t>(kind)].store(&series, std::memory_order_release);
+  return series;
+}
+
+std::shared_ptr<Work> Recording::Start(const Collective& collective) {
+  int64_t record = -1;
+  IfThereIsMemory([&] {
+    record = recorder_->Add(*group_, collective, MemoOf(collective));
+  });
+  std::shared_ptr<Work> work = inner().Start(collective);
+  // The callback may outlive this object.
+  work->OnCompletion(
+      [recorder = recorder_, group = group_, record, metrics = metrics_,
+       series = metrics_ == nullptr ? nullptr : &SeriesOf(collective.kind),
+       bytes = collective.bytes(),
+       started = collective.started](const absl::Status& status) {
+        const Instant now = Clock::now();
+        IfThereIsMemory(
+            [&] { recorder->Complete(*group, record, status, now); });
+        if (series == nullptr) return;
+        series->Finished(bytes, Elapsed(started, now), status.code());
+      });
+  return work;
+}
+
+Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
+  int64_t record = -1;
+  const auto add = [&] {
+    IfThereIsMemory([&] {
+      record = recorder_->Add(*group_, collective, MemoOf(collective));
+    });
+  };
+  order.BeforeRelease(add);
+  Ending ending = [&] {
+    try {
+      return inner().Run(collective, order);
+    } catch (...) {
+      // Nobody may call it any more.
+      order.CallLast();
+      throw;
+    }
+  }();
+  if (!ending.status.ok()) order.CallLast();
+  IfThereIsMemory([&] {
+    if (order.DropLast()) {
+      // It has not waited, or not long: its record can be written as a whole.
+      recorder_->AddCompleted(*group_, collective, ending.at,
+                              MemoOf(collective));
+    } else {
+      recorder_->Complete(*group_, record, ending.status, ending.at);
+    }
+  });
+  if (metrics_ == nullptr) return ending;
+  // To ask a status for its code is a call.
+  SeriesOf(collective.kind)
+      .Finished(
+          collective.bytes(), Elapsed(collective.started, ending.at),
+          ending.status.ok() ? absl::StatusCode::kOk : ending.status.code());
+  return ending;
+}
+
+void Recording::Abort(absl::Status cause) {
+  // Destroying a group in peace is no failure.
+  if (!absl::IsCancelled(cause) && !failed_.exchange(true) && on_failure_) {
+    on_failure_(cause);
+  }
+  inner().Abort(std::move(cause));
+}
+
+}  // namespace muster::dataplane

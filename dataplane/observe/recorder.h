@@ -1,0 +1,53 @@
+#ifndef MUSTER_DATAPLANE_OBSERVE_RECORDER_H_
+#define MUSTER_DATAPLANE_OBSERVE_RECORDER_H_
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "dataplane/backend.h"
+#include "dataplane/collective.h"
+#include "dataplane/observe/flight_recorder.h"
+#include "dataplane/observe/metrics.h"
+
+namespace muster::dataplane {
+
+// Writes every collective, send and receive of `inner` to a flight recorder,
+// and reports it to metrics when it completes.
+class Recording : public BackendDecorator {
+ public:
+  // `metrics`: null if there are none. `on_failure`, if any, is called once,
+  // when the group fails, before its running collectives do.
+  Recording(std::unique_ptr<Backend> inner,
+            std::shared_ptr<FlightRecorder> recorder,
+            FlightRecorder::Group group,
+            std::shared_ptr<Metrics> metrics = nullptr,
+            std::function<void(const absl::Status&)> on_failure = nullptr);
+  ~Recording() override;
+
+  std::shared_ptr<Work> Start(const Collective& collective) override;
+  Ending Run(const Collective& collective, ReleasableLock& order) override;
+  void Abort(absl::Status cause) override;
+
+ private:
+  // Null: it has none.
+  inline FlightRecorder::Memo* MemoOf(const Collective& collective) const;
+  // There are metrics.
+  inline Metrics::Series& SeriesOf(CollectiveKind kind);
+  Metrics::Series& FindSeries(CollectiveKind kind);
+
+  const std::shared_ptr<FlightRecorder> recorder_;
+  const std::shared_ptr<FlightRecorder::GroupRecord> group_;
+  const std::shared_ptr<Metrics> metrics_;
+  // By kind, of those that have run: to find one by its names takes a good part
+  // of a small collective's time.
+  std::array<std::atomic<Metrics::Series*>, kCollectiveKindCount> series_ = {};
+  const std::function<void(const absl::Status&)> on_failure_;
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_OBSERVE_RECORDER_H_

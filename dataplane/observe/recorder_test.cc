@@ -1,0 +1,502 @@
+#include "dataplane/observe/recorder.h"
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/biased_mutex.h"
+#include "dataplane/collective.h"
+#include "dataplane/observe/flight_recorder.h"
+#include "base/clock.h"
+#include "dataplane/observe/metrics.h"
+#include "dataplane/releasable_lock.h"
+#include "dataplane/tensor.h"
+#include "dataplane/testing/fake_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace muster::dataplane {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::FieldsAre;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+json Dump(const FlightRecorder& recorder) {
+  return json::parse(recorder.ToJson());
+}
+
+class RecordingTest : public ::testing::Test {
+ protected:
+  explicit RecordingTest(size_t capacity = 100)
+      : recorder_(std::make_shared<FlightRecorder>(capacity)) {
+    auto fake = std::make_unique<testing::FakeBackend>();
+    fake_ = fake.get();
+    recording_ = std::make_unique<Recording>(
+        std::move(fake), recorder_,
+        FlightRecorder::Group{.name = "tp",
+                              .description = "tensor \"parallel\"\n",
+                              .backend = "gloo",
+                              .ranks = {1, 3}},
+        /*metrics=*/nullptr, [this](const absl::Status& why) {
+          failures_.push_back(std::string(why.message()));
+        });
+  }
+
+  void Start(CollectiveKind kind, uint64_t sequence) {
+    Collective collective;
+    collective.kind = kind;
+    collective.sequence = sequence;
+    collective.timeout = std::chrono::seconds(30);
+    collective.started = Clock::now();
+    if (kind == CollectiveKind::kSend) {
+      collective.inputs = {Tensor(floats_.data(), {2, 3})};
+    } else if (kind == CollectiveKind::kAllGatherIntoTensor) {
+      collective.inputs = {Tensor(floats_.data(), {3})};
+      collective.outputs = {Tensor(floats_.data(), {6})};
+    } else if (kind == CollectiveKind::kAllReduce) {
+      collective.tensors = {Tensor(floats_.data(), DataType::kBfloat16, {4})};
+    }
+    recording_->Start(collective)->OnCompletion([](const absl::Status&) {});
+  }
+
+  std::vector<float> floats_ = std::vector<float>(12);
+  std::shared_ptr<FlightRecorder> recorder_;
+  testing::FakeBackend* fake_;
+  std::vector<std::string> failures_;
+  std::unique_ptr<Recording> recording_;
+};
+
+TEST_F(RecordingTest, HasTheFieldsThatToolsRead) {
+  Start(CollectiveKind::kAllGatherIntoTensor, 1);
+  Start(CollectiveKind::kSend, 1);
+  Start(CollectiveKind::kAllReduce, 2);
+  fake_->works[0]->Complete(absl::OkStatus());
+  const json dump = Dump(*recorder_);
+  EXPECT_EQ(dump["version"], "2.10");
+  EXPECT_TRUE(dump.contains("comm_lib_version"));
+  EXPECT_EQ(dump["nccl_comm_state"], json::object());
+  EXPECT_EQ(dump["pg_config"]["0"]["name"], "tp");
+  EXPECT_EQ(dump["pg_config"]["0"]["desc"], "tensor \"parallel\"\n");
+  EXPECT_EQ(dump["pg_config"]["0"]["ranks"], "[1, 3]");
+  EXPECT_EQ(dump["pg_status"]["0"], json({{"last_enqueued_collective", 2},
+                                          {"last_enqueued_numel", 4},
+                                          {"last_started_collective", 2},
+                                          {"last_started_numel", 4},
+                                          {"last_completed_collective", 1},
+                                          {"last_completed_numel", 3}}));
+  ASSERT_EQ(dump["entries"].size(), 3U);
+  const json& gather = dump["entries"][0];
+  EXPECT_EQ(gather["record_id"], 0);
+  EXPECT_EQ(gather["pg_id"], 0);
+  EXPECT_EQ(gather["process_group"][0], "tp");
+  EXPECT_EQ(gather["collective_seq_id"], 1);
+  EXPECT_EQ(gather["p2p_seq_id"], 0);
+  EXPECT_EQ(gather["op_id"], 1);
+  EXPECT_EQ(gather["profiling_name"], "gloo:all_gather_into_tensor");
+  EXPECT_EQ(gather["input_sizes"], json::parse("[[3]]"));
+  EXPECT_EQ(gather["input_dtypes"], json::parse("[\"Float\"]"));
+  EXPECT_EQ(gather["output_sizes"], json::parse("[[6]]"));
+  EXPECT_EQ(gather["output_dtypes"], json::parse("[\"Float\"]"));
+  EXPECT_EQ(gather["timeout_ms"], 30'000);
+  EXPECT_EQ(gather["state"], "completed");
+  EXPECT_EQ(gather["retired"], true);
+  EXPECT_EQ(gather["is_p2p"], false);
+  EXPECT_EQ(gather["frames"], json::array());
+  EXPECT_GE(gather["duration_ms"], 0);
+  EXPECT_GE(gather["time_discovered_completed_ns"],
+            gather["time_discovered_started_ns"]);
+  EXPECT_GE(gather["time_discovered_started_ns"], gather["time_created_ns"]);
+  EXPECT_TRUE(gather.contains("thread_id"));
+  EXPECT_TRUE(gather.contains("thread_name"));
+  const json& send = dump["entries"][1];
+  EXPECT_EQ(send["is_p2p"], true);
+  EXPECT_EQ(send["p2p_seq_id"], 1);
+  EXPECT_EQ(send["collective_seq_id"], 1);
+  EXPECT_EQ(send["state"], "started");
+  EXPECT_EQ(send["op_id"], 2);
+  const json& reduce = dump["entries"][2];
+  EXPECT_EQ(reduce["input_dtypes"], json::parse("[\"BFloat16\"]"));
+  EXPECT_EQ(reduce["output_sizes"], json::parse("[[4]]"));
+  // The one before it is complete.
+  EXPECT_EQ(reduce["state"], "started");
+  EXPECT_EQ(reduce["retired"], false);
+  EXPECT_TRUE(reduce["time_discovered_completed_ns"].is_null());
+}
+
+TEST_F(RecordingTest, HasWhatTheBackendSaysOfItsCommunicatorsWhileItLives) {
+  fake_->states = {{"nccl", {{"rank", "1"}, {"state", "ready"}}}};
+  EXPECT_EQ(Dump(*recorder_)["nccl_comm_state"],
+            json({{"tp/nccl", {{"rank", "1"}, {"state", "ready"}}}}));
+  recording_ = nullptr;
+  EXPECT_EQ(Dump(*recorder_)["nccl_comm_state"], json::object());
+}
+
+TEST_F(RecordingTest, OneStartsWhenTheOneBeforeItIsComplete) {
+  for (uint64_t i = 1; i <= 3; ++i) Start(CollectiveKind::kAllReduce, i);
+  const auto states = [&] {
+    std::vector<std::string> states;
+    const json dump = Dump(*recorder_);
+    for (const json& entry : dump["entries"]) states.push_back(entry["state"]);
+    return states;
+  };
+  EXPECT_THAT(states(), ElementsAre("started", "scheduled", "scheduled"));
+  fake_->works[0]->Complete(absl::OkStatus());
+  EXPECT_THAT(states(), ElementsAre("completed", "started", "scheduled"));
+  fake_->works[1]->Complete(absl::UnavailableError("rank 3 is gone"));
+  recording_->Abort(absl::UnavailableError("rank 3 is gone"));
+  recording_->Abort(absl::UnavailableError("again"));
+  EXPECT_THAT(states(), ElementsAre("completed", "started", "scheduled"));
+  const json dump = Dump(*recorder_);
+  EXPECT_EQ(dump["entries"][1]["error"], "rank 3 is gone");
+  EXPECT_EQ(dump["entries"][2]["error"], "rank 3 is gone");
+  EXPECT_FALSE(dump["entries"][0].contains("error"));
+  EXPECT_THAT(failures_, ElementsAre("rank 3 is gone"));
+}
+
+TEST_F(RecordingTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
+  Start(CollectiveKind::kBarrier, 1);
+  fake_->works[0]->Complete(absl::OkStatus());
+  recording_->Abort(absl::CancelledError("destroyed"));
+  recording_ = nullptr;
+  EXPECT_TRUE(failures_.empty());
+  EXPECT_EQ(Dump(*recorder_)["entries"][0]["process_group"][0], "tp");
+}
+
+TEST_F(RecordingTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
+  BiasedMutex mutex;
+  const auto run = [&](uint64_t sequence) {
+    ReleasableLock order(mutex);
+    return recording_->Run({.started = Clock::now(), .sequence = sequence},
+                           order);
+  };
+  const auto state = [&](size_t entry) {
+    return Dump(*recorder_)["entries"].at(entry)["state"];
+  };
+  fake_->run = [&] {
+    EXPECT_EQ(state(0), "started");
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(run(1).status.ok());
+  EXPECT_EQ(state(0), "completed");
+  fake_->run = []() -> absl::Status { throw std::runtime_error("broken"); };
+  EXPECT_THROW(run(2), std::runtime_error);
+  EXPECT_EQ(state(1), "started");
+}
+
+TEST_F(RecordingTest, OneThatNobodyHasToWaitForIsAddedOnce) {
+  BiasedMutex mutex;
+  fake_->lets_others_start = false;
+  const auto run = [&](uint64_t sequence) {
+    ReleasableLock order(mutex);
+    return recording_->Run({.started = Clock::now(), .sequence = sequence},
+                           order);
+  };
+  fake_->run = [&] {
+    EXPECT_EQ(Dump(*recorder_)["entries"], json::array());
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(run(1).status.ok());
+  json dump = Dump(*recorder_);
+  ASSERT_EQ(dump["entries"].size(), 1U);
+  EXPECT_EQ(dump["entries"][0]["state"], "completed");
+  EXPECT_EQ(dump["entries"][0]["retired"], true);
+  EXPECT_EQ(dump["pg_status"]["0"]["last_completed_collective"], 1);
+  fake_->run = [] { return absl::UnavailableError("rank 3 is gone"); };
+  EXPECT_FALSE(run(2).status.ok());
+  dump = Dump(*recorder_);
+  ASSERT_EQ(dump["entries"].size(), 2U);
+  EXPECT_EQ(dump["entries"][1]["state"], "started");
+  EXPECT_EQ(dump["entries"][1]["retired"], true);
+  EXPECT_EQ(dump["entries"][1]["error"], "rank 3 is gone");
+  EXPECT_EQ(dump["pg_status"]["0"]["last_completed_collective"], 1);
+}
+
+TEST_F(RecordingTest, WhatIsAskedForEarlyIsAddedOnce) {
+  BiasedMutex mutex;
+  fake_->lets_others_start = false;
+  ReleasableLock order(mutex);
+  fake_->run = [&] {
+    order.CallLast();
+    EXPECT_EQ(Dump(*recorder_)["entries"].at(0)["state"], "started");
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(recording_->Run({.sequence = 1}, order).status.ok());
+  order.Release();
+  const json dump = Dump(*recorder_);
+  ASSERT_EQ(dump["entries"].size(), 1U);
+  EXPECT_EQ(dump["entries"][0]["state"], "completed");
+}
+
+TEST_F(RecordingTest, WhatAPlanSaysIsFoundOutOnce) {
+  BiasedMutex mutex;
+  Plan plan;
+  Plan other;
+  const auto run = [&](Plan& of, const Collective::Tensors& tensors,
+                       bool waits) {
+    fake_->lets_others_start = waits;
+    ReleasableLock order(mutex);
+    const Collective collective = {.kind = CollectiveKind::kAllReduce,
+                                   .tensors = tensors,
+                                   .started = Clock::now(),
+                                   .plan = &of};
+    EXPECT_TRUE(recording_->Run(collective, order).status.ok());
+    const json entries = Dump(*recorder_)["entries"];
+    return entries.back()["input_sizes"].dump();
+  };
+  const auto tensor = [&](int64_t size) {
+    return Collective::Tensors{Tensor(floats_.data(), {size})};
+  };
+  EXPECT_EQ(run(plan, tensor(4), /*waits=*/false), "[[4]]");
+  EXPECT_NE(plan.of_recording, nullptr);
+  EXPECT_EQ(run(other, tensor(5), /*waits=*/true), "[[5]]");
+  // No plan allows other tensors, so nobody looks at them again.
+  EXPECT_EQ(run(plan, tensor(6), /*waits=*/false), "[[4]]");
+  EXPECT_EQ(run(plan, {}, /*waits=*/true), "[[4]]");
+  EXPECT_EQ(run(other, tensor(4), /*waits=*/false), "[[5]]");
+}
+
+TEST_F(RecordingTest, ACollectiveOfAPlanHasItsOwnTimeoutAndThread) {
+  BiasedMutex mutex;
+  Plan plan;
+  const auto run = [&](milliseconds timeout) {
+    ReleasableLock order(mutex);
+    (void)recording_->Run(
+        {.timeout = timeout, .started = Clock::now(), .plan = &plan}, order);
+  };
+  run(seconds(30));
+  run(milliseconds(7));
+  std::thread([&] { run(milliseconds(7)); }).join();
+  const json entries = Dump(*recorder_)["entries"];
+  EXPECT_EQ(entries.at(0)["timeout_ms"], 30'000);
+  EXPECT_EQ(entries.at(1)["timeout_ms"], 7);
+  EXPECT_EQ(entries.at(0)["thread_id"], entries.at(1)["thread_id"]);
+  EXPECT_NE(entries.at(1)["thread_id"], entries.at(2)["thread_id"]);
+}
+
+TEST_F(RecordingTest, APlanMayOutliveItsGroup) {
+  Plan plan;
+  {
+    BiasedMutex mutex;
+    ReleasableLock order(mutex);
+    (void)recording_->Run({.plan = &plan}, order);
+  }
+  recording_ = nullptr;
+  EXPECT_EQ(Dump(*recorder_)["entries"].size(), 1U);
+  recorder_ = nullptr;
+  plan.of_recording = nullptr;
+}
+
+class SmallRecordingTest : public RecordingTest {
+ protected:
+  SmallRecordingTest() : RecordingTest(3) {}
+};
+
+TEST_F(SmallRecordingTest, TheOldestGo) {
+  for (uint64_t i = 1; i <= 5; ++i) Start(CollectiveKind::kBarrier, i);
+  json dump = Dump(*recorder_);
+  ASSERT_EQ(dump["entries"].size(), 3U);
+  EXPECT_EQ(dump["entries"][0]["record_id"], 2);
+  EXPECT_EQ(dump["entries"][2]["record_id"], 4);
+  // Those that are gone complete all the same.
+  for (int i = 0; i < 4; ++i) fake_->works[i]->Complete(absl::OkStatus());
+  dump = Dump(*recorder_);
+  EXPECT_EQ(dump["entries"][1]["state"], "completed");
+  EXPECT_EQ(dump["entries"][2]["state"], "started");
+  // And so does a group without entries.
+  recording_ = nullptr;
+  const auto next = recorder_->AddGroup({.name = "next"});
+  for (uint64_t i = 1; i <= 3; ++i) {
+    EXPECT_EQ(Dump(*recorder_)["pg_config"].size(), 2U);
+    recorder_->Add(*next, {.sequence = i});
+  }
+  EXPECT_EQ(Dump(*recorder_)["pg_config"].size(), 1U);
+}
+
+TEST_F(SmallRecordingTest, ACollectiveMayEndWhenItsGroupIsForgotten) {
+  Start(CollectiveKind::kAllReduce, 1);
+  Start(CollectiveKind::kAllReduce, 2);
+  const auto works = fake_->works;
+  recording_ = nullptr;
+  const auto next = recorder_->AddGroup({.name = "next"});
+  for (uint64_t i = 1; i <= 3; ++i) {
+    recorder_->AddCompleted(*next, {.sequence = i}, Clock::now());
+  }
+  const std::string before = recorder_->ToJson();
+  EXPECT_THAT(before, Not(HasSubstr("\"tp\"")));
+  works[0]->Complete(absl::OkStatus());
+  works[1]->Complete(absl::UnavailableError("gone"));
+  EXPECT_EQ(recorder_->ToJson(), before);
+}
+
+TEST_F(SmallRecordingTest, NothingStaysOfWhatWasThere) {
+  std::vector<float> floats(16);
+  Collective large = {.kind = CollectiveKind::kAllToAllSingle, .sequence = 1};
+  large.inputs = {Tensor(floats.data(), {2, 1, 2, 1, 4})};
+  large.outputs = {Tensor(floats.data(), {16})};
+  recording_->Start(large)->OnCompletion([](const absl::Status&) {});
+  fake_->works[0]->Complete(absl::UnknownError("broken"));
+  for (uint64_t i = 2; i <= 4; ++i) Start(CollectiveKind::kAllReduce, i);
+  const json entries = Dump(*recorder_)["entries"];
+  ASSERT_EQ(entries.size(), 3U);
+  for (const json& entry : entries) {
+    EXPECT_EQ(entry["input_sizes"], json({{4}}));
+    EXPECT_EQ(entry["output_sizes"], json({{4}}));
+    EXPECT_EQ(entry["input_dtypes"], json({"BFloat16"}));
+    EXPECT_FALSE(entry.contains("error"));
+  }
+}
+
+class FakeMetrics : public Metrics {
+ public:
+  Series& SeriesOf(absl::string_view op, absl::string_view backend) override {
+    return series.emplace_back(*this, std::string(op), std::string(backend));
+  }
+
+  struct NamedSeries : Series {
+    NamedSeries(FakeMetrics& all, std::string op, std::string backend)
+        : all(all), op(std::move(op)), backend(std::move(backend)) {}
+
+    void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
+                  absl::StatusCode code) override {
+      all.records.emplace_back(op, backend, bytes, elapsed, code);
+    }
+
+    FakeMetrics& all;
+    const std::string op;
+    const std::string backend;
+  };
+
+  std::deque<NamedSeries> series;
+  std::vector<std::tuple<std::string, std::string, size_t,
+                         std::chrono::nanoseconds, absl::StatusCode>>
+      records;
+};
+
+std::shared_ptr<FlightRecorder> NoRecorder() {
+  return std::make_shared<FlightRecorder>(0);
+}
+
+TEST(RecordingMetricsTest, ReportsEachCollectiveWhenItCompletes) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  std::vector<double> values(5);
+  const auto reduce = recording.Start(
+      {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
+  const auto barrier = recording.Start({.kind = CollectiveKind::kBarrier});
+  EXPECT_TRUE(metrics->records.empty());
+  backend.works[1]->Complete(absl::OkStatus());
+  backend.works[0]->Complete(absl::UnavailableError("gone"));
+  EXPECT_THAT(
+      metrics->records,
+      ElementsAre(
+          FieldsAre("barrier", "fake", 0, Ge(std::chrono::nanoseconds(0)),
+                    absl::StatusCode::kOk),
+          FieldsAre("all_reduce", "fake", 40, Ge(std::chrono::nanoseconds(0)),
+                    absl::StatusCode::kUnavailable)));
+}
+
+// Another clock may have said when it began.
+TEST(RecordingMetricsTest, NothingEndsBeforeItHasBegun) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  const Collective barrier = {.kind = CollectiveKind::kBarrier,
+                              .started = Clock::now() + std::chrono::hours(1)};
+  const auto work = recording.Start(barrier);
+  backend.works[0]->Complete(absl::OkStatus());
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_TRUE(recording.Run(barrier, order).status.ok());
+  const auto at_once = FieldsAre(
+      "barrier", "fake", 0, std::chrono::nanoseconds(0), absl::StatusCode::kOk);
+  EXPECT_THAT(metrics->records, ElementsAre(at_once, at_once));
+}
+
+TEST(RecordingMetricsTest, ReportsWhatTheCallerWaitsFor) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  fake->run = [] { return absl::UnavailableError("gone"); };
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_EQ(recording.Run({.kind = CollectiveKind::kBarrier}, order).status,
+            absl::UnavailableError("gone"));
+  EXPECT_THAT(metrics->records,
+              ElementsAre(FieldsAre("barrier", "fake", 0,
+                                    Ge(std::chrono::nanoseconds(0)),
+                                    absl::StatusCode::kUnavailable)));
+}
+
+TEST(RecordingMetricsTest, AsksOnceForTheSeriesOfAKind) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  fake->run = [] { return absl::OkStatus(); };
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  for (const CollectiveKind kind :
+       {CollectiveKind::kBarrier, CollectiveKind::kBroadcast,
+        CollectiveKind::kBarrier}) {
+    BiasedMutex mutex;
+    ReleasableLock order(mutex);
+    EXPECT_TRUE(recording.Run({.kind = kind}, order).status.ok());
+  }
+  EXPECT_EQ(metrics->series.size(), 2);
+  EXPECT_EQ(std::get<0>(metrics->records.back()), "barrier");
+}
+
+TEST(RecordingMetricsTest, PassesEverythingElseOn) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  backend.supports = absl::UnimplementedError("no");
+  Recording recording(std::move(fake), NoRecorder(), {},
+                      std::make_shared<FakeMetrics>());
+  EXPECT_EQ(recording.name(), "fake");
+  EXPECT_EQ(recording.devices().size(), 1u);
+  EXPECT_EQ(recording.Supports({}), absl::UnimplementedError("no"));
+  for (const bool looks : {true, false}) {
+    backend.looks = looks;
+    EXPECT_EQ(recording.looks_where_tensors_are({}), looks);
+  }
+  recording.Abort(absl::AbortedError("stop"));
+  EXPECT_THAT(backend.aborts, ElementsAre(absl::AbortedError("stop")));
+}
+
+TEST(RecordingMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  fake->run = [] { return absl::OkStatus(); };
+  const auto recorder = std::make_shared<FlightRecorder>(10);
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), recorder, {}, metrics);
+  const auto work = recording.Start(
+      {.kind = CollectiveKind::kBarrier, .started = Clock::now()});
+  backend.works[0]->Complete(absl::OkStatus());
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_TRUE(recording.Run({.started = Clock::now(), .sequence = 1}, order)
+                  .status.ok());
+  EXPECT_EQ(metrics->records.size(), 2U);
+  const json entries = Dump(*recorder)["entries"];
+  ASSERT_EQ(entries.size(), 2U);
+  for (const json& entry : entries) EXPECT_EQ(entry["state"], "completed");
+}
+
+}  // namespace
+}  // namespace muster::dataplane

@@ -1,0 +1,96 @@
+#include "dataplane/timeout_watchdog.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dataplane/testing/fake_backend.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using testing::FakeBackend;
+
+// Hears no Abort.
+class DeafBackend : public FakeBackend {
+ public:
+  void Abort(absl::Status cause) override { aborts.push_back(cause); }
+};
+
+class TimekeepingTest : public ::testing::Test {
+ protected:
+  template <typename BackendType>
+  BackendType& Make(milliseconds grace) {
+    auto backend = std::make_unique<BackendType>();
+    BackendType& inner = *backend;
+    timekeeping_ = std::make_unique<Timekeeping>(
+        std::move(backend),
+        TimekeepingOptions{.group_name = "tp0", .rank = 1, .grace = grace});
+    return inner;
+  }
+
+  std::shared_ptr<Work> Start(CollectiveKind kind, milliseconds timeout) {
+    Collective collective;
+    collective.kind = kind;
+    collective.sequence = 3;
+    collective.timeout = timeout;
+    collective.deadline = Clock::now() + timeout;
+    return timekeeping_->Start(collective);
+  }
+
+  std::unique_ptr<Timekeeping> timekeeping_;
+};
+
+TEST_F(TimekeepingTest, WhatIsNotCompleteInTimeFails) {
+  FakeBackend& inner = Make<FakeBackend>(milliseconds(20));
+  const auto later = Start(CollectiveKind::kBarrier, hours(1));
+  // The thread waits for another one by now, or soon.
+  const auto work = Start(CollectiveKind::kBarrier, milliseconds(10));
+  EXPECT_EQ(work->Wait(),
+            absl::DeadlineExceededError(
+                "barrier #3 on group \"tp0\": backend \"fake\" of rank 1 did "
+                "not complete it within 10ms, nor in the 20ms after that"));
+  EXPECT_FALSE(later->IsCompleted());
+  // What comes afterwards changes nothing.
+  inner.works.at(1)->Complete(absl::OkStatus());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(work->status()));
+}
+
+TEST_F(TimekeepingTest, WhatIsCompletePasses) {
+  FakeBackend& inner = Make<FakeBackend>(hours(1));
+  const auto good = Start(CollectiveKind::kRecv, hours(1));
+  const auto bad = Start(CollectiveKind::kRecv, hours(1));
+  inner.works.at(0)->SetSourceRank(2);
+  inner.works.at(0)->Complete(absl::OkStatus());
+  inner.works.at(1)->Complete(absl::InternalError("broken"));
+  EXPECT_TRUE(good->Wait().ok());
+  EXPECT_EQ(good->source_rank(), 2);
+  EXPECT_EQ(good->description(), inner.works.at(0)->description());
+  EXPECT_EQ(bad->Wait(), absl::InternalError("broken"));
+}
+
+TEST_F(TimekeepingTest, AnAbortIsNotWaitedForLonger) {
+  DeafBackend& inner = Make<DeafBackend>(milliseconds(20));
+  const auto work = Start(CollectiveKind::kBarrier, hours(1));
+  timekeeping_->Abort(absl::AbortedError("enough"));
+  EXPECT_EQ(inner.aborts.size(), 1U);
+  EXPECT_EQ(work->Wait(), absl::AbortedError("enough"));
+  // Nor for what comes after it.
+  EXPECT_EQ(Start(CollectiveKind::kBarrier, hours(1))->Wait(),
+            absl::AbortedError("enough"));
+}
+
+TEST_F(TimekeepingTest, NothingIsLeftWhenItIsDestroyed) {
+  Make<DeafBackend>(hours(1));
+  const auto work = Start(CollectiveKind::kBarrier, hours(1));
+  timekeeping_ = nullptr;
+  EXPECT_EQ(work->status(),
+            absl::CancelledError("group \"tp0\" was destroyed"));
+}
+
+}  // namespace
+}  // namespace muster::dataplane

@@ -1,0 +1,72 @@
+#ifndef MUSTER_WORKER_LAUNCHER_ABSENT_RANKS_H_
+#define MUSTER_WORKER_LAUNCHER_ABSENT_RANKS_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "client/control/host_members.h"
+#include "base/mutex.h"
+#include "worker/launcher/rank_environment.h"
+
+namespace muster::worker {
+
+// AbsentRanks are the ranks of this host that have ended for good. Whoever
+// waits for one in the rendezvous would wait for its whole timeout, so somebody
+// takes its seat there and, when the generation has formed, says that it has
+// failed: the others hear of that rank what they hear of one that dies later.
+//
+// Nothing is done while nobody waits: most ranks end when all is done.
+//
+// Thread-safe. A thread of its own, and one for each rank that is waited for.
+class AbsentRanks {
+ public:
+  // Ranks of another world size, which the program chose, are not waited for
+  // in the same rendezvous.
+  AbsentRanks(const CoordinatorAddress& coordinator, int world_size);
+  // Waits for an answer that is on its way, for two seconds at most.
+  ~AbsentRanks();
+
+  AbsentRanks(const AbsentRanks&) = delete;
+  AbsentRanks& operator=(const AbsentRanks&) = delete;
+
+  // `end` is how it ended, as "exited with status 3".
+  void Add(int rank, int64_t pid, const std::string& end)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Whether others wait for them, as it was half a second ago.
+  bool others_wait() const { return others_wait_.load(); }
+
+ private:
+  class StandIn;
+
+  void Run();
+  // Whether others wait in a rendezvous for the world of these ranks.
+  bool OthersWait();
+  void Stand() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const CoordinatorAddress coordinator_;
+  const int world_size_;
+
+  // Of the thread. Null: not connected.
+  std::unique_ptr<internal::HostMembersReader> reader_;
+
+  std::atomic<bool> others_wait_ = false;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // One for each rank, which stands or not.
+  std::vector<std::unique_ptr<StandIn>> absent_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_LAUNCHER_ABSENT_RANKS_H_

@@ -1,0 +1,169 @@
+#ifndef MUSTER_WORKER_LAUNCHER_ATTEMPT_H_
+#define MUSTER_WORKER_LAUNCHER_ATTEMPT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/control/error_file.h"
+#include "client/control/exit_status.h"
+#include "worker/launcher/failure.h"
+#include "worker/launcher/late_ranks.h"
+#include "worker/launcher/launch_options.h"
+#include "worker/launcher/output_pump.h"
+#include "worker/launcher/process.h"
+#include "worker/launcher/rank_environment.h"
+#include "worker/launcher/scratch_folder.h"
+#include "worker/launcher/signal_plan.h"
+
+namespace muster::worker {
+
+// Prints a line of muster-run's own to standard error, in one write.
+void Say(const std::string& text);
+
+// How an attempt ended.
+struct Outcome {
+  // Every rank exited with 0.
+  bool succeeded = false;
+  // Interrupt was called before any rank failed.
+  bool interrupted = false;
+  // The signal that told muster-run to stop; 0: none did.
+  int signal = 0;
+  // Of a signal, for people: "ranks 1, 3"; empty: no rank had to be killed.
+  std::string killed;
+  // The exit status of the first failure, as shells count; 1 when that was a
+  // rank which ended with 0 before the others were done.
+  int status = 0;
+  // All that failed said that they had lost a peer: the cause is elsewhere.
+  bool lost_peer = false;
+  // Then: whom of the other hosts they blame.
+  std::vector<internal::Culprit> blamed;
+  // The first failure, for people: rank, host, how it ended, its last lines.
+  std::string failure;
+};
+
+// One attempt of the ranks of this host, from their start to their end. All
+// calls are made on one thread, on which no other attempt is in progress.
+class Attempt {
+ public:
+  struct Setting {
+    const LaunchOptions& options;
+    const SignalPlan& signals;
+    const CoordinatorAddress& coordinator;
+    const Environment& environment;
+    // A signalfd of the signals that are read and SIGCHLD, which are blocked
+    // in every thread.
+    int signal_fd = -1;
+    // Readable when `on_wake` shall be called; -1: never.
+    int wake_fd = -1;
+    std::function<void()> on_wake = nullptr;
+    // Called with a rank that has ended by itself and is not started again.
+    std::function<void(const RankExit&)> on_gone = nullptr;
+  };
+
+  explicit Attempt(const Setting& setting, const Assignment& assignment);
+  ~Attempt();
+
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  // Starts every rank. On an error none is left.
+  // Errors: NOT_FOUND, PERMISSION_DENIED (the program), FAILED_PRECONDITION
+  //   (--log-dir), RESOURCE_EXHAUSTED (no process or descriptor left).
+  absl::Status Start();
+
+  // Until every rank has ended and all output is printed.
+  Outcome Supervise();
+
+  // How it ended, after Supervise, to who knows that ranks of other hosts blame
+  // `elsewhere`.
+  Outcome Report(const std::vector<internal::Culprit>& elsewhere = {}) const;
+
+  // The ranks shall end, because of `reason`. They have --failure-grace to do
+  // that by themselves where `soon` is false, then SIGTERM and --stop-grace.
+  // For on_wake.
+  void Interrupt(const std::string& reason, bool soon);
+
+  // Kills that process if it is a rank: it hangs, `fate` says how ("was lost to
+  // the others") and `cause` why. For on_wake.
+  void KillHung(pid_t pid, const std::string& fate, const std::string& cause);
+
+  // `joined` ranks of all hosts wait in the rendezvous, among others for the
+  // ranks `missing` of this host (none: for no rank of it): says so now and
+  // then, and kills those that hang (LateRanks). For on_wake.
+  void NoteMissing(const std::vector<int>& missing, int joined);
+
+  // No rank of this host has come to the coordinator yet. For on_wake.
+  void NoteThatNoneCame();
+
+ private:
+  // What is happening; each phase but the first has a deadline.
+  enum class Phase { kRunning, kFailing, kStopping, kKilling };
+
+  struct Rank {
+    int rank = 0;
+    pid_t pid = 0;
+    int pidfd = -1;
+    bool ended = false;
+    bool hung = false;  // and was killed for it
+    std::string hang_cause;
+    // How often it was started again by itself.
+    int restarts = 0;
+    size_t error_stream = 0;
+    std::string error_file;
+  };
+
+  absl::Status StartAll();
+  absl::Status StartRank(Rank& rank);
+  // Of a rank's output and error file, with a slash.
+  std::string FolderOf(const Rank& rank) const;
+  absl::StatusOr<std::string> MakeFolder(const Rank& rank) const;
+  void Watch(int fd, uint64_t token) const;
+  // Waits for events or the deadline, and handles them.
+  void HandleEvents();
+  void PassOn(int signal) const;
+  void OnSignal();
+  void OnRankEnd(Rank& rank);
+  void KillOrphansOf(const Rank& rank) const;
+  bool RestartRank(Rank& rank, const internal::ExitStatus& status);
+  void OnDeadline();
+  void Fail();
+  void Stop(int signal);
+  void Kill();
+  bool AllEnded() const;
+  std::vector<int> Running() const;
+  int TimeoutMs() const;
+  std::string DescribeFailure(size_t first) const;
+  int LocalRank(int rank) const { return rank - assignment_.first_rank; }
+
+  const Setting setting_;
+  const LaunchOptions& options_;
+  const Assignment assignment_;
+  std::optional<ProcessGroup> group_;
+  OutputPump output_;
+  std::string program_;
+  // Of error files, where there is no --log-dir.
+  std::optional<ScratchFolder> scratch_;
+  std::vector<Rank> ranks_;
+  // By local rank; empty without --numa-binding.
+  std::vector<std::vector<int>> cpus_;
+  int epoll_fd_ = -1;
+  LateRanks late_ranks_;
+  Phase phase_ = Phase::kRunning;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
+  int stop_signal_ = 0;
+  bool interrupted_ = false;
+  std::vector<RankExit> exits_;
+  bool swept_ = false;
+  bool output_done_ = false;
+};
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_LAUNCHER_ATTEMPT_H_

@@ -1,0 +1,465 @@
+#include "worker/launcher/hosts.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/text.h"
+#include "client/errors.h"
+#include "client/control/endpoint.h"
+#include "client/session.h"
+#include "client/store.h"
+#include "worker/launcher/attempt.h"
+
+namespace muster::worker {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Whoever takes a place that a host of its number had a moment ago may come
+// before the coordinator knows that it is gone, which is after a lease.
+constexpr int kTakenLeases = 2;
+// Where the lease is not known.
+constexpr milliseconds kTakenTime(20'000);
+constexpr std::chrono::milliseconds kTakenPause(500);
+// Hosts may be days apart at the end of an attempt; a barrier takes a day at
+// most.
+constexpr std::chrono::hours kFinishTime(23);
+// Until the other hosts have read what one says at its end.
+constexpr std::chrono::minutes kToldTime(10);
+constexpr milliseconds kAnswerTime(2000);
+
+std::string Fate(const MemberEvent& event) {
+  switch (event.kind) {
+    case MemberEvent::Kind::kLeft:
+      // Who joins again is told as one that left its generation.
+      return event.generation_ended ? "starts again" : "left";
+    case MemberEvent::Kind::kFailed:
+      return "failed";
+    case MemberEvent::Kind::kReplaced:
+      return "was replaced";
+    default:
+      return "was lost";
+  }
+}
+
+// Why a session is over that the coordinator has taken for lost: the others
+// have been told, and a new session can take part.
+bool WasLost(const absl::Status& why) {
+  return absl::IsFailedPrecondition(why);
+}
+
+// A call of the SDK, without exceptions.
+template <typename Call>
+absl::Status Try(Call call) {
+  try {
+    call();
+    return absl::OkStatus();
+  } catch (const DistError& error) {
+    return error.status();
+  }
+}
+
+// What hosts that were refused the number `rank` say of themselves.
+std::string RivalsKey(int rank) { return absl::StrCat("rivals/", rank, "/"); }
+
+// While a host waits for the others with a number of its own: says who wants
+// that number, too, and was refused. Without it the one that was first would
+// only see that somebody does not come.
+class Rivals {
+ public:
+  // Of `rank`, which is -1 for a host that claims none.
+  Rivals(const std::shared_ptr<Session>& session, int rank) {
+    if (rank < 0) return;
+    const absl::Status ignored = Try([&] {
+      watch_ =
+          CoordinatorStore(session).Watch(RivalsKey(rank), {.prefix = true});
+    });
+    if (watch_ == nullptr) return;
+    thread_ = std::thread([this, rank, own = session->member()] {
+      // Join says what is wrong with the connection.
+      const absl::Status ended = Try([&] {
+        while (!stopping_.load()) {
+          const auto change = watch_->Next(kFinishTime);
+          if (!change.has_value() || change->kind != KeyChange::Kind::kPut ||
+              change->value == own) {
+            continue;
+          }
+          Say(absl::StrCat("node rank ", rank, " is claimed by ", own,
+                           " and by ", change->value,
+                           ": give each host a --node-rank of its own"));
+        }
+      });
+    });
+  }
+  ~Rivals() {
+    if (!thread_.joinable()) return;
+    stopping_.store(true);
+    watch_->Cancel();
+    thread_.join();
+  }
+  Rivals(const Rivals&) = delete;
+  Rivals& operator=(const Rivals&) = delete;
+
+ private:
+  std::unique_ptr<StoreWatch> watch_;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+// For Rivals of the host that holds `rank`.
+void TellRivals(const std::shared_ptr<Session>& session, int rank) {
+  const absl::Status ignored = Try([&] {
+    CoordinatorStore(session).Set(
+        absl::StrCat(RivalsKey(rank), session->member()), session->member(),
+        {.ephemeral = true});
+  });
+}
+
+}  // namespace
+
+Hosts::Hosts(const LaunchOptions& options,
+             const CoordinatorAddress& coordinator, std::function<void()> wake)
+    : options_(options), coordinator_(coordinator), wake_(std::move(wake)) {}
+
+Hosts::~Hosts() {
+  if (const auto session = this->session()) session->Close();
+}
+
+std::shared_ptr<Session> Hosts::session() const {
+  MutexLock lock(mutex_);
+  return session_;
+}
+
+SessionOptions Hosts::Options() const {
+  SessionOptions options;
+  options.address = coordinator_.HostPort();
+  options.job = absl::StrCat(coordinator_.job, ".agents");
+  return options;
+}
+
+absl::Status Hosts::Connect() {
+  SessionOptions options = Options();
+  const std::string host =
+      options_.local_addr.empty() ? internal::HostName() : options_.local_addr;
+  options.member = absl::StrCat(host, "-", getpid());
+  options.connect_timeout = options_.rendezvous_times.join_timeout;
+  options.connect_timeout_name = "--rdzv-conf join_timeout";
+  options.stop_connecting = stop_connecting_.get_token();
+  options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
+  options.on_over = [this](const absl::Status& why) { OnOver(why); };
+  // What it had to tell of its end it has told then.
+  if (const auto old = session()) old->Close();
+  {
+    MutexLock lock(mutex_);
+    lost_.reset();
+  }
+  std::shared_ptr<Session> session;
+  absl::Status status = Try([&] { session = Session::Connect(options); });
+  if (!status.ok()) return status;
+  MutexLock lock(mutex_);
+  if (left_) return absl::CancelledError("left");
+  session_ = std::move(session);
+  return absl::OkStatus();
+}
+
+void Hosts::OnEvent(const MemberEvent& event) {
+  const std::string& host = event.member.member;
+  {
+    MutexLock lock(mutex_);
+    if (event.kind == MemberEvent::Kind::kWaiting) {
+      joined_generation_ = event.generation;
+      joined_ = {.why = absl::StrCat(event.waiting,
+                                     event.waiting == 1
+                                         ? " more host waits to take part ("
+                                         : " more hosts wait to take part (",
+                                     host, ")"),
+                 .joined = true};
+    } else if (event.generation > over_generation_ ||
+               (event.generation == over_generation_ && !over_.failed)) {
+      over_generation_ = event.generation;
+      over_.failed = event.kind == MemberEvent::Kind::kFailed;
+      over_.why = over_.failed ? event.member.cause
+                               : absl::StrCat("host ", event.member.rank, " (",
+                                              host, ") ", Fate(event), ": ",
+                                              event.member.cause);
+    }
+  }
+  wake_();
+}
+
+void Hosts::OnOver(const absl::Status& why) {
+  if (!WasLost(why)) return;
+  {
+    MutexLock lock(mutex_);
+    lost_ = {.why = absl::StrCat("this host was lost to the others: ",
+                                 why.message()),
+             .lost = true};
+  }
+  wake_();
+}
+
+std::optional<Hosts::Change> Hosts::change() const {
+  MutexLock lock(mutex_);
+  if (generation_ == 0) return std::nullopt;
+  if (lost_.has_value()) return lost_;
+  if (over_generation_ == generation_) return over_;
+  if (joined_generation_ == generation_ && hosts_ < options_.nnodes.max) {
+    return joined_;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<internal::HostMembers> Hosts::Ask() const {
+  SessionOptions options = Options();
+  options.connect_timeout = kAnswerTime;
+  auto reader = internal::HostMembersReader::Open(options);
+  if (!reader.ok()) return reader.status();
+  return (*reader)->Read("");
+}
+
+absl::StatusOr<milliseconds> Hosts::CatchUp() {
+  CoordinatorStore store(session());
+  // What happened to others comes before the answer; that this host was lost to
+  // them is one.
+  const absl::Status status = Try([&] {
+    store.SetTimeout(options_.rendezvous_times.join_timeout);
+    store.TryGet("any");
+  });
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    return status;
+  }
+  OnOver(status);
+  const auto answer = Ask();
+  return answer.ok() ? answer->lease : milliseconds(0);
+}
+
+std::string Hosts::Missing() const {
+  const auto answer = Ask();
+  return answer.ok() ? answer->waiting : "";
+}
+
+absl::StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {
+  JoinOptions join;
+  join.rank = options_.node_rank;
+  join.timeout = options_.rendezvous_times.join_timeout;
+  join.timeout_name = "--rdzv-conf join_timeout";
+  if (options_.nnodes.min == options_.nnodes.max) {
+    join.world_size = options_.nnodes.max;
+  } else {
+    join.min_world_size = options_.nnodes.min;
+    join.max_world_size = options_.nnodes.max;
+    join.last_call = options_.rendezvous_times.last_call;
+  }
+  std::optional<Instant> until;
+  const Rivals rivals(session, join.rank);
+  Formation formation;
+  while (true) {
+    absl::Status status = Try([&] { formation = session->Join(join); });
+    if (status.ok()) return formation;
+    if (!absl::IsAlreadyExists(status)) return status;
+    if (!until.has_value()) {
+      const auto answer = Ask();
+      const milliseconds time = answer.ok() && answer->lease > milliseconds(0)
+                                    ? kTakenLeases * answer->lease
+                                    : kTakenTime;
+      until = Clock::now() + time;
+      if (join.rank >= 0) {
+        Say(absl::StrCat("node rank ", join.rank, " is not free, trying for ",
+                         absl::FormatDuration(absl::FromChrono(time)), ": ",
+                         status.message()));
+        TellRivals(session, join.rank);
+      }
+    }
+    MutexLock lock(mutex_);
+    if (left_ || Clock::now() >= *until) return status;
+    pause_.WaitUntil(mutex_, Clock::now() + kTakenPause);
+  }
+}
+
+absl::StatusOr<Hosts::Meeting> Hosts::Meet(const Report& report) {
+  const auto until =
+      Clock::now() + options_.rendezvous_times.join_timeout;
+  while (true) {
+    absl::StatusOr<Meeting> meeting = TryToMeet(report);
+    // A host went before all had met, maybe this one, or the coordinator lost
+    // its state.
+    const bool again =
+        absl::IsAborted(meeting.status()) || WasLost(meeting.status());
+    if (!again || Clock::now() >= until) return meeting;
+    MutexLock lock(mutex_);
+    if (left_) return meeting;
+  }
+}
+
+absl::StatusOr<Hosts::Meeting> Hosts::TryToMeet(const Report& report) {
+  if (const auto old = session(); old == nullptr || !old->status().ok()) {
+    absl::Status status = Connect();
+    if (!status.ok()) return status;
+  }
+  const std::shared_ptr<Session> session = this->session();
+  const absl::StatusOr<Formation> formation = Join(session);
+  if (!formation.ok()) return formation.status();
+  return Exchange(session, *formation, report);
+}
+
+absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
+    const std::shared_ptr<Session>& session, const Formation& formation,
+    const Report& report) {
+  const auto key = [&](int rank) {
+    return absl::StrCat("hosts/", formation.generation, "/", rank);
+  };
+  nlohmann::json own;
+  own["nproc"] = options_.nproc_per_node;
+  own["restarts"] = report.restarts;
+  own["max_restarts"] = options_.max_restarts;
+  own["failure"] = report.failure;
+  own["log_run"] = report.log_run;
+  own["attempt"] = NewAttempt();
+  CoordinatorStore store(session);
+  // Empty: that host is gone already.
+  std::vector<std::string> values;
+  absl::Status status = Try([&] {
+    // Gone with this host's session.
+    store.Set(
+        key(formation.rank),
+        own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+        {.ephemeral = true});
+    const auto await_all = [&](const char* barrier) {
+      session->AwaitBarrier(
+          {.name = barrier, .timeout = options_.rendezvous_times.join_timeout});
+    };
+    await_all("hosts");
+    for (int i = 0; i < formation.world_size; ++i) {
+      values.push_back(store.TryGet(key(i)).value_or(StoreValue()).value);
+    }
+    // Those of --restart=none leave now.
+    await_all("met");
+  });
+  if (!status.ok()) return status;
+
+  Meeting meeting;
+  Assignment& assignment = meeting.assignment;
+  assignment.group_rank = formation.rank;
+  assignment.group_world_size = formation.world_size;
+  assignment.world_size = 0;
+  assignment.max_restarts = options_.max_restarts;
+  for (int i = 0; i < formation.world_size; ++i) {
+    const std::string& value = values[static_cast<size_t>(i)];
+    if (value.empty()) {
+      return absl::AbortedError(
+          absl::StrCat("host ", i, " went before all had met"));
+    }
+    const nlohmann::json json = nlohmann::json::parse(value, nullptr, false);
+    if (!json.is_object()) {
+      return absl::InternalError(absl::StrCat(
+          "host ", i, " says ", base::Quote(value), " under ", key(i)));
+    }
+    if (i == formation.rank) assignment.first_rank = assignment.world_size;
+    assignment.world_size += json.value("nproc", 0);
+    assignment.restarts =
+        std::max(assignment.restarts, json.value("restarts", 0));
+    assignment.max_restarts =
+        std::min(assignment.max_restarts,
+                 json.value("max_restarts", assignment.max_restarts));
+    assignment.log_run = std::max(assignment.log_run, json.value("log_run", 1));
+    // The first host's, so that all have the same.
+    if (i == 0) assignment.attempt = json.value("attempt", assignment.attempt);
+    if (meeting.failure.empty()) meeting.failure = json.value("failure", "");
+  }
+  MutexLock lock(mutex_);
+  generation_ = formation.generation;
+  hosts_ = formation.world_size;
+  return meeting;
+}
+
+absl::Status Hosts::AwaitOthers() {
+  const std::shared_ptr<Session> session = this->session();
+  absl::Status status;
+  do {
+    status = Try([&] {
+      session->AwaitBarrier({.name = "finished",
+                             .timeout = kFinishTime,
+                             .wait_all_ranks = false});
+    });
+  } while (absl::IsDeadlineExceeded(status));
+  // Nobody knows of the others any more; this host's ranks have succeeded.
+  if (!session->status().ok() && !WasLost(session->status())) {
+    return absl::OkStatus();
+  }
+  if (!status.ok()) return absl::AbortedError(status.message());
+  if (options_.nnodes.min != options_.nnodes.max) {
+    // Whoever waits for a place, or comes later, must not begin once more.
+    const absl::Status ignored =
+        Try([&] { session->CloseRendezvous(std::string(kFinished)); });
+  }
+  return absl::OkStatus();
+}
+
+std::string Hosts::BlamedKey() const {
+  MutexLock lock(mutex_);
+  return absl::StrCat("blamed/", generation_);
+}
+
+std::vector<internal::Culprit> Hosts::Blamed() {
+  nlohmann::json said;
+  const absl::Status ignored = Try([&] {
+    const auto value = CoordinatorStore(session()).TryGet(BlamedKey());
+    if (value.has_value()) {
+      said = nlohmann::json::parse(value->value, nullptr, false);
+    }
+  });
+  std::vector<internal::Culprit> blamed;
+  if (!said.is_array()) return blamed;
+  for (const nlohmann::json& one : said) {
+    if (!one.is_object()) continue;
+    blamed.push_back(
+        {.rank = one.value("rank", -1), .pid = one.value("pid", int64_t{0})});
+  }
+  return blamed;
+}
+
+void Hosts::GiveUp(const std::string& failure,
+                   const std::vector<internal::Culprit>& blamed) {
+  const std::shared_ptr<Session> session = this->session();
+  if (session == nullptr) return;
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const internal::Culprit& culprit : blamed) {
+    ranks.push_back({{"rank", culprit.rank}, {"pid", culprit.pid}});
+  }
+  const absl::Status ignored = Try([&] {
+    // Before the others hear of it, and for a while: this host leaves.
+    CoordinatorStore(session).Set(BlamedKey(), ranks.dump(),
+                                  {.ttl = kToldTime});
+    if (options_.nnodes.min != options_.nnodes.max) {
+      session->CloseRendezvous(failure);
+    }
+    session->ReportFailure(failure);
+  });
+}
+
+void Hosts::Leave(const std::string& reason,
+                  std::chrono::milliseconds timeout) {
+  stop_connecting_.request_stop();
+  std::shared_ptr<Session> session;
+  {
+    MutexLock lock(mutex_);
+    left_ = true;
+    session = session_;
+    pause_.NotifyAll();
+  }
+  if (session == nullptr) return;
+  session->Leave(reason, timeout);
+  session->Close();
+}
+
+}  // namespace muster::worker

@@ -1,0 +1,47 @@
+#include "worker/launcher/late_ranks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::worker {
+
+LateRanks::Verdict LateRanks::Judge(const std::vector<int>& missing,
+                                    Instant now) {
+  std::map<int, Instant> since;
+  Verdict verdict;
+  for (const int rank : missing) {
+    const auto before = missing_since_.find(rank);
+    since[rank] = before == missing_since_.end() ? now : before->second;
+    // One that was started again may not have been waited for for as long.
+    const Duration waited = now - std::max(since[rank], started_[rank]);
+    if (hang_timeout_.count() > 0 && waited >= hang_timeout_) {
+      verdict.kill.push_back({rank, waited});
+    } else if (waited >= kTellAfter) {
+      verdict.tell.push_back({rank, waited});
+    }
+  }
+  missing_since_ = std::move(since);
+  if (missing.empty()) tell_at_.reset();
+  if (verdict.tell.empty()) return verdict;
+  if (tell_at_.has_value() && now < *tell_at_) {
+    verdict.tell.clear();
+    return verdict;
+  }
+  pause_ = tell_at_.has_value() ? std::min<Duration>(2 * pause_, kPauseMax)
+                                : kPauseMin;
+  tell_at_ = now + pause_;
+  return verdict;
+}
+
+bool LateRanks::TellThatNoneCame(Instant now) {
+  if (hang_timeout_.count() == 0 || told_that_none_came_ || started_.empty()) {
+    return false;
+  }
+  const auto last = std::max_element(
+      started_.begin(), started_.end(),
+      [](const auto& a, const auto& b) { return a.second < b.second; });
+  told_that_none_came_ = now - last->second >= kTellAfter;
+  return told_that_none_came_;
+}
+
+}  // namespace muster::worker

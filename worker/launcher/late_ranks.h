@@ -1,0 +1,66 @@
+#ifndef MUSTER_WORKER_LAUNCHER_LATE_RANKS_H_
+#define MUSTER_WORKER_LAUNCHER_LATE_RANKS_H_
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace muster::worker {
+
+// LateRanks says which ranks of this host have not joined the job though others
+// wait for them in the rendezvous: when to speak of them, and which of them
+// hang.
+//
+// It takes the time as an argument. One thread.
+class LateRanks {
+ public:
+  using Instant = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::steady_clock::duration;
+
+  // The others have waited for so long when a rank is spoken of for the first
+  // time. The pauses after that double from the second to the third.
+  static constexpr std::chrono::seconds kTellAfter{5};
+  static constexpr std::chrono::seconds kPauseMin{10};
+  static constexpr std::chrono::minutes kPauseMax{10};
+
+  // A rank for which others have waited for `hang_timeout` hangs; 0: none does.
+  explicit LateRanks(std::chrono::milliseconds hang_timeout)
+      : hang_timeout_(hang_timeout) {}
+
+  // The process of `rank` was started.
+  void NoteStart(int rank, Instant now) { started_[rank] = now; }
+
+  struct Late {
+    int rank = 0;
+    // How long others have waited for this process of it.
+    Duration waited{0};
+  };
+  struct Verdict {
+    std::vector<Late> tell;  // ascending, as the next
+    std::vector<Late> kill;
+  };
+
+  // `missing` are the ranks of this host that others wait for now. It is called
+  // with every answer of the coordinator, also when none is missing.
+  Verdict Judge(const std::vector<int>& missing, Instant now);
+
+  // The same when no rank of this host has come to the coordinator yet: whether
+  // to say so, once, and only where there is a hang timeout. A program that
+  // does not use muster never comes.
+  bool TellThatNoneCame(Instant now);
+
+ private:
+  const std::chrono::milliseconds hang_timeout_;
+  std::map<int, Instant> started_;
+  // By rank, of those that were missing in every answer since.
+  std::map<int, Instant> missing_since_;
+  // None: nobody was spoken of since the last time that all had joined.
+  std::optional<Instant> tell_at_;
+  Duration pause_{0};
+  bool told_that_none_came_ = false;
+};
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_LAUNCHER_LATE_RANKS_H_

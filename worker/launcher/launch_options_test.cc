@@ -1,0 +1,347 @@
+#include "worker/launcher/launch_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+
+namespace muster::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Arguments = std::vector<std::string>;
+
+// Every parse starts from the flags' defaults.
+absl::StatusOr<LaunchOptions> Parse(const Arguments& arguments,
+                                    const Environment& environment = {}) {
+  const absl::FlagSaver saver;
+  return ParseLaunchOptions(arguments, environment);
+}
+
+std::string ErrorOf(const Arguments& arguments,
+                    const Environment& environment = {}) {
+  const auto options = Parse(arguments, environment);
+  if (options.ok()) return "no error";
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(options.status().message());
+}
+
+TEST(LaunchOptionsTest, ProgramAloneRunsOneRankStandalone) {
+  const auto options = Parse({"./train"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->nproc_per_node, 1);
+  EXPECT_FALSE(options->several_hosts());
+  EXPECT_EQ(options->rendezvous_host, "");
+  EXPECT_EQ(options->max_restarts, 0);
+  EXPECT_THAT(options->signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_THAT(options->command, ElementsAre("./train"));
+}
+
+TEST(LaunchOptionsTest, DashesUnderscoresAndBothFormsOfValuesAreAccepted) {
+  for (const Arguments& arguments : std::vector<Arguments>{
+           {"--standalone", "--nproc-per-node=4", "--", "./train", "-x"},
+           {"--standalone", "--nproc_per_node=4", "./train", "-x"},
+           {"--no-python", "--nproc-per-node=4", "./train", "-x"},
+           {"--standalone=true", "--nproc-per-node", "4", "./train", "-x"},
+           {"-nproc_per_node", "4", "--", "./train", "-x"}}) {
+    const auto options = Parse(arguments);
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->nproc_per_node, 4);
+    EXPECT_THAT(options->command, ElementsAre("./train", "-x"));
+  }
+}
+
+TEST(LaunchOptionsTest, OptionsAfterTheProgramAreItsOwn) {
+  const auto options =
+      Parse({"--nproc-per-node=2", "./train", "--nproc-per-node=9", "--", "a"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->nproc_per_node, 2);
+  EXPECT_THAT(options->command,
+              ElementsAre("./train", "--nproc-per-node=9", "--", "a"));
+}
+
+TEST(LaunchOptionsTest, MetricsPortsAreOnesThatThereAre) {
+  const auto options =
+      Parse({"--nproc-per-node=8", "--metrics-port-base=65528", "./train"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->metrics_port_base, 65528);
+  EXPECT_EQ(
+      ErrorOf({"--nproc-per-node=8", "--metrics-port-base=65529", "./train"}),
+      "--metrics-port-base must be 1 to 65528, got 65529");
+}
+
+TEST(LaunchOptionsTest, ExternalCoordinatorWithTwoHosts) {
+  const auto options =
+      Parse({"--rdzv-endpoint=coordinator:7070", "--rdzv-id=job7", "--nnodes=2",
+             "--node-rank=1", "--nproc-per-node=4", "./train"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "coordinator");
+  EXPECT_EQ(options->rendezvous_port, 7070);
+  EXPECT_EQ(options->rendezvous_id, "job7");
+  EXPECT_EQ(options->nnodes.min, 2);
+  EXPECT_EQ(options->nnodes.max, 2);
+  EXPECT_EQ(options->node_rank, 1);
+}
+
+TEST(LaunchOptionsTest, EndpointHasADefaultPortAndKnowsIpv6) {
+  const std::vector<std::pair<std::string, std::pair<std::string, int>>> cases =
+      {{"coordinator", {"coordinator", 7070}},
+       {"[::1]:29500", {"::1", 29500}},
+       {"[fe80::1]", {"fe80::1", 7070}},
+       {"10.0.0.1:1", {"10.0.0.1", 1}}};
+  for (const auto& [endpoint, want] : cases) {
+    const auto options =
+        Parse({"--rdzv-endpoint=" + endpoint, "--rdzv-id=j", "p"});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->rendezvous_host, want.first) << endpoint;
+    EXPECT_EQ(options->rendezvous_port, want.second) << endpoint;
+  }
+}
+
+TEST(LaunchOptionsTest, EnvironmentStandsForOptionsThatAreNotGiven) {
+  const Environment environment = {{"PET_NPROC_PER_NODE", "3"},
+                                   {"MUSTER_STOP_GRACE", "250ms"},
+                                   {"PET_STOP_GRACE", "9s"},
+                                   {"PET_ROLE", ""}};
+  auto options = Parse({"./train"}, environment);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->nproc_per_node, 3);
+  EXPECT_EQ(options->stop_grace, std::chrono::milliseconds(250));
+  EXPECT_EQ(options->role, "default");
+  options = Parse({"--nproc-per-node=5", "./train"}, environment);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->nproc_per_node, 5);
+}
+
+TEST(LaunchOptionsTest, WrongValueIsAnErrorThatNamesOptionAndValue) {
+  EXPECT_EQ(ErrorOf({"--nproc-per-node=four", "p"}),
+            "--nproc-per-node must be 1 to 1024, auto, cpu or gpu, got "
+            "\"four\"");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_MAX_RESTARTS", "many"}}),
+            "PET_MAX_RESTARTS must be a number, got \"many\"");
+  EXPECT_EQ(ErrorOf({"--max-restarts=-1", "p"}),
+            "--max-restarts must be 0 to 1000000, got -1");
+  EXPECT_EQ(ErrorOf({"--restart=some", "p"}),
+            "--restart must be one of all, rank, none, got \"some\"");
+  EXPECT_EQ(ErrorOf({"--rdzv-backend=etcd", "p"}),
+            "--rdzv-backend must be one of static, c10d, muster, got \"etcd\"");
+  EXPECT_EQ(ErrorOf({"--numa-binding=all", "p"}),
+            "--numa-binding must be one of node, socket, exclusive, "
+            "core-complex, got \"all\"");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "--node-rank=2", "p"}),
+            "--node-rank must be 0 to 1, got 2");
+  for (const char* port : {"0", "65536", "-1"}) {
+    EXPECT_EQ(ErrorOf({std::string("--master-port=") + port, "p"}),
+              std::string("--master-port must be 1 to 65535, got ") + port);
+  }
+  for (const char* interval : {"-1", "nan", "inf"}) {
+    EXPECT_EQ(ErrorOf({std::string("--monitor-interval=") + interval, "p"}),
+              std::string("--monitor-interval must be 0 to 86400 seconds, "
+                          "got ") +
+                  interval);
+  }
+  EXPECT_EQ(ErrorOf({"--stop-grace=10", "p"}),
+            "--stop-grace must be a duration such as 500ms or 5s, got \"10\"");
+  EXPECT_EQ(ErrorOf({"--stop-grace=-1s", "p"}),
+            "--stop-grace must be 0s to 24h, got -1s");
+  EXPECT_EQ(ErrorOf({"--standalone=maybe", "p"}),
+            "--standalone must be true or false, got \"maybe\"");
+}
+
+TEST(LaunchOptionsTest, AJobOfItsOwnHostsIsServedByNodeRankZero) {
+  const auto options =
+      Parse({"--nnodes=2", "--node-rank=1", "--master-addr=host-a",
+             "--master-port=1234", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->rendezvous_on_node_0);
+  EXPECT_EQ(options->rendezvous_host, "host-a");
+  EXPECT_EQ(Parse({"--master-addr=[fe80::1%eth0]", "p"})->rendezvous_host,
+            "fe80::1%eth0");
+  EXPECT_EQ(options->rendezvous_port, 1234);
+  EXPECT_EQ(options->rendezvous_id, "default");
+}
+
+TEST(LaunchOptionsTest, OneHostWithAMasterServesThere) {
+  auto options = Parse({"--master-addr=host-a", "--node-rank=0", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->rendezvous_on_node_0);
+  EXPECT_EQ(options->node_rank, 0);
+  EXPECT_EQ(options->rendezvous_host, "host-a");
+  EXPECT_EQ(options->rendezvous_port, 29500);
+  options = Parse({"p"}, {{"PET_MASTER_PORT", "29500"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->rendezvous_on_node_0);
+  EXPECT_EQ(options->rendezvous_host, "127.0.0.1");
+  options = Parse({"--standalone", "p"}, {{"PET_MASTER_PORT", "29500"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "");
+}
+
+TEST(LaunchOptionsTest, StandaloneIsNotUndoneByAClustersVariable) {
+  const Environment cluster = {{"PET_RDZV_ENDPOINT", "host-a:7070"}};
+  const auto options = Parse({"--standalone", "p"}, cluster);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "");
+  EXPECT_EQ(ErrorOf({"--rdzv-endpoint=h:1", "p"}, {{"PET_STANDALONE", "1"}}),
+            "PET_STANDALONE and --rdzv-endpoint=h:1 exclude each other");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_STANDALONE", "1"},
+                            {"PET_RDZV_ENDPOINT", "host-a:7070"}}),
+            "PET_STANDALONE and PET_RDZV_ENDPOINT=host-a:7070 exclude each "
+            "other");
+}
+
+TEST(LaunchOptionsTest, WithC10dTheHostOfTheEndpointServes) {
+  auto options = Parse({"--rdzv-backend=c10d", "--rdzv-endpoint=host-a:1234",
+                        "--rdzv-id=j", "--nnodes=1:4", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->rendezvous_on_its_host);
+  EXPECT_EQ(options->rendezvous_host, "host-a");
+  options = Parse({"--rdzv-endpoint=host-a:1234", "--rdzv-id=j", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_FALSE(options->rendezvous_on_its_host);
+  options = Parse({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "");
+  EXPECT_THAT(ErrorOf({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
+                       "--nnodes=2", "p"}),
+              HasSubstr("a port of 1 to 65535"));
+}
+
+TEST(LaunchOptionsTest, AWrongVariableIsNamedWhereverItIsNoticed) {
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_NPROC_PER_NODE", "four"}}),
+            "PET_NPROC_PER_NODE must be 1 to 1024, auto, cpu or gpu, got "
+            "\"four\"");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}, {{"PET_NODE_RANK", "2"}}),
+            "PET_NODE_RANK must be 0 to 1, got 2");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}, {{"MUSTER_STANDALONE", "1"}}),
+            "MUSTER_STANDALONE and --nnodes=2 exclude each other");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_TEE", "1:3"}}),
+            "PET_TEE must be of local ranks 0 to 0, got 1");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_RDZV_ENDPOINT", "h"}}),
+            "PET_RDZV_ENDPOINT=h needs --rdzv-id: the job's name on that "
+            "coordinator");
+}
+
+TEST(LaunchOptionsTest, ALogFolderAloneGetsACopyOfEverything) {
+  auto options = Parse({"--log-dir=logs", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->tee.HasOut(0) && options->tee.HasErr(0));
+  options = Parse({"--log-dir=logs", "-r", "2", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->tee.empty());
+  EXPECT_TRUE(options->redirects.HasErr(0));
+  // muster-run finds one.
+  options = Parse({"-r", "2", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->redirects.HasErr(0));
+  EXPECT_EQ(options->log_dir, "");
+}
+
+TEST(LaunchOptionsTest, WrongEndpointIsAnError) {
+  for (const char* endpoint :
+       {":7070", "host:", "host:0", "host:65536", "host:port", "[::1", "[]:1",
+        "[::1]x", "fe80::1"}) {
+    EXPECT_THAT(ErrorOf({std::string("--rdzv-endpoint=") + endpoint,
+                         "--rdzv-id=j", "p"}),
+                HasSubstr(std::string("got \"") + endpoint + "\""));
+  }
+}
+
+TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}),
+            "--nnodes=2 needs --rdzv-endpoint, a coordinator that every host "
+            "reaches, or --master-addr, the host of node rank 0");
+  // Not advice that the next error takes back.
+  for (const Arguments& more : {Arguments{}, Arguments{"--master-addr=h"}}) {
+    Arguments arguments = {"--nnodes=1:2", "p"};
+    arguments.insert(arguments.begin(), more.begin(), more.end());
+    EXPECT_EQ(ErrorOf(arguments),
+              "--nnodes=1:2 needs --rdzv-endpoint, a coordinator that every "
+              "host reaches (with --rdzv-backend=c10d, a host that serves "
+              "one)");
+  }
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "--standalone", "p"}),
+            "--standalone and --nnodes=2 exclude each other");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "--master-addr=h", "p"}),
+            "--master-addr=h needs --node-rank: number 0 serves the "
+            "coordinator");
+  EXPECT_THAT(ErrorOf({"--nnodes=1:2", "--node-rank=0", "--rdzv-endpoint=h",
+                       "--rdzv-id=j", "p"}),
+              HasSubstr("--node-rank=0 and --nnodes=1:2 exclude each other"));
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "--restart=rank", "--rdzv-endpoint=h",
+                     "--rdzv-id=j", "p"}),
+            "--restart=rank and --nnodes=2 exclude each other");
+  EXPECT_EQ(ErrorOf({"--restart=none", "--max-restarts=3", "p"}),
+            "--restart=none and --max-restarts=3 exclude each other");
+  EXPECT_EQ(ErrorOf({"--local-ranks-filter=0,1", "p"}),
+            "--local-ranks-filter must be of local ranks 0 to 0, got 1");
+  EXPECT_EQ(ErrorOf({"--redirects=0:1,9:1", "--log-dir=l", "p"}),
+            "--redirects must be of local ranks 0 to 0, got 9");
+  EXPECT_EQ(ErrorOf({"-t", "1:3", "--log-dir=l", "p"}),
+            "--tee must be of local ranks 0 to 0, got 1");
+  EXPECT_EQ(ErrorOf({"--standalone", "--rdzv-endpoint=h:1", "p"}),
+            "--standalone and --rdzv-endpoint=h:1 exclude each other");
+  EXPECT_EQ(ErrorOf({"--rdzv-endpoint=h:1", "p"}),
+            "--rdzv-endpoint=h:1 needs --rdzv-id: the job's name on that "
+            "coordinator");
+  EXPECT_THAT(ErrorOf({"--rdzv-id=a/b", "p"}), HasSubstr("got \"a/b\""));
+  EXPECT_EQ(ErrorOf({"--rdzv-id=..", "p"}),
+            "--rdzv-id must not be \"..\", which is no folder's name");
+  EXPECT_THAT(ErrorOf({"--rdzv-id=" + std::string(129, 'j'), "p"}),
+              HasSubstr("--rdzv-id must be 1 to 128"));
+}
+
+TEST(LaunchOptionsTest, UnknownOptionMissingValueAndMissingProgramAreErrors) {
+  EXPECT_THAT(ErrorOf({"--max-restart=3", "p"}),
+              HasSubstr("unknown option \"--max-restart=3\""));
+  EXPECT_EQ(ErrorOf({"--rdzv-id"}), "--rdzv-id needs a value");
+  EXPECT_THAT(ErrorOf({}), HasSubstr("no program given"));
+  EXPECT_THAT(ErrorOf({"--nproc-per-node=2", "--"}),
+              HasSubstr("no program given"));
+}
+
+TEST(LaunchOptionsTest, HelpIsFoundBeforeOtherOptionsAreChecked) {
+  for (const char* help : {"--help", "-h"}) {
+    const auto options = Parse({"--nnodes=2", help});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_TRUE(options->help);
+  }
+}
+
+TEST(LaunchOptionsTest, VersionIsFoundBeforeOtherOptionsAreChecked) {
+  const auto options = Parse({"--nnodes=2", "--version"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->version);
+  // An argument of the program's.
+  const auto other = Parse({"--", "train", "--version"});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->version);
+}
+
+TEST(LaunchOptionsTest, HelpTextFitsATerminalAndNamesEveryOption) {
+  const std::string text = LaunchHelpText();
+  for (const char* option :
+       {"--standalone\n", "--nproc-per-node=N", "--rdzv-endpoint=HOST:PORT",
+        "--rdzv-id=JOB", "--nnodes=N", "--node-rank=K", "--role=NAME",
+        "--max-restarts=N", "--redirects=STREAMS", "--numa-binding=WHAT",
+        "--log-dir=FOLDER", "--failure-grace=DURATION",
+        "--stop-grace=DURATION"}) {
+    EXPECT_THAT(text, HasSubstr(option));
+  }
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    EXPECT_LE(end - begin, 80u) << text.substr(begin, end - begin);
+  }
+}
+
+}  // namespace
+}  // namespace muster::worker

@@ -1,0 +1,525 @@
+#include "worker/launcher/launcher.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/text.h"
+#include "client/control/endpoint.h"
+#include "client/control/error_file.h"
+#include "client/control/exit_status.h"
+#include "worker/launcher/absent_ranks.h"
+#include "worker/launcher/attempt.h"
+#include "worker/launcher/failure.h"
+#include "worker/launcher/hosts.h"
+#include "worker/launcher/log_runs.h"
+#include "worker/launcher/lost_ranks.h"
+
+namespace muster::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Launcher {
+ public:
+  Launcher(const LaunchOptions& options, const SignalPlan& signals,
+           const CoordinatorAddress& coordinator,
+           const Environment& environment);
+  ~Launcher();
+
+  int Run();
+
+ private:
+  // The run in whose folder no output is of the next attempt.
+  int LogRun() const;
+  // `own` is this host's.
+  void TellLogRun(int before, int own) const;
+  // Agrees with the other hosts on the next attempt. Not OK: the job is over,
+  // or muster-run was told to stop.
+  absl::Status Meet();
+  // One attempt. No value: another one follows; else the exit status.
+  std::optional<int> Try();
+  std::optional<int> AfterSuccess(const Attempt& attempt);
+  // `cut_off`: this host, the only one, may have been lost.
+  std::optional<int> AfterFailure(const Attempt& attempt,
+                                  const Outcome& outcome, bool cut_off);
+  // Waits for the coordinator, but not for long.
+  bool WasCutOff(const LostRanks& lost_ranks);
+  // What has become of the hosts when this one's ranks ended with `outcome`: a
+  // host that is lost, and this one may be, ends the ranks of all, and that is
+  // no failure. Whether they or the news come first is chance.
+  absl::StatusOr<std::optional<Hosts::Change>> ChangeAfter(
+      const Outcome& outcome);
+  // Another host has told that the job has failed. The cause may be here all
+  // the same.
+  int FailedElsewhere(const Attempt& attempt, const std::string& failure);
+  // `killed`: as Outcome's.
+  int StoppedBySignal(const std::string& killed = "");
+  // Stays while ranks of other hosts wait for those of this one, which have
+  // all ended, and are told so by `absent_ranks`.
+  void StayForOthers(const AbsentRanks& absent_ranks);
+
+  // Runs `call` on a thread of its own until it returns, and `on_wait`, unless
+  // it is null, every kTellPause until then. A signal that comes meanwhile lets
+  // this host leave, which ends `call`.
+  void Await(const std::function<void()>& call,
+             const std::function<void()>& on_wait = nullptr);
+  // Until there is news of the other hosts, a signal comes or the time is over.
+  std::optional<Hosts::Change> AwaitChange(std::chrono::milliseconds timeout);
+  // Takes note of the signals that have come.
+  void ReadSignals();
+  // Waits for `fd` (-1: none) or a signal; false when neither comes in time,
+  // which is -1 for ever.
+  bool Poll(int fd, int timeout_ms);
+
+  const LaunchOptions& options_;
+  const SignalPlan& signals_;
+  const CoordinatorAddress& coordinator_;
+  const Environment& environment_;
+  const Clock::time_point start_ = Clock::now();
+  int signal_fd_ = -1;
+  int wake_fd_ = -1;
+  // Null: this is the only host.
+  std::unique_ptr<Hosts> hosts_;
+  Assignment assignment_;
+  Hosts::Report report_;
+  // That told muster-run to stop; 0: none did.
+  int signal_ = 0;
+};
+
+// Who was told to stop does not wait long for a coordinator that is gone.
+constexpr std::chrono::milliseconds kLeaveTime(500);
+// How often one who waits is told for what.
+constexpr std::chrono::seconds kTellPause(10);
+constexpr std::chrono::milliseconds kNoTime(0);
+constexpr std::chrono::milliseconds kStayPause(200);
+// For a coordinator that may be there again a moment after the ranks' end.
+constexpr std::chrono::milliseconds kAnswerTime(5000);
+// From the end of a lease until all know of it.
+constexpr std::chrono::milliseconds kLossTime(1000);
+
+void Wake(int event_fd) {
+  const uint64_t one = 1;
+  const ssize_t ignored = write(event_fd, &one, sizeof(one));
+  (void)ignored;
+}
+
+Launcher::Launcher(const LaunchOptions& options, const SignalPlan& signals,
+                   const CoordinatorAddress& coordinator,
+                   const Environment& environment)
+    : options_(options),
+      signals_(signals),
+      coordinator_(coordinator),
+      environment_(environment) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals.stop) sigaddset(&set, signal);
+  for (const int signal : signals.pass) sigaddset(&set, signal);
+  sigaddset(&set, SIGCHLD);
+  signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (options.several_hosts()) {
+    hosts_ = std::make_unique<Hosts>(options, coordinator,
+                                     [this] { Wake(wake_fd_); });
+  } else {
+    assignment_.world_size = options.nproc_per_node;
+    assignment_.max_restarts = options.max_restarts;
+  }
+}
+
+Launcher::~Launcher() {
+  // Its callback uses the descriptor.
+  hosts_.reset();
+  if (signal_fd_ >= 0) close(signal_fd_);
+  if (wake_fd_ >= 0) close(wake_fd_);
+}
+
+bool Launcher::Poll(int fd, int timeout_ms) {
+  pollfd ready[] = {{signal_fd_, POLLIN, 0}, {fd, POLLIN, 0}};
+  return poll(ready, 2, timeout_ms) != 0;
+}
+
+void Launcher::ReadSignals() {
+  signalfd_siginfo info;
+  while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    // There is no rank to pass one on to.
+    if (signal == SIGCHLD || signals_.Passes(signal)) continue;
+    // Nothing runs that would need time to end.
+    if (signal_ != 0) std::_Exit(128 + signal);
+    signal_ = signal;
+  }
+}
+
+void Launcher::Await(const std::function<void()>& call,
+                     const std::function<void()>& on_wait) {
+  const int done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  std::thread thread([&] {
+    call();
+    Wake(done_fd);
+  });
+  uint64_t count = 0;
+  bool left = false;
+  auto tell_at = Clock::now() + kTellPause;
+  while (read(done_fd, &count, sizeof(count)) < 0) {
+    const auto pause =
+        std::chrono::ceil<std::chrono::milliseconds>(tell_at - Clock::now());
+    Poll(done_fd, static_cast<int>(std::max<int64_t>(pause.count(), 0)));
+    ReadSignals();
+    if (Clock::now() >= tell_at) {
+      if (on_wait && signal_ == 0) on_wait();
+      tell_at = Clock::now() + kTellPause;
+    }
+    if (signal_ != 0 && !left) {
+      left = true;
+      hosts_->Leave(absl::StrCat("stopped by ", internal::SignalName(signal_)),
+                    kLeaveTime);
+    }
+  }
+  thread.join();
+  close(done_fd);
+}
+
+std::optional<Hosts::Change> Launcher::AwaitChange(
+    std::chrono::milliseconds timeout) {
+  const auto until = Clock::now() + timeout;
+  while (signal_ == 0) {
+    uint64_t count = 0;
+    (void)!read(wake_fd_, &count, sizeof(count));
+    const std::optional<Hosts::Change> change = hosts_->change();
+    if (change.has_value() && !change->joined) return change;
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    if (left.count() <= 0) return std::nullopt;
+    Poll(wake_fd_, static_cast<int>(left.count()));
+    ReadSignals();
+  }
+  return std::nullopt;
+}
+
+int Launcher::StoppedBySignal(const std::string& killed) {
+  if (hosts_ != nullptr) {
+    hosts_->Leave(absl::StrCat("stopped by ", internal::SignalName(signal_)),
+                  kLeaveTime);
+  }
+  Say(absl::StrFormat(
+      "stopped by %s after %.1fs%s", internal::SignalName(signal_),
+      std::chrono::duration<double>(Clock::now() - start_).count(),
+      killed.empty() ? "" : absl::StrCat("; had to be killed: ", killed)));
+  return 128 + signal_;
+}
+
+int Launcher::FailedElsewhere(const Attempt& attempt,
+                              const std::string& failure) {
+  std::vector<internal::Culprit> blamed;
+  Await([&] { blamed = hosts_->Blamed(); });
+  if (signal_ != 0) return StoppedBySignal();
+  const Outcome own = attempt.Report(blamed);
+  if (!own.failure.empty() && !own.lost_peer) {
+    Say(absl::StrCat("first failure: ", own.failure));
+    hosts_->Leave("the job failed");
+    return own.status;
+  }
+  Say(absl::StrCat("the job failed on another host; first failure: ", failure));
+  hosts_->Leave("the job failed");
+  return kExitPeerFailed;
+}
+
+int Launcher::LogRun() const {
+  if (options_.log_dir.empty()) return assignment_.log_run;
+  return FreeLogRun(options_.log_dir, coordinator_.job, assignment_.log_run,
+                    report_.restarts);
+}
+
+void Launcher::TellLogRun(int before, int own) const {
+  const int run = assignment_.log_run;
+  if (options_.log_dir.empty() || run == before) return;
+  Say(absl::StrCat(
+      own == run ? "" : "another host's ",
+      "--log-dir has output of an earlier run; that of this one "
+      "goes to ",
+      base::Quote(LogRunFolder(options_.log_dir, coordinator_.job, run))));
+}
+
+absl::Status Launcher::Meet() {
+  const int log_run = assignment_.log_run;
+  const int own_log_run = report_.log_run = LogRun();
+  absl::StatusOr<Hosts::Meeting> meeting = absl::CancelledError("");
+  Await([&] { meeting = hosts_->Meet(report_); },
+        [&] {
+          const std::string missing = hosts_->Missing();
+          if (!missing.empty()) {
+            Say(absl::StrCat(
+                "waiting to begin (the ranks are those of hosts): ", missing));
+          }
+        });
+  if (!meeting.ok()) return meeting.status();
+  assignment_ = meeting->assignment;
+  report_ = {.restarts = assignment_.restarts};
+  if (assignment_.max_restarts < options_.max_restarts) {
+    Say(absl::StrCat(
+        "another host has --max-restarts=", assignment_.max_restarts,
+        ", this one ", options_.max_restarts, ": the lowest counts"));
+  }
+  Say(absl::StrCat("host ", assignment_.group_rank, " of ",
+                   assignment_.group_world_size, ": ranks ",
+                   assignment_.first_rank, " to ",
+                   assignment_.first_rank + options_.nproc_per_node - 1, " of ",
+                   assignment_.world_size,
+                   assignment_.restarts == 0
+                       ? ""
+                       : absl::StrCat(", restart ", assignment_.restarts,
+                                      " of ", assignment_.max_restarts),
+                   meeting->failure.empty()
+                       ? ""
+                       : absl::StrCat(" after a failure: ", meeting->failure)));
+  TellLogRun(log_run, own_log_run);
+  return absl::OkStatus();
+}
+
+int Launcher::Run() {
+  if (signal_fd_ < 0 || wake_fd_ < 0) {
+    Say("cannot watch signals: no descriptor left");
+    return 1;
+  }
+  while (true) {
+    if (hosts_ != nullptr) {
+      const absl::Status met = Meet();
+      if (signal_ != 0) return StoppedBySignal();
+      if (!met.ok()) {
+        if (!absl::IsOutOfRange(met)) {
+          Say(absl::StrFormat(
+              "cannot meet the other hosts (--rdzv-conf join_timeout is %gs; "
+              "the ranks are those of hosts): %s",
+              std::chrono::duration<double>(
+                  options_.rendezvous_times.join_timeout)
+                  .count(),
+              met.message()));
+          return 1;
+        }
+        Say(absl::StrCat("the job is over: ", met.message()));
+        return absl::EndsWith(met.message(), kFinished) ? 0 : kExitPeerFailed;
+      }
+    } else {
+      const int before = assignment_.log_run;
+      assignment_.log_run = LogRun();
+      assignment_.attempt = NewAttempt();
+      TellLogRun(before, assignment_.log_run);
+    }
+    if (hosts_ != nullptr &&
+        options_.restart == LaunchOptions::Restart::kNone) {
+      // From here on the ranks see to themselves.
+      hosts_->Leave("its ranks have begun");
+      hosts_.reset();
+    }
+    const std::optional<int> status = Try();
+    if (status.has_value()) return *status;
+  }
+}
+
+void Launcher::StayForOthers(const AbsentRanks& absent_ranks) {
+  const auto now = Clock::now();
+  // Those that were started with them, and are about to come.
+  const auto coming = now + options_.failure_grace;
+  const auto until = now + options_.rendezvous_times.join_timeout;
+  while (signal_ == 0 && Clock::now() < until &&
+         (Clock::now() < coming || absent_ranks.others_wait())) {
+    Poll(-1, static_cast<int>(kStayPause.count()));
+    ReadSignals();
+  }
+}
+
+std::optional<int> Launcher::Try() {
+  Attempt* running = nullptr;
+  Attempt::Setting setting = {.options = options_,
+                              .signals = signals_,
+                              .coordinator = coordinator_,
+                              .environment = environment_,
+                              .signal_fd = signal_fd_};
+  // The others end, or go on without it, or wait for the one in its place.
+  LostRanks lost_ranks(coordinator_,
+                       {.first_rank = assignment_.first_rank,
+                        .rank_count = options_.nproc_per_node,
+                        .world_size = assignment_.world_size},
+                       options_.hang_timeout, [this] { Wake(wake_fd_); });
+  setting.wake_fd = wake_fd_;
+  setting.on_wake = [&] {
+    for (const LostRanks::Hung& hung : lost_ranks.Take()) {
+      running->KillHung(hung.pid, hung.fate, hung.cause);
+    }
+    if (const auto rendezvous = lost_ranks.TakeRendezvous()) {
+      if (rendezvous->none_came) running->NoteThatNoneCame();
+      running->NoteMissing(rendezvous->missing, rendezvous->joined);
+    }
+    const auto change = hosts_ == nullptr ? std::nullopt : hosts_->change();
+    if (!change.has_value()) return;
+    running->Interrupt(
+        absl::StrCat(
+            change->failed ? "the job failed on another host" : change->why,
+            change->failed ? "" : "; starting all ranks again"),
+        /*soon=*/change->joined);
+  };
+  // Until the ranks of the other hosts are done, too.
+  AbsentRanks absent_ranks(coordinator_, assignment_.world_size);
+  setting.on_gone = [&](const RankExit& exit) {
+    absent_ranks.Add(exit.rank, exit.pid, Describe(exit.status));
+  };
+  Attempt attempt(setting, assignment_);
+  running = &attempt;
+  const absl::Status started = attempt.Start();
+  if (!started.ok()) {
+    Say(std::string(started.message()));
+    if (hosts_ != nullptr) {
+      hosts_->GiveUp(
+          absl::StrCat("host ", internal::HostName(), ": ", started.message()));
+    }
+    if (absl::IsNotFound(started)) return 127;
+    return absl::IsPermissionDenied(started) ? 126 : 1;
+  }
+  // What came before there was anything to interrupt.
+  Wake(wake_fd_);
+  Outcome outcome = attempt.Supervise();
+  if (options_.several_hosts() && outcome.signal == 0 && !outcome.succeeded &&
+      options_.restart == LaunchOptions::Restart::kNone) {
+    StayForOthers(absent_ranks);
+  }
+  if (outcome.signal != 0 && outcome.failure.empty()) {
+    signal_ = outcome.signal;
+    return StoppedBySignal(outcome.killed);
+  }
+  if (outcome.succeeded) return AfterSuccess(attempt);
+  if (outcome.interrupted) {
+    const auto change = hosts_->change();
+    if (change.has_value() && change->failed) {
+      return FailedElsewhere(attempt, change->why);
+    }
+    return std::nullopt;
+  }
+  const bool cut_off = hosts_ == nullptr && WasCutOff(lost_ranks);
+  const std::string silence = lost_ranks.DescribeSilence();
+  if (!silence.empty()) absl::StrAppend(&outcome.failure, "\n  ", silence);
+  return AfterFailure(attempt, outcome, cut_off);
+}
+
+bool Launcher::WasCutOff(const LostRanks& lost_ranks) {
+  const auto until = Clock::now() + kAnswerTime;
+  while (signal_ == 0 && Clock::now() < until && lost_ranks.IsOutOfTouch()) {
+    Poll(-1, static_cast<int>(kStayPause.count()));
+    ReadSignals();
+  }
+  return lost_ranks.WasCutOff();
+}
+
+std::optional<int> Launcher::AfterSuccess(const Attempt& attempt) {
+  if (hosts_ == nullptr) return 0;
+  absl::Status status;
+  Await([&] { status = hosts_->AwaitOthers(); });
+  if (signal_ != 0) return StoppedBySignal();
+  if (status.ok()) {
+    hosts_->Leave("finished");
+    return 0;
+  }
+  const auto change = hosts_->change();
+  if (change.has_value() && change->failed) {
+    return FailedElsewhere(attempt, change->why);
+  }
+  Say(absl::StrCat(
+      change.has_value() ? change->why : std::string(status.message()),
+      "; starting all ranks again"));
+  return std::nullopt;
+}
+
+absl::StatusOr<std::optional<Hosts::Change>> Launcher::ChangeAfter(
+    const Outcome& outcome) {
+  absl::StatusOr<std::chrono::milliseconds> lease = absl::CancelledError("");
+  bool told = false;
+  Await([&] { lease = hosts_->CatchUp(); },
+        [&] {
+          if (std::exchange(told, true)) return;
+          Say(
+              absl::StrCat("the coordinator does not answer; waiting to hear "
+                           "whether a host was lost, after: ",
+                           outcome.failure));
+        });
+  if (!lease.ok()) return lease.status();
+  // Who lost a peer waits for the host with the cause to say what it was, or to
+  // be lost.
+  return AwaitChange(outcome.lost_peer
+                         ? std::max(options_.failure_grace, *lease + kLossTime)
+                         : kNoTime);
+}
+
+std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
+                                          const Outcome& outcome,
+                                          const bool cut_off) {
+  const bool last = report_.restarts >= assignment_.max_restarts ||
+                    options_.restart != LaunchOptions::Restart::kAll ||
+                    outcome.signal != 0;
+  if (hosts_ != nullptr && outcome.signal == 0) {
+    const auto change = ChangeAfter(outcome);
+    if (signal_ != 0) return StoppedBySignal();
+    if (!change.ok()) {
+      // Nor could it tell the others, or meet them again.
+      Say(absl::StrCat("first failure: ", outcome.failure));
+      Say(absl::StrCat("the other hosts cannot be told: ",
+                       change.status().message()));
+      return outcome.status;
+    }
+    if (change->has_value()) {
+      const Hosts::Change& what = **change;
+      if (what.failed) return FailedElsewhere(attempt, what.why);
+      Say(absl::StrCat(what.why, "; starting all ranks again"));
+      return std::nullopt;
+    }
+  }
+  Say(absl::StrCat("first failure: ", outcome.failure));
+  if (signal_ != 0) return StoppedBySignal();
+  if (cut_off && outcome.signal == 0 &&
+      options_.restart == LaunchOptions::Restart::kAll) {
+    Say("this host was cut off from the coordinator, which may have lost all "
+        "ranks; starting them again");
+    return std::nullopt;
+  }
+  if (last) {
+    if (hosts_ != nullptr) {
+      hosts_->GiveUp(outcome.failure, outcome.blamed);
+      hosts_->Leave("the job failed");
+    }
+    return outcome.status;
+  }
+  ++report_.restarts;
+  report_.failure = outcome.failure;
+  assignment_.restarts = report_.restarts;
+  Say(absl::StrCat("starting all ranks again, restart ", report_.restarts,
+                   " of ", assignment_.max_restarts));
+  return std::nullopt;
+}
+
+}  // namespace
+
+int Launch(const LaunchOptions& options, const SignalPlan& signals,
+           const CoordinatorAddress& coordinator,
+           const Environment& environment) {
+  return Launcher(options, signals, coordinator, environment).Run();
+}
+
+}  // namespace muster::worker

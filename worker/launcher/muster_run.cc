@@ -1,0 +1,181 @@
+// muster-run: starts the ranks of one host. LaunchHelpText() is its manual.
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/logging.h"
+#include "client/control/channel.h"
+#include "base/version.h"
+#include "worker/launcher/launch_options.h"
+#include "worker/launcher/launcher.h"
+#include "worker/launcher/option_table.h"
+#include "worker/launcher/own_coordinator.h"
+#include "worker/launcher/rank_environment.h"
+#include "worker/launcher/scratch_folder.h"
+#include "worker/launcher/signal_plan.h"
+
+namespace {
+
+using ::muster::worker::CoordinatorAddress;
+using ::muster::worker::Environment;
+using ::muster::worker::LaunchOptions;
+using ::muster::worker::SignalPlan;
+
+constexpr std::chrono::seconds kDrainTime(2);
+
+Environment OwnEnvironment() {
+  Environment environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos) continue;
+    environment[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return environment;
+}
+
+// Without this a pipe could become descriptor 1 of a caller that closed it.
+void OpenStandardDescriptors() {
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+bool IsIgnored(int signal) {
+  struct sigaction action = {};
+  return sigaction(signal, nullptr, &action) == 0 &&
+         action.sa_handler == SIG_IGN;
+}
+
+// What becomes of the signals. Whoever started muster-run with one ignored
+// (nohup, or a shell's background job) wants that for the ranks as well.
+SignalPlan PlanSignals(const LaunchOptions& options) {
+  SignalPlan plan;
+  for (const int signal : options.signals) {
+    if (options.signals_given || !IsIgnored(signal)) {
+      plan.stop.push_back(signal);
+    }
+  }
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    if (!plan.Stops(signal) && !IsIgnored(signal)) plan.pass.push_back(signal);
+  }
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    if (!plan.Stops(signal) && IsIgnored(signal)) {
+      plan.ignored.push_back(signal);
+    }
+  }
+  return plan;
+}
+
+// In this thread and all that it starts.
+void BlockSignals(const SignalPlan& plan) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : plan.stop) sigaddset(&signals, signal);
+  for (const int signal : plan.pass) sigaddset(&signals, signal);
+  sigaddset(&signals, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  // One that is ignored may be lost before it is read.
+  for (const int signal : plan.stop) std::signal(signal, SIG_DFL);
+  // An ignored SIGCHLD, which a parent may hand down, would lose the ranks'
+  // exit statuses.
+  std::signal(SIGCHLD, SIG_DFL);
+  // Output that cannot be written is told, and no reason to end.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+// Gives the ranks' output a folder where it needs one, as torchrun does. Its
+// path holds wherever a rank goes, which has that of its error file.
+bool GiveLogFolder(muster::worker::LaunchOptions& options) {
+  if (!options.log_dir.empty()) {
+    std::error_code error;
+    const auto path = std::filesystem::absolute(options.log_dir, error);
+    if (!error) options.log_dir = path.lexically_normal().string();
+    return true;
+  }
+  if (options.redirects.empty() && options.tee.empty()) return true;
+  absl::StatusOr<std::string> folder =
+      muster::worker::MakeFolderToKeep("muster-logs.", "the ranks' output");
+  if (!folder.ok()) {
+    std::fprintf(stderr, "muster-run: %s (--log-dir names another one)\n",
+                 std::string(folder.status().message()).c_str());
+    return false;
+  }
+  options.log_dir = *std::move(folder);
+  std::fprintf(stderr, "muster-run: the ranks' output goes to \"%s\"\n",
+               options.log_dir.c_str());
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  OpenStandardDescriptors();
+  Environment environment = OwnEnvironment();
+  auto options = muster::worker::ParseLaunchOptions(
+      std::vector<std::string>(argv + 1, argv + argc), environment);
+  if (!options.ok()) {
+    std::fprintf(stderr, "muster-run: %s; see muster-run --help\n",
+                 std::string(options.status().message()).c_str());
+    return 2;
+  }
+  if (options->help) {
+    std::fputs(muster::worker::LaunchHelpText().c_str(), stdout);
+    return 0;
+  }
+  if (options->version) {
+    std::printf("muster-run %s\n", muster::kVersion);
+    return 0;
+  }
+  const SignalPlan signals = PlanSignals(*options);
+  BlockSignals(signals);
+  FLAGS_logtostderr = true;
+  // What a coordinator of our own sees of a failure, the ranks say with more
+  // of its circumstances. Of another one it is to be seen whether it answers.
+  FLAGS_minloglevel =
+      options->several_hosts() ? google::GLOG_WARNING : google::GLOG_ERROR;
+  muster::base::InitLogging(argv[0]);
+  // Here, because threads that do not start end a process without a word.
+  const absl::Status limits = muster::internal::CheckProcessLimits();
+  if (!limits.ok()) {
+    std::fprintf(stderr, "muster-run: %s\n",
+                 std::string(limits.message()).c_str());
+    return 1;
+  }
+  CoordinatorAddress address;
+  const auto coordinator =
+      muster::worker::ServeOwnCoordinator(*options, address, environment);
+  if (!coordinator.ok()) {
+    std::fprintf(stderr, "muster-run: cannot serve a coordinator: %s\n",
+                 std::string(coordinator.status().message()).c_str());
+    return 1;
+  }
+  if (*coordinator != nullptr && options->rendezvous_host.empty()) {
+    // At any free port, which nobody has named.
+    std::fprintf(stderr,
+                 "muster-run: serving the coordinator of job %s at %s\n",
+                 address.job.c_str(), address.HostPort().c_str());
+  }
+  if (!GiveLogFolder(*options)) return 1;
+  const int status =
+      muster::worker::Launch(*options, signals, address, environment);
+  // The other hosts may still be about to leave.
+  if (*coordinator != nullptr && options->several_hosts()) {
+    (*coordinator)->Drain(kDrainTime);
+  }
+  return status;
+}

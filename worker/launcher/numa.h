@@ -1,0 +1,60 @@
+// Which CPUs the ranks of a host run on (--numa-binding).
+
+#ifndef MUSTER_WORKER_LAUNCHER_NUMA_H_
+#define MUSTER_WORKER_LAUNCHER_NUMA_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace muster::worker {
+
+// A logical CPU that this process may use, and where it is.
+struct Cpu {
+  int cpu = 0;
+  int node = 0;     // NUMA node
+  int socket = 0;   // physical package
+  int core = 0;     // lowest CPU of the same core
+  int complex = 0;  // lowest CPU with the same last-level cache
+};
+
+struct Topology {
+  std::vector<Cpu> cpus;       // ascending
+  std::vector<int> gpu_nodes;  // as GpuNodes
+};
+
+// The NUMA node of each GPU that CUDA shows to a process with `environment`, in
+// the order in which CUDA numbers them; -1: not known. Without
+// CUDA_VISIBLE_DEVICES those are all that the driver shows under `root` (empty
+// but in tests), by their place on the PCI bus; else the ones that it lists, up
+// to the first that there is not.
+std::vector<int> GpuNodes(
+    const std::string& root,
+    const std::map<std::string, std::string>& environment);
+
+// Of this host, from what the kernel shows under `root`, of the CPUs `allowed`.
+// What it does not show is 0, or the CPU itself.
+Topology ReadTopology(const std::string& root, const std::set<int>& allowed,
+                      const std::map<std::string, std::string>& environment);
+
+// The CPUs that this process may use.
+std::set<int> AllowedCpus();
+
+// The CPUs of each of `nproc` ranks, by local rank. Rank K is on the NUMA node
+// of GPU K, where the host has as many GPUs as ranks; else the ranks are spread
+// over the nodes, neighbours together. Then `binding` is
+//   node          all CPUs of that node;
+//   socket        all CPUs of the socket of that node;
+//   exclusive     cores of the node that no other rank has, in equal shares;
+//   core-complex  the CPUs of one last-level cache of the node, in turn.
+// Errors: FAILED_PRECONDITION (exclusive: fewer cores than ranks on a node; the
+//   text has both).
+absl::StatusOr<std::vector<std::vector<int>>> BindRanks(
+    const std::string& binding, int nproc, const Topology& topology);
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_LAUNCHER_NUMA_H_

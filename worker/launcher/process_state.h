@@ -1,0 +1,18 @@
+#ifndef MUSTER_WORKER_LAUNCHER_PROCESS_STATE_H_
+#define MUSTER_WORKER_LAUNCHER_PROCESS_STATE_H_
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace muster::worker {
+
+// For people, what a process does now: `"train" (pid 7) sleeps in
+// futex_wait_queue, after 2.1s on a processor`. Where it only waits for the one
+// child that it has, as a shell does, it is about that child. Empty: the system
+// does not say.
+std::string DescribeProcessState(pid_t pid);
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_LAUNCHER_PROCESS_STATE_H_

@@ -1,0 +1,57 @@
+#include "worker/launcher/rank_environment.h"
+
+#include <chrono>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::worker {
+
+std::string CoordinatorAddress::HostPort() const {
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
+}
+
+int64_t NewAttempt() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+Environment RankEnvironment(const LaunchOptions& options,
+                            const Assignment& assignment,
+                            const CoordinatorAddress& coordinator,
+                            int local_rank, const std::string& error_file,
+                            Environment inherited) {
+  Environment& env = inherited;
+  env["RANK"] = absl::StrCat(assignment.first_rank + local_rank);
+  env["LOCAL_RANK"] = absl::StrCat(local_rank);
+  env["WORLD_SIZE"] = absl::StrCat(assignment.world_size);
+  env["LOCAL_WORLD_SIZE"] = absl::StrCat(options.nproc_per_node);
+  env["GROUP_RANK"] = absl::StrCat(assignment.group_rank);
+  env["GROUP_WORLD_SIZE"] = absl::StrCat(assignment.group_world_size);
+  env["ROLE_NAME"] = options.role;
+  env["ROLE_RANK"] = env["RANK"];
+  env["ROLE_WORLD_SIZE"] = env["WORLD_SIZE"];
+  env["MASTER_ADDR"] = coordinator.host;
+  env["MASTER_PORT"] = absl::StrCat(coordinator.port);
+  env["TORCHELASTIC_RUN_ID"] = coordinator.job;
+  // Rank 0 must not serve a coordinator of its own.
+  env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  env["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(assignment.restarts);
+  env["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(assignment.max_restarts);
+  env["MUSTER_ATTEMPT"] = absl::StrCat(assignment.attempt);
+  env[kErrorFileVariable] = error_file;
+  // A job name from outside would take precedence over the run's.
+  env.erase("MUSTER_JOB");
+  // Several ranks with a thread per core each would get in each other's way.
+  if (options.nproc_per_node > 1) env.try_emplace("OMP_NUM_THREADS", "1");
+  if (options.metrics_port_base > 0) {
+    env["MUSTER_HTTP_PORT"] =
+        absl::StrCat(options.metrics_port_base + local_rank);
+  }
+  env.try_emplace("MUSTER_HTTP_PORT", "0");
+  return inherited;
+}
+
+}  // namespace muster::worker

@@ -1,0 +1,40 @@
+#ifndef MUSTER_WORKER_LAUNCHER_SCRATCH_FOLDER_H_
+#define MUSTER_WORKER_LAUNCHER_SCRATCH_FOLDER_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::worker {
+
+// ScratchFolder is a folder below TMPDIR that is there as long as this. Those
+// of processes that were killed are removed when the next one is made: a lock
+// on the folder, which ends with its process, tells them from the others.
+class ScratchFolder {
+ public:
+  // Errors: FAILED_PRECONDITION (the text has the folder and the cause).
+  static absl::StatusOr<ScratchFolder> Create();
+
+  ~ScratchFolder();
+  ScratchFolder(ScratchFolder&& other) noexcept;
+  ScratchFolder& operator=(ScratchFolder&&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  ScratchFolder(std::string path, int lock_fd);
+
+  std::string path_;
+  int lock_fd_;
+};
+
+// A new folder below TMPDIR, which stays: PREFIX and six random characters.
+// `purpose` is for the error's text: "the ranks' output".
+// Errors: as ScratchFolder::Create.
+absl::StatusOr<std::string> MakeFolderToKeep(absl::string_view prefix,
+                                             absl::string_view purpose);
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_LAUNCHER_SCRATCH_FOLDER_H_

@@ -1,0 +1,29 @@
+#ifndef MUSTER_WORKER_LAUNCHER_SIGNAL_PLAN_H_
+#define MUSTER_WORKER_LAUNCHER_SIGNAL_PLAN_H_
+
+#include <algorithm>
+#include <vector>
+
+namespace muster::worker {
+
+// What muster-run does with the signals that it gets. Those that it reads,
+// `stop` and `pass`, are blocked in all its threads.
+struct SignalPlan {
+  // Passed on to the ranks and their children, which then have --stop-grace.
+  std::vector<int> stop;
+  // Passed on to the ranks' processes, without more.
+  std::vector<int> pass;
+  // Ignored, as it was at the start; by the ranks as well.
+  std::vector<int> ignored;
+
+  bool Stops(int signal) const {
+    return std::find(stop.begin(), stop.end(), signal) != stop.end();
+  }
+  bool Passes(int signal) const {
+    return std::find(pass.begin(), pass.end(), signal) != pass.end();
+  }
+};
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_LAUNCHER_SIGNAL_PLAN_H_
