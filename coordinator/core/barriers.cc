@@ -2,10 +2,18 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "coordinator/core/barrier_text.h"
+#include "coordinator/core/names.h"
+#include "coordinator/core/progress.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -498,6 +506,473 @@ int32_t BarrierTable::CountGone(const Series& series) const {
   return static_cast<int32_t>(
       std::count_if(series.participants.begin(), series.participants.end(),
                     [&](Rank rank) { return gone_.contains(rank); }));
+}
+
+// Whether the arguments of a caller can be meant.
+
+absl::Status BarrierTable::CheckCaller(const Call& call,
+                                       const BarrierRequest& request) const {
+  absl::Status status;
+  for (const Offer& offer :
+       {Offer{"group", request.group}, Offer{"barrier", request.barrier}}) {
+    if (!status.ok()) return status;
+    status = CheckName(limits_, "barrier", offer);
+  }
+  if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
+  if (!status.ok()) return status;
+  const std::string title = BarrierTitle(request.group, request.barrier, 0);
+  if (formation_ == nullptr) {
+    return absl::AbortedError(
+        absl::StrCat(title, ": no generation has formed; rendezvous first"));
+  }
+  const Generation current = formation_->generation;
+  if (request.generation < Generation() || request.generation > current) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(title, ": generation ", request.generation.value(),
+                     " has not begun, current is ", current.value(),
+                     "; take the number that the rendezvous returned"));
+  }
+  if (request.generation != Generation() && request.generation != current) {
+    return absl::AbortedError(absl::StrCat(
+        title, ": generation ", request.generation.value(),
+        " is over, current is ", current.value(), "; rendezvous again"));
+  }
+  const int32_t size = static_cast<int32_t>(formation_->world.size());
+  const int32_t rank = request.rank.value();
+  if (rank < 0 || rank >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(title, ": rank ", rank, " is outside of world size ", size,
+                     " (ranks 0 to ", size - 1, ")"));
+  }
+  const Seat& seat = formation_->world[rank];
+  if (seat.member != call.member) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
+                     " is held by member ", base::Quote(seat.member.value()),
+                     ", not by ", base::Quote(call.member.value())));
+  }
+  if (seat.incarnation != call.incarnation) {
+    return absl::AbortedError(absl::StrCat(
+        title, ": rank ", rank, " of generation ", current.value(),
+        " is held by incarnation ", seat.incarnation.value(), " of member ",
+        base::Quote(call.member.value()), ", not by ", call.incarnation.value(),
+        "; rendezvous again"));
+  }
+  // It lives, so it has joined the next generation: an arrival that is late.
+  if (const auto gone = gone_.find(request.rank); gone != gone_.end()) {
+    return absl::AbortedError(absl::StrCat(
+        title, ": rank ", rank, " ", gone->second.text, "; rendezvous again"));
+  }
+  return absl::OkStatus();
+}
+
+// The participants in ascending order; empty when they are all ranks.
+absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
+    const BarrierRequest& request) const {
+  const std::vector<Rank>* const group = groups_.RanksOf(request.group);
+  if (request.ranks.empty() && group == nullptr) return std::vector<Rank>();
+  const int32_t size = static_cast<int32_t>(formation_->world.size());
+  // A group's ranks stand in order, and were looked at when it was registered.
+  if (request.ranks.empty() &&
+      std::binary_search(group->begin(), group->end(), request.rank)) {
+    return static_cast<int32_t>(group->size()) == size ? std::vector<Rank>()
+                                                       : *group;
+  }
+  const std::string title = BarrierTitle(request.group, request.barrier, 0);
+  std::vector<Rank> ranks = request.ranks.empty() ? *group : request.ranks;
+  std::sort(ranks.begin(), ranks.end());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].value() < 0 || ranks[i].value() >= size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          title, ": participant ", ranks[i].value(),
+          " is outside of world size ", size, " (ranks 0 to ", size - 1, ")"));
+    }
+    if (i > 0 && ranks[i] == ranks[i - 1]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          title, ": participant ", ranks[i].value(), " is listed twice"));
+    }
+  }
+  if (!std::binary_search(ranks.begin(), ranks.end(), request.rank)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        title, ": rank ", request.rank.value(),
+        " is not among the participants ", ParticipantsText(ranks)));
+  }
+  if (group != nullptr && ranks != *group) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        title, ": ", RankText(request.rank), " expects ",
+        ParticipantsText(ranks), ", the group was registered with ",
+        ParticipantsText(*group)));
+  }
+  if (static_cast<int32_t>(ranks.size()) == size) ranks.clear();
+  return ranks;
+}
+
+// What of the table survives a restart.
+
+namespace {
+
+// Why the holder of `seat` can arrive no more, from what is known of its
+// member after a restart; null when it can.
+std::optional<std::pair<MissingCause, std::string>> DepartureOf(
+    const Seat& seat, const Member* member) {
+  if (member == nullptr) {
+    return std::pair(MissingCause::kLost, std::string("departed long ago"));
+  }
+  if (member->incarnation != seat.incarnation) {
+    return std::pair(
+        MissingCause::kReplaced,
+        absl::StrCat("replaced by incarnation ", member->incarnation.value(),
+                     " on ", member->registration.host, ", pid ",
+                     member->registration.pid));
+  }
+  switch (member->state) {
+    case MemberState::kAlive:
+    case MemberState::kDisconnected:
+      return std::nullopt;
+    case MemberState::kLost:
+      return std::pair(MissingCause::kLost, member->cause);
+    case MemberState::kFailed:
+      return std::pair(MissingCause::kFailed, member->cause);
+    case MemberState::kLeft:
+      break;
+  }
+  return std::pair(MissingCause::kLeft, member->cause);
+}
+
+}  // namespace
+
+// The rank comes for a decision that there is already, or was.
+void BarrierTable::Take(Series& series, Rank rank, int64_t number) {
+  series.taken[rank] = number;
+  if (!journal_.on()) return;
+  series.apart.insert(rank);
+  journal_.Taken(series.key.first, series.key.second, rank);
+}
+
+// The series is to be written as a whole.
+void BarrierTable::Changed(Series& series) {
+  const auto& [group, barrier] = series.key;
+  journal_.Series(group, barrier);
+  for (const Rank rank : series.apart) journal_.Taken(group, barrier, rank);
+  series.apart.clear();
+}
+
+void BarrierTable::Decided(const Series& series, Instance& instance) {
+  instance.unwritten =
+      journal_.Decision(series.key.first, series.key.second, instance.number);
+}
+
+// A decision that nobody needs any more by the end of its step, as that of a
+// barrier that all reached, leaves no trace.
+void BarrierTable::Forgotten(const Series& series, const Instance& instance) {
+  const auto& [group, barrier] = series.key;
+  if (instance.unwritten &&
+      journal_.ForgetDecision(group, barrier, instance.number)) {
+    return;
+  }
+  journal_.Decision(group, barrier, instance.number);
+}
+
+SeriesRecord BarrierTable::RecordOf(const std::string& group,
+                                    const std::string& barrier) const {
+  SeriesRecord record;
+  record.group = group;
+  record.barrier = barrier;
+  const auto found = series_.find(Key(group, barrier));
+  if (found == series_.end()) {
+    record.erased = true;
+    return record;
+  }
+  const Series& series = *found->second;
+  record.participants = series.participants;
+  record.founder = series.founder;
+  record.dropped_results = series.dropped_results;
+  record.newest = series.newest;
+  absl::btree_map<Rank, int64_t> taken = series.taken;
+  for (auto it = series.instances.rbegin(); it != series.instances.rend();
+       ++it) {
+    const Instance& instance = it->second;
+    if (instance.decided()) continue;
+    // As if nobody had come yet.
+    if (instance.number == record.newest) --record.newest;
+    for (const auto& [rank, waiter] : instance.arrived) --taken[rank];
+  }
+  record.taken.assign(taken.begin(), taken.end());
+  record.erased = record.newest == 0;
+  return record;
+}
+
+DecisionRecord BarrierTable::RecordOf(const std::string& group,
+                                      const std::string& barrier,
+                                      int64_t instance) const {
+  DecisionRecord record;
+  record.group = group;
+  record.barrier = barrier;
+  record.instance = instance;
+  record.erased = true;
+  const auto found = series_.find(Key(group, barrier));
+  if (found == series_.end()) return record;
+  const auto it = found->second->instances.find(instance);
+  if (it == found->second->instances.end() || !it->second.decided()) {
+    return record;
+  }
+  record.erased = false;
+  record.status = it->second.status;
+  record.result = it->second.result;
+  return record;
+}
+
+TakenRecord BarrierTable::RecordOf(const std::string& group,
+                                   const std::string& barrier,
+                                   Rank rank) const {
+  TakenRecord record;
+  record.group = group;
+  record.barrier = barrier;
+  record.rank = rank;
+  record.erased = true;
+  const auto found = series_.find(Key(group, barrier));
+  if (found == series_.end() || !found->second->apart.contains(rank)) {
+    return record;
+  }
+  record.erased = false;
+  record.instance = found->second->taken.at(rank);
+  for (const auto& [number, instance] : found->second->instances) {
+    if (!instance.decided() && instance.arrived.contains(rank)) {
+      --record.instance;
+    }
+  }
+  return record;
+}
+
+void BarrierTable::RestoreFormation(FormationReply formation) {
+  formation_ = std::move(formation);
+  if (formation_ == nullptr) return;
+  for (size_t i = 0; i < formation_->world.size(); ++i) {
+    const Seat& seat = formation_->world[i];
+    auto departure = DepartureOf(seat, membership_.Find(seat.member));
+    if (!departure.has_value()) continue;
+    gone_.emplace(Rank(static_cast<int32_t>(i)),
+                  Departure{departure->first, std::move(departure->second)});
+  }
+}
+
+void BarrierTable::Restore(SeriesRecord record) {
+  Key key(std::move(record.group), std::move(record.barrier));
+  auto series = std::make_unique<Series>();
+  series->key = key;
+  series->participants = std::move(record.participants);
+  series->founder = record.founder;
+  series->newest = record.newest;
+  series->dropped_results = record.dropped_results;
+  series->taken.insert(record.taken.begin(), record.taken.end());
+  series->gone = CountGone(*series);
+  series->used_at = ++calls_;
+  Relist(*series);
+  series_[std::move(key)] = std::move(series);
+}
+
+void BarrierTable::Restore(DecisionRecord record) {
+  const auto found = series_.find(Key(record.group, record.barrier));
+  if (found == series_.end()) return;
+  Series& series = *found->second;
+  Instance& instance = series.instances[record.instance];
+  instance.number = record.instance;
+  instance.first = record.result->first_to_arrive;
+  instance.status = std::move(record.status);
+  instance.result = std::move(record.result);
+  Keep(series, instance);
+  Relist(series);
+}
+
+void BarrierTable::Restore(const TakenRecord& record) {
+  const auto found = series_.find(Key(record.group, record.barrier));
+  if (found == series_.end()) return;
+  int64_t& taken = found->second->taken[record.rank];
+  taken = std::max(taken, record.instance);
+  found->second->apart.insert(record.rank);
+}
+
+// How others see the table: descriptions and snapshots for people, and what
+// must always hold.
+
+std::vector<MissingRank> BarrierTable::Missing(const Series& series,
+                                               const Instance& instance,
+                                               Instant now, size_t count_max,
+                                               RankRanges* others) const {
+  // Of more than a text names, those that are to blame for it come first.
+  std::vector<Rank> ranks;
+  std::vector<Rank> late;
+  std::vector<Rank> all;
+  const size_t gone_max = std::min(count_max, static_cast<size_t>(series.gone));
+  const int32_t expected = Expected(series);
+  auto arrived = instance.arrived.begin();
+  for (int32_t i = 0; i < expected; ++i) {
+    if (others == nullptr && ranks.size() == gone_max &&
+        ranks.size() + late.size() >= count_max) {
+      break;
+    }
+    const Rank rank = ParticipantAt(series, i);
+    if (arrived != instance.arrived.end() && arrived->first == rank) {
+      ++arrived;
+      continue;
+    }
+    if (others != nullptr) all.push_back(rank);
+    std::vector<Rank>& list = gone_.contains(rank) ? ranks : late;
+    if (list.size() < count_max) list.push_back(rank);
+  }
+  ranks.insert(ranks.end(), late.begin(), late.end());
+  if (ranks.size() <= kRanksInTextMax) std::sort(ranks.begin(), ranks.end());
+  ranks.resize(std::min(ranks.size(), count_max));
+
+  std::vector<MissingRank> missing;
+  size_t bytes = 0;
+  for (const Rank rank : ranks) {
+    if (bytes > kMissingInResultBytes) break;
+    missing.push_back(DescribeMissing(series, rank, now));
+    bytes += BytesOf(missing.back());
+  }
+  if (others != nullptr) {
+    const absl::flat_hash_set<Rank> described(
+        ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(missing.size()));
+    std::erase_if(all, [&](Rank rank) { return described.contains(rank); });
+    *others = RangesOf(all);
+  }
+  return missing;
+}
+
+MissingRank BarrierTable::DescribeMissing(const Series& series, Rank rank,
+                                          Instant now) const {
+  const Seat& seat = formation_->world[rank.value()];
+  MissingRank missing;
+  missing.rank = rank;
+  missing.member = seat.member;
+  missing.host = seat.host;
+  missing.pid = seat.pid;
+  if (const auto it = gone_.find(rank); it != gone_.end()) {
+    missing.cause = it->second.cause;
+    missing.cause_text = it->second.text;
+  }
+  const Member* member = membership_.Find(seat.member);
+  if (member != nullptr && member->incarnation == seat.incarnation) {
+    missing.last_progress =
+        DescribeProgress(member->progress, now - member->progress_at,
+                         /*group=*/series.key.first);
+    missing.last_heard_ago = now - member->heard_at;
+  }
+  return missing;
+}
+
+// `4 ranks (0, 1, 2, 3)`.
+std::string BarrierTable::ParticipantsText(
+    const std::vector<Rank>& participants) const {
+  if (!participants.empty()) {
+    return RanksText(participants, participants.size());
+  }
+  const size_t count = formation_->world.size();
+  std::vector<Rank> first;
+  for (size_t i = 0; i < std::min(count, kRanksInTextMax); ++i) {
+    first.emplace_back(static_cast<int32_t>(i));
+  }
+  return RanksText(first, count);
+}
+
+// `rank 2 (trainer-2, pid 7)`.
+std::string BarrierTable::RankText(Rank rank) const {
+  const Seat& seat = formation_->world[rank.value()];
+  return absl::StrCat("rank ", rank.value(), " (", seat.host, ", pid ",
+                      seat.pid, ")");
+}
+
+std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
+  std::vector<BarrierSnapshot> snapshots;
+  int64_t ranks = 0;
+  for (const auto& [deadline, place] : deadlines_) {
+    if (snapshots.size() == kBarriersInSnapshotMax) break;
+    const Series& series = *series_.at(place.first);
+    const Instance& instance = series.instances.at(place.second);
+    BarrierSnapshot snapshot;
+    snapshot.group = series.key.first;
+    snapshot.barrier = series.key.second;
+    snapshot.instance = instance.number;
+    snapshot.expected = Expected(series);
+    snapshot.arrived = static_cast<int32_t>(instance.arrived.size());
+    snapshot.wait_all_ranks = instance.wait_all_ranks;
+    snapshot.open_for = now - instance.first_at;
+    snapshot.remaining = std::max(deadline - now, Duration::zero());
+    snapshot.missing =
+        Missing(series, instance, now, kMissingInSnapshotMax,
+                ranks < kRanksInSnapshotMax ? &snapshot.others : nullptr);
+    ranks += snapshot.expected;
+    snapshots.push_back(std::move(snapshot));
+  }
+  return snapshots;
+}
+
+absl::Status BarrierTable::CheckInvariants() const {
+  size_t open = 0;
+  size_t waiting = 0;
+  size_t decided = 0;
+  int64_t decision_bytes = 0;
+  size_t idle = 0;
+  for (const auto& [key, series] : series_) {
+    if (series->gone != CountGone(*series)) {
+      return absl::InternalError(absl::StrCat(
+          BarrierTitle(key.first, key.second, series->newest), ": counts ",
+          series->gone, " participants that are gone, not ",
+          CountGone(*series)));
+    }
+    if (series->instances.empty() && !series->dropped_results) ++idle;
+    for (const auto& [rank, taken] : series->taken) {
+      if (gone_.contains(rank)) continue;
+      if (taken > series->newest || taken < 0) {
+        return absl::InternalError(
+            absl::StrCat(BarrierTitle(key.first, key.second, series->newest),
+                         ": rank ", rank.value(), " is at #", taken));
+      }
+    }
+    for (const auto& [number, instance] : series->instances) {
+      if (instance.decided()) {
+        int32_t from = 0;
+        if (AllPast(*series, number, from)) {
+          return absl::InternalError(
+              absl::StrCat(BarrierTitle(key.first, key.second, number),
+                           " is kept for nobody"));
+        }
+        ++decided;
+        decision_bytes += instance.bytes;
+        continue;
+      }
+      ++open;
+      waiting += instance.arrived.size();
+      if (static_cast<int32_t>(instance.arrived.size()) >= Expected(*series) ||
+          (!instance.wait_all_ranks && series->gone > 0)) {
+        return absl::InternalError(absl::StrCat(
+            BarrierTitle(key.first, key.second, number), " should be decided"));
+      }
+      for (const auto& [rank, waiter] : instance.arrived) {
+        if (gone_.contains(rank) || !places_by_waiter_.contains(waiter)) {
+          return absl::InternalError(absl::StrCat(
+              BarrierTitle(key.first, key.second, number), ": arrival of rank ",
+              rank.value(), " without a live caller"));
+        }
+      }
+    }
+  }
+  if (open != deadlines_.size() || waiting != places_by_waiter_.size()) {
+    return absl::InternalError(absl::StrCat(
+        "barriers: ", open, " open, ", deadlines_.size(), " deadlines; ",
+        waiting, " arrivals, ", places_by_waiter_.size(), " waiters"));
+  }
+  if (idle != idle_.size()) {
+    return absl::InternalError(absl::StrCat("barriers: ", idle, " are idle, ",
+                                            idle_.size(), " are listed"));
+  }
+  if (decided != decisions_.size() || decision_bytes != decision_bytes_) {
+    return absl::InternalError(absl::StrCat(
+        "barriers: ", decided, " decisions of ", decision_bytes, " bytes, not ",
+        decisions_.size(), " of ", decision_bytes_));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace muster::coordinator::core

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <variant>
 
+#include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "coordinator/core/total_memory.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -498,6 +501,457 @@ std::optional<Instant> Coordinator::NextDeadline() const {
     next = next.has_value() ? std::min(*next, *deadline) : *deadline;
   }
   return next;
+}
+
+// The store's verbs of Coordinator.
+
+void Coordinator::Set(const Call& call, absl::string_view key,
+                      std::string value, Instant now, Outbox& out,
+                      const SetOptions& options) {
+  Mutate(call, "Set", now, out,
+         [&] { store_.Set(call, key, std::move(value), options, now, out); });
+}
+
+void Coordinator::Add(const Call& call, absl::string_view key, int64_t delta,
+                      Instant now, Outbox& out) {
+  Mutate(call, "Add", now, out, [&] { store_.Add(call, key, delta, out); });
+}
+
+void Coordinator::Append(const Call& call, absl::string_view key,
+                         absl::string_view bytes, Instant now, Outbox& out) {
+  Mutate(call, "Append", now, out,
+         [&] { store_.Append(call, key, bytes, out); });
+}
+
+void Coordinator::CompareSet(const Call& call, absl::string_view key,
+                             absl::string_view expected, std::string desired,
+                             Instant now, Outbox& out) {
+  Mutate(call, "CompareSet", now, out, [&] {
+    store_.CompareSet(call, key, expected, std::move(desired), out);
+  });
+}
+
+void Coordinator::CompareAndSet(const Call& call, absl::string_view key,
+                                int64_t expected_revision, std::string value,
+                                Instant now, Outbox& out,
+                                const SetOptions& options) {
+  Mutate(call, "CompareAndSet", now, out, [&] {
+    store_.CompareAndSet(call, key, expected_revision, std::move(value),
+                         options, now, out);
+  });
+}
+
+void Coordinator::DeleteKey(const Call& call, absl::string_view key,
+                            Instant now, Outbox& out) {
+  Mutate(call, "Delete", now, out, [&] { store_.DeleteKey(call, key, out); });
+}
+
+void Coordinator::DeletePrefix(const Call& call, absl::string_view prefix,
+                               Instant now, Outbox& out) {
+  Mutate(call, "DeletePrefix", now, out,
+         [&] { store_.DeletePrefix(call, prefix, out); });
+}
+
+void Coordinator::QueuePush(const Call& call, absl::string_view key,
+                            std::string item, Instant now, Outbox& out) {
+  Mutate(call, "QueuePush", now, out,
+         [&] { store_.QueuePush(call, key, std::move(item), out); });
+}
+
+void Coordinator::QueuePop(const Call& call, absl::string_view key,
+                           std::optional<Duration> timeout, Instant now,
+                           Outbox& out) {
+  const auto pop = [&] { store_.QueuePop(call, key, timeout, now, out); };
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  if (member == nullptr) return pop();
+  ApplyAndPark(call, "QueuePop", *member, out, pop);
+}
+
+void Coordinator::MultiSet(const Call& call, absl::Span<const std::string> keys,
+                           std::vector<std::string> values, Instant now,
+                           Outbox& out) {
+  Mutate(call, "MultiSet", now, out,
+         [&] { store_.MultiSet(call, keys, std::move(values), out); });
+}
+
+void Coordinator::Get(const Call& call, absl::string_view key, Duration timeout,
+                      Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.Get(call, key, timeout, now, out);
+}
+
+void Coordinator::TryGet(const Call& call, absl::string_view key, Instant now,
+                         Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.TryGet(call, key, out);
+}
+
+void Coordinator::Check(const Call& call, absl::Span<const std::string> keys,
+                        Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.Check(call, keys, out);
+}
+
+void Coordinator::Wait(const Call& call, std::vector<std::string> keys,
+                       Duration timeout, Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.Wait(call, std::move(keys), timeout, now, out);
+}
+
+void Coordinator::MultiGet(const Call& call, std::vector<std::string> keys,
+                           Duration timeout, Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.MultiGet(call, std::move(keys), timeout, now, out);
+}
+
+void Coordinator::NumKeys(const Call& call, Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.NumKeys(call, out);
+}
+
+void Coordinator::ListKeys(const Call& call, absl::string_view prefix,
+                           absl::string_view after, int64_t count_max,
+                           Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.ListKeys(call, prefix, after, count_max, out);
+}
+
+void Coordinator::QueueLen(const Call& call, absl::string_view key, Instant now,
+                           Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.QueueLen(call, key, out);
+}
+
+void Coordinator::Watch(const Call& call, WatchRequest request, Instant now,
+                        Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.Watch(call, std::move(request), now, out);
+}
+
+// How others see a coordinator: snapshots, counts, and what must always hold.
+
+MemberSnapshot Coordinator::SnapshotOf(const Member& member,
+                                       Instant now) const {
+  MemberSnapshot snapshot;
+  snapshot.id = member.id;
+  snapshot.incarnation = member.incarnation;
+  snapshot.state = member.state;
+  if (member.generation == rendezvous_.generation()) {
+    snapshot.rank = member.rank;
+  }
+  snapshot.registration = member.registration;
+  snapshot.heard_ago = now - member.heard_at;
+  snapshot.cause = member.cause;
+  // What a member was doing ends with it.
+  const Instant until = member.live() ? now : member.state_since;
+  snapshot.last_progress =
+      DescribeProgress(member.progress, until - member.progress_at);
+  snapshot.progress = member.progress;
+  snapshot.progress_age = until - member.progress_at;
+  return snapshot;
+}
+
+JobSnapshot Coordinator::Snapshot(absl::string_view host, Rank first_rank,
+                                  int32_t rank_count, Instant now) const {
+  JobSnapshot job;
+  job.epoch = epoch_;
+  job.lease = membership_.options().lease;
+  for (const auto& [id, member] : membership_.members()) {
+    if (member.registration.host == host) {
+      job.members.push_back(SnapshotOf(member, now));
+    }
+  }
+  job.forming_world_size = rendezvous_.forming_world_size();
+  job.joined = static_cast<int32_t>(rendezvous_.waiters());
+  job.missing_ranks = rendezvous_.MissingOf(first_rank, rank_count);
+  return job;
+}
+
+JobSnapshot Coordinator::Snapshot(Instant now) const {
+  JobSnapshot job;
+  job.epoch = epoch_;
+  job.lease = membership_.options().lease;
+  for (const auto& [id, member] : membership_.members()) {
+    job.members.push_back(SnapshotOf(member, now));
+    job.retained_replies += member.replies.size();
+  }
+  job.generation = rendezvous_.generation();
+  job.generation_running = rendezvous_.running();
+  if (rendezvous_.formation() != nullptr) {
+    job.world_size =
+        static_cast<int32_t>(rendezvous_.formation()->world.size());
+  }
+  job.forming_min_world_size = rendezvous_.forming_min_world_size();
+  job.forming_world_size = rendezvous_.forming_world_size();
+  if (rendezvous_.last_call_end().has_value()) {
+    job.last_call_remaining =
+        std::max(*rendezvous_.last_call_end() - now, Duration::zero());
+  }
+  job.rendezvous_closed = rendezvous_.closed();
+  job.rendezvous_waiting = rendezvous_.Waiting(now);
+  if (!rendezvous_.running() && generation_end_.has_value()) {
+    const Event& end = *generation_end_;
+    job.generation_end =
+        absl::StrCat("rank ", end.rank.value_or(Rank(-1)).value(), " (",
+                     end.host, ", pid ", end.pid, ") ", EventKindName(end.kind),
+                     ": ", base::Printable(end.cause));
+  }
+  job.joined = static_cast<int32_t>(rendezvous_.waiters());
+  job.joined_members = rendezvous_.FirstWaiters(kMissingInSnapshotMax);
+  job.missing_ranks = rendezvous_.FirstMissing(kMissingInSnapshotMax);
+  job.groups = groups_.Snapshot(now);
+  job.open_barriers = barriers_.open();
+  job.barriers = barriers_.Snapshot(now);
+  job.key_waits = store_.KeyWaits(now, job.more_key_waits);
+  job.keys = store_.keys();
+  job.queue_items = store_.queue_items();
+  job.store_bytes = store_.bytes();
+  job.revision = store_.revision();
+  job.waiters = quota_.parked();
+  return job;
+}
+
+JobCounts Coordinator::Counts() const {
+  JobCounts counts;
+  counts.live_members = membership_.live();
+  for (const auto& [id, member] : membership_.members()) {
+    ++counts.members[static_cast<int>(member.state)];
+  }
+  if (rendezvous_.formation() != nullptr) {
+    counts.world_size =
+        static_cast<int32_t>(rendezvous_.formation()->world.size());
+  }
+  counts.keys = store_.keys();
+  counts.store_bytes = store_.bytes();
+  counts.waiters = quota_.parked();
+  counts.open_barriers = barriers_.open();
+  counts.groups = groups_.size();
+  counts.queue_items = store_.queue_items();
+  counts.generation = rendezvous_.generation();
+  counts.generation_running = rendezvous_.running();
+  return counts;
+}
+
+bool Coordinator::Idle() const {
+  return membership_.live() == 0 && quota_.parked() == 0;
+}
+
+bool Coordinator::Blank() const {
+  return store_.revision() == 0 && membership_.members().empty() &&
+         rendezvous_.generation() == Generation() &&
+         rendezvous_.closed().empty();
+}
+
+absl::Status Coordinator::CheckInvariants() const {
+  for (const absl::Status& status :
+       {membership_.CheckInvariants(), store_.CheckInvariants(),
+        rendezvous_.CheckInvariants(), groups_.CheckInvariants(),
+        barriers_.CheckInvariants(),
+        farewells_.CheckInvariants(rendezvous_.generation())}) {
+    if (!status.ok()) return status;
+  }
+  const int64_t parked =
+      store_.waiters() + rendezvous_.waiters() + barriers_.waiters();
+  if (parked != quota_.parked()) {
+    return absl::InternalError(absl::StrCat(
+        "coordinator: counts ", quota_.parked(), " waiters, has ", parked));
+  }
+  const int64_t mutations =
+      store_.pops() + rendezvous_.waiters() + barriers_.waiters();
+  if (static_cast<int64_t>(origins_.size()) > mutations) {
+    return absl::InternalError(absl::StrCat("coordinator: ", origins_.size(),
+                                            " origins for ", mutations,
+                                            " parked mutations"));
+  }
+  const int64_t memory = membership_.CountMemory() + store_.CountMemory() +
+                         quota_.bytes() + kWaiterMemory * quota_.parked();
+  if (limits_.memory != nullptr && memory != limits_.memory->held()) {
+    return absl::InternalError(absl::StrCat("coordinator: counts ",
+                                            limits_.memory->held(),
+                                            " bytes, has ", memory));
+  }
+  return absl::OkStatus();
+}
+
+// How a coordinator's state goes into records and comes back from them.
+
+namespace {
+
+// Members before what refers to them, the generation before its barriers.
+template <typename T>
+void TakeOut(std::vector<Record>& records, std::vector<T>& out) {
+  for (Record& record : records) {
+    if (T* const found = std::get_if<T>(&record)) {
+      out.push_back(std::move(*found));
+    }
+  }
+}
+
+// A join's answer is recorded by its generation's number.
+void ResolveFormation(const FormationReply& newest, ReplyRecord& record) {
+  auto* const answer = std::get_if<FormationReply>(&record.payload);
+  if (answer == nullptr || *answer == nullptr) return;
+  if (newest != nullptr && newest->generation == (*answer)->generation) {
+    *answer = newest;
+    return;
+  }
+  record.status = absl::AbortedError(
+      absl::StrCat("rendezvous: generation ", (*answer)->generation.value(),
+                   " is over; rendezvous again"));
+  record.payload = std::monostate();
+}
+
+// The leave of a member that only its seat is known of.
+Event LeftEarlier(Generation generation, Rank rank, const Seat& seat) {
+  Event event;
+  event.kind = EventKind::kLeft;
+  event.member = seat.member;
+  event.incarnation = seat.incarnation;
+  event.rank = rank;
+  event.host = seat.host;
+  event.pid = seat.pid;
+  event.cause = "left before the coordinator was restarted";
+  event.generation = generation;
+  return event;
+}
+
+}  // namespace
+
+std::vector<Record> Coordinator::TakeChanges() {
+  std::vector<Record> changes;
+  for (const MemberId& id : journal_.members) {
+    changes.push_back(membership_.RecordOf(id));
+  }
+  for (const auto& [id, sequence] : journal_.replies) {
+    ReplyRecord record;
+    record.member = id;
+    record.sequence = sequence;
+    record.erased = true;
+    const Member* member = membership_.Find(id);
+    if (member != nullptr) member->replies.Record(record);
+    changes.push_back(std::move(record));
+  }
+  if (journal_.generation) {
+    changes.push_back(GenerationRecord{rendezvous_.formation(),
+                                       rendezvous_.running(), generation_end_,
+                                       rendezvous_.closed()});
+  }
+  for (const std::string& group : journal_.groups) {
+    changes.push_back(groups_.RecordOf(group));
+  }
+  for (const auto& [group, rank] : journal_.group_ranks) {
+    changes.push_back(groups_.RecordOf(group, rank));
+  }
+  for (const auto& [group, barrier] : journal_.series) {
+    changes.push_back(barriers_.RecordOf(group, barrier));
+  }
+  for (const auto& [group, barrier, instance] : journal_.decisions) {
+    changes.push_back(barriers_.RecordOf(group, barrier, instance));
+  }
+  for (const auto& [group, barrier, rank] : journal_.taken) {
+    changes.push_back(barriers_.RecordOf(group, barrier, rank));
+  }
+  for (const std::string& key : journal_.keys) {
+    changes.push_back(store_.RecordOf(key));
+  }
+  for (const auto& [key, number] : journal_.items) {
+    changes.push_back(store_.RecordOf(key, number));
+  }
+  if (!journal_.keys.empty() || !journal_.items.empty()) {
+    changes.push_back(StoreRecord{store_.revision()});
+  }
+  journal_.Clear();
+  return changes;
+}
+
+// Who has left the newest generation, from its seats: a member may have come
+// back with a new incarnation, or be forgotten.
+void Coordinator::RestoreFarewells(Instant now) {
+  const FormationReply formation = rendezvous_.formation();
+  if (formation == nullptr) return;
+  for (size_t i = 0; i < formation->world.size(); ++i) {
+    const Seat& seat = formation->world[i];
+    const Member* const member = membership_.Find(seat.member);
+    if (member != nullptr && member->incarnation == seat.incarnation) {
+      if (member->state == MemberState::kLeft && member->rank.has_value()) {
+        farewells_.Restore(membership_.LeftEvent(*member, now));
+      }
+    } else if (rendezvous_.running()) {
+      // In peace: anything else would have ended the generation.
+      farewells_.Restore(LeftEarlier(formation->generation,
+                                     Rank(static_cast<int32_t>(i)), seat));
+    }
+  }
+}
+
+void Coordinator::Restore(std::vector<Record> records, Instant now) {
+  std::vector<MemberRecord> members;
+  TakeOut(records, members);
+  for (MemberRecord& record : members) {
+    membership_.Restore(std::move(record), now);
+  }
+
+  std::vector<GenerationRecord> generations;
+  TakeOut(records, generations);
+  for (GenerationRecord& record : generations) {
+    barriers_.RestoreFormation(record.formation);
+    groups_.RestoreFormation(record.formation);
+    rendezvous_.Restore(std::move(record.formation), record.running,
+                        std::move(record.closed));
+    generation_end_ = std::move(record.end);
+  }
+  RestoreFarewells(now);
+
+  std::vector<GroupRecord> groups;
+  TakeOut(records, groups);
+  for (GroupRecord& record : groups) groups_.Restore(std::move(record), now);
+  std::vector<GroupRankRecord> group_ranks;
+  TakeOut(records, group_ranks);
+  for (const GroupRankRecord& record : group_ranks) groups_.Restore(record);
+
+  std::vector<SeriesRecord> series;
+  TakeOut(records, series);
+  for (SeriesRecord& record : series) barriers_.Restore(std::move(record));
+  std::vector<DecisionRecord> decisions;
+  TakeOut(records, decisions);
+  for (DecisionRecord& record : decisions) barriers_.Restore(std::move(record));
+  std::vector<TakenRecord> taken;
+  TakeOut(records, taken);
+  for (const TakenRecord& record : taken) barriers_.Restore(record);
+
+  std::vector<ReplyRecord> replies;
+  TakeOut(records, replies);
+  absl::btree_map<MemberId, std::vector<ReplyRecord>> replies_of;
+  for (ReplyRecord& record : replies) {
+    ResolveFormation(rendezvous_.formation(), record);
+    replies_of[record.member].push_back(std::move(record));
+  }
+  for (auto& [id, kept] : replies_of) {
+    Member* const member = membership_.Find(id);
+    if (member != nullptr) member->replies.Restore(std::move(kept));
+  }
+
+  std::vector<EntryRecord> entries;
+  TakeOut(records, entries);
+  for (EntryRecord& record : entries) store_.Restore(std::move(record), now);
+  std::vector<ItemRecord> items;
+  TakeOut(records, items);
+  for (ItemRecord& record : items) store_.Restore(std::move(record));
+  std::vector<StoreRecord> store;
+  TakeOut(records, store);
+  for (const StoreRecord& record : store) {
+    store_.RestoreRevision(record.revision);
+  }
 }
 
 }  // namespace muster::coordinator::core
