@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/blocked.h"
+#include "base/clock.h"
 #include "gtest/gtest.h"
 
 namespace muster::base {

@@ -9,9 +9,9 @@
 
 namespace muster::base {
 
-Errands::Errands() : thread_([this] { Run(); }) {}
+SerialExecutor::SerialExecutor() : thread_([this] { Run(); }) {}
 
-Errands::~Errands() {
+SerialExecutor::~SerialExecutor() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -20,29 +20,29 @@ Errands::~Errands() {
   thread_.join();
 }
 
-void Errands::Post(Errand errand) {
+void SerialExecutor::Post(Task task) {
   {
     MutexLock lock(mutex_);
-    waiting_.push_back(std::move(errand));
+    waiting_.push_back(std::move(task));
   }
   changed_.NotifyAll();
 }
 
-absl::Status Errands::Await(size_t count) {
+absl::Status SerialExecutor::Await(size_t count) {
   MutexLock lock(mutex_);
   while (done_ < count && failure_.ok()) changed_.Wait(mutex_);
   return failure_;
 }
 
-void Errands::Run() {
+void SerialExecutor::Run() {
   mutex_.Lock();
   while (true) {
     while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
     if (stopping_ || !failure_.ok()) break;
-    const Errand errand = std::move(waiting_.front());
+    const Task task = std::move(waiting_.front());
     waiting_.pop_front();
     mutex_.Unlock();
-    const absl::Status status = Guarded(errand);
+    const absl::Status status = Guarded(task);
     mutex_.Lock();
     ++done_;
     failure_.Update(status);

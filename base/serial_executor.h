@@ -12,21 +12,21 @@
 
 namespace muster::base {
 
-// Errands are run by a thread of their own, in the order of Post, until one
-// fails. Posted and awaited by one thread.
-class Errands {
+// SerialExecutor are run by a thread of their own, in the order of Post, until
+// one fails. Posted and awaited by one thread.
+class SerialExecutor {
  public:
-  using Errand = std::function<absl::Status()>;
+  using Task = std::function<absl::Status()>;
 
-  Errands();
+  SerialExecutor();
 
   // Waits for the one that runs. The others do not run any more.
-  ~Errands();
+  ~SerialExecutor();
 
-  Errands(const Errands&) = delete;
-  Errands& operator=(const Errands&) = delete;
+  SerialExecutor(const SerialExecutor&) = delete;
+  SerialExecutor& operator=(const SerialExecutor&) = delete;
 
-  void Post(Errand errand);
+  void Post(Task task);
 
   // Waits until the first `count` have run. Errors: of the first that failed.
   absl::Status Await(size_t count);
@@ -36,7 +36,7 @@ class Errands {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Errand> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -49,7 +49,7 @@ class Errands {
 namespace muster {
 
 // So common that they go without the prefix.
-using base::Errands;
+using base::SerialExecutor;
 
 }  // namespace muster
 

@@ -12,42 +12,42 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(ErrandsTest, AreRunInTheirOrder) {
+TEST(SerialExecutorTest, AreRunInTheirOrder) {
   std::vector<int> ran;
-  Errands errands;
+  SerialExecutor executor;
   for (int i = 0; i < 3; ++i) {
-    errands.Post([&ran, i] {
+    executor.Post([&ran, i] {
       ran.push_back(i);
       return absl::OkStatus();
     });
   }
-  EXPECT_EQ(errands.Await(3), absl::OkStatus());
+  EXPECT_EQ(executor.Await(3), absl::OkStatus());
   EXPECT_THAT(ran, ElementsAre(0, 1, 2));
 }
 
-TEST(ErrandsTest, NoneRunsAfterOneThatFailed) {
+TEST(SerialExecutorTest, NoneRunsAfterOneThatFailed) {
   bool ran = false;
   absl::Status failure = absl::UnavailableError("gone");
-  Errands errands;
-  errands.Post([&failure] { return absl::Status(failure); });
-  errands.Post([&] {
+  SerialExecutor executor;
+  executor.Post([&failure] { return absl::Status(failure); });
+  executor.Post([&] {
     ran = true;
     return absl::OkStatus();
   });
-  EXPECT_EQ(errands.Await(1), failure);
-  EXPECT_EQ(errands.Await(2), failure);
+  EXPECT_EQ(executor.Await(1), failure);
+  EXPECT_EQ(executor.Await(2), failure);
   EXPECT_FALSE(ran);
 }
 
-TEST(ErrandsTest, WhatOneThrowsIsItsFailure) {
-  Errands errands;
-  errands.Post([]() -> absl::Status { throw std::runtime_error("enough"); });
-  EXPECT_EQ(errands.Await(1), absl::InternalError("threw: enough"));
+TEST(SerialExecutorTest, WhatOneThrowsIsItsFailure) {
+  SerialExecutor executor;
+  executor.Post([]() -> absl::Status { throw std::runtime_error("enough"); });
+  EXPECT_EQ(executor.Await(1), absl::InternalError("threw: enough"));
 }
 
-TEST(ErrandsTest, WhatIsNotAwaitedNeedNotRun) {
-  Errands errands;
-  errands.Post([] { return absl::OkStatus(); });
+TEST(SerialExecutorTest, WhatIsNotAwaitedNeedNotRun) {
+  SerialExecutor executor;
+  executor.Post([] { return absl::OkStatus(); });
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 
 namespace muster {
 
-// The coordinator's (coordinator/server/ops/version.h), which this part must not
-// include; tests/golden compares them.
+// The coordinator's (coordinator/server/ops/version.h), which this part must
+// not include; tests/golden compares them.
 inline constexpr char kVersion[] = "0.1.0";
 
 }  // namespace muster

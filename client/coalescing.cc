@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/control/throw.h"
 #include "client/distributed.h"
 #include "client/groups/group_state.h"
-#include "client/control/throw.h"
 #include "dataplane/coalescing.h"
 
 namespace muster {

@@ -14,12 +14,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/distributed.h"
 #include "client/control/deadline.h"
-#include "client/groups/debugging.h"
 #include "client/control/endpoint.h"
-#include "client/groups/group_state.h"
 #include "client/control/throw.h"
+#include "client/distributed.h"
+#include "client/groups/debugging.h"
+#include "client/groups/group_state.h"
 #include "glog/logging.h"
 
 namespace muster {

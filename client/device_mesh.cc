@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/control/throw.h"
 #include "client/groups/mesh_arguments.h"
 #include "client/groups/mesh_layout.h"
-#include "client/control/throw.h"
 
 namespace muster {
 

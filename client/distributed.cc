@@ -21,12 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "base/text.h"
+#include "client/control/throw.h"
 #include "client/errors.h"
 #include "client/groups/group_state.h"
-#include "client/control/throw.h"
 #include "client/groups/world.h"
-#include "base/mutex.h"
 
 namespace muster {
 namespace {
@@ -78,7 +78,7 @@ struct Owner {
   std::vector<Default*>& parents = *new std::vector<Default*>;
 };
 
-Default& TheDefault() { return *Owner::TheOwner().current; }
+Default& DefaultGroupRef() { return *Owner::TheOwner().current; }
 
 [[noreturn]] void NotInitialized() {
   internal::Throw(Origin::kControl,
@@ -93,8 +93,8 @@ Default& TheDefault() { return *Owner::TheOwner().current; }
 }
 
 // Keeps it alive while one of its groups forms or ends.
-std::shared_ptr<World> TheWorld() {
-  Default& instance = TheDefault();
+std::shared_ptr<World> DefaultWorld() {
+  Default& instance = DefaultGroupRef();
   MutexLock lock(instance.mutex);
   if (instance.world == nullptr) NotInitialized();
   return instance.world;
@@ -150,7 +150,7 @@ class Target {
     if (group_ != nullptr) return;
     // Before the group: what is found then is not older.
     const uint64_t version =
-        TheDefault().version.load(std::memory_order_acquire);
+        DefaultGroupRef().version.load(std::memory_order_acquire);
     found_ = FoundByThread::Get();
     if (found_ != nullptr && !found_->is_used && found_->group != nullptr &&
         found_->version == version) {
@@ -185,7 +185,7 @@ class Target {
         found_ != nullptr ? found_->group : own_;
     // Also if there is no other one.
     place = nullptr;
-    place = TheWorld()->group();
+    place = DefaultWorld()->group();
     group_ = place.get();
     if (found_ == nullptr) return;
     found_->version = version;
@@ -208,7 +208,7 @@ std::shared_ptr<ProcessGroup> Resolve(
 }  // namespace
 
 void InitProcessGroup(const InitProcessGroupOptions& options) {
-  Default& instance = TheDefault();
+  Default& instance = DefaultGroupRef();
   if (instance.parent_had_group) {
     internal::Throw(
         Origin::kControl,
@@ -238,13 +238,13 @@ void InitProcessGroup(const InitProcessGroupOptions& options) {
 }
 
 bool IsInitialized() {
-  Default& instance = TheDefault();
+  Default& instance = DefaultGroupRef();
   MutexLock lock(instance.mutex);
   return instance.world != nullptr;
 }
 
 void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
-  Default& instance = TheDefault();
+  Default& instance = DefaultGroupRef();
   std::shared_ptr<World> world;
   {
     MutexLock lock(instance.mutex);
@@ -256,7 +256,7 @@ void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
     }
   }
   if (world == nullptr) {
-    absl::Status unseen = TheWorld()->groups().Destroy(group);
+    absl::Status unseen = DefaultWorld()->groups().Destroy(group);
     return internal::ThrowIfFailed(Origin::kBackend, std::move(unseen));
   }
   const absl::Cleanup done = [&instance] {
@@ -282,7 +282,7 @@ std::string GetBackend(const std::shared_ptr<ProcessGroup>& group) {
 }
 
 std::shared_ptr<ProcessGroup> NewGroup(const NewGroupOptions& options) {
-  return TheWorld()->groups().New(options);
+  return DefaultWorld()->groups().New(options);
 }
 
 Subgroups NewSubgroups(int group_size, const NewSubgroupsOptions& options) {
@@ -334,7 +334,7 @@ Subgroups NewSubgroupsByEnumeration(
   // Before any group is made. The call that is refused throws, and tells ranks
   // that make other ones.
   for (const NewGroupOptions& group : groups) {
-    if (TheWorld()->groups().Refuses(group)) NewGroup(group);
+    if (DefaultWorld()->groups().Refuses(group)) NewGroup(group);
   }
   Subgroups subgroups;
   for (const NewGroupOptions& group : groups) {
@@ -350,15 +350,15 @@ std::shared_ptr<ProcessGroup> SplitGroup(
     const std::shared_ptr<ProcessGroup>& parent,
     const std::vector<std::vector<int>>& split_ranks,
     const SplitGroupOptions& options) {
-  return TheWorld()->groups().Split(Resolve(parent), split_ranks, options);
+  return DefaultWorld()->groups().Split(Resolve(parent), split_ranks, options);
 }
 
 std::shared_ptr<ProcessGroup> ShrinkGroup(
     const std::vector<int>& ranks_to_exclude,
     const std::shared_ptr<ProcessGroup>& group,
     const ShrinkGroupOptions& options) {
-  Default& instance = TheDefault();
-  std::shared_ptr<World> world = TheWorld();
+  Default& instance = DefaultGroupRef();
+  std::shared_ptr<World> world = DefaultWorld();
   if (group != nullptr && group != world->group()) {
     return world->groups().Shrink(group, ranks_to_exclude, options);
   }
@@ -400,7 +400,7 @@ int GetGlobalRank(const std::shared_ptr<ProcessGroup>& group, int group_rank) {
 
 std::vector<int> GetProcessGroupRanks(
     const std::shared_ptr<ProcessGroup>& group) {
-  const std::shared_ptr<World> world = TheWorld();
+  const std::shared_ptr<World> world = DefaultWorld();
   if (group == nullptr) return world->group()->ranks();
   world->groups().CheckKnown(group);
   return group->ranks();
@@ -451,7 +451,7 @@ DeviceMesh InitDeviceMesh(const std::string& device_type,
                           const std::vector<int64_t>& shape,
                           const DeviceMeshOptions& options) {
   if (!IsInitialized()) InitProcessGroup();
-  TheWorld()->groups().Meet(
+  DefaultWorld()->groups().Meet(
       absl::StrCat("makes a device mesh of shape [", absl::StrJoin(shape, ", "),
                    "]", options.dim_names.empty() ? "" : ", dimensions ",
                    absl::StrJoin(options.dim_names, ", "), ", on ",
@@ -459,9 +459,9 @@ DeviceMesh InitDeviceMesh(const std::string& device_type,
   return DeviceMesh::Init(DefaultMeshWorld(), device_type, shape, options);
 }
 
-std::shared_ptr<Store> GetDefaultStore() { return TheWorld()->store(); }
+std::shared_ptr<Store> GetDefaultStore() { return DefaultWorld()->store(); }
 
-std::string GetDebugAddress() { return TheWorld()->debug_address(); }
+std::string GetDebugAddress() { return DefaultWorld()->debug_address(); }
 
 Work AllReduce(const Tensor& tensor, const AllReduceOptions& options) {
   return Target(options.group)->AllReduce(tensor, options);

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/file_store.h"
 #include "client/session.h"
 #include "client/store.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
-#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "client/errors.h"
 #include "client/session.h"
 #include "coordinator/server/server.h"
-#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

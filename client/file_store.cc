@@ -17,13 +17,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/text.h"
-#include "client/control/fork_guard.h"
-#include "client/control/deadline.h"
-#include "client/control/log_file.h"
-#include "client/stores/store_rules.h"
-#include "client/control/throw.h"
 #include "base/mutex.h"
+#include "base/text.h"
+#include "client/control/deadline.h"
+#include "client/control/fork_guard.h"
+#include "client/control/log_file.h"
+#include "client/control/throw.h"
+#include "client/stores/store_rules.h"
 
 namespace muster {
 namespace {
@@ -190,7 +190,7 @@ class FileStore::File {
   template <typename Function>
   absl::Status Locked(Access access, const Deadline& deadline,
                       Function function) {
-    if (!birth_.is_here()) {
+    if (!fork_guard_.is_here()) {
       return absl::FailedPreconditionError(
           absl::StrCat("FileStore ", base::Quote(path_), internal::kIsParents));
     }
@@ -252,7 +252,7 @@ class FileStore::File {
 
   const std::string path_;
   const int world_size_;
-  const internal::Birth birth_;
+  const internal::ForkGuard fork_guard_;
 
   Mutex changes_mutex_;
   // Those that no waiting call has.

@@ -9,14 +9,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/control/fork_guard.h"
 #include "client/control/continuations.h"
 #include "client/control/deadline.h"
+#include "client/control/fork_guard.h"
 #include "client/control/throw.h"
 #include "glog/logging.h"
 
 namespace muster::internal {
-
 
 namespace {
 

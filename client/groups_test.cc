@@ -490,7 +490,7 @@ TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
   Start("many", 3);
   ExpectAll("tidy");
   // Nor at the coordinator.
-  const auto control = internal::Control::Open(
+  const auto control = internal::AdminClient::Open(
       {.address = "127.0.0.1:" + std::to_string(port_.port())});
   ASSERT_TRUE(control.ok());
   v1::GetJobRequest request;

@@ -18,12 +18,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/text.h"
-#include "client/control/fork_guard.h"
-#include "client/control/deadline.h"
-#include "client/stores/store_rules.h"
-#include "client/control/throw.h"
 #include "base/mutex.h"
+#include "base/text.h"
+#include "client/control/deadline.h"
+#include "client/control/fork_guard.h"
+#include "client/control/throw.h"
+#include "client/stores/store_rules.h"
 
 namespace muster {
 namespace {
@@ -41,7 +41,7 @@ class HashStore::Map {
  public:
   // Throws in a process that was forked off, where a lock may never be free.
   Map& Here() {
-    if (!birth_.is_here()) {
+    if (!fork_guard_.is_here()) {
       internal::Throw(Origin::kStore,
                       absl::FailedPreconditionError(
                           absl::StrCat("HashStore", internal::kIsParents)));
@@ -354,7 +354,7 @@ class HashStore::Map {
     }
   }
 
-  const internal::Birth birth_;
+  const internal::ForkGuard fork_guard_;
   Mutex mutex_;
   // A key is there that was not.
   CondVar appeared_;

@@ -24,11 +24,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/errors.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
 #include "client/control/exit_status.h"
 #include "client/control/throw.h"
+#include "client/errors.h"
 
 namespace muster {
 namespace {

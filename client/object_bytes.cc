@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "client/control/throw.h"
 #include "client/errors.h"
 #include "client/groups/group_state.h"
-#include "client/control/throw.h"
 
 namespace muster::internal {
 

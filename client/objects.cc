@@ -14,12 +14,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "client/control/deadline.h"
+#include "client/control/throw.h"
 #include "client/distributed.h"
 #include "client/errors.h"
-#include "client/control/deadline.h"
-#include "client/groups/group_state.h"
 #include "client/groups/device_copies.h"
-#include "client/control/throw.h"
+#include "client/groups/group_state.h"
 #include "client/object_bytes.h"
 
 namespace muster::internal {
@@ -113,12 +113,12 @@ class Exchange {
     }
     mine.faulty = fault_.empty() ? 0 : 1;
     notices_.resize(static_cast<size_t>(group_->size()));
-    Placed placed(*group_);
+    DeviceCopies copies(*group_);
     const Tensor all(reinterpret_cast<int64_t*>(notices_.data()),
                      {group_->size() * kNoticeFields});
     const Tensor own(reinterpret_cast<int64_t*>(&mine), {kNoticeFields});
-    placed.End(
-        group_->AllGatherIntoTensor(placed.Out(all), placed.In(own), Step()));
+    copies.End(
+        group_->AllGatherIntoTensor(copies.Out(all), copies.In(own), Step()));
     if (!fault_.empty()) Invalid(absl::StrCat(Label(), fault_));
     for (int rank = 0; rank < group_->size(); ++rank) CheckNotice(rank);
     CheckLimit();
@@ -260,10 +260,10 @@ std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects,
                                           static_cast<size_t>(root.total),
                                       '\0');
   if (!all.empty()) {
-    Placed placed(exchange.group());
+    DeviceCopies copies(exchange.group());
     const Tensor view = ViewOf(all);
-    placed.End(exchange.group().Broadcast(
-        exchange.IsRoot() ? placed.In(view) : placed.Out(view), {},
+    copies.End(exchange.group().Broadcast(
+        exchange.IsRoot() ? copies.In(view) : copies.Out(view), {},
         exchange.StepOfRoot()));
   }
   if (exchange.IsRoot()) return std::nullopt;
@@ -282,9 +282,9 @@ std::optional<Bytes> AllGatherBytes(const ObjectBytes& object,
     all[rank].resize(static_cast<size_t>(exchange.notices()[rank].total));
     outputs.push_back(ViewOf(all[rank]));
   }
-  Placed placed(exchange.group());
-  placed.End(exchange.group().AllGather(placed.Out(outputs),
-                                        placed.In(ViewOf(object.views[0])),
+  DeviceCopies copies(exchange.group());
+  copies.End(exchange.group().AllGather(copies.Out(outputs),
+                                        copies.In(ViewOf(object.views[0])),
                                         exchange.Step()));
   return all;
 }
@@ -318,8 +318,8 @@ std::optional<Bytes> GatherBytes(const ObjectBytes& object, bool has_list,
       outputs[rank] = ViewOf(all[rank]);
     }
   }
-  Placed placed(exchange.group());
-  placed.End(exchange.group().AllToAll(placed.Out(outputs), placed.In(inputs),
+  DeviceCopies copies(exchange.group());
+  copies.End(exchange.group().AllToAll(copies.Out(outputs), copies.In(inputs),
                                        exchange.Step()));
   if (!exchange.IsRoot()) return std::nullopt;
   return all;
@@ -358,15 +358,15 @@ std::optional<std::string> ScatterBytes(size_t outputs,
     }
   }
   std::vector<int64_t> my_size(1);
-  Placed sizes_placed(exchange.group());
+  DeviceCopies sizes_placed(exchange.group());
   sizes_placed.End(exchange.group().Scatter(sizes_placed.Out(Tensor(my_size)),
                                             sizes_placed.In(size_list), {},
                                             exchange.StepOfRoot()));
   std::string mine(static_cast<size_t>(my_size[0]), '\0');
   std::vector<Tensor> taken = EmptyTensors(size);
   taken[static_cast<size_t>(exchange.root())] = ViewOf(mine);
-  Placed placed(exchange.group());
-  placed.End(exchange.group().AllToAll(placed.Out(taken), placed.In(parts),
+  DeviceCopies copies(exchange.group());
+  copies.End(exchange.group().AllToAll(copies.Out(taken), copies.In(parts),
                                        exchange.Step()));
   return mine;
 }
@@ -456,12 +456,12 @@ void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
             .timeout = Left(deadline),
             .group_dst = options.group_dst};
   };
-  Placed first_placed(*group);
+  DeviceCopies first_placed(*group);
   Work first = group->Isend(first_placed.In(ViewOf(letterhead)), dst, step());
   for (absl::string_view rest = all; !rest.empty();) {
     const absl::string_view piece = rest.substr(0, kPieceBytes);
-    Placed placed(*group);
-    placed.End(group->Isend(placed.In(ViewOf(piece)), dst, step()));
+    DeviceCopies copies(*group);
+    copies.End(group->Isend(copies.In(ViewOf(piece)), dst, step()));
     rest.remove_prefix(piece.size());
   }
   first_placed.End(std::move(first));
@@ -481,8 +481,8 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
   Letterhead letterhead = {};
   const auto receive = [&](const Tensor& tensor, std::optional<int> source,
                            std::optional<int> group_source) {
-    Placed placed(*group);
-    return placed.End(group->Irecv(placed.Out(tensor), source,
+    DeviceCopies copies(*group);
+    return copies.End(group->Irecv(copies.Out(tensor), source,
                                    {.tag = options.tag,
                                     .timeout = Left(deadline),
                                     .group_src = group_source}));

@@ -13,11 +13,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/text.h"
-#include "client/errors.h"
 #include "client/control/continuations.h"
 #include "client/control/deadline.h"
-#include "client/groups/group_state.h"
 #include "client/control/throw.h"
+#include "client/errors.h"
+#include "client/groups/group_state.h"
 
 namespace muster {
 namespace {
@@ -161,8 +161,7 @@ bool Work::IsCompleted() const {
   group_->CheckIsHere();
   if (!work_->IsCompleted()) return false;
   const absl::Status status = work_->status();
-  return status.ok() ||
-         group_->AwaitExplained(status, Instant::min());
+  return status.ok() || group_->AwaitExplained(status, Instant::min());
 }
 
 bool Work::IsSuccess() const {

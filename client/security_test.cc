@@ -10,8 +10,8 @@
 #include "client/errors.h"
 #include "client/session.h"
 #include "client/store.h"
-#include "coordinator/server/server.h"
 #include "coordinator/server/auth/test_certificates.h"
+#include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/control/fork_guard.h"
 #include "client/control/deadline.h"
+#include "client/control/fork_guard.h"
 #include "client/control/logging.h"
 #include "client/control/stream_session.h"
 #include "client/control/throw.h"

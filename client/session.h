@@ -12,8 +12,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "client/errors.h"
 #include "base/mutex.h"
+#include "client/errors.h"
 
 namespace muster {
 

@@ -13,13 +13,13 @@
 #include <thread>
 #include <vector>
 
-#include "client/errors.h"
+#include "base/mutex.h"
 #include "client/control/admin_client.h"
+#include "client/errors.h"
 #include "client/store.h"
 #include "client/testing/cutting_proxy.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
-#include "base/mutex.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -663,7 +663,7 @@ TEST(SessionTest, AStrangerAtTheAddressIsTold) {
                         HasSubstr("no muster coordinator: it says \"" +
                                   words.substr(0, words.find('\r')))));
     }
-    const auto control = *internal::Control::Open(options);
+    const auto control = *internal::AdminClient::Open(options);
     v1::ListJobsResponse response;
     EXPECT_THAT(std::string(control->ListJobs({}, &response).message()),
                 AllOf(HasSubstr(stranger.address()),

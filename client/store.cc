@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
-#include "client/stores/store_rules.h"
-#include "client/stores/store_watch.h"
 #include "client/control/stream_session.h"
 #include "client/control/throw.h"
 #include "client/control/verbs.h"
 #include "client/session.h"
+#include "client/stores/store_rules.h"
+#include "client/stores/store_watch.h"
 
 namespace muster {
 namespace {

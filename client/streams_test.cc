@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "client/muster.h"
+#include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/nccl/testing/host_nccl.h"
-#include "dataplane/cuda/testing/host_cuda.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

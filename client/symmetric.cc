@@ -5,9 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/control/throw.h"
 #include "client/distributed.h"
 #include "client/groups/group_state.h"
-#include "client/control/throw.h"
 
 namespace muster {
 

@@ -27,7 +27,7 @@ namespace {
 
 using coordinator::Server;
 using coordinator::ServerOptions;
-using internal::Control;
+using internal::AdminClient;
 using internal::HostName;
 using muster::testing::Process;
 using ::testing::AllOf;
@@ -72,7 +72,7 @@ class VerbFailuresTest : public ::testing::TestWithParam<std::string> {
 
   // Until the coordinator has heard from all ranks what they do.
   void AwaitProgress() {
-    const auto control = *Control::Open(
+    const auto control = *AdminClient::Open(
         {.address = "127.0.0.1:" + std::to_string(server_->port())});
     v1::GetJobRequest request;
     request.set_job("default");

@@ -21,8 +21,8 @@
 #include "base/text.h"
 #include "coordinator/flags.h"
 #include "coordinator/server/endpoint.h"
-#include "coordinator/server/server.h"
 #include "coordinator/server/ops/version.h"
+#include "coordinator/server/server.h"
 #include "glog/logging.h"
 
 namespace muster::coordinator {

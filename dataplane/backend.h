@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
-#include "base/clock.h"
 #include "dataplane/interruption.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
@@ -75,9 +75,9 @@ struct NcclOptions {
 // What a group that is made of ranks of another one has from that one's backend
 // (Backend::Split): only a backend of the same kind knows what it is. It may
 // outlive the group that it comes from.
-class Descent {
+class ParentHandle {
  public:
-  virtual ~Descent() = default;
+  virtual ~ParentHandle() = default;
 };
 
 // A group that is to be made of ranks of another one.
@@ -134,7 +134,7 @@ struct BackendOptions {
 
   // What Backend::Split of the group that this one is made from has given; null
   // if there is none.
-  std::shared_ptr<Descent> descent = {};
+  std::shared_ptr<ParentHandle> parent_handle = {};
 };
 
 // A rank's piece of memory of which all ranks of a group have one of the same
@@ -172,7 +172,7 @@ struct LastRun {
 };
 
 // How a collective ended, and when.
-struct Ending {
+struct Completion {
   absl::Status status;
   Instant at;
 };
@@ -232,7 +232,7 @@ class Backend {
   // if it never does, or not long, its owner does it afterwards. While it is
   // held nothing is done that takes as long as a tensor is large, or that calls
   // back.
-  virtual Ending Run(const Collective& collective, ReleasableLock& order) {
+  virtual Completion Run(const Collective& collective, ReleasableLock& order) {
     order.CallLast();
     const std::shared_ptr<Work> work = Start(collective);
     order.Release();
@@ -257,7 +257,7 @@ class Backend {
   // collectives. What it
   // returns goes into the options of the new group's backend, or is dropped.
   // Null, on all ranks alike: that one needs nothing of this. Does not block.
-  virtual std::shared_ptr<Descent> Split(const SplitOptions& options) {
+  virtual std::shared_ptr<ParentHandle> Split(const SplitOptions& options) {
     return nullptr;
   }
 
@@ -319,7 +319,7 @@ class BackendDecorator : public Backend {
   void Refused(const Collective& collective, const absl::Status& why) override {
     inner_->Refused(collective, why);
   }
-  std::shared_ptr<Descent> Split(const SplitOptions& options) override {
+  std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override {
     return inner_->Split(options);
   }
   absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(

@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "base/mutex.h"
 #include "base/blocked.h"
+#include "base/mutex.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {

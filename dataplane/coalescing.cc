@@ -11,9 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "dataplane/extents.h"
-#include "base/mutex.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane {

@@ -37,27 +37,27 @@ Instant After(Instant begin, std::chrono::milliseconds time) {
 }  // namespace
 
 // One of the holders.
-class Communicator::Held {
+class Communicator::BackendRef {
  public:
-  explicit Held(const Communicator& communicator)
+  explicit BackendRef(const Communicator& communicator)
       : communicator_(communicator) {
     MutexLock lock(communicator_.mutex_);
     Take();
   }
   // Of a caller that has the lock, which is let go.
-  Held(const Communicator& communicator,
-       ReleasableLock& lock) ABSL_NO_THREAD_SAFETY_ANALYSIS
+  BackendRef(const Communicator& communicator,
+             ReleasableLock& lock) ABSL_NO_THREAD_SAFETY_ANALYSIS
       : communicator_(communicator) {
     Take();
     lock.Release();
   }
-  ~Held() {
+  ~BackendRef() {
     if (backend_ == nullptr) return;
     MutexLock lock(communicator_.mutex_);
     communicator_.LetGo();
   }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  BackendRef(const BackendRef&) = delete;
+  BackendRef& operator=(const BackendRef&) = delete;
 
   explicit operator bool() const { return backend_ != nullptr; }
   Backend* operator->() const { return backend_; }
@@ -171,7 +171,7 @@ inline absl::Status Communicator::RunEntered(const Collective& collective,
   Backend& backend = *backend_;
   // It may be another one's plan when it has ended.
   const uint64_t sequence = collective.sequence;
-  Ending ending = [&] {
+  Completion ending = [&] {
     try {
       return backend.Run(collective, order);
     } catch (...) {
@@ -227,7 +227,7 @@ absl::Status Communicator::RunUnplanned(const CollectiveView& view,
 absl::Status Communicator::Check(const Collective& collective) const {
   absl::Status valid = Validate(collective, options_.rank, options_.world_size);
   if (!valid.ok()) return valid;
-  const Held backend(*this);
+  const BackendRef backend(*this);
   return backend ? backend->Supports(collective) : status();
 }
 
@@ -265,7 +265,7 @@ std::vector<std::shared_ptr<Work>> Communicator::StartTogether(
   return works;
 }
 
-std::shared_ptr<Descent> Communicator::Split(const SplitOptions& options) {
+std::shared_ptr<ParentHandle> Communicator::Split(const SplitOptions& options) {
   MutexLock order(mutex_);
   return ends_ ? nullptr : backend_->Split(options);
 }
@@ -273,7 +273,7 @@ std::shared_ptr<Descent> Communicator::Split(const SplitOptions& options) {
 absl::StatusOr<std::shared_ptr<SymmetricMemory>>
 Communicator::AllocateSymmetric(const SymmetricOptions& options) {
   // First: one that is held is not destroyed without an abort.
-  const Held backend(*this);
+  const BackendRef backend(*this);
   if (absl::Status poison = status(); !poison.ok()) return poison;
   auto memory = backend->AllocateSymmetric(options);
   if (!memory.ok() && !absl::IsUnimplemented(memory.status()) &&
@@ -289,7 +289,7 @@ uint64_t Communicator::last_enqueued() const {
 }
 
 LastRun Communicator::last_run(DeviceType device) const {
-  const Held backend(*this);
+  const BackendRef backend(*this);
   return backend ? backend->last_run(device) : LastRun();
 }
 
@@ -312,7 +312,7 @@ absl::Status Communicator::ErrorOf(const Collective& collective,
                                    const Refusal& refusal) {
   if (!refusal.by_arguments) return refusal.why;
   if (!IsPointToPoint(collective.kind)) {
-    const Held backend(*this);
+    const BackendRef backend(*this);
     if (backend) backend->Refused(collective, refusal.why);
   }
   return absl::Status(refusal.why.code(),
@@ -463,7 +463,7 @@ void Communicator::Abort(absl::Status cause) {
   if (!poison_.ok()) return;
   poison_ = cause;
   // Before Shutdown can go on.
-  const Held backend(*this, lock);
+  const BackendRef backend(*this, lock);
   // Not a warning: whoever owns the group knows more of the failure, and logs
   // it.
   VLOG(1) << "group aborted: group=" << base::LogValue(options_.group_name)

@@ -16,11 +16,11 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "dataplane/backend.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
-#include "base/clock.h"
-#include "base/mutex.h"
 #include "dataplane/plans.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
@@ -97,7 +97,7 @@ class Communicator {
       std::vector<Collective> collectives);
 
   // As Backend::Split, between the collectives before it and those after it.
-  std::shared_ptr<Descent> Split(const SplitOptions& options);
+  std::shared_ptr<ParentHandle> Split(const SplitOptions& options);
 
   // As Backend::AllocateSymmetric; a failure but kUnimplemented and
   // kResourceExhausted, which all ranks have alike, poisons the group.
@@ -158,7 +158,7 @@ class Communicator {
   };
 
   // The backend, which is there until this ends. Null: it is gone.
-  class Held;
+  class BackendRef;
 
   // Numbers `collective` and says when it began.
   inline void Number(Collective& collective)

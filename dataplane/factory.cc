@@ -14,19 +14,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/exception_guard.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
-#include "dataplane/nccl/api.h"
-#include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/cpu/shm/shm_backend.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/guarded_backend.h"
-#include "dataplane/timeout_watchdog.h"
-#include "base/exception_guard.h"
-#include "base/mutex.h"
+#include "dataplane/nccl/api.h"
+#include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/per_device.h"
 #include "dataplane/plugin.h"
+#include "dataplane/timeout_watchdog.h"
 
 namespace muster::dataplane {
 namespace {
@@ -339,10 +339,10 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
     auto made = definition.factory(options);
     if (!made.ok()) return made;
     if (*made != nullptr) {
-      auto guarding =
-          std::make_unique<Guarding>(*std::move(made), options.group_name);
+      auto guarding = std::make_unique<ExceptionGuard>(*std::move(made),
+                                                       options.group_name);
       if (definition.is_ours) return guarding;
-      return std::make_unique<Timekeeping>(
+      return std::make_unique<TimeoutWatchdog>(
           std::move(guarding),
           TimekeepingOptions{.group_name = options.group_name,
                              .rank = options.rank});
@@ -385,7 +385,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
       if (!ServesCpu(*choice, assignment.backend)) {
         own.store = PrefixedStore(options.store, assignment.backend + "/");
       }
-      own.descent = PerDevice::DescentFor(assignment.device, options.descent);
+      own.parent_handle =
+          PerDevice::DescentFor(assignment.device, options.parent_handle);
       auto created = Make(assignment.backend,
                           choice->definitions[assignment.backend], own);
       if (!created.ok()) return created.status();

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/nccl/api.h"
+#include "base/clock.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/cuda/api.h"
-#include "base/clock.h"
+#include "dataplane/nccl/api.h"
 #include "dataplane/testing/fake_backend.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"

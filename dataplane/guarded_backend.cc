@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/text.h"
 #include "base/exception_guard.h"
+#include "base/text.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -29,10 +29,11 @@ std::string Thrown(const Call& call) {
 
 }  // namespace
 
-Guarding::Guarding(std::unique_ptr<Backend> inner, std::string group_name)
+ExceptionGuard::ExceptionGuard(std::unique_ptr<Backend> inner,
+                               std::string group_name)
     : BackendDecorator(std::move(inner)), group_name_(std::move(group_name)) {}
 
-absl::Status Guarding::Supports(const Collective& collective) const {
+absl::Status ExceptionGuard::Supports(const Collective& collective) const {
   try {
     return BackendDecorator::Supports(collective);
   } catch (...) {
@@ -41,7 +42,7 @@ absl::Status Guarding::Supports(const Collective& collective) const {
   }
 }
 
-const std::atomic<bool>& Guarding::looks_where_tensors_are(
+const std::atomic<bool>& ExceptionGuard::looks_where_tensors_are(
     const Collective& collective) const {
   try {
     return BackendDecorator::looks_where_tensors_are(collective);
@@ -51,7 +52,7 @@ const std::atomic<bool>& Guarding::looks_where_tensors_are(
   }
 }
 
-std::shared_ptr<Work> Guarding::Start(const Collective& collective) {
+std::shared_ptr<Work> ExceptionGuard::Start(const Collective& collective) {
   std::shared_ptr<Work> work;
   std::string problem = Thrown([&] { work = inner().Start(collective); });
   if (problem.empty() && work == nullptr) problem = "returned no Work";
@@ -61,7 +62,8 @@ std::shared_ptr<Work> Guarding::Start(const Collective& collective) {
   return failed;
 }
 
-Ending Guarding::Run(const Collective& collective, ReleasableLock& order) {
+Completion ExceptionGuard::Run(const Collective& collective,
+                               ReleasableLock& order) {
   try {
     return inner().Run(collective, order);
   } catch (...) {
@@ -69,45 +71,48 @@ Ending Guarding::Run(const Collective& collective, ReleasableLock& order) {
   }
 }
 
-Ending Guarding::EndingOfCaught(const Collective& collective) const {
+Completion ExceptionGuard::EndingOfCaught(const Collective& collective) const {
   return {ProblemOf(collective, "Run", TextOfCaught()), Clock::now()};
 }
 
-absl::Status Guarding::ProblemOf(const Collective& collective,
-                                 absl::string_view call,
-                                 const std::string& problem) const {
+absl::Status ExceptionGuard::ProblemOf(const Collective& collective,
+                                       absl::string_view call,
+                                       const std::string& problem) const {
   return absl::InternalError(absl::StrCat(
       collective.Label(), " on group ", base::Quote(group_name_), ": backend ",
       base::Quote(name()), ": ", call, " ", problem));
 }
 
-void Guarding::BeginTogether() {
+void ExceptionGuard::BeginTogether() {
   Note("BeginTogether", Thrown([&] { inner().BeginTogether(); }));
 }
 
-void Guarding::EndTogether() {
+void ExceptionGuard::EndTogether() {
   Note("EndTogether", Thrown([&] { inner().EndTogether(); }));
 }
 
-void Guarding::Note(absl::string_view call, const std::string& problem) const {
+void ExceptionGuard::Note(absl::string_view call,
+                          const std::string& problem) const {
   if (problem.empty()) return;
   LOG(ERROR) << "backend failed: group=" << base::LogValue(group_name_)
              << " backend=" << base::LogValue(name())
              << " cause=" << base::Quote(absl::StrCat(call, " ", problem));
 }
 
-void Guarding::Refused(const Collective& collective, const absl::Status& why) {
+void ExceptionGuard::Refused(const Collective& collective,
+                             const absl::Status& why) {
   Note("Refused", Thrown([&] { inner().Refused(collective, why); }));
 }
 
-std::shared_ptr<Descent> Guarding::Split(const SplitOptions& options) {
-  std::shared_ptr<Descent> descent;
-  Note("Split", Thrown([&] { descent = inner().Split(options); }));
-  return descent;
+std::shared_ptr<ParentHandle> ExceptionGuard::Split(
+    const SplitOptions& options) {
+  std::shared_ptr<ParentHandle> parent_handle;
+  Note("Split", Thrown([&] { parent_handle = inner().Split(options); }));
+  return parent_handle;
 }
 
-absl::StatusOr<std::shared_ptr<SymmetricMemory>> Guarding::AllocateSymmetric(
-    const SymmetricOptions& options) {
+absl::StatusOr<std::shared_ptr<SymmetricMemory>>
+ExceptionGuard::AllocateSymmetric(const SymmetricOptions& options) {
   absl::StatusOr<std::shared_ptr<SymmetricMemory>> memory = nullptr;
   const std::string problem =
       Thrown([&] { memory = inner().AllocateSymmetric(options); });
@@ -116,7 +121,7 @@ absl::StatusOr<std::shared_ptr<SymmetricMemory>> Guarding::AllocateSymmetric(
                                           ": AllocateSymmetric ", problem));
 }
 
-void Guarding::Abort(absl::Status cause) {
+void ExceptionGuard::Abort(absl::Status cause) {
   Note("Abort", Thrown([&] { inner().Abort(std::move(cause)); }));
 }
 

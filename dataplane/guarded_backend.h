@@ -10,29 +10,29 @@
 
 namespace muster::dataplane {
 
-// Guarding stands before a backend that may be anybody's: what it throws, and a
-// Start that returns no Work, become failures of the collective, so that
+// ExceptionGuard stands before a backend that may be anybody's: what it throws,
+// and a Start that returns no Work, become failures of the collective, so that
 // nothing above it needs to think of them.
-class Guarding : public BackendDecorator {
+class ExceptionGuard : public BackendDecorator {
  public:
-  Guarding(std::unique_ptr<Backend> inner, std::string group_name);
+  ExceptionGuard(std::unique_ptr<Backend> inner, std::string group_name);
 
   absl::Status Supports(const Collective& collective) const override;
   const std::atomic<bool>& looks_where_tensors_are(
       const Collective& collective) const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  Ending Run(const Collective& collective, ReleasableLock& order) override;
+  Completion Run(const Collective& collective, ReleasableLock& order) override;
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
-  std::shared_ptr<Descent> Split(const SplitOptions& options) override;
+  std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override;
   absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override;
   void Abort(absl::Status cause) override;
 
  private:
   // Of Run, in a handler.
-  Ending EndingOfCaught(const Collective& collective) const;
+  Completion EndingOfCaught(const Collective& collective) const;
   // Of a collective that `call` has thrown out of, or the like.
   absl::Status ProblemOf(const Collective& collective, absl::string_view call,
                          const std::string& problem) const;

@@ -25,7 +25,7 @@ class BadBackend : public FakeBackend {
     if (collective.kind == CollectiveKind::kSend) throw 7;
     throw std::runtime_error("no licence");
   }
-  Ending Run(const Collective&, ReleasableLock&) override {
+  Completion Run(const Collective&, ReleasableLock&) override {
     throw std::runtime_error("no time");
   }
   void Refused(const Collective&, const absl::Status&) override {
@@ -45,8 +45,8 @@ Collective Of(CollectiveKind kind) {
   return collective;
 }
 
-TEST(GuardingTest, WhatABackendDoesWrongFailsTheCollective) {
-  Guarding guarding(std::make_unique<BadBackend>(), "tp0");
+TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
+  ExceptionGuard guarding(std::make_unique<BadBackend>(), "tp0");
   const auto failure = [&](CollectiveKind kind) {
     const auto work = guarding.Start(Of(kind));
     EXPECT_TRUE(work->IsCompleted());
@@ -77,11 +77,11 @@ TEST(GuardingTest, WhatABackendDoesWrongFailsTheCollective) {
   guarding.Abort(absl::AbortedError("enough"));
 }
 
-TEST(GuardingTest, WhatItDoesRightPasses) {
+TEST(ExceptionGuardTest, WhatItDoesRightPasses) {
   auto fake = std::make_unique<FakeBackend>();
   FakeBackend& inner = *fake;
   inner.supports = absl::UnimplementedError("not that");
-  Guarding guarding(std::move(fake), "tp0");
+  ExceptionGuard guarding(std::move(fake), "tp0");
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
   inner.looks = false;
   EXPECT_FALSE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));

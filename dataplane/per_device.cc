@@ -49,18 +49,19 @@ class Prefixed : public BootstrapStore {
   const std::string prefix_;
 };
 
-class Descents : public Descent {
+class Descents : public ParentHandle {
  public:
-  explicit Descents(std::map<DeviceType, std::shared_ptr<Descent>> by_device)
+  explicit Descents(
+      std::map<DeviceType, std::shared_ptr<ParentHandle>> by_device)
       : by_device_(std::move(by_device)) {}
 
-  std::shared_ptr<Descent> Of(DeviceType device) const {
+  std::shared_ptr<ParentHandle> Of(DeviceType device) const {
     const auto found = by_device_.find(device);
     return found == by_device_.end() ? nullptr : found->second;
   }
 
  private:
-  const std::map<DeviceType, std::shared_ptr<Descent>> by_device_;
+  const std::map<DeviceType, std::shared_ptr<ParentHandle>> by_device_;
 };
 
 }  // namespace
@@ -116,7 +117,7 @@ std::shared_ptr<Work> PerDevice::Start(const Collective& collective) {
   return Find(collective)->Start(collective);
 }
 
-Ending PerDevice::Run(const Collective& collective, ReleasableLock& order) {
+Completion PerDevice::Run(const Collective& collective, ReleasableLock& order) {
   return Find(collective)->Run(collective, order);
 }
 
@@ -133,9 +134,9 @@ void PerDevice::Refused(const Collective& collective, const absl::Status& why) {
   if (backend != nullptr) backend->Refused(collective, why);
 }
 
-std::shared_ptr<Descent> PerDevice::Split(const SplitOptions& options) {
-  std::map<Backend*, std::shared_ptr<Descent>> by_backend;
-  std::map<DeviceType, std::shared_ptr<Descent>> by_device;
+std::shared_ptr<ParentHandle> PerDevice::Split(const SplitOptions& options) {
+  std::map<Backend*, std::shared_ptr<ParentHandle>> by_backend;
+  std::map<DeviceType, std::shared_ptr<ParentHandle>> by_device;
   for (const auto& [device, backend] : backends_) {
     const auto [found, is_new] = by_backend.emplace(backend.get(), nullptr);
     if (is_new) found->second = backend->Split(options);
@@ -144,9 +145,9 @@ std::shared_ptr<Descent> PerDevice::Split(const SplitOptions& options) {
   return std::make_shared<Descents>(std::move(by_device));
 }
 
-std::shared_ptr<Descent> PerDevice::DescentFor(
-    DeviceType device, const std::shared_ptr<Descent>& descent) {
-  const auto* const all = dynamic_cast<const Descents*>(descent.get());
+std::shared_ptr<ParentHandle> PerDevice::DescentFor(
+    DeviceType device, const std::shared_ptr<ParentHandle>& parent_handle) {
+  const auto* const all = dynamic_cast<const Descents*>(parent_handle.get());
   return all == nullptr ? nullptr : all->Of(device);
 }
 

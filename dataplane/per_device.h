@@ -39,11 +39,11 @@ class PerDevice : public Backend {
       const Collective& collective) const override;
   size_t fusable_bytes() const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  Ending Run(const Collective& collective, ReleasableLock& order) override;
+  Completion Run(const Collective& collective, ReleasableLock& order) override;
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
-  std::shared_ptr<Descent> Split(const SplitOptions& options) override;
+  std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override;
   absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override;
   CommunicatorStates communicator_states() const override;
@@ -51,8 +51,8 @@ class PerDevice : public Backend {
   void Abort(absl::Status cause) override;
 
   // Of what Split has given, what is for the backend of `device`.
-  static std::shared_ptr<Descent> DescentFor(
-      DeviceType device, const std::shared_ptr<Descent>& descent);
+  static std::shared_ptr<ParentHandle> DescentFor(
+      DeviceType device, const std::shared_ptr<ParentHandle>& parent_handle);
 
  private:
   Backend* Find(const Collective& collective) const;

@@ -11,8 +11,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/text.h"
 #include "base/mutex.h"
+#include "base/text.h"
 
 namespace muster::dataplane {
 namespace {
@@ -28,7 +28,7 @@ Instant After(Instant begin, std::chrono::milliseconds time) {
 }  // namespace
 
 // What is under way, and by when it must be complete.
-class Timekeeping::Clockwork {
+class TimeoutWatchdog::Clockwork {
  public:
   explicit Clockwork(std::chrono::milliseconds grace) : grace_(grace) {}
 
@@ -134,14 +134,14 @@ class Timekeeping::Clockwork {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-Timekeeping::Timekeeping(std::unique_ptr<Backend> inner,
-                         TimekeepingOptions options)
+TimeoutWatchdog::TimeoutWatchdog(std::unique_ptr<Backend> inner,
+                                 TimekeepingOptions options)
     : BackendDecorator(std::move(inner)),
       options_(std::move(options)),
       clockwork_(std::make_shared<Clockwork>(options_.grace)),
       thread_([clockwork = clockwork_.get()] { clockwork->Run(); }) {}
 
-Timekeeping::~Timekeeping() {
+TimeoutWatchdog::~TimeoutWatchdog() {
   clockwork_->Abort(absl::CancelledError(absl::StrCat(
       "group ", base::Quote(options_.group_name), " was destroyed")));
   // It may complete what is under way, but need not.
@@ -150,7 +150,7 @@ Timekeeping::~Timekeeping() {
   thread_.join();
 }
 
-std::shared_ptr<Work> Timekeeping::Start(const Collective& collective) {
+std::shared_ptr<Work> TimeoutWatchdog::Start(const Collective& collective) {
   auto work = std::make_shared<ProxyWork>(collective.Describe());
   const uint64_t number = clockwork_->Add(
       work, collective.deadline,
@@ -174,7 +174,7 @@ std::shared_ptr<Work> Timekeeping::Start(const Collective& collective) {
   return work;
 }
 
-void Timekeeping::Abort(absl::Status cause) {
+void TimeoutWatchdog::Abort(absl::Status cause) {
   clockwork_->Abort(cause);
   BackendDecorator::Abort(std::move(cause));
 }

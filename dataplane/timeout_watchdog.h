@@ -19,17 +19,17 @@ struct TimekeepingOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(2);
 };
 
-// Timekeeping stands before a backend that may be anybody's: a collective that
-// it does not complete in its time, nor in the grace after that, fails
+// TimeoutWatchdog stands before a backend that may be anybody's: a collective
+// that it does not complete in its time, nor in the grace after that, fails
 // (kDeadlineExceeded). So does, with the cause, what it does not complete when
 // it is aborted or destroyed. Its tensors may be written later all the same, if
 // the backend writes them.
 //
 // A thread of its own looks at the clock.
-class Timekeeping : public BackendDecorator {
+class TimeoutWatchdog : public BackendDecorator {
  public:
-  Timekeeping(std::unique_ptr<Backend> inner, TimekeepingOptions options);
-  ~Timekeeping() override;
+  TimeoutWatchdog(std::unique_ptr<Backend> inner, TimekeepingOptions options);
+  ~TimeoutWatchdog() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
   void Abort(absl::Status cause) override;

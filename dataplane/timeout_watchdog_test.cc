@@ -21,13 +21,13 @@ class DeafBackend : public FakeBackend {
   void Abort(absl::Status cause) override { aborts.push_back(cause); }
 };
 
-class TimekeepingTest : public ::testing::Test {
+class TimeoutWatchdogTest : public ::testing::Test {
  protected:
   template <typename BackendType>
   BackendType& Make(milliseconds grace) {
     auto backend = std::make_unique<BackendType>();
     BackendType& inner = *backend;
-    timekeeping_ = std::make_unique<Timekeeping>(
+    timekeeping_ = std::make_unique<TimeoutWatchdog>(
         std::move(backend),
         TimekeepingOptions{.group_name = "tp0", .rank = 1, .grace = grace});
     return inner;
@@ -42,10 +42,10 @@ class TimekeepingTest : public ::testing::Test {
     return timekeeping_->Start(collective);
   }
 
-  std::unique_ptr<Timekeeping> timekeeping_;
+  std::unique_ptr<TimeoutWatchdog> timekeeping_;
 };
 
-TEST_F(TimekeepingTest, WhatIsNotCompleteInTimeFails) {
+TEST_F(TimeoutWatchdogTest, WhatIsNotCompleteInTimeFails) {
   FakeBackend& inner = Make<FakeBackend>(milliseconds(20));
   const auto later = Start(CollectiveKind::kBarrier, hours(1));
   // The thread waits for another one by now, or soon.
@@ -60,7 +60,7 @@ TEST_F(TimekeepingTest, WhatIsNotCompleteInTimeFails) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(work->status()));
 }
 
-TEST_F(TimekeepingTest, WhatIsCompletePasses) {
+TEST_F(TimeoutWatchdogTest, WhatIsCompletePasses) {
   FakeBackend& inner = Make<FakeBackend>(hours(1));
   const auto good = Start(CollectiveKind::kRecv, hours(1));
   const auto bad = Start(CollectiveKind::kRecv, hours(1));
@@ -73,7 +73,7 @@ TEST_F(TimekeepingTest, WhatIsCompletePasses) {
   EXPECT_EQ(bad->Wait(), absl::InternalError("broken"));
 }
 
-TEST_F(TimekeepingTest, AnAbortIsNotWaitedForLonger) {
+TEST_F(TimeoutWatchdogTest, AnAbortIsNotWaitedForLonger) {
   DeafBackend& inner = Make<DeafBackend>(milliseconds(20));
   const auto work = Start(CollectiveKind::kBarrier, hours(1));
   timekeeping_->Abort(absl::AbortedError("enough"));
@@ -84,7 +84,7 @@ TEST_F(TimekeepingTest, AnAbortIsNotWaitedForLonger) {
             absl::AbortedError("enough"));
 }
 
-TEST_F(TimekeepingTest, NothingIsLeftWhenItIsDestroyed) {
+TEST_F(TimeoutWatchdogTest, NothingIsLeftWhenItIsDestroyed) {
   Make<DeafBackend>(hours(1));
   const auto work = Start(CollectiveKind::kBarrier, hours(1));
   timekeeping_ = nullptr;

@@ -15,7 +15,7 @@
 
 namespace muster::internal {
 
-struct Control::Stubs {
+struct AdminClient::Stubs {
   Stubs(Endpoint to, const ConnectionSecurity& security)
       : endpoint(std::move(to)),
         authorization(security.authorization()),
@@ -37,7 +37,7 @@ struct Control::Stubs {
   const std::unique_ptr<v1::StoreService::Stub> store;
 };
 
-absl::StatusOr<std::unique_ptr<Control>> Control::Open(
+absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Open(
     const SessionOptions& options) {
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) {
@@ -51,23 +51,23 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Open(
   if (!security.ok()) return security.status();
   const absl::StatusOr<ConnectionSecurity> loaded = security->Load(*endpoint);
   if (!loaded.ok()) return loaded.status();
-  return std::unique_ptr<Control>(
-      new Control(options.connect_timeout, *std::move(security),
-                  std::make_unique<Stubs>(*std::move(endpoint), *loaded)));
+  return std::unique_ptr<AdminClient>(
+      new AdminClient(options.connect_timeout, *std::move(security),
+                      std::make_unique<Stubs>(*std::move(endpoint), *loaded)));
 }
 
-Control::Control(std::chrono::milliseconds timeout, ChannelSecurity security,
-                 std::unique_ptr<Stubs> stubs)
+AdminClient::AdminClient(std::chrono::milliseconds timeout,
+                         ChannelSecurity security, std::unique_ptr<Stubs> stubs)
     : timeout_(timeout),
       security_(std::move(security)),
       stubs_(std::move(stubs)) {}
 
-Control::~Control() = default;
+AdminClient::~AdminClient() = default;
 
-const Endpoint& Control::endpoint() const { return stubs_->endpoint; }
+const Endpoint& AdminClient::endpoint() const { return stubs_->endpoint; }
 
 // gRPC says neither whom it could not reach nor, mostly, why.
-absl::Status Control::Explain(const absl::Status& status) const {
+absl::Status AdminClient::Explain(const absl::Status& status) const {
   const bool silent = absl::IsDeadlineExceeded(status) &&
                       absl::StrContains(status.message(), "Deadline Exceeded");
   // What is open when the coordinator shuts down is cancelled by gRPC.
@@ -85,9 +85,10 @@ absl::Status Control::Explain(const absl::Status& status) const {
 }
 
 template <typename Stub, typename Method, typename Request, typename Response>
-absl::Status Control::Call(Stub& stub, Method method, const Request& request,
-                           std::chrono::milliseconds timeout,
-                           Response* response) {
+absl::Status AdminClient::Call(Stub& stub, Method method,
+                               const Request& request,
+                               std::chrono::milliseconds timeout,
+                               Response* response) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   stubs_->Prepare(context);
@@ -95,39 +96,40 @@ absl::Status Control::Call(Stub& stub, Method method, const Request& request,
   return status.ok() ? absl::OkStatus() : Explain(v1::FromGrpc(status));
 }
 
-absl::Status Control::ListJobs(const v1::ListJobsRequest& request,
-                               v1::ListJobsResponse* response) {
+absl::Status AdminClient::ListJobs(const v1::ListJobsRequest& request,
+                                   v1::ListJobsResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::ListJobs, request,
               timeout_, response);
 }
 
-absl::Status Control::GetJob(const v1::GetJobRequest& request,
-                             v1::GetJobResponse* response) {
+absl::Status AdminClient::GetJob(const v1::GetJobRequest& request,
+                                 v1::GetJobResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::GetJob, request,
               timeout_, response);
 }
 
-absl::Status Control::Drain(const v1::DrainRequest& request,
-                            v1::DrainResponse* response) {
+absl::Status AdminClient::Drain(const v1::DrainRequest& request,
+                                v1::DrainResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::Drain, request, timeout_,
               response);
 }
 
-absl::Status Control::CloseRendezvous(const v1::CloseRendezvousRequest& request,
-                                      v1::CloseRendezvousResponse* response) {
+absl::Status AdminClient::CloseRendezvous(
+    const v1::CloseRendezvousRequest& request,
+    v1::CloseRendezvousResponse* response) {
   return Call(*stubs_->membership,
               &v1::MembershipService::Stub::CloseRendezvous, request, timeout_,
               response);
 }
 
-absl::Status Control::Set(const v1::SetRequest& request,
-                          v1::SetResponse* response) {
+absl::Status AdminClient::Set(const v1::SetRequest& request,
+                              v1::SetResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::Set, request, timeout_,
               response);
 }
 
-absl::Status Control::Get(const v1::GetRequest& request,
-                          v1::GetResponse* response) {
+absl::Status AdminClient::Get(const v1::GetRequest& request,
+                              v1::GetResponse* response) {
   const auto wait = std::chrono::seconds(request.timeout().seconds()) +
                     std::chrono::nanoseconds(request.timeout().nanos());
   return Call(*stubs_->store, &v1::StoreService::Stub::Get, request,
@@ -135,31 +137,31 @@ absl::Status Control::Get(const v1::GetRequest& request,
               response);
 }
 
-absl::Status Control::TryGet(const v1::TryGetRequest& request,
-                             v1::TryGetResponse* response) {
+absl::Status AdminClient::TryGet(const v1::TryGetRequest& request,
+                                 v1::TryGetResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::TryGet, request,
               timeout_, response);
 }
 
-absl::Status Control::Delete(const v1::DeleteRequest& request,
-                             v1::DeleteResponse* response) {
+absl::Status AdminClient::Delete(const v1::DeleteRequest& request,
+                                 v1::DeleteResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::Delete, request,
               timeout_, response);
 }
 
-absl::Status Control::DeletePrefix(const v1::DeletePrefixRequest& request,
-                                   v1::DeletePrefixResponse* response) {
+absl::Status AdminClient::DeletePrefix(const v1::DeletePrefixRequest& request,
+                                       v1::DeletePrefixResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::DeletePrefix, request,
               timeout_, response);
 }
 
-absl::Status Control::ListKeys(const v1::ListKeysRequest& request,
-                               v1::ListKeysResponse* response) {
+absl::Status AdminClient::ListKeys(const v1::ListKeysRequest& request,
+                                   v1::ListKeysResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::ListKeys, request,
               timeout_, response);
 }
 
-absl::Status Control::Watch(
+absl::Status AdminClient::Watch(
     const v1::WatchRequest& request,
     const std::function<bool(const v1::WatchResponse& response)>& changed) {
   grpc::ClientContext context;

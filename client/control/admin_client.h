@@ -22,19 +22,19 @@ namespace muster::internal {
 // Control is a connection to a coordinator. Every call returns what the
 // coordinator says, or kUnavailable with an address and a cause when it does
 // not answer within the timeout. One thread.
-class Control {
+class AdminClient {
  public:
   // Of `options`: address, connect_timeout (of each call) and what concerns TLS
   // and tokens, which comes from the environment where it is empty. Reads
   // files, and connects with the first call.
   // Errors: kInvalidArgument (an option or a file; the text names it),
   // kResourceExhausted (threads have no room; the text names the limit).
-  static absl::StatusOr<std::unique_ptr<Control>> Open(
+  static absl::StatusOr<std::unique_ptr<AdminClient>> Open(
       const SessionOptions& options);
 
-  ~Control();
-  Control(const Control&) = delete;
-  Control& operator=(const Control&) = delete;
+  ~AdminClient();
+  AdminClient(const AdminClient&) = delete;
+  AdminClient& operator=(const AdminClient&) = delete;
 
   absl::Status ListJobs(const v1::ListJobsRequest& request,
                         v1::ListJobsResponse* response);
@@ -66,8 +66,8 @@ class Control {
  private:
   struct Stubs;
 
-  Control(std::chrono::milliseconds timeout, ChannelSecurity security,
-          std::unique_ptr<Stubs> stubs);
+  AdminClient(std::chrono::milliseconds timeout, ChannelSecurity security,
+              std::unique_ptr<Stubs> stubs);
 
   template <typename Stub, typename Method, typename Request, typename Response>
   absl::Status Call(Stub& stub, Method method, const Request& request,

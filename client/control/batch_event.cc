@@ -20,7 +20,7 @@ uint32_t* WordOf(std::atomic<uint32_t>& value) {
 
 }  // namespace
 
-void Wave::Sleep(uint32_t seen, Instant until) {
+void BatchEvent::Sleep(uint32_t seen, Instant until) {
   timespec at{};
   timespec* deadline = nullptr;
   if (until != Instant::max()) {
@@ -39,7 +39,7 @@ void Wave::Sleep(uint32_t seen, Instant until) {
   sleepers_.fetch_sub(1);
 }
 
-void Wave::WakeAll() {
+void BatchEvent::WakeAll() {
   wakes_.fetch_add(1);
   if (sleepers_.load() == 0) return;
   syscall(SYS_futex, WordOf(wakes_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,

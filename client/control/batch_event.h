@@ -10,7 +10,7 @@
 
 namespace muster::internal {
 
-// Wave is where the callers of the operations of one message wait. Their
+// BatchEvent is where the callers of the operations of one message wait. Their
 // answers come together, and one system call wakes all of them: a condition
 // variable each costs one system call each, and one for all of a session wakes
 // also those whose answers are still under way. Who waits looks first, then at
@@ -23,11 +23,11 @@ namespace muster::internal {
 //   }
 //
 // Thread-safe.
-class Wave {
+class BatchEvent {
  public:
-  Wave() = default;
-  Wave(const Wave&) = delete;
-  Wave& operator=(const Wave&) = delete;
+  BatchEvent() = default;
+  BatchEvent(const BatchEvent&) = delete;
+  BatchEvent& operator=(const BatchEvent&) = delete;
 
   uint32_t Look() const { return wakes_.load(std::memory_order_acquire); }
 

@@ -12,7 +12,7 @@ namespace muster::internal {
 namespace {
 
 TEST(WaveTest, WakesEverybody) {
-  Wave wave;
+  BatchEvent batch_event;
   std::atomic<bool> done{false};
   std::atomic<int> looked{0};
   std::vector<std::thread> callers;
@@ -20,33 +20,33 @@ TEST(WaveTest, WakesEverybody) {
   for (int i = 0; i < 8; ++i) {
     callers.emplace_back([&] {
       for (;;) {
-        const uint32_t seen = wave.Look();
+        const uint32_t seen = batch_event.Look();
         ++looked;
         if (done) return;
-        wave.Sleep(seen, Instant::max());
+        batch_event.Sleep(seen, Instant::max());
       }
     });
   }
   while (looked < 8) std::this_thread::yield();
   done = true;
-  wave.WakeAll();
+  batch_event.WakeAll();
   for (std::thread& caller : callers) caller.join();
 }
 
 TEST(WaveTest, AWakeBetweenLookAndSleepIsNotLost) {
-  Wave wave;
-  const uint32_t seen = wave.Look();
-  wave.WakeAll();
-  wave.Sleep(seen, Instant::max());
+  BatchEvent batch_event;
+  const uint32_t seen = batch_event.Look();
+  batch_event.WakeAll();
+  batch_event.Sleep(seen, Instant::max());
 }
 
 TEST(WaveTest, SleepsNoLongerThanItWasTold) {
-  Wave wave;
+  BatchEvent batch_event;
   const Instant until = Clock::now() + std::chrono::milliseconds(20);
-  const uint32_t seen = wave.Look();
-  while (Clock::now() < until) wave.Sleep(seen, until);
-  wave.Sleep(seen, until);
-  wave.Sleep(seen, Instant());
+  const uint32_t seen = batch_event.Look();
+  while (Clock::now() < until) batch_event.Sleep(seen, until);
+  batch_event.Sleep(seen, until);
+  batch_event.Sleep(seen, Instant());
 }
 
 }  // namespace

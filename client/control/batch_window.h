@@ -15,14 +15,14 @@ namespace muster::internal {
 // back at once with their next operation. Whoever is first would write a
 // message for itself alone, and the next one too: 64 callers then share
 // messages of 2 to 4 operations, and what a message costs is paid 20 times a
-// round. Gathering makes the first one wait until all of them are back, for a
+// round. BatchWindow makes the first one wait until all of them are back, for a
 // time that is short beside what their messages would cost. Who comes while the
 // others are under way waits for them too, so that they stay together.
 //
 // Few callers do not gather, so that one caller is never held up.
 //
 // Not thread-safe: the session's lock guards it.
-class Gathering {
+class BatchWindow {
  public:
   // Below this, messages of their own are as good.
   static constexpr size_t kCallersMin = 4;

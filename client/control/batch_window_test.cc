@@ -10,63 +10,63 @@ namespace {
 constexpr Instant kNow{std::chrono::seconds(1000)};
 
 TEST(GatheringTest, FewCallersAreNotWaitedFor) {
-  Gathering gathering;
-  EXPECT_FALSE(gathering.Expects(kNow));
-  gathering.Woke(Gathering::kCallersMin - 1, kNow);
-  EXPECT_FALSE(gathering.Expects(kNow));
+  BatchWindow batch_window;
+  EXPECT_FALSE(batch_window.Expects(kNow));
+  batch_window.Woke(BatchWindow::kCallersMin - 1, kNow);
+  EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
 TEST(GatheringTest, ManyAreWaitedForUntilAllAreBack) {
-  Gathering gathering;
-  gathering.Woke(64, kNow);
+  BatchWindow batch_window;
+  batch_window.Woke(64, kNow);
   for (int i = 0; i < 64; ++i) {
-    EXPECT_TRUE(gathering.Expects(kNow)) << i;
-    gathering.CameBack(0, kNow);
+    EXPECT_TRUE(batch_window.Expects(kNow)) << i;
+    batch_window.CameBack(0, kNow);
   }
-  EXPECT_FALSE(gathering.Expects(kNow));
+  EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
 TEST(GatheringTest, WhoDoesNotComeBackIsNotWaitedForLong) {
-  Gathering gathering;
-  gathering.Woke(10, kNow);
-  EXPECT_EQ(gathering.until(), kNow + 10 * Gathering::kPerCaller);
-  EXPECT_FALSE(gathering.Expects(gathering.until()));
+  BatchWindow batch_window;
+  batch_window.Woke(10, kNow);
+  EXPECT_EQ(batch_window.until(), kNow + 10 * BatchWindow::kPerCaller);
+  EXPECT_FALSE(batch_window.Expects(batch_window.until()));
   // It was given up for good.
-  EXPECT_FALSE(gathering.Expects(kNow));
+  EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
 TEST(GatheringTest, ALatecomerWaitsForThoseWhoAreUnderWay) {
-  Gathering gathering;
-  gathering.Woke(8, kNow);
-  for (int i = 0; i < 8; ++i) gathering.CameBack(0, kNow);
-  gathering.CameBack(8, kNow);
-  EXPECT_TRUE(gathering.Expects(kNow));
-  EXPECT_FALSE(gathering.Expects(gathering.until()));
-  gathering.CameBack(8, kNow);
-  gathering.Woke(8, kNow);
-  for (int i = 0; i < 8; ++i) gathering.CameBack(0, kNow);
-  EXPECT_FALSE(gathering.Expects(kNow));
+  BatchWindow batch_window;
+  batch_window.Woke(8, kNow);
+  for (int i = 0; i < 8; ++i) batch_window.CameBack(0, kNow);
+  batch_window.CameBack(8, kNow);
+  EXPECT_TRUE(batch_window.Expects(kNow));
+  EXPECT_FALSE(batch_window.Expects(batch_window.until()));
+  batch_window.CameBack(8, kNow);
+  batch_window.Woke(8, kNow);
+  for (int i = 0; i < 8; ++i) batch_window.CameBack(0, kNow);
+  EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
 TEST(GatheringTest, ACrowdThatIsParkedOrGoneHoldsNobodyUp) {
-  Gathering gathering;
-  gathering.Woke(64, kNow);
-  Instant now = gathering.until();
+  BatchWindow batch_window;
+  batch_window.Woke(64, kNow);
+  Instant now = batch_window.until();
   for (int i = 0; i < 30; ++i) {
-    EXPECT_FALSE(gathering.Expects(now)) << i;
-    gathering.Woke(1, now);
-    now = gathering.until();
+    EXPECT_FALSE(batch_window.Expects(now)) << i;
+    batch_window.Woke(1, now);
+    now = batch_window.until();
   }
-  gathering.CameBack(/*under_way=*/63, now);
-  EXPECT_FALSE(gathering.Expects(now));
+  batch_window.CameBack(/*under_way=*/63, now);
+  EXPECT_FALSE(batch_window.Expects(now));
 }
 
 TEST(GatheringTest, NewcomersCountForThoseWhoStayAway) {
-  Gathering gathering;
-  gathering.CameBack(0, kNow);
-  gathering.Woke(4, kNow);
-  for (int i = 0; i < 5; ++i) gathering.CameBack(0, kNow);
-  EXPECT_FALSE(gathering.Expects(kNow));
+  BatchWindow batch_window;
+  batch_window.CameBack(0, kNow);
+  batch_window.Woke(4, kNow);
+  for (int i = 0; i < 5; ++i) batch_window.CameBack(0, kNow);
+  EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "client/control/operation_table.h"
 #include "base/mutex.h"
+#include "client/control/operation_table.h"
 
 namespace muster::internal {
 
@@ -18,7 +18,7 @@ class Canceller {
     cancelled_ = true;
     if (pending_ == nullptr) return;
     pending_->cancelled.store(true);
-    pending_->wave->WakeAll();
+    pending_->batch_event->WakeAll();
   }
 
   bool cancelled() const {

@@ -65,11 +65,10 @@ absl::Status CheckProcessLimits() {
   }
   const uint64_t descriptors = DescriptorsLeft();
   if (descriptors < kDescriptorsMin) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a client needs ", kDescriptorsMin,
-                     " file descriptors, and this process has ", descriptors,
-                     " left of its limit of ", DescriptorLimit(),
-                     " (ulimit -n)"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a client needs ", kDescriptorsMin,
+        " file descriptors, and this process has ", descriptors,
+        " left of its limit of ", DescriptorLimit(), " (ulimit -n)"));
   }
   // Nothing limits them.
   const std::string limits = ThreadLimitsText();

@@ -52,7 +52,7 @@ class Impostor {
     options.address = "127.0.0.1:" + std::to_string(port_);
     options.connect_timeout = std::chrono::seconds(20);
     options.tls_ca = authority.ca();
-    const auto control = Control::Open(options);
+    const auto control = AdminClient::Open(options);
     if (!control.ok()) return control.status();
     v1::ListJobsResponse response;
     return (*control)->ListJobs({}, &response);

@@ -8,8 +8,8 @@
 #include <iostream>
 
 #include "absl/status/status.h"
-#include "client/errors.h"
 #include "client/control/admin_client.h"
+#include "client/errors.h"
 #include "client/session.h"
 #include "gtest/gtest.h"
 
@@ -66,7 +66,7 @@ TEST(ChannelTest, TooLittleAddressSpaceIsAnErrorBeforeThreadsStart) {
   EXPECT_EXIT(
       {
         LimitAddressSpace(100 << 20);
-        std::cerr << Control::Open(Options()).status() << std::endl;
+        std::cerr << AdminClient::Open(Options()).status() << std::endl;
         _exit(0);
       },
       ::testing::ExitedWithCode(0), kProblem);
@@ -76,7 +76,7 @@ TEST(ChannelTest, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
   EXPECT_EXIT(
       {
         SetLimit(RLIMIT_NOFILE, 10);
-        std::cerr << Control::Open(Options()).status() << std::endl;
+        std::cerr << AdminClient::Open(Options()).status() << std::endl;
         _exit(0);
       },
       ::testing::ExitedWithCode(0),
@@ -88,7 +88,7 @@ TEST(ChannelTest, TooFewThreadsAreAnErrorThatNamesTheLimit) {
   EXPECT_EXIT(
       {
         LimitThreads(3);
-        std::cerr << Control::Open(Options()).status() << std::endl;
+        std::cerr << AdminClient::Open(Options()).status() << std::endl;
         _exit(0);
       },
       ::testing::ExitedWithCode(0),

@@ -13,7 +13,6 @@
 namespace muster::internal {
 namespace {
 
-
 // The queue that this thread serves, if it does.
 thread_local const void* g_served = nullptr;
 

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "client/control/fork_guard.h"
 #include "base/mutex.h"
+#include "client/control/fork_guard.h"
 
 namespace muster::internal {
 
@@ -32,7 +32,7 @@ class Continuations {
   static std::shared_ptr<Continuations> CreateUnnumbered();
 
   // False in a process that was forked off: its thread is the parent's.
-  bool is_here() const { return birth_.is_here(); }
+  bool is_here() const { return fork_guard_.is_here(); }
 
   Continuations(const Continuations&) = delete;
   Continuations& operator=(const Continuations&) = delete;
@@ -60,7 +60,7 @@ class Continuations {
   static void Serve(const std::shared_ptr<Queue>& queue);
 
   const std::shared_ptr<Queue> queue_;
-  const Birth birth_;
+  const ForkGuard fork_guard_;
   // 0: Find does not know it.
   uint64_t number_ = 0;
   mutable Mutex thread_mutex_;

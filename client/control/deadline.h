@@ -8,7 +8,6 @@
 
 namespace muster::internal {
 
-
 // When a call must end, and what an error then says about it. One deadline
 // goes from the user's call through all layers.
 struct Deadline {

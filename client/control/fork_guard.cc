@@ -6,9 +6,9 @@
 
 namespace muster::internal {
 
-constinit std::atomic<uint32_t> Birth::g_forks{0};
+constinit std::atomic<uint32_t> ForkGuard::g_forks{0};
 
-Birth::Birth() {
+ForkGuard::ForkGuard() {
   static const int registered =
       pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1); });
   static_cast<void>(registered);

@@ -10,16 +10,16 @@
 
 namespace muster::internal {
 
-// Birth is a member of what a process must leave alone that was forked off: it
-// tells that without a system call.
-class Birth {
+// ForkGuard is a member of what a process must leave alone that was forked off:
+// it tells that without a system call.
+class ForkGuard {
  public:
-  Birth();
+  ForkGuard();
 
   // False in a process that was forked off afterwards.
   bool is_here() const { return forks_ == Forks(); }
 
-  // How many forks this process is away from the first one with a Birth.
+  // How many forks this process is away from the first one with a ForkGuard.
   static uint32_t Forks() { return g_forks.load(std::memory_order_relaxed); }
 
  private:
@@ -43,7 +43,7 @@ template <typename T>
 class DeleteAtHome {
  public:
   void operator()(T* object) const {
-    if (birth_.is_here()) {
+    if (fork_guard_.is_here()) {
       delete object;
     } else {
       KeepForParent(object);
@@ -51,7 +51,7 @@ class DeleteAtHome {
   }
 
  private:
-  Birth birth_;
+  ForkGuard fork_guard_;
 };
 
 template <typename T, typename... Arguments>

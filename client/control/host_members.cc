@@ -26,15 +26,16 @@ HostMember::State StateOf(v1::MemberState state) {
 
 absl::StatusOr<std::unique_ptr<HostMembersReader>> HostMembersReader::Open(
     const SessionOptions& options) {
-  absl::StatusOr<std::unique_ptr<Control>> control = Control::Open(options);
+  absl::StatusOr<std::unique_ptr<AdminClient>> control =
+      AdminClient::Open(options);
   if (!control.ok()) return control.status();
   return std::unique_ptr<HostMembersReader>(
       new HostMembersReader(options.job, *std::move(control)));
 }
 
 HostMembersReader::HostMembersReader(std::string job,
-                                     std::unique_ptr<Control> control)
-    : job_(std::move(job)), control_(std::move(control)) {}
+                                     std::unique_ptr<AdminClient> control)
+    : job_(std::move(job)), admin_client_(std::move(control)) {}
 
 HostMembersReader::~HostMembersReader() = default;
 
@@ -47,7 +48,7 @@ absl::StatusOr<HostMembers> HostMembersReader::Read(const std::string& host,
   request.set_first_rank(first_rank);
   request.set_rank_count(rank_count);
   v1::GetJobResponse response;
-  const absl::Status status = control_->GetJob(request, &response);
+  const absl::Status status = admin_client_->GetJob(request, &response);
   HostMembers found;
   if (absl::IsNotFound(status)) return found;
   if (!status.ok()) return status;

@@ -15,7 +15,7 @@
 
 namespace muster::internal {
 
-class Control;
+class AdminClient;
 
 // One that is registered, or was until a while ago.
 struct HostMember {
@@ -70,10 +70,10 @@ class HostMembersReader {
                                    int rank_count = 0);
 
  private:
-  HostMembersReader(std::string job, std::unique_ptr<Control> control);
+  HostMembersReader(std::string job, std::unique_ptr<AdminClient> control);
 
   const std::string job_;
-  const std::unique_ptr<Control> control_;
+  const std::unique_ptr<AdminClient> admin_client_;
 };
 
 }  // namespace muster::internal

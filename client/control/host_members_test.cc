@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/errors.h"
 #include "client/control/endpoint.h"
+#include "client/errors.h"
 #include "coordinator/server/server.h"
 #include "gtest/gtest.h"
 

@@ -184,7 +184,7 @@ std::vector<PendingOperationPtr> OperationTable::LimitMessages(size_t bytes) {
 absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
   absl::Status status = CheckBytes(*pending);
   if (!status.ok()) return status;
-  pending->wave = wave_;
+  pending->batch_event = batch_event_;
   pending->operation.set_id(++last_id_);
   if (TakeSequence(last_sequence_ + 1, pending->operation)) {
     pending->sequence = ++last_sequence_;
@@ -219,7 +219,7 @@ void OperationTable::Pack(Instant now, Batch& batch) {
   }
   // Callers of the next message sleep elsewhere. What did not fit into this one
   // is woken with it, for nothing.
-  wave_ = std::make_shared<Wave>();
+  batch_event_ = std::make_shared<BatchEvent>();
   batch.request().set_acknowledged_through(settled_through_);
   for (const uint64_t number : stragglers_) {
     batch.request().add_unanswered(number);

@@ -17,8 +17,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "client/control/deadline.h"
 #include "client/control/batch_event.h"
+#include "client/control/deadline.h"
 #include "muster/v1/session.pb.h"
 
 namespace muster::internal {
@@ -59,7 +59,7 @@ struct PendingOperation {
   // Constant after the operation was added.
   uint64_t sequence = 0;  // 0: not a mutation
   // Where its caller sleeps, and those of the other operations of its message.
-  std::shared_ptr<Wave> wave;
+  std::shared_ptr<BatchEvent> batch_event;
   // The outcome, once done.
   absl::Status status;
   v1::Result result;
@@ -158,7 +158,7 @@ class OperationTable {
 
   size_t message_bytes_max_ = kMessageBytesMax;
   // Of the operations that wait.
-  std::shared_ptr<Wave> wave_ = std::make_shared<Wave>();
+  std::shared_ptr<BatchEvent> batch_event_ = std::make_shared<BatchEvent>();
   uint64_t last_id_ = 0;
   uint64_t last_sequence_ = 0;
   uint64_t settled_through_ = 0;

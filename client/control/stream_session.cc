@@ -50,14 +50,14 @@ uint64_t NewIncarnation() {
 }
 
 // The sessions that there are, those of the processes that forked this one off
-// too, and where the last one was made (Birth::Forks).
+// too, and where the last one was made (ForkGuard::Forks).
 constinit std::atomic<int> g_sessions{0};
 constinit std::atomic<uint32_t> g_forks_of_last{0};
 
 // A session that this process has inherited has left gRPC without its threads:
 // another one here would wait for ever.
 absl::Status CheckNoneIsInherited() {
-  if (g_sessions.load() == 0 || g_forks_of_last.load() == Birth::Forks()) {
+  if (g_sessions.load() == 0 || g_forks_of_last.load() == ForkGuard::Forks()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
@@ -139,7 +139,7 @@ StreamSession::StreamSession(SessionOptions options, ChannelSecurity security,
       created_at_(Clock::now()),
       down_since_(created_at_) {
   g_sessions.fetch_add(1);
-  g_forks_of_last.store(Birth::Forks());
+  g_forks_of_last.store(ForkGuard::Forks());
 }
 
 StreamSession::~StreamSession() {
@@ -148,13 +148,13 @@ StreamSession::~StreamSession() {
 }
 
 absl::Status StreamSession::CheckIsHere() const {
-  if (birth_.is_here()) return absl::OkStatus();
+  if (fork_guard_.is_here()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("session with ", Coordinator(), kIsParents));
 }
 
 void StreamSession::Close() {
-  if (!birth_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   {
     MutexLock lock(mutex_);
     closing_ = true;
@@ -174,7 +174,7 @@ void StreamSession::Close() {
 absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
                                                const Deadline& deadline,
                                                Canceller* canceller) {
-  if (!birth_.is_here()) return CheckIsHere();
+  if (!fork_guard_.is_here()) return CheckIsHere();
   EscapeTexts(&operation);
   // What the others read of this process then is how far it has come now.
   const bool ends = operation.has_leave() || operation.has_report_failure();
@@ -195,9 +195,9 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
       heartbeat_due_ = true;
     }
     const Instant now = Clock::now();
-    gathering_.CameBack(operations_.under_way(), now);
-    if (gathering_.Expects(now)) {
-      if (!ends_gathering_) until = std::min(until, gathering_.until());
+    batch_window_.CameBack(operations_.under_way(), now);
+    if (batch_window_.Expects(now)) {
+      if (!ends_gathering_) until = std::min(until, batch_window_.until());
       ends_gathering_ = true;
     } else if (CanWrite()) {
       WriteWhatWaits(now);
@@ -224,9 +224,9 @@ absl::Status StreamSession::Await(PendingOperation& pending, Instant until,
                                   const Deadline& deadline) {
   bool slack_used = false;
   for (;;) {
-    const uint32_t seen = pending.wave->Look();
+    const uint32_t seen = pending.batch_event->Look();
     if (pending.done()) return absl::OkStatus();
-    if (!pending.cancelled.load()) pending.wave->Sleep(seen, until);
+    if (!pending.cancelled.load()) pending.batch_event->Sleep(seen, until);
     if (pending.done()) return absl::OkStatus();
     const Instant now = Clock::now();
     const bool cancelled = pending.cancelled.load();
@@ -291,7 +291,7 @@ bool StreamSession::WriteIsDue(Instant now) {
   if (!CanWrite()) return false;
   if (heartbeat_due_) return true;
   return operations_.HasWaiting() &&
-         !(ends_gathering_ && gathering_.Expects(now));
+         !(ends_gathering_ && batch_window_.Expects(now));
 }
 
 void StreamSession::Handle(Connection& connection, Connection::Event event) {
@@ -355,31 +355,31 @@ absl::Status StreamSession::NoAnswer(const Deadline& deadline,
 }
 
 bool StreamSession::has_left() const {
-  if (!birth_.is_here()) return true;
+  if (!fork_guard_.is_here()) return true;
   MutexLock lock(mutex_);
   return left_;
 }
 
 void StreamSession::set_left() {
-  if (!birth_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   MutexLock lock(mutex_);
   left_ = true;
 }
 
 absl::Status StreamSession::status() const {
-  if (!birth_.is_here()) return CheckIsHere();
+  if (!fork_guard_.is_here()) return CheckIsHere();
   MutexLock lock(mutex_);
   return over_;
 }
 
 bool StreamSession::connected() const {
-  if (!birth_.is_here()) return false;
+  if (!fork_guard_.is_here()) return false;
   MutexLock lock(mutex_);
   return open_;
 }
 
 uint64_t StreamSession::epoch() const {
-  if (!birth_.is_here()) return 0;
+  if (!fork_guard_.is_here()) return 0;
   MutexLock lock(mutex_);
   return epoch_;
 }
@@ -394,7 +394,7 @@ std::string StreamSession::Coordinator() const {
 
 void StreamSession::Complete(v1::StreamResponse& response) {
   // Those whose callers are to be woken; nearly always one.
-  absl::InlinedVector<std::shared_ptr<Wave>, 4> waves;
+  absl::InlinedVector<std::shared_ptr<BatchEvent>, 4> waves;
   {
     MutexLock lock(mutex_);
     size_t callers = 0;
@@ -405,16 +405,18 @@ void StreamSession::Complete(v1::StreamResponse& response) {
           operations_.Complete(std::move(result));
       if (pending == nullptr) continue;
       ++callers;
-      if (std::find(waves.begin(), waves.end(), pending->wave) == waves.end()) {
-        waves.push_back(pending->wave);
+      if (std::find(waves.begin(), waves.end(), pending->batch_event) ==
+          waves.end()) {
+        waves.push_back(pending->batch_event);
       }
       pending->status = std::move(status);
       pending->SetDone();
     }
     answered_ = answered_ || response.results_size() > 0;
-    if (callers > 0) gathering_.Woke(callers, Clock::now());
+    if (callers > 0) batch_window_.Woke(callers, Clock::now());
   }
-  for (const std::shared_ptr<Wave>& wave : waves) wave->WakeAll();
+  for (const std::shared_ptr<BatchEvent>& batch_event : waves)
+    batch_event->WakeAll();
 }
 
 void StreamSession::End(const absl::Status& why) {
@@ -428,7 +430,8 @@ void StreamSession::End(const absl::Status& why) {
     tell = !closing_ && !left_ && options_.on_over != nullptr;
     changed_.NotifyAll();
   }
-  for (const PendingOperationPtr& pending : failed) pending->wave->WakeAll();
+  for (const PendingOperationPtr& pending : failed)
+    pending->batch_event->WakeAll();
   if (tell) options_.on_over(why);
 }
 
@@ -604,7 +607,7 @@ absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
   if (welcome.message_bytes_max() > 0) {
     for (const PendingOperationPtr& failed : operations_.LimitMessages(
              static_cast<size_t>(welcome.message_bytes_max()))) {
-      failed->wave->WakeAll();
+      failed->batch_event->WakeAll();
     }
   }
   // The hello; what waits goes out when that is done.

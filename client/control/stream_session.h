@@ -13,24 +13,24 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "client/control/backoff.h"
-#include "client/control/fork_guard.h"
+#include "client/control/batch_window.h"
 #include "client/control/canceller.h"
 #include "client/control/channel_security.h"
 #include "client/control/connection.h"
 #include "client/control/deadline.h"
 #include "client/control/endpoint.h"
-#include "client/control/batch_window.h"
+#include "client/control/fork_guard.h"
 #include "client/control/operation_table.h"
 #include "client/session.h"
-#include "base/mutex.h"
 #include "muster/v1/session.pb.h"
 
 namespace muster::internal {
 
 // StreamSession carries operations. Who issues one writes it at once, with all
 // that waits, unless the stream is busy, or other callers were woken just now
-// and are about to issue theirs (Gathering).
+// and are about to issue theirs (BatchWindow).
 //
 // One thread at a time polls the connection: it reads, wakes callers, and
 // writes what gathered while the stream was busy. A caller that is alone polls
@@ -159,7 +159,7 @@ class StreamSession {
   const uint64_t incarnation_;
   const std::string host_;
   const Instant created_at_;
-  const Birth birth_;
+  const ForkGuard fork_guard_;
 
   mutable Mutex mutex_;
   // A change of what Connect and the heart wait for; each call has none.
@@ -167,7 +167,7 @@ class StreamSession {
   // It may be the turn of the session's own thread to poll.
   CondVar turn_;
   OperationTable operations_ ABSL_GUARDED_BY(mutex_);
-  Gathering gathering_ ABSL_GUARDED_BY(mutex_);
+  BatchWindow batch_window_ ABSL_GUARDED_BY(mutex_);
   // A caller will write what has gathered at gathering_.until().
   bool ends_gathering_ ABSL_GUARDED_BY(mutex_) = false;
   // Set from the start of an attempt to its end, so that it can be cancelled.

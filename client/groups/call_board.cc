@@ -16,11 +16,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "client/control/deadline.h"
-#include "client/groups/error_resolver.h"
 #include "client/control/verbs.h"
+#include "client/groups/error_resolver.h"
 
 namespace muster::internal {
-
 
 namespace {
 

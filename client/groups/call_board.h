@@ -16,9 +16,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "client/session.h"
 #include "client/store.h"
-#include "base/mutex.h"
 
 namespace muster::internal {
 

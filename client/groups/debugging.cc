@@ -13,10 +13,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "client/control/fork_guard.h"
 #include "client/control/throw.h"
-#include "base/mutex.h"
 #include "glog/logging.h"
 
 namespace muster::internal {

@@ -5,13 +5,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/groups/group_state.h"
 #include "client/control/throw.h"
+#include "client/groups/group_state.h"
 #include "dataplane/cuda/api.h"
 
 namespace muster::internal {
 
-Placed::Placed(const ProcessGroup& group) {
+DeviceCopies::DeviceCopies(const ProcessGroup& group) {
   const GroupState& state = *group.state();
   if (!state.is_cuda_only()) return;
   const auto& runtime = dataplane::cuda::TheRuntime();
@@ -33,41 +33,41 @@ Placed::Placed(const ProcessGroup& group) {
   }
 }
 
-Tensor Placed::Place(const Tensor& tensor) {
+Tensor DeviceCopies::Place(const Tensor& tensor) {
   const DeviceMemory& memory = memory_.emplace_back(device_, tensor.bytes());
   return Tensor(memory.data(), tensor.data_type(), tensor.shape(),
                 {DeviceType::kCuda, device_});
 }
 
-Tensor Placed::In(const Tensor& tensor) {
+Tensor DeviceCopies::In(const Tensor& tensor) {
   if (device_ < 0) return tensor;
-  Tensor placed = Place(tensor);
+  Tensor copies = Place(tensor);
   memory_.back().Write(tensor.data(), tensor.bytes());
-  return placed;
+  return copies;
 }
 
-Tensor Placed::Out(const Tensor& tensor) {
+Tensor DeviceCopies::Out(const Tensor& tensor) {
   if (device_ < 0) return tensor;
-  Tensor placed = Place(tensor);
+  Tensor copies = Place(tensor);
   written_.emplace_back(tensor, memory_.size() - 1);
-  return placed;
+  return copies;
 }
 
-std::vector<Tensor> Placed::In(const std::vector<Tensor>& tensors) {
-  std::vector<Tensor> placed;
-  placed.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) placed.push_back(In(tensor));
-  return placed;
+std::vector<Tensor> DeviceCopies::In(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> copies;
+  copies.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) copies.push_back(In(tensor));
+  return copies;
 }
 
-std::vector<Tensor> Placed::Out(const std::vector<Tensor>& tensors) {
-  std::vector<Tensor> placed;
-  placed.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) placed.push_back(Out(tensor));
-  return placed;
+std::vector<Tensor> DeviceCopies::Out(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> copies;
+  copies.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) copies.push_back(Out(tensor));
+  return copies;
 }
 
-int Placed::End(Work work) {
+int DeviceCopies::End(Work work) {
   work.Wait();
   if (device_ >= 0) {
     // The collective's own timeout ends it.

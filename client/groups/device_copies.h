@@ -14,11 +14,11 @@ namespace muster::internal {
 // The tensors of one collective where its group takes them: where they are, or,
 // if that takes no CPU tensors, copies on its device, which is the one that it
 // is bound to, or else the calling thread's current one. One thread at a time.
-class Placed {
+class DeviceCopies {
  public:
   // Throws DistError (kFailedPrecondition): the group takes no CPU tensors, and
   // there is no CUDA here.
-  explicit Placed(const ProcessGroup& group);
+  explicit DeviceCopies(const ProcessGroup& group);
 
   // For the collective to read, to write.
   Tensor In(const Tensor& tensor);

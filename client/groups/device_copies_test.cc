@@ -28,7 +28,7 @@ class OnCuda : public dataplane::BackendDecorator {
   }
 };
 
-TEST(PlacedTest, WithoutADeviceItIsSaidWhatIsMissing) {
+TEST(DeviceCopiesTest, WithoutADeviceItIsSaidWhatIsMissing) {
   setenv("MUSTER_CUDA_LIBRARY", "nowhere/libcudart.so", /*overwrite=*/1);
   ASSERT_TRUE(dataplane::RegisterBackend(
                   "mine", {DeviceType::kCuda},

@@ -18,7 +18,6 @@
 namespace muster::internal {
 namespace {
 
-
 // An answered report's own event is on its way already; another rank may take
 // two seconds to find out whom to report.
 constexpr std::chrono::seconds kReportEventTimeout(3);
@@ -107,19 +106,19 @@ std::string DescribeMember(const MemberInfo& member, bool in_world) {
   return text;
 }
 
-bool FailureJudge::Gone::At(const std::vector<bool>& ranks, int rank) {
+bool ErrorResolver::Gone::At(const std::vector<bool>& ranks, int rank) {
   return rank >= 0 && static_cast<size_t>(rank) < ranks.size() &&
          ranks[static_cast<size_t>(rank)];
 }
 
-void FailureJudge::Gone::Mark(std::vector<bool>& ranks, int rank) {
+void ErrorResolver::Gone::Mark(std::vector<bool>& ranks, int rank) {
   const size_t place = static_cast<size_t>(rank);
   if (rank < 0) return;
   if (place >= ranks.size()) ranks.resize(place + 1);
   ranks[place] = true;
 }
 
-void FailureJudge::Gone::Add(const MemberEvent& event) {
+void ErrorResolver::Gone::Add(const MemberEvent& event) {
   Mark(ranks, event.member.rank);
   if (event.kind != MemberEvent::Kind::kLeft) return;
   Mark(left, event.member.rank);
@@ -135,38 +134,39 @@ void FailureJudge::Gone::Add(const MemberEvent& event) {
   }
 }
 
-FailureJudge::Ending FailureJudge::OnEvent(const MemberEvent& event) {
+ErrorResolver::Completion ErrorResolver::OnEvent(const MemberEvent& event) {
   // Nobody has gone.
-  if (event.kind == MemberEvent::Kind::kWaiting) return Ending();
+  if (event.kind == MemberEvent::Kind::kWaiting) return Completion();
   MutexLock lock(mutex_);
   gone_[event.generation].Add(event);
   if (event.kind != MemberEvent::Kind::kLeft) events_.push_back(event);
   return ConcludeAndEnd();
 }
 
-FailureJudge::Ending FailureJudge::OnSessionOver(const absl::Status& why) {
+ErrorResolver::Completion ErrorResolver::OnSessionOver(
+    const absl::Status& why) {
   MutexLock lock(mutex_);
   session_over_ = why;
   const bool lasted = final_.ok();
-  Ending ending = ConcludeAndEnd();
+  Completion ending = ConcludeAndEnd();
   if (IsWorld() && lasted == final_.ok()) {
     LOG(WARNING) << "session over: cause=" << base::Quote(why.message());
   }
   return ending;
 }
 
-void FailureJudge::Form(Group group) {
-  const Ending after_the_lock = [&] {
+void ErrorResolver::Form(Group group) {
+  const Completion after_the_lock = [&] {
     MutexLock lock(mutex_);
     group_ = std::move(group);
     return EndForming();
   }();
 }
 
-FailureJudge::Ending FailureJudge::EndForming() {
+ErrorResolver::Completion ErrorResolver::EndForming() {
   absl::Status why =
       group_.abort ? WhatIsKnown(group_.generation) : absl::OkStatus();
-  if (why.ok()) return Ending([this] { changed_.NotifyAll(); });
+  if (why.ok()) return Completion([this] { changed_.NotifyAll(); });
   const bool in_peace = why == FindDeparture(group_.generation);
   why = ForGroup(std::move(why));
   if (in_peace) {
@@ -174,14 +174,14 @@ FailureJudge::Ending FailureJudge::EndForming() {
     why = absl::CancelledError(why.message());
     dataplane::SetCulpritRanks(why, culprits);
   }
-  return Ending([this, abort = std::exchange(group_.abort, nullptr), why] {
+  return Completion([this, abort = std::exchange(group_.abort, nullptr), why] {
     changed_.NotifyAll();
     abort(why);
   });
 }
 
-void FailureJudge::Begin(Group group) {
-  const Ending after_the_lock = [&] {
+void ErrorResolver::Begin(Group group) {
+  const Completion after_the_lock = [&] {
     MutexLock lock(mutex_);
     group_ = std::move(group);
     begun_ = true;
@@ -190,17 +190,17 @@ void FailureJudge::Begin(Group group) {
   }();
 }
 
-FailureJudge::Ending FailureJudge::ConcludeAndEnd() {
+ErrorResolver::Completion ErrorResolver::ConcludeAndEnd() {
   if (!begun_) return EndForming();
   std::function<void(const absl::Status&)> abort;
   if (Conclude()) abort = group_.abort;
-  return Ending([this, abort = std::move(abort), why = ForGroup(final_)] {
+  return Completion([this, abort = std::move(abort), why = ForGroup(final_)] {
     changed_.NotifyAll();
     if (abort) abort(why);
   });
 }
 
-void FailureJudge::End() {
+void ErrorResolver::End() {
   MutexLock lock(mutex_);
   group_.current = nullptr;
   group_.abort = nullptr;
@@ -208,12 +208,12 @@ void FailureJudge::End() {
   group_.connected = nullptr;
 }
 
-bool FailureJudge::Includes(int rank) const {
+bool ErrorResolver::Includes(int rank) const {
   return IsWorld() ||
          std::binary_search(options_.ranks.begin(), options_.ranks.end(), rank);
 }
 
-bool FailureJudge::Concerns(const MemberEvent& event) const {
+bool ErrorResolver::Concerns(const MemberEvent& event) const {
   if (event.code == absl::StatusCode::kOk) return Includes(event.member.rank);
   // A report: who makes it is not to blame for it.
   const Culprits culprits{event.culprits, event.other_culprits};
@@ -222,12 +222,12 @@ bool FailureJudge::Concerns(const MemberEvent& event) const {
                      [&](int rank) { return culprits.Include(rank); });
 }
 
-int FailureJudge::GlobalRank(int rank) const {
+int ErrorResolver::GlobalRank(int rank) const {
   if (rank < 0 || rank >= static_cast<int>(group_.seats.size())) return -1;
   return group_.seats[static_cast<size_t>(rank)].rank;
 }
 
-absl::Status FailureJudge::ForGroup(absl::Status why) const {
+absl::Status ErrorResolver::ForGroup(absl::Status why) const {
   const Culprits culprits = CulpritsOf(why);
   std::vector<int> ranks;
   for (size_t i = 0; i < group_.seats.size() && !culprits.empty(); ++i) {
@@ -239,7 +239,7 @@ absl::Status FailureJudge::ForGroup(absl::Status why) const {
   return why;
 }
 
-bool FailureJudge::Conclude() {
+bool ErrorResolver::Conclude() {
   if (!begun_ || !final_.ok()) return false;
   while (concluded_ < events_.size()) {
     const MemberEvent& event = events_[concluded_++];
@@ -265,12 +265,12 @@ bool FailureJudge::Conclude() {
   return false;
 }
 
-void FailureJudge::Finish(absl::Status why) {
+void ErrorResolver::Finish(absl::Status why) {
   final_ = std::move(why);
   LogGroupFailure(group_.name, group_.generation, group_.rank, final_);
 }
 
-std::string FailureJudge::Label() const {
+std::string ErrorResolver::Label() const {
   if (!failed_label_.empty()) return failed_label_;
   const std::string current = group_.current ? group_.current() : "";
   return current.empty()
@@ -278,8 +278,8 @@ std::string FailureJudge::Label() const {
              : absl::StrCat(current, " on group ", base::Quote(group_.name));
 }
 
-absl::Status FailureJudge::Verdict(const MemberEvent& event,
-                                   const std::string& label) const {
+absl::Status ErrorResolver::Verdict(const MemberEvent& event,
+                                    const std::string& label) const {
   if (event.code != absl::StatusCode::kOk) {
     // The reporter's own words, which are complete.
     return WithCulprits(
@@ -303,9 +303,9 @@ absl::Status FailureJudge::Verdict(const MemberEvent& event,
       {{event.member}});
 }
 
-absl::Status FailureJudge::WithSeats(const absl::Status& symptom,
-                                     const std::vector<int>& culprits,
-                                     Reader reader) const {
+absl::Status ErrorResolver::WithSeats(const absl::Status& symptom,
+                                      const std::vector<int>& culprits,
+                                      Reader reader) const {
   const Culprits seated =
       SeatedAt(group_.seats, culprits, std::string(symptom.message()));
   std::string text(symptom.message());
@@ -321,7 +321,7 @@ absl::Status FailureJudge::WithSeats(const absl::Status& symptom,
   return WithCulprits(absl::Status(symptom.code(), text), seated);
 }
 
-absl::Status FailureJudge::Decision(const absl::Status& verdict) const {
+absl::Status ErrorResolver::Decision(const absl::Status& verdict) const {
   const std::string text = dataplane::Verdict(verdict).value_or("");
   std::vector<int> ranks;
   for (const absl::string_view range : absl::StrSplit(text, ',')) {
@@ -341,15 +341,15 @@ absl::Status FailureJudge::Decision(const absl::Status& verdict) const {
                       SeatedAt(group_.seats, ranks, ""));
 }
 
-absl::Status FailureJudge::Departure(const absl::Status& symptom,
-                                     int culprit) const {
+absl::Status ErrorResolver::Departure(const absl::Status& symptom,
+                                      int culprit) const {
   MemberEvent event;
   event.kind = MemberEvent::Kind::kLeft;
   event.member = WhoLeft(group_.generation, culprit);
   return Verdict(event, HeadOf(symptom.message()));
 }
 
-absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
+absl::Status ErrorResolver::CoordinatorGone(const absl::Status& why) const {
   if (options_.embedded && absl::IsUnavailable(why)) {
     // In the words of the ordinary case, and the same on all ranks, of which
     // each has lost it in another way.
@@ -376,12 +376,12 @@ absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
   return gone;
 }
 
-bool FailureJudge::HasLeft(int rank) const {
+bool ErrorResolver::HasLeft(int rank) const {
   const auto gone = gone_.find(group_.generation);
   return gone != gone_.end() && gone->second.HasLeft(rank);
 }
 
-int FailureJudge::FirstLeft(const std::vector<int>& ranks) const {
+int ErrorResolver::FirstLeft(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
     if (HasLeft(rank)) return rank;
   }
@@ -389,7 +389,7 @@ int FailureJudge::FirstLeft(const std::vector<int>& ranks) const {
 }
 
 // Of many that left together the coordinator describes a few.
-MemberInfo FailureJudge::WhoLeft(int64_t generation, int rank) const {
+MemberInfo ErrorResolver::WhoLeft(int64_t generation, int rank) const {
   const Gone& gone = gone_.at(generation);
   const auto described = gone.described.find(rank);
   if (described != gone.described.end()) return described->second;
@@ -403,12 +403,12 @@ MemberInfo FailureJudge::WhoLeft(int64_t generation, int rank) const {
   return member;
 }
 
-absl::Status FailureJudge::Known(int64_t generation) const {
+absl::Status ErrorResolver::Known(int64_t generation) const {
   MutexLock lock(mutex_);
   return WhatIsKnown(generation);
 }
 
-absl::Status FailureJudge::AwaitKnown(int64_t generation) {
+absl::Status ErrorResolver::AwaitKnown(int64_t generation) {
   const Instant until = Clock::now() + options_.verdict_timeout;
   MutexLock lock(mutex_);
   for (;;) {
@@ -418,7 +418,7 @@ absl::Status FailureJudge::AwaitKnown(int64_t generation) {
   }
 }
 
-absl::Status FailureJudge::WhatIsKnown(int64_t generation) const {
+absl::Status ErrorResolver::WhatIsKnown(int64_t generation) const {
   if (begun_) return final_;
   for (const MemberEvent& event : events_) {
     if (event.generation == generation && Concerns(event)) {
@@ -429,7 +429,7 @@ absl::Status FailureJudge::WhatIsKnown(int64_t generation) const {
   return departure.ok() ? session_over_ : departure;
 }
 
-absl::Status FailureJudge::FindDeparture(int64_t generation) const {
+absl::Status ErrorResolver::FindDeparture(int64_t generation) const {
   const auto gone = gone_.find(generation);
   if (gone == gone_.end()) return absl::OkStatus();
   const int end = static_cast<int>(gone->second.left.size());
@@ -443,8 +443,8 @@ absl::Status FailureJudge::FindDeparture(int64_t generation) const {
   return absl::OkStatus();
 }
 
-void FailureJudge::AwaitVerdict(const absl::Status& symptom,
-                                const std::vector<int>& culprits) {
+void ErrorResolver::AwaitVerdict(const absl::Status& symptom,
+                                 const std::vector<int>& culprits) {
   // Nobody else has to do with it: no verdict will come.
   if (culprits.empty() && !absl::IsUnavailable(symptom)) return;
   // Ranks that do not run the same are no symptom of anything.
@@ -473,7 +473,7 @@ void FailureJudge::AwaitVerdict(const absl::Status& symptom,
   }
 }
 
-absl::Status FailureJudge::Decide(const absl::Status& symptom) {
+absl::Status ErrorResolver::Decide(const absl::Status& symptom) {
   MutexLock lock(mutex_);
   while (deciding_) changed_.Wait(mutex_);
   if (!final_.ok()) return final_;
@@ -522,7 +522,7 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
   return final_;
 }
 
-bool FailureJudge::AwaitFinal(Instant until) {
+bool ErrorResolver::AwaitFinal(Instant until) {
   MutexLock lock(mutex_);
   while (final_.ok() && Clock::now() < until) {
     changed_.WaitUntil(mutex_, until);
@@ -530,7 +530,7 @@ bool FailureJudge::AwaitFinal(Instant until) {
   return !final_.ok();
 }
 
-void FailureJudge::AwaitOthersGone(std::chrono::milliseconds timeout) {
+void ErrorResolver::AwaitOthersGone(std::chrono::milliseconds timeout) {
   const Instant until = Clock::now() + timeout;
   MutexLock lock(mutex_);
   const Gone& gone = gone_[group_.generation];

@@ -14,14 +14,14 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "client/control/deadline.h"
 #include "client/control/throw.h"
 #include "client/session.h"
-#include "base/mutex.h"
 
 namespace muster::internal {
 
-// FailureJudge makes one error out of what comes in about a broken group: the
+// ErrorResolver makes one error out of what comes in about a broken group: the
 // backend's error, which may be a symptom of a symptom (a connection that a
 // neighbour closed because its own neighbour died), the coordinator's events,
 // and the loss of the coordinator.
@@ -46,7 +46,7 @@ namespace muster::internal {
 //
 // Thread-safe. Events may come before Begin, from the moment at which there is
 // a session.
-class FailureJudge {
+class ErrorResolver {
  public:
   struct Options {
     std::chrono::milliseconds verdict_timeout = std::chrono::seconds(2);
@@ -82,19 +82,20 @@ class FailureJudge {
     std::function<bool()> connected;
   };
 
-  explicit FailureJudge(Options options) : options_(std::move(options)) {}
+  explicit ErrorResolver(Options options) : options_(std::move(options)) {}
 
   // Wakes who waits for the judge, and ends what runs in a group that is at its
   // end; when it is destroyed, which needs the judge, no locks, and that all
   // judges know what one of them concludes from: the user, whom it wakes, may
   // ask any group.
-  class Ending {
+  class Completion {
    public:
-    Ending() = default;
-    explicit Ending(std::function<void()> run) : run_(std::move(run)) {}
-    Ending(Ending&& other) noexcept : run_(std::exchange(other.run_, {})) {}
-    Ending& operator=(Ending&&) = delete;
-    ~Ending() {
+    Completion() = default;
+    explicit Completion(std::function<void()> run) : run_(std::move(run)) {}
+    Completion(Completion&& other) noexcept
+        : run_(std::exchange(other.run_, {})) {}
+    Completion& operator=(Completion&&) = delete;
+    ~Completion() {
       if (run_) run_();
     }
 
@@ -103,8 +104,8 @@ class FailureJudge {
   };
 
   // The callbacks of the session.
-  Ending OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  Ending OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  Completion OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  Completion OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The group, of which name, generation and seats are known, forms until
   // Begin, or End: its `abort` is called once, as soon as Known is an error;
@@ -161,7 +162,7 @@ class FailureJudge {
   absl::Status FindDeparture(int64_t generation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What Form promises, if it is time for it.
-  Ending EndForming() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Completion EndForming() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWorld() const { return options_.ranks.empty(); }
   bool Includes(int rank) const;
   // Whether a member of the group is to blame for it, or left.
@@ -200,7 +201,7 @@ class FailureJudge {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks at all that is known; true when that is now the end of the group.
   bool Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Ending ConcludeAndEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Completion ConcludeAndEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The group has ended with `why`.
   void Finish(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

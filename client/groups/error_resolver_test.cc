@@ -67,12 +67,12 @@ std::vector<int> Ranks(const absl::Status& status) {
 
 class FailureJudgeTest : public ::testing::Test {
  protected:
-  void Make(const FailureJudge::Options& options) {
-    judge_ = std::make_unique<FailureJudge>(options);
+  void Make(const ErrorResolver::Options& options) {
+    resolver_ = std::make_unique<ErrorResolver>(options);
   }
 
   void Begin() {
-    FailureJudge::Group group;
+    ErrorResolver::Group group;
     group.name = "world";
     group.generation = kGeneration;
     group.rank = 1;
@@ -85,16 +85,16 @@ class FailureJudgeTest : public ::testing::Test {
     group.abort = [this](const absl::Status& why) { aborted_ = why; };
     group.accuse = [this](const absl::Status& own) {
       accused_ = own;
-      if (first_report_.has_value()) judge_->OnEvent(*first_report_);
-      return FailureJudge::Accusation{.error = own,
-                                      .told = first_report_.has_value()};
+      if (first_report_.has_value()) resolver_->OnEvent(*first_report_);
+      return ErrorResolver::Accusation{.error = own,
+                                       .told = first_report_.has_value()};
     };
     group.connected = [this] { return connected_.load(); };
-    judge_->Begin(std::move(group));
+    resolver_->Begin(std::move(group));
   }
 
-  std::unique_ptr<FailureJudge> judge_ = std::make_unique<FailureJudge>(
-      FailureJudge::Options{.verdict_timeout = seconds(60)});
+  std::unique_ptr<ErrorResolver> resolver_ = std::make_unique<ErrorResolver>(
+      ErrorResolver::Options{.verdict_timeout = seconds(60)});
   absl::Status aborted_;
   absl::Status accused_;
   // What the coordinator makes known when this rank reports; nothing when it is
@@ -105,7 +105,7 @@ class FailureJudgeTest : public ::testing::Test {
 
 TEST_F(FailureJudgeTest, AnEventAbortsTheGroupAndNamesEverything) {
   Begin();
-  judge_->OnEvent(
+  resolver_->OnEvent(
       Event(MemberEvent::Kind::kLost, 2, "no heartbeat for 11s (lease 10s)"));
   EXPECT_EQ(aborted_.message(),
             "all_reduce #5 float32[8] sum on group \"world\": rank 2 (host-2, "
@@ -119,17 +119,17 @@ TEST_F(FailureJudgeTest, AnEventAbortsTheGroupAndNamesEverything) {
 class SubgroupJudgeTest : public ::testing::Test {
  protected:
   SubgroupJudgeTest() {
-    FailureJudge::Group group;
+    ErrorResolver::Group group;
     group.name = "odd";
     group.generation = kGeneration;
     group.rank = 1;
     group.seats = {{.rank = 1, .host = "host-1", .pid = 101},
                    {.rank = 3, .host = "host-3", .pid = 103}};
     group.abort = [this](const absl::Status& why) { aborted_ = why; };
-    judge_.Begin(std::move(group));
+    resolver_.Begin(std::move(group));
   }
 
-  FailureJudge judge_{
+  ErrorResolver resolver_{
       {.verdict_timeout = milliseconds(1), .embedded = true, .ranks = {1, 3}}};
   absl::Status aborted_;
 };
@@ -142,18 +142,18 @@ TEST(FormingJudgeTest, WhoIsGoneEndsTheFormingOfItsGroup) {
        {std::pair(Kind::kLost, absl::StatusCode::kUnavailable),
         std::pair(Kind::kLeft, absl::StatusCode::kCancelled)}) {
     for (const bool has_heard : {false, true}) {
-      FailureJudge judge({.ranks = {1, 3}});
+      ErrorResolver resolver({.ranks = {1, 3}});
       absl::Status aborted;
-      FailureJudge::Group group;
+      ErrorResolver::Group group;
       group.generation = kGeneration;
       group.seats = {{.rank = 1}, {.rank = 3}};
       group.abort = [&](const absl::Status& why) { aborted = why; };
-      judge.OnEvent(Event(Kind::kLost, 2, "not of it"));
-      if (has_heard) judge.OnEvent(Event(kind, 3, "connection closed"));
-      judge.Form(std::move(group));
+      resolver.OnEvent(Event(Kind::kLost, 2, "not of it"));
+      if (has_heard) resolver.OnEvent(Event(kind, 3, "connection closed"));
+      resolver.Form(std::move(group));
       if (!has_heard) {
         EXPECT_TRUE(aborted.ok()) << aborted;
-        judge.OnEvent(Event(kind, 3, "connection closed"));
+        resolver.OnEvent(Event(kind, 3, "connection closed"));
       }
       EXPECT_EQ(aborted.code(), code);
       EXPECT_THAT(std::string(aborted.message()),
@@ -164,17 +164,17 @@ TEST(FormingJudgeTest, WhoIsGoneEndsTheFormingOfItsGroup) {
 }
 
 TEST_F(SubgroupJudgeTest, OthersComeAndGo) {
-  judge_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
-  judge_.OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
-  judge_.OnSessionOver(absl::UnavailableError("rank 0 took it along"));
-  EXPECT_TRUE(judge_.Known(kGeneration).ok());
+  resolver_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  resolver_.OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
+  resolver_.OnSessionOver(absl::UnavailableError("rank 0 took it along"));
+  EXPECT_TRUE(resolver_.Known(kGeneration).ok());
 }
 
 TEST_F(SubgroupJudgeTest, AMemberEndsItWhateverHasEndedTheGeneration) {
-  judge_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  resolver_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   MemberEvent second = Event(MemberEvent::Kind::kLost, 3, "connection closed");
   second.generation_ended = false;
-  judge_.OnEvent(second);
+  resolver_.OnEvent(second);
   EXPECT_THAT(Ranks(aborted_), ElementsAre(3));
   EXPECT_THAT(std::string(aborted_.message()),
               StartsWith("group \"odd\": global rank 3 (host-3, pid 103) was "
@@ -190,8 +190,8 @@ absl::Status Verdict(const std::vector<int>& culprits) {
 }
 
 TEST_F(SubgroupJudgeTest, WhatARankHasDecidedIsTheEndWordForWordAndAtOnce) {
-  judge_.OnEvent(Event(MemberEvent::Kind::kLeft, 1, "finished"));
-  const absl::Status error = judge_.Decide(Verdict({1, 3}));
+  resolver_.OnEvent(Event(MemberEvent::Kind::kLeft, 1, "finished"));
+  const absl::Status error = resolver_.Decide(Verdict({1, 3}));
   EXPECT_EQ(error.message(), "group \"odd\": aborted by rank 1: enough");
   EXPECT_TRUE(absl::IsAborted(error));
   ASSERT_THAT(Ranks(error), ElementsAre(1, 3));
@@ -199,9 +199,9 @@ TEST_F(SubgroupJudgeTest, WhatARankHasDecidedIsTheEndWordForWordAndAtOnce) {
 }
 
 TEST_F(FailureJudgeTest, OfManyThatADecisionBlamesSomeAreDescribed) {
-  FailureJudge::Options options;
+  ErrorResolver::Options options;
   std::vector<int> culprits;
-  FailureJudge::Group group;
+  ErrorResolver::Group group;
   group.name = "many";
   group.generation = kGeneration;
   group.rank = 50;
@@ -210,9 +210,9 @@ TEST_F(FailureJudgeTest, OfManyThatADecisionBlamesSomeAreDescribed) {
     group.seats.push_back({.rank = rank, .host = "host"});
     if (rank < 20 || rank == 40) culprits.push_back(rank);
   }
-  FailureJudge judge(options);
-  judge.Begin(group);
-  const Culprits found = CulpritsOf(judge.Decide(Verdict(culprits)));
+  ErrorResolver resolver(options);
+  resolver.Begin(group);
+  const Culprits found = CulpritsOf(resolver.Decide(Verdict(culprits)));
   EXPECT_EQ(found.members.size(), 8u);
   EXPECT_EQ(found.size(), 21u);
   for (const int rank : culprits) EXPECT_TRUE(found.Include(rank)) << rank;
@@ -232,9 +232,9 @@ TEST(VerdictTest, NamesAsManyRanksAsHaveRoom) {
 TEST_F(FailureJudgeTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
   Begin();
   std::thread decides([&] {
-    EXPECT_EQ(judge_->Decide(Verdict({0})).message(), "out of memory");
+    EXPECT_EQ(resolver_->Decide(Verdict({0})).message(), "out of memory");
   });
-  judge_->OnEvent(Report(0, "out of memory", {0}));
+  resolver_->OnEvent(Report(0, "out of memory", {0}));
   decides.join();
   EXPECT_TRUE(accused_.ok());
 }
@@ -242,7 +242,7 @@ TEST_F(FailureJudgeTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
 TEST_F(FailureJudgeTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
   connected_ = false;
   Begin();
-  EXPECT_EQ(judge_->Decide(Verdict({0})).message(),
+  EXPECT_EQ(resolver_->Decide(Verdict({0})).message(),
             "group \"odd\": aborted by rank 1: enough");
   EXPECT_TRUE(accused_.ok());
 }
@@ -252,13 +252,13 @@ TEST_F(FailureJudgeTest, RanksThatDoNotRunTheSameAreNoSymptom) {
   absl::Status symptom = absl::InvalidArgumentError("rank 2 runs barrier #5");
   dataplane::SetCulpritRank(symptom, 2);
   // Without the minute for a verdict.
-  EXPECT_THAT(Ranks(judge_->Decide(symptom)), ElementsAre(2));
+  EXPECT_THAT(Ranks(resolver_->Decide(symptom)), ElementsAre(2));
   EXPECT_FALSE(accused_.ok());
 }
 
 // So that the news of a loss blames nobody who only brings it.
 TEST_F(SubgroupJudgeTest, TheDataPlaneHearsWhoIsToBlameByItsRankInTheGroup) {
-  judge_.OnEvent(Event(MemberEvent::Kind::kLost, 3, "no heartbeat for 11s"));
+  resolver_.OnEvent(Event(MemberEvent::Kind::kLost, 3, "no heartbeat for 11s"));
   EXPECT_EQ(dataplane::CulpritRanks(aborted_), std::vector<int>{1});
 }
 
@@ -269,7 +269,7 @@ TEST_F(FailureJudgeTest, WhomTheOthersHoldForLostNamesItself) {
         .coordinator_loss = seconds(60)});
   connected_ = false;
   Begin();
-  const absl::Status why = judge_->Decide(ClosedBy(1));
+  const absl::Status why = resolver_->Decide(ClosedBy(1));
   EXPECT_THAT(Ranks(why), ElementsAre(1));
   EXPECT_THAT(std::string(why.message()), EndsWith("; rank 1 is this one"));
   EXPECT_THAT(std::string(accused_.message()),
@@ -280,7 +280,7 @@ TEST_F(FailureJudgeTest, AllWhomASymptomBlamesAreNamed) {
   Begin();
   absl::Status symptom = absl::InvalidArgumentError("they run barrier #5");
   dataplane::SetCulpritRanks(symptom, {0, 2});
-  const absl::Status why = judge_->Decide(symptom);
+  const absl::Status why = resolver_->Decide(symptom);
   EXPECT_THAT(Ranks(why), ElementsAre(0, 2));
   EXPECT_EQ(why.message(),
             "they run barrier #5; rank 0 is pid 100 on host-0; rank 2 is pid "
@@ -288,9 +288,9 @@ TEST_F(FailureJudgeTest, AllWhomASymptomBlamesAreNamed) {
 }
 
 TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
-  judge_.OnEvent(Report(3, "all_reduce #5 on group \"world\"", {2}));
-  EXPECT_TRUE(judge_.Known(kGeneration).ok());
-  judge_.OnEvent(Report(0, "all_reduce #5 on group \"world\"", {2, 1}));
+  resolver_.OnEvent(Report(3, "all_reduce #5 on group \"world\"", {2}));
+  EXPECT_TRUE(resolver_.Known(kGeneration).ok());
+  resolver_.OnEvent(Report(0, "all_reduce #5 on group \"world\"", {2, 1}));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2, 1));
 }
 
@@ -298,11 +298,11 @@ TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
 TEST_F(SubgroupJudgeTest, CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
   MemberEvent report = Report(4, "sixty ranks are stuck", {6, 7, 8});
   report.other_culprits = {{.first = 9, .count = 57}};
-  judge_.OnEvent(report);
-  EXPECT_TRUE(judge_.Known(kGeneration).ok());
+  resolver_.OnEvent(report);
+  EXPECT_TRUE(resolver_.Known(kGeneration).ok());
   report.other_culprits = {{.first = 2, .count = 2}};
-  judge_.OnEvent(report);
-  EXPECT_EQ(judge_.Known(kGeneration).message(), aborted_.message());
+  resolver_.OnEvent(report);
+  EXPECT_EQ(resolver_.Known(kGeneration).message(), aborted_.message());
   EXPECT_THAT(Ranks(aborted_), ElementsAre(6, 7, 8));
   EXPECT_EQ(CulpritsOf(aborted_).size(), 5u);
 }
@@ -310,23 +310,23 @@ TEST_F(SubgroupJudgeTest, CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
 TEST_F(SubgroupJudgeTest, WhereNotAllCulpritsAreKnownItMayBeAnybody) {
   MemberEvent report = Report(4, "sixty ranks are stuck", {6, 7, 8});
   report.unknown_culprits = 57;
-  judge_.OnEvent(report);
-  EXPECT_EQ(judge_.Known(kGeneration), aborted_);
+  resolver_.OnEvent(report);
+  EXPECT_EQ(resolver_.Known(kGeneration), aborted_);
 }
 
 TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
-  const absl::Status why = judge_.Decide(ClosedBy(1));
+  const absl::Status why = resolver_.Decide(ClosedBy(1));
   EXPECT_THAT(Ranks(why), ElementsAre(3));
   EXPECT_THAT(std::string(why.message()),
               HasSubstr("; global rank 3 is pid 103 on host-3"));
-  EXPECT_EQ(judge_.Known(kGeneration), why);
+  EXPECT_EQ(resolver_.Known(kGeneration), why);
 }
 
 TEST_F(FailureJudgeTest, TheVerdictWinsOverTheSymptom) {
   Begin();
   absl::Status decided;
-  std::thread caller([&] { decided = judge_->Decide(ClosedBy(3)); });
-  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  std::thread caller([&] { decided = resolver_->Decide(ClosedBy(3)); });
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   caller.join();
   EXPECT_THAT(Ranks(decided), ElementsAre(2));
   EXPECT_TRUE(accused_.ok());
@@ -334,24 +334,24 @@ TEST_F(FailureJudgeTest, TheVerdictWinsOverTheSymptom) {
 
 TEST_F(FailureJudgeTest, EveryFailureAfterTheFirstIsTheSame) {
   Begin();
-  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
-  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
-  const absl::Status first = judge_->Decide(ClosedBy(3));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
+  const absl::Status first = resolver_->Decide(ClosedBy(3));
   EXPECT_THAT(Ranks(first), ElementsAre(2));
-  EXPECT_EQ(judge_->Decide(ClosedBy(0)), first);
+  EXPECT_EQ(resolver_->Decide(ClosedBy(0)), first);
 }
 
 TEST_F(FailureJudgeTest, WhoLeavesInPeaceEndsNothing) {
   Begin();
-  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
   EXPECT_TRUE(aborted_.ok());
-  EXPECT_TRUE(judge_->Known(kGeneration).ok());
+  EXPECT_TRUE(resolver_->Known(kGeneration).ok());
 }
 
 TEST_F(FailureJudgeTest, WhoLeftExplainsItsClosedConnection) {
   Begin();
-  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
-  const absl::Status decided = judge_->Decide(ClosedBy(2));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
+  const absl::Status decided = resolver_->Decide(ClosedBy(2));
   EXPECT_THAT(
       std::string(decided.message()),
       StartsWith("all_reduce #5 on group \"world\": rank 2 (host-2, pid "
@@ -362,7 +362,7 @@ TEST_F(FailureJudgeTest, WithoutAVerdictTheFirstReportIsEverybodys) {
   Make({.verdict_timeout = milliseconds(1)});
   first_report_ = Report(0, "rank 2 is stuck", {2});
   Begin();
-  const absl::Status decided = judge_->Decide(ClosedBy(3));
+  const absl::Status decided = resolver_->Decide(ClosedBy(3));
   EXPECT_TRUE(absl::IsDeadlineExceeded(decided));
   EXPECT_EQ(decided.message(), "rank 2 is stuck");
   EXPECT_THAT(Ranks(decided), ElementsAre(2));
@@ -374,22 +374,22 @@ TEST_F(FailureJudgeTest, WithoutAVerdictTheFirstReportIsEverybodys) {
 TEST_F(FailureJudgeTest, OnesOwnFaultIsReportedAtOnce) {
   Begin();  // With a verdict timeout that the test would not survive.
   const absl::Status own = absl::InternalError("reduction failed");
-  EXPECT_EQ(judge_->Decide(own), own);
+  EXPECT_EQ(resolver_->Decide(own), own);
   EXPECT_EQ(accused_, own);
 }
 
 TEST_F(FailureJudgeTest, AReportBlamesWhomItNamesFromTheStart) {
   Begin();
-  judge_->OnEvent(Report(0, "rank 3 is stuck", {3}));
-  EXPECT_THAT(Ranks(judge_->Known(kGeneration)), ElementsAre(3));
+  resolver_->OnEvent(Report(0, "rank 3 is stuck", {3}));
+  EXPECT_THAT(Ranks(resolver_->Known(kGeneration)), ElementsAre(3));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(3));
-  EXPECT_THAT(Ranks(judge_->Decide(ClosedBy(0))), ElementsAre(3));
+  EXPECT_THAT(Ranks(resolver_->Decide(ClosedBy(0))), ElementsAre(3));
   EXPECT_TRUE(accused_.ok());
 }
 
 TEST_F(FailureJudgeTest, AReportOfATextBlamesItsMember) {
   Begin();
-  judge_->OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(0));
   EXPECT_TRUE(absl::IsAborted(aborted_));
   EXPECT_THAT(std::string(aborted_.message()),
@@ -400,10 +400,10 @@ TEST_F(FailureJudgeTest, OnlyTheEventThatEndedTheGenerationDecides) {
   Begin();
   MemberEvent late = Report(0, "rank 3 is stuck", {3});
   late.generation_ended = false;
-  judge_->OnEvent(late);
-  EXPECT_TRUE(judge_->Known(kGeneration).ok());
-  judge_->OnEvent(Report(2, "rank 1 is stuck", {1}));
-  EXPECT_THAT(Ranks(judge_->Known(kGeneration)), ElementsAre(1));
+  resolver_->OnEvent(late);
+  EXPECT_TRUE(resolver_->Known(kGeneration).ok());
+  resolver_->OnEvent(Report(2, "rank 1 is stuck", {1}));
+  EXPECT_THAT(Ranks(resolver_->Known(kGeneration)), ElementsAre(1));
 }
 
 // Keeps what is logged while it lives.
@@ -427,10 +427,10 @@ class LogLines : public google::LogSink {
 TEST_F(FailureJudgeTest, TheEndOfAGroupIsOneLineInTheLog) {
   Begin();
   LogLines log;
-  judge_->OnEvent(
+  resolver_->OnEvent(
       Event(MemberEvent::Kind::kLost, 2, "no heartbeat for 11s (lease 10s)"));
-  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
-  judge_->Decide(ClosedBy(3)).IgnoreError();
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
+  resolver_->Decide(ClosedBy(3)).IgnoreError();
   EXPECT_THAT(log.lines(),
               ElementsAre("group failed: group=world generation=7 rank=1 "
                           "culprits=2 cause=\"all_reduce #5 float32[8] sum on "
@@ -442,7 +442,7 @@ TEST_F(FailureJudgeTest, TheEndOfAGroupIsOneLineInTheLog) {
 TEST_F(FailureJudgeTest, WhatIsDecidedHereIsLoggedToo) {
   Begin();
   LogLines log;
-  judge_->Decide(absl::InternalError("reduction failed")).IgnoreError();
+  resolver_->Decide(absl::InternalError("reduction failed")).IgnoreError();
   EXPECT_THAT(log.lines(),
               ElementsAre("group failed: group=world generation=7 rank=1 "
                           "culprits= cause=\"reduction failed\""));
@@ -453,42 +453,42 @@ TEST_F(FailureJudgeTest, WhoWaitsForTheNextGenerationIsNoCulprit) {
       Event(MemberEvent::Kind::kWaiting, -1, "waits for a seat");
   waiting.generation_ended = false;
   waiting.waiting = 1;
-  judge_->OnEvent(waiting);
-  EXPECT_TRUE(judge_->Known(kGeneration).ok());
+  resolver_->OnEvent(waiting);
+  EXPECT_TRUE(resolver_->Known(kGeneration).ok());
   Begin();
   EXPECT_TRUE(aborted_.ok());
 }
 
 TEST_F(FailureJudgeTest, EventsBeforeTheGroupCount) {
-  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
-  EXPECT_FALSE(judge_->Known(kGeneration).ok());
-  EXPECT_TRUE(judge_->Known(kGeneration + 1).ok());
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  EXPECT_FALSE(resolver_->Known(kGeneration).ok());
+  EXPECT_TRUE(resolver_->Known(kGeneration + 1).ok());
   Begin();
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
 }
 
 TEST_F(FailureJudgeTest, WhatBreaksWhileTheGroupFormsWaitsForWhoIsGone) {
   absl::Status known;
-  std::thread waiter([&] { known = judge_->AwaitKnown(kGeneration); });
-  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "gone"));
+  std::thread waiter([&] { known = resolver_->AwaitKnown(kGeneration); });
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "gone"));
   waiter.join();
   EXPECT_THAT(known.message(), HasSubstr("rank 2 (host-2, pid 102) was lost"));
   Make({.verdict_timeout = milliseconds(1)});
-  EXPECT_TRUE(judge_->AwaitKnown(kGeneration).ok());
+  EXPECT_TRUE(resolver_->AwaitKnown(kGeneration).ok());
 }
 
 TEST_F(FailureJudgeTest, OtherGenerationsDoNotMatter) {
   Begin();
   MemberEvent event = Event(MemberEvent::Kind::kLost, 2, "old");
   event.generation = kGeneration - 1;
-  judge_->OnEvent(event);
+  resolver_->OnEvent(event);
   EXPECT_TRUE(aborted_.ok());
 }
 
 TEST_F(FailureJudgeTest, AnEmbeddedCoordinatorTakesItsGroupWithIt) {
   Make({.verdict_timeout = seconds(60), .embedded = true});
   Begin();
-  judge_->OnSessionOver(absl::UnavailableError(
+  resolver_->OnSessionOver(absl::UnavailableError(
       "coordinator at h:1 (embedded in rank 0) is gone: connection refused"));
   EXPECT_EQ(aborted_.message(),
             "all_reduce #5 float32[8] sum on group \"world\": rank 0 (host-0, "
@@ -501,55 +501,55 @@ TEST_F(FailureJudgeTest, AnEmbeddedCoordinatorTakesItsGroupWithIt) {
 TEST_F(FailureJudgeTest, UnlessRankZeroHasLeftInPeace) {
   Make({.verdict_timeout = seconds(60), .embedded = true});
   Begin();
-  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
-  judge_->OnSessionOver(absl::UnavailableError("gone"));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
+  resolver_->OnSessionOver(absl::UnavailableError("gone"));
   EXPECT_TRUE(aborted_.ok());
 }
 
 TEST_F(FailureJudgeTest, AnExternalCoordinatorDoesNot) {
   Begin();
-  judge_->OnSessionOver(absl::AbortedError("restarted"));
+  resolver_->OnSessionOver(absl::AbortedError("restarted"));
   EXPECT_TRUE(aborted_.ok());
   // And nobody waits for its verdict.
-  const absl::Status decided = judge_->Decide(ClosedBy(3));
+  const absl::Status decided = resolver_->Decide(ClosedBy(3));
   EXPECT_THAT(Ranks(decided), ElementsAre(3));
 }
 
 TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
   Begin();
-  judge_->OnSessionOver(absl::FailedPreconditionError("was lost"));
+  resolver_->OnSessionOver(absl::FailedPreconditionError("was lost"));
   EXPECT_TRUE(absl::IsFailedPrecondition(aborted_));
   // So that whoever sees the error knows that its cause is not here.
   EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 
 TEST_F(SubgroupJudgeTest, WhomTheCoordinatorHoldsForLostNamesItself) {
-  judge_.OnSessionOver(absl::FailedPreconditionError("was lost"));
+  resolver_.OnSessionOver(absl::FailedPreconditionError("was lost"));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 
 TEST_F(FailureJudgeTest, OneThatDoesNotLetItInAnyMoreDoes) {
   Begin();
-  judge_->OnSessionOver(absl::UnauthenticatedError("the token expired"));
+  resolver_->OnSessionOver(absl::UnauthenticatedError("the token expired"));
   EXPECT_TRUE(absl::IsUnauthenticated(aborted_));
   EXPECT_THAT(std::string(aborted_.message()), HasSubstr("token expired"));
 }
 
 TEST_F(FailureJudgeTest, DoesNotWaitForWhoIsToBlame) {
   Begin();
-  judge_->OnEvent(Report(0, "rank 3 is stuck", {3}));
-  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
+  resolver_->OnEvent(Report(0, "rank 3 is stuck", {3}));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
   // Returns at once; the test would not survive the timeout.
-  judge_->AwaitOthersGone(std::chrono::hours(1));
+  resolver_->AwaitOthersGone(std::chrono::hours(1));
 }
 
 TEST_F(FailureJudgeTest, DoesNotWaitForCulpritsOfWhomOnlyTheRankIsKnown) {
   Begin();
   MemberEvent report = Report(0, "two ranks are stuck", {3});
   report.other_culprits = {{.first = 2, .count = 1}};
-  judge_->OnEvent(report);
-  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
-  judge_->AwaitOthersGone(std::chrono::hours(1));
+  resolver_->OnEvent(report);
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
+  resolver_->AwaitOthersGone(std::chrono::hours(1));
 }
 
 // Ranks 2 and 3 left together; rank 2 is described.
@@ -562,35 +562,35 @@ MemberEvent LeftTogether() {
 
 TEST_F(FailureJudgeTest, AllThatLeftTogetherHaveLeft) {
   Begin();
-  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
-  judge_->OnEvent(LeftTogether());
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
+  resolver_->OnEvent(LeftTogether());
   // Returns at once; the test would not survive the timeout.
-  judge_->AwaitOthersGone(std::chrono::hours(1));
-  EXPECT_TRUE(judge_->Known(kGeneration).ok());
+  resolver_->AwaitOthersGone(std::chrono::hours(1));
+  EXPECT_TRUE(resolver_->Known(kGeneration).ok());
 }
 
 TEST_F(FailureJudgeTest, WhoLeftAmongManyExplainsItsClosedConnection) {
   Begin();
-  judge_->OnEvent(LeftTogether());
-  EXPECT_EQ(judge_->Decide(ClosedBy(3)).message(),
+  resolver_->OnEvent(LeftTogether());
+  EXPECT_EQ(resolver_->Decide(ClosedBy(3)).message(),
             "all_reduce #5 on group \"world\": rank 3 (host-3, pid 103) left; "
             "last progress: not told");
 }
 
 TEST_F(FailureJudgeTest, WhoLeavesWhileTheGroupFormsEndsIt) {
-  judge_->OnEvent(LeftTogether());
-  EXPECT_TRUE(judge_->Known(kGeneration + 1).ok());
-  EXPECT_THAT(std::string(judge_->Known(kGeneration).message()),
+  resolver_->OnEvent(LeftTogether());
+  EXPECT_TRUE(resolver_->Known(kGeneration + 1).ok());
+  EXPECT_THAT(std::string(resolver_->Known(kGeneration).message()),
               StartsWith("while the group formed: rank 2 (host-2, pid 102) "
                          "left: finished"));
 }
 
 TEST_F(FailureJudgeTest, WaitsForTheFarewellOfAllOthers) {
   Begin();
-  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
-  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
-  std::thread waiter([&] { judge_->AwaitOthersGone(seconds(60)); });
-  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
+  std::thread waiter([&] { resolver_->AwaitOthersGone(seconds(60)); });
+  resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
   waiter.join();
 }
 

@@ -67,11 +67,11 @@ std::shared_ptr<GroupState> GroupState::NonMember(int global_rank) {
 
 std::shared_ptr<GroupState> GroupState::Create(
     GroupStateOptions options, std::unique_ptr<dataplane::Backend> backend,
-    std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge) {
+    std::shared_ptr<Session> session, std::shared_ptr<ErrorResolver> resolver) {
   const auto devices = backend->devices();
   std::shared_ptr<GroupState> state(
       new GroupState(std::move(options), {devices.begin(), devices.end()},
-                     std::move(session), std::move(judge)),
+                     std::move(session), std::move(resolver)),
       DeleteAtHome<GroupState>());
   state->communicator_ = std::make_unique<dataplane::Communicator>(
       dataplane::CommunicatorOptions{
@@ -87,11 +87,11 @@ std::shared_ptr<GroupState> GroupState::Create(
 GroupState::GroupState(GroupStateOptions options,
                        std::vector<dataplane::DeviceType> devices,
                        std::shared_ptr<Session> session,
-                       std::shared_ptr<FailureJudge> judge)
+                       std::shared_ptr<ErrorResolver> resolver)
     : options_(std::move(options)),
       devices_(std::move(devices)),
       session_(std::move(session)),
-      judge_(std::move(judge)),
+      resolver_(std::move(resolver)),
       continuations_(Continuations::Create()) {}
 
 bool GroupState::is_cuda_only() const {
@@ -101,7 +101,7 @@ bool GroupState::is_cuda_only() const {
 
 void GroupState::TellJudge() {
   const std::weak_ptr<GroupState> weak = weak_from_this();
-  FailureJudge::Group group;
+  ErrorResolver::Group group;
   group.name = options_.name;
   group.generation = options_.generation;
   group.rank = global_rank();
@@ -119,21 +119,21 @@ void GroupState::TellJudge() {
   if (session_ != nullptr) {
     group.accuse = [weak](const absl::Status& own) {
       const auto self = weak.lock();
-      return self == nullptr ? FailureJudge::Accusation{.error = own}
-                             : self->Accuse(own);
+      return self == nullptr ? ErrorResolver::Accusation{.error = own}
+                             : self->Report(own);
     };
   }
   group.connected = [weak] {
     const auto self = weak.lock();
     return self != nullptr && self->session_->stream().connected();
   };
-  judge_->Begin(std::move(group));
+  resolver_->Begin(std::move(group));
 }
 
 absl::Status GroupState::NotLive() const {
   return absl::FailedPreconditionError(absl::StrCat(
       "Invalid process group specified: group ", base::Quote(options_.name),
-      birth_.is_here() ? " was destroyed" : kIsParents));
+      fork_guard_.is_here() ? " was destroyed" : kIsParents));
 }
 
 void GroupState::ThrowNotLive() const { Throw(Origin::kControl, NotLive()); }
@@ -329,7 +329,7 @@ void GroupState::EndOf(const absl::Status& status, Instant began,
   ThrowFailure(status);
 }
 
-std::shared_ptr<dataplane::Descent> GroupState::Split(
+std::shared_ptr<dataplane::ParentHandle> GroupState::Split(
     const dataplane::SplitOptions& options) {
   auto* const live = communicator();
   return live == nullptr ? nullptr : live->Split(options);
@@ -355,9 +355,9 @@ std::shared_ptr<dataplane::SymmetricMemory> GroupState::AllocateSymmetric(
 }
 
 void GroupState::Shutdown() {
-  if (!birth_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   const bool was_shut_down = was_shut_down_.exchange(true);
-  judge_->End();
+  resolver_->End();
   if (!was_shut_down) {
     if (CurrentDebugLevel() != DebugLevel::kOff) {
       LOG(INFO) << "group ended: group=" << base::LogValue(options_.name)
@@ -373,9 +373,9 @@ void GroupState::Shutdown() {
 
 absl::Status GroupState::status() const {
   if (!is_member()) return absl::OkStatus();
-  if (!birth_.is_here()) return NotLive();
+  if (!fork_guard_.is_here()) return NotLive();
   auto* const live = communicator();
-  absl::Status known = judge_->Known(options_.generation);
+  absl::Status known = resolver_->Known(options_.generation);
   if (!known.ok()) return known;
   return live == nullptr ? absl::OkStatus() : live->status();
 }
@@ -556,14 +556,14 @@ MemberInfo GroupState::MemberOf(int rank) const {
 absl::Status GroupState::Explain(const absl::Status& symptom) {
   // The group was destroyed, by this process itself.
   if (absl::IsCancelled(symptom)) return symptom;
-  return judge_->Decide(symptom);
+  return resolver_->Decide(symptom);
 }
 
 bool GroupState::AwaitExplained(const absl::Status& symptom, Instant until) {
   auto* const live = communicator();
   // The group was destroyed, or the collective's arguments are bad.
   if (live == nullptr || live->status().ok()) return true;
-  return absl::IsCancelled(symptom) || judge_->AwaitFinal(until);
+  return absl::IsCancelled(symptom) || resolver_->AwaitFinal(until);
 }
 
 void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
@@ -615,7 +615,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
 // another; what the first of them says holds for all. Of the default group that
 // is a report, which ends the generation: the coordinator sends it to all. Of
 // another group the store keeps it for its ranks.
-FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
+ErrorResolver::Accusation GroupState::Report(const absl::Status& own) {
   StreamSession& stream = session_->stream();
   if (!stream.status().ok()) return {.error = own};
   if (absl::IsInvalidArgument(own)) return AccuseTheOdd(own);
@@ -640,7 +640,7 @@ FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
   const bool late = began_late || overtime > kLate;
   if (late && !options_.is_world) return {.error = AwaitAgreed(failure)};
   if (began_late) return {.error = failure, .told = true};
-  if (late && judge_->AwaitFinal(Clock::now() + kOthersTime)) {
+  if (late && resolver_->AwaitFinal(Clock::now() + kOthersTime)) {
     return {.error = failure, .told = true};
   }
   if (timed_out) {
@@ -661,14 +661,14 @@ FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
                            : failure;
   // Whose time was over first is heard first, of those who come here together.
   if (overtime.count() > 0 &&
-      judge_->AwaitFinal(Clock::now() +
-                         std::min<Instant::duration>(overtime, kLate))) {
+      resolver_->AwaitFinal(Clock::now() +
+                            std::min<Instant::duration>(overtime, kLate))) {
     return {.error = std::move(named), .told = true};
   }
   return Tell(std::move(named));
 }
 
-FailureJudge::Accusation GroupState::Tell(absl::Status error) {
+ErrorResolver::Accusation GroupState::Tell(absl::Status error) {
   if (options_.is_world) {
     const bool told =
         ReportError(session_->stream(), error, SettleDeadline()).ok();
@@ -679,7 +679,7 @@ FailureJudge::Accusation GroupState::Tell(absl::Status error) {
 
 // Ranks do not run the same. The first that finds out knows of one other, which
 // may be one of many that are right: all say what they run, and one looks.
-FailureJudge::Accusation GroupState::AccuseTheOdd(const absl::Status& own) {
+ErrorResolver::Accusation GroupState::AccuseTheOdd(const absl::Status& own) {
   StreamSession& stream = session_->stream();
   std::string ran;
   {
@@ -694,10 +694,10 @@ FailureJudge::Accusation GroupState::AccuseTheOdd(const absl::Status& own) {
   SetKey(stream, absl::StrCat(prefix, rank()), ran,
          {.ttl = std::chrono::minutes(1)}, SettleDeadline())
       .IgnoreError();
-  const auto judges =
+  const auto resolvers =
       AddToKey(stream, absl::StrCat(options_.key_prefix, "ran_judges"), 1,
                SettleDeadline());
-  if (!judges.ok() || *judges == 1) return Tell(NameTheOdd(own, prefix));
+  if (!resolvers.ok() || *resolvers == 1) return Tell(NameTheOdd(own, prefix));
   if (options_.is_world) return {.error = own, .told = true};
   return {.error = AwaitAgreed(own)};
 }

@@ -16,13 +16,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "client/control/fork_guard.h"
+#include "base/mutex.h"
 #include "client/control/continuations.h"
+#include "client/control/fork_guard.h"
 #include "client/groups/error_resolver.h"
 #include "client/process_group.h"
 #include "client/session.h"
 #include "dataplane/communicator.h"
-#include "base/mutex.h"
 
 namespace muster::internal {
 
@@ -75,7 +75,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
  public:
   static std::shared_ptr<GroupState> Create(
       GroupStateOptions options, std::unique_ptr<dataplane::Backend> backend,
-      std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge);
+      std::shared_ptr<Session> session,
+      std::shared_ptr<ErrorResolver> resolver);
 
   // What stands for any group that this process is not in: it does nothing but
   // warn.
@@ -114,7 +115,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   bool AwaitExplained(const absl::Status& symptom, Instant until);
 
   // As dataplane::Backend::Split; null also of a group that was shut down.
-  std::shared_ptr<dataplane::Descent> Split(
+  std::shared_ptr<dataplane::ParentHandle> Split(
       const dataplane::SplitOptions& options);
 
   // A piece of memory that all ranks have; null when this process is not in the
@@ -135,9 +136,9 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // Throws in a process that was forked off, whose group it is not.
   void CheckIsHere() const {
-    if (!birth_.is_here()) ThrowNotLive();
+    if (!fork_guard_.is_here()) ThrowNotLive();
   }
-  bool is_here() const { return birth_.is_here(); }
+  bool is_here() const { return fork_guard_.is_here(); }
 
   // Aborts what runs and frees the connections; the group is unusable then.
   void Shutdown();
@@ -189,13 +190,13 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   GroupState(GroupStateOptions options,
              std::vector<dataplane::DeviceType> devices,
              std::shared_ptr<Session> session,
-             std::shared_ptr<FailureJudge> judge);
+             std::shared_ptr<ErrorResolver> resolver);
 
   // Null when there is none, the group was shut down, or it is that of the
   // process that forked this one off.
   dataplane::Communicator* communicator() const {
-    const bool is_over =
-        was_shut_down_.load(std::memory_order_acquire) || !birth_.is_here();
+    const bool is_over = was_shut_down_.load(std::memory_order_acquire) ||
+                         !fork_guard_.is_here();
     return is_over ? nullptr : communicator_.get();
   }
   // Throws when there is none.
@@ -228,9 +229,9 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // a bad argument.
   bool NoteFailure(Instant began, std::chrono::milliseconds timeout,
                    const dataplane::Collective* collective);
-  FailureJudge::Accusation Accuse(const absl::Status& own);
-  FailureJudge::Accusation AccuseTheOdd(const absl::Status& own);
-  FailureJudge::Accusation Tell(absl::Status error);
+  ErrorResolver::Accusation Report(const absl::Status& own);
+  ErrorResolver::Accusation AccuseTheOdd(const absl::Status& own);
+  ErrorResolver::Accusation Tell(absl::Status error);
   absl::Status NameTheOdd(const absl::Status& own, const std::string& prefix);
   std::optional<absl::Status> Agree(const absl::Status& own);
   absl::Status AwaitAgreed(const absl::Status& own);
@@ -244,7 +245,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Whose tensors its backend takes; none: there is no backend.
   const std::vector<dataplane::DeviceType> devices_;
   const std::shared_ptr<Session> session_;
-  const std::shared_ptr<FailureJudge> judge_;
+  const std::shared_ptr<ErrorResolver> resolver_;
   const std::shared_ptr<Continuations> continuations_;
   // Where failures are explained: not behind the users' continuations, which
   // may wait for that.
@@ -253,7 +254,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Constant after Create; null: this process is not in the group.
   std::unique_ptr<dataplane::Communicator> communicator_;
   std::atomic<bool> was_shut_down_{false};
-  const Birth birth_;
+  const ForkGuard fork_guard_;
 
   mutable Mutex mutex_;
   bool failure_seen_ ABSL_GUARDED_BY(mutex_) = false;

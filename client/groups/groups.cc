@@ -276,7 +276,7 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
                                          options_.formation.rank);
   // All ranks take part in that, and all know whether.
   if (number > 0 && plan.backend == options_.world->backend()) {
-    plan.descent =
+    plan.parent_handle =
         options_.world->state()->Split({.part = member ? 0 : dataplane::kNoPart,
                                         .group_name = plan.name,
                                         .nccl = plan.nccl});
@@ -324,7 +324,7 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
   plan.nccl = options_.nccl;
   plan.description = options.description;
   if (split_ranks.empty()) Invalid("split_ranks cannot be empty");
-  std::vector<int> placed(static_cast<size_t>(parent.size()), -1);
+  std::vector<int> copies(static_cast<size_t>(parent.size()), -1);
   for (size_t i = 0; i < split_ranks.size(); ++i) {
     std::vector<int> ranks = split_ranks[i];
     if (ranks.empty()) Invalid("the split group cannot be empty");
@@ -332,7 +332,7 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
     CheckDistinct(ranks, "the split group");
     for (int& rank : ranks) {
       const int global = parent.state()->GlobalRankOf(rank);
-      int& place = placed[static_cast<size_t>(rank)];
+      int& place = copies[static_cast<size_t>(rank)];
       if (place >= 0) {
         Invalid(absl::StrCat("Rank ", rank, " has appeared in both split ",
                              place, " and ", i));
@@ -340,11 +340,11 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
       place = static_cast<int>(i);
       rank = global;
     }
-    if (placed[static_cast<size_t>(parent.rank())] == static_cast<int>(i)) {
+    if (copies[static_cast<size_t>(parent.rank())] == static_cast<int>(i)) {
       plan.ranks = ranks;
     }
   }
-  const int part = placed[static_cast<size_t>(parent.rank())];
+  const int part = copies[static_cast<size_t>(parent.rank())];
   plan.name =
       absl::StrCat(UniqueName(parent), ":split:", number - 1, ":", part);
   plan.name_is_fresh = true;
@@ -354,7 +354,7 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
     plan.meaning = absl::StrCat("splits group ", base::Quote(parent.name()),
                                 " into parts of which it is in none");
   }
-  plan.descent = parent.state()->Split(
+  plan.parent_handle = parent.state()->Split(
       {.part = part, .group_name = plan.name, .nccl = plan.nccl});
   return plan;
 }
@@ -412,10 +412,10 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   std::vector<int> excluded = ranks_to_exclude;
   std::sort(excluded.begin(), excluded.end());
   // Before it is aborted: then nothing is left of it.
-  plan.descent = group->state()->Split({.excluded = std::move(excluded),
-                                        .aborts = aborts,
-                                        .group_name = plan.name,
-                                        .nccl = plan.nccl});
+  plan.parent_handle = group->state()->Split({.excluded = std::move(excluded),
+                                              .aborts = aborts,
+                                              .group_name = plan.name,
+                                              .nccl = plan.nccl});
   if (aborts) AbortToShrink(*group, ranks_to_exclude);
   std::shared_ptr<ProcessGroup> smaller = Form(plan);
   // Its error is why it was shrunk.
@@ -457,15 +457,15 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   return made.group;
 }
 
-std::shared_ptr<FailureJudge> Groups::JudgeOf(
+std::shared_ptr<ErrorResolver> Groups::JudgeOf(
     const std::vector<int>& ranks) const {
-  FailureJudge::Options judging = options_.judging;
+  ErrorResolver::Options judging = options_.judging;
   judging.ranks = ranks;
   return options_.live->NewJudge(std::move(judging));
 }
 
 // So that its barriers, and whoever looks at the job, know who is in it.
-void Groups::Register(const Plan& plan, const FailureJudge& judge,
+void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
                       const Deadline& deadline) const {
   const int64_t generation = options_.formation.generation;
   const absl::Status registered =
@@ -484,7 +484,7 @@ void Groups::Register(const Plan& plan, const FailureJudge& judge,
       options_.board->Refuse(CallOf(plan), std::string(registered.message()));
     }
   }
-  const absl::Status known = judge.Known(generation);
+  const absl::Status known = resolver.Known(generation);
   Throw(Origin::kControl, known.ok() ? registered : known);
 }
 
@@ -496,8 +496,8 @@ Groups::Made Groups::Connect(const Plan& plan) {
     MutexLock lock(mutex_);
     number = made_[{plan.name, plan.ranks}]++;
   }
-  const std::shared_ptr<FailureJudge> judge = JudgeOf(plan.ranks);
-  Register(plan, *judge, deadline);
+  const std::shared_ptr<ErrorResolver> resolver = JudgeOf(plan.ranks);
+  Register(plan, *resolver, deadline);
   const std::string key_prefix =
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
                    HashOf(plan.ranks), "/", number, "/");
@@ -507,7 +507,7 @@ Groups::Made Groups::Connect(const Plan& plan) {
   const auto forming = std::make_shared<CallBoard::Waiting>(
       options_.board.get(), std::move(call));
   made.bootstrap =
-      BootstrapOf(options_.session, key_prefix, judge, generation, forming);
+      BootstrapOf(options_.session, key_prefix, resolver, generation, forming);
   const int rank =
       static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
                                         options_.formation.rank) -
@@ -527,19 +527,19 @@ Groups::Made Groups::Connect(const Plan& plan) {
                             ? ""
                             : absl::StrCat("/", HashOf(plan.ranks).substr(0, 8),
                                            "-", number)};
-  absl::StatusOr<std::shared_ptr<GroupState>> state =
-      ConnectGroup(group,
-                   {.rank = rank,
-                    .world_size = static_cast<int>(plan.ranks.size()),
-                    .group_name = plan.name,
-                    .store = made.bootstrap,
-                    .deadline = deadline.at,
-                    .interruption = made.bootstrap->interruption(),
-                    .local_address = options_.local_address,
-                    .device = plan.device,
-                    .nccl = plan.nccl,
-                    .descent = plan.descent},
-                   options_.metrics, options_.session, judge, *options_.live);
+  absl::StatusOr<std::shared_ptr<GroupState>> state = ConnectGroup(
+      group,
+      {.rank = rank,
+       .world_size = static_cast<int>(plan.ranks.size()),
+       .group_name = plan.name,
+       .store = made.bootstrap,
+       .deadline = deadline.at,
+       .interruption = made.bootstrap->interruption(),
+       .local_address = options_.local_address,
+       .device = plan.device,
+       .nccl = plan.nccl,
+       .parent_handle = plan.parent_handle},
+      options_.metrics, options_.session, resolver, *options_.live);
   if (!state.ok()) {
     if (!plan.name_is_fresh) {
       // The next call means this one again: the others may still be in it.
@@ -709,7 +709,7 @@ std::unique_ptr<dataplane::Backend> Watched(
   const std::shared_ptr<dataplane::FlightRecorder> recorder = Recorder();
   const bool records = recorder->capacity() > 0;
   if (!records && metrics == nullptr) return backend;
-  return std::make_unique<dataplane::Recording>(
+  return std::make_unique<dataplane::Recorder>(
       std::move(backend), recorder,
       dataplane::FlightRecorder::Group{.name = options.name,
                                        .description = options.description,
@@ -725,13 +725,13 @@ std::unique_ptr<dataplane::Backend> Watched(
 
 std::shared_ptr<SessionBootstrap> BootstrapOf(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
-    const std::shared_ptr<FailureJudge>& judge, int64_t generation,
+    const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
     const std::shared_ptr<CallBoard::Waiting>& forming) {
   return std::make_shared<SessionBootstrap>(
       session, key_prefix,
-      [judge, generation, session, key_prefix,
+      [resolver, generation, session, key_prefix,
        forming = std::weak_ptr(forming)](bool asks) -> absl::Status {
-        absl::Status known = judge->Known(generation);
+        absl::Status known = resolver->Known(generation);
         if (!known.ok() || !asks) return known;
         absl::Status end = EndInStore(*session, key_prefix);
         const auto waiting = forming.lock();
@@ -742,30 +742,30 @@ std::shared_ptr<SessionBootstrap> BootstrapOf(
 absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     GroupStateOptions options, const dataplane::BackendOptions& peers,
     std::shared_ptr<dataplane::Metrics> metrics,
-    std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge,
+    std::shared_ptr<Session> session, std::shared_ptr<ErrorResolver> resolver,
     LiveGroups& live) {
   options.device = peers.device;
   const LiveGroups::Connecting connecting(&live, options.name, CallOf(options));
-  FailureJudge::Group forming;
+  ErrorResolver::Group forming;
   forming.name = options.name;
   forming.generation = options.generation;
   forming.seats = options.seats;
   forming.abort = [interruption = peers.interruption](const absl::Status& why) {
     interruption.Interrupt(why);
   };
-  judge->Form(std::move(forming));
+  resolver->Form(std::move(forming));
   auto backend = dataplane::CreateBackend(options.backend, peers);
   if (!backend.ok()) {
     // A peer that broke a connection may be gone.
     absl::Status known = absl::IsUnavailable(backend.status())
-                             ? judge->AwaitKnown(options.generation)
-                             : judge->Known(options.generation);
+                             ? resolver->AwaitKnown(options.generation)
+                             : resolver->Known(options.generation);
     return known.ok() ? NotFormed(options, backend.status()) : known;
   }
   backend =
       Watched(*std::move(backend), options, peers.store, std::move(metrics));
   auto state = GroupState::Create(std::move(options), *std::move(backend),
-                                  std::move(session), std::move(judge));
+                                  std::move(session), std::move(resolver));
   live.Add(state);
   return state;
 }

@@ -15,18 +15,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/distributed.h"
-#include "client/stores/bootstrap.h"
-#include "client/groups/call_board.h"
+#include "base/mutex.h"
 #include "client/control/deadline.h"
+#include "client/distributed.h"
+#include "client/groups/call_board.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
 #include "client/groups/live_groups.h"
 #include "client/process_group.h"
 #include "client/session.h"
+#include "client/stores/bootstrap.h"
 #include "dataplane/backend.h"
 #include "dataplane/observe/metrics.h"
-#include "base/mutex.h"
 
 namespace muster::internal {
 
@@ -54,7 +54,7 @@ void AbortToShrink(ProcessGroup& group,
 // is none).
 std::shared_ptr<SessionBootstrap> BootstrapOf(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
-    const std::shared_ptr<FailureJudge>& judge, int64_t generation,
+    const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
     const std::shared_ptr<CallBoard::Waiting>& forming);
 
 // Connects this process with its peers of the group, and adds the group to
@@ -62,7 +62,7 @@ std::shared_ptr<SessionBootstrap> BootstrapOf(
 absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     GroupStateOptions options, const dataplane::BackendOptions& peers,
     std::shared_ptr<dataplane::Metrics> metrics,
-    std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge,
+    std::shared_ptr<Session> session, std::shared_ptr<ErrorResolver> resolver,
     LiveGroups& live);
 
 struct GroupsOptions {
@@ -73,7 +73,7 @@ struct GroupsOptions {
   std::shared_ptr<LiveGroups> live;
   std::shared_ptr<CallBoard> board;
   // Of the groups' judges; without ranks.
-  FailureJudge::Options judging;
+  ErrorResolver::Options judging;
   // As in dataplane::BackendOptions.
   std::string local_address;
   int device = -1;
@@ -157,7 +157,7 @@ class Groups {
     std::string timeout_name;
     std::string description;
     // From the group whose ranks these are of; may be null.
-    std::shared_ptr<dataplane::Descent> descent;
+    std::shared_ptr<dataplane::ParentHandle> parent_handle;
     // No group of this name was ever formed: made_ does not count it, as calls
     // that fail on one rank alone would part it from the others.
     bool name_is_fresh = false;
@@ -178,8 +178,8 @@ class Groups {
   // Ends those that nobody has any more, unless they run something or have
   // failed. Where groups are made and ended, as that may take a moment.
   void EndDropped();
-  std::shared_ptr<FailureJudge> JudgeOf(const std::vector<int>& ranks) const;
-  void Register(const Plan& plan, const FailureJudge& judge,
+  std::shared_ptr<ErrorResolver> JudgeOf(const std::vector<int>& ranks) const;
+  void Register(const Plan& plan, const ErrorResolver& resolver,
                 const Deadline& deadline) const;
 
   const GroupsOptions options_;

@@ -11,7 +11,6 @@
 namespace muster::internal {
 namespace {
 
-
 // Those that live.
 template <typename T>
 std::vector<std::shared_ptr<T>> Locked(
@@ -52,15 +51,15 @@ std::optional<MemberInfo> DepartureOf(const MemberEvent& event, int rank) {
 
 }  // namespace
 
-std::shared_ptr<FailureJudge> LiveGroups::NewJudge(
-    FailureJudge::Options options) {
-  auto judge = std::make_shared<FailureJudge>(std::move(options));
+std::shared_ptr<ErrorResolver> LiveGroups::NewJudge(
+    ErrorResolver::Options options) {
+  auto resolver = std::make_shared<ErrorResolver>(std::move(options));
   // Told under the lock, so that no judge misses an event or hears one twice.
   MutexLock lock(mutex_);
-  for (const MemberEvent& event : events_) judge->OnEvent(event);
-  if (!session_over_.ok()) judge->OnSessionOver(session_over_);
-  AddAndTidy(judges_, judge);
-  return judge;
+  for (const MemberEvent& event : events_) resolver->OnEvent(event);
+  if (!session_over_.ok()) resolver->OnSessionOver(session_over_);
+  AddAndTidy(resolvers_, resolver);
+  return resolver;
 }
 
 void LiveGroups::Add(const std::shared_ptr<GroupState>& group) {
@@ -89,25 +88,27 @@ GroupProgress LiveGroups::Connecting::Progress() const {
 }
 
 void LiveGroups::OnEvent(const MemberEvent& event) {
-  std::vector<std::shared_ptr<FailureJudge>> judges;
+  std::vector<std::shared_ptr<ErrorResolver>> resolvers;
   {
     MutexLock lock(mutex_);
     events_.push_back(event);
-    judges = Locked(judges_);
+    resolvers = Locked(resolvers_);
   }
-  std::vector<FailureJudge::Ending> endings;
-  for (const auto& judge : judges) endings.push_back(judge->OnEvent(event));
+  std::vector<ErrorResolver::Completion> endings;
+  for (const auto& resolver : resolvers)
+    endings.push_back(resolver->OnEvent(event));
 }
 
 void LiveGroups::OnSessionOver(const absl::Status& why) {
-  std::vector<std::shared_ptr<FailureJudge>> judges;
+  std::vector<std::shared_ptr<ErrorResolver>> resolvers;
   {
     MutexLock lock(mutex_);
     session_over_ = why;
-    judges = Locked(judges_);
+    resolvers = Locked(resolvers_);
   }
-  std::vector<FailureJudge::Ending> endings;
-  for (const auto& judge : judges) endings.push_back(judge->OnSessionOver(why));
+  std::vector<ErrorResolver::Completion> endings;
+  for (const auto& resolver : resolvers)
+    endings.push_back(resolver->OnSessionOver(why));
 }
 
 bool LiveGroups::IsOver(int64_t generation) const {

@@ -12,11 +12,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
 #include "client/session.h"
-#include "base/clock.h"
-#include "base/mutex.h"
 
 namespace muster::internal {
 
@@ -28,7 +28,7 @@ inline constexpr size_t kProgressGroupsMax = 256;
 // keeps no group and no judge alive. Thread-safe.
 class LiveGroups {
  public:
-  std::shared_ptr<FailureJudge> NewJudge(FailureJudge::Options options)
+  std::shared_ptr<ErrorResolver> NewJudge(ErrorResolver::Options options)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Its progress is in the heartbeats from now on, if it is among the oldest
@@ -77,7 +77,7 @@ class LiveGroups {
   mutable Mutex mutex_;
   std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
   absl::Status session_over_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::weak_ptr<FailureJudge>> judges_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<ErrorResolver>> resolvers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<GroupState>> groups_ ABSL_GUARDED_BY(mutex_);
   std::vector<const Connecting*> connecting_ ABSL_GUARDED_BY(mutex_);
 };

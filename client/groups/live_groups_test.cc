@@ -55,17 +55,18 @@ TEST(LiveGroupsTest, EveryJudgeHearsOfAllThatHappensAndHappened) {
 // Whoever is woken by the end of one group finds the others ended.
 TEST(LiveGroupsTest, AllJudgesKnowBeforeAnyGroupEnds) {
   LiveGroups live;
-  std::vector<std::shared_ptr<FailureJudge>> judges;
+  std::vector<std::shared_ptr<ErrorResolver>> resolvers;
   int ended = 0;
-  for (int i = 0; i < 3; ++i) judges.push_back(live.NewJudge({.ranks = {1}}));
-  for (const auto& judge : judges) {
-    FailureJudge::Group group;
+  for (int i = 0; i < 3; ++i)
+    resolvers.push_back(live.NewJudge({.ranks = {1}}));
+  for (const auto& resolver : resolvers) {
+    ErrorResolver::Group group;
     group.generation = 1;
     group.abort = [&](const absl::Status&) {
       ++ended;
-      for (const auto& any : judges) EXPECT_FALSE(any->Known(1).ok());
+      for (const auto& any : resolvers) EXPECT_FALSE(any->Known(1).ok());
     };
-    judge->Begin(group);
+    resolver->Begin(group);
   }
   live.OnEvent(Lost(1));
   EXPECT_EQ(ended, 3);

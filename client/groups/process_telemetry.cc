@@ -14,10 +14,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/control/channel_security.h"
-#include "client/groups/debugging.h"
-#include "client/control/endpoint.h"
 #include "base/mutex.h"
+#include "client/control/channel_security.h"
+#include "client/control/endpoint.h"
+#include "client/groups/debugging.h"
 #include "client/telemetry/telemetry.h"
 
 namespace muster::internal {

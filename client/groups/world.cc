@@ -360,7 +360,7 @@ void World::ConnectAndJoin(InitPlan& plan) {
 
 Formation World::TryToJoin(const InitPlan& plan) {
   live_ = std::make_shared<LiveGroups>();
-  judge_ = live_->NewJudge(Judging(plan));
+  resolver_ = live_->NewJudge(Judging(plan));
   SessionOptions session;
   session.address = plan.endpoint.ToString();
   session.job = plan.job;
@@ -395,7 +395,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
           ? milliseconds(0)
           : std::min(kServerPatienceMax, options_.timeout / 10);
   const Deadline joined = UntilJoined();
-  const auto vigil = KeepVigil();
+  const auto vigil = WatchForOthers();
   return session_->Join({.rank = plan.rank,
                          .world_size = std::max(plan.world_size, 0),
                          .timeout = joined.Remaining(Clock::now()) + patience,
@@ -425,7 +425,7 @@ std::string World::LocalAddress(const InitPlan& plan) const {
   return *local;
 }
 
-FailureJudge::Options World::Judging(const InitPlan& plan) const {
+ErrorResolver::Options World::Judging(const InitPlan& plan) const {
   return {.verdict_timeout = options_.verdict_timeout,
           .embedded = plan.embedded,
           .coordinator_loss = kCoordinatorLoss};
@@ -434,7 +434,7 @@ FailureJudge::Options World::Judging(const InitPlan& plan) const {
 void World::Connect(const InitPlan& plan) {
   const std::string prefix =
       absl::StrCat(WorldPrefix(), formation_.generation, "/");
-  bootstrap_ = BootstrapOf(session_, prefix, judge_, formation_.generation,
+  bootstrap_ = BootstrapOf(session_, prefix, resolver_, formation_.generation,
                            /*forming=*/nullptr);
   const std::string local_address = LocalAddress(plan);
   const std::shared_ptr<dataplane::Metrics> metrics =
@@ -458,10 +458,11 @@ void World::Connect(const InitPlan& plan) {
                     .local_address = local_address,
                     .device = options_.device_id.value_or(-1),
                     .nccl = options_.nccl},
-                   metrics, session_, judge_, *live_);
+                   metrics, session_, resolver_, *live_);
   if (!state.ok()) {
     const absl::Status& why = state.status();
-    if (session_->status().ok() && judge_->Known(formation_.generation).ok()) {
+    if (session_->status().ok() &&
+        resolver_->Known(formation_.generation).ok()) {
       // The others would wait for this rank, and know of nobody.
       const auto deadline =
           Deadline::After(seconds(2), "2s to report a failure");
@@ -528,7 +529,7 @@ void World::Destroy() {
     unseen = unseen.ok() ? others.unseen : state_->Explain(unseen);
   }
   if (coordinator_ == nullptr) bootstrap_->DeleteOwnKeys();
-  if (ServesOthers()) judge_->AwaitOthersGone(kFarewellTimeout);
+  if (ServesOthers()) resolver_->AwaitOthersGone(kFarewellTimeout);
   session_->Leave(PartingReason(state_->status()));
   session_->Close();
   state_->Shutdown();
@@ -585,14 +586,14 @@ constexpr milliseconds kJoinTime = seconds(30);
 
 // Ends a session, and what waits in it, once the others need not be waited for
 // any more.
-class World::Vigil {
+class World::OthersWatch {
  public:
-  Vigil(std::function<bool()> over, std::shared_ptr<Session> session)
+  OthersWatch(std::function<bool()> over, std::shared_ptr<Session> session)
       : thread_([this, over = std::move(over), session = std::move(session)] {
           Watch(over, *session);
         }) {}
 
-  ~Vigil() {
+  ~OthersWatch() {
     {
       MutexLock lock(mutex_);
       done_ = true;
@@ -601,8 +602,8 @@ class World::Vigil {
     thread_.join();
   }
 
-  Vigil(const Vigil&) = delete;
-  Vigil& operator=(const Vigil&) = delete;
+  OthersWatch(const OthersWatch&) = delete;
+  OthersWatch& operator=(const OthersWatch&) = delete;
 
  private:
   void Watch(const std::function<bool()>& over, Session& session) {
@@ -733,9 +734,10 @@ bool World::OthersAreGone() const {
          !shrinking_->old->Gone(shrinking_->survivors).empty();
 }
 
-std::shared_ptr<World::Vigil> World::KeepVigil() const {
+std::shared_ptr<World::OthersWatch> World::WatchForOthers() const {
   if (shrinking_ == nullptr) return nullptr;
-  return std::make_shared<Vigil>([this] { return OthersAreGone(); }, session_);
+  return std::make_shared<OthersWatch>([this] { return OthersAreGone(); },
+                                       session_);
 }
 
 Deadline World::UntilJoined() const {

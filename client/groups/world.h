@@ -10,11 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "client/control/deadline.h"
 #include "client/distributed.h"
 #include "client/errors.h"
-#include "client/stores/bootstrap.h"
 #include "client/groups/call_board.h"
-#include "client/control/deadline.h"
 #include "client/groups/embedded_coordinator.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
@@ -25,6 +24,7 @@
 #include "client/process_group.h"
 #include "client/session.h"
 #include "client/store.h"
+#include "client/stores/bootstrap.h"
 
 namespace muster::internal {
 
@@ -73,7 +73,7 @@ class World {
     // All of them have come to the call.
     bool met = false;
   };
-  class Vigil;
+  class OthersWatch;
 
   explicit World(const InitProcessGroupOptions& options);
   static std::unique_ptr<World> FormOf(const InitProcessGroupOptions& options,
@@ -87,11 +87,11 @@ class World {
   void ConnectAndJoin(InitPlan& plan);
   Formation TryToJoin(const InitPlan& plan);
   std::string LocalAddress(const InitPlan& plan) const;
-  FailureJudge::Options Judging(const InitPlan& plan) const;
+  ErrorResolver::Options Judging(const InitPlan& plan) const;
   void Connect(const InitPlan& plan);
   Deadline UntilJoined() const;
   bool OthersAreGone() const;
-  std::shared_ptr<Vigil> KeepVigil() const;
+  std::shared_ptr<OthersWatch> WatchForOthers() const;
   void ConfirmAll();
   InitProcessGroupOptions PrepareToShrink(
       const std::vector<int>& ranks_to_exclude,
@@ -123,7 +123,7 @@ class World {
   std::shared_ptr<Store> meeting_;
   std::string debug_address_;
   std::shared_ptr<LiveGroups> live_;
-  std::shared_ptr<FailureJudge> judge_;
+  std::shared_ptr<ErrorResolver> resolver_;
   std::shared_ptr<Session> session_;
   std::shared_ptr<SessionBootstrap> bootstrap_;
   std::shared_ptr<GroupState> state_;

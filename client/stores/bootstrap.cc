@@ -153,8 +153,7 @@ absl::StatusOr<int64_t> SessionBootstrap::Add(const std::string& key,
   return AddToKey(session_->stream(), full, delta, CallDeadline());
 }
 
-void SessionBootstrap::Forget(const std::string& key,
-                              Instant deadline) {
+void SessionBootstrap::Forget(const std::string& key, Instant deadline) {
   const std::string full = absl::StrCat(prefix_, key);
   {
     MutexLock lock(mutex_);

@@ -13,10 +13,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "client/session.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/interruption.h"
-#include "base/mutex.h"
 
 namespace muster::internal {
 
@@ -40,8 +40,7 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   absl::Status SetBy(const std::string& key, const std::string& value,
                      Instant deadline) override;
   absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys,
-      Instant deadline) override;
+      const std::vector<std::string>& keys, Instant deadline) override;
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
   void Forget(const std::string& key, Instant deadline) override;
@@ -62,8 +61,7 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   std::vector<std::string> own_keys_ ABSL_GUARDED_BY(mutex_);
   // Those in which it was asked before.
   int slices_ ABSL_GUARDED_BY(mutex_) = 0;
-  Instant next_ask_ ABSL_GUARDED_BY(mutex_) =
-      Instant::min();
+  Instant next_ask_ ABSL_GUARDED_BY(mutex_) = Instant::min();
 };
 
 // Deletes what generations before `current` have left under `prefix`, which the

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "dataplane/observe/metrics.h"
 #include "client/telemetry/http.h"
+#include "dataplane/observe/metrics.h"
 
 namespace muster::worker {
 

@@ -208,8 +208,8 @@ void SubGroup() {
 }
 
 // What a group has from the one that it is made of: that one's name.
-struct Heritage : dataplane::Descent {
-  explicit Heritage(std::string name) : from(std::move(name)) {}
+struct TokenHandle : dataplane::ParentHandle {
+  explicit TokenHandle(std::string name) : from(std::move(name)) {}
   const std::string from;
 };
 
@@ -218,7 +218,7 @@ class TellingBackend : public dataplane::BackendDecorator {
   TellingBackend(std::unique_ptr<dataplane::Backend> gloo, std::string name)
       : BackendDecorator(std::move(gloo)), name_(std::move(name)) {}
 
-  std::shared_ptr<dataplane::Descent> Split(
+  std::shared_ptr<dataplane::ParentHandle> Split(
       const dataplane::SplitOptions& options) override {
     if (options.excluded.empty()) {
       Say("split " + name_ + ": " + options.group_name + " part " +
@@ -227,7 +227,7 @@ class TellingBackend : public dataplane::BackendDecorator {
       Say("shrink " + name_ + ": " + options.group_name + " without " +
           std::to_string(options.excluded[0]));
     }
-    return std::make_shared<Heritage>(name_);
+    return std::make_shared<TokenHandle>(name_);
   }
 
  private:
@@ -235,18 +235,19 @@ class TellingBackend : public dataplane::BackendDecorator {
 };
 
 int MakeParts(const std::string& backend) {
-  RegisterBackend(backend, {DeviceType::kCpu},
-                  [](const dataplane::BackendOptions& options)
-                      -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
-                    const auto* const heritage =
-                        dynamic_cast<const Heritage*>(options.descent.get());
-                    Say(options.group_name + " from " +
-                        (heritage == nullptr ? "nowhere" : heritage->from));
-                    auto gloo = dataplane::CreateBackend("gloo", options);
-                    if (!gloo.ok()) return gloo.status();
-                    return std::make_unique<TellingBackend>(*std::move(gloo),
-                                                            options.group_name);
-                  });
+  RegisterBackend(
+      backend, {DeviceType::kCpu},
+      [](const dataplane::BackendOptions& options)
+          -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
+        const auto* const heritage =
+            dynamic_cast<const TokenHandle*>(options.parent_handle.get());
+        Say(options.group_name + " from " +
+            (heritage == nullptr ? "nowhere" : heritage->from));
+        auto gloo = dataplane::CreateBackend("gloo", options);
+        if (!gloo.ok()) return gloo.status();
+        return std::make_unique<TellingBackend>(*std::move(gloo),
+                                                options.group_name);
+      });
   InitProcessGroup(
       {.backend = "cpu:" + backend, .timeout = std::chrono::seconds(60)});
   const auto pair = NewGroup({.ranks = {{0, 1}}});

@@ -15,7 +15,7 @@
 
 namespace muster::testing {
 
-using internal::FailureJudge;
+using internal::ErrorResolver;
 using internal::GroupState;
 
 LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout,
@@ -29,7 +29,7 @@ LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout,
   options.timeout_name = "the test's timeout";
   options.generation = 1;
   options.is_world = false;
-  FailureJudge::Options judging;
+  ErrorResolver::Options judging;
   judging.verdict_timeout = std::chrono::milliseconds(0);
   for (int rank = 0; rank < size; ++rank) {
     options.seats.push_back({.rank = GlobalRank(rank)});
@@ -44,20 +44,19 @@ LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout,
       const int device = mine.backend == "gloo" ? -1 : rank;
       mine.device = device;
       auto made = dataplane::CreateBackend(
-          mine.backend,
-          {.rank = rank,
-           .world_size = size,
-           .group_name = mine.name,
-           .store = store,
-           .deadline = Clock::now() + std::chrono::seconds(60),
-           .network_interfaces = "",
-           .local_address = "127.0.0.1",
-           .device = device});
+          mine.backend, {.rank = rank,
+                         .world_size = size,
+                         .group_name = mine.name,
+                         .store = store,
+                         .deadline = Clock::now() + std::chrono::seconds(60),
+                         .network_interfaces = "",
+                         .local_address = "127.0.0.1",
+                         .device = device});
       CHECK(made.ok()) << "rank " << rank << ": " << made.status();
       mine.rank = rank;
       groups_[static_cast<size_t>(rank)] = std::make_shared<ProcessGroup>(
           GroupState::Create(std::move(mine), *std::move(made), nullptr,
-                             std::make_shared<FailureJudge>(judging)));
+                             std::make_shared<ErrorResolver>(judging)));
     });
   }
   for (std::thread& thread : threads) thread.join();

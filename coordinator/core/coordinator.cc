@@ -197,7 +197,7 @@ void Coordinator::Register(const Call& call, Registration registration,
   reply.waiting = static_cast<int32_t>(rendezvous_.waiters());
   out.Answer(call.waiter, reply);
   if (!reply.rank.has_value()) return;
-  TellAgain(call, farewells_.All(), out);
+  TellAgain(call, departures_.All(), out);
   if (!reply.generation_running) {
     TellAgain(call, generation_end_, out);
   } else if (reply.waiting > 0) {
@@ -282,7 +282,7 @@ void Coordinator::SettleRendezvous(Instant now, Outbox& out) {
   const FormationReply formation = rendezvous_.Settle(now, out);
   if (formation == nullptr) return;
   // To those that hold on to the one before.
-  Tell(farewells_.TakeUntold(now), out);
+  Tell(departures_.TakeUntold(now), out);
   BeginGeneration(before, formation, now, out);
   AnnounceWaiting(out);
 }
@@ -299,7 +299,7 @@ void Coordinator::BeginGeneration(const FormationReply& before,
                            formation->generation);
   }
   generation_end_.reset();
-  farewells_.Reset();
+  departures_.Reset();
   groups_.Reset(formation);
   barriers_.Reset(formation, now, out);
 }
@@ -353,7 +353,7 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
                                "member ", base::Quote(event.member.value()),
                                " ", base::Printable(event.cause))),
                            now, out);
-  Tell(farewells_.TakeUntold(now), out);
+  Tell(departures_.TakeUntold(now), out);
   Publish({std::move(event)}, out);
 }
 
@@ -394,7 +394,7 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
     }
     if (!event.rank.has_value()) continue;
     if (event.kind == EventKind::kLeft && !ended) {
-      farewells_.Add(
+      departures_.Add(
           std::move(event),
           membership_.live() * membership_.options().farewell_pause_per_member,
           now);
@@ -405,11 +405,11 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
   // In the order in which they went: before what is told at once. Where only
   // members that failed listen, there is nothing to gather.
   const bool gather = published.empty() && membership_.live() > 0;
-  Tell(gather ? farewells_.TakeDue(now) : farewells_.TakeUntold(now), out);
+  Tell(gather ? departures_.TakeDue(now) : departures_.TakeUntold(now), out);
   if (membership_.live() == 0) {
     barriers_.Clear(now, out);
     groups_.Clear();
-    farewells_.Reset();
+    departures_.Reset();
   }
   Publish(std::move(published), out);
   SettleRendezvous(now, out);
@@ -477,7 +477,7 @@ void Coordinator::Withdraw(WaiterId waiter, const absl::Status& status,
 }
 
 void Coordinator::Tick(Instant now, Outbox& out) {
-  Tell(farewells_.TakeDue(now), out);
+  Tell(departures_.TakeDue(now), out);
   // Departures first, so that a barrier whose deadline is due as well names
   // the lost as lost.
   std::vector<Event> departed;
@@ -496,7 +496,7 @@ std::optional<Instant> Coordinator::NextDeadline() const {
   for (const std::optional<Instant>& deadline :
        {membership_.NextDeadline(), store_.NextDeadline(),
         rendezvous_.NextDeadline(), barriers_.NextDeadline(),
-        farewells_.NextDeadline()}) {
+        departures_.NextDeadline()}) {
     if (!deadline.has_value()) continue;
     next = next.has_value() ? std::min(*next, *deadline) : *deadline;
   }
@@ -757,7 +757,7 @@ absl::Status Coordinator::CheckInvariants() const {
        {membership_.CheckInvariants(), store_.CheckInvariants(),
         rendezvous_.CheckInvariants(), groups_.CheckInvariants(),
         barriers_.CheckInvariants(),
-        farewells_.CheckInvariants(rendezvous_.generation())}) {
+        departures_.CheckInvariants(rendezvous_.generation())}) {
     if (!status.ok()) return status;
   }
   const int64_t parked =
@@ -884,12 +884,12 @@ void Coordinator::RestoreFarewells(Instant now) {
     const Member* const member = membership_.Find(seat.member);
     if (member != nullptr && member->incarnation == seat.incarnation) {
       if (member->state == MemberState::kLeft && member->rank.has_value()) {
-        farewells_.Restore(membership_.LeftEvent(*member, now));
+        departures_.Restore(membership_.LeftEvent(*member, now));
       }
     } else if (rendezvous_.running()) {
       // In peace: anything else would have ended the generation.
-      farewells_.Restore(LeftEarlier(formation->generation,
-                                     Rank(static_cast<int32_t>(i)), seat));
+      departures_.Restore(LeftEarlier(formation->generation,
+                                      Rank(static_cast<int32_t>(i)), seat));
     }
   }
 }

@@ -117,7 +117,7 @@ class Coordinator {
 
   // No payload. The member is gone after it; a retry gets FAILED_PRECONDITION
   // `... left`, which the client may take for success. The others are told at
-  // once, or of several at a time (Farewells).
+  // once, or of several at a time (DepartureBatcher).
   void Leave(const Call& call, absl::string_view reason, Instant now,
              Outbox& out);
 
@@ -242,7 +242,7 @@ class Coordinator {
   Rendezvous rendezvous_;
   GroupTable groups_;
   BarrierTable barriers_;
-  Farewells farewells_;
+  DepartureBatcher departures_;
 
   absl::flat_hash_map<WaiterId, Origin> origins_;
   std::optional<Event> generation_end_;  // why the newest generation ended

@@ -32,7 +32,7 @@ Event Together(const absl::btree_set<Rank>& ranks,
 
 }  // namespace
 
-void Farewells::Remember(const Event& event) {
+void DepartureBatcher::Remember(const Event& event) {
   left_.insert(*event.rank);
   if (described_.size() < kDescribedFarewellsMax) {
     described_.push_back(Described(event));
@@ -40,7 +40,7 @@ void Farewells::Remember(const Event& event) {
   all_.reset();
 }
 
-void Farewells::Add(Event event, Duration pause, Instant now) {
+void DepartureBatcher::Add(Event event, Duration pause, Instant now) {
   if (!told_at_.has_value() || now - *told_at_ >= 2 * pause_max_) {
     pause_ = Duration::zero();
     pause_max_ = std::min(kFarewellPauseMax, kFarewellPauseGrowth * pause);
@@ -52,12 +52,12 @@ void Farewells::Add(Event event, Duration pause, Instant now) {
   untold_.push_back(std::move(event));
 }
 
-std::optional<Event> Farewells::TakeDue(Instant now) {
+std::optional<Event> DepartureBatcher::TakeDue(Instant now) {
   if (untold_.empty() || now < due_) return std::nullopt;
   return TakeUntold(now);
 }
 
-std::optional<Event> Farewells::TakeUntold(Instant now) {
+std::optional<Event> DepartureBatcher::TakeUntold(Instant now) {
   if (untold_.empty()) return std::nullopt;
   told_at_ = now;
   pause_ = std::clamp(2 * pause_, pause_min_, pause_max_);
@@ -75,24 +75,24 @@ std::optional<Event> Farewells::TakeUntold(Instant now) {
   return Together(ranks, std::move(described));
 }
 
-std::optional<Instant> Farewells::NextDeadline() const {
+std::optional<Instant> DepartureBatcher::NextDeadline() const {
   if (untold_.empty()) return std::nullopt;
   return due_;
 }
 
-std::optional<Event> Farewells::All() {
+std::optional<Event> DepartureBatcher::All() {
   if (left_.empty()) return std::nullopt;
   if (!all_.has_value()) all_ = Together(left_, described_);
   return all_;
 }
 
-void Farewells::Reset() {
+void DepartureBatcher::Reset() {
   left_.clear();
   described_.clear();
   all_.reset();
 }
 
-absl::Status Farewells::CheckInvariants(Generation newest) const {
+absl::Status DepartureBatcher::CheckInvariants(Generation newest) const {
   for (const Event& event : untold_) {
     if (event.generation == newest) continue;
     return absl::InternalError(

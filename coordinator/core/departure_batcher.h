@@ -28,15 +28,15 @@ inline constexpr Duration kFarewellPauseMax = std::chrono::seconds(1);
 inline constexpr size_t kDescribedFarewellsMax = 8;
 inline constexpr int64_t kFarewellTextMax = 256;
 
-// Farewells holds who has left the newest generation, and who of them the
-// others have not been told of.
+// DepartureBatcher holds who has left the newest generation, and who of them
+// the others have not been told of.
 //
 // The end of a job of n members is n leaves. If each were told to all that are
 // still there, that would be n * n / 2 events. So a leave is told at once when
 // there was none for twice the longest pause; those that follow are told
 // together, a few times in all, and to those that are there by then. Pauses
 // grow with the members: so does what it takes to tell them.
-class Farewells {
+class DepartureBatcher {
  public:
   // A member has left the generation in which it had `event.rank`. After this
   // is told, the next ones are gathered for `pause`, for twice as long each

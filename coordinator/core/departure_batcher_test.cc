@@ -30,7 +30,7 @@ std::set<int32_t> RanksOf(const Event& event) {
 }
 
 // A job whose members m0, m1, ... are the ranks 0, 1, ... of a generation.
-class FarewellsTest : public testing::Test {
+class DepartureBatcherTest : public testing::Test {
  protected:
   void TearDown() override {
     EXPECT_EQ(coordinator_.CheckInvariants(), absl::OkStatus());
@@ -89,7 +89,7 @@ class FarewellsTest : public testing::Test {
   Outbox out_;
 };
 
-TEST_F(FarewellsTest, TheFirstIsToldAtOnceAndTheNextOnesTogether) {
+TEST_F(DepartureBatcherTest, TheFirstIsToldAtOnceAndTheNextOnesTogether) {
   Form(5);
   Leave(4, "done");
   std::vector<Publication> told = TakeEvents();
@@ -114,7 +114,7 @@ TEST_F(FarewellsTest, TheFirstIsToldAtOnceAndTheNextOnesTogether) {
   EXPECT_EQ(told[0].event.together->described[1].cause, "finished");
 }
 
-TEST_F(FarewellsTest, AfterAQuietTimeALeaveIsToldAtOnceAgain) {
+TEST_F(DepartureBatcherTest, AfterAQuietTimeALeaveIsToldAtOnceAgain) {
   Form(3);
   Leave(2);
   AdvanceTo(now_ + 2 * kFarewellPauseMax);
@@ -124,7 +124,7 @@ TEST_F(FarewellsTest, AfterAQuietTimeALeaveIsToldAtOnceAgain) {
 }
 
 // The rest is told before the event that ends the generation.
-TEST_F(FarewellsTest, NobodyIsForgottenWhenAGenerationEnds) {
+TEST_F(DepartureBatcherTest, NobodyIsForgottenWhenAGenerationEnds) {
   Form(4);
   Leave(3);
   Leave(2);
@@ -139,7 +139,7 @@ TEST_F(FarewellsTest, NobodyIsForgottenWhenAGenerationEnds) {
 }
 
 // Also when the generation is over: a leave comes before what came after it.
-TEST_F(FarewellsTest, WhatIsToldAtOnceDoesNotOvertakeALeave) {
+TEST_F(DepartureBatcherTest, WhatIsToldAtOnceDoesNotOvertakeALeave) {
   Form(6);
   coordinator_.ReportFailure(From(Name(5), 1, 1), {.text = "broken"}, now_,
                              out_);
@@ -155,7 +155,7 @@ TEST_F(FarewellsTest, WhatIsToldAtOnceDoesNotOvertakeALeave) {
   EXPECT_FALSE(told[1].event.generation_over);
 }
 
-TEST_F(FarewellsTest, NobodyIsForgottenWhenTheNextGenerationForms) {
+TEST_F(DepartureBatcherTest, NobodyIsForgottenWhenTheNextGenerationForms) {
   Form(5);
   coordinator_.ReportFailure(From(Name(4), 1, 1), {.text = "broken"}, now_,
                              out_);
@@ -175,7 +175,7 @@ TEST_F(FarewellsTest, NobodyIsForgottenWhenTheNextGenerationForms) {
 }
 
 // Of whoever failed nobody waits for what may come.
-TEST_F(FarewellsTest, NothingIsPendingWhenAllHaveGone) {
+TEST_F(DepartureBatcherTest, NothingIsPendingWhenAllHaveGone) {
   Form(4);
   coordinator_.ReportFailure(From(Name(3), 1, 1), {.text = "broken"}, now_,
                              out_);
@@ -192,7 +192,7 @@ TEST_F(FarewellsTest, NothingIsPendingWhenAllHaveGone) {
 }
 
 // Each at the end of its own grace, and not later.
-TEST_F(FarewellsTest, LossesAreToldAtOnceAndOneByOne) {
+TEST_F(DepartureBatcherTest, LossesAreToldAtOnceAndOneByOne) {
   Form(4);
   std::vector<Instant> lost_at;
   for (const int32_t i : {1, 2, 3}) {
@@ -212,7 +212,7 @@ TEST_F(FarewellsTest, LossesAreToldAtOnceAndOneByOne) {
 }
 
 // It may have missed some of them; of the others it is told once, in its turn.
-TEST_F(FarewellsTest, WhoRegistersAgainIsToldOfAllThatLeft) {
+TEST_F(DepartureBatcherTest, WhoRegistersAgainIsToldOfAllThatLeft) {
   Form(6);
   Leave(5);
   Leave(4);
@@ -235,7 +235,7 @@ TEST_F(FarewellsTest, WhoRegistersAgainIsToldOfAllThatLeft) {
   EXPECT_THAT(again, UnorderedElementsAre(3, 4, 5));
 }
 
-TEST_F(FarewellsTest, WhatEndedAGenerationIsToldAgain) {
+TEST_F(DepartureBatcherTest, WhatEndedAGenerationIsToldAgain) {
   Form(3);
   coordinator_.ReportFailure(From(Name(1), 1, 1), {.text = "broken"}, now_,
                              out_);
@@ -249,7 +249,7 @@ TEST_F(FarewellsTest, WhatEndedAGenerationIsToldAgain) {
   EXPECT_TRUE(told[0].again);
 }
 
-TEST_F(FarewellsTest, ARestartForgetsNobodyThatLeft) {
+TEST_F(DepartureBatcherTest, ARestartForgetsNobodyThatLeft) {
   Form(5);
   Leave(4);
   Leave(3);
@@ -265,7 +265,7 @@ TEST_F(FarewellsTest, ARestartForgetsNobodyThatLeft) {
 }
 
 // Nor one whose record is gone: it has come back with another incarnation.
-TEST_F(FarewellsTest, ARestartForgetsNobodyThatLeftAndCameBack) {
+TEST_F(DepartureBatcherTest, ARestartForgetsNobodyThatLeftAndCameBack) {
   Form(5);
   Leave(4);
   Leave(3);
@@ -283,7 +283,8 @@ TEST_F(FarewellsTest, ARestartForgetsNobodyThatLeftAndCameBack) {
   }
 }
 
-TEST_F(FarewellsTest, AGenerationKnowsNothingOfThoseThatLeftTheOneBefore) {
+TEST_F(DepartureBatcherTest,
+       AGenerationKnowsNothingOfThoseThatLeftTheOneBefore) {
   Form(3);
   Leave(2);
   for (const int32_t i : {0, 1}) Join(i, 2);
@@ -292,7 +293,7 @@ TEST_F(FarewellsTest, AGenerationKnowsNothingOfThoseThatLeftTheOneBefore) {
   EXPECT_THAT(TakeEvents(), IsEmpty());
 }
 
-TEST_F(FarewellsTest, OfManyAFewAreDescribedAndTheirTextsAreCut) {
+TEST_F(DepartureBatcherTest, OfManyAFewAreDescribedAndTheirTextsAreCut) {
   Form(100);
   Leave(99);
   TakeEvents();
@@ -311,7 +312,7 @@ TEST_F(FarewellsTest, OfManyAFewAreDescribedAndTheirTextsAreCut) {
 
 // What each member is told of the others: how often at most, and of whom. They
 // leave in no order, as fast as `apart`.
-class EndOfJobTest : public FarewellsTest,
+class EndOfJobTest : public DepartureBatcherTest,
                      public testing::WithParamInterface<Duration> {};
 
 TEST_P(EndOfJobTest, MembersAreToldAFewTimesEach) {

@@ -56,7 +56,7 @@ struct MembershipOptions {
   Duration departed_retention = std::chrono::minutes(10);
 
   // After a leave was told, those that follow are gathered for so long for each
-  // live member, or longer (Farewells).
+  // live member, or longer (DepartureBatcher).
   Duration farewell_pause_per_member = std::chrono::microseconds(10);
 };
 

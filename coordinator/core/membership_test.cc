@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/testing/core_test_util.h"
 #include "coordinator/core/progress.h"
+#include "coordinator/core/testing/core_test_util.h"
 #include "coordinator/core/total_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -63,7 +63,7 @@ struct Event {
   std::shared_ptr<const LeftTogether> together;
 };
 
-// Members that left one generation soon after one another (Farewells).
+// Members that left one generation soon after one another (DepartureBatcher).
 struct LeftTogether {
   int32_t count = 0;
   RankRanges ranks;

@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/testing/core_test_util.h"
 #include "coordinator/core/store.h"
+#include "coordinator/core/testing/core_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -13,32 +13,32 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/core/total_memory.h"
-#include "coordinator/server/rpc/admin_service.h"
 #include "coordinator/server/auth/auth.h"
-#include "coordinator/server/rpc/barrier_service.h"
-#include "coordinator/server/jobs/commit_queue.h"
 #include "coordinator/server/auth/credentials.h"
-#include "coordinator/server/jobs/driver.h"
-#include "coordinator/server/endpoint.h"
 #include "coordinator/server/auth/handshake_peer.h"
-#include "coordinator/server/ops/http.h"
-#include "coordinator/server/ops/library_log.h"
+#include "coordinator/server/endpoint.h"
+#include "coordinator/server/jobs/commit_queue.h"
+#include "coordinator/server/jobs/driver.h"
+#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/jobs/limit_log.h"
 #include "coordinator/server/listener.h"
-#include "coordinator/server/rpc/membership_service.h"
+#include "coordinator/server/ops/http.h"
+#include "coordinator/server/ops/library_log.h"
 #include "coordinator/server/ops/metrics.h"
-#include "base/mutex.h"
-#include "coordinator/server/rpc/open_calls.h"
 #include "coordinator/server/ops/process_usage.h"
-#include "coordinator/server/rpc/session_service.h"
 #include "coordinator/server/ops/status_page.h"
+#include "coordinator/server/rpc/admin_service.h"
+#include "coordinator/server/rpc/barrier_service.h"
+#include "coordinator/server/rpc/membership_service.h"
+#include "coordinator/server/rpc/open_calls.h"
+#include "coordinator/server/rpc/session_service.h"
 #include "coordinator/server/rpc/store_service.h"
-#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/rpc/unary.h"
 #include "coordinator/server/rpc/unsent_answers.h"
 #include "coordinator/storage/record_codec.h"
@@ -180,7 +180,7 @@ absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
 }
 
 Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
-                              CommitQueue* commits, TurnQueue* turns,
+                              CommitQueue* commits, FairQueue* turns,
                               core::TotalMemory* memory,
                               std::atomic<int64_t>* untold_bytes) {
   Driver::Options driver;
@@ -261,13 +261,14 @@ class ServerImpl final : public Server {
         auth_(std::move(auth)),
         metrics_([this] { return ReadGauges(); }),
         commits_(storage == nullptr ? nullptr : NewCommits(std::move(storage))),
-        turns_(TurnThreads()),
+        fair_queue_(TurnThreads()),
         memory_(options.total_bytes_max),
-        driver_(DriverOptions(options, &metrics_, commits_.get(), &turns_,
+        driver_(DriverOptions(options, &metrics_, commits_.get(), &fair_queue_,
                               &memory_, &untold_bytes_)),
         unsent_(options.unsent_bytes_max),
-        context_{&driver_, &metrics_,   &open_calls_, options.message_bytes_max,
-                 &turns_,  auth_.get(), &unsent_},
+        context_{
+            &driver_,     &metrics_,   &open_calls_, options.message_bytes_max,
+            &fair_queue_, auth_.get(), &unsent_},
         sessions_(context_,
                   {options.sessions_max, options.stalled_reader_timeout}) {}
 
@@ -275,7 +276,7 @@ class ServerImpl final : public Server {
     Drain(kDestructionGrace);
     // Before what the ticker sweeps and the pages read.
     driver_.Stop();
-    turns_.Stop();
+    fair_queue_.Stop();
     // Before the sessions that its commits answer.
     if (commits_ != nullptr) commits_->Stop();
     http_.reset();
@@ -494,7 +495,7 @@ class ServerImpl final : public Server {
   const std::unique_ptr<Auth> auth_;
   Metrics metrics_;
   const std::unique_ptr<CommitQueue> commits_;
-  TurnQueue turns_;
+  FairQueue fair_queue_;
   core::TotalMemory memory_;
   std::atomic<int64_t> untold_bytes_ = 0;  // of all jobs
   Driver driver_;

@@ -11,9 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
-#include "base/mutex.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane::cuda {

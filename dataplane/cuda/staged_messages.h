@@ -14,12 +14,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/pinned.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane::cuda {
 

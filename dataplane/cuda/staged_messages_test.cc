@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
-#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "dataplane/cuda/chunks.h"
 #include "dataplane/cuda/device_work.h"
@@ -22,7 +23,6 @@
 #include "dataplane/cuda/staged_messages.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane::cuda {
 namespace {

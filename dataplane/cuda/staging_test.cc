@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/culprit.h"
-#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

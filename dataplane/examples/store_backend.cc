@@ -23,22 +23,22 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
-#include "base/clock.h"
 #include "dataplane/plugin.h"
 #include "dataplane/reduction.h"
 #include "dataplane/work.h"
 
 namespace {
 
+using muster::Clock;
+using muster::Instant;
 using muster::dataplane::Backend;
 using muster::dataplane::BackendOptions;
-using muster::Clock;
 using muster::dataplane::Collective;
 using muster::dataplane::CollectiveKind;
 using muster::dataplane::DeviceType;
-using muster::Instant;
 using muster::dataplane::PromisedWork;
 using muster::dataplane::Reduction;
 using muster::dataplane::Tensor;

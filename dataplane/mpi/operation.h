@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "dataplane/collective.h"
 #include "base/clock.h"
+#include "dataplane/collective.h"
 #include "dataplane/reduction.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"

@@ -7,8 +7,8 @@
 
 #include <cstddef>
 
-#include "dataplane/nccl/api.h"
 #include "dataplane/cuda/same_function.h"
+#include "dataplane/nccl/api.h"
 
 namespace muster::dataplane::nccl {
 namespace {

@@ -8,9 +8,9 @@
 #include <thread>
 #include <utility>
 
+#include "dataplane/culprit.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
-#include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "dataplane/cuda/stream.h"
 #include "base/mutex.h"
+#include "dataplane/cuda/stream.h"
 
 namespace muster::dataplane::nccl {
 

@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
-#include "dataplane/nccl/testing/backend_test.h"
-#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/nccl/testing/backend_test.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

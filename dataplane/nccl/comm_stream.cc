@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/cuda/stream.h"
 #include "dataplane/nccl/issue.h"
 #include "dataplane/nccl/return_if_error.h"
-#include "dataplane/cuda/stream.h"
 
 namespace muster::dataplane::nccl {
 
@@ -22,7 +22,7 @@ namespace muster::dataplane::nccl {
 constexpr std::chrono::microseconds kSpin(100);
 constexpr int kSpinLooksMin = 8;
 
-absl::Status LaneSupply::TakeEvent(cuda::Event& event) {
+absl::Status EventPool::TakeEvent(cuda::Event& event) {
   if (!events_.empty()) {
     event = events_.back();
     events_.pop_back();
@@ -34,17 +34,17 @@ absl::Status LaneSupply::TakeEvent(cuda::Event& event) {
       "cudaEventCreateWithFlags");
 }
 
-void LaneSupply::GiveBack(cuda::Event event) {
+void EventPool::GiveBack(cuda::Event event) {
   if (event != nullptr) events_.push_back(event);
 }
 
-void LaneSupply::GiveBack(Ended ended) {
+void EventPool::GiveBack(Ended ended) {
   GiveBack(std::exchange(ended.ready, nullptr));
   GiveBack(std::exchange(ended.end, nullptr));
   spent_.push_back(std::move(ended));
 }
 
-LaneSupply::Spent LaneSupply::TakeSpent() {
+EventPool::Spent EventPool::TakeSpent() {
   Spent taken;
   for (Ended& each : taken) {
     if (spent_.empty()) break;
@@ -54,28 +54,28 @@ LaneSupply::Spent LaneSupply::TakeSpent() {
   return taken;
 }
 
-absl::Status LaneSupply::MakeScratch() {
+absl::Status EventPool::MakeScratch() {
   if (scratch_ != nullptr) return absl::OkStatus();
   return cuda::ToStatus(platform_.cuda, platform_.cuda.Malloc(&scratch_, 4),
                         "cudaMalloc");
 }
 
-void LaneSupply::Free(bool is_stuck) {
+void EventPool::Free(bool is_stuck) {
   for (const cuda::Event event : events_) platform_.cuda.EventDestroy(event);
   events_.clear();
   if (scratch_ != nullptr && !is_stuck) platform_.cuda.Free(scratch_);
   scratch_ = nullptr;
 }
 
-absl::Status Lane::Cuda(cuda::Error error, absl::string_view what) const {
+absl::Status CommStream::Cuda(cuda::Error error, absl::string_view what) const {
   return cuda::ToStatus(platform_.cuda, error, what);
 }
 
-absl::Status Lane::Nccl(Result result, absl::string_view what) const {
+absl::Status CommStream::Nccl(Result result, absl::string_view what) const {
   return ToStatus(platform_.nccl, result, what);
 }
 
-absl::Status Lane::Open() {
+absl::Status CommStream::Open() {
   int least = 0;
   int greatest = 0;
   MUSTER_RETURN_IF_ERROR(
@@ -91,13 +91,14 @@ absl::Status Lane::Open() {
   return supply_.MakeScratch();
 }
 
-bool Lane::CanRunInCallersStream(const Collective& collective) const {
+bool CommStream::CanRunInCallersStream(const Collective& collective) const {
   return collective.in_current_stream && !options_.is_high_priority &&
          !options_.is_pair && comm_ != nullptr && !in_progress_ &&
          waiting_.empty();
 }
 
-absl::Status Lane::Add(std::shared_ptr<cuda::DeviceWork> work, bool open) {
+absl::Status CommStream::Add(std::shared_ptr<cuda::DeviceWork> work,
+                             bool open) {
   const Collective& collective = work->collective();
   if (waiting_.empty() || !waiting_.back().open) {
     Batch batch;
@@ -127,37 +128,37 @@ absl::Status Lane::Add(std::shared_ptr<cuda::DeviceWork> work, bool open) {
       "cudaEventRecord");
 }
 
-void Lane::Close() {
+void CommStream::Close() {
   if (!waiting_.empty()) waiting_.back().open = false;
 }
 
-Comm Lane::TakeComm() {
+Comm CommStream::TakeComm() {
   return IsIdle() ? std::exchange(comm_, nullptr) : nullptr;
 }
 
-void Lane::Add(std::shared_ptr<Errand> errand) {
+void CommStream::Add(std::shared_ptr<CommTask> task) {
   Batch batch;
-  batch.errand = std::move(errand);
+  batch.task = std::move(task);
   // What gathers goes on to gather behind it.
   const bool gathers = !waiting_.empty() && waiting_.back().open;
   waiting_.insert(waiting_.end() - (gathers ? 1 : 0), std::move(batch));
 }
 
-bool Lane::OnlyErrands() const {
+bool CommStream::OnlyErrands() const {
   const auto is_errand = [](const Batch& batch) {
-    return batch.errand != nullptr;
+    return batch.task != nullptr;
   };
   return std::all_of(running_.begin(), running_.end(), is_errand) &&
          std::all_of(waiting_.begin(), waiting_.end(), is_errand);
 }
 
-bool Lane::CanGive() const {
+bool CommStream::CanGive() const {
   if (comm_ == nullptr || in_progress_ || waiting_.empty()) return false;
   const Batch& next = waiting_.front();
-  return next.errand == nullptr ? !next.open : running_.empty();
+  return next.task == nullptr ? !next.open : running_.empty();
 }
 
-absl::Status Lane::GiveWaiting() {
+absl::Status CommStream::GiveWaiting() {
   // It may have been taken since somebody looked.
   if (in_progress_) MUSTER_RETURN_IF_ERROR(LookAfter());
   while (CanGive()) {
@@ -168,7 +169,8 @@ absl::Status Lane::GiveWaiting() {
   return absl::OkStatus();
 }
 
-absl::Status Lane::IssueAll(const Entries& entries, const Target& target) {
+absl::Status CommStream::IssueAll(const Entries& entries,
+                                  const Target& target) {
   const bool several = entries.size() > 1;
   absl::Status status;
   if (several) {
@@ -185,7 +187,8 @@ absl::Status Lane::IssueAll(const Entries& entries, const Target& target) {
   return status;
 }
 
-Target Lane::TargetOn(const Platform& platform, cuda::Stream stream) const {
+Target CommStream::TargetOn(const Platform& platform,
+                            cuda::Stream stream) const {
   return {.cuda = platform.cuda,
           .nccl = platform.nccl,
           .comm = comm_,
@@ -198,9 +201,9 @@ Target Lane::TargetOn(const Platform& platform, cuda::Stream stream) const {
 }
 
 // The last one of `running_` into the stream, behind what it is to begin after.
-absl::Status Lane::Give() {
+absl::Status CommStream::Give() {
   const Batch& batch = running_.back();
-  if (batch.errand != nullptr) {
+  if (batch.task != nullptr) {
     MUSTER_RETURN_IF_ERROR(CallErrand(batch));
     // It waits for the other ranks.
     return LookAfter();
@@ -223,15 +226,15 @@ absl::Status Lane::Give() {
   return AwaitGiven();
 }
 
-absl::Status Lane::CallErrand(const Batch& batch) {
-  if (caller_ == nullptr) return Nccl(batch.errand->Begin(comm_), "NCCL");
-  caller_->Begin([platform = platform_, errand = batch.errand, comm = comm_] {
-    return ToStatus(platform.nccl, errand->Begin(comm), "NCCL");
+absl::Status CommStream::CallErrand(const Batch& batch) {
+  if (caller_ == nullptr) return Nccl(batch.task->Begin(comm_), "NCCL");
+  caller_->Begin([platform = platform_, task = batch.task, comm = comm_] {
+    return ToStatus(platform.nccl, task->Begin(comm), "NCCL");
   });
   return absl::OkStatus();
 }
 
-absl::Status Lane::CallEntries(const Batch& batch) {
+absl::Status CommStream::CallEntries(const Batch& batch) {
   if (caller_ == nullptr) {
     return IssueAll(batch.entries, TargetOn(platform_, batch.stream));
   }
@@ -243,7 +246,7 @@ absl::Status Lane::CallEntries(const Batch& batch) {
   return absl::OkStatus();
 }
 
-absl::Status Lane::AwaitGiven() {
+absl::Status CommStream::AwaitGiven() {
   MUSTER_RETURN_IF_ERROR(LookAfter());
   if (!in_progress_) return absl::OkStatus();
   const Instant until = Clock::now() + kSpin;
@@ -258,7 +261,7 @@ absl::Status Lane::AwaitGiven() {
 
 // Whether NCCL has put the last one of `running_` into the stream, or is done
 // with that errand.
-absl::Status Lane::LookAfter() {
+absl::Status CommStream::LookAfter() {
   in_progress_ = IsCalling();
   if (in_progress_) return absl::OkStatus();
   if (caller_ != nullptr) MUSTER_RETURN_IF_ERROR(*caller_->End());
@@ -267,8 +270,8 @@ absl::Status Lane::LookAfter() {
   in_progress_ = state == kInProgress;
   if (in_progress_) return absl::OkStatus();
   const Batch& batch = running_.back();
-  if (batch.errand != nullptr) {
-    batch.errand->End(absl::OkStatus());
+  if (batch.task != nullptr) {
+    batch.task->End(absl::OkStatus());
     running_.pop_back();
     return absl::OkStatus();
   }
@@ -281,7 +284,7 @@ absl::Status Lane::LookAfter() {
 }
 
 // What NCCL says of the communicator.
-absl::Status Lane::StateOf(Result& state) {
+absl::Status CommStream::StateOf(Result& state) {
   MUSTER_RETURN_IF_ERROR(
       ToStatus(platform_.nccl, platform_.nccl.CommGetAsyncError(comm_, &state),
                "ncclCommGetAsyncError", comm_));
@@ -289,7 +292,7 @@ absl::Status Lane::StateOf(Result& state) {
   return ToStatus(platform_.nccl, state, "NCCL", comm_);
 }
 
-absl::Status Lane::Look(bool asks) {
+absl::Status CommStream::Look(bool asks) {
   if (comm_ == nullptr) return absl::OkStatus();
   const cuda::DeviceGuard guard(platform_.cuda, options_.device);
   Result state = kSuccess;
@@ -301,7 +304,7 @@ absl::Status Lane::Look(bool asks) {
   return GiveWaiting();
 }
 
-const Entry* Lane::Oldest() const {
+const Entry* CommStream::Oldest() const {
   for (const Batch& batch : running_) {
     if (!batch.entries.empty()) return &batch.entries.front();
   }
@@ -311,7 +314,7 @@ const Entry* Lane::Oldest() const {
   return nullptr;
 }
 
-const Entry* Lane::Overdue(Instant now) {
+const Entry* CommStream::Overdue(Instant now) {
   if (now < first_deadline_) return nullptr;
   Instant first = Instant::max();
   const auto find = [&](const auto& batches) -> const Entry* {
@@ -331,7 +334,7 @@ const Entry* Lane::Overdue(Instant now) {
   return nullptr;
 }
 
-std::map<std::string, std::string> Lane::Texts() const {
+std::map<std::string, std::string> CommStream::Texts() const {
   absl::string_view state = "being made";
   if (was_ended_) {
     state = "ended";
@@ -360,8 +363,8 @@ void Ended::Complete() {
 
 // They end in their order, whichever streams they are in. Most often few have:
 // so looks twice as far each time, and then in the middle.
-size_t Lane::CountEnded() const {
-  if (running_.empty() || running_.front().errand != nullptr) return 0;
+size_t CommStream::CountEnded() const {
+  if (running_.empty() || running_.front().task != nullptr) return 0;
   const auto has_ended = [this](size_t place) {
     return cuda::Query(platform_.cuda, running_[place].end) == cuda::kSuccess;
   };
@@ -386,9 +389,9 @@ size_t Lane::CountEnded() const {
   return ended;
 }
 
-void Lane::Take(Batch& batch, const absl::Status& why,
-                std::vector<Ended>& ended) {
-  if (batch.errand != nullptr) batch.errand->End(why);
+void CommStream::Take(Batch& batch, const absl::Status& why,
+                      std::vector<Ended>& ended) {
+  if (batch.task != nullptr) batch.task->End(why);
   if (why.ok()) ended_ += batch.entries.size();
   ended.push_back({.entries = std::move(batch.entries),
                    .status = why,
@@ -396,15 +399,16 @@ void Lane::Take(Batch& batch, const absl::Status& why,
                    .end = batch.end});
 }
 
-void Lane::TakeEnded(End end, absl::Status& why, std::vector<Ended>& ended) {
+void CommStream::TakeEnded(End end, absl::Status& why,
+                           std::vector<Ended>& ended) {
   // Of a group that has failed, the last may not be in the stream.
   size_t count = end == End::kNo ? CountEnded() : 0;
   for (size_t i = 0; i < count; ++i) Take(running_[i], why, ended);
   // The next one has not, or says why it cannot.
   for (; count < running_.size(); ++count) {
     Batch& batch = running_[count];
-    const bool given = batch.errand == nullptr &&
-                       (!in_progress_ || count + 1 < running_.size());
+    const bool given =
+        batch.task == nullptr && (!in_progress_ || count + 1 < running_.size());
     if (!given && end != End::kAborted && end != End::kGivesUp) break;
     const cuda::Error error =
         given ? cuda::Query(platform_.cuda, batch.end) : cuda::kSuccess;
@@ -422,7 +426,7 @@ void Lane::TakeEnded(End end, absl::Status& why, std::vector<Ended>& ended) {
   }
 }
 
-bool Lane::BeginToPart() {
+bool CommStream::BeginToPart() {
   if (comm_ == nullptr) return false;
   const auto finalize = [nccl = platform_.nccl, comm = comm_] {
     return ToStatus(nccl, nccl.CommFinalize(comm), "ncclCommFinalize");
@@ -432,20 +436,20 @@ bool Lane::BeginToPart() {
   return true;
 }
 
-bool Lane::HasParted() {
+bool CommStream::HasParted() {
   if (comm_ == nullptr) return true;
   if (IsCalling()) return false;
   if (caller_ != nullptr && !caller_->End()->ok()) return true;
   return !StateOf(parting_).ok() || parting_ != kInProgress;
 }
 
-Comm Lane::EndParting() {
+Comm CommStream::EndParting() {
   if (parting_ != kSuccess) return nullptr;
   was_ended_ = true;
   return std::exchange(comm_, nullptr);
 }
 
-void Lane::GiveUp(Aborter::Comms& comms) {
+void CommStream::GiveUp(Aborter::Comms& comms) {
   was_ended_ = true;
   const bool calling = IsCalling();
   const Comm comm = std::exchange(comm_, nullptr);
@@ -457,21 +461,21 @@ void Lane::GiveUp(Aborter::Comms& comms) {
   }
 }
 
-void Lane::Free() {
+void CommStream::Free() {
   if (stream_ != nullptr && !stream_is_left_) {
     platform_.cuda.StreamDestroy(stream_);
   }
   stream_ = nullptr;
 }
 
-bool AreIdle(const Lanes& lanes) {
-  return std::all_of(lanes.begin(), lanes.end(),
+bool AreIdle(const CommStreams& streams) {
+  return std::all_of(streams.begin(), streams.end(),
                      [](const auto& entry) { return entry.second->IsIdle(); });
 }
 
-bool AreOnErrands(const Lanes& lanes) {
-  return !AreIdle(lanes) &&
-         std::all_of(lanes.begin(), lanes.end(), [](const auto& entry) {
+bool AreOnErrands(const CommStreams& streams) {
+  return !AreIdle(streams) &&
+         std::all_of(streams.begin(), streams.end(), [](const auto& entry) {
            return entry.second->OnlyErrands();
          });
 }

@@ -14,16 +14,16 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "base/clock.h"
+#include "dataplane/collective.h"
+#include "dataplane/cuda/api.h"
+#include "dataplane/cuda/device_work.h"
 #include "dataplane/nccl/aborter.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/caller.h"
 #include "dataplane/nccl/comm_task.h"
 #include "dataplane/nccl/issue.h"
 #include "dataplane/nccl/platform.h"
-#include "dataplane/collective.h"
-#include "dataplane/cuda/api.h"
-#include "dataplane/cuda/device_work.h"
-#include "base/clock.h"
 
 namespace muster::dataplane::nccl {
 
@@ -52,10 +52,10 @@ struct Ended {
   void Complete();
 };
 
-// What the lanes of a group share, on its device. Not thread-safe.
-class LaneSupply {
+// What the streams of a group share, on its device. Not thread-safe.
+class EventPool {
  public:
-  explicit LaneSupply(const Platform& platform) : platform_(platform) {}
+  explicit EventPool(const Platform& platform) : platform_(platform) {}
 
   // `event` is the caller's until it is given back.
   absl::Status TakeEvent(cuda::Event& event);
@@ -86,14 +86,14 @@ class LaneSupply {
   void* scratch_ = nullptr;
 };
 
-// Lane is a communicator with its stream, and what is on its way there, which
-// happens in the order in which it was added. What is added before there is a
-// communicator, or while NCCL has yet to take what came before, waits. A
+// CommStream is a communicator with its stream, and what is on its way there,
+// which happens in the order in which it was added. What is added before there
+// is a communicator, or while NCCL has yet to take what came before, waits. A
 // collective that may run in its caller's stream does, if it need not wait so:
 // for two streams to wait for each other takes three calls of CUDA, longer than
 // all the rest. Not thread-safe. Calls that return a status are followed by
 // GiveUp if it is an error.
-class Lane {
+class CommStream {
  public:
   struct Options {
     // Of its unique id in the store.
@@ -110,7 +110,7 @@ class Lane {
   };
 
   // `platform` and `supply` outlive it.
-  Lane(const Platform& platform, LaneSupply& supply, Options options)
+  CommStream(const Platform& platform, EventPool& supply, Options options)
       : platform_(platform), supply_(supply), options_(std::move(options)) {}
 
   // Makes the stream; the first call, on the current device.
@@ -134,7 +134,7 @@ class Lane {
   // the caller's then. Else null.
   Comm TakeComm();
   // To be done when all that was added before has ended.
-  void Add(std::shared_ptr<Errand> errand);
+  void Add(std::shared_ptr<CommTask> task);
 
   // Gives NCCL as much as can be given now. As long as NCCL is about to put
   // something into the stream it waits for that, but for a moment only.
@@ -193,7 +193,7 @@ class Lane {
   // errand.
   struct Batch {
     Entries entries;
-    std::shared_ptr<Errand> errand;
+    std::shared_ptr<CommTask> task;
     // Of collectives: where they go, what they are to begin after (null: what
     // is there), and their end.
     cuda::Stream stream = nullptr;
@@ -226,7 +226,7 @@ class Lane {
   void Take(Batch& batch, const absl::Status& why, std::vector<Ended>& ended);
 
   const Platform& platform_;
-  LaneSupply& supply_;
+  EventPool& supply_;
   const Options options_;
 
   std::shared_ptr<Caller> caller_;
@@ -254,11 +254,11 @@ class Lane {
 };
 
 // Those of a group, by their keys.
-using Lanes = std::map<std::string, std::unique_ptr<Lane>>;
+using CommStreams = std::map<std::string, std::unique_ptr<CommStream>>;
 
-bool AreIdle(const Lanes& lanes);
+bool AreIdle(const CommStreams& streams);
 // Whether something is on its way, and nothing but errands.
-bool AreOnErrands(const Lanes& lanes);
+bool AreOnErrands(const CommStreams& streams);
 
 }  // namespace muster::dataplane::nccl
 

@@ -8,9 +8,9 @@ namespace muster::dataplane::nccl {
 
 // What is done with a communicator and is no collective, while nothing else is
 // under way there. A lane calls both, with a lock held.
-class Errand {
+class CommTask {
  public:
-  virtual ~Errand() = default;
+  virtual ~CommTask() = default;
 
   // NCCL may be in progress with it afterwards; then nothing else is done with
   // the communicator until it is not.

@@ -9,11 +9,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/text.h"
+#include "dataplane/culprit.h"
 #include "dataplane/nccl/config.h"
 #include "dataplane/nccl/issue.h"
-#include "dataplane/culprit.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane::nccl {
 namespace {
@@ -151,12 +151,12 @@ absl::StatusOr<Comm> InitByCaller(const MakeOptions& options,
 }  // namespace
 
 absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options) {
-  if (options.heritage != nullptr) {
+  if (options.parent != nullptr) {
     absl::StatusOr<Comm> comm =
-        options.heritage->Make({.group = *options.group,
-                                .device = options.device,
-                                .deadline = options.deadline,
-                                .over = options.over});
+        options.parent->Make({.group = *options.group,
+                              .device = options.device,
+                              .deadline = options.deadline,
+                              .over = options.over});
     if (!comm.ok()) return comm;
     if (*comm != nullptr) return AwaitReady(options, *comm, "NCCL");
   }

@@ -9,12 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/caller.h"
 #include "dataplane/nccl/platform.h"
 #include "dataplane/nccl/split.h"
-#include "base/clock.h"
 
 namespace muster::dataplane::nccl {
 
@@ -27,7 +27,7 @@ struct MakeOptions {
   // busy yet, and ends what comes of that.
   std::shared_ptr<Caller> caller = nullptr;
   // Null: the ranks meet in the group's store.
-  std::shared_ptr<Heritage> heritage = nullptr;
+  std::shared_ptr<NcclParentHandle> parent = nullptr;
   // Where its unique id is kept there: one small value for each communicator.
   std::string key;
   // Of the communicator.

@@ -4,10 +4,10 @@
 #define MUSTER_DATAPLANE_NCCL_ISSUE_H_
 
 #include "absl/status/status.h"
-#include "dataplane/nccl/api.h"
-#include "dataplane/nccl/platform.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
+#include "dataplane/nccl/api.h"
+#include "dataplane/nccl/platform.h"
 
 namespace muster::dataplane::nccl {
 

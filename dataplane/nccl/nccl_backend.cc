@@ -11,20 +11,20 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/text.h"
+#include "dataplane/cuda/device_work.h"
+#include "dataplane/cuda/stream.h"
+#include "dataplane/culprit.h"
 #include "dataplane/nccl/aborter.h"
+#include "dataplane/nccl/comm_stream.h"
 #include "dataplane/nccl/communicator_maker.h"
 #include "dataplane/nccl/config.h"
 #include "dataplane/nccl/issue.h"
-#include "dataplane/nccl/comm_stream.h"
 #include "dataplane/nccl/return_if_error.h"
 #include "dataplane/nccl/roll_call.h"
 #include "dataplane/nccl/split.h"
 #include "dataplane/nccl/symmetric.h"
-#include "dataplane/cuda/device_work.h"
-#include "dataplane/cuda/stream.h"
-#include "dataplane/culprit.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane::nccl {
 namespace {
@@ -56,7 +56,8 @@ class NcclBackend : public Backend {
         kept_options_(std::make_shared<const BackendOptions>(options)),
         options_(*kept_options_),
         roll_call_(options.store, options.rank, options.world_size),
-        heritage_(std::dynamic_pointer_cast<Heritage>(options.descent)),
+        heritage_(
+            std::dynamic_pointer_cast<NcclParentHandle>(options.parent_handle)),
         supply_(platform_),
         aborter_(platform_),
         watchdog_([this] { Watch(); }) {}
@@ -105,7 +106,7 @@ class NcclBackend : public Backend {
   std::shared_ptr<Work> Start(const Collective& collective) override {
     std::shared_ptr<cuda::DeviceWork> work;
     absl::Status status;
-    LaneSupply::Spent spent;
+    EventPool::Spent spent;
     {
       MutexLock lock(mutex_);
       spent = supply_.TakeSpent();
@@ -134,14 +135,14 @@ class NcclBackend : public Backend {
   void EndTogether() override {
     MutexLock lock(mutex_);
     gathers_ = false;
-    for (auto& [key, lane] : lanes_) {
+    for (auto& [key, comm_stream] : comm_streams_) {
       const cuda::DeviceGuard guard(platform_.cuda, device_);
-      lane->Close();
-      if (status_.ok()) End(GiveWaiting(*lane));
+      comm_stream->Close();
+      if (status_.ok()) End(GiveWaiting(*comm_stream));
     }
   }
 
-  std::shared_ptr<Descent> Split(const SplitOptions& options) override {
+  std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override {
     // Nothing could end such a call while ranks are missing: they meet anew.
     const bool blocks = IsBlocking(options_.nccl) || IsBlocking(options.nccl);
     if (!options.excluded.empty()) return Shrink(options, blocks);
@@ -156,9 +157,9 @@ class NcclBackend : public Backend {
       return split;
     }
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    Lane& lane = *group_lane_;
-    lane.Add(split);
-    End(GiveWaiting(lane));
+    CommStream& comm_stream = *group_lane_;
+    comm_stream.Add(split);
+    End(GiveWaiting(comm_stream));
     return split;
   }
 
@@ -189,7 +190,8 @@ class NcclBackend : public Backend {
   CommunicatorStates communicator_states() const override {
     MutexLock lock(mutex_);
     CommunicatorStates states;
-    for (const auto& [key, lane] : lanes_) states[key] = lane->Texts();
+    for (const auto& [key, comm_stream] : comm_streams_)
+      states[key] = comm_stream->Texts();
     return states;
   }
 
@@ -218,13 +220,15 @@ class NcclBackend : public Backend {
   }
 
   // The same, as that of the oldest one on the lane.
-  absl::Status Labelled(const Lane& lane, const absl::Status& status) const {
-    const Entry* const oldest = lane.Oldest();
+  absl::Status Labelled(const CommStream& comm_stream,
+                        const absl::Status& status) const {
+    const Entry* const oldest = comm_stream.Oldest();
     return oldest == nullptr ? status : Labelled(oldest->collective(), status);
   }
 
   // A communicator that has failed was aborted: nothing can come of it.
-  std::shared_ptr<Descent> Shrink(const SplitOptions& options, bool blocks) {
+  std::shared_ptr<ParentHandle> Shrink(const SplitOptions& options,
+                                       bool blocks) {
     MutexLock lock(mutex_);
     Comm comm = nullptr;
     if (platform_.nccl.CommShrink != nullptr && !blocks && status_.ok() &&
@@ -257,22 +261,22 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     if (!status_.ok()) return status_;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    const auto lane = GroupLane(deadline);
-    if (!lane.ok()) return lane.status();
-    (*lane)->Add(piece);
+    const auto comm_stream = GroupLane(deadline);
+    if (!comm_stream.ok()) return comm_stream.status();
+    (*comm_stream)->Add(piece);
     std::erase_if(pieces_, [](const auto& old) { return old.expired(); });
     pieces_.push_back(piece);
-    End(GiveWaiting(**lane));
+    End(GiveWaiting(**comm_stream));
     return status_;
   }
 
   absl::Status Add(const std::shared_ptr<cuda::DeviceWork>& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    const absl::StatusOr<Lane*> lane = LaneOf(work->collective());
-    if (!lane.ok()) return lane.status();
-    MUSTER_RETURN_IF_ERROR((*lane)->Add(work, gathers_));
-    return gathers_ ? absl::OkStatus() : GiveWaiting(**lane);
+    const absl::StatusOr<CommStream*> comm_stream = LaneOf(work->collective());
+    if (!comm_stream.ok()) return comm_stream.status();
+    MUSTER_RETURN_IF_ERROR((*comm_stream)->Add(work, gathers_));
+    return gathers_ ? absl::OkStatus() : GiveWaiting(**comm_stream);
   }
 
   // Of the first collective, and then always the same.
@@ -286,13 +290,13 @@ class NcclBackend : public Backend {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Lane*> GroupLane(Instant deadline)
+  absl::StatusOr<CommStream*> GroupLane(Instant deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (group_lane_ != nullptr) return group_lane_;
     return LaneOf(kGroupLane, options_.rank, options_.world_size, deadline);
   }
 
-  absl::StatusOr<Lane*> LaneOf(const Collective& collective)
+  absl::StatusOr<CommStream*> LaneOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     // What sends and receives begin together goes through one communicator,
     // as one operation of NCCL.
@@ -305,39 +309,40 @@ class NcclBackend : public Backend {
                   sends ? 0 : 1, 2, collective.deadline);
   }
 
-  absl::StatusOr<Lane*> LaneOf(const std::string& key, int rank, int size,
-                               Instant deadline)
+  absl::StatusOr<CommStream*> LaneOf(const std::string& key, int rank, int size,
+                                     Instant deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::unique_ptr<Lane>& lane = lanes_[key];
-    if (lane != nullptr) return lane.get();
-    lane = std::make_unique<Lane>(
+    std::unique_ptr<CommStream>& comm_stream = comm_streams_[key];
+    if (comm_stream != nullptr) return comm_stream.get();
+    comm_stream = std::make_unique<CommStream>(
         platform_, supply_,
-        Lane::Options{.key = key,
-                      .rank = rank,
-                      .size = size,
-                      .device = device_,
-                      .is_pair = key != kGroupLane,
-                      .is_high_priority = options_.nccl.is_high_priority_stream,
-                      .wants_copy_engines = WantsCopyEngines(options_.nccl),
-                      .is_blocking = IsBlocking(options_.nccl)});
-    MUSTER_RETURN_IF_ERROR(lane->Open());
-    Lane* const made = lane.get();
+        CommStream::Options{
+            .key = key,
+            .rank = rank,
+            .size = size,
+            .device = device_,
+            .is_pair = key != kGroupLane,
+            .is_high_priority = options_.nccl.is_high_priority_stream,
+            .wants_copy_engines = WantsCopyEngines(options_.nccl),
+            .is_blocking = IsBlocking(options_.nccl)});
+    MUSTER_RETURN_IF_ERROR(comm_stream->Open());
+    CommStream* const made = comm_stream.get();
     if (key == kGroupLane) group_lane_ = made;
     makers_.emplace_back([this, made, deadline] { Make(*made, deadline); });
     return made;
   }
 
   // On a thread of the lane's: its communicator, and what waits for it.
-  void Make(Lane& lane, Instant deadline) {
+  void Make(CommStream& comm_stream, Instant deadline) {
     cuda::BeginOwnThread(platform_.cuda);
-    const Lane::Options& place = lane.options();
+    const CommStream::Options& place = comm_stream.options();
     const cuda::DeviceGuard guard(platform_.cuda, place.device);
     absl::StatusOr<Comm> comm = MakeCommunicator(
         {.platform = platform_,
          .group = kept_options_,
          .device = place.device,
-         .caller = lane.caller(),
-         .heritage = place.key == kGroupLane ? heritage_ : nullptr,
+         .caller = comm_stream.caller(),
+         .parent = place.key == kGroupLane ? heritage_ : nullptr,
          .key = place.key,
          .rank = place.rank,
          .size = place.size,
@@ -351,7 +356,7 @@ class NcclBackend : public Backend {
       {
         MutexLock lock(mutex_);
         // The watchdog says whom the collective waits for.
-        if (lane.Overdue(Clock::now()) != nullptr) return;
+        if (comm_stream.Overdue(Clock::now()) != nullptr) return;
       }
       status = roll_call_.NotMade(status, options_.group_name);
     }
@@ -359,14 +364,15 @@ class NcclBackend : public Backend {
     if (comm.ok() && !status_.ok()) {
       platform_.nccl.CommAbort(*comm);
     } else if (comm.ok()) {
-      lane.SetComm(*comm);
-      status = Labelled(lane, GiveWaiting(lane));
+      comm_stream.SetComm(*comm);
+      status = Labelled(comm_stream, GiveWaiting(comm_stream));
     }
     End(status);
   }
 
-  absl::Status GiveWaiting(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    MUSTER_RETURN_IF_ERROR(lane.GiveWaiting());
+  absl::Status GiveWaiting(CommStream& comm_stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    MUSTER_RETURN_IF_ERROR(comm_stream.GiveWaiting());
     // It looks by itself while something is under way: to wake it each time
     // would take longer than all the rest.
     if (std::exchange(sleeps_, false)) waiters_->came.NotifyAll();
@@ -375,13 +381,14 @@ class NcclBackend : public Backend {
 
   std::vector<Ended> TakeEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<Ended> ended;
-    Lane::End end = Lane::End::kNo;
+    CommStream::End end = CommStream::End::kNo;
     if (!status_.ok()) {
-      end = Clock::now() >= give_up_at_ ? Lane::End::kGivesUp
-            : aborter_.IsDone()         ? Lane::End::kAborted
-                                        : Lane::End::kBegun;
+      end = Clock::now() >= give_up_at_ ? CommStream::End::kGivesUp
+            : aborter_.IsDone()         ? CommStream::End::kAborted
+                                        : CommStream::End::kBegun;
     }
-    for (auto& [key, lane] : lanes_) lane->TakeEnded(end, status_, ended);
+    for (auto& [key, comm_stream] : comm_streams_)
+      comm_stream->TakeEnded(end, status_, ended);
     return ended;
   }
 
@@ -389,16 +396,16 @@ class NcclBackend : public Backend {
   void LookForErrors(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool asks = now >= next_error_look_;
     if (asks) next_error_look_ = now + kErrorLook;
-    for (auto& [key, lane] : lanes_) {
+    for (auto& [key, comm_stream] : comm_streams_) {
       if (!status_.ok()) return;
-      LookAtTime(*lane, now);
-      End(Labelled(*lane, lane->Look(asks)));
+      LookAtTime(*comm_stream, now);
+      End(Labelled(*comm_stream, comm_stream->Look(asks)));
     }
   }
 
-  void LookAtTime(Lane& lane, Instant now)
+  void LookAtTime(CommStream& comm_stream, Instant now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Entry* const overdue = lane.Overdue(now);
+    const Entry* const overdue = comm_stream.Overdue(now);
     const bool has_peer =
         overdue != nullptr && IsPointToPoint(overdue->collective().kind);
     if (overdue != nullptr && (has_peer || options_.world_size == 1)) {
@@ -407,7 +414,7 @@ class NcclBackend : public Backend {
                             : std::vector<int>()));
       return;
     }
-    const Entry* const oldest = lane.Oldest();
+    const Entry* const oldest = comm_stream.Oldest();
     if (oldest == nullptr || oldest->number == 0 ||
         oldest->collective().deadline == Instant::max()) {
       return;
@@ -417,12 +424,12 @@ class NcclBackend : public Backend {
       asked_ = overdue->number;
       roll_call_.FindMissing(
           overdue->number, overdue->collective().timeout,
-          [this, &lane, number = overdue->number,
+          [this, &comm_stream, number = overdue->number,
            collective =
                overdue->collective()](const std::vector<int>& missing) {
             MutexLock lock(mutex_);
             // It may have ended after all.
-            const Entry* const still = lane.Overdue(Clock::now());
+            const Entry* const still = comm_stream.Overdue(Clock::now());
             if (still == nullptr || still->number != number) return;
             End(TimedOut(collective, options_.group_name, missing));
           });
@@ -438,7 +445,7 @@ class NcclBackend : public Backend {
     if (give_up_at_ == Instant::max()) {
       give_up_at_ = Clock::now() + kDrain;
       Aborter::Comms comms = {.parted = std::move(parted_)};
-      for (auto& [key, lane] : lanes_) lane->GiveUp(comms);
+      for (auto& [key, comm_stream] : comm_streams_) comm_stream->GiveUp(comms);
       aborter_.Begin(device_, std::move(comms), {kept_options_, heritage_});
     }
     if (aborter_.IsDone()) late_pieces_.clear();
@@ -471,10 +478,10 @@ class NcclBackend : public Backend {
         // without a pause would keep them from it, and so would it to wake.
         if (waiters_->count > 0 || !status_.ok()) continue;
       }
-      if (stopping_ && AreIdle(lanes_)) return;
-      sleeps_ = AreIdle(lanes_) && Clock::now() >= awake_until;
+      if (stopping_ && AreIdle(comm_streams_)) return;
+      sleeps_ = AreIdle(comm_streams_) && Clock::now() >= awake_until;
       const bool hurries =
-          waiters_->count > 0 || (!AreIdle(lanes_) && !status_.ok());
+          waiters_->count > 0 || (!AreIdle(comm_streams_) && !status_.ok());
       waiters_->came.WaitUntil(
           mutex_, Clock::now() + (sleeps_   ? microseconds(kErrorLook)
                                   : hurries ? kLook
@@ -491,9 +498,9 @@ class NcclBackend : public Backend {
       return;
     }
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    Lane& lane = *group_lane_;
-    lane.Add(SymmetricPiece::GivingBack(std::move(piece), late_pieces_));
-    End(GiveWaiting(lane));
+    CommStream& comm_stream = *group_lane_;
+    comm_stream.Add(SymmetricPiece::GivingBack(std::move(piece), late_pieces_));
+    End(GiveWaiting(comm_stream));
   }
 
   // The windows of those that have owners yet: the communicator goes.
@@ -512,20 +519,21 @@ class NcclBackend : public Backend {
     const Instant until = Clock::now() + kPart;
     GiveBackAll();
     // Others may need this rank for a split that it is in no part of.
-    while (status_.ok() && AreOnErrands(lanes_) && Clock::now() < until) {
+    while (status_.ok() && AreOnErrands(comm_streams_) &&
+           Clock::now() < until) {
       waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
     }
-    if (device_ < 0 || !status_.ok() || !AreIdle(lanes_)) return;
+    if (device_ < 0 || !status_.ok() || !AreIdle(comm_streams_)) return;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    std::vector<Lane*> parting;
-    for (auto& [key, lane] : lanes_) {
-      if (lane->BeginToPart()) parting.push_back(lane.get());
+    std::vector<CommStream*> parting;
+    for (auto& [key, comm_stream] : comm_streams_) {
+      if (comm_stream->BeginToPart()) parting.push_back(comm_stream.get());
     }
-    for (Lane* const lane : parting) {
-      while (!lane->HasParted() && Clock::now() < until) {
+    for (CommStream* const comm_stream : parting) {
+      while (!comm_stream->HasParted() && Clock::now() < until) {
         waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
       }
-      parted_.push_back(lane->EndParting());
+      parted_.push_back(comm_stream->EndParting());
     }
   }
 
@@ -534,7 +542,7 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     if (device_ < 0) return;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    for (auto& [key, lane] : lanes_) lane->Free();
+    for (auto& [key, comm_stream] : comm_streams_) comm_stream->Free();
     supply_.Free(/*is_stuck=*/!aborted);
   }
 
@@ -543,7 +551,7 @@ class NcclBackend : public Backend {
   const BackendOptions& options_;
   RollCall roll_call_;
   // That the communicator of all ranks comes of; null: of none.
-  const std::shared_ptr<Heritage> heritage_;
+  const std::shared_ptr<NcclParentHandle> heritage_;
 
   // Its condition is that of the watchdog: also that something else is to do.
   const std::shared_ptr<cuda::HostWaiters> waiters_ =
@@ -558,16 +566,16 @@ class NcclBackend : public Backend {
   // Why the group is at its end; OK while it is not.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int device_ ABSL_GUARDED_BY(mutex_) = -1;
-  LaneSupply supply_ ABSL_GUARDED_BY(mutex_);
+  EventPool supply_ ABSL_GUARDED_BY(mutex_);
   Aborter aborter_ ABSL_GUARDED_BY(mutex_);
   std::vector<Comm> parted_ ABSL_GUARDED_BY(mutex_);
   // The overdue collective whose missing ranks are looked for; 0: none.
   uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
   Instant give_up_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();
   Instant next_error_look_ ABSL_GUARDED_BY(mutex_) = Instant::min();
-  Lanes lanes_ ABSL_GUARDED_BY(mutex_);
+  CommStreams comm_streams_ ABSL_GUARDED_BY(mutex_);
   // Of the communicator of all ranks; null: nobody has asked for it.
-  Lane* group_lane_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  CommStream* group_lane_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Of symmetric memory: how often it was asked for, what is registered, and
   // what is to be freed when the communicators are no more.
   uint64_t allocations_ ABSL_GUARDED_BY(mutex_) = 0;

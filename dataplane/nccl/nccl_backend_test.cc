@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "dataplane/nccl/testing/backend_test.h"
-#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/coalescing.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/culprit.h"
+#include "dataplane/nccl/testing/backend_test.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/observe/consistency_check.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"

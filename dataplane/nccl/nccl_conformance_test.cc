@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "dataplane/backend.h"
-#include "dataplane/nccl/nccl_backend.h"
-#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/cuda/testing/on_device.h"
 #include "dataplane/factory.h"
+#include "dataplane/nccl/nccl_backend.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/per_device.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/in_memory_store.h"
@@ -90,7 +90,7 @@ std::unique_ptr<Backend> Part(const BackendOptions& options, int device,
   } else if (options.rank == 0) {
     others[1]->Split({.part = kNoPart});
   }
-  own.descent = others[0]->Split(split);
+  own.parent_handle = others[0]->Split(split);
   return std::make_unique<MadeOfAnother>(
       std::move(others), *nccl::CreateNcclBackend(ThePlatform(), own));
 }

@@ -1,8 +1,8 @@
 #ifndef MUSTER_DATAPLANE_NCCL_PLATFORM_H_
 #define MUSTER_DATAPLANE_NCCL_PLATFORM_H_
 
-#include "dataplane/nccl/api.h"
 #include "dataplane/cuda/api.h"
+#include "dataplane/nccl/api.h"
 
 namespace muster::dataplane::nccl {
 

@@ -4,10 +4,10 @@
 #include <future>
 #include <memory>
 
-#include "dataplane/nccl/testing/backend_test.h"
-#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/nccl/testing/backend_test.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gtest/gtest.h"
 

@@ -15,10 +15,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "dataplane/bootstrap_store.h"
-#include "dataplane/collective.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/collective.h"
 
 namespace muster::dataplane::nccl {
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "dataplane/bootstrap_store.h"
 #include "dataplane/nccl/config.h"
 #include "dataplane/nccl/issue.h"
-#include "dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::nccl {
 namespace {
@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kSlice(200);
 // How often a shrink is looked at.
 constexpr std::chrono::milliseconds kShrinkLook(1);
 
-absl::Status Late(const Asker& asker, absl::string_view why) {
+absl::Status Late(const SplitRank& asker, absl::string_view why) {
   return absl::DeadlineExceededError(
       absl::StrCat("group ", base::Quote(asker.group.group_name), ": ", why));
 }
@@ -52,7 +52,7 @@ void Split::End(const absl::Status& why) {
   changed_.NotifyAll();
 }
 
-absl::StatusOr<Comm> Split::Make(const Asker& asker) {
+absl::StatusOr<Comm> Split::Make(const SplitRank& asker) {
   for (;;) {
     if (absl::Status why = asker.over(); !why.ok()) return why;
     MutexLock lock(mutex_);
@@ -66,7 +66,7 @@ absl::StatusOr<Comm> Split::Make(const Asker& asker) {
   }
 }
 
-absl::StatusOr<Comm> Shrink::Make(const Asker& asker) {
+absl::StatusOr<Comm> Shrink::Make(const SplitRank& asker) {
   const absl::StatusOr<bool> all = AllHaveOne(asker);
   if (!all.ok()) return all.status();
   absl::StatusOr<Comm> made(static_cast<Comm>(nullptr));
@@ -75,7 +75,7 @@ absl::StatusOr<Comm> Shrink::Make(const Asker& asker) {
   return made;
 }
 
-absl::StatusOr<bool> Shrink::AllHaveOne(const Asker& asker) const {
+absl::StatusOr<bool> Shrink::AllHaveOne(const SplitRank& asker) const {
   const bool has_one = parent_ != nullptr && asker.device == device_;
   if (asker.group.world_size == 1) return has_one;
   std::vector<std::string> keys;
@@ -103,7 +103,7 @@ absl::StatusOr<bool> Shrink::AllHaveOne(const Asker& asker) const {
   return status;
 }
 
-absl::StatusOr<Comm> Shrink::Call(const Asker& asker) {
+absl::StatusOr<Comm> Shrink::Call(const SplitRank& asker) {
   std::vector<int> excluded = options_.excluded;
   Config config = ConfigOf(options_.nccl, options_.group_name, version_);
   Comm made = nullptr;

@@ -7,17 +7,17 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/comm_task.h"
 #include "dataplane/nccl/platform.h"
-#include "base/clock.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane::nccl {
 
 // Who asks for a communicator: a rank of a new group.
-struct Asker {
+struct SplitRank {
   const BackendOptions& group;
   // Its device.
   int device = 0;
@@ -27,22 +27,22 @@ struct Asker {
   const std::function<absl::Status()>& over;
 };
 
-// Heritage is a communicator that comes of another group's, and the way from
-// that group's backend to its own. It keeps the communicator's texts, so it
-// outlives it. Thread-safe.
-class Heritage : public Descent {
+// NcclParentHandle is a communicator that comes of another group's, and the way
+// from that group's backend to its own. It keeps the communicator's texts, so
+// it outlives it. Thread-safe.
+class NcclParentHandle : public ParentHandle {
  public:
   // The communicator, which may be in progress and is the caller's from then
   // on; null if none can come of the other group's: then the ranks are to meet
   // anew, as all of them find. Called once.
   // Errors: kDeadlineExceeded, kInternal with NCCL's own words, what `over` and
   // the store say.
-  virtual absl::StatusOr<Comm> Make(const Asker& asker) = 0;
+  virtual absl::StatusOr<Comm> Make(const SplitRank& asker) = 0;
 };
 
 // By ncclCommSplit, which the other group calls in its turn. None can come when
 // that has ended, of which all ranks are told.
-class Split : public Heritage, public Errand {
+class Split : public NcclParentHandle, public CommTask {
  public:
   // `key`: this rank in the other group.
   Split(const Platform& platform, const SplitOptions& options, int key)
@@ -57,7 +57,7 @@ class Split : public Heritage, public Errand {
   Result Begin(Comm parent) override;
   void End(const absl::Status& why) override;
 
-  absl::StatusOr<Comm> Make(const Asker& asker) override;
+  absl::StatusOr<Comm> Make(const SplitRank& asker) override;
 
  private:
   const Api nccl_;
@@ -78,7 +78,7 @@ class Split : public Heritage, public Errand {
 // By ncclCommShrink of a communicator that the other group has given up. None
 // can come unless each rank has one, with nothing under way: they tell each
 // other in the new group's store.
-class Shrink : public Heritage {
+class Shrink : public NcclParentHandle {
  public:
   // `parent`, which may be null, is of this device, and its own from then on.
   Shrink(const Platform& platform, const SplitOptions& options, Comm parent,
@@ -90,11 +90,11 @@ class Shrink : public Heritage {
         parent_(parent) {}
   ~Shrink() override { Release(); }
 
-  absl::StatusOr<Comm> Make(const Asker& asker) override;
+  absl::StatusOr<Comm> Make(const SplitRank& asker) override;
 
  private:
-  absl::StatusOr<bool> AllHaveOne(const Asker& asker) const;
-  absl::StatusOr<Comm> Call(const Asker& asker);
+  absl::StatusOr<bool> AllHaveOne(const SplitRank& asker) const;
+  absl::StatusOr<Comm> Call(const SplitRank& asker);
   void Release();
 
   const Api nccl_;

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "dataplane/backend.h"
+#include "dataplane/culprit.h"
 #include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
-#include "dataplane/culprit.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -43,21 +43,21 @@ class SplitTest : public testing::BackendTest {
   // `rank_in_part`.
   void SplitOff(int rank, int rank_in_part, int size,
                 Instant deadline = Instant::max()) {
-    auto descent = backend(rank).Split({.part = 0, .group_name = "part"});
-    EXPECT_NE(descent, nullptr);
-    Join(rank_in_part, size, std::move(descent), deadline);
+    auto parent_handle = backend(rank).Split({.part = 0, .group_name = "part"});
+    EXPECT_NE(parent_handle, nullptr);
+    Join(rank_in_part, size, std::move(parent_handle), deadline);
   }
 
-  void Join(int rank, int size, std::shared_ptr<Descent> descent,
+  void Join(int rank, int size, std::shared_ptr<ParentHandle> parent_handle,
             Instant deadline = Instant::max()) {
-    parts_.push_back(
-        *CreateNcclBackend(platform_, {.rank = rank,
-                                       .world_size = size,
-                                       .group_name = "part",
-                                       .store = part_store_,
-                                       .deadline = deadline,
-                                       .device = 0,
-                                       .descent = std::move(descent)}));
+    parts_.push_back(*CreateNcclBackend(
+        platform_, {.rank = rank,
+                    .world_size = size,
+                    .group_name = "part",
+                    .store = part_store_,
+                    .deadline = deadline,
+                    .device = 0,
+                    .parent_handle = std::move(parent_handle)}));
   }
 
   // Of all of `group`, that bring 1, 2, 4, ...
@@ -101,7 +101,7 @@ TEST_F(SplitTest, ACommunicatorComesOfTheOtherGroupsAndNotOfTheStore) {
 
 TEST_F(SplitTest, SeveralPartsAreMadeAtOnce) {
   Make(kAll, 0);
-  std::vector<std::shared_ptr<Descent>> descents;
+  std::vector<std::shared_ptr<ParentHandle>> descents;
   for (int rank = 0; rank < kAll; ++rank) {
     descents.push_back(backend(rank).Split({.part = rank == 1 ? 5 : 0}));
   }
@@ -286,9 +286,9 @@ TEST_F(ShrinkTest, WhoDoesNotComeToItIsMissedInTime) {
 
 TEST_F(SplitTest, TheOptionsAreTheNewGroups) {
   Make(1, 0);
-  auto descent =
+  auto parent_handle =
       backend(0).Split({.group_name = "part", .nccl = {.max_ctas = 3}});
-  Join(0, 1, std::move(descent));
+  Join(0, 1, std::move(parent_handle));
   ExpectSum(parts_, 1);
   EXPECT_EQ(testing::LastConfig().max_ctas, 3);
   EXPECT_EQ(testing::LastConfig().blocking, 0);

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "benchmark/benchmark.h"
-#include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/communicator.h"
 #include "dataplane/guarded_backend.h"
+#include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/observe/recorder.h"
 #include "glog/logging.h"
 
@@ -111,8 +111,8 @@ void BM_Group(benchmark::State& state) {
   float number = 0;
   Communicator communicator(
       {.group_name = "benchmark", .default_timeout = std::chrono::minutes(1)},
-      std::make_unique<Recording>(
-          std::make_unique<Guarding>(Make(), "benchmark"),
+      std::make_unique<Recorder>(
+          std::make_unique<ExceptionGuard>(Make(), "benchmark"),
           std::make_shared<FlightRecorder>(2000), FlightRecorder::Group{},
           /*metrics=*/nullptr, /*on_failure=*/nullptr));
   const Collective collective = AllReduceOf(&number, state.range(0) == 1);

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "dataplane/nccl/issue.h"
-#include "dataplane/nccl/roll_call.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
+#include "dataplane/nccl/issue.h"
+#include "dataplane/nccl/roll_call.h"
 
 namespace muster::dataplane::nccl {
 namespace {
@@ -50,7 +50,7 @@ absl::Status NotCome(const BackendOptions& group, const SymmetricPiece& piece) {
 
 }  // namespace
 
-class SymmetricPiece::Return : public Errand {
+class SymmetricPiece::Return : public CommTask {
  public:
   Return(std::shared_ptr<SymmetricPiece> piece,
          std::vector<std::shared_ptr<SymmetricPiece>>& late)
@@ -122,7 +122,7 @@ absl::Status SymmetricPiece::Await(Instant deadline, const std::string& group,
   }
 }
 
-std::shared_ptr<Errand> SymmetricPiece::GivingBack(
+std::shared_ptr<CommTask> SymmetricPiece::GivingBack(
     std::shared_ptr<SymmetricPiece> piece,
     std::vector<std::shared_ptr<SymmetricPiece>>& late) {
   return std::make_shared<Return>(std::move(piece), late);

@@ -14,19 +14,19 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/comm_task.h"
 #include "dataplane/nccl/platform.h"
-#include "base/clock.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane::nccl {
 
 // SymmetricPiece is memory of ncclMemAlloc's, from its being registered as a
 // window of a communicator until it is freed, which comes after the window has
 // been given back, or the communicator has ended. Thread-safe.
-class SymmetricPiece : public Errand {
+class SymmetricPiece : public CommTask {
  public:
   // `bytes` on `device`, the current one, as the group's `number`th.
   // Errors: kUnimplemented (NCCL is too old), kInternal with its own words.
@@ -51,7 +51,7 @@ class SymmetricPiece : public Errand {
   // The errand that gives the window back, and keeps the piece until then. If
   // that comes to nothing the piece is added to `late`, for whoever ends the
   // communicator: its memory must not go before.
-  static std::shared_ptr<Errand> GivingBack(
+  static std::shared_ptr<CommTask> GivingBack(
       std::shared_ptr<SymmetricPiece> piece,
       std::vector<std::shared_ptr<SymmetricPiece>>& late);
 

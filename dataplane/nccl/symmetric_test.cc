@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
+#include "dataplane/culprit.h"
 #include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
-#include "dataplane/culprit.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -257,12 +257,13 @@ TEST_F(SymmetricTest, ASplitGroupHasItsOwn) {
   store_ = std::make_shared<dataplane::testing::InMemoryStore>();
   for (int rank = 0; rank < 2; ++rank) {
     backends_.push_back(*CreateNcclBackend(
-        platform_, {.rank = rank,
-                    .world_size = 2,
-                    .group_name = "part",
-                    .store = store_,
-                    .device = 0,
-                    .descent = parents[static_cast<size_t>(rank)]->Split({})}));
+        platform_,
+        {.rank = rank,
+         .world_size = 2,
+         .group_name = "part",
+         .store = store_,
+         .device = 0,
+         .parent_handle = parents[static_cast<size_t>(rank)]->Split({})}));
   }
   pieces_.clear();
   Allocate(12);
@@ -286,7 +287,7 @@ TEST_F(SymmetricTest, AGroupThatIsShrunkGivesItsOwnBack) {
                     .group_name = "part",
                     .store = store_,
                     .device = 0,
-                    .descent = parents[static_cast<size_t>(rank)]->Split(
+                    .parent_handle = parents[static_cast<size_t>(rank)]->Split(
                         {.excluded = {2}})}));
   }
   ExpectSum(3);

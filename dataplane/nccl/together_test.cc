@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/culprit.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
-#include "dataplane/culprit.h"
 #include "dataplane/observe/consistency_check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -11,10 +11,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/cuda/stream.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane {
 
@@ -53,7 +53,7 @@ class ConsistencyCheck : public BackendDecorator {
   void BeginTogether() override;
   void EndTogether() override;
   // Groups are made anew: what was started may not have come to `inner` yet.
-  std::shared_ptr<Descent> Split(const SplitOptions&) override {
+  std::shared_ptr<ParentHandle> Split(const SplitOptions&) override {
     return nullptr;
   }
   // When all that was started has come to `inner`.

@@ -23,8 +23,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "base/text.h"
 #include "base/mutex.h"
+#include "base/text.h"
 
 namespace muster::dataplane {
 namespace {

@@ -15,9 +15,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
-#include "base/clock.h"
 
 namespace muster::dataplane {
 

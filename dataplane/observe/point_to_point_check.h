@@ -15,9 +15,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane {
 

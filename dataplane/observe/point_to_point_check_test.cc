@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "dataplane/culprit.h"
 #include "base/mutex.h"
+#include "dataplane/culprit.h"
 #include "dataplane/testing/fake_backend.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"

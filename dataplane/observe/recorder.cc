@@ -32,11 +32,11 @@ std::chrono::nanoseconds Elapsed(Instant started, Instant ended) {
 
 }  // namespace
 
-Recording::Recording(std::unique_ptr<Backend> inner,
-                     std::shared_ptr<FlightRecorder> recorder,
-                     FlightRecorder::Group group,
-                     std::shared_ptr<Metrics> metrics,
-                     std::function<void(const absl::Status&)> on_failure)
+Recorder::Recorder(std::unique_ptr<Backend> inner,
+                   std::shared_ptr<FlightRecorder> recorder,
+                   FlightRecorder::Group group,
+                   std::shared_ptr<Metrics> metrics,
+                   std::function<void(const absl::Status&)> on_failure)
     : BackendDecorator(std::move(inner)),
       recorder_(std::move(recorder)),
       group_(recorder_->AddGroup(
@@ -44,9 +44,9 @@ Recording::Recording(std::unique_ptr<Backend> inner,
       metrics_(std::move(metrics)),
       on_failure_(std::move(on_failure)) {}
 
-Recording::~Recording() { recorder_->RemoveGroup(*group_); }
+Recorder::~Recorder() { recorder_->RemoveGroup(*group_); }
 
-inline FlightRecorder::Memo* Recording::MemoOf(
+inline FlightRecorder::Memo* Recorder::MemoOf(
     const Collective& collective) const {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_recording;
@@ -54,20 +54,20 @@ inline FlightRecorder::Memo* Recording::MemoOf(
   return static_cast<FlightRecorder::Memo*>(memo.get());
 }
 
-inline Metrics::Series& Recording::SeriesOf(CollectiveKind kind) {
+inline Metrics::Series& Recorder::SeriesOf(CollectiveKind kind) {
   Metrics::Series* const known =
       series_[static_cast<size_t>(kind)].load(std::memory_order_acquire);
   return known != nullptr ? *known : FindSeries(kind);
 }
 
-Metrics::Series& Recording::FindSeries(CollectiveKind kind) {
+Metrics::Series& Recorder::FindSeries(CollectiveKind kind) {
   Metrics::Series& series =
       metrics_->SeriesOf(CollectiveKindName(kind), name());
   series_[static_cast<size_t>(kind)].store(&series, std::memory_order_release);
   return series;
 }
 
-std::shared_ptr<Work> Recording::Start(const Collective& collective) {
+std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
   int64_t record = -1;
   IfThereIsMemory([&] {
     record = recorder_->Add(*group_, collective, MemoOf(collective));
@@ -88,7 +88,7 @@ std::shared_ptr<Work> Recording::Start(const Collective& collective) {
   return work;
 }
 
-Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
+Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
   int64_t record = -1;
   const auto add = [&] {
     IfThereIsMemory([&] {
@@ -96,7 +96,7 @@ Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
     });
   };
   order.BeforeRelease(add);
-  Ending ending = [&] {
+  Completion ending = [&] {
     try {
       return inner().Run(collective, order);
     } catch (...) {
@@ -124,7 +124,7 @@ Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
   return ending;
 }
 
-void Recording::Abort(absl::Status cause) {
+void Recorder::Abort(absl::Status cause) {
   // Destroying a group in peace is no failure.
   if (!absl::IsCancelled(cause) && !failed_.exchange(true) && on_failure_) {
     on_failure_(cause);

@@ -16,19 +16,19 @@ namespace muster::dataplane {
 
 // Writes every collective, send and receive of `inner` to a flight recorder,
 // and reports it to metrics when it completes.
-class Recording : public BackendDecorator {
+class Recorder : public BackendDecorator {
  public:
   // `metrics`: null if there are none. `on_failure`, if any, is called once,
   // when the group fails, before its running collectives do.
-  Recording(std::unique_ptr<Backend> inner,
-            std::shared_ptr<FlightRecorder> recorder,
-            FlightRecorder::Group group,
-            std::shared_ptr<Metrics> metrics = nullptr,
-            std::function<void(const absl::Status&)> on_failure = nullptr);
-  ~Recording() override;
+  Recorder(std::unique_ptr<Backend> inner,
+           std::shared_ptr<FlightRecorder> recorder,
+           FlightRecorder::Group group,
+           std::shared_ptr<Metrics> metrics = nullptr,
+           std::function<void(const absl::Status&)> on_failure = nullptr);
+  ~Recorder() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  Ending Run(const Collective& collective, ReleasableLock& order) override;
+  Completion Run(const Collective& collective, ReleasableLock& order) override;
   void Abort(absl::Status cause) override;
 
  private:

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
-#include "base/clock.h"
 #include "dataplane/observe/metrics.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
@@ -40,13 +40,13 @@ json Dump(const FlightRecorder& recorder) {
   return json::parse(recorder.ToJson());
 }
 
-class RecordingTest : public ::testing::Test {
+class RecorderTest : public ::testing::Test {
  protected:
-  explicit RecordingTest(size_t capacity = 100)
+  explicit RecorderTest(size_t capacity = 100)
       : recorder_(std::make_shared<FlightRecorder>(capacity)) {
     auto fake = std::make_unique<testing::FakeBackend>();
     fake_ = fake.get();
-    recording_ = std::make_unique<Recording>(
+    recording_ = std::make_unique<Recorder>(
         std::move(fake), recorder_,
         FlightRecorder::Group{.name = "tp",
                               .description = "tensor \"parallel\"\n",
@@ -78,10 +78,10 @@ class RecordingTest : public ::testing::Test {
   std::shared_ptr<FlightRecorder> recorder_;
   testing::FakeBackend* fake_;
   std::vector<std::string> failures_;
-  std::unique_ptr<Recording> recording_;
+  std::unique_ptr<Recorder> recording_;
 };
 
-TEST_F(RecordingTest, HasTheFieldsThatToolsRead) {
+TEST_F(RecorderTest, HasTheFieldsThatToolsRead) {
   Start(CollectiveKind::kAllGatherIntoTensor, 1);
   Start(CollectiveKind::kSend, 1);
   Start(CollectiveKind::kAllReduce, 2);
@@ -138,7 +138,7 @@ TEST_F(RecordingTest, HasTheFieldsThatToolsRead) {
   EXPECT_TRUE(reduce["time_discovered_completed_ns"].is_null());
 }
 
-TEST_F(RecordingTest, HasWhatTheBackendSaysOfItsCommunicatorsWhileItLives) {
+TEST_F(RecorderTest, HasWhatTheBackendSaysOfItsCommunicatorsWhileItLives) {
   fake_->states = {{"nccl", {{"rank", "1"}, {"state", "ready"}}}};
   EXPECT_EQ(Dump(*recorder_)["nccl_comm_state"],
             json({{"tp/nccl", {{"rank", "1"}, {"state", "ready"}}}}));
@@ -146,7 +146,7 @@ TEST_F(RecordingTest, HasWhatTheBackendSaysOfItsCommunicatorsWhileItLives) {
   EXPECT_EQ(Dump(*recorder_)["nccl_comm_state"], json::object());
 }
 
-TEST_F(RecordingTest, OneStartsWhenTheOneBeforeItIsComplete) {
+TEST_F(RecorderTest, OneStartsWhenTheOneBeforeItIsComplete) {
   for (uint64_t i = 1; i <= 3; ++i) Start(CollectiveKind::kAllReduce, i);
   const auto states = [&] {
     std::vector<std::string> states;
@@ -168,7 +168,7 @@ TEST_F(RecordingTest, OneStartsWhenTheOneBeforeItIsComplete) {
   EXPECT_THAT(failures_, ElementsAre("rank 3 is gone"));
 }
 
-TEST_F(RecordingTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
+TEST_F(RecorderTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
   Start(CollectiveKind::kBarrier, 1);
   fake_->works[0]->Complete(absl::OkStatus());
   recording_->Abort(absl::CancelledError("destroyed"));
@@ -177,7 +177,7 @@ TEST_F(RecordingTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
   EXPECT_EQ(Dump(*recorder_)["entries"][0]["process_group"][0], "tp");
 }
 
-TEST_F(RecordingTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
+TEST_F(RecorderTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
   BiasedMutex mutex;
   const auto run = [&](uint64_t sequence) {
     ReleasableLock order(mutex);
@@ -198,7 +198,7 @@ TEST_F(RecordingTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
   EXPECT_EQ(state(1), "started");
 }
 
-TEST_F(RecordingTest, OneThatNobodyHasToWaitForIsAddedOnce) {
+TEST_F(RecorderTest, OneThatNobodyHasToWaitForIsAddedOnce) {
   BiasedMutex mutex;
   fake_->lets_others_start = false;
   const auto run = [&](uint64_t sequence) {
@@ -226,7 +226,7 @@ TEST_F(RecordingTest, OneThatNobodyHasToWaitForIsAddedOnce) {
   EXPECT_EQ(dump["pg_status"]["0"]["last_completed_collective"], 1);
 }
 
-TEST_F(RecordingTest, WhatIsAskedForEarlyIsAddedOnce) {
+TEST_F(RecorderTest, WhatIsAskedForEarlyIsAddedOnce) {
   BiasedMutex mutex;
   fake_->lets_others_start = false;
   ReleasableLock order(mutex);
@@ -242,7 +242,7 @@ TEST_F(RecordingTest, WhatIsAskedForEarlyIsAddedOnce) {
   EXPECT_EQ(dump["entries"][0]["state"], "completed");
 }
 
-TEST_F(RecordingTest, WhatAPlanSaysIsFoundOutOnce) {
+TEST_F(RecorderTest, WhatAPlanSaysIsFoundOutOnce) {
   BiasedMutex mutex;
   Plan plan;
   Plan other;
@@ -270,7 +270,7 @@ TEST_F(RecordingTest, WhatAPlanSaysIsFoundOutOnce) {
   EXPECT_EQ(run(other, tensor(4), /*waits=*/false), "[[5]]");
 }
 
-TEST_F(RecordingTest, ACollectiveOfAPlanHasItsOwnTimeoutAndThread) {
+TEST_F(RecorderTest, ACollectiveOfAPlanHasItsOwnTimeoutAndThread) {
   BiasedMutex mutex;
   Plan plan;
   const auto run = [&](milliseconds timeout) {
@@ -288,7 +288,7 @@ TEST_F(RecordingTest, ACollectiveOfAPlanHasItsOwnTimeoutAndThread) {
   EXPECT_NE(entries.at(1)["thread_id"], entries.at(2)["thread_id"]);
 }
 
-TEST_F(RecordingTest, APlanMayOutliveItsGroup) {
+TEST_F(RecorderTest, APlanMayOutliveItsGroup) {
   Plan plan;
   {
     BiasedMutex mutex;
@@ -301,9 +301,9 @@ TEST_F(RecordingTest, APlanMayOutliveItsGroup) {
   plan.of_recording = nullptr;
 }
 
-class SmallRecordingTest : public RecordingTest {
+class SmallRecordingTest : public RecorderTest {
  protected:
-  SmallRecordingTest() : RecordingTest(3) {}
+  SmallRecordingTest() : RecorderTest(3) {}
 };
 
 TEST_F(SmallRecordingTest, TheOldestGo) {
@@ -395,7 +395,7 @@ TEST(RecordingMetricsTest, ReportsEachCollectiveWhenItCompletes) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
   const auto metrics = std::make_shared<FakeMetrics>();
-  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
   std::vector<double> values(5);
   const auto reduce = recording.Start(
       {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
@@ -417,7 +417,7 @@ TEST(RecordingMetricsTest, NothingEndsBeforeItHasBegun) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
   const auto metrics = std::make_shared<FakeMetrics>();
-  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
   const Collective barrier = {.kind = CollectiveKind::kBarrier,
                               .started = Clock::now() + std::chrono::hours(1)};
   const auto work = recording.Start(barrier);
@@ -434,7 +434,7 @@ TEST(RecordingMetricsTest, ReportsWhatTheCallerWaitsFor) {
   auto fake = std::make_unique<testing::FakeBackend>();
   fake->run = [] { return absl::UnavailableError("gone"); };
   const auto metrics = std::make_shared<FakeMetrics>();
-  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
   BiasedMutex mutex;
   ReleasableLock order(mutex);
   EXPECT_EQ(recording.Run({.kind = CollectiveKind::kBarrier}, order).status,
@@ -449,7 +449,7 @@ TEST(RecordingMetricsTest, AsksOnceForTheSeriesOfAKind) {
   auto fake = std::make_unique<testing::FakeBackend>();
   fake->run = [] { return absl::OkStatus(); };
   const auto metrics = std::make_shared<FakeMetrics>();
-  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
   for (const CollectiveKind kind :
        {CollectiveKind::kBarrier, CollectiveKind::kBroadcast,
         CollectiveKind::kBarrier}) {
@@ -465,8 +465,8 @@ TEST(RecordingMetricsTest, PassesEverythingElseOn) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
   backend.supports = absl::UnimplementedError("no");
-  Recording recording(std::move(fake), NoRecorder(), {},
-                      std::make_shared<FakeMetrics>());
+  Recorder recording(std::move(fake), NoRecorder(), {},
+                     std::make_shared<FakeMetrics>());
   EXPECT_EQ(recording.name(), "fake");
   EXPECT_EQ(recording.devices().size(), 1u);
   EXPECT_EQ(recording.Supports({}), absl::UnimplementedError("no"));
@@ -484,7 +484,7 @@ TEST(RecordingMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
   fake->run = [] { return absl::OkStatus(); };
   const auto recorder = std::make_shared<FlightRecorder>(10);
   const auto metrics = std::make_shared<FakeMetrics>();
-  Recording recording(std::move(fake), recorder, {}, metrics);
+  Recorder recording(std::move(fake), recorder, {}, metrics);
   const auto work = recording.Start(
       {.kind = CollectiveKind::kBarrier, .started = Clock::now()});
   backend.works[0]->Complete(absl::OkStatus());

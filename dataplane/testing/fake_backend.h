@@ -31,7 +31,7 @@ class FakeBackend : public Backend {
                                            collective.Describe()));
     return works.back();
   }
-  Ending Run(const Collective& collective, ReleasableLock& order) override {
+  Completion Run(const Collective& collective, ReleasableLock& order) override {
     started.push_back(collective);
     if (lets_others_start) order.Release();
     return {run == nullptr ? absl::OkStatus() : run(), Clock::now()};

@@ -16,10 +16,10 @@
 #include <iostream>
 #include <string>
 
-#include "dataplane/nccl/api.h"
-#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/nccl/api.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 
 namespace muster::dataplane::testing {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/bootstrap_store.h"
 #include "base/mutex.h"
+#include "dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::testing {
 

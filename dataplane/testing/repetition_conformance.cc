@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
-#include "base/clock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/local_world.h"

@@ -19,8 +19,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/errors.h"
 #include "client/control/admin_client.h"
+#include "client/errors.h"
 #include "client/session.h"
 #include "client/store.h"
 #include "gtest/gtest.h"
@@ -225,7 +225,7 @@ TEST(DurableGroupTest, CallsThatWaitGoOnThroughKills) {
   });
   // All four are parked: it would else not be their waiting that is tested.
   const auto control =
-      internal::Control::Open({.address = coordinator.address()});
+      internal::AdminClient::Open({.address = coordinator.address()});
   ASSERT_TRUE(control.ok()) << control.status();
   v1::GetJobRequest request;
   request.set_job("durability");

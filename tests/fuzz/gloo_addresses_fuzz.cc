@@ -12,19 +12,18 @@ namespace muster::fuzz {
 void FuzzOne(absl::string_view input) {
   if (input.empty()) return;
   const int world_size = 1 + static_cast<uint8_t>(input[0]);
-  const auto address = dataplane::gloo_internal::DecodeAddress(
-      std::string(input.substr(1)), world_size);
+  const auto address =
+      dataplane::cpu::DecodeAddress(std::string(input.substr(1)), world_size);
   if (!address.ok()) {
     Require(absl::IsInvalidArgument(address.status()),
             address.status().ToString());
     return;
   }
-  const std::string value =
-      dataplane::gloo_internal::EncodeAddress(*address, world_size);
-  const auto again = dataplane::gloo_internal::DecodeAddress(value, world_size);
+  const std::string value = dataplane::cpu::EncodeAddress(*address, world_size);
+  const auto again = dataplane::cpu::DecodeAddress(value, world_size);
   Require(again.ok(), "an address that is not read again");
   // Bytes without a meaning are gone after the first time.
-  Require(dataplane::gloo_internal::EncodeAddress(*again, world_size) == value,
+  Require(dataplane::cpu::EncodeAddress(*again, world_size) == value,
           "an address that changes from reading to reading");
 }
 

@@ -1,6 +1,6 @@
+#include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/nccl/testing/host_nccl.h"
-#include "dataplane/cuda/testing/host_cuda.h"
 #include "tests/gpu/platform.h"
 
 namespace muster::gpu {

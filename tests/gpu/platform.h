@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
-#include "dataplane/nccl/api.h"
 #include "dataplane/cuda/api.h"
+#include "dataplane/nccl/api.h"
 
 namespace muster::gpu {
 

@@ -72,7 +72,7 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
   fenced_.clear();
   leaves_.clear();
   left_.clear();
-  farewells_.clear();
+  departures_.clear();
   closed_ = false;
   running_ = false;
 }

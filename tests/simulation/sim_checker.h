@@ -204,8 +204,8 @@ class SimChecker {
     bool excused = false;  // there was nobody to tell
   };
   std::map<Registration, Leave> leaves_;
-  std::set<Registration> left_;       // the newest generation, told or not
-  std::set<Registration> farewells_;  // those that they have been told of
+  std::set<Registration> left_;        // the newest generation, told or not
+  std::set<Registration> departures_;  // those that they have been told of
   core::Instant left_told_at_;
   bool closed_ = false;   // in the current epoch
   bool running_ = false;  // the newest generation of it

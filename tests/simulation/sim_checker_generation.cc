@@ -271,7 +271,7 @@ void SimChecker::ObserveFarewell(const core::Event& event, core::Instant now) {
   left_told_at_ = now;
   for (const auto& [member, incarnation] : LeftIn(event)) {
     leaves_.erase({member, incarnation});
-    if (!farewells_.emplace(member, incarnation).second) {
+    if (!departures_.emplace(member, incarnation).second) {
       Fail(absl::StrCat("I6: the leave of ", member.value(),
                         " is told a second time"));
     }

@@ -85,6 +85,19 @@ SLEEP = re.compile(r"\b(sleep_for|sleep_until|SleepFor|usleep|nanosleep|"
                    r"time\.sleep)\b|(?<![\w.:])sleep\(")
 CLOCK = re.compile(r"\b(steady_clock|system_clock|high_resolution_clock)"
                    r"::now\b|absl::Now\b")
+# Names that the tree has given up for the words of its field: see the table
+# of words in CONTRIBUTING.md.
+OLD_WORDS = re.compile(
+    r"\b(gloo_internal|shm_internal|GlooMesh|BareMesh|PartMesh|LineBuffer|"
+    r"Greeter|Farewells?|FarewellBytes|Errands?|Council|Workshop|DealtRounds|"
+    r"WayTrials|TwoLevels|HostCollectives|NoteLane|NoteHeader|LaneSupply|"
+    r"BoardTraits|LookTime|Heritage|Descent|Guarding|Timekeeping|FailureJudge|"
+    r"Accuse|HangJudge|Gathering|TheWorld|StandIn|Vigil|TurnQueue)\b")
+OLD_FILES = re.compile(
+    r"(^|/)(mesh|bare_mesh|part_mesh|lines|greeter|farewells?|errands|council|"
+    r"dealt_rounds|way_trials|two_levels|host_collectives|looking|birth|placed|"
+    r"wave|gathering|failure_judge|hang_judge|turn_queue|control_looks)"
+    r"(_test)?\.(h|cc)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -193,6 +206,20 @@ def check_words(tree):
                             line.strip()[:60])
 
 
+def check_old_words(tree):
+    for path in sources(tree):
+        if OLD_FILES.search(path):
+            tree.report(path, 1, "word", "the file has an old word's name")
+        for number, line in enumerate(tree.lines(path), 1):
+            # Not the texts of the program, nor what is said about it.
+            code = re.sub(r'"(\\.|[^"\\])*"', '""', line.split("//")[0])
+            match = OLD_WORDS.search(code)
+            if match:
+                tree.report(path, number, "word",
+                            f"{match.group(0)} is an old word: the table in "
+                            "CONTRIBUTING.md has today's")
+
+
 def check_time(tree):
     for path in sources(tree):
         in_test = path.endswith("_test.cc") or path.startswith("tests/")
@@ -250,7 +277,7 @@ def check_protos(tree):
 
 CHECKS = [
     check_top, check_readmes, check_includes, check_guards, check_words,
-    check_time, check_sizes, check_build_files, check_protos,
+    check_old_words, check_time, check_sizes, check_build_files, check_protos,
 ]
 
 

@@ -36,6 +36,12 @@ class TreeTest(unittest.TestCase):
 
 class RuleTest(unittest.TestCase):
 
+    def test_old_words_are_refused_in_names_and_in_code(self):
+        self.assertIn("word", rules_of("client/control/wave.cc", ""))
+        self.assertIn("word", rules_of("dataplane/a.cc", "Council council;\n"))
+        self.assertNotIn("word", rules_of(
+            "dataplane/a.cc", '// Council\nSay("Council");\n'))
+
     def test_core_may_not_include_the_server(self):
         self.assertIn("include", rules_of(
             "coordinator/core/a.cc", '#include "coordinator/server/x.h"\n'))

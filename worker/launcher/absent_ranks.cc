@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "client/errors.h"
 #include "client/control/endpoint.h"
+#include "client/errors.h"
 #include "client/session.h"
 
 namespace muster::worker {
@@ -31,12 +31,12 @@ SessionOptions OptionsFor(const CoordinatorAddress& coordinator) {
 }  // namespace
 
 // One rank that is gone, and who speaks for it.
-class AbsentRanks::StandIn {
+class AbsentRanks::PlaceholderMember {
  public:
-  StandIn(int rank, int64_t pid, std::string end)
+  PlaceholderMember(int rank, int64_t pid, std::string end)
       : rank_(rank), pid_(pid), end_(std::move(end)) {}
 
-  ~StandIn() {
+  ~PlaceholderMember() {
     stop_.request_stop();
     {
       MutexLock lock(mutex_);
@@ -47,8 +47,8 @@ class AbsentRanks::StandIn {
     if (thread_.joinable()) thread_.join();
   }
 
-  StandIn(const StandIn&) = delete;
-  StandIn& operator=(const StandIn&) = delete;
+  PlaceholderMember(const PlaceholderMember&) = delete;
+  PlaceholderMember& operator=(const PlaceholderMember&) = delete;
 
   // Takes the seat once, unless it is about to.
   void Stand(const CoordinatorAddress& coordinator, int world_size) {
@@ -120,7 +120,7 @@ AbsentRanks::~AbsentRanks() {
 
 void AbsentRanks::Add(int rank, int64_t pid, const std::string& end) {
   MutexLock lock(mutex_);
-  absent_.push_back(std::make_unique<StandIn>(rank, pid, end));
+  absent_.push_back(std::make_unique<PlaceholderMember>(rank, pid, end));
   changed_.NotifyAll();
 }
 

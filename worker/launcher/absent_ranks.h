@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "client/control/host_members.h"
 #include "base/mutex.h"
+#include "client/control/host_members.h"
 #include "worker/launcher/rank_environment.h"
 
 namespace muster::worker {
@@ -43,7 +43,7 @@ class AbsentRanks {
   bool others_wait() const { return others_wait_.load(); }
 
  private:
-  class StandIn;
+  class PlaceholderMember;
 
   void Run();
   // Whether others wait in a rendezvous for the world of these ranks.
@@ -62,7 +62,8 @@ class AbsentRanks {
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // One for each rank, which stands or not.
-  std::vector<std::unique_ptr<StandIn>> absent_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<PlaceholderMember>> absent_
+      ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all of the above
 };

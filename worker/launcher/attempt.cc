@@ -321,7 +321,7 @@ void Attempt::NoteMissing(const std::vector<int>& missing, int joined) {
   const std::string others =
       absl::StrCat(joined, joined == 1 ? " rank has" : " ranks have",
                    " waited in the rendezvous of ", assignment_.world_size);
-  const LateRanks::Verdict verdict = late_ranks_.Judge(running, Clock::now());
+  const LateRanks::Verdict verdict = late_ranks_.Decide(running, Clock::now());
   if (!verdict.tell.empty()) {
     std::string who;
     for (size_t i = 0; i < std::min(verdict.tell.size(), kRanksInTextMax);

@@ -9,7 +9,7 @@ namespace muster::worker {
 using internal::HostMember;
 using internal::HostMembers;
 
-void HangJudge::NoteAnswer(Instant now, std::chrono::milliseconds lease) {
+void HangDetector::NoteAnswer(Instant now, std::chrono::milliseconds lease) {
   const bool paused = answered_at_.has_value() && lease.count() > 0 &&
                       now - *answered_at_ > lease / 2;
   // This process may have been stopped, and the others of its host with it.
@@ -23,19 +23,20 @@ void HangJudge::NoteAnswer(Instant now, std::chrono::milliseconds lease) {
 }
 
 // Heartbeats are a third of a lease apart: it may have begun with that.
-bool HangJudge::IsCut(Instant::duration silence) const {
+bool HangDetector::IsCut(Instant::duration silence) const {
   return lease_.count() > 0 && silence > lease_ * 2 / 3;
 }
 
-bool HangJudge::WasCutOff(Instant now) const {
+bool HangDetector::WasCutOff(Instant now) const {
   return answered_at_.has_value() &&
          (IsCut(now - *answered_at_) ||
           (regained_at_.has_value() &&
            now - *regained_at_ < lease_ + kReturnTime));
 }
 
-std::vector<HangJudge::Lost> HangJudge::Judge(const HostMembers& answer,
-                                              Instant asked_at, Instant now) {
+std::vector<HangDetector::Lost> HangDetector::Decide(const HostMembers& answer,
+                                                     Instant asked_at,
+                                                     Instant now) {
   NoteAnswer(now, answer.lease);
   struct Process {
     bool lives = false;

@@ -14,19 +14,19 @@
 
 namespace muster::worker {
 
-// HangJudge says which processes of this host hang, by what the coordinator
+// HangDetector says which processes of this host hang, by what the coordinator
 // tells of its members time and again: those that it has taken for lost, and
 // that have not come back as another member.
 //
 // Whoever falls silent while this process hears from the coordinator hangs.
 // While it does not, its host is cut off, or the coordinator gone: then all are
 // silent. Who is lost after that has a lease and kReturnTime more to come back.
-class HangJudge {
+class HangDetector {
  public:
   using Instant = std::chrono::steady_clock::time_point;
 
   // The processes were started after `began`.
-  explicit HangJudge(Instant began) : began_(began) {}
+  explicit HangDetector(Instant began) : began_(began) {}
 
   // How long it may take to learn that one was lost, and to connect anew: as
   // long as an attempt to connect may take.
@@ -43,8 +43,8 @@ class HangJudge {
   // The coordinator was asked at `asked_at`, and this is its answer of now.
   // Returns who hangs, each once. Who is gone at the first answer, and was
   // heard of before `began` only, is of an earlier time.
-  std::vector<Lost> Judge(const internal::HostMembers& answer, Instant asked_at,
-                          Instant now);
+  std::vector<Lost> Decide(const internal::HostMembers& answer,
+                           Instant asked_at, Instant now);
 
   // It was asked, and has not answered.
   void NoAnswer() { in_touch_since_.reset(); }

@@ -25,8 +25,8 @@ class HangJudgeTest : public ::testing::Test {
   std::vector<pid_t> After(milliseconds time, std::vector<HostMember> members) {
     now_ += time;
     std::vector<pid_t> pids;
-    for (const HangJudge::Lost& lost :
-         judge_.Judge({std::move(members), kLease}, now_, now_)) {
+    for (const HangDetector::Lost& lost :
+         judge_.Decide({std::move(members), kLease}, now_, now_)) {
       pids.push_back(lost.pid);
       cause_ = lost.cause;
     }
@@ -63,8 +63,8 @@ class HangJudgeTest : public ::testing::Test {
     return member;
   }
 
-  HangJudge::Instant now_{std::chrono::hours(1)};
-  HangJudge judge_{now_};
+  HangDetector::Instant now_{std::chrono::hours(1)};
+  HangDetector judge_{now_};
   std::string cause_;
 };
 
@@ -72,7 +72,8 @@ class HangJudgeTest : public ::testing::Test {
 TEST_F(HangJudgeTest, WhoWasHeardOfSinceTheStartMayHangAtTheFirstAnswer) {
   const HostMember lost = Member(7, State::kLost, seconds(3), 1);
   EXPECT_THAT(After(seconds(4), {lost}), ElementsAre());
-  EXPECT_THAT(During(kLease + HangJudge::kReturnTime, {lost}), ElementsAre(7));
+  EXPECT_THAT(During(kLease + HangDetector::kReturnTime, {lost}),
+              ElementsAre(7));
 }
 
 TEST_F(HangJudgeTest, WhoFallsSilentAloneHangsAndIsToldOnce) {
@@ -103,7 +104,7 @@ TEST_F(HangJudgeTest, AfterACutWhoIsLostMayComeBackForAWhile) {
   const HostMember eight = Member(8, State::kLost, seconds(5), 2);
   EXPECT_THAT(After(seconds(5), {seven, eight}), ElementsAre());
   const HostMember again = Member(7, State::kLive, milliseconds(0), 3);
-  EXPECT_THAT(During(kLease + HangJudge::kReturnTime - seconds(1),
+  EXPECT_THAT(During(kLease + HangDetector::kReturnTime - seconds(1),
                      {seven, eight, again}),
               ElementsAre());
   EXPECT_THAT(During(seconds(2), {Aged(seven), Aged(eight), again}),
@@ -114,7 +115,8 @@ TEST_F(HangJudgeTest, WhoWasStoppedItselfGivesTheOthersTime) {
   After(seconds(0), {Member(7, State::kLive, milliseconds(0), 1)});
   const HostMember lost = Member(7, State::kLost, seconds(2), 1);
   EXPECT_THAT(After(seconds(2), {lost}), ElementsAre());
-  EXPECT_THAT(During(kLease + HangJudge::kReturnTime, {lost}), ElementsAre(7));
+  EXPECT_THAT(During(kLease + HangDetector::kReturnTime, {lost}),
+              ElementsAre(7));
 }
 
 TEST_F(HangJudgeTest, SilenceInWhichAllMayHaveBeenLostIsACut) {
@@ -129,13 +131,13 @@ TEST_F(HangJudgeTest, SilenceInWhichAllMayHaveBeenLostIsACut) {
   After(longer, {});
   // Who connects anew hears of it a while later.
   EXPECT_TRUE(judge_.WasCutOff(now_));
-  During(kLease + HangJudge::kReturnTime, {});
+  During(kLease + HangDetector::kReturnTime, {});
   EXPECT_FALSE(judge_.WasCutOff(now_));
 }
 
 TEST_F(HangJudgeTest, OfACutTheLeaseMayBeKnownAtItsEndAlone) {
   EXPECT_FALSE(judge_.IsOutOfTouch(now_ + seconds(60)));
-  judge_.Judge(HostMembers(), now_, now_);
+  judge_.Decide(HostMembers(), now_, now_);
   now_ += kLease;
   EXPECT_FALSE(judge_.WasCutOff(now_));
   EXPECT_FALSE(judge_.IsOutOfTouch(now_));
@@ -168,7 +170,7 @@ TEST_F(HangJudgeTest, WhoLeftAndCameBackAndIsLostHangs) {
 }
 
 TEST_F(HangJudgeTest, WithoutAJobNobodyHangs) {
-  EXPECT_TRUE(judge_.Judge(HostMembers(), now_, now_).empty());
+  EXPECT_TRUE(judge_.Decide(HostMembers(), now_, now_).empty());
 }
 
 }  // namespace

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/text.h"
-#include "client/errors.h"
 #include "client/control/endpoint.h"
+#include "client/errors.h"
 #include "client/session.h"
 #include "client/store.h"
 #include "worker/launcher/attempt.h"
@@ -287,8 +287,7 @@ absl::StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {
 }
 
 absl::StatusOr<Hosts::Meeting> Hosts::Meet(const Report& report) {
-  const auto until =
-      Clock::now() + options_.rendezvous_times.join_timeout;
+  const auto until = Clock::now() + options_.rendezvous_times.join_timeout;
   while (true) {
     absl::StatusOr<Meeting> meeting = TryToMeet(report);
     // A host went before all had met, maybe this one, or the coordinator lost

@@ -16,9 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "client/control/error_file.h"
 #include "client/control/host_members.h"
-#include "base/mutex.h"
 #include "worker/launcher/launch_options.h"
 #include "worker/launcher/rank_environment.h"
 

@@ -5,8 +5,8 @@
 
 namespace muster::worker {
 
-LateRanks::Verdict LateRanks::Judge(const std::vector<int>& missing,
-                                    Instant now) {
+LateRanks::Verdict LateRanks::Decide(const std::vector<int>& missing,
+                                     Instant now) {
   std::map<int, Instant> since;
   Verdict verdict;
   for (const int rank : missing) {

@@ -43,7 +43,7 @@ class LateRanks {
 
   // `missing` are the ranks of this host that others wait for now. It is called
   // with every answer of the coordinator, also when none is missing.
-  Verdict Judge(const std::vector<int>& missing, Instant now);
+  Verdict Decide(const std::vector<int>& missing, Instant now);
 
   // The same when no rank of this host has come to the coordinator yet: whether
   // to say so, once, and only where there is a hang timeout. A program that

@@ -16,10 +16,10 @@ using ::testing::IsEmpty;
 class LateRanksTest : public ::testing::Test {
  protected:
   std::vector<int> Told(const std::vector<int>& missing, int at_s) {
-    return Ranks(late_.Judge(missing, At(at_s)).tell);
+    return Ranks(late_.Decide(missing, At(at_s)).tell);
   }
   std::vector<int> Killed(const std::vector<int>& missing, int at_s) {
-    return Ranks(late_.Judge(missing, At(at_s)).kill);
+    return Ranks(late_.Decide(missing, At(at_s)).kill);
   }
   static LateRanks::Instant At(int s) {
     return LateRanks::Instant() + seconds(1000 + s);
@@ -54,7 +54,7 @@ TEST_F(LateRanksTest, WhenAllHaveJoinedTheWaitBeginsAnew) {
 TEST_F(LateRanksTest, ARankThatOthersWaitForForTheHangTimeoutHangs) {
   EXPECT_THAT(Killed({1, 2}, 0), IsEmpty());
   EXPECT_THAT(Killed({1}, 59), IsEmpty());
-  const LateRanks::Verdict verdict = late_.Judge({1, 2}, At(60));
+  const LateRanks::Verdict verdict = late_.Decide({1, 2}, At(60));
   EXPECT_THAT(Ranks(verdict.kill), ElementsAre(1));
   EXPECT_THAT(verdict.tell, IsEmpty());
   EXPECT_EQ(verdict.kill[0].waited, seconds(60));
@@ -69,8 +69,8 @@ TEST_F(LateRanksTest, AProcessThatWasStartedAgainHasTheWholeTime) {
 
 TEST_F(LateRanksTest, WithoutATimeoutNobodyHangs) {
   LateRanks late(seconds(0));
-  late.Judge({1}, At(0));
-  EXPECT_THAT(late.Judge({1}, At(100000)).kill, IsEmpty());
+  late.Decide({1}, At(0));
+  EXPECT_THAT(late.Decide({1}, At(100000)).kill, IsEmpty());
   late.NoteStart(1, At(0));
   EXPECT_FALSE(late.TellThatNoneCame(At(100000)));
 }

@@ -137,8 +137,8 @@ milliseconds LostRanks::AskForLost() {
   std::vector<Hung> hung;
   {
     MutexLock lock(mutex_);
-    for (const HangJudge::Lost& lost :
-         judge_.Judge(*answer, asked_at, Clock::now())) {
+    for (const HangDetector::Lost& lost :
+         judge_.Decide(*answer, asked_at, Clock::now())) {
       hung.push_back({.pid = lost.pid,
                       .fate = "was lost to the others",
                       .cause = lost.cause});
@@ -175,8 +175,7 @@ milliseconds LostRanks::AskForHung() {
 
 void LostRanks::Run() {
   auto lost_at = Clock::now();
-  auto hung_at =
-      hang_timeout_.count() > 0 ? lost_at : Clock::time_point::max();
+  auto hung_at = hang_timeout_.count() > 0 ? lost_at : Clock::time_point::max();
   while (true) {
     if (Clock::now() >= lost_at) {
       const milliseconds pause = AskForLost();

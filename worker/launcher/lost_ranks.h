@@ -12,18 +12,18 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "client/control/host_members.h"
 #include "client/session.h"
 #include "client/tools/diagnose/hung_ranks.h"
-#include "base/mutex.h"
 #include "worker/launcher/hang_detector.h"
 #include "worker/launcher/rank_environment.h"
 
 namespace muster::worker {
 
 // LostRanks asks the coordinator, ten times in a lease, which processes of this
-// host it has taken for lost: those that hang (HangJudge). It asks, and is no
-// member who is told, because that one might be lost with them. And it asks,
+// host it has taken for lost: those that hang (HangDetector). It asks, and is
+// no member who is told, because that one might be lost with them. And it asks,
 // four times in a hang timeout, which hang though their heartbeats go on: those
 // in code of their own that others have waited for for so long.
 //
@@ -72,7 +72,8 @@ class LostRanks {
   // (or, with a hang timeout, none has come yet), unless it was taken.
   std::optional<Rendezvous> TakeRendezvous() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Whether the coordinator, which has answered before, does not (HangJudge).
+  // Whether the coordinator, which has answered before, does not
+  // (HangDetector).
   bool IsOutOfTouch() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // For people, while that is so: "the coordinator at 10.0.0.7:7070 has not
@@ -80,7 +81,8 @@ class LostRanks {
   std::string DescribeSilence() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Whether this host was cut off from the coordinator for so long that its
-  // ranks may just have been told that they were lost (HangJudge::WasCutOff).
+  // ranks may just have been told that they were lost
+  // (HangDetector::WasCutOff).
   bool WasCutOff() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -111,7 +113,7 @@ class LostRanks {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  HangJudge judge_ ABSL_GUARDED_BY(mutex_){Clock::now()};
+  HangDetector judge_ ABSL_GUARDED_BY(mutex_){Clock::now()};
   std::optional<Rendezvous> rendezvous_ ABSL_GUARDED_BY(mutex_);
   std::vector<Hung> hung_ ABSL_GUARDED_BY(mutex_);
 

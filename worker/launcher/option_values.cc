@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "base/text.h"
 #include "base/process_limits.h"
+#include "base/text.h"
 #include "worker/launcher/numa.h"
 
 namespace muster::worker {

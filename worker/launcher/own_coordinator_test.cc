@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "client/errors.h"
 #include "client/control/endpoint.h"
+#include "client/errors.h"
 #include "client/session.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/auth/test_certificates.h"

@@ -59,7 +59,8 @@ std::string Disagreement(const std::vector<Place>& places) {
 
 // The collective that the last one has to complete: nobody can be past it. What
 // is old, or of who is gone or ill, says nothing of it.
-int64_t AwaitedSequence(const std::vector<Place>& places, const Judge& judge) {
+int64_t AwaitedSequence(const std::vector<Place>& places,
+                        const DiagnosisRules& judge) {
   std::optional<int64_t> sequence;
   for (const Place& place : places) {
     if (!judge.IsSure(place) || judge.IsIll(place)) continue;
@@ -74,7 +75,7 @@ int64_t AwaitedSequence(const std::vector<Place>& places, const Judge& judge) {
 // heartbeat, nobody knows: where all others wait for one that is slow, they
 // come out together, and tell it one after the other.
 bool IsLeftIn(const Place& place, int64_t sequence,
-              const std::vector<Place>& places, const Judge& judge,
+              const std::vector<Place>& places, const DiagnosisRules& judge,
               milliseconds margin) {
   milliseconds completed_for(0);
   for (const Place& other : places) {
@@ -87,7 +88,7 @@ bool IsLeftIn(const Place& place, int64_t sequence,
 
 std::optional<StuckGroup> LookAtCollectives(const std::string& name,
                                             const std::vector<Place>& places,
-                                            const Judge& judge,
+                                            const DiagnosisRules& judge,
                                             milliseconds stuck_after,
                                             milliseconds told_within) {
   StuckGroup group;
@@ -150,7 +151,7 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
 // A group whose ranks have met, or are said to, and do not get connected.
 std::optional<StuckGroup> LookAtConnecting(const std::string& name,
                                            const std::vector<Place>& places,
-                                           const Judge& judge,
+                                           const DiagnosisRules& judge,
                                            milliseconds stuck_after) {
   StuckGroup group;
   group.group = name;
@@ -190,7 +191,7 @@ bool IsForming(const v1::GetJobResponse& job, const std::string& name) {
 // Sends and receives: who waits for whom, through all that wait themselves.
 class PeerChains {
  public:
-  PeerChains(const std::vector<Place>& places, const Judge& judge) {
+  PeerChains(const std::vector<Place>& places, const DiagnosisRules& judge) {
     for (const Place& place : places) {
       by_rank_[place.rank] = &place;
       if (judge.IsSure(place) && !judge.IsIll(place) && place.peer_call) {
@@ -247,7 +248,7 @@ std::string CircleText(const std::set<int>& ranks, const PeerChains& chains) {
 
 std::optional<StuckGroup> LookAtPeers(const std::string& name,
                                       const std::vector<Place>& places,
-                                      const Judge& judge,
+                                      const DiagnosisRules& judge,
                                       milliseconds stuck_after) {
   const PeerChains chains(places, judge);
   StuckGroup group;
@@ -357,7 +358,7 @@ class GroupCircle {
 };
 
 // Who tells nothing any more, and whom nobody is known to wait for.
-void AddSilent(const v1::GetJobResponse& job, const Judge& judge,
+void AddSilent(const v1::GetJobResponse& job, const DiagnosisRules& judge,
                Diagnosis& diagnosis) {
   std::set<int> named;
   for (const StuckGroup& group : diagnosis.groups) {
@@ -379,7 +380,7 @@ void AddSilent(const v1::GetJobResponse& job, const Judge& judge,
 std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
                                      const std::string& name) {
   const Answers answers;
-  const Judge judge(job, nullptr, answers);
+  const DiagnosisRules judge(job, nullptr, answers);
   const std::vector<Place> places = PlacesIn(job, name);
   const milliseconds told_within = ToldWithin(job);
   const auto group =
@@ -442,7 +443,7 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
   const milliseconds stuck_after =
       std::max(options.stuck_after, ToldWithin(job));
   Diagnosis diagnosis;
-  const Judge judge(job, earlier, answers);
+  const DiagnosisRules judge(job, earlier, answers);
   for (const std::string& name : GroupNames(job)) {
     const std::vector<Place> places = PlacesIn(job, name);
     auto group =

@@ -73,13 +73,14 @@ std::string GoneText(const v1::MemberInfo& member) {
                       base::Printable(member.cause()));
 }
 
-Culprit Judge::Blame(const Place& place, const Awaited& awaited) const {
+Culprit DiagnosisRules::Blame(const Place& place,
+                              const Awaited& awaited) const {
   Culprit culprit = CulpritOf(*place.member);
   std::tie(culprit.state, culprit.what) = State(place, awaited);
   return culprit;
 }
 
-bool Judge::IsIll(const Place& place) const {
+bool DiagnosisRules::IsIll(const Place& place) const {
   if (IsGone(*place.member) || IsSilent(place)) return true;
   const auto answer = answers_.find(place.rank);
   if (answer != answers_.end()) return answer->second != Answer::kAnswers;
@@ -87,15 +88,16 @@ bool Judge::IsIll(const Place& place) const {
   return place.member->state() == v1::MEMBER_STATE_DISCONNECTED;
 }
 
-bool Judge::IsSilent(const Place& place) const {
+bool DiagnosisRules::IsSilent(const Place& place) const {
   return milliseconds(place.member->silent_ms()) > silent_after_;
 }
 
-bool Judge::IsSure(const Place& place) {
+bool DiagnosisRules::IsSure(const Place& place) {
   return place.told() && !place.stale && !IsGone(*place.member);
 }
 
-Judge::Words Judge::State(const Place& place, const Awaited& awaited) const {
+DiagnosisRules::Words DiagnosisRules::State(const Place& place,
+                                            const Awaited& awaited) const {
   if (IsGone(*place.member)) return {"dead", GoneText(*place.member)};
   if (IsIll(place)) return Illness(place);
   if (!place.told()) {
@@ -116,8 +118,8 @@ Judge::Words Judge::State(const Place& place, const Awaited& awaited) const {
 }
 
 // Of one that has not come to what others wait for.
-Judge::Words Judge::Elsewhere(const Place& place,
-                              const Awaited& awaited) const {
+DiagnosisRules::Words DiagnosisRules::Elsewhere(const Place& place,
+                                                const Awaited& awaited) const {
   const auto before = EnqueuedBefore(earlier_, awaited.group, place.rank);
   if (before.has_value() && *before < place.enqueued()) {
     return {"slow",
@@ -152,7 +154,7 @@ Judge::Words Judge::Elsewhere(const Place& place,
                                     awaited.omission, Last(place))};
 }
 
-Judge::Words Judge::Illness(const Place& place) const {
+DiagnosisRules::Words DiagnosisRules::Illness(const Place& place) const {
   const v1::MemberInfo& member = *place.member;
   const std::string heard = absl::StrCat(
       "last heard of ", SecondsText(milliseconds(member.silent_ms())), " ago",

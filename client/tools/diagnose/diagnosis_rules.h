@@ -60,11 +60,11 @@ struct Awaited {
 };
 
 // Thread-compatible. What it is given must outlive it.
-class Judge {
+class DiagnosisRules {
  public:
   // `earlier` may be null.
-  Judge(const v1::GetJobResponse& job, const v1::GetJobResponse* earlier,
-        const Answers& answers)
+  DiagnosisRules(const v1::GetJobResponse& job,
+                 const v1::GetJobResponse* earlier, const Answers& answers)
       : waits_(job),
         earlier_(earlier),
         answers_(answers),

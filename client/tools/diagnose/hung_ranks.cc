@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "client/control/admin_client.h"
-#include "client/tools/diagnose/tool_text.h"
 #include "client/tools/diagnose/diagnosis.h"
 #include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/tool_text.h"
 #include "muster/v1/admin.pb.h"
 
 namespace muster::tools {
@@ -43,15 +43,15 @@ std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
 
 absl::StatusOr<std::unique_ptr<HungRanksReader>> HungRanksReader::Open(
     const SessionOptions& options) {
-  auto control = internal::Control::Open(options);
+  auto control = internal::AdminClient::Open(options);
   if (!control.ok()) return control.status();
   return std::unique_ptr<HungRanksReader>(
       new HungRanksReader(options.job, *std::move(control)));
 }
 
 HungRanksReader::HungRanksReader(std::string job,
-                                 std::unique_ptr<internal::Control> control)
-    : job_(std::move(job)), control_(std::move(control)) {}
+                                 std::unique_ptr<internal::AdminClient> control)
+    : job_(std::move(job)), admin_client_(std::move(control)) {}
 
 HungRanksReader::~HungRanksReader() = default;
 
@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<HungRank>> HungRanksReader::Read(
   v1::GetJobRequest request;
   request.set_job(job_);
   auto response = std::make_unique<v1::GetJobResponse>();
-  const absl::Status status = control_->GetJob(request, response.get());
+  const absl::Status status = admin_client_->GetJob(request, response.get());
   if (!status.ok() && !absl::IsNotFound(status)) return status;
   std::vector<HungRank> hung;
   if (earlier_ != nullptr) {

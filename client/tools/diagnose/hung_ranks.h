@@ -13,7 +13,7 @@
 #include "client/session.h"
 
 namespace muster::internal {
-class Control;
+class AdminClient;
 }  // namespace muster::internal
 
 namespace muster::v1 {
@@ -58,10 +58,11 @@ class HungRanksReader {
       const std::string& host, std::chrono::milliseconds hung_after);
 
  private:
-  HungRanksReader(std::string job, std::unique_ptr<internal::Control> control);
+  HungRanksReader(std::string job,
+                  std::unique_ptr<internal::AdminClient> control);
 
   const std::string job_;
-  const std::unique_ptr<internal::Control> control_;
+  const std::unique_ptr<internal::AdminClient> admin_client_;
   std::unique_ptr<v1::GetJobResponse> earlier_;
 };
 

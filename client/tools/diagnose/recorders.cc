@@ -17,9 +17,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/tools/diagnose/tool_text.h"
 #include "client/tools/diagnose/diagnosis_rules.h"
 #include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/tool_text.h"
 
 namespace muster::tools {
 namespace {

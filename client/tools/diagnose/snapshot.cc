@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/text.h"
-#include "client/tools/diagnose/tool_text.h"
 #include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/tool_text.h"
 #include "client/tools/diagnose/waits.h"
 
 namespace muster::tools {
@@ -132,7 +132,8 @@ std::string NotToldYet(const v1::GetJobResponse& job) {
 }  // namespace
 
 StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
-                         const v1::OpenBarrier& barrier, const Judge& judge) {
+                         const v1::OpenBarrier& barrier,
+                         const DiagnosisRules& judge) {
   StuckGroup group;
   group.group = barrier.group();
   group.collective = absl::StrCat("barrier ", base::Quote(barrier.name()));
@@ -164,7 +165,7 @@ StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
 
 std::optional<StuckGroup> LookAtForming(const v1::GetJobResponse& job,
                                         const v1::RegisteredGroup& forming,
-                                        const Judge& judge) {
+                                        const DiagnosisRules& judge) {
   const int missing = forming.ranks_size() - forming.registered();
   StuckGroup group;
   group.group = forming.name();

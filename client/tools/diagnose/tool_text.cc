@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/text.h"
-#include "client/errors.h"
 #include "client/control/convert.h"
+#include "client/errors.h"
 
 namespace muster::tools {
 namespace {

@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "client/control/convert.h"
 #include "client/stores/store_rules.h"
-#include "client/tools/diagnose/tool_text.h"
 #include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/tool_text.h"
 
 namespace muster::tools {
 namespace {

@@ -12,10 +12,10 @@ namespace {
 // More than an agent has.
 constexpr int kProcessesMax = 1 << 16;
 
-// How many ranks the agent with this number runs (worker/launcher/hosts.cc writes it);
-// 0: not known.
-int ProcessesOf(internal::Control& control, const v1::GetJobResponse& agents,
-                int number) {
+// How many ranks the agent with this number runs (worker/launcher/hosts.cc
+// writes it); 0: not known.
+int ProcessesOf(internal::AdminClient& control,
+                const v1::GetJobResponse& agents, int number) {
   v1::TryGetRequest request;
   request.mutable_caller()->set_job(agents.summary().job());
   request.set_key(
@@ -34,7 +34,7 @@ int ProcessesOf(internal::Control& control, const v1::GetJobResponse& agents,
 
 }  // namespace
 
-std::map<int, std::string> HostsOfRanks(internal::Control& control,
+std::map<int, std::string> HostsOfRanks(internal::AdminClient& control,
                                         const std::string& job) {
   v1::GetJobRequest request;
   request.set_job(absl::StrCat(job, ".agents"));

@@ -13,7 +13,7 @@ namespace muster::tools {
 // The host of each rank, as the agents of `job` have agreed on it at this
 // coordinator. Empty where there are none, they are about to agree, or they may
 // not be read.
-std::map<int, std::string> HostsOfRanks(internal::Control& control,
+std::map<int, std::string> HostsOfRanks(internal::AdminClient& control,
                                         const std::string& job);
 
 }  // namespace muster::tools

@@ -23,17 +23,17 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/text.h"
-#include "client/control/channel_security.h"
 #include "client/control/admin_client.h"
+#include "client/control/channel_security.h"
 #include "client/control/convert.h"
 #include "client/control/endpoint.h"
 #include "client/session.h"
-#include "client/tools/musterctl/agents.h"
-#include "client/tools/musterctl/options.h"
-#include "client/tools/diagnose/tool_text.h"
 #include "client/tools/diagnose/diagnosis.h"
 #include "client/tools/diagnose/fetch.h"
 #include "client/tools/diagnose/recorders.h"
+#include "client/tools/diagnose/tool_text.h"
+#include "client/tools/musterctl/agents.h"
+#include "client/tools/musterctl/options.h"
 #include "client/tools/musterctl/version_report.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/util/json_util.h"
@@ -70,10 +70,10 @@ std::string Json(const google::protobuf::Message& message) {
 class Ctl {
  public:
   // `authorization`: of the pages of workers.
-  Ctl(const CtlOptions& options, std::unique_ptr<internal::Control> control,
+  Ctl(const CtlOptions& options, std::unique_ptr<internal::AdminClient> control,
       std::string authorization)
       : options_(options),
-        control_(std::move(control)),
+        admin_client_(std::move(control)),
         authorization_(std::move(authorization)) {}
 
   // Whether diagnose found something.
@@ -108,13 +108,13 @@ class Ctl {
     Print(options_.json ? Json(message) : text);
   }
 
-  std::string Address() const { return control_->endpoint().ToString(); }
+  std::string Address() const { return admin_client_->endpoint().ToString(); }
 
   // The job that is meant.
   absl::StatusOr<std::string> Job() {
     if (!options_.job.empty()) return options_.job;
     v1::ListJobsResponse jobs;
-    absl::Status status = control_->ListJobs({}, &jobs);
+    absl::Status status = admin_client_->ListJobs({}, &jobs);
     if (!status.ok()) return status;
     if (jobs.jobs_size() == 1) return jobs.jobs(0).job();
     std::vector<std::string> names;
@@ -143,7 +143,7 @@ class Ctl {
     v1::GetJobRequest request;
     request.set_job(caller->job());
     v1::GetJobResponse response;
-    return control_->GetJob(request, &response);
+    return admin_client_->GetJob(request, &response);
   }
 
   absl::StatusOr<v1::GetJobResponse> LookAtJob() {
@@ -153,21 +153,21 @@ class Ctl {
     v1::GetJobRequest request;
     request.set_job(*job);
     v1::GetJobResponse response;
-    absl::Status status = control_->GetJob(request, &response);
+    absl::Status status = admin_client_->GetJob(request, &response);
     if (!status.ok()) return status;
     return response;
   }
 
   absl::Status Status() {
     v1::ListJobsResponse response;
-    absl::Status status = control_->ListJobs({}, &response);
+    absl::Status status = admin_client_->ListJobs({}, &response);
     if (status.ok()) Print(response, StatusText(Address(), response));
     return status;
   }
 
   absl::Status Jobs() {
     v1::ListJobsResponse response;
-    absl::Status status = control_->ListJobs({}, &response);
+    absl::Status status = admin_client_->ListJobs({}, &response);
     if (!status.ok()) return status;
     if (!options_.names) {
       Print(response, JobsText(response));
@@ -203,7 +203,7 @@ class Ctl {
     if (!job.ok()) return job.status();
     DiagnosisOptions limits = {.stuck_after = options_.stuck_after};
     if (!job->missing_ranks().empty()) {
-      limits.hosts = HostsOfRanks(*control_, job->summary().job());
+      limits.hosts = HostsOfRanks(*admin_client_, job->summary().job());
     }
     Answers answers;
     for (const auto& [rank, fetched] :
@@ -333,7 +333,7 @@ class Ctl {
 
   absl::StatusOr<std::string> TopText() {
     v1::ListJobsResponse jobs;
-    absl::Status status = control_->ListJobs({}, &jobs);
+    absl::Status status = admin_client_->ListJobs({}, &jobs);
     if (!status.ok()) return status;
     std::string text = StatusText(Address(), jobs);
     if (options_.arguments.empty()) {
@@ -396,7 +396,7 @@ class Ctl {
       if (!status.ok()) return status;
       request.set_key(key);
       *request.mutable_timeout() = internal::ToProto(*options_.wait);
-      status = control_->Get(request, &response);
+      status = admin_client_->Get(request, &response);
       if (status.ok()) Print(response, response.value() + "\n");
       return status;
     }
@@ -405,7 +405,7 @@ class Ctl {
     if (!status.ok()) return status;
     request.set_key(key);
     v1::TryGetResponse found;
-    status = control_->TryGet(request, &found);
+    status = admin_client_->TryGet(request, &found);
     if (!status.ok()) return status;
     if (!found.found()) {
       return absl::NotFoundError(
@@ -430,7 +430,7 @@ class Ctl {
       *request.mutable_ttl() = internal::ToProto(*options_.ttl);
     }
     v1::SetResponse response;
-    status = control_->Set(request, &response);
+    status = admin_client_->Set(request, &response);
     if (status.ok()) {
       Print(response, absl::StrCat("revision ", response.revision(), "\n"));
     }
@@ -447,7 +447,7 @@ class Ctl {
     request.set_limit(kKeysPerCall);
     v1::ListKeysResponse response;
     do {
-      status = control_->ListKeys(request, &response);
+      status = admin_client_->ListKeys(request, &response);
       if (!status.ok()) return status;
       std::string text;
       for (const std::string& key : response.keys()) {
@@ -468,10 +468,12 @@ class Ctl {
     request.set_key(options_.arguments.front());
     request.set_prefix(options_.prefix);
     if (options_.after.has_value()) request.set_after_revision(*options_.after);
-    return control_->Watch(request, [this](const v1::WatchResponse& response) {
-      if (!response.changes().empty()) Print(response, ChangesText(response));
-      return written_;
-    });
+    return admin_client_->Watch(request,
+                                [this](const v1::WatchResponse& response) {
+                                  if (!response.changes().empty())
+                                    Print(response, ChangesText(response));
+                                  return written_;
+                                });
   }
 
   absl::Status Delete() {
@@ -482,7 +484,7 @@ class Ctl {
       if (!status.ok()) return status;
       request.set_prefix(key);
       v1::DeletePrefixResponse response;
-      status = control_->DeletePrefix(request, &response);
+      status = admin_client_->DeletePrefix(request, &response);
       if (status.ok()) {
         Print(response, absl::StrCat(response.deleted(), " keys deleted\n"));
       }
@@ -493,7 +495,7 @@ class Ctl {
     if (!status.ok()) return status;
     request.set_key(key);
     v1::DeleteResponse response;
-    status = control_->Delete(request, &response);
+    status = admin_client_->Delete(request, &response);
     if (!status.ok()) return status;
     if (!response.deleted()) {
       return absl::NotFoundError(
@@ -511,7 +513,7 @@ class Ctl {
     request.mutable_caller()->set_job(job->summary().job());
     request.set_reason(options_.reason);
     v1::CloseRendezvousResponse response;
-    absl::Status status = control_->CloseRendezvous(request, &response);
+    absl::Status status = admin_client_->CloseRendezvous(request, &response);
     if (status.ok()) Print(response, "closed\n");
     return status;
   }
@@ -520,7 +522,7 @@ class Ctl {
     v1::DrainRequest request;
     request.set_reason(options_.reason);
     v1::DrainResponse response;
-    absl::Status status = control_->Drain(request, &response);
+    absl::Status status = admin_client_->Drain(request, &response);
     if (status.ok()) {
       Print(response,
             absl::StrCat("coordinator ", Address(), " drains and ends\n"));
@@ -529,7 +531,7 @@ class Ctl {
   }
 
   const CtlOptions& options_;
-  const std::unique_ptr<internal::Control> control_;
+  const std::unique_ptr<internal::AdminClient> admin_client_;
   const std::string authorization_;
   bool written_ = true;
   bool stuck_ = false;
@@ -567,8 +569,8 @@ int Main(int argc, char** argv) {
   SessionOptions session;
   session.address = options->coordinator;
   session.connect_timeout = options->timeout;
-  absl::StatusOr<std::unique_ptr<internal::Control>> control =
-      internal::Control::Open(session);
+  absl::StatusOr<std::unique_ptr<internal::AdminClient>> control =
+      internal::AdminClient::Open(session);
   if (!control.ok()) return Fail(control.status(), kMisuse);
   // Members say themselves where their pages are: this program's own token,
   // which may be an admin's, must not go there.

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/version.h"
-#include "dataplane/nccl/api.h"
 #include "dataplane/cuda/api.h"
+#include "dataplane/nccl/api.h"
 
 namespace muster::tools {
 namespace {

@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "coordinator/server/method.h"
 #include "base/mutex.h"
 #include "coordinator/server/auth/tokens.h"
+#include "coordinator/server/method.h"
 #include "grpcpp/server_context.h"
 
 namespace muster::coordinator {

@@ -13,9 +13,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/records.h"
-#include "base/mutex.h"
 #include "coordinator/storage/storage.h"
 
 namespace muster::coordinator {

@@ -17,17 +17,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/total_memory.h"
+#include "coordinator/server/auth/tokens.h"
 #include "coordinator/server/jobs/commit_queue.h"
+#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/jobs/job.h"
 #include "coordinator/server/ops/metrics.h"
-#include "base/mutex.h"
-#include "coordinator/server/auth/tokens.h"
-#include "coordinator/server/jobs/fair_queue.h"
 
 namespace muster::coordinator {
 
@@ -53,7 +53,7 @@ class Driver {
     CommitQueue* commits = nullptr;
     // Where they do what takes long; outlives the driver. Null: they do it at
     // once.
-    TurnQueue* turns = nullptr;
+    FairQueue* turns = nullptr;
     // As Job's.
     std::atomic<int64_t>* untold_bytes = nullptr;
   };

@@ -24,7 +24,7 @@ void GiveWay() {
 
 }  // namespace
 
-core::Duration TurnQueue::ThreadTime() {
+core::Duration FairQueue::ThreadTime() {
   timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return std::chrono::duration_cast<core::Duration>(
@@ -32,15 +32,15 @@ core::Duration TurnQueue::ThreadTime() {
       std::chrono::nanoseconds(time.tv_nsec));
 }
 
-TurnQueue::TurnQueue(int threads, Clock clock)
+FairQueue::FairQueue(int threads, Clock clock)
     : clock_(std::move(clock)), threads_per_job_(std::max(1, threads / 2)) {
   threads_.reserve(threads);
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
-TurnQueue::~TurnQueue() { Stop(); }
+FairQueue::~FairQueue() { Stop(); }
 
-void TurnQueue::Post(const Job* job, const void* owner,
+void FairQueue::Post(const Job* job, const void* owner,
                      std::function<void()> turn) {
   {
     MutexLock lock(mu_);
@@ -61,7 +61,7 @@ void TurnQueue::Post(const Job* job, const void* owner,
   wakes_.NotifyOne();
 }
 
-bool TurnQueue::AtOnce(const Job* job, Recent& recent, core::Instant now) {
+bool FairQueue::AtOnce(const Job* job, Recent& recent, core::Instant now) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const core::Duration::rep time = now.time_since_epoch().count();
   const Job* const last = last_.load(kRelaxed);
@@ -78,7 +78,7 @@ bool TurnQueue::AtOnce(const Job* job, Recent& recent, core::Instant now) {
   return changed_at == 0 || time - changed_at > kCompanyTime.count();
 }
 
-void TurnQueue::Stop() {
+void FairQueue::Stop() {
   {
     MutexLock lock(mu_);
     stopping_ = true;
@@ -92,7 +92,7 @@ void TurnQueue::Stop() {
 }
 
 // Enters the share where it belongs, as it is now.
-void TurnQueue::Place(const Share& share) {
+void FairQueue::Place(const Share& share) {
   if (!share.rotation.empty() && share.running < threads_per_job_) {
     ready_.insert({share.cost, share.job});
   } else if (share.turns.empty()) {
@@ -100,12 +100,12 @@ void TurnQueue::Place(const Share& share) {
   }
 }
 
-void TurnQueue::Remove(const Share& share) {
+void FairQueue::Remove(const Share& share) {
   ready_.erase({share.cost, share.job});
   idle_.erase({share.cost, share.job});
 }
 
-std::optional<TurnQueue::Turn> TurnQueue::Take() {
+std::optional<FairQueue::Turn> FairQueue::Take() {
   MutexLock lock(mu_);
   while (ready_.empty()) {
     // A turn that runs may post another one.
@@ -132,7 +132,7 @@ std::optional<TurnQueue::Turn> TurnQueue::Take() {
   return turn;
 }
 
-void TurnQueue::Charge(const Turn& turn, core::Duration cost) {
+void FairQueue::Charge(const Turn& turn, core::Duration cost) {
   MutexLock lock(mu_);
   Share& share = shares_.at(turn.job);
   Remove(share);
@@ -156,7 +156,7 @@ void TurnQueue::Charge(const Turn& turn, core::Duration cost) {
   level_ = {};
 }
 
-void TurnQueue::Run() {
+void FairQueue::Run() {
   GiveWay();
   while (std::optional<Turn> turn = Take()) {
     const core::Duration before = clock_();

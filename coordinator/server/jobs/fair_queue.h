@@ -17,20 +17,20 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "coordinator/core/instant.h"
 #include "base/mutex.h"
+#include "coordinator/core/instant.h"
 
 namespace muster::coordinator {
 
 class Job;
 
-// TurnQueue runs the work of jobs that takes long, in turns: each turn costs
+// FairQueue runs the work of jobs that takes long, in turns: each turn costs
 // its job the processor time that it took, and the next one is of the job that
 // has cost least, however many turns each of them has waiting. Within a job the
 // owners of turns (its sessions, the calls of one member) get one after
 // another. gRPC's own threads, which read for all jobs, are kept free of it.
 // Thread-safe.
-class TurnQueue {
+class FairQueue {
  public:
   // What is no more than this is quicker done than handed over: a message of a
   // client, answers that wait to be written, and the calls of others that a
@@ -52,16 +52,16 @@ class TurnQueue {
   // How often a job lately did something small at once. Thread-safe.
   class Recent {
    private:
-    friend class TurnQueue;
+    friend class FairQueue;
     std::atomic<int64_t> window_ = 0;
     std::atomic<int> count_ = 0;
   };
 
-  explicit TurnQueue(int threads, Clock clock = &ThreadTime);
+  explicit FairQueue(int threads, Clock clock = &ThreadTime);
   // As Stop.
-  ~TurnQueue();
-  TurnQueue(const TurnQueue&) = delete;
-  TurnQueue& operator=(const TurnQueue&) = delete;
+  ~FairQueue();
+  FairQueue(const FairQueue&) = delete;
+  FairQueue& operator=(const FairQueue&) = delete;
 
   // Runs `turn` on a thread of the queue. The turns of one owner run one after
   // another in the order in which they were posted, and those of one job never

@@ -34,7 +34,7 @@ const void* Owner(int number) {
 // Keeps one thread of the queue busy until it is let go.
 class Obstacle {
  public:
-  explicit Obstacle(TurnQueue& queue) {
+  explicit Obstacle(FairQueue& queue) {
     std::promise<void> begun;
     queue.Post(JobNumber(0), Owner(0),
                [&begun, gone = gone_.get_future().share()] {
@@ -68,7 +68,7 @@ class CostTest : public ::testing::Test {
 
   core::Duration used_{};
   std::vector<std::string> order_;
-  TurnQueue queue_{1, [this] { return used_; }};
+  FairQueue queue_{1, [this] { return used_; }};
   Obstacle obstacle_{queue_};
 };
 
@@ -138,19 +138,19 @@ TEST_F(CostTest, AJobThatPostsItsNextTurnGoesBehindTheOthers) {
   EXPECT_THAT(Order(), ElementsAre("flood", "a", "flood", "flood"));
 }
 
-TEST(TurnQueueTest, ALoneJobNeedsNoTurnForWhatIsSmall) {
-  TurnQueue queue(1);
-  TurnQueue::Recent recent;
+TEST(FairQueueTest, ALoneJobNeedsNoTurnForWhatIsSmall) {
+  FairQueue queue(1);
+  FairQueue::Recent recent;
   const core::Instant now = core::Instant() + std::chrono::hours(1);
   for (int i = 0; i < 1000; ++i) {
     ASSERT_TRUE(queue.AtOnce(JobNumber(1), recent, now));
   }
 }
 
-TEST(TurnQueueTest, BesideOthersAJobDoesSoMuchAtOnceAndNoMore) {
-  TurnQueue queue(1);
-  TurnQueue::Recent busy;
-  TurnQueue::Recent quiet;
+TEST(FairQueueTest, BesideOthersAJobDoesSoMuchAtOnceAndNoMore) {
+  FairQueue queue(1);
+  FairQueue::Recent busy;
+  FairQueue::Recent quiet;
   core::Instant now = core::Instant() + std::chrono::hours(1);
   EXPECT_TRUE(queue.AtOnce(JobNumber(2), quiet, now));
   const auto at_once = [&] {
@@ -160,17 +160,17 @@ TEST(TurnQueueTest, BesideOthersAJobDoesSoMuchAtOnceAndNoMore) {
     }
     return count;
   };
-  EXPECT_EQ(at_once(), TurnQueue::kMessagesAtOnceMax);
+  EXPECT_EQ(at_once(), FairQueue::kMessagesAtOnceMax);
   EXPECT_TRUE(queue.AtOnce(JobNumber(2), quiet, now));
-  now += TurnQueue::kAtOnceWindow;
-  EXPECT_EQ(at_once(), TurnQueue::kMessagesAtOnceMax);
+  now += FairQueue::kAtOnceWindow;
+  EXPECT_EQ(at_once(), FairQueue::kMessagesAtOnceMax);
   // The other one has had nothing to do for a while.
-  now += 2 * TurnQueue::kCompanyTime;
+  now += 2 * FairQueue::kCompanyTime;
   EXPECT_EQ(at_once(), 1000);
 }
 
-TEST(TurnQueueTest, OneJobLeavesHalfOfTheThreadsToOthers) {
-  TurnQueue queue(2);
+TEST(FairQueueTest, OneJobLeavesHalfOfTheThreadsToOthers) {
+  FairQueue queue(2);
   Obstacle obstacle(queue);  // of job 0
   std::atomic<bool> second = false;
   queue.Post(JobNumber(0), Owner(1), [&second] { second = true; });
@@ -182,8 +182,8 @@ TEST(TurnQueueTest, OneJobLeavesHalfOfTheThreadsToOthers) {
   EXPECT_TRUE(second);
 }
 
-TEST(TurnQueueTest, TurnsOfOneOwnerRunOneAfterAnother) {
-  TurnQueue queue(8);
+TEST(FairQueueTest, TurnsOfOneOwnerRunOneAfterAnother) {
+  FairQueue queue(8);
   int sum = 0;  // would be a race
   for (int i = 0; i < 1000; ++i) {
     queue.Post(JobNumber(1), Owner(1), [&sum, i] {
@@ -194,8 +194,8 @@ TEST(TurnQueueTest, TurnsOfOneOwnerRunOneAfterAnother) {
   EXPECT_EQ(sum, 1000);
 }
 
-TEST(TurnQueueTest, TurnsGiveWayToThreadsThatRead) {
-  TurnQueue queue(1);
+TEST(FairQueueTest, TurnsGiveWayToThreadsThatRead) {
+  FairQueue queue(1);
   std::promise<int> policy;
   queue.Post(JobNumber(1), Owner(1),
              [&policy] { policy.set_value(sched_getscheduler(0)); });
@@ -203,16 +203,16 @@ TEST(TurnQueueTest, TurnsGiveWayToThreadsThatRead) {
   EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
 }
 
-TEST(TurnQueueTest, AfterItsEndATurnRunsAtOnce) {
-  TurnQueue queue(1);
+TEST(FairQueueTest, AfterItsEndATurnRunsAtOnce) {
+  FairQueue queue(1);
   queue.Stop();
   bool ran = false;
   queue.Post(JobNumber(1), Owner(1), [&ran] { ran = true; });
   EXPECT_TRUE(ran);
 }
 
-TEST(TurnQueueTest, AnotherThreadRunsWhatWaitsMeanwhile) {
-  TurnQueue queue(2);
+TEST(FairQueueTest, AnotherThreadRunsWhatWaitsMeanwhile) {
+  FairQueue queue(2);
   Obstacle obstacle(queue);
   std::promise<void> ran;
   queue.Post(JobNumber(1), Owner(1), [&ran] { ran.set_value(); });
@@ -220,9 +220,9 @@ TEST(TurnQueueTest, AnotherThreadRunsWhatWaitsMeanwhile) {
   obstacle.LetGo();
 }
 
-TEST(TurnQueueTest, StopRunsWhatTurnsPost) {
+TEST(FairQueueTest, StopRunsWhatTurnsPost) {
   std::atomic<int> ran = 0;
-  TurnQueue queue(3);
+  FairQueue queue(3);
   Obstacle obstacle(queue);
   std::function<void()> turn = [&] {
     if (++ran < 100) queue.Post(JobNumber(1), Owner(1), turn);

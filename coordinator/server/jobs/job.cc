@@ -438,7 +438,7 @@ bool Job::TakesTurns(const Outcome& outcome) const {
   if (options_.turns == nullptr) return false;
   return !for_turns_.empty() ||
          outcome.deliveries.size() + outcome.broadcasts.size() >
-             TurnQueue::kOthersWithoutTurn;
+             FairQueue::kOthersWithoutTurn;
 }
 
 Job::Next Job::AwaitTurn(Told told) {

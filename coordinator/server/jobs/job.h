@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
@@ -27,12 +28,11 @@
 #include "coordinator/core/snapshot.h"
 #include "coordinator/core/total_memory.h"
 #include "coordinator/server/jobs/commit_queue.h"
-#include "coordinator/server/method.h"
-#include "coordinator/server/ops/metrics.h"
-#include "base/mutex.h"
+#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/jobs/operation_rate.h"
 #include "coordinator/server/jobs/sink.h"
-#include "coordinator/server/jobs/fair_queue.h"
+#include "coordinator/server/method.h"
+#include "coordinator/server/ops/metrics.h"
 
 namespace muster::coordinator {
 
@@ -65,7 +65,7 @@ class Job : public std::enable_shared_from_this<Job> {
     CommitQueue* commits = nullptr;
     // Where what is to be told to many is told; outlives the job. Null: by who
     // makes the step.
-    TurnQueue* turns = nullptr;
+    FairQueue* turns = nullptr;
     // What the steps of all jobs hold that are not told; outlives the job.
     // Null: nobody counts it.
     std::atomic<int64_t>* untold_bytes = nullptr;
@@ -112,7 +112,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // leaves it to a turn then.
   bool busy() const { return long_steps_.load() > 0; }
 
-  // As TurnQueue's.
+  // As FairQueue's.
   bool AtOnce(core::Instant now) {
     return options_.turns == nullptr ||
            options_.turns->AtOnce(this, recent_, now);
@@ -284,7 +284,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::atomic<int64_t> untold_ = 0;
   std::atomic<int64_t> untold_bytes_ = 0;  // of these steps
   std::atomic<int> long_steps_ = 0;
-  TurnQueue::Recent recent_;
+  FairQueue::Recent recent_;
 };
 
 }  // namespace muster::coordinator

@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/server/jobs/commit_queue.h"
-#include "coordinator/server/ops/metrics.h"
 #include "coordinator/server/jobs/sink.h"
+#include "coordinator/server/ops/metrics.h"
 #include "coordinator/storage/storage.h"
 #include "gtest/gtest.h"
 

@@ -6,8 +6,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
-#include "coordinator/core/instant.h"
 #include "base/mutex.h"
+#include "coordinator/core/instant.h"
 
 namespace muster::coordinator {
 

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "coordinator/server/jobs/driver.h"
+#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/ops/metrics.h"
 #include "coordinator/server/rpc/open_calls.h"
 #include "coordinator/server/test_server.h"
-#include "coordinator/server/jobs/fair_queue.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/muster/v1/status_wire.h"
@@ -124,7 +124,7 @@ TEST_F(AdminServiceTest, UnknownJobIsNotFound) {
 
 // Its only threads for one job are taken by messages that name no job here.
 TEST(AdminServiceTurnsTest, ACallWaitsForNoJobAndForNoOtherCall) {
-  TurnQueue turns(4);
+  FairQueue turns(4);
   std::promise<void> released;
   const std::shared_future<void> release = released.get_future().share();
   for (const void* owner :

@@ -17,13 +17,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "coordinator/server/jobs/driver.h"
-#include "coordinator/server/ops/metrics.h"
 #include "base/mutex.h"
+#include "coordinator/server/jobs/driver.h"
+#include "coordinator/server/jobs/fair_queue.h"
+#include "coordinator/server/ops/metrics.h"
 #include "coordinator/server/rpc/open_calls.h"
 #include "coordinator/server/rpc/session.h"
 #include "coordinator/server/rpc/session_service.h"
-#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/rpc/unary.h"
 #include "coordinator/server/rpc/unsent_answers.h"
 #include "coordinator/server/rpc/watch_call.h"
@@ -364,7 +364,7 @@ class FakeWatch : public FakeCall,
   int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-Driver::Options DriverOptions(Metrics* metrics, TurnQueue* turns) {
+Driver::Options DriverOptions(Metrics* metrics, FairQueue* turns) {
   Driver::Options options;
   options.core.membership.lease = milliseconds(50);
   options.core.membership.reconnect_grace = milliseconds(5);
@@ -380,9 +380,9 @@ class ReactorRaceTest : public ::testing::Test {
  protected:
   ReactorRaceTest()
       : metrics_([] { return Gauges(); }),
-        driver_(DriverOptions(&metrics_, &turns_)),
-        context_{&driver_, &metrics_, &open_calls_, 1 << 20,
-                 &turns_,  nullptr,   &unsent_},
+        driver_(DriverOptions(&metrics_, &fair_queue_)),
+        context_{&driver_,     &metrics_, &open_calls_, 1 << 20,
+                 &fair_queue_, nullptr,   &unsent_},
         sessions_(context_, {1000, seconds(60)}) {
     driver_.Start([this](core::Instant now) { sessions_.Sweep(now); });
   }
@@ -398,7 +398,7 @@ class ReactorRaceTest : public ::testing::Test {
   void Live(Pool& pool, uint64_t seed);
 
   Metrics metrics_;
-  TurnQueue turns_{2};
+  FairQueue fair_queue_{2};
   Driver driver_;
   OpenCalls open_calls_;
   UnsentAnswers unsent_{1 << 30};
@@ -573,7 +573,7 @@ TEST_F(ReactorRaceTest, FanOutReachesEveryWaiterOnce) {
 }
 
 // Each turn of a queue of one thread costs the same.
-TurnQueue::Clock EqualCosts() {
+FairQueue::Clock EqualCosts() {
   return
       [time = core::Duration()]() mutable { return time += milliseconds(1); };
 }
@@ -587,7 +587,7 @@ void AwaitReactions(Pool& pool) {
 
 TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   Pool pool(1);
-  TurnQueue turns(1, EqualCosts());
+  FairQueue turns(1, EqualCosts());
   const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
                                &turns,   nullptr,   &unsent_};
   SessionTable sessions(context, {1000, seconds(60)});
@@ -631,14 +631,14 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
 TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
   using FakeSet = FakeUnary<v1::SetRequest, v1::SetResponse>;
   Pool pool(1);
-  TurnQueue turns(1, EqualCosts());
+  FairQueue turns(1, EqualCosts());
   const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
                                &turns,   nullptr,   &unsent_};
   const auto set = [](const std::string& job) {
     v1::SetRequest request;
     request.mutable_caller()->set_job(job);
     request.set_key("k");
-    request.set_value(std::string(TurnQueue::kBytesWithoutTurn, 'v'));
+    request.set_value(std::string(FairQueue::kBytesWithoutTurn, 'v'));
     return request;
   };
   const std::shared_ptr<Job> flood_job = *driver_.GetJob("flood");
@@ -667,7 +667,8 @@ TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
 class NoTurnsTest : public ::testing::Test {
  protected:
   NoTurnsTest() {
-    turns_.Post(nullptr, nullptr, [this] { released_.get_future().wait(); });
+    fair_queue_.Post(nullptr, nullptr,
+                     [this] { released_.get_future().wait(); });
   }
 
   std::unique_ptr<FakeStream> Open(const std::string& job,
@@ -693,12 +694,12 @@ class NoTurnsTest : public ::testing::Test {
   }
 
   Metrics metrics_{[] { return Gauges(); }};
-  TurnQueue turns_{1};
-  Driver driver_{DriverOptions(&metrics_, &turns_)};
+  FairQueue fair_queue_{1};
+  Driver driver_{DriverOptions(&metrics_, &fair_queue_)};
   OpenCalls open_calls_;
   UnsentAnswers unsent_{1 << 30};
-  const ServiceContext context_{&driver_, &metrics_, &open_calls_, 1 << 20,
-                                &turns_,  nullptr,   &unsent_};
+  const ServiceContext context_{&driver_,     &metrics_, &open_calls_, 1 << 20,
+                                &fair_queue_, nullptr,   &unsent_};
   SessionTable sessions_{context_, {1000, seconds(60)}};
   Pool pool_{1};
   std::promise<void> released_;
@@ -730,7 +731,7 @@ TEST_F(NoTurnsTest, WhatAsksForMuchWaitsForATurnAndASmallCallDoesNot) {
     flood->AwaitDone();
     EXPECT_EQ(flood->results(), 1);
   }
-  turns_.Stop();
+  fair_queue_.Stop();
 }
 
 TEST_F(NoTurnsTest, WhatManyAreToldIsToldInTurns) {
@@ -750,7 +751,7 @@ TEST_F(NoTurnsTest, WhatManyAreToldIsToldInTurns) {
     waiter->AwaitDone();
     EXPECT_EQ(waiter->results(), 1);
   }
-  turns_.Stop();
+  fair_queue_.Stop();
 }
 
 TEST_F(NoTurnsTest, NobodyWaitsForALongStepOnAThreadThatOthersNeed) {
@@ -766,7 +767,7 @@ TEST_F(NoTurnsTest, NobodyWaitsForALongStepOnAThreadThatOthersNeed) {
   released_.set_value();
   flood->AwaitDone();
   EXPECT_EQ(flood->results(), 1);
-  turns_.Stop();
+  fair_queue_.Stop();
 }
 
 }  // namespace

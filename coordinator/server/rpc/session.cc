@@ -11,10 +11,10 @@
 #include "base/text.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/reply_cache.h"
-#include "coordinator/server/rpc/apply.h"
-#include "coordinator/server/jobs/limit_log.h"
-#include "coordinator/server/rpc/request.h"
 #include "coordinator/server/jobs/fair_queue.h"
+#include "coordinator/server/jobs/limit_log.h"
+#include "coordinator/server/rpc/apply.h"
+#include "coordinator/server/rpc/request.h"
 #include "glog/logging.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -146,7 +146,7 @@ void Session::OnReadDone(bool ok) {
   }
   request_bytes_ = bytes_.Length();
   next_item_ = 0;
-  if (request_bytes_ <= TurnQueue::kBytesWithoutTurn &&
+  if (request_bytes_ <= FairQueue::kBytesWithoutTurn &&
       (job_ == nullptr || job_->AtOnce(Now()))) {
     const absl::Status status = Accept();
     return status.ok() ? Continue() : Close(status);
@@ -254,8 +254,8 @@ size_t Session::ItemsLeft() const {
 }
 
 bool Session::TakesLong() const {
-  if (ItemsLeft() > TurnQueue::kItemsWithoutTurn ||
-      request_bytes_ > TurnQueue::kBytesWithoutTurn) {
+  if (ItemsLeft() > FairQueue::kItemsWithoutTurn ||
+      request_bytes_ > FairQueue::kBytesWithoutTurn) {
     return true;
   }
   const auto& operations = request_->operations();
@@ -276,7 +276,7 @@ void Session::ProcessLong() {
 }
 
 void Session::PostTurn(void (Session::*work)()) {
-  ++turns_;
+  ++fair_queue_;
   context_.turns->Post(job_.get(), this, [self = shared_from_this(), work] {
     self->TakeTurn(work);
   });
@@ -291,7 +291,7 @@ void Session::TakeTurn(void (Session::*work)()) {
   if (!finished) (this->*work)();
   {
     MutexLock lock(mu_);
-    if (--turns_ > 0 || !done_) return;
+    if (--fair_queue_ > 0 || !done_) return;
   }
   Retire();
 }
@@ -447,8 +447,8 @@ void Session::Flush() {
     writing_ = true;
     // The client is not late before it has something to take.
     write_started_at_ = core::Instant::max();
-    if (unsent_bytes_ > int64_t{TurnQueue::kBytesWithoutTurn} ||
-        unsent_answers_ > int64_t{TurnQueue::kItemsWithoutTurn}) {
+    if (unsent_bytes_ > int64_t{FairQueue::kBytesWithoutTurn} ||
+        unsent_answers_ > int64_t{FairQueue::kItemsWithoutTurn}) {
       return PostTurn(&Session::Write);
     }
   }
@@ -550,7 +550,7 @@ void Session::OnDone() {
   {
     MutexLock lock(mu_);
     done_ = true;
-    if (turns_ > 0) return;  // the last one sees to it
+    if (fair_queue_ > 0) return;  // the last one sees to it
     // It retires when the turn is over, which finds nothing else to do.
     if (job_ != nullptr && job_->busy()) return PostTurn(&Session::Process);
   }

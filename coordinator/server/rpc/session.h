@@ -10,13 +10,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/mutex.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/auth/auth.h"
 #include "coordinator/server/jobs/job.h"
-#include "base/mutex.h"
-#include "coordinator/server/rpc/session_service.h"
 #include "coordinator/server/jobs/sink.h"
+#include "coordinator/server/rpc/session_service.h"
 #include "coordinator/server/rpc/unary.h"
 #include "google/protobuf/arena.h"
 #include "grpcpp/server_context.h"
@@ -156,7 +156,7 @@ class Session final
   bool dismissed_ ABSL_GUARDED_BY(mu_) = false;
   core::Instant finished_at_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;
-  int turns_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
+  int fair_queue_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
 };
 
 }  // namespace muster::coordinator

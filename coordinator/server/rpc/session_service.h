@@ -7,8 +7,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "coordinator/core/instant.h"
 #include "base/mutex.h"
+#include "coordinator/core/instant.h"
 #include "coordinator/server/rpc/unary.h"
 #include "grpcpp/impl/codegen/service_type.h"
 

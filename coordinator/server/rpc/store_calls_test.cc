@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/server/test_server.h"
 #include "coordinator/server/rpc/unary.h"
+#include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/muster/v1/status_wire.h"

@@ -15,21 +15,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/mutex.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
-#include "coordinator/server/rpc/apply.h"
 #include "coordinator/server/auth/auth.h"
 #include "coordinator/server/jobs/driver.h"
+#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/jobs/job.h"
 #include "coordinator/server/jobs/limit_log.h"
+#include "coordinator/server/jobs/sink.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/ops/metrics.h"
-#include "base/mutex.h"
+#include "coordinator/server/rpc/apply.h"
 #include "coordinator/server/rpc/open_calls.h"
 #include "coordinator/server/rpc/request.h"
 #include "coordinator/server/rpc/service.h"
-#include "coordinator/server/jobs/sink.h"
-#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/rpc/unsent_answers.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -46,7 +46,7 @@ struct ServiceContext {
   OpenCalls* open_calls;
   // The most bytes of an answer.
   int64_t message_bytes_max;
-  TurnQueue* turns;
+  FairQueue* turns;
   // Who may call; null: everybody.
   const Auth* auth = nullptr;
   UnsentAnswers* unsent = nullptr;
@@ -109,7 +109,7 @@ class UnaryCall
       const absl::Status known = context_.auth->Know(*grpc_);
       if (!known.ok()) return End(known);
     }
-    if (bytes->Length() <= TurnQueue::kBytesWithoutTurn) return Open(bytes);
+    if (bytes->Length() <= FairQueue::kBytesWithoutTurn) return Open(bytes);
     const std::shared_ptr<Job> job = Spender(bytes);
     context_.turns->Post(job.get(), this,
                          [self = self_, job, bytes] { self->Open(bytes); });
@@ -129,7 +129,7 @@ class UnaryCall
         End(status);
         continue;
       }
-      if (bytes <= int64_t{TurnQueue::kBytesWithoutTurn}) {
+      if (bytes <= int64_t{FairQueue::kBytesWithoutTurn}) {
         Respond(answer);
         continue;
       }
@@ -229,7 +229,7 @@ class UnaryCall
       return job_->WhenTold([self = self_] { self->PostRun(); });
     }
     if (MayTakeLong(request_) || job_->busy() ||
-        length > TurnQueue::kBytesWithoutTurn || !job_->AtOnce(started_)) {
+        length > FairQueue::kBytesWithoutTurn || !job_->AtOnce(started_)) {
       return PostRun();
     }
     Run();

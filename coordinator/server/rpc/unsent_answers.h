@@ -6,8 +6,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "coordinator/core/instant.h"
 #include "base/mutex.h"
+#include "coordinator/core/instant.h"
 #include "grpcpp/server_context.h"
 
 namespace muster::coordinator {

@@ -9,20 +9,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/mutex.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
-#include "coordinator/server/rpc/apply.h"
 #include "coordinator/server/auth/auth.h"
 #include "coordinator/server/jobs/driver.h"
+#include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/jobs/job.h"
+#include "coordinator/server/jobs/sink.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/ops/metrics.h"
-#include "base/mutex.h"
+#include "coordinator/server/rpc/apply.h"
 #include "coordinator/server/rpc/open_calls.h"
 #include "coordinator/server/rpc/request.h"
-#include "coordinator/server/jobs/sink.h"
-#include "coordinator/server/jobs/fair_queue.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
@@ -111,7 +111,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     {
       MutexLock lock(mu_);
       done_ = true;
-      if (turns_ > 0) return;  // the last one sees to it
+      if (fair_queue_ > 0) return;  // the last one sees to it
       // It retires when the turn is over, which finds nothing else to do.
       if (job_ != nullptr && job_->busy()) return PostAsk();
     }
@@ -128,7 +128,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
   // A watch may be far behind, so it asks in turns.
   void PostAsk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    ++turns_;
+    ++fair_queue_;
     context_.turns->Post(job_.get(), TurnOwner(call_.member),
                          [self = self_] { self->TakeTurn(); });
   }
@@ -144,7 +144,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     if (!finished) Ask(request);
     {
       MutexLock lock(mu_);
-      if (--turns_ > 0 || !done_) return;
+      if (--fair_queue_ > 0 || !done_) return;
     }
     Retire();
   }
@@ -188,7 +188,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   // gRPC's while it is written; nobody has an answer then.
   v1::WatchResponse response_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  int turns_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
+  int fair_queue_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
   bool done_ ABSL_GUARDED_BY(mu_) = false;
 };
 

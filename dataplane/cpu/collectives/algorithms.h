@@ -2,10 +2,10 @@
 #define MUSTER_DATAPLANE_CPU_COLLECTIVES_ALGORITHMS_H_
 
 #include "absl/status/status.h"
-#include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/collective.h"
+#include "dataplane/cpu/collectives/exchange.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // One function per collective, on one rank, blocking until its part is done.
 // Each picks its algorithm by numbers of bytes and of ranks alone that all
@@ -24,6 +24,6 @@ absl::Status ReduceScatter(const Collective& collective, Exchange& exchange);
 // Also of kAllToAllSingle.
 absl::Status AllToAll(const Collective& collective, Exchange& exchange);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_COLLECTIVES_ALGORITHMS_H_

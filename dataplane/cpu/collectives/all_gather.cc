@@ -8,7 +8,7 @@
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // Bruck: blocks are numbered from this rank on, round the ring of ranks. In
@@ -72,4 +72,4 @@ absl::Status AllGather(const Collective& collective, Exchange& exchange) {
   return MoveBlocks(moves, /*agreed=*/false, exchange);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -12,7 +12,7 @@
 #include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/reduction.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // Every operand order below depends on ranks alone, and each element is
@@ -293,4 +293,4 @@ absl::Status AllReduce(const Collective& collective, Exchange& exchange) {
   return Ring(reduced, exchange).Run();
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

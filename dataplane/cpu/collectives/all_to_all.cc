@@ -6,7 +6,7 @@
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 Blocks CutBlocks(const Tensor& tensor, const std::vector<int64_t>& splits,
                  int world_size) {
   const size_t element_bytes = DataTypeBytes(tensor.data_type());
@@ -46,4 +46,4 @@ absl::Status AllToAll(const Collective& collective, Exchange& exchange) {
   return MoveBlocks(moves, /*agreed=*/false, exchange);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

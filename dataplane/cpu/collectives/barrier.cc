@@ -1,7 +1,7 @@
 #include "absl/status/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Dissemination: in the round with distance d (1, 2, 4, ...) each rank tells
 // the one d ahead that it and the d - 1 before it have come, and hears the same
@@ -21,4 +21,4 @@ absl::Status Barrier(const Collective& collective, Exchange& exchange) {
   return absl::OkStatus();
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -10,7 +10,7 @@
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/collectives/selection.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // Large enough to be moved at full speed, small enough that the next rank of
@@ -120,4 +120,4 @@ absl::Status Broadcast(const Collective& collective, Exchange& exchange) {
              : BroadcastStream(tensor, links, exchange);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -11,12 +11,12 @@
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // What a note begins with.
 struct NoteHead {
-  NoteHeader header;
+  MessageHeader header;
   uint64_t payload_bytes = 0;
 };
 
@@ -60,7 +60,7 @@ uint64_t TotalOf(const Collective::Tensors& tensors) {
   return total;
 }
 
-std::string TypeText(const NoteHeader& header) {
+std::string TypeText(const MessageHeader& header) {
   // It may be anything: it came over the network.
   return header.data_type < kDataTypeCount
              ? std::string(
@@ -68,7 +68,7 @@ std::string TypeText(const NoteHeader& header) {
              : absl::StrCat("type ", header.data_type);
 }
 
-std::string LabelText(const NoteHeader& header) {
+std::string LabelText(const MessageHeader& header) {
   const auto step = static_cast<Step>(header.step);
   if (step != Step::kNone) return std::string(StepName(step));
   return absl::StrCat(
@@ -77,8 +77,8 @@ std::string LabelText(const NoteHeader& header) {
 }
 
 // Of two that are the same but for sizes, in a directed kind.
-std::string SizeMismatch(int peer, int rank, const NoteHeader& theirs,
-                         const NoteHeader& ours) {
+std::string SizeMismatch(int peer, int rank, const MessageHeader& theirs,
+                         const MessageHeader& ours) {
   if (theirs.element_count != ours.element_count) {
     return absl::StrCat("rank ", peer, " gives rank ", rank, " ",
                         theirs.element_count, " ", TypeText(theirs), " in ",
@@ -100,9 +100,9 @@ std::string SizeMismatch(int peer, int rank, const NoteHeader& theirs,
 }  // namespace
 
 // Both by their numbers: the text goes to all ranks, also to third ones.
-absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
-                      const NoteHeader& ours) {
-  NoteHeader ours_with_their_sizes = ours;
+absl::Status Mismatch(int peer, int rank, const MessageHeader& theirs,
+                      const MessageHeader& ours) {
+  MessageHeader ours_with_their_sizes = ours;
   ours_with_their_sizes.element_count = theirs.element_count;
   ours_with_their_sizes.sizes_hash = theirs.sizes_hash;
   const bool sizes_alone = theirs == ours_with_their_sizes;
@@ -116,8 +116,8 @@ absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
   return status;
 }
 
-NoteHeader NoteHeader::Of(const Collective& collective) {
-  NoteHeader header;
+MessageHeader MessageHeader::Of(const Collective& collective) {
+  MessageHeader header;
   header.sequence = collective.sequence;
   header.kind = static_cast<uint8_t>(collective.kind);
   header.step = static_cast<uint8_t>(collective.step);
@@ -147,7 +147,7 @@ NoteHeader NoteHeader::Of(const Collective& collective) {
   return header;
 }
 
-std::string NoteHeader::Describe() const {
+std::string MessageHeader::Describe() const {
   const auto collective_kind = static_cast<CollectiveKind>(kind);
   std::string text = LabelText(*this);
   if (static_cast<Step>(step) != Step::kNone) return text;
@@ -165,23 +165,25 @@ std::string NoteHeader::Describe() const {
   return text;
 }
 
-absl::Status NoteLane::Send(const NoteHeader& header, const void* payload,
-                            size_t bytes) {
+absl::Status MessageConnection::Send(const MessageHeader& header,
+                                     const void* payload, size_t bytes) {
   CHECK_LE(bytes, kNotePayloadBytesMax);
   const NoteHead head = {.header = header, .payload_bytes = bytes};
-  return mesh_.Write(peer_, &head, sizeof(head), payload, bytes);
+  return transport_.Write(peer_, &head, sizeof(head), payload, bytes);
 }
 
-absl::StatusOr<const std::byte*> NoteLane::Receive(const NoteHeader& expected) {
+absl::StatusOr<const std::byte*> MessageConnection::Receive(
+    const MessageHeader& expected) {
   NoteHead head;
-  absl::Status received = mesh_.Read(peer_, &head, sizeof(head));
+  absl::Status received = transport_.Read(peer_, &head, sizeof(head));
   if (!received.ok()) return received;
   if (head.header != expected) {
-    return Mismatch(mesh_.RankInGroup(peer_), mesh_.RankInGroup(mesh_.rank()),
-                    head.header, expected);
+    return Mismatch(transport_.RankInGroup(peer_),
+                    transport_.RankInGroup(transport_.rank()), head.header,
+                    expected);
   }
   if (head.payload_bytes > kNotePayloadBytesMax) {
-    const int culprit = mesh_.RankInGroup(peer_);
+    const int culprit = transport_.RankInGroup(peer_);
     absl::Status status = absl::InvalidArgumentError(
         absl::StrCat("rank ", culprit, " sends a note of ", head.payload_bytes,
                      " bytes in ", LabelText(expected)));
@@ -192,16 +194,18 @@ absl::StatusOr<const std::byte*> NoteLane::Receive(const NoteHeader& expected) {
     payload_ =
         std::make_unique_for_overwrite<std::byte[]>(kNotePayloadBytesMax);
   }
-  received = mesh_.Read(peer_, payload_.get(), head.payload_bytes);
+  received = transport_.Read(peer_, payload_.get(), head.payload_bytes);
   if (!received.ok()) return received;
   return payload_.get();
 }
 
-Workspace::Workspace(Mesh& mesh) : mesh_(mesh), lanes_(mesh.world_size()) {}
+Workspace::Workspace(Transport& transport)
+    : transport_(transport), lanes_(transport.world_size()) {}
 
-NoteLane& Workspace::LaneTo(int peer) {
-  std::unique_ptr<NoteLane>& lane = lanes_[peer];
-  if (lane == nullptr) lane = std::make_unique<NoteLane>(mesh_, peer);
+MessageConnection& Workspace::LaneTo(int peer) {
+  std::unique_ptr<MessageConnection>& lane = lanes_[peer];
+  if (lane == nullptr)
+    lane = std::make_unique<MessageConnection>(transport_, peer);
   return *lane;
 }
 
@@ -222,19 +226,19 @@ std::byte* Workspace::Scratch(size_t bytes) {
 
 Exchange::Exchange(Workspace& workspace, const Collective& collective)
     : workspace_(workspace),
-      header_(NoteHeader::Of(collective)),
+      header_(MessageHeader::Of(collective)),
       element_bytes_(DataTypeBytes(collective.data_type())),
       directed_(IsDirected(collective.kind)) {}
 
 Exchange::Exchange(Workspace& workspace, const Collective& step,
-                   const NoteHeader& header)
+                   const MessageHeader& header)
     : workspace_(workspace),
       header_(header),
       element_bytes_(DataTypeBytes(step.data_type())),
       directed_(false) {}
 
-NoteHeader Exchange::HeaderFor(size_t element_count) const {
-  NoteHeader header = header_;
+MessageHeader Exchange::HeaderFor(size_t element_count) const {
+  MessageHeader header = header_;
   if (directed_) header.element_count = element_count;
   return header;
 }
@@ -271,9 +275,9 @@ absl::Status Exchange::Handshake(const std::vector<int>& receivers,
 }
 
 std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes, Path path) {
-  Mesh& mesh = workspace_.mesh();
-  return path == Path::kLines ? mesh.CreateBuffer(data, bytes)
-                              : mesh.CreateGlooBuffer(data, bytes);
+  Transport& transport = workspace_.transport();
+  return path == Path::kLines ? transport.CreateBuffer(data, bytes)
+                              : transport.CreateGlooBuffer(data, bytes);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

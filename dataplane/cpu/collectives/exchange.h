@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/cpu/transport/transport.h"
-#include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/collective.h"
+#include "dataplane/cpu/collectives/selection.h"
+#include "dataplane/cpu/transport/transport.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Largest payload of a note, in bytes.
 inline constexpr size_t kNotePayloadBytesMax = 32 << 10;
@@ -32,7 +32,7 @@ constexpr bool GivesEachItsOwn(CollectiveKind kind) {
 }
 
 // The first bytes of every note: what its sender is doing.
-struct NoteHeader {
+struct MessageHeader {
   uint64_t sequence = 0;
   // Where ranks give each other different sizes: what goes to this receiver.
   uint64_t element_count = 0;
@@ -45,34 +45,35 @@ struct NoteHeader {
   // what was coalesced, of its parts.
   uint64_t sizes_hash = 0;
 
-  static NoteHeader Of(const Collective& collective);
+  static MessageHeader Of(const Collective& collective);
   std::string Describe() const;
-  friend bool operator==(const NoteHeader&, const NoteHeader&) = default;
+  friend bool operator==(const MessageHeader&, const MessageHeader&) = default;
 };
 // The payload after it is aligned for every element type.
-static_assert(sizeof(NoteHeader) == 32);
+static_assert(sizeof(MessageHeader) == 32);
 
 // kInvalidArgument: `peer` runs `theirs` where this rank runs `ours`, in words
 // that show both.
-absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
-                      const NoteHeader& ours);
+absl::Status Mismatch(int peer, int rank, const MessageHeader& theirs,
+                      const MessageHeader& ours);
 
-// NoteLane carries notes, messages of bounded size, between this rank and one
-// peer.
-class NoteLane {
+// MessageConnection carries notes, messages of bounded size, between this rank
+// and one peer.
+class MessageConnection {
  public:
-  NoteLane(Mesh& mesh, int peer) : mesh_(mesh), peer_(peer) {}
+  MessageConnection(Transport& transport, int peer)
+      : transport_(transport), peer_(peer) {}
 
   // Returns when `payload` may be written again.
-  absl::Status Send(const NoteHeader& header, const void* payload,
+  absl::Status Send(const MessageHeader& header, const void* payload,
                     size_t bytes);
 
   // Waits for the next note, which must begin with `expected`, and returns its
   // payload, which stays until the next one.
-  absl::StatusOr<const std::byte*> Receive(const NoteHeader& expected);
+  absl::StatusOr<const std::byte*> Receive(const MessageHeader& expected);
 
  private:
-  Mesh& mesh_;
+  Transport& transport_;
   const int peer_;
   // At the first payload.
   std::unique_ptr<std::byte[]> payload_;
@@ -82,10 +83,10 @@ class NoteLane {
 // kept: 32 KiB for each peer that payloads come from.
 class Workspace {
  public:
-  explicit Workspace(Mesh& mesh);
+  explicit Workspace(Transport& transport);
 
-  Mesh& mesh() { return mesh_; }
-  NoteLane& LaneTo(int peer);
+  Transport& transport() { return transport_; }
+  MessageConnection& LaneTo(int peer);
 
   // Gives everything back.
   void Clear();
@@ -94,8 +95,8 @@ class Workspace {
   std::byte* Scratch(size_t bytes);
 
  private:
-  Mesh& mesh_;
-  std::vector<std::unique_ptr<NoteLane>> lanes_;
+  Transport& transport_;
+  std::vector<std::unique_ptr<MessageConnection>> lanes_;
   std::unique_ptr<std::byte[]> scratch_;
   size_t scratch_bytes_ = 0;
 };
@@ -103,20 +104,21 @@ class Workspace {
 // Exchange is the traffic of one running collective on this rank. The
 // algorithms are written in terms of it.
 //
-// Two kinds of message: notes (see NoteLane), and streams, which go from and
-// to the caller's memory without a copy and have any size. A stream may begin
-// only when a note has shown that both sides run the same collective: through
-// Gloo, a message longer than what its receiver announced kills the process.
+// Two kinds of message: notes (see MessageConnection), and streams, which go
+// from and to the caller's memory without a copy and have any size. A stream
+// may begin only when a note has shown that both sides run the same collective:
+// through Gloo, a message longer than what its receiver announced kills the
+// process.
 class Exchange {
  public:
   Exchange(Workspace& workspace, const Collective& collective);
 
   // The same for what is a step of another collective: all notes say `header`.
   Exchange(Workspace& workspace, const Collective& step,
-           const NoteHeader& header);
+           const MessageHeader& header);
 
-  int rank() const { return workspace_.mesh().rank(); }
-  int world_size() const { return workspace_.mesh().world_size(); }
+  int rank() const { return workspace_.transport().rank(); }
+  int world_size() const { return workspace_.transport().world_size(); }
 
   absl::Status SendNote(int peer, const void* payload, size_t bytes);
 
@@ -144,7 +146,7 @@ class Exchange {
   // go through Gloo and some on lines, if sizes differ; then those of Gloo's
   // must all come without any of the others (see CreateGlooBuffer).
   Path PathFor(size_t bytes) const {
-    return workspace_.mesh().uses_gloo()
+    return workspace_.transport().uses_gloo()
                ? PathOf(static_cast<CollectiveKind>(header_.kind), bytes)
                : Path::kLines;
   }
@@ -154,21 +156,21 @@ class Exchange {
   // Of the type that is moved.
   size_t element_bytes() const { return element_bytes_; }
 
-  // See Mesh: a name that selection.h or README.md has.
+  // See Transport: a name that selection.h or README.md has.
   void set_algorithm(const char* name) {
-    workspace_.mesh().set_algorithm(name);
+    workspace_.transport().set_algorithm(name);
   }
 
  private:
-  NoteHeader HeaderFor(size_t element_count) const;
+  MessageHeader HeaderFor(size_t element_count) const;
 
   Workspace& workspace_;
-  const NoteHeader header_;
+  const MessageHeader header_;
   const size_t element_bytes_;
   // Ranks give each other different sizes.
   const bool directed_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_COLLECTIVES_EXCHANGE_H_

@@ -1,5 +1,5 @@
-// Notes over a mesh without a network: it writes down what is asked of it and
-// delivers what the test has put into its inbox.
+// Notes over a transport without a network: it writes down what is asked of it
+// and delivers what the test has put into its inbox.
 
 #include "dataplane/cpu/collectives/exchange.h"
 
@@ -18,14 +18,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 using ::testing::ElementsAre;
 
-class TapeMesh : public BareMesh {
+class TapeMesh : public FakeTransport {
  public:
-  TapeMesh() : BareMesh(/*rank=*/0, /*world_size=*/2) {}
+  TapeMesh() : FakeTransport(/*rank=*/0, /*world_size=*/2) {}
 
   absl::Status Write(int, const void*, size_t, const void* body,
                      size_t body_bytes) override {
@@ -46,14 +46,14 @@ class TapeMesh : public BareMesh {
   void Close(const absl::Status&) override {}
 
   // The next note from the peer. `payload_bytes`: what it says of its payload.
-  void Deliver(const NoteHeader& header, const std::string& payload,
+  void Deliver(const MessageHeader& header, const std::string& payload,
                uint64_t payload_bytes) {
     inbox_.append(reinterpret_cast<const char*>(&header), sizeof(header));
     inbox_.append(reinterpret_cast<const char*>(&payload_bytes),
                   sizeof(payload_bytes));
     inbox_ += payload;
   }
-  void Deliver(const NoteHeader& header, const std::string& payload = "") {
+  void Deliver(const MessageHeader& header, const std::string& payload = "") {
     Deliver(header, payload, payload.size());
   }
 
@@ -82,8 +82,8 @@ class ExchangeTest : public ::testing::Test {
   }
 
   // What this rank, which runs `ours`, says to a peer that runs `theirs`.
-  std::string Mismatch(const Collective& ours, const NoteHeader& theirs) {
-    mesh_.Deliver(theirs);
+  std::string Mismatch(const Collective& ours, const MessageHeader& theirs) {
+    transport_.Deliver(theirs);
     Exchange exchange(workspace_, ours);
     const absl::Status status = exchange.ReceiveNote(1).status();
     if (status.ok()) return "";
@@ -92,40 +92,41 @@ class ExchangeTest : public ::testing::Test {
     return std::string(status.message());
   }
   std::string Mismatch(const Collective& ours, const Collective& theirs) {
-    return Mismatch(ours, NoteHeader::Of(theirs));
+    return Mismatch(ours, MessageHeader::Of(theirs));
   }
 
   std::vector<float> values_ = std::vector<float>(4);
-  TapeMesh mesh_;
-  Workspace workspace_{mesh_};
+  TapeMesh transport_;
+  Workspace workspace_{transport_};
 };
 
 TEST_F(ExchangeTest, PayloadComesAfterItsHeader) {
   Exchange exchange(workspace_, Barrier());
   for (const std::string payload : {"x", "yz"}) {
-    mesh_.Deliver(NoteHeader::Of(Barrier()), payload);
+    transport_.Deliver(MessageHeader::Of(Barrier()), payload);
     const auto received = exchange.ReceiveNote(1);
     ASSERT_TRUE(received.ok()) << received.status();
     EXPECT_EQ(std::memcmp(*received, payload.data(), payload.size()), 0);
   }
-  EXPECT_THAT(mesh_.TakeTape(),
+  EXPECT_THAT(transport_.TakeTape(),
               ElementsAre("read 40", "read 1", "read 40", "read 2"));
 }
 
 TEST_F(ExchangeTest, PayloadThatIsTooLargeIsAnErrorAndNotRead) {
   Exchange exchange(workspace_, Barrier());
-  mesh_.Deliver(NoteHeader::Of(Barrier()), "", kNotePayloadBytesMax + 1);
+  transport_.Deliver(MessageHeader::Of(Barrier()), "",
+                     kNotePayloadBytesMax + 1);
   const absl::Status status = exchange.ReceiveNote(1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CulpritRank(status), 1);
-  EXPECT_THAT(mesh_.TakeTape(), ElementsAre("read 40"));
+  EXPECT_THAT(transport_.TakeTape(), ElementsAre("read 40"));
 }
 
 TEST_F(ExchangeTest, HandshakeSendsToAllBeforeItWaits) {
   Exchange exchange(workspace_, Barrier());
-  mesh_.Deliver(NoteHeader::Of(Barrier()));
+  transport_.Deliver(MessageHeader::Of(Barrier()));
   ASSERT_TRUE(exchange.Handshake({1}, {1}).ok());
-  EXPECT_THAT(mesh_.TakeTape(), ElementsAre("send ", "read 40", "read 0"));
+  EXPECT_THAT(transport_.TakeTape(), ElementsAre("send ", "read 40", "read 0"));
 }
 
 TEST_F(ExchangeTest, CollectivesThatDifferInWhatTheyUseAreAMismatch) {
@@ -187,10 +188,10 @@ TEST_F(ExchangeTest, SizesGivenAndTakenAreCompared) {
                                  .inputs = {Tensor(values_)},
                                  .outputs = {Tensor(values_)},
                                  .sequence = 7};
-  NoteHeader theirs = NoteHeader::Of(all_to_all);
+  MessageHeader theirs = MessageHeader::Of(all_to_all);
   theirs.element_count = 5;
   for (const size_t taken : {5, 4}) {
-    mesh_.Deliver(theirs);
+    transport_.Deliver(theirs);
     Exchange exchange(workspace_, all_to_all);
     const absl::Status status = exchange.ReceiveNote(1, taken).status();
     EXPECT_EQ(std::string(status.message()),
@@ -216,7 +217,7 @@ TEST_F(ExchangeTest, SizesOfThirdRanksAreCompared) {
 }
 
 TEST_F(ExchangeTest, RubbishFromThePeerIsDescribed) {
-  NoteHeader rubbish = NoteHeader::Of(AllReduce());
+  MessageHeader rubbish = MessageHeader::Of(AllReduce());
   rubbish.data_type = 99;
   rubbish.reduce_op = 77;
   EXPECT_EQ(Mismatch(AllReduce(), rubbish),
@@ -229,4 +230,4 @@ TEST_F(ExchangeTest, RubbishFromThePeerIsDescribed) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -3,7 +3,7 @@
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Both without steps in between, whatever the size: all of it passes the root's
 // connections in any case, and a tree would only make small ones wait for each
@@ -45,4 +45,4 @@ absl::Status Scatter(const Collective& collective, Exchange& exchange) {
   return MoveBlocks(moves, /*agreed=*/false, exchange);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // The moves of one rank. Every pair of ranks is served at the same time, and
@@ -139,4 +139,4 @@ absl::Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange) {
   return Mover(moves, agreed, exchange).Run();
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

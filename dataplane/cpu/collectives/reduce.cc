@@ -7,7 +7,7 @@
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // A binomial tree, upward: every rank combines its own with what its children
@@ -85,4 +85,4 @@ absl::Status Reduce(const Collective& collective, Exchange& exchange) {
   return ReduceByParts(collective, reduction, exchange);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

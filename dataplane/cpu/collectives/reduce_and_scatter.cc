@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 constexpr size_t kSegmentBytesMax = 512 << 10;
@@ -203,4 +203,4 @@ absl::Status ReduceAndScatter(const Reduction& reduction, double factor,
   return Scatterer(reduction, factor, inputs, output, exchange).Run();
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

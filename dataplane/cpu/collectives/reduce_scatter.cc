@@ -5,7 +5,7 @@
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // All of it on every rank, who keeps his part: the fewest steps.
@@ -47,4 +47,4 @@ absl::Status ReduceScatter(const Collective& collective, Exchange& exchange) {
                           exchange);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -8,12 +8,12 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/collective.h"
+#include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/reduction.h"
 #include "dataplane/tensor.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // What the algorithms of several collectives have in common.
 
@@ -130,6 +130,6 @@ struct Moves {
 // run this collective with the same sizes.
 absl::Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_COLLECTIVES_SCHEDULES_H_

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 constexpr int kAnyRanks = std::numeric_limits<int>::max();
@@ -98,4 +98,4 @@ Path PathOf(CollectiveKind kind, size_t bytes) {
   return bytes <= bytes_max ? Path::kLines : Path::kGloo;
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

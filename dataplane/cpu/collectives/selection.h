@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "dataplane/collective.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Of collectives that have several. See README.md.
 enum class Algorithm : uint8_t {
@@ -38,13 +38,13 @@ Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,
                           absl::string_view forced);
 
 // Where the bytes of a stream go, if it may go through Gloo at all
-// (Exchange::PathFor). Lines are faster until the messages are so large that a
-// second thread, Gloo's, pays.
+// (Exchange::PathFor). TcpConnections are faster until the messages are so
+// large that a second thread, Gloo's, pays.
 enum class Path : uint8_t { kLines, kGloo };
 
 // For messages of `bytes` between two ranks, both of which know that number.
 Path PathOf(CollectiveKind kind, size_t bytes);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_COLLECTIVES_SELECTION_H_

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 Algorithm AllReduceOf(size_t bytes, absl::string_view forced = "") {
@@ -50,4 +50,4 @@ TEST(SelectionTest, LargeMessagesGoThroughGloo) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

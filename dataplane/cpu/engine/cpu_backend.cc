@@ -16,18 +16,18 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "dataplane/cpu/engine/engine.h"
-#include "dataplane/cpu/collectives/exchange.h"
-#include "dataplane/cpu/transport/transport.h"
-#include "dataplane/cpu/engine/multi_interface_backend.h"
-#include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/biased_mutex.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/cpu/collectives/selection.h"
+#include "dataplane/cpu/engine/engine.h"
+#include "dataplane/cpu/engine/multi_interface_backend.h"
+#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/reduction.h"
 #include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
-namespace gloo_internal {
+namespace cpu {
 namespace {
 
 class EngineBackend : public Backend {
@@ -65,14 +65,15 @@ class EngineBackend : public Backend {
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return engine_->Start(collective);
   }
-  Ending Run(const Collective& collective, ReleasableLock& order) override {
+  Completion Run(const Collective& collective, ReleasableLock& order) override {
     return engine_->Run(collective, order);
   }
 
   LastRun last_run(DeviceType) const override {
-    const Mesh& mesh = engine_->mesh();
-    return {.backend = std::string(name_),
-            .algorithm = mesh.world_size() == 1 ? "" : mesh.algorithm()};
+    const Transport& transport = engine_->transport();
+    return {
+        .backend = std::string(name_),
+        .algorithm = transport.world_size() == 1 ? "" : transport.algorithm()};
   }
 
   void Abort(absl::Status cause) override { engine_->Abort(cause); }
@@ -128,8 +129,9 @@ absl::Status CheckEnvironment() {
 // near each other, which pairs know by themselves. A rank is connected when its
 // peers have opened their sockets. Nobody may leave before everybody has come
 // that far.
-absl::Status Meet(const BackendOptions& options, Mesh& mesh, Engine& engine) {
-  std::vector<uint8_t> own = {mesh.has_near_peer()};
+absl::Status Meet(const BackendOptions& options, Transport& transport,
+                  Engine& engine) {
+  std::vector<uint8_t> own = {transport.has_near_peer()};
   std::vector<uint8_t> all(options.world_size);
   Collective meeting;
   meeting.kind = CollectiveKind::kAllGatherIntoTensor;
@@ -143,7 +145,7 @@ absl::Status Meet(const BackendOptions& options, Mesh& mesh, Engine& engine) {
   BiasedMutex mutex;
   ReleasableLock order(mutex);
   absl::Status met = engine.Run(meeting, order).status;
-  if (met.ok() && std::ranges::find(all, 1) == all.end()) mesh.UseGloo();
+  if (met.ok() && std::ranges::find(all, 1) == all.end()) transport.UseGloo();
   return met;
 }
 
@@ -152,10 +154,12 @@ absl::Status Meet(const BackendOptions& options, Mesh& mesh, Engine& engine) {
 absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
     absl::string_view name, const BackendOptions& options) {
   if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
-  absl::StatusOr<std::unique_ptr<Mesh>> mesh = Mesh::Connect(name, options);
-  if (!mesh.ok()) return mesh.status();
-  Mesh& connected = **mesh;
-  auto engine = std::make_shared<Engine>(options.group_name, *std::move(mesh));
+  absl::StatusOr<std::unique_ptr<Transport>> transport =
+      Transport::Connect(name, options);
+  if (!transport.ok()) return transport.status();
+  Transport& connected = **transport;
+  auto engine =
+      std::make_shared<Engine>(options.group_name, *std::move(transport));
   if (options.world_size == 1) return engine;
   const InterruptedAbort interrupted(options, *engine);
   absl::Status met = Meet(options, connected, *engine);
@@ -177,18 +181,18 @@ std::unique_ptr<Backend> BackendOf(absl::string_view name,
   return std::make_unique<EngineBackend>(name, std::move(engine));
 }
 
-}  // namespace gloo_internal
+}  // namespace cpu
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options) {
-  return gloo_internal::CreateMultiInterfaceBackend(
+  return cpu::CreateMultiInterfaceBackend(
       options,
       [](const BackendOptions& single)
-          -> absl::StatusOr<gloo_internal::SingleInterfaceBackend> {
-        auto engine = gloo_internal::JoinGroup("gloo", single);
+          -> absl::StatusOr<cpu::SingleInterfaceBackend> {
+        auto engine = cpu::JoinGroup("gloo", single);
         if (!engine.ok()) return engine.status();
-        return gloo_internal::SingleInterfaceBackend{
-            .backend = gloo_internal::BackendOf("gloo", *std::move(engine)),
+        return cpu::SingleInterfaceBackend{
+            .backend = cpu::BackendOf("gloo", *std::move(engine)),
             .is_on_one_host = single.world_size == 1};
       });
 }

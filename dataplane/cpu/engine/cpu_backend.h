@@ -16,7 +16,7 @@ namespace muster::dataplane {
 absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options);
 
-namespace gloo_internal {
+namespace cpu {
 
 // For backends that do more than this one: its parts. The group, connected, all
 // of whose ranks are here, each for the backend `name`; and the backend that
@@ -36,7 +36,7 @@ class InterruptedAbort {
   const std::stop_callback<std::function<void()>> callback_;
 };
 
-}  // namespace gloo_internal
+}  // namespace cpu
 
 }  // namespace muster::dataplane
 

@@ -11,14 +11,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/exception_guard.h"
 #include "base/text.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
-#include "base/exception_guard.h"
 #include "dataplane/quick_clock.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // How often a running collective's peers are looked at. A peer that the
@@ -68,12 +68,13 @@ class Engine::QueuedWork : public PromisedWork {
   const Collective collective_;
 };
 
-Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh, Unserved)
+Engine::Engine(std::string group_name, std::unique_ptr<Transport> transport,
+               Unserved)
     : group_name_(std::move(group_name)),
-      mesh_(std::move(mesh)),
-      workspace_(*mesh_),
+      transport_(std::move(transport)),
+      workspace_(*transport_),
       point_to_point_(std::make_shared<PointToPoint>(
-          group_name_, *mesh_,
+          group_name_, *transport_,
           [this](const absl::Status& failure) { Abort(failure); })) {}
 
 void Engine::Serve() {
@@ -81,7 +82,7 @@ void Engine::Serve() {
 }
 
 Engine::~Engine() {
-  if (mesh_ != nullptr) Stop();
+  if (transport_ != nullptr) Stop();
 }
 
 void Engine::SetShortcut(std::unique_ptr<Shortcut> shortcut) {
@@ -112,7 +113,7 @@ void Engine::Stop() {
   workspace_.Clear();
   shortcut_.reset();
   point_to_point_.reset();
-  mesh_.reset();
+  transport_.reset();
 }
 
 std::string Engine::LabelOf(const Collective& collective) const {
@@ -146,7 +147,7 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   }
   if (!lacking.ok()) {
     Fail(collective, lacking);
-    aborted = mesh_->abort_cause();
+    aborted = transport_->abort_cause();
   }
   if (!aborted.ok()) {
     work->Complete(aborted);
@@ -178,7 +179,7 @@ inline absl::Status Engine::RunNow(const Collective& collective,
 }
 
 // One that ends with `order` held nobody has seen: the lock was held, too.
-Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
+Completion Engine::Run(const Collective& collective, ReleasableLock& order) {
   ReleasableLock lock(mutex_);
   if (!abort_cause_.ok() || !jobs_.empty()) {
     lock.Release();
@@ -209,7 +210,8 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
   return {std::move(status), Clock::now()};
 }
 
-Ending Engine::RunInTurn(const Collective& collective, ReleasableLock& order) {
+Completion Engine::RunInTurn(const Collective& collective,
+                             ReleasableLock& order) {
   order.CallLast();
   const std::shared_ptr<Work> work = Start(collective);
   order.Release();
@@ -234,12 +236,12 @@ void Engine::Abort(const absl::Status& cause) {
     MutexLock lock(mutex_);
     if (!abort_cause_.ok()) return;
     abort_cause_ = cause;
-    // Under the lock, for Stop, which ends the mesh after it has had it.
-    mesh_->Abort(cause);
+    // Under the lock, for Stop, which ends the transport after it has had it.
+    transport_->Abort(cause);
     if (shortcut_ != nullptr) shortcut_->Wake();
   }
   executor_wakes_.NotifyAll();
-  // Of one that nobody watches yet Stop closes the mesh.
+  // Of one that nobody watches yet Stop closes the transport.
   if (watchdog_.has_value()) watchdog_->Wake();
 }
 
@@ -290,15 +292,15 @@ void Engine::EndFirst(const Job& job, const absl::Status& status,
 void Engine::CloseMesh(bool cuts_off) {
   if (closed_) return;
   closed_ = true;
-  const absl::Status farewell = abort_cause_;
+  const absl::Status goodbye = abort_cause_;
   mutex_.Unlock();
   point_to_point_->Quiesce();
-  mesh_->Close(farewell);
-  // Whoever sees it looks for the farewell.
+  transport_->Close(goodbye);
+  // Whoever sees it looks for the goodbye.
   if (shortcut_ != nullptr) {
-    shortcut_->Leave(/*has_failed=*/cuts_off || !absl::IsCancelled(farewell));
+    shortcut_->Leave(/*has_failed=*/cuts_off || !absl::IsCancelled(goodbye));
   }
-  point_to_point_->Close(farewell);
+  point_to_point_->Close(goodbye);
   mutex_.Lock();
 }
 
@@ -355,7 +357,7 @@ absl::Status Engine::FailNow(const Collective& collective,
     if (order != nullptr) order->Release();
     Fail(collective, failure);
     // The first abort's cause is the group's error, word for word.
-    return mesh_->abort_cause();
+    return transport_->abort_cause();
   });
 }
 
@@ -369,7 +371,7 @@ Instant Engine::NextLook(Instant now) const {
 }
 
 absl::Status Engine::TimeoutOf(const Collective& collective) const {
-  const int waiting_for = mesh_->waiting_for();
+  const int waiting_for = transport_->waiting_for();
   std::string text =
       absl::StrCat(LabelOf(collective), ": timed out after ",
                    absl::FormatDuration(absl::FromChrono(collective.timeout)));
@@ -389,15 +391,15 @@ absl::Status Engine::FindFailure(Instant now) {
   for (const Job& job : jobs_) {
     const Instant deadline = job.collective->deadline;
     // Only who is waited for can be named.
-    if (deadline <= now &&
-        (mesh_->waiting_for() >= 0 || now - deadline >= kNotWaitingGrace)) {
+    if (deadline <= now && (transport_->waiting_for() >= 0 ||
+                            now - deadline >= kNotWaitingGrace)) {
       return TimeoutOf(*job.collective);
     }
   }
   absl::Status timeout = point_to_point_->FindTimeout(now);
   if (!timeout.ok()) return timeout;
   mutex_.Unlock();
-  absl::Status gone = mesh_->CheckPeers();
+  absl::Status gone = transport_->CheckPeers();
   mutex_.Lock();
   // Who went by a verdict does not want it to end.
   if (gone.ok() || Verdict(gone).has_value()) return gone;
@@ -455,4 +457,4 @@ void Engine::CloseIdle() {
   }
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -12,19 +12,19 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/cpu/collectives/exchange.h"
-#include "dataplane/cpu/transport/shm_mailbox.h"
-#include "dataplane/cpu/transport/transport.h"
-#include "dataplane/cpu/p2p/point_to_point.h"
-#include "dataplane/cpu/transport/shared_thread.h"
-#include "dataplane/biased_mutex.h"
-#include "dataplane/collective.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "dataplane/biased_mutex.h"
+#include "dataplane/collective.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/cpu/p2p/point_to_point.h"
+#include "dataplane/cpu/transport/shared_thread.h"
+#include "dataplane/cpu/transport/shm_mailbox.h"
+#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Does the collectives of ranks that share more than connections.
 class Shortcut {
@@ -57,8 +57,8 @@ class Shortcut {
 // before its works complete. Sends and receives do not queue with the others.
 class Engine {
  public:
-  Engine(std::string group_name, std::unique_ptr<Mesh> mesh)
-      : Engine(std::move(group_name), std::move(mesh), Unserved()) {
+  Engine(std::string group_name, std::unique_ptr<Transport> transport)
+      : Engine(std::move(group_name), std::move(transport), Unserved()) {
     Serve();
   }
 
@@ -76,12 +76,12 @@ class Engine {
   ~Engine();
 
   // Until Stop.
-  Mesh& mesh() { return *mesh_; }
+  Transport& transport() { return *transport_; }
 
   // See Backend.
   std::shared_ptr<Work> Start(const Collective& collective);
-  Ending Run(const Collective& collective,
-             ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  Completion Run(const Collective& collective,
+                 ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void Abort(const absl::Status& cause);
 
   // Aborts because of how `collective` fails, which is running: for a shortcut
@@ -95,7 +95,8 @@ class Engine {
  private:
   // Nobody watches it yet. Apart, so that it is stopped if no thread is left.
   struct Unserved {};
-  Engine(std::string group_name, std::unique_ptr<Mesh> mesh, Unserved);
+  Engine(std::string group_name, std::unique_ptr<Transport> transport,
+         Unserved);
   void Serve();
 
   class QueuedWork;
@@ -113,8 +114,8 @@ class Engine {
   void RunExecutor();
   // The watchdog's step.
   Instant Look() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Closes the mesh of a group that is aborted while nothing runs, which may
-  // take a moment: on a thread of its own.
+  // Closes the transport of a group that is aborted while nothing runs, which
+  // may take a moment: on a thread of its own.
   void CloseIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs the first job. Lets go of the lock meanwhile.
   void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -123,7 +124,7 @@ class Engine {
   void EndFirst(const Job& job, const absl::Status& status, bool has_begun)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Run, if others are queued before it.
-  Ending RunInTurn(const Collective& collective, ReleasableLock& order);
+  Completion RunInTurn(const Collective& collective, ReleasableLock& order);
   // What is thrown in it is a status, and here.
   [[gnu::always_inline]] inline absl::Status RunNow(
       const Collective& collective, ReleasableLock* order);
@@ -149,7 +150,7 @@ class Engine {
 
   // Constant until Stop.
   const std::string group_name_;
-  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Transport> transport_;
 
   // Of the thread that runs a collective.
   Workspace workspace_;
@@ -186,6 +187,6 @@ class Engine {
   std::optional<SharedThread::Task> watchdog_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_ENGINE_ENGINE_H_

@@ -1,5 +1,5 @@
-// The engine over a mesh without a network, whose receives end when the test
-// says so.
+// The engine over a transport without a network, whose receives end when the
+// test says so.
 
 #include "dataplane/cpu/engine/engine.h"
 
@@ -17,20 +17,20 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/cpu/transport/fake_transport.h"
-#include "dataplane/biased_mutex.h"
-#include "dataplane/culprit.h"
 #include "base/mutex.h"
+#include "dataplane/biased_mutex.h"
+#include "dataplane/cpu/transport/fake_transport.h"
+#include "dataplane/culprit.h"
 #include "dataplane/quick_clock.h"
 #include "dataplane/releasable_lock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 using std::chrono::milliseconds;
 
-// What the test and the mesh, which belongs to the engine, have in common.
+// What the test and the transport, which belongs to the engine, have in common.
 struct Network {
   Mutex mutex;
   CondVar changed;
@@ -46,7 +46,7 @@ struct Network {
   // Connections are not closed yet.
   bool hold_close ABSL_GUARDED_BY(mutex) = false;
   absl::Status aborted ABSL_GUARDED_BY(mutex);
-  std::vector<absl::Status> farewells ABSL_GUARDED_BY(mutex);
+  std::vector<absl::Status> goodbyes ABSL_GUARDED_BY(mutex);
   std::vector<std::thread::id> received_on ABSL_GUARDED_BY(mutex);
 
   void Open() {
@@ -55,7 +55,7 @@ struct Network {
     changed.NotifyAll();
   }
 
-  // Returns whether the engine aborts the mesh within 20 ms.
+  // Returns whether the engine aborts the transport within 20 ms.
   bool AbortsSoon() {
     const Instant until = Clock::now() + milliseconds(20);
     MutexLock lock(mutex);
@@ -65,10 +65,11 @@ struct Network {
   }
 };
 
-class FakeMesh : public BareMesh {
+class FakeMesh : public FakeTransport {
  public:
   explicit FakeMesh(std::shared_ptr<Network> network)
-      : BareMesh(/*rank=*/0, /*world_size=*/2), network_(std::move(network)) {}
+      : FakeTransport(/*rank=*/0, /*world_size=*/2),
+        network_(std::move(network)) {}
 
   // The peer answers with what it was sent: the same collective.
   absl::Status Write(int peer, const void* head, size_t head_bytes, const void*,
@@ -116,9 +117,9 @@ class FakeMesh : public BareMesh {
     return network_->gone;
   }
 
-  void Close(const absl::Status& farewell) override {
+  void Close(const absl::Status& goodbye) override {
     MutexLock lock(network_->mutex);
-    network_->farewells.push_back(farewell);
+    network_->goodbyes.push_back(goodbye);
     network_->changed.NotifyAll();
     while (network_->hold_close) network_->changed.Wait(network_->mutex);
   }
@@ -211,7 +212,7 @@ TEST_F(EngineTest, FailedWorkCompletesAfterItsConnectionsAreClosed) {
     works.back()->OnCompletion([&](const absl::Status& status) {
       EXPECT_EQ(status, cause);
       MutexLock lock(network_->mutex);
-      EXPECT_EQ(network_->farewells, std::vector<absl::Status>{cause});
+      EXPECT_EQ(network_->goodbyes, std::vector<absl::Status>{cause});
     });
   }
   AwaitReceive();
@@ -225,8 +226,8 @@ TEST_F(EngineTest, GroupThatFailsWhileIdleTakesLeaveAtOnce) {
   engine_->Abort(cause);
   engine_->Abort(absl::InternalError("later"));
   MutexLock lock(network_->mutex);
-  while (network_->farewells.empty()) network_->changed.Wait(network_->mutex);
-  EXPECT_EQ(network_->farewells, std::vector<absl::Status>{cause});
+  while (network_->goodbyes.empty()) network_->changed.Wait(network_->mutex);
+  EXPECT_EQ(network_->goodbyes, std::vector<absl::Status>{cause});
 }
 
 TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
@@ -324,7 +325,7 @@ TEST_F(EngineTest, CallerWhoWaitsHasHisErrorWhenTheConnectionsAreClosed) {
   std::thread caller([&] {
     EXPECT_EQ(RunBarrier(), cause);
     MutexLock lock(network_->mutex);
-    EXPECT_EQ(network_->farewells, std::vector<absl::Status>{cause});
+    EXPECT_EQ(network_->goodbyes, std::vector<absl::Status>{cause});
   });
   AwaitReceive();
   engine_->Abort(cause);
@@ -396,7 +397,7 @@ TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
   const auto stopped = std::async(std::launch::async, [&] { engine_->Stop(); });
   {
     MutexLock lock(network_->mutex);
-    while (network_->farewells.empty()) network_->changed.Wait(network_->mutex);
+    while (network_->goodbyes.empty()) network_->changed.Wait(network_->mutex);
   }
   EXPECT_EQ(stopped.wait_for(milliseconds(20)), std::future_status::timeout);
   {
@@ -562,7 +563,7 @@ TEST_F(ShortcutTest, WhatItThrowsIsTheGroupsFailure) {
   // Also on the engine's own thread.
   EXPECT_EQ(StartBarrier()->Wait(), thrown);
   MutexLock lock(network_->mutex);
-  EXPECT_EQ(network_->farewells, std::vector<absl::Status>{thrown});
+  EXPECT_EQ(network_->goodbyes, std::vector<absl::Status>{thrown});
 }
 
 TEST_F(ShortcutTest, WhatItThrowsOnTheExecutorIsTheGroupsFailure) {
@@ -596,4 +597,4 @@ TEST_F(ShortcutTest, WhoDestroysHisGroupBetweenCollectivesLeavesInPeace) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -14,14 +14,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "dataplane/cpu/transport/transport_errors.h"
-#include "dataplane/cpu/transport/interface.h"
 #include "dataplane/collective.h"
+#include "dataplane/cpu/transport/interface.h"
+#include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/per_device.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 using Backends = std::vector<std::unique_ptr<Backend>>;
@@ -52,7 +52,7 @@ class MultiInterfaceBackend : public Backend {
     return Choose(collective).Start(collective);
   }
 
-  Ending Run(const Collective& collective, ReleasableLock& order) override {
+  Completion Run(const Collective& collective, ReleasableLock& order) override {
     if (collective.kind == CollectiveKind::kBarrier) {
       return Backend::Run(collective, order);
     }
@@ -138,4 +138,4 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
   return std::make_unique<MultiInterfaceBackend>(std::move(backends));
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 struct SingleInterfaceBackend {
   std::unique_ptr<Backend> backend;
@@ -36,6 +36,6 @@ using SingleInterfaceFactory =
 absl::StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
     const BackendOptions& options, const SingleInterfaceFactory& make);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_ENGINE_MULTI_INTERFACE_BACKEND_H_

@@ -26,7 +26,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 using ::testing::ElementsAre;
@@ -259,4 +259,4 @@ TEST_F(TwoInterfacesTest, FailureOverOneEndsTheGroupOverTheOther) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -19,7 +19,7 @@
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // To read so much takes no longer than having a thread wake up for it.
@@ -39,22 +39,22 @@ class PointToPoint::LookingWork : public PromisedWork {
     const Instant began = Clock::now();
     // Who waits for a short time waits again and again: how long what he waits
     // for takes in all is not known here.
-    const bool learns = looks_->learns_ && deadline - began > LookTime::kMost;
-    const std::chrono::nanoseconds look_time =
-        learns ? looks_->look_time_.value() : kLookTime;
-    looks_->Look(*this, std::min(deadline, began + look_time), deadline);
+    const bool learns = looks_->learns_ && deadline - began > SpinBudget::kMost;
+    const std::chrono::nanoseconds spin_budget =
+        learns ? looks_->spin_budget_.value() : kSpinTime;
+    looks_->Look(*this, std::min(deadline, began + spin_budget), deadline);
     const bool sleeps = !PromisedWork::IsCompleted();
     absl::Status status = PromisedWork::Wait(deadline);
     if (learns && PromisedWork::IsCompleted()) looks_->Learn(sleeps, began);
     return status;
   }
 
-  // Who asks again and again does not wait for the postman's next look. Once or
-  // twice everybody asks.
+  // Who asks again and again does not wait for the progress thread's next look.
+  // Once or twice everybody asks.
   bool IsCompleted() const override {
     if (PromisedWork::IsCompleted()) return true;
     if (asked_.fetch_add(1, std::memory_order_relaxed) >= kAskedInPassing) {
-      looks_->Nudge();
+      looks_->WakeProgressThread();
     }
     return false;
   }
@@ -66,13 +66,13 @@ class PointToPoint::LookingWork : public PromisedWork {
   const std::shared_ptr<PointToPoint> looks_;
 };
 
-PointToPoint::PointToPoint(std::string group_name, Mesh& mesh,
+PointToPoint::PointToPoint(std::string group_name, Transport& transport,
                            std::function<void(const absl::Status&)> fail)
     : group_name_(std::move(group_name)),
-      mesh_(mesh),
+      transport_(transport),
       fail_(std::move(fail)),
-      peers_(mesh.world_size()) {
-  peers_[mesh.rank()].credit = kEagerWindow;
+      peers_(transport.world_size()) {
+  peers_[transport.rank()].credit = kEagerWindow;
 }
 
 std::string PointToPoint::LabelOf(const Collective& collective) const {
@@ -90,18 +90,18 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
     MutexLock lock(mutex_);
     closed = closed_;
     if (make_mail_ != nullptr && !closed) {
-      mail_ = std::exchange(make_mail_, nullptr)();
+      mailbox_ = std::exchange(make_mail_, nullptr)();
     }
     operation->work = WorkOf(collective);
     if (!closed) {
-      const bool wants = mail_ != nullptr && mail_->wants();
+      const bool wants = mailbox_ != nullptr && mailbox_->wants();
       running_.emplace(collective.sequence, operation);
       if (collective.kind == CollectiveKind::kSend) {
         StartSend(operation, outcome);
       } else {
         StartReceive(operation, outcome);
       }
-      if (mail_ != nullptr) {
+      if (mailbox_ != nullptr) {
         // A small send has no use for it.
         if (running_.contains(collective.sequence)) TakeMail(outcome);
         HavePostmanLook();
@@ -110,15 +110,16 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
     }
   }
   const std::shared_ptr<PromisedWork> work = operation->work;
-  if (closed) work->Complete(mesh_.abort_cause());
+  if (closed) work->Complete(transport_.abort_cause());
   Carry(outcome);
   return work;
 }
 
 std::shared_ptr<PromisedWork> PointToPoint::WorkOf(
     const Collective& collective) {
-  const bool looks = mail_ != nullptr && (collective.peer == kAnyPeer ||
-                                          mail_->Reaches(collective.peer));
+  const bool looks =
+      mailbox_ != nullptr &&
+      (collective.peer == kAnyPeer || mailbox_->Reaches(collective.peer));
   if (!looks) return std::make_shared<PromisedWork>(collective.Describe());
   return std::make_shared<LookingWork>(collective, shared_from_this());
 }
@@ -133,7 +134,7 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
                                     return true;
                                   });
   // They take their time.
-  if (!postman_.joinable()) {
+  if (!progress_thread_.joinable()) {
     GiveToChannels(outcome.readings);
     return;
   }
@@ -141,21 +142,21 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
   if (left_.done.empty() && left_.readings.empty()) return;
   has_left_.store(true, std::memory_order_relaxed);
   ++started_;
-  // Else nobody sleeps, or the postman looks soon.
-  if (wants || postman_rests_) mail_->Wake();
+  // Else nobody sleeps, or the progress thread looks soon.
+  if (wants || postman_rests_) mailbox_->Wake();
   postman_rests_ = false;
 }
 
 void PointToPoint::GiveToChannels(const std::vector<Reading>& readings) {
   for (const Reading& reading : readings) {
-    peers_[reading.peer].channel->Run([this, reading] { Read(reading); });
+    peers_[reading.peer].connection->Run([this, reading] { Read(reading); });
   }
 }
 
 void PointToPoint::GiveToSelf(const OperationPtr& receive,
                               const OperationPtr& send) {
   if (to_self_ == nullptr) {
-    to_self_ = std::make_unique<Errands>();
+    to_self_ = std::make_unique<SerialExecutor>();
   }
   to_self_->Post([this, receive, send] {
     const Tensor& tensor = send->tensor();
@@ -178,10 +179,10 @@ void PointToPoint::HavePostmanLook() {
   ++started_;
   if (!postman_rests_) return;
   postman_rests_ = false;
-  mail_->Wake();
+  mailbox_->Wake();
 }
 
-void PointToPoint::SetMail(MailMaker make, const MailOptions& options) {
+void PointToPoint::SetMail(MailMaker make, const MailboxOptions& options) {
   MutexLock lock(mutex_);
   make_mail_ = std::move(make);
   mail_options_ = options;
@@ -197,10 +198,10 @@ absl::StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
   // Nothing that is complete shall wait for what has not left.
   const bool is_offer = ticket != 0;
   if (!goes_with_tensor && !(is_offer && state.unsent_offers > 0) &&
-      HasMailFor(peer) && mail_->Put(peer, message, payload, bytes)) {
+      HasMailFor(peer) && mailbox_->Put(peer, message, payload, bytes)) {
     return true;
   }
-  absl::Status status = state.channel->Post(message, payload, bytes, ticket);
+  absl::Status status = state.connection->Post(message, payload, bytes, ticket);
   if (!status.ok()) return status;
   if (is_offer) ++state.unsent_offers;
   return false;
@@ -208,14 +209,15 @@ absl::StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
 
 bool PointToPoint::TakeMail(Outcome& outcome) {
   bool has_come = false;
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+  for (int peer = 0; peer < transport_.world_size(); ++peer) {
     // Nothing comes before that.
-    if (peers_[peer].channel == nullptr || !mail_->Reaches(peer)) continue;
+    if (peers_[peer].connection == nullptr || !mailbox_->Reaches(peer))
+      continue;
     const auto take = [&](const Message& message, const std::byte* payload)
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                             Take(peer, message, payload, outcome);
                           };
-    if (mail_->Take(peer, take)) has_come = true;
+    if (mailbox_->Take(peer, take)) has_come = true;
   }
   return has_come;
 }
@@ -263,25 +265,25 @@ void PointToPoint::GiveAway(const Work* own, Instant deadline,
 
 void PointToPoint::Look(const PromisedWork& work, Instant give_up,
                         Instant deadline) {
-  std::shared_ptr<Mail> mail;
+  std::shared_ptr<ShmMailbox> mailbox;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
-    mail = mail_;
+    mailbox = mailbox_;
   }
   Instant now = Clock::now();
-  mail->BeginLooking();
+  mailbox->BeginLooking();
   for (int look = 1; !work.PromisedWork::IsCompleted(); ++look) {
-    if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
+    if (mailbox->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
       // What it brings may take a while, in which nobody looks.
-      mail->EndLooking();
+      mailbox->EndLooking();
       const bool has_come = TakeMail(&work, deadline);
-      mail->BeginLooking();
+      mailbox->BeginLooking();
       now = Clock::now();
       if (has_come && now >= give_up) break;
       if (has_come) continue;
     }
-    if (look <= kQuickLooks) {
+    if (look <= kQuickSpins) {
       Relax();
       continue;
     }
@@ -289,48 +291,48 @@ void PointToPoint::Look(const PromisedWork& work, Instant give_up,
     if (now >= give_up) break;
   }
   if (!work.PromisedWork::IsCompleted()) WantMail();
-  mail->EndLooking();
+  mailbox->EndLooking();
   TakeMail(&work, deadline);
 }
 
 void PointToPoint::Learn(bool sleeps, Instant began) {
-  if (!sleeps && !look_time_.is_long()) return;
+  if (!sleeps && !spin_budget_.is_long()) return;
   const Instant now = Clock::now();
   MutexLock lock(mutex_);
   if (sleeps) {
-    look_time_.HasSlept(began, now);
+    spin_budget_.HasSlept(began, now);
   } else {
-    look_time_.HasSeen(began, now);
+    spin_budget_.HasSeen(began, now);
   }
 }
 
-void PointToPoint::Nudge() {
-  std::shared_ptr<Mail> mail;
+void PointToPoint::WakeProgressThread() {
+  std::shared_ptr<ShmMailbox> mailbox;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
-    mail = mail_;
+    mailbox = mailbox_;
   }
-  if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
-    mail->Wake();
+  if (mailbox->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
+    mailbox->Wake();
   }
 }
 
 void PointToPoint::WantMail() {
   MutexLock lock(mutex_);
-  if (!closed_ && !running_.empty()) mail_->SetWants(true);
+  if (!closed_ && !running_.empty()) mailbox_->SetWants(true);
 }
 
 void PointToPoint::RunPostman() {
-  std::shared_ptr<Mail> mail;
+  std::shared_ptr<ShmMailbox> mailbox;
   {
     MutexLock lock(mutex_);
-    mail = mail_;
+    mailbox = mailbox_;
   }
   uint64_t seen_started = 0;
   int idle_looks = 0;
   for (;;) {
-    const uint32_t dozed = mail->Doze();
+    const uint32_t dozed = mailbox->PrepareToSleep();
     std::chrono::microseconds period{0};
     WantMail();
     if (TakeMail(/*own=*/nullptr, Instant::max())) continue;
@@ -343,17 +345,17 @@ void PointToPoint::RunPostman() {
       period = postman_rests_ ? std::chrono::microseconds(0)
                               : mail_options_.look_period;
     }
-    mail->Sleep(dozed, period);
+    mailbox->Sleep(dozed, period);
   }
 }
 
 PointToPoint::Peer& PointToPoint::Open(int peer) {
   Peer& state = peers_[peer];
-  if (state.channel == nullptr) {
+  if (state.connection == nullptr) {
     state.credit = kEagerWindow;
-    state.channel = std::make_unique<Channel>(
-        mesh_, peer,
-        Channel::Listener{
+    state.connection = std::make_unique<P2pConnection>(
+        transport_, peer,
+        P2pConnection::Receiver{
             .received =
                 [this, peer](const Message& message, const std::byte* payload) {
                   Received(peer, message, payload);
@@ -362,9 +364,9 @@ PointToPoint::Peer& PointToPoint::Open(int peer) {
             .ended = [this,
                       peer](const absl::Status& how) { Ended(peer, how); }});
     if (HasMailFor(peer)) {
-      mail_->Open(peer);
-      if (!postman_.joinable()) {
-        postman_ = std::thread([this] { RunPostman(); });
+      mailbox_->Open(peer);
+      if (!progress_thread_.joinable()) {
+        progress_thread_ = std::thread([this] { RunPostman(); });
       }
     }
   }
@@ -379,14 +381,14 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
   message.tag = collective.tag;
   message.count = tensor.element_count();
   message.data_type = static_cast<uint8_t>(tensor.data_type());
-  if (collective.peer == mesh_.rank()) {
+  if (collective.peer == transport_.rank()) {
     return StartSendToSelf(operation, message, is_small, outcome);
   }
   Peer& peer = Open(collective.peer);
   absl::Status status = peer.ended;
   if (status.ok()) {
     message.id = ++peer.last_id;
-    if (is_small && peer.credit == 0 && mail_ != nullptr) TakeMail(outcome);
+    if (is_small && peer.credit == 0 && mailbox_ != nullptr) TakeMail(outcome);
     if (is_small && peer.credit > 0) {
       --peer.credit;
       operation->is_leaving = true;
@@ -398,7 +400,7 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
       if (status.ok() && *has_left) Done(operation, outcome);
     } else {
       message.type = Message::kRequest;
-      if (mesh_.MemoryOf(collective.peer) != nullptr &&
+      if (transport_.MemoryOf(collective.peer) != nullptr &&
           CanBeRead(tensor.data(), tensor.bytes())) {
         message.address = reinterpret_cast<uint64_t>(tensor.data());
       }
@@ -414,7 +416,7 @@ void PointToPoint::StartSendToSelf(const OperationPtr& operation,
                                    Message message, bool is_small,
                                    Outcome& outcome) {
   const Tensor& tensor = operation->tensor();
-  const int rank = mesh_.rank();
+  const int rank = transport_.rank();
   Peer& own = peers_[rank];
   message.id = ++own.last_id;
   message.type = Message::kRequest;
@@ -436,8 +438,8 @@ void PointToPoint::StartSendToSelf(const OperationPtr& operation,
 void PointToPoint::StartReceive(const OperationPtr& operation,
                                 Outcome& outcome) {
   const Collective& collective = operation->collective;
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
-    if (peer == mesh_.rank()) continue;
+  for (int peer = 0; peer < transport_.world_size(); ++peer) {
+    if (peer == transport_.rank()) continue;
     if (collective.peer == peer || collective.peer == kAnyPeer) Open(peer);
   }
   const auto found = std::find_if(
@@ -491,25 +493,26 @@ absl::Status PointToPoint::FindTimeout(Instant now) const {
 }
 
 void PointToPoint::Quiesce() {
-  std::vector<Channel*> channels;
-  std::unique_ptr<Errands> to_self;
+  std::vector<P2pConnection*> connections;
+  std::unique_ptr<SerialExecutor> to_self;
   {
     MutexLock lock(mutex_);
     closed_ = true;
     to_self = std::move(to_self_);
     for (const Peer& peer : peers_) {
-      if (peer.channel != nullptr) channels.push_back(peer.channel.get());
+      if (peer.connection != nullptr)
+        connections.push_back(peer.connection.get());
     }
-    if (mail_ != nullptr) mail_->Wake();
+    if (mailbox_ != nullptr) mailbox_->Wake();
   }
   {
     // They use the channels.
     MutexLock lock(mutex_);
     while (carriers_ > 0) changed_.Wait(mutex_);
   }
-  for (Channel* const channel : channels) channel->Join();
+  for (P2pConnection* const connection : connections) connection->Join();
   to_self.reset();
-  if (postman_.joinable()) postman_.join();
+  if (progress_thread_.joinable()) progress_thread_.join();
 }
 
 void PointToPoint::Close(const absl::Status& cause) {
@@ -520,13 +523,13 @@ void PointToPoint::Close(const absl::Status& cause) {
     MutexLock lock(mutex_);
     left.swap(running_);
     peers.swap(peers_);
-    peers_.resize(mesh_.world_size());
+    peers_.resize(transport_.world_size());
     receives_.clear();
     unclaimed_.clear();
     done.swap(left_.done);
     left_ = {};
     make_mail_ = nullptr;
-    mail_.reset();
+    mailbox_.reset();
   }
   for (const OperationPtr& each : done) {
     each->work->Complete(absl::OkStatus());
@@ -649,7 +652,7 @@ absl::Status PointToPoint::CheckFits(const Operation& operation, int peer,
   }
   absl::Status status = absl::InvalidArgumentError(absl::StrCat(
       "rank ", peer, " sends ", message.count, " ", DataTypeName(type),
-      " with tag ", message.tag, ", rank ", mesh_.rank(), " receives ",
+      " with tag ", message.tag, ", rank ", transport_.rank(), " receives ",
       tensor.element_count(), " ", DataTypeName(tensor.data_type())));
   SetCulpritRank(status, peer);
   return status;
@@ -667,7 +670,7 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
       std::memcpy(tensor.data(), payload, tensor.bytes());
     }
     Done(operation, outcome);
-    if (peer == mesh_.rank()) {
+    if (peer == transport_.rank()) {
       ++state.credit;
       return;
     }
@@ -679,10 +682,10 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
     Post(peer, credit, nullptr, 0, /*ticket=*/0).status().IgnoreError();
     return;
   }
-  if (status.ok() && peer == mesh_.rank()) {
+  if (status.ok() && peer == transport_.rank()) {
     GiveToSelf(operation, state.requests.extract(message.id).mapped());
   } else if (status.ok()) {
-    if (message.address != 0 && mesh_.MemoryOf(peer) != nullptr) {
+    if (message.address != 0 && transport_.MemoryOf(peer) != nullptr) {
       outcome.readings.push_back({operation, peer, message});
       status = Tell(peer, Message::kReads, message.id);
     } else {
@@ -697,7 +700,7 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
 absl::Status PointToPoint::Clear(const OperationPtr& operation, int peer,
                                  const Message& request) {
   const Tensor& tensor = operation->tensor();
-  auto buffer = mesh_.CreateQuietBuffer(tensor.data(), tensor.bytes());
+  auto buffer = transport_.CreateQuietBuffer(tensor.data(), tensor.bytes());
   absl::Status status =
       buffer->Receive(peer, SlotOf(request.id), 0, tensor.bytes());
   peers_[peer].arriving[request.id] = {operation, std::move(buffer)};
@@ -713,12 +716,12 @@ absl::Status PointToPoint::Tell(int peer, Message::Type type, uint64_t id) {
 
 void PointToPoint::Read(const Reading& reading) {
   const Tensor& tensor = reading.operation->tensor();
-  const PeerMemory& memory = *mesh_.MemoryOf(reading.peer);
+  const PeerMemory& memory = *transport_.MemoryOf(reading.peer);
   const size_t bytes = tensor.bytes();
   bool is_read = true;
   for (size_t done = 0; done < bytes && is_read; done += kReadBytes) {
     // Close completes it.
-    if (!mesh_.abort_cause().ok()) return;
+    if (!transport_.abort_cause().ok()) return;
     is_read = memory.Read(reading.request.address + done,
                           static_cast<std::byte*>(tensor.data()) + done,
                           std::min(bytes - done, kReadBytes));
@@ -752,7 +755,7 @@ void PointToPoint::TakeClear(int peer, const Message& message,
   const Collective& collective = found->second->collective;
   const Tensor& tensor = found->second->tensor();
   found->second->is_leaving = true;
-  absl::Status status = state.channel->PostTensor(
+  absl::Status status = state.connection->PostTensor(
       SlotOf(message.id), tensor.data(), tensor.bytes());
   if (status.ok()) status = Tell(peer, Message::kDone, message.id);
   if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);
@@ -811,14 +814,14 @@ void PointToPoint::Sent(int peer, uint64_t sequence) {
 
 void PointToPoint::Ended(int peer, const absl::Status& how) {
   // What an abort ends, Close completes.
-  if (!mesh_.abort_cause().ok()) return;
+  if (!transport_.abort_cause().ok()) return;
   Outcome outcome;
-  const bool in_peace = mesh_.CheckPeers().ok();
+  const bool in_peace = transport_.CheckPeers().ok();
   {
     MutexLock lock(mutex_);
     // What it left before it went.
     if (closed_) return;
-    if (mail_ != nullptr) TakeMail(outcome);
+    if (mailbox_ != nullptr) TakeMail(outcome);
     GiveToChannels(outcome.readings);
     peers_[peer].ended = how;
     std::vector<OperationPtr> left;
@@ -841,8 +844,8 @@ void PointToPoint::Ended(int peer, const absl::Status& how) {
 absl::Status PointToPoint::LossFor(const Operation& operation) const {
   if (operation.peer != kAnyPeer) return peers_[operation.peer].ended;
   absl::Status last;
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
-    if (peer == mesh_.rank()) continue;
+  for (int peer = 0; peer < transport_.world_size(); ++peer) {
+    if (peer == transport_.rank()) continue;
     last = peers_[peer].ended;
     if (last.ok()) return last;
   }
@@ -855,7 +858,7 @@ void PointToPoint::Done(const OperationPtr& operation, Outcome& outcome) {
   }
   outcome.done.push_back(operation);
   running_.erase(operation->collective.sequence);
-  if (running_.empty() && mail_ != nullptr) mail_->SetWants(false);
+  if (running_.empty() && mailbox_ != nullptr) mailbox_->SetWants(false);
 }
 
 void PointToPoint::Carry(const Outcome& outcome) {
@@ -866,4 +869,4 @@ void PointToPoint::Carry(const Outcome& outcome) {
   if (!outcome.failure.ok()) fail_(outcome.failure);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -17,17 +17,17 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/cpu/transport/p2p_connection.h"
-#include "dataplane/cpu/transport/spin_wait.h"
-#include "dataplane/cpu/transport/shm_mailbox.h"
-#include "dataplane/cpu/transport/transport.h"
-#include "base/serial_executor.h"
-#include "dataplane/collective.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/serial_executor.h"
+#include "dataplane/collective.h"
+#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/shm_mailbox.h"
+#include "dataplane/cpu/transport/spin_wait.h"
+#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/work.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // PointToPoint runs the sends and receives of one group on one rank, beside the
 // collectives.
@@ -49,19 +49,19 @@ namespace muster::dataplane::gloo_internal {
 //   kDone                ->     which nobody has waited for until now
 //                        <-     kTaken
 //
-// Where the receiver reads the sender's memory (Mesh::MemoryOf), the request
-// says where the tensor is there, and the receiver copies it:
+// Where the receiver reads the sender's memory (Transport::MemoryOf), the
+// request says where the tensor is there, and the receiver copies it:
 //
 //   kRequest             ->     waits until it is claimed
 //                        <-     kReads, in case that it leaves after it
 //                               the tensor; if it cannot be read: kClear
 //                        <-     kTaken
 //
-// Ranks of one host may share Mail (SetMail). It takes what it has room for of
-// all messages but kClear and kDone, which go with the tensor; and no kEager or
-// kRequest before all those have left that went on the channel, or one that is
-// complete could be lost with one that is not. What comes both ways is put in
-// the order of its ids.
+// Ranks of one host may share ShmMailbox (SetMail). It takes what it has room
+// for of all messages but kClear and kDone, which go with the tensor; and no
+// kEager or kRequest before all those have left that went on the channel, or
+// one that is complete could be lost with one that is not. What comes both ways
+// is put in the order of its ids.
 //
 // What this rank sends to itself is matched in the same way, without a channel:
 // a small tensor is kept until a receive claims it, and a large one is copied
@@ -69,9 +69,9 @@ namespace muster::dataplane::gloo_internal {
 //
 // Who waits for a send or receive looks for mail himself for a while, and so
 // takes what comes without another thread. Only when he gives that up, or when
-// the postman, who looks from time to time, finds something running, does this
-// rank want to be rung for: a thread that wakes up is in the way of those who
-// look.
+// the progress thread, who looks from time to time, finds something running,
+// does this rank want to be rung for: a thread that wakes up is in the way of
+// those who look.
 //
 // Thread-safe. Its threads are those of the channels, which are opened when
 // this rank first sends to or receives from a peer; one for mail that comes
@@ -79,27 +79,27 @@ namespace muster::dataplane::gloo_internal {
 class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
  public:
   // `fail` ends the group; it may be called from any thread, without locks.
-  PointToPoint(std::string group_name, Mesh& mesh,
+  PointToPoint(std::string group_name, Transport& transport,
                std::function<void(const absl::Status&)> fail);
 
   // After Close, unless nothing was started.
   ~PointToPoint() = default;
 
-  struct MailOptions {
+  struct MailboxOptions {
     // There are fewer processors than ranks: who waits does not look for longer
-    // than kLookTime, whatever he has learnt.
+    // than kSpinTime, whatever he has learnt.
     bool is_crowded = false;
-    // How often the postman looks for mail while sends and receives are
+    // How often the progress thread looks for mail while sends and receives are
     // started, and how often in vain before he sleeps until he is rung for.
     std::chrono::microseconds look_period{500};
     int idle_looks = 100;
   };
 
   // Makes what it shares with the ranks of its host; null: it cannot be had.
-  using MailMaker = std::function<std::shared_ptr<Mail>()>;
+  using MailMaker = std::function<std::shared_ptr<ShmMailbox>()>;
 
   // `make` is called by the first Start, and SetMail before that.
-  void SetMail(MailMaker make, const MailOptions& options);
+  void SetMail(MailMaker make, const MailboxOptions& options);
 
   // Of a kSend or kRecv. Does not block.
   std::shared_ptr<Work> Start(const Collective& collective);
@@ -117,10 +117,10 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // The error of one whose deadline has passed at `now`, or OK.
   absl::Status FindTimeout(Instant now) const;
 
-  // Ends the threads. The mesh is aborted.
+  // Ends the threads. The transport is aborted.
   void Quiesce();
 
-  // Completes what is left with `cause`. The mesh is closed.
+  // Completes what is left with `cause`. The transport is closed.
   void Close(const absl::Status& cause);
 
  private:
@@ -166,7 +166,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   };
 
   struct Peer {
-    std::unique_ptr<Channel> channel;
+    std::unique_ptr<P2pConnection> connection;
     // How many more small messages may be sent without a request.
     uint64_t credit = 0;
     // How many small ones were claimed since it was last told.
@@ -224,12 +224,12 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
                             const void* payload, size_t bytes, uint64_t ticket)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasMailFor(int peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return mail_ != nullptr && mail_->Reaches(peer);
+    return mailbox_ != nullptr && mailbox_->Reaches(peer);
   }
   // Takes what has come by mail. False: nothing has.
   bool TakeMail(Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same and what was left to others, for who waits for `own` until
-  // `deadline`, or for the postman.
+  // `deadline`, or for the progress thread.
   bool TakeMail(const Work* own, Instant deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps what that one shall read himself.
   void GiveAway(const Work* own, Instant deadline,
@@ -244,8 +244,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Takes the first receive that waits for `tag` from `peer`; null: none does.
   OperationPtr TakeReceive(int peer, int tag)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has the postman take what may have come.
-  void Nudge() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has the progress thread take what may have come.
+  void WakeProgressThread() ABSL_LOCKS_EXCLUDED(mutex_);
   // Looks for mail until `work` is complete, or until `give_up`. Its caller
   // waits until `deadline`.
   void Look(const PromisedWork& work, Instant give_up, Instant deadline)
@@ -256,7 +256,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // follow.
   void WantMail() ABSL_LOCKS_EXCLUDED(mutex_);
   void RunPostman();
-  // Something has been started: the postman looks from time to time.
+  // Something has been started: the progress thread looks from time to time.
   void HavePostmanLook() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Called by the threads of the channels.
@@ -308,7 +308,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   // Constant after construction.
   const std::string group_name_;
-  Mesh& mesh_;
+  Transport& transport_;
   const std::function<void(const absl::Status&)> fail_;
 
   mutable Mutex mutex_;
@@ -316,19 +316,19 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   MailMaker make_mail_ ABSL_GUARDED_BY(mutex_);
   // Null: this rank has none, not yet, or no more.
-  std::shared_ptr<Mail> mail_ ABSL_GUARDED_BY(mutex_);
-  // What is to be done by who looks for mail, or the postman.
+  std::shared_ptr<ShmMailbox> mailbox_ ABSL_GUARDED_BY(mutex_);
+  // What is to be done by who looks for mail, or the progress thread.
   Outcome left_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
   // Of those who wait, told under the lock; and whether they go by it.
-  LookTime look_time_;
+  SpinBudget spin_budget_;
   std::atomic<bool> learns_{false};
   Yielding yielding_;
-  // How often there was something new for the postman to look after.
+  // How often there was something new for the progress thread to look after.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   // He sleeps until he is rung for.
   bool postman_rests_ ABSL_GUARDED_BY(mutex_) = false;
-  MailOptions mail_options_ ABSL_GUARDED_BY(mutex_);
+  MailboxOptions mail_options_ ABSL_GUARDED_BY(mutex_);
   // Threads that do what mail has brought.
   int carriers_ ABSL_GUARDED_BY(mutex_) = 0;
   // By rank. Channels last until Close.
@@ -341,11 +341,11 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   std::list<Unclaimed> unclaimed_ ABSL_GUARDED_BY(mutex_);
 
   // Waits for mail, from the first peer on that is reached by it.
-  std::thread postman_;
+  std::thread progress_thread_;
   // Null until this rank first sends itself something that is waited for.
-  std::unique_ptr<Errands> to_self_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SerialExecutor> to_self_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_H_

@@ -2,7 +2,7 @@
 #define MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_FIXTURE_H_
 
 // What is said between two ranks about sends and receives: this rank is 0, and
-// the test speaks for rank 1, over a mesh without a network.
+// the test speaks for rank 1, over a transport without a network.
 
 #include <cstring>
 #include <deque>
@@ -13,22 +13,22 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "dataplane/cpu/transport/p2p_connection.h"
-#include "dataplane/cpu/transport/transport.h"
-#include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/cpu/p2p/point_to_point.h"
-#include "dataplane/collective.h"
 #include "base/mutex.h"
+#include "dataplane/collective.h"
+#include "dataplane/cpu/p2p/point_to_point.h"
+#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/work.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 inline constexpr size_t kLarge = kMessagePayloadBytesMax / sizeof(float) + 1;
 
-class ScriptMesh : public Mesh {
+class ScriptTransport : public Transport {
  public:
-  ScriptMesh() : Mesh(/*rank=*/0, /*world_size=*/2) {}
+  ScriptTransport() : Transport(/*rank=*/0, /*world_size=*/2) {}
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
     return std::make_unique<ScriptBuffer>(*this, static_cast<std::byte*>(data));
@@ -108,51 +108,51 @@ class ScriptMesh : public Mesh {
 
  private:
   struct ScriptBuffer : public Buffer {
-    ScriptBuffer(ScriptMesh& mesh, std::byte* data)
-        : mesh_(mesh), data_(data) {}
+    ScriptBuffer(ScriptTransport& transport, std::byte* data)
+        : transport_(transport), data_(data) {}
 
     absl::Status Receive(int, uint64_t slot, size_t offset, size_t) override {
-      MutexLock lock(mesh_.mutex_);
+      MutexLock lock(transport_.mutex_);
       if (slot == kPointToPointSlot) {
-        mesh_.announced_.push_back({this, data_ + offset});
-        mesh_.changed_.NotifyAll();
+        transport_.announced_.push_back({this, data_ + offset});
+        transport_.changed_.NotifyAll();
       } else {
         ++received_;  // A tensor is there when its kDone is.
       }
       return absl::OkStatus();
     }
     absl::Status Send(int, uint64_t slot, size_t offset, size_t) override {
-      MutexLock lock(mesh_.mutex_);
+      MutexLock lock(transport_.mutex_);
       if (slot == kPointToPointSlot) {
-        Message& message = mesh_.sent_.emplace_back();
+        Message& message = transport_.sent_.emplace_back();
         std::memcpy(&message, data_ + offset, sizeof(message));
       } else {
-        ++mesh_.tensors_sent_;
+        ++transport_.tensors_sent_;
       }
-      mesh_.changed_.NotifyAll();
+      transport_.changed_.NotifyAll();
       return absl::OkStatus();
     }
     absl::Status WaitReceive(int) override {
-      MutexLock lock(mesh_.mutex_);
-      while (received_ == 0 && mesh_.cause_.ok() && !mesh_.gone_) {
-        mesh_.changed_.Wait(mesh_.mutex_);
+      MutexLock lock(transport_.mutex_);
+      while (received_ == 0 && transport_.cause_.ok() && !transport_.gone_) {
+        transport_.changed_.Wait(transport_.mutex_);
       }
       if (received_ > 0) {
         --received_;
         return absl::OkStatus();
       }
-      if (!mesh_.cause_.ok()) return mesh_.cause_;
+      if (!transport_.cause_.ok()) return transport_.cause_;
       return absl::UnavailableError("rank 1 left the group");
     }
     absl::Status WaitSend(int) override {
-      MutexLock lock(mesh_.mutex_);
-      while (mesh_.holds_sends_ && mesh_.cause_.ok()) {
-        mesh_.changed_.Wait(mesh_.mutex_);
+      MutexLock lock(transport_.mutex_);
+      while (transport_.holds_sends_ && transport_.cause_.ok()) {
+        transport_.changed_.Wait(transport_.mutex_);
       }
-      return mesh_.cause_;
+      return transport_.cause_;
     }
 
-    ScriptMesh& mesh_;
+    ScriptTransport& transport_;
     std::byte* const data_;
     int received_ = 0;
   };
@@ -178,7 +178,7 @@ class PointToPointTest : public ::testing::Test {
   void End(const absl::Status& cause) {
     if (ended_) return;
     ended_ = true;
-    mesh_.Abort(cause);
+    transport_.Abort(cause);
     point_to_point_->Quiesce();
     point_to_point_->Close(cause);
   }
@@ -224,9 +224,9 @@ class PointToPointTest : public ::testing::Test {
   Mutex mutex_;
   CondVar failed_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  ScriptMesh mesh_;
+  ScriptTransport transport_;
   std::shared_ptr<PointToPoint> point_to_point_ =
-      std::make_shared<PointToPoint>("g", mesh_,
+      std::make_shared<PointToPoint>("g", transport_,
                                      [this](const absl::Status& why) {
                                        MutexLock lock(mutex_);
                                        if (failure_.ok()) failure_ = why;
@@ -236,6 +236,6 @@ class PointToPointTest : public ::testing::Test {
   bool ended_ = false;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_FIXTURE_H_

@@ -19,25 +19,25 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "dataplane/cpu/transport/p2p_connection.h"
-#include "dataplane/cpu/transport/spin_wait.h"
-#include "dataplane/cpu/transport/shm_mailbox.h"
-#include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/cpu/p2p/point_to_point_fixture.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "dataplane/cpu/p2p/point_to_point_fixture.h"
+#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/cpu/transport/shm_mailbox.h"
+#include "dataplane/cpu/transport/spin_wait.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
-using MailOptions = PointToPoint::MailOptions;
+using MailboxOptions = PointToPoint::MailboxOptions;
 
-// Both have a box from the other; this rank opens its own when it first sends
+// Both have a slot from the other; this rank opens its own when it first sends
 // or receives.
 class AnyMailPointToPointTest : public PointToPointTest {
  protected:
-  explicit AnyMailPointToPointTest(const MailOptions& options) {
+  explicit AnyMailPointToPointTest(const MailboxOptions& options) {
     point_to_point_->SetMail([this] { return MailOf(0); }, options);
     peer_mail_ = MailOf(1);
     peer_mail_->Open(0);
@@ -67,9 +67,10 @@ class AnyMailPointToPointTest : public PointToPointTest {
     while (!own->wants()) std::this_thread::yield();
   }
 
-  std::shared_ptr<Mail> MailOf(int place) {
-    return std::make_shared<Mail>(std::shared_ptr<void>(memory_, memory_.get()),
-                                  std::vector<int>{0, 1}, place);
+  std::shared_ptr<ShmMailbox> MailOf(int place) {
+    return std::make_shared<ShmMailbox>(
+        std::shared_ptr<void>(memory_, memory_.get()), std::vector<int>{0, 1},
+        place);
   }
 
   struct alignas(64) Line {
@@ -77,14 +78,14 @@ class AnyMailPointToPointTest : public PointToPointTest {
   };
 
   const std::shared_ptr<Line[]> memory_ =
-      std::make_shared<Line[]>(Mail::BytesFor(2) / sizeof(Line));
-  std::shared_ptr<Mail> peer_mail_;
+      std::make_shared<Line[]>(ShmMailbox::BytesFor(2) / sizeof(Line));
+  std::shared_ptr<ShmMailbox> peer_mail_;
 };
 
-// The postman sleeps, and does nothing before he is rung for.
+// The progress thread sleeps, and does nothing before he is rung for.
 class MailPointToPointTest : public AnyMailPointToPointTest {
  protected:
-  explicit MailPointToPointTest(MailOptions options = {})
+  explicit MailPointToPointTest(MailboxOptions options = {})
       : AnyMailPointToPointTest(WithoutLooks(options)) {
     // Number 1. It has him come.
     std::vector<float> values(1);
@@ -98,7 +99,7 @@ class MailPointToPointTest : public AnyMailPointToPointTest {
   }
 
  private:
-  static MailOptions WithoutLooks(MailOptions options) {
+  static MailboxOptions WithoutLooks(MailboxOptions options) {
     options.look_period = std::chrono::hours(24);
     options.idle_looks = 1'000'000;
     return options;
@@ -120,7 +121,7 @@ class MailPointToPointTest : public AnyMailPointToPointTest {
 
 TEST_F(MailPointToPointTest, ASmallSendIsCompleteAtOnce) {
   std::vector<float> values = {1, 2};
-  mesh_.HoldSends();
+  transport_.HoldSends();
   const auto work = Send(values, /*tag=*/3);
   EXPECT_TRUE(work->IsCompleted());
   const std::vector<Message> left = TakeLeft();
@@ -136,8 +137,8 @@ TEST_F(MailPointToPointTest, WhatTheBoxDoesNotTakeGoesOnTheConnection) {
   std::vector<std::shared_ptr<Work>> works;
   for (int i = 0; i < 9; ++i) works.push_back(Send(values));
   EXPECT_EQ(TakeLeft().size(), 7u);
-  EXPECT_EQ(mesh_.TakeSent().id, 9u);
-  EXPECT_EQ(mesh_.TakeSent().id, 10u);
+  EXPECT_EQ(transport_.TakeSent().id, 9u);
+  EXPECT_EQ(transport_.TakeSent().id, 10u);
   for (const auto& work : works) EXPECT_TRUE(work->Wait().ok());
   EXPECT_TRUE(Send(values)->IsCompleted());
   EXPECT_EQ(TakeLeft().size(), 1u);
@@ -146,15 +147,15 @@ TEST_F(MailPointToPointTest, WhatTheBoxDoesNotTakeGoesOnTheConnection) {
 // A send that is complete shall arrive, whatever becomes of earlier ones that
 // are not.
 TEST_F(MailPointToPointTest, NothingOvertakesWhatHasNotLeft) {
-  mesh_.HoldSends();
+  transport_.HoldSends();
   std::vector<float> large(kLarge - 1);
   std::vector<float> small(1);
   for (int i = 0; i < 8; ++i) Send(large);
   EXPECT_EQ(TakeLeft().size(), 7u);
   EXPECT_FALSE(Send(small)->IsCompleted());
   EXPECT_TRUE(TakeLeft().empty());
-  EXPECT_EQ(mesh_.TakeSent().id, 9u);
-  EXPECT_EQ(mesh_.TakeSent().id, 10u);
+  EXPECT_EQ(transport_.TakeSent().id, 9u);
+  EXPECT_EQ(transport_.TakeSent().id, 10u);
 }
 
 TEST_F(MailPointToPointTest, CreditThatHasComeCounts) {
@@ -239,7 +240,7 @@ class LateMailPointToPointTest : public MailPointToPointTest {
            std::chrono::nanoseconds(now.tv_nsec);
   }
 
-  const std::shared_ptr<Mail> own_ = MailOf(0);
+  const std::shared_ptr<ShmMailbox> own_ = MailOf(0);
   uint64_t id_ = 0;
 };
 
@@ -277,10 +278,10 @@ TEST_F(LateMailPointToPointTest, WhoAsksForAShortTimeLearnsNothingFromThat) {
     EXPECT_TRUE(asked->Wait().ok());
     TakeLeft();
     // So late that nothing is learnt from that, either.
-    times.push_back(AwaitOne(2 * LookTime::kMost).time);
+    times.push_back(AwaitOne(2 * SpinBudget::kMost).time);
   }
   std::ranges::sort(times);
-  EXPECT_LT(times[times.size() / 2], LookTime::kMost / 4);
+  EXPECT_LT(times[times.size() / 2], SpinBudget::kMost / 4);
 }
 
 // Of those who ask again and again.
@@ -379,16 +380,16 @@ TEST_F(MailPointToPointTest, WhatOvertakesWaitsForWhatItOvertook) {
   Leave(Offer(Message::kEager, 1, 2), {2});
   Leave(Offer(Message::kEager, 1, 4), {4});
   EXPECT_FALSE(first->IsCompleted());
-  mesh_.Deliver(Offer(Message::kRequest, kLarge, 3));
-  mesh_.Deliver(Offer(Message::kEager, 1, 1), {1});
+  transport_.Deliver(Offer(Message::kRequest, kLarge, 3));
+  transport_.Deliver(Offer(Message::kEager, 1, 1), {1});
   EXPECT_TRUE(first->Wait().ok());
   EXPECT_TRUE(second->Wait().ok());
   EXPECT_TRUE(fourth->Wait().ok());
   EXPECT_EQ(one[0], 1);
   EXPECT_EQ(two[0], 2);
   EXPECT_EQ(three[0], 4);
-  EXPECT_EQ(mesh_.TakeSent().type, Message::kClear);
-  mesh_.Deliver(Offer(Message::kDone, 0, 3));
+  EXPECT_EQ(transport_.TakeSent().type, Message::kClear);
+  transport_.Deliver(Offer(Message::kDone, 0, 3));
   EXPECT_TRUE(third->Wait().ok());
 }
 
@@ -399,7 +400,7 @@ TEST_F(MailPointToPointTest, WhatAPeerLeftBeforeItWentIsTaken) {
   std::vector<float> values(1);
   const auto work = Receive(values);
   Leave(Offer(Message::kEager, 1, 1), {7});
-  mesh_.Leave();
+  transport_.Leave();
   AwaitCompletion(*work);
   EXPECT_TRUE(work->Wait().ok());
   EXPECT_EQ(values[0], 7);
@@ -432,7 +433,7 @@ TEST_F(MailPointToPointTest, TheEndWaitsForWhoDoesWhatMailHasBrought) {
     End(absl::CancelledError("over"));
     EXPECT_TRUE(is_over);
   });
-  while (mesh_.abort_cause().ok()) std::this_thread::yield();
+  while (transport_.abort_cause().ok()) std::this_thread::yield();
   for (int i = 0; i < 1000; ++i) std::this_thread::yield();
   go.set_value();
   waits.join();
@@ -442,7 +443,7 @@ TEST_F(MailPointToPointTest, TheEndWaitsForWhoDoesWhatMailHasBrought) {
 // The test's memory is the peer's.
 class NearMailPointToPointTest : public MailPointToPointTest {
  protected:
-  NearMailPointToPointTest() { mesh_.MakeNear(mark_, kValue); }
+  NearMailPointToPointTest() { transport_.MakeNear(mark_, kValue); }
 
   void LeaveRequest(const std::vector<float>& values, uint64_t id, int tag) {
     Message request = Offer(Message::kRequest, values.size(), id);
@@ -489,7 +490,7 @@ TEST_F(NearMailPointToPointTest, WhoWaitsReadsNothingLargeForOthers) {
 // As he is by default.
 class TickingMailPointToPointTest : public AnyMailPointToPointTest {
  protected:
-  TickingMailPointToPointTest() : AnyMailPointToPointTest(MailOptions()) {}
+  TickingMailPointToPointTest() : AnyMailPointToPointTest(MailboxOptions()) {}
 };
 
 // Nobody waits, and it completes nevertheless.
@@ -525,4 +526,4 @@ TEST_F(RestingMailPointToPointTest, WhatNobodyWaitsForCompletes) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

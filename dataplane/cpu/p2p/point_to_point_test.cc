@@ -5,26 +5,26 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dataplane/cpu/p2p/point_to_point_fixture.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
 #include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/cpu/p2p/point_to_point_fixture.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 TEST_F(PointToPointTest, LargeTensorIsRequestedClearedSentAndTaken) {
   std::vector<float> values(kLarge);
   const auto work = Send(values);
-  const Message request = mesh_.TakeSent();
+  const Message request = transport_.TakeSent();
   EXPECT_EQ(request.type, Message::kRequest);
   EXPECT_EQ(request.count, kLarge);
-  EXPECT_EQ(mesh_.tensors_sent(), 0);
-  mesh_.Deliver(Offer(Message::kClear, 0, request.id));
-  EXPECT_EQ(mesh_.TakeSent().type, Message::kDone);
-  EXPECT_EQ(mesh_.tensors_sent(), 1);
+  EXPECT_EQ(transport_.tensors_sent(), 0);
+  transport_.Deliver(Offer(Message::kClear, 0, request.id));
+  EXPECT_EQ(transport_.TakeSent().type, Message::kDone);
+  EXPECT_EQ(transport_.tensors_sent(), 1);
   EXPECT_FALSE(work->IsCompleted());
-  mesh_.Deliver(Offer(Message::kTaken, 0, request.id));
+  transport_.Deliver(Offer(Message::kTaken, 0, request.id));
   EXPECT_TRUE(work->Wait().ok());
 }
 
@@ -32,16 +32,16 @@ TEST_F(PointToPointTest, RequestIsClearedOnceAReceiveWantsIt) {
   std::vector<float> values(kLarge);
   std::vector<float> small(1);
   const auto first = Receive(small, /*tag=*/9);
-  mesh_.Deliver(Offer(Message::kRequest, kLarge, 7));
+  transport_.Deliver(Offer(Message::kRequest, kLarge, 7));
   const auto work = Receive(values);
-  const Message clear = mesh_.TakeSent();
+  const Message clear = transport_.TakeSent();
   EXPECT_EQ(clear.type, Message::kClear);
   EXPECT_EQ(clear.id, 7u);
   EXPECT_FALSE(work->IsCompleted());
-  mesh_.Deliver(Offer(Message::kDone, 0, 7));
+  transport_.Deliver(Offer(Message::kDone, 0, 7));
   EXPECT_TRUE(work->Wait().ok());
   EXPECT_EQ(work->source_rank(), 1);
-  EXPECT_EQ(mesh_.TakeSent().type, Message::kTaken);
+  EXPECT_EQ(transport_.TakeSent().type, Message::kTaken);
   EXPECT_FALSE(first->IsCompleted());
 }
 
@@ -50,7 +50,7 @@ class NearPointToPointTest : public PointToPointTest {
  protected:
   static constexpr uint64_t kValue = 0x1234567;
 
-  NearPointToPointTest() { mesh_.MakeNear(mark_, kValue); }
+  NearPointToPointTest() { transport_.MakeNear(mark_, kValue); }
 
   static Message RequestOf(const std::vector<float>& values, uint64_t id) {
     Message request = Offer(Message::kRequest, values.size(), id);
@@ -58,7 +58,7 @@ class NearPointToPointTest : public PointToPointTest {
     return request;
   }
   void ExpectSent(Message::Type type, uint64_t id) {
-    const Message message = mesh_.TakeSent();
+    const Message message = transport_.TakeSent();
     EXPECT_EQ(message.type, type);
     EXPECT_EQ(message.id, id);
   }
@@ -72,7 +72,7 @@ TEST_F(NearPointToPointTest, LargeTensorIsReadWhereItIs) {
   for (size_t i = 0; i < theirs.size(); ++i) theirs[i] = static_cast<float>(i);
   std::vector<float> first(theirs.size());
   const auto waiting = Receive(first);
-  mesh_.Deliver(RequestOf(theirs, 7));
+  transport_.Deliver(RequestOf(theirs, 7));
   EXPECT_TRUE(waiting->Wait().ok());
   EXPECT_EQ(waiting->source_rank(), 1);
   EXPECT_TRUE(first == theirs);
@@ -81,10 +81,10 @@ TEST_F(NearPointToPointTest, LargeTensorIsReadWhereItIs) {
   // The same of one that is wanted later.
   std::vector<float> small(1);
   const auto other = Receive(small, /*tag=*/9);
-  mesh_.Deliver(RequestOf(theirs, 8));
+  transport_.Deliver(RequestOf(theirs, 8));
   Message last = Offer(Message::kEager, 1);
   last.tag = 9;
-  mesh_.Deliver(last, {5});
+  transport_.Deliver(last, {5});
   EXPECT_TRUE(other->Wait().ok());
   std::vector<float> second(theirs.size());
   EXPECT_TRUE(Receive(second)->Wait().ok());
@@ -99,11 +99,11 @@ TEST_F(NearPointToPointTest, WhatCannotBeReadIsSent) {
   // As of a peer that has taken its memory back.
   mark_.Clear();
   const auto work = Receive(mine);
-  mesh_.Deliver(RequestOf(theirs, 7));
+  transport_.Deliver(RequestOf(theirs, 7));
   ExpectSent(Message::kReads, 7);
   ExpectSent(Message::kClear, 7);
   EXPECT_FALSE(work->IsCompleted());
-  mesh_.Deliver(Offer(Message::kDone, 0, 7));
+  transport_.Deliver(Offer(Message::kDone, 0, 7));
   EXPECT_TRUE(work->Wait().ok());
   ExpectSent(Message::kTaken, 7);
 }
@@ -111,33 +111,33 @@ TEST_F(NearPointToPointTest, WhatCannotBeReadIsSent) {
 TEST_F(NearPointToPointTest, SenderSaysWhereItsTensorIs) {
   std::vector<float> values(kLarge);
   const auto work = Send(values);
-  const Message request = mesh_.TakeSent();
+  const Message request = transport_.TakeSent();
   EXPECT_EQ(request.type, Message::kRequest);
   EXPECT_EQ(request.address, reinterpret_cast<uint64_t>(values.data()));
-  mesh_.Deliver(Offer(Message::kReads, 0, request.id));
-  mesh_.Deliver(Offer(Message::kTaken, 0, request.id));
+  transport_.Deliver(Offer(Message::kReads, 0, request.id));
+  transport_.Deliver(Offer(Message::kTaken, 0, request.id));
   EXPECT_TRUE(work->Wait().ok());
-  EXPECT_EQ(mesh_.tensors_sent(), 0);
+  EXPECT_EQ(transport_.tensors_sent(), 0);
 }
 
 TEST_F(NearPointToPointTest, ASendThatIsBeingReadIsCompleteWhenThePeerLeaves) {
   std::vector<float> values(kLarge);
   const auto work = Send(values);
-  const Message request = mesh_.TakeSent();
+  const Message request = transport_.TakeSent();
   std::vector<float> small(1);
   const auto other = Receive(small);
-  mesh_.Deliver(Offer(Message::kReads, 0, request.id));
+  transport_.Deliver(Offer(Message::kReads, 0, request.id));
   // Messages are taken in their order.
-  mesh_.Deliver(Offer(Message::kEager, 1), {5});
+  transport_.Deliver(Offer(Message::kEager, 1), {5});
   EXPECT_TRUE(other->Wait().ok());
-  mesh_.Leave();
+  transport_.Leave();
   EXPECT_TRUE(work->Wait().ok());
 }
 
 TEST_F(NearPointToPointTest, ASendThatNobodyReadsFailsWhenThePeerLeaves) {
   std::vector<float> values(kLarge);
   const auto work = Send(values);
-  mesh_.Leave();
+  transport_.Leave();
   EXPECT_EQ(Failure(), absl::UnavailableError(
                            "send #1 on group \"g\": rank 1 left the group"));
 }
@@ -146,43 +146,43 @@ TEST_F(PointToPointTest, MoreSmallOnesThanTheReceiverClaimsBecomeRequests) {
   std::vector<float> values(3);
   for (int i = 0; i < 64; ++i) {
     EXPECT_TRUE(Send(values)->Wait().ok());
-    EXPECT_EQ(mesh_.TakeSent().type, Message::kEager);
+    EXPECT_EQ(transport_.TakeSent().type, Message::kEager);
   }
   const auto waiting = Send(values);
-  EXPECT_EQ(mesh_.TakeSent().type, Message::kRequest);
+  EXPECT_EQ(transport_.TakeSent().type, Message::kRequest);
   EXPECT_FALSE(waiting->IsCompleted());
-  mesh_.Deliver(Offer(Message::kCredit, 1));
+  transport_.Deliver(Offer(Message::kCredit, 1));
   // Messages are taken in their order, so this one is when its answer comes.
   std::vector<float> other(1);
   const auto received = Receive(other);
-  mesh_.Deliver(Offer(Message::kEager, 1), {5});
+  transport_.Deliver(Offer(Message::kEager, 1), {5});
   EXPECT_TRUE(received->Wait().ok());
   EXPECT_EQ(other[0], 5);
   EXPECT_TRUE(Send(values)->Wait().ok());
-  EXPECT_EQ(mesh_.TakeSent().type, Message::kEager);
+  EXPECT_EQ(transport_.TakeSent().type, Message::kEager);
   (void)Send(values);
-  EXPECT_EQ(mesh_.TakeSent().type, Message::kRequest);
+  EXPECT_EQ(transport_.TakeSent().type, Message::kRequest);
 }
 
 TEST_F(PointToPointTest, SenderIsToldOfEvery32SmallOnesThatWereClaimed) {
   std::vector<float> values(1);
   for (int i = 0; i < 32; ++i) {
     const auto work = Receive(values);
-    mesh_.Deliver(Offer(Message::kEager, 1), {static_cast<float>(i)});
+    transport_.Deliver(Offer(Message::kEager, 1), {static_cast<float>(i)});
     EXPECT_TRUE(work->Wait().ok());
     EXPECT_EQ(values[0], static_cast<float>(i));
   }
-  const Message credit = mesh_.TakeSent();
+  const Message credit = transport_.TakeSent();
   EXPECT_EQ(credit.type, Message::kCredit);
   EXPECT_EQ(credit.count, 32u);
 }
 
 TEST_F(PointToPointTest, SmallSendThatHasNotLeftIsCompleteWhenThePeerLeaves) {
-  mesh_.HoldSends();
+  transport_.HoldSends();
   std::vector<float> values(3);
   const auto work = Send(values);
   EXPECT_FALSE(work->IsCompleted());
-  mesh_.Leave();
+  transport_.Leave();
   EXPECT_TRUE(work->Wait().ok());
   // But the next one needs it.
   (void)Send(values);
@@ -193,7 +193,7 @@ TEST_F(PointToPointTest, SmallSendThatHasNotLeftIsCompleteWhenThePeerLeaves) {
 TEST_F(PointToPointTest, ReceiveAndLargeSendFailWhenThePeerLeaves) {
   std::vector<float> values(kLarge);
   const auto work = Send(values);
-  mesh_.Leave();
+  transport_.Leave();
   EXPECT_EQ(Failure(), absl::UnavailableError(
                            "send #1 on group \"g\": rank 1 left the group"));
   End(absl::AbortedError("the group failed"));
@@ -219,7 +219,7 @@ TEST_F(PointToPointTest, RubbishFromThePeerEndsTheGroup) {
   std::vector<float> values(1);
   (void)Receive(values, /*tag=*/9);
   for (const Case& c : cases) {
-    mesh_.Deliver(c.message);
+    transport_.Deliver(c.message);
     EXPECT_EQ(Failure(), absl::InternalError(c.text));
     MutexLock lock(mutex_);
     failure_ = absl::OkStatus();
@@ -227,4 +227,4 @@ TEST_F(PointToPointTest, RubbishFromThePeerEndsTheGroup) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -14,17 +14,17 @@
 #include "dataplane/cpu/shm/selection.h"
 #include "dataplane/cpu/shm/streaming.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 // Up to here a rank shows what it gives, wherever that is, if one round holds
 // it: nobody has to go and get it.
 constexpr size_t kShownBytesMax = 24 << 10;
 
-class AllToAll : public DealtRounds {
+class AllToAll : public PerPeerRounds {
  public:
-  AllToAll(Workshop& shop, const Collective& collective)
-      : DealtRounds(shop, collective),
+  AllToAll(ShmContext& context, const Collective& collective)
+      : PerPeerRounds(context, collective),
         give_(collective.inputs, collective.input_splits, world_size_),
         take_(collective.outputs, collective.output_splits, world_size_),
         bytes_(collective.bytes()),
@@ -44,7 +44,7 @@ class AllToAll : public DealtRounds {
   }
   // Finds those. kElements: it is little, or not all of it is `where` it must
   // be.
-  [[gnu::noinline]] Shows FindOrigins(Where where);
+  [[gnu::noinline]] Shows FindOrigins(Scope where);
   // Begins a round, and writes such a row.
   [[gnu::noinline]] absl::Status OpenOrigins();
 
@@ -69,8 +69,8 @@ class AllToAll : public DealtRounds {
   absl::Status Take(int peer);
   [[gnu::noinline]] absl::Status TakeThere(int peer);
 
-  const gloo_internal::Parts give_;
-  const gloo_internal::Parts take_;
+  const cpu::Parts give_;
+  const cpu::Parts take_;
   const size_t bytes_;
   // For each.
   const size_t per_round_;
@@ -79,10 +79,10 @@ class AllToAll : public DealtRounds {
   // What any rank shows that is farther away than what others do.
   Shows farthest_ = kElements;
   // By rank, if this one shows them.
-  std::vector<Origin> origins_;
+  std::vector<SourceAddress> origins_;
 };
 
-AllToAll::Shows AllToAll::FindOrigins(Where where) {
+AllToAll::Shows AllToAll::FindOrigins(Scope where) {
   Shows shows = kMapped;
   size_t bytes = 0;
   size_t most = 0;
@@ -93,21 +93,22 @@ AllToAll::Shows AllToAll::FindOrigins(Where where) {
   if (bytes <= kShownBytesMax && most <= per_round_) return kElements;
   origins_.resize(world_size_);
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-    const Reach reach = FindOrigin(give_[peer], where, origins_[peer]);
-    if (reach == Reach::kNone) return kElements;
-    if (reach == Reach::kBySystem) shows = kReadable;
+    const Access reach = FindSource(give_[peer], where, origins_[peer]);
+    if (reach == Access::kNone) return kElements;
+    if (reach == Access::kBySystem) shows = kReadable;
   }
   return shows;
 }
 
 absl::Status AllToAll::OpenOrigins() {
-  absl::Status status = Open(row_bytes() + world_size_ * sizeof(Origin));
+  absl::Status status = Open(row_bytes() + world_size_ * sizeof(SourceAddress));
   if (!status.ok()) return status;
   auto* const row = reinterpret_cast<uint64_t*>(payload());
   for (int peer = 0; peer < world_size_; ++peer) {
     row[peer] = peer == rank_ ? shows_ : give_[peer].count;
   }
-  std::memcpy(row + world_size_, origins_.data(), world_size_ * sizeof(Origin));
+  std::memcpy(row + world_size_, origins_.data(),
+              world_size_ * sizeof(SourceAddress));
   return status;
 }
 
@@ -147,15 +148,17 @@ inline absl::Status AllToAll::Take(int peer) {
     return round_ == 0 ? TakeThere(peer) : absl::OkStatus();
   }
   const Block chunk = ChunkOfThis(take_[peer]);
-  CopyTo(chunk.data, shown(peer) + DealtOffset(peer, per_round_), chunk.count);
+  CopyTo(chunk.data, published(peer) + PerPeerOffset(peer, per_round_),
+         chunk.count);
   return absl::OkStatus();
 }
 
 absl::Status AllToAll::TakeThere(int peer) {
   const Block take = take_[peer];
   if (take.count == 0) return absl::OkStatus();
-  Origin origin;
-  std::memcpy(&origin, shown(peer) + row_bytes() + rank_ * sizeof(Origin),
+  SourceAddress origin;
+  std::memcpy(&origin,
+              published(peer) + row_bytes() + rank_ * sizeof(SourceAddress),
               sizeof(origin));
   return Read(peer, SourceOf(peer, origin), 0, take.data,
               take.count * element_bytes_);
@@ -186,7 +189,7 @@ absl::StatusOr<AllToAllOutcome> AllToAll::Run(
   if (options.origins.has_value()) shows_ = FindOrigins(*options.origins);
   for (round_ = 0; round_ < rounds_; ++round_) {
     absl::Status status =
-        shows_ == kElements ? OpenDealt(&give_, per_round_) : OpenOrigins();
+        shows_ == kElements ? OpenPerPeer(&give_, per_round_) : OpenOrigins();
     if (!status.ok()) return status;
     Post(bytes_);
     // While others' come. (The first piece is copied once more if this does not
@@ -218,7 +221,7 @@ absl::StatusOr<AllToAllOutcome> AllToAll::Run(
   }
   outcome.is_mapped = farthest_ == kMapped;
   if (farthest_ == kElements) return outcome;
-  shop().mesh.set_algorithm(AlgorithmName(
+  context().transport.set_algorithm(AlgorithmName(
       farthest_ == kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
   const absl::Status parted = Meet();
   if (!parted.ok()) return parted;
@@ -228,11 +231,11 @@ absl::StatusOr<AllToAllOutcome> AllToAll::Run(
 }  // namespace
 
 absl::StatusOr<AllToAllOutcome> RunAllToAll(
-    Workshop& shop, const Collective& collective,
+    ShmContext& context, const Collective& collective,
     const AllToAllOptions& options,
     absl::FunctionRef<bool(size_t)> reads_rather) {
-  shop.mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
-  return AllToAll(shop, collective).Run(options, reads_rather);
+  context.transport.set_algorithm(AlgorithmName(Algorithm::kStaged));
+  return AllToAll(context, collective).Run(options, reads_rather);
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -8,16 +8,16 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "dataplane/cpu/shm/rounds.h"
 #include "dataplane/collective.h"
+#include "dataplane/cpu/shm/rounds.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 struct AllToAllOptions {
   // This rank shows where what it gives is, if all of that is where this says,
   // and more than a little. Each rank as it likes; null: not.
-  std::optional<Where> origins = std::nullopt;
-  // Hears what the first rank says beside (Workshop).
+  std::optional<Scope> origins = std::nullopt;
+  // Hears what the first rank says beside (ShmContext).
   bool hears = false;
 };
 
@@ -38,10 +38,10 @@ struct AllToAllOutcome {
 // if the first round does not hold it, with the bytes that the rank that gives
 // most has for all, if it had for itself as much as for each other one.
 absl::StatusOr<AllToAllOutcome> RunAllToAll(
-    Workshop& shop, const Collective& collective,
+    ShmContext& context, const Collective& collective,
     const AllToAllOptions& options,
     absl::FunctionRef<bool(size_t bytes)> reads_rather);
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_ALL_TO_ALL_H_

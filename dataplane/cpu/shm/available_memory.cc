@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/process_limits.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 // The number in `file` that comes first, or after the word `name`; nothing if
@@ -70,4 +70,4 @@ MemoryLeft FindMemoryLeft(const std::string& root) {
   return left;
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

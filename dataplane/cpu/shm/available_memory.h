@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 struct MemoryLeft {
   uint64_t bytes = std::numeric_limits<uint64_t>::max();
@@ -23,6 +23,6 @@ struct MemoryLeft {
 // tests.
 MemoryLeft FindMemoryLeft(const std::string& root = "");
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_AVAILABLE_MEMORY_H_

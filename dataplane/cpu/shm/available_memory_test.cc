@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 constexpr uint64_t kMib = 1 << 20;
@@ -28,7 +28,7 @@ class AvailableMemoryTest : public ::testing::Test {
   }
 
   uint64_t Mib() { return FindMemoryLeft(root_).bytes / kMib; }
-  std::string Where() { return FindMemoryLeft(root_).where; }
+  std::string Scope() { return FindMemoryLeft(root_).where; }
 
   std::string root_;
 };
@@ -49,7 +49,7 @@ TEST_F(AvailableMemoryTest, AContainersLimitCounts) {
   // Of what is used, files that were read, which go when memory is needed.
   Write("/sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 20971520\n");
   EXPECT_EQ(Mib(), 90);
-  EXPECT_EQ(Where(), "to control group / (memory.max)");
+  EXPECT_EQ(Scope(), "to control group / (memory.max)");
   Write("/sys/fs/cgroup/memory.current", "999999999\n");
   EXPECT_EQ(Mib(), 0);
   Write("/sys/fs/cgroup/memory.max", "max\n");
@@ -66,7 +66,7 @@ TEST_F(AvailableMemoryTest, EveryGroupAboveCounts) {
   Write("/sys/fs/cgroup/job/memory.max", "52428800\n");
   Write("/sys/fs/cgroup/job/memory.current", "0\n");
   EXPECT_EQ(Mib(), 50);
-  EXPECT_EQ(Where(), "to control group /job (memory.max)");
+  EXPECT_EQ(Scope(), "to control group /job (memory.max)");
 }
 
 TEST_F(AvailableMemoryTest, TheFirstVersionHasOtherNames) {
@@ -77,7 +77,7 @@ TEST_F(AvailableMemoryTest, TheFirstVersionHasOtherNames) {
   Write("/sys/fs/cgroup/memory/docker/1/memory.stat",
         "inactive_file 1\ntotal_inactive_file 10485760\n");
   EXPECT_EQ(Mib(), 70);
-  EXPECT_EQ(Where(), "to control group /docker/1 (memory.limit_in_bytes)");
+  EXPECT_EQ(Scope(), "to control group /docker/1 (memory.limit_in_bytes)");
   // A container that sees its own group as the top.
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "20971520\n");
   Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "0\n");
@@ -85,4 +85,4 @@ TEST_F(AvailableMemoryTest, TheFirstVersionHasOtherNames) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

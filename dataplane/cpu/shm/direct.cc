@@ -17,11 +17,11 @@
 #include "dataplane/reduction.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
-using gloo_internal::BlockOf;
-using gloo_internal::BlocksOf;
+using cpu::BlockOf;
+using cpu::BlocksOf;
 
 // What is combined at once, of all ranks together at the most: it stays in a
 // processor's cache between being read and being combined. And of each one at
@@ -32,8 +32,8 @@ constexpr size_t kPieceBytesMin = 64 << 10;
 
 class SingleCopy : public Rounds {
  public:
-  SingleCopy(Workshop& shop, const Collective& collective, Where where)
-      : Rounds(shop, collective, HasRows(collective.kind)),
+  SingleCopy(ShmContext& context, const Collective& collective, Scope where)
+      : Rounds(context, collective, HasRows(collective.kind)),
         where_(where),
         piece_bytes_(std::max(kPieceBytesMin,
                               std::bit_floor(kPiecesBytes / world_size_))),
@@ -54,16 +54,16 @@ class SingleCopy : public Rounds {
   struct Offer {
     double factor = 1;
     // At the worst.
-    Reach reach = Reach::kMapped;
+    Access reach = Access::kMapped;
   };
 
   // Fills in what this rank gives and takes.
   void Arrange();
 
   // All have shown where things are. kNone: not all of that can be read.
-  absl::StatusOr<Reach> ShowAll();
+  absl::StatusOr<Access> ShowAll();
   // Writes down where what this rank gives to each other one is.
-  Reach ShowOrigins(std::byte* to);
+  Access ShowOrigins(std::byte* to);
 
   // Takes what each rank gives this one.
   absl::Status Move();
@@ -77,7 +77,7 @@ class SingleCopy : public Rounds {
   // most: where they are, or read to this rank's scratch.
   absl::StatusOr<const std::byte*> Operand(int peer, size_t first,
                                            size_t count);
-  const Where where_;
+  const Scope where_;
   // What of each rank is combined at once.
   const size_t piece_bytes_;
   Blocks give_;
@@ -91,14 +91,15 @@ class SingleCopy : public Rounds {
 
 absl::StatusOr<bool> SingleCopy::Run() {
   Arrange();
-  const absl::StatusOr<Reach> met = ShowAll();
+  const absl::StatusOr<Access> met = ShowAll();
   if (!met.ok()) return met.status();
-  if (*met == Reach::kNone) return false;
-  CHECK(where_ == Where::kAnywhere ||
+  if (*met == Access::kNone) return false;
+  CHECK(where_ == Scope::kAnywhere ||
         collective().kind != CollectiveKind::kAllReduce)
       << "symmetric_all_reduce.h has these";
-  shop().mesh.set_algorithm(AlgorithmName(
-      *met == Reach::kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
+  context().transport.set_algorithm(
+      AlgorithmName(*met == Access::kMapped ? Algorithm::kSymmetric
+                                            : Algorithm::kSingleCopy));
   absl::Status status;
   if (IsReduction(collective().kind)) {
     const Reduction& reduction =
@@ -165,10 +166,10 @@ void SingleCopy::Arrange() {
   }
 }
 
-SingleCopy::Reach SingleCopy::ShowOrigins(std::byte* to) {
-  Reach reach = Reach::kMapped;
+SingleCopy::Access SingleCopy::ShowOrigins(std::byte* to) {
+  Access reach = Access::kMapped;
   Block last;
-  Origin origin;
+  SourceAddress origin;
   for (int peer = 0; peer < world_size_; ++peer) {
     // What it gives itself nobody reads there.
     if (peer == rank_) continue;
@@ -176,17 +177,18 @@ SingleCopy::Reach SingleCopy::ShowOrigins(std::byte* to) {
     // To ask the system takes as long as a small collective, and what all get
     // is mostly the same.
     if (block.data != last.data || block.count != last.count) {
-      reach = std::min(reach, FindOrigin(block, where_, origin));
+      reach = std::min(reach, FindSource(block, where_, origin));
       last = block;
     }
-    std::memcpy(to + peer * sizeof(Origin), &origin, sizeof(Origin));
+    std::memcpy(to + peer * sizeof(SourceAddress), &origin,
+                sizeof(SourceAddress));
   }
   return reach;
 }
 
-absl::StatusOr<SingleCopy::Reach> SingleCopy::ShowAll() {
+absl::StatusOr<SingleCopy::Access> SingleCopy::ShowAll() {
   absl::Status status =
-      Open(row_bytes() + sizeof(Offer) + world_size_ * sizeof(Origin));
+      Open(row_bytes() + sizeof(Offer) + world_size_ * sizeof(SourceAddress));
   if (!status.ok()) return status;
   WriteRow(give_);
   Offer own = {.factor = collective().factor};
@@ -198,15 +200,15 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::ShowAll() {
     if (!status.ok()) return status;
     Hear(peer);
   }
-  Reach reach = own.reach;
+  Access reach = own.reach;
   factors_[rank_] = own.factor;
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-    const std::byte* const theirs = shown(peer) + row_bytes();
+    const std::byte* const theirs = published(peer) + row_bytes();
     Offer offer;
     std::memcpy(&offer, theirs, sizeof(offer));
     reach = std::min(reach, offer.reach);
     factors_[peer] = offer.factor;
-    Origin origin;
+    SourceAddress origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
                 sizeof(origin));
     sources_[peer] = SourceOf(peer, origin);
@@ -244,7 +246,7 @@ absl::Status SingleCopy::Combine(const Reduction& reduction,
   const size_t at_once = piece_bytes_ / element_bytes_;
   absl::InlinedVector<const void*, 16> operands(world_size_);
   for (size_t done = 0; done < result.count; done += at_once) {
-    absl::Status aborted = shop().mesh.abort_cause();
+    absl::Status aborted = context().transport.abort_cause();
     if (!aborted.ok()) return aborted;
     const size_t count = std::min(at_once, result.count - done);
     for (int peer = 0; peer < world_size_; ++peer) {
@@ -260,8 +262,7 @@ absl::Status SingleCopy::Combine(const Reduction& reduction,
 
 absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
   const Block& tensor = give_[rank_];
-  const Blocks parts =
-      gloo_internal::PartsOf(tensor, world_size_, element_bytes_);
+  const Blocks parts = cpu::PartsOf(tensor, world_size_, element_bytes_);
   const auto offset_of = [&](const Block& part) {
     return static_cast<size_t>(part.data - tensor.data);
   };
@@ -280,9 +281,9 @@ absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
 
 }  // namespace
 
-absl::StatusOr<bool> RunSingleCopy(Workshop& shop, const Collective& collective,
-                                   Where where) {
-  return SingleCopy(shop, collective, where).Run();
+absl::StatusOr<bool> RunSingleCopy(ShmContext& context,
+                                   const Collective& collective, Scope where) {
+  return SingleCopy(context, collective, where).Run();
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -14,7 +14,7 @@
 #include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 // Of a rank that refuses; what is longer is cut.
@@ -22,11 +22,11 @@ using Why = std::array<char, 512>;
 
 }  // namespace
 
-std::string Council::Refusal::Describe() const {
+std::string GroupAgreement::Refusal::Describe() const {
   return absl::StrCat("rank ", rank, ": ", why);
 }
 
-absl::Status Council::Gather(void* own, void* all, size_t bytes) {
+absl::Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
   const auto one = static_cast<int64_t>(bytes);
   const Collective gathering = {
       .kind = CollectiveKind::kAllGatherIntoTensor,
@@ -42,8 +42,8 @@ absl::Status Council::Gather(void* own, void* all, size_t bytes) {
   return engine_.Run(gathering, order).status;
 }
 
-absl::StatusOr<std::optional<Council::Refusal>> Council::FindRefusal(
-    const absl::Status& own) {
+absl::StatusOr<std::optional<GroupAgreement::Refusal>>
+GroupAgreement::FindRefusal(const absl::Status& own) {
   const auto refuses = Hear(uint8_t{!own.ok()});
   if (!refuses.ok()) return refuses.status();
   const auto first = std::find(refuses->begin(), refuses->end(), 1);
@@ -58,7 +58,7 @@ absl::StatusOr<std::optional<Council::Refusal>> Council::FindRefusal(
                                        strnlen(theirs.data(), theirs.size()))};
 }
 
-absl::StatusOr<Council::Shared> Council::Share(
+absl::StatusOr<GroupAgreement::Shared> GroupAgreement::Share(
     size_t bytes, int maker, const std::shared_ptr<SegmentFile>& file,
     std::optional<size_t> reserved) {
   absl::Status had;
@@ -90,4 +90,4 @@ absl::StatusOr<Council::Shared> Council::Share(
   return Shared{nullptr, **std::move(refusal)};
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

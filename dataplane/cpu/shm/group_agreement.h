@@ -11,18 +11,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/shm/segment.h"
-#include "dataplane/collective.h"
-#include "base/clock.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // What the ranks of a group say to each other beside its collectives. All ranks
 // make the same calls, in one order with those. Where nothing else is said,
 // errors are those of collectives: other ranks may have another one, or none,
 // and the group is at its end.
-class Council {
+class GroupAgreement {
  public:
   // A rank that cannot do what all were to do, and why: the same on all ranks.
   struct Refusal {
@@ -34,14 +34,14 @@ class Council {
   };
 
   // `engine` lives longer. Texts call it `step`.
-  Council(gloo_internal::Engine& engine, Step step, Instant deadline)
+  GroupAgreement(cpu::Engine& engine, Step step, Instant deadline)
       : engine_(engine),
         step_(step),
         deadline_(deadline),
         timeout_(std::max(Clock::duration(0), deadline - Clock::now())) {}
 
-  int rank() const { return engine_.mesh().rank(); }
-  int world_size() const { return engine_.mesh().world_size(); }
+  int rank() const { return engine_.transport().rank(); }
+  int world_size() const { return engine_.transport().world_size(); }
 
   // What each of them says, by rank: bytes alone.
   template <typename Words>
@@ -80,13 +80,13 @@ class Council {
  private:
   absl::Status Gather(void* own, void* all, size_t bytes);
 
-  gloo_internal::Engine& engine_;
+  cpu::Engine& engine_;
   const Step step_;
   const Instant deadline_;
   // Of all of it.
   const Clock::duration timeout_;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_GROUP_AGREEMENT_H_

@@ -8,44 +8,44 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "dataplane/cpu/collectives/schedules.h"
+#include "base/exception_guard.h"
 #include "base/serial_executor.h"
+#include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/intra_host.h"
 #include "dataplane/cpu/shm/selection.h"
-#include "base/exception_guard.h"
 #include "dataplane/reduction.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
-using gloo_internal::BlockOf;
-using gloo_internal::BlocksOf;
-using gloo_internal::kNotePayloadBytesMax;
-using gloo_internal::Mesh;
-using gloo_internal::PartOf;
-using gloo_internal::PartsOf;
+using cpu::BlockOf;
+using cpu::BlocksOf;
+using cpu::kNotePayloadBytesMax;
+using cpu::PartOf;
+using cpu::PartsOf;
+using cpu::Transport;
 
 // Up to here one rank of each host does it all: the fewest messages. Beyond,
-// each lane has its part.
+// each inter-host group has its part.
 constexpr size_t kOneLaneBytesMax = kNotePayloadBytesMax;
 
 // How many bytes of accumulators there are at a time, where they are not in the
 // tensor. Large enough for what a piece costs besides not to count.
 constexpr size_t kAccumulatorBytes = 16 << 20;
 
-// The same of each lane in an all_reduce.
+// The same of each inter-host group in an all_reduce.
 constexpr size_t kLanePieceBytes = 4 << 20;
 
-std::vector<int> RanksOfLane(const Hosts& hosts, size_t lane) {
+std::vector<int> RanksOfLane(const Topology& hosts, size_t inter_host_group) {
   std::vector<int> ranks;
   ranks.reserve(hosts.count());
   for (int host = 0; host < hosts.count(); ++host) {
-    ranks.push_back(hosts.At(host, lane));
+    ranks.push_back(hosts.At(host, inter_host_group));
   }
   return ranks;
 }
 
-// What the lanes make of accumulators that are not finished.
+// What the inter-host groups make of accumulators that are not finished.
 Sum SumOf(const Reduction& reduction, const Collective& collective) {
   const ReduceOp op = collective.reduce_op;
   const bool adds = op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
@@ -85,19 +85,19 @@ Block WholeOf(const Collective& collective) {
 // One collective on this rank.
 class Walk {
  public:
-  // `lane` is null on a rank that is in none.
-  Walk(const Collective& collective, const Hosts& hosts, Workshop& shop,
-       Lane* lane, const TellFailure& tell_failure,
+  // `comm_stream` is null on a rank that is in none.
+  Walk(const Collective& collective, const Topology& hosts, ShmContext& context,
+       InterHostGroup* inter_host_group, const TellFailure& tell_failure,
        std::vector<std::byte>& accumulators, std::vector<std::byte>& results)
       : collective_(collective),
-        hosts_(hosts),
-        lane_(lane),
+        topology_(hosts),
+        inter_host_(inter_host_group),
         tell_failure_(tell_failure),
         place_(hosts.place()),
         type_(collective.data_type()),
         element_bytes_(DataTypeBytes(type_)),
         header_(HeaderOf(collective)),
-        inside_(shop, collective),
+        inside_(context, collective),
         accumulators_(accumulators),
         results_(results) {}
 
@@ -121,28 +121,32 @@ class Walk {
   }
   absl::Status Reduce();
   absl::Status ReducePiece(const Reduction& reduction, const Block& piece,
-                           size_t lanes);
+                           size_t inter_host_groups);
   absl::Status ReduceScatter();
   absl::Status ReduceScatterPiece(const Reduction& reduction,
                                   const Blocks& inputs, const Block& output);
   absl::Status GatherOnLane(const Blocks& blocks, size_t bytes);
   absl::Status GatherPacked(const Blocks& blocks, size_t bytes);
 
-  // How many lanes carry something of `bytes`.
+  // How many inter-host groups carry something of `bytes`.
   size_t LanesFor(size_t bytes) const {
-    return bytes <= kOneLaneBytesMax ? 1 : hosts_.fewest();
+    return bytes <= kOneLaneBytesMax ? 1 : topology_.fewest();
   }
-  bool IsOn(size_t lanes) const { return place_ < lanes; }
+  bool IsOn(size_t inter_host_groups) const {
+    return place_ < inter_host_groups;
+  }
   // Of the ranks of this host: none yet.
-  std::vector<Strand> NoStrands() const {
-    return std::vector<Strand>(hosts_.neighbours().size());
+  std::vector<BlockList> NoStrands() const {
+    return std::vector<BlockList>(topology_.neighbours().size());
   }
   // Part l of `whole` is that of the rank at place l.
-  std::vector<Strand> InParts(const Block& whole, size_t lanes) const;
-  // How many ranks of a host one of `lanes` serves at most: those at its own
-  // place, and at every place that is further by a number of lanes.
-  size_t Turns(size_t lanes) const {
-    return (hosts_.most() + lanes - 1) / lanes;
+  std::vector<BlockList> InParts(const Block& whole,
+                                 size_t inter_host_groups) const;
+  // How many ranks of a host one of `inter-host groups` serves at most: those
+  // at its own place, and at every place that is further by a number of
+  // inter-host groups.
+  size_t Turns(size_t inter_host_groups) const {
+    return (topology_.most() + inter_host_groups - 1) / inter_host_groups;
   }
   static std::byte* Room(std::vector<std::byte>& memory, size_t bytes) {
     if (memory.size() < bytes) memory.resize(bytes);
@@ -150,14 +154,14 @@ class Walk {
   }
 
   const Collective& collective_;
-  const Hosts& hosts_;
-  Lane* const lane_;
+  const Topology& topology_;
+  InterHostGroup* const inter_host_;
   const TellFailure& tell_failure_;
   const size_t place_;
   const DataType type_;
   const size_t element_bytes_;
-  const NoteHeader header_;
-  Inside inside_;
+  const MessageHeader header_;
+  IntraHost inside_;
   std::vector<std::byte>& accumulators_;
   std::vector<std::byte>& results_;
 };
@@ -191,78 +195,83 @@ absl::Status Walk::RunKind() {
   }
 }
 
-std::vector<Strand> Walk::InParts(const Block& whole, size_t lanes) const {
-  std::vector<Strand> strands = NoStrands();
-  for (size_t i = 0; i < lanes; ++i) {
-    strands[i] = {PartOf(whole, i, lanes, element_bytes_)};
+std::vector<BlockList> Walk::InParts(const Block& whole,
+                                     size_t inter_host_groups) const {
+  std::vector<BlockList> block_lists = NoStrands();
+  for (size_t i = 0; i < inter_host_groups; ++i) {
+    block_lists[i] = {PartOf(whole, i, inter_host_groups, element_bytes_)};
   }
-  return strands;
+  return block_lists;
 }
 
 absl::Status Walk::Barrier() {
   absl::Status status = inside_.Meet();
-  if (status.ok() && IsOn(1)) status = lane_->Barrier(header_);
+  if (status.ok() && IsOn(1)) status = inter_host_->Barrier(header_);
   return status.ok() ? inside_.Meet() : status;
 }
 
 absl::Status Walk::Broadcast() {
   const Block tensor = BlockOf(collective_.tensors[0]);
-  const int root_host = hosts_.host_of(collective_.root);
-  const size_t lanes = LanesFor(tensor.count * element_bytes_);
+  const int root_host = topology_.host_of(collective_.root);
+  const size_t inter_host_groups = LanesFor(tensor.count * element_bytes_);
   absl::Status status;
-  if (hosts_.own() == root_host) {
-    std::vector<Strand> strands = NoStrands();
-    strands[hosts_.place_of(collective_.root)] = {tensor};
-    status = inside_.ShowWhole(strands);
+  if (topology_.own() == root_host) {
+    std::vector<BlockList> block_lists = NoStrands();
+    block_lists[topology_.place_of(collective_.root)] = {tensor};
+    status = inside_.PublishWhole(block_lists);
   } else if (!inside_.has_met()) {
-    // Before a lane waits: ranks of a host that differ may take other lanes.
+    // Before a inter-host group waits: ranks of a host that differ may take
+    // other inter-host groups.
     status = inside_.Meet();
   }
-  const std::vector<Strand> parts = InParts(tensor, lanes);
-  if (status.ok() && IsOn(lanes)) {
-    status = lane_->Broadcast(header_, type_, parts[place_][0], root_host);
+  const std::vector<BlockList> parts = InParts(tensor, inter_host_groups);
+  if (status.ok() && IsOn(inter_host_groups)) {
+    status =
+        inter_host_->Broadcast(header_, type_, parts[place_][0], root_host);
   }
-  if (!status.ok() || hosts_.own() == root_host) return status;
-  return inside_.ShowWhole(parts);
+  if (!status.ok() || topology_.own() == root_host) return status;
+  return inside_.PublishWhole(parts);
 }
 
-// First the ranks of a host have each other's blocks, then the lanes carry them
-// to the other hosts, and then the ranks of those have them from the lanes.
+// First the ranks of a host have each other's blocks, then the inter-host
+// groups carry them to the other hosts, and then the ranks of those have them
+// from the inter-host groups.
 absl::Status Walk::AllGather() {
-  const Blocks blocks = BlocksOf(collective_.outputs, hosts_.world_size());
+  const Blocks blocks = BlocksOf(collective_.outputs, topology_.world_size());
   size_t bytes = 0;
   for (const Block& block : blocks) bytes += block.count * element_bytes_;
-  const size_t lanes = LanesFor(bytes);
-  gloo_internal::CopyBlock(blocks[hosts_.neighbours()[place_]],
-                           BlockOf(collective_.inputs[0]), element_bytes_);
-  std::vector<Strand> strands = NoStrands();
-  for (size_t i = 0; i < strands.size(); ++i) {
-    strands[i] = {blocks[hosts_.neighbours()[i]]};
+  const size_t inter_host_groups = LanesFor(bytes);
+  cpu::CopyBlock(blocks[topology_.neighbours()[place_]],
+                 BlockOf(collective_.inputs[0]), element_bytes_);
+  std::vector<BlockList> block_lists = NoStrands();
+  for (size_t i = 0; i < block_lists.size(); ++i) {
+    block_lists[i] = {blocks[topology_.neighbours()[i]]};
   }
-  absl::Status status = inside_.ShowWhole(strands);
-  if (status.ok() && IsOn(lanes)) status = GatherOnLane(blocks, bytes);
+  absl::Status status = inside_.PublishWhole(block_lists);
+  if (status.ok() && IsOn(inter_host_groups))
+    status = GatherOnLane(blocks, bytes);
   if (!status.ok()) return status;
-  strands = NoStrands();
-  for (int host = 0; host < hosts_.count(); ++host) {
-    if (host == hosts_.own()) continue;
-    const std::vector<int>& ranks = hosts_.ranks(host);
+  block_lists = NoStrands();
+  for (int host = 0; host < topology_.count(); ++host) {
+    if (host == topology_.own()) continue;
+    const std::vector<int>& ranks = topology_.ranks(host);
     for (size_t i = 0; i < ranks.size(); ++i) {
-      strands[i % lanes].push_back(blocks[ranks[i]]);
+      block_lists[i % inter_host_groups].push_back(blocks[ranks[i]]);
     }
   }
-  return inside_.ShowWhole(strands);
+  return inside_.PublishWhole(block_lists);
 }
 
 absl::Status Walk::GatherOnLane(const Blocks& blocks, size_t bytes) {
   if (bytes <= kOneLaneBytesMax) return GatherPacked(blocks, bytes);
-  const size_t lanes = hosts_.fewest();
-  for (size_t turn = 0; turn < Turns(lanes); ++turn) {
-    Blocks served(hosts_.count());
-    for (int host = 0; host < hosts_.count(); ++host) {
-      const int rank = hosts_.At(host, place_ + turn * lanes);
+  const size_t inter_host_groups = topology_.fewest();
+  for (size_t turn = 0; turn < Turns(inter_host_groups); ++turn) {
+    Blocks served(topology_.count());
+    for (int host = 0; host < topology_.count(); ++host) {
+      const int rank = topology_.At(host, place_ + turn * inter_host_groups);
       if (rank >= 0) served[host] = blocks[rank];
     }
-    absl::Status status = lane_->AllGather(header_, type_, served);
+    absl::Status status = inter_host_->AllGather(header_, type_, served);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -271,26 +280,26 @@ absl::Status Walk::GatherOnLane(const Blocks& blocks, size_t bytes) {
 // All blocks of a host as one.
 absl::Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
   std::byte* next = Room(results_, bytes);
-  Blocks packed(hosts_.count());
-  for (int host = 0; host < hosts_.count(); ++host) {
+  Blocks packed(topology_.count());
+  for (int host = 0; host < topology_.count(); ++host) {
     packed[host].data = next;
-    for (const int rank : hosts_.ranks(host)) {
+    for (const int rank : topology_.ranks(host)) {
       const Block& block = blocks[rank];
-      if (host == hosts_.own()) {
-        gloo_internal::CopyBlock({next, block.count}, block, element_bytes_);
+      if (host == topology_.own()) {
+        cpu::CopyBlock({next, block.count}, block, element_bytes_);
       }
       packed[host].count += block.count;
       next += block.count * element_bytes_;
     }
   }
-  absl::Status status = lane_->AllGather(header_, type_, packed);
+  absl::Status status = inter_host_->AllGather(header_, type_, packed);
   if (!status.ok()) return status;
-  for (int host = 0; host < hosts_.count(); ++host) {
+  for (int host = 0; host < topology_.count(); ++host) {
     next = packed[host].data;
-    for (const int rank : hosts_.ranks(host)) {
+    for (const int rank : topology_.ranks(host)) {
       const Block& block = blocks[rank];
-      if (host != hosts_.own()) {
-        gloo_internal::CopyBlock(block, {next, block.count}, element_bytes_);
+      if (host != topology_.own()) {
+        cpu::CopyBlock(block, {next, block.count}, element_bytes_);
       }
       next += block.count * element_bytes_;
     }
@@ -298,87 +307,89 @@ absl::Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
   return absl::OkStatus();
 }
 
-// While one piece is on the lanes the next one is reduced inside.
+// While one piece is on the inter-host groups the next one is reduced inside.
 absl::Status Walk::AllReduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
-  const size_t lanes = LanesFor(tensor.count * bytes);
-  const size_t per_piece = lanes * kLanePieceBytes / bytes;
+  const size_t inter_host_groups = LanesFor(tensor.count * bytes);
+  const size_t per_piece = inter_host_groups * kLanePieceBytes / bytes;
   const size_t pieces = PiecesOf(tensor.count, per_piece);
   const auto parts_of = [&](size_t piece) {
-    return InParts(PieceOf(tensor, piece, per_piece, element_bytes_), lanes);
+    return InParts(PieceOf(tensor, piece, per_piece, element_bytes_),
+                   inter_host_groups);
   };
-  // Of the piece on the lanes, and of the next one.
+  // Of the piece on the inter-host groups, and of the next one.
   const size_t room =
       reduction.in_place()
           ? 0
-          : std::min(per_piece / lanes + 1, tensor.count) * bytes;
+          : std::min(per_piece / inter_host_groups + 1, tensor.count) * bytes;
   std::byte* const memory = Room(accumulators_, 2 * room);
-  std::optional<Errands> errands;
-  if (pieces > 1 && IsOn(lanes)) errands.emplace();
+  std::optional<SerialExecutor> executor;
+  if (pieces > 1 && IsOn(inter_host_groups)) executor.emplace();
   absl::Status status = Guarded([&] {
     absl::Status done;
     for (size_t i = 0; i <= pieces && done.ok(); ++i) {
       if (i < pieces) {
-        const std::vector<Strand> parts = parts_of(i);
-        const Block part = IsOn(lanes) ? parts[place_][0] : Block{};
+        const std::vector<BlockList> parts = parts_of(i);
+        const Block part = IsOn(inter_host_groups) ? parts[place_][0] : Block{};
         std::byte* const sums =
             reduction.in_place() ? part.data : memory + i % 2 * room;
         done = inside_.Combine(reduction, parts, sums);
-        if (done.ok() && errands.has_value()) {
-          errands->Post([this, &reduction, sums, part] {
+        if (done.ok() && executor.has_value()) {
+          executor->Post([this, &reduction, sums, part] {
             return Tell(ReduceOnLane(reduction, sums, part));
           });
-        } else if (done.ok() && IsOn(lanes)) {
+        } else if (done.ok() && IsOn(inter_host_groups)) {
           done = ReduceOnLane(reduction, sums, part);
         }
       }
       if (i == 0 || !done.ok()) continue;
-      if (errands.has_value()) done = errands->Await(i);
-      if (done.ok()) done = inside_.ShowWhole(parts_of(i - 1));
+      if (executor.has_value()) done = executor->Await(i);
+      if (done.ok()) done = inside_.PublishWhole(parts_of(i - 1));
     }
     return done;
   });
   // Before the errand that runs is waited for: its host may not have begun.
-  return errands.has_value() ? Tell(std::move(status)) : status;
+  return executor.has_value() ? Tell(std::move(status)) : status;
 }
 
-// Makes this lane's `part` of the result.
+// Makes this inter-host group's `part` of the result.
 absl::Status Walk::ReduceOnLane(const Reduction& reduction,
                                 std::byte* accumulators, const Block& part) {
   const Sum sum = SumOf(reduction, collective_);
   const size_t bytes = reduction.accumulator_bytes();
   const Block whole = {accumulators, part.count};
   if (reduction.in_place() || part.count * bytes <= kOneLaneBytesMax) {
-    absl::Status status = lane_->AllReduce(header_, sum, whole);
+    absl::Status status = inter_host_->AllReduce(header_, sum, whole);
     if (!status.ok()) return status;
-    reduction.Finish(accumulators, part.count, hosts_.world_size());
+    reduction.Finish(accumulators, part.count, topology_.world_size());
     reduction.Store(part.data, accumulators, part.count);
     return status;
   }
   // What travels back are elements, which are smaller; and they are rounded
   // where they are finished, once.
-  const Blocks sums = PartsOf(whole, hosts_.count(), bytes);
-  const Blocks elements = PartsOf(part, hosts_.count(), element_bytes_);
-  const Block& own = sums[hosts_.own()];
-  absl::Status status = lane_->ReduceScatter(header_, sum, sums);
+  const Blocks sums = PartsOf(whole, topology_.count(), bytes);
+  const Blocks elements = PartsOf(part, topology_.count(), element_bytes_);
+  const Block& own = sums[topology_.own()];
+  absl::Status status = inter_host_->ReduceScatter(header_, sum, sums);
   if (!status.ok()) return status;
-  reduction.Finish(own.data, own.count, hosts_.world_size());
-  reduction.Store(elements[hosts_.own()].data, own.data, own.count);
-  return lane_->AllGather(header_, type_, elements);
+  reduction.Finish(own.data, own.count, topology_.world_size());
+  reduction.Store(elements[topology_.own()].data, own.data, own.count);
+  return inter_host_->AllGather(header_, type_, elements);
 }
 
 absl::Status Walk::Reduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
-  const size_t lanes = LanesFor(tensor.count * bytes);
+  const size_t inter_host_groups = LanesFor(tensor.count * bytes);
   const size_t per_piece = kAccumulatorBytes / bytes;
   const size_t pieces = PiecesOf(tensor.count, per_piece);
   for (size_t i = 0; i < pieces; ++i) {
-    absl::Status status = ReducePiece(
-        reduction, PieceOf(tensor, i, per_piece, element_bytes_), lanes);
+    absl::Status status =
+        ReducePiece(reduction, PieceOf(tensor, i, per_piece, element_bytes_),
+                    inter_host_groups);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -386,22 +397,22 @@ absl::Status Walk::Reduce() {
 
 // Who is not the root keeps his tensor as it is.
 absl::Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
-                               size_t lanes) {
+                               size_t inter_host_groups) {
   const int root = collective_.root;
-  const bool is_root = hosts_.neighbours()[place_] == root;
-  std::vector<Strand> parts = InParts(piece, lanes);
-  const Block part = IsOn(lanes) ? parts[place_][0] : Block{};
+  const bool is_root = topology_.neighbours()[place_] == root;
+  std::vector<BlockList> parts = InParts(piece, inter_host_groups);
+  const Block part = IsOn(inter_host_groups) ? parts[place_][0] : Block{};
   const Block sums = {
       Room(accumulators_, part.count * reduction.accumulator_bytes()),
       part.count};
   absl::Status status = inside_.Combine(reduction, parts, sums.data);
-  if (status.ok() && IsOn(lanes)) {
-    status = lane_->Reduce(header_, SumOf(reduction, collective_), sums,
-                           hosts_.host_of(root));
+  if (status.ok() && IsOn(inter_host_groups)) {
+    status = inter_host_->Reduce(header_, SumOf(reduction, collective_), sums,
+                                 topology_.host_of(root));
   }
-  if (!status.ok() || hosts_.own() != hosts_.host_of(root)) return status;
-  if (IsOn(lanes)) {
-    reduction.Finish(sums.data, sums.count, hosts_.world_size());
+  if (!status.ok() || topology_.own() != topology_.host_of(root)) return status;
+  if (IsOn(inter_host_groups)) {
+    reduction.Finish(sums.data, sums.count, topology_.world_size());
     Block& result = parts[place_][0];
     if (!is_root) result.data = Room(results_, part.count * element_bytes_);
     reduction.Store(result.data, sums.data, sums.count);
@@ -411,7 +422,7 @@ absl::Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
 
 absl::Status Walk::ReduceScatter() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
-  const Blocks inputs = BlocksOf(collective_.inputs, hosts_.world_size());
+  const Blocks inputs = BlocksOf(collective_.inputs, topology_.world_size());
   const Block output = BlockOf(collective_.outputs[0]);
   size_t most = 0;
   for (const Block& input : inputs) most = std::max(most, input.count);
@@ -430,41 +441,46 @@ absl::Status Walk::ReduceScatter() {
   return absl::OkStatus();
 }
 
-// A lane reduces what the ranks that it serves shall have, host by host.
+// A inter-host group reduces what the ranks that it serves shall have, host by
+// host.
 absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
                                       const Blocks& inputs,
                                       const Block& output) {
-  const size_t lanes = hosts_.fewest();
+  const size_t inter_host_groups = topology_.fewest();
   const size_t bytes = reduction.accumulator_bytes();
-  std::vector<Strand> wanted = NoStrands();
+  std::vector<BlockList> wanted = NoStrands();
   // What of it is for the ranks of this host.
-  std::vector<Strand> results = NoStrands();
-  Blocks sums(hosts_.count());
-  for (int host = 0; host < hosts_.count(); ++host) {
-    const std::vector<int>& ranks = hosts_.ranks(host);
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      for (size_t i = lane; i < ranks.size(); i += lanes) {
+  std::vector<BlockList> results = NoStrands();
+  Blocks sums(topology_.count());
+  for (int host = 0; host < topology_.count(); ++host) {
+    const std::vector<int>& ranks = topology_.ranks(host);
+    for (size_t inter_host_group = 0; inter_host_group < inter_host_groups;
+         ++inter_host_group) {
+      for (size_t i = inter_host_group; i < ranks.size();
+           i += inter_host_groups) {
         const Block& input = inputs[ranks[i]];
-        wanted[lane].push_back(input);
-        if (lane == place_) sums[host].count += input.count;
-        if (host != hosts_.own()) continue;
-        results[lane].push_back(
+        wanted[inter_host_group].push_back(input);
+        if (inter_host_group == place_) sums[host].count += input.count;
+        if (host != topology_.own()) continue;
+        results[inter_host_group].push_back(
             {i == place_ ? output.data : nullptr, input.count});
       }
     }
   }
   std::byte* next =
-      Room(accumulators_, IsOn(lanes) ? CountOf(wanted[place_]) * bytes : 0);
+      Room(accumulators_,
+           IsOn(inter_host_groups) ? CountOf(wanted[place_]) * bytes : 0);
   absl::Status status = inside_.Combine(reduction, wanted, next);
-  if (status.ok() && IsOn(lanes)) {
+  if (status.ok() && IsOn(inter_host_groups)) {
     for (Block& sum : sums) {
       sum.data = next;
       next += sum.count * bytes;
     }
-    const Block& own = sums[hosts_.own()];
-    status = lane_->ReduceScatter(header_, SumOf(reduction, collective_), sums);
+    const Block& own = sums[topology_.own()];
+    status = inter_host_->ReduceScatter(header_, SumOf(reduction, collective_),
+                                        sums);
     if (!status.ok()) return status;
-    reduction.Finish(own.data, own.count, hosts_.world_size());
+    reduction.Finish(own.data, own.count, topology_.world_size());
     std::byte* stored = Room(results_, own.count * element_bytes_);
     std::byte* sum = own.data;
     for (Block& result : results[place_]) {
@@ -477,48 +493,54 @@ absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
     }
   }
   // The same on all ranks of this host.
-  if (!status.ok() || hosts_.neighbours().size() == lanes) return status;
-  return inside_.Show(results, !IsOn(lanes));
+  if (!status.ok() || topology_.neighbours().size() == inter_host_groups)
+    return status;
+  return inside_.Show(results, !IsOn(inter_host_groups));
 }
 
 }  // namespace
 
-TwoLevels::TwoLevels(std::shared_ptr<Segment> segment,
-                     std::shared_ptr<const Regions> regions, const Hosts& hosts,
-                     Mesh& mesh, const HostTraits& traits,
-                     TellFailure tell_failure)
+Hierarchical::Hierarchical(std::shared_ptr<Segment> segment,
+                           std::shared_ptr<const Regions> regions,
+                           const Topology& hosts, Transport& transport,
+                           const ShmTraits& traits, TellFailure tell_failure)
     : segment_(std::move(segment)),
       regions_(std::move(regions)),
-      hosts_(hosts),
-      mesh_(mesh),
-      near_(mesh, hosts_.neighbours()),
-      board_(
-          segment_->memory(), near_.rank(), near_.world_size(), traits.board,
-          [this, &mesh](int place) {
-            mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
+      topology_(hosts),
+      transport_(transport),
+      near_(transport, topology_.neighbours()),
+      round_buffer_(
+          segment_->memory(), near_.rank(), near_.world_size(),
+          traits.round_buffer,
+          [this, &transport](int place) {
+            transport.set_waiting_for(place < 0 ? -1
+                                                : near_.RankInGroup(place));
           },
           [this](size_t offset, size_t bytes) {
             return segment_->Reserve(offset, bytes);
           }),
       traits_(traits),
       tell_failure_(std::move(tell_failure)),
-      shop_{
-          .board = board_, .mesh = near_, .regions = RegionFinder(*regions_)} {
-  const auto place = static_cast<size_t>(hosts_.place());
-  if (place < hosts_.fewest()) lane_.emplace(mesh, RanksOfLane(hosts_, place));
+      context_{.round_buffer = round_buffer_,
+               .transport = near_,
+               .regions = RegionFinder(*regions_)} {
+  const auto place = static_cast<size_t>(topology_.place());
+  if (place < topology_.fewest())
+    inter_host_.emplace(transport, RanksOfLane(topology_, place));
 }
 
-bool TwoLevels::LooksForSymmetric(const Collective& collective) const {
-  if (!shop_.has_regions || WholeOf(collective).data == nullptr) return false;
+bool Hierarchical::LooksForSymmetric(const Collective& collective) const {
+  if (!context_.has_regions || WholeOf(collective).data == nullptr)
+    return false;
   return SelectAlgorithm(collective.kind,
                          {.memory = Memory::kSymmetric,
-                          .world_size = board_.world_size(),
-                          .is_crowded = traits_.board.is_crowded,
+                          .world_size = round_buffer_.world_size(),
+                          .is_crowded = traits_.round_buffer.is_crowded,
                           .bytes = collective.bytes()},
                          traits_.algorithm) == Algorithm::kSymmetric;
 }
 
-bool TwoLevels::Takes(const Collective& collective) const {
+bool Hierarchical::Takes(const Collective& collective) const {
   switch (collective.kind) {
     case CollectiveKind::kGather:
     case CollectiveKind::kScatter:
@@ -532,21 +554,23 @@ bool TwoLevels::Takes(const Collective& collective) const {
   }
 }
 
-absl::Status TwoLevels::Run(const Collective& collective,
-                            ReleasableLock* order) {
+absl::Status Hierarchical::Run(const Collective& collective,
+                               ReleasableLock* order) {
   if (order != nullptr) order->Release();
-  shop_.Begin(*regions_);
-  shop_.Say(collective);
-  Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
-            tell_failure_, accumulators_, results_);
+  context_.Begin(*regions_);
+  context_.Say(collective);
+  Walk walk(collective, topology_, context_,
+            inter_host_.has_value() ? &*inter_host_ : nullptr, tell_failure_,
+            accumulators_, results_);
   absl::Status done = walk.Run(LooksForSymmetric(collective));
-  mesh_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric" : "two_levels");
-  shop_.history.Add(*shop_.header, shop_.sequence,
-                    History::DigestOf(*shop_.header));
+  transport_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric"
+                                            : "two_levels");
+  context_.history.Add(*context_.header, context_.sequence,
+                       History::DigestOf(*context_.header));
   if (!done.ok()) return done;
-  // As in HostCollectives.
-  const int failed = board_.FindFailed();
+  // As in ShmCollectives.
+  const int failed = round_buffer_.FindFailed();
   return failed < 0 ? done : near_.Gone(failed);
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

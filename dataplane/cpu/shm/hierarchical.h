@@ -1,5 +1,5 @@
-// The collectives of a group on several hosts: inside each, and on lanes
-// between them.
+// The collectives of a group on several hosts: inside each, and on inter-host
+// groups between them.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_HIERARCHICAL_H_
 #define MUSTER_DATAPLANE_CPU_SHM_HIERARCHICAL_H_
@@ -11,19 +11,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
-#include "dataplane/cpu/transport/transport.h"
-#include "dataplane/cpu/transport/subset_transport.h"
-#include "dataplane/cpu/shm/round_buffer.h"
-#include "dataplane/cpu/shm/shm_collectives.h"
-#include "dataplane/cpu/shm/topology.h"
 #include "dataplane/cpu/shm/inter_host_group.h"
 #include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/rounds.h"
 #include "dataplane/cpu/shm/segment.h"
-#include "dataplane/collective.h"
+#include "dataplane/cpu/shm/shm_collectives.h"
+#include "dataplane/cpu/shm/topology.h"
+#include "dataplane/cpu/transport/subset_transport.h"
+#include "dataplane/cpu/transport/transport.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // Told how a collective fails that has not ended yet; ends all that it waits
 // for. From any thread.
@@ -32,24 +32,25 @@ using TellFailure =
 
 // The collectives of a group on several hosts, of which one at least has
 // several ranks: those of a host do what they can in the memory that they
-// share, and what is left goes between the hosts on lanes. See README.md.
-class TwoLevels : public gloo_internal::Shortcut {
+// share, and what is left goes between the hosts on inter-host groups. See
+// README.md.
+class Hierarchical : public cpu::Shortcut {
  public:
-  // `segment`, of the ranks of this host, has Board::BytesFor their number
-  // with rings as `traits` say; `regions` are theirs, by their places. `mesh`
-  // lives longer.
-  TwoLevels(std::shared_ptr<Segment> segment,
-            std::shared_ptr<const Regions> regions, const Hosts& hosts,
-            gloo_internal::Mesh& mesh, const HostTraits& traits,
-            TellFailure tell_failure);
-  ~TwoLevels() override { board_.Leave(/*has_failed=*/false); }
+  // `segment`, of the ranks of this host, has RoundBuffer::BytesFor their
+  // number with rings as `traits` say; `regions` are theirs, by their places.
+  // `transport` lives longer.
+  Hierarchical(std::shared_ptr<Segment> segment,
+               std::shared_ptr<const Regions> regions, const Topology& hosts,
+               cpu::Transport& transport, const ShmTraits& traits,
+               TellFailure tell_failure);
+  ~Hierarchical() override { round_buffer_.Leave(/*has_failed=*/false); }
 
   // Not those in which every byte has one receiver: they cross once anyway.
   bool Takes(const Collective& collective) const override;
   absl::Status Run(const Collective& collective,
                    ReleasableLock* order) override;
-  void Wake() override { board_.Wake(); }
-  void Leave(bool has_failed) override { board_.Leave(has_failed); }
+  void Wake() override { round_buffer_.Wake(); }
+  void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 
  private:
   // The same on all ranks of this host, if they run the same.
@@ -57,21 +58,21 @@ class TwoLevels : public gloo_internal::Shortcut {
 
   const std::shared_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;
-  const Hosts hosts_;
-  gloo_internal::Mesh& mesh_;
+  const Topology topology_;
+  cpu::Transport& transport_;
   // The ranks of this host.
-  gloo_internal::PartMesh near_;
-  // None: they are more than there are lanes.
-  std::optional<Lane> lane_;
-  Board board_;
-  const HostTraits traits_;
+  cpu::SubsetTransport near_;
+  // None: they are more than there are inter-host groups.
+  std::optional<InterHostGroup> inter_host_;
+  RoundBuffer round_buffer_;
+  const ShmTraits traits_;
   const TellFailure tell_failure_;
-  Workshop shop_;
+  ShmContext context_;
   // Of reductions: accumulators, and what becomes of them.
   std::vector<std::byte> accumulators_;
   std::vector<std::byte> results_;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_HIERARCHICAL_H_

@@ -13,18 +13,18 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/cpu/transport/fake_transport.h"
-#include "dataplane/cpu/collectives/exchange.h"
-#include "dataplane/cpu/transport/transport.h"
-#include "dataplane/cpu/transport/subset_transport.h"
-#include "dataplane/cpu/shm/round_buffer.h"
-#include "dataplane/cpu/shm/topology.h"
-#include "dataplane/cpu/shm/intra_host.h"
-#include "dataplane/cpu/shm/regions.h"
-#include "dataplane/cpu/shm/segment.h"
-#include "dataplane/communicator.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "dataplane/communicator.h"
+#include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/cpu/shm/intra_host.h"
+#include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/segment.h"
+#include "dataplane/cpu/shm/topology.h"
+#include "dataplane/cpu/transport/fake_transport.h"
+#include "dataplane/cpu/transport/subset_transport.h"
+#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/reduction.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/sample.h"
@@ -34,19 +34,19 @@
 namespace muster::dataplane {
 namespace {
 
-using gloo_internal::BlockOf;
-using gloo_internal::Buffer;
-using shm_internal::Board;
-using shm_internal::BoardTraits;
-using shm_internal::Hosts;
-using shm_internal::HostTraits;
-using shm_internal::Inside;
-using shm_internal::RegionFinder;
-using shm_internal::Regions;
-using shm_internal::Segment;
-using shm_internal::Strand;
-using shm_internal::TwoLevels;
-using shm_internal::Workshop;
+using cpu::BlockOf;
+using cpu::Buffer;
+using shm::BlockList;
+using shm::Hierarchical;
+using shm::IntraHost;
+using shm::RegionFinder;
+using shm::Regions;
+using shm::RoundBuffer;
+using shm::RoundBufferTraits;
+using shm::Segment;
+using shm::ShmContext;
+using shm::ShmTraits;
+using shm::Topology;
 using ::testing::HasSubstr;
 using testing::LocalWorld;
 using testing::Sample;
@@ -96,8 +96,8 @@ TEST_P(TwoLevelsTest, WhatWentInTwoLevelsIsKnown) {
   });
 }
 
-// One lane carries small tensors and all carry large ones: ranks that differ in
-// this meet none the less.
+// One inter-host group carries small tensors and all carry large ones: ranks
+// that differ in this meet none the less.
 TEST_P(TwoLevelsTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
   for (const CollectiveKind kind : kTaken) {
     for (const int odd_one : {0, 1, kRanks - 1}) {
@@ -147,13 +147,13 @@ TEST(TwoHostsTest, ARankThatExpectsALargeBroadcastIsToldByItsHost) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Hosts, TwoLevelsTest,
+INSTANTIATE_TEST_SUITE_P(Topology, TwoLevelsTest,
                          ::testing::Values("0011", "0110", "0012"));
 
 // Of three ranks, of which the last one, on another host, sends nothing.
-class SilentMesh : public gloo_internal::BareMesh {
+class SilentMesh : public cpu::FakeTransport {
  public:
-  explicit SilentMesh(int rank) : BareMesh(rank, /*world_size=*/3) {}
+  explicit SilentMesh(int rank) : FakeTransport(rank, /*world_size=*/3) {}
 
   // Who waits for it has this error.
   void Break(const absl::Status& failure) {
@@ -198,7 +198,7 @@ class SilentMesh : public gloo_internal::BareMesh {
 
 // Rank 0 runs an all_reduce of three pieces. Rank 1, of the same host, does its
 // part of the first one, and no more: rank 0 waits for it in the second one
-// while its lane has the first.
+// while its inter-host group has the first.
 class PiecesTest : public ::testing::Test {
  protected:
   PiecesTest() {
@@ -206,11 +206,13 @@ class PiecesTest : public ::testing::Test {
       return two_levels_.Run(AllReduceOf(tensors_[0]), nullptr);
     });
     const Collective collective = AllReduceOf(tensors_[1]);
-    Workshop shop = {
-        .board = board_, .mesh = near_, .regions = RegionFinder(*regions_)};
-    shop.Say(collective);
-    Inside inside(shop, collective);
-    const Strand piece = {{BlockOf(collective.tensors[0]).data, kPieceCount}};
+    ShmContext context = {.round_buffer = round_buffer_,
+                          .transport = near_,
+                          .regions = RegionFinder(*regions_)};
+    context.Say(collective);
+    IntraHost inside(context, collective);
+    const BlockList piece = {
+        {BlockOf(collective.tensors[0]).data, kPieceCount}};
     EXPECT_EQ(
         inside.Combine(Reduction::Of(DataType::kFloat32, collective.reduce_op),
                        {piece, {}}, nullptr),
@@ -220,30 +222,32 @@ class PiecesTest : public ::testing::Test {
   // Of the collective, which all that it waits for is told at once.
   void ExpectFailure(const absl::Status& failure) {
     if (run_.wait_for(kSoon) != std::future_status::ready) {
-      board_.Leave(/*has_failed=*/false);
+      round_buffer_.Leave(/*has_failed=*/false);
     }
     EXPECT_EQ(run_.get(), failure);
-    EXPECT_EQ(mesh_.abort_cause(), failure);
+    EXPECT_EQ(transport_.abort_cause(), failure);
   }
 
   static constexpr size_t kPieceCount = (4 << 20) / sizeof(float);
 
-  SilentMesh mesh_{0};
-  const std::shared_ptr<Segment> segment_ =
-      *Segment::Create(Board::BytesFor(2, BoardTraits().ring_bytes));
+  SilentMesh transport_{0};
+  const std::shared_ptr<Segment> segment_ = *Segment::Create(
+      RoundBuffer::BytesFor(2, RoundBufferTraits().ring_bytes));
   const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();
-  TwoLevels two_levels_{segment_,
-                        regions_,
-                        Hosts({7, 7, 8}, /*rank=*/0),
-                        mesh_,
-                        HostTraits(),
-                        [this](const Collective&, const absl::Status& failure) {
-                          mesh_.Abort(failure);
-                          two_levels_.Wake();
-                        }};
+  Hierarchical two_levels_{
+      segment_,
+      regions_,
+      Topology({7, 7, 8}, /*rank=*/0),
+      transport_,
+      ShmTraits(),
+      [this](const Collective&, const absl::Status& failure) {
+        transport_.Abort(failure);
+        two_levels_.Wake();
+      }};
   SilentMesh mesh_of_1_{1};
-  gloo_internal::PartMesh near_{mesh_of_1_, {0, 1}};
-  Board board_{segment_->memory(), 1, 2, BoardTraits(), [](int) {}};
+  cpu::SubsetTransport near_{mesh_of_1_, {0, 1}};
+  RoundBuffer round_buffer_{segment_->memory(), 1, 2, RoundBufferTraits(),
+                            [](int) {}};
 
  private:
   static Collective AllReduceOf(std::vector<float>& tensor) {
@@ -256,12 +260,12 @@ class PiecesTest : public ::testing::Test {
 };
 
 TEST_F(PiecesTest, ANeighbourThatLeavesEndsTheWaitForAnotherHost) {
-  board_.Leave(/*has_failed=*/false);
+  round_buffer_.Leave(/*has_failed=*/false);
   ExpectFailure(absl::UnavailableError("rank 1 has left"));
 }
 
 TEST_F(PiecesTest, ALaneThatFailsEndsTheWaitForANeighbour) {
-  mesh_.Break(absl::UnavailableError("rank 2 has left"));
+  transport_.Break(absl::UnavailableError("rank 2 has left"));
   ExpectFailure(absl::UnavailableError("rank 2 has left"));
 }
 

@@ -9,10 +9,10 @@
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/reduction.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
-using gloo_internal::Exchange;
+using cpu::Exchange;
 
 // Up to so many hosts give each other all of a small tensor at once: that takes
 // one delay between hosts, and recursive doubling as many as it has steps.
@@ -30,94 +30,100 @@ Collective::Tensors TensorsOf(const Blocks& blocks, DataType type) {
 
 }  // namespace
 
-Lane::Lane(gloo_internal::Mesh& mesh, std::vector<int> ranks)
-    : mesh_(mesh, std::move(ranks)), workspace_(mesh_) {}
+InterHostGroup::InterHostGroup(cpu::Transport& transport,
+                               std::vector<int> ranks)
+    : transport_(transport, std::move(ranks)), workspace_(transport_) {}
 
 // Of sizes up to fusable_bytes() all go one way, so that elements are combined
 // in one order (see Backend).
-bool Lane::IsAtOnce(size_t bytes) const {
-  return mesh_.world_size() <= kAtOnceHostsMax &&
-         bytes <= gloo_internal::kNotePayloadBytesMax;
+bool InterHostGroup::IsAtOnce(size_t bytes) const {
+  return transport_.world_size() <= kAtOnceHostsMax &&
+         bytes <= cpu::kNotePayloadBytesMax;
 }
 
-absl::Status Lane::CombineAtOnce(const Sum& sum, const Blocks& give,
-                                 Exchange& exchange) {
+absl::Status InterHostGroup::CombineAtOnce(const Sum& sum, const Blocks& give,
+                                           Exchange& exchange) {
   const Reduction& reduction = Reduction::Of(sum.type, sum.op);
-  const Block own = give[mesh_.rank()];
+  const Block own = give[transport_.rank()];
   const size_t bytes = own.count * exchange.element_bytes();
-  gloo_internal::Moves moves;
-  moves.WithEverybody(mesh_.rank(), mesh_.world_size());
+  cpu::Moves moves;
+  moves.WithEverybody(transport_.rank(), transport_.world_size());
   moves.give = give;
-  std::byte* const result = exchange.Scratch((mesh_.world_size() + 1) * bytes);
-  for (int host = 0; host < mesh_.world_size(); ++host) {
+  std::byte* const result =
+      exchange.Scratch((transport_.world_size() + 1) * bytes);
+  for (int host = 0; host < transport_.world_size(); ++host) {
     moves.take.push_back({result + (host + 1) * bytes, own.count});
   }
-  absl::Status status =
-      gloo_internal::MoveBlocks(moves, /*agreed=*/false, exchange);
+  absl::Status status = cpu::MoveBlocks(moves, /*agreed=*/false, exchange);
   if (!status.ok() || own.count == 0) return status;
-  moves.take[mesh_.rank()] = own;
+  moves.take[transport_.rank()] = own;
   reduction.Combine(result, moves.take[0].data, moves.take[1].data, own.count);
-  for (int host = 2; host < mesh_.world_size(); ++host) {
+  for (int host = 2; host < transport_.world_size(); ++host) {
     reduction.Combine(result, result, moves.take[host].data, own.count);
   }
   std::memcpy(own.data, result, bytes);
   return status;
 }
 
-absl::Status Lane::AllReduce(const NoteHeader& header, const Sum& sum,
-                             const Block& accumulators) {
+absl::Status InterHostGroup::AllReduce(const MessageHeader& header,
+                                       const Sum& sum,
+                                       const Block& accumulators) {
   const Collective step = {.kind = CollectiveKind::kAllReduce,
                            .tensors = {TensorOf(accumulators, sum.type)},
                            .reduce_op = sum.op};
   Exchange exchange(workspace_, step, header);
-  if (!IsAtOnce(step.bytes())) return gloo_internal::AllReduce(step, exchange);
-  return CombineAtOnce(sum, Blocks(mesh_.world_size(), accumulators), exchange);
+  if (!IsAtOnce(step.bytes())) return cpu::AllReduce(step, exchange);
+  return CombineAtOnce(sum, Blocks(transport_.world_size(), accumulators),
+                       exchange);
 }
 
-absl::Status Lane::Reduce(const NoteHeader& header, const Sum& sum,
-                          const Block& accumulators, int root) {
+absl::Status InterHostGroup::Reduce(const MessageHeader& header, const Sum& sum,
+                                    const Block& accumulators, int root) {
   const Collective step = {.kind = CollectiveKind::kReduce,
                            .tensors = {TensorOf(accumulators, sum.type)},
                            .reduce_op = sum.op,
                            .root = root};
   Exchange exchange(workspace_, step, header);
-  return gloo_internal::Reduce(step, exchange);
+  return cpu::Reduce(step, exchange);
 }
 
-absl::Status Lane::ReduceScatter(const NoteHeader& header, const Sum& sum,
-                                 const Blocks& blocks) {
+absl::Status InterHostGroup::ReduceScatter(const MessageHeader& header,
+                                           const Sum& sum,
+                                           const Blocks& blocks) {
   const Collective step = {
       .kind = CollectiveKind::kReduceScatter,
       .inputs = TensorsOf(blocks, sum.type),
-      .outputs = {TensorOf(blocks[mesh_.rank()], sum.type)},
+      .outputs = {TensorOf(blocks[transport_.rank()], sum.type)},
       .reduce_op = sum.op};
   Exchange exchange(workspace_, step, header);
   return IsAtOnce(step.bytes()) ? CombineAtOnce(sum, blocks, exchange)
-                                : gloo_internal::ReduceScatter(step, exchange);
+                                : cpu::ReduceScatter(step, exchange);
 }
 
-absl::Status Lane::AllGather(const NoteHeader& header, DataType type,
-                             const Blocks& blocks) {
-  const Collective step = {.kind = CollectiveKind::kAllGather,
-                           .inputs = {TensorOf(blocks[mesh_.rank()], type)},
-                           .outputs = TensorsOf(blocks, type)};
+absl::Status InterHostGroup::AllGather(const MessageHeader& header,
+                                       DataType type, const Blocks& blocks) {
+  const Collective step = {
+      .kind = CollectiveKind::kAllGather,
+      .inputs = {TensorOf(blocks[transport_.rank()], type)},
+      .outputs = TensorsOf(blocks, type)};
   Exchange exchange(workspace_, step, header);
-  return gloo_internal::AllGather(step, exchange);
+  return cpu::AllGather(step, exchange);
 }
 
-absl::Status Lane::Broadcast(const NoteHeader& header, DataType type,
-                             const Block& block, int root) {
+absl::Status InterHostGroup::Broadcast(const MessageHeader& header,
+                                       DataType type, const Block& block,
+                                       int root) {
   const Collective step = {.kind = CollectiveKind::kBroadcast,
                            .tensors = {TensorOf(block, type)},
                            .root = root};
   Exchange exchange(workspace_, step, header);
-  return gloo_internal::Broadcast(step, exchange);
+  return cpu::Broadcast(step, exchange);
 }
 
-absl::Status Lane::Barrier(const NoteHeader& header) {
+absl::Status InterHostGroup::Barrier(const MessageHeader& header) {
   const Collective step = {.kind = CollectiveKind::kBarrier};
   Exchange exchange(workspace_, step, header);
-  return gloo_internal::Barrier(step, exchange);
+  return cpu::Barrier(step, exchange);
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

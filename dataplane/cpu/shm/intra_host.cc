@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 // What is combined at once of what others have: it stays in the cache of a
@@ -16,12 +16,12 @@ namespace {
 constexpr size_t kThereBytes = 128 << 10;
 
 // Calls `function` with every piece of a block in elements [first, first +
-// count) of `strand`, and how many there are in that before it.
+// count) of `block_list`, and how many there are in that before it.
 template <typename Function>
-void ForPieces(const Strand& strand, size_t first, size_t count,
+void ForPieces(const BlockList& block_list, size_t first, size_t count,
                size_t element_bytes, Function&& function) {
   size_t done = 0;
-  for (const Block& block : strand) {
+  for (const Block& block : block_list) {
     if (done == count) return;
     if (first >= block.count) {
       first -= block.count;
@@ -43,14 +43,14 @@ size_t CountIn(size_t count, size_t round, size_t per_round) {
 
 }  // namespace
 
-size_t CountOf(const Strand& strand) {
+size_t CountOf(const BlockList& block_list) {
   size_t count = 0;
-  for (const Block& block : strand) count += block.count;
+  for (const Block& block : block_list) count += block.count;
   return count;
 }
 
-NoteHeader HeaderOf(const Collective& collective) {
-  NoteHeader header = NoteHeader::Of(collective);
+MessageHeader HeaderOf(const Collective& collective) {
+  MessageHeader header = MessageHeader::Of(collective);
   // Of others whose sizes a rank may have to itself it has a hash.
   if (collective.kind == CollectiveKind::kAllGatherIntoTensor) {
     header.element_count = collective.inputs[0].element_count();
@@ -58,35 +58,38 @@ NoteHeader HeaderOf(const Collective& collective) {
   return header;
 }
 
-Inside::Inside(Workshop& shop, const Collective& collective)
-    : Rounds(shop, collective, /*has_rows=*/false) {
+IntraHost::IntraHost(ShmContext& context, const Collective& collective)
+    : Rounds(context, collective, /*has_rows=*/false) {
   set_element_count(HeaderOf(collective).element_count);
 }
 
-std::vector<size_t> Inside::CountsOf(const std::vector<Strand>& strands) {
+std::vector<size_t> IntraHost::CountsOf(
+    const std::vector<BlockList>& block_lists) {
   std::vector<size_t> counts;
-  counts.reserve(strands.size());
-  for (const Strand& strand : strands) counts.push_back(CountOf(strand));
+  counts.reserve(block_lists.size());
+  for (const BlockList& block_list : block_lists)
+    counts.push_back(CountOf(block_list));
   return counts;
 }
 
 // One at least, for who looks what the others run.
-size_t Inside::RoundsFor(const std::vector<size_t>& counts, size_t per_round) {
+size_t IntraHost::RoundsFor(const std::vector<size_t>& counts,
+                            size_t per_round) {
   const size_t most = *std::max_element(counts.begin(), counts.end());
   return std::max<size_t>(1, (most + per_round - 1) / per_round);
 }
 
-absl::Status Inside::Meet() {
+absl::Status IntraHost::Meet() {
   if (world_size_ == 1) return absl::OkStatus();
   return Rounds::Meet();
 }
 
-absl::Status Inside::MeetAt(const Block& whole) {
+absl::Status IntraHost::MeetAt(const Block& whole) {
   if (world_size_ == 1) return absl::OkStatus();
-  Places places;
-  absl::Status status = ShowPlace(whole, kManyBytes, places);
+  RemoteBuffers places;
+  absl::Status status = PublishLocation(whole, kManyBytes, places);
   if (!status.ok()) return status;
-  const absl::StatusOr<bool> is_mapped = AwaitPlaces(places);
+  const absl::StatusOr<bool> is_mapped = AwaitRemoteBuffers(places);
   if (!is_mapped.ok()) return is_mapped.status();
   has_met_ = true;
   if (*is_mapped) mapped_ = std::move(places);
@@ -97,15 +100,17 @@ absl::Status Inside::MeetAt(const Block& whole) {
 // Of the results a rank's own part may be where its operand is, which must not
 // be lost before its turn: that of the first rank is loaded, or combined with
 // that of the second.
-void Inside::CombineThere(const Reduction& reduction, const Strand& strand,
-                          std::byte* accumulators) {
+void IntraHost::CombineThere(const Reduction& reduction,
+                             const BlockList& block_list,
+                             std::byte* accumulators) {
   const bool combines = reduction.combines_elements();
   const size_t bytes = reduction.accumulator_bytes();
   const size_t at_once = kThereBytes / std::max(bytes, element_bytes_);
-  const bool is_beside = !strand.empty() && accumulators == strand[0].data &&
+  const bool is_beside = !block_list.empty() &&
+                         accumulators == block_list[0].data &&
                          rank_ > (combines ? 1 : 0);
   std::byte* const beside = is_beside ? Scratch(kThereBytes) : nullptr;
-  ForPieces(strand, 0, CountOf(strand), element_bytes_,
+  ForPieces(block_list, 0, CountOf(block_list), element_bytes_,
             [&](const Block& block, size_t before) {
               for (size_t done = 0; done < block.count; done += at_once) {
                 const size_t count = std::min(at_once, block.count - done);
@@ -129,37 +134,37 @@ void Inside::CombineThere(const Reduction& reduction, const Strand& strand,
             });
 }
 
-absl::Status Inside::Combine(const Reduction& reduction,
-                             const std::vector<Strand>& strands,
-                             std::byte* accumulators) {
+absl::Status IntraHost::Combine(const Reduction& reduction,
+                                const std::vector<BlockList>& block_lists,
+                                std::byte* accumulators) {
   const size_t bytes = reduction.accumulator_bytes();
-  const std::vector<size_t> counts = CountsOf(strands);
-  const auto load = [&](const Strand& strand, size_t first, size_t count,
+  const std::vector<size_t> counts = CountsOf(block_lists);
+  const auto load = [&](const BlockList& block_list, size_t first, size_t count,
                         std::byte* to) {
-    ForPieces(strand, first, count, element_bytes_,
+    ForPieces(block_list, first, count, element_bytes_,
               [&](const Block& piece, size_t done) {
                 reduction.Load(to + done * bytes, piece.data, piece.count,
                                collective().factor);
               });
   };
-  const auto show = [&](const Strand& strand, size_t first, size_t count,
+  const auto show = [&](const BlockList& block_list, size_t first, size_t count,
                         size_t offset) {
     if (!reduction.combines_elements()) {
-      load(strand, first, count, payload() + offset);
+      load(block_list, first, count, payload() + offset);
       return;
     }
-    ForPieces(strand, first, count, element_bytes_,
+    ForPieces(block_list, first, count, element_bytes_,
               [&](const Block& piece, size_t done) {
                 Write(offset + done * bytes, piece.data, piece.count * bytes);
               });
   };
   if (world_size_ == 1) {
-    load(strands[0], 0, counts[0], accumulators);
+    load(block_lists[0], 0, counts[0], accumulators);
     return absl::OkStatus();
   }
   // What others make of what they read here they show before it is written.
   if (is_mapped()) {
-    CombineThere(reduction, strands[rank_], accumulators);
+    CombineThere(reduction, block_lists[rank_], accumulators);
     return absl::OkStatus();
   }
   const auto idle = std::count(counts.begin(), counts.end(), size_t{0});
@@ -182,20 +187,20 @@ absl::Status Inside::Combine(const Reduction& reduction,
     if (!status.ok()) return status;
     for (int rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) continue;
-      show(strands[rank], round * per_round, count_of(rank),
+      show(block_lists[rank], round * per_round, count_of(rank),
            elements_before(rank, rank_) * bytes);
     }
     Post();
     // The accumulators may be where it is.
     const size_t own_count = count_of(rank_);
     std::byte* const own = Scratch(own_count * bytes);
-    load(strands[rank_], round * per_round, own_count, own);
+    load(block_lists[rank_], round * per_round, own_count, own);
     status = AwaitAll();
     if (!status.ok()) return status;
     if (own_count == 0) continue;
     const auto operand = [&](int peer) -> const std::byte* {
       if (peer == rank_) return own;
-      return shown(peer) + elements_before(rank_, peer) * bytes;
+      return published(peer) + elements_before(rank_, peer) * bytes;
     };
     std::byte* const all = accumulators + round * per_round * bytes;
     reduction.Combine(all, operand(0), operand(1), own_count);
@@ -206,9 +211,10 @@ absl::Status Inside::Combine(const Reduction& reduction,
   return absl::OkStatus();
 }
 
-absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
+absl::Status IntraHost::Show(const std::vector<BlockList>& block_lists,
+                             bool takes) {
   if (world_size_ == 1) return absl::OkStatus();
-  const std::vector<size_t> counts = CountsOf(strands);
+  const std::vector<size_t> counts = CountsOf(block_lists);
   const size_t per_round = kPieceBytes / element_bytes_;
   const size_t rounds = RoundsFor(counts, per_round);
   for (size_t round = 0; round < rounds; ++round) {
@@ -216,7 +222,7 @@ absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
     const size_t shows = CountIn(counts[rank_], round, per_round);
     absl::Status status = Open(shows * element_bytes_);
     if (!status.ok()) return status;
-    ForPieces(strands[rank_], first, shows, element_bytes_,
+    ForPieces(block_lists[rank_], first, shows, element_bytes_,
               [&](const Block& piece, size_t done) {
                 Write(done * element_bytes_, piece.data,
                       piece.count * element_bytes_);
@@ -230,10 +236,11 @@ absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
       if (count == 0) continue;
       status = Await(peer, element_count());
       if (!status.ok()) return status;
-      ForPieces(strands[peer], first, count, element_bytes_,
+      ForPieces(block_lists[peer], first, count, element_bytes_,
                 [&](const Block& piece, size_t done) {
                   if (piece.data == nullptr) return;
-                  std::memcpy(piece.data, shown(peer) + done * element_bytes_,
+                  std::memcpy(piece.data,
+                              published(peer) + done * element_bytes_,
                               piece.count * element_bytes_);
                 });
     }
@@ -241,17 +248,18 @@ absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
   return absl::OkStatus();
 }
 
-absl::Status Inside::ShowWhole(const std::vector<Strand>& strands) {
-  if (!is_mapped()) return Show(strands, /*takes=*/true);
+absl::Status IntraHost::PublishWhole(
+    const std::vector<BlockList>& block_lists) {
+  if (!is_mapped()) return Show(block_lists, /*takes=*/true);
   absl::Status status = Open(0);
   if (!status.ok()) return status;
   Post();
   for (const int peer : Others()) {
-    const size_t count = CountOf(strands[peer]);
+    const size_t count = CountOf(block_lists[peer]);
     if (count == 0) continue;
     status = Await(peer, element_count());
     if (!status.ok()) return status;
-    ForPieces(strands[peer], 0, count, element_bytes_,
+    ForPieces(block_lists[peer], 0, count, element_bytes_,
               [&](const Block& piece, size_t) {
                 std::memcpy(piece.data, There(peer, piece.data),
                             piece.count * element_bytes_);
@@ -260,4 +268,4 @@ absl::Status Inside::ShowWhole(const std::vector<Strand>& strands) {
   return absl::OkStatus();
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -8,28 +8,28 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/shm/rounds.h"
-#include "dataplane/collective.h"
 #include "dataplane/reduction.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // Blocks that are one after the other.
-using Strand = Blocks;
+using BlockList = Blocks;
 
 // How many elements it has.
-size_t CountOf(const Strand& strand);
+size_t CountOf(const BlockList& block_list);
 
 // What all ranks of a group that run `collective` say to each other.
-NoteHeader HeaderOf(const Collective& collective);
+MessageHeader HeaderOf(const Collective& collective);
 
 // What the ranks of one host do for each other in a collective of a group that
 // has more of them. Ranks are numbered by their places on the host here. In the
 // first round all look at all, and see that they run the same.
-class Inside : public Rounds {
+class IntraHost : public Rounds {
  public:
-  Inside(Workshop& shop, const Collective& collective);
+  IntraHost(ShmContext& context, const Collective& collective);
 
   // All are here.
   absl::Status Meet();
@@ -42,41 +42,42 @@ class Inside : public Rounds {
   bool is_mapped() const { return mapped_.has_value(); }
   bool has_met() const { return has_met_; }
 
-  // `strands`, by rank: what each shall have reduced, of this rank's own. They
-  // have the same sizes on all ranks. Writes the accumulators of this rank's
-  // strand, combined in the order of the ranks, and not finished. They may be
-  // the strand itself if that is one block and `reduction.in_place()`. If
-  // is_mapped(), strands are parts of `whole`.
+  // `block_lists`, by rank: what each shall have reduced, of this rank's own.
+  // They have the same sizes on all ranks. Writes the accumulators of this
+  // rank's block list, combined in the order of the ranks, and not finished.
+  // They may be the block list itself if that is one block and
+  // `reduction.in_place()`. If is_mapped(), block lists are parts of `whole`.
   absl::Status Combine(const Reduction& reduction,
-                       const std::vector<Strand>& strands,
+                       const std::vector<BlockList>& block_lists,
                        std::byte* accumulators);
 
-  // `strands`, by rank: what each has for the others, here. This rank's own is
-  // read, and the others' are written if it `takes` them, but for blocks
+  // `block_lists`, by rank: what each has for the others, here. This rank's own
+  // is read, and the others' are written if it `takes` them, but for blocks
   // without data.
-  absl::Status Show(const std::vector<Strand>& strands, bool takes);
+  absl::Status Show(const std::vector<BlockList>& block_lists, bool takes);
 
   // The same of parts of `whole`, which all take.
-  absl::Status ShowWhole(const std::vector<Strand>& strands);
+  absl::Status PublishWhole(const std::vector<BlockList>& block_lists);
 
  private:
   // Where `peer` has what this rank has at `data`, a part of `whole`.
   const std::byte* There(int peer, const std::byte* data) const {
     return peer == rank_ ? data : mapped_->data[peer] + (data - whole_);
   }
-  void CombineThere(const Reduction& reduction, const Strand& strand,
+  void CombineThere(const Reduction& reduction, const BlockList& block_list,
                     std::byte* accumulators);
 
   // The rounds that `counts`, by rank, take with so many in each.
   static size_t RoundsFor(const std::vector<size_t>& counts, size_t per_round);
-  static std::vector<size_t> CountsOf(const std::vector<Strand>& strands);
+  static std::vector<size_t> CountsOf(
+      const std::vector<BlockList>& block_lists);
 
   bool has_met_ = false;
   // Of MeetAt: where this rank has it; and where all have, if that is mapped.
   const std::byte* whole_ = nullptr;
-  std::optional<Places> mapped_;
+  std::optional<RemoteBuffers> mapped_;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_INTRA_HOST_H_

@@ -2,25 +2,25 @@
 
 #include <algorithm>
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
-WayTrials::Way WayTrials::Next(size_t amount) {
+PathTrials::Path PathTrials::Next(size_t amount) {
   since_restart_ += amount;
   if (left_of_trial_ == 0) {
     if (amount < until_trial_) {
       until_trial_ -= amount;
-      return way_;
+      return path_;
     }
     interval_ = std::min(2 * interval_, terms_.period);
     until_trial_ = interval_;
     left_of_trial_ = terms_.length;
-    tried_ = way_ == Way::kOther ? Way::kUsual : Way::kOther;
+    tried_ = path_ == Path::kOther ? Path::kUsual : Path::kOther;
   }
   left_of_trial_ -= std::min(amount, left_of_trial_);
   return tried_;
 }
 
-void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
+void PathTrials::Took(Path way, size_t amount, std::chrono::nanoseconds time) {
   if (way != told_) {
     told_ = way;
     unsettled_ = terms_.settling;
@@ -32,14 +32,15 @@ void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
   times_[static_cast<size_t>(way)].Add(
       static_cast<double>(time.count()) / static_cast<double>(amount),
       terms_.remembered);
-  const Times& usual = times_[static_cast<size_t>(Way::kUsual)];
-  const Times& other = times_[static_cast<size_t>(Way::kOther)];
+  const Times& usual = times_[static_cast<size_t>(Path::kUsual)];
+  const Times& other = times_[static_cast<size_t>(Path::kOther)];
   if (usual.known == 0 || other.known == 0) return;
-  const Way faster = usual.Least() * 100 > terms_.slower_percent * other.Least()
-                         ? Way::kOther
-                         : Way::kUsual;
-  if (faster == way_) return;
-  way_ = faster;
+  const Path faster =
+      usual.Least() * 100 > terms_.slower_percent * other.Least()
+          ? Path::kOther
+          : Path::kUsual;
+  if (faster == path_) return;
+  path_ = faster;
   // The one that is left may have had a bad time that is over soon. But where
   // ways change often, trials shall not take much.
   if (since_restart_ < terms_.period) return;
@@ -47,24 +48,25 @@ void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
   interval_ = until_trial_ = terms_.first;
 }
 
-WayTrials& TrialsBySize::Of(size_t size_class) {
+PathTrials& TrialsBySize::Of(size_t size_class) {
   DCHECK_LT(size_class, classes_.size());
   Class& wanted = classes_[size_class];
   if (wanted.has_begun) return wanted.trials;
   wanted.has_begun = true;
   for (size_t smaller = size_class; smaller-- > 0;) {
-    const WayTrials& trials = classes_[smaller].trials;
+    const PathTrials& trials = classes_[smaller].trials;
     if (!trials.has_found()) continue;
-    if (trials.way() == WayTrials::Way::kOther) wanted.trials.StartWithOther();
+    if (trials.way() == PathTrials::Path::kOther)
+      wanted.trials.StartWithOther();
     break;
   }
   return wanted.trials;
 }
 
-void WayTrials::Times::Add(double time, int remembered) {
+void PathTrials::Times::Add(double time, int remembered) {
   last[next] = time;
   next = (next + 1) % remembered;
   known = std::min(known + 1, remembered);
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -12,14 +12,14 @@
 
 #include "glog/logging.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // Goes the usual way, tries the other one now and then, and goes that one for
 // as long as it is faster, while it tries the usual one. Which is can change at
 // any time in a virtual machine, whose processors its host moves.
-class WayTrials {
+class PathTrials {
  public:
-  enum class Way : uint8_t { kUsual, kOther };
+  enum class Path : uint8_t { kUsual, kOther };
 
   // Amounts are bytes, or whatever is counted.
   struct Terms {
@@ -41,7 +41,7 @@ class WayTrials {
     int slower_percent = 100;
   };
 
-  explicit WayTrials(const Terms& terms)
+  explicit PathTrials(const Terms& terms)
       : terms_(terms), interval_(terms.first), until_trial_(terms.first) {
     CHECK(terms.remembered > 0 && terms.remembered <= kTimesMax)
         << terms.remembered;
@@ -55,7 +55,7 @@ class WayTrials {
   // The usual one is tried after kLater times as much as the other one would
   // have been: what is alike mostly goes alike. Before the first Next.
   void StartWithOther() {
-    way_ = told_ = Way::kOther;
+    path_ = told_ = Path::kOther;
     interval_ = until_trial_ = std::min(kLater * terms_.first, terms_.period);
   }
   static constexpr size_t kLater = 8;
@@ -63,11 +63,11 @@ class WayTrials {
   // Which way to go with what comes next, when so much, in what the terms are,
   // has been done since the last call. Took is told how long so much of it
   // took, in whatever times grow with.
-  Way Next(size_t amount);
-  void Took(Way way, size_t amount, std::chrono::nanoseconds time);
+  Path Next(size_t amount);
+  void Took(Path way, size_t amount, std::chrono::nanoseconds time);
 
   // What is tried apart.
-  Way way() const { return way_; }
+  Path way() const { return path_; }
 
  private:
   static constexpr int kTimesMax = 4;
@@ -84,7 +84,7 @@ class WayTrials {
   };
 
   Terms terms_;
-  Way way_ = Way::kUsual;
+  Path path_ = Path::kUsual;
   // From one trial to the next, and what is left of it.
   size_t interval_;
   size_t until_trial_;
@@ -92,31 +92,31 @@ class WayTrials {
   size_t since_restart_ = 0;
   // Of the trial that is on; and which way that tries.
   size_t left_of_trial_ = 0;
-  Way tried_ = Way::kOther;
+  Path tried_ = Path::kOther;
   std::array<Times, 2> times_ = {};
   // What Took was last told of, and how many times that does not count yet.
-  Way told_ = Way::kUsual;
+  Path told_ = Path::kUsual;
   int unsettled_ = 0;
 };
 
 // Those of some classes of sizes.
 class TrialsBySize {
  public:
-  TrialsBySize(const WayTrials::Terms& terms, size_t classes)
-      : classes_(classes, {WayTrials(terms)}) {}
+  TrialsBySize(const PathTrials::Terms& terms, size_t classes)
+      : classes_(classes, {PathTrials(terms)}) {}
 
   // One that begins goes as the next smaller one that has found out.
-  WayTrials& Of(size_t size_class);
+  PathTrials& Of(size_t size_class);
 
  private:
   struct Class {
-    WayTrials trials;
+    PathTrials trials;
     bool has_begun = false;
   };
 
   std::vector<Class> classes_;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_PATH_TRIALS_H_

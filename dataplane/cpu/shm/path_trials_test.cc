@@ -8,12 +8,12 @@
 #include "dataplane/cpu/shm/ring_writer.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
-using Way = WayTrials::Way;
+using Path = PathTrials::Path;
 
-constexpr WayTrials::Terms kTerms = RingWriter::kTerms;
+constexpr PathTrials::Terms kTerms = RingWriter::kTerms;
 constexpr size_t kBytes = 128 << 10;
 
 // A machine in which a MiB takes so long, the one way and the other.
@@ -23,10 +23,10 @@ struct Machine {
 };
 
 // Writes `bytes` in pieces, and returns how many went past the caches.
-size_t WriteOn(WayTrials& trials, const Machine& machine, size_t bytes) {
+size_t WriteOn(PathTrials& trials, const Machine& machine, size_t bytes) {
   size_t past = 0;
   for (size_t done = 0; done < bytes; done += kBytes) {
-    const Way way = trials.Next(kBytes);
+    const Path way = trials.Next(kBytes);
     const bool is_past = way == RingWriter::kPastCaches;
     if (is_past) past += kBytes;
     trials.Took(way, kBytes,
@@ -46,42 +46,43 @@ constexpr Machine kNear = {.through_ns = 30'000, .past_ns = 50'000};
 constexpr Machine kFar = {.through_ns = 400'000, .past_ns = 45'000};
 
 TEST(WayTrialsTest, TheFasterWayIsTaken) {
-  WayTrials near(kTerms);
+  PathTrials near(kTerms);
   EXPECT_EQ(WriteOn(near, kNear, kManyBytes), kTrials * kBytes);
-  WayTrials far(kTerms);
+  PathTrials far(kTerms);
   const size_t through = kManyBytes - WriteOn(far, kFar, kManyBytes);
   EXPECT_LE(through, kTerms.first + kTrials * kBytes);
 }
 
 TEST(WayTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
   for (const Machine& machine : {kNear, kFar}) {
-    WayTrials trials(kTerms);
+    PathTrials trials(kTerms);
     trials.StartWithOther();
-    constexpr size_t kAtFirst = WayTrials::kLater * kTerms.first - kBytes;
+    constexpr size_t kAtFirst = PathTrials::kLater * kTerms.first - kBytes;
     EXPECT_EQ(WriteOn(trials, machine, kAtFirst), kAtFirst);
     EXPECT_FALSE(trials.has_found());
     EXPECT_EQ(WriteOn(trials, machine, kBytes), 0);
     EXPECT_TRUE(trials.has_found());
-    EXPECT_EQ(trials.way(),
-              machine.past_ns < machine.through_ns ? Way::kOther : Way::kUsual);
+    EXPECT_EQ(trials.way(), machine.past_ns < machine.through_ns
+                                ? Path::kOther
+                                : Path::kUsual);
   }
 }
 
 // What goes first has gone the usual way before its trials were asked.
 TEST(WayTrialsTest, WhatStartsWithTheOtherWayKnowsTheUsualOneByItsTrialAlone) {
-  WayTrials trials({.first = 8, .period = 800, .length = 8, .settling = 4});
+  PathTrials trials({.first = 8, .period = 800, .length = 8, .settling = 4});
   trials.StartWithOther();
-  trials.Took(Way::kUsual, 1, std::chrono::milliseconds(9));
-  for (size_t i = 0; i < WayTrials::kLater * 8 - 1; ++i) {
-    EXPECT_EQ(trials.Next(1), Way::kOther);
-    trials.Took(Way::kOther, 1, std::chrono::milliseconds(2));
+  trials.Took(Path::kUsual, 1, std::chrono::milliseconds(9));
+  for (size_t i = 0; i < PathTrials::kLater * 8 - 1; ++i) {
+    EXPECT_EQ(trials.Next(1), Path::kOther);
+    trials.Took(Path::kOther, 1, std::chrono::milliseconds(2));
   }
   EXPECT_FALSE(trials.has_found());
   for (int i = 0; i < 8; ++i) {
-    EXPECT_EQ(trials.Next(1), Way::kUsual);
-    trials.Took(Way::kUsual, 1, std::chrono::milliseconds(1));
+    EXPECT_EQ(trials.Next(1), Path::kUsual);
+    trials.Took(Path::kUsual, 1, std::chrono::milliseconds(1));
   }
-  EXPECT_EQ(trials.way(), Way::kUsual);
+  EXPECT_EQ(trials.way(), Path::kUsual);
 }
 
 // A class of sizes, of which there have been so many bytes.
@@ -92,27 +93,27 @@ void Write(TrialsBySize& trials, size_t size_class, const Machine& machine,
 
 TEST(TrialsBySizeTest, WhatBeginsGoesAsTheNextSmallerOneThatHasFoundOut) {
   TrialsBySize trials(kTerms, 5);
-  EXPECT_EQ(trials.Of(3).way(), Way::kUsual);
+  EXPECT_EQ(trials.Of(3).way(), Path::kUsual);
   Write(trials, 1, kFar, 2 * kTerms.first);
   Write(trials, 0, kNear, 2 * kTerms.first);
   // It has not, and is not asked.
   Write(trials, 2, kNear, kBytes);
-  EXPECT_EQ(trials.Of(2).way(), Way::kOther);
+  EXPECT_EQ(trials.Of(2).way(), Path::kOther);
   EXPECT_FALSE(trials.Of(2).has_found());
-  EXPECT_EQ(trials.Of(4).way(), Way::kOther);
+  EXPECT_EQ(trials.Of(4).way(), Path::kOther);
   // It had begun.
-  EXPECT_EQ(trials.Of(3).way(), Way::kUsual);
+  EXPECT_EQ(trials.Of(3).way(), Path::kUsual);
 }
 
 TEST(TrialsBySizeTest, LargerOnesAreNotAsked) {
   TrialsBySize trials(kTerms, 2);
   Write(trials, 1, kFar, 2 * kTerms.first);
-  EXPECT_EQ(trials.Of(1).way(), Way::kOther);
-  EXPECT_EQ(trials.Of(0).way(), Way::kUsual);
+  EXPECT_EQ(trials.Of(1).way(), Path::kOther);
+  EXPECT_EQ(trials.Of(0).way(), Path::kUsual);
 }
 
 TEST(WayTrialsTest, PastTheCachesMustBeMuchFaster) {
-  WayTrials trials(kTerms);
+  PathTrials trials(kTerms);
   EXPECT_EQ(
       WriteOn(trials, {.through_ns = 79'000, .past_ns = 40'000}, kManyBytes),
       kTrials * kBytes);
@@ -121,7 +122,7 @@ TEST(WayTrialsTest, PastTheCachesMustBeMuchFaster) {
 }
 
 TEST(WayTrialsTest, WhatChangesIsFoundOut) {
-  WayTrials trials(kTerms);
+  PathTrials trials(kTerms);
   WriteOn(trials, kNear, kManyBytes);
   // At once, when the past has been tried: not by the first ones, which may
   // find lines where somebody else has had them.
@@ -135,7 +136,7 @@ TEST(WayTrialsTest, WhatChangesIsFoundOut) {
 
 // Another program had the processor meanwhile.
 TEST(WayTrialsTest, OneLongTimeChangesNothing) {
-  WayTrials trials(kTerms);
+  PathTrials trials(kTerms);
   WriteOn(trials, kNear, kManyBytes);
   WriteOn(trials, {.through_ns = 9'000'000, .past_ns = 9'000'000}, kBytes);
   EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
@@ -146,23 +147,23 @@ TEST(WayTrialsTest, OneLongTimeChangesNothing) {
 // The first ones of a way find caches as the other one has left them.
 TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
   constexpr int kUnsettled = 3;
-  constexpr WayTrials::Terms kLong = {.first = 8,
-                                      .period = 100,
-                                      .length = 4,
-                                      .settling = kUnsettled,
-                                      .remembered = 1,
-                                      .slower_percent = 100};
+  constexpr PathTrials::Terms kLong = {.first = 8,
+                                       .period = 100,
+                                       .length = 4,
+                                       .settling = kUnsettled,
+                                       .remembered = 1,
+                                       .slower_percent = 100};
   constexpr int kTimes = 240;
-  WayTrials trials(kLong);
+  PathTrials trials(kLong);
   std::vector<bool> others;
   int since_change = kUnsettled;
   for (int i = 0; i < kTimes; ++i) {
-    const Way way = trials.Next(1);
-    others.push_back(way == Way::kOther);
+    const Path way = trials.Next(1);
+    others.push_back(way == Path::kOther);
     if (i > 0 && others[i] != others[i - 1]) since_change = 0;
     trials.Took(way, 1,
                 std::chrono::microseconds(since_change < kUnsettled ? 900
-                                          : way == Way::kOther      ? 50
+                                          : way == Path::kOther     ? 50
                                                                     : 100));
     ++since_change;
   }
@@ -178,50 +179,50 @@ TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
 
 // Somebody else had the processor for long.
 TEST(WayTrialsTest, AWayThatIsLeftIsTriedSoon) {
-  constexpr WayTrials::Terms kSeldom = {.first = 8, .period = 1000};
-  WayTrials trials(kSeldom);
+  constexpr PathTrials::Terms kSeldom = {.first = 8, .period = 1000};
+  PathTrials trials(kSeldom);
   const auto run = [&](int times, int us_of_other) {
     for (int i = 0; i < times; ++i) {
-      const Way way = trials.Next(1);
+      const Path way = trials.Next(1);
       trials.Took(
           way, 1,
-          std::chrono::microseconds(way == Way::kOther ? us_of_other : 100));
+          std::chrono::microseconds(way == Path::kOther ? us_of_other : 100));
     }
   };
   run(5000, 50);
-  ASSERT_EQ(trials.way(), Way::kOther);
+  ASSERT_EQ(trials.way(), Path::kOther);
   run(kSeldom.remembered, 300);
-  ASSERT_EQ(trials.way(), Way::kUsual);
+  ASSERT_EQ(trials.way(), Path::kUsual);
   run(static_cast<int>(kSeldom.first), 50);
-  EXPECT_EQ(trials.way(), Way::kOther);
+  EXPECT_EQ(trials.way(), Path::kOther);
   // Not if that is so again and again.
   run(kSeldom.remembered, 300);
   run(static_cast<int>(kSeldom.first), 50);
-  EXPECT_EQ(trials.way(), Way::kUsual);
+  EXPECT_EQ(trials.way(), Path::kUsual);
   run(static_cast<int>(kSeldom.period), 50);
-  EXPECT_EQ(trials.way(), Way::kOther);
+  EXPECT_EQ(trials.way(), Path::kOther);
 }
 
 // Most of the times are those of somebody else, too.
 TEST(WayTrialsTest, TheLeastOfThoseRememberedCounts) {
-  WayTrials trials({.first = 1, .period = 100, .remembered = 3});
-  const auto took = [&](Way way, int us) {
+  PathTrials trials({.first = 1, .period = 100, .remembered = 3});
+  const auto took = [&](Path way, int us) {
     trials.Took(way, 1, std::chrono::microseconds(us));
   };
-  took(Way::kUsual, 100);
-  for (const int us : {90, 300, 300}) took(Way::kOther, us);
-  EXPECT_EQ(trials.way(), Way::kOther);
-  took(Way::kOther, 300);
-  EXPECT_EQ(trials.way(), Way::kUsual);
+  took(Path::kUsual, 100);
+  for (const int us : {90, 300, 300}) took(Path::kOther, us);
+  EXPECT_EQ(trials.way(), Path::kOther);
+  took(Path::kOther, 300);
+  EXPECT_EQ(trials.way(), Path::kUsual);
 }
 
 // Another rank came so late.
 TEST(WayTrialsTest, ALongWaitIsNoSmallNumber) {
-  WayTrials trials({.first = 1, .period = 100, .slower_percent = 115});
-  trials.Took(Way::kUsual, 1, std::chrono::milliseconds(1));
-  trials.Took(Way::kOther, 1, std::chrono::hours(24));
-  EXPECT_EQ(trials.way(), Way::kUsual);
+  PathTrials trials({.first = 1, .period = 100, .slower_percent = 115});
+  trials.Took(Path::kUsual, 1, std::chrono::milliseconds(1));
+  trials.Took(Path::kOther, 1, std::chrono::hours(24));
+  EXPECT_EQ(trials.way(), Path::kUsual);
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

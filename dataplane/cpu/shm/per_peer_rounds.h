@@ -9,12 +9,12 @@
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/rounds.h"
-#include "dataplane/collective.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 inline size_t RoundsFor(size_t count, size_t count_per_round) {
   return count <= count_per_round
@@ -33,10 +33,10 @@ inline Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
 
 // Each begins with a row: what its rank has for each other one. Behind that it
 // shows what of it goes in this round, in the order of the ranks.
-class DealtRounds : public Rounds {
+class PerPeerRounds : public Rounds {
  protected:
-  DealtRounds(Workshop& shop, const Collective& collective)
-      : Rounds(shop, collective, HasRows(collective.kind)) {}
+  PerPeerRounds(ShmContext& context, const Collective& collective)
+      : Rounds(context, collective, HasRows(collective.kind)) {}
 
   // Of reductions with factors: in front of its elements a rank shows its own,
   // in so many bytes that those stay aligned.
@@ -48,7 +48,7 @@ class DealtRounds : public Rounds {
                ? kFactorBytes
                : 0;
   }
-  void ShowFactor(size_t offset) {
+  void PublishFactor(size_t offset) {
     if (factor_bytes() == 0) return;
     const double factor = collective().factor;
     std::memcpy(payload() + offset, &factor, sizeof(factor));
@@ -56,24 +56,24 @@ class DealtRounds : public Rounds {
 
   // Begins round `round_`, and writes a row, the factor if there is one, and
   // what of `give` goes in it; null: nothing.
-  inline absl::Status OpenDealt(const gloo_internal::Parts* give,
-                                size_t count_per_round);
+  inline absl::Status OpenPerPeer(const cpu::Parts* give,
+                                  size_t count_per_round);
   // Where in what `peer` shows the factor is, and what it has for this rank.
   size_t FactorOffset(int peer) const {
     return !has_rows()    ? 0
            : IsEven(peer) ? EvenRowBytes(CountFor(rank_, peer))
                           : row_bytes();
   }
-  inline size_t DealtOffset(int peer, size_t count_per_round) const;
+  inline size_t PerPeerOffset(int peer, size_t count_per_round) const;
   // How many elements a rank shows for each other rank in a round of so many
   // bytes: if that is not few, in whole lines.
   size_t CountForEachOther(size_t round_bytes) const {
     const size_t bytes =
-        (round_bytes - kFactorBytes - Board::WholeLines(row_bytes())) /
+        (round_bytes - kFactorBytes - RoundBuffer::WholeLines(row_bytes())) /
         static_cast<size_t>(world_size_ - 1);
-    return ElementsIn(bytes < 8 * Board::kLineBytes
+    return ElementsIn(bytes < 8 * RoundBuffer::kLineBytes
                           ? bytes
-                          : bytes - bytes % Board::kLineBytes);
+                          : bytes - bytes % RoundBuffer::kLineBytes);
   }
 
   // From 0: the one that runs.
@@ -84,16 +84,16 @@ class DealtRounds : public Rounds {
   // long begins with a line: what a processor loads at once would else lie in
   // two.
   size_t EvenRowBytes(uint64_t count) const {
-    return count > ElementsIn(Board::kNoteBytes) ? Board::kLineBytes
-                                                 : sizeof(uint64_t);
+    return count > ElementsIn(RoundBuffer::kSlotBytes) ? RoundBuffer::kLineBytes
+                                                       : sizeof(uint64_t);
   }
-  // DealtOffset of a `row` that is not even.
+  // PerPeerOffset of a `row` that is not even.
   inline size_t UnevenOffset(const uint64_t* row, int peer,
                              size_t count_per_round) const;
 };
 
-inline absl::Status DealtRounds::OpenDealt(const gloo_internal::Parts* give,
-                                           size_t count_per_round) {
+inline absl::Status PerPeerRounds::OpenPerPeer(const cpu::Parts* give,
+                                               size_t count_per_round) {
   const auto given_to = [&](int rank) {
     return give == nullptr || rank == rank_ ? Block() : (*give)[rank];
   };
@@ -118,7 +118,7 @@ inline absl::Status DealtRounds::OpenDealt(const gloo_internal::Parts* give,
       row[rank] = given_to(rank).count;
     }
   }
-  ShowFactor(head_bytes);
+  PublishFactor(head_bytes);
   for (int rank = 0; rank < world_size_; ++rank) {
     if (rank == rank_) continue;
     const Block chunk =
@@ -129,7 +129,8 @@ inline absl::Status DealtRounds::OpenDealt(const gloo_internal::Parts* give,
   return status;
 }
 
-inline size_t DealtRounds::DealtOffset(int peer, size_t count_per_round) const {
+inline size_t PerPeerRounds::PerPeerOffset(int peer,
+                                           size_t count_per_round) const {
   const uint64_t* const row = RowOf(peer);
   if ((row[0] & kEven) == 0) return UnevenOffset(row, peer, count_per_round);
   const uint64_t count = row[0] & ~kEven;
@@ -139,8 +140,8 @@ inline size_t DealtRounds::DealtOffset(int peer, size_t count_per_round) const {
   return EvenRowBytes(count) + factor_bytes() + each * before * element_bytes_;
 }
 
-inline size_t DealtRounds::UnevenOffset(const uint64_t* row, int peer,
-                                        size_t count_per_round) const {
+inline size_t PerPeerRounds::UnevenOffset(const uint64_t* row, int peer,
+                                          size_t count_per_round) const {
   size_t before = 0;
   for (int rank = 0; rank < rank_; ++rank) {
     if (rank == peer) continue;
@@ -149,6 +150,6 @@ inline size_t DealtRounds::UnevenOffset(const uint64_t* row, int peer,
   return row_bytes() + factor_bytes() + before * element_bytes_;
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_PER_PEER_ROUNDS_H_

@@ -11,7 +11,7 @@
 
 #include "base/process_limits.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 ProcessorShare FindProcessorShare(const std::string& root) {
   ProcessorShare share = {.processors = 1,
@@ -49,4 +49,4 @@ bool IsCrowded(const std::vector<ProcessorShare>& shares) {
   return processors < static_cast<int64_t>(shares.size());
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

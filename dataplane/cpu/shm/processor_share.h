@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // Which processors a rank may use. Ranks send it to each other as it is.
 struct ProcessorShare {
@@ -26,6 +26,6 @@ ProcessorShare FindProcessorShare(const std::string& root = "");
 // are: all of them, or those that share a quota.
 bool IsCrowded(const std::vector<ProcessorShare>& shares);
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_PROCESSOR_SHARE_H_

@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 ProcessorShare Share(uint64_t processors, double quota = 0,
@@ -47,4 +47,4 @@ TEST(ProcessorShareTest, TheQuotaIsThatOfTheControlGroup) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

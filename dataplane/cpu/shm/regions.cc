@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 // Of the head, of what lies between slices, and what these are a multiple of:
@@ -64,7 +64,7 @@ Region::Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
 Region::~Region() {
   if (!is_own()) return;
   const uint32_t before =
-      head()->farewells.fetch_add(1, std::memory_order_acq_rel);
+      head()->goodbyes.fetch_add(1, std::memory_order_acq_rel);
   // The file lives on, and nobody else is left to look.
   if (before + 1 == static_cast<uint32_t>(world_size_)) {
     segment_->GiveBack(0, kPageBytes);
@@ -231,4 +231,4 @@ std::byte* RegionFinder::LocateAnew(int peer, const Regions::Place& place) {
   return located_[index].here;
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -14,11 +14,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "dataplane/cpu/shm/available_memory.h"
 #include "dataplane/cpu/shm/segment.h"
-#include "base/mutex.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // Region is symmetric memory of a group: a slice for each rank, all of one
 // size, in a Segment that all ranks have mapped. In front of a rank's own and
@@ -73,7 +73,7 @@ class Region {
   struct Head {
     std::atomic<uint32_t> releases;
     // By those who will not look here any more.
-    std::atomic<uint32_t> farewells;
+    std::atomic<uint32_t> goodbyes;
   };
   size_t OffsetOfSlice(int rank) const;
   std::optional<uint64_t> OffsetInSlice(const void* data, size_t bytes) const;
@@ -193,6 +193,6 @@ class RegionFinder {
   std::vector<Located> located_;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_REGIONS_H_

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "dataplane/quick_clock.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
   untimed_bytes_ += bytes;
@@ -31,7 +31,7 @@ void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
   trials_.Took(timed_way_, bytes, QuickNow() - began);
 }
 
-void RingWriter::CopyBy(WayTrials::Way way, void* to, const void* from,
+void RingWriter::CopyBy(PathTrials::Path way, void* to, const void* from,
                         size_t bytes) {
   if (way == kPastCaches) {
     CopyPastCaches(to, from, bytes);
@@ -40,4 +40,4 @@ void RingWriter::CopyBy(WayTrials::Way way, void* to, const void* from,
   }
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -5,10 +5,10 @@
 
 #include <cstddef>
 
-#include "dataplane/cpu/shm/streaming.h"
 #include "dataplane/cpu/shm/path_trials.h"
+#include "dataplane/cpu/shm/streaming.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // RingWriter copies through the caches or past them, whichever is faster. Where
 // processors share a cache, through it takes some half of the time, that of who
@@ -20,12 +20,12 @@ class RingWriter {
   // After the first so many bytes a ring has been gone round. Through the
   // caches it must take twice as long: whoever reads what went past them has to
   // get it from memory.
-  static constexpr WayTrials::Terms kTerms = {.first = 4 << 20,
-                                              .period = 64 << 20,
-                                              .remembered = 4,
-                                              .slower_percent = 200};
-  static constexpr WayTrials::Way kThroughCaches = WayTrials::Way::kUsual;
-  static constexpr WayTrials::Way kPastCaches = WayTrials::Way::kOther;
+  static constexpr PathTrials::Terms kTerms = {.first = 4 << 20,
+                                               .period = 64 << 20,
+                                               .remembered = 4,
+                                               .slower_percent = 200};
+  static constexpr PathTrials::Path kThroughCaches = PathTrials::Path::kUsual;
+  static constexpr PathTrials::Path kPastCaches = PathTrials::Path::kOther;
 
   // As memcpy, to where nobody reads meanwhile.
   void Copy(void* to, const void* from, size_t bytes) {
@@ -37,7 +37,7 @@ class RingWriter {
   }
 
   // By which way the last one went that was timed: for tests.
-  WayTrials::Way timed_way() const { return timed_way_; }
+  PathTrials::Path timed_way() const { return timed_way_; }
 
  private:
   // What is shorter takes not much longer than it takes to measure that. And
@@ -47,15 +47,15 @@ class RingWriter {
   static constexpr size_t kTimedBytes = 128 << 10;
 
   void CopyLong(void* to, const void* from, size_t bytes);
-  static void CopyBy(WayTrials::Way way, void* to, const void* from,
+  static void CopyBy(PathTrials::Path way, void* to, const void* from,
                      size_t bytes);
 
-  WayTrials trials_{kTerms};
-  WayTrials::Way timed_way_ = kThroughCaches;
+  PathTrials trials_{kTerms};
+  PathTrials::Path timed_way_ = kThroughCaches;
   // With the one that was timed last behind them.
   size_t untimed_bytes_ = 0;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_RING_WRITER_H_

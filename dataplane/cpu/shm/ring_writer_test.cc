@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 constexpr size_t kBytes = 128 << 10;
@@ -37,4 +37,4 @@ TEST(RingWriterTest, CopiesAsMemcpy) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -15,13 +15,13 @@
 #include "dataplane/cpu/transport/spin_wait.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using gloo_internal::Futex;
-using gloo_internal::kQuickLooks;
-using gloo_internal::Relax;
+using cpu::Futex;
+using cpu::kQuickSpins;
+using cpu::Relax;
 
 // After so many looks a rank says where it waits: mostly it need not. Others
 // must not take it to be where it was long ago.
@@ -46,7 +46,7 @@ constexpr std::chrono::milliseconds kMovePeriod{10};
 // Tensors often begin where a page does. A processor that reads in one page
 // what is as far from its beginning as what it has just written in another
 // waits for that: so rings begin elsewhere.
-constexpr size_t kRingsOffset = 2 * Board::kLineBytes;
+constexpr size_t kRingsOffset = 2 * RoundBuffer::kLineBytes;
 
 // Who sleeps looks again so often, though nobody has rung: a ring that is lost,
 // by whose fault ever, shall not hang a group.
@@ -93,19 +93,19 @@ bool MoveTo(int processor, const cpu_set_t& own) {
 
 }  // namespace
 
-size_t Board::RingBytesFor(int world_size) {
+size_t RoundBuffer::RingBytesFor(int world_size) {
   return std::clamp(std::bit_floor(kRingsBytes / world_size),
-                    BoardTraits::kRingBytesMin, kRingBytesMax);
+                    RoundBufferTraits::kRingBytesMin, kRingBytesMax);
 }
 
-size_t Board::BytesFor(int world_size, size_t ring_bytes) {
+size_t RoundBuffer::BytesFor(int world_size, size_t ring_bytes) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(Place) % kLineBytes == 0);
-  return NotesBytesFor(world_size) + kRingsOffset +
+  return SlotsBytesFor(world_size) + kRingsOffset +
          static_cast<size_t>(world_size) * ring_bytes;
 }
 
-size_t Board::NotesBytesFor(int world_size) {
+size_t RoundBuffer::SlotsBytesFor(int world_size) {
   // Rings are whole pages: until they are used they take no memory.
   static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t bytes =
@@ -113,15 +113,16 @@ size_t Board::NotesBytesFor(int world_size) {
   return (bytes + page - 1) / page * page;
 }
 
-Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
-             std::function<void(int)> waits_for, Reserve reserve,
-             gloo_internal::Yielding::Yield yield)
+RoundBuffer::RoundBuffer(void* memory, int rank, int world_size,
+                         const RoundBufferTraits& traits,
+                         std::function<void(int)> waits_for, Reserve reserve,
+                         cpu::Yielding::Yield yield)
     : places_(static_cast<Place*>(memory)),
       own_(places_[rank]),
       rank_(rank),
       world_size_(world_size),
       common_(*reinterpret_cast<Common*>(places_ + world_size)),
-      rings_(static_cast<std::byte*>(memory) + NotesBytesFor(world_size) +
+      rings_(static_cast<std::byte*>(memory) + SlotsBytesFor(world_size) +
              kRingsOffset),
       traits_(traits),
       waits_for_(std::move(waits_for)),
@@ -129,18 +130,18 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
       seen_(world_size, 0),
       yielding_(yield) {
   CHECK(std::has_single_bit(traits.ring_bytes) &&
-        traits.ring_bytes >= BoardTraits::kRingBytesMin)
+        traits.ring_bytes >= RoundBufferTraits::kRingBytesMin)
       << traits.ring_bytes;
 }
 
-bool Board::ReserveRing() {
+bool RoundBuffer::ReserveRing() {
   const size_t offset = RingOf(rank_) - reinterpret_cast<std::byte*>(places_);
   ring_status_ = reserve_(offset, traits_.ring_bytes);
   if (ring_status_.ok()) reserve_ = nullptr;
   return ring_status_.ok();
 }
 
-std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
+std::byte* RoundBuffer::TakeOfRing(size_t bytes, uint64_t& needed) {
   CHECK_LE(bytes, most_bytes());
   const size_t whole = WholeLines(bytes);
   const size_t offset = taken_ & (traits_.ring_bytes - 1);
@@ -151,14 +152,14 @@ std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
   // Of the rounds that may still be read, those of which something may be in
   // the way. This one is not: see most_bytes.
   uint64_t round = std::max<uint64_t>(needed, 1);
-  for (; taken_before_[round % kNotes] + traits_.ring_bytes < taken_; ++round) {
+  for (; taken_before_[round % kSlots] + traits_.ring_bytes < taken_; ++round) {
     needed = round + 1;
   }
   DCHECK_LT(needed, round_);
   return RingOf(rank_) + (fits ? offset : 0);
 }
 
-Board::Outcome Board::AwaitBehind(uint64_t round) {
+RoundBuffer::Outcome RoundBuffer::AwaitBehind(uint64_t round) {
   for (int peer = 0; peer < world_size_; ++peer) {
     if (seen_[peer] >= round) continue;
     const Outcome outcome = AwaitUnseen(peer, round);
@@ -171,7 +172,7 @@ Board::Outcome Board::AwaitBehind(uint64_t round) {
 
 // Else it would look at another of the peer's notes, which has to come from its
 // processor, in every round.
-void Board::SeeAhead(int peer, uint64_t round) {
+void RoundBuffer::SeeAhead(int peer, uint64_t round) {
   constexpr uint64_t kStep = 4;
   for (uint64_t ahead = round_ - 1; ahead > round + kStep; ahead -= kStep) {
     if (!HasPosted(peer, ahead)) continue;
@@ -180,15 +181,15 @@ void Board::SeeAhead(int peer, uint64_t round) {
   }
 }
 
-Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
+RoundBuffer::Outcome RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
   if (yields_in_ != round_) {
     yields_in_ = round_;
     yields_ = 0;
   }
-  for (int look = 0; look < kQuickLooks; ++look) {
+  for (int look = 0; look < kQuickSpins; ++look) {
     if (HasPosted(peer, round)) {
       seen_[peer] = round;
-      if (round == round_) AskForMore(NoteOf(peer));
+      if (round == round_) AskForMore(SlotOf(peer));
       return Outcome::kDone;
     }
     if (look == 0 && ++waits_ % kWaitsPerLongOne == 0) yields_ = kQuickYields;
@@ -213,7 +214,7 @@ Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
   return outcome;
 }
 
-bool Board::IsWantedHere(uint64_t round) {
+bool RoundBuffer::IsWantedHere(uint64_t round) {
   const int processor = sched_getcpu();
   SayWhere(processor);
   for (int peer = 0; peer < world_size_; ++peer) {
@@ -226,7 +227,7 @@ bool Board::IsWantedHere(uint64_t round) {
   return false;
 }
 
-bool Board::IsOver(int peer, uint64_t round, Outcome& outcome) {
+bool RoundBuffer::IsOver(int peer, uint64_t round, Outcome& outcome) {
   // Who has left posted before what it had to.
   const bool has_left =
       places_[peer].bell.has_left.load(std::memory_order_acquire) != 0;
@@ -243,17 +244,17 @@ bool Board::IsOver(int peer, uint64_t round, Outcome& outcome) {
   return true;
 }
 
-Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
+RoundBuffer::Outcome RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
   Outcome outcome = Outcome::kDone;
   const Clock::time_point began = Clock::now();
-  Clock::time_point until = began + look_time_.value();
+  Clock::time_point until = began + spin_budget_.value();
   // Ranks that need this processor get it sooner if this one sleeps.
   if (traits_.is_crowded && yielding_.is_paused(began)) until = began;
   if (began >= next_move_) Spread(peer);
   for (Clock::time_point now = began; now < until;
        now = yielding_.GiveWay(now)) {
     if (!IsOver(peer, round, outcome)) continue;
-    if (look_time_.is_long()) look_time_.HasSeen(began, Clock::now());
+    if (spin_budget_.is_long()) spin_budget_.HasSeen(began, Clock::now());
     return outcome;
   }
   if (IsOver(peer, round, outcome)) return outcome;
@@ -262,12 +263,12 @@ Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   } while (!IsOver(peer, round, outcome));
   // Others need this processor meanwhile where there are too few.
   if (outcome == Outcome::kDone && !traits_.is_crowded) {
-    look_time_.HasSlept(began, Clock::now());
+    spin_budget_.HasSlept(began, Clock::now());
   }
   return outcome;
 }
 
-void Board::Spread(int peer) {
+void RoundBuffer::Spread(int peer) {
   // It takes a while to find out.
   if (traits_.is_crowded) next_move_ = Clock::now() + kMovePeriod;
   const int processor = sched_getcpu();
@@ -290,7 +291,7 @@ void Board::Spread(int peer) {
   next_move_ = Clock::now() + kMovePeriod;
 }
 
-void Board::SayWhere(int processor) {
+void RoundBuffer::SayWhere(int processor) {
   const auto says = static_cast<uint32_t>(processor + 1);
   std::atomic<uint32_t>& said = own_.bell.processor;
   // What others read stays where they have read it.
@@ -298,7 +299,7 @@ void Board::SayWhere(int processor) {
   said.store(says, std::memory_order_relaxed);
 }
 
-bool Board::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
+bool RoundBuffer::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
   if (ProcessorOf(peer) != processor) return false;
   CPU_ZERO(&taken);
   for (int rank = 0; rank < world_size_; ++rank) {
@@ -307,7 +308,7 @@ bool Board::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
   return true;
 }
 
-bool Board::HasFewer(int processor, cpu_set_t& taken) const {
+bool RoundBuffer::HasFewer(int processor, cpu_set_t& taken) const {
   std::array<uint16_t, CPU_SETSIZE> ranks = {};
   for (int rank = 0; rank < world_size_; ++rank) {
     const int at = ProcessorOf(rank);
@@ -328,7 +329,7 @@ bool Board::HasFewer(int processor, cpu_set_t& taken) const {
   return true;
 }
 
-void Board::Sleep(int peer, uint64_t round) {
+void RoundBuffer::Sleep(int peer, uint64_t round) {
   Bell& bell = own_.bell;
   // Before it can be rung.
   const uint32_t rings = bell.rings.load(std::memory_order_acquire);
@@ -356,7 +357,7 @@ void Board::Sleep(int peer, uint64_t round) {
   common_.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
-bool Board::IsRungWithin(std::chrono::nanoseconds time, uint32_t rings) {
+bool RoundBuffer::IsRungWithin(std::chrono::nanoseconds time, uint32_t rings) {
   std::atomic<uint32_t>& own = own_.bell.rings;
   const Clock::time_point until = Clock::now() + time;
   while (own.load(std::memory_order_acquire) == rings) {
@@ -369,13 +370,13 @@ bool Board::IsRungWithin(std::chrono::nanoseconds time, uint32_t rings) {
   return true;
 }
 
-void Board::Ring(int peer) {
+void RoundBuffer::Ring(int peer) {
   Bell& bell = places_[peer].bell;
   bell.rings.fetch_add(1, std::memory_order_release);
   Futex(bell.rings, FUTEX_WAKE, 1);
 }
 
-void Board::RingSleepers() {
+void RoundBuffer::RingSleepers() {
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
     const uint32_t sleeps_for =
@@ -384,7 +385,7 @@ void Board::RingSleepers() {
   }
 }
 
-void Board::Leave(bool has_failed) {
+void RoundBuffer::Leave(bool has_failed) {
   if (own_.bell.has_left.load(std::memory_order_relaxed) != 0) return;
   // Before it has left: who sees that sees this.
   for (int peer = 0; has_failed && peer < world_size_; ++peer) {
@@ -398,9 +399,9 @@ void Board::Leave(bool has_failed) {
   RingSleepers();
 }
 
-void Board::Wake() {
+void RoundBuffer::Wake() {
   woken_.store(true, std::memory_order_release);
   Ring(rank_);
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

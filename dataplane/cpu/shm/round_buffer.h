@@ -18,10 +18,10 @@
 #include "absl/status/status.h"
 #include "dataplane/cpu/transport/spin_wait.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // The same on all ranks.
-struct BoardTraits {
+struct RoundBufferTraits {
   // There are fewer processors than ranks: who waits gives way at once.
   bool is_crowded = false;
   // Of each rank's ring: a power of two, at least this.
@@ -33,21 +33,21 @@ struct BoardTraits {
   constexpr size_t most_bytes() const { return ring_bytes / 4; }
 };
 
-// Board is shared memory in which the ranks of a group show each other what
-// they have, in rounds that all of them go through. A round of a rank:
+// RoundBuffer is shared memory in which the ranks of a group show each other
+// what they have, in rounds that all of them go through. A round of a rank:
 //
 //   Open     waits until what it is to be written over is not read any more
 //   Post     shows what it has written
 //   Await    waits until another rank has shown its own, and returns it
 //
-// Each rank has kNotes notes, one after the other for each round, and a ring.
+// Each rank has kSlots notes, one after the other for each round, and a ring.
 // What is short stands in the note; what is not, in the ring, one behind the
 // other, and the note says where. Posting round t says as well that all that
 // its rank wanted of round t - 1 and before has been read. So what was written
 // in round u may be written over when all others have posted round u + 1. They
 // have long done so where everybody awaits everybody: then a round is one
 // synchronisation, and nothing closes it. And who awaits nobody, as the root of
-// a broadcast, goes kNotes - 1 rounds ahead of the others, or as far as its
+// a broadcast, goes kSlots - 1 rounds ahead of the others, or as far as its
 // ring goes.
 //
 // The ring is larger than it needs to be for that: larger than a processor's
@@ -89,7 +89,7 @@ struct BoardTraits {
 // (sched_setaffinity(2)), and has it as it was when it has had its turn there.
 //
 // Used by one thread at a time, but for Wake.
-class Board {
+class RoundBuffer {
  public:
   enum class Outcome {
     kDone,
@@ -103,12 +103,12 @@ class Board {
 
   // What a rank can show in a round. With the smallest ring it is this.
   size_t most_bytes() const { return traits_.most_bytes(); }
-  static constexpr size_t kPieceBytes = BoardTraits().most_bytes();
+  static constexpr size_t kPieceBytes = RoundBufferTraits().most_bytes();
   // What of it stands in a note.
-  static constexpr size_t kNoteBytes = 688;
-  // Where ranks share a processor, who awaits nobody gets kNotes - 1 rounds
+  static constexpr size_t kSlotBytes = 688;
+  // Where ranks share a processor, who awaits nobody gets kSlots - 1 rounds
   // ahead before the others have their turn (README.md).
-  static constexpr uint64_t kNotes = 32;
+  static constexpr uint64_t kSlots = 32;
   // What it says in front of that, always; and behind it, where nobody looks
   // who has no need to.
   static constexpr size_t kHeadBytes = 40;
@@ -131,7 +131,7 @@ class Board {
   // Of the memory for so many ranks, with such rings; and of what of it is in
   // front of the rings.
   static size_t BytesFor(int world_size, size_t ring_bytes);
-  static size_t NotesBytesFor(int world_size);
+  static size_t SlotsBytesFor(int world_size);
 
   // Makes [offset, offset + bytes) of the memory ready.
   using Reserve = std::function<absl::Status(size_t offset, size_t bytes)>;
@@ -141,9 +141,10 @@ class Board {
   // is waited for, and -1 afterwards, where that takes longer. `reserve` is
   // called for this rank's ring before it is first used; null: it is ready.
   // `yield` is another one in tests.
-  Board(void* memory, int rank, int world_size, const BoardTraits& traits,
-        std::function<void(int)> waits_for, Reserve reserve = nullptr,
-        gloo_internal::Yielding::Yield yield = sched_yield);
+  RoundBuffer(void* memory, int rank, int world_size,
+              const RoundBufferTraits& traits,
+              std::function<void(int)> waits_for, Reserve reserve = nullptr,
+              cpu::Yielding::Yield yield = sched_yield);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -155,8 +156,8 @@ class Board {
   Outcome Open(size_t bytes);
   std::byte* shows() { return own_bytes_; }
   // Aligned to 8.
-  std::byte* head() { return own_note_->head; }
-  std::byte* tail() { return own_note_->tail; }
+  std::byte* head() { return own_slot_->head; }
+  std::byte* tail() { return own_slot_->tail; }
 
   // Shows it.
   void Post();
@@ -164,13 +165,13 @@ class Board {
   // Waits until `peer` has shown its own of this round. Then these are that,
   // until this rank posts the next round.
   Outcome Await(int peer) {
-    return HasShown(peer) ? Outcome::kDone : AwaitUnseen(peer, round_);
+    return HasPublished(peer) ? Outcome::kDone : AwaitUnseen(peer, round_);
   }
   // Whether it has, as far as this rank knows, or as one look says.
-  bool HasShown(int peer);
-  const std::byte* shown(int peer) const;
-  const std::byte* shown_head(int peer) const { return NoteOf(peer).head; }
-  const std::byte* shown_tail(int peer) const { return NoteOf(peer).tail; }
+  bool HasPublished(int peer);
+  const std::byte* published(int peer) const;
+  const std::byte* published_head(int peer) const { return SlotOf(peer).head; }
+  const std::byte* published_tail(int peer) const { return SlotOf(peer).tail; }
 
   // The rank of kLeft.
   int left_peer() const { return left_peer_; }
@@ -198,15 +199,15 @@ class Board {
  private:
   // Further ones the processor asks for by itself when these are copied.
   static constexpr size_t kLinesAhead = 3;
-  struct alignas(kLineBytes) Note {
+  struct alignas(kLineBytes) Slot {
     // The round, times two; and one if what it shows is in the ring. Then it
     // begins with where it is there.
     std::atomic<uint64_t> posted;
     std::byte head[kHeadBytes];
-    std::byte bytes[kNoteBytes];
+    std::byte bytes[kSlotBytes];
     std::byte tail[kTailBytes];
   };
-  static_assert(offsetof(Note, head) % sizeof(uint64_t) == 0);
+  static_assert(offsetof(Slot, head) % sizeof(uint64_t) == 0);
   // By which a rank is woken.
   struct alignas(kLineBytes) Bell {
     std::atomic<uint32_t> rings;
@@ -221,7 +222,7 @@ class Board {
   };
   struct alignas(kLineBytes) Place {
     Bell bell;
-    Note notes[kNotes];
+    Slot slots[kSlots];
   };
   // Of all ranks.
   struct alignas(kLineBytes) Common {
@@ -241,38 +242,38 @@ class Board {
   // Takes its first line away from others, who have read it. (For all x86-64
   // processors GCC makes a plain prefetch of its own function, which does not.
   // Those that do not know the instruction do nothing.)
-  static void PrefetchToWrite(const Note& note) {
+  static void PrefetchToWrite(const Slot& slot) {
 #if defined(__x86_64__)
-    asm volatile("prefetchw %0" : : "m"(note.posted));
+    asm volatile("prefetchw %0" : : "m"(slot.posted));
 #else
-    __builtin_prefetch(&note, /*rw=*/1);
+    __builtin_prefetch(&slot, /*rw=*/1);
 #endif
   }
 
-  Note& NoteOf(int rank, uint64_t round) const {
-    return places_[rank].notes[round % kNotes];
+  Slot& SlotOf(int rank, uint64_t round) const {
+    return places_[rank].slots[round % kSlots];
   }
   // Of this rank's round. It is as far from this rank's own as their places
   // are, which takes half as long to work out.
-  Note& NoteOf(int rank) const {
-    return *reinterpret_cast<Note*>(reinterpret_cast<std::byte*>(own_note_) +
+  Slot& SlotOf(int rank) const {
+    return *reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(own_slot_) +
                                     (rank - rank_) *
                                         static_cast<ptrdiff_t>(sizeof(Place)));
   }
   // The one that is awaited, or a later one of those that stand there.
-  static bool HasPosted(const Note& note, uint64_t round) {
-    return note.posted.load(std::memory_order_acquire) >= round * 2;
+  static bool HasPosted(const Slot& slot, uint64_t round) {
+    return slot.posted.load(std::memory_order_acquire) >= round * 2;
   }
   bool HasPosted(int peer, uint64_t round) const {
-    return HasPosted(NoteOf(peer, round), round);
+    return HasPosted(SlotOf(peer, round), round);
   }
   // This rank reads what a peer's `note` shows. It looks into the first line,
   // which has come, before it knows what of the others it needs: where what
   // this rank shows takes a few lines, as that of others does then mostly, they
   // are asked for at once.
-  void AskForMore(const Note& note) const {
+  void AskForMore(const Slot& slot) const {
     if (is_in_line_ || is_in_ring_) return;
-    const auto* const line = reinterpret_cast<const std::byte*>(&note);
+    const auto* const line = reinterpret_cast<const std::byte*>(&slot);
     for (size_t i = 1; i <= kLinesAhead; ++i) {
       __builtin_prefetch(line + i * kLineBytes);
     }
@@ -321,7 +322,7 @@ class Board {
   Common& common_;
   // Behind that, and no notes are in their pages.
   std::byte* const rings_;
-  const BoardTraits traits_;
+  const RoundBufferTraits traits_;
   const std::function<void(int)> waits_for_;
   // Null: that was done.
   Reserve reserve_;
@@ -330,7 +331,7 @@ class Board {
   // The round that this rank is in, from 1.
   uint64_t round_ = 0;
   // Its note in it, and what it shows: in that, or in the ring.
-  Note* own_note_ = nullptr;
+  Slot* own_slot_ = nullptr;
   std::byte* own_bytes_ = nullptr;
   bool is_in_ring_ = false;
   // It is all in the note's first line.
@@ -338,7 +339,7 @@ class Board {
   // How much of the ring has been taken so far, round and round; and, by note,
   // had been when its round began.
   uint64_t taken_ = 0;
-  uint64_t taken_before_[kNotes] = {};
+  uint64_t taken_before_[kSlots] = {};
   // By rank: the last round that it is known to have posted.
   std::vector<uint64_t> seen_;
   // One that all are known to have posted.
@@ -350,8 +351,8 @@ class Board {
   int yields_ = 0;
   uint64_t yields_in_ = 0;
   // Of waits that outlast those looks.
-  gloo_internal::LookTime look_time_;
-  gloo_internal::Yielding yielding_;
+  cpu::SpinBudget spin_budget_;
+  cpu::Yielding yielding_;
   int moves_ = 0;
   // Not before.
   std::chrono::steady_clock::time_point next_move_ = {};
@@ -360,66 +361,66 @@ class Board {
 
 // What every small collective calls.
 
-inline Board::Outcome Board::Open(size_t bytes) {
+inline RoundBuffer::Outcome RoundBuffer::Open(size_t bytes) {
   ++round_;
   // That others have posted it, and read what was before.
-  uint64_t needed = round_ < kNotes ? 0 : round_ - kNotes + 1;
-  own_note_ = &own_.notes[round_ % kNotes];
-  taken_before_[round_ % kNotes] = taken_;
-  is_in_ring_ = bytes > kNoteBytes;
-  is_in_line_ = offsetof(Note, bytes) + bytes <= kLineBytes;
+  uint64_t needed = round_ < kSlots ? 0 : round_ - kSlots + 1;
+  own_slot_ = &own_.slots[round_ % kSlots];
+  taken_before_[round_ % kSlots] = taken_;
+  is_in_ring_ = bytes > kSlotBytes;
+  is_in_line_ = offsetof(Slot, bytes) + bytes <= kLineBytes;
   if (is_in_ring_ && reserve_ != nullptr && !ReserveRing()) {
     return Outcome::kNoRing;
   }
-  own_bytes_ = is_in_ring_ ? TakeOfRing(bytes, needed) : own_note_->bytes;
+  own_bytes_ = is_in_ring_ ? TakeOfRing(bytes, needed) : own_slot_->bytes;
   return needed <= seen_of_all_ ? Outcome::kDone : AwaitBehind(needed);
 }
 
-inline bool Board::HasShown(int peer) {
+inline bool RoundBuffer::HasPublished(int peer) {
   uint64_t& seen = seen_[peer];
   if (seen >= round_) return true;
-  const Note& note = NoteOf(peer);
-  if (!HasPosted(note, round_)) return false;
+  const Slot& slot = SlotOf(peer);
+  if (!HasPosted(slot, round_)) return false;
   seen = round_;
-  AskForMore(note);
+  AskForMore(slot);
   // Who is ahead has posted it, too, and those before it have been asked for.
   // If he is not, nothing moves, as a rule: what he has not written yet is here
   // from the last time.
-  __builtin_prefetch(&NoteOf(peer, round_ + 3));
+  __builtin_prefetch(&SlotOf(peer, round_ + 3));
   return true;
 }
 
-inline void Board::Post() {
+inline void RoundBuffer::Post() {
   if (is_in_ring_) {
     const uint64_t offset = own_bytes_ - RingOf(rank_);
-    std::memcpy(own_note_->bytes, &offset, sizeof(offset));
+    std::memcpy(own_slot_->bytes, &offset, sizeof(offset));
   }
-  own_note_->posted.store(round_ * 2 + (is_in_ring_ ? 1 : 0),
+  own_slot_->posted.store(round_ * 2 + (is_in_ring_ ? 1 : 0),
                           std::memory_order_release);
   seen_[rank_] = round_;
   // The next one is mostly as long. Of a longer one it would be there before
   // the other lines, and who waits for it would take it away again.
-  if (is_in_line_) PrefetchToWrite(own_.notes[(round_ + 1) % kNotes]);
+  if (is_in_line_) PrefetchToWrite(own_.slots[(round_ + 1) % kSlots]);
   // For the compiler. The processor may look first: see kNapTime.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (common_.sleepers.load(std::memory_order_relaxed) != 0) RingSleepers();
 }
 
-inline int Board::FindFailed() const {
+inline int RoundBuffer::FindFailed() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   return static_cast<int>(
              own_.bell.failed_peer.load(std::memory_order_relaxed)) -
          1;
 }
 
-inline const std::byte* Board::shown(int peer) const {
-  const Note& note = NoteOf(peer);
-  if (note.posted.load(std::memory_order_relaxed) % 2 == 0) return note.bytes;
+inline const std::byte* RoundBuffer::published(int peer) const {
+  const Slot& slot = SlotOf(peer);
+  if (slot.posted.load(std::memory_order_relaxed) % 2 == 0) return slot.bytes;
   uint64_t offset = 0;
-  std::memcpy(&offset, note.bytes, sizeof(offset));
+  std::memcpy(&offset, slot.bytes, sizeof(offset));
   return RingOf(peer) + offset;
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_ROUND_BUFFER_H_

@@ -10,10 +10,10 @@
 #include "dataplane/cpu/shm/round_buffer_ranks.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
-using Outcome = Board::Outcome;
+using Outcome = RoundBuffer::Outcome;
 
 cpu_set_t Processors() {
   cpu_set_t all;
@@ -32,16 +32,17 @@ cpu_set_t FirstOf(const cpu_set_t& processors) {
 }
 
 // A round of two in which each waits for the other one.
-void MeetOther(Board& board) {
-  ASSERT_EQ(board.Open(0), Outcome::kDone);
-  board.Post();
-  ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+void MeetOther(RoundBuffer& round_buffer) {
+  ASSERT_EQ(round_buffer.Open(0), Outcome::kDone);
+  round_buffer.Post();
+  ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), Outcome::kDone);
 }
 
 // The same on `one` processor; then each may be on `all` of them.
-void MeetOtherOn(const cpu_set_t& one, const cpu_set_t& all, Board& board) {
+void MeetOtherOn(const cpu_set_t& one, const cpu_set_t& all,
+                 RoundBuffer& round_buffer) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-  MeetOther(board);
+  MeetOther(round_buffer);
   ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
@@ -53,18 +54,19 @@ TEST(BoardProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
   // Until the system leaves both there for as long as it takes them to wait for
   // each other. Where there is no other processor, once.
   std::atomic<bool> is_over{!has_another};
-  ranks.OnEach([&](Board& board) {
+  ranks.OnEach([&](RoundBuffer& round_buffer) {
     for (bool goes_on = true; goes_on;) {
-      MeetOtherOn(one, all, board);
+      MeetOtherOn(one, all, round_buffer);
       for (int round = 0; round < 100; ++round) {
-        ASSERT_EQ(board.Open(1), Outcome::kDone);
+        ASSERT_EQ(round_buffer.Open(1), Outcome::kDone);
         // The same for both, who look at it in the same round.
         goes_on = !is_over.load();
-        *board.shows() = std::byte{goes_on};
-        board.Post();
-        ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
-        goes_on &= *board.shown(1 - board.rank()) == std::byte{1};
-        if (board.moves() > 0) is_over.store(true);
+        *round_buffer.shows() = std::byte{goes_on};
+        round_buffer.Post();
+        ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), Outcome::kDone);
+        goes_on &=
+            *round_buffer.published(1 - round_buffer.rank()) == std::byte{1};
+        if (round_buffer.moves() > 0) is_over.store(true);
       }
     }
     const cpu_set_t after = Processors();
@@ -83,9 +85,9 @@ TEST(BoardProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
   int both = 0;
   for (int time = 0; time < kTimes; ++time) {
     Ranks ranks(2, {.is_crowded = false});
-    ranks.OnEach([&](Board& board) {
-      MeetOtherOn(one, all, board);
-      for (int round = 0; round < 100; ++round) MeetOther(board);
+    ranks.OnEach([&](RoundBuffer& round_buffer) {
+      MeetOtherOn(one, all, round_buffer);
+      for (int round = 0; round < 100; ++round) MeetOther(round_buffer);
     });
     const int moved = (ranks.at(0).moves() > 0) + (ranks.at(1).moves() > 0);
     if (moved == 1) ++one_of_them;
@@ -102,13 +104,13 @@ TEST(BoardProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
   constexpr int kRanks = 4;
   Ranks ranks(kRanks, {.is_crowded = true});
   std::atomic<bool> is_over{!has_another};
-  ranks.OnEach([&](Board& board) {
+  ranks.OnEach([&](RoundBuffer& round_buffer) {
     const auto meet = [&](bool goes_on) {
-      ASSERT_EQ(board.Open(1), Outcome::kDone);
-      *board.shows() = std::byte{goes_on};
-      board.Post();
+      ASSERT_EQ(round_buffer.Open(1), Outcome::kDone);
+      *round_buffer.shows() = std::byte{goes_on};
+      round_buffer.Post();
       for (int peer = 0; peer < kRanks; ++peer) {
-        ASSERT_EQ(board.Await(peer), Outcome::kDone);
+        ASSERT_EQ(round_buffer.Await(peer), Outcome::kDone);
       }
     };
     for (bool goes_on = true; goes_on;) {
@@ -120,9 +122,9 @@ TEST(BoardProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
         meet(goes_on);
         // The same for all, who have seen the same.
         for (int peer = 0; peer < kRanks; ++peer) {
-          goes_on &= *board.shown(peer) == std::byte{1};
+          goes_on &= *round_buffer.published(peer) == std::byte{1};
         }
-        if (board.moves() > 0) is_over.store(true);
+        if (round_buffer.moves() > 0) is_over.store(true);
       }
     }
     const cpu_set_t after = Processors();
@@ -137,9 +139,9 @@ TEST(BoardProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
   const cpu_set_t all = Processors();
   const cpu_set_t one = FirstOf(all);
   Ranks ranks(2, {.is_crowded = true});
-  ranks.OnEach([&](Board& board) {
+  ranks.OnEach([&](RoundBuffer& round_buffer) {
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    for (int round = 0; round < 10'000; ++round) MeetOther(board);
+    for (int round = 0; round < 10'000; ++round) MeetOther(round_buffer);
   });
   for (int rank = 0; rank < 2; ++rank) {
     const uint64_t waits = ranks.at(rank).waits();
@@ -154,14 +156,14 @@ TEST(BoardProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
 TEST(BoardProcessorsTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
   const cpu_set_t one = FirstOf(Processors());
   Ranks ranks(2, {.is_crowded = false});
-  ranks.OnEach([&](Board& board) {
+  ranks.OnEach([&](RoundBuffer& round_buffer) {
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    for (int round = 0; round < 300; ++round) MeetOther(board);
-    EXPECT_EQ(board.moves(), 0);
+    for (int round = 0; round < 300; ++round) MeetOther(round_buffer);
+    EXPECT_EQ(round_buffer.moves(), 0);
     const cpu_set_t after = Processors();
     EXPECT_TRUE(CPU_EQUAL(&after, &one));
   });
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

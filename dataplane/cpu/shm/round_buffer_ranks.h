@@ -13,23 +13,24 @@
 #include <thread>
 #include <vector>
 
-#include "dataplane/cpu/transport/spin_wait.h"
 #include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/transport/spin_wait.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // The memory of a board, and its ranks, each to be used by a thread.
 class Ranks {
  public:
   explicit Ranks(int world_size,
-                 const BoardTraits& traits = {.is_crowded = true},
-                 gloo_internal::Yielding::Yield yield = sched_yield)
-      : memory_(Board::BytesFor(world_size, traits.ring_bytes) / sizeof(Line)),
+                 const RoundBufferTraits& traits = {.is_crowded = true},
+                 cpu::Yielding::Yield yield = sched_yield)
+      : memory_(RoundBuffer::BytesFor(world_size, traits.ring_bytes) /
+                sizeof(Line)),
         awaited_(world_size),
         told_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       awaited_[rank].store(-1);
-      boards_.push_back(std::make_unique<Board>(
+      boards_.push_back(std::make_unique<RoundBuffer>(
           memory_.data(), rank, world_size, traits,
           [this, rank](int peer) {
             awaited_[rank].store(peer);
@@ -39,10 +40,10 @@ class Ranks {
     }
   }
 
-  Board& at(int rank) { return *boards_[rank]; }
+  RoundBuffer& at(int rank) { return *boards_[rank]; }
   int world_size() const { return static_cast<int>(boards_.size()); }
-  // Of Board's memory of a rank the first word counts the rings of its bell,
-  // and the second one says for whom it sleeps.
+  // Of RoundBuffer's memory of a rank the first word counts the rings of its
+  // bell, and the second one says for whom it sleeps.
   std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
   std::atomic<uint32_t>& sleeps_for(int rank) { return WordsOf(rank)[1]; }
   // Behind those of all ranks: how many say so.
@@ -52,11 +53,12 @@ class Ranks {
   // How often it has said so.
   uint64_t told_by(int rank) const { return told_[rank].load(); }
 
-  void OnEach(const std::function<void(Board&)>& body) {
+  void OnEach(const std::function<void(RoundBuffer&)>& body) {
     std::vector<std::thread> threads;
     threads.reserve(boards_.size());
-    for (const auto& board : boards_) {
-      threads.emplace_back([&, board = board.get()] { body(*board); });
+    for (const auto& round_buffer : boards_) {
+      threads.emplace_back(
+          [&, round_buffer = round_buffer.get()] { body(*round_buffer); });
     }
     for (std::thread& thread : threads) thread.join();
   }
@@ -69,8 +71,9 @@ class Ranks {
   std::atomic<uint32_t>* WordsOf(int rank) {
     // Of so many ranks they are whole pages.
     constexpr size_t kMany = 1024;
-    static const size_t place_bytes =
-        (Board::NotesBytesFor(kMany + 1) - Board::NotesBytesFor(1)) / kMany;
+    static const size_t place_bytes = (RoundBuffer::SlotsBytesFor(kMany + 1) -
+                                       RoundBuffer::SlotsBytesFor(1)) /
+                                      kMany;
     return reinterpret_cast<std::atomic<uint32_t>*>(
         reinterpret_cast<std::byte*>(memory_.data()) + rank * place_bytes);
   }
@@ -78,9 +81,9 @@ class Ranks {
   std::vector<Line> memory_;
   std::vector<std::atomic<int>> awaited_;
   std::vector<std::atomic<uint64_t>> told_;
-  std::vector<std::unique_ptr<Board>> boards_;
+  std::vector<std::unique_ptr<RoundBuffer>> boards_;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_ROUND_BUFFER_RANKS_H_

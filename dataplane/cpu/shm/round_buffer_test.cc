@@ -24,10 +24,10 @@
 #include "dataplane/cpu/shm/round_buffer_ranks.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
-using Outcome = Board::Outcome;
+using Outcome = RoundBuffer::Outcome;
 using ::testing::Bool;
 using ::testing::Combine;
 using ::testing::Values;
@@ -74,64 +74,73 @@ void AwaitSleepOf(pid_t thread, std::chrono::nanoseconds least = {}) {
 }
 
 // With rings in which few of what is long have room.
-class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
+class RoundBufferTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   int world_size() const { return std::get<0>(GetParam()); }
-  BoardTraits traits() const { return {.is_crowded = std::get<1>(GetParam())}; }
+  RoundBufferTraits traits() const {
+    return {.is_crowded = std::get<1>(GetParam())};
+  }
 };
 
 // How much a rank shows in a round, in its note or in its ring: each as it
 // likes; but for some rounds all in notes, as far as there are any: the ring
 // has room for a few.
 size_t BytesOf(uint64_t round, int rank) {
-  constexpr size_t kSizes[] = {8, Board::kNoteBytes, Board::kNoteBytes + 8,
-                               Board::kPieceBytes - 8, Board::kPieceBytes};
+  constexpr size_t kSizes[] = {
+      8, RoundBuffer::kSlotBytes, RoundBuffer::kSlotBytes + 8,
+      RoundBuffer::kPieceBytes - 8, RoundBuffer::kPieceBytes};
   std::mt19937 any(static_cast<uint32_t>(round * 100 + rank));
-  const bool all_in_notes = round / (4 * Board::kNotes) % 2 == 1;
+  const bool all_in_notes = round / (4 * RoundBuffer::kSlots) % 2 == 1;
   return kSizes[any() % (all_in_notes ? 2 : std::size(kSizes))];
 }
 
 // What a rank shows in a round: each of its words, and the first and the last
 // of what stands around it, say whose and of when it is.
-void Show(Board& board, uint64_t round) {
-  const size_t bytes = BytesOf(round, board.rank());
-  ASSERT_EQ(board.Open(bytes), Outcome::kDone);
-  const uint64_t word = round * 100 + board.rank();
+void Show(RoundBuffer& round_buffer, uint64_t round) {
+  const size_t bytes = BytesOf(round, round_buffer.rank());
+  ASSERT_EQ(round_buffer.Open(bytes), Outcome::kDone);
+  const uint64_t word = round * 100 + round_buffer.rank();
   const std::vector<uint64_t> words(bytes / sizeof(word), word);
-  std::memcpy(board.shows(), words.data(), bytes);
+  std::memcpy(round_buffer.shows(), words.data(), bytes);
   for (std::byte* const to :
-       {board.head(), board.head() + Board::kHeadBytes - sizeof(word),
-        board.tail(), board.tail() + Board::kTailBytes - sizeof(word)}) {
+       {round_buffer.head(),
+        round_buffer.head() + RoundBuffer::kHeadBytes - sizeof(word),
+        round_buffer.tail(),
+        round_buffer.tail() + RoundBuffer::kTailBytes - sizeof(word)}) {
     std::memcpy(to, &word, sizeof(word));
   }
-  board.Post();
+  round_buffer.Post();
 }
 
-void ExpectShown(const Board& board, int peer, uint64_t round) {
+void ExpectShown(const RoundBuffer& round_buffer, int peer, uint64_t round) {
   const uint64_t word = round * 100 + peer;
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(board.shown(peer)) % sizeof(word), 0);
-  const std::vector<uint64_t> words(BytesOf(round, peer) / sizeof(word), word);
   EXPECT_EQ(
-      std::memcmp(board.shown(peer), words.data(), words.size() * sizeof(word)),
-      0)
+      reinterpret_cast<uintptr_t>(round_buffer.published(peer)) % sizeof(word),
+      0);
+  const std::vector<uint64_t> words(BytesOf(round, peer) / sizeof(word), word);
+  EXPECT_EQ(std::memcmp(round_buffer.published(peer), words.data(),
+                        words.size() * sizeof(word)),
+            0)
       << word;
   for (const std::byte* const from :
-       {board.shown_head(peer),
-        board.shown_head(peer) + Board::kHeadBytes - sizeof(word),
-        board.shown_tail(peer),
-        board.shown_tail(peer) + Board::kTailBytes - sizeof(word)}) {
+       {round_buffer.published_head(peer),
+        round_buffer.published_head(peer) + RoundBuffer::kHeadBytes -
+            sizeof(word),
+        round_buffer.published_tail(peer),
+        round_buffer.published_tail(peer) + RoundBuffer::kTailBytes -
+            sizeof(word)}) {
     EXPECT_EQ(ReadNumber(from), word);
   }
 }
 
-TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
+TEST_P(RoundBufferTest, EverybodySeesWhatOthersShowInTheSameRound) {
   Ranks ranks(world_size(), traits());
-  ranks.OnEach([](Board& board) {
+  ranks.OnEach([](RoundBuffer& round_buffer) {
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      ASSERT_NO_FATAL_FAILURE(Show(board, round));
-      for (int peer = 0; peer < board.world_size(); ++peer) {
-        ASSERT_EQ(board.Await(peer), Outcome::kDone);
-        ExpectShown(board, peer, round);
+      ASSERT_NO_FATAL_FAILURE(Show(round_buffer, round));
+      for (int peer = 0; peer < round_buffer.world_size(); ++peer) {
+        ASSERT_EQ(round_buffer.Await(peer), Outcome::kDone);
+        ExpectShown(round_buffer, peer, round);
       }
     }
   });
@@ -139,53 +148,55 @@ TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
 
 // Where not everybody looks at everybody, some are ahead of others; nobody is
 // shown what comes after what he looks at.
-TEST_P(BoardTest, NothingIsOverwrittenThatSomebodyStillReads) {
+TEST_P(RoundBufferTest, NothingIsOverwrittenThatSomebodyStillReads) {
   Ranks ranks(world_size(), traits());
-  ranks.OnEach([](Board& board) {
+  ranks.OnEach([](RoundBuffer& round_buffer) {
     std::mt19937 everybody_s(7);
     int giver = 0;
-    for (uint64_t round = 1; round <= 24 * Board::kNotes; ++round) {
+    for (uint64_t round = 1; round <= 24 * RoundBuffer::kSlots; ++round) {
       // The same on all ranks: who is looked at, for some rounds so that he
       // gets ahead, and by whom.
-      if (everybody_s() % (2 * Board::kNotes) == 0) {
-        giver = static_cast<int>(everybody_s() % board.world_size());
+      if (everybody_s() % (2 * RoundBuffer::kSlots) == 0) {
+        giver = static_cast<int>(everybody_s() % round_buffer.world_size());
       }
       const uint32_t takers = everybody_s();
-      ASSERT_NO_FATAL_FAILURE(Show(board, round));
-      if ((takers >> board.rank()) % 2 == 0) continue;
-      ASSERT_EQ(board.Await(giver), Outcome::kDone);
+      ASSERT_NO_FATAL_FAILURE(Show(round_buffer, round));
+      if ((takers >> round_buffer.rank()) % 2 == 0) continue;
+      ASSERT_EQ(round_buffer.Await(giver), Outcome::kDone);
       std::this_thread::yield();
-      ExpectShown(board, giver, round);
+      ExpectShown(round_buffer, giver, round);
     }
   });
 }
 
 // About as late as somebody else begins to sleep.
-TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
+TEST_P(RoundBufferTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
   Ranks ranks(world_size(), traits());
-  ranks.OnEach([](Board& board) {
+  ranks.OnEach([](RoundBuffer& round_buffer) {
     std::mt19937 everybody_s(11);
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      const int last = static_cast<int>(everybody_s() % board.world_size());
+      const int last =
+          static_cast<int>(everybody_s() % round_buffer.world_size());
       const std::chrono::microseconds late(80 + everybody_s() % 50);
-      ASSERT_EQ(board.Open(0), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Open(0), Outcome::kDone);
       const auto until = std::chrono::steady_clock::now() + late;
-      while (board.rank() == last && std::chrono::steady_clock::now() < until) {
+      while (round_buffer.rank() == last &&
+             std::chrono::steady_clock::now() < until) {
       }
-      board.Post();
-      ASSERT_EQ(board.Await(last), Outcome::kDone);
+      round_buffer.Post();
+      ASSERT_EQ(round_buffer.Await(last), Outcome::kDone);
     }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest,
+INSTANTIATE_TEST_SUITE_P(Sizes, RoundBufferTest,
                          Combine(Values(2, 3, 8, 16), Bool()));
 
 // Without a wait: nobody else is there.
 TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
   Ranks ranks(2);
-  for (uint64_t round = 1; round < Board::kNotes; ++round) {
-    ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes), Outcome::kDone);
+  for (uint64_t round = 1; round < RoundBuffer::kSlots; ++round) {
+    ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes), Outcome::kDone);
     ranks.at(0).Post();
   }
   EXPECT_EQ(ranks.awaited_by(0), -1);
@@ -196,7 +207,7 @@ TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
   });
   while (ranks.awaited_by(0) != 1) std::this_thread::yield();
   // All that it has shown is still there.
-  for (uint64_t round = 1; round <= Board::kNotes; ++round) {
+  for (uint64_t round = 1; round <= RoundBuffer::kSlots; ++round) {
     ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
     ranks.at(1).Post();
     ASSERT_EQ(ranks.at(1).Await(0), Outcome::kDone);
@@ -207,33 +218,33 @@ TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
 
 // Alone, so nothing waits.
 TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
-  const BoardTraits traits;
-  struct alignas(Board::kLineBytes) Line {
-    std::byte bytes[Board::kLineBytes];
+  const RoundBufferTraits traits;
+  struct alignas(RoundBuffer::kLineBytes) Line {
+    std::byte bytes[RoundBuffer::kLineBytes];
   };
-  std::vector<Line> memory(Board::BytesFor(1, traits.ring_bytes) /
+  std::vector<Line> memory(RoundBuffer::BytesFor(1, traits.ring_bytes) /
                            sizeof(Line));
   absl::Status there = absl::ResourceExhaustedError("no memory");
   std::vector<std::pair<size_t, size_t>> reserved;
-  Board board(
+  RoundBuffer round_buffer(
       memory.data(), 0, 1, traits, [](int) {},
       [&](size_t offset, size_t bytes) {
         reserved.emplace_back(offset, bytes);
         return there;
       });
-  ASSERT_EQ(board.Open(Board::kNoteBytes), Outcome::kDone);
-  board.Post();
+  ASSERT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes), Outcome::kDone);
+  round_buffer.Post();
   EXPECT_TRUE(reserved.empty());
-  EXPECT_EQ(board.Open(Board::kNoteBytes + 1), Outcome::kNoRing);
-  EXPECT_EQ(board.ring_status(), there);
+  EXPECT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1), Outcome::kNoRing);
+  EXPECT_EQ(round_buffer.ring_status(), there);
   there = absl::OkStatus();
   for (int round = 0; round < 2; ++round) {
-    ASSERT_EQ(board.Open(Board::kNoteBytes + 1), Outcome::kDone);
-    board.Post();
+    ASSERT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1), Outcome::kDone);
+    round_buffer.Post();
   }
   // Once more, and not again.
   const std::pair<size_t, size_t> ring = {
-      Board::BytesFor(1, traits.ring_bytes) - traits.ring_bytes,
+      RoundBuffer::BytesFor(1, traits.ring_bytes) - traits.ring_bytes,
       traits.ring_bytes};
   EXPECT_EQ(reserved, std::vector({ring, ring}));
 }
@@ -241,18 +252,19 @@ TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
 TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {
   constexpr int kRanks = 3;
   Ranks ranks(kRanks);
-  const size_t pieces = BoardTraits::kRingBytesMin / Board::kPieceBytes;
-  ASSERT_LT(pieces + 2, Board::kNotes);
+  const size_t pieces =
+      RoundBufferTraits::kRingBytesMin / RoundBuffer::kPieceBytes;
+  ASSERT_LT(pieces + 2, RoundBuffer::kSlots);
   for (size_t piece = 0; piece < pieces; ++piece) {
-    ASSERT_EQ(ranks.at(0).Open(Board::kPieceBytes), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kPieceBytes), Outcome::kDone);
     ranks.at(0).Post();
   }
   // What is short needs none.
-  ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes), Outcome::kDone);
+  ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes), Outcome::kDone);
   ranks.at(0).Post();
   EXPECT_EQ(ranks.awaited_by(0), -1);
   std::thread waits([&] {
-    EXPECT_EQ(ranks.at(0).Open(Board::kNoteBytes + 1), Outcome::kDone);
+    EXPECT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes + 1), Outcome::kDone);
     ranks.at(0).Post();
   });
   while (ranks.awaited_by(0) != 1) std::this_thread::yield();
@@ -270,11 +282,11 @@ TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {
 }
 
 TEST(BoardRingTest, RingsAreAPowerOfTwoAndOfAGroupNotMany) {
-  EXPECT_EQ(Board::RingBytesFor(1), size_t{2} << 20);
-  EXPECT_EQ(Board::RingBytesFor(4), size_t{2} << 20);
-  EXPECT_EQ(Board::RingBytesFor(5), size_t{1} << 20);
-  EXPECT_EQ(Board::RingBytesFor(8), size_t{1} << 20);
-  EXPECT_EQ(Board::RingBytesFor(64), size_t{512} << 10);
+  EXPECT_EQ(RoundBuffer::RingBytesFor(1), size_t{2} << 20);
+  EXPECT_EQ(RoundBuffer::RingBytesFor(4), size_t{2} << 20);
+  EXPECT_EQ(RoundBuffer::RingBytesFor(5), size_t{1} << 20);
+  EXPECT_EQ(RoundBuffer::RingBytesFor(8), size_t{1} << 20);
+  EXPECT_EQ(RoundBuffer::RingBytesFor(64), size_t{512} << 10);
 }
 
 TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
@@ -287,7 +299,7 @@ TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
     EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
   });
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load(), Board::kNapTime);
+  AwaitSleepOf(sleeper.load(), RoundBuffer::kNapTime);
   EXPECT_EQ(ranks.awaited_by(0), 1);
   EXPECT_EQ(ranks.sleepers().load(), 1U);
   ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
@@ -303,7 +315,7 @@ TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
 class Waiting {
  public:
   explicit Waiting(Ranks& ranks)
-      : thread_([this, &board = ranks.at(0)] { Run(board); }) {
+      : thread_([this, &round_buffer = ranks.at(0)] { Run(round_buffer); }) {
     while (id_.load() == 0) std::this_thread::yield();
   }
   ~Waiting() { thread_.join(); }
@@ -316,12 +328,12 @@ class Waiting {
   bool is_over() const { return is_over_.load(); }
 
  private:
-  void Run(Board& board) {
-    EXPECT_EQ(board.Open(0), Outcome::kDone);
-    board.Post();
+  void Run(RoundBuffer& round_buffer) {
+    EXPECT_EQ(round_buffer.Open(0), Outcome::kDone);
+    round_buffer.Post();
     began_ = std::chrono::steady_clock::now();
     id_.store(static_cast<pid_t>(syscall(SYS_gettid)));
-    EXPECT_EQ(board.Await(1), Outcome::kDone);
+    EXPECT_EQ(round_buffer.Await(1), Outcome::kDone);
     is_over_.store(true);
   }
 
@@ -334,7 +346,7 @@ class Waiting {
 TEST(BoardWaitTest, WhoSleepsIsLeftAloneByOthers) {
   Ranks ranks(3);
   const Waiting waiting(ranks);
-  AwaitSleepOf(waiting.id(), Board::kNapTime);
+  AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
   const uint32_t rings = ranks.rings(0).load();
   for (const int rank : {2, 1}) {
     EXPECT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
@@ -352,7 +364,7 @@ void PostUnrung(Ranks& ranks) {
 
 bool Naps(const Waiting& waiting) {
   const auto sleep = SleepOf(waiting.id());
-  return sleep.has_value() && *sleep <= Board::kNapTime;
+  return sleep.has_value() && *sleep <= RoundBuffer::kNapTime;
 }
 
 // What a processor has held back is out by then.
@@ -368,7 +380,7 @@ TEST(BoardWaitTest, WhoIsNotRungForInHisNapLooksAfterIt) {
     if (!naps) ranks.at(0).Wake();
     while (naps && !waiting.is_over()) {
       const auto sleep = SleepOf(waiting.id());
-      ASSERT_LE(sleep.value_or(Board::kNapTime), Board::kNapTime);
+      ASSERT_LE(sleep.value_or(RoundBuffer::kNapTime), RoundBuffer::kNapTime);
     }
   }
   EXPECT_TRUE(naps);
@@ -383,11 +395,12 @@ TEST(BoardWaitTest, NoSignalEndsANapEarlier) {
     Ranks ranks(2);
     const Waiting waiting(ranks);
     AwaitSleepOf(waiting.id());
-    while (SleepOf(waiting.id()).value_or(Board::kNapTime) <= Board::kNapTime) {
+    while (SleepOf(waiting.id()).value_or(RoundBuffer::kNapTime) <=
+           RoundBuffer::kNapTime) {
       ASSERT_EQ(syscall(SYS_tgkill, getpid(), waiting.id(), SIGUSR1), 0);
     }
     EXPECT_GE(std::chrono::steady_clock::now() - waiting.began(),
-              Board::kNapTime);
+              RoundBuffer::kNapTime);
     ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
     ranks.at(1).Post();
   }
@@ -397,7 +410,7 @@ TEST(BoardWaitTest, NoSignalEndsANapEarlier) {
 TEST(BoardWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
   Ranks ranks(2);
   const Waiting waiting(ranks);
-  AwaitSleepOf(waiting.id(), Board::kNapTime);
+  AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
   PostUnrung(ranks);
 }
 
@@ -407,21 +420,20 @@ TEST(BoardWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds kLate{300};
   constexpr int kRounds = 500;
-  static_assert(kLate > gloo_internal::kLookTime &&
-                2 * kLate < gloo_internal::LookTime::kMost);
+  static_assert(kLate > cpu::kSpinTime && 2 * kLate < cpu::SpinBudget::kMost);
   Ranks ranks(2, {.is_crowded = false});
-  ranks.OnEach([&](Board& board) {
-    const std::atomic<uint32_t>& rings = ranks.rings(board.rank());
+  ranks.OnEach([&](RoundBuffer& round_buffer) {
+    const std::atomic<uint32_t>& rings = ranks.rings(round_buffer.rank());
     // One of them, in the first round.
-    bool is_late = board.rank() == 1;
+    bool is_late = round_buffer.rank() == 1;
     for (int round = 0; round < kRounds; ++round) {
-      ASSERT_EQ(board.Open(0), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Open(0), Outcome::kDone);
       const Clock::time_point until = Clock::now() + kLate;
       while (is_late && Clock::now() < until) {
       }
-      board.Post();
+      round_buffer.Post();
       const uint32_t before = rings.load();
-      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), Outcome::kDone);
       is_late = rings.load() != before;
     }
   });
@@ -440,12 +452,12 @@ TEST(BoardWaitTest, ALongYieldIsFollowedByASleep) {
     Ranks ranks(2, {.is_crowded = is_crowded}, [] {
       ++yields;
       const Clock::time_point began = Clock::now();
-      while (Clock::now() - began < 50 * gloo_internal::Yielding::kLong) {
+      while (Clock::now() - began < 50 * cpu::Yielding::kLong) {
       }
       return 0;
     });
     const Waiting waiting(ranks);
-    AwaitSleepOf(waiting.id(), Board::kNapTime);
+    AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
     // Without a pause, which lasts for 16 times as long, a crowded rank would
     // yield twice more.
     EXPECT_LE(yields.load(), is_crowded ? 2 : 1);
@@ -464,7 +476,7 @@ TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
     EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
   });
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load(), Board::kNapTime);
+  AwaitSleepOf(sleeper.load(), RoundBuffer::kNapTime);
   const uint32_t rings = ranks.rings(0).load();
   ranks.at(0).Wake();
   EXPECT_EQ(ranks.rings(0).load(), rings + 1);
@@ -490,7 +502,7 @@ TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
   ranks.at(1).Leave(/*has_failed=*/false);
   EXPECT_EQ(ranks.at(0).FindFailed(), -1);
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load(), Board::kNapTime);
+  AwaitSleepOf(sleeper.load(), RoundBuffer::kNapTime);
   const uint32_t rings = ranks.rings(0).load();
   ranks.at(2).Leave(/*has_failed=*/true);
   EXPECT_EQ(ranks.rings(0).load(), rings + 1);
@@ -502,4 +514,4 @@ TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -11,9 +11,9 @@
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/culprit.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
-using gloo_internal::Mismatch;
+using cpu::Mismatch;
 
 namespace {
 
@@ -22,7 +22,7 @@ constexpr size_t kReadBytes = 4 << 20;
 
 }  // namespace
 
-uint64_t History::DigestOf(const NoteHeader& header) {
+uint64_t History::DigestOf(const MessageHeader& header) {
   const uint64_t what = uint64_t{header.kind} |
                         uint64_t{header.data_type} << 8 |
                         uint64_t{header.reduce_op} << 16 |
@@ -34,40 +34,41 @@ uint64_t History::DigestOf(const NoteHeader& header) {
   return digest;
 }
 
-absl::Status Rounds::StatusOf(Board::Outcome outcome) {
+absl::Status Rounds::StatusOf(RoundBuffer::Outcome outcome) {
   switch (outcome) {
-    case Board::Outcome::kDone:
+    case RoundBuffer::Outcome::kDone:
       return absl::OkStatus();
-    case Board::Outcome::kWoken:
-      return shop_.mesh.abort_cause();
-    case Board::Outcome::kNoRing: {
-      absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
-          "rank ", RankInGroup(rank_), ": ", board_.ring_status().message()));
+    case RoundBuffer::Outcome::kWoken:
+      return context_.transport.abort_cause();
+    case RoundBuffer::Outcome::kNoRing: {
+      absl::Status status = absl::ResourceExhaustedError(
+          absl::StrCat("rank ", RankInGroup(rank_), ": ",
+                       round_buffer_.ring_status().message()));
       SetCulpritRank(status, RankInGroup(rank_));
       return status;
     }
-    case Board::Outcome::kLeft:
+    case RoundBuffer::Outcome::kLeft:
       break;
   }
-  return shop_.mesh.Gone(board_.left_peer());
+  return context_.transport.Gone(round_buffer_.left_peer());
 }
 
 absl::Status Rounds::AwaitOther(int peer, uint64_t count) {
-  if (!board_.HasShown(peer)) {
+  if (!round_buffer_.HasPublished(peer)) {
     // It is on its way.
-    shop_.TellOfWait();
-    const Board::Outcome outcome = board_.Await(peer);
-    if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
+    context_.TellOfWait();
+    const RoundBuffer::Outcome outcome = round_buffer_.Await(peer);
+    if (outcome != RoundBuffer::Outcome::kDone) return StatusOf(outcome);
   }
   const bool is_same = !is_first() || peer == rank_ || IsSame(peer, count);
   return is_same ? absl::OkStatus() : DifferenceOf(peer, count);
 }
 
 absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
-  NoteHeader theirs;
-  std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));
-  NoteHeader ours = header_;
-  ours.sequence = shop_.sequence;
+  MessageHeader theirs;
+  std::memcpy(&theirs, round_buffer_.published_head(peer), sizeof(theirs));
+  MessageHeader ours = header_;
+  ours.sequence = context_.sequence;
   ours.element_count = count;
   if (has_rows_ && theirs.kind == ours.kind) {
     theirs.element_count = CountFor(rank_, peer);
@@ -75,11 +76,12 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   if (theirs != ours) {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs, ours);
   }
-  NoteHeader their_last;
-  std::memcpy(&their_last, board_.shown_tail(peer), sizeof(their_last));
-  NoteHeader our_last = shop_.history.last;
+  MessageHeader their_last;
+  std::memcpy(&their_last, round_buffer_.published_tail(peer),
+              sizeof(their_last));
+  MessageHeader our_last = context_.history.last;
   // Of the first rank that may be what it says beside.
-  if (((their_last.step | our_last.step) & Workshop::kSaid) != 0) {
+  if (((their_last.step | our_last.step) & ShmContext::kHint) != 0) {
     their_last.step = our_last.step = 0;
   }
   if (their_last != our_last) {
@@ -95,8 +97,8 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   return status;
 }
 
-absl::Status Rounds::ShowPlace(const Block& whole, size_t rest,
-                               Places& places) {
+absl::Status Rounds::PublishLocation(const Block& whole, size_t rest,
+                                     RemoteBuffers& places) {
   // Where all factors are one, it is all in the first line of a note.
   static_assert(offsetof(Offer, place) == 0);
   const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
@@ -118,14 +120,14 @@ absl::Status Rounds::ShowPlace(const Block& whole, size_t rest,
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Rounds::AwaitPlaces(Places& places) {
+absl::StatusOr<bool> Rounds::AwaitRemoteBuffers(RemoteBuffers& places) {
   absl::Status status = AwaitAll();
   if (!status.ok()) return status;
   // The same on all ranks.
   if (places.data[rank_] == nullptr) return false;
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
-    const auto& theirs = *reinterpret_cast<const Offer*>(shown(peer));
+    const auto& theirs = *reinterpret_cast<const Offer*>(published(peer));
     places.data[peer] = regions().Locate(peer, theirs.place);
     if (places.data[peer] == nullptr) return false;
     if (!places.factors.empty()) places.factors[peer] = theirs.factor;
@@ -138,34 +140,34 @@ void Rounds::WriteRow(absl::Span<const Block> give) {
   for (int peer = 0; peer < world_size_; ++peer) row[peer] = give[peer].count;
 }
 
-Rounds::Reach Rounds::FindOrigin(const Block& block, Where where,
-                                 Origin& origin) {
+Rounds::Access Rounds::FindSource(const Block& block, Scope where,
+                                  SourceAddress& origin) {
   const size_t bytes = block.count * element_bytes_;
   origin = {.address = reinterpret_cast<uint64_t>(block.data)};
-  if (bytes == 0) return Reach::kMapped;
-  if (shop_.has_regions) origin.place = regions().Find(block.data, bytes);
-  if (origin.place.number > 0) return Reach::kMapped;
-  const bool is_readable = where == Where::kAnywhere && shop_.reads_memory &&
-                           gloo_internal::CanBeRead(block.data, bytes);
-  return is_readable ? Reach::kBySystem : Reach::kNone;
+  if (bytes == 0) return Access::kMapped;
+  if (context_.has_regions) origin.place = regions().Find(block.data, bytes);
+  if (origin.place.number > 0) return Access::kMapped;
+  const bool is_readable = where == Scope::kAnywhere && context_.reads_memory &&
+                           cpu::CanBeRead(block.data, bytes);
+  return is_readable ? Access::kBySystem : Access::kNone;
 }
 
 absl::Status Rounds::Read(int peer, const Source& source, size_t offset,
                           std::byte* to, size_t bytes) {
-  const gloo_internal::PeerMemory* const memory = shop_.mesh.MemoryOf(peer);
+  const cpu::PeerMemory* const memory = context_.transport.MemoryOf(peer);
   while (bytes > 0) {
-    absl::Status aborted = shop_.mesh.abort_cause();
+    absl::Status aborted = context_.transport.abort_cause();
     if (!aborted.ok()) return aborted;
     const size_t now = std::min(bytes, kReadBytes);
     if (source.mapped != nullptr) {
       std::memcpy(to, source.mapped + offset, now);
     } else if (memory == nullptr) {
-      return shop_.mesh.Gone(peer);
+      return context_.transport.Gone(peer);
     } else if (const uint64_t from = source.address + offset;
                !memory->Read(from, to, now)) {
       absl::Status unread = memory->WhyUnread(RankInGroup(rank_),
                                               RankInGroup(peer), from, to, now);
-      return unread.ok() ? shop_.mesh.Gone(peer) : unread;
+      return unread.ok() ? context_.transport.Gone(peer) : unread;
     }
     offset += now;
     to += now;
@@ -190,8 +192,8 @@ absl::InlinedVector<int, 16> Rounds::Others() const {
 }
 
 std::byte* Rounds::Scratch(size_t bytes) {
-  if (shop_.scratch.size() < bytes) shop_.scratch.resize(bytes);
-  return shop_.scratch.data();
+  if (context_.scratch.size() < bytes) context_.scratch.resize(bytes);
+  return context_.scratch.data();
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

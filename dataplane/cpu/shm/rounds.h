@@ -17,29 +17,29 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
-#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/cpu/collectives/schedules.h"
-#include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/regions.h"
 #include "dataplane/cpu/shm/ring_writer.h"
-#include "dataplane/collective.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
-using gloo_internal::Block;
-using gloo_internal::Blocks;
-using gloo_internal::NoteHeader;
+using cpu::Block;
+using cpu::Blocks;
+using cpu::MessageHeader;
 
 // What a rank has run, by which others see whether they ran the same.
 struct History {
   // Of what a header says, but for the number.
-  static uint64_t DigestOf(const NoteHeader& header);
+  static uint64_t DigestOf(const MessageHeader& header);
 
   // Of one more, with this number and its digest.
-  void Add(const NoteHeader& header, uint64_t sequence, uint64_t digest) {
+  void Add(const MessageHeader& header, uint64_t sequence, uint64_t digest) {
     last = header;
     last.sequence = sequence;
     hash = (hash ^ digest) * kPrime;
@@ -53,11 +53,11 @@ struct History {
 
   uint64_t hash = 0;
   // The last one.
-  NoteHeader last = {};
+  MessageHeader last = {};
 };
 
 // Where all ranks have something of one size.
-struct Places {
+struct RemoteBuffers {
   double FactorOf(int rank) const {
     return factors.empty() ? 1 : factors[rank];
   }
@@ -68,7 +68,7 @@ struct Places {
 };
 
 // Which collectives go from tensor to tensor.
-enum class Where : uint8_t {
+enum class Scope : uint8_t {
   // Those whose tensors lie in symmetric memory.
   kInRegions,
   // Those, and of ranks that read each other's memory all whose tensors can be
@@ -77,34 +77,34 @@ enum class Where : uint8_t {
 };
 
 // What the collectives of a group work with.
-struct Workshop {
-  Board& board;
-  gloo_internal::Mesh& mesh;
+struct ShmContext {
+  RoundBuffer& round_buffer;
+  cpu::Transport& transport;
   // Symmetric memory.
   RegionFinder regions;
   // All ranks read each other's memory.
   bool reads_memory = false;
   // What all ranks say that they run, and its number, which does not stand in
   // `header`: a plan's, or `made`.
-  const NoteHeader* header = nullptr;
+  const MessageHeader* header = nullptr;
   uint64_t sequence = 0;
-  NoteHeader made = {};
+  MessageHeader made = {};
   // Kept from one collective to the next.
   std::vector<std::byte> scratch = {};
-  Places places = {};
+  RemoteBuffers places = {};
   std::vector<const void*> operands = {};
   History history = {};
   RingWriter writer = {};
   // What the board's first rank was heard saying beside the collective that
-  // runs, and says: less than kSaid. It stands in the `step` of the last one
+  // runs, and says: less than kHint. It stands in the `step` of the last one
   // that it has run, where no step is that much. Beside what has fewer bytes
   // nothing is said.
-  static constexpr uint8_t kSaid = 0x80;
-  static constexpr size_t kSaidBytesMin = 256 << 10;
-  std::optional<uint8_t> heard = std::nullopt;
-  void SayBeside(uint8_t word) {
-    history.last.step = kSaid | word;
-    heard = word;
+  static constexpr uint8_t kHint = 0x80;
+  static constexpr size_t kHintBytesMin = 256 << 10;
+  std::optional<uint8_t> hint = std::nullopt;
+  void SetHint(uint8_t word) {
+    history.last.step = kHint | word;
+    hint = word;
   }
   // Of the collective that runs, if its caller has it still: see Backend::Run.
   ReleasableLock* order = nullptr;
@@ -120,13 +120,13 @@ struct Workshop {
     history.AddSymmetricMemory();
   }
 
-  void Say(const NoteHeader& what, uint64_t number) {
+  void Say(const MessageHeader& what, uint64_t number) {
     header = &what;
     sequence = number;
   }
   // Of a collective without a plan.
   void Say(const Collective& collective) {
-    made = NoteHeader::Of(collective);
+    made = MessageHeader::Of(collective);
     Say(made, collective.sequence);
   }
 
@@ -139,7 +139,7 @@ struct Workshop {
   // and mostly a wait takes no longer than that.
   void TellOfWait() {
     if (order == nullptr) return;
-    if (board.is_crowded()) {
+    if (round_buffer.is_crowded()) {
       order->NoteWait();
     } else {
       order->CallLast();
@@ -147,47 +147,47 @@ struct Workshop {
   }
 };
 
-// The rounds of one collective on this rank: those of Board, in which all
+// The rounds of one collective on this rank: those of RoundBuffer, in which all
 // ranks begin what they show with what they run, and see in the first one that
 // they run the same.
 class Rounds {
  public:
   // `has_rows`: who gives something shows a row (below) first.
-  Rounds(Workshop& shop, const Collective& collective, bool has_rows)
-      : rank_(shop.board.rank()),
-        world_size_(shop.board.world_size()),
+  Rounds(ShmContext& context, const Collective& collective, bool has_rows)
+      : rank_(context.round_buffer.rank()),
+        world_size_(context.round_buffer.world_size()),
         // What was said is of this collective.
         element_bytes_(
-            DataTypeBytes(static_cast<DataType>(shop.header->data_type))),
+            DataTypeBytes(static_cast<DataType>(context.header->data_type))),
         // There is no type of none.
         element_bits_(__builtin_ctzll(element_bytes_)),
         has_rows_(has_rows),
-        shop_(shop),
-        board_(shop.board),
+        context_(context),
+        round_buffer_(context.round_buffer),
         collective_(collective),
-        header_(*shop.header),
+        header_(*context.header),
         element_count_(header_.element_count) {}
 
  protected:
   // What a rank shows in a round of what goes in one direction: so small a
   // piece that others read one while it writes the next.
-  static constexpr size_t kPieceBytes = Board::kPieceBytes;
+  static constexpr size_t kPieceBytes = RoundBuffer::kPieceBytes;
   // And where all ranks write at a time, and then read: as much as it can, as
   // each round is waited for, longest where processors are fewer than ranks.
-  size_t most_bytes() const { return board_.most_bytes(); }
+  size_t most_bytes() const { return round_buffer_.most_bytes(); }
 
   // Begins the next round, in which this rank shows up to `bytes`. Then
   // payload() may be written, until Post.
   absl::Status Open(size_t bytes) {
     ++opened_;
-    const Board::Outcome outcome = board_.Open(bytes);
-    return outcome == Board::Outcome::kDone ? absl::OkStatus()
-                                            : StatusOf(outcome);
+    const RoundBuffer::Outcome outcome = round_buffer_.Open(bytes);
+    return outcome == RoundBuffer::Outcome::kDone ? absl::OkStatus()
+                                                  : StatusOf(outcome);
   }
-  std::byte* payload() { return board_.shows(); }
+  std::byte* payload() { return round_buffer_.shows(); }
   // Copies to payload(), from `offset` on.
   void Write(size_t offset, const void* from, size_t bytes) {
-    shop_.writer.Copy(payload() + offset, from, bytes);
+    context_.writer.Copy(payload() + offset, from, bytes);
   }
   static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
   // `rest`: how many bytes this rank copies or combines between this and the
@@ -195,19 +195,20 @@ class Rounds {
   // theirs when it waits or has ended.
   void Post(size_t rest = kManyBytes) {
     // Written there at once, and not copied there.
-    ::new (board_.head()) Head(HeadWith(element_count_));
-    std::memcpy(board_.tail(), &shop_.history.last, sizeof(NoteHeader));
-    board_.Post();
-    if (rest > kFewBytes) shop_.LetOthersStart();
+    ::new (round_buffer_.head()) Head(HeadWith(element_count_));
+    std::memcpy(round_buffer_.tail(), &context_.history.last,
+                sizeof(MessageHeader));
+    round_buffer_.Post();
+    if (rest > kFewBytes) context_.LetOthersStart();
   }
   // Before what may take longer than was said.
-  void LetOthersStart() { shop_.LetOthersStart(); }
+  void LetOthersStart() { context_.LetOthersStart(); }
 
   // Waits until there is what `peer` shows. In the first round: and sees that
   // it is of the same collective, in which it gives this rank `count` elements.
   absl::Status Await(int peer, uint64_t count) {
     // As a rule: what is not so needs a status.
-    const bool is_there = board_.HasShown(peer) &&
+    const bool is_there = round_buffer_.HasPublished(peer) &&
                           (!is_first() || peer == rank_ || IsSame(peer, count));
     return is_there ? absl::OkStatus() : AwaitOther(peer, count);
   }
@@ -224,24 +225,25 @@ class Rounds {
   // After Await of `peer`: hears what it says, if it is the first rank.
   void Hear(int peer) {
     if (peer != 0 || rank_ == 0) return;
-    NoteHeader last;
-    std::memcpy(&last, board_.shown_tail(peer), sizeof(last));
-    if ((last.step & Workshop::kSaid) == 0) return;
-    shop_.heard = last.step & ~Workshop::kSaid;
+    MessageHeader last;
+    std::memcpy(&last, round_buffer_.published_tail(peer), sizeof(last));
+    if ((last.step & ShmContext::kHint) == 0) return;
+    context_.hint = last.step & ~ShmContext::kHint;
   }
   // Of another rank: what this one has shown is with the others by now, and
   // would have to come back.
-  const std::byte* shown(int peer) const {
+  const std::byte* published(int peer) const {
     DCHECK_NE(peer, rank_);
-    return board_.shown(peer);
+    return round_buffer_.published(peer);
   }
 
   // A round in which all show where in symmetric memory their `whole` is, and
   // fill in `places`: this rank's, and then, when they have come, those of all
   // others. False, on all ranks: not all of them have it there. `rest`: see
   // Post.
-  absl::Status ShowPlace(const Block& whole, size_t rest, Places& places);
-  absl::StatusOr<bool> AwaitPlaces(Places& places);
+  absl::Status PublishLocation(const Block& whole, size_t rest,
+                               RemoteBuffers& places);
+  absl::StatusOr<bool> AwaitRemoteBuffers(RemoteBuffers& places);
 
   // A row: how many elements its rank has for each rank. Or one word, with
   // kEven, where that is the same for each, perhaps but for itself: what comes
@@ -250,14 +252,14 @@ class Rounds {
   static constexpr uint64_t kEven = uint64_t{1} << 63;
   // Of collectives in which what a rank gives to each need not be of one size.
   static constexpr bool HasRows(CollectiveKind kind) {
-    return gloo_internal::GivesEachItsOwn(kind);
+    return cpu::GivesEachItsOwn(kind);
   }
   bool has_rows() const { return has_rows_; }
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
   // All of it, also if it is even: what follows stands at row_bytes().
   void WriteRow(absl::Span<const Block> give);
   const uint64_t* RowOf(int peer) const {
-    return reinterpret_cast<const uint64_t*>(shown(peer));
+    return reinterpret_cast<const uint64_t*>(published(peer));
   }
   bool IsEven(int peer) const { return (RowOf(peer)[0] & kEven) != 0; }
   uint64_t CountFor(int rank, int peer) const {
@@ -265,14 +267,14 @@ class Rounds {
   }
 
   // Where what a rank gives is, for the others.
-  struct Origin {
+  struct SourceAddress {
     uint64_t address = 0;
     Regions::Place place = {};
   };
   // How they get at it.
-  enum class Reach : uint64_t { kNone, kBySystem, kMapped };
+  enum class Access : uint64_t { kNone, kBySystem, kMapped };
   // Finds where `block` is. kNone: not `where` it must be.
-  Reach FindOrigin(const Block& block, Where where, Origin& origin);
+  Access FindSource(const Block& block, Scope where, SourceAddress& origin);
 
   // What a rank gives another one, as that gets at it.
   struct Source {
@@ -281,7 +283,7 @@ class Rounds {
     // Here; null if it is not.
     std::byte* mapped = nullptr;
   };
-  Source SourceOf(int peer, const Origin& origin) {
+  Source SourceOf(int peer, const SourceAddress& origin) {
     return {origin.address, origin.place.number == 0
                                 ? nullptr
                                 : regions().Locate(peer, origin.place)};
@@ -308,13 +310,15 @@ class Rounds {
   // It is said to the others in the first round.
   void set_element_count(uint64_t count) { element_count_ = count; }
   uint64_t element_count() const { return element_count_; }
-  const Workshop& shop() const { return shop_; }
+  const ShmContext& context() const { return context_; }
   // Those of the shop, for who fills them in anew.
-  Places& kept_places() { return shop_.places; }
-  std::vector<const void*>& kept_operands() { return shop_.operands; }
+  RemoteBuffers& kept_places() { return context_.places; }
+  std::vector<const void*>& kept_operands() { return context_.operands; }
   // What errors call it.
-  int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
-  RegionFinder& regions() { return shop_.regions; }
+  int RankInGroup(int rank) const {
+    return context_.transport.RankInGroup(rank);
+  }
+  RegionFinder& regions() { return context_.regions; }
   const Collective& collective() const { return collective_; }
 
   const int rank_;
@@ -331,7 +335,7 @@ class Rounds {
 
   const bool has_rows_;
 
-  // The head of what is shown: NoteHeader, and the history of what was run
+  // The head of what is shown: MessageHeader, and the history of what was run
   // before, as ranks that are done with a collective when they have shown what
   // they have do not see in it that others run another one. Its tail is what
   // was run last.
@@ -346,34 +350,34 @@ class Rounds {
     uint64_t sizes_hash;
     uint64_t history;
   };
-  // What a rank shows in ShowPlace.
+  // What a rank shows in PublishLocation.
   struct Offer {
     Regions::Place place = {};
     double factor = 1;
   };
-  static_assert(sizeof(Head) == Board::kHeadBytes &&
-                offsetof(Head, sequence) == offsetof(NoteHeader, sequence) &&
+  static_assert(sizeof(Head) == RoundBuffer::kHeadBytes &&
+                offsetof(Head, sequence) == offsetof(MessageHeader, sequence) &&
                 offsetof(Head, element_count) ==
-                    offsetof(NoteHeader, element_count) &&
-                offsetof(Head, what) == offsetof(NoteHeader, root) &&
+                    offsetof(MessageHeader, element_count) &&
+                offsetof(Head, what) == offsetof(MessageHeader, root) &&
                 offsetof(Head, sizes_hash) ==
-                    offsetof(NoteHeader, sizes_hash) &&
-                offsetof(Head, history) == sizeof(NoteHeader) &&
-                sizeof(NoteHeader) == Board::kTailBytes &&
-                std::has_unique_object_representations_v<NoteHeader>);
+                    offsetof(MessageHeader, sizes_hash) &&
+                offsetof(Head, history) == sizeof(MessageHeader) &&
+                sizeof(MessageHeader) == RoundBuffer::kTailBytes &&
+                std::has_unique_object_representations_v<MessageHeader>);
 
   // This rank's, with so many elements.
   Head HeadWith(uint64_t element_count) const {
     uint64_t what = 0;
     std::memcpy(&what,
                 reinterpret_cast<const std::byte*>(&header_) +
-                    offsetof(NoteHeader, root),
+                    offsetof(MessageHeader, root),
                 sizeof(what));
-    return {.sequence = shop_.sequence,
+    return {.sequence = context_.sequence,
             .element_count = element_count,
             .what = what,
             .sizes_hash = header_.sizes_hash,
-            .history = shop_.history.hash};
+            .history = context_.history.hash};
   }
   // Of what is not there yet, or not the same.
   absl::Status AwaitOther(int peer, uint64_t count);
@@ -382,7 +386,7 @@ class Rounds {
     const Head ours = HeadWith(count);
     // As it was written: a copy would go to the stack and come back from there.
     const auto& theirs =
-        *reinterpret_cast<const Head*>(board_.shown_head(peer));
+        *reinterpret_cast<const Head*>(round_buffer_.published_head(peer));
     // Where there is none it is of something else, which shows as well.
     const uint64_t count_there =
         has_rows_ ? CountFor(rank_, peer) : theirs.element_count;
@@ -393,17 +397,17 @@ class Rounds {
   }
   // Of what is not the same.
   absl::Status DifferenceOf(int peer, uint64_t count) const;
-  absl::Status StatusOf(Board::Outcome outcome);
+  absl::Status StatusOf(RoundBuffer::Outcome outcome);
 
-  Workshop& shop_;
-  Board& board_;
+  ShmContext& context_;
+  RoundBuffer& round_buffer_;
   const Collective& collective_;
   // What this rank says of itself, with this count.
-  const NoteHeader& header_;
+  const MessageHeader& header_;
   uint64_t element_count_;
   int opened_ = 0;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_ROUNDS_H_

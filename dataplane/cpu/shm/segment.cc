@@ -23,10 +23,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "dataplane/cpu/shm/available_memory.h"
 #include "base/process_limits.h"
+#include "dataplane/cpu/shm/available_memory.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 std::string NameOf(uint64_t nonce) {
@@ -255,4 +255,4 @@ Segment::~Segment() {
   segments_count.fetch_sub(1, std::memory_order_relaxed);
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // What segments lie in, one behind the other: a descriptor for all of them.
 struct SegmentFile {
@@ -122,6 +122,6 @@ class Segment {
   void* const memory_;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_SEGMENT_H_

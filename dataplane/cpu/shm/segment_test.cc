@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 using ::testing::HasSubstr;
@@ -197,4 +197,4 @@ TEST(SegmentTest, NotAllMappingsThatAProcessMayHaveAreTaken) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 constexpr int kAnyRanks = std::numeric_limits<int>::max();
@@ -149,4 +149,4 @@ Algorithm SelectAlgorithm(CollectiveKind kind,
   return Algorithm::kStaged;
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

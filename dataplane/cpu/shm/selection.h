@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "dataplane/collective.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // How the collectives of a host go. See README.md.
 enum class Algorithm : uint8_t {
@@ -60,6 +60,6 @@ struct Circumstances {
 Algorithm SelectAlgorithm(CollectiveKind kind,
                           const Circumstances& circumstances, Algorithm forced);
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_SELECTION_H_

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes,
@@ -117,4 +117,4 @@ TEST(SelectionTest, NamesAreFound) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

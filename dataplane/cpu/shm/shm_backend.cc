@@ -14,47 +14,47 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/process_limits.h"
 #include "base/text.h"
-#include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
-#include "dataplane/cpu/transport/shm_mailbox.h"
+#include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/engine/multi_interface_backend.h"
 #include "dataplane/cpu/shm/available_memory.h"
-#include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/group_agreement.h"
-#include "dataplane/cpu/shm/shm_collectives.h"
-#include "dataplane/cpu/shm/topology.h"
+#include "dataplane/cpu/shm/hierarchical.h"
 #include "dataplane/cpu/shm/processor_share.h"
 #include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/segment.h"
 #include "dataplane/cpu/shm/selection.h"
-#include "dataplane/cpu/shm/hierarchical.h"
+#include "dataplane/cpu/shm/shm_collectives.h"
+#include "dataplane/cpu/shm/topology.h"
+#include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/culprit.h"
-#include "base/process_limits.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
 namespace {
 
-using gloo_internal::Engine;
-using gloo_internal::Mail;
-using shm_internal::Algorithm;
-using shm_internal::Board;
-using shm_internal::BoardTraits;
-using shm_internal::Council;
-using shm_internal::FindProcessorShare;
-using shm_internal::HostCollectives;
-using shm_internal::HostIdentity;
-using shm_internal::Hosts;
-using shm_internal::HostTraits;
-using shm_internal::IsCrowded;
-using shm_internal::MemoryLeft;
-using shm_internal::ProcessorShare;
-using shm_internal::Region;
-using shm_internal::Regions;
-using shm_internal::Segment;
-using shm_internal::SegmentFile;
-using shm_internal::TwoLevels;
+using cpu::Engine;
+using cpu::ShmMailbox;
+using shm::Algorithm;
+using shm::FindProcessorShare;
+using shm::GroupAgreement;
+using shm::Hierarchical;
+using shm::HostIdentity;
+using shm::IsCrowded;
+using shm::MemoryLeft;
+using shm::ProcessorShare;
+using shm::Region;
+using shm::Regions;
+using shm::RoundBuffer;
+using shm::RoundBufferTraits;
+using shm::Segment;
+using shm::SegmentFile;
+using shm::ShmCollectives;
+using shm::ShmTraits;
+using shm::Topology;
 
 // 0: no memory is shared. On any rank, for all of the group.
 constexpr char kVariable[] = "MUSTER_SHM";
@@ -106,7 +106,7 @@ absl::Status CheckEnvironment() {
   }
   const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
   if (algorithm.empty()) return absl::OkStatus();
-  const absl::Status found = shm_internal::FindAlgorithm(algorithm).status();
+  const absl::Status found = shm::FindAlgorithm(algorithm).status();
   return found.ok() ? found
                     : absl::InvalidArgumentError(absl::StrCat(
                           "environment variable ", kAlgorithmVariable, ": ",
@@ -114,13 +114,13 @@ absl::Status CheckEnvironment() {
 }
 
 Algorithm ForcedAlgorithm() {
-  return shm_internal::FindAlgorithm(ValueOf(kAlgorithmVariable))
+  return shm::FindAlgorithm(ValueOf(kAlgorithmVariable))
       .value_or(Algorithm::kFastest);
 }
 
 std::string AlgorithmText(Algorithm algorithm) {
   if (algorithm == Algorithm::kFastest) return "not set";
-  return absl::StrCat("\"", shm_internal::AlgorithmName(algorithm), "\"");
+  return absl::StrCat("\"", shm::AlgorithmName(algorithm), "\"");
 }
 
 // A rank's slice of a region.
@@ -164,7 +164,7 @@ class OrdinaryMemory : public SymmetricMemory {
   // Errors: kResourceExhausted.
   static absl::StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(
       size_t bytes) {
-    const MemoryLeft left = shm_internal::FindMemoryLeft();
+    const MemoryLeft left = shm::FindMemoryLeft();
     try {
       if (bytes <= left.bytes) return std::make_shared<OrdinaryMemory>(bytes);
     } catch (const std::bad_alloc&) {
@@ -191,7 +191,7 @@ struct Sharing {
   // Which is as it must be.
   bool is_expected = false;
 
-  std::optional<Hosts> hosts = std::nullopt;
+  std::optional<Topology> hosts = std::nullopt;
 };
 
 class ShmBackend : public BackendDecorator {
@@ -199,7 +199,7 @@ class ShmBackend : public BackendDecorator {
   // `name`: shm, or gloo if no ranks share memory.
   ShmBackend(absl::string_view name, std::string group_name,
              std::shared_ptr<Engine> engine, Sharing sharing)
-      : BackendDecorator(gloo_internal::BackendOf(name, engine)),
+      : BackendDecorator(cpu::BackendOf(name, engine)),
         group_name_(std::move(group_name)),
         engine_(std::move(engine)),
         sharing_(std::move(sharing)) {}
@@ -217,7 +217,7 @@ class ShmBackend : public BackendDecorator {
                                        : kLooksNever;
   }
 
-  Ending Run(const Collective& collective, ReleasableLock& order) override {
+  Completion Run(const Collective& collective, ReleasableLock& order) override {
     // As the gloo backend's, without the call in between.
     return engine_->Run(collective, order);
   }
@@ -229,8 +229,9 @@ class ShmBackend : public BackendDecorator {
           absl::StrCat("the shm backend has symmetric memory of the CPU, not ",
                        DeviceTypeName(options.device)));
     }
-    Council council(*engine_, Step::kAllocateSymmetric, options.deadline);
-    auto piece = Take(council, options.bytes);
+    GroupAgreement agreement(*engine_, Step::kAllocateSymmetric,
+                             options.deadline);
+    auto piece = Take(agreement, options.bytes);
     if (!piece.ok()) {
       // That code is for what all ranks have agreed upon.
       return absl::IsResourceExhausted(piece.status())
@@ -245,7 +246,7 @@ class ShmBackend : public BackendDecorator {
   // Null: which rank has none.
   struct Piece {
     std::shared_ptr<SymmetricMemory> memory = nullptr;
-    Council::Refusal refusal = {};
+    GroupAgreement::Refusal refusal = {};
   };
 
   absl::Status CheckFreed(const Collective& collective) const {
@@ -261,36 +262,37 @@ class ShmBackend : public BackendDecorator {
     return absl::OkStatus();
   }
 
-  // In agreement with all ranks. Errors: see Council; kInvalidArgument.
-  absl::StatusOr<Piece> Take(Council& council, size_t bytes) {
-    const auto all = council.Hear(uint64_t{bytes});
+  // In agreement with all ranks. Errors: see GroupAgreement; kInvalidArgument.
+  absl::StatusOr<Piece> Take(GroupAgreement& agreement, size_t bytes) {
+    const auto all = agreement.Hear(uint64_t{bytes});
     if (!all.ok()) return all.status();
-    for (int rank = 0; rank < council.world_size(); ++rank) {
+    for (int rank = 0; rank < agreement.world_size(); ++rank) {
       if ((*all)[rank] == bytes) continue;
       absl::Status status = absl::InvalidArgumentError(absl::StrCat(
           "rank ", rank, " allocates ", (*all)[rank],
-          " bytes of symmetric memory, rank ", council.rank(), " ", bytes));
+          " bytes of symmetric memory, rank ", agreement.rank(), " ", bytes));
       SetCulpritRank(status, rank);
-      return council.End(status);
+      return agreement.End(status);
     }
-    return sharing_.regions == nullptr ? TakeOrdinary(council, bytes)
-                                       : TakeShared(council, bytes);
+    return sharing_.regions == nullptr ? TakeOrdinary(agreement, bytes)
+                                       : TakeShared(agreement, bytes);
   }
 
-  static absl::StatusOr<Piece> TakeOrdinary(Council& council, size_t bytes) {
+  static absl::StatusOr<Piece> TakeOrdinary(GroupAgreement& agreement,
+                                            size_t bytes) {
     auto memory = OrdinaryMemory::Allocate(bytes);
-    auto refusal = council.FindRefusal(memory.status());
+    auto refusal = agreement.FindRefusal(memory.status());
     if (!refusal.ok()) return refusal.status();
     if (refusal->has_value()) return Piece{nullptr, **std::move(refusal)};
     return Piece{*std::move(memory), {}};
   }
 
-  absl::StatusOr<Piece> TakeShared(Council& council, size_t bytes) {
+  absl::StatusOr<Piece> TakeShared(GroupAgreement& agreement, size_t bytes) {
     sharing_.regions->Forget();
     const auto ranks = static_cast<int>(sharing_.hosts->neighbours().size());
     auto shared =
-        council.Share(Region::BytesFor(bytes, ranks),
-                      sharing_.hosts->neighbours().front(), regions_file_);
+        agreement.Share(Region::BytesFor(bytes, ranks),
+                        sharing_.hosts->neighbours().front(), regions_file_);
     if (!shared.ok()) return shared.status();
     if (shared->segment == nullptr) return Piece{nullptr, shared->refusal};
     regions_file_ = shared->segment->file();
@@ -304,7 +306,8 @@ class ShmBackend : public BackendDecorator {
   }
 
   // The same on all ranks.
-  absl::Status Lacking(const Council::Refusal& refusal, size_t bytes) const {
+  absl::Status Lacking(const GroupAgreement::Refusal& refusal,
+                       size_t bytes) const {
     std::string text =
         absl::StrCat(StepName(Step::kAllocateSymmetric), " on group ",
                      base::Quote(group_name_), ": ", refusal.Describe());
@@ -349,34 +352,36 @@ absl::Status FindObjection(const absl::StatusOr<HostIdentity>& identity) {
 }
 
 // Why these ranks share no memory; empty: they may.
-absl::StatusOr<std::string> FindReason(Council& council, const Hosts& hosts,
+absl::StatusOr<std::string> FindReason(GroupAgreement& agreement,
+                                       const Topology& hosts,
                                        const std::vector<Self>& all,
                                        const absl::Status& objection) {
   if (std::ranges::none_of(all, &Self::refuses)) {
     std::vector<HostIdentity> identities;
     identities.reserve(all.size());
     for (const Self& self : all) identities.push_back(self.identity);
-    return shm_internal::DescribeStrangers(hosts, identities);
+    return shm::DescribeStrangers(hosts, identities);
   }
-  const auto refusal = council.FindRefusal(objection);
+  const auto refusal = agreement.FindRefusal(objection);
   if (!refusal.ok()) return refusal.status();
-  return refusal->value_or(Council::Refusal()).Describe();
+  return refusal->value_or(GroupAgreement::Refusal()).Describe();
 }
 
 // In `segment`, from `offset` on. Null: there is no memory for it now. Sends
 // and receives take connections then.
-std::shared_ptr<Mail> MakeMail(const std::string& group_name,
-                               const std::shared_ptr<Segment>& segment,
-                               size_t offset, const std::vector<int>& ranks,
-                               int place) {
-  auto mail = std::make_shared<Mail>(
+std::shared_ptr<ShmMailbox> MakeMail(const std::string& group_name,
+                                     const std::shared_ptr<Segment>& segment,
+                                     size_t offset,
+                                     const std::vector<int>& ranks, int place) {
+  auto mailbox = std::make_shared<ShmMailbox>(
       std::shared_ptr<void>(
           segment, static_cast<std::byte*>(segment->memory()) + offset),
       ranks, place);
-  const absl::Status reserved = mail->Reserve([&](size_t begin, size_t bytes) {
-    return segment->Reserve(offset + begin, bytes);
-  });
-  if (reserved.ok()) return mail;
+  const absl::Status reserved =
+      mailbox->Reserve([&](size_t begin, size_t bytes) {
+        return segment->Reserve(offset + begin, bytes);
+      });
+  if (reserved.ok()) return mailbox;
   LOG_FIRST_N(WARNING, 1) << "backend shm: sends and receives of group "
                           << base::Quote(group_name)
                           << " take connections, and are slower: "
@@ -388,11 +393,11 @@ std::shared_ptr<Mail> MakeMail(const std::string& group_name,
 // on.
 void SetShortcut(const std::string& group_name,
                  std::shared_ptr<Segment> segment, const Sharing& sharing,
-                 Engine& engine, const HostTraits& traits) {
-  const Hosts& hosts = *sharing.hosts;
+                 Engine& engine, const ShmTraits& traits) {
+  const Topology& hosts = *sharing.hosts;
   if (hosts.count() == 1) {
-    engine.SetShortcut(std::make_unique<HostCollectives>(
-        std::move(segment), sharing.regions, engine.mesh(), traits));
+    engine.SetShortcut(std::make_unique<ShmCollectives>(
+        std::move(segment), sharing.regions, engine.transport(), traits));
     return;
   }
   LOG_FIRST_N(INFO, 1) << "backend shm: group " << base::Quote(group_name)
@@ -400,60 +405,60 @@ void SetShortcut(const std::string& group_name,
                        << " ranks on " << hosts.count() << " hosts, "
                        << hosts.fewest() << " to " << hosts.most()
                        << " on each";
-  engine.SetShortcut(std::make_unique<TwoLevels>(
-      std::move(segment), sharing.regions, hosts, engine.mesh(), traits,
+  engine.SetShortcut(std::make_unique<Hierarchical>(
+      std::move(segment), sharing.regions, hosts, engine.transport(), traits,
       [&engine](const Collective& collective, const absl::Status& failure) {
         engine.Fail(collective, failure);
       }));
 }
 
 // The ranks of each host share memory from now on, or none does. Errors: see
-// Council; kInvalidArgument: they are told to go different ways.
+// GroupAgreement; kInvalidArgument: they are told to go different ways.
 absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
                                     Engine& engine) {
-  Council council(engine, Step::kFormGroup, options.deadline);
-  const auto identity = shm_internal::IdentifyHost(
+  GroupAgreement agreement(engine, Step::kFormGroup, options.deadline);
+  const auto identity = shm::IdentifyHost(
       ValueOf(kHostsVariable) == kByAddress ? options.local_address : "");
   const absl::Status objection = FindObjection(identity);
   const auto all =
-      council.Hear(Self{.identity = identity.value_or(HostIdentity()),
-                        .processors = FindProcessorShare(),
-                        .is_near_all = engine.mesh().is_near_all(),
-                        .refuses = !objection.ok(),
-                        .algorithm = ForcedAlgorithm()});
+      agreement.Hear(Self{.identity = identity.value_or(HostIdentity()),
+                          .processors = FindProcessorShare(),
+                          .is_near_all = engine.transport().is_near_all(),
+                          .refuses = !objection.ok(),
+                          .algorithm = ForcedAlgorithm()});
   if (!all.ok()) return all.status();
   std::vector<uint64_t> identities;
   identities.reserve(all->size());
   for (const Self& self : *all) identities.push_back(self.identity.host);
-  Hosts hosts(identities, options.rank);
+  Topology hosts(identities, options.rank);
   if (hosts.most() == 1 && std::ranges::count(identities, uint64_t{0}) == 0) {
     return Sharing{.why_not = "every rank is on a host of its own",
                    .is_expected = true};
   }
   if (absl::Status bad = CheckAlgorithms(*all, options.rank); !bad.ok()) {
-    return council.End(bad);
+    return agreement.End(bad);
   }
-  auto reason = FindReason(council, hosts, *all, objection);
+  auto reason = FindReason(agreement, hosts, *all, objection);
   if (!reason.ok()) return reason.status();
   if (!reason->empty()) return Sharing{.why_not = *std::move(reason)};
   const auto neighbours = static_cast<int>(hosts.neighbours().size());
   size_t ring_bytes = 0;
   size_t board_bytes = 0;
-  absl::StatusOr<Council::Shared> shared;
+  absl::StatusOr<GroupAgreement::Shared> shared;
   std::string why_smaller;
   // Who has little memory has smaller rings rather than none. All hosts try as
   // often: as the largest rings need, which those with the fewest ranks have.
   for (int smaller = 0;; ++smaller) {
-    ring_bytes = std::max(Board::RingBytesFor(neighbours) >> smaller,
-                          BoardTraits::kRingBytesMin);
-    board_bytes = Board::BytesFor(neighbours, ring_bytes);
-    shared = council.Share(board_bytes + Mail::BytesFor(neighbours),
-                           hosts.neighbours().front(), /*file=*/nullptr,
-                           Board::NotesBytesFor(neighbours));
+    ring_bytes = std::max(RoundBuffer::RingBytesFor(neighbours) >> smaller,
+                          RoundBufferTraits::kRingBytesMin);
+    board_bytes = RoundBuffer::BytesFor(neighbours, ring_bytes);
+    shared = agreement.Share(board_bytes + ShmMailbox::BytesFor(neighbours),
+                             hosts.neighbours().front(), /*file=*/nullptr,
+                             RoundBuffer::SlotsBytesFor(neighbours));
     if (!shared.ok()) return shared.status();
     if (shared->segment != nullptr ||
-        Board::RingBytesFor(static_cast<int>(hosts.fewest())) >> smaller <=
-            BoardTraits::kRingBytesMin) {
+        RoundBuffer::RingBytesFor(static_cast<int>(hosts.fewest())) >>
+            smaller <= RoundBufferTraits::kRingBytesMin) {
       break;
     }
     why_smaller = shared->refusal.Describe();
@@ -465,43 +470,43 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
     LOG_FIRST_N(WARNING, 1)
         << "backend shm: the ranks of group " << base::Quote(options.group_name)
         << " have rings of " << ring_bytes << " bytes, not of "
-        << Board::RingBytesFor(neighbours)
+        << RoundBuffer::RingBytesFor(neighbours)
         << ", and are slower: " << why_smaller;
   }
   shared->segment->CloseDescriptor();
-  shared->segment->MapPages(Board::NotesBytesFor(neighbours));
-  const HostTraits traits = {
-      .board = {.is_crowded = AreCrowded(hosts.neighbours(), *all),
-                .ring_bytes = ring_bytes},
+  shared->segment->MapPages(RoundBuffer::SlotsBytesFor(neighbours));
+  const ShmTraits traits = {
+      .round_buffer = {.is_crowded = AreCrowded(hosts.neighbours(), *all),
+                       .ring_bytes = ring_bytes},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
       .algorithm = ForcedAlgorithm()};
   if (traits.algorithm == Algorithm::kSingleCopy && !traits.reads_memory) {
     LOG_FIRST_N(WARNING, 1)
         << "backend shm: environment variable " << kAlgorithmVariable << "=\""
-        << shm_internal::AlgorithmName(Algorithm::kSingleCopy)
+        << shm::AlgorithmName(Algorithm::kSingleCopy)
         << "\" has no effect in group " << base::Quote(options.group_name)
         << ": its ranks do not all read each other's memory";
   }
   Sharing sharing = {.regions = std::make_shared<Regions>(),
                      .hosts = std::move(hosts)};
   const std::shared_ptr<Segment> segment = std::move(shared->segment);
-  if (Mail::IsFor(neighbours)) {
+  if (ShmMailbox::IsFor(neighbours)) {
     engine.SetMail(
         [segment, board_bytes, group_name = options.group_name,
          ranks = sharing.hosts->neighbours(), place = sharing.hosts->place()] {
           return MakeMail(group_name, segment, board_bytes, ranks, place);
         },
-        traits.board.is_crowded);
+        traits.round_buffer.is_crowded);
   }
   SetShortcut(options.group_name, segment, sharing, engine, traits);
   return sharing;
 }
 
-absl::StatusOr<gloo_internal::SingleInterfaceBackend> CreateOverOneInterface(
+absl::StatusOr<cpu::SingleInterfaceBackend> CreateOverOneInterface(
     const BackendOptions& options) {
-  auto engine = gloo_internal::JoinGroup("shm", options);
+  auto engine = cpu::JoinGroup("shm", options);
   if (!engine.ok()) return engine.status();
-  const gloo_internal::InterruptedAbort interrupted(options, **engine);
+  const cpu::InterruptedAbort interrupted(options, **engine);
   absl::StatusOr<Sharing> sharing =
       options.world_size > 1 ? ShareMemory(options, **engine) : Sharing();
   if (!sharing.ok()) return sharing.status();
@@ -520,7 +525,7 @@ absl::StatusOr<gloo_internal::SingleInterfaceBackend> CreateOverOneInterface(
   const bool is_on_one_host =
       options.world_size == 1 ||
       (sharing->hosts.has_value() && sharing->hosts->count() == 1);
-  return gloo_internal::SingleInterfaceBackend{
+  return cpu::SingleInterfaceBackend{
       .backend = std::make_unique<ShmBackend>(
           sharing->regions == nullptr ? "gloo" : "shm", options.group_name,
           *std::move(engine), *std::move(sharing)),
@@ -532,8 +537,7 @@ absl::StatusOr<gloo_internal::SingleInterfaceBackend> CreateOverOneInterface(
 absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
     const BackendOptions& options) {
   if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
-  return gloo_internal::CreateMultiInterfaceBackend(options,
-                                                    CreateOverOneInterface);
+  return cpu::CreateMultiInterfaceBackend(options, CreateOverOneInterface);
 }
 
 }  // namespace muster::dataplane

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/communicator.h"
+#include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/factory.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/process_world.h"
@@ -256,8 +256,8 @@ TEST_F(ShmBackendTest, WhatTakesManyRoundsComesWholeAndInItsPlace) {
 
 // As a root that has gone ahead as far as it can.
 TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
-  constexpr uint64_t kNotes = shm_internal::Board::kNotes;
-  constexpr uint64_t kCalls = 2 * kNotes;
+  constexpr uint64_t kSlots = shm::RoundBuffer::kSlots;
+  constexpr uint64_t kCalls = 2 * kSlots;
   LocalWorld world({.backend = "shm", .world_size = 2});
   std::latch comes(1);
   world.OnEachRank([&](Communicator& communicator) {
@@ -277,7 +277,7 @@ TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
     }
     std::thread caller([&] { run(kCalls); });
     // Which waits for what the other rank has not posted.
-    while (communicator.progress().last_enqueued < kNotes) {
+    while (communicator.progress().last_enqueued < kSlots) {
       std::this_thread::yield();
     }
     const std::shared_ptr<Work> work = communicator.Start(broadcast);

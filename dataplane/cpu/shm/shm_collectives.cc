@@ -12,11 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/cpu/shm/symmetric_all_reduce.h"
 #include "dataplane/cpu/shm/path_trials.h"
+#include "dataplane/cpu/shm/symmetric_all_reduce.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 bool IsAllToAll(CollectiveKind kind) {
@@ -53,15 +53,15 @@ size_t KnownBytes(const Collective& collective, int world_size) {
 // are in their readers' caches. The first ones that go one way after the other
 // find caches as that has left them. Trials, which may be of the slower way,
 // are a hundredth of all in the end, while ways stay.
-constexpr WayTrials::Terms kReadingTerms = {.first = 8,
-                                            .period = 800,
-                                            .length = 8,
-                                            .settling = 4,
-                                            .remembered = 4,
-                                            .slower_percent = 115};
-constexpr WayTrials::Way kReading = WayTrials::Way::kOther;
+constexpr PathTrials::Terms kReadingTerms = {.first = 8,
+                                             .period = 800,
+                                             .length = 8,
+                                             .settling = 4,
+                                             .remembered = 4,
+                                             .slower_percent = 115};
+constexpr PathTrials::Path kReading = PathTrials::Path::kOther;
 
-constexpr size_t kChoiceBytesMin = Workshop::kSaidBytesMin;
+constexpr size_t kChoiceBytesMin = ShmContext::kHintBytesMin;
 
 // Of so many classes: each is up to four times as large as the one before, and
 // the last one has all beyond.
@@ -89,126 +89,128 @@ std::chrono::nanoseconds ReadClock(bool is_crowded) {
 
 }  // namespace
 
-HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
-                                 std::shared_ptr<const Regions> regions,
-                                 gloo_internal::Mesh& mesh,
-                                 const HostTraits& traits)
+ShmCollectives::ShmCollectives(std::shared_ptr<Segment> segment,
+                               std::shared_ptr<const Regions> regions,
+                               cpu::Transport& transport,
+                               const ShmTraits& traits)
     : segment_(std::move(segment)),
       regions_(std::move(regions)),
-      board_(
-          segment_->memory(), mesh.rank(), mesh.world_size(), traits.board,
-          [this, &mesh](int rank) {
-            shop_.LetOthersStart();
-            mesh.set_waiting_for(rank);
+      round_buffer_(
+          segment_->memory(), transport.rank(), transport.world_size(),
+          traits.round_buffer,
+          [this, &transport](int rank) {
+            context_.LetOthersStart();
+            transport.set_waiting_for(rank);
           },
           [this](size_t offset, size_t bytes) {
             return segment_->Reserve(offset, bytes);
           }),
       traits_(traits),
-      shop_{.board = board_,
-            .mesh = mesh,
-            .regions = RegionFinder(*regions_),
-            .reads_memory = traits.reads_memory},
+      context_{.round_buffer = round_buffer_,
+               .transport = transport,
+               .regions = RegionFinder(*regions_),
+               .reads_memory = traits.reads_memory},
       gather_choices_{.trials = TrialsBySize(kReadingTerms, kSizeClasses)},
       reduce_scatter_choices_(gather_choices_),
       all_to_all_choices_(gather_choices_) {
-  CHECK_GT(board_.world_size(), 1);
+  CHECK_GT(round_buffer_.world_size(), 1);
 }
 
-inline HostCollectives::Memo* HostCollectives::MemoOf(
+inline ShmCollectives::Memo* ShmCollectives::MemoOf(
     const Collective& collective) {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
   if (memo == nullptr) {
-    memo.reset(new (std::nothrow) Memo(collective, FindWays(collective)));
+    memo.reset(new (std::nothrow) Memo(collective, FindPaths(collective)));
   }
   return static_cast<Memo*>(memo.get());
 }
 
-inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
-                                                 const Ways& ways) {
-  if (ways.staged != nullptr) return ways.staged(shop_, collective);
-  return RunAnAllToAll(collective, ways,
-                       {.origins = OriginsOf(ways, Reads(ways.ordinary))})
+inline absl::Status ShmCollectives::RunOrdinary(const Collective& collective,
+                                                const Paths& paths) {
+  if (paths.staged != nullptr) return paths.staged(context_, collective);
+  return RunAnAllToAll(collective, paths,
+                       {.origins = OriginsOf(paths, Reads(paths.ordinary))})
       .status();
 }
 
-absl::Status HostCollectives::Run(const Collective& collective,
-                                  ReleasableLock* order) {
-  shop_.order = order;
-  shop_.Begin(*regions_);
-  const uint64_t waits = board_.waits();
+absl::Status ShmCollectives::Run(const Collective& collective,
+                                 ReleasableLock* order) {
+  context_.order = order;
+  context_.Begin(*regions_);
+  const uint64_t waits = round_buffer_.waits();
   const Memo* const memo = MemoOf(collective);
   uint64_t digest = 0;
-  Ways found;
+  Paths found;
   if (memo == nullptr) {
-    shop_.Say(collective);
-    digest = History::DigestOf(shop_.made);
-    found = FindWays(collective);
+    context_.Say(collective);
+    digest = History::DigestOf(context_.made);
+    found = FindPaths(collective);
   } else {
-    shop_.Say(memo->header, collective.sequence);
+    context_.Say(memo->header, collective.sequence);
     digest = memo->digest;
   }
-  const Ways& ways = memo == nullptr ? found : memo->ways;
+  const Paths& paths = memo == nullptr ? found : memo->paths;
   const bool is_plain =
-      ways.is_plain && (ways.ignores_regions || !shop_.has_regions);
+      paths.is_plain && (paths.ignores_regions || !context_.has_regions);
   absl::Status done =
-      is_plain ? RunOrdinary(collective, ways) : RunOneWay(collective, ways);
-  shop_.history.Add(*shop_.header, shop_.sequence, digest);
+      is_plain ? RunOrdinary(collective, paths) : RunOnePath(collective, paths);
+  context_.history.Add(*context_.header, context_.sequence, digest);
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.
-  const int failed = done.ok() ? board_.FindFailed() : -1;
+  const int failed = done.ok() ? round_buffer_.FindFailed() : -1;
   // Who has gone says why, which may take a moment.
-  if (failed >= 0) shop_.LetOthersStart();
+  if (failed >= 0) context_.LetOthersStart();
   // Also for those who have not shown their last round, before its own.
-  if (board_.waits() != waits) shop_.TellOfWait();
-  shop_.order = nullptr;
-  shop_.header = nullptr;
-  if (failed >= 0) return shop_.mesh.Gone(failed);
+  if (round_buffer_.waits() != waits) context_.TellOfWait();
+  context_.order = nullptr;
+  context_.header = nullptr;
+  if (failed >= 0) return context_.transport.Gone(failed);
   return done;
 }
 
-std::optional<Where> HostCollectives::OriginsOf(const Ways& ways,
-                                                bool reads) const {
-  if (reads) return Where::kAnywhere;
-  if (shop_.has_regions && !ways.ignores_regions) return Where::kInRegions;
+std::optional<Scope> ShmCollectives::OriginsOf(const Paths& paths,
+                                               bool reads) const {
+  if (reads) return Scope::kAnywhere;
+  if (context_.has_regions && !paths.ignores_regions) return Scope::kInRegions;
   return std::nullopt;
 }
 
-absl::StatusOr<AllToAllOutcome> HostCollectives::RunAnAllToAll(
-    const Collective& collective, const Ways& ways,
+absl::StatusOr<AllToAllOutcome> ShmCollectives::RunAnAllToAll(
+    const Collective& collective, const Paths& paths,
     const AllToAllOptions& options) {
   // All ranks must say the same: not by what this one shows.
   const auto reads_rather = [&](size_t bytes) {
-    return !Reads(ways.ordinary) &&
+    return !Reads(paths.ordinary) &&
            Reads(Select(collective.kind, Memory::kOrdinary, bytes));
   };
   absl::StatusOr<AllToAllOutcome> outcome =
-      RunAllToAll(shop_, collective, options, reads_rather);
+      RunAllToAll(context_, collective, options, reads_rather);
   if (!outcome.ok() || outcome->is_done) return outcome;
-  return RunAllToAll(shop_, collective, {.origins = Where::kAnywhere},
+  return RunAllToAll(context_, collective, {.origins = Scope::kAnywhere},
                      [](size_t) { return false; });
 }
 
 // The table takes as long as a small collective does, and those mostly have the
 // size of the last one.
-Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
-                                  size_t bytes) {
+Algorithm ShmCollectives::Select(CollectiveKind kind, Memory memory,
+                                 size_t bytes) {
   Selected& last = selected_[static_cast<size_t>(kind)]
                             [memory == Memory::kSymmetric ? 1 : 0];
   if (last.bytes != bytes || last.algorithm == Algorithm::kFastest) {
-    last = {bytes, SelectAlgorithm(kind,
-                                   {.memory = memory,
-                                    .world_size = board_.world_size(),
-                                    .is_crowded = traits_.board.is_crowded,
-                                    .bytes = bytes},
-                                   traits_.algorithm)};
+    last = {bytes,
+            SelectAlgorithm(kind,
+                            {.memory = memory,
+                             .world_size = round_buffer_.world_size(),
+                             .is_crowded = traits_.round_buffer.is_crowded,
+                             .bytes = bytes},
+                            traits_.algorithm)};
   }
   return last.algorithm;
 }
 
-HostCollectives::Ways HostCollectives::FindWays(const Collective& collective) {
-  const size_t bytes = KnownBytes(collective, board_.world_size());
+ShmCollectives::Paths ShmCollectives::FindPaths(const Collective& collective) {
+  const size_t bytes = KnownBytes(collective, round_buffer_.world_size());
   const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
   Choices* const choices = FindChoices(collective, ordinary);
   return {.ordinary = ordinary,
@@ -219,28 +221,28 @@ HostCollectives::Ways HostCollectives::FindWays(const Collective& collective) {
           .is_plain = choices == nullptr && !Reads(ordinary)};
 }
 
-absl::Status HostCollectives::RunOneWay(const Collective& collective,
-                                        const Ways& ways) {
-  const bool looks_in_regions = shop_.has_regions && !ways.ignores_regions;
+absl::Status ShmCollectives::RunOnePath(const Collective& collective,
+                                        const Paths& paths) {
+  const bool looks_in_regions = context_.has_regions && !paths.ignores_regions;
   absl::StatusOr<bool> done = false;
   if (IsAllToAll(collective.kind)) {
     // Each rank goes as it likes.
   } else if (looks_in_regions &&
              collective.kind == CollectiveKind::kAllReduce) {
-    done = RunSymmetricAllReduce(shop_, collective);
-  } else if (looks_in_regions && !Reads(ways.ordinary)) {
-    done = RunSingleCopy(shop_, collective, Where::kInRegions);
+    done = RunSymmetricAllReduce(context_, collective);
+  } else if (looks_in_regions && !Reads(paths.ordinary)) {
+    done = RunSingleCopy(context_, collective, Scope::kInRegions);
   }
-  if (done.ok() && !*done && Reads(ways.ordinary) &&
+  if (done.ok() && !*done && Reads(paths.ordinary) &&
       !IsAllToAll(collective.kind)) {
-    done = RunSingleCopy(shop_, collective, Where::kAnywhere);
+    done = RunSingleCopy(context_, collective, Scope::kAnywhere);
   }
   if (!done.ok() || *done) return done.status();
-  return ways.choices != nullptr ? RunByChoice(collective, ways)
-                                 : RunOrdinary(collective, ways);
+  return paths.choices != nullptr ? RunByChoice(collective, paths)
+                                  : RunOrdinary(collective, paths);
 }
 
-HostCollectives::Choices* HostCollectives::FindChoices(
+ShmCollectives::Choices* ShmCollectives::FindChoices(
     const Collective& collective, Algorithm ordinary) {
   if (ordinary != Algorithm::kStaged || !traits_.reads_memory ||
       traits_.algorithm != Algorithm::kFastest ||
@@ -248,7 +250,7 @@ HostCollectives::Choices* HostCollectives::FindChoices(
     return nullptr;
   }
   if (IsAllToAll(collective.kind)) return &all_to_all_choices_;
-  if (traits_.board.is_crowded) return nullptr;
+  if (traits_.round_buffer.is_crowded) return nullptr;
   switch (collective.kind) {
     case CollectiveKind::kAllGather:
     case CollectiveKind::kAllGatherIntoTensor:
@@ -261,21 +263,21 @@ HostCollectives::Choices* HostCollectives::FindChoices(
   }
 }
 
-absl::StatusOr<bool> HostCollectives::RunEitherWay(const Collective& collective,
-                                                   const Ways& ways,
+absl::StatusOr<bool> ShmCollectives::RunEitherPath(const Collective& collective,
+                                                   const Paths& paths,
                                                    bool reads) {
   if (IsAllToAll(collective.kind)) {
     const absl::StatusOr<AllToAllOutcome> outcome = RunAnAllToAll(
-        collective, ways, {.origins = OriginsOf(ways, reads), .hears = true});
+        collective, paths, {.origins = OriginsOf(paths, reads), .hears = true});
     if (!outcome.ok()) return outcome.status();
     return !outcome->is_mapped;
   }
   if (reads) {
     const absl::StatusOr<bool> done =
-        RunSingleCopy(shop_, collective, Where::kAnywhere);
+        RunSingleCopy(context_, collective, Scope::kAnywhere);
     if (!done.ok() || *done) return done;
   }
-  absl::Status status = ways.staged(shop_, collective);
+  absl::Status status = paths.staged(context_, collective);
   if (!status.ok()) return status;
   return true;
 }
@@ -284,31 +286,31 @@ absl::StatusOr<bool> HostCollectives::RunEitherWay(const Collective& collective,
 // before they end this one. In an all_to_all each rank has a size of its own,
 // and any may go any way: who hears nothing of its class has the next one
 // staged. Of the others all know the size, so all say and hear the same.
-absl::Status HostCollectives::RunByChoice(const Collective& collective,
-                                          const Ways& ways) {
-  Choices& choices = *ways.choices;
+absl::Status ShmCollectives::RunByChoice(const Collective& collective,
+                                         const Paths& paths) {
+  Choices& choices = *paths.choices;
   const size_t bytes = collective.bytes();
   const size_t size_class = SizeClassOf(bytes, kSizeClasses);
-  const bool says = board_.rank() == 0;
-  shop_.heard.reset();
+  const bool says = round_buffer_.rank() == 0;
+  context_.hint.reset();
   if (says) {
-    const WayTrials::Way next = choices.trials.Of(size_class).Next(1);
-    shop_.SayBeside(WordOf(size_class, next == kReading));
+    const PathTrials::Path next = choices.trials.Of(size_class).Next(1);
+    context_.SetHint(WordOf(size_class, next == kReading));
   }
   const bool reads = std::exchange(choices.reads[size_class], false);
-  const bool is_crowded = traits_.board.is_crowded;
+  const bool is_crowded = traits_.round_buffer.is_crowded;
   const std::chrono::nanoseconds began = ReadClock(is_crowded);
-  const absl::StatusOr<bool> went = RunEitherWay(collective, ways, reads);
+  const absl::StatusOr<bool> went = RunEitherPath(collective, paths, reads);
   if (!went.ok()) return went.status();
   if (says && *went) {
     choices.trials.Of(size_class)
-        .Took(reads ? kReading : WayTrials::Way::kUsual, bytes,
+        .Took(reads ? kReading : PathTrials::Path::kUsual, bytes,
               ReadClock(is_crowded) - began);
   }
-  if (shop_.heard.has_value() && SizeClassIn(*shop_.heard) < kSizeClasses) {
-    choices.reads[SizeClassIn(*shop_.heard)] = SaysToRead(*shop_.heard);
+  if (context_.hint.has_value() && SizeClassIn(*context_.hint) < kSizeClasses) {
+    choices.reads[SizeClassIn(*context_.hint)] = SaysToRead(*context_.hint);
   }
   return absl::OkStatus();
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -11,24 +11,24 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
-#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/cpu/shm/all_to_all.h"
-#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/direct.h"
+#include "dataplane/cpu/shm/path_trials.h"
 #include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/rounds.h"
 #include "dataplane/cpu/shm/segment.h"
 #include "dataplane/cpu/shm/selection.h"
-#include "dataplane/cpu/shm/direct.h"
 #include "dataplane/cpu/shm/staged.h"
-#include "dataplane/cpu/shm/path_trials.h"
-#include "dataplane/collective.h"
+#include "dataplane/cpu/transport/transport.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // The same on all ranks of a group.
-struct HostTraits {
-  BoardTraits board = {};
+struct ShmTraits {
+  RoundBufferTraits round_buffer = {};
   // Each reads the others' memory.
   bool reads_memory = false;
   // Goes before the table.
@@ -40,19 +40,19 @@ struct HostTraits {
 //
 // A tensor of a reduction is combined in the order of the ranks, so the results
 // are bitwise the same everywhere.
-class HostCollectives : public gloo_internal::Shortcut {
+class ShmCollectives : public cpu::Shortcut {
  public:
-  // `segment` has Board::BytesFor the mesh's ranks, two at least, with rings as
-  // `traits` say. `mesh` lives longer.
-  HostCollectives(std::shared_ptr<Segment> segment,
-                  std::shared_ptr<const Regions> regions,
-                  gloo_internal::Mesh& mesh, const HostTraits& traits);
-  ~HostCollectives() override { board_.Leave(/*has_failed=*/false); }
+  // `segment` has RoundBuffer::BytesFor the transport's ranks, two at least,
+  // with rings as `traits` say. `transport` lives longer.
+  ShmCollectives(std::shared_ptr<Segment> segment,
+                 std::shared_ptr<const Regions> regions,
+                 cpu::Transport& transport, const ShmTraits& traits);
+  ~ShmCollectives() override { round_buffer_.Leave(/*has_failed=*/false); }
 
   absl::Status Run(const Collective& collective,
                    ReleasableLock* order) override;
-  void Wake() override { board_.Wake(); }
-  void Leave(bool has_failed) override { board_.Leave(has_failed); }
+  void Wake() override { round_buffer_.Wake(); }
+  void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 
  private:
   // What the table said last for so many bytes; at first kFastest.
@@ -72,7 +72,7 @@ class HostCollectives : public gloo_internal::Shortcut {
   };
 
   // Which way one goes, which all ranks decide alike.
-  struct Ways {
+  struct Paths {
     // If it does not go from tensor to tensor in symmetric memory.
     Algorithm ordinary = Algorithm::kFastest;
     // What runs it if it is not read; null of an all_to_all.
@@ -87,45 +87,45 @@ class HostCollectives : public gloo_internal::Shortcut {
 
   // What a plan keeps.
   struct Memo : Plan::Memo {
-    Memo(const Collective& collective, const Ways& ways)
-        : header(NoteHeader::Of(collective)),
+    Memo(const Collective& collective, const Paths& paths)
+        : header(MessageHeader::Of(collective)),
           digest(History::DigestOf(header)),
-          ways(ways) {}
+          paths(paths) {}
     // But for the number.
-    NoteHeader header;
+    MessageHeader header;
     const uint64_t digest;
-    const Ways ways;
+    const Paths paths;
   };
 
   // Null: it has no plan, or there is no memory for one.
   inline Memo* MemoOf(const Collective& collective);
-  Ways FindWays(const Collective& collective);
-  absl::Status RunOneWay(const Collective& collective, const Ways& ways);
+  Paths FindPaths(const Collective& collective);
+  absl::Status RunOnePath(const Collective& collective, const Paths& paths);
   bool Reads(Algorithm algorithm) const {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
   }
   // As `ordinary` says, which nothing in symmetric memory goes before.
   inline absl::Status RunOrdinary(const Collective& collective,
-                                  const Ways& ways);
+                                  const Paths& paths);
   // Where this rank shows, in an all_to_all, what it gives; `reads`: also where
   // only the system reads that.
-  std::optional<Where> OriginsOf(const Ways& ways, bool reads) const;
+  std::optional<Scope> OriginsOf(const Paths& paths, bool reads) const;
   absl::StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
-                                                const Ways& ways,
+                                                const Paths& paths,
                                                 const AllToAllOptions& options);
   // Null: there is none to be made.
   Choices* FindChoices(const Collective& collective, Algorithm ordinary);
-  absl::Status RunByChoice(const Collective& collective, const Ways& ways);
+  absl::Status RunByChoice(const Collective& collective, const Paths& paths);
   // Staged or, if this rank `reads`, read by the system. False: neither.
-  absl::StatusOr<bool> RunEitherWay(const Collective& collective,
-                                    const Ways& ways, bool reads);
+  absl::StatusOr<bool> RunEitherPath(const Collective& collective,
+                                     const Paths& paths, bool reads);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
 
   const std::shared_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;
-  Board board_;
-  const HostTraits traits_;
-  Workshop shop_;
+  RoundBuffer round_buffer_;
+  const ShmTraits traits_;
+  ShmContext context_;
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
   Choices gather_choices_;
@@ -133,6 +133,6 @@ class HostCollectives : public gloo_internal::Shortcut {
   Choices all_to_all_choices_;
 };
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_SHM_COLLECTIVES_H_

@@ -21,25 +21,25 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/cpu/transport/fake_transport.h"
-#include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/cpu/shm/all_to_all.h"
-#include "dataplane/cpu/shm/round_buffer.h"
-#include "dataplane/cpu/shm/regions.h"
-#include "dataplane/cpu/shm/rounds.h"
-#include "dataplane/cpu/shm/segment.h"
-#include "dataplane/cpu/shm/direct.h"
+#include "base/process_limits.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
-#include "base/process_limits.h"
+#include "dataplane/cpu/shm/all_to_all.h"
+#include "dataplane/cpu/shm/direct.h"
+#include "dataplane/cpu/shm/regions.h"
+#include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/rounds.h"
+#include "dataplane/cpu/shm/segment.h"
+#include "dataplane/cpu/transport/fake_transport.h"
+#include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/local_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 using ::testing::Contains;
@@ -49,13 +49,13 @@ using ::testing::HasSubstr;
 constexpr int kRanks = 2;
 
 // Nobody goes that way.
-class UnusedMesh : public gloo_internal::BareMesh {
+class UnusedMesh : public cpu::FakeTransport {
  public:
   explicit UnusedMesh(int rank, int world_size = kRanks)
-      : BareMesh(rank, world_size) {}
+      : FakeTransport(rank, world_size) {}
 
   // `mark` is that of `peer`, whose memory is this process's.
-  void Know(int peer, const gloo_internal::Mark& mark) {
+  void Know(int peer, const cpu::Mark& mark) {
     memories_[peer].emplace(mark.place(), kMark);
   }
   static constexpr uint64_t kMark = 7;
@@ -84,8 +84,8 @@ class HalfKnownMemoryTest : public ::testing::Test {
         *Segment::Create(Region::BytesFor(kBytes, kRanks)), kBytes, /*rank=*/1,
         kRanks));
     for (int rank = 0; rank < kRanks; ++rank) {
-      ranks_.push_back(std::make_unique<HostCollectives>(
-          segment_, regions_[rank], meshes_[rank], HostTraits()));
+      ranks_.push_back(std::make_unique<ShmCollectives>(
+          segment_, regions_[rank], meshes_[rank], ShmTraits()));
     }
   }
 
@@ -105,12 +105,12 @@ class HalfKnownMemoryTest : public ::testing::Test {
   }
 
  private:
-  const std::shared_ptr<Segment> segment_ =
-      *Segment::Create(Board::BytesFor(kRanks, BoardTraits().ring_bytes));
+  const std::shared_ptr<Segment> segment_ = *Segment::Create(
+      RoundBuffer::BytesFor(kRanks, RoundBufferTraits().ring_bytes));
   const std::shared_ptr<Regions> regions_[kRanks] = {
       std::make_shared<Regions>(), std::make_shared<Regions>()};
   UnusedMesh meshes_[kRanks] = {UnusedMesh(0), UnusedMesh(1)};
-  std::vector<std::unique_ptr<HostCollectives>> ranks_;
+  std::vector<std::unique_ptr<ShmCollectives>> ranks_;
 };
 
 // It would show where its tensor is, and the other one take that for elements.
@@ -126,10 +126,10 @@ TEST_F(HalfKnownMemoryTest, NobodyTakesAPlaceForElements) {
 // What its owner has left for a wait is done in long ones alone where ranks
 // share a processor; but that it has waited is known of all.
 TEST(CrowdedTest, ShortWaitsAreNoted) {
-  const std::shared_ptr<Segment> segment =
-      *Segment::Create(Board::BytesFor(kRanks, BoardTraits().ring_bytes));
+  const std::shared_ptr<Segment> segment = *Segment::Create(
+      RoundBuffer::BytesFor(kRanks, RoundBufferTraits().ring_bytes));
   const auto regions = std::make_shared<Regions>();
-  UnusedMesh meshes[kRanks] = {UnusedMesh(0), UnusedMesh(1)};
+  UnusedMesh transports[kRanks] = {UnusedMesh(0), UnusedMesh(1)};
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(sched_getcpu(), &one);
@@ -137,8 +137,8 @@ TEST(CrowdedTest, ShortWaitsAreNoted) {
   int late = 0;
   const auto run = [&](int rank) {
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    HostCollectives collectives(segment, regions, meshes[rank],
-                                {.board = {.is_crowded = true}});
+    ShmCollectives collectives(segment, regions, transports[rank],
+                               {.round_buffer = {.is_crowded = true}});
     std::vector<float> values(1);
     Collective collective = {.kind = CollectiveKind::kAllReduce,
                              .tensors = {Tensor(values)}};
@@ -182,10 +182,10 @@ class OriginsTest : public ::testing::Test {
   OriginsTest() {
     for (int rank = 0; rank < kMany; ++rank) {
       meshes_.push_back(std::make_unique<UnusedMesh>(rank, kMany));
-      boards_.push_back(std::make_unique<Board>(segment_->memory(), rank, kMany,
-                                                BoardTraits(), [](int) {}));
-      shops_.push_back({.board = *boards_[rank],
-                        .mesh = *meshes_[rank],
+      boards_.push_back(std::make_unique<RoundBuffer>(
+          segment_->memory(), rank, kMany, RoundBufferTraits(), [](int) {}));
+      shops_.push_back({.round_buffer = *boards_[rank],
+                        .transport = *meshes_[rank],
                         .regions = RegionFinder(regions_),
                         .reads_memory = true});
       for (int peer = 0; peer < kMany; ++peer) {
@@ -223,13 +223,14 @@ class OriginsTest : public ::testing::Test {
       ASSERT_TRUE(outcome.ok()) << outcome.status();
       EXPECT_TRUE(outcome->is_done);
     }
-    for (const auto& mesh : meshes_) EXPECT_EQ(mesh->algorithm(), algorithm);
+    for (const auto& transport : meshes_)
+      EXPECT_EQ(transport->algorithm(), algorithm);
   }
 
   std::vector<std::unique_ptr<UnusedMesh>> meshes_;
-  gloo_internal::Mark marks_[kMany] = {gloo_internal::Mark(UnusedMesh::kMark),
-                                       gloo_internal::Mark(UnusedMesh::kMark),
-                                       gloo_internal::Mark(UnusedMesh::kMark)};
+  cpu::Mark marks_[kMany] = {cpu::Mark(UnusedMesh::kMark),
+                             cpu::Mark(UnusedMesh::kMark),
+                             cpu::Mark(UnusedMesh::kMark)};
   bool reads_rather_ = false;
   std::atomic<size_t> bytes_asked_ = 0;
   // What the last rank gives the first one, if it is not null.
@@ -255,11 +256,11 @@ class OriginsTest : public ::testing::Test {
       collective.inputs[0] = Tensor(last_gives_, DataType::kFloat32,
                                     {static_cast<int64_t>(counts[rank][0])});
     }
-    Workshop& shop = shops_[rank];
-    shop.Say(collective);
+    ShmContext& context = shops_[rank];
+    context.Say(collective);
     const absl::StatusOr<AllToAllOutcome> outcome =
-        RunAllToAll(shop, collective,
-                    {.origins = shows_origins ? std::optional(Where::kAnywhere)
+        RunAllToAll(context, collective,
+                    {.origins = shows_origins ? std::optional(Scope::kAnywhere)
                                               : std::nullopt,
                      .hears = true},
                     [this](size_t bytes) {
@@ -270,8 +271,8 @@ class OriginsTest : public ::testing::Test {
       boards_[rank]->Leave(/*has_failed=*/true);
       return outcome;
     }
-    shop.history.Add(*shop.header, shop.sequence,
-                     History::DigestOf(*shop.header));
+    context.history.Add(*context.header, context.sequence,
+                        History::DigestOf(*context.header));
     if (!outcome->is_done) return outcome;
     // Whoever has not parted may still read it.
     for (auto& tensor : give) std::fill(tensor.begin(), tensor.end(), -2);
@@ -288,11 +289,11 @@ class OriginsTest : public ::testing::Test {
     return outcome;
   }
 
-  std::vector<std::unique_ptr<Board>> boards_;
-  const std::shared_ptr<Segment> segment_ =
-      *Segment::Create(Board::BytesFor(kMany, BoardTraits().ring_bytes));
+  std::vector<std::unique_ptr<RoundBuffer>> boards_;
+  const std::shared_ptr<Segment> segment_ = *Segment::Create(
+      RoundBuffer::BytesFor(kMany, RoundBufferTraits().ring_bytes));
   const Regions regions_;
-  std::vector<Workshop> shops_;
+  std::vector<ShmContext> shops_;
   uint64_t sequence_ = 0;
 };
 
@@ -345,9 +346,8 @@ TEST_F(OriginsTest, WhatOthersCannotReadIsShown) {
   // The next page may not be there.
   constexpr Counts kCounts = {{{1, 1, 1}, {1, 1, 1}, {40, 9000, 1}}};
   const size_t bytes = kCounts[kMany - 1][0] * sizeof(float);
-  ExpectDone(
-      kCounts, kLast,
-      gloo_internal::CanBeRead(last_gives_, bytes) ? "single_copy" : "staged");
+  ExpectDone(kCounts, kLast,
+             cpu::CanBeRead(last_gives_, bytes) ? "single_copy" : "staged");
 }
 
 // Rank 1 takes its memory back: what was read there is not believed.
@@ -577,4 +577,4 @@ TEST(AllToAllChoiceTest, ManyRanksOfWhichOneHasLittleAgree) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -17,9 +17,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/cpu/shm/shm_backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
+#include "dataplane/cpu/shm/shm_backend.h"
 #include "dataplane/factory.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/process_world.h"

@@ -13,11 +13,11 @@
 #include "dataplane/cpu/shm/streaming.h"
 #include "dataplane/reduction.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
-using gloo_internal::BlockOf;
-using gloo_internal::Parts;
+using cpu::BlockOf;
+using cpu::Parts;
 
 void Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) CopyShort(to, from, bytes);
@@ -25,10 +25,10 @@ void Copy(void* to, const void* from, size_t bytes) {
 
 // Each of those that run one is called from one place, and is a part of that:
 // none pays for what others have on the stack.
-class Staged : public DealtRounds {
+class Staged : public PerPeerRounds {
  public:
-  Staged(Workshop& shop, const Collective& collective)
-      : DealtRounds(shop, collective) {}
+  Staged(ShmContext& context, const Collective& collective)
+      : PerPeerRounds(context, collective) {}
 
   absl::Status Barrier() { return Meet(/*rest=*/0); }
   absl::Status Gather();
@@ -61,7 +61,7 @@ class Staged : public DealtRounds {
 };
 
 void Staged::ShowElements(const Block& block, size_t offset) {
-  ShowFactor(0);
+  PublishFactor(0);
   Write(offset, block.data, block.count * element_bytes_);
 }
 
@@ -69,7 +69,7 @@ inline Staged::Operands Staged::OperandsAt(size_t offset,
                                            const Block& own) const {
   Operands operands(world_size_);
   for (int peer = 0; peer < world_size_; ++peer) {
-    operands[peer] = peer == rank_ ? own.data : shown(peer) + offset;
+    operands[peer] = peer == rank_ ? own.data : published(peer) + offset;
   }
   return operands;
 }
@@ -81,7 +81,7 @@ void Staged::Combine(const Reduction& reduction, const Operands& operands,
     factors.resize(world_size_, collective().factor);
     for (int peer = 0; peer < world_size_; ++peer) {
       if (peer == rank_) continue;
-      std::memcpy(&factors[peer], shown(peer) + FactorOffset(peer),
+      std::memcpy(&factors[peer], published(peer) + FactorOffset(peer),
                   sizeof(double));
     }
   }
@@ -124,8 +124,9 @@ absl::Status Staged::Gather() {
       if (round_ > 0 && chunk.count == 0) continue;
       status = Await(peer, wanted.count);
       if (!status.ok()) return status;
-      if (round_ == 0 && all_bytes >= Workshop::kSaidBytesMin) Hear(peer);
-      CopyOut(chunk.data, shown(peer), chunk.count * element_bytes_, all_bytes);
+      if (round_ == 0 && all_bytes >= ShmContext::kHintBytesMin) Hear(peer);
+      CopyOut(chunk.data, published(peer), chunk.count * element_bytes_,
+              all_bytes);
     }
   }
   return absl::OkStatus();
@@ -157,7 +158,7 @@ inline absl::Status Staged::BroadcastRound(const Block& chunk,
   if (is_root) return status;
   status = Await(root, all_bytes >> element_bits_);
   if (!status.ok()) return status;
-  CopyOut(chunk.data, shown(root), bytes, all_bytes);
+  CopyOut(chunk.data, published(root), bytes, all_bytes);
   return status;
 }
 
@@ -187,7 +188,7 @@ absl::Status Staged::ReduceByParts() {
   // The part of the result takes the place of the own one, but that a part has
   // at most an element more than an equal one, and takes whole lines.
   const size_t per_round =
-      ElementsIn(most_bytes() - kFactorBytes - Board::kLineBytes) - 1;
+      ElementsIn(most_bytes() - kFactorBytes - RoundBuffer::kLineBytes) - 1;
   const size_t chunks = RoundsFor(tensor.count, per_round);
   // Of the last round's chunk.
   Blocks parts;
@@ -195,7 +196,7 @@ absl::Status Staged::ReduceByParts() {
   size_t result_bytes = 0;
   for (round_ = 0; round_ <= chunks; ++round_) {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
-    Blocks next = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
+    Blocks next = cpu::PartsOf(chunk, ranks, element_bytes_);
     // Nobody else needs it.
     const Block& own = next[rank_];
     const auto before = static_cast<size_t>(own.data - chunk.data);
@@ -208,7 +209,7 @@ absl::Status Staged::ReduceByParts() {
       Write(factor_bytes(), parts[rank_].data,
             parts[rank_].count * element_bytes_);
     }
-    ShowFactor(0);
+    PublishFactor(0);
     Write(elements, chunk.data, before);
     Write(elements + before, own.data + own_bytes, others_bytes - before);
     Post();
@@ -216,7 +217,7 @@ absl::Status Staged::ReduceByParts() {
     if (!status.ok()) return status;
     for (int peer = 0; peer < world_size_ && round_ > 0; ++peer) {
       if (peer == rank_) continue;
-      Copy(parts[peer].data, shown(peer) + factor_bytes(),
+      Copy(parts[peer].data, published(peer) + factor_bytes(),
            parts[peer].count * element_bytes_);
     }
     if (round_ == chunks) break;
@@ -225,13 +226,14 @@ absl::Status Staged::ReduceByParts() {
       // What is left out of a peer's stood in front of this.
       const size_t left_out =
           peer < rank_ ? next[peer].count * element_bytes_ : 0;
-      operands[peer] =
-          peer == rank_ ? own.data : shown(peer) + elements + before - left_out;
+      operands[peer] = peer == rank_
+                           ? own.data
+                           : published(peer) + elements + before - left_out;
     }
     Combine(reduction, operands, own);
     parts = std::move(next);
     result_bytes =
-        Board::WholeLines((chunk.count / ranks + 1) * element_bytes_);
+        RoundBuffer::WholeLines((chunk.count / ranks + 1) * element_bytes_);
   }
   return absl::OkStatus();
 }
@@ -271,20 +273,21 @@ absl::Status Staged::ReduceScatter() {
   }
   const size_t rounds = RoundsFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenDealt(&give, per_round);
+    absl::Status status = OpenPerPeer(&give, per_round);
     if (!status.ok()) return status;
     Post(most * element_bytes_ * world_size_);
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
       status = Await(peer, output.count);
     }
     if (!status.ok()) return status;
-    if (round_ == 0 && collective().bytes() >= Workshop::kSaidBytesMin) Hear(0);
+    if (round_ == 0 && collective().bytes() >= ShmContext::kHintBytesMin)
+      Hear(0);
     Operands operands(world_size_);
     for (int peer = 0; peer < world_size_; ++peer) {
       operands[peer] =
           peer == rank_
               ? ChunkOf(give[peer], round_, per_round, element_bytes_).data
-              : shown(peer) + DealtOffset(peer, per_round);
+              : published(peer) + PerPeerOffset(peer, per_round);
     }
     Combine(reduction, operands,
             ChunkOf(output, round_, per_round, element_bytes_));
@@ -300,7 +303,7 @@ absl::Status Staged::Scatter() {
   const size_t per_round = CountForEachOther(kPieceBytes);
   const size_t rounds = RoundsFor(output.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenDealt(is_root ? &give : nullptr, per_round);
+    absl::Status status = OpenPerPeer(is_root ? &give : nullptr, per_round);
     if (!status.ok()) return status;
     Post(output.count * element_bytes_);
     if (is_root) {
@@ -313,20 +316,20 @@ absl::Status Staged::Scatter() {
     status = Await(collective().root, output.count);
     if (!status.ok()) return status;
     const Block chunk = ChunkOf(output, round_, per_round, element_bytes_);
-    CopyOut(
-        chunk.data,
-        shown(collective().root) + DealtOffset(collective().root, per_round),
-        chunk.count * element_bytes_, output.count * element_bytes_);
+    CopyOut(chunk.data,
+            published(collective().root) +
+                PerPeerOffset(collective().root, per_round),
+            chunk.count * element_bytes_, output.count * element_bytes_);
   }
   return absl::OkStatus();
 }
 
 template <absl::Status (Staged::*kRun)(),
           Algorithm kAlgorithm = Algorithm::kStaged>
-[[gnu::flatten]] absl::Status RunBy(Workshop& shop,
+[[gnu::flatten]] absl::Status RunBy(ShmContext& context,
                                     const Collective& collective) {
-  shop.mesh.set_algorithm(AlgorithmName(kAlgorithm));
-  return (Staged(shop, collective).*kRun)();
+  context.transport.set_algorithm(AlgorithmName(kAlgorithm));
+  return (Staged(context, collective).*kRun)();
 }
 
 }  // namespace
@@ -361,4 +364,4 @@ StagedRun FindStaged(const Collective& collective, Algorithm algorithm) {
   return nullptr;
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

@@ -2,13 +2,13 @@
 #define MUSTER_DATAPLANE_CPU_SHM_STAGED_H_
 
 #include "absl/status/status.h"
+#include "dataplane/collective.h"
 #include "dataplane/cpu/shm/rounds.h"
 #include "dataplane/cpu/shm/selection.h"
-#include "dataplane/collective.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
-using StagedRun = absl::Status (*)(Workshop& shop,
+using StagedRun = absl::Status (*)(ShmContext& context,
                                    const Collective& collective);
 
 // What runs `collective`, and others of its kind and size, through what the
@@ -17,6 +17,6 @@ using StagedRun = absl::Status (*)(Workshop& shop,
 // all_to_all (all_to_all.h).
 StagedRun FindStaged(const Collective& collective, Algorithm algorithm);
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_STAGED_H_

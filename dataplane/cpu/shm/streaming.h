@@ -11,7 +11,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // Collectives that write so many bytes on a rank, or more, write them past the
 // caches: most of it would have left those before anybody reads it, and a line
@@ -95,6 +95,6 @@ inline void CopyOut(void* to, const void* from, size_t bytes,
   }
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_STREAMING_H_

@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 // That it goes past the caches only time can show.
@@ -61,4 +61,4 @@ TEST(StreamingTest, LargeAndSmallCollectivesCopyTheSame) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

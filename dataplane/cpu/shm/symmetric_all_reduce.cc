@@ -9,10 +9,10 @@
 #include "dataplane/cpu/shm/selection.h"
 #include "dataplane/reduction.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
-using gloo_internal::BlockOf;
+using cpu::BlockOf;
 
 // What is combined before it is written to the other tensors: in the nearest
 // cache.
@@ -20,8 +20,8 @@ constexpr size_t kNearBytes = 4 << 10;
 
 class SymmetricAllReduce : public Rounds {
  public:
-  SymmetricAllReduce(Workshop& shop, const Collective& collective)
-      : Rounds(shop, collective, /*has_rows=*/false),
+  SymmetricAllReduce(ShmContext& context, const Collective& collective)
+      : Rounds(context, collective, /*has_rows=*/false),
         tensor_(BlockOf(collective.tensors[0])) {}
 
   absl::StatusOr<bool> Run();
@@ -53,17 +53,16 @@ absl::StatusOr<bool> SymmetricAllReduce::Run() {
 absl::StatusOr<bool> SymmetricAllReduce::Go() {
   // It reads a part of each rank's, together as much as one of them is.
   absl::Status status =
-      ShowPlace(tensor_, tensor_.count * element_bytes_, kept_places());
+      PublishLocation(tensor_, tensor_.count * element_bytes_, kept_places());
   if (!status.ok()) return status;
   // While those of the others come.
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
-  const Block own =
-      gloo_internal::PartOf(tensor_, rank_, world_size_, element_bytes_);
+  const Block own = cpu::PartOf(tensor_, rank_, world_size_, element_bytes_);
   kept_operands().resize(world_size_);
-  const absl::StatusOr<bool> are_there = AwaitPlaces(kept_places());
+  const absl::StatusOr<bool> are_there = AwaitRemoteBuffers(kept_places());
   if (!are_there.ok() || !*are_there) return are_there;
-  shop().mesh.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
+  context().transport.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
   status = CombineThere(reduction, own);
   if (!status.ok()) return status;
   // Nobody reads what is here any more, nor writes to it.
@@ -74,12 +73,13 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
 
 absl::Status SymmetricAllReduce::CombineThere(const Reduction& reduction,
                                               const Block& own) {
-  const Places& tensors = kept_places();
+  const RemoteBuffers& tensors = kept_places();
   std::vector<const void*>& operands = kept_operands();
   const size_t at_once = ElementsIn(kNearBytes);
   auto offset = static_cast<size_t>(own.data - tensor_.data);
   for (size_t left = own.count; left > 0;) {
-    if (shop().board.is_woken()) return shop().mesh.abort_cause();
+    if (context().round_buffer.is_woken())
+      return context().transport.abort_cause();
     const size_t count = std::min(at_once, left);
     for (int peer = 0; peer < world_size_; ++peer) {
       operands[peer] = tensors.data[peer] + offset;
@@ -99,9 +99,9 @@ absl::Status SymmetricAllReduce::CombineThere(const Reduction& reduction,
 
 }  // namespace
 
-absl::StatusOr<bool> RunSymmetricAllReduce(Workshop& shop,
+absl::StatusOr<bool> RunSymmetricAllReduce(ShmContext& context,
                                            const Collective& collective) {
-  return SymmetricAllReduce(shop, collective).Run();
+  return SymmetricAllReduce(context, collective).Run();
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

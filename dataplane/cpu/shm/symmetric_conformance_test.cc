@@ -9,10 +9,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "dataplane/backend.h"
 #include "dataplane/cpu/shm/shm_backend.h"
 #include "dataplane/factory.h"
-#include "base/mutex.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/tensor_copies.h"
 #include "gtest/gtest.h"

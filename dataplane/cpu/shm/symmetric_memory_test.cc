@@ -22,13 +22,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "dataplane/backend.h"
+#include "dataplane/communicator.h"
 #include "dataplane/cpu/shm/available_memory.h"
 #include "dataplane/cpu/shm/regions.h"
 #include "dataplane/cpu/shm/segment.h"
-#include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
-#include "base/clock.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/process_world.h"
 #include "gmock/gmock.h"
@@ -37,9 +37,9 @@
 namespace muster::dataplane {
 namespace {
 
-using shm_internal::MemoryLeft;
-using shm_internal::Region;
-using shm_internal::Segment;
+using shm::MemoryLeft;
+using shm::Region;
+using shm::Segment;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::LocalWorld;

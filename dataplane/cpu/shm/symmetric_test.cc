@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "dataplane/backend.h"
 #include "dataplane/communicator.h"
-#include "base/clock.h"
 #include "dataplane/testing/local_world.h"
 #include "gtest/gtest.h"
 

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 // FNV-1a.
@@ -69,7 +69,8 @@ absl::StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
                       .processes = processes.empty() ? 0 : HashOf(processes)};
 }
 
-Hosts::Hosts(const std::vector<uint64_t>& identities, int rank) : rank_(rank) {
+Topology::Topology(const std::vector<uint64_t>& identities, int rank)
+    : rank_(rank) {
   std::map<uint64_t, int> numbers;
   for (const uint64_t identity : identities) {
     const int host = numbers.emplace(identity, static_cast<int>(numbers.size()))
@@ -86,7 +87,7 @@ Hosts::Hosts(const std::vector<uint64_t>& identities, int rank) : rank_(rank) {
   }
 }
 
-std::string DescribeStrangers(const Hosts& hosts,
+std::string DescribeStrangers(const Topology& hosts,
                               const std::vector<HostIdentity>& identities) {
   for (int host = 0; host < hosts.count(); ++host) {
     const int first = hosts.ranks(host).front();
@@ -103,4 +104,4 @@ std::string DescribeStrangers(const Hosts& hosts,
   return "";
 }
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

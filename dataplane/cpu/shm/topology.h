@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 
 // What ranks tell each other of where they are.
 struct HostIdentity {
@@ -33,10 +33,10 @@ absl::StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
 // Which ranks of a group are on which host. Hosts are numbered in the order of
 // their first ranks, and the ranks of a host in their own; the same on all
 // ranks of the group.
-class Hosts {
+class Topology {
  public:
   // `identities`, by rank: equal where the host is.
-  Hosts(const std::vector<uint64_t>& identities, int rank);
+  Topology(const std::vector<uint64_t>& identities, int rank);
 
   int count() const { return static_cast<int>(ranks_.size()); }
   int world_size() const { return static_cast<int>(host_of_.size()); }
@@ -68,9 +68,9 @@ class Hosts {
 
 // Why ranks of one host cannot find each other's memory; empty if they can, for
 // all that their identities, by rank, say.
-std::string DescribeStrangers(const Hosts& hosts,
+std::string DescribeStrangers(const Topology& hosts,
                               const std::vector<HostIdentity>& identities);
 
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm
 
 #endif  // MUSTER_DATAPLANE_CPU_SHM_TOPOLOGY_H_

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::shm_internal {
+namespace muster::dataplane::shm {
 namespace {
 
 using ::testing::ElementsAre;
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 TEST(HostsTest, AreNumberedByTheirFirstRanksWhateverTheirIdentities) {
   const std::vector<uint64_t> identities = {9, 2, 9, 5, 2, 9};
-  const Hosts hosts(identities, /*rank=*/4);
+  const Topology hosts(identities, /*rank=*/4);
   ASSERT_EQ(hosts.count(), 3);
   EXPECT_EQ(hosts.world_size(), 6);
   EXPECT_THAT(hosts.ranks(0), ElementsAre(0, 2, 5));
@@ -31,7 +31,7 @@ TEST(HostsTest, AreNumberedByTheirFirstRanksWhateverTheirIdentities) {
 
 TEST(HostsTest, ARankHasAPlaceOnItsHost) {
   const std::vector<uint64_t> identities = {9, 2, 9, 2};
-  const Hosts hosts(identities, /*rank=*/3);
+  const Topology hosts(identities, /*rank=*/3);
   EXPECT_EQ(hosts.own(), 1);
   EXPECT_EQ(hosts.place(), 1);
   EXPECT_THAT(hosts.neighbours(), ElementsAre(1, 3));
@@ -115,7 +115,7 @@ TEST(StrangersTest, RanksOfAHostWithOtherProcessNumbersAreNamed) {
   const auto describe = [](const std::vector<HostIdentity>& identities) {
     std::vector<uint64_t> hosts;
     for (const HostIdentity& one : identities) hosts.push_back(one.host);
-    return DescribeStrangers(Hosts(hosts, /*rank=*/0), identities);
+    return DescribeStrangers(Topology(hosts, /*rank=*/0), identities);
   };
   EXPECT_EQ(describe({{1, 7}, {2, 8}, {1, 7}, {2, 8}}), "");
   EXPECT_THAT(describe({{1, 7}, {2, 8}, {1, 7}, {2, 9}}),
@@ -124,4 +124,4 @@ TEST(StrangersTest, RanksOfAHostWithOtherProcessNumbersAreNamed) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::shm_internal
+}  // namespace muster::dataplane::shm

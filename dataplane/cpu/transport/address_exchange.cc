@@ -20,7 +20,7 @@
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/culprit.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // First byte of the value; another layout takes another, as does another way in
@@ -170,4 +170,4 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
   return addresses;
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

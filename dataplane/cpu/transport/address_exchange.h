@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // A socket address, and behind it what is of no meaning here: Gloo's have a
 // sequence number there.
@@ -48,6 +48,6 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
 // "rank 3", "ranks 3, 5", at most 8 of them and then "and 120 more".
 std::string DescribeRanks(const std::vector<int>& ranks);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_ADDRESS_EXCHANGE_H_

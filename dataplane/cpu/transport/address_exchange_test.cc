@@ -15,7 +15,7 @@
 #include "dataplane/testing/in_memory_store.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 AddressBytes Address(const char* host, int port) {
@@ -169,4 +169,4 @@ TEST(RendezvousTest, ManyRanksAreCutInText) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

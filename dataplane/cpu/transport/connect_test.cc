@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
-#include "dataplane/cpu/transport/listener.h"
-#include "dataplane/cpu/transport/gloo_pairs.h"
 #include "dataplane/cpu/transport/address_exchange.h"
+#include "dataplane/cpu/transport/gloo_pairs.h"
+#include "dataplane/cpu/transport/listener.h"
 #include "dataplane/culprit.h"
 #include "dataplane/factory.h"
 #include "dataplane/testing/in_memory_store.h"
@@ -45,13 +45,13 @@ absl::Status Join(BackendOptions options, milliseconds timeout) {
 
 // What a rank publishes that listens at 127.0.0.1, on a port that nobody has.
 std::string ValueOfSilentRank(int world_size) {
-  gloo_internal::AddressBytes bytes(sizeof(sockaddr_storage));
+  cpu::AddressBytes bytes(sizeof(sockaddr_storage));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(1);
   inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
   std::memcpy(bytes.data(), &address, sizeof(address));
-  return gloo_internal::EncodeAddress({.socket = bytes}, world_size);
+  return cpu::EncodeAddress({.socket = bytes}, world_size);
 }
 
 // A listening socket at 127.0.0.1, and where it is as Gloo's bytes.
@@ -70,8 +70,7 @@ struct Listener {
   ~Listener() { close(socket); }
 
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  gloo_internal::AddressBytes bytes =
-      gloo_internal::AddressBytes(sizeof(sockaddr_storage) + 8);
+  cpu::AddressBytes bytes = cpu::AddressBytes(sizeof(sockaddr_storage) + 8);
 };
 
 // Both ends of a connection to `listener`.
@@ -136,12 +135,12 @@ TEST(GlooConnectTest, RankThatConnectsBehindOneThatDoesNotIsNotNamed) {
                  .local_address = "127.0.0.1"},
                 milliseconds(500));
   });
-  gloo_internal::Greeter rank2(/*rank=*/2, /*world_size=*/3);
+  cpu::Listener rank2(/*rank=*/2, /*world_size=*/3);
   const auto values = store->Get({"gloo/0"}, Instant::max());
-  const auto rank0 = gloo_internal::DecodeAddress(values->front(), 3);
+  const auto rank0 = cpu::DecodeAddress(values->front(), 3);
   auto own = rank2.Listen(rank0->socket);
   ASSERT_TRUE(own.ok()) << own.status();
-  ASSERT_TRUE(store->Set("gloo/2", gloo_internal::EncodeAddress(*own, 3)).ok());
+  ASSERT_TRUE(store->Set("gloo/2", cpu::EncodeAddress(*own, 3)).ok());
   // It waits for rank 1, too, which it reaches, but which does not answer.
   const Listener silent;
   const auto connecting = std::async(std::launch::async, [&] {

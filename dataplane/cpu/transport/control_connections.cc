@@ -16,14 +16,14 @@
 #include "absl/status/status.h"
 #include "dataplane/cpu/transport/socket.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-Farewells::Farewells(int world_size)
+ControlConnections::ControlConnections(int world_size)
     : woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       woken_error_(woken_ < 0 ? errno : 0),
       peers_(world_size) {}
 
-Farewells::~Farewells() {
+ControlConnections::~ControlConnections() {
   {
     MutexLock lock(mutex_);
     CloseAll();
@@ -31,7 +31,7 @@ Farewells::~Farewells() {
   if (woken_ >= 0) ::close(woken_);
 }
 
-absl::Status Farewells::Take(const std::vector<int>& sockets) {
+absl::Status ControlConnections::Take(const std::vector<int>& sockets) {
   MutexLock lock(mutex_);
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
     peers_[peer].socket = sockets[peer];
@@ -40,24 +40,25 @@ absl::Status Farewells::Take(const std::vector<int>& sockets) {
   return Failed("cannot wait for peers", woken_error_);
 }
 
-std::optional<Farewells::End> Farewells::Look(int peer) {
+std::optional<ControlConnections::End> ControlConnections::Look(int peer) {
   MutexLock lock(mutex_);
   Peer& state = peers_[peer];
   if (state.end.has_value() || state.socket < 0) return state.end;
   // At its end there is always something to be read, if only that.
-  char* const rest = state.farewell.data() + state.bytes;
-  const size_t wanted = state.farewell.size() - state.bytes;
+  char* const rest = state.goodbye.data() + state.bytes;
+  const size_t wanted = state.goodbye.size() - state.bytes;
   const ssize_t received = recv(state.socket, rest, wanted, MSG_DONTWAIT);
   const int error = received < 0 ? errno : 0;
   if (IsTemporary(error)) return std::nullopt;
   state.bytes += std::max<ssize_t>(received, 0);
-  if (received > 0 && state.bytes < state.farewell.size()) return std::nullopt;
-  state.end = {.farewell = state.farewell,
+  if (received > 0 && state.bytes < state.goodbye.size()) return std::nullopt;
+  state.end = {.goodbye = state.goodbye,
                .text = error == 0 ? "connection closed" : std::strerror(error)};
   return state.end;
 }
 
-std::optional<Farewells::End> Farewells::AwaitEnd(int peer, Instant deadline) {
+std::optional<ControlConnections::End> ControlConnections::AwaitEnd(
+    int peer, Instant deadline) {
   pollfd waits[] = {{woken_, POLLIN, 0}, {-1, POLLIN, 0}};
   {
     MutexLock lock(mutex_);
@@ -71,26 +72,26 @@ std::optional<Farewells::End> Farewells::AwaitEnd(int peer, Instant deadline) {
   }
 }
 
-void Farewells::Wake() {
+void ControlConnections::Wake() {
   if (woken_ >= 0) eventfd_write(woken_, 1);
 }
 
-void Farewells::Close(const FarewellBytes& farewell) {
+void ControlConnections::Close(const GoodbyeBytes& goodbye) {
   MutexLock lock(mutex_);
   for (const Peer& peer : peers_) {
     // Into an empty buffer. One that is gone needs none.
     if (peer.socket >= 0) {
-      (void)send(peer.socket, farewell.data(), farewell.size(),
+      (void)send(peer.socket, goodbye.data(), goodbye.size(),
                  MSG_NOSIGNAL | MSG_DONTWAIT);
     }
   }
   CloseAll();
 }
 
-void Farewells::CloseAll() {
+void ControlConnections::CloseAll() {
   for (Peer& peer : peers_) {
     if (peer.socket >= 0) ::close(std::exchange(peer.socket, -1));
   }
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -8,32 +8,32 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "dataplane/cpu/transport/goodbye_message.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "dataplane/cpu/transport/goodbye_message.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-// Farewells are connections to all peers on which nothing is said but a
-// farewell, at the end. So it is never behind data that nobody reads, and the
+// ControlConnections are connections to all peers on which nothing is said but
+// a goodbye, at the end. So it is never behind data that nobody reads, and the
 // end of a process is seen at once, whatever it was doing. From any thread.
-class Farewells {
+class ControlConnections {
  public:
   // How a connection has ended.
   struct End {
     // Zeros if the peer has sent none.
-    FarewellBytes farewell = {};
+    GoodbyeBytes goodbye = {};
     // What the system says.
     std::string text;
   };
 
-  explicit Farewells(int world_size);
-  ~Farewells();
+  explicit ControlConnections(int world_size);
+  ~ControlConnections();
 
-  Farewells(const Farewells&) = delete;
-  Farewells& operator=(const Farewells&) = delete;
+  ControlConnections(const ControlConnections&) = delete;
+  ControlConnections& operator=(const ControlConnections&) = delete;
 
-  // Before anything else: as Lines::Take.
+  // Before anything else: as TcpConnections::Take.
   absl::Status Take(const std::vector<int>& sockets);
 
   // Whether `peer` has gone, and how. Not after Close.
@@ -46,13 +46,13 @@ class Farewells {
 
   // Says it to all peers, and closes the connections. Does not block. Nobody is
   // in AwaitEnd.
-  void Close(const FarewellBytes& farewell);
+  void Close(const GoodbyeBytes& goodbye);
 
  private:
   struct Peer {
     int socket = -1;
-    // Of its farewell, what has come.
-    FarewellBytes farewell = {};
+    // Of its goodbye, what has come.
+    GoodbyeBytes goodbye = {};
     size_t bytes = 0;
     std::optional<End> end;
   };
@@ -66,6 +66,6 @@ class Farewells {
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_CONTROL_CONNECTIONS_H_

@@ -10,13 +10,13 @@
 #include "base/clock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 constexpr std::chrono::seconds kPatience{10};
 
-FarewellBytes Farewell(const char* text) {
-  return EncodeFarewell(absl::AbortedError(text));
+GoodbyeBytes Goodbye(const char* text) {
+  return EncodeGoodbye(absl::AbortedError(text));
 }
 
 // Two ranks as objects of one process.
@@ -30,19 +30,19 @@ class FarewellsTest : public ::testing::Test {
     rank1s_end_ = ends[1];
   }
 
-  Farewells rank0_{/*world_size=*/2};
-  Farewells rank1_{/*world_size=*/2};
+  ControlConnections rank0_{/*world_size=*/2};
+  ControlConnections rank1_{/*world_size=*/2};
   int rank1s_end_ = -1;
 };
 
 TEST_F(FarewellsTest, FarewellIsSeenAndStays) {
   EXPECT_FALSE(rank0_.Look(1).has_value());
   EXPECT_FALSE(rank0_.AwaitEnd(1, Clock::now()).has_value());
-  rank1_.Close(Farewell("on purpose"));
+  rank1_.Close(Goodbye("on purpose"));
   for (int i = 0; i < 2; ++i) {
     const auto end = rank0_.AwaitEnd(1, Clock::now() + kPatience);
     ASSERT_TRUE(end.has_value());
-    EXPECT_EQ(end->farewell, Farewell("on purpose"));
+    EXPECT_EQ(end->goodbye, Goodbye("on purpose"));
   }
   // Not of what was closed here, nor of this rank.
   EXPECT_FALSE(rank1_.Look(0).has_value());
@@ -50,7 +50,7 @@ TEST_F(FarewellsTest, FarewellIsSeenAndStays) {
 }
 
 TEST_F(FarewellsTest, FarewellThatComesInPartsIsAwaited) {
-  const FarewellBytes bytes = Farewell("on purpose");
+  const GoodbyeBytes bytes = Goodbye("on purpose");
   EXPECT_EQ(send(rank1s_end_, bytes.data(), 100, 0), 100);
   EXPECT_FALSE(rank0_.Look(1).has_value());
   auto end = std::async(std::launch::async, [&] {
@@ -58,14 +58,14 @@ TEST_F(FarewellsTest, FarewellThatComesInPartsIsAwaited) {
   });
   EXPECT_EQ(send(rank1s_end_, bytes.data() + 100, bytes.size() - 100, 0),
             static_cast<ssize_t>(bytes.size() - 100));
-  EXPECT_EQ(end.get()->farewell, bytes);
+  EXPECT_EQ(end.get()->goodbye, bytes);
 }
 
 TEST_F(FarewellsTest, EndWithoutOneIsSeen) {
   EXPECT_EQ(shutdown(rank1s_end_, SHUT_RDWR), 0);
   const auto end = rank0_.Look(1);
   ASSERT_TRUE(end.has_value());
-  EXPECT_EQ(end->farewell, FarewellBytes());
+  EXPECT_EQ(end->goodbye, GoodbyeBytes());
   EXPECT_EQ(end->text, "connection closed");
 }
 
@@ -77,10 +77,10 @@ TEST_F(FarewellsTest, WakeEndsTheWait) {
 }
 
 TEST_F(FarewellsTest, ClosingWaitsForNobody) {
-  rank0_.Close(Farewell("first"));
-  rank1_.Close(Farewell("second"));
+  rank0_.Close(Goodbye("first"));
+  rank1_.Close(Goodbye("second"));
   EXPECT_FALSE(rank0_.Look(1).has_value());
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -1,4 +1,4 @@
-// What tests make their meshes of.
+// What tests make their transports of.
 
 #ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_FAKE_TRANSPORT_H_
 #define MUSTER_DATAPLANE_CPU_TRANSPORT_FAKE_TRANSPORT_H_
@@ -9,13 +9,13 @@
 #include "absl/status/status.h"
 #include "dataplane/cpu/transport/transport.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-// A mesh without a network, and without streams: what small collectives need
-// of one is left to tests.
-class BareMesh : public Mesh {
+// A transport without a network, and without streams: what small collectives
+// need of one is left to tests.
+class FakeTransport : public Transport {
  public:
-  using Mesh::Mesh;
+  using Transport::Transport;
 
   std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
     return nullptr;
@@ -29,6 +29,6 @@ class BareMesh : public Mesh {
   absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_FAKE_TRANSPORT_H_

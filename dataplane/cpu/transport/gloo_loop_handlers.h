@@ -15,16 +15,16 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-namespace transport = ::gloo::transport;
+namespace gloo_transport = ::gloo::transport;
 
 // Gloo takes a descriptor out of its event loop by waiting for the loop's next
 // turn, up to 10 ms later, for each connection made and each one closed. While
 // a LoopSpinner is on, turns follow each other without pause.
-class LoopSpinner : public transport::tcp::Handler {
+class LoopSpinner : public gloo_transport::tcp::Handler {
  public:
-  explicit LoopSpinner(transport::tcp::Device& device)
+  explicit LoopSpinner(gloo_transport::tcp::Device& device)
       : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     device.registerDescriptor(descriptor_, EPOLLIN, this);
   }
@@ -70,9 +70,9 @@ class LoopSpinner : public transport::tcp::Handler {
 // connection on which another one arrives; and if it has taken that thread's
 // processor, it spins for a whole time slice before the thread can go on.
 // With this handler, which is called in the same turns, it gives way.
-class LoopYielder : public transport::tcp::Handler {
+class LoopYielder : public gloo_transport::tcp::Handler {
  public:
-  explicit LoopYielder(transport::tcp::Device& device)
+  explicit LoopYielder(gloo_transport::tcp::Device& device)
       : descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
     device.registerDescriptor(descriptor_, EPOLLIN, this);
   }
@@ -98,6 +98,6 @@ class LoopYielder : public transport::tcp::Handler {
   std::atomic<bool> posting_{false};
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_GLOO_LOOP_HANDLERS_H_

@@ -19,11 +19,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/cpu/transport/interface.h"
 #include "dataplane/cpu/transport/socket.h"
+#include "dataplane/cpu/transport/transport_errors.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // Of Gloo's waits, of which there are none.
@@ -69,10 +69,10 @@ int FindSocket(const Name& here, const Name& there) {
 
 }  // namespace
 
-Pairs::Pairs(int rank, int world_size, const Greeter& greeter)
+Pairs::Pairs(int rank, int world_size, const Listener& listener)
     : rank_(rank),
       world_size_(world_size),
-      greeter_(greeter),
+      listener_(listener),
       is_open_(world_size),
       pairs_(world_size) {}
 
@@ -87,8 +87,9 @@ absl::StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
   if (!network.ok()) return network.status();
   attributes_.iface = network->interface_name;
   attributes_.hostname = network->address;
-  absl::Status created = Guard(
-      [&] { attributes_ = transport::tcp::CreateDeviceAttr(attributes_); });
+  absl::Status created = Guard([&] {
+    attributes_ = gloo_transport::tcp::CreateDeviceAttr(attributes_);
+  });
   if (absl::IsResourceExhausted(created)) return created;
   if (!created.ok()) {
     return absl::UnavailableError(
@@ -104,7 +105,7 @@ absl::StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
 
 void Pairs::MakeDevice() {
   if (context_ != nullptr) return;
-  device_ = std::make_shared<transport::tcp::Device>(attributes_);
+  device_ = std::make_shared<gloo_transport::tcp::Device>(attributes_);
   spinner_ = std::make_unique<LoopSpinner>(*device_);
   yielder_ = std::make_unique<LoopYielder>(*device_);
   context_ = device_->createContext(rank_, world_size_);
@@ -143,7 +144,7 @@ absl::Status Pairs::Open(int peer) {
     if (aborted_ || pair.phase != Phase::kNone) return AwaitMade(pair);
     pair.phase = Phase::kOffering;
   }
-  const absl::StatusOr<int> socket = greeter_.Offer(peer);
+  const absl::StatusOr<int> socket = listener_.Offer(peer);
   {
     MutexLock lock(mutex_);
     Pair& pair = pairs_[peer];
@@ -158,20 +159,20 @@ absl::Status Pairs::Open(int peer) {
 }
 
 void Pairs::Take(int peer, int socket,
-                 const std::function<void(Greeter::Reply reply)>& tell) {
+                 const std::function<void(Listener::Reply reply)>& tell) {
   {
     MutexLock lock(mutex_);
     Pair& pair = pairs_[peer];
     // Of two that cross, that of the lower rank is taken.
     const bool crosses = pair.phase == Phase::kOffering;
     if (aborted_ || (pair.phase != Phase::kNone && !crosses)) {
-      return tell(Greeter::Reply::kRefused);
+      return tell(Listener::Reply::kRefused);
     }
-    if (crosses && rank_ < peer) return tell(Greeter::Reply::kNotNeeded);
+    if (crosses && rank_ < peer) return tell(Listener::Reply::kNotNeeded);
     pair.phase = Phase::kMaking;
   }
   // Before anything else comes on it.
-  tell(Greeter::Reply::kTaken);
+  tell(Listener::Reply::kTaken);
   Make(peer, socket).IgnoreError();
 }
 
@@ -220,7 +221,7 @@ absl::Status Pairs::MakeOnce(int peer, int socket) {
     status = InLoop([&] {
       const int accepted = FindSocket(here, NameOf(own, &getsockname));
       if (accepted < 0) return;
-      auto* const handler = dynamic_cast<transport::tcp::Handler*>(pair);
+      auto* const handler = dynamic_cast<gloo_transport::tcp::Handler*>(pair);
       device_->unregisterDescriptor(accepted, handler);
       // As Gloo does with its own.
       SendAtOnce(socket);
@@ -277,4 +278,4 @@ void Pairs::Close() {
   spinner_->Off();
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

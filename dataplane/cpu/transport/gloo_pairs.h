@@ -13,13 +13,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/backend.h"
-#include "dataplane/cpu/transport/listener.h"
-#include "dataplane/cpu/transport/gloo_loop_handlers.h"
-#include "dataplane/cpu/transport/address_exchange.h"
 #include "base/mutex.h"
+#include "dataplane/backend.h"
+#include "dataplane/cpu/transport/address_exchange.h"
+#include "dataplane/cpu/transport/gloo_loop_handlers.h"
+#include "dataplane/cpu/transport/listener.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Pairs are Gloo's connections, one to a peer, of which each is made when it is
 // first used, by a connection of the greeters: left to itself Gloo listens on a
@@ -28,7 +28,7 @@ namespace muster::dataplane::gloo_internal {
 class Pairs {
  public:
   // `greeter` serves Take.
-  Pairs(int rank, int world_size, const Greeter& greeter);
+  Pairs(int rank, int world_size, const Listener& listener);
   // After Close, or before anything was opened.
   ~Pairs();
 
@@ -48,7 +48,7 @@ class Pairs {
 
   // What the greeter does with a connection that a peer offers for its pair.
   void Take(int peer, int socket,
-            const std::function<void(Greeter::Reply reply)>& tell);
+            const std::function<void(Listener::Reply reply)>& tell);
 
   // No pair is made any more. Ends Open if the greeter is woken, too. Does not
   // block.
@@ -97,17 +97,17 @@ class Pairs {
 
   const int rank_;
   const int world_size_;
-  const Greeter& greeter_;
+  const Listener& listener_;
 
   // Of the device. Constant after Start.
-  transport::tcp::attr attributes_;
+  gloo_transport::tcp::attr attributes_;
 
   // Constant after MakeDevice. Destroyed from below: the device's handlers
   // after it, the context before it.
   std::unique_ptr<LoopSpinner> spinner_;
   std::unique_ptr<LoopYielder> yielder_;
-  std::shared_ptr<transport::tcp::Device> device_;
-  std::shared_ptr<transport::Context> context_;
+  std::shared_ptr<gloo_transport::tcp::Device> device_;
+  std::shared_ptr<gloo_transport::Context> context_;
 
   // By rank.
   std::vector<std::atomic<bool>> is_open_;
@@ -120,6 +120,6 @@ class Pairs {
   int spins_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_GLOO_PAIRS_H_

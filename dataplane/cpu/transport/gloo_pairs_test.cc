@@ -14,40 +14,40 @@
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
-using Reply = Greeter::Reply;
+using Reply = Listener::Reply;
 
 // Two ranks as objects of one process.
 class PairsTest : public ::testing::Test {
  protected:
   struct Rank {
-    explicit Rank(int rank) : greeter(rank, 2), pairs(rank, 2, greeter) {
-      address = *greeter.Listen(*pairs.Start({.local_address = "127.0.0.1"}));
+    explicit Rank(int rank) : listener(rank, 2), pairs(rank, 2, listener) {
+      address = *listener.Listen(*pairs.Start({.local_address = "127.0.0.1"}));
     }
     ~Rank() {
       pairs.Abort();
-      greeter.Stop();
+      listener.Stop();
       pairs.Close();
-      for (const auto* list : {&sockets.lines, &sockets.farewells}) {
+      for (const auto* list : {&sockets.data, &sockets.control}) {
         for (const int socket : *list) {
           if (socket >= 0) close(socket);
         }
       }
     }
 
-    Greeter greeter;
+    Listener listener;
     Pairs pairs;
     RankAddress address;
-    Greeter::Sockets sockets;
+    Listener::Sockets sockets;
   };
 
   PairsTest() {
     std::array<std::future<void>, 2> connected;
     for (size_t rank = 0; rank < 2; ++rank) {
       connected[rank] = std::async(std::launch::async, [this, rank] {
-        ranks_[rank].sockets = *ranks_[rank].greeter.Connect(
+        ranks_[rank].sockets = *ranks_[rank].listener.Connect(
             {ranks_[0].address, ranks_[1].address}, Instant::max());
       });
     }
@@ -56,7 +56,7 @@ class PairsTest : public ::testing::Test {
 
   void Serve(size_t rank) {
     Pairs& pairs = ranks_[rank].pairs;
-    ranks_[rank].greeter.Serve([&](int peer, int socket, const auto& tell) {
+    ranks_[rank].listener.Serve([&](int peer, int socket, const auto& tell) {
       pairs.Take(peer, socket, tell);
     });
   }
@@ -103,7 +103,7 @@ TEST_F(PairsTest, AfterAnAbortThereAreNone) {
 
 // Who wants the pair next is told so, too: he asks then why the peer has gone.
 TEST_F(PairsTest, APeerThatHasGoneIsUnavailable) {
-  ranks_[1].greeter.Stop();
+  ranks_[1].listener.Stop();
   for (int time = 0; time < 2; ++time) {
     const absl::Status opened = ranks_[0].pairs.Open(1);
     EXPECT_EQ(opened.code(), absl::StatusCode::kUnavailable) << opened;
@@ -112,4 +112,4 @@ TEST_F(PairsTest, APeerThatHasGoneIsUnavailable) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

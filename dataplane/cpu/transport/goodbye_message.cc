@@ -9,13 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/culprit.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // Bytes that were never sent are zero, so zero is no mark.
 constexpr uint32_t kMark = 0x6d747266;
 
-// Who failed first and with which text, of an error that came with a farewell:
+// Who failed first and with which text, of an error that came with a goodbye:
 // it is passed on like that, so that a text does not grow from rank to rank.
 constexpr char kOriginUrl[] = "muster/failure_origin";
 
@@ -28,9 +28,9 @@ struct Layout {
   uint32_t text_bytes;
   char text[512 - 24];
 };
-static_assert(sizeof(Layout) == sizeof(FarewellBytes));
+static_assert(sizeof(Layout) == sizeof(GoodbyeBytes));
 
-Layout LayoutOf(const FarewellBytes& bytes) {
+Layout LayoutOf(const GoodbyeBytes& bytes) {
   Layout layout;
   std::memcpy(&layout, bytes.data(), sizeof(layout));
   return layout;
@@ -48,7 +48,7 @@ bool IsPeaceful(const Layout& layout) {
 
 }  // namespace
 
-FarewellBytes EncodeFarewell(const absl::Status& reason) {
+GoodbyeBytes EncodeGoodbye(const absl::Status& reason) {
   Layout layout = {};
   layout.mark = kMark;
   layout.code = static_cast<int32_t>(reason.code());
@@ -68,13 +68,13 @@ FarewellBytes EncodeFarewell(const absl::Status& reason) {
   layout.text_bytes =
       static_cast<uint32_t>(std::min(text.size(), sizeof(layout.text)));
   std::memcpy(layout.text, text.data(), layout.text_bytes);
-  FarewellBytes bytes;
+  GoodbyeBytes bytes;
   std::memcpy(bytes.data(), &layout, sizeof(layout));
   return bytes;
 }
 
-absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
-                               absl::string_view transport_error) {
+absl::Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
+                              absl::string_view transport_error) {
   const Layout layout = LayoutOf(bytes);
   absl::Status status;
   if (!IsFarewell(layout)) {
@@ -112,9 +112,9 @@ absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
   return status;
 }
 
-bool LeftInPeace(const FarewellBytes& bytes) {
+bool LeftInPeace(const GoodbyeBytes& bytes) {
   const Layout layout = LayoutOf(bytes);
   return IsFarewell(layout) && IsPeaceful(layout);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

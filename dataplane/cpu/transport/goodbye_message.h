@@ -6,14 +6,14 @@
 
 #include "absl/status/status.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // What one rank says to another before it closes their connection, as bytes.
-using FarewellBytes = std::array<char, 512>;
+using GoodbyeBytes = std::array<char, 512>;
 
 // `reason` is the error that ended the group here, or kCancelled for leaving
 // in peace. A long text is cut.
-FarewellBytes EncodeFarewell(const absl::Status& reason);
+GoodbyeBytes EncodeGoodbye(const absl::Status& reason);
 
 // What the end of the connection to `peer` means, given the bytes that it sent
 // before; `transport_error` is what the transport says about the end.
@@ -22,12 +22,12 @@ FarewellBytes EncodeFarewell(const absl::Status& reason);
 //   an error:      that code and text, and the culprit that the peer named, or
 //                  the peer itself
 //   a verdict:     that error, word for word
-absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
-                               absl::string_view transport_error);
+absl::Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
+                              absl::string_view transport_error);
 
 // Whether the peer that sent `bytes` left in peace.
-bool LeftInPeace(const FarewellBytes& bytes);
+bool LeftInPeace(const GoodbyeBytes& bytes);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_GOODBYE_MESSAGE_H_

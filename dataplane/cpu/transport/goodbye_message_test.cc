@@ -5,12 +5,12 @@
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 TEST(FarewellTest, SilenceMeansThatThePeerDied) {
   const absl::Status status =
-      InterpretFarewell(3, FarewellBytes{}, "Connection reset by peer");
+      InterpretGoodbye(3, GoodbyeBytes{}, "Connection reset by peer");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
             "rank 3 closed its connection without leaving the group; its "
@@ -19,8 +19,8 @@ TEST(FarewellTest, SilenceMeansThatThePeerDied) {
 }
 
 TEST(FarewellTest, LeavingInPeaceIsSaid) {
-  const absl::Status status = InterpretFarewell(
-      3, EncodeFarewell(absl::CancelledError("destroyed")), "");
+  const absl::Status status =
+      InterpretGoodbye(3, EncodeGoodbye(absl::CancelledError("destroyed")), "");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()), "rank 3 left the group");
   EXPECT_EQ(CulpritRank(status), 3);
@@ -29,22 +29,22 @@ TEST(FarewellTest, LeavingInPeaceIsSaid) {
 TEST(FarewellTest, ErrorKeepsCodeTextAndCulprit) {
   absl::Status cause = absl::DeadlineExceededError("timed out");
   SetCulpritRank(cause, 5);
-  const absl::Status status = InterpretFarewell(3, EncodeFarewell(cause), "");
+  const absl::Status status = InterpretGoodbye(3, EncodeGoodbye(cause), "");
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(status.message()), "rank 3 failed: timed out");
   EXPECT_EQ(CulpritRank(status), 5);
 }
 
 TEST(FarewellTest, ErrorWithoutCulpritIsItsSenders) {
-  EXPECT_EQ(CulpritRank(InterpretFarewell(
-                3, EncodeFarewell(absl::InternalError("bug")), "")),
+  EXPECT_EQ(CulpritRank(InterpretGoodbye(
+                3, EncodeGoodbye(absl::InternalError("bug")), "")),
             3);
 }
 
 TEST(FarewellTest, TextDoesNotGrowFromRankToRank) {
   absl::Status status = absl::AbortedError("original");
   for (int rank = 1; rank < 4; ++rank) {
-    status = InterpretFarewell(rank, EncodeFarewell(status), "");
+    status = InterpretGoodbye(rank, EncodeGoodbye(status), "");
   }
   EXPECT_EQ(std::string(status.message()), "rank 1 failed: original");
   EXPECT_EQ(CulpritRank(status), 1);
@@ -55,27 +55,27 @@ TEST(FarewellTest, AVerdictIsPassedOnWordForWord) {
   SetVerdict(status, "1,4");
   SetCulpritRank(status, 4);
   for (int rank = 1; rank < 4; ++rank) {
-    status = InterpretFarewell(rank, EncodeFarewell(status), "");
+    status = InterpretGoodbye(rank, EncodeGoodbye(status), "");
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
     EXPECT_EQ(std::string(status.message()), "aborted by rank 1: enough");
     EXPECT_EQ(Verdict(status), "1,4");
     EXPECT_EQ(CulpritRank(status), 4);
   }
-  EXPECT_EQ(Verdict(InterpretFarewell(
-                3, EncodeFarewell(absl::AbortedError("no verdict")), "")),
+  EXPECT_EQ(Verdict(InterpretGoodbye(
+                3, EncodeGoodbye(absl::AbortedError("no verdict")), "")),
             std::nullopt);
 }
 
 TEST(FarewellTest, LongTextIsCutAndRubbishIsNoFarewell) {
-  const absl::Status status = InterpretFarewell(
-      3, EncodeFarewell(absl::AbortedError(std::string(5000, 'x'))), "");
+  const absl::Status status = InterpretGoodbye(
+      3, EncodeGoodbye(absl::AbortedError(std::string(5000, 'x'))), "");
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_LT(status.message().size(), 600u);
-  FarewellBytes rubbish;
+  GoodbyeBytes rubbish;
   rubbish.fill('\x5a');
-  EXPECT_EQ(InterpretFarewell(3, rubbish, "").code(),
+  EXPECT_EQ(InterpretGoodbye(3, rubbish, "").code(),
             absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -21,7 +21,7 @@
 #include "base/text.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // Names of the interfaces that are up and have an internet address.
@@ -106,4 +106,4 @@ absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
   return NetworkChoice{.interface_name = "", .address = "127.0.0.1"};
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

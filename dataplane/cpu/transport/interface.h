@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Where a group's sockets are bound: at an interface by name, or at an address.
 struct NetworkChoice {
@@ -26,6 +26,6 @@ std::vector<std::string> NamedInterfaces(const BackendOptions& options);
 // address is not one of this host.
 absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_INTERFACE_H_

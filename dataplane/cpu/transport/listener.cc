@@ -31,7 +31,7 @@
 #include "dataplane/culprit.h"
 #include "dataplane/observe/metrics.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 constexpr uint32_t kHelloMagic = 0x6d757374;
@@ -43,7 +43,7 @@ struct OfferMessage {
   // That of the one to whom it is said.
   uint64_t nonce = 0;
   // In the answer.
-  Greeter::Reply reply = {};
+  Listener::Reply reply = {};
 
   bool IsFor(uint64_t own_nonce) const {
     return magic == OfferMessage().magic && nonce == own_nonce;
@@ -88,7 +88,7 @@ bool ReadsMemory() {
 }  // namespace
 
 // The first bytes of each side.
-struct Greeter::Hello {
+struct Listener::Handshake {
   uint32_t magic = kHelloMagic;  // and what the connection is for
   int32_t rank = 0;
   // That of the one to whom it is said: who knows it means this group.
@@ -97,7 +97,7 @@ struct Greeter::Hello {
   MarkPlace mark = {};
 };
 
-Greeter::Greeter(int rank, int world_size)
+Listener::Listener(int rank, int world_size)
     : rank_(rank),
       woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       woken_error_(woken_ < 0 ? errno : 0),
@@ -111,7 +111,7 @@ Greeter::Greeter(int rank, int world_size)
   }
 }
 
-Greeter::~Greeter() {
+Listener::~Listener() {
   Stop();
   for (const auto& connections : connections_) {
     for (const Connection& connection : connections) {
@@ -121,7 +121,7 @@ Greeter::~Greeter() {
   if (woken_ >= 0) ::close(woken_);
 }
 
-absl::StatusOr<RankAddress> Greeter::Listen(AddressBytes address) {
+absl::StatusOr<RankAddress> Listener::Listen(AddressBytes address) {
   const std::string what =
       absl::StrCat("cannot listen for ", world_size_ - 1, " peers");
   // Nothing could end a wait.
@@ -130,21 +130,21 @@ absl::StatusOr<RankAddress> Greeter::Listen(AddressBytes address) {
   // The port has one place in both families.
   std::memset(address.data() + offsetof(sockaddr_in, sin_port), 0,
               sizeof(in_port_t));
-  listener_ = MakeSocket(address);
+  listening_socket_ = MakeSocket(address);
   auto size = static_cast<socklen_t>(AddressSize(address));
   // Strangers hold up nobody before they are too many.
   const int backlog = kConnectionKinds * world_size_ +
                       static_cast<int>(UnprovedConnections::kLimit);
-  if (listener_ < 0 || bind(listener_, generic, size) != 0 ||
-      listen(listener_, backlog) != 0 ||
-      getsockname(listener_, generic, &size) != 0) {
+  if (listening_socket_ < 0 || bind(listening_socket_, generic, size) != 0 ||
+      listen(listening_socket_, backlog) != 0 ||
+      getsockname(listening_socket_, generic, &size) != 0) {
     return Failed(what, errno);
   }
   own_ = address;
   return RankAddress{std::move(address), nonce_};
 }
 
-absl::Status Greeter::StartConnecting(int kind, int peer) {
+absl::Status Listener::StartConnecting(int kind, int peer) {
   const AddressBytes& address = addresses_[peer].socket;
   Connection& connection = connections_[kind][peer];
   ++connection.attempts;
@@ -164,31 +164,31 @@ absl::Status Greeter::StartConnecting(int kind, int peer) {
   return absl::OkStatus();
 }
 
-void Greeter::Connection::Refused(int reason) {
+void Listener::Connection::Refused(int reason) {
   ::close(std::exchange(socket, -1));
   state = State::kRefused;
   error = reason;
 }
 
-absl::Status Greeter::ConnectAgain(int kind, int peer, int error) {
+absl::Status Listener::ConnectAgain(int kind, int peer, int error) {
   Connection& connection = connections_[kind][peer];
   connection.Refused(error);
   return connection.attempts < kAttempts ? StartConnecting(kind, peer)
                                          : absl::OkStatus();
 }
 
-bool Greeter::SharesMemory(int kind, int peer) const {
-  return kind == kLine && HostOf(addresses_[peer].socket) == HostOf(own_);
+bool Listener::SharesMemory(int kind, int peer) const {
+  return kind == kData && HostOf(addresses_[peer].socket) == HostOf(own_);
 }
 
-std::optional<PeerMemory> Greeter::MemoryOf(int peer,
-                                            const Hello& hello) const {
-  const PeerMemory memory(hello.mark, addresses_[peer].nonce);
+std::optional<PeerMemory> Listener::MemoryOf(int peer,
+                                             const Handshake& handshake) const {
+  const PeerMemory memory(handshake.mark, addresses_[peer].nonce);
   if (!reads_memory_ || !memory.IsReadable()) return std::nullopt;
   return memory;
 }
 
-absl::Status Greeter::Greet(int kind, int peer) {
+absl::Status Listener::Greet(int kind, int peer) {
   Connection& connection = connections_[kind][peer];
   switch (connection.state) {
     case State::kGreeted:
@@ -204,13 +204,13 @@ absl::Status Greeter::Greet(int kind, int peer) {
       break;
   }
   SetForMessages(connection.socket);
-  const Hello hello = {.magic = kHelloMagic + kind,
-                       .rank = rank_,
-                       .nonce = addresses_[peer].nonce,
-                       .mark = mark_.place()};
+  const Handshake handshake = {.magic = kHelloMagic + kind,
+                               .rank = rank_,
+                               .nonce = addresses_[peer].nonce,
+                               .mark = mark_.place()};
   // Into an empty buffer. Fails if it could not connect.
-  if (send(connection.socket, &hello, sizeof(hello), MSG_NOSIGNAL) ==
-      sizeof(hello)) {
+  if (send(connection.socket, &handshake, sizeof(handshake), MSG_NOSIGNAL) ==
+      sizeof(handshake)) {
     connection.state = State::kGreeted;
   } else if (errno == EPIPE || errno == ECONNRESET) {
     return ConnectAgain(kind, peer, errno);
@@ -220,9 +220,9 @@ absl::Status Greeter::Greet(int kind, int peer) {
   return absl::OkStatus();
 }
 
-absl::Status Greeter::TakeAnswer(int kind, int peer) {
+absl::Status Listener::TakeAnswer(int kind, int peer) {
   Connection& connection = connections_[kind][peer];
-  Hello answer;
+  Handshake answer;
   const ssize_t received =
       recv(connection.socket, &answer, sizeof(answer), MSG_DONTWAIT);
   if (received < 0 && IsTemporary(errno)) return absl::OkStatus();
@@ -241,7 +241,7 @@ absl::Status Greeter::TakeAnswer(int kind, int peer) {
   return absl::OkStatus();
 }
 
-void Greeter::TakeVerdict(Connection& connection) {
+void Listener::TakeVerdict(Connection& connection) {
   char verdict = 0;
   const ssize_t received =
       recv(connection.socket, &verdict, sizeof(verdict), MSG_DONTWAIT);
@@ -251,38 +251,40 @@ void Greeter::TakeVerdict(Connection& connection) {
   connection.state = State::kSettled;
 }
 
-bool Greeter::TakeHello(int socket) {
-  Hello hello;
-  const ssize_t received = recv(socket, &hello, sizeof(hello), MSG_DONTWAIT);
+bool Listener::TakeHandshake(int socket) {
+  Handshake handshake;
+  const ssize_t received =
+      recv(socket, &handshake, sizeof(handshake), MSG_DONTWAIT);
   if (received < 0 && IsTemporary(errno)) return false;
   // Of anything else it is no kind.
-  const uint32_t kind = hello.magic - kHelloMagic;
-  const bool is_peer = received == sizeof(hello) && kind < kConnectionKinds &&
-                       hello.nonce == nonce_ && hello.rank > rank_ &&
-                       hello.rank < world_size_ &&
-                       connections_[kind][hello.rank].state == State::kAwaited;
+  const uint32_t kind = handshake.magic - kHelloMagic;
+  const bool is_peer =
+      received == sizeof(handshake) && kind < kConnectionKinds &&
+      handshake.nonce == nonce_ && handshake.rank > rank_ &&
+      handshake.rank < world_size_ &&
+      connections_[kind][handshake.rank].state == State::kAwaited;
   if (!is_peer) {
     Refuse(socket);
     return true;
   }
   SetForMessages(socket);
-  Connection& connection = connections_[kind][hello.rank];
+  Connection& connection = connections_[kind][handshake.rank];
   connection = {.socket = socket, .state = State::kSettled};
-  if (SharesMemory(static_cast<int>(kind), hello.rank)) {
+  if (SharesMemory(static_cast<int>(kind), handshake.rank)) {
     connection.state = State::kAnswered;
-    connection.memory = MemoryOf(hello.rank, hello);
+    connection.memory = MemoryOf(handshake.rank, handshake);
   }
-  const Hello answer = {
-      .magic = hello.magic,
+  const Handshake answer = {
+      .magic = handshake.magic,
       .rank = rank_,
-      .nonce = addresses_[hello.rank].nonce,
+      .nonce = addresses_[handshake.rank].nonce,
       .mark = connection.memory.has_value() ? mark_.place() : MarkPlace()};
   // Into an empty buffer. If it fails, so will whoever uses the socket.
   (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
   return true;
 }
 
-std::vector<int> Greeter::MissingRanks() const {
+std::vector<int> Listener::MissingRanks() const {
   std::vector<int> missing;
   for (int peer = 0; peer < world_size_; ++peer) {
     bool settled = true;
@@ -294,8 +296,8 @@ std::vector<int> Greeter::MissingRanks() const {
   return missing;
 }
 
-absl::Status Greeter::CheckMissing(const std::vector<int>& missing,
-                                   Instant deadline) const {
+absl::Status Listener::CheckMissing(const std::vector<int>& missing,
+                                    Instant deadline) const {
   absl::Status status;
   for (const int peer : missing) {
     for (const auto& connections : connections_) {
@@ -324,16 +326,16 @@ absl::Status Greeter::CheckMissing(const std::vector<int>& missing,
   return status;
 }
 
-absl::Status Greeter::AwaitGreetings(Instant deadline,
-                                     UnprovedConnections& unproved) {
+absl::Status Listener::AwaitGreetings(Instant deadline,
+                                      UnprovedConnections& unproved) {
   std::vector<pollfd> waits;
   std::vector<std::pair<int, int>> greeted;
   for (int kind = 0; kind < kConnectionKinds; ++kind) {
     for (int peer = 0; peer < world_size_; ++peer) {
       const Connection& connection = connections_[kind][peer];
       const State state = connection.state;
-      // On one that is settled nothing comes but a farewell.
-      const bool is_farewell = kind == kFarewell && connection.socket >= 0;
+      // On one that is settled nothing comes but a goodbye.
+      const bool is_farewell = kind == kControl && connection.socket >= 0;
       if (state != State::kConnecting && state != State::kGreeted &&
           state != State::kAnswered &&
           !(state == State::kSettled && is_farewell)) {
@@ -347,7 +349,7 @@ absl::Status Greeter::AwaitGreetings(Instant deadline,
   }
   unproved.AddTo(waits);
   waits.push_back({woken_, POLLIN, 0});
-  waits.push_back({listener_, POLLIN, 0});
+  waits.push_back({listening_socket_, POLLIN, 0});
   const int ready = poll(waits.data(), waits.size(),
                          PollTimeout(std::min(deadline, unproved.deadline())));
   if (ready < 0 && errno != EINTR) {
@@ -363,10 +365,10 @@ absl::Status Greeter::AwaitGreetings(Instant deadline,
     if (waits[i].revents == 0) continue;
     status.Update(Greet(greeted[i].first, greeted[i].second));
   }
-  const auto prove = [&](int socket) { return TakeHello(socket); };
+  const auto prove = [&](int socket) { return TakeHandshake(socket); };
   unproved.ProveAll(prove);
   if (waits.back().revents == 0) return status;
-  const absl::Status accepted = unproved.Accept(listener_, prove);
+  const absl::Status accepted = unproved.Accept(listening_socket_, prove);
   if (!accepted.ok()) {
     status.Update(
         absl::Status(accepted.code(),
@@ -377,7 +379,7 @@ absl::Status Greeter::AwaitGreetings(Instant deadline,
 
 // The lower rank of two listens. Connections are made, greeted and answered in
 // whatever order they get ready, so no order of ranks can block.
-absl::Status Greeter::ConnectSockets(Instant deadline) {
+absl::Status Listener::ConnectSockets(Instant deadline) {
   absl::Status status;
   for (int peer = 0; peer < rank_ && status.ok(); ++peer) {
     for (int kind = 0; kind < kConnectionKinds && status.ok(); ++kind) {
@@ -397,23 +399,23 @@ absl::Status Greeter::ConnectSockets(Instant deadline) {
   return status;
 }
 
-absl::StatusOr<Greeter::Sockets> Greeter::Connect(
+absl::StatusOr<Listener::Sockets> Listener::Connect(
     const std::vector<RankAddress>& addresses, Instant deadline) {
   addresses_ = addresses;
   absl::Status status = ConnectSockets(deadline);
   if (!status.ok()) return status;
   Sockets sockets;
-  for (Connection& connection : connections_[kLine]) {
-    sockets.lines.push_back(std::exchange(connection.socket, -1));
+  for (Connection& connection : connections_[kData]) {
+    sockets.data.push_back(std::exchange(connection.socket, -1));
     sockets.memories.push_back(connection.memory);
   }
-  sockets.farewells = TakeFarewells();
+  sockets.control = TakeControlConnections();
   return sockets;
 }
 
-std::vector<int> Greeter::TakeFarewells() {
+std::vector<int> Listener::TakeControlConnections() {
   std::vector<int> sockets;
-  for (Connection& connection : connections_[kFarewell]) {
+  for (Connection& connection : connections_[kControl]) {
     // One that has greeted is settled for the peer, or will be.
     const bool has_said_who = connection.state == State::kGreeted ||
                               connection.state == State::kSettled ||
@@ -423,12 +425,12 @@ std::vector<int> Greeter::TakeFarewells() {
   return sockets;
 }
 
-void Greeter::Serve(Take take) {
+void Listener::Serve(Take take) {
   take_ = std::move(take);
-  awaits_offer_.emplace([this] { return StartServer(); }, listener_);
+  awaits_offer_.emplace([this] { return StartServer(); }, listening_socket_);
 }
 
-Instant Greeter::StartServer() {
+Instant Listener::StartServer() {
   if (server_.joinable()) return Instant::max();
   try {
     server_ = std::thread([this] { RunServer(); });
@@ -439,7 +441,7 @@ Instant Greeter::StartServer() {
   return Instant::max();
 }
 
-bool Greeter::TakeOffer(int socket) const {
+bool Listener::TakeOffer(int socket) const {
   OfferMessage offer;
   const ssize_t received = recv(socket, &offer, sizeof(offer), MSG_DONTWAIT);
   if (received < 0 && IsTemporary(errno)) return false;
@@ -461,26 +463,28 @@ bool Greeter::TakeOffer(int socket) const {
   return true;
 }
 
-void Greeter::RunServer() {
+void Listener::RunServer() {
   UnprovedConnections unproved;
   const auto prove = [&](int socket) { return TakeOffer(socket); };
   while (true) {
-    std::vector<pollfd> waits = {{woken_, POLLIN, 0}, {listener_, POLLIN, 0}};
+    std::vector<pollfd> waits = {{woken_, POLLIN, 0},
+                                 {listening_socket_, POLLIN, 0}};
     unproved.AddTo(waits);
     const Instant until = unproved.deadline();
     const int timeout = until == Instant::max() ? -1 : PollTimeout(until);
     if (poll(waits.data(), waits.size(), timeout) < 0 && errno != EINTR) break;
     if (waits[0].revents != 0) break;
     unproved.ProveAll(prove);
-    if (waits[1].revents != 0 && !unproved.Accept(listener_, prove).ok()) {
+    if (waits[1].revents != 0 &&
+        !unproved.Accept(listening_socket_, prove).ok()) {
       // Who connects waits until there are descriptors again.
       (void)poll(waits.data(), 1, static_cast<int>(kNoDescriptors.count()));
     }
   }
-  ::close(std::exchange(listener_, -1));
+  ::close(std::exchange(listening_socket_, -1));
 }
 
-bool Greeter::AwaitSocket(int socket, int events) const {
+bool Listener::AwaitSocket(int socket, int events) const {
   pollfd waits[] = {{woken_, POLLIN, 0},
                     {socket, static_cast<short>(events), 0}};  // NOLINT
   while (poll(waits, 2, -1) < 0 && errno == EINTR) {
@@ -488,14 +492,14 @@ bool Greeter::AwaitSocket(int socket, int events) const {
   return waits[0].revents == 0;
 }
 
-absl::Status Greeter::CannotOffer(int peer, int error) const {
+absl::Status Listener::CannotOffer(int peer, int error) const {
   absl::Status status =
       Failed(absl::StrCat("cannot open a connection to rank ", peer), error);
   if (absl::IsUnavailable(status)) SetCulpritRank(status, peer);
   return status;
 }
 
-absl::StatusOr<int> Greeter::Offer(int peer) const {
+absl::StatusOr<int> Listener::Offer(int peer) const {
   for (int attempt = 1;; ++attempt) {
     absl::StatusOr<int> socket = OfferOnce(peer);
     // It may have been dropped before it could say who it is.
@@ -504,7 +508,7 @@ absl::StatusOr<int> Greeter::Offer(int peer) const {
   }
 }
 
-absl::StatusOr<int> Greeter::OfferOnce(int peer) const {
+absl::StatusOr<int> Listener::OfferOnce(int peer) const {
   const RankAddress& address = addresses_[peer];
   const int socket = MakeSocket(address.socket);
   if (socket < 0) return CannotOffer(peer, errno);
@@ -542,16 +546,16 @@ absl::StatusOr<int> Greeter::OfferOnce(int peer) const {
   return CannotOffer(peer, ECONNREFUSED);
 }
 
-void Greeter::Wake() {
+void Listener::Wake() {
   if (woken_ >= 0) eventfd_write(woken_, 1);
 }
 
-void Greeter::Stop() {
+void Listener::Stop() {
   mark_.Clear();
   awaits_offer_.reset();
   Wake();
   if (server_.joinable()) server_.join();
-  if (listener_ >= 0) ::close(std::exchange(listener_, -1));
+  if (listening_socket_ >= 0) ::close(std::exchange(listening_socket_, -1));
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -9,50 +9,50 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/cpu/transport/process_memory.h"
+#include "base/clock.h"
 #include "dataplane/cpu/transport/address_exchange.h"
+#include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/shared_thread.h"
 #include "dataplane/cpu/transport/unproved_connections.h"
-#include "base/clock.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-// Greeter is where a rank of a group is found: the one socket on which it
+// Listener is where a rank of a group is found: the one socket on which it
 // listens. First it connects the rank to all others, and sees to it that both
 // sides are of this group; later it takes more connections, which they offer.
-class Greeter {
+class Listener {
  public:
-  Greeter(int rank, int world_size);
-  ~Greeter();
+  Listener(int rank, int world_size);
+  ~Listener();
 
-  Greeter(const Greeter&) = delete;
-  Greeter& operator=(const Greeter&) = delete;
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
 
   // Listens at the host of `address`, and returns that with the port. Errors:
   // kResourceExhausted (this process has no descriptor or memory left),
   // kUnavailable.
   absl::StatusOr<RankAddress> Listen(AddressBytes address);
 
-  // Two connections to each peer: see Lines and Farewells. By rank, -1 at this
-  // one. And the memory of those that are on this host, if they may read this
-  // rank's, too.
+  // Two connections to each peer: see TcpConnections and ControlConnections. By
+  // rank, -1 at this one. And the memory of those that are on this host, if
+  // they may read this rank's, too.
   struct Sockets {
-    std::vector<int> lines = {};
-    std::vector<int> farewells = {};
+    std::vector<int> data = {};
+    std::vector<int> control = {};
     std::vector<std::optional<PeerMemory>> memories = {};
   };
 
   // Connects to all peers, `addresses[r]` being that of rank r. Errors:
   // kDeadlineExceeded, naming the ranks that did not connect; kUnavailable,
   // naming one that does not listen, refuses this rank, or has gone, of which
-  // its farewell may say more; kCancelled after Wake; kResourceExhausted as of
+  // its goodbye may say more; kCancelled after Wake; kResourceExhausted as of
   // Listen.
   absl::StatusOr<Sockets> Connect(const std::vector<RankAddress>& addresses,
                                   Instant deadline);
 
-  // After Connect has failed: the connections for farewells of those peers that
+  // After Connect has failed: the connections for goodbyes of those peers that
   // know, or will know, whose they are; by rank, -1 of others.
-  std::vector<int> TakeFarewells();
+  std::vector<int> TakeControlConnections();
 
   // What becomes of one more connection that a peer offers.
   enum class Reply : int32_t {
@@ -83,7 +83,7 @@ class Greeter {
   void Stop();
 
  private:
-  struct Hello;
+  struct Handshake;
 
   enum class State {
     kAwaited,     // the peer will connect
@@ -92,11 +92,11 @@ class Greeter {
     kAnswered,    // whether it can read this process's memory is awaited
     kRefused,     // the peer has closed it, or does not listen
     kSettled,
-    kGone,  // the peer has closed it since, or has said farewell
+    kGone,  // the peer has closed it since, or has said goodbye
   };
 
   // What a connection is for.
-  enum Kind { kLine, kFarewell, kConnectionKinds };
+  enum Kind { kData, kControl, kConnectionKinds };
 
   struct Connection {
     int socket = -1;
@@ -114,10 +114,11 @@ class Greeter {
   // Whether ranks tell each other about their memory before this is settled.
   bool SharesMemory(int kind, int peer) const;
   // As `hello` says, if it can be read.
-  std::optional<PeerMemory> MemoryOf(int peer, const Hello& hello) const;
+  std::optional<PeerMemory> MemoryOf(int peer,
+                                     const Handshake& handshake) const;
   // A socket that somebody has connected to this rank, not knowing yet who.
   // Returns whether that is known now, or will never be.
-  bool TakeHello(int socket);
+  bool TakeHandshake(int socket);
   bool TakeOffer(int socket) const;
   absl::Status StartConnecting(int kind, int peer);
   // The peer has closed it without an answer, which `error` says, or 0.
@@ -154,7 +155,7 @@ class Greeter {
   // The nonce again.
   Mark mark_;
   AddressBytes own_;
-  int listener_ = -1;
+  int listening_socket_ = -1;
   std::vector<Connection> connections_[kConnectionKinds];
   // Constant after Connect.
   std::vector<RankAddress> addresses_;
@@ -165,6 +166,6 @@ class Greeter {
   std::thread server_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_LISTENER_H_

@@ -21,17 +21,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/unproved_connections.h"
 #include "dataplane/culprit.h"
-#include "base/clock.h"
 #include "dataplane/observe/metrics.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
-using Sockets = Greeter::Sockets;
+using Sockets = Listener::Sockets;
 
 AddressBytes Loopback() {
   AddressBytes bytes(sizeof(sockaddr_storage));
@@ -60,7 +60,7 @@ class NoDescriptorsLeft {
 };
 
 void CloseAll(const Sockets& sockets) {
-  for (const auto* list : {&sockets.lines, &sockets.farewells}) {
+  for (const auto* list : {&sockets.data, &sockets.control}) {
     for (const int socket : *list) {
       if (socket >= 0) close(socket);
     }
@@ -72,7 +72,7 @@ class GreeterTest : public ::testing::Test {
  protected:
   void Listen(int world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
-      greeters_.push_back(std::make_unique<Greeter>(rank, world_size));
+      greeters_.push_back(std::make_unique<Listener>(rank, world_size));
       addresses_.push_back(*greeters_[rank]->Listen(Loopback()));
     }
   }
@@ -111,7 +111,7 @@ class GreeterTest : public ::testing::Test {
         0);
   }
 
-  std::vector<std::unique_ptr<Greeter>> greeters_;
+  std::vector<std::unique_ptr<Listener>> greeters_;
   std::vector<RankAddress> addresses_;
 };
 
@@ -119,7 +119,7 @@ TEST_F(GreeterTest, EveryRankIsConnectedToEveryOther) {
   Listen(4);
   const std::vector<Sockets> all = ConnectAll();
   for (int rank = 0; rank < 4; ++rank) {
-    for (const auto list : {&Sockets::lines, &Sockets::farewells}) {
+    for (const auto list : {&Sockets::data, &Sockets::control}) {
       EXPECT_EQ((all[rank].*list)[rank], -1);
       for (int peer = 0; peer < 4; ++peer) {
         if (peer == rank) continue;
@@ -157,7 +157,7 @@ TEST_F(GreeterTest, EitherRankMayKeepBothFromReadingMemory) {
     addresses_.clear();
     for (const size_t rank : {0, 1}) {
       if (rank == alone) setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1);
-      greeters_.push_back(std::make_unique<Greeter>(rank, 2));
+      greeters_.push_back(std::make_unique<Listener>(rank, 2));
       unsetenv("MUSTER_GLOO_PEER_MEMORY");
       addresses_.push_back(*greeters_[rank]->Listen(Loopback()));
     }
@@ -211,7 +211,7 @@ TEST_F(GreeterTest, StrangersAreSentAway) {
 TEST_F(GreeterTest, RankOfAnotherGroupTakesNobodysPlace) {
   Listen(2);
   // Its rank 0 has listened there before.
-  Greeter other(/*rank=*/1, /*world_size=*/2);
+  Listener other(/*rank=*/1, /*world_size=*/2);
   const std::vector<RankAddress> others = {
       {addresses_[0].socket, addresses_[0].nonce + 1}, {}};
   auto rank0 = std::async(std::launch::async,
@@ -230,13 +230,13 @@ TEST_F(GreeterTest, RankOfAnotherGroupTakesNobodysPlace) {
 }
 
 TEST_F(GreeterTest, WithoutDescriptorsNobodyListens) {
-  Greeter greeter(/*rank=*/0, /*world_size=*/4);
+  Listener listener(/*rank=*/0, /*world_size=*/4);
   const NoDescriptorsLeft none;
   const absl::Status expected = absl::ResourceExhaustedError(
       "cannot listen for 3 peers: Too many open files");
-  EXPECT_EQ(greeter.Listen(Loopback()).status(), expected);
+  EXPECT_EQ(listener.Listen(Loopback()).status(), expected);
   // Nor where Wake would not.
-  Greeter later(/*rank=*/0, /*world_size=*/4);
+  Listener later(/*rank=*/0, /*world_size=*/4);
   EXPECT_EQ(later.Listen(Loopback()).status(), expected);
 }
 
@@ -257,11 +257,11 @@ TEST_F(GreeterTest, RankWithoutDescriptorsBlamesNobodyElse) {
 // Serves of rank 0, and takes all that is offered.
 class Taken {
  public:
-  explicit Taken(Greeter& greeter) {
-    greeter.Serve([this](int peer, int socket, const auto& tell) {
+  explicit Taken(Listener& listener) {
+    listener.Serve([this](int peer, int socket, const auto& tell) {
       EXPECT_EQ(peer, 1);
       socket_ = socket;
-      tell(Greeter::Reply::kTaken);
+      tell(Listener::Reply::kTaken);
     });
   }
 
@@ -306,11 +306,11 @@ TEST_F(GreeterTest, OffersAreTakenUntilItStops) {
 TEST_F(GreeterTest, AnOfferIsRefusedOrNotNeeded) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
-  Greeter::Reply reply = Greeter::Reply::kNotNeeded;
+  Listener::Reply reply = Listener::Reply::kNotNeeded;
   greeters_[0]->Serve(
       [&](int peer, int socket, const auto& tell) { tell(reply); });
   EXPECT_EQ(*greeters_[1]->Offer(0), -1);
-  reply = Greeter::Reply::kRefused;
+  reply = Listener::Reply::kRefused;
   EXPECT_EQ(greeters_[1]->Offer(0).status().code(),
             absl::StatusCode::kUnavailable);
   for (const Sockets& sockets : all) CloseAll(sockets);
@@ -421,4 +421,4 @@ TEST_F(GreeterTest, WakeEndsConnecting) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

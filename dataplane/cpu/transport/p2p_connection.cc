@@ -8,19 +8,19 @@
 #include "absl/status/status.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-Channel::Channel(Mesh& mesh, int peer, Listener listener)
-    : mesh_(mesh),
+P2pConnection::P2pConnection(Transport& transport, int peer, Receiver listener)
+    : transport_(transport),
       peer_(peer),
       listener_(std::move(listener)),
       inbox_(kDepth * kSlotBytes),
-      inbox_buffer_(mesh.CreateQuietBuffer(inbox_.data(), inbox_.size())),
+      inbox_buffer_(transport.CreateQuietBuffer(inbox_.data(), inbox_.size())),
       reader_([this] { RunReader(); }),
       reaper_([this] { RunReaper(); }) {}
 
-absl::Status Channel::Post(const Message& message, const void* payload,
-                           size_t bytes, uint64_t ticket) {
+absl::Status P2pConnection::Post(const Message& message, const void* payload,
+                                 size_t bytes, uint64_t ticket) {
   CHECK_LE(bytes, kMessagePayloadBytesMax);
   Posted posted;
   posted.ticket = ticket;
@@ -30,21 +30,22 @@ absl::Status Channel::Post(const Message& message, const void* payload,
     std::memcpy(posted.memory.data() + sizeof(message), payload, bytes);
   }
   posted.buffer =
-      mesh_.CreateQuietBuffer(posted.memory.data(), posted.memory.size());
+      transport_.CreateQuietBuffer(posted.memory.data(), posted.memory.size());
   posted.slot = kPointToPointSlot;
   posted.bytes = sizeof(message) + bytes;
   return PostBuffer(std::move(posted));
 }
 
-absl::Status Channel::PostTensor(uint64_t slot, void* data, size_t bytes) {
+absl::Status P2pConnection::PostTensor(uint64_t slot, void* data,
+                                       size_t bytes) {
   Posted posted;
-  posted.buffer = mesh_.CreateQuietBuffer(data, bytes);
+  posted.buffer = transport_.CreateQuietBuffer(data, bytes);
   posted.slot = slot;
   posted.bytes = bytes;
   return PostBuffer(std::move(posted));
 }
 
-absl::Status Channel::PostBuffer(Posted posted) {
+absl::Status P2pConnection::PostBuffer(Posted posted) {
   MutexLock lock(mutex_);
   if (open_) {
     absl::Status status =
@@ -56,8 +57,8 @@ absl::Status Channel::PostBuffer(Posted posted) {
   return absl::OkStatus();
 }
 
-absl::Status Channel::Open() {
-  absl::Status status = mesh_.OpenQuiet(peer_);
+absl::Status P2pConnection::Open() {
+  absl::Status status = transport_.OpenQuiet(peer_);
   if (!status.ok()) return status;
   MutexLock lock(mutex_);
   for (const Posted& posted : posted_) {
@@ -69,12 +70,12 @@ absl::Status Channel::Open() {
   return absl::OkStatus();
 }
 
-absl::Status Channel::Announce(int slot) {
+absl::Status P2pConnection::Announce(int slot) {
   return inbox_buffer_->Receive(peer_, kPointToPointSlot, slot * kSlotBytes,
                                 kSlotBytes);
 }
 
-void Channel::RunReader() {
+void P2pConnection::RunReader() {
   absl::Status status = Open();
   int announced = 0;
   while (announced < kDepth && status.ok()) {
@@ -102,7 +103,7 @@ void Channel::RunReader() {
   listener_.ended(status);
 }
 
-void Channel::RunReaper() {
+void P2pConnection::RunReaper() {
   for (;;) {
     Buffer* buffer = nullptr;
     uint64_t ticket = 0;
@@ -142,13 +143,13 @@ void Channel::RunReaper() {
   }
 }
 
-void Channel::Run(std::function<void()> task) {
+void P2pConnection::Run(std::function<void()> task) {
   MutexLock lock(mutex_);
   tasks_.push_back(std::move(task));
   changed_.NotifyOne();
 }
 
-void Channel::Join() {
+void P2pConnection::Join() {
   {
     MutexLock lock(mutex_);
     joining_ = true;
@@ -158,4 +159,4 @@ void Channel::Join() {
   reaper_.join();
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -11,10 +11,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "dataplane/cpu/transport/transport.h"
 #include "base/mutex.h"
+#include "dataplane/cpu/transport/transport.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Largest payload of a message, in bytes.
 inline constexpr size_t kMessagePayloadBytesMax = 32 << 10;
@@ -45,15 +45,15 @@ struct Message {
 };
 static_assert(sizeof(Message) == 40);
 
-// Channel carries messages between this rank and one peer, both ways and in
-// their order, and tensors that the peer waits for. Two threads serve it: one
-// takes what comes, one waits until what was posted has left, and runs tasks.
-// So nothing that is posted keeps this rank from taking what comes, and no two
-// ranks can block each other.
-class Channel {
+// P2pConnection carries messages between this rank and one peer, both ways and
+// in their order, and tensors that the peer waits for. Two threads serve it:
+// one takes what comes, one waits until what was posted has left, and runs
+// tasks. So nothing that is posted keeps this rank from taking what comes, and
+// no two ranks can block each other.
+class P2pConnection {
  public:
   // Called by the channel's threads, without locks.
-  struct Listener {
+  struct Receiver {
     // A message came; the payload stays until the call returns.
     std::function<void(const Message&, const std::byte* payload)> received;
     // A message that was posted with this `ticket` has left.
@@ -62,13 +62,13 @@ class Channel {
     std::function<void(const absl::Status&)> ended;
   };
 
-  Channel(Mesh& mesh, int peer, Listener listener);
+  P2pConnection(Transport& transport, int peer, Receiver listener);
 
-  // After Join. The mesh is closed.
-  ~Channel() = default;
+  // After Join. The transport is closed.
+  ~P2pConnection() = default;
 
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
+  P2pConnection(const P2pConnection&) = delete;
+  P2pConnection& operator=(const P2pConnection&) = delete;
 
   // Posts a message; `payload` is copied. `ticket` 0: nobody wants to know.
   // Does not block: what is posted before there is a connection, which the
@@ -83,7 +83,7 @@ class Channel {
   // block. Not after Join.
   void Run(std::function<void()> task);
 
-  // Ends the threads. The mesh is aborted.
+  // Ends the threads. The transport is aborted.
   void Join();
 
  private:
@@ -108,9 +108,9 @@ class Channel {
   void RunReaper();
 
   // Constant after construction.
-  Mesh& mesh_;
+  Transport& transport_;
   const int peer_;
-  const Listener listener_;
+  const Receiver listener_;
 
   // Of the reader.
   std::vector<std::byte> inbox_;
@@ -128,6 +128,6 @@ class Channel {
   std::thread reaper_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_P2P_CONNECTION_H_

@@ -19,7 +19,7 @@
 #include "dataplane/cpu/transport/gloo_loop_handlers.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // Connects to where a pair listens, and resets the connection.
@@ -39,10 +39,10 @@ void ConnectAndReset(const std::vector<char>& address) {
 }
 
 TEST(PeerNameTest, APeerThatIsGoneBeforeItIsAcceptedFailsItsPairAlone) {
-  transport::tcp::attr attributes;
+  gloo_transport::tcp::attr attributes;
   attributes.hostname = "127.0.0.1";
-  auto device = std::make_shared<transport::tcp::Device>(
-      transport::tcp::CreateDeviceAttr(attributes));
+  auto device = std::make_shared<gloo_transport::tcp::Device>(
+      gloo_transport::tcp::CreateDeviceAttr(attributes));
   auto spinner = std::make_unique<LoopSpinner>(*device);
   auto context = device->createContext(0, 3);
   context->setTimeout(std::chrono::seconds(60));
@@ -74,4 +74,4 @@ TEST(PeerNameTest, APeerThatIsGoneBeforeItIsAcceptedFailsItsPairAlone) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/culprit.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 void* AddressOf(uint64_t address) {
@@ -92,4 +92,4 @@ bool CanBeRead(const void* data, size_t bytes) {
          sizeof(ends);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

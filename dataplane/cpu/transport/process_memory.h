@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Where a process keeps its mark, as it tells its peers.
 struct MarkPlace {
@@ -73,6 +73,6 @@ absl::Status BadMemory(int rank, absl::string_view why);
 // at `data`. If they can be read it was to write them.
 absl::Status BadOwnMemory(int rank, const void* data, size_t bytes);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_PROCESS_MEMORY_H_

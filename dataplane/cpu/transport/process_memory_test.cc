@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 using ::testing::EndsWith;
@@ -121,4 +121,4 @@ TEST(PeerMemoryTest, APeerThatIsGoneIsTheReasonWhyItIsNotRead) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -14,7 +14,7 @@
 
 #include "dataplane/cpu/transport/socket.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 SharedThread::Task::Task(std::function<Instant()> step, int socket)
     : step_(std::move(step)), socket_(socket), thread_(Get()) {
@@ -174,4 +174,4 @@ void SharedThread::Run() {
   mutex_.Unlock();
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // SharedThread does for all groups of a process what each of them needs from
 // time to time and what takes no time: a program may have a thousand groups. It
@@ -88,6 +88,6 @@ class SharedThread {
   std::thread thread_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_SHARED_THREAD_H_

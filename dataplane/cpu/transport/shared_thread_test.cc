@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 using Task = SharedThread::Task;
@@ -78,4 +78,4 @@ TEST(SharedThreadTest, AStoppedTaskIsNotRunning) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -6,19 +6,19 @@
 
 #include "dataplane/cpu/transport/spin_wait.h"
 
-namespace muster::dataplane::gloo_internal {
-size_t Mail::RingBytesFor(int ranks) {
-  return kBoxesBytes / static_cast<size_t>(ranks - 1) / kLine * kLine;
+namespace muster::dataplane::cpu {
+size_t ShmMailbox::RingBytesFor(int ranks) {
+  return kSlotsBytes / static_cast<size_t>(ranks - 1) / kLine * kLine;
 }
 
-size_t Mail::HeadBytesFor(int ranks) {
+size_t ShmMailbox::HeadBytesFor(int ranks) {
   const auto count = static_cast<size_t>(ranks);
-  return count * sizeof(Bell) + count * (count - 1) * sizeof(Desk);
+  return count * sizeof(Bell) + count * (count - 1) * sizeof(SlotState);
 }
 
-bool Mail::IsFor(int ranks) { return ranks > 1 && ranks <= kRanksMax; }
+bool ShmMailbox::IsFor(int ranks) { return ranks > 1 && ranks <= kRanksMax; }
 
-size_t Mail::BytesFor(int ranks) {
+size_t ShmMailbox::BytesFor(int ranks) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(Record) <= kLine);
   if (!IsFor(ranks)) return 0;
@@ -26,7 +26,8 @@ size_t Mail::BytesFor(int ranks) {
   return HeadBytesFor(ranks) + count * (count - 1) * RingBytesFor(ranks);
 }
 
-Mail::Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place)
+ShmMailbox::ShmMailbox(std::shared_ptr<void> memory, std::vector<int> ranks,
+                       int place)
     : memory_(std::move(memory)),
       own_(place),
       count_(static_cast<int>(ranks.size())),
@@ -37,7 +38,7 @@ Mail::Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place)
   for (int each = 0; each < count_; ++each) places_[ranks[each]] = each;
 }
 
-absl::Status Mail::Reserve(
+absl::Status ShmMailbox::Reserve(
     absl::FunctionRef<absl::Status(size_t offset, size_t bytes)> reserve) {
   absl::Status status = reserve(0, HeadBytesFor(count_));
   if (!status.ok()) return status;
@@ -46,25 +47,25 @@ absl::Status Mail::Reserve(
   return reserve(HeadBytesFor(count_) + own_ * own_bytes, own_bytes);
 }
 
-Mail::Bell& Mail::BellOf(int place) const {
+ShmMailbox::Bell& ShmMailbox::BellOf(int place) const {
   return static_cast<Bell*>(memory_.get())[place];
 }
 
-Mail::Desk& Mail::DeskOf(int to, int from) const {
+ShmMailbox::SlotState& ShmMailbox::SlotStateOf(int to, int from) const {
   auto* const desks =
-      reinterpret_cast<Desk*>(static_cast<Bell*>(memory_.get()) + count_);
-  return desks[BoxOf(to, from)];
+      reinterpret_cast<SlotState*>(static_cast<Bell*>(memory_.get()) + count_);
+  return desks[SlotOf(to, from)];
 }
 
-void Mail::Open(int rank) {
-  DeskOf(own_, *places_[rank]).is_open.store(1, std::memory_order_release);
+void ShmMailbox::Open(int rank) {
+  SlotStateOf(own_, *places_[rank]).is_open.store(1, std::memory_order_release);
 }
 
-bool Mail::Put(int rank, const Message& message, const void* payload,
-               size_t bytes) {
+bool ShmMailbox::Put(int rank, const Message& message, const void* payload,
+                     size_t bytes) {
   const int place = *places_[rank];
   Peer& peer = peers_[place];
-  Desk& desk = DeskOf(place, own_);
+  SlotState& desk = SlotStateOf(place, own_);
   if (!peer.is_open) {
     peer.is_open = desk.is_open.load(std::memory_order_acquire) != 0;
     if (!peer.is_open) return false;
@@ -96,7 +97,7 @@ bool Mail::Put(int rank, const Message& message, const void* payload,
   return true;
 }
 
-bool Mail::Take(
+bool ShmMailbox::Take(
     int rank,
     absl::FunctionRef<void(const Message& message, const std::byte* payload)>
         receive) {
@@ -118,11 +119,11 @@ bool Mail::Take(
       taken += size;
     }
     peer.taken.store(taken, std::memory_order_relaxed);
-    DeskOf(own_, place).taken.store(taken, std::memory_order_release);
+    SlotStateOf(own_, place).taken.store(taken, std::memory_order_release);
   }
 }
 
-bool Mail::MayHaveCome() const {
+bool ShmMailbox::MayHaveCome() const {
   for (int place = 0; place < count_; ++place) {
     if (place == own_) continue;
     const uint64_t taken = peers_[place].taken.load(std::memory_order_relaxed);
@@ -134,7 +135,7 @@ bool Mail::MayHaveCome() const {
   return false;
 }
 
-void Mail::Ring(int place) {
+void ShmMailbox::Ring(int place) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   Bell& bell = BellOf(place);
   if (bell.wants.load(std::memory_order_relaxed) == 0 ||
@@ -146,21 +147,21 @@ void Mail::Ring(int place) {
   Futex(bell.rings, FUTEX_WAKE, 1);
 }
 
-void Mail::SetWants(bool wants) {
+void ShmMailbox::SetWants(bool wants) {
   BellOf(own_).wants.store(wants ? 1 : 0, std::memory_order_relaxed);
   if (wants) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-void Mail::BeginLooking() {
+void ShmMailbox::BeginLooking() {
   BellOf(own_).lookers.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Mail::EndLooking() {
+void ShmMailbox::EndLooking() {
   BellOf(own_).lookers.fetch_sub(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-uint32_t Mail::Doze() {
+uint32_t ShmMailbox::PrepareToSleep() {
   Bell& bell = BellOf(own_);
   const uint32_t rings = bell.rings.load(std::memory_order_relaxed);
   bell.is_asleep.store(1, std::memory_order_relaxed);
@@ -168,7 +169,7 @@ uint32_t Mail::Doze() {
   return rings;
 }
 
-void Mail::Sleep(uint32_t dozed, std::chrono::microseconds time) {
+void ShmMailbox::Sleep(uint32_t dozed, std::chrono::microseconds time) {
   Bell& bell = BellOf(own_);
   const timespec limit = {.tv_sec = time.count() / 1'000'000,
                           .tv_nsec = time.count() % 1'000'000 * 1'000};
@@ -176,10 +177,10 @@ void Mail::Sleep(uint32_t dozed, std::chrono::microseconds time) {
   bell.is_asleep.store(0, std::memory_order_relaxed);
 }
 
-void Mail::Wake() {
+void ShmMailbox::Wake() {
   Bell& bell = BellOf(own_);
   bell.rings.fetch_add(1, std::memory_order_seq_cst);
   Futex(bell.rings, FUTEX_WAKE, 1);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -13,11 +13,12 @@
 #include "absl/status/status.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-// Mail is memory that ranks of one host share, in which they leave each other
-// messages: each has a box from each other. A box is a ring, of one writer and
-// one reader (Lamport, Proving the correctness of multiprocess programs, 1977):
+// ShmMailbox is memory that ranks of one host share, in which they leave each
+// other messages: each has a slot from each other. A slot is a ring, of one
+// writer and one reader (Lamport, Proving the correctness of multiprocess
+// programs, 1977):
 //
 //         written, in whole cache lines             the next one's first word
 //        |size message payload|size message|  ...  |0|
@@ -29,7 +30,7 @@ namespace muster::dataplane::gloo_internal {
 // How much has been taken is written by the reader (release), and read by the
 // writer where he has no room left, as far as he knows (acquire).
 //
-// A box takes what there is room for, and only if its reader has opened it.
+// A slot takes what there is room for, and only if its reader has opened it.
 // What it does not take has to go another way: messages overtake each other
 // then.
 //
@@ -42,9 +43,9 @@ namespace muster::dataplane::gloo_internal {
 //
 // Threads: Put and Take of one rank are for one thread at a time, as are Open
 // and SetWants; all else is for any.
-class Mail {
+class ShmMailbox {
  public:
-  // Whether so many ranks may have it. If more had, boxes would be too small.
+  // Whether so many ranks may have it. If more had, slots would be too small.
   static constexpr int kRanksMax = 256;
   static bool IsFor(int ranks);
 
@@ -53,7 +54,7 @@ class Mail {
 
   // `memory` is aligned to 64 bytes, and was zeros before the first rank came.
   // `ranks`, by their places in it; this rank's is `place`.
-  Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place);
+  ShmMailbox(std::shared_ptr<void> memory, std::vector<int> ranks, int place);
 
   // Before all else, where the memory is not there yet: calls `reserve` for
   // what of it this rank touches before others have. Returns its first error.
@@ -71,7 +72,7 @@ class Mail {
   // From now on `rank` may leave messages here.
   void Open(int rank);
 
-  // Leaves `rank` a message, and rings if need be. False: its box is not open,
+  // Leaves `rank` a message, and rings if need be. False: its slot is not open,
   // or has no room.
   bool Put(int rank, const Message& message, const void* payload, size_t bytes);
 
@@ -97,10 +98,10 @@ class Mail {
   void BeginLooking();
   void EndLooking();
 
-  // For one thread: sleeps until somebody rings after Doze was called, between
-  // which and Sleep it has to call Take; or for `time`, if that is not zero. It
-  // wakes for no reason, too.
-  uint32_t Doze();
+  // For one thread: sleeps until somebody rings after PrepareToSleep was
+  // called, between which and Sleep it has to call Take; or for `time`, if that
+  // is not zero. It wakes for no reason, too.
+  uint32_t PrepareToSleep();
   void Sleep(uint32_t dozed, std::chrono::microseconds time);
 
   // Has it wake up.
@@ -114,8 +115,8 @@ class Mail {
     std::atomic<uint32_t> is_asleep;
     std::atomic<uint32_t> lookers;
   };
-  // What the reader of a box says.
-  struct alignas(64) Desk {
+  // What the reader of a slot says.
+  struct alignas(64) SlotState {
     std::atomic<uint64_t> taken;
     std::atomic<uint32_t> is_open;
   };
@@ -127,10 +128,10 @@ class Mail {
   };
   static constexpr size_t kLine = 64;
   static constexpr uint64_t kSkip = 1;
-  // Of all boxes of one reader.
-  static constexpr size_t kBoxesBytes = 256 << 10;
+  // Of all slots of one reader.
+  static constexpr size_t kSlotsBytes = 256 << 10;
 
-  // Of the boxes between this rank and another one.
+  // Of the slots between this rank and another one.
   struct Peer {
     // To it: what was put, and what it had taken of that when last seen.
     uint64_t put = 0;
@@ -141,17 +142,17 @@ class Mail {
   };
 
   static size_t RingBytesFor(int ranks);
-  // Of all bells and desks, which come first, by place and then by box. Then
+  // Of all bells and desks, which come first, by place and then by slot. Then
   // come the rings.
   static size_t HeadBytesFor(int ranks);
 
   Bell& BellOf(int place) const;
   // Of what `from` leaves for `to`.
-  Desk& DeskOf(int to, int from) const;
+  SlotState& SlotStateOf(int to, int from) const;
   std::byte* RingOf(int to, int from) const {
-    return rings_ + BoxOf(to, from) * ring_bytes_;
+    return rings_ + SlotOf(to, from) * ring_bytes_;
   }
-  size_t BoxOf(int to, int from) const {
+  size_t SlotOf(int to, int from) const {
     return static_cast<size_t>(to) * (count_ - 1) +
            (from < to ? from : from - 1);
   }
@@ -171,6 +172,6 @@ class Mail {
   std::vector<Peer> peers_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_SHM_MAILBOX_H_

@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 constexpr std::chrono::microseconds kForEver{0};
@@ -23,21 +23,21 @@ struct alignas(64) Line {
 class Ranks {
  public:
   explicit Ranks(int count)
-      : memory_(std::make_shared<std::vector<Line>>(Mail::BytesFor(count) /
-                                                    sizeof(Line))) {
+      : memory_(std::make_shared<std::vector<Line>>(
+            ShmMailbox::BytesFor(count) / sizeof(Line))) {
     std::vector<int> ranks;
     for (int place = 0; place < count; ++place) ranks.push_back(10 + place);
     for (int place = 0; place < count; ++place) {
-      mails_.push_back(std::make_unique<Mail>(
+      mails_.push_back(std::make_unique<ShmMailbox>(
           std::shared_ptr<void>(memory_, memory_->data()), ranks, place));
     }
   }
 
-  Mail& of(int rank) { return *mails_[rank - 10]; }
+  ShmMailbox& of(int rank) { return *mails_[rank - 10]; }
 
  private:
   std::shared_ptr<std::vector<Line>> memory_;
-  std::vector<std::unique_ptr<Mail>> mails_;
+  std::vector<std::unique_ptr<ShmMailbox>> mails_;
 };
 
 // Some message, and what it brings: bytes that say which it is.
@@ -57,15 +57,15 @@ Letter LetterOf(uint64_t number, size_t bytes) {
   return letter;
 }
 
-bool Put(Mail& mail, int rank, const Letter& letter) {
-  return mail.Put(rank, letter.message, letter.payload.data(),
-                  letter.payload.size());
+bool Put(ShmMailbox& mailbox, int rank, const Letter& letter) {
+  return mailbox.Put(rank, letter.message, letter.payload.data(),
+                     letter.payload.size());
 }
 
 // The next numbers, of which all bytes are right.
-std::vector<uint64_t> TakeAll(Mail& mail, int rank) {
+std::vector<uint64_t> TakeAll(ShmMailbox& mailbox, int rank) {
   std::vector<uint64_t> numbers;
-  mail.Take(rank, [&](const Message& message, const std::byte* payload) {
+  mailbox.Take(rank, [&](const Message& message, const std::byte* payload) {
     const Letter expected = LetterOf(message.id, message.count);
     EXPECT_EQ(message.type, expected.message.type);
     EXPECT_TRUE(message.count == 0 ||
@@ -89,13 +89,14 @@ TEST(MailTest, ReachesTheOthersAlone) {
 
 TEST(MailTest, ItIsForSomeButNotForTooMany) {
   for (const int ranks : {0, 1, 257, 100'000}) {
-    EXPECT_FALSE(Mail::IsFor(ranks)) << ranks;
-    EXPECT_EQ(Mail::BytesFor(ranks), 0u);
+    EXPECT_FALSE(ShmMailbox::IsFor(ranks)) << ranks;
+    EXPECT_EQ(ShmMailbox::BytesFor(ranks), 0u);
   }
   // Of each rank 256 KiB, and a little.
   for (const int ranks : {2, 3, 8, 100, 256}) {
-    EXPECT_TRUE(Mail::IsFor(ranks)) << ranks;
-    EXPECT_NEAR(static_cast<double>(Mail::BytesFor(ranks)) / ranks, 264e3, 16e3)
+    EXPECT_TRUE(ShmMailbox::IsFor(ranks)) << ranks;
+    EXPECT_NEAR(static_cast<double>(ShmMailbox::BytesFor(ranks)) / ranks, 264e3,
+                16e3)
         << ranks;
   }
 }
@@ -130,7 +131,7 @@ TEST(MailTest, EachHasABoxFromEachOther) {
 }
 
 // All that goes in comes out in order, whatever the sizes and however full the
-// box: its end is met at every place.
+// slot: its end is met at every place.
 TEST(MailTest, ComesInOrderAndWholeAroundTheEndOfTheRing) {
   for (const int count : {2, 5, 40}) {
     Ranks ranks(count);
@@ -170,7 +171,7 @@ TEST(MailTest, AFullBoxTakesNoMoreUntilSomethingWasTaken) {
   EXPECT_EQ(TakeAll(ranks.of(11), 10), Numbers({8}));
 }
 
-// Of many ranks a box is small: what it would not even take if it was empty
+// Of many ranks a slot is small: what it would not even take if it was empty
 // goes another way, and what it takes sooner or later it takes at once when it
 // is empty.
 TEST(MailTest, HalfABoxIsTheMost) {
@@ -199,28 +200,28 @@ TEST(MailTest, WhoeverWantsMailGetsIt) {
   ranks.of(11).Open(10);
   // Each sends the next when it has had the other's last.
   const auto correspond = [&](int own, int peer) {
-    Mail& mail = ranks.of(own);
+    ShmMailbox& mailbox = ranks.of(own);
     std::mt19937 random(own);
-    mail.SetWants(true);
+    mailbox.SetWants(true);
     uint64_t taken = 0;
     const auto take = [&] {
-      const Numbers numbers = TakeAll(mail, peer);
+      const Numbers numbers = TakeAll(mailbox, peer);
       for (const uint64_t number : numbers) EXPECT_EQ(number, ++taken);
       return !numbers.empty();
     };
     for (uint64_t number = 1; number <= kLetters; ++number) {
-      ASSERT_TRUE(Put(mail, peer, LetterOf(number, random() % 100)));
+      ASSERT_TRUE(Put(mailbox, peer, LetterOf(number, random() % 100)));
       if (random() % 2 == 0) {
-        mail.BeginLooking();
+        mailbox.BeginLooking();
         for (int look = 0; look < 100 && taken < number; ++look) {
-          if (mail.MayHaveCome()) take();
+          if (mailbox.MayHaveCome()) take();
         }
-        mail.EndLooking();
+        mailbox.EndLooking();
         take();
       }
       while (taken < number) {
-        const uint32_t dozed = mail.Doze();
-        if (!take()) mail.Sleep(dozed, kForEver);
+        const uint32_t dozed = mailbox.PrepareToSleep();
+        if (!take()) mailbox.Sleep(dozed, kForEver);
       }
     }
   };
@@ -232,23 +233,23 @@ TEST(MailTest, WhoeverWantsMailGetsIt) {
 TEST(MailTest, WhoWantsNoneSleepsOn) {
   Ranks ranks(2);
   ranks.of(11).Open(10);
-  Mail& mail = ranks.of(11);
-  const uint32_t dozed = mail.Doze();
+  ShmMailbox& mailbox = ranks.of(11);
+  const uint32_t dozed = mailbox.PrepareToSleep();
   ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(1, 4)));
   // Nothing was rung since, so this is how it finds the bell.
-  EXPECT_EQ(mail.Doze(), dozed);
-  mail.SetWants(true);
+  EXPECT_EQ(mailbox.PrepareToSleep(), dozed);
+  mailbox.SetWants(true);
   ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(2, 4)));
-  EXPECT_NE(mail.Doze(), dozed);
-  const uint32_t again = mail.Doze();
-  mail.BeginLooking();
+  EXPECT_NE(mailbox.PrepareToSleep(), dozed);
+  const uint32_t again = mailbox.PrepareToSleep();
+  mailbox.BeginLooking();
   ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(3, 4)));
-  EXPECT_EQ(mail.Doze(), again);
-  mail.EndLooking();
-  std::thread sleeper([&] { mail.Sleep(again, kForEver); });
-  mail.Wake();
+  EXPECT_EQ(mailbox.PrepareToSleep(), again);
+  mailbox.EndLooking();
+  std::thread sleeper([&] { mailbox.Sleep(again, kForEver); });
+  mailbox.Wake();
   sleeper.join();
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

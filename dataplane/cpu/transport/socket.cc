@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // What two ranks may write to each other at once without reading: both sides'
@@ -67,4 +67,4 @@ absl::Status Failed(absl::string_view what, int error) {
                                 : absl::UnavailableError(text);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -5,10 +5,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "dataplane/cpu/transport/address_exchange.h"
 #include "base/clock.h"
+#include "dataplane/cpu/transport/address_exchange.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // What the sockets of this folder have in common.
 
@@ -37,6 +37,6 @@ bool IsOfThisProcess(int error);
 // this process, else kUnavailable.
 absl::Status Failed(absl::string_view what, int error);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_SOCKET_H_

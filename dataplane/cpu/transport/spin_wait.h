@@ -15,15 +15,15 @@
 #include <chrono>
 #include <cstdint>
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // How often it looks, 2 us or so, before it gives way to others: what comes
 // from other processors at about the same time is there by then.
-inline constexpr int kQuickLooks = 64;
+inline constexpr int kQuickSpins = 64;
 
 // How long it looks in all before it sleeps. Waking up mostly takes 25 to 50
 // us: somebody who is that late is waited for without a sleep.
-inline constexpr std::chrono::microseconds kLookTime{100};
+inline constexpr std::chrono::microseconds kSpinTime{100};
 
 // The same where that is learnt from the waits before. Where waking up takes
 // longer than others look, one sleep would be followed by another for ever: who
@@ -33,15 +33,15 @@ inline constexpr std::chrono::microseconds kLookTime{100};
 // is over after a few long looks. Where it is not, others are late for reasons
 // of their own, and looking is a waste: it gives up, and grows again only after
 // more sleeps each time.
-class LookTime {
+class SpinBudget {
  public:
   using Clock = std::chrono::steady_clock;
 
   // It grows up to so much. In a virtual machine a rank for which 15 others
   // sleep takes more than a millisecond to ring them all.
   static constexpr std::chrono::microseconds kMost{2'000};
-  // It gives up after so many looks of more than kLookTime in such a time.
-  static constexpr int kLongLooksMax = 16;
+  // It gives up after so many looks of more than kSpinTime in such a time.
+  static constexpr int kLongSpinsMax = 16;
   static constexpr std::chrono::seconds kPeriod{1};
   // After so many sleeps it grows again: at first, and at the most.
   static constexpr int kIgnoredMin = 16;
@@ -52,7 +52,7 @@ class LookTime {
     return std::chrono::nanoseconds(
         nanoseconds_.load(std::memory_order_relaxed));
   }
-  bool is_long() const { return value() > kLookTime; }
+  bool is_long() const { return value() > kSpinTime; }
 
   // A wait that `began` has ended `now`, in a sleep.
   void HasSlept(Clock::time_point began, Clock::time_point now) {
@@ -64,15 +64,15 @@ class LookTime {
     if (is_long()) {
       waited > kMost ? GiveUp() : CountLong(now);
     } else {
-      long_looks_ = 0;
+      long_spins_ = 0;
       since_ = now;
     }
     if (waited > kMost || ignored_ > 0) return;
-    Set(std::clamp<std::chrono::nanoseconds>(2 * waited, kLookTime, kMost));
+    Set(std::clamp<std::chrono::nanoseconds>(2 * waited, kSpinTime, kMost));
   }
   // The same, in a look. It need not be told if it is not long.
   void HasSeen(Clock::time_point began, Clock::time_point now) {
-    if (is_long() && now - began > kLookTime) CountLong(now);
+    if (is_long() && now - began > kSpinTime) CountLong(now);
   }
 
  private:
@@ -80,13 +80,13 @@ class LookTime {
     if (now - since_ > kPeriod) {
       // Some are late now and then.
       since_ = now;
-      long_looks_ = 0;
+      long_spins_ = 0;
       next_ignored_ = kIgnoredMin;
     }
-    if (++long_looks_ >= kLongLooksMax) GiveUp();
+    if (++long_spins_ >= kLongSpinsMax) GiveUp();
   }
   void GiveUp() {
-    Set(kLookTime);
+    Set(kSpinTime);
     ignored_ = next_ignored_;
     next_ignored_ = std::min(2 * next_ignored_, kIgnoredMax);
   }
@@ -95,12 +95,12 @@ class LookTime {
   }
 
   std::atomic<int64_t> nanoseconds_{
-      std::chrono::nanoseconds(kLookTime).count()};
+      std::chrono::nanoseconds(kSpinTime).count()};
   // Sleeps from which nothing is learnt: still, and the next time.
   int ignored_ = 0;
   int next_ignored_ = kIgnoredMin;
   // Long looks since then.
-  int long_looks_ = 0;
+  int long_spins_ = 0;
   Clock::time_point since_ = {};
 };
 
@@ -172,6 +172,6 @@ inline void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value,
           nullptr, 0);
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_SPIN_WAIT_H_

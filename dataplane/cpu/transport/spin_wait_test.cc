@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 using std::chrono::microseconds;
@@ -38,12 +38,12 @@ class LookTimeTest : public ::testing::Test {
     return looks;
   }
 
-  LookTime time_;
-  LookTime::Clock::time_point now_ = LookTime::Clock::now();
+  SpinBudget time_;
+  SpinBudget::Clock::time_point now_ = SpinBudget::Clock::now();
 };
 
 TEST_F(LookTimeTest, AtFirstAsLongAsWakingUpTakes) {
-  EXPECT_EQ(time_.value(), kLookTime);
+  EXPECT_EQ(time_.value(), kSpinTime);
   EXPECT_FALSE(time_.is_long());
 }
 
@@ -54,42 +54,42 @@ TEST_F(LookTimeTest, WhatCameSoonAfterAllIsLookedForTwiceAsLong) {
   EXPECT_EQ(time_.value(), microseconds(800));
   // Never for longer than that.
   Sleep(microseconds(1'900));
-  EXPECT_EQ(time_.value(), LookTime::kMost);
-  Sleep(LookTime::kMost);
-  EXPECT_EQ(time_.value(), LookTime::kMost);
+  EXPECT_EQ(time_.value(), SpinBudget::kMost);
+  Sleep(SpinBudget::kMost);
+  EXPECT_EQ(time_.value(), SpinBudget::kMost);
 }
 
 TEST_F(LookTimeTest, NothingIsLearntFromWhatCameLate) {
-  Sleep(LookTime::kMost + microseconds(1));
-  EXPECT_EQ(time_.value(), kLookTime);
+  Sleep(SpinBudget::kMost + microseconds(1));
+  EXPECT_EQ(time_.value(), kSpinTime);
   EXPECT_EQ(SleepUntilLong(kSoon), 1);
   EXPECT_EQ(time_.value(), 2 * kSoon);
 }
 
 TEST_F(LookTimeTest, NeverForLessThanAtFirst) {
   Sleep(microseconds(1));
-  EXPECT_EQ(time_.value(), kLookTime);
+  EXPECT_EQ(time_.value(), kSpinTime);
 }
 
 TEST_F(LookTimeTest, WhoIsLateAgainAndAgainIsNotLookedFor) {
   EXPECT_EQ(SleepUntilLong(kSoon), 1);
-  EXPECT_EQ(SeeUntilGivenUp(kSoon), LookTime::kLongLooksMax);
-  EXPECT_EQ(time_.value(), kLookTime);
+  EXPECT_EQ(SeeUntilGivenUp(kSoon), SpinBudget::kLongSpinsMax);
+  EXPECT_EQ(time_.value(), kSpinTime);
   // It tries again, later each time.
-  int ignored = LookTime::kIgnoredMin;
+  int ignored = SpinBudget::kIgnoredMin;
   for (int again = 0; again < 12; ++again) {
     EXPECT_EQ(SleepUntilLong(kSoon), ignored + 1);
-    EXPECT_EQ(SeeUntilGivenUp(kSoon), LookTime::kLongLooksMax);
-    ignored = std::min(2 * ignored, LookTime::kIgnoredMax);
+    EXPECT_EQ(SeeUntilGivenUp(kSoon), SpinBudget::kLongSpinsMax);
+    ignored = std::min(2 * ignored, SpinBudget::kIgnoredMax);
   }
-  EXPECT_EQ(ignored, LookTime::kIgnoredMax);
+  EXPECT_EQ(ignored, SpinBudget::kIgnoredMax);
 }
 
 TEST_F(LookTimeTest, ALongSleepAfterALongLookIsEnough) {
   EXPECT_EQ(SleepUntilLong(kSoon), 1);
   Sleep(seconds(1000));
-  EXPECT_EQ(time_.value(), kLookTime);
-  EXPECT_EQ(SleepUntilLong(kSoon), LookTime::kIgnoredMin + 1);
+  EXPECT_EQ(time_.value(), kSpinTime);
+  EXPECT_EQ(SleepUntilLong(kSoon), SpinBudget::kIgnoredMin + 1);
 }
 
 TEST_F(LookTimeTest, SleepsAfterLongLooksCountAsThose) {
@@ -98,13 +98,13 @@ TEST_F(LookTimeTest, SleepsAfterLongLooksCountAsThose) {
     Sleep(kSoon);
     was_long = was_long || time_.is_long();
   }
-  EXPECT_EQ(sleeps, 1 + LookTime::kLongLooksMax);
+  EXPECT_EQ(sleeps, 1 + SpinBudget::kLongSpinsMax);
 }
 
 // As it is when one sleep has led to the next.
 TEST_F(LookTimeTest, ShortLooksDoNotCount) {
   Sleep(kSoon);
-  for (int look = 0; look < 10'000; ++look) See(kLookTime);
+  for (int look = 0; look < 10'000; ++look) See(kSpinTime);
   EXPECT_EQ(time_.value(), 2 * kSoon);
 }
 
@@ -117,12 +117,12 @@ TEST_F(LookTimeTest, ALongLookNowAndThenIsNoReason) {
   SleepUntilLong(kSoon);
   for (int look = 0; look < 100; ++look) {
     See(kSoon);
-    now_ += milliseconds(LookTime::kPeriod) / (LookTime::kLongLooksMax / 2);
+    now_ += milliseconds(SpinBudget::kPeriod) / (SpinBudget::kLongSpinsMax / 2);
   }
   EXPECT_EQ(time_.value(), 2 * kSoon);
   // And that is forgotten.
   SeeUntilGivenUp(kSoon);
-  EXPECT_EQ(SleepUntilLong(kSoon), LookTime::kIgnoredMin + 1);
+  EXPECT_EQ(SleepUntilLong(kSoon), SpinBudget::kIgnoredMin + 1);
 }
 
 class YieldingTest : public ::testing::Test {
@@ -164,4 +164,4 @@ TEST_F(YieldingTest, GivesWayByTheYieldThatItHas) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -7,7 +7,7 @@
 
 #include "glog/logging.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 int NumberOf(const std::vector<int>& ranks, int rank) {
@@ -16,7 +16,7 @@ int NumberOf(const std::vector<int>& ranks, int rank) {
   return static_cast<int>(place - ranks.begin());
 }
 
-// A buffer of the whole mesh.
+// A buffer of the whole transport.
 class PartBuffer : public Buffer {
  public:
   PartBuffer(const std::vector<int>& ranks, std::unique_ptr<Buffer> whole)
@@ -44,23 +44,26 @@ class PartBuffer : public Buffer {
 
 }  // namespace
 
-PartMesh::PartMesh(Mesh& whole, std::vector<int> ranks)
-    : Mesh(NumberOf(ranks, whole.rank()), static_cast<int>(ranks.size())),
+SubsetTransport::SubsetTransport(Transport& whole, std::vector<int> ranks)
+    : Transport(NumberOf(ranks, whole.rank()), static_cast<int>(ranks.size())),
       whole_(whole),
       ranks_(std::move(ranks)) {}
 
-std::unique_ptr<Buffer> PartMesh::CreateBuffer(void* data, size_t bytes) {
+std::unique_ptr<Buffer> SubsetTransport::CreateBuffer(void* data,
+                                                      size_t bytes) {
   return std::make_unique<PartBuffer>(ranks_, whole_.CreateBuffer(data, bytes));
 }
 
-std::unique_ptr<Buffer> PartMesh::CreateGlooBuffer(void* data, size_t bytes) {
+std::unique_ptr<Buffer> SubsetTransport::CreateGlooBuffer(void* data,
+                                                          size_t bytes) {
   return std::make_unique<PartBuffer>(ranks_,
                                       whole_.CreateGlooBuffer(data, bytes));
 }
 
-std::unique_ptr<Buffer> PartMesh::CreateQuietBuffer(void* data, size_t bytes) {
+std::unique_ptr<Buffer> SubsetTransport::CreateQuietBuffer(void* data,
+                                                           size_t bytes) {
   return std::make_unique<PartBuffer>(ranks_,
                                       whole_.CreateQuietBuffer(data, bytes));
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -9,17 +9,17 @@
 #include "absl/status/status.h"
 #include "dataplane/cpu/transport/transport.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-// PartMesh is some of the ranks of another mesh, with numbers of their own, so
-// that what works among all ranks of a group works among those. Its connections
-// are the other one's, each in one order with what that moves. What goes wrong
-// is told in the group's numbers.
-class PartMesh : public Mesh {
+// SubsetTransport is some of the ranks of another transport, with numbers of
+// their own, so that what works among all ranks of a group works among those.
+// Its connections are the other one's, each in one order with what that moves.
+// What goes wrong is told in the group's numbers.
+class SubsetTransport : public Transport {
  public:
   // `ranks` of `whole`, by their numbers here; its own is one of them. `whole`
   // lives longer.
-  PartMesh(Mesh& whole, std::vector<int> ranks);
+  SubsetTransport(Transport& whole, std::vector<int> ranks);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override;
   std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override;
@@ -38,16 +38,16 @@ class PartMesh : public Mesh {
   absl::Status abort_cause() const override { return whole_.abort_cause(); }
   absl::Status CheckPeers() override { return whole_.CheckPeers(); }
   absl::Status Gone(int peer) override { return whole_.Gone(ranks_[peer]); }
-  void Close(const absl::Status& farewell) override { whole_.Close(farewell); }
+  void Close(const absl::Status& goodbye) override { whole_.Close(goodbye); }
   int RankInGroup(int rank) const override {
     return whole_.RankInGroup(ranks_[rank]);
   }
 
  private:
-  Mesh& whole_;
+  Transport& whole_;
   const std::vector<int> ranks_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_SUBSET_TRANSPORT_H_

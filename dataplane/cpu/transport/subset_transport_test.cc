@@ -1,4 +1,4 @@
-// Over a mesh without a network, which says whom it is asked for.
+// Over a transport without a network, which says whom it is asked for.
 
 #include "dataplane/cpu/transport/subset_transport.h"
 
@@ -11,13 +11,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/collective.h"
+#include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 using ::testing::HasSubstr;
@@ -39,9 +39,9 @@ class TellingBuffer : public Buffer {
 };
 
 // Rank 4 of 6.
-class TellingMesh : public Mesh {
+class TellingMesh : public Transport {
  public:
-  TellingMesh() : Mesh(/*rank=*/4, /*world_size=*/6) {}
+  TellingMesh() : Transport(/*rank=*/4, /*world_size=*/6) {}
 
   std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
     return std::make_unique<TellingBuffer>();
@@ -74,7 +74,7 @@ class TellingMesh : public Mesh {
 class PartMeshTest : public ::testing::Test {
  protected:
   TellingMesh whole_;
-  PartMesh part_{whole_, {1, 4, 5}};
+  SubsetTransport part_{whole_, {1, 4, 5}};
 };
 
 TEST_F(PartMeshTest, ItsRanksHaveNumbersOfTheirOwn) {
@@ -103,8 +103,8 @@ TEST_F(PartMeshTest, AStepIsComparedAsWhatItIsAStepOf) {
   Collective meant = {.kind = CollectiveKind::kReduce,
                       .tensors = {Tensor(values)},
                       .sequence = 7};
-  const NoteHeader ours = NoteHeader::Of(meant);
-  NoteHeader theirs = ours;
+  const MessageHeader ours = MessageHeader::Of(meant);
+  MessageHeader theirs = ours;
   theirs.element_count = 9;
   const uint64_t payload_bytes = 0;
   whole_.inbox.append(reinterpret_cast<const char*>(&theirs), sizeof(theirs));
@@ -120,4 +120,4 @@ TEST_F(PartMeshTest, AStepIsComparedAsWhatItIsAStepOf) {
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -12,12 +12,12 @@
 #include "absl/status/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
-// Lines are connections of their own beside Gloo's, one to each peer, for the
-// collectives. The thread that waits for something reads and writes the sockets
-// itself, all of those on which something is under way: one write and one
-// wake-up for each message. Gloo has a thread of its own read every socket,
+// TcpConnections are connections of their own beside Gloo's, one to each peer,
+// for the collectives. The thread that waits for something reads and writes the
+// sockets itself, all of those on which something is under way: one write and
+// one wake-up for each message. Gloo has a thread of its own read every socket,
 // announces each send and each receive in a message, and so takes three writes
 // and up to four wake-ups.
 //
@@ -27,7 +27,7 @@ namespace muster::dataplane::gloo_internal {
 // where it is, and an answer when it was taken.
 //
 // Used by one thread at a time, but for Wake.
-class Lines {
+class TcpConnections {
  public:
   enum class Outcome {
     kDone,
@@ -40,11 +40,11 @@ class Lines {
   // By rank; none: what is posted goes through the connection.
   using Memories = std::vector<std::optional<PeerMemory>>;
 
-  Lines(int rank, int world_size);
-  ~Lines();
+  TcpConnections(int rank, int world_size);
+  ~TcpConnections();
 
-  Lines(const Lines&) = delete;
-  Lines& operator=(const Lines&) = delete;
+  TcpConnections(const TcpConnections&) = delete;
+  TcpConnections& operator=(const TcpConnections&) = delete;
 
   // Before anything else: the connected sockets, by rank; -1 at this one. Owns
   // them from now on. Where a rank has `memories` of a peer, so has that one of
@@ -113,7 +113,7 @@ class Lines {
     size_t bytes = 0;
   };
 
-  struct Line {
+  struct Connection {
     int socket = -1;  // -1: not there
     std::optional<PeerMemory> memory = {};
 
@@ -151,26 +151,26 @@ class Lines {
   enum class Progress { kMoved, kNothing, kBroken };
 
   // How what has this size is sent on `line`, unless its memory cannot be read.
-  static bool IsOffered(const Line& line, size_t bytes);
+  static bool IsOffered(const Connection& connection, size_t bytes);
   void Activate(int peer);
   // Of what the system has moved from or to `data`, or of -1 and an errno.
   // Notes bad memory.
   Progress ProgressOf(ssize_t moved, const void* data, size_t bytes);
-  Progress Send(Line& line);
-  Progress Receive(Line& line);
+  Progress Send(Connection& connection);
+  Progress Receive(Connection& connection);
   // A step of Receive; `turn` is what may still be moved in it.
-  Progress ReceiveStep(Line& line, size_t& turn);
-  Progress TakeOffered(Line& line, size_t& turn);
-  Progress ReceiveHead(Line& line, size_t& turn);
+  Progress ReceiveStep(Connection& connection, size_t& turn);
+  Progress TakeOffered(Connection& connection, size_t& turn);
+  Progress ReceiveHead(Connection& connection, size_t& turn);
   // The head and, in the same call, what is expected behind it.
-  Progress ReceiveData(Line& line, size_t& turn);
+  Progress ReceiveData(Connection& connection, size_t& turn);
   // If all of it has come.
-  static void FinishData(Line& line);
-  Progress ReceiveCurrent(Line& line, size_t& turn);
+  static void FinishData(Connection& connection);
+  Progress ReceiveCurrent(Connection& connection, size_t& turn);
   // What is left of the message under way, as far as it has come.
-  Progress ReceiveInto(Line& line, Incoming& part, size_t& turn);
-  Progress Interpret(Line& line, const Head& head);
-  void AnswerOffers(Line& line);
+  Progress ReceiveInto(Connection& connection, Incoming& part, size_t& turn);
+  Progress Interpret(Connection& connection, const Head& head);
+  void AnswerOffers(Connection& connection);
   // Moves what can be moved without waiting, on all lines.
   Progress MoveAll();
   // Moves until `done` is true.
@@ -181,13 +181,13 @@ class Lines {
   const int woken_;  // an eventfd
   // errno of it.
   const int woken_error_;
-  std::vector<Line> lines_;
+  std::vector<Connection> connections_;
   // Peers with which something is under way.
   std::vector<int> active_;
   int broken_peer_ = -1;
   absl::Status bad_memory_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_TCP_CONNECTIONS_H_

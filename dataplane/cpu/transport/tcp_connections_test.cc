@@ -19,10 +19,10 @@
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
-using Outcome = Lines::Outcome;
+using Outcome = TcpConnections::Outcome;
 
 // Both ends of a connection over loopback, which do not block.
 void MakeConnection(int ends[2]) {
@@ -57,19 +57,21 @@ class LinesTest : public ::testing::Test {
         sockets[peer][rank] = ends[1];
       }
     }
-    Lines::Memories memories(world_size);
+    TcpConnections::Memories memories(world_size);
     for (int rank = 0; rank < world_size; ++rank) {
       marks_.push_back(std::make_unique<Mark>(rank + 1));
       if (near) memories[rank] = PeerMemory(marks_[rank]->place(), rank + 1);
     }
     for (int rank = 0; rank < world_size; ++rank) {
-      lines_.push_back(std::make_unique<Lines>(rank, world_size));
-      EXPECT_EQ(lines_[rank]->Take(sockets[rank], memories), absl::OkStatus());
+      connections_.push_back(
+          std::make_unique<TcpConnections>(rank, world_size));
+      EXPECT_EQ(connections_[rank]->Take(sockets[rank], memories),
+                absl::OkStatus());
     }
   }
 
   std::vector<std::unique_ptr<Mark>> marks_;
-  std::vector<std::unique_ptr<Lines>> lines_;
+  std::vector<std::unique_ptr<TcpConnections>> connections_;
 };
 
 TEST_F(LinesTest, BytesArriveInTheirOrderBetweenAllRanks) {
@@ -77,13 +79,16 @@ TEST_F(LinesTest, BytesArriveInTheirOrderBetweenAllRanks) {
   for (int rank = 0; rank < 3; ++rank) {
     const int peer = (rank + 1) % 3;
     const char name = static_cast<char>('a' + rank);
-    EXPECT_EQ(lines_[rank]->Write(peer, &name, 1, "12", 2), Outcome::kDone);
-    EXPECT_EQ(lines_[rank]->Write(peer, "3", 1, nullptr, 0), Outcome::kDone);
+    EXPECT_EQ(connections_[rank]->Write(peer, &name, 1, "12", 2),
+              Outcome::kDone);
+    EXPECT_EQ(connections_[rank]->Write(peer, "3", 1, nullptr, 0),
+              Outcome::kDone);
   }
   for (int rank = 0; rank < 3; ++rank) {
     std::string text(4, ' ');
-    EXPECT_EQ(lines_[rank]->Read((rank + 2) % 3, text.data(), text.size()),
-              Outcome::kDone);
+    EXPECT_EQ(
+        connections_[rank]->Read((rank + 2) % 3, text.data(), text.size()),
+        Outcome::kDone);
     EXPECT_EQ(text, std::string(1, "cab"[rank]) + "123");
   }
 }
@@ -92,15 +97,16 @@ TEST_F(LinesTest, MessagesOfACollectiveNeedNobodyToRead) {
   ConnectAll(2);
   const std::string message(64 << 10, 'x');
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(lines_[i]->Write(1 - i, message.data(), message.size(), "", 0),
-              Outcome::kDone);
+    EXPECT_EQ(
+        connections_[i]->Write(1 - i, message.data(), message.size(), "", 0),
+        Outcome::kDone);
   }
 }
 
 class NearAndFarLinesTest : public LinesTest,
                             public ::testing::WithParamInterface<bool> {};
 
-INSTANTIATE_TEST_SUITE_P(Lines, NearAndFarLinesTest, ::testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(TcpConnections, NearAndFarLinesTest, ::testing::Bool(),
                          [](const auto& near) {
                            return near.param ? "Near" : "Far";
                          });
@@ -115,18 +121,19 @@ TEST_P(NearAndFarLinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
     ranks.push_back(std::async(std::launch::async, [&, rank] {
       const std::string own(kBytes, static_cast<char>('a' + rank));
       std::vector<std::string> others(3, std::string(kBytes, ' '));
-      Lines& lines = *lines_[rank];
+      TcpConnections& connections = *connections_[rank];
       bool good = true;
       for (const int peer : {(rank + 1) % 3, (rank + 2) % 3}) {
         for (const size_t begin : {size_t{0}, kBytes / 2}) {
-          lines.PostSend(peer, own.data() + begin, kBytes / 2);
-          lines.PostReceive(peer, others[peer].data() + begin, kBytes / 2);
+          connections.PostSend(peer, own.data() + begin, kBytes / 2);
+          connections.PostReceive(peer, others[peer].data() + begin,
+                                  kBytes / 2);
         }
       }
       for (const int peer : {(rank + 1) % 3, (rank + 2) % 3}) {
-        good &= lines.AwaitSend(peer, 1) == Outcome::kDone;
-        good &= lines.AwaitReceive(peer, 2) == Outcome::kDone;
-        good &= lines.AwaitSend(peer, 2) == Outcome::kDone;
+        good &= connections.AwaitSend(peer, 1) == Outcome::kDone;
+        good &= connections.AwaitReceive(peer, 2) == Outcome::kDone;
+        good &= connections.AwaitSend(peer, 2) == Outcome::kDone;
         good &=
             others[peer] == std::string(kBytes, static_cast<char>('a' + peer));
       }
@@ -138,7 +145,7 @@ TEST_P(NearAndFarLinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
 
 // What rank `rank` of two says in notes, and posts, of all sizes; and that it
 // gets the same of the other one.
-bool Converse(Lines& lines, int rank) {
+bool Converse(TcpConnections& connections, int rank) {
   const int peer = 1 - rank;
   const std::vector<size_t> sizes = {
       0,    1,       100 << 10, 7, 1 << 20, 5000,      40000, 3,
@@ -149,10 +156,10 @@ bool Converse(Lines& lines, int rank) {
   for (int round = 0; round < 20; ++round) {
     const std::string head(40, name);
     const std::string body(round * 1000, name);
-    good &= lines.Write(peer, head.data(), head.size(), body.data(),
-                        body.size()) == Outcome::kDone;
+    good &= connections.Write(peer, head.data(), head.size(), body.data(),
+                              body.size()) == Outcome::kDone;
     std::string note(head.size() + body.size(), ' ');
-    good &= lines.Read(peer, note.data(), note.size()) == Outcome::kDone;
+    good &= connections.Read(peer, note.data(), note.size()) == Outcome::kDone;
     good &= note == std::string(note.size(), expected);
 
     std::vector<std::string> sent;
@@ -164,16 +171,17 @@ bool Converse(Lines& lines, int rank) {
     uint64_t last_sent = 0;
     uint64_t last_received = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      last_sent = lines.PostSend(peer, sent[i].data(), sizes[i]);
+      last_sent = connections.PostSend(peer, sent[i].data(), sizes[i]);
     }
     for (size_t i = 0; i < sizes.size(); ++i) {
-      last_received = lines.PostReceive(peer, received[i].data(), sizes[i]);
+      last_received =
+          connections.PostReceive(peer, received[i].data(), sizes[i]);
       if (i % 3 == 0) {
-        good &= lines.AwaitReceive(peer, last_received) == Outcome::kDone;
+        good &= connections.AwaitReceive(peer, last_received) == Outcome::kDone;
       }
     }
-    good &= lines.AwaitReceive(peer, last_received) == Outcome::kDone;
-    good &= lines.AwaitSend(peer, last_sent) == Outcome::kDone;
+    good &= connections.AwaitReceive(peer, last_received) == Outcome::kDone;
+    good &= connections.AwaitSend(peer, last_sent) == Outcome::kDone;
     for (const std::string& text : received) {
       good &= text == std::string(text.size(), expected);
     }
@@ -183,96 +191,101 @@ bool Converse(Lines& lines, int rank) {
 
 TEST_P(NearAndFarLinesTest, NotesAndWhatIsPostedOfAllSizesKeepTheirOrder) {
   ConnectAll(2, GetParam());
-  auto other =
-      std::async(std::launch::async, [&] { return Converse(*lines_[1], 1); });
-  EXPECT_TRUE(Converse(*lines_[0], 0));
+  auto other = std::async(std::launch::async,
+                          [&] { return Converse(*connections_[1], 1); });
+  EXPECT_TRUE(Converse(*connections_[0], 0));
   EXPECT_TRUE(other.get());
 }
 
 TEST_F(LinesTest, LargeOnesOfNearPeersComeFromTheirMemory) {
   ConnectAll(2, /*near=*/true);
   std::string sent(1 << 20, 'x');
-  const uint64_t number = lines_[0]->PostSend(1, sent.data(), sent.size());
+  const uint64_t number =
+      connections_[0]->PostSend(1, sent.data(), sent.size());
   // The offer leaves with the note.
-  EXPECT_EQ(lines_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+  EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
   sent.assign(sent.size(), 'y');
   std::string received(sent.size(), ' ');
-  auto sending = std::async(std::launch::async,
-                            [&] { return lines_[0]->AwaitSend(1, number); });
-  EXPECT_EQ(lines_[1]->AwaitReceive(
-                0, lines_[1]->PostReceive(0, received.data(), received.size())),
-            Outcome::kDone);
+  auto sending = std::async(std::launch::async, [&] {
+    return connections_[0]->AwaitSend(1, number);
+  });
+  EXPECT_EQ(
+      connections_[1]->AwaitReceive(
+          0, connections_[1]->PostReceive(0, received.data(), received.size())),
+      Outcome::kDone);
   EXPECT_EQ(received, sent);
   // The sender knows it, although the receiver does nothing more.
   EXPECT_EQ(sending.get(), Outcome::kDone);
   std::string note(4, ' ');
-  EXPECT_EQ(lines_[1]->Read(0, note.data(), 4), Outcome::kDone);
+  EXPECT_EQ(connections_[1]->Read(0, note.data(), 4), Outcome::kDone);
   EXPECT_EQ(note, "note");
 }
 
 TEST_F(LinesTest, MemoryThatWasTakenBackIsNotBelieved) {
   ConnectAll(2, /*near=*/true);
   const std::string sent(1 << 20, 'x');
-  lines_[0]->PostSend(1, sent.data(), sent.size());
-  EXPECT_EQ(lines_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+  connections_[0]->PostSend(1, sent.data(), sent.size());
+  EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
   marks_[0]->Clear();
   std::string received(sent.size(), ' ');
-  EXPECT_EQ(lines_[1]->AwaitReceive(
-                0, lines_[1]->PostReceive(0, received.data(), received.size())),
-            Outcome::kBroken);
-  EXPECT_EQ(lines_[1]->broken_peer(), 0);
+  EXPECT_EQ(
+      connections_[1]->AwaitReceive(
+          0, connections_[1]->PostReceive(0, received.data(), received.size())),
+      Outcome::kBroken);
+  EXPECT_EQ(connections_[1]->broken_peer(), 0);
 }
 
 TEST_F(LinesTest, SizesThatDifferEndTheLine) {
   for (const bool near : {false, true}) {
-    lines_.clear();
+    connections_.clear();
     marks_.clear();
     ConnectAll(2, near);
     std::string bytes(128 << 10, 'x');
-    lines_[0]->PostSend(1, bytes.data(), bytes.size());
-    EXPECT_EQ(lines_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
-    EXPECT_EQ(lines_[1]->AwaitReceive(
-                  0, lines_[1]->PostReceive(0, bytes.data(), bytes.size() - 1)),
-              Outcome::kBroken);
+    connections_[0]->PostSend(1, bytes.data(), bytes.size());
+    EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+    EXPECT_EQ(
+        connections_[1]->AwaitReceive(
+            0, connections_[1]->PostReceive(0, bytes.data(), bytes.size() - 1)),
+        Outcome::kBroken);
   }
 }
 
 TEST_F(LinesTest, TheOneThatHasEndedIsNamed) {
   ConnectAll(3);
-  lines_[2]->Close();
+  connections_[2]->Close();
   char bytes[2] = {};
-  lines_[0]->PostReceive(2, bytes, 1);
-  EXPECT_EQ(lines_[0]->Read(1, bytes + 1, 1), Outcome::kBroken);
-  EXPECT_EQ(lines_[0]->broken_peer(), 2);
+  connections_[0]->PostReceive(2, bytes, 1);
+  EXPECT_EQ(connections_[0]->Read(1, bytes + 1, 1), Outcome::kBroken);
+  EXPECT_EQ(connections_[0]->broken_peer(), 2);
 }
 
 TEST_F(LinesTest, WhatCameBeforeTheEndIsRead) {
   ConnectAll(2);
-  EXPECT_EQ(lines_[0]->Write(1, "last", 4, nullptr, 0), Outcome::kDone);
-  lines_[0]->Close();
+  EXPECT_EQ(connections_[0]->Write(1, "last", 4, nullptr, 0), Outcome::kDone);
+  connections_[0]->Close();
   // Nobody would read it.
-  EXPECT_EQ(lines_[1]->Write(0, "x", 1, nullptr, 0), Outcome::kBroken);
+  EXPECT_EQ(connections_[1]->Write(0, "x", 1, nullptr, 0), Outcome::kBroken);
   std::string text(4, ' ');
-  EXPECT_EQ(lines_[1]->Read(0, text.data(), 4), Outcome::kDone);
+  EXPECT_EQ(connections_[1]->Read(0, text.data(), 4), Outcome::kDone);
   EXPECT_EQ(text, "last");
-  EXPECT_EQ(lines_[1]->Read(0, text.data(), 1), Outcome::kBroken);
+  EXPECT_EQ(connections_[1]->Read(0, text.data(), 1), Outcome::kBroken);
   // What is closed here, too.
-  EXPECT_EQ(lines_[0]->Read(1, text.data(), 1), Outcome::kBroken);
-  EXPECT_EQ(lines_[0]->Write(1, "x", 1, nullptr, 0), Outcome::kBroken);
+  EXPECT_EQ(connections_[0]->Read(1, text.data(), 1), Outcome::kBroken);
+  EXPECT_EQ(connections_[0]->Write(1, "x", 1, nullptr, 0), Outcome::kBroken);
 }
 
 TEST_F(LinesTest, WakeEndsWaitsUnderWayAndLaterOnes) {
   ConnectAll(2);
   auto reading = std::async(std::launch::async, [&] {
     char byte = 0;
-    return lines_[1]->Read(0, &byte, 1);
+    return connections_[1]->Read(0, &byte, 1);
   });
-  lines_[1]->Wake();
+  connections_[1]->Wake();
   EXPECT_EQ(reading.get(), Outcome::kWoken);
   // More than any buffer holds.
   const std::string message(64 << 20, 'x');
-  lines_[0]->Wake();
-  EXPECT_EQ(lines_[0]->Write(1, message.data(), message.size(), "", 0),
+  connections_[0]->Wake();
+  EXPECT_EQ(connections_[0]->Write(1, message.data(), message.size(), "", 0),
             Outcome::kWoken);
 }
 
@@ -283,15 +296,15 @@ TEST_F(LinesTest, MemoryThatIsNotThereIsNoFaultOfThePeer) {
       mmap(nullptr, page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
   std::string text = "text";
-  const uint64_t sent = lines_[0]->PostSend(1, text.data(), text.size());
-  ASSERT_EQ(lines_[0]->AwaitSend(1, sent), Outcome::kDone);
-  const uint64_t received = lines_[1]->PostReceive(0, page, text.size());
-  EXPECT_EQ(lines_[1]->AwaitReceive(0, received), Outcome::kBroken);
-  EXPECT_TRUE(absl::IsInvalidArgument(lines_[1]->bad_memory()));
-  EXPECT_EQ(CulpritRank(lines_[1]->bad_memory()), 1);
-  const uint64_t bad = lines_[0]->PostSend(1, page, page_bytes);
-  EXPECT_EQ(lines_[0]->AwaitSend(1, bad), Outcome::kBroken);
-  EXPECT_EQ(CulpritRank(lines_[0]->bad_memory()), 0);
+  const uint64_t sent = connections_[0]->PostSend(1, text.data(), text.size());
+  ASSERT_EQ(connections_[0]->AwaitSend(1, sent), Outcome::kDone);
+  const uint64_t received = connections_[1]->PostReceive(0, page, text.size());
+  EXPECT_EQ(connections_[1]->AwaitReceive(0, received), Outcome::kBroken);
+  EXPECT_TRUE(absl::IsInvalidArgument(connections_[1]->bad_memory()));
+  EXPECT_EQ(CulpritRank(connections_[1]->bad_memory()), 1);
+  const uint64_t bad = connections_[0]->PostSend(1, page, page_bytes);
+  EXPECT_EQ(connections_[0]->AwaitSend(1, bad), Outcome::kBroken);
+  EXPECT_EQ(CulpritRank(connections_[0]->bad_memory()), 0);
   EXPECT_EQ(munmap(page, page_bytes), 0);
 }
 
@@ -304,13 +317,13 @@ TEST_F(LinesTest, APeersMemoryThatIsNotThereIsItsFault) {
   ASSERT_NE(bytes, MAP_FAILED);
   ASSERT_EQ(mprotect(bytes + kBytes / 4, kBytes / 4, PROT_NONE), 0);
   std::vector<std::byte> to(kBytes);
-  lines_[0]->PostSend(1, bytes, kBytes);
-  EXPECT_EQ(lines_[0]->Write(1, "x", 1, nullptr, 0), Outcome::kDone);
-  const uint64_t received = lines_[1]->PostReceive(0, to.data(), kBytes);
-  EXPECT_EQ(lines_[1]->AwaitReceive(0, received), Outcome::kBroken);
-  EXPECT_EQ(CulpritRank(lines_[1]->bad_memory()), 0);
+  connections_[0]->PostSend(1, bytes, kBytes);
+  EXPECT_EQ(connections_[0]->Write(1, "x", 1, nullptr, 0), Outcome::kDone);
+  const uint64_t received = connections_[1]->PostReceive(0, to.data(), kBytes);
+  EXPECT_EQ(connections_[1]->AwaitReceive(0, received), Outcome::kBroken);
+  EXPECT_EQ(CulpritRank(connections_[1]->bad_memory()), 0);
   EXPECT_EQ(munmap(bytes, kBytes), 0);
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -22,25 +22,25 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/cpu/transport/goodbye_message.h"
-#include "dataplane/cpu/transport/control_connections.h"
-#include "dataplane/cpu/transport/transport_errors.h"
-#include "dataplane/cpu/transport/listener.h"
-#include "dataplane/cpu/transport/interface.h"
-#include "dataplane/cpu/transport/tcp_connections.h"
-#include "dataplane/cpu/transport/gloo_pairs.h"
-#include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/cpu/transport/address_exchange.h"
-#include "dataplane/culprit.h"
 #include "base/mutex.h"
+#include "dataplane/cpu/transport/address_exchange.h"
+#include "dataplane/cpu/transport/control_connections.h"
+#include "dataplane/cpu/transport/gloo_pairs.h"
+#include "dataplane/cpu/transport/goodbye_message.h"
+#include "dataplane/cpu/transport/interface.h"
+#include "dataplane/cpu/transport/listener.h"
+#include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/cpu/transport/tcp_connections.h"
+#include "dataplane/cpu/transport/transport_errors.h"
+#include "dataplane/culprit.h"
 #include "glog/logging.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // Gloo closes every connection of a context when one of its waits times out.
 // So its timeouts are out of reach, and whoever owns the deadline calls
-// Mesh::Abort.
+// Transport::Abort.
 constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 365 * 10);
 
 // How long the end of a peer may take to be seen on all connections, once it
@@ -58,14 +58,14 @@ void IgnoreBrokenPipes() {
   }
 }
 
-class GlooMesh;
+class TcpTransport;
 
 // Memory of a collective: moves on the lines. What has failed leaves parts
 // under way, but nobody moves them any more.
-class LineBuffer : public Buffer {
+class TcpBuffer : public Buffer {
  public:
-  LineBuffer(GlooMesh& mesh, void* data)
-      : mesh_(mesh), data_(static_cast<std::byte*>(data)) {}
+  TcpBuffer(TcpTransport& transport, void* data)
+      : transport_(transport), data_(static_cast<std::byte*>(data)) {}
 
   absl::Status Receive(int peer, uint64_t slot, size_t offset,
                        size_t bytes) override;
@@ -83,7 +83,7 @@ class LineBuffer : public Buffer {
   // The oldest with `peer`.
   static uint64_t Take(std::deque<Posted>& posted, int peer);
 
-  GlooMesh& mesh_;
+  TcpTransport& transport_;
   std::byte* const data_;
   std::deque<Posted> sends_;
   std::deque<Posted> receives_;
@@ -93,7 +93,7 @@ class LineBuffer : public Buffer {
 // tensors.
 class GlooBuffer : public Buffer {
  public:
-  GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet);
+  GlooBuffer(TcpTransport& transport, void* data, size_t bytes, bool quiet);
   ~GlooBuffer() override;
 
   absl::Status Receive(int peer, uint64_t slot, size_t offset,
@@ -115,29 +115,29 @@ class GlooBuffer : public Buffer {
   template <typename Function>
   absl::Status Await(int peer, Function&& function);
 
-  GlooMesh& mesh_;
+  TcpTransport& transport_;
   void* const data_;
   const size_t bytes_;
   const bool quiet_;  // See CreateQuietBuffer.
   // Null until a pair is open.
-  std::unique_ptr<transport::UnboundBuffer> buffer_;
+  std::unique_ptr<gloo_transport::UnboundBuffer> buffer_;
 };
 
-class GlooMesh : public Mesh {
+class TcpTransport : public Transport {
  public:
-  explicit GlooMesh(const BackendOptions& options)
-      : Mesh(options.rank, options.world_size),
-        greeter_(options.rank, options.world_size),
-        pairs_(options.rank, options.world_size, greeter_),
-        lines_(options.rank, options.world_size),
-        farewells_(options.world_size),
+  explicit TcpTransport(const BackendOptions& options)
+      : Transport(options.rank, options.world_size),
+        listener_(options.rank, options.world_size),
+        pairs_(options.rank, options.world_size, listener_),
+        connections_(options.rank, options.world_size),
+        control_connections_(options.world_size),
         how_gone_(options.world_size) {}
-  ~GlooMesh() override { greeter_.Stop(); }
+  ~TcpTransport() override { listener_.Stop(); }
 
   absl::Status Open(absl::string_view backend, const BackendOptions& options);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
-    return std::make_unique<LineBuffer>(*this, data);
+    return std::make_unique<TcpBuffer>(*this, data);
   }
   std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override {
     return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/false);
@@ -155,11 +155,11 @@ class GlooMesh : public Mesh {
   absl::Status Gone(int peer) override {
     return Gone(peer, /*quiet=*/false, absl::OkStatus());
   }
-  void Close(const absl::Status& farewell) override;
+  void Close(const absl::Status& goodbye) override;
 
  private:
   friend class GlooBuffer;
-  friend class LineBuffer;
+  friend class TcpBuffer;
 
   // Makes the pair with `peer`, unless that was done.
   absl::Status OpenPair(int peer, bool quiet);
@@ -168,7 +168,7 @@ class GlooMesh : public Mesh {
   absl::Status OnLine(int peer, Function&& function);
   // Looks whether `peer` has gone, and how.
   void Look(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
-  void NoteGone(int peer, const Farewells::End& end)
+  void NoteGone(int peer, const ControlConnections::End& end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   // How `peer` went, one of whose connections has just failed: its pair with
   // `failure`, or its line.
@@ -176,10 +176,10 @@ class GlooMesh : public Mesh {
 
   // Destroyed from below. The greeter's thread, which uses the pairs, ends
   // before.
-  Greeter greeter_;
+  Listener listener_;
   Pairs pairs_;
-  Lines lines_;
-  Farewells farewells_;
+  TcpConnections connections_;
+  ControlConnections control_connections_;
   // All lines are there.
   bool connected_ = false;
 
@@ -196,26 +196,26 @@ class GlooMesh : public Mesh {
 };
 
 template <typename Function>
-absl::Status GlooMesh::OnLine(int peer, Function&& function) {
+absl::Status TcpTransport::OnLine(int peer, Function&& function) {
   waiting_for_.store(peer);
   // Looked at after waiting_for_ is set and before the wait: an abort that
   // comes later wakes it.
   absl::Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   switch (function()) {
-    case Lines::Outcome::kDone:
+    case TcpConnections::Outcome::kDone:
       waiting_for_.store(-1);
       return absl::OkStatus();
-    case Lines::Outcome::kWoken:
+    case TcpConnections::Outcome::kWoken:
       return abort_cause();
-    case Lines::Outcome::kBroken:
+    case TcpConnections::Outcome::kBroken:
       break;
   }
-  if (!lines_.bad_memory().ok()) return lines_.bad_memory();
-  return Gone(lines_.broken_peer(), /*quiet=*/false, absl::OkStatus());
+  if (!connections_.bad_memory().ok()) return connections_.bad_memory();
+  return Gone(connections_.broken_peer(), /*quiet=*/false, absl::OkStatus());
 }
 
-uint64_t LineBuffer::Take(std::deque<Posted>& posted, int peer) {
+uint64_t TcpBuffer::Take(std::deque<Posted>& posted, int peer) {
   const auto oldest =
       std::find_if(posted.begin(), posted.end(),
                    [peer](const Posted& one) { return one.peer == peer; });
@@ -225,72 +225,75 @@ uint64_t LineBuffer::Take(std::deque<Posted>& posted, int peer) {
   return number;
 }
 
-absl::Status LineBuffer::Receive(int peer, uint64_t, size_t offset,
-                                 size_t bytes) {
-  absl::Status aborted = mesh_.abort_cause();
+absl::Status TcpBuffer::Receive(int peer, uint64_t, size_t offset,
+                                size_t bytes) {
+  absl::Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
   receives_.push_back(
-      {peer, mesh_.lines_.PostReceive(peer, data_ + offset, bytes)});
+      {peer, transport_.connections_.PostReceive(peer, data_ + offset, bytes)});
   return absl::OkStatus();
 }
 
-absl::Status LineBuffer::Send(int peer, uint64_t, size_t offset, size_t bytes) {
-  absl::Status aborted = mesh_.abort_cause();
+absl::Status TcpBuffer::Send(int peer, uint64_t, size_t offset, size_t bytes) {
+  absl::Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
-  sends_.push_back({peer, mesh_.lines_.PostSend(peer, data_ + offset, bytes)});
+  sends_.push_back(
+      {peer, transport_.connections_.PostSend(peer, data_ + offset, bytes)});
   return absl::OkStatus();
 }
 
-absl::Status LineBuffer::WaitReceive(int peer) {
-  return mesh_.OnLine(peer, [&] {
-    return mesh_.lines_.AwaitReceive(peer, Take(receives_, peer));
+absl::Status TcpBuffer::WaitReceive(int peer) {
+  return transport_.OnLine(peer, [&] {
+    return transport_.connections_.AwaitReceive(peer, Take(receives_, peer));
   });
 }
 
-absl::Status LineBuffer::WaitSend(int peer) {
-  return mesh_.OnLine(
-      peer, [&] { return mesh_.lines_.AwaitSend(peer, Take(sends_, peer)); });
+absl::Status TcpBuffer::WaitSend(int peer) {
+  return transport_.OnLine(peer, [&] {
+    return transport_.connections_.AwaitSend(peer, Take(sends_, peer));
+  });
 }
 
-GlooBuffer::GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet)
-    : mesh_(mesh), data_(data), bytes_(bytes), quiet_(quiet) {}
+GlooBuffer::GlooBuffer(TcpTransport& transport, void* data, size_t bytes,
+                       bool quiet)
+    : transport_(transport), data_(data), bytes_(bytes), quiet_(quiet) {}
 
 GlooBuffer::~GlooBuffer() {
-  MutexLock lock(mesh_.mutex_);
-  mesh_.buffers_.erase(this);
+  MutexLock lock(transport_.mutex_);
+  transport_.buffers_.erase(this);
 }
 
 template <typename Function>
 absl::Status GlooBuffer::Post(int peer, Function&& function) {
-  absl::Status aborted = mesh_.abort_cause();
+  absl::Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
-  absl::Status opened = mesh_.OpenPair(peer, quiet_);
+  absl::Status opened = transport_.OpenPair(peer, quiet_);
   if (!opened.ok()) return opened;
   if (buffer_ == nullptr) {
-    buffer_ = mesh_.pairs_.context().createUnboundBuffer(data_, bytes_);
-    MutexLock lock(mesh_.mutex_);
-    mesh_.buffers_.insert(this);
+    buffer_ = transport_.pairs_.context().createUnboundBuffer(data_, bytes_);
+    MutexLock lock(transport_.mutex_);
+    transport_.buffers_.insert(this);
   }
-  mesh_.pairs_.Posting(true);
+  transport_.pairs_.Posting(true);
   absl::Status posted = Guard(function);
-  mesh_.pairs_.Posting(false);
-  return posted.ok() ? posted : mesh_.Gone(peer, quiet_, posted);
+  transport_.pairs_.Posting(false);
+  return posted.ok() ? posted : transport_.Gone(peer, quiet_, posted);
 }
 
 template <typename Function>
 absl::Status GlooBuffer::Await(int peer, Function&& function) {
-  if (!quiet_) mesh_.waiting_for_.store(peer);
+  if (!quiet_) transport_.waiting_for_.store(peer);
   // As in OnLine.
-  absl::Status aborted = mesh_.abort_cause();
+  absl::Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
   bool done = false;
   absl::Status waited = Guard([&] { done = function(); });
   // If the connection ends right after what is waited for, Gloo may report its
   // end first; but only to who was waiting already.
   if (!waited.ok()) waited = Guard([&] { done = function(); });
-  if (!waited.ok()) return mesh_.Gone(peer, quiet_, waited);
-  if (!done) return mesh_.abort_cause();
-  if (!quiet_) mesh_.waiting_for_.store(-1);
+  if (!waited.ok()) return transport_.Gone(peer, quiet_, waited);
+  if (!done) return transport_.abort_cause();
+  if (!quiet_) transport_.waiting_for_.store(-1);
   return absl::OkStatus();
 }
 
@@ -312,8 +315,8 @@ absl::Status GlooBuffer::WaitSend(int peer) {
   return Await(peer, [&] { return buffer_->waitSend(nullptr, kNever); });
 }
 
-absl::Status GlooMesh::Open(absl::string_view backend,
-                            const BackendOptions& options) {
+absl::Status TcpTransport::Open(absl::string_view backend,
+                                const BackendOptions& options) {
   IgnoreBrokenPipes();
   absl::StatusOr<AddressBytes> host = pairs_.Start(options);
   if (!host.ok()) return host.status();
@@ -328,7 +331,7 @@ absl::Status GlooMesh::Open(absl::string_view backend,
     }
     Abort(why);
   });
-  absl::StatusOr<RankAddress> own = greeter_.Listen(*std::move(host));
+  absl::StatusOr<RankAddress> own = listener_.Listen(*std::move(host));
   if (!own.ok()) return own.status();
   own->backend = std::string(backend);
   own->interfaces =
@@ -336,11 +339,11 @@ absl::Status GlooMesh::Open(absl::string_view backend,
   absl::StatusOr<std::vector<RankAddress>> addresses =
       ExchangeAddresses(*own, options);
   if (!addresses.ok()) return addresses.status();
-  absl::StatusOr<Greeter::Sockets> sockets =
-      greeter_.Connect(*addresses, options.deadline);
+  absl::StatusOr<Listener::Sockets> sockets =
+      listener_.Connect(*addresses, options.deadline);
   if (!sockets.ok()) {
     absl::Status why = sockets.status();
-    farewells_.Take(greeter_.TakeFarewells()).IgnoreError();
+    control_connections_.Take(listener_.TakeControlConnections()).IgnoreError();
     if (absl::IsUnavailable(why)) {
       // A peer may have said why it, or another one, has gone.
       const absl::Status first = CheckPeers();
@@ -350,21 +353,21 @@ absl::Status GlooMesh::Open(absl::string_view backend,
       why = aborted;
     }
     // Those who have connected shall not take this rank for the culprit.
-    farewells_.Close(EncodeFarewell(why));
+    control_connections_.Close(EncodeGoodbye(why));
     return why;
   }
-  absl::Status taken = lines_.Take(sockets->lines, sockets->memories);
-  taken.Update(farewells_.Take(sockets->farewells));
+  absl::Status taken = connections_.Take(sockets->data, sockets->memories);
+  taken.Update(control_connections_.Take(sockets->control));
   if (!taken.ok()) return taken;
   memories_ = sockets->memories;
-  greeter_.Serve([this](int peer, int socket, const auto& tell) {
+  listener_.Serve([this](int peer, int socket, const auto& tell) {
     pairs_.Take(peer, socket, tell);
   });
   connected_ = true;
   return absl::OkStatus();
 }
 
-absl::Status GlooMesh::OpenPair(int peer, bool quiet) {
+absl::Status TcpTransport::OpenPair(int peer, bool quiet) {
   if (pairs_.IsOpen(peer)) return absl::OkStatus();
   if (!quiet) waiting_for_.store(peer);
   // As in OnLine.
@@ -377,50 +380,52 @@ absl::Status GlooMesh::OpenPair(int peer, bool quiet) {
   return opened;
 }
 
-absl::Status GlooMesh::OpenQuiet(int peer) {
+absl::Status TcpTransport::OpenQuiet(int peer) {
   return OpenPair(peer, /*quiet=*/true);
 }
 
-void GlooMesh::Abort(const absl::Status& cause) {
+void TcpTransport::Abort(const absl::Status& cause) {
   MutexLock lock(mutex_);
   if (!abort_cause_.ok()) return;
   abort_cause_ = cause;
   for (GlooBuffer* buffer : buffers_) buffer->WakeWaiters();
-  lines_.Wake();
-  farewells_.Wake();
-  greeter_.Wake();
+  connections_.Wake();
+  control_connections_.Wake();
+  listener_.Wake();
   pairs_.Abort();
 }
 
-absl::Status GlooMesh::Write(int peer, const void* head, size_t head_bytes,
-                             const void* body, size_t body_bytes) {
+absl::Status TcpTransport::Write(int peer, const void* head, size_t head_bytes,
+                                 const void* body, size_t body_bytes) {
   return OnLine(peer, [&] {
-    return lines_.Write(peer, head, head_bytes, body, body_bytes);
+    return connections_.Write(peer, head, head_bytes, body, body_bytes);
   });
 }
 
-absl::Status GlooMesh::Read(int peer, void* data, size_t bytes) {
-  return OnLine(peer, [&] { return lines_.Read(peer, data, bytes); });
+absl::Status TcpTransport::Read(int peer, void* data, size_t bytes) {
+  return OnLine(peer, [&] { return connections_.Read(peer, data, bytes); });
 }
 
-absl::Status GlooMesh::abort_cause() const {
+absl::Status TcpTransport::abort_cause() const {
   MutexLock lock(mutex_);
   return abort_cause_;
 }
 
-absl::Status GlooMesh::CheckPeers() {
+absl::Status TcpTransport::CheckPeers() {
   MutexLock lock(peers_mutex_);
   for (int peer = 0; peer < world_size(); ++peer) Look(peer);
   return first_broken_;
 }
 
-void GlooMesh::Look(int peer) {
+void TcpTransport::Look(int peer) {
   if (!how_gone_[peer].ok()) return;
-  const std::optional<Farewells::End> end = farewells_.Look(peer);
+  const std::optional<ControlConnections::End> end =
+      control_connections_.Look(peer);
   if (end.has_value()) NoteGone(peer, *end);
 }
 
-absl::Status GlooMesh::Gone(int peer, bool quiet, const absl::Status& failure) {
+absl::Status TcpTransport::Gone(int peer, bool quiet,
+                                const absl::Status& failure) {
   // Gloo says so in words alone, and not where.
   if (absl::StrContains(failure.message(), std::strerror(EFAULT))) {
     return BadMemory(rank(),
@@ -431,8 +436,8 @@ absl::Status GlooMesh::Gone(int peer, bool quiet, const absl::Status& failure) {
   if (!quiet) waiting_for_.store(peer);
   absl::Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
-  const std::optional<Farewells::End> end =
-      farewells_.AwaitEnd(peer, Clock::now() + kClosing);
+  const std::optional<ControlConnections::End> end =
+      control_connections_.AwaitEnd(peer, Clock::now() + kClosing);
   aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   // A peer that went earlier may be the reason why this one went.
@@ -449,34 +454,34 @@ absl::Status GlooMesh::Gone(int peer, bool quiet, const absl::Status& failure) {
   return how_gone_[peer];
 }
 
-void GlooMesh::NoteGone(int peer, const Farewells::End& end) {
-  how_gone_[peer] = InterpretFarewell(peer, end.farewell, end.text);
-  if (first_broken_.ok() && !LeftInPeace(end.farewell)) {
+void TcpTransport::NoteGone(int peer, const ControlConnections::End& end) {
+  how_gone_[peer] = InterpretGoodbye(peer, end.goodbye, end.text);
+  if (first_broken_.ok() && !LeftInPeace(end.goodbye)) {
     first_broken_ = how_gone_[peer];
   }
 }
 
-void GlooMesh::Close(const absl::Status& farewell) {
+void TcpTransport::Close(const absl::Status& goodbye) {
   pairs_.Abort();
-  greeter_.Stop();
+  listener_.Stop();
   // One that never opened has nobody to take leave of.
   if (!connected_) return;
-  // First the farewells: whoever sees another connection end looks for one.
-  farewells_.Close(EncodeFarewell(farewell));
+  // First the goodbyes: whoever sees another connection end looks for one.
+  control_connections_.Close(EncodeGoodbye(goodbye));
   pairs_.Close();
-  lines_.Close();
+  connections_.Close();
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(
+absl::StatusOr<std::unique_ptr<Transport>> Transport::Connect(
     absl::string_view backend, const BackendOptions& options) {
-  auto mesh = std::make_unique<GlooMesh>(options);
-  absl::Status status = mesh->Open(backend, options);
+  auto transport = std::make_unique<TcpTransport>(options);
+  absl::Status status = transport->Open(backend, options);
   if (!status.ok()) {
     return status;
   }
-  return mesh;
+  return transport;
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -16,15 +16,15 @@
 #include "dataplane/backend.h"
 #include "dataplane/cpu/transport/process_memory.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Slots from here on are those of sends and receives, the ones below those of
 // collectives.
 inline constexpr uint64_t kPointToPointSlot = uint64_t{1} << 63;
 
-class Mesh;
+class Transport;
 
-// Memory from and to which a Mesh moves data. Several receives and several
+// Memory from and to which a Transport moves data. Several receives and several
 // sends may be under way; those with one peer complete in the order in which
 // they were posted. Used by one thread at a time. When it is destroyed nothing
 // writes to its memory any more.
@@ -42,28 +42,29 @@ class Buffer {
                             size_t bytes) = 0;
 
   // Waits until the oldest receive or send under way is done. Errors: the
-  // cause of Mesh::Abort as it was given, kUnavailable naming the rank that is
-  // gone, or kInvalidArgument naming the one whose memory cannot be used.
+  // cause of Transport::Abort as it was given, kUnavailable naming the rank
+  // that is gone, or kInvalidArgument naming the one whose memory cannot be
+  // used.
   virtual absl::Status WaitReceive(int peer) = 0;
   virtual absl::Status WaitSend(int peer) = 0;
 };
 
-// Mesh is one rank's connections to all other ranks of its group: a line to
-// each, one for a farewell, and a pair of Gloo's to those for whom Gloo is
+// Transport is one rank's connections to all other ranks of its group: a line
+// to each, one for a goodbye, and a pair of Gloo's to those for whom Gloo is
 // used.
 //
-// Each rank says at most one farewell to each other, so that one which ends
+// Each rank says at most one goodbye to each other, so that one which ends
 // because of an error tells its peers the culprit, and one which leaves in
 // peace is not taken for dead.
-class Mesh {
+class Transport {
  public:
   // Joins the group: publishes this rank's address, gets those of the others,
   // connects to all of them, who must be `backend`'s, too. See CreateBackend
   // for the errors.
-  static absl::StatusOr<std::unique_ptr<Mesh>> Connect(
+  static absl::StatusOr<std::unique_ptr<Transport>> Connect(
       absl::string_view backend, const BackendOptions& options);
 
-  virtual ~Mesh() = default;
+  virtual ~Transport() = default;
 
   // Of collectives: one thread at a time uses all of them, and Write and Read.
   // Their bytes go on lines (lines.h), in one order for each peer, whatever
@@ -102,17 +103,17 @@ class Mesh {
 
   // Looks whether a peer has gone without leaving in peace: who leaves in
   // peace may have given all that anybody needs. Returns OK or how the first
-  // one went: kUnavailable, or what its farewell said. From any thread.
+  // one went: kUnavailable, or what its goodbye said. From any thread.
   virtual absl::Status CheckPeers() = 0;
 
   // How `peer` went, of whom somebody knows that it has gone: as a wait for it
-  // would fail. Waits for its farewell.
+  // would fail. Waits for its goodbye.
   virtual absl::Status Gone(int peer) = 0;
 
-  // Tells all peers `farewell` (an error, or kCancelled for leaving in peace)
+  // Tells all peers `goodbye` (an error, or kCancelled for leaving in peace)
   // and closes the connections. No other thread may be in a Buffer's call, nor
   // make one later.
-  virtual void Close(const absl::Status& farewell) = 0;
+  virtual void Close(const absl::Status& goodbye) = 0;
 
   // Two ranks are near each other if each reads the other's memory (lines.h).
   // That of `peer`, or null. It can be read until that one has closed its
@@ -152,14 +153,14 @@ class Mesh {
   }
 
   // What the group calls `rank`: another number where this is a part of its
-  // mesh (part_mesh.h). For what is said to people.
+  // transport (part_mesh.h). For what is said to people.
   virtual int RankInGroup(int rank) const { return rank; }
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
 
  protected:
-  Mesh(int rank, int world_size)
+  Transport(int rank, int world_size)
       : memories_(world_size), rank_(rank), world_size_(world_size) {}
 
   std::atomic<int> waiting_for_{-1};
@@ -180,6 +181,6 @@ class Mesh {
   bool uses_gloo_ = false;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_TRANSPORT_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/culprit.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 std::string WithoutSourcePosition(absl::string_view text) {
   const size_t end = text.find("] ");
@@ -26,4 +26,4 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
   return result;
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/process_limits.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // Calls `function`, which calls Gloo, and turns what it throws into
 // kUnavailable, or kResourceExhausted if a thread did not start. Gloo throws
@@ -35,6 +35,6 @@ std::string WithoutSourcePosition(absl::string_view text);
 // A status with text in front and its payload kept; a verdict as it is.
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_TRANSPORT_ERRORS_H_

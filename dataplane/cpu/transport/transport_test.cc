@@ -16,16 +16,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/cpu/transport/goodbye_message.h"
-#include "dataplane/cpu/transport/control_connections.h"
-#include "dataplane/cpu/transport/listener.h"
 #include "dataplane/cpu/transport/address_exchange.h"
+#include "dataplane/cpu/transport/control_connections.h"
+#include "dataplane/cpu/transport/goodbye_message.h"
+#include "dataplane/cpu/transport/listener.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/directory_store.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gtest/gtest.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 namespace {
 
 // More than a socket receives for a process that does not read, less than one
@@ -33,26 +33,26 @@ namespace {
 constexpr size_t kBytes = 512 << 10;
 constexpr uint64_t kSlot = 1;
 
-absl::StatusOr<std::unique_ptr<Mesh>> ConnectOneOfTwo(
+absl::StatusOr<std::unique_ptr<Transport>> ConnectOneOfTwo(
     int rank, std::shared_ptr<BootstrapStore> store,
     const std::string& address) {
-  return Mesh::Connect("gloo",
-                       {.rank = rank,
-                        .world_size = 2,
-                        .group_name = "world",
-                        .store = std::move(store),
-                        .deadline = Clock::now() + std::chrono::seconds(60),
-                        .local_address = address});
+  return Transport::Connect(
+      "gloo", {.rank = rank,
+               .world_size = 2,
+               .group_name = "world",
+               .store = std::move(store),
+               .deadline = Clock::now() + std::chrono::seconds(60),
+               .local_address = address});
 }
 
 // The body of a rank that stops itself once it has announced a receive, and
 // when it goes on says how that and the next one ended.
 std::string ReceiveAfterAStop(const std::string& directory) {
-  auto mesh = ConnectOneOfTwo(
+  auto transport = ConnectOneOfTwo(
       1, std::make_shared<testing::DirectoryStore>(directory), "127.0.0.1");
-  if (!mesh.ok()) return mesh.status().ToString();
+  if (!transport.ok()) return transport.status().ToString();
   std::vector<char> data(kBytes);
-  const auto buffer = (*mesh)->CreateBuffer(data.data(), data.size());
+  const auto buffer = (*transport)->CreateBuffer(data.data(), data.size());
   absl::Status first = buffer->Receive(0, kSlot, 0, kBytes);
   raise(SIGSTOP);
   if (first.ok()) first = buffer->WaitReceive(0);
@@ -76,21 +76,21 @@ TEST(MeshTest, WhatWasSentBeforeTheFarewellAndItselfReachAPeerThatIsBehind) {
     _exit(write(report[1], text.data(), text.size()) < 0);
   }
   close(report[1]);
-  auto mesh = ConnectOneOfTwo(
+  auto transport = ConnectOneOfTwo(
       0, std::make_shared<testing::DirectoryStore>(directory), "127.0.0.1");
-  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  ASSERT_TRUE(transport.ok()) << transport.status();
   int state = 0;
   ASSERT_EQ(waitpid(peer, &state, WUNTRACED), peer);
   ASSERT_TRUE(WIFSTOPPED(state));
   {
     std::vector<char> data(kBytes, 7);
-    const auto buffer = (*mesh)->CreateBuffer(data.data(), data.size());
+    const auto buffer = (*transport)->CreateBuffer(data.data(), data.size());
     EXPECT_TRUE(buffer->Send(1, kSlot, 0, kBytes).ok());
     EXPECT_TRUE(buffer->WaitSend(1).ok());
   }
   // The peer has read neither: both are in this side's socket.
-  (*mesh)->Close(absl::AbortedError("on purpose"));
-  mesh->reset();
+  (*transport)->Close(absl::AbortedError("on purpose"));
+  transport->reset();
   kill(peer, SIGCONT);
   char text[1024] = {};
   EXPECT_GT(read(report[0], text, sizeof(text) - 1), 0);
@@ -106,19 +106,19 @@ class SilentPeer {
  public:
   ~SilentPeer() { HangUp(); }
 
-  absl::StatusOr<std::unique_ptr<Mesh>> ConnectRank0() {
-    auto mesh = std::async(std::launch::async, [&] {
+  absl::StatusOr<std::unique_ptr<Transport>> ConnectRank0() {
+    auto transport = std::async(std::launch::async, [&] {
       return ConnectOneOfTwo(0, store_, "127.0.0.1");
     });
     const Instant deadline = Clock::now() + std::chrono::seconds(60);
     const auto values = store_->Get({"gloo/0"}, deadline);
     const RankAddress rank0 = *DecodeAddress((*values)[0], 2);
-    const RankAddress own = *greeter_.Listen(rank0.socket);
+    const RankAddress own = *listener_.Listen(rank0.socket);
     EXPECT_TRUE(store_->Set("gloo/1", EncodeAddress(own, 2)).ok());
-    const auto sockets = greeter_.Connect({rank0, own}, deadline);
+    const auto sockets = listener_.Connect({rank0, own}, deadline);
     EXPECT_TRUE(sockets.ok()) << sockets.status();
-    sockets_ = {sockets->lines[0], sockets->farewells[0]};
-    return mesh.get();
+    sockets_ = {sockets->data[0], sockets->control[0]};
+    return transport.get();
   }
 
   void HangUp() {
@@ -126,7 +126,7 @@ class SilentPeer {
   }
 
  private:
-  Greeter greeter_{/*rank=*/1, /*world_size=*/2};
+  Listener listener_{/*rank=*/1, /*world_size=*/2};
   std::vector<int> sockets_;
   const std::shared_ptr<testing::InMemoryStore> store_ =
       std::make_shared<testing::InMemoryStore>();
@@ -135,19 +135,19 @@ class SilentPeer {
 TEST(MeshTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
   const auto store = std::make_shared<testing::InMemoryStore>();
   const Instant deadline = Clock::now() + std::chrono::seconds(2);
-  auto mesh = std::async(std::launch::async, [&] {
-    return Mesh::Connect("gloo", {.rank = 0,
-                                  .world_size = 3,
-                                  .group_name = "world",
-                                  .store = store,
-                                  .deadline = deadline,
-                                  .local_address = "127.0.0.1"});
+  auto transport = std::async(std::launch::async, [&] {
+    return Transport::Connect("gloo", {.rank = 0,
+                                       .world_size = 3,
+                                       .group_name = "world",
+                                       .store = store,
+                                       .deadline = deadline,
+                                       .local_address = "127.0.0.1"});
   });
   const auto values = store->Get({"gloo/0"}, deadline);
   ASSERT_TRUE(values.ok()) << values.status();
   std::vector<RankAddress> addresses = {*DecodeAddress((*values)[0], 3)};
   // As sockets alone; and rank 2 never connects.
-  Greeter greeters[] = {Greeter(1, 3), Greeter(2, 3)};
+  Listener greeters[] = {Listener(1, 3), Listener(2, 3)};
   for (int rank : {1, 2}) {
     addresses.push_back(*greeters[rank - 1].Listen(addresses[0].socket));
     ASSERT_TRUE(store
@@ -156,36 +156,36 @@ TEST(MeshTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
                     .ok());
   }
   EXPECT_FALSE(greeters[0].Connect(addresses, deadline).ok());
-  Farewells farewells(3);
-  EXPECT_TRUE(farewells.Take(greeters[0].TakeFarewells()).ok());
-  const auto end =
-      farewells.AwaitEnd(0, Clock::now() + std::chrono::seconds(60));
+  ControlConnections control(3);
+  EXPECT_TRUE(control.Take(greeters[0].TakeControlConnections()).ok());
+  const auto end = control.AwaitEnd(0, Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(end.has_value());
-  const absl::Status how = InterpretFarewell(0, end->farewell, end->text);
+  const absl::Status how = InterpretGoodbye(0, end->goodbye, end->text);
   EXPECT_TRUE(absl::IsDeadlineExceeded(how)) << how;
   EXPECT_EQ(CulpritRank(how), 2);
-  EXPECT_EQ(mesh.get().status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(transport.get().status().code(),
+            absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(MeshTest, RankThatFailedStaysTheOneWaitedFor) {
   // A deadline that passes while the failure is looked into shall name it.
   for (const bool waits : {true, false}) {
     SilentPeer peer;
-    const auto mesh = peer.ConnectRank0();
-    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    const auto transport = peer.ConnectRank0();
+    ASSERT_TRUE(transport.ok()) << transport.status();
     char byte = 0;
-    const auto buffer = (*mesh)->CreateBuffer(&byte, 1);
+    const auto buffer = (*transport)->CreateBuffer(&byte, 1);
     absl::Status status = buffer->Receive(1, kSlot, 0, 1);
     EXPECT_TRUE(status.ok()) << status;
-    EXPECT_EQ((*mesh)->waiting_for(), -1);
+    EXPECT_EQ((*transport)->waiting_for(), -1);
     peer.HangUp();
     if (waits) status = buffer->WaitReceive(1);
     // Until the end of the connection is known here.
-    while (status.ok()) status = (*mesh)->Write(1, "x", 1, nullptr, 0);
+    while (status.ok()) status = (*transport)->Write(1, "x", 1, nullptr, 0);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-    EXPECT_EQ((*mesh)->waiting_for(), 1);
+    EXPECT_EQ((*transport)->waiting_for(), 1);
   }
 }
 
 }  // namespace
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

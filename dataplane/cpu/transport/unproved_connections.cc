@@ -11,7 +11,7 @@
 #include "dataplane/cpu/transport/socket.h"
 #include "dataplane/observe/metrics.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 UnprovedConnections::~UnprovedConnections() {
   for (const Connection& connection : connections_) ::close(connection.socket);
 }
@@ -62,4 +62,4 @@ absl::Status UnprovedConnections::Accept(int listener, Prove prove) {
   return absl::OkStatus();
 }
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu

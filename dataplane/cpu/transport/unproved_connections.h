@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 
-namespace muster::dataplane::gloo_internal {
+namespace muster::dataplane::cpu {
 
 // UnprovedConnections are those that a listener has accepted and that have not
 // shown yet that they are of the group. Anybody can connect and say nothing: so
@@ -59,6 +59,6 @@ class UnprovedConnections {
   std::deque<Connection> connections_;
 };
 
-}  // namespace muster::dataplane::gloo_internal
+}  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_UNPROVED_CONNECTIONS_H_

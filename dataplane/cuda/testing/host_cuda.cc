@@ -121,7 +121,7 @@ struct World {
   std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
 };
 
-World& TheWorld() {
+World& GlobalWorld() {
   static World* const world = new World;
   return *world;
 }
@@ -131,7 +131,7 @@ thread_local CaptureMode t_capture_mode = kCaptureGlobal;
 thread_local Error t_last_error = kSuccess;
 
 Error Misuse(Error error, absl::string_view what) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.misuses.emplace_back(what);
   return error;
@@ -141,7 +141,7 @@ Error Misuse(Error error, absl::string_view what) {
 Error Unsafe(absl::string_view what) {
   if (t_capture_mode == kCaptureRelaxed) return kSuccess;
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     if (world.captured.empty()) return kSuccess;
   }
@@ -151,7 +151,7 @@ Error Unsafe(absl::string_view what) {
 
 // Null: there is no such stream, or nothing may be put into it.
 std::shared_ptr<HostStream> StreamOf(Stream stream) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   if (world.captured.contains(stream)) return nullptr;
   if (stream == nullptr) {
@@ -164,14 +164,14 @@ std::shared_ptr<HostStream> StreamOf(Stream stream) {
 }
 
 std::shared_ptr<HostEvent> EventOf(Event event) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   const auto found = world.events.find(event);
   return found == world.events.end() ? nullptr : found->second;
 }
 
 int DeviceCount() {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   return world.devices;
 }
@@ -217,7 +217,7 @@ Error SetDevice(int device) {
     return Misuse(kInvalidDevice, absl::StrCat("SetDevice of ", device));
   }
   t_device = device;
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.contexts.insert(device);
   return kSuccess;
@@ -247,7 +247,7 @@ Error DeviceGetStreamPriorityRange(int* least, int* greatest) {
 Error StreamCreateWithPriority(Stream* stream, unsigned, int) {
   auto made = std::make_shared<HostStream>();
   *stream = made.get();
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.streams[*stream] = std::move(made);
   return kSuccess;
@@ -256,7 +256,7 @@ Error StreamCreateWithPriority(Stream* stream, unsigned, int) {
 Error StreamDestroy(Stream stream) {
   std::shared_ptr<HostStream> last;
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     const auto found = world.streams.find(stream);
     if (found != world.streams.end()) {
@@ -292,7 +292,7 @@ Error StreamWaitEvent(Stream stream, Event event, unsigned) {
 }
 
 Error StreamIsCapturing(Stream stream, CaptureStatus* status) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   *status = world.captured.contains(stream) ? kCaptureActive : kCaptureNone;
   return kSuccess;
@@ -306,14 +306,14 @@ Error ThreadExchangeStreamCaptureMode(CaptureMode* mode) {
 Error EventCreateWithFlags(Event* event, unsigned) {
   auto made = std::make_shared<HostEvent>();
   *event = made.get();
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.events[*event] = std::move(made);
   return kSuccess;
 }
 
 Error EventDestroy(Event event) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   bool known = false;
   {
     MutexLock lock(world.mutex);
@@ -364,7 +364,7 @@ Error Malloc(void** data, size_t bytes) {
   *data = std::aligned_alloc(
       kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (*data == nullptr) return kMemoryAllocation;
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.device_memory[static_cast<const char*>(*data)] = bytes;
   return kSuccess;
@@ -372,7 +372,7 @@ Error Malloc(void** data, size_t bytes) {
 
 Error Free(void* data) {
   if (data == nullptr) return kSuccess;
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   bool known = false;
   {
     MutexLock lock(world.mutex);
@@ -386,7 +386,7 @@ Error Free(void* data) {
 Error HostAlloc(void** data, size_t bytes, unsigned) {
   if (const Error error = Unsafe("HostAlloc"); error != kSuccess) return error;
   *data = std::malloc(bytes);
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.host_memory.insert(*data);
   return kSuccess;
@@ -394,7 +394,7 @@ Error HostAlloc(void** data, size_t bytes, unsigned) {
 
 Error FreeHost(void* data) {
   if (data == nullptr) return kSuccess;
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   bool known = false;
   {
     MutexLock lock(world.mutex);
@@ -428,7 +428,7 @@ Error MemsetAsync(void* data, int value, size_t bytes, Stream stream) {
 
 Api HostCudaApi(int devices) {
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     if (world.devices == 0) world.devices = devices;
   }
@@ -474,7 +474,7 @@ void Launch(Stream stream, std::function<void()> kernel) {
 void SynchronizeAll() {
   std::vector<std::shared_ptr<HostStream>> all;
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     for (const auto& [stream, host] : world.streams) all.push_back(host);
     for (const auto& [device, host] : world.defaults) all.push_back(host);
@@ -483,7 +483,7 @@ void SynchronizeAll() {
 }
 
 bool IsDeviceMemory(const void* data, size_t bytes) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   const char* const begin = static_cast<const char*>(data);
   auto after = world.device_memory.upper_bound(begin);
@@ -493,31 +493,31 @@ bool IsDeviceMemory(const void* data, size_t bytes) {
 }
 
 void BeginCapture(Stream stream) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.captured.insert(stream);
 }
 
 void EndCapture(Stream stream) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.captured.erase(stream);
 }
 
 bool HasContext(int device) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   return world.contexts.contains(device);
 }
 
 std::vector<std::string> TakeMisuses() {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   return std::exchange(world.misuses, {});
 }
 
 Leaks CountLeaks() {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   return {.streams = world.streams.size(),
           .events = world.events.size(),

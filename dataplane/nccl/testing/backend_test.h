@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "dataplane/backend.h"
+#include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/nccl/testing/host_nccl.h"
-#include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <utility>
 
-#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/collective.h"
 #include "dataplane/float8.h"
+#include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::nccl::testing {

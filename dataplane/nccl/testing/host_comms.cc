@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/nccl/testing/host_config.h"
 #include "dataplane/nccl/testing/host_nccl.h"
-#include "dataplane/cuda/testing/host_cuda.h"
 
 namespace muster::dataplane::nccl::testing {
 namespace {
@@ -29,7 +29,7 @@ struct World {
   std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
 };
 
-World& TheWorld() {
+World& GlobalWorld() {
   static World* const world = new World;
   return *world;
 }
@@ -55,7 +55,7 @@ Memories& TheMemories() {
 }
 
 Comm Add(std::shared_ptr<HostComm> comm) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   Comm handle = comm.get();
   world.comms[handle] = std::move(comm);
@@ -90,7 +90,7 @@ bool Take(const Config* config, absl::string_view what) {
     Misuse(kInvalidArgument, absl::StrCat(what, " with ", wrong));
     return false;
   }
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.last_config = *config;
   return true;
@@ -146,7 +146,7 @@ void ForgetWindows(HostComm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(comm.mutex) {
 Result Remove(Comm handle, absl::string_view what, bool abort) {
   std::shared_ptr<HostComm> comm;
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     const auto found = world.comms.find(handle);
     if (found != world.comms.end()) {
@@ -197,7 +197,7 @@ Result Remove(Comm handle, absl::string_view what, bool abort) {
 void RunHook(std::function<void()> World::*which) {
   std::function<void()> hook;
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     hook = world.*which;
   }
@@ -211,14 +211,14 @@ void CallFreeHook() { RunHook(&World::free_hook); }
 void CallConnectHook() { RunHook(&World::connect_hook); }
 
 Result Misuse(Result result, absl::string_view what) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.misuses.emplace_back(what);
   return result;
 }
 
 std::shared_ptr<HostComm> CommOf(Comm comm) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   const auto found = world.comms.find(comm);
   return found == world.comms.end() ? nullptr : found->second;
@@ -253,7 +253,7 @@ std::optional<Ready> Use(Comm handle, absl::string_view what, bool collective) {
 }
 
 Result GetUniqueId(UniqueId* id) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   const std::string text = absl::StrCat("host-", ++world.last_id);
   std::memcpy(id->internal, text.data(), text.size() + 1);
@@ -269,7 +269,7 @@ Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
   if (!Take(config, "CommInitRank")) return kInvalidArgument;
   std::shared_ptr<Team> team;
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     ++world.made.by_id;
     std::shared_ptr<Team>& known = world.teams[id.internal];
@@ -307,7 +307,7 @@ Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config) {
   if (color != kSplitNoColor) {
     if (!Take(config, "CommSplit")) return kInvalidArgument;
     {
-      World& world = TheWorld();
+      World& world = GlobalWorld();
       MutexLock lock(world.mutex);
       ++world.made.by_split;
     }
@@ -366,7 +366,7 @@ Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
   const int new_rank = static_cast<int>(place - members.begin());
   if (!Take(config, "CommShrink")) return kInvalidArgument;
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     ++world.made.by_shrink;
   }
@@ -493,7 +493,7 @@ Result CommDestroy(Comm comm) {
 
 Result CommAbort(Comm comm) {
   {
-    World& world = TheWorld();
+    World& world = GlobalWorld();
     MutexLock lock(world.mutex);
     ++world.aborts;
   }
@@ -508,13 +508,13 @@ void EndAborts() {
 }
 
 void SetFreeHook(std::function<void()> hook) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.free_hook = std::move(hook);
 }
 
 void SetConnectHook(std::function<void()> hook) {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   world.connect_hook = std::move(hook);
 }
@@ -555,32 +555,32 @@ Result CommGetAsyncError(Comm handle, Result* error) {
 }
 
 std::vector<std::string> TakeMisuses() {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   std::vector<std::string> misuses = std::exchange(world.misuses, {});
   return misuses;
 }
 
 Config LastConfig() {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   return world.last_config;
 }
 
 Made TakeMade() {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   return std::exchange(world.made, {});
 }
 
 int TakeAborts() {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   return std::exchange(world.aborts, 0);
 }
 
 Leaks CountLeaks() {
-  World& world = TheWorld();
+  World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   Leaks leaks = {.comms = world.comms.size()};
   for (const auto& [handle, comm] : world.comms) {

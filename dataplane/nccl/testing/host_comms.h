@@ -15,9 +15,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/testing/host_team.h"
-#include "base/mutex.h"
 
 namespace muster::dataplane::nccl::testing {
 

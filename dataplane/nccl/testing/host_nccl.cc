@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/nccl/testing/host_arithmetic.h"
-#include "dataplane/nccl/testing/host_comms.h"
+#include "base/mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/float8.h"
-#include "base/mutex.h"
+#include "dataplane/nccl/testing/host_arithmetic.h"
+#include "dataplane/nccl/testing/host_comms.h"
 #include "dataplane/reduction.h"
 #include "dataplane/tensor.h"
 
