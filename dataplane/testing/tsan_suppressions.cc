@@ -13,6 +13,6 @@ extern "C" const char* __tsan_default_suppressions() {
   return "race:gloo::transport::tcp::UnboundBuffer\n"
          "race:std::default_delete<gloo::transport::UnboundBuffer>\n"
          "race:absl::*::Status::Unref\n"
-         "race:muster::dataplane::gloo_internal::Mail::MayHaveCome\n";
+         "race:muster::dataplane::cpu::ShmMailbox::MayHaveCome\n";
 }
 // NOLINTEND(bugprone-reserved-identifier)

@@ -75,6 +75,8 @@ LIBRARIES = [
 ]
 
 LINES_MAX = 1500
+# Words of one README, of that at the root, and of all of them.
+README_WORDS_MAX, ROOT_README_WORDS_MAX, ALL_WORDS_MAX = 2500, 1500, 15000
 BINARY_BYTES_MAX = 256 * 1024
 
 # Built from parts so that this file does not break its own rules.
@@ -234,6 +236,21 @@ def check_time(tree):
                             "time comes into the core as an argument")
 
 
+def check_readme_words(tree):
+    total = 0
+    for path in tree.files:
+        if os.path.basename(path) != "README.md":
+            continue
+        count = len(tree.read(path).split())
+        total += count
+        most = ROOT_README_WORDS_MAX if path == "README.md" else README_WORDS_MAX
+        if count > most:
+            tree.report(path, 1, "words", f"{count} words, at most {most}")
+    if total > ALL_WORDS_MAX:
+        tree.report("README.md", 1, "words",
+                    f"{total} words in all READMEs, at most {ALL_WORDS_MAX}")
+
+
 def check_sizes(tree):
     for path in tree.files:
         data = tree.read(path)
@@ -277,7 +294,7 @@ def check_protos(tree):
 
 CHECKS = [
     check_top, check_readmes, check_includes, check_guards, check_words,
-    check_old_words, check_time, check_sizes, check_build_files, check_protos,
+    check_old_words, check_readme_words, check_time, check_sizes, check_build_files, check_protos,
 ]
 
 

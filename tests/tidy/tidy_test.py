@@ -42,6 +42,11 @@ class RuleTest(unittest.TestCase):
         self.assertNotIn("word", rules_of(
             "dataplane/a.cc", '// Council\nSay("Council");\n'))
 
+    def test_readmes_are_short(self):
+        self.assertIn("words", rules_of("client/README.md", "word " * 2501))
+        self.assertNotIn("words", rules_of("client/README.md", "word " * 2500))
+        self.assertIn("words", rules_of("README.md", "word " * 1501))
+
     def test_core_may_not_include_the_server(self):
         self.assertIn("include", rules_of(
             "coordinator/core/a.cc", '#include "coordinator/server/x.h"\n'))

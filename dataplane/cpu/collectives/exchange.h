@@ -156,7 +156,7 @@ class Exchange {
   // Of the type that is moved.
   size_t element_bytes() const { return element_bytes_; }
 
-  // See Transport: a name that selection.h or README.md has.
+  // See Transport: a name that selection.h or dataplane/MEASUREMENTS.md has.
   void set_algorithm(const char* name) {
     workspace_.transport().set_algorithm(name);
   }

@@ -10,7 +10,7 @@
 
 namespace muster::dataplane::cpu {
 
-// Of collectives that have several. See README.md.
+// Of collectives that have several. See dataplane/MEASUREMENTS.md.
 enum class Algorithm : uint8_t {
   // all_reduce
   kDoubling,

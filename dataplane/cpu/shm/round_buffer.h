@@ -53,7 +53,7 @@ struct RoundBufferTraits {
 // The ring is larger than it needs to be for that: larger than a processor's
 // own cache. What has been read is in the reader's. Who writes there again soon
 // takes it away from that, line by line; a MiB or two later it has moved to the
-// cache that both share, from where it comes four times as fast (README.md).
+// cache that both share, from where it comes four times as fast (MEASUREMENTS.md).
 //
 // The number of the round stands in the note, in front of what is shown: where
 // that is small, it all comes to a reader in one cache line. It is written
@@ -107,7 +107,7 @@ class RoundBuffer {
   // What of it stands in a note.
   static constexpr size_t kSlotBytes = 688;
   // Where ranks share a processor, who awaits nobody gets kSlots - 1 rounds
-  // ahead before the others have their turn (README.md).
+  // ahead before the others have their turn (MEASUREMENTS.md).
   static constexpr uint64_t kSlots = 32;
   // What it says in front of that, always; and behind it, where nobody looks
   // who has no need to.
