@@ -3,8 +3,8 @@
 
 namespace muster {
 
-// The coordinator's (coordinator/server/ops/version.h), which this part must
-// not include; tests/golden compares them.
+// The version of all programs: --version, build_info in /metrics, the status
+// page.
 inline constexpr char kVersion[] = "0.1.0";
 
 }  // namespace muster

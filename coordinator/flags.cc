@@ -25,9 +25,9 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/text.h"
+#include "base/version.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/jobs/memory_limit.h"
-#include "coordinator/server/ops/version.h"
 #include "coordinator/storage/rocksdb_storage.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070",

@@ -19,9 +19,9 @@
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/text.h"
+#include "base/version.h"
 #include "coordinator/flags.h"
 #include "coordinator/server/endpoint.h"
-#include "coordinator/server/ops/version.h"
 #include "coordinator/server/server.h"
 #include "glog/logging.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
 #include "coordinator/server/ops/process_usage.h"
-#include "coordinator/server/ops/version.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"

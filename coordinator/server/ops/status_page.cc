@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/text.h"
+#include "base/version.h"
 #include "coordinator/core/membership.h"
-#include "coordinator/server/ops/version.h"
 
 namespace muster::coordinator {
 namespace {
