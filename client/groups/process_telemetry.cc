@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/http_server.h"
 #include "base/mutex.h"
 #include "client/control/channel_security.h"
 #include "client/control/endpoint.h"
@@ -176,11 +177,12 @@ absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
   worker::TelemetryOptions& chosen = **options;
   chosen.running_for = [groups] { return groups->RunningFor(); };
   chosen.debug_pages = {
-      {"/debug/groups", "application/json",
-       [groups] { return groups->Json(); }},
-      {"/debug/flight_recorder", "application/json",
-       [] { return Recorder()->ToJson(); }},
-      {"/debug/level", "application/json", LevelJson, SetLevel}};
+      {"/debug/groups",
+       base::RenderAs("application/json", [groups] { return groups->Json(); })},
+      {"/debug/flight_recorder",
+       base::RenderAs("application/json", [] { return Recorder()->ToJson(); })},
+      {"/debug/level", base::RenderAs("application/json", LevelJson),
+       SetLevel}};
   if (!IsLoopback(chosen.address)) chosen.may_debug = MayDebug;
   absl::StatusOr<std::unique_ptr<worker::Telemetry>> server = Serve(chosen);
   if (!server.ok()) return server.status();

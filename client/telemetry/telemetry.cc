@@ -12,14 +12,18 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/endpoint.h"
+#include "base/http_server.h"
 #include "base/text.h"
 #include "client/telemetry/debug_pages.h"
-#include "client/telemetry/http.h"
 #include "client/telemetry/metrics.h"
 #include "client/telemetry/stacks.h"
 
 namespace muster::worker {
 namespace {
+
+using base::HttpPage;
+using base::RenderAs;
 
 constexpr char kIdentityPage[] = "/identity";
 
@@ -36,9 +40,9 @@ std::string Index(const std::vector<HttpPage>& pages) {
 
 // "; rank 2 (pid 7) has it", or "; pid 7, in no group, has it": of the worker
 // process that serves that address already; empty: it is none.
-std::string DescribeHolder(const std::string& address, int port) {
-  if (port == 0) return "";
-  const std::string page = FetchPage(address, port, kIdentityPage);
+std::string DescribeHolder(const base::Endpoint& endpoint) {
+  if (endpoint.port == 0) return "";
+  const std::string page = base::FetchPage(endpoint, kIdentityPage);
   int rank = 0;
   int64_t pid = 0;
   if (std::sscanf(page.c_str(), "{\"rank\": %d, \"pid\": %" SCNd64 "}", &rank,
@@ -53,39 +57,38 @@ class HttpTelemetry final : public Telemetry {
  public:
   absl::Status Listen(const TelemetryOptions& options) {
     std::vector<HttpPage> pages = {
-        {"/metrics", "text/plain; version=0.0.4; charset=utf-8",
-         [this, running_for = options.running_for] {
-           if (running_for != nullptr) metrics_->SetRunning(running_for());
-           return metrics_->Render();
-         }},
-        {"/healthz", "text/plain", [] { return std::string("ok\n"); }},
-        {kIdentityPage, "application/json",
-         [this] {
-           return absl::StrCat("{\"rank\": ", rank_.load(),
-                               ", \"pid\": ", getpid(), "}\n");
-         }},
-        {"/debug/stacks", "text/plain", StacksOfAllThreads},
-        {"/debug/environment", "application/json", EnvironmentJson},
-        {"/debug/log", "application/json", LogJson, SetLog}};
+        {"/metrics", RenderAs("text/plain; version=0.0.4; charset=utf-8",
+                              [this, running_for = options.running_for] {
+                                if (running_for != nullptr) {
+                                  metrics_->SetRunning(running_for());
+                                }
+                                return metrics_->Render();
+                              })},
+        {"/healthz", RenderAs("text/plain", [] { return "ok\n"; })},
+        {kIdentityPage,
+         RenderAs("application/json", [this] { return Identity(); })},
+        {"/debug/stacks", RenderAs("text/plain", StacksOfAllThreads)},
+        {"/debug/environment", RenderAs("application/json", EnvironmentJson)},
+        {"/debug/log", RenderAs("application/json", LogJson), SetLog}};
     for (const HttpPage& page : options.debug_pages) pages.push_back(page);
     for (HttpPage& page : pages) {
       page.guarded = absl::StartsWith(page.path, "/debug/");
     }
-    pages.push_back({"/", "text/html", [html = Index(pages)] { return html; }});
-    absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(
-        options.address, options.port, pages, options.may_debug);
+    pages.push_back(
+        {"/", RenderAs("text/html", [html = Index(pages)] { return html; })});
+    base::Endpoint endpoint = {options.address, options.port};
+    absl::StatusOr<std::unique_ptr<base::HttpServer>> server =
+        base::HttpServer::Start(endpoint, pages, {.may = options.may_debug});
     if (!server.ok()) {
       return absl::Status(
           server.status().code(),
-          absl::StrCat(server.status().message(),
-                       DescribeHolder(options.address, options.port),
+          absl::StrCat(server.status().message(), DescribeHolder(endpoint),
                        " (MUSTER_HTTP_ADDRESS, MUSTER_HTTP_PORT; port 0 takes "
                        "any free one)"));
     }
     server_ = *std::move(server);
-    const bool brackets = absl::StrContains(options.address, ':');
-    address_ = absl::StrCat(brackets ? "[" : "", options.address,
-                            brackets ? "]" : "", ":", server_->port());
+    endpoint.port = server_->port();
+    address_ = endpoint.ToString();
     return absl::OkStatus();
   }
 
@@ -97,11 +100,16 @@ class HttpTelemetry final : public Telemetry {
   }
 
  private:
+  std::string Identity() const {
+    return absl::StrCat("{\"rank\": ", rank_.load(), ", \"pid\": ", getpid(),
+                        "}\n");
+  }
+
   const std::unique_ptr<Metrics> metrics_ = Metrics::Create();
   std::string address_;
   std::atomic<int> rank_{-1};
   // Last, so that it stops before what its pages show.
-  std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<base::HttpServer> server_;
 };
 
 }  // namespace

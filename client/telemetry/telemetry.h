@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/telemetry/http.h"
+#include "base/http_server.h"
 #include "dataplane/observe/metrics.h"
 
 namespace muster::worker {
@@ -24,9 +24,9 @@ struct TelemetryOptions {
   // null: none ever does.
   std::function<std::chrono::milliseconds()> running_for = nullptr;
   // Pages below /debug/ beside those of this process that every one has.
-  std::vector<HttpPage> debug_pages = {};
+  std::vector<base::HttpPage> debug_pages = {};
   // Whether a request may have the pages below /debug/; null: all may.
-  HttpGuard may_debug = nullptr;
+  base::HttpGuard may_debug = nullptr;
 };
 
 // Reads MUSTER_HTTP_PORT and MUSTER_HTTP_ADDRESS. Nothing when

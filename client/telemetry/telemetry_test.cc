@@ -70,7 +70,8 @@ TEST(TelemetryTest, DebugPagesAreReadAndSet) {
   int level = 0;
   TelemetryOptions options;
   options.debug_pages = {
-      {"/debug/extra", "text/plain", [&] { return absl::StrCat(level, "\n"); },
+      {"/debug/extra",
+       base::RenderAs("text/plain", [&] { return absl::StrCat(level, "\n"); }),
        [&](const std::string& body) {
          level = static_cast<int>(body.size());
          return body == "bad" ? absl::InvalidArgumentError("is bad")

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/http_server.h"
 #include "base/mutex.h"
 #include "base/text.h"
 #include "coordinator/core/coordinator.h"
@@ -28,7 +29,6 @@
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/jobs/limit_log.h"
 #include "coordinator/server/listener.h"
-#include "coordinator/server/ops/http.h"
 #include "coordinator/server/ops/library_log.h"
 #include "coordinator/server/ops/metrics.h"
 #include "coordinator/server/ops/process_usage.h"
@@ -76,6 +76,8 @@ constexpr milliseconds kConnectionIdleTime{60'000};
 // more than this, which is looked at so often.
 constexpr size_t kFreeBytesMax = 256 << 20;
 constexpr std::chrono::seconds kMemoryInterval{30};
+// A status page of many jobs takes long, and holds up no probe.
+constexpr size_t kHttpThreads = 16;
 // Clients may ping this often.
 constexpr milliseconds kPingIntervalMin{1'000};
 // Unary calls at one time on one connection.
@@ -423,22 +425,24 @@ class ServerImpl final : public Server {
     const absl::StatusOr<Endpoint> endpoint =
         ParseEndpoint("http_listen", options_.http_listen);
     if (!endpoint.ok()) return endpoint.status();
-    HttpServer::Pages pages;
-    pages["/metrics"] = [this] {
-      return HttpPage{200, "text/plain; version=0.0.4; charset=utf-8",
-                      metrics_.Scrape()};
-    };
-    pages["/healthz"] = [] { return HttpPage{.body = "ok\n"}; };
-    pages["/readyz"] = [this] {
-      return draining_.load() ? HttpPage{.status = 503, .body = "draining\n"}
-                              : HttpPage{.body = "ready\n"};
-    };
-    pages["/"] = [this] {
-      return HttpPage{200, "text/html; charset=utf-8",
-                      RenderStatusPage(ReadStatus())};
-    };
-    absl::StatusOr<std::unique_ptr<HttpServer>> http =
-        HttpServer::Start(*endpoint, pages);
+    const Endpoint listening = ListeningEndpoint(*endpoint);
+    const absl::Status can = CheckCanListen(listening);
+    if (!can.ok()) return can;
+    const std::vector<base::HttpPage> pages = {
+        {"/metrics", base::RenderAs("text/plain; version=0.0.4; charset=utf-8",
+                                    [this] { return metrics_.Scrape(); })},
+        {"/healthz", [] { return base::HttpResponse{.body = "ok\n"}; }},
+        {"/readyz",
+         [this] {
+           return draining_.load()
+                      ? base::HttpResponse{.status = 503, .body = "draining\n"}
+                      : base::HttpResponse{.body = "ready\n"};
+         }},
+        {"/", base::RenderAs("text/html; charset=utf-8", [this] {
+           return RenderStatusPage(ReadStatus());
+         })}};
+    absl::StatusOr<std::unique_ptr<base::HttpServer>> http =
+        base::HttpServer::Start(listening, pages, {.threads = kHttpThreads});
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
     return absl::OkStatus();
@@ -509,7 +513,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Listener> listener_;
-  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<base::HttpServer> http_;
   std::atomic<bool> draining_ = false;
   // Held for a whole Drain, so that all who call it return when it is done.
   Mutex drain_mu_;

@@ -65,7 +65,7 @@ LIBRARIES = [
      r"client/(control|groups|stores|tools)/|tests/|"
      r"client/[a-z_]*_test\.cc).*"),
     (r"prometheus/", r"^(coordinator/server/ops|client/telemetry)/metrics\.cc$"),
-    (r"httplib\.h", r"^(coordinator/server/ops|client/telemetry)/http\.cc$|"
+    (r"httplib\.h", r"^base/http_server\.cc$|"
      r"^client/tools/diagnose/fetch\.cc$|.*_test\.cc$"),
     (r"gloo/", r"^(dataplane/cpu/.*\.(cc|h)|tests/bench/gloo_peer\.cc)$"),
     (r"mpi\.h", r"^(dataplane/mpi/.*|tests/bench/mpi_peer\.cc)$"),

@@ -69,7 +69,7 @@ class RuleTest(unittest.TestCase):
         self.assertIn("library", rules_of(
             "worker/launcher/launcher.cc", "#include <httplib.h>\n"))
         self.assertNotIn("library", rules_of(
-            "client/telemetry/http.cc", "#include <httplib.h>\n"))
+            "base/http_server.cc", "#include <httplib.h>\n"))
 
     def test_guard_is_the_path(self):
         good = "#ifndef MUSTER_CLIENT_A_H_\n#define MUSTER_CLIENT_A_H_\n#endif\n"

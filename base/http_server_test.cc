@@ -1,6 +1,7 @@
-#include "client/telemetry/http.h"
+#include "base/http_server.h"
 
 #include <arpa/inet.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
 #include <poll.h>
@@ -16,13 +17,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 
-namespace muster::worker {
+namespace muster::base {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using ::testing::EndsWith;
 
-// More than the server has threads.
+// More than twice as many as the server has threads.
 constexpr int kManyClients = 9;
 
 // A client that sends what it is told to, and reads when it is told to.
@@ -50,6 +52,17 @@ class RawClient {
     return send(socket_, text.data(), text.size(), MSG_NOSIGNAL) >= 0;
   }
 
+  // What the server sends until it closes the connection.
+  std::string ReadAll() {
+    std::string text;
+    std::array<char, 4096> buffer;
+    ssize_t count = 0;
+    while ((count = recv(socket_, buffer.data(), buffer.size(), 0)) > 0) {
+      text.append(buffer.data(), static_cast<size_t>(count));
+    }
+    return text;
+  }
+
   // Whether the server closes the connection within `time`; what it sends
   // before that is lost.
   bool ClosedWithin(std::chrono::milliseconds time) {
@@ -69,22 +82,25 @@ class RawClient {
   const int socket_;
 };
 
-class HttpTest : public ::testing::Test {
+class HttpServerTest : public ::testing::Test {
  protected:
-  HttpTest() {
+  explicit HttpServerTest(const HttpServerOptions& options = {}) {
     auto server = HttpServer::Start(
-        "127.0.0.1", 0,
-        {{"/healthz", "text/plain", [] { return std::string("ok\n"); }},
-         {"/large", "text/plain", [] { return std::string(1 << 23, 'x'); }},
-         {"/set", "text/plain", [] { return std::string("set\n"); },
-          [](const std::string&) { return absl::OkStatus(); }}});
+        {"127.0.0.1", 0},
+        {{"/healthz", RenderAs("text/plain", [] { return "ok\n"; })},
+         {"/large",
+          RenderAs("text/plain", [] { return std::string(1 << 23, 'x'); })},
+         {"/set", RenderAs("text/plain", [] { return "set\n"; }),
+          [](const std::string&) { return absl::OkStatus(); }}},
+        options);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
 
-  std::vector<std::unique_ptr<RawClient>> Connect(const std::string& text) {
+  std::vector<std::unique_ptr<RawClient>> Connect(const std::string& text,
+                                                  int count = kManyClients) {
     std::vector<std::unique_ptr<RawClient>> clients;
-    for (int i = 0; i < kManyClients; ++i) {
+    for (int i = 0; i < count; ++i) {
       clients.push_back(std::make_unique<RawClient>(server_->port(), text));
     }
     return clients;
@@ -100,7 +116,7 @@ class HttpTest : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
 };
 
-TEST_F(HttpTest, SlowClientsHoldUpNobody) {
+TEST_F(HttpServerTest, SlowClientsHoldUpNobody) {
   for (const char* const text :
        {"", "GET /healthz HT", "GET /healthz HTTP/1.1\r\nHost: here\r\n",
         "POST /set HTTP/1.1\r\nContent-Length: 9\r\n\r\nbody",
@@ -108,12 +124,12 @@ TEST_F(HttpTest, SlowClientsHoldUpNobody) {
     const auto start = Clock::now();
     const auto slow = Connect(text);
     EXPECT_EQ(Health(), "ok\n") << text;
-    // Not when the others were over their time.
-    EXPECT_LT(Clock::now() - start, kHttpRequestTime) << text;
+    // Not when the others were over their time, two after each other.
+    EXPECT_LT(Clock::now() - start, 2 * kHttpRequestTime) << text;
   }
 }
 
-TEST_F(HttpTest, ARequestHasADeadlineHoweverOftenAByteComes) {
+TEST_F(HttpServerTest, ARequestHasADeadlineHoweverOftenAByteComes) {
   RawClient client(server_->port(), "GET /healthz HTTP/1.1\r\nDrip: ");
   const auto until = Clock::now() + 10 * kHttpRequestTime;
   while (!client.ClosedWithin(std::chrono::milliseconds(100))) {
@@ -122,7 +138,7 @@ TEST_F(HttpTest, ARequestHasADeadlineHoweverOftenAByteComes) {
   }
 }
 
-TEST_F(HttpTest, OfARequestWithoutAnEndLittleIsRead) {
+TEST_F(HttpServerTest, OfARequestWithoutAnEndLittleIsRead) {
   RawClient client(server_->port(), "GET /healthz HTTP/1.1\r\nEndless: ");
   const std::string more(1 << 16, 'x');
   int64_t sent = 0;
@@ -131,14 +147,14 @@ TEST_F(HttpTest, OfARequestWithoutAnEndLittleIsRead) {
   EXPECT_LT(sent, 1 << 24);
 }
 
-TEST_F(HttpTest, AnAnswerHasADeadline) {
+TEST_F(HttpServerTest, AnAnswerHasADeadline) {
   RawClient client(server_->port(), "GET /large HTTP/1.1\r\n\r\n");
   // It reads nothing until the server has given up.
   const auto until = Clock::now() + 10 * kHttpRequestTime;
   while (client.Send("x")) ASSERT_LT(Clock::now(), until);
 }
 
-TEST_F(HttpTest, TheEndWaitsForNoClient) {
+TEST_F(HttpServerTest, TheEndWaitsForNoClient) {
   const auto slow = Connect("GET /healthz HTTP/1.1\r\n");
   EXPECT_EQ(Health(), "ok\n");
   const auto start = Clock::now();
@@ -149,5 +165,27 @@ TEST_F(HttpTest, TheEndWaitsForNoClient) {
   }
 }
 
+// Its crowd has time enough to send the requests.
+class PatientHttpServerTest : public HttpServerTest {
+ protected:
+  PatientHttpServerTest()
+      : HttpServerTest({.threads = 2, .patience = kHttpRequestTime}) {}
+};
+
+TEST_F(PatientHttpServerTest, ACrowdIsAnsweredInTurn) {
+  for (const auto& client : Connect("")) {
+    client->Send("GET /healthz HTTP/1.1\r\n\r\n");
+    EXPECT_THAT(client->ReadAll(), EndsWith("\r\n\r\nok\n"));
+  }
+}
+
+// Its accepting thread waits for the queue to shrink.
+TEST_F(PatientHttpServerTest, TheEndWaitsForNoCrowd) {
+  const auto silent = Connect("", 100);
+  const auto start = Clock::now();
+  server_.reset();
+  EXPECT_LT(Clock::now() - start, kHttpRequestTime);
+}
+
 }  // namespace
-}  // namespace muster::worker
+}  // namespace muster::base

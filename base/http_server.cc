@@ -1,4 +1,4 @@
-#include "client/telemetry/http.h"
+#include "base/http_server.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -16,35 +16,170 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "base/text.h"
-#include "client/telemetry/http_connections.h"
 
-namespace muster::worker {
+namespace muster::base {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// A scrape is rare and quick.
-constexpr size_t kThreads = 4;
-constexpr int kBacklog = 64;
+// The library's own is so short that a few connections at once make others wait
+// for their second SYN.
+constexpr int kBacklog = 4096;
+// Connections that wait for a thread. While there are so many, no more are
+// accepted, and the backlog fills: a crowd must not take all descriptors.
+constexpr size_t kQueuedMax = 64;
 constexpr size_t kBodyBytesMax = 4096;
 constexpr std::chrono::seconds kFetchTime(1);
 // With all headers, of which the library would read as many as come.
 constexpr size_t kRequestBytesMax = 65536;
 
+// HttpConnections are the connections of a server with `threads` threads. A
+// connection keeps its thread until it ends. So if a connection waits for a
+// thread, the oldest one whose client was slower than `patience` is dropped: a
+// slow client holds up nobody. Thread-safe.
+class HttpConnections {
+ public:
+  HttpConnections(size_t threads, std::chrono::milliseconds patience)
+      : threads_(threads), patience_(patience) {}
+
+  // One was accepted, and will begin when a thread is free. Waits while
+  // kQueuedMax others do so.
+  void Accept() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A thread has it. Returns its number.
+  uint64_t Begin(int socket) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before its socket is closed.
+  void End(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits until the client has sent or taken something (`events` as poll has
+  // them), the connection was dropped, or `deadline`; false then.
+  bool AwaitClient(uint64_t number, short events, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Drops all, and every one that begins later.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Connection {
+    int socket = -1;
+    Instant began = Clock::now();
+    bool slow = false;  // waits for its client longer than `patience`
+    bool dropped = false;
+  };
+
+  void MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const size_t threads_;
+  const std::chrono::milliseconds patience_;
+  Mutex mutex_;
+  CondVar queue_shrank_;
+  size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Those with a thread, the oldest first.
+  std::map<uint64_t, Connection> open_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Whether one of `events` comes before `deadline`.
+bool Poll(int socket, short events, Instant deadline) {
+  pollfd ready = {socket, events, 0};
+  int count = 0;
+  do {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    count =
+        poll(&ready, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
+  } while (count < 0 && errno == EINTR);
+  return count > 0;
+}
+
+void HttpConnections::Accept() {
+  MutexLock lock(mutex_);
+  while (queued_ >= kQueuedMax) queue_shrank_.Wait(mutex_);
+  ++queued_;
+  MakeRoom();
+}
+
+uint64_t HttpConnections::Begin(int socket) {
+  MutexLock lock(mutex_);
+  --queued_;
+  queue_shrank_.NotifyOne();
+  Connection& connection = open_[next_];
+  connection.socket = socket;
+  if (stopping_) Drop(connection);
+  return next_++;
+}
+
+void HttpConnections::End(uint64_t number) {
+  MutexLock lock(mutex_);
+  if (open_[number].dropped) --dropped_;
+  open_.erase(number);
+}
+
+bool HttpConnections::AwaitClient(uint64_t number, short events,
+                                  Instant deadline) {
+  int socket = -1;
+  Instant patient_until;
+  {
+    MutexLock lock(mutex_);
+    socket = open_[number].socket;
+    // A request has `patience` as a whole, however often a byte of it comes. An
+    // answer has it for each part that the client takes.
+    patient_until =
+        (events == POLLIN ? open_[number].began : Clock::now()) + patience_;
+  }
+  bool ready = Poll(socket, events, std::min(deadline, patient_until));
+  if (!ready) {
+    {
+      MutexLock lock(mutex_);
+      open_[number].slow = true;
+      MakeRoom();
+    }
+    ready = Poll(socket, events, deadline);
+  }
+  MutexLock lock(mutex_);
+  Connection& connection = open_[number];
+  connection.slow = false;
+  return ready && !connection.dropped;
+}
+
+void HttpConnections::Stop() {
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  for (auto& [number, connection] : open_) Drop(connection);
+}
+
+void HttpConnections::MakeRoom() {
+  for (auto& [number, connection] : open_) {
+    if (open_.size() - dropped_ + queued_ <= threads_) return;
+    if (connection.slow) Drop(connection);
+  }
+}
+
+void HttpConnections::Drop(Connection& connection) {
+  if (connection.dropped) return;
+  connection.dropped = true;
+  ++dropped_;
+  // Wakes its thread, which closes it.
+  shutdown(connection.socket, SHUT_RDWR);
+}
+
 // One of `connections`, from Begin to End, as the library reads and writes it,
 // until `deadline` at most.
 class HttpStream final : public httplib::Stream {
  public:
-  HttpStream(HttpConnections& connections, int socket,
-             Clock::time_point deadline)
+  HttpStream(HttpConnections& connections, int socket, Instant deadline)
       : connections_(connections),
         socket_(socket),
         deadline_(deadline),
@@ -107,7 +242,7 @@ class HttpStream final : public httplib::Stream {
  private:
   HttpConnections& connections_;
   const int socket_;
-  const Clock::time_point deadline_;
+  const Instant deadline_;
   const uint64_t number_;
   // The library reads lines byte by byte.
   std::array<char, 4096> buffer_;
@@ -119,8 +254,8 @@ class HttpStream final : public httplib::Stream {
 // Tells `connections` of those that come.
 class Threads final : public httplib::ThreadPool {
  public:
-  explicit Threads(HttpConnections& connections)
-      : ThreadPool(kThreads), connections_(connections) {}
+  Threads(size_t threads, HttpConnections& connections)
+      : ThreadPool(threads), connections_(connections) {}
 
   void enqueue(std::function<void()> serve) override {
     connections_.Accept();
@@ -135,12 +270,14 @@ class Threads final : public httplib::ThreadPool {
 // one for each byte.
 class ImpatientServer final : public httplib::Server {
  public:
-  ImpatientServer() {
-    new_task_queue = [this] { return new Threads(connections_); };
+  explicit ImpatientServer(const HttpServerOptions& options)
+      : connections_(options.threads, options.patience) {
+    new_task_queue = [this, threads = options.threads] {
+      return new Threads(threads, connections_);
+    };
   }
 
-  // The library's own queue of those that it has not accepted is so short that
-  // a few at once make one wait for its second SYN. Once bound.
+  // Once bound.
   void Widen() { ::listen(svr_sock_, kBacklog); }
 
   // Drops every connection.
@@ -160,12 +297,12 @@ class ImpatientServer final : public httplib::Server {
     return served;
   }
 
-  HttpConnections connections_{kThreads};
+  HttpConnections connections_;
 };
 
 // Whether the header Host (NAME or NAME:PORT) is this host's own, as seen by
-// itself, or the `address` that the server listens on. Without one it is no
-// browser.
+// itself, or the `address` that the server listens on. A request without one
+// is no browser's.
 bool NamesLoopback(const std::string& header, const std::string& address) {
   std::string name = header;
   if (absl::StartsWith(name, "[")) {
@@ -183,7 +320,8 @@ bool NamesLoopback(const std::string& header, const std::string& address) {
 class HttplibServer final : public HttpServer {
  public:
   HttplibServer(const std::string& address, const std::vector<HttpPage>& pages,
-                const HttpGuard& may) {
+                const HttpServerOptions& options)
+      : server_(options) {
     server_.set_socket_options([](socket_t socket) {
       // The library's default is SO_REUSEPORT, with which two processes share
       // a port without knowing of each other.
@@ -194,7 +332,7 @@ class HttplibServer final : public HttpServer {
     server_.set_payload_max_length(kBodyBytesMax);
     // Before a body is read. Of one without a length the library would read as
     // much as comes.
-    server_.set_pre_routing_handler([address, pages, may](
+    server_.set_pre_routing_handler([address, pages, may = options.may](
                                         const httplib::Request& request,
                                         httplib::Response& response) {
       for (const HttpPage& page : pages) {
@@ -217,16 +355,16 @@ class HttplibServer final : public HttpServer {
       return httplib::Server::HandlerResponse::Handled;
     });
     for (const HttpPage& page : pages) {
-      server_.Get(page.path, [page](const httplib::Request&,
-                                    httplib::Response& response) {
-        response.set_content(page.render(), page.content_type.c_str());
-      });
+      server_.Get(page.path,
+                  [page](const httplib::Request&, httplib::Response& response) {
+                    Answer(page, response);
+                  });
       if (page.accept == nullptr) continue;
       server_.Post(page.path, [page](const httplib::Request& request,
                                      httplib::Response& response) {
         const absl::Status status = page.accept(request.body);
         if (status.ok()) {
-          response.set_content(page.render(), page.content_type.c_str());
+          Answer(page, response);
         } else {
           Refuse(400, status, response);
         }
@@ -244,12 +382,12 @@ class HttplibServer final : public HttpServer {
   }
 
   // Returns 0, or the errno with which listening failed.
-  int Listen(const std::string& address, int port) {
+  int Listen(const Endpoint& endpoint) {
     errno = 0;
-    if (port == 0) {
-      port_ = server_.bind_to_any_port(address);
-    } else if (server_.bind_to_port(address, port)) {
-      port_ = port;
+    if (endpoint.port == 0) {
+      port_ = server_.bind_to_any_port(endpoint.host);
+    } else if (server_.bind_to_port(endpoint.host, endpoint.port)) {
+      port_ = endpoint.port;
     }
     if (port_ <= 0) return errno != 0 ? errno : EADDRNOTAVAIL;
     server_.Widen();
@@ -260,6 +398,12 @@ class HttplibServer final : public HttpServer {
   int port() const override { return port_; }
 
  private:
+  static void Answer(const HttpPage& page, httplib::Response& response) {
+    const HttpResponse content = page.render();
+    response.status = content.status;
+    response.set_content(content.body, content.type);
+  }
+
   static void Refuse(int code, const absl::Status& status,
                      httplib::Response& response) {
     response.status = code;
@@ -291,7 +435,7 @@ class HttplibServer final : public HttpServer {
       Refuse(403,
              absl::PermissionDeniedError(absl::StrCat(
                  "this server is localhost (127.0.0.1, [::1]), not ",
-                 base::Quote(host))),
+                 Quote(host))),
              response);
       return false;
     }
@@ -301,9 +445,8 @@ class HttplibServer final : public HttpServer {
       return true;
     }
     Refuse(403,
-           absl::PermissionDeniedError(
-               absl::StrCat("a page of ", base::Quote(origin),
-                            " may not change anything here")),
+           absl::PermissionDeniedError(absl::StrCat(
+               "a page of ", Quote(origin), " may not change anything here")),
            response);
     return false;
   }
@@ -332,28 +475,35 @@ class HttplibServer final : public HttpServer {
 
 }  // namespace
 
+std::function<HttpResponse()> RenderAs(const std::string& type,
+                                       std::function<std::string()> body) {
+  return [type, body = std::move(body)] {
+    return HttpResponse{200, type, body()};
+  };
+}
+
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
-    const std::string& address, int port, const std::vector<HttpPage>& pages,
-    const HttpGuard& may) {
-  if (port < 0 || port > 65535) {
+    const Endpoint& endpoint, const std::vector<HttpPage>& pages,
+    const HttpServerOptions& options) {
+  if (endpoint.port < 0 || endpoint.port > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrCat("HTTP port must be 0 to 65535, got ", port));
+        absl::StrCat("HTTP port must be 0 to 65535, got ", endpoint.port));
   }
-  auto server = std::make_unique<HttplibServer>(address, pages, may);
-  const int error = server->Listen(address, port);
+  auto server = std::make_unique<HttplibServer>(endpoint.host, pages, options);
+  const int error = server->Listen(endpoint);
   if (error != 0) {
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, ":", port,
+        absl::StrCat("cannot listen on ", endpoint.ToString(),
                      " for HTTP: ", std::strerror(error)));
   }
   return server;
 }
 
-std::string FetchPage(const std::string& address, int port,
-                      const std::string& path) {
-  const bool any = address == "0.0.0.0" || address == "::";
-  httplib::Client client(
-      any ? (address == "::" ? "::1" : "127.0.0.1") : address, port);
+std::string FetchPage(const Endpoint& endpoint, const std::string& path) {
+  std::string host = endpoint.host;
+  if (host == "0.0.0.0") host = "127.0.0.1";
+  if (host == "::") host = "::1";
+  httplib::Client client(host, endpoint.port);
   client.set_connection_timeout(kFetchTime);
   client.set_read_timeout(kFetchTime);
   std::string body;
@@ -365,4 +515,4 @@ std::string FetchPage(const std::string& address, int port,
   return result && result->status == 200 ? body : "";
 }
 
-}  // namespace muster::worker
+}  // namespace muster::base
