@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/text.h"
@@ -37,6 +38,11 @@ constexpr std::chrono::hours kFinishTime(23);
 // Until the other hosts have read what one says at its end.
 constexpr std::chrono::minutes kToldTime(10);
 constexpr milliseconds kAnswerTime(2000);
+
+// How the rendezvous of a job of MIN:MAX hosts is closed at its good end, for
+// people. For who is refused then, the store has the key.
+constexpr char kFinished[] = "finished";
+constexpr char kFinishedKey[] = "finished";
 
 std::string Fate(const MemberEvent& event) {
   switch (event.kind) {
@@ -307,6 +313,15 @@ absl::StatusOr<Hosts::Meeting> Hosts::TryToMeet(const Report& report) {
   }
   const std::shared_ptr<Session> session = this->session();
   const absl::StatusOr<Formation> formation = Join(session);
+  if (absl::IsOutOfRange(formation.status())) {
+    absl::Status over = formation.status();
+    const absl::Status ignored = Try([&] {
+      if (CoordinatorStore(session).Check({kFinishedKey})) {
+        over.SetPayload(kJobFinishedUrl, absl::Cord());
+      }
+    });
+    return over;
+  }
   if (!formation.ok()) return formation.status();
   return Exchange(session, *formation, report);
 }
@@ -397,9 +412,11 @@ absl::Status Hosts::AwaitOthers() {
   }
   if (!status.ok()) return absl::AbortedError(status.message());
   if (options_.nnodes.min != options_.nnodes.max) {
-    // Whoever waits for a place, or comes later, must not begin once more.
-    const absl::Status ignored =
-        Try([&] { session->CloseRendezvous(std::string(kFinished)); });
+    // Whoever waits for a place, or comes later, must not begin once more, and
+    // asks for the key when it is refused.
+    absl::Status ignored =
+        Try([&] { CoordinatorStore(session).Set(kFinishedKey, ""); });
+    ignored = Try([&] { session->CloseRendezvous(kFinished); });
   }
   return absl::OkStatus();
 }

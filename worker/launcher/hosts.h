@@ -15,7 +15,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "client/control/error_file.h"
 #include "client/control/host_members.h"
@@ -31,8 +30,9 @@ struct SessionOptions;
 
 namespace muster::worker {
 
-// How the rendezvous of a job of MIN:MAX hosts is closed at its good end.
-inline constexpr absl::string_view kFinished = "finished";
+// Payload of Hosts::Meet's kOutOfRange, empty, when the job is over because all
+// its ranks have succeeded.
+inline constexpr char kJobFinishedUrl[] = "muster/job_finished";
 
 // Hosts is this host's place among those of the job. Its muster-run is a member
 // of the job JOB.agents on the coordinator (the ranks are those of JOB): each
@@ -71,8 +71,8 @@ class Hosts {
   // Waits for the other hosts, and returns what all agreed on. Takes up to
   // --rdzv-conf's join_timeout.
   // Errors: kDeadlineExceeded (hosts are missing: the text lists them),
-  //   kOutOfRange (the job is over: the text says how it ended), others of
-  //   Session::Connect and Join.
+  //   kOutOfRange (the job is over: the text says how it ended, for people;
+  //   kJobFinishedUrl), others of Session::Connect and Join.
   absl::StatusOr<Meeting> Meet(const Report& report);
 
   // Why the attempt that the last meeting began is over.

@@ -8,6 +8,8 @@
 //              for two seconds
 //     stall    the same, and the others wait for long
 //     stop     stops
+//
+//   launched_rank close ADDRESS JOB REASON    closes the job's rendezvous
 
 #include <unistd.h>
 
@@ -22,6 +24,13 @@
 
 int main(int argc, char** argv) {
   const std::string how = argc > 2 ? argv[1] : "";
+  if (how == "close" && argc == 5) {
+    muster::SessionOptions options;
+    options.address = argv[2];
+    options.job = argv[3];
+    muster::Session::Connect(options)->CloseRendezvous(argv[4]);
+    return 0;
+  }
   const int whose = argc > 2 ? std::atoi(argv[2]) : -1;
   return muster::Record([&] {
     muster::InitProcessGroupOptions options;

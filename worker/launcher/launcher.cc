@@ -20,7 +20,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text.h"
@@ -317,7 +316,8 @@ int Launcher::Run() {
           return 1;
         }
         Say(absl::StrCat("the job is over: ", met.message()));
-        return absl::EndsWith(met.message(), kFinished) ? 0 : kExitPeerFailed;
+        return met.GetPayload(kJobFinishedUrl).has_value() ? 0
+                                                           : kExitPeerFailed;
       }
     } else {
       const int before = assignment_.log_run;

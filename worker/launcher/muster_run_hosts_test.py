@@ -273,6 +273,15 @@ class MeetingTest(HostsTestCase):
         self.assertIn("finished", text)
         self.assertNotIn("world", text)
 
+    def test_a_job_that_is_closed_has_not_succeeded_whatever_the_reason(self):
+        endpoint = self.start_coordinator()
+        subprocess.run([LAUNCHED_RANK, "close", endpoint, "job.agents",
+                        "not all have finished"], check=True)
+        late = self.host("echo up", "--nnodes=1:3", endpoint=endpoint)
+        status, text = late.finish()
+        self.assertEqual(status, 75, text)
+        self.assertRegex(text, "the job is over: .*: not all have finished\n")
+
     def test_a_signal_ends_the_wait_for_other_hosts(self):
         endpoint = self.start_coordinator()
         host = self.host("true", "--nnodes=2", endpoint=endpoint)
