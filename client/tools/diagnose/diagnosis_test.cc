@@ -19,6 +19,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // A job whose ranks are in the group "world", where they have completed #41.
@@ -363,16 +364,6 @@ TEST_F(DiagnosisTest, APeerIsKnownWhateverTheTextSays) {
   EXPECT_THAT(Ranks(Look()), ElementsAre(0));
 }
 
-TEST_F(DiagnosisTest, APeerOfAnOldSdkIsReadFromTheText) {
-  InPeerCall(1, CollectiveKind::kRecv, 0, 33);
-  GroupOf(1, "world").clear_peer_call();
-  EXPECT_THAT(Ranks(Look()), ElementsAre(0));
-  Done(1, "world", 41);
-  InPeerCall(2, CollectiveKind::kRecv, dataplane::kAnyPeer, 40);
-  GroupOf(2, "world").clear_peer_call();
-  EXPECT_EQ(Look().note, "it takes what any rank sends, and none does");
-}
-
 TEST_F(DiagnosisTest, AReceiverAndACollectiveThatWaitForEachOtherAreBothTold) {
   for (const int rank : {0, 2, 3}) In(rank, "world", 42, 30);
   InPeerCall(1, CollectiveKind::kRecv, 0, 31);
@@ -402,6 +393,22 @@ TEST_F(DiagnosisTest, PeersThatWaitForEachOtherAreShown) {
   EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(0, 1));
   // One of them was stopped in it.
   EXPECT_EQ(Look({{0, Answer::kSilent}}).culprits.at(0).state, "stopped");
+}
+
+// What it is in, is for people alone.
+TEST_F(DiagnosisTest, WhomACallWaitsForIsNotReadFromItsText) {
+  InPeerCall(0, CollectiveKind::kRecv, 1, 30);
+  InPeerCall(1, CollectiveKind::kRecv, 0, 30);
+  for (const int rank : {0, 1}) GroupOf(rank, "world").set_current("a message");
+  EXPECT_EQ(Look().note,
+            "they wait for each other: rank 0 in \"a message\"; rank 1 in "
+            "\"a message\"");
+  for (const int rank : {0, 1}) {
+    v1::GroupProgress& group = GroupOf(rank, "world");
+    group.set_current(Describe(CollectiveKind::kRecv, 1, 1 - rank));
+    group.clear_peer_call();
+  }
+  EXPECT_THAT(Look().note, Not(HasSubstr("they wait for each other")));
 }
 
 TEST_F(DiagnosisTest, WhoTakesFromAnybodyBlamesNobody) {

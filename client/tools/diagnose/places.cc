@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 
 namespace muster::tools {
@@ -17,35 +15,6 @@ milliseconds LeaseOf(const v1::GetJobResponse& job) {
   // Where the coordinator does not tell it.
   constexpr milliseconds kLease = std::chrono::seconds(10);
   return job.has_lease() ? Ms(job.lease()) : kLease;
-}
-
-// The number after `before`, up to `after`.
-std::optional<int64_t> NumberBetween(absl::string_view text,
-                                     absl::string_view before,
-                                     absl::string_view after) {
-  const size_t begin = text.find(before);
-  if (begin == absl::string_view::npos) return std::nullopt;
-  text.remove_prefix(begin + before.size());
-  int64_t number = 0;
-  if (!absl::SimpleAtoi(text.substr(0, text.find(after)), &number)) {
-    return std::nullopt;
-  }
-  return number;
-}
-
-// Of a text as dataplane::Collective::Describe() writes it; nothing if it is
-// about a collective.
-std::optional<v1::PeerCall> PeerCallOf(absl::string_view description) {
-  v1::PeerCall call;
-  call.set_sends(absl::StartsWith(description, "send #"));
-  if (!call.sends() && !absl::StartsWith(description, "recv #")) {
-    return std::nullopt;
-  }
-  call.set_number(NumberBetween(description, "#", " ").value_or(0));
-  const auto peer = NumberBetween(
-      description, call.sends() ? " to rank " : " from rank ", " tag ");
-  call.set_peer(static_cast<int>(peer.value_or(kAnyPeer)));
-  return call;
 }
 
 // Of the job, by the rank in the group; empty: nobody has registered it.
@@ -68,13 +37,8 @@ void FillProgress(const v1::MemberProgress& progress, const std::string& group,
     if (one.group() == group) place.group = &one;
   }
   if (place.group == nullptr) return;
-  if (place.group->has_peer_call()) {
-    place.peer_call = place.group->peer_call();
-  } else {
-    // An SDK that is older than the field.
-    place.peer_call = PeerCallOf(place.group->current());
-  }
-  if (!place.peer_call.has_value()) return;
+  if (!place.group->has_peer_call()) return;
+  place.peer_call = place.group->peer_call();
   const int peer = place.peer_call->peer();
   if (peer >= 0 && peer < static_cast<int>(ranks.size())) {
     place.peer_call->set_peer(ranks[static_cast<size_t>(peer)]);
