@@ -12,12 +12,12 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
+#include "client/control/group_name.h"
 #include "client/control/throw.h"
 #include "client/control/verbs.h"
 #include "client/groups/debugging.h"
@@ -80,12 +80,11 @@ constexpr size_t kExcludedInNameMax = 8;
 
 // The same in every process that excludes the same ranks, whatever it has
 // excluded before.
-std::string NameOfShrunk(const std::string& group, std::vector<int> excluded) {
+std::string NameWithout(const std::string& group, std::vector<int> excluded) {
   std::sort(excluded.begin(), excluded.end());
-  return absl::StrCat(group, ":shrink:",
-                      excluded.size() > kExcludedInNameMax
-                          ? HashOf(excluded)
-                          : absl::StrJoin(excluded, "_"));
+  return NameOfShrunk(group, excluded.size() > kExcludedInNameMax
+                                 ? HashOf(excluded)
+                                 : absl::StrJoin(excluded, "_"));
 }
 
 // Ends a group; its error, and whether anybody has seen that.
@@ -345,8 +344,7 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
     }
   }
   const int part = copies[static_cast<size_t>(parent.rank())];
-  plan.name =
-      absl::StrCat(UniqueName(parent), ":split:", number - 1, ":", part);
+  plan.name = NameOfSplit(UniqueName(parent), number - 1, part);
   plan.name_is_fresh = true;
   plan.call_number = number;
   plan.call_series = UniqueName(parent);
@@ -404,7 +402,7 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   plan.nccl = options_.nccl;
   plan.description = options.description;
   // Once it has formed, there is no group left to be shrunk again.
-  plan.name = NameOfShrunk(UniqueName(*group), ranks_to_exclude);
+  plan.name = NameWithout(UniqueName(*group), ranks_to_exclude);
   plan.name_is_fresh = true;
   plan.meaning = absl::StrCat("shrinks group ", base::Quote(group->name()),
                               " to ", RanksText(plan.ranks));
@@ -669,10 +667,7 @@ absl::Status NotFormed(const GroupStateOptions& group,
 
 // The call in which the ranks of the group wait for each other.
 std::string CallOf(const GroupStateOptions& group) {
-  if (group.is_world) return "init_process_group";
-  if (absl::StrContains(group.name, ":shrink:")) return "shrink_group";
-  if (absl::StrContains(group.name, ":split:")) return "split_group";
-  return "new_group";
+  return group.is_world ? "init_process_group" : MakerOf(group.name);
 }
 
 // With what the debug level, the flight recorder and metrics, which may be

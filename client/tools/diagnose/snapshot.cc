@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/text.h"
+#include "client/control/group_name.h"
 #include "client/tools/diagnose/places.h"
 #include "client/tools/diagnose/tool_text.h"
 #include "client/tools/diagnose/waits.h"
@@ -169,7 +170,7 @@ std::optional<StuckGroup> LookAtForming(const v1::GetJobResponse& job,
   const int missing = forming.ranks_size() - forming.registered();
   StuckGroup group;
   group.group = forming.name();
-  group.collective = MakingOf(forming);
+  group.collective = internal::MakerOf(forming.name());
   group.running_for = Ms(forming.forming_for());
   if (missing == forming.missing_size()) {
     group.waiting = WaitingIn(job, forming);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "client/control/convert.h"
+#include "client/control/group_name.h"
 #include "client/stores/store_rules.h"
 #include "client/tools/diagnose/places.h"
 #include "client/tools/diagnose/tool_text.h"
@@ -57,12 +57,6 @@ std::vector<int> WaitingIn(const v1::GetJobResponse& job,
   return waiting;
 }
 
-std::string MakingOf(const v1::RegisteredGroup& group) {
-  if (absl::StrContains(group.name(), ":shrink:")) return "shrink_group";
-  if (absl::StrContains(group.name(), ":split:")) return "split_group";
-  return "new_group";
-}
-
 std::string KeyText(const v1::KeyWait& wait) {
   std::string text = absl::StrCat(wait.item() ? "an item of queue" : "key", " ",
                                   base::Quote(wait.key()));
@@ -87,8 +81,8 @@ Waits::Waits(const v1::GetJobResponse& job) {
     if (!group.has_forming_for()) continue;
     const Wait wait = {
         "new_group",
-        absl::StrCat("it waits in ", MakingOf(group), " for the others of ",
-                     base::Quote(group.name()))};
+        absl::StrCat("it waits in ", internal::MakerOf(group.name()),
+                     " for the others of ", base::Quote(group.name()))};
     for (const int rank : WaitingIn(job, group)) for_ranks_[rank] = wait;
   }
   std::map<std::string, int> ranks;

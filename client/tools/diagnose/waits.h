@@ -21,9 +21,6 @@ std::vector<int> ArrivedIn(const v1::GetJobResponse& job,
 std::vector<int> WaitingIn(const v1::GetJobResponse& job,
                            const v1::RegisteredGroup& group);
 
-// "new_group", "split_group", "shrink_group": how the group is made.
-std::string MakingOf(const v1::RegisteredGroup& group);
-
 // `key "k"`, `an item of queue "q"`, and how many keys more; made harmless.
 std::string KeyText(const v1::KeyWait& wait);
 

@@ -1,0 +1,25 @@
+// The names of groups that are made of another one.
+
+#ifndef MUSTER_CLIENT_CONTROL_GROUP_NAME_H_
+#define MUSTER_CLIENT_CONTROL_GROUP_NAME_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace muster::internal {
+
+// A name says how its group is made, as PARENT:split:CALL:PART or
+// PARENT:shrink:EXCLUDED; the last of these counts. Any other name is the
+// user's. What is made of the default group has "world" as PARENT.
+std::string NameOfSplit(absl::string_view parent, int64_t call, int part);
+std::string NameOfShrunk(absl::string_view parent, absl::string_view excluded);
+
+// The call in which the ranks of the group wait for each other: "split_group",
+// "shrink_group", else "new_group".
+std::string MakerOf(absl::string_view group_name);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_CONTROL_GROUP_NAME_H_
