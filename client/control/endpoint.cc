@@ -18,6 +18,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
@@ -27,6 +28,8 @@ namespace muster::internal {
 namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+constexpr char kConnectionRefusedUrl[] = "muster/connection_refused";
 
 // "connection refused": errors in this house begin in lower case.
 std::string ErrorText(int error) {
@@ -93,7 +96,11 @@ absl::StatusOr<int> Connect(const Endpoint& endpoint, Instant deadline) {
     if (error == 0) return fd;
     if (fd >= 0) close(fd);
   }
-  return absl::UnavailableError(ErrorText(error));
+  absl::Status failure = absl::UnavailableError(ErrorText(error));
+  if (error == ECONNREFUSED) {
+    failure.SetPayload(kConnectionRefusedUrl, absl::Cord());
+  }
+  return failure;
 }
 
 std::string NumericAddress(const sockaddr* address, socklen_t size) {
@@ -165,6 +172,10 @@ absl::Status Probe(const Endpoint& endpoint,
   if (!fd.ok()) return fd.status();
   close(*fd);
   return absl::OkStatus();
+}
+
+bool IsConnectionRefused(const absl::Status& probed) {
+  return probed.GetPayload(kConnectionRefusedUrl).has_value();
 }
 
 std::string DescribeStranger(const Endpoint& endpoint,

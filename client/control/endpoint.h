@@ -23,12 +23,12 @@ std::string WithoutBrackets(std::string host);
 // Of a coordinator's address, as errors call it.
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
 
-// What Probe says of a host that is there, and nobody listens.
-inline constexpr absl::string_view kConnectionRefused = "connection refused";
-
 // Opens a TCP connection and closes it. OK, or kUnavailable with the system's
 // reason alone: "connection refused", "cannot resolve \"x\": ...".
 absl::Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout);
+
+// Whether Probe found the host, and nobody who listens.
+bool IsConnectionRefused(const absl::Status& probed);
 
 // What answers at a coordinator's address that is none, for people; empty: it
 // may be one. Waits for `timeout` for its first words.

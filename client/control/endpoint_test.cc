@@ -63,8 +63,11 @@ TEST(EndpointTest, ProbeFindsAListener) {
 
 TEST(EndpointTest, ProbeGivesTheSystemsReason) {
   const LoopbackSocket closed(/*listening=*/false);
-  EXPECT_EQ(Probe(closed.endpoint(), seconds(5)),
-            absl::UnavailableError("connection refused"));
+  const absl::Status refused = Probe(closed.endpoint(), seconds(5));
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_EQ(refused.message(), "connection refused");
+  EXPECT_TRUE(IsConnectionRefused(refused));
+  EXPECT_FALSE(IsConnectionRefused(absl::UnavailableError(refused.message())));
   EXPECT_THAT(Probe({"no-such-host.invalid", 1}, seconds(5)).message(),
               AllOf(HasSubstr("cannot resolve \"no-such-host.invalid\""),
                     HasSubstr("is the name right?")));

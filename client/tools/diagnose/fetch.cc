@@ -117,7 +117,7 @@ Fetched Fetch(const std::string& address, const std::string& path,
   // The library does not tell a refusal from a host that is not there.
   const absl::Status reached = internal::Probe({host, port}, timeout);
   if (!reached.ok()) {
-    fetched.answer = reached.message() == internal::kConnectionRefused
+    fetched.answer = internal::IsConnectionRefused(reached)
                          ? Answer::kRefused
                          : Answer::kUnreachable;
     fetched.status = absl::UnavailableError(
