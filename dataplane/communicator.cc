@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/quick_clock.h"
 #include "glog/logging.h"
 
@@ -194,9 +195,8 @@ void Communicator::Threw(const Collective& collective, uint64_t sequence,
   order.Release();
   // Nobody may look at the collective any more.
   Completed(sequence,
-            absl::InternalError(absl::StrCat(collective.Label(), " on group ",
-                                             base::Quote(options_.group_name),
-                                             ": threw")),
+            Labelled(FailedCall::Of(collective), options_.group_name,
+                     absl::InternalError("threw")),
             Clock::now(), /*waits=*/true);
 }
 

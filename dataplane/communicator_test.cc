@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/failed_call.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -205,7 +206,7 @@ TEST_F(CommunicatorTest, WhatIsThrownOutOfRunEndsTheGroup) {
   EXPECT_THROW((void)communicator_.Run({.kind = CollectiveKind::kBarrier}),
                std::bad_alloc);
   EXPECT_EQ(communicator_.status(),
-            absl::InternalError("barrier #1 on group \"g\": threw"));
+            Labelled({"barrier #1"}, "g", absl::InternalError("threw")));
   EXPECT_EQ(communicator_.progress().current, "");
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/exception_guard.h"
 #include "base/text.h"
+#include "dataplane/failed_call.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -78,9 +79,10 @@ Completion ExceptionGuard::EndingOfCaught(const Collective& collective) const {
 absl::Status ExceptionGuard::ProblemOf(const Collective& collective,
                                        absl::string_view call,
                                        const std::string& problem) const {
-  return absl::InternalError(absl::StrCat(
-      collective.Label(), " on group ", base::Quote(group_name_), ": backend ",
-      base::Quote(name()), ": ", call, " ", problem));
+  return Labelled(
+      FailedCall::Of(collective), group_name_,
+      absl::InternalError(absl::StrCat("backend ", base::Quote(name()), ": ",
+                                       call, " ", problem)));
 }
 
 void ExceptionGuard::BeginTogether() {

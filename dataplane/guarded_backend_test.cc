@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "dataplane/biased_mutex.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gtest/gtest.h"
@@ -45,6 +46,11 @@ Collective Of(CollectiveKind kind) {
   return collective;
 }
 
+absl::Status Failed(const FailedCall& call, const std::string& problem) {
+  return Labelled(call, "tp0",
+                  absl::InternalError("backend \"fake\": " + problem));
+}
+
 TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
   ExceptionGuard guarding(std::make_unique<BadBackend>(), "tp0");
   const auto failure = [&](CollectiveKind kind) {
@@ -53,14 +59,12 @@ TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
     return work->status();
   };
   EXPECT_EQ(failure(CollectiveKind::kAllReduce),
-            absl::InternalError("all_reduce #3 on group \"tp0\": backend "
-                                "\"fake\": Start threw: no licence"));
+            Failed({"all_reduce #3"}, "Start threw: no licence"));
   EXPECT_EQ(failure(CollectiveKind::kBarrier),
-            absl::InternalError("barrier #3 on group \"tp0\": backend "
-                                "\"fake\": Start returned no Work"));
-  EXPECT_EQ(failure(CollectiveKind::kSend),
-            absl::InternalError("send #3 on group \"tp0\": backend \"fake\": "
-                                "Start threw something"));
+            Failed({"barrier #3"}, "Start returned no Work"));
+  EXPECT_EQ(
+      failure(CollectiveKind::kSend),
+      Failed({"send #3", /*is_point_to_point=*/true}, "Start threw something"));
   EXPECT_EQ(
       guarding.Supports(Of(CollectiveKind::kBarrier)),
       absl::InternalError("backend \"fake\": Supports threw: cannot say"));
@@ -70,8 +74,7 @@ TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
   {
     ReleasableLock order(mutex);
     EXPECT_EQ(guarding.Run(Of(CollectiveKind::kBroadcast), order).status,
-              absl::InternalError("broadcast #3 on group \"tp0\": backend "
-                                  "\"fake\": Run threw: no time"));
+              Failed({"broadcast #3"}, "Run threw: no time"));
   }
   guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());
   guarding.Abort(absl::AbortedError("enough"));

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/text.h"
+#include "dataplane/failed_call.h"
 
 namespace muster::dataplane {
 namespace {
@@ -154,11 +155,11 @@ std::shared_ptr<Work> TimeoutWatchdog::Start(const Collective& collective) {
   auto work = std::make_shared<ProxyWork>(collective.Describe());
   const uint64_t number = clockwork_->Add(
       work, collective.deadline,
-      absl::DeadlineExceededError(absl::StrCat(
-          collective.Label(), " on group ", base::Quote(options_.group_name),
-          ": backend ", base::Quote(name()), " of rank ", options_.rank,
-          " did not complete it within ", Text(collective.timeout),
-          ", nor in the ", Text(options_.grace), " after that")));
+      Labelled(FailedCall::Of(collective), options_.group_name,
+               absl::DeadlineExceededError(absl::StrCat(
+                   "backend ", base::Quote(name()), " of rank ", options_.rank,
+                   " did not complete it within ", Text(collective.timeout),
+                   ", nor in the ", Text(options_.grace), " after that"))));
   const std::shared_ptr<Work> inner_work = inner().Start(collective);
   // A stream can wait for it. The host waits for the outer work alone, which
   // ends.

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "dataplane/failed_call.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gtest/gtest.h"
 
@@ -50,10 +51,12 @@ TEST_F(TimeoutWatchdogTest, WhatIsNotCompleteInTimeFails) {
   const auto later = Start(CollectiveKind::kBarrier, hours(1));
   // The thread waits for another one by now, or soon.
   const auto work = Start(CollectiveKind::kBarrier, milliseconds(10));
-  EXPECT_EQ(work->Wait(),
-            absl::DeadlineExceededError(
-                "barrier #3 on group \"tp0\": backend \"fake\" of rank 1 did "
-                "not complete it within 10ms, nor in the 20ms after that"));
+  EXPECT_EQ(
+      work->Wait(),
+      Labelled({"barrier #3"}, "tp0",
+               absl::DeadlineExceededError(
+                   "backend \"fake\" of rank 1 did "
+                   "not complete it within 10ms, nor in the 20ms after that")));
   EXPECT_FALSE(later->IsCompleted());
   // What comes afterwards changes nothing.
   inner.works.at(1)->Complete(absl::OkStatus());

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 #include "glog/logging.h"
 
 namespace muster::internal {
@@ -21,12 +22,6 @@ namespace {
 // An answered report's own event is on its way already; another rank may take
 // two seconds to find out whom to report.
 constexpr std::chrono::seconds kReportEventTimeout(3);
-
-// The head of an error of the data plane: "all_reduce #418 on group "world"".
-std::string HeadOf(absl::string_view message) {
-  const size_t colon = message.find(": ");
-  return std::string(message.substr(0, colon));
-}
 
 absl::string_view Fate(MemberEvent::Kind kind) {
   switch (kind) {
@@ -267,6 +262,8 @@ bool ErrorResolver::Conclude() {
 
 void ErrorResolver::Finish(absl::Status why) {
   final_ = std::move(why);
+  // It is for who settles the failure.
+  final_.ErasePayload(dataplane::kFailedCallUrl);
   LogGroupFailure(group_.name, group_.generation, group_.rank, final_);
 }
 
@@ -274,8 +271,19 @@ std::string ErrorResolver::Label() const {
   if (!failed_label_.empty()) return failed_label_;
   const std::string current = group_.current ? group_.current() : "";
   return current.empty()
-             ? absl::StrCat("group ", base::Quote(group_.name))
+             ? GroupLabel()
              : absl::StrCat(current, " on group ", base::Quote(group_.name));
+}
+
+std::string ErrorResolver::LabelOf(const absl::Status& symptom) const {
+  const auto call = dataplane::FindFailedCall(symptom);
+  if (call.has_value()) return dataplane::LabelOf(*call, group_.name);
+  // A decision is about the group, whatever runs there.
+  return dataplane::Verdict(symptom).has_value() ? GroupLabel() : Label();
+}
+
+std::string ErrorResolver::GroupLabel() const {
+  return absl::StrCat("group ", base::Quote(group_.name));
 }
 
 absl::Status ErrorResolver::Verdict(const MemberEvent& event,
@@ -318,7 +326,11 @@ absl::Status ErrorResolver::WithSeats(const absl::Status& symptom,
       absl::StrAppend(&text, "pid ", member.pid, " on ", member.host);
     }
   }
-  return WithCulprits(absl::Status(symptom.code(), text), seated);
+  absl::Status error = WithCulprits(absl::Status(symptom.code(), text), seated);
+  if (const auto call = dataplane::FindFailedCall(symptom)) {
+    dataplane::SetFailedCall(error, *call);
+  }
+  return error;
 }
 
 absl::Status ErrorResolver::Decision(const absl::Status& verdict) const {
@@ -346,7 +358,7 @@ absl::Status ErrorResolver::Departure(const absl::Status& symptom,
   MemberEvent event;
   event.kind = MemberEvent::Kind::kLeft;
   event.member = WhoLeft(group_.generation, culprit);
-  return Verdict(event, HeadOf(symptom.message()));
+  return Verdict(event, LabelOf(symptom));
 }
 
 absl::Status ErrorResolver::CoordinatorGone(const absl::Status& why) const {
@@ -489,7 +501,7 @@ absl::Status ErrorResolver::Decide(const absl::Status& symptom) {
   // Of the default group the coordinator tells it, if it can be reached.
   if (!decided ||
       (IsWorld() && group_.connected != nullptr && group_.connected())) {
-    failed_label_ = HeadOf(symptom.message());
+    failed_label_ = LabelOf(symptom);
     AwaitVerdict(symptom, culprits);
   }
   if (final_.ok() && decided) Finish(Decision(symptom));

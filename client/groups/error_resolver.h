@@ -188,7 +188,11 @@ class ErrorResolver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CoordinatorGone(const absl::Status& why) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The head of an error: what failed here first, else what runs now.
   std::string Label() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string LabelOf(const absl::Status& symptom) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string GroupLabel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitVerdict(const absl::Status& symptom,
                     const std::vector<int>& culprits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -10,6 +10,7 @@
 
 #include "client/control/throw.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -49,11 +50,13 @@ MemberEvent Report(int rank, const std::string& error,
   return event;
 }
 
+// Its text is for people: what failed is in the payload.
 absl::Status ClosedBy(int rank) {
   absl::Status status = absl::UnavailableError(
-      "all_reduce #5 on group \"world\": connection closed by rank " +
+      "no more of all_reduce: connection closed by rank " +
       std::to_string(rank));
   dataplane::SetCulpritRank(status, rank);
+  dataplane::SetFailedCall(status, {.label = "all_reduce #5"});
   return status;
 }
 
@@ -367,6 +370,9 @@ TEST_F(FailureJudgeTest, WithoutAVerdictTheFirstReportIsEverybodys) {
   EXPECT_EQ(decided.message(), "rank 2 is stuck");
   EXPECT_THAT(Ranks(decided), ElementsAre(2));
   EXPECT_THAT(Ranks(accused_), ElementsAre(3));
+  // It is for those who settle the failure, and for nobody after that.
+  EXPECT_TRUE(dataplane::FindFailedCall(accused_).has_value());
+  EXPECT_EQ(dataplane::FindFailedCall(decided), std::nullopt);
   EXPECT_THAT(std::string(accused_.message()),
               HasSubstr("rank 3 is pid 103 on host-3"));
 }

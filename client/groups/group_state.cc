@@ -11,7 +11,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -28,6 +27,7 @@
 #include "dataplane/coalescing.h"
 #include "dataplane/collective.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/observe/fingerprint.h"
 #include "glog/logging.h"
 
@@ -478,8 +478,8 @@ constexpr std::chrono::seconds kOthersTime(3);
 
 // A send or receive: it waits for one rank, and says which.
 bool IsPointToPointFailure(const absl::Status& status) {
-  return absl::StartsWith(status.message(), "send #") ||
-         absl::StartsWith(status.message(), "recv #");
+  const auto call = dataplane::FindFailedCall(status);
+  return call.has_value() && call->is_point_to_point;
 }
 
 // Behind a group's key_prefix: the error that ended it, and the failure before
@@ -645,9 +645,9 @@ ErrorResolver::Accusation GroupState::Report(const absl::Status& own) {
   }
   if (timed_out) {
     // The others ask the coordinator where this rank is: it is there still.
-    const absl::string_view text = failure.message();
+    const auto call = dataplane::FindFailedCall(failure);
     MutexLock lock(mutex_);
-    settling_ = absl::StrCat(text.substr(0, text.find(" on group ")),
+    settling_ = absl::StrCat(call.has_value() ? call->label : "a call",
                              ", which timed out,");
   }
   const absl::Cleanup settled = [this] {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/cuda/stream.h"
+#include "dataplane/failed_call.h"
 
 namespace muster::dataplane::cuda {
 namespace {
@@ -49,9 +50,11 @@ struct StagedMessages::Message {
 };
 
 absl::Status StreamIsLate(const Collective& collective) {
-  return absl::DeadlineExceededError(absl::StrCat(
+  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
       collective.Label(), ": timed out after ", collective.timeout.count(),
       " ms waiting for what the current stream had been given before"));
+  SetFailedCall(status, FailedCall::Of(collective));
+  return status;
 }
 
 StagedMessages::StagedMessages(const Api& api, Backend& inner,

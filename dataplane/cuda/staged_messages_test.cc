@@ -15,6 +15,7 @@
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/failed_call.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -237,10 +238,13 @@ TEST_F(StagedMessagesTest, AStreamThatIsStuckIsATimeout) {
   Hold(go);
   const auto work = Receive(OnDevice(1), std::chrono::milliseconds(20));
   network_.Take().work->Complete(absl::OkStatus());
-  EXPECT_EQ(work->Wait(),
-            absl::DeadlineExceededError("recv #3: timed out after 20 ms "
-                                        "waiting for what the current stream "
-                                        "had been given before"));
+  const absl::Status status = work->Wait();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  EXPECT_EQ(status.message(),
+            "recv #3: timed out after 20 ms waiting for what the current "
+            "stream had been given before");
+  const auto call = FindFailedCall(status);
+  EXPECT_TRUE(call.has_value() && call->is_point_to_point);
   go.set_value();
 }
 

@@ -23,6 +23,7 @@
 #include "dataplane/cuda/staged_messages.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 
 namespace muster::dataplane::cuda {
 namespace {
@@ -357,14 +358,13 @@ class Staging : public Backend {
       chunks = std::max(chunks, others[i].chunks);
       const int64_t wanted = alike.outputs[i].element_count();
       if (others[i].count == wanted) continue;
-      status = absl::InvalidArgumentError(
-          absl::StrCat(job.collective().Label(), " on group ",
-                       base::Quote(options_.group_name), ": rank ", i,
-                       " gives rank ", options_.rank, " ", others[i].count, " ",
-                       DataTypeName(type), " in ", job.collective().Label(),
-                       ", rank ", options_.rank, " takes ", wanted));
+      status = absl::InvalidArgumentError(absl::StrCat(
+          "rank ", i, " gives rank ", options_.rank, " ", others[i].count, " ",
+          DataTypeName(type), " in ", job.collective().Label(), ", rank ",
+          options_.rank, " takes ", wanted));
       SetCulpritRank(status, static_cast<int>(i));
-      return status;
+      return Labelled(FailedCall::Of(job.collective()), options_.group_name,
+                      status);
     }
     return chunks;
   }

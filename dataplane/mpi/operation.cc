@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/mpi/mpi_reduction.h"
 
 namespace muster::dataplane::mpi_internal {
@@ -211,7 +212,11 @@ bool Operation::Ask() {
   } else if (collective_.kind == CollectiveKind::kRecv) {
     status = CheckReceived(received);
   }
-  if (status.ok()) CopyOut(results_);
+  if (status.ok()) {
+    CopyOut(results_);
+  } else {
+    SetFailedCall(status, FailedCall::Of(collective_));
+  }
   work_->Complete(status);
   return true;
 }
@@ -227,9 +232,11 @@ absl::Status Operation::CheckReceived(const MPI_Status& status) {
 }
 
 absl::Status Operation::TimeoutError() const {
-  return absl::DeadlineExceededError(absl::StrCat(
+  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
       collective_.Label(), ": timed out after ",
       absl::FormatDuration(absl::FromChrono(collective_.timeout))));
+  SetFailedCall(status, FailedCall::Of(collective_));
+  return status;
 }
 
 }  // namespace muster::dataplane::mpi_internal

@@ -16,6 +16,7 @@
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/nccl/aborter.h"
 #include "dataplane/nccl/comm_stream.h"
 #include "dataplane/nccl/communicator_maker.h"
@@ -213,10 +214,8 @@ class NcclBackend : public Backend {
   absl::Status Labelled(const Collective& collective,
                         const absl::Status& status) const {
     if (status.ok()) return status;
-    return absl::Status(
-        status.code(),
-        absl::StrCat(collective.Label(), " on group ",
-                     base::Quote(options_.group_name), ": ", status.message()));
+    return dataplane::Labelled(FailedCall::Of(collective), options_.group_name,
+                               status);
   }
 
   // The same, as that of the oldest one on the lane.

@@ -18,6 +18,7 @@
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/observe/consistency_check.h"
@@ -378,8 +379,8 @@ TEST_F(NcclBackendTest, AnErrorOfNcclsSaysInWhichCollective) {
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
   float on_host[1] = {};
   EXPECT_EQ(Wait(AllReduce(0, Tensor(on_host, {1}, {DeviceType::kCuda, 0}))),
-            absl::InternalError("all_reduce #0 on group \"world\": "
-                                "ncclAllReduce: invalid argument"));
+            Labelled({"all_reduce #0"}, "world",
+                     absl::InternalError("ncclAllReduce: invalid argument")));
   EXPECT_THAT(testing::TakeMisuses(),
               ElementsAre("AllReduce of memory that is not on a device"));
 }

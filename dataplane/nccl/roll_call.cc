@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/text.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 
 namespace muster::dataplane::nccl {
 namespace {
@@ -147,12 +148,11 @@ std::string NamesOf(const std::vector<int>& ranks) {
 absl::Status TimedOut(const Collective& collective, absl::string_view group,
                       const std::vector<int>& missing) {
   absl::Status status = absl::DeadlineExceededError(
-      absl::StrCat(collective.Label(), " on group ", base::Quote(group),
-                   ": timed out after ",
+      absl::StrCat("timed out after ",
                    absl::FormatDuration(absl::FromChrono(collective.timeout)),
                    " waiting for ", NamesOf(missing)));
   SetCulpritRanks(status, missing);
-  return status;
+  return Labelled(FailedCall::Of(collective), group, status);
 }
 
 }  // namespace muster::dataplane::nccl

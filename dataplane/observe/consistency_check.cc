@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/text.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/observe/fingerprint.h"
 
 namespace muster::dataplane {
@@ -217,12 +218,7 @@ std::string ConsistencyCheck::KeyOf(uint64_t sequence, int rank) const {
 
 absl::Status ConsistencyCheck::Check(const Collective& collective) {
   const auto label = [&](const absl::Status& status) {
-    absl::Status labelled(
-        status.code(),
-        absl::StrCat(collective.Label(), " on group ",
-                     base::Quote(options_.group_name), ": ", status.message()));
-    SetCulpritRanks(labelled, CulpritRanks(status));
-    return labelled;
+    return Labelled(FailedCall::Of(collective), options_.group_name, status);
   };
   const Fingerprint own = Fingerprint::Of(collective, options_.world_size);
   const std::string own_text = own.Serialize();

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/text.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 
 namespace muster::dataplane {
 namespace {
@@ -58,7 +59,7 @@ std::shared_ptr<Work> PointToPointCheck::Start(const Collective& collective) {
       .kind = collective.kind,
       .peer = collective.peer,
       .tag = collective.tag,
-      .label = collective.Label(),
+      .call = FailedCall::Of(collective),
       .description = collective.Describe(),
       .timeout = collective.timeout,
       .deadline = collective.deadline,
@@ -161,13 +162,14 @@ void PointToPointCheck::Fail(uint64_t number) {
     found->second.deadline = Instant::max();
   }
   const bool known = operation.peer != kAnyPeer;
-  absl::Status status = absl::DeadlineExceededError(
-      absl::StrCat(operation.label, " on group ",
-                   base::Quote(options_.group_name), ": timed out after ",
+  absl::Status status =
+      Labelled(operation.call, options_.group_name,
+               absl::DeadlineExceededError(absl::StrCat(
+                   "timed out after ",
                    absl::FormatDuration(absl::FromChrono(operation.timeout)),
                    " waiting for ",
                    known ? absl::StrCat("rank ", operation.peer) : "any rank",
-                   " with tag ", operation.tag, PeerText(operation)));
+                   " with tag ", operation.tag, PeerText(operation))));
   if (known) SetCulpritRank(status, operation.peer);
   {
     MutexLock lock(mutex_);

@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
+#include "dataplane/failed_call.h"
 
 namespace muster::dataplane {
 
@@ -52,7 +53,7 @@ class PointToPointCheck : public BackendDecorator {
     CollectiveKind kind = CollectiveKind::kSend;
     int peer = 0;
     int tag = 0;
-    std::string label;
+    FailedCall call;
     std::string description;
     std::chrono::milliseconds timeout{0};
     Instant deadline;

@@ -16,6 +16,7 @@
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/quick_clock.h"
 
 namespace muster::dataplane::cpu {
@@ -114,11 +115,6 @@ void Engine::Stop() {
   shortcut_.reset();
   point_to_point_.reset();
   transport_.reset();
-}
-
-std::string Engine::LabelOf(const Collective& collective) const {
-  return absl::StrCat(collective.Label(), " on group ",
-                      base::Quote(group_name_));
 }
 
 bool Engine::Enqueue(std::list<Job>& job) {
@@ -246,7 +242,10 @@ void Engine::Abort(const absl::Status& cause) {
 }
 
 void Engine::Fail(const Collective& collective, const absl::Status& failure) {
-  Abort(Prefixed(LabelOf(collective), failure));
+  const bool is_verdict = Verdict(failure).has_value();
+  Abort(is_verdict
+            ? failure
+            : Labelled(FailedCall::Of(collective), group_name_, failure));
 }
 
 void Engine::RunFirst() {
@@ -373,7 +372,7 @@ Instant Engine::NextLook(Instant now) const {
 absl::Status Engine::TimeoutOf(const Collective& collective) const {
   const int waiting_for = transport_->waiting_for();
   std::string text =
-      absl::StrCat(LabelOf(collective), ": timed out after ",
+      absl::StrCat("timed out after ",
                    absl::FormatDuration(absl::FromChrono(collective.timeout)));
   const Collective& running = *jobs_.front().collective;
   if (running.sequence != collective.sequence) {
@@ -384,7 +383,7 @@ absl::Status Engine::TimeoutOf(const Collective& collective) const {
   }
   absl::Status status = absl::DeadlineExceededError(text);
   if (waiting_for >= 0) SetCulpritRank(status, waiting_for);
-  return status;
+  return Labelled(FailedCall::Of(collective), group_name_, status);
 }
 
 absl::Status Engine::FindFailure(Instant now) {
@@ -403,20 +402,20 @@ absl::Status Engine::FindFailure(Instant now) {
   mutex_.Lock();
   // Who went by a verdict does not want it to end.
   if (gone.ok() || Verdict(gone).has_value()) return gone;
-  std::string label;
+  FailedCall call;
   if (!jobs_.empty()) {
-    label = LabelOf(*jobs_.front().collective);
+    call = FailedCall::Of(*jobs_.front().collective);
   } else if (const auto oldest = point_to_point_->oldest()) {
-    label = oldest->label;
+    call = oldest->call;
   } else {
     return absl::OkStatus();
   }
-  if (gone_noticed_in_ != label) {
-    gone_noticed_in_ = label;
+  if (gone_noticed_in_ != call) {
+    gone_noticed_in_ = call;
     gone_noticed_at_ = now;
   }
   if (now - gone_noticed_at_ < kPeerGoneGrace) return absl::OkStatus();
-  return Prefixed(label, gone);
+  return Labelled(call, group_name_, gone);
 }
 
 bool Engine::IsBusy() const {

@@ -21,6 +21,7 @@
 #include "dataplane/cpu/transport/shared_thread.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
@@ -146,7 +147,6 @@ class Engine {
   bool IsBusy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TimeoutOf(const Collective& collective) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string LabelOf(const Collective& collective) const;
 
   // Constant until Stop.
   const std::string group_name_;
@@ -176,7 +176,7 @@ class Engine {
   // CloseMesh was called.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   // In which collective, and when, the watchdog first saw that a peer is gone.
-  std::string gone_noticed_in_ ABSL_GUARDED_BY(mutex_);
+  FailedCall gone_noticed_in_ ABSL_GUARDED_BY(mutex_);
   Instant gone_noticed_at_ ABSL_GUARDED_BY(mutex_);
   // When the watchdog looks next, unless woken; max() is never.
   Instant next_look_ ABSL_GUARDED_BY(mutex_) = Instant::max();

@@ -21,6 +21,7 @@
 #include "dataplane/biased_mutex.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/quick_clock.h"
 #include "dataplane/releasable_lock.h"
 #include "gtest/gtest.h"
@@ -246,8 +247,8 @@ TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
     network_->open = false;
   }
   const auto work = StartBarrier();
-  EXPECT_EQ(work->Wait(), absl::UnavailableError(
-                              "barrier #7 on group \"g\": rank 1 is gone"));
+  EXPECT_EQ(work->Wait(), Labelled({"barrier #7"}, "g",
+                                   absl::UnavailableError("rank 1 is gone")));
 }
 
 TEST_F(EngineTest, AVerdictNeedsNoGraceAndNoLabel) {
@@ -276,8 +277,8 @@ TEST_F(EngineTest, PeerMayLeaveOnceItHasSentItsNote) {
   EXPECT_TRUE(last->Wait().ok()) << last->status();
   // The next one needs it, and does not wait for who cannot answer.
   EXPECT_EQ(StartBarrier()->Wait(),
-            absl::UnavailableError(
-                "barrier #2 on group \"g\": rank 1 left the group"));
+            Labelled({"barrier #2"}, "g",
+                     absl::UnavailableError("rank 1 left the group")));
 }
 
 TEST_F(EngineTest, CallerWhoWaitsRunsTheCollectiveHimself) {
@@ -380,9 +381,9 @@ TEST_F(EngineTest, CollectiveThatNeverWaitsTimesOutAllTheSame) {
     network_->hold_notes = false;
     network_->changed.NotifyAll();
   }
-  EXPECT_EQ(work->Wait(), absl::DeadlineExceededError(
-                              "barrier #1 on group \"g\": timed out after "
-                              "50ms"));
+  EXPECT_EQ(work->Wait(),
+            Labelled({"barrier #1"}, "g",
+                     absl::DeadlineExceededError("timed out after 50ms")));
 }
 
 TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
@@ -557,8 +558,8 @@ TEST_F(ShortcutTest, WhatItThrowsIsTheGroupsFailure) {
     MutexLock lock(path_->mutex);
     path_->throws = true;
   }
-  const absl::Status thrown =
-      absl::InternalError("barrier #1 on group \"g\": threw: no thread left");
+  const absl::Status thrown = Labelled(
+      {"barrier #1"}, "g", absl::InternalError("threw: no thread left"));
   EXPECT_EQ(RunBarrier(), thrown);
   // Also on the engine's own thread.
   EXPECT_EQ(StartBarrier()->Wait(), thrown);
@@ -571,9 +572,9 @@ TEST_F(ShortcutTest, WhatItThrowsOnTheExecutorIsTheGroupsFailure) {
     MutexLock lock(path_->mutex);
     path_->throws = true;
   }
-  EXPECT_EQ(
-      StartBarrier()->Wait(),
-      absl::InternalError("barrier #1 on group \"g\": threw: no thread left"));
+  EXPECT_EQ(StartBarrier()->Wait(),
+            Labelled({"barrier #1"}, "g",
+                     absl::InternalError("threw: no thread left")));
 }
 
 // Others may still read what is its owner's again.

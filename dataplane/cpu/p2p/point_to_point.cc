@@ -18,6 +18,7 @@
 #include "dataplane/cpu/transport/spin_wait.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
+#include "dataplane/failed_call.h"
 
 namespace muster::dataplane::cpu {
 namespace {
@@ -75,9 +76,11 @@ PointToPoint::PointToPoint(std::string group_name, Transport& transport,
   peers_[transport.rank()].credit = kEagerWindow;
 }
 
-std::string PointToPoint::LabelOf(const Collective& collective) const {
-  return absl::StrCat(collective.Label(), " on group ",
-                      base::Quote(group_name_));
+absl::Status PointToPoint::FailureOf(const Collective& collective,
+                                     const absl::Status& failure) const {
+  return Verdict(failure).has_value()
+             ? failure
+             : Labelled(FailedCall::Of(collective), group_name_, failure);
 }
 
 std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
@@ -409,7 +412,7 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
                    .status();
     }
   }
-  if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);
+  if (!status.ok()) outcome.failure = FailureOf(collective, status);
 }
 
 void PointToPoint::StartSendToSelf(const OperationPtr& operation,
@@ -455,14 +458,14 @@ void PointToPoint::StartReceive(const OperationPtr& operation,
   }
   receives_.push_back(operation);
   const absl::Status loss = LossFor(*operation);
-  if (!loss.ok()) outcome.failure = Prefixed(LabelOf(collective), loss);
+  if (!loss.ok()) outcome.failure = FailureOf(collective, loss);
 }
 
 std::optional<PointToPoint::Oldest> PointToPoint::oldest() const {
   MutexLock lock(mutex_);
   if (running_.empty()) return std::nullopt;
   const auto& [sequence, operation] = *running_.begin();
-  return Oldest{sequence, LabelOf(operation->collective)};
+  return Oldest{sequence, FailedCall::Of(operation->collective)};
 }
 
 Instant PointToPoint::FirstDeadline() const {
@@ -481,13 +484,13 @@ absl::Status PointToPoint::FindTimeout(Instant now) const {
     if (collective.deadline > now) continue;
     const bool known = operation->peer != kAnyPeer;
     absl::Status status = absl::DeadlineExceededError(absl::StrCat(
-        LabelOf(collective), ": timed out after ",
+        "timed out after ",
         absl::FormatDuration(absl::FromChrono(collective.timeout)),
         " waiting for ",
         known ? absl::StrCat("rank ", operation->peer) : "any rank",
         " with tag ", collective.tag));
     if (known) SetCulpritRank(status, operation->peer);
-    return status;
+    return FailureOf(collective, status);
   }
   return absl::OkStatus();
 }
@@ -693,7 +696,7 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
     }
   }
   if (!status.ok()) {
-    outcome.failure = Prefixed(LabelOf(operation->collective), status);
+    outcome.failure = FailureOf(operation->collective, status);
   }
 }
 
@@ -736,8 +739,7 @@ void PointToPoint::Read(const Reading& reading) {
     } else if (absl::Status status =
                    Clear(reading.operation, reading.peer, reading.request);
                !status.ok()) {
-      outcome.failure =
-          Prefixed(LabelOf(reading.operation->collective), status);
+      outcome.failure = FailureOf(reading.operation->collective, status);
     }
   }
   Carry(outcome);
@@ -758,7 +760,7 @@ void PointToPoint::TakeClear(int peer, const Message& message,
   absl::Status status = state.connection->PostTensor(
       SlotOf(message.id), tensor.data(), tensor.bytes());
   if (status.ok()) status = Tell(peer, Message::kDone, message.id);
-  if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);
+  if (!status.ok()) outcome.failure = FailureOf(collective, status);
 }
 
 void PointToPoint::TakeDone(int peer, const Message& message,
@@ -775,7 +777,7 @@ void PointToPoint::TakeDone(int peer, const Message& message,
   // It was sent before this message, on the same connection, so it is there.
   absl::Status status = arrived.buffer->WaitReceive(peer);
   if (!status.ok()) {
-    outcome.failure = Prefixed(LabelOf(arrived.operation->collective), status);
+    outcome.failure = FailureOf(arrived.operation->collective, status);
     return;
   }
   Done(arrived.operation, outcome);
@@ -832,7 +834,7 @@ void PointToPoint::Ended(int peer, const absl::Status& how) {
       if (operation->is_leaving && in_peace) {
         left.push_back(operation);
       } else {
-        outcome.failure = Prefixed(LabelOf(operation->collective), loss);
+        outcome.failure = FailureOf(operation->collective, loss);
         break;
       }
     }

@@ -25,6 +25,7 @@
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/cpu/transport/spin_wait.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "dataplane/failed_call.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane::cpu {
@@ -104,10 +105,10 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Of a kSend or kRecv. Does not block.
   std::shared_ptr<Work> Start(const Collective& collective);
 
-  // The oldest that is not complete: its number and label.
+  // The oldest that is not complete.
   struct Oldest {
     uint64_t sequence;
-    std::string label;
+    FailedCall call;
   };
   std::optional<Oldest> oldest() const;
 
@@ -201,7 +202,9 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     absl::Status failure = absl::OkStatus();
   };
 
-  std::string LabelOf(const Collective& collective) const;
+  // Its error; a verdict as it is.
+  absl::Status FailureOf(const Collective& collective,
+                         const absl::Status& failure) const;
 
   std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -8,10 +8,16 @@
 #include "dataplane/cpu/p2p/point_to_point_fixture.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
 #include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/failed_call.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::cpu {
 namespace {
+
+absl::Status LeftDuring(const std::string& label) {
+  return Labelled({label, /*is_point_to_point=*/true}, "g",
+                  absl::UnavailableError("rank 1 left the group"));
+}
 
 TEST_F(PointToPointTest, LargeTensorIsRequestedClearedSentAndTaken) {
   std::vector<float> values(kLarge);
@@ -138,8 +144,7 @@ TEST_F(NearPointToPointTest, ASendThatNobodyReadsFailsWhenThePeerLeaves) {
   std::vector<float> values(kLarge);
   const auto work = Send(values);
   transport_.Leave();
-  EXPECT_EQ(Failure(), absl::UnavailableError(
-                           "send #1 on group \"g\": rank 1 left the group"));
+  EXPECT_EQ(Failure(), LeftDuring("send #1"));
 }
 
 TEST_F(PointToPointTest, MoreSmallOnesThanTheReceiverClaimsBecomeRequests) {
@@ -186,16 +191,14 @@ TEST_F(PointToPointTest, SmallSendThatHasNotLeftIsCompleteWhenThePeerLeaves) {
   EXPECT_TRUE(work->Wait().ok());
   // But the next one needs it.
   (void)Send(values);
-  EXPECT_EQ(Failure(), absl::UnavailableError(
-                           "send #2 on group \"g\": rank 1 left the group"));
+  EXPECT_EQ(Failure(), LeftDuring("send #2"));
 }
 
 TEST_F(PointToPointTest, ReceiveAndLargeSendFailWhenThePeerLeaves) {
   std::vector<float> values(kLarge);
   const auto work = Send(values);
   transport_.Leave();
-  EXPECT_EQ(Failure(), absl::UnavailableError(
-                           "send #1 on group \"g\": rank 1 left the group"));
+  EXPECT_EQ(Failure(), LeftDuring("send #1"));
   End(absl::AbortedError("the group failed"));
   EXPECT_EQ(work->Wait(), absl::AbortedError("the group failed"));
 }

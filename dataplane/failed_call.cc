@@ -1,0 +1,52 @@
+#include "dataplane/failed_call.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane {
+namespace {
+
+// The payload: one of these, and the label.
+constexpr char kOfTwoRanks = 'p';
+constexpr char kOfAllRanks = 'c';
+
+}  // namespace
+
+FailedCall FailedCall::Of(const Collective& collective) {
+  return {.label = collective.Label(),
+          .is_point_to_point = IsPointToPoint(collective.kind)};
+}
+
+void SetFailedCall(absl::Status& status, const FailedCall& call) {
+  const char kind = call.is_point_to_point ? kOfTwoRanks : kOfAllRanks;
+  status.SetPayload(
+      kFailedCallUrl,
+      absl::Cord(absl::StrCat(absl::string_view(&kind, 1), call.label)));
+}
+
+std::optional<FailedCall> FindFailedCall(const absl::Status& status) {
+  const auto payload = status.GetPayload(kFailedCallUrl);
+  if (!payload.has_value() || payload->empty()) return std::nullopt;
+  const std::string bytes(*payload);
+  return FailedCall{.label = bytes.substr(1),
+                    .is_point_to_point = bytes[0] == kOfTwoRanks};
+}
+
+std::string LabelOf(const FailedCall& call, absl::string_view group_name) {
+  return absl::StrCat(call.label, " on group ", base::Quote(group_name));
+}
+
+absl::Status Labelled(const FailedCall& call, absl::string_view group_name,
+                      const absl::Status& failure) {
+  absl::Status labelled(failure.code(), absl::StrCat(LabelOf(call, group_name),
+                                                     ": ", failure.message()));
+  failure.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
+    labelled.SetPayload(url, value);
+  });
+  SetFailedCall(labelled, call);
+  return labelled;
+}
+
+}  // namespace muster::dataplane

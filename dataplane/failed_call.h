@@ -1,0 +1,43 @@
+#ifndef MUSTER_DATAPLANE_FAILED_CALL_H_
+#define MUSTER_DATAPLANE_FAILED_CALL_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::dataplane {
+
+struct Collective;
+
+// The call in which a group failed: what a program reads instead of the head of
+// the error's text.
+struct FailedCall {
+  std::string label;  // Collective::Label(): "all_reduce #418"
+  bool is_point_to_point = false;
+
+  static FailedCall Of(const Collective& collective);
+
+  friend bool operator==(const FailedCall&, const FailedCall&) = default;
+};
+
+// Kept as a payload of the status, under this type URL.
+inline constexpr char kFailedCallUrl[] = "muster/failed_call";
+
+void SetFailedCall(absl::Status& status, const FailedCall& call);
+
+// Nothing when the error does not say.
+std::optional<FailedCall> FindFailedCall(const absl::Status& status);
+
+// The head of such errors' texts: `all_reduce #418 on group "world"`.
+std::string LabelOf(const FailedCall& call, absl::string_view group_name);
+
+// `failure` as the error of `call`: the same code and payloads, the text with
+// LabelOf in front.
+absl::Status Labelled(const FailedCall& call, absl::string_view group_name,
+                      const absl::Status& failure);
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_FAILED_CALL_H_

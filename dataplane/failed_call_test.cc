@@ -1,0 +1,40 @@
+#include "dataplane/failed_call.h"
+
+#include "dataplane/collective.h"
+#include "dataplane/culprit.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+TEST(FailedCallTest, IsInThePayloadBesideTheText) {
+  for (const auto& [kind, label, is_point_to_point] :
+       {std::tuple(CollectiveKind::kAllReduce, "all_reduce #7", false),
+        std::tuple(CollectiveKind::kRecv, "recv #7", true)}) {
+    Collective collective;
+    collective.kind = kind;
+    collective.sequence = 7;
+    absl::Status failure = absl::UnavailableError("rank 2 is gone");
+    SetCulpritRank(failure, 2);
+    EXPECT_EQ(FindFailedCall(failure), std::nullopt);
+    const FailedCall call = FailedCall::Of(collective);
+    const absl::Status labelled = Labelled(call, "a: b", failure);
+    EXPECT_EQ(labelled.message(),
+              std::string(label) + " on group \"a: b\": rank 2 is gone");
+    EXPECT_TRUE(absl::IsUnavailable(labelled));
+    EXPECT_EQ(CulpritRank(labelled), 2);
+    EXPECT_EQ(FindFailedCall(labelled), call);
+    EXPECT_EQ(call.label, label);
+    EXPECT_EQ(call.is_point_to_point, is_point_to_point);
+  }
+}
+
+TEST(FailedCallTest, AnEmptyPayloadSaysNothing) {
+  absl::Status failure = absl::UnavailableError("all_reduce #1: it is gone");
+  failure.SetPayload(kFailedCallUrl, absl::Cord());
+  EXPECT_EQ(FindFailedCall(failure), std::nullopt);
+}
+
+}  // namespace
+}  // namespace muster::dataplane
