@@ -66,15 +66,23 @@ AdminClient::~AdminClient() = default;
 
 const Endpoint& AdminClient::endpoint() const { return stubs_->endpoint; }
 
+namespace {
+
+// Whether gRPC has made this itself: the coordinator was silent for too long,
+// or shut down during the call. gRPC has no code that tells it from a
+// coordinator's answer with the same one.
+bool IsGrpcsOwn(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status)
+             ? absl::StrContains(status.message(), "Deadline Exceeded")
+             : absl::IsCancelled(status) && status.message() == "CANCELLED";
+}
+
+}  // namespace
+
 // gRPC says neither whom it could not reach nor, mostly, why.
 absl::Status AdminClient::Explain(const absl::Status& status) const {
-  const bool silent = absl::IsDeadlineExceeded(status) &&
-                      absl::StrContains(status.message(), "Deadline Exceeded");
-  // What is open when the coordinator shuts down is cancelled by gRPC.
-  const bool shut =
-      absl::IsCancelled(status) && status.message() == "CANCELLED";
   if (!absl::IsUnavailable(status) && !absl::IsUnimplemented(status) &&
-      !silent && !shut) {
+      !IsGrpcsOwn(status)) {
     return status;
   }
   absl::Status why = Probe(stubs_->endpoint, timeout_);

@@ -215,6 +215,21 @@ absl::StatusOr<std::string> ReadToken(const std::string& given,
   return token;
 }
 
+// Why a connection did not come about. gRPC has only kUnavailable for it, and
+// no code of OpenSSL's comes through.
+enum class HandshakeFailure { kOther, kNotTls, kNotVerified, kClosed };
+
+HandshakeFailure FailureIn(absl::string_view grpc_text) {
+  const auto has = [&](absl::string_view words) {
+    return absl::StrContains(grpc_text, words);
+  };
+  if (has("wrong version number")) return HandshakeFailure::kNotTls;
+  if (has("certificate verify failed")) return HandshakeFailure::kNotVerified;
+  return has("failed to connect") && has("Socket closed")
+             ? HandshakeFailure::kClosed
+             : HandshakeFailure::kOther;
+}
+
 }  // namespace
 
 const char* ReadEnvironment(const char* name) { return std::getenv(name); }
@@ -361,7 +376,7 @@ absl::Status ChannelSecurity::Explain(const absl::Status& failure,
   // Where TLS came further than this, it is none.
   const bool may_be_stranger =
       tls_ca_.empty() || !absl::IsUnavailable(failure) ||
-      absl::StrContains(failure.message(), "wrong version number");
+      FailureIn(failure.message()) == HandshakeFailure::kNotTls;
   if (may_be_stranger) {
     const std::string stranger = DescribeStranger(endpoint, kStrangerTime);
     if (!stranger.empty()) return absl::UnavailableError(stranger);
@@ -372,15 +387,15 @@ absl::Status ChannelSecurity::Explain(const absl::Status& failure,
 absl::Status ChannelSecurity::WithHandshakeHint(
     const absl::Status& failure) const {
   const absl::string_view text = failure.message();
+  const HandshakeFailure why = FailureIn(text);
   absl::string_view hint;
-  if (absl::StrContains(text, "wrong version number")) {
+  if (why == HandshakeFailure::kNotTls) {
     hint = "does it speak plain text? then unset tls_ca (MUSTER_TLS_CA)";
-  } else if (absl::StrContains(text, "certificate verify failed")) {
+  } else if (why == HandshakeFailure::kNotVerified) {
     hint =
         "has its certificate expired, or did no authority in tls_ca "
         "(MUSTER_TLS_CA) sign it?";
-  } else if (!absl::StrContains(text, "failed to connect") ||
-             !absl::StrContains(text, "Socket closed")) {
+  } else if (why == HandshakeFailure::kOther) {
     return failure;
   } else if (tls_ca_.empty()) {
     hint =

@@ -69,7 +69,8 @@ absl::Status ErrorOf(absl::string_view what, const std::string& path,
       absl::StrCat("cannot ", what, ": ", status.ToString());
   if (status.IsCorruption()) return Damaged(path, why);
   const std::string text = absl::StrCat("storage ", path, ": ", why);
-  // The path is in it, and may have such words.
+  // RocksDB has no code for a lock that another holds: an IOError with a text.
+  // The path is in ToString(), and may have such words.
   const absl::string_view state =
       status.getState() == nullptr ? "" : status.getState();
   if (absl::StartsWith(state, "While lock file: ") ||

@@ -40,6 +40,7 @@ std::string Cause(absl::string_view message) {
 void LogGrpc(gpr_log_func_args* args) {
   const absl::string_view message = args->message;
   const core::Instant now = std::chrono::steady_clock::now();
+  // gRPC gives its log lines no code.
   if (absl::StrContains(message, "Handshake failed")) {
     return TheLogs().failed_handshakes.Add(
         absl::StrCat("peer=", base::LogValue(HandshakePeer()), " ",

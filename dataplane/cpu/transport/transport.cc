@@ -426,7 +426,7 @@ void TcpTransport::Look(int peer) {
 
 absl::Status TcpTransport::Gone(int peer, bool quiet,
                                 const absl::Status& failure) {
-  // Gloo says so in words alone, and not where.
+  // Gloo has no code for it, only the system's text, and does not say where.
   if (absl::StrContains(failure.message(), std::strerror(EFAULT))) {
     return BadMemory(rank(),
                      absl::StrCat("a tensor cannot be read or written: ",
