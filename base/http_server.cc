@@ -87,7 +87,7 @@ class HttpConnections {
   size_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Those with a thread, the oldest first.
+  // Connections that have a thread, the oldest first.
   std::map<uint64_t, Connection> open_ ABSL_GUARDED_BY(mutex_);
 };
 

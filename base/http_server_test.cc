@@ -52,7 +52,7 @@ class RawClient {
     return send(socket_, text.data(), text.size(), MSG_NOSIGNAL) >= 0;
   }
 
-  // What the server sends until it closes the connection.
+  // Returns all that the server sends until it closes the connection.
   std::string ReadAll() {
     std::string text;
     std::array<char, 4096> buffer;

@@ -58,7 +58,7 @@ std::string LogValue(absl::string_view value);
 // "10s", "1.5s", "250ms"; cut, not rounded.
 std::string FormatDuration(std::chrono::nanoseconds duration);
 
-// What every store says when keys did not come in time:
+// The text of every store when keys did not come in time:
 // `wait timeout after 100ms, keys: a, b`. Names at most 8 keys.
 std::string WaitTimeoutText(std::chrono::nanoseconds timeout,
                             absl::Span<const absl::string_view> missing);

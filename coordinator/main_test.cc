@@ -386,7 +386,7 @@ TEST(MainTest, ALimitFitsItselfToTheMemoryUnlessItIsSet) {
   set.AwaitError("limit_total_bytes=1000000 ");
 }
 
-// What the storage is to write is no part of --limit_total_bytes.
+// Values that wait for the storage are no part of --limit_total_bytes.
 TEST(MainTest, AStreamOfLargeValuesDoesNotPileUpBeforeTheStorage) {
   const std::string folder =
       absl::StrCat(testing::TempDir(), "/large_values_", getpid());

@@ -14,10 +14,10 @@
 namespace muster::dataplane {
 namespace {
 
-// What is caught, in a handler.
+// The text of the exception that a handler has caught.
 std::string TextOfCaught() { return std::string(StatusOfCaught().message()); }
 
-// What `call` throws, or "".
+// Returns the text of what `call` throws, or "".
 template <typename Call>
 std::string Thrown(const Call& call) {
   try {

@@ -20,7 +20,7 @@ using base::IsLoopback;
 // The host of an IPv6 literal in brackets, and any other as it is.
 std::string WithoutBrackets(std::string host);
 
-// Of a coordinator's address, as errors call it.
+// Parses a coordinator's address; errors call it that.
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
 
 // Opens a TCP connection and closes it. OK, or kUnavailable with the system's

@@ -176,7 +176,8 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
                                                Canceller* canceller) {
   if (!fork_guard_.is_here()) return CheckIsHere();
   EscapeTexts(&operation);
-  // What the others read of this process then is how far it has come now.
+  // The operation carries how far this process has come: the others read it
+  // then.
   const bool ends = operation.has_leave() || operation.has_report_failure();
   v1::HeartbeatRequest progress;
   if (ends) progress = CurrentProgress();
@@ -203,7 +204,7 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
       WriteWhatWaits(now);
     }
     if (open_ && !polling_) {
-      // Who can be cancelled must not sleep in the transport.
+      // A caller that can be cancelled must not sleep in the transport.
       if (canceller == nullptr && operations_.unanswered() == 1 &&
           !ends_gathering_) {
         PollFor(*pending);
@@ -283,7 +284,7 @@ void StreamSession::WriteWhatWaits(Instant now) {
     writing_ = false;
     // The thread that ends the connection waits for this.
     if (!open_) turn_.NotifyOne();
-    // Who polls may have seen the end of the write before this.
+    // The polling thread may have seen the end of the write already.
   } while (WriteIsDue(Clock::now()));
 }
 
@@ -310,7 +311,7 @@ void StreamSession::Handle(Connection& connection, Connection::Event event) {
       open_ = false;
       break;
   }
-  // What came while the stream was busy.
+  // Operations that came while the stream was busy.
   const Instant now = Clock::now();
   if (WriteIsDue(now)) WriteWhatWaits(now);
 }
@@ -393,7 +394,7 @@ std::string StreamSession::Coordinator() const {
 }
 
 void StreamSession::Complete(v1::StreamResponse& response) {
-  // Those whose callers are to be woken; nearly always one.
+  // Events whose callers must wake; nearly always one.
   absl::InlinedVector<std::shared_ptr<BatchEvent>, 4> waves;
   {
     MutexLock lock(mutex_);
@@ -435,8 +436,8 @@ void StreamSession::End(const absl::Status& why) {
   if (tell) options_.on_over(why);
 }
 
-// What the threads of a session do: the one that connects and serves the
-// connection, and the heart.
+// The threads of a session: one connects and serves the connection, the other
+// sends heartbeats.
 
 namespace {
 
@@ -592,7 +593,7 @@ absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
         "connect again and form a new group");
   }
   if (epoch_ != 0) {
-    // Whoever was told of the loss is told of its end.
+    // The log that told of the loss tells of its end.
     LOG(WARNING) << "coordinator reconnected: address="
                  << base::LogValue(options_.address)
                  << " away_for=" << FormatSince(down_since_, Clock::now())
@@ -794,7 +795,7 @@ void StreamSession::Beat() {
     if (open_ && now >= next_look) {
       mutex_.Unlock();
       v1::HeartbeatRequest heartbeat = CurrentProgress();
-      // What runs may have run for longer; that alone is no news.
+      // A longer run of the same call alone is no news.
       std::string progress = Fingerprint(heartbeat);
       mutex_.Lock();
       // Often while there is progress, so that a dead member's last one is

@@ -570,7 +570,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (IsForOthers("abort")) return;
   CheckIsHere();
   auto* const live = communicator();
-  // Whoever aborts may come after whoever destroys it.
+  // An abort may come after the destruction.
   if (live == nullptr || !status().ok()) return;
   if (culprits.empty()) culprits = {rank()};
   std::sort(culprits.begin(), culprits.end());
@@ -635,8 +635,8 @@ ErrorResolver::Accusation GroupState::Report(const absl::Status& own) {
     began_late = timed_out && began_late_;
     if (timed_out) overtime = overtime_;
   }
-  // Who comes when the others have given up, or had stopped until then, hears
-  // from them who it was.
+  // A rank that comes when the others have given up, or that had stopped until
+  // then, hears from them whom they blame.
   const bool late = began_late || overtime > kLate;
   if (late && !options_.is_world) return {.error = AwaitAgreed(failure)};
   if (began_late) return {.error = failure, .told = true};

@@ -632,8 +632,8 @@ void Groups::CheckKnown(const std::shared_ptr<ProcessGroup>& group) const {
 
 namespace {
 
-// What the backend says, which knows neither the ranks of the default group nor
-// hosts, with both.
+// Adds ranks of the default group and hosts to the backend's error: the backend
+// knows neither.
 absl::Status NotFormed(const GroupStateOptions& group,
                        const absl::Status& why) {
   if (absl::IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;

@@ -558,7 +558,7 @@ constexpr milliseconds kLossTime = seconds(12);
 // coordinator tells sooner, unless that one has reported a failure before.
 constexpr milliseconds kJoinTime = seconds(30);
 
-// Those of the ranks that stay in a group.
+// Throws for ranks that should stay in the group but are gone.
 [[noreturn]] void ThrowGone(const std::vector<MemberInfo>& gone,
                             const std::string& excluded) {
   std::vector<std::string> names;
@@ -658,7 +658,7 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
         GetKeys(stream, keys, Deadline::After(slice, "one look")).status();
     if (met.ok()) {
       waiting.Succeed();
-      // Those of an earlier call may be there without their ranks.
+      // Keys of an earlier call may be there without their ranks.
       shrinking.met =
           absent.reported.empty() && excluded_before_.insert(excluded).second;
       // For those that have reported, and see no keys.
@@ -689,9 +689,10 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
   }
 }
 
-// What a rank that has reported a failure can still see: those that stay report
-// it too, or leave this group when they have met; or they are lost, which the
-// coordinator may not have known when it was told of the first.
+// Waits for the fates of the others, all that a rank which has reported a
+// failure can still see. Ranks that stay report the failure too, or leave this
+// group when they have met. Others are lost, perhaps unknown to the coordinator
+// when it heard of the first.
 void World::AwaitFates(const Shrinking& shrinking, const Deadline& deadline) {
   const Instant until = std::min(deadline.at, Clock::now() + kLossTime);
   while (session_->status().ok() && Clock::now() < until) {
@@ -705,8 +706,8 @@ void World::AwaitFates(const Shrinking& shrinking, const Deadline& deadline) {
   }
 }
 
-// Those of the ranks that are lost, so far as the coordinator has told, or that
-// served it. Who has left may have come to the call.
+// Returns the ranks that are lost, as far as the coordinator has told, or that
+// served the coordinator. A rank that has left may have come to the call.
 std::vector<MemberInfo> World::Gone(const std::vector<int>& survivors) const {
   LiveGroups::Absent absent = live_->AbsentOf(formation_.generation, survivors);
   const auto lost = std::remove_if(

@@ -374,8 +374,8 @@ void BarrierTable::RetireInstances(Series& series) {
   Relist(series);
 }
 
-// Whoever could ask for a decision that is not kept has asked, or has gone: the
-// name can be used anew.
+// Every member that could ask for a dropped decision has asked or has gone, so
+// the name can be used anew.
 void BarrierTable::ForgetDropped(Series& series) {
   if (!series.dropped_results || !series.instances.empty() ||
       !AllPast(series, series.newest, series.past_newest)) {
@@ -607,7 +607,7 @@ absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
   return ranks;
 }
 
-// What of the table survives a restart.
+// The records of the table, which survive a restart.
 
 namespace {
 
@@ -799,7 +799,7 @@ std::vector<MissingRank> BarrierTable::Missing(const Series& series,
                                                const Instance& instance,
                                                Instant now, size_t count_max,
                                                RankRanges* others) const {
-  // Of more than a text names, those that are to blame for it come first.
+  // If there are more ranks than a text names, the ranks to blame come first.
   std::vector<Rank> ranks;
   std::vector<Rank> late;
   std::vector<Rank> all;

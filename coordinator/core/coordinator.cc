@@ -652,7 +652,7 @@ MemberSnapshot Coordinator::SnapshotOf(const Member& member,
   snapshot.registration = member.registration;
   snapshot.heard_ago = now - member.heard_at;
   snapshot.cause = member.cause;
-  // What a member was doing ends with it.
+  // The progress of a member that has departed ends with it.
   const Instant until = member.live() ? now : member.state_since;
   snapshot.last_progress =
       DescribeProgress(member.progress, until - member.progress_at);
@@ -874,8 +874,8 @@ std::vector<Record> Coordinator::TakeChanges() {
   return changes;
 }
 
-// Who has left the newest generation, from its seats: a member may have come
-// back with a new incarnation, or be forgotten.
+// Finds the departures from the newest generation by its seats: a member may
+// have come back with a new incarnation, or be forgotten.
 void Coordinator::RestoreFarewells(Instant now) {
   const FormationReply formation = rendezvous_.formation();
   if (formation == nullptr) return;

@@ -1,4 +1,4 @@
-// What a job counts of its memory is what its tables have, whatever happens.
+// A job's memory count always equals the sum over its tables.
 
 #include <map>
 #include <memory>
@@ -146,7 +146,8 @@ class World {
     return call;
   }
 
-  // Of a member that numbers it, and has seen some of the answers; or not.
+  // Makes a numbered call that acknowledges some answers, or a call without a
+  // number.
   Call Mutation() {
     if (dice_.Below(5) == 0) return Client();
     const size_t i = dice_.Below(kMembers);

@@ -202,7 +202,7 @@ class Membership {
   int64_t live() const { return live_; }
   const MembershipOptions& options() const { return options_; }
 
-  // What the members hold of the job's memory, summed up again.
+  // Sums up anew the memory that the members hold.
   int64_t CountMemory() const;
 
   absl::Status CheckInvariants() const;

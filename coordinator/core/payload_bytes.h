@@ -1,4 +1,4 @@
-// What an answer keeps in memory.
+// The memory that an answer takes.
 
 #ifndef MUSTER_COORDINATOR_CORE_PAYLOAD_BYTES_H_
 #define MUSTER_COORDINATOR_CORE_PAYLOAD_BYTES_H_

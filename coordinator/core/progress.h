@@ -43,7 +43,7 @@ struct GroupProgress {
 std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                              Duration age, absl::string_view group = "");
 
-// What `progress` takes up.
+// Returns the memory that `progress` takes.
 int64_t BytesOf(const std::vector<GroupProgress>& progress);
 
 // Drops all but the group that has been in its collective for longest.

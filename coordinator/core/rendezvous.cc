@@ -600,7 +600,7 @@ absl::Status Rendezvous::CheckInvariants() const {
   return absl::OkStatus();
 }
 
-// What the rendezvous says to people.
+// The texts of the rendezvous for people.
 
 namespace {
 
@@ -618,7 +618,7 @@ std::string Rendezvous::Claimant(const MemberId& id) const {
                       member->registration.pid, ")");
 }
 
-// Who holds `rank` in the running generation.
+// Returns the seat that holds `rank` in the running generation.
 const Seat* Rendezvous::LiveHolder(Rank rank) const {
   if (!running_ ||
       rank.value() >= static_cast<int32_t>(formation_->world.size())) {
@@ -704,7 +704,7 @@ std::vector<Rank> Rendezvous::MissingOf(Rank first, int32_t count) const {
   return missing;
 }
 
-// Of a static rendezvous, ascending.
+// For a static rendezvous; ascending.
 std::vector<Rank> Rendezvous::MissingRanks() const {
   // Members that do not ask for a rank would get the lowest free ones.
   size_t unassigned = joins_.size() - claims_.size();

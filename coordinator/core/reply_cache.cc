@@ -16,7 +16,7 @@ namespace {
 // at a time can always delete what is too much.
 constexpr int64_t kUncheckedBytes = 8 * kReplyMemory;
 
-// What `reply` keeps beyond its own fixed size.
+// Returns the memory that `reply` takes beyond its own fixed size.
 int64_t BytesOf(const Reply& reply) {
   return static_cast<int64_t>(reply.status.message().size()) +
          HeldBytes(reply.payload);

@@ -108,7 +108,7 @@ class ReplyCache {
   int64_t size() const;  // entries that are not new
   int64_t bytes() const { return bytes_; }
 
-  // What it holds of the job's memory, summed up again.
+  // Sums up anew the memory that it holds.
   int64_t CountMemory() const;
 
  private:

@@ -580,7 +580,7 @@ std::vector<KeyWaitSnapshot> StoreEngine::KeyWaits(Instant now,
                                                    int64_t& more) const {
   std::vector<KeyWaitSnapshot> waits;
   int64_t lookups = 0;
-  // Of the waiter before: many wait for the same one.
+  // The key of the waiter before: many wait for the same one.
   absl::string_view key;
   more = 0;
   for (const auto& [order, waiter] : waiters_.all()) {

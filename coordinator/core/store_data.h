@@ -137,7 +137,7 @@ class StoreData {
   const WatchHistory& history() const { return history_; }
   int64_t bytes() const { return bytes_; }
 
-  // What it holds of the job's memory, summed up again.
+  // Sums up anew the memory that it holds.
   int64_t CountMemory() const;
   int64_t items() const { return items_; }
   int64_t revision() const { return revision_; }

@@ -35,7 +35,7 @@ class TotalMemory {
 
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
 
-  // What each job may have while all together are within the limit.
+  // The bytes that each job may have while all together are within the limit.
   int64_t share() const;
 
  private:
@@ -82,7 +82,7 @@ class MemoryHeld {
   // `share` outlives it. Null: nothing is counted.
   explicit MemoryHeld(MemoryShare* share = nullptr) : share_(share) {}
   ~MemoryHeld() { Set(0); }
-  // Who is moved from holds nothing.
+  // A moved-from object holds nothing.
   MemoryHeld(MemoryHeld&& other) noexcept
       : share_(other.share_), bytes_(std::exchange(other.bytes_, 0)) {}
   MemoryHeld& operator=(MemoryHeld&& other) noexcept {

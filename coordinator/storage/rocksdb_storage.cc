@@ -261,7 +261,7 @@ class RocksDbStorage final : public Storage {
     }
     // It grows with each new file, which is seldom.
     if (info.st_size == mark_.manifest_bytes) return absl::OkStatus();
-    // What the mark says of it must not come to the disk before it.
+    // The list must be on the disk before the mark that describes it.
     absl::Status synced = SyncFile(manifest);
     if (!synced.ok()) return synced;
     const absl::StatusOr<uint32_t> checksum = ChecksumOf(

@@ -52,7 +52,7 @@ struct Ended {
   void Complete();
 };
 
-// What the streams of a group share, on its device. Not thread-safe.
+// Events that the streams of a group share on its device. Not thread-safe.
 class EventPool {
  public:
   explicit EventPool(const Platform& platform) : platform_(platform) {}

@@ -26,7 +26,7 @@ int Main(const char* host, int port, int rank, int world_size) {
   store.Set("turn/" + std::to_string(rank), std::to_string(sum));
   std::cout << "all: " << store.Get("turn/" + std::to_string(world_size - 1))
             << std::endl;
-  // Who serves the store ends last.
+  // The rank that serves the store ends last.
   store.Add("ended", 1);
   if (rank > 0) return 0;
   while (store.Add("ended", 0) < world_size) {

@@ -412,7 +412,7 @@ absl::Status Hosts::AwaitOthers() {
   }
   if (!status.ok()) return absl::AbortedError(status.message());
   if (options_.nnodes.min != options_.nnodes.max) {
-    // Whoever waits for a place, or comes later, must not begin once more, and
+    // A host that waits for a place, or comes later, must not begin again; it
     // asks for the key when it is refused.
     absl::Status ignored =
         Try([&] { CoordinatorStore(session).Set(kFinishedKey, ""); });

@@ -500,7 +500,7 @@ std::vector<int> RanksToAsk(const v1::GetJobResponse& job,
   return {ranks.begin(), ranks.end()};
 }
 
-// What a diagnosis says, for people and for programs.
+// The texts of a diagnosis, for people and for programs.
 
 namespace {
 

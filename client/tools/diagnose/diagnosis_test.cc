@@ -395,7 +395,7 @@ TEST_F(DiagnosisTest, PeersThatWaitForEachOtherAreShown) {
   EXPECT_EQ(Look({{0, Answer::kSilent}}).culprits.at(0).state, "stopped");
 }
 
-// What it is in, is for people alone.
+// The text of the call is for people alone.
 TEST_F(DiagnosisTest, WhomACallWaitsForIsNotReadFromItsText) {
   InPeerCall(0, CollectiveKind::kRecv, 1, 30);
   InPeerCall(1, CollectiveKind::kRecv, 0, 30);

@@ -23,8 +23,8 @@ constexpr int64_t kUntoldMax = 64;
 constexpr int64_t kUntoldBytesMax = 16 << 20;
 constexpr int64_t kUntoldBytesOfAllMax = 64 << 20;
 
-// What `record` holds until it is stored, about. A value may be in the store as
-// well, but need not be for long.
+// Estimates the memory of `record` until it is stored. The store may have the
+// value as well, but perhaps not for long.
 int64_t BytesOf(const core::Record& record) {
   int64_t bytes = sizeof(record);
   if (const auto* entry = std::get_if<core::EntryRecord>(&record)) {
@@ -415,8 +415,8 @@ bool Job::Behind() const {
              kUntoldBytesOfAllMax;
 }
 
-// What the answers hold: a value that was taken out of the store, or written
-// over, is nowhere else. One that many waited for is there once.
+// Returns the memory of the answers: they alone have a value that was taken out
+// of the store or written over. A value that many waited for counts once.
 int64_t Job::BytesOf(const Outcome& outcome) {
   int64_t bytes = 0;
   for (const Answer& answer : outcome.own) {

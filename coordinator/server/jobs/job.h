@@ -66,8 +66,8 @@ class Job : public std::enable_shared_from_this<Job> {
     // Where what is to be told to many is told; outlives the job. Null: by who
     // makes the step.
     FairQueue* turns = nullptr;
-    // What the steps of all jobs hold that are not told; outlives the job.
-    // Null: nobody counts it.
+    // The memory of all jobs' steps whose answers wait for the storage;
+    // outlives the job. Null: nobody counts it.
     std::atomic<int64_t>* untold_bytes = nullptr;
     // Called, without the lock, when the job needs a Tick earlier than it last
     // said.

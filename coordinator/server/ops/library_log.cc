@@ -18,7 +18,7 @@
 namespace muster::coordinator {
 namespace {
 
-// Of one text of a library's, which may hold what a stranger sent.
+// The most of one text of a library, which may hold bytes of a stranger.
 constexpr size_t kTextBytesMax = 512;
 
 struct Logs {

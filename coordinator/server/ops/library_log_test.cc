@@ -16,7 +16,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What `write` and then a look a minute later bring to standard error.
+// Returns what `write`, and a check a minute later, print to standard error.
 template <typename Write>
 std::string LogOf(Write write) {
   FLAGS_logtostderr = true;

@@ -193,7 +193,7 @@ class AdminService final : public Service {
                                                   Response* response) {
       const core::Instant started = Now();
       grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-      // What there is to tell of a job may be much, and its lock held. The
+      // A description of a job may be large, and its lock held. The
       // service has a share of the turns as a job has, and its calls are
       // several owners: none of them waits for a job or for another call.
       context_.turns->Post(

@@ -10,7 +10,7 @@
 
 namespace muster::dataplane::cpu {
 
-// Of collectives that have several. See dataplane/MEASUREMENTS.md.
+// For collectives that have several algorithms. See dataplane/MEASUREMENTS.md.
 enum class Algorithm : uint8_t {
   // all_reduce
   kDoubling,

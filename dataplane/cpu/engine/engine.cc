@@ -237,7 +237,7 @@ void Engine::Abort(const absl::Status& cause) {
     if (shortcut_ != nullptr) shortcut_->Wake();
   }
   executor_wakes_.NotifyAll();
-  // Of one that nobody watches yet Stop closes the transport.
+  // If nothing watches the transport yet, Stop closes it.
   if (watchdog_.has_value()) watchdog_->Wake();
 }
 
@@ -295,7 +295,7 @@ void Engine::CloseMesh(bool cuts_off) {
   mutex_.Unlock();
   point_to_point_->Quiesce();
   transport_->Close(goodbye);
-  // Whoever sees it looks for the goodbye.
+  // A peer that sees it looks for the goodbye.
   if (shortcut_ != nullptr) {
     shortcut_->Leave(/*has_failed=*/cuts_off || !absl::IsCancelled(goodbye));
   }

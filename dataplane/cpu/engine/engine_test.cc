@@ -31,7 +31,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What the test and the transport, which belongs to the engine, have in common.
+// State that the test shares with the transport, which belongs to the engine.
 struct Network {
   Mutex mutex;
   CondVar changed;

@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
     }
     absl::StatusOr<SingleInterfaceBackend> made = make(own);
     if (!made.ok()) {
-      // What is wrong with the names says so itself.
+      // An error about the names explains itself.
       if (count == 1 || absl::IsInvalidArgument(made.status())) {
         return made.status();
       }

@@ -21,7 +21,7 @@ using SingleInterfaceFactory =
     std::function<absl::StatusOr<SingleInterfaceBackend>(
         const BackendOptions& options)>;
 
-// What `make` makes; or, of a group on several hosts for which several
+// Returns what `make` makes; or, for a group on several hosts for which several
 // interfaces are named (NamedInterfaces), a backend that has one of those for
 // each interface, with keys of its own in the store. Collective k of the group
 // goes over interface k % n, and a send or receive over interface tag % n. What

@@ -38,8 +38,8 @@ class PointToPoint::LookingWork : public PromisedWork {
   [[nodiscard]] absl::Status Wait(Instant deadline) override {
     if (PromisedWork::IsCompleted()) return PromisedWork::Wait(deadline);
     const Instant began = Clock::now();
-    // Who waits for a short time waits again and again: how long what he waits
-    // for takes in all is not known here.
+    // A caller with a short timeout waits again and again, so the whole time is
+    // not known here.
     const bool learns = looks_->learns_ && deadline - began > SpinBudget::kMost;
     const std::chrono::nanoseconds spin_budget =
         learns ? looks_->spin_budget_.value() : kSpinTime;
@@ -50,8 +50,8 @@ class PointToPoint::LookingWork : public PromisedWork {
     return status;
   }
 
-  // Who asks again and again does not wait for the progress thread's next look.
-  // Once or twice everybody asks.
+  // A caller that asks again and again does not wait for the progress thread's
+  // next look. Once or twice everybody asks.
   bool IsCompleted() const override {
     if (PromisedWork::IsCompleted()) return true;
     if (asked_.fetch_add(1, std::memory_order_relaxed) >= kAskedInPassing) {
@@ -278,7 +278,7 @@ void PointToPoint::Look(const PromisedWork& work, Instant give_up,
   mailbox->BeginLooking();
   for (int look = 1; !work.PromisedWork::IsCompleted(); ++look) {
     if (mailbox->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
-      // What it brings may take a while, in which nobody looks.
+      // The message may take a while, in which nobody looks.
       mailbox->EndLooking();
       const bool has_come = TakeMail(&work, deadline);
       mailbox->BeginLooking();
@@ -815,13 +815,13 @@ void PointToPoint::Sent(int peer, uint64_t sequence) {
 }
 
 void PointToPoint::Ended(int peer, const absl::Status& how) {
-  // What an abort ends, Close completes.
+  // Close completes what an abort ends.
   if (!transport_.abort_cause().ok()) return;
   Outcome outcome;
   const bool in_peace = transport_.CheckPeers().ok();
   {
     MutexLock lock(mutex_);
-    // What it left before it went.
+    // Takes the messages that the peer left before it went.
     if (closed_) return;
     if (mailbox_ != nullptr) TakeMail(outcome);
     GiveToChannels(outcome.readings);

@@ -320,7 +320,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   MailMaker make_mail_ ABSL_GUARDED_BY(mutex_);
   // Null: this rank has none, not yet, or no more.
   std::shared_ptr<ShmMailbox> mailbox_ ABSL_GUARDED_BY(mutex_);
-  // What is to be done by who looks for mail, or the progress thread.
+  // Work for the thread that polls the mailbox, or for the progress thread.
   Outcome left_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
   // Of those who wait, told under the lock; and whether they go by it.

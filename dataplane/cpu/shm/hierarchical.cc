@@ -45,7 +45,7 @@ std::vector<int> RanksOfLane(const Topology& hosts, size_t inter_host_group) {
   return ranks;
 }
 
-// What the inter-host groups make of accumulators that are not finished.
+// The reduction of unfinished accumulators in the inter-host groups.
 Sum SumOf(const Reduction& reduction, const Collective& collective) {
   const ReduceOp op = collective.reduce_op;
   const bool adds = op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
@@ -319,7 +319,7 @@ absl::Status Walk::AllReduce() {
     return InParts(PieceOf(tensor, piece, per_piece, element_bytes_),
                    inter_host_groups);
   };
-  // Of the piece on the inter-host groups, and of the next one.
+  // Room for the piece in the inter-host groups and for the next one.
   const size_t room =
       reduction.in_place()
           ? 0

@@ -68,7 +68,7 @@ class Hierarchical : public cpu::Shortcut {
   const ShmTraits traits_;
   const TellFailure tell_failure_;
   ShmContext context_;
-  // Of reductions: accumulators, and what becomes of them.
+  // Accumulators and results of reductions.
   std::vector<std::byte> accumulators_;
   std::vector<std::byte> results_;
 };

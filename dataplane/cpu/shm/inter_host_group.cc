@@ -34,7 +34,7 @@ InterHostGroup::InterHostGroup(cpu::Transport& transport,
                                std::vector<int> ranks)
     : transport_(transport, std::move(ranks)), workspace_(transport_) {}
 
-// Of sizes up to fusable_bytes() all go one way, so that elements are combined
+// All sizes up to fusable_bytes() take one path, so that elements are combined
 // in one order (see Backend).
 bool InterHostGroup::IsAtOnce(size_t bytes) const {
   return transport_.world_size() <= kAtOnceHostsMax &&

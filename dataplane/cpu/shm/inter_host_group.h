@@ -1,4 +1,4 @@
-// What one rank of each host does with those of the others.
+// Collectives among one rank of each host.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_INTER_HOST_GROUP_H_
 #define MUSTER_DATAPLANE_CPU_SHM_INTER_HOST_GROUP_H_
@@ -18,7 +18,8 @@ using cpu::Block;
 using cpu::Blocks;
 using cpu::MessageHeader;
 
-// What a inter-host group reduces: accumulators, as elements of their own type.
+// The reduction of an inter-host group: accumulators as elements of their own
+// type.
 struct Sum {
   DataType type = DataType::kFloat32;
   // Not kAvg nor kPremulSum.

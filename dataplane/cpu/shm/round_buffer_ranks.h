@@ -42,8 +42,8 @@ class Ranks {
 
   RoundBuffer& at(int rank) { return *boards_[rank]; }
   int world_size() const { return static_cast<int>(boards_.size()); }
-  // Of RoundBuffer's memory of a rank the first word counts the rings of its
-  // bell, and the second one says for whom it sleeps.
+  // In a rank's memory in RoundBuffer the first word counts the rings of its
+  // bell, and the second one says for which rank it sleeps.
   std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
   std::atomic<uint32_t>& sleeps_for(int rank) { return WordsOf(rank)[1]; }
   // Behind those of all ranks: how many say so.

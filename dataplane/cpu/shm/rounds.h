@@ -350,7 +350,7 @@ class Rounds {
     uint64_t sizes_hash;
     uint64_t history;
   };
-  // What a rank shows in PublishLocation.
+  // A rank publishes this in PublishLocation.
   struct Offer {
     Regions::Place place = {};
     double factor = 1;

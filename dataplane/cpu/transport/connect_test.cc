@@ -312,7 +312,7 @@ TEST(GlooConnectTest, VariablesThatMeanNothingAreRefused) {
   }
 }
 
-// What is logged as warnings.
+// Collects the warnings of the log.
 class Warnings : public google::LogSink {
  public:
   Warnings() { google::AddLogSink(this); }

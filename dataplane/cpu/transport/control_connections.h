@@ -51,7 +51,7 @@ class ControlConnections {
  private:
   struct Peer {
     int socket = -1;
-    // Of its goodbye, what has come.
+    // The part of its goodbye that has come.
     GoodbyeBytes goodbye = {};
     size_t bytes = 0;
     std::optional<End> end;

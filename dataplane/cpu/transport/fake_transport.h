@@ -1,4 +1,4 @@
-// What tests make their transports of.
+// The base of the transports of tests.
 
 #ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_FAKE_TRANSPORT_H_
 #define MUSTER_DATAPLANE_CPU_TRANSPORT_FAKE_TRANSPORT_H_

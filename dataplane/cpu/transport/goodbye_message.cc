@@ -15,8 +15,8 @@ namespace {
 // Bytes that were never sent are zero, so zero is no mark.
 constexpr uint32_t kMark = 0x6d747266;
 
-// Who failed first and with which text, of an error that came with a goodbye:
-// it is passed on like that, so that a text does not grow from rank to rank.
+// The payload says which rank failed first and with which text. It is passed on
+// as it came, so that a text does not grow from rank to rank.
 constexpr char kOriginUrl[] = "muster/failure_origin";
 
 struct Layout {

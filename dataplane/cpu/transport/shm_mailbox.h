@@ -115,7 +115,7 @@ class ShmMailbox {
     std::atomic<uint32_t> is_asleep;
     std::atomic<uint32_t> lookers;
   };
-  // What the reader of a slot says.
+  // The reader of a slot writes this.
   struct alignas(64) SlotState {
     std::atomic<uint64_t> taken;
     std::atomic<uint32_t> is_open;
@@ -128,10 +128,10 @@ class ShmMailbox {
   };
   static constexpr size_t kLine = 64;
   static constexpr uint64_t kSkip = 1;
-  // Of all slots of one reader.
+  // The size of all slots of one reader.
   static constexpr size_t kSlotsBytes = 256 << 10;
 
-  // Of the slots between this rank and another one.
+  // The state of the slots between this rank and another one.
   struct Peer {
     // To it: what was put, and what it had taken of that when last seen.
     uint64_t put = 0;
@@ -142,8 +142,8 @@ class ShmMailbox {
   };
 
   static size_t RingBytesFor(int ranks);
-  // Of all bells and desks, which come first, by place and then by slot. Then
-  // come the rings.
+  // The size of all bells and slot states, which come first, by place and then
+  // by slot. The rings follow.
   static size_t HeadBytesFor(int ranks);
 
   Bell& BellOf(int place) const;

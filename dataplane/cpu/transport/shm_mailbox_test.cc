@@ -171,9 +171,9 @@ TEST(MailTest, AFullBoxTakesNoMoreUntilSomethingWasTaken) {
   EXPECT_EQ(TakeAll(ranks.of(11), 10), Numbers({8}));
 }
 
-// Of many ranks a slot is small: what it would not even take if it was empty
-// goes another way, and what it takes sooner or later it takes at once when it
-// is empty.
+// With many ranks a slot is small. A message that does not fit into an empty
+// slot goes another way. An empty slot takes at once every message that it
+// takes at all.
 TEST(MailTest, HalfABoxIsTheMost) {
   Ranks ranks(40);
   ranks.of(11).Open(10);

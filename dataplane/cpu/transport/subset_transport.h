@@ -14,7 +14,7 @@ namespace muster::dataplane::cpu {
 // SubsetTransport is some of the ranks of another transport, with numbers of
 // their own, so that what works among all ranks of a group works among those.
 // Its connections are the other one's, each in one order with what that moves.
-// What goes wrong is told in the group's numbers.
+// Errors have the group's numbers of ranks.
 class SubsetTransport : public Transport {
  public:
   // `ranks` of `whole`, by their numbers here; its own is one of them. `whole`

@@ -20,8 +20,8 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// What one connection moves before it is another one's turn, and what one
-// peer's memory does.
+// A connection moves so many bytes before it is another one's turn, and so does
+// a peer's memory.
 constexpr size_t kTurnBytes = 256 << 10;
 constexpr size_t kTakenTurnBytes = 1 << 20;
 
@@ -29,7 +29,8 @@ constexpr size_t kTakenTurnBytes = 1 << 20;
 // taken, than to send it.
 constexpr size_t kOfferBytesMin = 128 << 10;
 
-// What is read at once where a message begins: small ones are there as a whole.
+// The bytes that are read at once where a message begins: a small one is there
+// as a whole.
 constexpr size_t kAheadBytes = 4 << 10;
 
 }  // namespace
@@ -326,7 +327,8 @@ TcpConnections::Progress TcpConnections::ReceiveCurrent(Connection& connection,
       if (connection.current->bytes == 0) connection.current.reset();
       return progress;
     }
-    // Who waits for what was posted has read the peer's notes before.
+    // A thread that waits for posted receives has read the peer's messages
+    // before.
     return connection.receives.empty() ? Progress::kNothing : Progress::kBroken;
   }
   if (connection.receives.empty()) {
@@ -426,7 +428,7 @@ TcpConnections::Outcome TcpConnections::Write(int peer, const void* head,
                                               const void* body,
                                               size_t body_bytes) {
   Connection& connection = connections_[peer];
-  // What is written to a peer that has closed its end is lost without an error,
+  // Data written to a peer that has closed its end is lost without an error,
   // while something that it sent before may still be read: this rank would have
   // done its part in a collective that has failed.
   pollfd end = {connection.socket, POLLRDHUP, 0};

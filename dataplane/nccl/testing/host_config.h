@@ -7,7 +7,7 @@
 
 namespace muster::dataplane::nccl::testing {
 
-// What NCCL would refuse `config` for; empty: nothing.
+// Returns why NCCL would refuse `config`; empty: it would not.
 std::string WhatIsWrongWith(const Config& config);
 
 }  // namespace muster::dataplane::nccl::testing
