@@ -28,6 +28,7 @@
 #include "dataplane/cpu/shm/available_memory.h"
 #include "dataplane/cpu/shm/regions.h"
 #include "dataplane/cpu/shm/segment.h"
+#include "dataplane/cpu/shm/symmetric_testing.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/process_world.h"
@@ -46,39 +47,6 @@ using testing::LocalWorld;
 using ::testing::MatchesRegex;
 using testing::ProcessWorld;
 using ::testing::StartsWith;
-
-using Memory = std::shared_ptr<SymmetricMemory>;
-
-absl::StatusOr<Memory> Allocate(Communicator& communicator, size_t bytes) {
-  return communicator.AllocateSymmetric(
-      {.bytes = bytes,
-       .device = DeviceType::kCpu,
-       .deadline = Clock::now() + std::chrono::seconds(60)});
-}
-
-// `count` of float32 from element `first` on.
-Tensor Part(const Memory& memory, size_t first, size_t count) {
-  return Tensor(static_cast<float*>(memory->data()) + first, DataType::kFloat32,
-                {static_cast<int64_t>(count)});
-}
-
-absl::Span<float> Values(const Tensor& tensor) {
-  return {static_cast<float*>(tensor.data()),
-          static_cast<size_t>(tensor.element_count())};
-}
-
-void Fill(const Tensor& tensor, float value) {
-  for (float& one : Values(tensor)) one = value;
-}
-
-bool AllAre(absl::Span<const float> values, float value) {
-  return std::all_of(values.begin(), values.end(),
-                     [value](float one) { return one == value; });
-}
-
-absl::Status Do(Communicator& communicator, const Collective& collective) {
-  return communicator.Start(collective)->Wait();
-}
 
 // KiB of this process's memory that is of segments, and there.
 int64_t SharedKib() {

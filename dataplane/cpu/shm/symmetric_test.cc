@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "dataplane/backend.h"
 #include "dataplane/communicator.h"
+#include "dataplane/cpu/shm/symmetric_testing.h"
 #include "dataplane/testing/local_world.h"
 #include "gtest/gtest.h"
 
@@ -19,39 +20,6 @@ namespace muster::dataplane {
 namespace {
 
 using testing::LocalWorld;
-
-using Memory = std::shared_ptr<SymmetricMemory>;
-
-absl::StatusOr<Memory> Allocate(Communicator& communicator, size_t bytes) {
-  return communicator.AllocateSymmetric(
-      {.bytes = bytes,
-       .device = DeviceType::kCpu,
-       .deadline = Clock::now() + std::chrono::seconds(60)});
-}
-
-// `count` of float32 from element `first` on.
-Tensor Part(const Memory& memory, size_t first, size_t count) {
-  return Tensor(static_cast<float*>(memory->data()) + first, DataType::kFloat32,
-                {static_cast<int64_t>(count)});
-}
-
-absl::Span<float> Values(const Tensor& tensor) {
-  return {static_cast<float*>(tensor.data()),
-          static_cast<size_t>(tensor.element_count())};
-}
-
-void Fill(const Tensor& tensor, float value) {
-  for (float& one : Values(tensor)) one = value;
-}
-
-bool AllAre(absl::Span<const float> values, float value) {
-  return std::all_of(values.begin(), values.end(),
-                     [value](float one) { return one == value; });
-}
-
-absl::Status Do(Communicator& communicator, const Collective& collective) {
-  return communicator.Start(collective)->Wait();
-}
 
 // Ranks, and elements of one: of all ways to go.
 using Case = std::pair<int, size_t>;

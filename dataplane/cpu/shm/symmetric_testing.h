@@ -1,0 +1,61 @@
+// Symmetric memory in tests: pieces of it as tensors of float32.
+
+#ifndef MUSTER_DATAPLANE_CPU_SHM_SYMMETRIC_TESTING_H_
+#define MUSTER_DATAPLANE_CPU_SHM_SYMMETRIC_TESTING_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "dataplane/backend.h"
+#include "dataplane/collective.h"
+#include "dataplane/communicator.h"
+#include "dataplane/tensor.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane {
+
+using Memory = std::shared_ptr<SymmetricMemory>;
+
+inline absl::StatusOr<Memory> Allocate(Communicator& communicator,
+                                       size_t bytes) {
+  return communicator.AllocateSymmetric(
+      {.bytes = bytes,
+       .device = DeviceType::kCpu,
+       .deadline = Clock::now() + std::chrono::seconds(60)});
+}
+
+// `count` of float32 from element `first` on.
+inline Tensor Part(const Memory& memory, size_t first, size_t count) {
+  return Tensor(static_cast<float*>(memory->data()) + first, DataType::kFloat32,
+                {static_cast<int64_t>(count)});
+}
+
+inline absl::Span<float> Values(const Tensor& tensor) {
+  return {static_cast<float*>(tensor.data()),
+          static_cast<size_t>(tensor.element_count())};
+}
+
+inline void Fill(const Tensor& tensor, float value) {
+  for (float& one : Values(tensor)) one = value;
+}
+
+inline bool AllAre(absl::Span<const float> values, float value) {
+  return std::all_of(values.begin(), values.end(),
+                     [value](float one) { return one == value; });
+}
+
+inline absl::Status Do(Communicator& communicator,
+                       const Collective& collective) {
+  return communicator.Start(collective)->Wait();
+}
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_CPU_SHM_SYMMETRIC_TESTING_H_
