@@ -87,19 +87,21 @@ class LostRanksTest : public ::testing::Test {
         });
   }
 
-  // The next ones that are told.
+  // The next ones that are told. It is woken for other news as well.
   std::vector<pid_t> Await(LostRanks& lost_ranks) {
     const auto until = Clock::now() + seconds(60);
-    {
-      MutexLock lock(mutex_);
-      while (!woken_ && Clock::now() < until) {
-        changed_.WaitUntil(mutex_, until);
-      }
-      woken_ = false;
-    }
     std::vector<pid_t> pids;
-    for (const LostRanks::Hung& lost : lost_ranks.Take()) {
-      pids.push_back(lost.pid);
+    while (pids.empty() && Clock::now() < until) {
+      {
+        MutexLock lock(mutex_);
+        while (!woken_ && Clock::now() < until) {
+          changed_.WaitUntil(mutex_, until);
+        }
+        woken_ = false;
+      }
+      for (const LostRanks::Hung& lost : lost_ranks.Take()) {
+        pids.push_back(lost.pid);
+      }
     }
     return pids;
   }
