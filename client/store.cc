@@ -18,6 +18,7 @@
 #include "client/session.h"
 #include "client/stores/store_rules.h"
 #include "client/stores/store_watch.h"
+#include "muster/v1/session.pb.h"
 
 namespace muster {
 namespace {
@@ -44,6 +45,17 @@ template <typename T>
 absl::StatusOr<T> Blamed(absl::StatusOr<T> result, const Deadline& deadline) {
   if (result.ok()) return result;
   return Blamed(result.status(), deadline);
+}
+
+// One call of the session.
+v1::Result Call(Session& session, v1::Operation operation,
+                const Deadline& deadline) {
+  return ValueOrThrow(Origin::kStore,
+                      session.stream().Call(std::move(operation), deadline));
+}
+
+void Assign(absl::string_view from, std::string* to) {
+  to->assign(from.data(), from.size());
 }
 
 [[noreturn]] void ThrowUnimplemented(absl::string_view verb) {
@@ -146,22 +158,30 @@ int64_t CoordinatorStore::Add(absl::string_view key, int64_t delta) {
 }
 
 void CoordinatorStore::Append(absl::string_view key, absl::string_view value) {
-  ThrowIfFailed(Origin::kStore, internal::AppendToKey(session_->stream(), key,
-                                                      value, After(timeout())));
+  v1::Operation operation;
+  Assign(key, operation.mutable_append()->mutable_key());
+  Assign(value, operation.mutable_append()->mutable_value());
+  Call(*session_, std::move(operation), After(timeout()));
 }
 
 bool CoordinatorStore::Check(const std::vector<std::string>& keys) {
-  return ValueOrThrow(
-      Origin::kStore,
-      internal::CheckKeys(session_->stream(), keys, After(timeout())));
+  v1::Operation operation;
+  operation.mutable_check()->mutable_keys()->Assign(keys.begin(), keys.end());
+  return Call(*session_, std::move(operation), After(timeout()))
+      .check()
+      .all_present();
 }
 
 std::string CoordinatorStore::CompareSet(absl::string_view key,
                                          absl::string_view expected,
                                          absl::string_view desired) {
-  return ValueOrThrow(Origin::kStore,
-                      internal::CompareSetKey(session_->stream(), key, expected,
-                                              desired, After(timeout())));
+  v1::Operation operation;
+  v1::CompareSetRequest& request = *operation.mutable_compare_set();
+  Assign(key, request.mutable_key());
+  Assign(expected, request.mutable_expected());
+  Assign(desired, request.mutable_desired());
+  v1::Result result = Call(*session_, std::move(operation), After(timeout()));
+  return std::move(*result.mutable_compare_set()->mutable_value());
 }
 
 bool CoordinatorStore::DeleteKey(absl::string_view key) {
@@ -172,8 +192,10 @@ bool CoordinatorStore::DeleteKey(absl::string_view key) {
 
 int64_t CoordinatorStore::NumKeys() {
   const Deadline deadline = After(timeout());
-  const int64_t all = ValueOrThrow(
-      Origin::kStore, internal::CountKeys(session_->stream(), deadline));
+  v1::Operation operation;
+  operation.mutable_num_keys();
+  const int64_t all =
+      Call(*session_, std::move(operation), deadline).num_keys().count();
   const auto reserved =
       ValueOrThrow(Origin::kStore,
                    internal::ListKeys(session_->stream(),
@@ -194,9 +216,12 @@ void CoordinatorStore::Wait(const std::vector<std::string>& keys,
   if (keys.empty()) return;
   ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout, "Store::Wait"));
   const Deadline deadline = internal::WaitDeadline(timeout);
-  ThrowIfFailed(Origin::kStore, Blamed(internal::WaitForKeys(session_->stream(),
-                                                             keys, deadline),
-                                       deadline));
+  v1::Operation operation;
+  operation.mutable_wait()->mutable_keys()->Assign(keys.begin(), keys.end());
+  ThrowIfFailed(
+      Origin::kStore,
+      Blamed(session_->stream().Call(std::move(operation), deadline).status(),
+             deadline));
 }
 
 std::vector<std::string> CoordinatorStore::MultiGet(
@@ -212,8 +237,13 @@ void CoordinatorStore::MultiSet(const std::vector<std::string>& keys,
                                 const std::vector<std::string>& values) {
   ThrowIfFailed(Origin::kStore, internal::CheckSameLength(keys, values));
   if (keys.empty()) return;
-  ThrowIfFailed(Origin::kStore, internal::SetKeys(session_->stream(), keys,
-                                                  values, After(timeout())));
+  v1::Operation operation;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    v1::KeyValue& entry = *operation.mutable_multi_set()->add_entries();
+    entry.set_key(keys[i]);
+    entry.set_value(values[i]);
+  }
+  Call(*session_, std::move(operation), After(timeout()));
 }
 
 void CoordinatorStore::Set(absl::string_view key, absl::string_view value,
@@ -239,27 +269,38 @@ CompareAndSetResult CoordinatorStore::CompareAndSet(absl::string_view key,
 }
 
 int64_t CoordinatorStore::DeletePrefix(absl::string_view prefix) {
-  return ValueOrThrow(
-      Origin::kStore,
-      internal::DeletePrefix(session_->stream(), prefix, After(timeout())));
+  v1::Operation operation;
+  Assign(prefix, operation.mutable_delete_prefix()->mutable_prefix());
+  return Call(*session_, std::move(operation), After(timeout()))
+      .delete_prefix()
+      .deleted();
 }
 
 void CoordinatorStore::QueuePush(absl::string_view key,
                                  absl::string_view value) {
-  ThrowIfFailed(Origin::kStore, internal::PushItem(session_->stream(), key,
-                                                   value, After(timeout())));
+  v1::Operation operation;
+  Assign(key, operation.mutable_queue_push()->mutable_key());
+  Assign(value, operation.mutable_queue_push()->mutable_value());
+  Call(*session_, std::move(operation), After(timeout()));
 }
 
 std::string CoordinatorStore::QueuePop(absl::string_view key, bool block) {
   const Deadline deadline = After(timeout());
-  return internal::ItemOrThrow(Blamed(
-      internal::PopItem(session_->stream(), key, block, deadline), deadline));
+  v1::Operation operation;
+  Assign(key, operation.mutable_queue_pop()->mutable_key());
+  operation.mutable_queue_pop()->set_no_wait(!block);
+  absl::StatusOr<v1::Result> result =
+      Blamed(session_->stream().Call(std::move(operation), deadline), deadline);
+  if (!result.ok()) return internal::ItemOrThrow(result.status());
+  return std::move(*result->mutable_queue_pop()->mutable_value());
 }
 
 int64_t CoordinatorStore::QueueLen(absl::string_view key) {
-  return ValueOrThrow(
-      Origin::kStore,
-      internal::CountItems(session_->stream(), key, After(timeout())));
+  v1::Operation operation;
+  Assign(key, operation.mutable_queue_len()->mutable_key());
+  return Call(*session_, std::move(operation), After(timeout()))
+      .queue_len()
+      .length();
 }
 
 std::unique_ptr<StoreWatch> CoordinatorStore::Watch(

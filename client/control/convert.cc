@@ -17,6 +17,19 @@ namespace {
 // More than any world has.
 constexpr int64_t kRanksMax = 1 << 20;
 
+// The caller does not count: a session says it in its hello.
+bool HoldsText(const google::protobuf::FieldDescriptor& field) {
+  if (field.type() == google::protobuf::FieldDescriptor::TYPE_STRING) {
+    return true;
+  }
+  const google::protobuf::Descriptor* const type = field.message_type();
+  if (type == nullptr || type == v1::Caller::descriptor()) return false;
+  for (int i = 0; i < type->field_count(); ++i) {
+    if (HoldsText(*type->field(i))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string Fingerprint(const v1::HeartbeatRequest& heartbeat) {
@@ -154,16 +167,20 @@ void EscapeTexts(google::protobuf::Message* message) {
 }
 
 void EscapeTexts(v1::Operation* operation) {
-  switch (operation->request_case()) {
-    case v1::Operation::kJoin:
-    case v1::Operation::kLeave:
-    case v1::Operation::kReportFailure:
-    case v1::Operation::kAwaitBarrier:
-    case v1::Operation::kCloseRendezvous:
-    case v1::Operation::kRegisterGroups:
-      return EscapeTexts(static_cast<google::protobuf::Message*>(operation));
-    default:
-      break;
+  // By field of the operation. Keys and values are bytes, so most requests hold
+  // no text and need not be looked at.
+  static const std::vector<bool> holds_text = [] {
+    std::vector<bool> holds;
+    const auto* const type = v1::Operation::descriptor();
+    for (int i = 0; i < type->field_count(); ++i) {
+      const auto number = static_cast<size_t>(type->field(i)->number());
+      if (holds.size() <= number) holds.resize(number + 1);
+      holds[number] = HoldsText(*type->field(i));
+    }
+    return holds;
+  }();
+  if (holds_text[operation->request_case()]) {
+    EscapeTexts(static_cast<google::protobuf::Message*>(operation));
   }
 }
 

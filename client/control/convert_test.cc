@@ -1,17 +1,22 @@
 #include "client/control/convert.h"
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "gtest/gtest.h"
 
 namespace muster::internal {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
@@ -62,6 +67,49 @@ TEST(ConvertTest, TextsThatAreNoUtf8AreEscaped) {
   heartbeat.add_groups()->set_group("\xfe");
   EscapeTexts(&heartbeat);
   EXPECT_EQ(heartbeat.groups(0).group(), "\\xfe");
+}
+
+// Sets all texts of a message and of those in it, but for the caller's; returns
+// how many.
+int SetTexts(const std::string& text, google::protobuf::Message* message) {
+  const auto* const type = message->GetDescriptor();
+  const auto* const reflection = message->GetReflection();
+  if (type == v1::Caller::descriptor()) return 0;
+  int set = 0;
+  for (int i = 0; i < type->field_count(); ++i) {
+    const auto* const field = type->field(i);
+    if (field->type() == google::protobuf::FieldDescriptor::TYPE_STRING) {
+      if (field->is_repeated()) {
+        reflection->AddString(message, field, text);
+      } else {
+        reflection->SetString(message, field, text);
+      }
+      ++set;
+    } else if (field->type() ==
+               google::protobuf::FieldDescriptor::TYPE_MESSAGE) {
+      set += SetTexts(text, field->is_repeated()
+                                ? reflection->AddMessage(message, field)
+                                : reflection->MutableMessage(message, field));
+    }
+  }
+  return set;
+}
+
+TEST(ConvertTest, TheTextsOfEveryOperationAreEscaped) {
+  const auto* const requests =
+      v1::Operation::descriptor()->FindOneofByName("request");
+  int texts = 0;
+  for (int i = 0; i < requests->field_count(); ++i) {
+    v1::Operation operation;
+    google::protobuf::Message* const request =
+        operation.GetReflection()->MutableMessage(&operation,
+                                                  requests->field(i));
+    texts += SetTexts("odd\xff", request);
+    EscapeTexts(&operation);
+    const std::string text = operation.ShortDebugString();
+    EXPECT_THAT(text, Not(HasSubstr("odd\\377"))) << text;
+  }
+  EXPECT_GE(texts, 10);
 }
 
 TEST(ConvertTest, AnEventHasTheRanksOfAllCulprits) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,34 +23,28 @@ constexpr size_t kFieldsBytes = 64;
 // takes its own limit.
 constexpr std::chrono::milliseconds kParkedMax = std::chrono::hours(24);
 
-template <typename Request>
-void Limit(Request* request, std::chrono::milliseconds left) {
-  if (left < kParkedMax) {
-    *request->mutable_timeout() = ToProto(left);
-  } else {
-    request->clear_timeout();
+// Tells the coordinator how long it may park the request.
+template <bool kMayWait, typename Request>
+void WriteTimeout(const Deadline& deadline, Instant now, Request* request) {
+  if constexpr (kMayWait) {
+    // A barrier's is counted from the first arrival, and named in everybody's
+    // error: the whole of it.
+    constexpr bool kWhole = std::is_same_v<Request, v1::AwaitBarrierRequest>;
+    const auto left = kWhole ? deadline.timeout : deadline.Remaining(now);
+    if (left < kParkedMax) {
+      *request->mutable_timeout() = ToProto(left);
+    } else {
+      request->clear_timeout();
+    }
   }
 }
 
 void WriteTimeout(const Deadline& deadline, Instant now, Operation& operation) {
-  const auto left = deadline.Remaining(now);
   switch (operation.request_case()) {
-    case Operation::kGet:
-      return Limit(operation.mutable_get(), left);
-    case Operation::kWait:
-      return Limit(operation.mutable_wait(), left);
-    case Operation::kMultiGet:
-      return Limit(operation.mutable_multi_get(), left);
-    case Operation::kQueuePop:
-      return Limit(operation.mutable_queue_pop(), left);
-    case Operation::kWatch:
-      return Limit(operation.mutable_watch(), left);
-    case Operation::kJoin:
-      return Limit(operation.mutable_join(), left);
-    case Operation::kAwaitBarrier:
-      // Counted from the first arrival, and named in everybody's error: the
-      // whole of it.
-      return Limit(operation.mutable_await_barrier(), deadline.timeout);
+#define MUSTER_OPERATION(service, name, field, role, mutates, may_wait, ...) \
+  case Operation::k##name:                                                   \
+    return WriteTimeout<may_wait>(deadline, now, operation.mutable_##field());
+#include "proto/muster/v1/verbs.inc"
     default:
       return;
   }
@@ -57,14 +52,10 @@ void WriteTimeout(const Deadline& deadline, Instant now, Operation& operation) {
 
 bool MayPark(const Operation& operation) {
   switch (operation.request_case()) {
-    case Operation::kGet:
-    case Operation::kWait:
-    case Operation::kMultiGet:
-    case Operation::kQueuePop:
-    case Operation::kWatch:
-    case Operation::kJoin:
-    case Operation::kAwaitBarrier:
-      return true;
+#define MUSTER_OPERATION(service, name, field, role, mutates, may_wait, ...) \
+  case Operation::k##name:                                                   \
+    return may_wait;
+#include "proto/muster/v1/verbs.inc"
     default:
       return false;
   }
@@ -82,51 +73,19 @@ Operation Cancel(uint64_t id, uint64_t own_id) {
   return cancel;
 }
 
+template <bool kMutates, typename Request>
+bool TakeSequence(uint64_t sequence, Request* request) {
+  if constexpr (kMutates) request->set_sequence(sequence);
+  return kMutates;
+}
+
 // Whether the operation is a mutation, which takes the number.
 bool TakeSequence(uint64_t sequence, Operation& operation) {
   switch (operation.request_case()) {
-    case Operation::kSet:
-      operation.mutable_set()->set_sequence(sequence);
-      return true;
-    case Operation::kAdd:
-      operation.mutable_add()->set_sequence(sequence);
-      return true;
-    case Operation::kAppend:
-      operation.mutable_append()->set_sequence(sequence);
-      return true;
-    case Operation::kCompareSet:
-      operation.mutable_compare_set()->set_sequence(sequence);
-      return true;
-    case Operation::kDelete:
-      operation.mutable_delete_()->set_sequence(sequence);
-      return true;
-    case Operation::kMultiSet:
-      operation.mutable_multi_set()->set_sequence(sequence);
-      return true;
-    case Operation::kCompareAndSet:
-      operation.mutable_compare_and_set()->set_sequence(sequence);
-      return true;
-    case Operation::kDeletePrefix:
-      operation.mutable_delete_prefix()->set_sequence(sequence);
-      return true;
-    case Operation::kQueuePush:
-      operation.mutable_queue_push()->set_sequence(sequence);
-      return true;
-    case Operation::kQueuePop:
-      operation.mutable_queue_pop()->set_sequence(sequence);
-      return true;
-    case Operation::kJoin:
-      operation.mutable_join()->set_sequence(sequence);
-      return true;
-    case Operation::kAwaitBarrier:
-      operation.mutable_await_barrier()->set_sequence(sequence);
-      return true;
-    case Operation::kCloseRendezvous:
-      operation.mutable_close_rendezvous()->set_sequence(sequence);
-      return true;
-    case Operation::kRegisterGroups:
-      operation.mutable_register_groups()->set_sequence(sequence);
-      return true;
+#define MUSTER_OPERATION(service, name, field, role, mutates, ...) \
+  case Operation::k##name:                                         \
+    return TakeSequence<mutates>(sequence, operation.mutable_##field());
+#include "proto/muster/v1/verbs.inc"
     default:
       return false;
   }

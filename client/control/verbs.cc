@@ -120,38 +120,6 @@ absl::StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
   return result->add().value();
 }
 
-absl::Status AppendToKey(StreamSession& session, absl::string_view key,
-                         absl::string_view value, const Deadline& deadline) {
-  v1::Operation operation;
-  Assign(key, operation.mutable_append()->mutable_key());
-  Assign(value, operation.mutable_append()->mutable_value());
-  return session.Call(std::move(operation), deadline).status();
-}
-
-absl::StatusOr<bool> CheckKeys(StreamSession& session,
-                               const std::vector<std::string>& keys,
-                               const Deadline& deadline) {
-  v1::Operation operation;
-  Assign(keys, operation.mutable_check()->mutable_keys());
-  const auto result = session.Call(std::move(operation), deadline);
-  if (!result.ok()) return result.status();
-  return result->check().all_present();
-}
-
-absl::StatusOr<std::string> CompareSetKey(StreamSession& session,
-                                          absl::string_view key,
-                                          absl::string_view expected,
-                                          absl::string_view desired,
-                                          const Deadline& deadline) {
-  v1::Operation operation;
-  Assign(key, operation.mutable_compare_set()->mutable_key());
-  Assign(expected, operation.mutable_compare_set()->mutable_expected());
-  Assign(desired, operation.mutable_compare_set()->mutable_desired());
-  auto result = session.Call(std::move(operation), deadline);
-  if (!result.ok()) return result.status();
-  return std::move(*result->mutable_compare_set()->mutable_value());
-}
-
 absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
                                const Deadline& deadline) {
   v1::Operation operation;
@@ -159,15 +127,6 @@ absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
   const auto result = session.Call(std::move(operation), deadline);
   if (!result.ok()) return result.status();
   return result->delete_().deleted();
-}
-
-absl::StatusOr<int64_t> CountKeys(StreamSession& session,
-                                  const Deadline& deadline) {
-  v1::Operation operation;
-  operation.mutable_num_keys();
-  const auto result = session.Call(std::move(operation), deadline);
-  if (!result.ok()) return result.status();
-  return result->num_keys().count();
 }
 
 absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
@@ -191,14 +150,6 @@ absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
   }
 }
 
-absl::Status WaitForKeys(StreamSession& session,
-                         const std::vector<std::string>& keys,
-                         const Deadline& deadline) {
-  v1::Operation operation;
-  Assign(keys, operation.mutable_wait()->mutable_keys());
-  return session.Call(std::move(operation), deadline).status();
-}
-
 absl::StatusOr<std::vector<std::string>> GetKeys(
     StreamSession& session, const std::vector<std::string>& keys,
     const Deadline& deadline, Canceller* canceller) {
@@ -207,58 +158,6 @@ absl::StatusOr<std::vector<std::string>> GetKeys(
   auto result = session.Call(std::move(operation), deadline, canceller);
   if (!result.ok()) return result.status();
   return Taken(result->mutable_multi_get()->mutable_values());
-}
-
-absl::Status SetKeys(StreamSession& session,
-                     const std::vector<std::string>& keys,
-                     const std::vector<std::string>& values,
-                     const Deadline& deadline) {
-  v1::Operation operation;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    v1::KeyValue& entry = *operation.mutable_multi_set()->add_entries();
-    entry.set_key(keys[i]);
-    entry.set_value(values[i]);
-  }
-  return session.Call(std::move(operation), deadline).status();
-}
-
-absl::StatusOr<int64_t> DeletePrefix(StreamSession& session,
-                                     absl::string_view prefix,
-                                     const Deadline& deadline) {
-  v1::Operation operation;
-  Assign(prefix, operation.mutable_delete_prefix()->mutable_prefix());
-  const auto result = session.Call(std::move(operation), deadline);
-  if (!result.ok()) return result.status();
-  return result->delete_prefix().deleted();
-}
-
-absl::Status PushItem(StreamSession& session, absl::string_view key,
-                      absl::string_view item, const Deadline& deadline) {
-  v1::Operation operation;
-  Assign(key, operation.mutable_queue_push()->mutable_key());
-  Assign(item, operation.mutable_queue_push()->mutable_value());
-  return session.Call(std::move(operation), deadline).status();
-}
-
-absl::StatusOr<std::string> PopItem(StreamSession& session,
-                                    absl::string_view key, bool block,
-                                    const Deadline& deadline) {
-  v1::Operation operation;
-  Assign(key, operation.mutable_queue_pop()->mutable_key());
-  operation.mutable_queue_pop()->set_no_wait(!block);
-  auto result = session.Call(std::move(operation), deadline);
-  if (!result.ok()) return result.status();
-  return std::move(*result->mutable_queue_pop()->mutable_value());
-}
-
-absl::StatusOr<int64_t> CountItems(StreamSession& session,
-                                   absl::string_view key,
-                                   const Deadline& deadline) {
-  v1::Operation operation;
-  Assign(key, operation.mutable_queue_len()->mutable_key());
-  const auto result = session.Call(std::move(operation), deadline);
-  if (!result.ok()) return result.status();
-  return result->queue_len().length();
 }
 
 absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,

@@ -1,6 +1,6 @@
-// The verbs of the protocol as functions on a session: each makes one
-// operation and takes its answer apart. A new verb is added here, in
-// operation_table.cc (if it mutates or may park) and in its public class.
+// The verbs of the protocol that several parts use, as functions on a session:
+// each makes one operation and takes its answer apart. Those that the store
+// alone uses are in store.cc.
 //
 // All return kUnavailable when there was no answer until the deadline, the
 // session's own status when it is over, and else what the coordinator says:
@@ -46,46 +46,15 @@ absl::StatusOr<std::string> GetKey(StreamSession& session,
                                    const Deadline& deadline);
 absl::StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
                                  int64_t delta, const Deadline& deadline);
-absl::Status AppendToKey(StreamSession& session, absl::string_view key,
-                         absl::string_view value, const Deadline& deadline);
-absl::StatusOr<bool> CheckKeys(StreamSession& session,
-                               const std::vector<std::string>& keys,
-                               const Deadline& deadline);
-absl::StatusOr<std::string> CompareSetKey(StreamSession& session,
-                                          absl::string_view key,
-                                          absl::string_view expected,
-                                          absl::string_view desired,
-                                          const Deadline& deadline);
 absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
                                const Deadline& deadline);
-absl::StatusOr<int64_t> CountKeys(StreamSession& session,
-                                  const Deadline& deadline);
 absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
                                                   absl::string_view prefix,
                                                   const Deadline& deadline);
-absl::Status WaitForKeys(StreamSession& session,
-                         const std::vector<std::string>& keys,
-                         const Deadline& deadline);
 absl::StatusOr<std::vector<std::string>> GetKeys(
     StreamSession& session, const std::vector<std::string>& keys,
     const Deadline& deadline, Canceller* canceller = nullptr);
-// The lists are equally long.
-absl::Status SetKeys(StreamSession& session,
-                     const std::vector<std::string>& keys,
-                     const std::vector<std::string>& values,
-                     const Deadline& deadline);
 
-absl::StatusOr<int64_t> DeletePrefix(StreamSession& session,
-                                     absl::string_view prefix,
-                                     const Deadline& deadline);
-absl::Status PushItem(StreamSession& session, absl::string_view key,
-                      absl::string_view item, const Deadline& deadline);
-absl::StatusOr<std::string> PopItem(StreamSession& session,
-                                    absl::string_view key, bool block,
-                                    const Deadline& deadline);
-absl::StatusOr<int64_t> CountItems(StreamSession& session,
-                                   absl::string_view key,
-                                   const Deadline& deadline);
 // One answer of a watch; without changes when there was none until the
 // deadline.
 absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,

@@ -59,50 +59,16 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Store; answers and errors are with StoreEngine. These are mutations:
-  void Set(const Call& call, absl::string_view key, std::string value,
-           Instant now, Outbox& out, const SetOptions& options = {});
-  void Add(const Call& call, absl::string_view key, int64_t delta, Instant now,
-           Outbox& out);
-  void Append(const Call& call, absl::string_view key, absl::string_view bytes,
-              Instant now, Outbox& out);
-  void CompareSet(const Call& call, absl::string_view key,
-                  absl::string_view expected, std::string desired, Instant now,
-                  Outbox& out);
-  void CompareAndSet(const Call& call, absl::string_view key,
-                     int64_t expected_revision, std::string value, Instant now,
-                     Outbox& out, const SetOptions& options = {});
-  void DeleteKey(const Call& call, absl::string_view key, Instant now,
-                 Outbox& out);
-  void DeletePrefix(const Call& call, absl::string_view prefix, Instant now,
-                    Outbox& out);
-  void QueuePush(const Call& call, absl::string_view key, std::string item,
-                 Instant now, Outbox& out);
-  // A retry of a pop that was answered gets the same item. One that waits is
-  // withdrawn when its caller goes, and takes nothing then.
-  void QueuePop(const Call& call, absl::string_view key,
-                std::optional<Duration> timeout, Instant now, Outbox& out);
-  void MultiSet(const Call& call, absl::Span<const std::string> keys,
-                std::vector<std::string> values, Instant now, Outbox& out);
-
-  // These are not:
-  void Get(const Call& call, absl::string_view key, Duration timeout,
-           Instant now, Outbox& out);
-  void TryGet(const Call& call, absl::string_view key, Instant now,
-              Outbox& out);
-  void Check(const Call& call, absl::Span<const std::string> keys, Instant now,
-             Outbox& out);
-  void Wait(const Call& call, std::vector<std::string> keys, Duration timeout,
-            Instant now, Outbox& out);
-  void MultiGet(const Call& call, std::vector<std::string> keys,
-                Duration timeout, Instant now, Outbox& out);
-  void NumKeys(const Call& call, Instant now, Outbox& out);
-  void ListKeys(const Call& call, absl::string_view prefix,
-                absl::string_view after, int64_t count_max, Instant now,
-                Outbox& out);
-  void QueueLen(const Call& call, absl::string_view key, Instant now,
-                Outbox& out);
-  void Watch(const Call& call, WatchRequest request, Instant now, Outbox& out);
+  // `verb` calls one verb of the store, which answers the call's waiter: see
+  // StoreEngine for answers and errors. `method` is its name in the protocol.
+  using StoreVerb = absl::FunctionRef<void(StoreEngine&)>;
+  void Read(const Call& call, Instant now, Outbox& out, StoreVerb verb);
+  void Mutate(const Call& call, absl::string_view method, Instant now,
+              Outbox& out, StoreVerb verb);
+  // For a mutation that may wait, such as QueuePop: one that waits is withdrawn
+  // when its caller goes, and takes nothing then.
+  void MutateAndPark(const Call& call, absl::string_view method, Instant now,
+                     Outbox& out, StoreVerb verb);
 
   // RegisterReply. Idempotent; a member that reconnects registers again. It is
   // then told once more who has left its generation and what ended it, or that
@@ -212,8 +178,8 @@ class Coordinator {
   void TakeOver(const Call& call, ReplyCache::Entry& entry, Outbox& out);
   void Mutate(const Call& call, absl::string_view method, Instant now,
               Outbox& out, absl::FunctionRef<void()> verb);
-  void MutateAndPark(const Call& call, absl::string_view method, Instant now,
-                     Outbox& out, absl::FunctionRef<void()> verb);
+  void MutateAsMember(const Call& call, absl::string_view method, Instant now,
+                      Outbox& out, absl::FunctionRef<void()> verb);
   void ApplyAndPark(const Call& call, absl::string_view method, Member& member,
                     Outbox& out, absl::FunctionRef<void()> verb);
   void Remember(size_t first_reply, Outbox& out);

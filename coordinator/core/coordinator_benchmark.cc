@@ -22,7 +22,7 @@ class Fixture {
     }
     for (int i = 0; i < kKeys; ++i) {
       keys_.push_back("job/group/key-" + std::to_string(i * 7919 % kKeys));
-      coordinator_.Set(Call(), keys_.back(), std::string(100, 'v'), t0, out_);
+      Set(Call(), keys_.back(), std::string(100, 'v'));
     }
     out_.Clear();
   }
@@ -32,6 +32,17 @@ class Fixture {
     call.member = MemberId("trainer-" + std::to_string(i));
     call.incarnation = Incarnation(1);
     return call;
+  }
+
+  void Set(const Call& call, const std::string& key, std::string value) {
+    coordinator_.Mutate(call, "Set", t0, out_, [&](StoreEngine& store) {
+      store.Set(call, key, std::move(value), {}, t0, out_);
+    });
+  }
+  void Get(const Call& call, const std::string& key) {
+    coordinator_.Read(call, t0, out_, [&](StoreEngine& store) {
+      store.Get(call, key, std::chrono::seconds(1), t0, out_);
+    });
   }
 
   const std::string& NextKey() { return keys_[next_++ % kKeys]; }
@@ -52,8 +63,7 @@ void BM_Set(benchmark::State& state) {
     call.sequence = SequenceNumber(++sequence);
     call.acknowledged_through =
         SequenceNumber(sequence > 16 ? sequence - 16 : 0);
-    fixture.coordinator_.Set(call, fixture.NextKey(), std::string(100, 'w'), t0,
-                             fixture.out_);
+    fixture.Set(call, fixture.NextKey(), std::string(100, 'w'));
     fixture.out_.Clear();
   }
   state.SetItemsProcessed(state.iterations());
@@ -64,8 +74,7 @@ void BM_Get(benchmark::State& state) {
   Fixture fixture(64);
   const Call call = fixture.MemberCall(17);
   for (auto _ : state) {
-    fixture.coordinator_.Get(call, fixture.NextKey(), std::chrono::seconds(1),
-                             t0, fixture.out_);
+    fixture.Get(call, fixture.NextKey());
     fixture.out_.Clear();
   }
   state.SetItemsProcessed(state.iterations());
@@ -79,7 +88,10 @@ void BM_Add(benchmark::State& state) {
   for (auto _ : state) {
     call.sequence = SequenceNumber(++sequence);
     call.acknowledged_through = SequenceNumber(sequence - 1);
-    fixture.coordinator_.Add(call, "counter", 1, t0, fixture.out_);
+    fixture.coordinator_.Mutate(call, "Add", t0, fixture.out_,
+                                [&](StoreEngine& store) {
+                                  store.Add(call, "counter", 1, fixture.out_);
+                                });
     fixture.out_.Clear();
   }
   state.SetItemsProcessed(state.iterations());
@@ -95,11 +107,13 @@ void BM_Release(benchmark::State& state) {
     for (int64_t i = 0; i < waiters; ++i) {
       Call call;
       call.waiter = WaiterId(++waiter);
-      fixture.coordinator_.Get(call, "new", std::chrono::seconds(1), t0,
-                               fixture.out_);
+      fixture.Get(call, "new");
     }
-    fixture.coordinator_.Set(Call(), "new", "v", t0, fixture.out_);
-    fixture.coordinator_.DeleteKey(Call(), "new", t0, fixture.out_);
+    fixture.Set(Call(), "new", "v");
+    fixture.coordinator_.Mutate(Call(), "Delete", t0, fixture.out_,
+                                [&](StoreEngine& store) {
+                                  store.DeleteKey(Call(), "new", fixture.out_);
+                                });
     fixture.out_.Clear();
   }
   state.SetItemsProcessed(state.iterations() * waiters);
@@ -148,13 +162,17 @@ void BM_WatchesOfManyKeys(benchmark::State& state) {
     const int64_t revision = fixture.coordinator_.Snapshot(t0).revision;
     for (const std::string& key : keys) {
       call.waiter = WaiterId(call.waiter.value() + 1);
-      fixture.coordinator_.Watch(
-          call, {{key, false}, revision, std::chrono::seconds(1)}, t0,
-          fixture.out_);
+      fixture.coordinator_.Read(
+          call, t0, fixture.out_, [&](StoreEngine& store) {
+            store.Watch(call, {{key, false}, revision, std::chrono::seconds(1)},
+                        t0, fixture.out_);
+          });
     }
-    fixture.coordinator_.MultiSet(call, keys,
-                                  std::vector<std::string>(keys.size(), "v"),
-                                  t0, fixture.out_);
+    fixture.coordinator_.Mutate(
+        call, "MultiSet", t0, fixture.out_, [&](StoreEngine& store) {
+          store.MultiSet(call, keys, std::vector<std::string>(keys.size(), "v"),
+                         fixture.out_);
+        });
     fixture.out_.Clear();
   }
   state.SetItemsProcessed(state.iterations() * watches);

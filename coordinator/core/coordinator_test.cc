@@ -64,6 +64,22 @@ class CoordinatorTest : public testing::Test {
     coordinator_.Arrive(call, request, now_, out_);
   }
 
+  void Set(const Call& call, const std::string& key, const std::string& value) {
+    coordinator_.Mutate(call, "Set", now_, out_, [&](StoreEngine& store) {
+      store.Set(call, key, value, {}, now_, out_);
+    });
+  }
+  void Get(const Call& call, const std::string& key, Duration timeout) {
+    coordinator_.Read(call, now_, out_, [&](StoreEngine& store) {
+      store.Get(call, key, timeout, now_, out_);
+    });
+  }
+  void Add(const Call& call, const std::string& key, int64_t delta) {
+    coordinator_.Mutate(call, "Add", now_, out_, [&](StoreEngine& store) {
+      store.Add(call, key, delta, out_);
+    });
+  }
+
   // Lets time pass as a driver does, with heartbeats of `alive`.
   void Advance(Duration duration, const std::string& alive) {
     const Instant end = now_ + duration;
@@ -87,17 +103,17 @@ class CoordinatorTest : public testing::Test {
 // with each of its calls.
 TEST_F(CoordinatorTest, AMessageAcknowledgesOnce) {
   Register("b");
-  coordinator_.Set(From("b", 1, 1, 1), "k", "v", now_, out_);
+  Set(From("b", 1, 1, 1), "k", "v");
   Call call = From("b", 1, 2, 2);
   call.message = 7;
-  coordinator_.Set(call, "k", "v", now_, out_);
+  Set(call, "k", "v");
   call = From("b", 1, 3, 3, 2);
   call.message = 7;
-  coordinator_.Set(call, "k", "v", now_, out_);
+  Set(call, "k", "v");
   EXPECT_EQ(coordinator_.Snapshot(now_).retained_replies, 3);
   call.sequence = SequenceNumber(4);
   call.message = 8;
-  coordinator_.Set(call, "k", "v", now_, out_);
+  Set(call, "k", "v");
   EXPECT_EQ(coordinator_.Snapshot(now_).retained_replies, 2);
 }
 
@@ -106,7 +122,7 @@ TEST_F(CoordinatorTest, AMessageAcknowledgesOnce) {
 TEST_F(CoordinatorTest, AFencedCallerChangesNothing) {
   Register("b", 1);
   Register("b", 2);
-  coordinator_.Set(From("b", 1, 1, 1), "k", "old", now_, out_);
+  Set(From("b", 1, 1, 1), "k", "old");
   coordinator_.Leave(From("b", 1, 2), "", now_, out_);
   const std::string stale = "stale incarnation 1 of member \"b\", current is 2";
   EXPECT_THAT(
@@ -118,8 +134,8 @@ TEST_F(CoordinatorTest, AFencedCallerChangesNothing) {
 }
 
 TEST_F(CoordinatorTest, AClientWithoutANameUsesTheStoreOnly) {
-  coordinator_.Set(Anonymous(1), "k", "v", now_, out_);
-  coordinator_.Get(Anonymous(2), "k", 1s, now_, out_);
+  Set(Anonymous(1), "k", "v");
+  Get(Anonymous(2), "k", 1s);
   coordinator_.Join(Anonymous(3), {.world_size = 1, .timeout = 1s}, now_, out_);
   EXPECT_THAT(TakeReplies(),
               ElementsAre(AnsweredTo(1u, StatusCode::kOk), ValueTo(2u, "v"),
@@ -128,7 +144,7 @@ TEST_F(CoordinatorTest, AClientWithoutANameUsesTheStoreOnly) {
 
 TEST_F(CoordinatorTest, ParkedCallsOfALostMemberFail) {
   Register("b");
-  coordinator_.Get(From("b", 1, 1), "k", 60s, now_, out_);
+  Get(From("b", 1, 1), "k", 60s);
   Advance(10s, "");
   EXPECT_THAT(TakeReplies(),
               ElementsAre(FailedWith(
@@ -142,30 +158,29 @@ TEST_F(CoordinatorTest, ParkedCallsOfALostMemberFail) {
 TEST_F(CoordinatorTest, ARetriedMutationIsAppliedOnce) {
   Register("b");
   for (uint64_t waiter = 1; waiter <= 3; ++waiter) {
-    coordinator_.Add(From("b", 1, waiter, 1), "n", 5, now_, out_);
+    Add(From("b", 1, waiter, 1), "n", 5);
   }
-  coordinator_.Add(From("b", 1, 4, 2), "n", 5, now_, out_);
+  Add(From("b", 1, 4, 2), "n", 5);
   EXPECT_THAT(TakeReplies(), ElementsAre(NumberTo(1u, 5), NumberTo(2u, 5),
                                          NumberTo(3u, 5), NumberTo(4u, 10)));
 }
 
 TEST_F(CoordinatorTest, AFailedMutationIsRememberedToo) {
   Register("b");
-  coordinator_.Set(Anonymous(1), "n", "text", now_, out_);
-  coordinator_.Add(From("b", 1, 2, 1), "n", 5, now_, out_);
-  coordinator_.Set(Anonymous(3), "n", "1", now_, out_);
-  coordinator_.Add(From("b", 1, 4, 1), "n", 5, now_, out_);
+  Set(Anonymous(1), "n", "text");
+  Add(From("b", 1, 2, 1), "n", 5);
+  Set(Anonymous(3), "n", "1");
+  Add(From("b", 1, 4, 1), "n", 5);
   EXPECT_THAT(out_.replies[3], FailedWith(4u, StatusCode::kInvalidArgument,
                                           HasSubstr("holds \"text\"")));
 }
 
 TEST_F(CoordinatorTest, ALateDuplicateOfAnAcknowledgedCallIsNotApplied) {
   Register("b");
-  coordinator_.Add(From("b", 1, 1, 1), "n", 5, now_, out_);
-  coordinator_.Add(From("b", 1, 2, 2, /*acknowledged_through=*/1), "n", 5, now_,
-                   out_);
+  Add(From("b", 1, 1, 1), "n", 5);
+  Add(From("b", 1, 2, 2, /*acknowledged_through=*/1), "n", 5);
   TakeReplies();
-  coordinator_.Add(From("b", 1, 3, 1), "n", 5, now_, out_);
+  Add(From("b", 1, 3, 1), "n", 5);
   EXPECT_THAT(TakeReplies(),
               ElementsAre(FailedWith(
                   3u, StatusCode::kFailedPrecondition,
@@ -175,11 +190,11 @@ TEST_F(CoordinatorTest, ALateDuplicateOfAnAcknowledgedCallIsNotApplied) {
 
 TEST_F(CoordinatorTest, ANumberOfAnotherVerbIsRefused) {
   Register("b");
-  coordinator_.Add(From("b", 1, 1, 1), "n", 5, now_, out_);
-  coordinator_.Set(From("b", 1, 2, 1), "k", "v", now_, out_);
+  Add(From("b", 1, 1, 1), "n", 5);
+  Set(From("b", 1, 2, 1), "k", "v");
   coordinator_.Join(From("b", 1, 3, 2), {.world_size = 2, .timeout = 30s}, now_,
                     out_);
-  coordinator_.Add(From("b", 1, 4, 2), "n", 5, now_, out_);
+  Add(From("b", 1, 4, 2), "n", 5);
   EXPECT_THAT(
       TakeReplies(),
       ElementsAre(NumberTo(1u, 5),
@@ -194,8 +209,8 @@ TEST_F(CoordinatorTest, ANumberOfAnotherVerbIsRefused) {
 
 TEST_F(CoordinatorTest, TheRetainedRepliesAreLimited) {
   Register("b");
-  coordinator_.Add(From("b", 1, 1, 4096), "n", 5, now_, out_);
-  coordinator_.Add(From("b", 1, 2, 4097), "n", 5, now_, out_);
+  Add(From("b", 1, 1, 4096), "n", 5);
+  Add(From("b", 1, 2, 4097), "n", 5);
   EXPECT_THAT(TakeReplies(),
               ElementsAre(NumberTo(1u, 5),
                           FailedWith(2u, StatusCode::kResourceExhausted,
@@ -211,7 +226,7 @@ TEST_F(CoordinatorTest, AParkedMutationDoesNotHoldUpThousandsOfOthers) {
   for (uint64_t n = 2; n <= 10'000; ++n) {
     Call call = From("b", 1, n, n, n - 1);
     call.unanswered = {SequenceNumber(1)};
-    coordinator_.Add(call, "n", 1, now_, out_);
+    Add(call, "n", 1);
   }
   EXPECT_THAT(out_.replies.back(), NumberTo(10'000u, 9'999));
   EXPECT_EQ(coordinator_.Snapshot(now_).retained_replies, 2);
@@ -223,7 +238,7 @@ TEST_F(CoordinatorTest, AParkedMutationDoesNotHoldUpThousandsOfOthers) {
   EXPECT_THAT(TakeReplies(),
               ElementsAre(AnsweredTo(1u, StatusCode::kCancelled)));
   coordinator_.CancelWaiter(WaiterId(10'001), out_);
-  coordinator_.Add(From("b", 1, 10'002, 10'001, 10'000), "n", 1, now_, out_);
+  Add(From("b", 1, 10'002, 10'001, 10'000), "n", 1);
   coordinator_.Join(From("b", 1, 10'003, 1, 10'000), join, now_, out_);
   EXPECT_THAT(out_.replies.back(),
               FailedWith(10'003u, StatusCode::kFailedPrecondition,
@@ -232,9 +247,9 @@ TEST_F(CoordinatorTest, AParkedMutationDoesNotHoldUpThousandsOfOthers) {
 
 TEST_F(CoordinatorTest, ANewIncarnationCountsItsCallsAnew) {
   Register("b", 1);
-  coordinator_.Add(From("b", 1, 1, 1), "n", 5, now_, out_);
+  Add(From("b", 1, 1, 1), "n", 5);
   Register("b", 2);
-  coordinator_.Add(From("b", 2, 2, 1), "n", 5, now_, out_);
+  Add(From("b", 2, 2, 1), "n", 5);
   EXPECT_THAT(TakeReplies(), ElementsAre(NumberTo(1u, 5), NumberTo(2u, 10)));
 }
 
@@ -353,7 +368,7 @@ TEST_F(CoordinatorTest, WhoReportedListensUntilAllAreGone) {
   out_.Clear();
   coordinator_.Heartbeat(From("b", 1, 2), {}, now_, out_);
   coordinator_.Heartbeat(From("b", 2, 3), {}, now_, out_);
-  coordinator_.Set(From("b", 1, 4), "k", "v", now_, out_);
+  Set(From("b", 1, 4), "k", "v");
   EXPECT_THAT(TakeReplies(),
               ElementsAre(AnsweredTo(2u, StatusCode::kOk),
                           AnsweredTo(3u, StatusCode::kFailedPrecondition),
@@ -539,7 +554,7 @@ TEST_F(CoordinatorTest, ANewGenerationAbortsTheBarriersOfTheOldOne) {
 TEST_F(CoordinatorTest, AfterAllHaveLeftEveryTableIsEmpty) {
   Form("ab");
   Arrive(From("a", 1, 1, 1), 0);
-  coordinator_.Get(From("b", 1, 2), "k", 60s, now_, out_);
+  Get(From("b", 1, 2), "k", 60s);
   coordinator_.Leave(From("a", 1, 3), "", now_, out_);
   coordinator_.Leave(From("b", 1, 4), "", now_, out_);
   EXPECT_THAT(TakeReplies(), SizeIs(4));
@@ -574,7 +589,7 @@ TEST_F(CoordinatorTest, TheNextDeadlineIsTheEarliestOfAllTables) {
   EXPECT_EQ(coordinator_.NextDeadline(), std::nullopt);
   Register("a");
   EXPECT_EQ(coordinator_.NextDeadline(), t0 + 10s);
-  coordinator_.Get(From("a", 1, 1), "k", 5s, now_, out_);
+  Get(From("a", 1, 1), "k", 5s);
   EXPECT_EQ(coordinator_.NextDeadline(), t0 + 5s);
   coordinator_.Join(From("a", 1, 2), {.world_size = 2, .timeout = 2s}, now_,
                     out_);

@@ -83,7 +83,10 @@ class World {
     }
     now_ += std::chrono::hours(1);
     coordinator_->Tick(now_, out_);
-    coordinator_->DeletePrefix(Client(), "", now_, out_);
+    const Call call = Client();
+    coordinator_->Mutate(
+        call, "DeletePrefix", now_, out_,
+        [&](StoreEngine& store) { store.DeletePrefix(call, "", out_); });
   }
 
   int64_t held() const { return share_->held(); }
@@ -222,39 +225,63 @@ class World {
   void Queue() {
     const std::string key = "q" + std::to_string(dice_.Below(3));
     if (dice_.Below(2) == 0) {
-      return coordinator_->QueuePush(Mutation(), key, dice_.Text(6000), now_,
-                                     out_);
+      const Call call = Mutation();
+      return coordinator_->Mutate(
+          call, "QueuePush", now_, out_, [&](StoreEngine& store) {
+            store.QueuePush(call, key, dice_.Text(6000), out_);
+          });
     }
     const auto timeout =
         dice_.Below(2) == 0
             ? std::nullopt
             : std::optional<Duration>(std::chrono::seconds(dice_.Below(20)));
-    coordinator_->QueuePop(Mutation(), key, timeout, now_, out_);
+    const Call call = Mutation();
+    coordinator_->MutateAndPark(
+        call, "QueuePop", now_, out_, [&](StoreEngine& store) {
+          store.QueuePop(call, key, timeout, now_, out_);
+        });
   }
 
   void Wait() {
-    coordinator_->Wait(Client(), {Key(), dice_.Text(300)},
-                       std::chrono::seconds(dice_.Below(30)), now_, out_);
+    const Call call = Client();
+    coordinator_->Read(call, now_, out_, [&](StoreEngine& store) {
+      store.Wait(call, {Key(), dice_.Text(300)},
+                 std::chrono::seconds(dice_.Below(30)), now_, out_);
+    });
   }
 
   void Write() {
     const Call call = Mutation();
+    const auto write = [&](absl::string_view method,
+                           Coordinator::StoreVerb verb) {
+      coordinator_->Mutate(call, method, now_, out_, verb);
+    };
     switch (dice_.Below(7)) {
       case 0:
-        return coordinator_->CompareSet(call, Key(), "", dice_.Text(6000), now_,
-                                        out_);
+        return write("CompareSet", [&](StoreEngine& store) {
+          store.CompareSet(call, Key(), "", dice_.Text(6000), out_);
+        });
       case 1:
-        return coordinator_->Append(call, Key(), dice_.Text(300), now_, out_);
+        return write("Append", [&](StoreEngine& store) {
+          store.Append(call, Key(), dice_.Text(300), out_);
+        });
       case 2:
-        return coordinator_->DeleteKey(call, Key(), now_, out_);
+        return write("Delete", [&](StoreEngine& store) {
+          store.DeleteKey(call, Key(), out_);
+        });
       case 3:
-        return coordinator_->DeletePrefix(call, "k1", now_, out_);
+        return write("DeletePrefix", [&](StoreEngine& store) {
+          store.DeletePrefix(call, "k1", out_);
+        });
       case 4:
-        return coordinator_->MultiSet(call, std::vector{Key(), Key() + "/"},
-                                      {dice_.Text(300), dice_.Text(300)}, now_,
-                                      out_);
+        return write("MultiSet", [&](StoreEngine& store) {
+          store.MultiSet(call, std::vector{Key(), Key() + "/"},
+                         {dice_.Text(300), dice_.Text(300)}, out_);
+        });
       default:
-        return coordinator_->Set(call, Key(), dice_.Text(6000), now_, out_);
+        return write("Set", [&](StoreEngine& store) {
+          store.Set(call, Key(), dice_.Text(6000), {}, now_, out_);
+        });
     }
   }
 

@@ -2,83 +2,40 @@
 #define MUSTER_COORDINATOR_SERVER_METHOD_H_
 
 #include <cstdint>
+#include <iterator>
 
 namespace muster::coordinator {
 
 // What a client can ask for, by unary call or in a stream.
 enum class Method : uint8_t {
-  kSet,
-  kGet,
-  kTryGet,
-  kAdd,
-  kAppend,
-  kCheck,
-  kWait,
-  kCompareSet,
-  kDelete,
-  kNumKeys,
-  kMultiGet,
-  kMultiSet,
-  kListKeys,
-  kCompareAndSet,
-  kDeletePrefix,
-  kQueuePush,
-  kQueuePop,
-  kQueueLen,
-  kWatch,
-  kRegister,
-  kHeartbeat,
-  kLeave,
-  kReportFailure,
-  kJoin,
-  kAwaitBarrier,
-  kCloseRendezvous,
-  kRegisterGroups,
-  kListJobs,
-  kGetJob,
-  kDrain,
-  kStream,
+#define MUSTER_OPERATION(service, name, ...) k##name,
+#define MUSTER_RPC(service, name, role) k##name,
+#include "proto/muster/v1/verbs.inc"
 };
-
-inline constexpr int kMethodCount = static_cast<int>(Method::kStream) + 1;
 
 // Names of the protocol, as metrics show them.
-inline constexpr const char* kMethodNames[kMethodCount] = {
-    "Set",
-    "Get",
-    "TryGet",
-    "Add",
-    "Append",
-    "Check",
-    "Wait",
-    "CompareSet",
-    "Delete",
-    "NumKeys",
-    "MultiGet",
-    "MultiSet",
-    "ListKeys",
-    "CompareAndSet",
-    "DeletePrefix",
-    "QueuePush",
-    "QueuePop",
-    "QueueLen",
-    "Watch",
-    "Register",
-    "Heartbeat",
-    "Leave",
-    "ReportFailure",
-    "Join",
-    "AwaitBarrier",
-    "CloseRendezvous",
-    "RegisterGroups",
-    "ListJobs",
-    "GetJob",
-    "Drain",
-    "Stream",
+inline constexpr const char* kMethodNames[] = {
+#define MUSTER_OPERATION(service, name, ...) #name,
+#define MUSTER_RPC(service, name, role) #name,
+#include "proto/muster/v1/verbs.inc"
 };
+
+inline constexpr int kMethodCount = static_cast<int>(std::size(kMethodNames));
 
 inline const char* MethodName(Method method) {
   return kMethodNames[static_cast<int>(method)];
+}
+
+// Whether the size of a request does not tell how long the call takes.
+inline bool MayTakeLong(Method method) {
+  static constexpr bool kTakesLong[kMethodCount] = {
+#define MUSTER_OPERATION(service, name, field, role, mutates, may_wait, \
+                         takes_long)                                    \
+  takes_long,
+#define MUSTER_RPC(service, name, role) false,
+#include "proto/muster/v1/verbs.inc"
+  };
+  return kTakesLong[static_cast<int>(method)];
 }
 
 }  // namespace muster::coordinator

@@ -34,11 +34,9 @@
 #include "coordinator/server/ops/process_usage.h"
 #include "coordinator/server/ops/status_page.h"
 #include "coordinator/server/rpc/admin_service.h"
-#include "coordinator/server/rpc/barrier_service.h"
-#include "coordinator/server/rpc/membership_service.h"
+#include "coordinator/server/rpc/call_service.h"
 #include "coordinator/server/rpc/open_calls.h"
 #include "coordinator/server/rpc/session_service.h"
-#include "coordinator/server/rpc/store_service.h"
 #include "coordinator/server/rpc/unary.h"
 #include "coordinator/server/rpc/unsent_answers.h"
 #include "coordinator/storage/record_codec.h"
@@ -388,9 +386,9 @@ class ServerImpl final : public Server {
     // And this the description of the library's own service.
     google::protobuf::LinkMessageReflection<
         ::grpc::health::v1::HealthCheckRequest>();
-    services_.push_back(MakeStoreService(context_));
-    services_.push_back(MakeMembershipService(context_));
-    services_.push_back(MakeBarrierService(context_));
+    for (const char* const service : {"Store", "Membership", "Barrier"}) {
+      services_.push_back(MakeCallService(service, context_));
+    }
     services_.push_back(MakeAdminService(
         context_, {.sessions = [this] { return sessions_.size(); },
                    .draining = [this] { return draining_.load(); },

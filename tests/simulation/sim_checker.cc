@@ -403,7 +403,9 @@ void SimChecker::CompareStores(core::Coordinator& coordinator,
                                core::Instant now) {
   for (const auto& [key, value] : store_.values()) {
     core::Outbox out;
-    coordinator.TryGet(core::Call(), key, now, out);
+    coordinator.Read(core::Call(), now, out, [&](core::StoreEngine& store) {
+      store.TryGet(core::Call(), key, out);
+    });
     const auto& got = std::get<core::ValueReply>(out.replies.at(0).payload);
     if (got.value == nullptr || *got.value != value) {
       Fail(absl::StrCat("I3: ", key, " should hold ", value));
@@ -411,7 +413,9 @@ void SimChecker::CompareStores(core::Coordinator& coordinator,
   }
   for (const auto& [key, queue] : store_.queues()) {
     core::Outbox out;
-    coordinator.QueueLen(core::Call(), key, now, out);
+    coordinator.Read(core::Call(), now, out, [&](core::StoreEngine& store) {
+      store.QueueLen(core::Call(), key, out);
+    });
     const auto& got = std::get<core::NumberReply>(out.replies.at(0).payload);
     if (got.number != static_cast<int64_t>(queue.size())) {
       Fail(absl::StrCat("I3: ", key, " should hold ", queue.size(), " items"));

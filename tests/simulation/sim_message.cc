@@ -18,8 +18,10 @@ std::string RanksText(const std::vector<core::Rank>& ranks) {
   });
 }
 
-std::string VerbName(const Request& request) {
-  switch (request.verb) {
+}  // namespace
+
+std::string VerbName(Verb verb) {
+  switch (verb) {
     case Verb::kRegister:
       return "register";
     case Verb::kHeartbeat:
@@ -68,12 +70,56 @@ std::string VerbName(const Request& request) {
   return "unknown";
 }
 
-}  // namespace
+void ApplyToStore(const Request& request, core::Instant now,
+                  core::StoreEngine& store, core::Outbox& out) {
+  const core::Call& call = request.call;
+  const std::string& key = request.key;
+  switch (request.verb) {
+    case Verb::kSet:
+      return store.Set(call, key, request.value, request.options, now, out);
+    case Verb::kAppend:
+      return store.Append(call, key, request.value, out);
+    case Verb::kAdd:
+      return store.Add(call, key, request.delta, out);
+    case Verb::kCompareSet:
+      return store.CompareSet(call, key, request.expected, request.value, out);
+    case Verb::kCompareAndSet:
+      return store.CompareAndSet(call, key, request.expected_revision,
+                                 request.value, request.options, now, out);
+    case Verb::kDelete:
+      return store.DeleteKey(call, key, out);
+    case Verb::kDeletePrefix:
+      return store.DeletePrefix(call, key, out);
+    case Verb::kPush:
+      return store.QueuePush(call, key, request.value, out);
+    case Verb::kPop:
+      return store.QueuePop(call, key,
+                            request.timeout > core::Duration::zero()
+                                ? std::make_optional(request.timeout)
+                                : std::nullopt,
+                            now, out);
+    case Verb::kMultiSet:
+      return store.MultiSet(
+          call, request.keys,
+          std::vector<std::string>(request.keys.size(), request.value), out);
+    case Verb::kGet:
+      return store.Get(call, key, request.timeout, now, out);
+    case Verb::kWait:
+      return store.Wait(call, request.keys, request.timeout, now, out);
+    case Verb::kMultiGet:
+      return store.MultiGet(call, request.keys, request.timeout, now, out);
+    case Verb::kWatch:
+      return store.Watch(call, {{key, true}, request.after, request.timeout},
+                         now, out);
+    default:
+      return;
+  }
+}
 
 std::string ToCommand(const Request& request) {
   std::string line =
-      absl::StrCat(VerbName(request), " ", request.call.member.value(), "/",
-                   request.call.incarnation.value());
+      absl::StrCat(VerbName(request.verb), " ", request.call.member.value(),
+                   "/", request.call.incarnation.value());
   const bool prefix =
       request.verb == Verb::kDeletePrefix || request.verb == Verb::kWatch;
   if (prefix || !request.key.empty()) {

@@ -85,6 +85,13 @@ struct Response {
   core::Reply reply;
 };
 
+// Returns the word of a golden transcript.
+std::string VerbName(Verb verb);
+
+// Makes the request of the store; its verb is one of the store's.
+void ApplyToStore(const Request& request, core::Instant now,
+                  core::StoreEngine& store, core::Outbox& out);
+
 // Returns the request as a command of a golden transcript.
 std::string ToCommand(const Request& request);
 

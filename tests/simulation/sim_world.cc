@@ -361,46 +361,18 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
                                request.groups, now_, out);
     case Verb::kArrive:
       return to.Arrive(call, request.barrier, now_, out);
-    case Verb::kSet:
-      return to.Set(call, request.key, request.value, now_, out,
-                    request.options);
-    case Verb::kAppend:
-      return to.Append(call, request.key, request.value, now_, out);
-    case Verb::kAdd:
-      return to.Add(call, request.key, request.delta, now_, out);
-    case Verb::kCompareSet:
-      return to.CompareSet(call, request.key, request.expected, request.value,
-                           now_, out);
-    case Verb::kCompareAndSet:
-      return to.CompareAndSet(call, request.key, request.expected_revision,
-                              request.value, now_, out, request.options);
-    case Verb::kDeletePrefix:
-      return to.DeletePrefix(call, request.key, now_, out);
-    case Verb::kPush:
-      return to.QueuePush(call, request.key, request.value, now_, out);
-    case Verb::kPop:
-      return to.QueuePop(call, request.key,
-                         request.timeout > core::Duration::zero()
-                             ? std::make_optional(request.timeout)
-                             : std::nullopt,
-                         now_, out);
-    case Verb::kWatch:
-      return to.Watch(call,
-                      {{request.key, true}, request.after, request.timeout},
-                      now_, out);
-    case Verb::kMultiSet:
-      return to.MultiSet(
-          call, request.keys,
-          std::vector<std::string>(request.keys.size(), request.value), now_,
-          out);
-    case Verb::kWait:
-      return to.Wait(call, request.keys, request.timeout, now_, out);
-    case Verb::kMultiGet:
-      return to.MultiGet(call, request.keys, request.timeout, now_, out);
-    case Verb::kDelete:
-      return to.DeleteKey(call, request.key, now_, out);
-    case Verb::kGet:
-      return to.Get(call, request.key, request.timeout, now_, out);
+    default:
+      break;
+  }
+  const auto verb = [&](core::StoreEngine& store) {
+    ApplyToStore(request, now_, store, out);
+  };
+  if (IsMutation(request.verb)) {
+    to.Mutate(call, VerbName(request.verb), now_, out, verb);
+  } else if (request.verb == Verb::kPop) {
+    to.MutateAndPark(call, VerbName(request.verb), now_, out, verb);
+  } else {
+    to.Read(call, now_, out, verb);
   }
 }
 

@@ -62,7 +62,7 @@ LIBRARIES = [
                     r"tests/).*"),
     (r"google/protobuf/|muster/v1/.*\.pb\.h",
      r"^(proto/|coordinator/server/|coordinator/main_test\.cc|"
-     r"client/(control|groups|stores|tools)/|tests/|"
+     r"client/(control|groups|stores|tools)/|client/store\.cc$|tests/|"
      r"client/[a-z_]*_test\.cc).*"),
     (r"prometheus/", r"^(coordinator/server/ops|client/telemetry)/metrics\.cc$"),
     (r"httplib\.h", r"^base/http_server\.cc$|"

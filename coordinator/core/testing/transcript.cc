@@ -128,99 +128,127 @@ class Player {
     return true;
   }
 
-  using Verbs = std::map<std::string, std::function<void(const Call&)>>;
+  // What a command asks of the store. A read has no method.
+  struct StoreCommand {
+    std::string method;
+    std::function<void(StoreEngine& store, const Call& call)> verb;
+  };
+  using StoreCommands = std::map<std::string, StoreCommand>;
 
-  bool PlayVerb(const Verbs& verbs) {
-    const auto it = verbs.find(verb_);
-    if (it == verbs.end()) return false;
-    it->second(NewCall());
+  bool PlayOnStore(const StoreCommands& commands) {
+    const auto it = commands.find(verb_);
+    if (it == commands.end()) return false;
+    const auto& [method, run] = it->second;
+    const Call call = NewCall();
+    const auto verb = [&](StoreEngine& store) { run(store, call); };
+    if (method.empty()) {
+      coordinator_->Read(call, now_, out_, verb);
+    } else if (method == "QueuePop") {
+      coordinator_->MutateAndPark(call, method, now_, out_, verb);
+    } else {
+      coordinator_->Mutate(call, method, now_, out_, verb);
+    }
     return true;
   }
 
   bool PlayMutation() {
     const auto& key = Argument("k");
-    return PlayVerb({
+    return PlayOnStore({
         {"set",
-         [&](const Call& call) {
-           coordinator_->Set(call, key, Argument("v"), now_, out_, Options());
-         }},
+         {"Set",
+          [&](StoreEngine& store, const Call& call) {
+            store.Set(call, key, Argument("v"), Options(), now_, out_);
+          }}},
         {"append",
-         [&](const Call& call) {
-           coordinator_->Append(call, key, Argument("v"), now_, out_);
-         }},
+         {"Append",
+          [&](StoreEngine& store, const Call& call) {
+            store.Append(call, key, Argument("v"), out_);
+          }}},
         {"add",
-         [&](const Call& call) {
-           coordinator_->Add(call, key, Number(Argument("by")), now_, out_);
-         }},
+         {"Add",
+          [&](StoreEngine& store, const Call& call) {
+            store.Add(call, key, Number(Argument("by")), out_);
+          }}},
         {"cas",
-         [&](const Call& call) {
-           coordinator_->CompareSet(call, key, Argument("old"), Argument("new"),
-                                    now_, out_);
-         }},
+         {"CompareSet",
+          [&](StoreEngine& store, const Call& call) {
+            store.CompareSet(call, key, Argument("old"), Argument("new"), out_);
+          }}},
         {"cas_revision",
-         [&](const Call& call) {
-           coordinator_->CompareAndSet(call, key, Number(Argument("at")),
-                                       Argument("v"), now_, out_, Options());
-         }},
+         {"CompareAndSet",
+          [&](StoreEngine& store, const Call& call) {
+            store.CompareAndSet(call, key, Number(Argument("at")),
+                                Argument("v"), Options(), now_, out_);
+          }}},
         {"delete",
-         [&](const Call& call) {
-           coordinator_->DeleteKey(call, key, now_, out_);
-         }},
+         {"Delete",
+          [&](StoreEngine& store, const Call& call) {
+            store.DeleteKey(call, key, out_);
+          }}},
         {"multiset",
-         [&](const Call& call) {
-           coordinator_->MultiSet(call, Keys(), Split(Argument("v"), ','), now_,
-                                  out_);
-         }},
+         {"MultiSet",
+          [&](StoreEngine& store, const Call& call) {
+            store.MultiSet(call, Keys(), Split(Argument("v"), ','), out_);
+          }}},
         {"delete_prefix",
-         [&](const Call& call) {
-           coordinator_->DeletePrefix(call, Argument("prefix"), now_, out_);
-         }},
+         {"DeletePrefix",
+          [&](StoreEngine& store, const Call& call) {
+            store.DeletePrefix(call, Argument("prefix"), out_);
+          }}},
         {"push",
-         [&](const Call& call) {
-           coordinator_->QueuePush(call, key, Argument("v"), now_, out_);
-         }},
+         {"QueuePush",
+          [&](StoreEngine& store, const Call& call) {
+            store.QueuePush(call, key, Argument("v"), out_);
+          }}},
         {"pop",
-         [&](const Call& call) {
-           coordinator_->QueuePop(call, key, OptionalDuration("t"), now_, out_);
-         }},
+         {"QueuePop",
+          [&](StoreEngine& store, const Call& call) {
+            store.QueuePop(call, key, OptionalDuration("t"), now_, out_);
+          }}},
     });
   }
 
   bool PlayRead() {
     const auto& key = Argument("k");
-    return PlayVerb({
+    return PlayOnStore({
         {"get",
-         [&](const Call& call) {
-           coordinator_->Get(call, key, Timeout(), now_, out_);
-         }},
+         {"",
+          [&](StoreEngine& store, const Call& call) {
+            store.Get(call, key, Timeout(), now_, out_);
+          }}},
         {"tryget",
-         [&](const Call& call) {
-           coordinator_->TryGet(call, key, now_, out_);
-         }},
+         {"", [&](StoreEngine& store,
+                  const Call& call) { store.TryGet(call, key, out_); }}},
         {"check",
-         [&](const Call& call) {
-           coordinator_->Check(call, Keys(), now_, out_);
-         }},
+         {"", [&](StoreEngine& store,
+                  const Call& call) { store.Check(call, Keys(), out_); }}},
         {"wait",
-         [&](const Call& call) {
-           coordinator_->Wait(call, Keys(), Timeout(), now_, out_);
-         }},
+         {"",
+          [&](StoreEngine& store, const Call& call) {
+            store.Wait(call, Keys(), Timeout(), now_, out_);
+          }}},
         {"multiget",
-         [&](const Call& call) {
-           coordinator_->MultiGet(call, Keys(), Timeout(), now_, out_);
-         }},
+         {"",
+          [&](StoreEngine& store, const Call& call) {
+            store.MultiGet(call, Keys(), Timeout(), now_, out_);
+          }}},
         {"len",
-         [&](const Call& call) {
-           coordinator_->QueueLen(call, key, now_, out_);
-         }},
-        {"watch", [&](const Call& call) { Watch(call); }},
+         {"", [&](StoreEngine& store,
+                  const Call& call) { store.QueueLen(call, key, out_); }}},
+        {"watch",
+         {"",
+          [&](StoreEngine& store, const Call& call) {
+            store.Watch(call, Watched(), now_, out_);
+          }}},
         {"numkeys",
-         [&](const Call& call) { coordinator_->NumKeys(call, now_, out_); }},
+         {"", [&](StoreEngine& store,
+                  const Call& call) { store.NumKeys(call, out_); }}},
         {"list",
-         [&](const Call& call) {
-           coordinator_->ListKeys(call, Argument("prefix"), Argument("after"),
-                                  Number(Argument("max")), now_, out_);
-         }},
+         {"",
+          [&](StoreEngine& store, const Call& call) {
+            store.ListKeys(call, Argument("prefix"), Argument("after"),
+                           Number(Argument("max")), out_);
+          }}},
     });
   }
 
@@ -234,13 +262,13 @@ class Player {
             .ephemeral = Argument("ephemeral") == "1"};
   }
 
-  void Watch(const Call& call) {
+  WatchRequest Watched() {
     WatchRequest request;
     request.selector.prefix = arguments_.contains("prefix");
     request.selector.key = Argument(request.selector.prefix ? "prefix" : "k");
     if (arguments_.contains("after")) request.after = Number(Argument("after"));
     request.timeout = Timeout();
-    coordinator_->Watch(call, std::move(request), now_, out_);
+    return request;
   }
 
   bool PlayMember() {

@@ -41,26 +41,13 @@ absl::StatusOr<TokenDigest> CallersDigest(const grpc::ServerContextBase& call) {
   return DigestOf(absl::StripAsciiWhitespace(value));
 }
 
-// Whatever is not named here changes a job.
 Role RoleFor(Method method) {
-  switch (method) {
-    case Method::kGet:
-    case Method::kTryGet:
-    case Method::kCheck:
-    case Method::kWait:
-    case Method::kNumKeys:
-    case Method::kMultiGet:
-    case Method::kListKeys:
-    case Method::kQueueLen:
-    case Method::kWatch:
-    case Method::kListJobs:
-    case Method::kGetJob:
-      return Role::kRead;
-    case Method::kDrain:
-      return Role::kAdmin;
-    default:
-      return Role::kMember;
-  }
+  static constexpr Role kRoles[kMethodCount] = {
+#define MUSTER_OPERATION(service, name, field, role, ...) Role::role,
+#define MUSTER_RPC(service, name, role) Role::role,
+#include "proto/muster/v1/verbs.inc"
+  };
+  return kRoles[static_cast<int>(method)];
 }
 
 void LogLoaded(const std::string& path, size_t lines) {

@@ -107,7 +107,11 @@ class JobTest : public testing::Test {
 
   void Set(Job& job, size_t bytes) {
     Run(job, [&](const core::Call& call, Turn& turn) {
-      turn.core.Set(call, "k", std::string(bytes, 'v'), turn.now, turn.out);
+      turn.core.Mutate(call, "Set", turn.now, turn.out,
+                       [&](core::StoreEngine& store) {
+                         store.Set(call, "k", std::string(bytes, 'v'), {},
+                                   turn.now, turn.out);
+                       });
     });
   }
 
@@ -157,15 +161,20 @@ TEST_F(JobTest, IsBehindWhenItsAnswersHoldWhatWasPopped) {
   const std::shared_ptr<Job> job = NewJob("j");
   for (int i = 0; i < 40; ++i) {
     Run(*job, [](const core::Call& call, Turn& turn) {
-      turn.core.QueuePush(call, "q", std::string(kMiB, 'v'), turn.now,
-                          turn.out);
+      turn.core.Mutate(
+          call, "QueuePush", turn.now, turn.out, [&](core::StoreEngine& store) {
+            store.QueuePush(call, "q", std::string(kMiB, 'v'), turn.out);
+          });
     });
   }
   AwaitTold(*job);
   gate_.Set(false);
   const int pops = UntilBehind(*job, [&] {
     Run(*job, [](const core::Call& call, Turn& turn) {
-      turn.core.QueuePop(call, "q", std::nullopt, turn.now, turn.out);
+      turn.core.MutateAndPark(
+          call, "QueuePop", turn.now, turn.out, [&](core::StoreEngine& store) {
+            store.QueuePop(call, "q", std::nullopt, turn.now, turn.out);
+          });
     });
   });
   EXPECT_EQ(pops, 16);

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
@@ -58,6 +59,52 @@ core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
 std::vector<core::Rank> RanksOf(
     const google::protobuf::RepeatedField<int32_t>& ranks) {
   return {ranks.begin(), ranks.end()};
+}
+
+// What the table of verbs says of a request.
+template <typename Request>
+struct Verb;
+#define MUSTER_OPERATION(service, name, field, role, mutates, may_wait, ...) \
+  template <>                                                                \
+  struct Verb<v1::name##Request> {                                           \
+    static constexpr char kName[] = #name;                                   \
+    static constexpr bool kMutates = mutates;                                \
+    static constexpr bool kMayWait = may_wait;                               \
+  };
+#include "proto/muster/v1/verbs.inc"
+
+// Reads how long the request is willing to wait, or answers the call when that
+// cannot be meant.
+template <typename Request>
+bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
+                 core::Duration* timeout) {
+  *timeout = turn.limits.parked_time;
+  if (!request.has_timeout()) return true;
+  const absl::Status status = CheckDuration("timeout", request.timeout());
+  if (!status.ok()) {
+    turn.out.Fail(call.waiter, status);
+    return false;
+  }
+  *timeout = DurationOf(request.timeout());
+  return true;
+}
+
+// Runs `verb`, a verb of the store, if the caller may call it; a mutation once
+// for its sequence number.
+template <typename Request>
+void RunOnStore(const Request& request, core::Call& call, Turn& turn,
+                absl::FunctionRef<void(core::StoreEngine&)> verb) {
+  if constexpr (!Verb<Request>::kMutates) {
+    turn.core.Read(call, turn.now, turn.out, verb);
+  } else {
+    call.sequence = core::SequenceNumber(request.sequence());
+    if constexpr (Verb<Request>::kMayWait) {
+      turn.core.MutateAndPark(call, Verb<Request>::kName, turn.now, turn.out,
+                              verb);
+    } else {
+      turn.core.Mutate(call, Verb<Request>::kName, turn.now, turn.out, verb);
+    }
+  }
 }
 
 int64_t ValueBytes(const core::Value& value) {
@@ -136,56 +183,10 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
   // Of the operation before, in the same batch.
   call.sequence = core::SequenceNumber();
   switch (operation.request_case()) {
-    case v1::Operation::kSet:
-      return Apply(*operation.mutable_set(), call, turn);
-    case v1::Operation::kGet:
-      return Apply(*operation.mutable_get(), call, turn);
-    case v1::Operation::kTryGet:
-      return Apply(*operation.mutable_try_get(), call, turn);
-    case v1::Operation::kAdd:
-      return Apply(*operation.mutable_add(), call, turn);
-    case v1::Operation::kAppend:
-      return Apply(*operation.mutable_append(), call, turn);
-    case v1::Operation::kCheck:
-      return Apply(*operation.mutable_check(), call, turn);
-    case v1::Operation::kWait:
-      return Apply(*operation.mutable_wait(), call, turn);
-    case v1::Operation::kCompareSet:
-      return Apply(*operation.mutable_compare_set(), call, turn);
-    case v1::Operation::kDelete:
-      return Apply(*operation.mutable_delete_(), call, turn);
-    case v1::Operation::kNumKeys:
-      return Apply(*operation.mutable_num_keys(), call, turn);
-    case v1::Operation::kMultiGet:
-      return Apply(*operation.mutable_multi_get(), call, turn);
-    case v1::Operation::kMultiSet:
-      return Apply(*operation.mutable_multi_set(), call, turn);
-    case v1::Operation::kListKeys:
-      return Apply(*operation.mutable_list_keys(), call, turn);
-    case v1::Operation::kCompareAndSet:
-      return Apply(*operation.mutable_compare_and_set(), call, turn);
-    case v1::Operation::kDeletePrefix:
-      return Apply(*operation.mutable_delete_prefix(), call, turn);
-    case v1::Operation::kQueuePush:
-      return Apply(*operation.mutable_queue_push(), call, turn);
-    case v1::Operation::kQueuePop:
-      return Apply(*operation.mutable_queue_pop(), call, turn);
-    case v1::Operation::kQueueLen:
-      return Apply(*operation.mutable_queue_len(), call, turn);
-    case v1::Operation::kWatch:
-      return Apply(*operation.mutable_watch(), call, turn);
-    case v1::Operation::kLeave:
-      return Apply(*operation.mutable_leave(), call, turn);
-    case v1::Operation::kReportFailure:
-      return Apply(*operation.mutable_report_failure(), call, turn);
-    case v1::Operation::kJoin:
-      return Apply(*operation.mutable_join(), call, turn);
-    case v1::Operation::kAwaitBarrier:
-      return Apply(*operation.mutable_await_barrier(), call, turn);
-    case v1::Operation::kCloseRendezvous:
-      return Apply(*operation.mutable_close_rendezvous(), call, turn);
-    case v1::Operation::kRegisterGroups:
-      return Apply(*operation.mutable_register_groups(), call, turn);
+#define MUSTER_OPERATION(service, name, field, ...) \
+  case v1::Operation::k##name:                      \
+    return Apply(*operation.mutable_##field(), call, turn);
+#include "proto/muster/v1/verbs.inc"
     case v1::Operation::kCancel:
     case v1::Operation::REQUEST_NOT_SET:
       return;
@@ -194,56 +195,10 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
 
 Method MethodOf(const v1::Operation& operation) {
   switch (operation.request_case()) {
-    case v1::Operation::kSet:
-      return Method::kSet;
-    case v1::Operation::kGet:
-      return Method::kGet;
-    case v1::Operation::kTryGet:
-      return Method::kTryGet;
-    case v1::Operation::kAdd:
-      return Method::kAdd;
-    case v1::Operation::kAppend:
-      return Method::kAppend;
-    case v1::Operation::kCheck:
-      return Method::kCheck;
-    case v1::Operation::kWait:
-      return Method::kWait;
-    case v1::Operation::kCompareSet:
-      return Method::kCompareSet;
-    case v1::Operation::kDelete:
-      return Method::kDelete;
-    case v1::Operation::kNumKeys:
-      return Method::kNumKeys;
-    case v1::Operation::kMultiGet:
-      return Method::kMultiGet;
-    case v1::Operation::kMultiSet:
-      return Method::kMultiSet;
-    case v1::Operation::kListKeys:
-      return Method::kListKeys;
-    case v1::Operation::kCompareAndSet:
-      return Method::kCompareAndSet;
-    case v1::Operation::kDeletePrefix:
-      return Method::kDeletePrefix;
-    case v1::Operation::kQueuePush:
-      return Method::kQueuePush;
-    case v1::Operation::kQueuePop:
-      return Method::kQueuePop;
-    case v1::Operation::kQueueLen:
-      return Method::kQueueLen;
-    case v1::Operation::kWatch:
-      return Method::kWatch;
-    case v1::Operation::kLeave:
-      return Method::kLeave;
-    case v1::Operation::kReportFailure:
-      return Method::kReportFailure;
-    case v1::Operation::kJoin:
-      return Method::kJoin;
-    case v1::Operation::kAwaitBarrier:
-      return Method::kAwaitBarrier;
-    case v1::Operation::kCloseRendezvous:
-      return Method::kCloseRendezvous;
-    case v1::Operation::kRegisterGroups:
-      return Method::kRegisterGroups;
+#define MUSTER_OPERATION(service, name, ...) \
+  case v1::Operation::k##name:               \
+    return Method::k##name;
+#include "proto/muster/v1/verbs.inc"
     case v1::Operation::kCancel:
     case v1::Operation::REQUEST_NOT_SET:
       break;
@@ -258,58 +213,11 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
     *result->mutable_status() = v1::ToWire(StatusOf(answer));
     return;
   }
-  const core::Payload& payload = answer.payload;
   switch (answer.method) {
-    case Method::kSet:
-      return Fill(payload, result->mutable_set());
-    case Method::kGet:
-      return Fill(payload, result->mutable_get());
-    case Method::kTryGet:
-      return Fill(payload, result->mutable_try_get());
-    case Method::kAdd:
-      return Fill(payload, result->mutable_add());
-    case Method::kAppend:
-      return Fill(payload, result->mutable_append());
-    case Method::kCheck:
-      return Fill(payload, result->mutable_check());
-    case Method::kWait:
-      return Fill(payload, result->mutable_wait());
-    case Method::kCompareSet:
-      return Fill(payload, result->mutable_compare_set());
-    case Method::kDelete:
-      return Fill(payload, result->mutable_delete_());
-    case Method::kNumKeys:
-      return Fill(payload, result->mutable_num_keys());
-    case Method::kMultiGet:
-      return Fill(payload, result->mutable_multi_get());
-    case Method::kMultiSet:
-      return Fill(payload, result->mutable_multi_set());
-    case Method::kListKeys:
-      return Fill(payload, result->mutable_list_keys());
-    case Method::kCompareAndSet:
-      return Fill(payload, result->mutable_compare_and_set());
-    case Method::kDeletePrefix:
-      return Fill(payload, result->mutable_delete_prefix());
-    case Method::kQueuePush:
-      return Fill(payload, result->mutable_queue_push());
-    case Method::kQueuePop:
-      return Fill(payload, result->mutable_queue_pop());
-    case Method::kQueueLen:
-      return Fill(payload, result->mutable_queue_len());
-    case Method::kWatch:
-      return Fill(payload, result->mutable_watch());
-    case Method::kLeave:
-      return Fill(payload, result->mutable_leave());
-    case Method::kReportFailure:
-      return Fill(payload, result->mutable_report_failure());
-    case Method::kJoin:
-      return FillJoin(answer, caller, result->mutable_join());
-    case Method::kAwaitBarrier:
-      return Fill(payload, result->mutable_await_barrier());
-    case Method::kCloseRendezvous:
-      return Fill(payload, result->mutable_close_rendezvous());
-    case Method::kRegisterGroups:
-      return Fill(payload, result->mutable_register_groups());
+#define MUSTER_OPERATION(service, name, field, ...) \
+  case Method::k##name:                             \
+    return Fill(answer, caller, result->mutable_##field());
+#include "proto/muster/v1/verbs.inc"
     default:
       return;
   }
@@ -344,8 +252,8 @@ void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response) {
 
 void Fill(const core::Payload&, v1::ReportFailureResponse*) {}
 
-void FillJoin(const Answer& answer, const core::MemberId& caller,
-              v1::JoinResponse* response) {
+void Fill(const Answer& answer, const core::MemberId& caller,
+          v1::JoinResponse* response) {
   const auto& reply = As<core::FormationReply>(answer.payload);
   if (reply == nullptr) return;
   const auto size = static_cast<int>(reply->world.size());
@@ -595,119 +503,142 @@ v1::ChangeKind KindOf(core::ChangeKind kind) {
 }  // namespace
 
 void Apply(v1::SetRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
   core::SetOptions options;
   if (!ReadOptions(request, call, turn, &options)) return;
-  turn.core.Set(call, request.key(), std::move(*request.mutable_value()),
-                turn.now, turn.out, options);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.Set(call, request.key(), std::move(*request.mutable_value()), options,
+              turn.now, turn.out);
+  });
 }
 
 void Apply(v1::GetRequest& request, core::Call& call, Turn& turn) {
   core::Duration timeout;
   if (!ReadTimeout(request, call, turn, &timeout)) return;
-  turn.core.Get(call, request.key(), timeout, turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.Get(call, request.key(), timeout, turn.now, turn.out);
+  });
 }
 
 void Apply(v1::TryGetRequest& request, core::Call& call, Turn& turn) {
-  turn.core.TryGet(call, request.key(), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.TryGet(call, request.key(), turn.out);
+  });
 }
 
 void Apply(v1::AddRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.Add(call, request.key(), request.delta(), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.Add(call, request.key(), request.delta(), turn.out);
+  });
 }
 
 void Apply(v1::AppendRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.Append(call, request.key(), request.value(), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.Append(call, request.key(), request.value(), turn.out);
+  });
 }
 
 void Apply(v1::CheckRequest& request, core::Call& call, Turn& turn) {
-  turn.core.Check(call, Take(request.mutable_keys()), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.Check(call, Take(request.mutable_keys()), turn.out);
+  });
 }
 
 void Apply(v1::WaitRequest& request, core::Call& call, Turn& turn) {
   core::Duration timeout;
   if (!ReadTimeout(request, call, turn, &timeout)) return;
-  turn.core.Wait(call, Take(request.mutable_keys()), timeout, turn.now,
-                 turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.Wait(call, Take(request.mutable_keys()), timeout, turn.now, turn.out);
+  });
 }
 
 void Apply(v1::CompareSetRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.CompareSet(call, request.key(), request.expected(),
-                       std::move(*request.mutable_desired()), turn.now,
-                       turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.CompareSet(call, request.key(), request.expected(),
+                     std::move(*request.mutable_desired()), turn.out);
+  });
 }
 
 void Apply(v1::DeleteRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.DeleteKey(call, request.key(), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.DeleteKey(call, request.key(), turn.out);
+  });
 }
 
 void Apply(v1::NumKeysRequest& request, core::Call& call, Turn& turn) {
-  turn.core.NumKeys(call, turn.now, turn.out);
+  RunOnStore(request, call, turn,
+             [&](core::StoreEngine& store) { store.NumKeys(call, turn.out); });
 }
 
 void Apply(v1::MultiGetRequest& request, core::Call& call, Turn& turn) {
   core::Duration timeout;
   if (!ReadTimeout(request, call, turn, &timeout)) return;
-  turn.core.MultiGet(call, Take(request.mutable_keys()), timeout, turn.now,
-                     turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.MultiGet(call, Take(request.mutable_keys()), timeout, turn.now,
+                   turn.out);
+  });
 }
 
 void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  std::vector<std::string> keys;
-  std::vector<std::string> values;
-  keys.reserve(request.entries_size());
-  values.reserve(request.entries_size());
-  for (v1::KeyValue& entry : *request.mutable_entries()) {
-    keys.push_back(std::move(*entry.mutable_key()));
-    values.push_back(std::move(*entry.mutable_value()));
-  }
-  turn.core.MultiSet(call, keys, std::move(values), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    std::vector<std::string> keys;
+    std::vector<std::string> values;
+    keys.reserve(request.entries_size());
+    values.reserve(request.entries_size());
+    for (v1::KeyValue& entry : *request.mutable_entries()) {
+      keys.push_back(std::move(*entry.mutable_key()));
+      values.push_back(std::move(*entry.mutable_value()));
+    }
+    store.MultiSet(call, keys, std::move(values), turn.out);
+  });
 }
 
 void Apply(v1::ListKeysRequest& request, core::Call& call, Turn& turn) {
   const int64_t count_max =
       request.limit() == 0 ? turn.limits.keys_per_call : request.limit();
-  turn.core.ListKeys(call, request.prefix(), request.start_after(), count_max,
-                     turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.ListKeys(call, request.prefix(), request.start_after(), count_max,
+                   turn.out);
+  });
 }
 
 void Apply(v1::CompareAndSetRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
   core::SetOptions options;
   if (!ReadOptions(request, call, turn, &options)) return;
-  turn.core.CompareAndSet(call, request.key(), request.expected_revision(),
-                          std::move(*request.mutable_value()), turn.now,
-                          turn.out, options);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.CompareAndSet(call, request.key(), request.expected_revision(),
+                        std::move(*request.mutable_value()), options, turn.now,
+                        turn.out);
+  });
 }
 
 void Apply(v1::DeletePrefixRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.DeletePrefix(call, request.prefix(), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.DeletePrefix(call, request.prefix(), turn.out);
+  });
 }
 
 void Apply(v1::QueuePushRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.QueuePush(call, request.key(), std::move(*request.mutable_value()),
-                      turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.QueuePush(call, request.key(), std::move(*request.mutable_value()),
+                    turn.out);
+  });
 }
 
 void Apply(v1::QueuePopRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
   core::Duration timeout;
   if (!ReadTimeout(request, call, turn, &timeout)) return;
-  turn.core.QueuePop(
-      call, request.key(),
-      request.no_wait() ? std::nullopt : std::make_optional(timeout), turn.now,
-      turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.QueuePop(
+        call, request.key(),
+        request.no_wait() ? std::nullopt : std::make_optional(timeout),
+        turn.now, turn.out);
+  });
 }
 
 void Apply(v1::QueueLenRequest& request, core::Call& call, Turn& turn) {
-  turn.core.QueueLen(call, request.key(), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.QueueLen(call, request.key(), turn.out);
+  });
 }
 
 void Apply(v1::WatchRequest& request, core::Call& call, Turn& turn) {
@@ -715,7 +646,9 @@ void Apply(v1::WatchRequest& request, core::Call& call, Turn& turn) {
   watch.selector = {request.key(), request.prefix()};
   if (request.has_after_revision()) watch.after = request.after_revision();
   if (!ReadTimeout(request, call, turn, &watch.timeout)) return;
-  turn.core.Watch(call, std::move(watch), turn.now, turn.out);
+  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+    store.Watch(call, std::move(watch), turn.now, turn.out);
+  });
 }
 
 void Fill(const core::Payload& payload, v1::SetResponse* response) {

@@ -29,49 +29,11 @@ namespace muster::coordinator {
 // Makes the call that `request` asks for. `call` brings the caller and the
 // waiter; the request's sequence number is put into it. Keys and values are
 // taken out of the request.
-void Apply(v1::SetRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::GetRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::TryGetRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::AddRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::AppendRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::CheckRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::WaitRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::CompareSetRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::DeleteRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::NumKeysRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::MultiGetRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::ListKeysRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::CompareAndSetRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::DeletePrefixRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::QueuePushRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::QueuePopRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::QueueLenRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::WatchRequest& request, core::Call& call, Turn& turn);
+#define MUSTER_OPERATION(service, name, ...) \
+  void Apply(v1::name##Request& request, core::Call& call, Turn& turn);
+#include "proto/muster/v1/verbs.inc"
 void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::ReportFailureRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::CloseRendezvousRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::RegisterGroupsRequest& request, core::Call& call, Turn& turn);
-
-// For those above: reads how long the request is willing to wait, or answers
-// the call when that cannot be meant.
-template <typename Request>
-bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
-                 core::Duration* timeout) {
-  *timeout = turn.limits.parked_time;
-  if (!request.has_timeout()) return true;
-  const absl::Status status = CheckDuration("timeout", request.timeout());
-  if (!status.ok()) {
-    turn.out.Fail(call.waiter, status);
-    return false;
-  }
-  *timeout = DurationOf(request.timeout());
-  return true;
-}
 
 // Makes the call that an operation of a stream asks for. It must hold one of
 // the above.
@@ -80,37 +42,20 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn);
 // The method of an operation that holds one of the above.
 Method MethodOf(const v1::Operation& operation);
 
-// Fills the response to a call that went well.
-void Fill(const core::Payload& payload, v1::SetResponse* response);
-void Fill(const core::Payload& payload, v1::GetResponse* response);
-void Fill(const core::Payload& payload, v1::TryGetResponse* response);
-void Fill(const core::Payload& payload, v1::AddResponse* response);
-void Fill(const core::Payload& payload, v1::AppendResponse* response);
-void Fill(const core::Payload& payload, v1::CheckResponse* response);
-void Fill(const core::Payload& payload, v1::WaitResponse* response);
-void Fill(const core::Payload& payload, v1::CompareSetResponse* response);
-void Fill(const core::Payload& payload, v1::DeleteResponse* response);
-void Fill(const core::Payload& payload, v1::NumKeysResponse* response);
-void Fill(const core::Payload& payload, v1::MultiGetResponse* response);
-void Fill(const core::Payload& payload, v1::MultiSetResponse* response);
-void Fill(const core::Payload& payload, v1::ListKeysResponse* response);
-void Fill(const core::Payload& payload, v1::CompareAndSetResponse* response);
-void Fill(const core::Payload& payload, v1::DeletePrefixResponse* response);
-void Fill(const core::Payload& payload, v1::QueuePushResponse* response);
-void Fill(const core::Payload& payload, v1::QueuePopResponse* response);
-void Fill(const core::Payload& payload, v1::QueueLenResponse* response);
-void Fill(const core::Payload& payload, v1::WatchResponse* response);
+// Fills the response to a call that went well; a Join's has the other form.
+#define MUSTER_OPERATION(service, name, ...) \
+  void Fill(const core::Payload& payload, v1::name##Response* response);
+#include "proto/muster/v1/verbs.inc"
 void Fill(const core::Payload& payload, v1::RegisterResponse* response);
 void Fill(const core::Payload& payload, v1::HeartbeatResponse* response);
-void Fill(const core::Payload& payload, v1::LeaveResponse* response);
-void Fill(const core::Payload& payload, v1::ReportFailureResponse* response);
-void Fill(const core::Payload& payload, v1::AwaitBarrierResponse* response);
-void Fill(const core::Payload& payload, v1::CloseRendezvousResponse* response);
-void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response);
 
 // The response to a Join tells its caller which of the seats is its own.
-void FillJoin(const Answer& answer, const core::MemberId& caller,
-              v1::JoinResponse* response);
+void Fill(const Answer& answer, const core::MemberId& caller,
+          v1::JoinResponse* response);
+template <typename Response>
+void Fill(const Answer& answer, const core::MemberId&, Response* response) {
+  Fill(answer.payload, response);
+}
 
 // The same for an answer of a stream, failed ones included.
 void FillResult(const Answer& answer, const core::MemberId& caller,

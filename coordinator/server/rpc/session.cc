@@ -60,31 +60,30 @@ uint64_t NextMessage() {
   return ++next;
 }
 
-// Whether what the operation comes to is not to be seen by its size.
 bool OperationMayTakeLong(const v1::Operation& operation) {
-  switch (operation.request_case()) {
-    case v1::Operation::kListKeys:
-    case v1::Operation::kMultiGet:
-    case v1::Operation::kDeletePrefix:
-    case v1::Operation::kWatch:
-      return true;
-    default:
-      return false;
+  return MayTakeLong(MethodOf(operation));
+}
+
+// How many keys, or the like, the request names beside its first.
+template <typename Request>
+int64_t EntriesOf(const Request& request) {
+  if constexpr (requires { request.keys_size(); }) {
+    return request.keys_size();
+  } else if constexpr (requires { request.entries_size(); }) {
+    return request.entries_size();
+  } else if constexpr (requires { request.groups_size(); }) {
+    return request.groups_size();
+  } else {
+    return 0;
   }
 }
 
 int64_t RequestCost(const v1::Operation& operation) {
   switch (operation.request_case()) {
-    case v1::Operation::kMultiSet:
-      return 1 + operation.multi_set().entries_size();
-    case v1::Operation::kMultiGet:
-      return 1 + operation.multi_get().keys_size();
-    case v1::Operation::kCheck:
-      return 1 + operation.check().keys_size();
-    case v1::Operation::kWait:
-      return 1 + operation.wait().keys_size();
-    case v1::Operation::kRegisterGroups:
-      return 1 + operation.register_groups().groups_size();
+#define MUSTER_OPERATION(service, name, field, ...) \
+  case v1::Operation::k##name:                      \
+    return 1 + EntriesOf(operation.field());
+#include "proto/muster/v1/verbs.inc"
     default:
       return 1;
   }

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -60,28 +59,10 @@ bool WithoutSeats(const Request&) {
   return false;
 }
 
-// Whether what the request comes to is not to be seen by its size.
-template <typename Request>
-bool MayTakeLong(const Request&) {
-  return std::is_same_v<Request, v1::ListKeysRequest> ||
-         std::is_same_v<Request, v1::MultiGetRequest> ||
-         std::is_same_v<Request, v1::DeletePrefixRequest>;
-}
-
 // The owner of the turns of a member's unary calls.
 inline const void* TurnOwner(const core::MemberId& member) {
   return reinterpret_cast<const void*>(
       std::hash<std::string>()(member.value()));
-}
-
-inline void FillResponse(const Answer& answer, const core::MemberId& caller,
-                         v1::JoinResponse* response) {
-  FillJoin(answer, caller, response);
-}
-template <typename Response>
-void FillResponse(const Answer& answer, const core::MemberId&,
-                  Response* response) {
-  Fill(answer.payload, response);
 }
 
 // UnaryCall is one unary call from its arrival to its answer. It lives until
@@ -228,7 +209,7 @@ class UnaryCall
     if (job_->Behind()) {
       return job_->WhenTold([self = self_] { self->PostRun(); });
     }
-    if (MayTakeLong(request_) || job_->busy() ||
+    if (MayTakeLong(method_) || job_->busy() ||
         length > FairQueue::kBytesWithoutTurn || !job_->AtOnce(started_)) {
       return PostRun();
     }
@@ -263,7 +244,7 @@ class UnaryCall
   void Respond(const Answer& answer) {
     // Claimed before the response is touched: Close may come from elsewhere.
     if (ended_.exchange(true)) return;
-    FillResponse(answer, call_.member, response_);
+    Fill(answer, call_.member, response_);
     response_->set_coordinator_epoch(context_.driver->epoch().value());
     Finish(absl::OkStatus());
   }
@@ -297,30 +278,6 @@ class UnaryCall
   std::atomic<bool> cancelled_ = false;
   // It was ended while it may have been parked.
   std::atomic<bool> withdrawn_ = false;
-};
-
-// UnaryService is a service of calls that a job answers by the verb of their
-// requests, if they may be made. `context` outlives it.
-class UnaryService : public Service {
- protected:
-  explicit UnaryService(const ServiceContext& context) : context_(context) {}
-
-  // `name` is the method's full one.
-  template <typename Request, typename Response>
-  void Add(const char* name, Method method) {
-    AddUnary<Response>(
-        name, [this, method](Context* grpc, grpc::ByteBuffer* request,
-                             Response* response) {
-          auto call = std::make_shared<UnaryCall<Request, Response>>(
-              context_, method, grpc, response);
-          grpc::ServerUnaryReactor* reactor = call.get();
-          call->Start(request);
-          return reactor;
-        });
-  }
-
- private:
-  const ServiceContext& context_;
 };
 
 }  // namespace muster::coordinator
