@@ -4,10 +4,11 @@
 Usage: golden_test.py MUSTER_COORDINATOR MUSTER_RUN MUSTERCTL MUSTER_BENCH
            PROTOC_DESCRIPTOR
 
-Compares --help of the programs and every message, field number and RPC of the
-protocol with the files beside this one. MUSTER_REWRITE_GOLDEN=1 writes them
-anew (run it outside Bazel, whose copies are links into the clone); the change
-then stands in the commit for a reviewer to see.
+Compares --help of the programs, what command lines print (command_lines.txt),
+and every message, field number and RPC of the protocol with the files beside
+this one. MUSTER_REWRITE_GOLDEN=1 writes them anew (run it outside Bazel, whose
+copies are links into the clone); the change then stands in the commit for a
+reviewer to see.
 """
 
 import os
@@ -23,6 +24,20 @@ def help_of(program):
     """What --help prints on standard output; that is no error."""
     return subprocess.run([program, "--help"], capture_output=True,
                           timeout=30, check=True).stdout.decode()
+
+
+def outcome_of(line):
+    """What a command line, with variables before the program, prints, and its
+    exit status."""
+    words = line.split()
+    variables = [word for word in words if "=" in word.split("-")[0]]
+    program, *arguments = words[len(variables):]
+    environment = {**os.environ, **dict(v.split("=", 1) for v in variables)}
+    programs = {os.path.basename(p): p for p in (COORDINATOR, RUN, CTL, BENCH)}
+    done = subprocess.run([programs[program], *arguments], env=environment,
+                          timeout=30, check=False, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    return f"$ {line}\n{done.stdout.decode()}({done.returncode})\n\n"
 
 
 def describe_protocol():
@@ -58,6 +73,12 @@ class GoldenTest(unittest.TestCase):
 
     def test_help_of_the_benchmark(self):
         self.check("muster-bench.help.txt", help_of(BENCH))
+
+    def test_command_lines(self):
+        name = "command_lines.txt"
+        with open(os.path.join(HERE, name), encoding="utf-8") as golden:
+            lines = [line[2:].rstrip() for line in golden if line[:2] == "$ "]
+        self.check(name, "".join(outcome_of(line) for line in lines))
 
     def test_the_programs_have_one_version(self):
         versions = {
