@@ -13,7 +13,7 @@ namespace muster::coordinator {
 // What the command line and the environment ask for.
 struct CommandLine {
   ServerOptions server;
-  absl::Duration drain_timeout;
+  absl::Duration drain_timeout = absl::Seconds(10);
   // The flags that are not at their defaults, for the log.
   std::string settings;
 };

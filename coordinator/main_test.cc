@@ -375,6 +375,23 @@ TEST(MainTest, EnvironmentSetsFlagsAndTheCommandLineWins) {
   process.AwaitError("settings=\"--http_listen= --listen=127.0.0.1:0\"");
 }
 
+TEST(MainTest, AnErrorOfALimitNamesTheFlagThatSetsIt) {
+  std::vector<std::string> flags = kAnyPorts;
+  flags.push_back("--limit_value_bytes=3");
+  Process process(flags);
+  const auto stub = v1::StoreService::NewStub(grpc::CreateChannel(
+      GrpcAddress(process.FirstLine()), grpc::InsecureChannelCredentials()));
+  v1::SetRequest request;
+  request.mutable_caller()->set_job("j");
+  request.set_key("k");
+  request.set_value("grain");
+  v1::SetResponse response;
+  grpc::ClientContext context;
+  EXPECT_EQ(stub->Set(&context, request, &response).error_message(),
+            "limit value_bytes is 3, offered 5 (key \"k\"); the coordinator's "
+            "--limit_value_bytes sets it");
+}
+
 TEST(MainTest, ALimitFitsItselfToTheMemoryUnlessItIsSet) {
   Process fitted(kAnyPorts);
   fitted.FirstLine();

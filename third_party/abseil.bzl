@@ -8,7 +8,7 @@ ABSEIL_TARGETS = {
     "cleanup": ["cleanup"],
     "container": ["btree", "flat_hash_map", "flat_hash_set", "inlined_vector"],
     "debugging": ["failure_signal_handler", "symbolize"],
-    "flags": ["flags", "flags_config", "flags_parse", "flags_reflection", "flags_usage"],
+    "flags": ["flags", "flags_config", "flags_marshalling", "flags_parse", "flags_usage"],
     "functional": ["any_invocable", "function_ref"],
     "hash": ["hash"],
     "memory": ["memory"],

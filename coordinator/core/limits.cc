@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "coordinator/core/total_memory.h"
@@ -46,7 +45,7 @@ std::string LimitAdvice(absl::string_view name) {
   const absl::Span<const absl::string_view> flags = LimitsWithFlag();
   if (std::find(flags.begin(), flags.end(), name) == flags.end()) return "";
   const std::string flag = absl::StrCat("limit_", name);
-  if (absl::FindCommandLineFlag(flag) != nullptr) {
+  if (limits_have_flags) {
     return absl::StrCat("; the coordinator's --", flag, " sets it");
   }
   return absl::StrCat(

@@ -4,6 +4,7 @@
 #ifndef MUSTER_COORDINATOR_CORE_LIMITS_H_
 #define MUSTER_COORDINATOR_CORE_LIMITS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -80,6 +81,10 @@ absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
 // That error, with `how` behind the offer.
 absl::Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
                         const Offer& offer, absl::string_view how = "");
+
+// Whether this process is muster-coordinator, whose limits its flags set; it
+// says so before it serves.
+inline std::atomic<bool> limits_have_flags = false;
 
 // How that error ends: what its reader can do. In a process without flags, as
 // where a TcpStore or rank 0 serves a coordinator, it names no flag as theirs.

@@ -31,6 +31,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/logging.h"
+#include "base/options.h"
 #include "base/process_limits.h"
 #include "base/version.h"
 #include "client/control/exit_status.h"
@@ -106,17 +107,6 @@ class Folder {
   const std::string path_;
 };
 
-Environment OwnEnvironment() {
-  Environment environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos) continue;
-    environment[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return environment;
-}
-
 // SIGCHLD, and what ends this process: AwaitRanks takes them.
 sigset_t RankSignals() {
   sigset_t signals;
@@ -182,7 +172,7 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
   LaunchOptions launch;
   launch.nproc_per_node = nproc;
   launch.role = "bench";
-  Environment environment = OwnEnvironment();
+  Environment environment = base::OwnEnvironment();
   for (const char* const name :
        {"MUSTER_TLS_CA", "MUSTER_TLS_CERT", "MUSTER_TLS_KEY", "MUSTER_TOKEN",
         "MUSTER_TOKEN_FILE"}) {
@@ -555,7 +545,7 @@ int RunRank(const BenchOptions& options) {
 
 int Main(const std::vector<std::string>& arguments) {
   const absl::StatusOr<BenchOptions> options =
-      ParseBenchOptions(arguments, OwnEnvironment());
+      ParseBenchOptions(arguments, base::OwnEnvironment());
   if (!options.ok()) {
     std::cerr << "muster-bench: " << options.status().message()
               << "; see muster-bench --help" << std::endl;

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/options.h"
 #include "client/muster.h"
 #include "worker/bench/operation.h"
-#include "worker/launcher/option_table.h"
 
 namespace muster::worker::bench {
 
@@ -86,7 +86,8 @@ struct BenchOptions {
 // MUSTER_BENCH_<OPTION> in `environment`.
 // Errors: INVALID_ARGUMENT; the text names the option and its value.
 absl::StatusOr<BenchOptions> ParseBenchOptions(
-    const std::vector<std::string>& arguments, const Environment& environment);
+    const std::vector<std::string>& arguments,
+    const base::Environment& environment);
 
 // Every option with its meaning, unit and default.
 std::string BenchHelpText();

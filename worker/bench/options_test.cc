@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,19 +18,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class BenchOptionsTest : public ::testing::Test {
- protected:
-  // The flags are the process's: they begin anew in each test.
-  absl::FlagSaver saver_;
+std::string ErrorOf(const std::vector<std::string>& arguments) {
+  const auto options = ParseBenchOptions(arguments, {});
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(options.status().message());
+}
 
-  std::string ErrorOf(const std::vector<std::string>& arguments) {
-    const auto options = ParseBenchOptions(arguments, {});
-    EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
-    return std::string(options.status().message());
-  }
-};
-
-TEST_F(BenchOptionsTest, SizesHaveUnits) {
+TEST(BenchOptionsTest, SizesHaveUnits) {
   const auto options = ParseBenchOptions(
       {"all_reduce", "--minbytes=1K", "--maxbytes", "2g", "-i", "3M"}, {});
   ASSERT_TRUE(options.ok()) << options.status();
@@ -40,20 +33,19 @@ TEST_F(BenchOptionsTest, SizesHaveUnits) {
   EXPECT_EQ(options->step_bytes, 3 << 20);
 }
 
-TEST_F(BenchOptionsTest, AWrongVariableIsNamed) {
+TEST(BenchOptionsTest, AWrongVariableIsNamed) {
   for (const auto& [name, value] :
        std::map<std::string, std::string>{{"MUSTER_BENCH_MINBYTES", "x"},
                                           {"MUSTER_BENCH_ITERS", "-1"},
                                           {"MUSTER_BENCH_PLACE", "x"},
                                           {"MUSTER_BENCH_DATATYPE", "x"},
                                           {"MUSTER_BENCH_TIMEOUT", "0s"}}) {
-    const absl::FlagSaver saver;
     const auto options = ParseBenchOptions({"all_reduce"}, {{name, value}});
     EXPECT_THAT(std::string(options.status().message()), StartsWith(name));
   }
 }
 
-TEST_F(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
+TEST(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
   const auto options = ParseBenchOptions(
       {"-b", "8",  "-e", "64",     "-f",        "2",  "-n",
        "7",  "-w", "3",  "-o",     "prod",      "-d", "half,f8e4m3",
@@ -76,7 +68,7 @@ TEST_F(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
   EXPECT_STREQ(options->operations[1]->name, "all_gather");
 }
 
-TEST_F(BenchOptionsTest, SoAreThoseOfNewerOnes) {
+TEST(BenchOptionsTest, SoAreThoseOfNewerOnes) {
   const auto options = ParseBenchOptions(
       {"all_gather", "--backend=nccl", "-R", "2", "-x", "2", "-S", "1", "-J",
        "figures.json", "--op=max", "-r", "all", "-T", "30", "-M", "1"},
@@ -104,7 +96,7 @@ TEST_F(BenchOptionsTest, SoAreThoseOfNewerOnes) {
   EXPECT_EQ(other->timeout, std::chrono::milliseconds(1500));
 }
 
-TEST_F(BenchOptionsTest, AllIsEveryTypeAndOperation) {
+TEST(BenchOptionsTest, AllIsEveryTypeAndOperation) {
   const auto options =
       ParseBenchOptions({"all_reduce", "--datatype=all", "--redop=all"}, {});
   ASSERT_TRUE(options.ok()) << options.status();
@@ -113,7 +105,7 @@ TEST_F(BenchOptionsTest, AllIsEveryTypeAndOperation) {
   EXPECT_TRUE(options->all_types);
 }
 
-TEST_F(BenchOptionsTest, TheEnvironmentStandsForWhatIsNotGiven) {
+TEST(BenchOptionsTest, TheEnvironmentStandsForWhatIsNotGiven) {
   const auto options = ParseBenchOptions(
       {"barrier", "--iters=5"},
       {{"MUSTER_BENCH_ITERS", "9"}, {"MUSTER_BENCH_RUN_CYCLES", "2"}});
@@ -122,7 +114,7 @@ TEST_F(BenchOptionsTest, TheEnvironmentStandsForWhatIsNotGiven) {
   EXPECT_EQ(options->run_cycles, 2);
 }
 
-TEST_F(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
+TEST(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
   EXPECT_THAT(ErrorOf({}), HasSubstr("no operation given: all_reduce, "));
   EXPECT_THAT(ErrorOf({"all_redude"}),
               HasSubstr("unknown operation \"all_redude\""));
@@ -132,27 +124,25 @@ TEST_F(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
             "--iters must be a number, got \"many\"");
   EXPECT_EQ(ErrorOf({"barrier", "--iters"}), "--iters needs a value");
   EXPECT_EQ(ErrorOf({"barrier", "--tune=1"}), "--tune needs --nproc");
-  const absl::FlagSaver saver;
-  EXPECT_EQ(ErrorOf({"barrier", "--tune=0", "--root=-1"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--root=-1"}),
             "--root must be a rank, from 0 on, or all, got \"-1\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--root=0", "--timeout=soon"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--timeout=soon"}),
             "--timeout must be a duration such as 500ms or 5s, or seconds, got "
             "\"soon\"");
   EXPECT_EQ(ErrorOf({"barrier", "--timeout=0"}),
             "--timeout must be more than 0s, got \"0\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--timeout=1s", "--cta_policy=1"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--cta_policy=1"}),
             "--cta_policy needs --backend=nccl");
   EXPECT_EQ(ErrorOf({"barrier", "--cta_policy=3"}),
             "--cta_policy must be -1 to 2, got \"3\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--cta_policy=-1", "-M", "2"}),
+  EXPECT_EQ(ErrorOf({"barrier", "-M", "2"}),
             "--memory_report must be 0 to 1, got \"2\"");
-  EXPECT_THAT(ErrorOf({"barrier", "-M", "0", "--redop=xor"}),
+  EXPECT_THAT(ErrorOf({"barrier", "--redop=xor"}),
               HasSubstr("--redop does not know \"xor\""));
 }
 
-TEST_F(BenchOptionsTest, TheBackendSaysWhereTensorsAreUnlessToldOtherwise) {
+TEST(BenchOptionsTest, TheBackendSaysWhereTensorsAreUnlessToldOtherwise) {
   const auto parse = [](const std::vector<std::string>& arguments) {
-    const absl::FlagSaver saver;
     std::vector<std::string> all = {"all_reduce"};
     all.insert(all.end(), arguments.begin(), arguments.end());
     const auto options = ParseBenchOptions(all, {});
@@ -181,37 +171,34 @@ TEST_F(BenchOptionsTest, TheBackendSaysWhereTensorsAreUnlessToldOtherwise) {
   EXPECT_TRUE(parse({"--device=cuda", "-C", "1"}).report_cputime);
 }
 
-TEST_F(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
+TEST(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
   EXPECT_EQ(ErrorOf({"barrier", "--device=tpu"}),
             "--device must be cpu or cuda, got \"tpu\"");
-  const absl::FlagSaver saver;
-  EXPECT_EQ(ErrorOf({"barrier", "--device=cpu", "--ngpus=2"}),
-            "--ngpus needs --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--ngpus=0", "--report_cputime=1"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--ngpus=2"}), "--ngpus needs --device=cuda");
+  EXPECT_EQ(ErrorOf({"barrier", "--report_cputime=1"}),
             "--report_cputime needs --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--device=cuda", "--blocking=1"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--device=cuda", "-C", "1", "--blocking=1"}),
             "--report_cputime needs --blocking=0");
-  EXPECT_EQ(ErrorOf({"barrier", "--report_cputime=0", "--cudagraph=2"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--cudagraph=2"}),
             "--cudagraph must be 0, got \"2\": calls cannot be captured in "
             "CUDA graphs");
-  EXPECT_EQ(ErrorOf({"barrier", "--cudagraph=0", "--nproc=2", "--ngpus=2"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--nproc=2", "--ngpus=2"}),
             "--ngpus says how many ranks to start, and so does --nproc: give "
             "one of them");
-  EXPECT_EQ(ErrorOf({"barrier", "--ngpus=0", "--tune=1"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--device=cuda", "--tune=1"}),
             "--tune measures CPU tensors, not with --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--tune=0", "--peer=x"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--device=cuda", "--peer=x"}),
             "--peer measures CPU tensors, not with --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--peer=", "--memory=shared"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--memory=shared"}),
             "--memory must be ordinary (0) or symmetric (2), got \"shared\"");
   // nccl-tests' for registering ordinary memory.
   EXPECT_EQ(ErrorOf({"barrier", "-R", "1"}),
             "--memory must be ordinary (0) or symmetric (2), got \"1\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--memory=ordinary", "--device=cpu", "--tune=1",
-                     "--nproc=2", "--backend=mpi"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--tune=1", "--nproc=2", "--backend=mpi"}),
             "--tune needs --backend=shm or gloo, got \"mpi\"");
 }
 
-TEST_F(BenchOptionsTest, SizesMustBeInOrder) {
+TEST(BenchOptionsTest, SizesMustBeInOrder) {
   EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8", "--maxbytes=4"}),
             "--maxbytes must be at least --minbytes (8), got \"4\"");
   EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8X"}),
@@ -223,7 +210,7 @@ TEST_F(BenchOptionsTest, SizesMustBeInOrder) {
             "1024G, got \"1099511627776G\"");
 }
 
-TEST_F(BenchOptionsTest, HelpNamesEveryOperationAndOption) {
+TEST(BenchOptionsTest, HelpNamesEveryOperationAndOption) {
   EXPECT_THAT(BenchHelpText(), HasSubstr("reduce_scatter_tensor"));
   EXPECT_THAT(BenchHelpText(), HasSubstr("--minbytes=SIZE, -b SIZE"));
 }

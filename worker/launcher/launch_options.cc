@@ -1,179 +1,207 @@
 #include "worker/launcher/launch_options.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
-#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/endpoint.h"
+#include "base/options.h"
+#include "base/process_limits.h"
 #include "base/text.h"
 #include "client/control/endpoint.h"
-
-ABSL_FLAG(bool, standalone, false,
-          "serve a coordinator for this job alone, on a free port of this "
-          "host; the default without --rdzv-endpoint, --master-addr and "
-          "--master-port");
-ABSL_FLAG(
-    std::string, nproc_per_node, "1",
-    "ranks to start on this host: 1 to 1024, cpu (one for each that it may "
-    "use, by affinity and CPU quota), gpu (one for each), or auto (gpu where "
-    "there are any, else cpu)");
-ABSL_FLAG(std::string, nnodes, "1",
-          "hosts of the job, each with a muster-run: N, or MIN:MAX for a job "
-          "that goes on when hosts come and go");
-ABSL_FLAG(int, node_rank, -1,
-          "which host this is, 0 to nnodes - 1; -1: any that is free. A job of "
-          "MIN:MAX hosts gives the numbers itself");
-ABSL_FLAG(std::string, rdzv_endpoint, "",
-          "HOST:PORT (or HOST, port 7070) of an external coordinator");
-ABSL_FLAG(std::string, rdzv_id, "",
-          "the job's name on the coordinator, the same on every host: 1 to 128 "
-          "of A-Z a-z 0-9 . _ -; needed with --rdzv-endpoint");
-ABSL_FLAG(
-    std::string, rdzv_conf, "",
-    "KEY=SECONDS with commas between: join_timeout (or timeout; 600), how "
-    "long to wait for the other hosts; last_call_timeout (30), how long "
-    "for more than MIN of them");
-ABSL_FLAG(std::string, rdzv_backend, "",
-          "c10d: the first muster-run on the host of --rdzv-endpoint serves a "
-          "coordinator there, unless one is there; static and "
-          "muster: one is there");
-ABSL_FLAG(std::string, master_addr, "",
-          "without --rdzv-endpoint and --standalone: the host of node rank 0, "
-          "whose muster-run serves the coordinator there: with TLS where "
-          "MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY are all set, else "
-          "in plain text");
-ABSL_FLAG(int, master_port, 29500, "the port of that coordinator");
-ABSL_FLAG(int, max_restarts, 0,
-          "how often all ranks of the job are started again after a failure; "
-          "restarts because hosts came or went do not count");
-ABSL_FLAG(std::string, restart, "all",
-          "what a failure does. all: all ranks of the job are started again; "
-          "rank: only the one that failed, and the others have to recover by "
-          "themselves (one host only); none: the others go on without it");
-ABSL_FLAG(double, monitor_interval, 0.1,
-          "no effect: the end of a rank is noticed at once. Scripts for "
-          "torchrun may give it");
-ABSL_FLAG(bool, no_python, false,
-          "no effect: PROGRAM is run as it is. Scripts for torchrun give it");
-ABSL_FLAG(bool, use_env, true,
-          "a rank finds its number on this host in LOCAL_RANK alone. "
-          "--use-env=false: also as its last argument, --local-rank=N, as "
-          "torch.distributed.launch gives it");
-ABSL_FLAG(std::string, role, "default", "ROLE_NAME of the ranks");
-ABSL_FLAG(
-    std::string, log_dir, "",
-    "folder for the ranks' output: "
-    "LOG_DIR/RDZV_ID/attempt_K/RANK/stdout.log and stderr.log. Without "
-    "--redirects and --tee, of a copy of all of it. Either of them without a "
-    "folder gets a new one below TMPDIR, which is named and stays");
-ABSL_FLAG(std::string, redirects, "0",
-          "what goes to the log folder alone: 0 nothing, 1 standard output, 2 "
-          "standard error, 3 both; or by local rank, such as 0:3,1:1");
-ABSL_FLAG(std::string, tee, "0",
-          "what is printed and goes there, too, in the same form; it counts "
-          "for what --redirects has as well");
-ABSL_FLAG(
-    std::string, local_ranks_filter, "",
-    "the local ranks whose output is printed, such as 0,2; the log folder "
-    "has it of all");
-ABSL_FLAG(std::string, local_addr, "",
-          "what the other hosts know this one by; its host name otherwise");
-ABSL_FLAG(int, metrics_port_base, 0,
-          "the ranks of this host serve metrics and debug pages on this port "
-          "and those after it, one each in the order of LOCAL_RANK; 0: as "
-          "MUSTER_HTTP_PORT says, or any free ones");
-ABSL_FLAG(std::string, signals_to_handle, "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-          "the signals that are passed on to the ranks, which then have "
-          "--stop-grace. Without this option one that was ignored at the start "
-          "(nohup) stays ignored");
-ABSL_FLAG(std::string, numa_binding, "",
-          "the CPUs of each rank: node (those of one NUMA node), socket, "
-          "exclusive (cores of a node that no other rank has), core-complex "
-          "(those that share a last-level cache)");
-ABSL_FLAG(absl::Duration, failure_grace, absl::Seconds(5),
-          "after a rank failed, how long the others may take to report and end "
-          "by themselves before SIGTERM (duration, such as 500ms or 5s)");
-ABSL_FLAG(absl::Duration, stop_grace, absl::Seconds(10),
-          "how long ranks may take after SIGTERM before SIGKILL (duration)");
-ABSL_FLAG(
-    absl::Duration, hang_timeout, absl::ZeroDuration(),
-    "a rank that others have waited for so long, in the rendezvous, a "
-    "collective, a send, a receive or a monitored barrier, while it was in "
-    "code of its own, hangs and is killed, a quarter later at most (duration; "
-    "less than the timeout of the process groups, which ends the wait); 0: "
-    "never");
+#include "worker/launcher/numa.h"
 
 namespace muster::worker {
 namespace {
 
+using Asked = base::Options::Asked;
+using base::OptionValue;
+
+constexpr int kNnodesMax = 65536;
+constexpr int kNprocMax = 1024;
 constexpr int kDefaultPort = 7070;
 constexpr int kPortMax = 65535;
 constexpr double kSecondsMax = 24 * 3600;
 constexpr int kRestartsMax = 1000000;
 constexpr size_t kJobBytesMax = 128;
 
-OptionTable Table() {
-  return OptionTable(
-      {
-          {"standalone", ""},
-          {"nproc_per_node", "N"},
-          {"nnodes", "N"},
-          {"node_rank", "K"},
-          {"rdzv_endpoint", "HOST:PORT"},
-          {"rdzv_id", "JOB"},
-          {"rdzv_conf", "CONF"},
-          {"rdzv_backend", "NAME"},
-          {"master_addr", "HOST"},
-          {"master_port", "PORT"},
-          {"local_addr", "HOST"},
-          {"max_restarts", "N"},
-          {"restart", "WHAT"},
-          {"monitor_interval", "SECONDS"},
-          {"no_python", ""},
-          {"use_env", ""},
-          {"role", "NAME"},
-          {"log_dir", "FOLDER"},
-          {"redirects", "STREAMS", 'r'},
-          {"tee", "STREAMS", 't'},
-          {"local_ranks_filter", "RANKS"},
-          {"metrics_port_base", "PORT"},
-          {"signals_to_handle", "SIGNALS"},
-          {"numa_binding", "WHAT"},
-          {"failure_grace", "DURATION"},
-          {"stop_grace", "DURATION"},
-          {"hang_timeout", "DURATION"},
-      },
-      {.variables = {"MUSTER_", "PET_"},
-       .hint = "options of the program go after its name"});
+absl::Status Wrong(absl::string_view option, absl::string_view want,
+                   absl::string_view value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " must be ", want, ", got ", base::Quote(value)));
 }
 
-// Assigns the options at the head of `arguments` and puts the rest into
-// `options`.
-absl::Status ReadArguments(const std::vector<std::string>& arguments,
-                           OptionTable& table, LaunchOptions& options) {
-  size_t next = 0;
-  while (next < arguments.size()) {
-    const absl::StatusOr<OptionTable::Argument> read =
-        table.ReadArgument(arguments, next);
-    if (!read.ok()) return read.status();
-    options.help = *read == OptionTable::Argument::kHelp;
-    options.version = *read == OptionTable::Argument::kVersion;
-    if (options.help || options.version) return absl::OkStatus();
-    if (*read == OptionTable::Argument::kOther) break;
-  }
-  if (next < arguments.size() && arguments[next] == "--") ++next;
-  options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(next),
-                         arguments.end());
-  return absl::OkStatus();
+// A number of `bits` (0 to 3), which are streams.
+bool ReadBits(absl::string_view text, int& bits) {
+  return absl::SimpleAtoi(text, &bits) && bits >= 0 && bits <= 3;
 }
+
+}  // namespace
+
+absl::StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
+                                         absl::string_view value) {
+  NodeCount count;
+  const std::vector<absl::string_view> parts = absl::StrSplit(value, ':');
+  const bool numbers = parts.size() <= 2 &&
+                       absl::SimpleAtoi(parts.front(), &count.min) &&
+                       absl::SimpleAtoi(parts.back(), &count.max);
+  if (!numbers || count.min < 1 || count.max > kNnodesMax ||
+      count.min > count.max) {
+    return Wrong(option,
+                 absl::StrCat("N or MIN:MAX, of 1 to ", kNnodesMax, " hosts"),
+                 value);
+  }
+  return count;
+}
+
+Devices DevicesOfHost(const Environment& environment) {
+  return {.cpus = UsableProcessors(),
+          .gpus = static_cast<int>(GpuNodes("", environment).size())};
+}
+
+absl::StatusOr<int> ParseNproc(absl::string_view option,
+                               absl::string_view value,
+                               const Devices& devices) {
+  if (value == "cpu" || (value == "auto" && devices.gpus == 0)) {
+    return std::min(devices.cpus, kNprocMax);
+  }
+  if (value == "gpu" && devices.gpus == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        option,
+        "=gpu: this host has no GPU, or CUDA_VISIBLE_DEVICES hides it"));
+  }
+  if (value == "gpu" || value == "auto") {
+    return std::min(devices.gpus, kNprocMax);
+  }
+  int nproc = 0;
+  if (!absl::SimpleAtoi(value, &nproc) || nproc < 1 || nproc > kNprocMax) {
+    return Wrong(option, absl::StrCat("1 to ", kNprocMax, ", auto, cpu or gpu"),
+                 value);
+  }
+  return nproc;
+}
+
+int Streams::Of(int local_rank) const {
+  const auto found = by_rank_.find(local_rank);
+  return found == by_rank_.end() ? all_ : found->second;
+}
+
+absl::StatusOr<Streams> Streams::Parse(absl::string_view option,
+                                       absl::string_view value) {
+  int all = 0;
+  if (ReadBits(value, all)) return Streams(all);
+  Streams streams;
+  for (const absl::string_view part : absl::StrSplit(value, ',')) {
+    const std::pair<absl::string_view, absl::string_view> pair =
+        absl::StrSplit(part, absl::MaxSplits(':', 1));
+    int rank = 0;
+    int bits = 0;
+    if (!absl::SimpleAtoi(pair.first, &rank) || rank < 0 ||
+        !ReadBits(pair.second, bits)) {
+      return Wrong(option,
+                   "0 to 3 (1: standard output, 2: standard error, 3: both), "
+                   "or LOCAL_RANK:0 to 3 with commas between",
+                   value);
+    }
+    streams.by_rank_[rank] = bits;
+  }
+  return streams;
+}
+
+absl::StatusOr<std::vector<int>> ParseLocalRanks(absl::string_view option,
+                                                 absl::string_view value) {
+  std::vector<int> ranks;
+  if (value.empty()) return ranks;
+  for (const absl::string_view part : absl::StrSplit(value, ',')) {
+    int rank = 0;
+    if (!absl::SimpleAtoi(part, &rank) || rank < 0) {
+      return Wrong(option, "local ranks with commas between", value);
+    }
+    ranks.push_back(rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+absl::StatusOr<std::vector<int>> ParseSignals(absl::string_view option,
+                                              absl::string_view value) {
+  constexpr absl::string_view kWant =
+      "names of signals with commas between, such as SIGTERM,SIGUSR1, not "
+      "SIGKILL, SIGSTOP, SIGCHLD, SIGSEGV and their like";
+  std::vector<int> signals;
+  for (absl::string_view part :
+       absl::StrSplit(value, ',', absl::SkipWhitespace())) {
+    const std::string name = absl::AsciiStrToUpper(
+        absl::StripAsciiWhitespace(absl::StripPrefix(part, "SIG")));
+    int found = 0;
+    for (int signal = 1; signal < NSIG; ++signal) {
+      const char* const abbreviation = sigabbrev_np(signal);
+      if (abbreviation != nullptr && name == abbreviation) found = signal;
+    }
+    switch (found) {
+      case 0:
+      case SIGKILL:
+      case SIGSTOP:
+      case SIGCHLD:
+      case SIGPIPE:
+      case SIGSEGV:
+      case SIGBUS:
+      case SIGFPE:
+      case SIGILL:
+      case SIGABRT:
+      case SIGTRAP:
+        return Wrong(option, kWant, value);
+      default:
+        signals.push_back(found);
+    }
+  }
+  if (signals.empty()) return Wrong(option, kWant, value);
+  return signals;
+}
+
+absl::StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
+                                                    absl::string_view value) {
+  RendezvousTimes times;
+  for (const absl::string_view part :
+       absl::StrSplit(value, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> pair =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    const absl::string_view key = absl::StripAsciiWhitespace(pair.first);
+    std::chrono::milliseconds* target = nullptr;
+    // torchrun's c10d and static rendezvous have different names for it.
+    if (key == "join_timeout" || key == "timeout") target = &times.join_timeout;
+    if (key == "last_call_timeout") target = &times.last_call;
+    if (target == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          option, " has no ", base::Quote(key),
+          "; it has join_timeout (or timeout) and last_call_timeout, in "
+          "seconds"));
+    }
+    double seconds = 0;
+    if (!absl::SimpleAtod(pair.second, &seconds) || !(seconds >= 0) ||
+        seconds > kSecondsMax) {
+      return Wrong(absl::StrCat(option, ": ", key), "0 to 86400 seconds",
+                   pair.second);
+    }
+    *target = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  }
+  return times;
+}
+
+namespace {
 
 absl::Status CheckRange(absl::string_view option, int value, int min, int max) {
   if (value >= min && value <= max) return absl::OkStatus();
@@ -187,9 +215,8 @@ absl::Status CheckWord(absl::string_view option, const std::string& value,
       std::find(words.begin(), words.end(), value) != words.end()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(option, " must be one of ",
-                                                 absl::StrJoin(words, ", "),
-                                                 ", got ", base::Quote(value)));
+  return Wrong(option, absl::StrCat("one of ", absl::StrJoin(words, ", ")),
+               value);
 }
 
 absl::Status Exclude(const std::string& one, const std::string& other) {
@@ -197,62 +224,193 @@ absl::Status Exclude(const std::string& one, const std::string& other) {
       absl::StrCat(one, " and ", other, " exclude each other"));
 }
 
-// Puts what was parsed into `out`.
-template <typename T>
-absl::Status Take(absl::StatusOr<T> parsed, T& out) {
-  if (!parsed.ok()) return parsed.status();
-  out = *std::move(parsed);
-  return absl::OkStatus();
+OptionValue Range(int initial, int min, int max, int* target = nullptr) {
+  return {initial, [=](absl::string_view name, int value) {
+            if (target != nullptr) *target = value;
+            return CheckRange(name, value, min, max);
+          }};
 }
 
-absl::Status ReadDuration(absl::string_view option, absl::Duration value,
-                          std::chrono::milliseconds& out) {
-  if (value < absl::ZeroDuration() || value > absl::Hours(24)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        option, " must be 0s to 24h, got ", absl::FormatDuration(value)));
-  }
-  out = absl::ToChronoMilliseconds(value);
-  return absl::OkStatus();
+OptionValue OneOf(std::vector<std::string> words,
+                  std::string* target = nullptr) {
+  return {"", [=](absl::string_view name, const std::string& value) {
+            if (target != nullptr) *target = value;
+            return CheckWord(name, value, words);
+          }};
+}
+
+OptionValue Restart(LaunchOptions::Restart* target) {
+  return {"all", [=](absl::string_view name, const std::string& value) {
+            if (value == "rank") *target = LaunchOptions::Restart::kRank;
+            if (value == "none") *target = LaunchOptions::Restart::kNone;
+            return CheckWord(name, value, {"all", "rank", "none"});
+          }};
+}
+
+OptionValue Grace(std::chrono::milliseconds* target) {
+  return {
+      absl::FromChrono(*target),
+      [=](absl::string_view name, absl::Duration value) -> absl::Status {
+        if (value < absl::ZeroDuration() || value > absl::Hours(24)) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              name, " must be 0s to 24h, got ", absl::FormatDuration(value)));
+        }
+        *target = absl::ToChronoMilliseconds(value);
+        return absl::OkStatus();
+      }};
+}
+
+absl::Status CheckInterval(absl::string_view name, double interval) {
+  if (interval >= 0 && interval <= kSecondsMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " must be 0 to ", kSecondsMax, " seconds, got ", interval));
+}
+
+std::string ErrorText(const base::OptionError& error) {
+  return absl::StrCat(base::ToText(error),
+                      error.kind == base::OptionError::kUnknown
+                          ? " (options of the program go after its name)"
+                          : "");
+}
+
+// Its values go to `options`.
+base::Options Table(const Environment& environment, LaunchOptions& options) {
+  std::vector<base::Option> table = {
+      {"standalone", "", false,
+       "serve a coordinator for this job alone, on a free port of this host; "
+       "the default without --rdzv-endpoint, --master-addr and --master-port"},
+      {"nproc_per_node", "N",
+       base::Parsed(
+           "1",
+           [&environment](absl::string_view name, const std::string& text) {
+             return ParseNproc(name, text, DevicesOfHost(environment));
+           },
+           &options.nproc_per_node),
+       "ranks to start on this host: 1 to 1024, cpu (one for each that it may "
+       "use, by affinity and CPU quota), gpu (one for each), or auto (gpu "
+       "where there are any, else cpu)"},
+      {"nnodes", "N", base::Parsed("1", ParseNodeCount, &options.nnodes),
+       "hosts of the job, each with a muster-run: N, or MIN:MAX for a job that "
+       "goes on when hosts come and go"},
+      {"node_rank", "K", &options.node_rank,
+       "which host this is, 0 to nnodes - 1; -1: any that is free. A job of "
+       "MIN:MAX hosts gives the numbers itself"},
+      {"rdzv_endpoint", "HOST:PORT", std::string(),
+       "HOST:PORT (or HOST, port 7070) of an external coordinator"},
+      {"rdzv_id", "JOB", &options.rendezvous_id,
+       "the job's name on the coordinator, the same on every host: 1 to 128 of "
+       "A-Z a-z 0-9 . _ -; needed with --rdzv-endpoint"},
+      {"rdzv_conf", "CONF",
+       base::Parsed("", ParseRendezvousConf, &options.rendezvous_times),
+       "KEY=SECONDS with commas between: join_timeout (or timeout; 600), how "
+       "long to wait for the other hosts; last_call_timeout (30), how long for "
+       "more than MIN of them"},
+      {"rdzv_backend", "NAME", OneOf({"static", "c10d", "muster"}),
+       "c10d: the first muster-run on the host of --rdzv-endpoint serves a "
+       "coordinator there, unless one is there; static and muster: one is "
+       "there"},
+      {"master_addr", "HOST", std::string(),
+       "without --rdzv-endpoint and --standalone: the host of node rank 0, "
+       "whose muster-run serves the coordinator there: with TLS where "
+       "MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY are all set, else in "
+       "plain text"},
+      {"master_port", "PORT", Range(29500, 1, kPortMax),
+       "the port of that coordinator"},
+      {"local_addr", "HOST", &options.local_addr,
+       "what the other hosts know this one by; its host name otherwise"},
+      {"max_restarts", "N", Range(0, 0, kRestartsMax, &options.max_restarts),
+       "how often all ranks of the job are started again after a failure; "
+       "restarts because hosts came or went do not count"},
+      {"restart", "WHAT", Restart(&options.restart),
+       "what a failure does. all: all ranks of the job are started again; "
+       "rank: only the one that failed, and the others have to recover by "
+       "themselves (one host only); none: the others go on without it"},
+      {"monitor_interval", "SECONDS", OptionValue(0.1, CheckInterval),
+       "no effect: the end of a rank is noticed at once. Scripts for torchrun "
+       "may give it"},
+      {"no_python", "", false,
+       "no effect: PROGRAM is run as it is. Scripts for torchrun give it"},
+      {"use_env", "", &options.use_env,
+       "a rank finds its number on this host in LOCAL_RANK alone. "
+       "--use-env=false: also as its last argument, --local-rank=N, as "
+       "torch.distributed.launch gives it"},
+      {"role", "NAME", &options.role, "ROLE_NAME of the ranks"},
+      {"log_dir", "FOLDER", &options.log_dir,
+       "folder for the ranks' output: "
+       "LOG_DIR/RDZV_ID/attempt_K/RANK/stdout.log and stderr.log. Without "
+       "--redirects and --tee, of a copy of all of it. Either of them without "
+       "a folder gets a new one below TMPDIR, which is named and stays"},
+      {"redirects", "STREAMS",
+       base::Parsed("0", Streams::Parse, &options.redirects),
+       "what goes to the log folder alone: 0 nothing, 1 standard output, 2 "
+       "standard error, 3 both; or by local rank, such as 0:3,1:1",
+       'r'},
+      {"tee", "STREAMS", base::Parsed("0", Streams::Parse, &options.tee),
+       "what is printed and goes there, too, in the same form; it counts for "
+       "what --redirects has as well",
+       't'},
+      {"local_ranks_filter", "RANKS",
+       base::Parsed("", ParseLocalRanks, &options.local_ranks_filter),
+       "the local ranks whose output is printed, such as 0,2; the log folder "
+       "has it of all"},
+      {"metrics_port_base", "PORT", &options.metrics_port_base,
+       "the ranks of this host serve metrics and debug pages on this port and "
+       "those after it, one each in the order of LOCAL_RANK; 0: as "
+       "MUSTER_HTTP_PORT says, or any free ones"},
+      {"signals_to_handle", "SIGNALS",
+       base::Parsed("SIGTERM,SIGINT,SIGHUP,SIGQUIT", ParseSignals,
+                    &options.signals),
+       "the signals that are passed on to the ranks, which then have "
+       "--stop-grace. Without this option one that was ignored at the start "
+       "(nohup) stays ignored"},
+      {"numa_binding", "WHAT",
+       OneOf({"node", "socket", "exclusive", "core-complex"},
+             &options.numa_binding),
+       "the CPUs of each rank: node (those of one NUMA node), socket, "
+       "exclusive (cores of a node that no other rank has), core-complex "
+       "(those that share a last-level cache)"},
+      {"failure_grace", "DURATION", Grace(&options.failure_grace),
+       "after a rank failed, how long the others may take to report and end by "
+       "themselves before SIGTERM (duration, such as 500ms or 5s)"},
+      {"stop_grace", "DURATION", Grace(&options.stop_grace),
+       "how long ranks may take after SIGTERM before SIGKILL (duration)"},
+      {"hang_timeout", "DURATION", Grace(&options.hang_timeout),
+       "a rank that others have waited for so long, in the rendezvous, a "
+       "collective, a send, a receive or a monitored barrier, while it was in "
+       "code of its own, hangs and is killed, a quarter later at most "
+       "(duration; less than the timeout of the process groups, which ends the "
+       "wait); 0: never"},
+  };
+  return base::Options(std::move(table), {.words_last = true,
+                                          .variables = {"MUSTER_", "PET_"},
+                                          .to_text = ErrorText});
 }
 
 // HOST, HOST:PORT, [V6]:PORT or [V6]. The port is at least `port_min`.
-absl::Status ReadEndpoint(const OptionTable& given, const std::string& endpoint,
-                          int port_min, LaunchOptions& options) {
-  const auto error = [&] {
+absl::Status ReadEndpoint(const base::Options& given,
+                          const std::string& endpoint, int port_min,
+                          LaunchOptions& options) {
+  // A host alone has the usual port.
+  const bool has_port =
+      absl::StrContains(endpoint, ':') && !absl::EndsWith(endpoint, "]");
+  const absl::StatusOr<base::Endpoint> parsed = base::ParseEndpoint(
+      "", has_port ? endpoint : absl::StrCat(endpoint, ":", kDefaultPort));
+  if (!parsed.ok() || parsed->port < port_min) {
     return absl::InvalidArgumentError(absl::StrCat(
         given.Name("rdzv_endpoint"),
         " must be HOST:PORT (an IPv6 host in brackets, a port of ", port_min,
         " to ", kPortMax, "), got ", base::Quote(endpoint)));
-  };
-  absl::string_view rest = endpoint;
-  if (absl::ConsumePrefix(&rest, "[")) {
-    const size_t close = rest.find(']');
-    if (close == absl::string_view::npos) return error();
-    options.rendezvous_host = std::string(rest.substr(0, close));
-    rest = rest.substr(close + 1);
-  } else {
-    const size_t colon = rest.find(':');
-    options.rendezvous_host = std::string(rest.substr(0, colon));
-    rest = colon == absl::string_view::npos ? "" : rest.substr(colon);
   }
-  if (options.rendezvous_host.empty()) return error();
-  options.rendezvous_port = kDefaultPort;
-  if (rest.empty()) return absl::OkStatus();
-  if (!absl::ConsumePrefix(&rest, ":") ||
-      !absl::SimpleAtoi(rest, &options.rendezvous_port) ||
-      options.rendezvous_port < port_min ||
-      options.rendezvous_port > kPortMax) {
-    return error();
-  }
+  options.rendezvous_host = parsed->host;
+  options.rendezvous_port = parsed->port;
   return absl::OkStatus();
 }
 
 // Without an endpoint: the coordinator is one of the job's own.
-absl::Status ReadMaster(const OptionTable& given, LaunchOptions& options) {
-  const std::string master = absl::GetFlag(FLAGS_master_addr);
-  const std::string nnodes =
-      absl::StrCat(given.Name("nnodes"), "=", absl::GetFlag(FLAGS_nnodes));
-  const bool standalone = absl::GetFlag(FLAGS_standalone);
+absl::Status ReadMaster(const base::Options& given, LaunchOptions& options) {
+  const std::string master = given.Get<std::string>("master_addr");
+  const std::string nnodes = given.NameAndValue("nnodes");
+  const bool standalone = given.Get<bool>("standalone");
   if (!options.several_hosts() &&
       (standalone || (master.empty() && !given.IsGiven("master_port")))) {
     return absl::OkStatus();
@@ -276,7 +434,7 @@ absl::Status ReadMaster(const OptionTable& given, LaunchOptions& options) {
     }
     if (options.node_rank < 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat(given.Name("master_addr"), "=", master,
+          absl::StrCat(given.NameAndValue("master_addr"),
                        " needs --node-rank: number 0 serves the coordinator"));
     }
   } else {
@@ -284,14 +442,14 @@ absl::Status ReadMaster(const OptionTable& given, LaunchOptions& options) {
   }
   options.rendezvous_host =
       master.empty() ? "127.0.0.1" : internal::WithoutBrackets(master);
-  options.rendezvous_port = absl::GetFlag(FLAGS_master_port);
+  options.rendezvous_port = given.Get<int>("master_port");
   options.rendezvous_on_node_0 = true;
   if (options.rendezvous_id.empty()) options.rendezvous_id = "default";
   return absl::OkStatus();
 }
 
-absl::Status ReadRendezvous(const OptionTable& given, LaunchOptions& options) {
-  options.rendezvous_id = absl::GetFlag(FLAGS_rdzv_id);
+absl::Status ReadRendezvous(const base::Options& given,
+                            LaunchOptions& options) {
   const bool fits = options.rendezvous_id.size() <= kJobBytesMax;
   for (const char c : options.rendezvous_id) {
     if (!fits || !(absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
@@ -307,18 +465,18 @@ absl::Status ReadRendezvous(const OptionTable& given, LaunchOptions& options) {
         given.Name("rdzv_id"), " must not be ",
         base::Quote(options.rendezvous_id), ", which is no folder's name"));
   }
-  const std::string endpoint = absl::GetFlag(FLAGS_rdzv_endpoint);
+  const std::string endpoint = given.Get<std::string>("rdzv_endpoint");
   // A cluster sets the variable for all that runs there.
-  const bool standalone = absl::GetFlag(FLAGS_standalone) &&
+  const bool standalone = given.Get<bool>("standalone") &&
                           !given.IsFromEnvironment("standalone") &&
                           given.IsFromEnvironment("rdzv_endpoint");
   if (endpoint.empty() || standalone) return ReadMaster(given, options);
-  const std::string name =
-      absl::StrCat(given.Name("rdzv_endpoint"), "=", endpoint);
-  if (absl::GetFlag(FLAGS_standalone)) {
+  const std::string name = given.NameAndValue("rdzv_endpoint");
+  if (given.Get<bool>("standalone")) {
     return Exclude(given.Name("standalone"), name);
   }
-  options.rendezvous_on_its_host = absl::GetFlag(FLAGS_rdzv_backend) == "c10d";
+  options.rendezvous_on_its_host =
+      given.Get<std::string>("rdzv_backend") == "c10d";
   // Torchrun's way to say "any free port".
   const bool may_be_any =
       options.rendezvous_on_its_host && !options.several_hosts();
@@ -336,39 +494,31 @@ absl::Status ReadRendezvous(const OptionTable& given, LaunchOptions& options) {
   return status;
 }
 
-absl::Status ReadHosts(const OptionTable& given, const Environment& environment,
-                       LaunchOptions& options) {
-  absl::Status status =
-      Take(ParseNodeCount(given.Name("nnodes"), absl::GetFlag(FLAGS_nnodes)),
-           options.nnodes);
-  status.Update(Take(ParseNproc(given.Name("nproc_per_node"),
-                                absl::GetFlag(FLAGS_nproc_per_node),
-                                DevicesOfHost(environment)),
-                     options.nproc_per_node));
-  if (!status.ok()) return status;
-  options.node_rank = absl::GetFlag(FLAGS_node_rank);
-  if (options.node_rank != -1) {
-    const std::string name = given.Name("node_rank");
-    status = CheckRange(name, options.node_rank, 0, options.nnodes.max - 1);
-    if (options.nnodes.min != options.nnodes.max) {
-      status.Update(absl::InvalidArgumentError(absl::StrCat(
-          name, "=", options.node_rank, " and ", given.Name("nnodes"), "=",
-          absl::GetFlag(FLAGS_nnodes),
-          " exclude each other: hosts that come and go get their numbers from "
-          "the rendezvous")));
-    }
+absl::Status CheckNodeRank(const base::Options& given,
+                           const LaunchOptions& options) {
+  if (options.node_rank == -1) return absl::OkStatus();
+  absl::Status status = CheckRange(given.Name("node_rank"), options.node_rank,
+                                   0, options.nnodes.max - 1);
+  if (status.ok() && options.nnodes.min != options.nnodes.max) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        given.NameAndValue("node_rank"), " and ", given.NameAndValue("nnodes"),
+        " exclude each other: hosts that come and go get their numbers from "
+        "the rendezvous"));
   }
-  status.Update(CheckRange(given.Name("master_port"),
-                           absl::GetFlag(FLAGS_master_port), 1, kPortMax));
-  status.Update(CheckWord(given.Name("rdzv_backend"),
-                          absl::GetFlag(FLAGS_rdzv_backend),
-                          {"static", "c10d", "muster"}));
-  status.Update(Take(ParseRendezvousConf(given.Name("rdzv_conf"),
-                                         absl::GetFlag(FLAGS_rdzv_conf)),
-                     options.rendezvous_times));
-  options.local_addr = absl::GetFlag(FLAGS_local_addr);
-  if (status.ok()) status = ReadRendezvous(given, options);
   return status;
+}
+
+absl::Status CheckRestarts(const base::Options& given,
+                           const LaunchOptions& options) {
+  using Restart = LaunchOptions::Restart;
+  if (options.restart == Restart::kRank && options.several_hosts()) {
+    return Exclude(given.NameAndValue("restart"), given.NameAndValue("nnodes"));
+  }
+  if (options.restart == Restart::kNone && options.max_restarts > 0) {
+    return Exclude(given.NameAndValue("restart"),
+                   given.NameAndValue("max_restarts"));
+  }
+  return absl::OkStatus();
 }
 
 // What says of streams by local rank must be of ranks that there are.
@@ -380,91 +530,35 @@ absl::Status CheckLocalRank(const std::string& name, int rank,
                    options.nproc_per_node - 1, ", got ", rank));
 }
 
-absl::Status ReadOutput(const OptionTable& given, LaunchOptions& options) {
-  options.log_dir = absl::GetFlag(FLAGS_log_dir);
-  const std::string redirects = given.Name("redirects");
-  const std::string tee = given.Name("tee");
-  const std::string filter = given.Name("local_ranks_filter");
-  absl::Status status =
-      Take(Streams::Parse(redirects, absl::GetFlag(FLAGS_redirects)),
-           options.redirects);
-  status.Update(
-      Take(Streams::Parse(tee, absl::GetFlag(FLAGS_tee)), options.tee));
-  status.Update(
-      Take(ParseLocalRanks(filter, absl::GetFlag(FLAGS_local_ranks_filter)),
-           options.local_ranks_filter));
-  if (!status.ok()) return status;
+absl::Status ReadOutput(const base::Options& given, LaunchOptions& options) {
   if (options.redirects.empty() && options.tee.empty() &&
       !options.log_dir.empty()) {
     options.tee = Streams::Both();
   }
+  const std::vector<int>& filter = options.local_ranks_filter;
+  absl::Status status = CheckLocalRank(given.Name("redirects"),
+                                       options.redirects.last_rank(), options);
   status.Update(
-      CheckLocalRank(redirects, options.redirects.last_rank(), options));
-  status.Update(CheckLocalRank(tee, options.tee.last_rank(), options));
-  if (!options.local_ranks_filter.empty()) {
-    status.Update(
-        CheckLocalRank(filter, options.local_ranks_filter.back(), options));
+      CheckLocalRank(given.Name("tee"), options.tee.last_rank(), options));
+  if (!filter.empty()) {
+    status.Update(CheckLocalRank(given.Name("local_ranks_filter"),
+                                 filter.back(), options));
   }
   return status;
 }
 
-absl::Status ReadRestarts(const OptionTable& given, LaunchOptions& options) {
-  options.max_restarts = absl::GetFlag(FLAGS_max_restarts);
-  const std::string restart = absl::GetFlag(FLAGS_restart);
-  const std::string name = given.Name("restart");
-  absl::Status status = CheckRange(given.Name("max_restarts"),
-                                   options.max_restarts, 0, kRestartsMax);
-  status.Update(CheckWord(name, restart, {"all", "rank", "none"}));
-  if (restart == "rank") options.restart = LaunchOptions::Restart::kRank;
-  if (restart == "none") options.restart = LaunchOptions::Restart::kNone;
-  if (restart == "rank" && options.several_hosts()) {
-    status.Update(Exclude(
-        absl::StrCat(name, "=rank"),
-        absl::StrCat(given.Name("nnodes"), "=", absl::GetFlag(FLAGS_nnodes))));
-  }
-  if (restart == "none" && options.max_restarts > 0) {
-    status.Update(Exclude(
-        absl::StrCat(name, "=none"),
-        absl::StrCat(given.Name("max_restarts"), "=", options.max_restarts)));
-  }
-  status.Update(ReadDuration(given.Name("failure_grace"),
-                             absl::GetFlag(FLAGS_failure_grace),
-                             options.failure_grace));
-  status.Update(ReadDuration(given.Name("stop_grace"),
-                             absl::GetFlag(FLAGS_stop_grace),
-                             options.stop_grace));
-  status.Update(ReadDuration(given.Name("hang_timeout"),
-                             absl::GetFlag(FLAGS_hang_timeout),
-                             options.hang_timeout));
-  const double interval = absl::GetFlag(FLAGS_monitor_interval);
-  if (!(interval >= 0 && interval <= kSecondsMax)) {
-    status.Update(absl::InvalidArgumentError(
-        absl::StrCat(given.Name("monitor_interval"), " must be 0 to ",
-                     kSecondsMax, " seconds, got ", interval)));
-  }
-  return status;
-}
-
-absl::Status ReadFlags(const OptionTable& given, const Environment& environment,
-                       LaunchOptions& options) {
-  absl::Status status = ReadHosts(given, environment, options);
-  status.Update(ReadRestarts(given, options));
+absl::Status Finish(base::Options& given, LaunchOptions& options) {
+  absl::Status status = given.Finish();
+  if (status.ok()) status = CheckNodeRank(given, options);
+  if (status.ok()) status = ReadRendezvous(given, options);
+  if (status.ok()) status = CheckRestarts(given, options);
   if (status.ok()) status = ReadOutput(given, options);
-  options.role = absl::GetFlag(FLAGS_role);
-  options.use_env = absl::GetFlag(FLAGS_use_env);
-  status.Update(Take(ParseSignals(given.Name("signals_to_handle"),
-                                  absl::GetFlag(FLAGS_signals_to_handle)),
-                     options.signals));
   options.signals_given = given.IsGiven("signals_to_handle");
-  options.metrics_port_base = absl::GetFlag(FLAGS_metrics_port_base);
-  if (options.metrics_port_base != 0) {
-    status.Update(CheckRange(given.Name("metrics_port_base"),
-                             options.metrics_port_base, 1,
-                             kPortMax + 1 - options.nproc_per_node));
+  if (status.ok() && options.metrics_port_base != 0) {
+    status =
+        CheckRange(given.Name("metrics_port_base"), options.metrics_port_base,
+                   1, kPortMax + 1 - options.nproc_per_node);
   }
-  options.numa_binding = absl::GetFlag(FLAGS_numa_binding);
-  status.Update(CheckWord(given.Name("numa_binding"), options.numa_binding,
-                          {"node", "socket", "exclusive", "core-complex"}));
   if (status.ok() && options.command.empty()) {
     return absl::InvalidArgumentError(
         "no program given: muster-run [OPTIONS] [--] PROGRAM [ARGUMENTS]");
@@ -477,12 +571,15 @@ absl::Status ReadFlags(const OptionTable& given, const Environment& environment,
 absl::StatusOr<LaunchOptions> ParseLaunchOptions(
     const std::vector<std::string>& arguments, const Environment& environment) {
   LaunchOptions options;
-  OptionTable table = Table();
+  base::Options table = Table(environment, options);
   absl::Status status = table.ReadEnvironment(environment);
-  if (status.ok()) status = ReadArguments(arguments, table, options);
   if (!status.ok()) return status;
-  if (options.help || options.version) return options;
-  status = ReadFlags(table, environment, options);
+  const absl::StatusOr<Asked> asked = table.Read(arguments, options.command);
+  if (!asked.ok()) return asked.status();
+  options.help = *asked == Asked::kHelp;
+  options.version = *asked == Asked::kVersion;
+  if (*asked != Asked::kNothing) return options;
+  status = Finish(table, options);
   if (!status.ok()) return status;
   return options;
 }
@@ -502,7 +599,8 @@ std::string LaunchHelpText() {
       "Options (also with underscores; a value may follow as the next\n"
       "argument; MUSTER_<OPTION> or PET_<OPTION> in the environment, such as\n"
       "PET_NPROC_PER_NODE, stands for one that is not given):\n";
-  text += Table().Help();
+  LaunchOptions defaults;
+  text += Table({}, defaults).Help();
   absl::StrAppend(
       &text,
       "\n  --help\n      this text\n"

@@ -15,11 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/logging.h"
+#include "base/options.h"
 #include "base/version.h"
 #include "client/control/channel.h"
 #include "worker/launcher/launch_options.h"
 #include "worker/launcher/launcher.h"
-#include "worker/launcher/option_table.h"
 #include "worker/launcher/own_coordinator.h"
 #include "worker/launcher/rank_environment.h"
 #include "worker/launcher/scratch_folder.h"
@@ -33,17 +33,6 @@ using ::muster::worker::LaunchOptions;
 using ::muster::worker::SignalPlan;
 
 constexpr std::chrono::seconds kDrainTime(2);
-
-Environment OwnEnvironment() {
-  Environment environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos) continue;
-    environment[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return environment;
-}
 
 // Without this a pipe could become descriptor 1 of a caller that closed it.
 void OpenStandardDescriptors() {
@@ -125,7 +114,7 @@ bool GiveLogFolder(muster::worker::LaunchOptions& options) {
 
 int main(int argc, char** argv) {
   OpenStandardDescriptors();
-  Environment environment = OwnEnvironment();
+  Environment environment = muster::base::OwnEnvironment();
   auto options = muster::worker::ParseLaunchOptions(
       std::vector<std::string>(argv + 1, argv + argc), environment);
   if (!options.ok()) {

@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "client/groups/embedded_coordinator.h"
 #include "worker/launcher/launch_options.h"
-#include "worker/launcher/option_table.h"
 #include "worker/launcher/rank_environment.h"
 
 namespace muster::worker {

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "client/control/admin_client.h"
 #include "client/control/channel_security.h"
@@ -51,8 +52,6 @@ constexpr std::chrono::milliseconds kPageTime = std::chrono::seconds(2);
 
 // How many keys one call of kv list asks for.
 constexpr int kKeysPerCall = 256;
-
-const char* FromEnvironment(const char* name) { return std::getenv(name); }
 
 // One line, so that a stream of answers can be read line by line.
 std::string Json(const google::protobuf::Message& message) {
@@ -263,7 +262,7 @@ class Ctl {
   std::string DumpPrefix(const v1::GetJobResponse& job,
                          const Recorders& recorders) {
     if (recorders.by_rank.empty()) {
-      const char* const own = FromEnvironment("TORCH_FR_DUMP_TEMP_FILE");
+      const char* const own = std::getenv("TORCH_FR_DUMP_TEMP_FILE");
       return own == nullptr ? "" : own;
     }
     const int rank = recorders.by_rank.begin()->first;
@@ -555,7 +554,7 @@ int Show(const absl::StatusOr<std::string>& text) {
 
 int Main(int argc, char** argv) {
   const absl::StatusOr<CtlOptions> options = ParseCtlOptions(
-      std::vector<std::string>(argv + 1, argv + argc), FromEnvironment);
+      std::vector<std::string>(argv + 1, argv + argc), base::OwnEnvironment());
   if (!options.ok()) return Fail(options.status(), kMisuse);
   if (options->command == "help") {
     return Show(CtlHelp(absl::StrJoin(options->arguments, " ")));

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -14,139 +17,67 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/options.h"
 #include "base/text.h"
 
 namespace muster::tools {
 namespace {
 
+using Asked = base::Options::Asked;
 using std::chrono::milliseconds;
 
 constexpr char kDefaultCoordinator[] = "127.0.0.1:7070";
 constexpr char kDefaultPort[] = ":7070";
-
-struct Option {
-  const char* name;
-  const char* placeholder;  // empty: a switch
-  const char* help;
-};
-
-constexpr Option kCommonOptions[] = {
-    {"--coordinator", "HOST:PORT",
-     "where the coordinator listens; without it $MUSTER_COORDINATOR, "
-     "$MUSTER_RDZV_ENDPOINT, $PET_RDZV_ENDPOINT, $MASTER_ADDR and "
-     "$MASTER_PORT, 127.0.0.1:7070"},
-    {"--job", "JOB",
-     "the job, where none is named as an argument; without it $MUSTER_JOB, "
-     "$TORCHELASTIC_RUN_ID, the only one that there is"},
-    {"--json", "", "print the coordinator's answer as JSON; bytes are base64"},
-    {"--timeout", "DURATION", "of each call, such as 500ms or 10s (10s)"},
-    {"--help", "", "print this text, or that of the command"},
-};
-
-constexpr Option kOptions[] = {
-    {"--names", "", "print the names alone"},
-    {"--prefix", "", "all keys that begin with KEY"},
-    {"--after", "REVISION", "first the changes since that revision"},
-    {"--wait", "DURATION", "wait so long until the key is there"},
-    {"--ttl", "DURATION", "the key is gone after this"},
-    {"--interval", "DURATION", "between two looks (2s)"},
-    {"--count", "N", "end after N looks; 0: when it is interrupted"},
-    {"--reason", "TEXT", "why, for people"},
-    {"--stuck-after", "DURATION", "what takes longer is stuck (5s)"},
-    {"--stacks", "", "also the stacks of those that are to blame"},
-    {"--verbose", "",
-     "also what of CUDA and NCCL this machine has, or why none of it can be "
-     "used"},
-    {"--output", "FILE", "where to write it; without it standard output"},
-    {"--per-rank", "FOLDER",
-     "also a trace of each rank, in its own clock: FOLDER/rank-3.json"},
-};
 
 struct Command {
   const char* name;
   const char* arguments;  // "KEY [VALUE]"
   size_t arguments_min;
   size_t arguments_max;
-  std::vector<absl::string_view> options;
+  const char* options;  // "interval count"
   const char* help;
 };
 
-const std::vector<Command>& Commands() {
-  static const auto* const kCommands = new std::vector<Command>{
-      {"status", "", 0, 0, {}, "whether the coordinator serves, and what"},
-      {"jobs", "", 0, 0, {"--names"}, "the jobs and how they stand"},
-      {"members", "[JOB]", 0, 1, {}, "who is in a job, and who is gone why"},
-      {"groups", "[JOB]", 0, 1, {}, "its process groups, and who is missing"},
-      {"barriers", "[JOB]", 0, 1, {}, "the open barriers, and who is missing"},
-      {"top",
-       "[JOB]",
-       0,
-       1,
-       {"--interval", "--count"},
-       "the jobs, or one with its members and barriers, again and again"},
-      {"diagnose",
-       "[JOB]",
-       0,
-       1,
-       {"--stuck-after", "--interval", "--stacks"},
-       "which rank keeps which collective from going on, and why, and who "
-       "waits "
-       "for a group, a barrier or a key; exit status 3 when something is stuck "
-       "or the coordinator does not know"},
-      {"flight-recorder",
-       "[JOB]",
-       0,
-       1,
-       {"--output"},
-       "the flight recorders of all ranks, merged, as JSON"},
-      {"trace",
-       "[JOB]",
-       0,
-       1,
-       {"--output", "--per-rank"},
-       "the collectives of all ranks as one trace for Perfetto or "
-       "chrome://tracing, their clocks aligned"},
-      {"kv get", "KEY", 1, 1, {"--wait"}, "print the value of a key"},
-      {"kv set",
-       "KEY VALUE",
-       2,
-       2,
-       {"--ttl"},
-       "set a key; a VALUE - is read from standard input"},
-      {"kv list", "[PREFIX]", 0, 1, {}, "the keys, by name"},
-      {"kv watch",
-       "KEY",
-       1,
-       1,
-       {"--prefix", "--after"},
-       "print each change of a key as it happens"},
-      {"kv delete", "KEY", 1, 1, {"--prefix"}, "delete a key"},
-      {"close",
-       "[JOB]",
-       0,
-       1,
-       {"--reason"},
-       "close a job's rendezvous: nobody joins it any more"},
-      {"drain",
-       "",
-       0,
-       0,
-       {"--reason"},
-       "take the coordinator out of service; its process ends"},
-      {"completion",
-       "SHELL",
-       1,
-       1,
-       {},
-       "what bash or zsh is to source for completion"},
-      {"version", "", 0, 0, {"--verbose"}, "print the version of this program"},
-      {"help", "[COMMAND]", 0, 2, {}, "print this text, or that of a command"},
-  };
-  return *kCommands;
+constexpr Command kCommands[] = {
+    {"status", "", 0, 0, "", "whether the coordinator serves, and what"},
+    {"jobs", "", 0, 0, "names", "the jobs and how they stand"},
+    {"members", "[JOB]", 0, 1, "", "who is in a job, and who is gone why"},
+    {"groups", "[JOB]", 0, 1, "", "its process groups, and who is missing"},
+    {"barriers", "[JOB]", 0, 1, "", "the open barriers, and who is missing"},
+    {"top", "[JOB]", 0, 1, "interval count",
+     "the jobs, or one with its members and barriers, again and again"},
+    {"diagnose", "[JOB]", 0, 1, "stuck_after interval stacks",
+     "which rank keeps which collective from going on, and why, and who waits "
+     "for a group, a barrier or a key; exit status 3 when something is stuck "
+     "or the coordinator does not know"},
+    {"flight-recorder", "[JOB]", 0, 1, "output",
+     "the flight recorders of all ranks, merged, as JSON"},
+    {"trace", "[JOB]", 0, 1, "output per_rank",
+     "the collectives of all ranks as one trace for Perfetto or "
+     "chrome://tracing, their clocks aligned"},
+    {"kv get", "KEY", 1, 1, "wait", "print the value of a key"},
+    {"kv set", "KEY VALUE", 2, 2, "ttl",
+     "set a key; a VALUE - is read from standard input"},
+    {"kv list", "[PREFIX]", 0, 1, "", "the keys, by name"},
+    {"kv watch", "KEY", 1, 1, "prefix after",
+     "print each change of a key as it happens"},
+    {"kv delete", "KEY", 1, 1, "prefix", "delete a key"},
+    {"close", "[JOB]", 0, 1, "reason",
+     "close a job's rendezvous: nobody joins it any more"},
+    {"drain", "", 0, 0, "reason",
+     "take the coordinator out of service; its process ends"},
+    {"completion", "SHELL", 1, 1, "",
+     "what bash or zsh is to source for completion"},
+    {"version", "", 0, 0, "verbose", "print the version of this program"},
+    {"help", "[COMMAND]", 0, 2, "", "print this text, or that of a command"},
+};
+
+std::vector<absl::string_view> OptionsOf(const Command& command) {
+  return absl::StrSplit(command.options, ' ', absl::SkipEmpty());
 }
 
 const Command* FindCommand(absl::string_view name) {
-  for (const Command& command : Commands()) {
+  for (const Command& command : kCommands) {
     if (command.name == name) return &command;
   }
   return nullptr;
@@ -155,7 +86,7 @@ const Command* FindCommand(absl::string_view name) {
 // Whether `word` is the first of two of some command.
 bool IsFamily(absl::string_view word) {
   const std::string start = absl::StrCat(word, " ");
-  return std::any_of(Commands().begin(), Commands().end(),
+  return std::any_of(std::begin(kCommands), std::end(kCommands),
                      [&](const Command& command) {
                        return absl::StartsWith(command.name, start);
                      });
@@ -163,23 +94,13 @@ bool IsFamily(absl::string_view word) {
 
 std::string MembersOf(absl::string_view family) {
   std::vector<absl::string_view> names;
-  for (const Command& command : Commands()) {
+  for (const Command& command : kCommands) {
     const absl::string_view name = command.name;
     if (absl::StartsWith(name, absl::StrCat(family, " "))) {
       names.push_back(name.substr(family.size() + 1));
     }
   }
   return absl::StrJoin(names, ", ");
-}
-
-const Option* FindOption(absl::string_view name) {
-  for (const Option& option : kCommonOptions) {
-    if (option.name == name) return &option;
-  }
-  for (const Option& option : kOptions) {
-    if (option.name == name) return &option;
-  }
-  return nullptr;
 }
 
 absl::Status Misuse(absl::string_view text) {
@@ -213,52 +134,75 @@ absl::StatusOr<int64_t> ParseNumber(absl::string_view source,
   return number;
 }
 
-using Values = std::map<std::string, std::string>;
-
-// Splits the line into words and options, "" being a switch's value.
-absl::Status Split(const std::vector<std::string>& arguments,
-                   std::vector<std::string>& words, Values& values) {
-  bool options = true;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (!options || argument.size() < 2 || argument[0] != '-') {
-      words.push_back(argument);
-      continue;
-    }
-    if (argument == "--") {
-      options = false;
-      continue;
-    }
-    const size_t equals = argument.find('=');
-    std::string name = argument.substr(0, equals);
-    if (name == "-h") name = "--help";
-    if (name == "--version") name = "version";
-    if (name == "version") {
-      words = {name};
-      return absl::OkStatus();
-    }
-    const Option* const option = FindOption(name);
-    if (option == nullptr) {
-      return Misuse(absl::StrCat("unknown option ", name,
-                                 "; what follows -- is never an option"));
-    }
-    const bool is_switch = *option->placeholder == '\0';
-    std::string value;
-    if (equals != std::string::npos) {
-      if (is_switch) return Misuse(absl::StrCat(name, " takes no value"));
-      value = argument.substr(equals + 1);
-    } else if (!is_switch) {
-      if (++i == arguments.size()) {
-        return Misuse(absl::StrCat(name, " needs a value"));
-      }
-      value = arguments[i];
-    }
-    values[name] = value;
+absl::StatusOr<milliseconds> ParseTimeout(absl::string_view source,
+                                          const std::string& value) {
+  absl::StatusOr<milliseconds> timeout = ParseMilliseconds(source, value);
+  if (timeout.ok() && *timeout <= milliseconds(0)) {
+    return Misuse(absl::StrCat(source, " must be above 0, got ", value));
   }
-  return absl::OkStatus();
+  return timeout;
 }
 
-absl::Status CheckCommand(const Values& values, const CtlOptions& options) {
+// The first options are those of every command.
+constexpr size_t kCommonOptions = 5;
+
+std::string ErrorText(const base::OptionError& error) {
+  if (error.kind != base::OptionError::kUnknown) return base::ToText(error);
+  return absl::StrCat("unknown option ",
+                      error.source.substr(0, error.source.find('=')),
+                      "; what follows -- is never an option");
+}
+
+// Its values go to `options`.
+base::Options Table(CtlOptions& options) {
+  std::vector<base::Option> table = {
+      {"coordinator", "HOST:PORT", &options.coordinator,
+       "where the coordinator listens; without it $MUSTER_COORDINATOR, "
+       "$MUSTER_RDZV_ENDPOINT, $PET_RDZV_ENDPOINT, $MASTER_ADDR and "
+       "$MASTER_PORT, 127.0.0.1:7070"},
+      {"job", "JOB", &options.job,
+       "the job, where none is named as an argument; without it $MUSTER_JOB, "
+       "$TORCHELASTIC_RUN_ID, the only one that there is"},
+      {"json", "", &options.json,
+       "print the coordinator's answer as JSON; bytes are base64"},
+      {"timeout", "DURATION",
+       base::Parsed("10s", ParseTimeout, &options.timeout),
+       "of each call, such as 500ms or 10s (10s)"},
+      {"help", "", &options.help, "print this text, or that of the command",
+       'h'},
+      {"names", "", &options.names, "print the names alone"},
+      {"prefix", "", &options.prefix, "all keys that begin with KEY"},
+      {"after", "REVISION", base::Parsed("", ParseNumber, &options.after),
+       "first the changes since that revision"},
+      {"wait", "DURATION", base::Parsed("", ParseMilliseconds, &options.wait),
+       "wait so long until the key is there"},
+      {"ttl", "DURATION", base::Parsed("", ParseMilliseconds, &options.ttl),
+       "the key is gone after this"},
+      {"interval", "DURATION",
+       base::Parsed("2s", ParseMilliseconds, &options.interval),
+       "between two looks (2s)"},
+      {"count", "N", base::Parsed("0", ParseNumber, &options.count),
+       "end after N looks; 0: when it is interrupted"},
+      {"reason", "TEXT", &options.reason, "why, for people"},
+      {"stuck_after", "DURATION",
+       base::Parsed("5s", ParseMilliseconds, &options.stuck_after),
+       "what takes longer is stuck (5s)"},
+      {"stacks", "", &options.stacks,
+       "also the stacks of those that are to blame"},
+      {"verbose", "", &options.verbose,
+       "also what of CUDA and NCCL this machine has, or why none of it can be "
+       "used"},
+      {"output", "FILE", &options.output,
+       "where to write it; without it standard output"},
+      {"per_rank", "FOLDER", &options.per_rank,
+       "also a trace of each rank, in its own clock: FOLDER/rank-3.json"},
+  };
+  return base::Options(std::move(table), {.style = base::Options::Style::kGnu,
+                                          .to_text = ErrorText});
+}
+
+absl::Status CheckCommand(const base::Options& given,
+                          const CtlOptions& options) {
   const Command* const command = FindCommand(options.command);
   if (command == nullptr) {
     if (IsFamily(options.command)) {
@@ -268,13 +212,12 @@ absl::Status CheckCommand(const Values& values, const CtlOptions& options) {
     return NoCommand(options.command);
   }
   if (options.help) return absl::OkStatus();
-  for (const Option& option : kOptions) {
-    const bool takes =
-        std::find(command->options.begin(), command->options.end(),
-                  option.name) != command->options.end();
-    if (values.contains(option.name) && !takes) {
+  for (size_t i = kCommonOptions; i < given.table().size(); ++i) {
+    const std::string& name = given.table()[i].name;
+    if (given.IsGiven(name) &&
+        !absl::c_linear_search(OptionsOf(*command), name)) {
       return Misuse(
-          absl::StrCat(command->name, " has no option ", option.name));
+          absl::StrCat(command->name, " has no option ", given.Spelling(name)));
     }
   }
   const size_t count = options.arguments.size();
@@ -292,51 +235,11 @@ absl::Status CheckCommand(const Values& values, const CtlOptions& options) {
   return absl::OkStatus();
 }
 
-template <typename T, typename Out>
-absl::Status Take(const absl::StatusOr<T>& value, Out& out) {
-  if (value.ok()) out = *value;
-  return value.status();
-}
-
-absl::Status Assign(const std::string& name, const std::string& value,
-                    CtlOptions& options) {
-  if (name == "--help") options.help = true;
-  if (name == "--json") options.json = true;
-  if (name == "--names") options.names = true;
-  if (name == "--prefix") options.prefix = true;
-  if (name == "--coordinator") options.coordinator = value;
-  if (name == "--job") options.job = value;
-  if (name == "--reason") options.reason = value;
-  if (name == "--stacks") options.stacks = true;
-  if (name == "--verbose") options.verbose = true;
-  if (name == "--output") options.output = value;
-  if (name == "--per-rank") options.per_rank = value;
-  if (name == "--stuck-after") {
-    return Take(ParseMilliseconds(name, value), options.stuck_after);
-  }
-  if (name == "--after") return Take(ParseNumber(name, value), options.after);
-  if (name == "--count") return Take(ParseNumber(name, value), options.count);
-  if (name == "--wait") {
-    return Take(ParseMilliseconds(name, value), options.wait);
-  }
-  if (name == "--ttl") return Take(ParseMilliseconds(name, value), options.ttl);
-  if (name == "--interval") {
-    return Take(ParseMilliseconds(name, value), options.interval);
-  }
-  if (name == "--timeout") {
-    absl::Status status = Take(ParseMilliseconds(name, value), options.timeout);
-    if (status.ok() && options.timeout <= milliseconds(0)) {
-      status = Misuse(absl::StrCat("--timeout must be above 0, got ", value));
-    }
-    return status;
-  }
-  return absl::OkStatus();
-}
-
-void TakeFromEnvironment(const Environment& environment, CtlOptions& options) {
+void TakeFromEnvironment(const base::Environment& environment,
+                         CtlOptions& options) {
   const auto value = [&](const char* name) {
-    const char* const text = environment(name);
-    return std::string(text == nullptr ? "" : text);
+    const auto found = environment.find(name);
+    return found == environment.end() ? "" : found->second;
   };
   const auto first = [&](std::string& option,
                          std::initializer_list<const char*> names) {
@@ -361,66 +264,55 @@ void TakeFromEnvironment(const Environment& environment, CtlOptions& options) {
   first(options.job, {"MUSTER_JOB", "TORCHELASTIC_RUN_ID"});
 }
 
-std::string Spelling(const Option& option) {
-  return *option.placeholder == '\0'
-             ? option.name
-             : absl::StrCat(option.name, "=", option.placeholder);
+// A line, or some, of a listing: `what` and its meaning beside it.
+std::string Entry(absl::string_view what, absl::string_view help) {
+  return absl::StrFormat("  %-22s  %s", what, base::FillLines(help, 26, 80));
 }
 
-// Text in lines of at most 80 columns, from column `indent` on.
-std::string Fill(absl::string_view text, size_t indent) {
-  constexpr size_t kColumns = 80;
-  std::string out;
-  size_t column = indent;
-  for (const absl::string_view word :
-       absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-    if (column > indent && column + 1 + word.size() > kColumns) {
-      absl::StrAppend(&out, "\n", std::string(indent, ' '));
-      column = indent;
-    }
-    if (column > indent) {
-      out += ' ';
-      ++column;
-    }
-    absl::StrAppend(&out, word);
-    column += word.size();
-  }
-  return out + "\n";
+std::string OptionHelp(const base::Options& table, const base::Option& option) {
+  return Entry(
+      absl::StrCat(table.Spelling(option.name),
+                   option.placeholder.empty() ? "" : "=", option.placeholder),
+      option.help);
 }
 
-std::string OptionHelp(const Option& option) {
-  constexpr size_t kIndent = 26;
-  return absl::StrFormat("  %-22s  %s", Spelling(option),
-                         Fill(option.help, kIndent));
-}
-
-std::string CommandHelp(const Command& command) {
-  std::string text =
-      absl::StrCat("usage: musterctl ", command.name,
-                   *command.arguments == '\0' ? "" : " ", command.arguments,
-                   " [OPTIONS]\n\n", Fill(command.help, 0), "\nOptions:\n");
-  for (const absl::string_view name : command.options) {
-    absl::StrAppend(&text, OptionHelp(*FindOption(name)));
-  }
-  for (const Option& option : kCommonOptions) {
-    absl::StrAppend(&text, OptionHelp(option));
+std::string CommonOptionsHelp(const base::Options& table) {
+  std::string text;
+  for (size_t i = 0; i < kCommonOptions; ++i) {
+    text += OptionHelp(table, table.table()[i]);
   }
   return text;
+}
+
+// "kv get KEY".
+std::string Usage(const Command& command) {
+  return absl::StrCat(command.name, *command.arguments == '\0' ? "" : " ",
+                      command.arguments);
+}
+
+std::string CommandHelp(const Command& command, const base::Options& table) {
+  std::string text =
+      absl::StrCat("usage: musterctl ", Usage(command), " [OPTIONS]\n\n",
+                   base::FillLines(command.help, 0, 80), "\nOptions:\n");
+  for (const absl::string_view name : OptionsOf(command)) {
+    text += OptionHelp(table, *table.Find(name));
+  }
+  return text + CommonOptionsHelp(table);
 }
 
 }  // namespace
 
 absl::StatusOr<CtlOptions> ParseCtlOptions(
-    const std::vector<std::string>& arguments, const Environment& environment) {
+    const std::vector<std::string>& arguments,
+    const base::Environment& environment) {
   CtlOptions options;
   std::vector<std::string> words;
-  Values values;
-  absl::Status status = Split(arguments, words, values);
+  base::Options table = Table(options);
+  const absl::StatusOr<Asked> asked = table.Read(arguments, words);
+  if (!asked.ok()) return asked.status();
+  if (*asked == Asked::kVersion) words = {"version"};
+  absl::Status status = table.Finish();
   if (!status.ok()) return status;
-  for (const auto& [name, value] : values) {
-    status = Assign(name, value, options);
-    if (!status.ok()) return status;
-  }
   if (words.empty()) {
     if (!options.help) return Misuse("no command; musterctl help lists them");
     options.command = "help";
@@ -438,7 +330,7 @@ absl::StatusOr<CtlOptions> ParseCtlOptions(
     options.command = "help";
     options.help = false;
   }
-  status = CheckCommand(values, options);
+  status = CheckCommand(table, options);
   if (!status.ok()) return status;
   if (options.help) {
     options.arguments = {options.command};
@@ -449,8 +341,10 @@ absl::StatusOr<CtlOptions> ParseCtlOptions(
 }
 
 absl::StatusOr<std::string> CtlHelp(absl::string_view name) {
+  CtlOptions defaults;
+  const base::Options table = Table(defaults);
   const Command* const found = FindCommand(name);
-  if (found != nullptr) return CommandHelp(*found);
+  if (found != nullptr) return CommandHelp(*found, table);
   if (!name.empty() && !IsFamily(name)) return NoCommand(name);
   std::string text =
       "usage: musterctl COMMAND [ARGUMENTS] [OPTIONS]\n"
@@ -458,21 +352,12 @@ absl::StatusOr<std::string> CtlHelp(absl::string_view name) {
       "Looks at a muster coordinator and its jobs.\n"
       "\n"
       "Commands:\n";
-  for (const Command& command : Commands()) {
+  for (const Command& command : kCommands) {
     if (!absl::StartsWith(command.name, name)) continue;
-    constexpr size_t kIndent = 26;
-    absl::StrAppend(
-        &text,
-        absl::StrFormat(
-            "  %-22s  %s",
-            absl::StrCat(command.name, *command.arguments == '\0' ? "" : " ",
-                         command.arguments),
-            Fill(command.help, kIndent)));
+    text += Entry(Usage(command), command.help);
   }
-  absl::StrAppend(&text, "\nOptions of every command:\n");
-  for (const Option& option : kCommonOptions) {
-    absl::StrAppend(&text, OptionHelp(option));
-  }
+  absl::StrAppend(&text, "\nOptions of every command:\n",
+                  CommonOptionsHelp(table));
   absl::StrAppend(
       &text,
       "\nCertificates and tokens come from the environment, as for the SDK: "
@@ -494,22 +379,29 @@ absl::StatusOr<std::string> CtlCompletion(absl::string_view shell) {
     return Misuse(
         absl::StrCat("completion knows bash and zsh, got \"", shell, "\""));
   }
+  CtlOptions defaults;
+  const base::Options table = Table(defaults);
+  const auto spellings = [&](auto names) {
+    return absl::StrJoin(names, " ", [&](std::string* out, const auto& name) {
+      *out += table.Spelling(name);
+    });
+  };
   std::set<std::string> first;
   std::map<std::string, std::vector<std::string>> second;
   std::string options;
-  for (const Command& command : Commands()) {
+  for (const Command& command : kCommands) {
     const std::vector<std::string> words = absl::StrSplit(command.name, ' ');
     first.insert(words[0]);
     if (words.size() > 1) second[words[0]].push_back(words[1]);
-    std::vector<std::string> names(command.options.begin(),
-                                   command.options.end());
-    if (!names.empty()) {
+    if (!OptionsOf(command).empty()) {
       absl::StrAppend(&options, "    \"", command.name, "\"*) options+=\" ",
-                      absl::StrJoin(names, " "), "\" ;;\n");
+                      spellings(OptionsOf(command)), "\" ;;\n");
     }
   }
   std::vector<std::string> common;
-  for (const Option& option : kCommonOptions) common.push_back(option.name);
+  for (size_t i = 0; i < kCommonOptions; ++i) {
+    common.push_back(table.table()[i].name);
+  }
   std::string families;
   for (const auto& [family, words] : second) {
     absl::StrAppend(&families, "    ", family, ") candidates=\"",
@@ -524,7 +416,7 @@ absl::StatusOr<std::string> CtlCompletion(absl::string_view shell) {
       "    [[ $word == -* ]] || words+=(\"$word\")\n"
       "  done\n"
       "  local options=\"",
-      absl::StrJoin(common, " "),
+      spellings(common),
       "\"\n"
       "  case \"${words[*]}\" in\n",
       options,

@@ -5,18 +5,15 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/options.h"
 
 namespace muster::tools {
-
-// getenv, or a test's stand-in: null when unset.
-using Environment = std::function<const char*(const char* name)>;
 
 struct CtlOptions {
   // As the table of commands has it: "members", "kv get".
@@ -51,7 +48,8 @@ struct CtlOptions {
 // ends them.
 // Errors: kInvalidArgument; the text names option or variable, and value.
 absl::StatusOr<CtlOptions> ParseCtlOptions(
-    const std::vector<std::string>& arguments, const Environment& environment);
+    const std::vector<std::string>& arguments,
+    const base::Environment& environment);
 
 // The manual: of all, or of one command ("kv", "kv get").
 // Errors: kInvalidArgument (no such command).

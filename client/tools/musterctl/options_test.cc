@@ -1,7 +1,6 @@
 #include "client/tools/musterctl/options.h"
 
 #include <chrono>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -17,14 +16,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-using Variables = std::map<std::string, std::string>;
-
 absl::StatusOr<CtlOptions> Parse(const std::vector<std::string>& arguments,
-                                 const Variables& variables = {}) {
-  return ParseCtlOptions(arguments, [&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
+                                 const base::Environment& environment = {}) {
+  return ParseCtlOptions(arguments, environment);
 }
 
 std::string ErrorOf(const std::vector<std::string>& arguments) {
@@ -70,7 +64,8 @@ TEST(CtlOptionsTest, Defaults) {
 }
 
 TEST(CtlOptionsTest, TheAddressComesFromTheFirstThatIsSet) {
-  Variables variables = {{"MASTER_ADDR", "master"}, {"MASTER_PORT", "29500"}};
+  base::Environment variables = {{"MASTER_ADDR", "master"},
+                                 {"MASTER_PORT", "29500"}};
   EXPECT_EQ(Parse({"jobs"}, variables)->coordinator, "master:29500");
   variables["MASTER_ADDR"] = "::1";
   EXPECT_EQ(Parse({"jobs"}, variables)->coordinator, "[::1]:29500");
@@ -89,7 +84,7 @@ TEST(CtlOptionsTest, TheAddressComesFromTheFirstThatIsSet) {
 }
 
 TEST(CtlOptionsTest, TheJobComesFromTheEnvironmentAsTheSdksDoes) {
-  Variables variables = {{"TORCHELASTIC_RUN_ID", "run"}};
+  base::Environment variables = {{"TORCHELASTIC_RUN_ID", "run"}};
   EXPECT_EQ(Parse({"members"}, variables)->job, "run");
   variables["MUSTER_JOB"] = "own";
   EXPECT_EQ(Parse({"members"}, variables)->job, "own");
