@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/status.h"
 #include "base/text.h"
 
 namespace muster::base {
@@ -21,10 +21,10 @@ std::string Endpoint::ToString() const {
                                       : absl::StrCat(host, ":", port);
 }
 
-absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view what,
-                                       absl::string_view text) {
+StatusOr<Endpoint> ParseEndpoint(absl::string_view what,
+                                 absl::string_view text) {
   const auto malformed = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(what, " ", Quote(text), ": ", why));
   };
   if (absl::StrContains(text, "://")) {

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::base {
 
@@ -21,8 +21,8 @@ struct Endpoint {
 // Parses "host:port"; `what` begins the error, the name of the option or
 // another word for the text.
 // Errors: INVALID_ARGUMENT (`listen "[::1]": port number missing`).
-absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view what,
-                                       absl::string_view text);
+StatusOr<Endpoint> ParseEndpoint(absl::string_view what,
+                                 absl::string_view text);
 
 // Whether `address` is numeric, also with a scope, and of the loopback network.
 bool IsLoopback(absl::string_view address);

@@ -2,16 +2,16 @@
 
 #include <string>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "gtest/gtest.h"
 
 namespace muster::base {
 namespace {
 
 std::string ErrorOf(absl::string_view text) {
-  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", text);
+  const StatusOr<Endpoint> endpoint = ParseEndpoint("listen", text);
   if (endpoint.ok()) return "";
-  EXPECT_EQ(endpoint.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(endpoint.status().code(), StatusCode::kInvalidArgument);
   return std::string(endpoint.status().message());
 }
 
@@ -19,7 +19,7 @@ TEST(EndpointTest, ParsesAndPrintsTheSame) {
   for (const char* const text :
        {"127.0.0.1:7070", "[::1]:0", "localhost:65535", "node-1:1", "0.0.0.0:1",
         "[fe80::1%eth0]:7070"}) {
-    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", text);
+    const StatusOr<Endpoint> endpoint = ParseEndpoint("listen", text);
     ASSERT_TRUE(endpoint.ok()) << endpoint.status();
     EXPECT_EQ(endpoint->ToString(), text);
   }

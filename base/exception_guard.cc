@@ -4,32 +4,32 @@
 #include <new>
 #include <system_error>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/process_limits.h"
+#include "base/status.h"
 
 namespace muster::base {
 
-absl::Status StatusOfCaught() {
+Status StatusOfCaught() {
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
+    return ResourceExhaustedError(
         absl::StrCat("had no memory left", AddressSpaceLimitText()));
   } catch (const std::system_error& error) {
     if (IsOfThread(error)) {
-      return absl::ResourceExhaustedError(DescribeSystemError(error));
+      return ResourceExhaustedError(DescribeSystemError(error));
     }
     if (error.code() == std::errc::too_many_files_open ||
         error.code() == std::errc::too_many_files_open_in_system) {
-      return absl::ResourceExhaustedError(
+      return ResourceExhaustedError(
           absl::StrCat("had no descriptor left: ", error.what()));
     }
-    return absl::InternalError(absl::StrCat("threw: ", error.what()));
+    return InternalError(absl::StrCat("threw: ", error.what()));
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("threw: ", error.what()));
+    return InternalError(absl::StrCat("threw: ", error.what()));
   } catch (...) {
-    return absl::InternalError("threw something");
+    return InternalError("threw something");
   }
 }
 

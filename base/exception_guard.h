@@ -1,7 +1,7 @@
 #ifndef MUSTER_BASE_EXCEPTION_GUARD_H_
 #define MUSTER_BASE_EXCEPTION_GUARD_H_
 
-#include "absl/status/status.h"
+#include "base/status.h"
 
 namespace muster::base {
 
@@ -10,11 +10,11 @@ namespace muster::base {
 // text may stand behind who did it: "threw: no licence". Not
 // inlined: a caller in whose way texts are made is slower also when nothing is
 // thrown.
-[[gnu::noinline, gnu::cold]] absl::Status StatusOfCaught();
+[[gnu::noinline, gnu::cold]] Status StatusOfCaught();
 
 // What `call`, which returns a status, returns; or, as one, what it throws.
 template <typename Call>
-[[gnu::always_inline]] inline absl::Status Guarded(const Call& call) {
+[[gnu::always_inline]] inline Status Guarded(const Call& call) {
   try {
     return call();
   } catch (...) {

@@ -22,11 +22,11 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "base/text.h"
 
 namespace muster::base {
@@ -332,28 +332,28 @@ class HttplibServer final : public HttpServer {
     server_.set_payload_max_length(kBodyBytesMax);
     // Before a body is read. Of one without a length the library would read as
     // much as comes.
-    server_.set_pre_routing_handler([address, pages, may = options.may](
-                                        const httplib::Request& request,
-                                        httplib::Response& response) {
-      for (const HttpPage& page : pages) {
-        if (page.path == request.path &&
-            (!LetIn(page, may, request, response) ||
-             !IsFromHere(page, may, address, request, response) ||
-             !Allows(page, request, response))) {
+    server_.set_pre_routing_handler(
+        [address, pages, may = options.may](const httplib::Request& request,
+                                            httplib::Response& response) {
+          for (const HttpPage& page : pages) {
+            if (page.path == request.path &&
+                (!LetIn(page, may, request, response) ||
+                 !IsFromHere(page, may, address, request, response) ||
+                 !Allows(page, request, response))) {
+              return httplib::Server::HandlerResponse::Handled;
+            }
+          }
+          if (request.method == "GET" || request.method == "HEAD" ||
+              (request.has_header("Content-Length") &&
+               !request.has_header("Transfer-Encoding"))) {
+            return httplib::Server::HandlerResponse::Unhandled;
+          }
+          Refuse(411,
+                 InvalidArgumentError("a body needs a Content-Length, and no "
+                                      "Transfer-Encoding"),
+                 response);
           return httplib::Server::HandlerResponse::Handled;
-        }
-      }
-      if (request.method == "GET" || request.method == "HEAD" ||
-          (request.has_header("Content-Length") &&
-           !request.has_header("Transfer-Encoding"))) {
-        return httplib::Server::HandlerResponse::Unhandled;
-      }
-      Refuse(411,
-             absl::InvalidArgumentError("a body needs a Content-Length, and no "
-                                        "Transfer-Encoding"),
-             response);
-      return httplib::Server::HandlerResponse::Handled;
-    });
+        });
     for (const HttpPage& page : pages) {
       server_.Get(page.path,
                   [page](const httplib::Request&, httplib::Response& response) {
@@ -362,7 +362,7 @@ class HttplibServer final : public HttpServer {
       if (page.accept == nullptr) continue;
       server_.Post(page.path, [page](const httplib::Request& request,
                                      httplib::Response& response) {
-        const absl::Status status = page.accept(request.body);
+        const Status status = page.accept(request.body);
         if (status.ok()) {
           Answer(page, response);
         } else {
@@ -404,7 +404,7 @@ class HttplibServer final : public HttpServer {
     response.set_content(content.body, content.type);
   }
 
-  static void Refuse(int code, const absl::Status& status,
+  static void Refuse(int code, const Status& status,
                      httplib::Response& response) {
     response.status = code;
     response.set_content(absl::StrCat(status.message(), "\n"), "text/plain");
@@ -414,12 +414,12 @@ class HttplibServer final : public HttpServer {
                     const httplib::Request& request,
                     httplib::Response& response) {
     if (!page.guarded || may == nullptr) return true;
-    const absl::Status status = may(request.get_header_value("Authorization"));
+    const Status status = may(request.get_header_value("Authorization"));
     if (status.ok()) return true;
-    if (absl::IsUnauthenticated(status)) {
+    if (IsUnauthenticated(status)) {
       response.set_header("WWW-Authenticate", "Bearer");
     }
-    Refuse(absl::IsUnauthenticated(status) ? 401 : 403, status, response);
+    Refuse(IsUnauthenticated(status) ? 401 : 403, status, response);
     return false;
   }
 
@@ -433,7 +433,7 @@ class HttplibServer final : public HttpServer {
     const std::string host = request.get_header_value("Host");
     if (may == nullptr && !NamesLoopback(host, address)) {
       Refuse(403,
-             absl::PermissionDeniedError(absl::StrCat(
+             PermissionDeniedError(absl::StrCat(
                  "this server is localhost (127.0.0.1, [::1]), not ",
                  Quote(host))),
              response);
@@ -445,8 +445,8 @@ class HttplibServer final : public HttpServer {
       return true;
     }
     Refuse(403,
-           absl::PermissionDeniedError(absl::StrCat(
-               "a page of ", Quote(origin), " may not change anything here")),
+           PermissionDeniedError(absl::StrCat("a page of ", Quote(origin),
+                                              " may not change anything here")),
            response);
     return false;
   }
@@ -462,7 +462,7 @@ class HttplibServer final : public HttpServer {
         page.accept == nullptr ? "GET, HEAD" : "GET, HEAD, POST";
     response.set_header("Allow", allowed);
     Refuse(405,
-           absl::InvalidArgumentError(
+           InvalidArgumentError(
                absl::StrCat(page.path, " takes ", allowed, ", not ", method)),
            response);
     return false;
@@ -482,19 +482,19 @@ std::function<HttpResponse()> RenderAs(const std::string& type,
   };
 }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
+StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     const Endpoint& endpoint, const std::vector<HttpPage>& pages,
     const HttpServerOptions& options) {
   if (endpoint.port < 0 || endpoint.port > 65535) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("HTTP port must be 0 to 65535, got ", endpoint.port));
   }
   auto server = std::make_unique<HttplibServer>(endpoint.host, pages, options);
   const int error = server->Listen(endpoint);
   if (error != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", endpoint.ToString(),
-                     " for HTTP: ", std::strerror(error)));
+    return UnavailableError(absl::StrCat("cannot listen on ",
+                                         endpoint.ToString(),
+                                         " for HTTP: ", std::strerror(error)));
   }
   return server;
 }

@@ -10,9 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/endpoint.h"
+#include "base/status.h"
 
 namespace muster::base {
 
@@ -31,7 +30,7 @@ struct HttpPage {
   std::function<HttpResponse()> render;  // called from any thread
   // Takes the body of a POST; null: only GET is allowed. An error becomes
   // status 400 with its text; else the page is answered.
-  std::function<absl::Status(const std::string& body)> accept = nullptr;
+  std::function<Status(const std::string& body)> accept = nullptr;
   // Only for requests that the server's HttpGuard lets in.
   bool guarded = false;
 };
@@ -43,7 +42,7 @@ std::function<HttpResponse()> RenderAs(const std::string& type,
 // Whether a request may have guarded pages, by its Authorization header (empty:
 // it has none). An error becomes status 401 (UNAUTHENTICATED) or 403, with its
 // text.
-using HttpGuard = std::function<absl::Status(const std::string& header)>;
+using HttpGuard = std::function<Status(const std::string& header)>;
 
 struct HttpServerOptions {
   // Null: every request of this host may have guarded pages.
@@ -63,7 +62,7 @@ class HttpServer {
   // Listens on `endpoint` (port 0: any free port) and serves when it returns.
   // Errors: INVALID_ARGUMENT (port out of range), UNAVAILABLE (cannot listen;
   //   the text names the address and the cause).
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
+  static StatusOr<std::unique_ptr<HttpServer>> Start(
       const Endpoint& endpoint, const std::vector<HttpPage>& pages,
       const HttpServerOptions& options = {});
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace muster::base {
 namespace {
@@ -91,7 +91,7 @@ class HttpServerTest : public ::testing::Test {
          {"/large",
           RenderAs("text/plain", [] { return std::string(1 << 23, 'x'); })},
          {"/set", RenderAs("text/plain", [] { return "set\n"; }),
-          [](const std::string&) { return absl::OkStatus(); }}},
+          [](const std::string&) { return OkStatus(); }}},
         options);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

@@ -73,19 +73,19 @@ bool Options::IsFromEnvironment(absl::string_view name) const {
   return Name(name) != Spelling(name);
 }
 
-absl::Status Options::Error(const OptionError& error) const {
-  return absl::InvalidArgumentError(form_.to_text(error));
+Status Options::Error(const OptionError& error) const {
+  return InvalidArgumentError(form_.to_text(error));
 }
 
-absl::Status Options::Assign(Option& option, absl::string_view value,
-                             const std::string& source) {
+Status Options::Assign(Option& option, absl::string_view value,
+                       const std::string& source) {
   given_.insert_or_assign(option.name, form_.style == Style::kAbseil
                                            ? Spelling(option.name)
                                            : source);
   std::string ignored;
   return std::visit(
       [&]<typename T>(T& out) {
-        if (absl::ParseFlag(value, &out, &ignored)) return absl::OkStatus();
+        if (absl::ParseFlag(value, &out, &ignored)) return OkStatus();
         return Error({.kind = OptionError::kWrongValue,
                       .source = source,
                       .name = option.name,
@@ -98,7 +98,7 @@ absl::Status Options::Assign(Option& option, absl::string_view value,
       option.value.value_);
 }
 
-absl::Status Options::ReadEnvironment(const Environment& environment) {
+Status Options::ReadEnvironment(const Environment& environment) {
   for (Option& option : options_) {
     for (const std::string& prefix : form_.variables) {
       const std::string name = prefix + absl::AsciiStrToUpper(option.name);
@@ -107,12 +107,12 @@ absl::Status Options::ReadEnvironment(const Environment& environment) {
           (found->second.empty() && form_.style != Style::kAbseil)) {
         continue;
       }
-      absl::Status status = Assign(option, found->second, name);
+      Status status = Assign(option, found->second, name);
       if (!status.ok()) return status;
       break;
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // `spelt` is an argument without its value.
@@ -142,7 +142,7 @@ Option* Options::FindSpelt(absl::string_view spelt) {
   return nullptr;
 }
 
-absl::StatusOr<Options::Asked> Options::ReadOption(
+StatusOr<Options::Asked> Options::ReadOption(
     const std::vector<std::string>& arguments, size_t& next) {
   const std::string& argument = arguments[next++];
   absl::string_view spelt = argument;
@@ -190,19 +190,19 @@ absl::StatusOr<Options::Asked> Options::ReadOption(
     }
     value = arguments[next++];
   }
-  absl::Status status = Assign(*option, *value, spelling);
+  Status status = Assign(*option, *value, spelling);
   if (!status.ok()) return status;
   return Asked::kNothing;
 }
 
-absl::StatusOr<Options::Asked> Options::Read(
+StatusOr<Options::Asked> Options::Read(
     const std::vector<std::string>& arguments,
     std::vector<std::string>& words) {
   size_t next = 0;
   while (next < arguments.size()) {
     const std::string& argument = arguments[next];
     if (argument.size() > 1 && argument[0] == '-' && argument != "--") {
-      const absl::StatusOr<Asked> asked = ReadOption(arguments, next);
+      const StatusOr<Asked> asked = ReadOption(arguments, next);
       if (!asked.ok() || *asked != Asked::kNothing) return asked;
     } else if (argument == "--" || form_.words_last) {
       if (argument == "--") ++next;
@@ -218,14 +218,13 @@ absl::StatusOr<Options::Asked> Options::Read(
   return Asked::kNothing;
 }
 
-absl::Status Options::Finish() const {
+Status Options::Finish() const {
   for (const Option& option : options_) {
     if (option.value.default_text().empty() && !IsGiven(option.name)) continue;
-    absl::Status status =
-        option.value.take_(Name(option.name), option.value.value_);
+    Status status = option.value.take_(Name(option.name), option.value.value_);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 std::string FillLines(absl::string_view text, size_t indent, size_t columns) {

@@ -14,10 +14,9 @@
 #include <variant>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/status.h"
 
 namespace muster::base {
 
@@ -38,17 +37,17 @@ class OptionValue {
   // Stays in the table, for Options::Get.
   template <OptionType T>
   OptionValue(T initial)
-      : OptionValue(initial, [](auto, const T&) { return absl::OkStatus(); }) {}
+      : OptionValue(initial, [](auto, const T&) { return OkStatus(); }) {}
 
   // Goes to `*target`, which holds the default.
   template <OptionType T>
   OptionValue(T* target)
       : OptionValue(*target, [target](auto, const T& value) {
           *target = value;
-          return absl::OkStatus();
+          return OkStatus();
         }) {}
 
-  // Goes to `take`, an absl::Status(absl::string_view name, T value), which
+  // Goes to `take`, an Status(absl::string_view name, T value), which
   // checks it; errors call the option `name`.
   template <OptionType T, typename Take>
   OptionValue(T initial, Take take)
@@ -71,11 +70,11 @@ class OptionValue {
 
   Value value_;
   std::string default_text_;
-  std::function<absl::Status(absl::string_view, const Value&)> take_;
+  std::function<Status(absl::string_view, const Value&)> take_;
 };
 
 // A text that goes to `*target` as what `parse` makes of it: an
-// absl::StatusOr<T>(absl::string_view name, absl::string_view text).
+// StatusOr<T>(absl::string_view name, absl::string_view text).
 template <typename Parse, typename T>
 OptionValue Parsed(const char* initial, Parse parse, T* target) {
   return {initial, [=](absl::string_view name, const std::string& text) {
@@ -134,18 +133,18 @@ class Options {
       : form_(std::move(form)), options_(std::move(options)) {}
 
   // Errors, here and in Read: INVALID_ARGUMENT, with Form::to_text's text.
-  absl::Status ReadEnvironment(const Environment& environment);
+  Status ReadEnvironment(const Environment& environment);
 
   // Reads the options among `arguments` and appends the words to `words`; ends
   // early at --help (-h) and --version, unless they are in the table.
   enum class Asked { kNothing, kHelp, kVersion };
-  absl::StatusOr<Asked> Read(const std::vector<std::string>& arguments,
-                             std::vector<std::string>& words);
+  StatusOr<Asked> Read(const std::vector<std::string>& arguments,
+                       std::vector<std::string>& words);
 
   // When all is read: brings the values to where they go, in the table's order.
   // What nobody gave and is empty by default goes nowhere.
   // Errors: those of `take`.
-  absl::Status Finish() const;
+  Status Finish() const;
 
   // Null: there is none of this name.
   const Option* Find(absl::string_view name) const;
@@ -176,11 +175,11 @@ class Options {
     return std::holds_alternative<bool>(option.value.value_);
   }
   Option* FindSpelt(absl::string_view spelt);
-  absl::StatusOr<Asked> ReadOption(const std::vector<std::string>& arguments,
-                                   size_t& next);
-  absl::Status Assign(Option& option, absl::string_view value,
-                      const std::string& source);
-  absl::Status Error(const OptionError& error) const;
+  StatusOr<Asked> ReadOption(const std::vector<std::string>& arguments,
+                             size_t& next);
+  Status Assign(Option& option, absl::string_view value,
+                const std::string& source);
+  Status Error(const OptionError& error) const;
 
   const Form form_;
   std::vector<Option> options_;

@@ -24,12 +24,12 @@ class OptionsTest : public ::testing::Test {
   Options Table(Options::Form form) {
     const auto at_most_9 = [this](absl::string_view name, int value) {
       sheaves_ = value;
-      if (value <= 9) return absl::OkStatus();
-      return absl::OutOfRangeError(absl::StrCat(name, " is ", value));
+      if (value <= 9) return OkStatus();
+      return OutOfRangeError(absl::StrCat(name, " is ", value));
     };
     const auto length = [](absl::string_view name,
-                           absl::string_view text) -> absl::StatusOr<int64_t> {
-      if (text.empty()) return absl::OutOfRangeError(name);
+                           absl::string_view text) -> StatusOr<int64_t> {
+      if (text.empty()) return OutOfRangeError(std::string(name));
       return static_cast<int64_t>(text.size());
     };
     return Options(

@@ -15,8 +15,8 @@
 #include <system_error>
 #include <thread>
 
-#include "absl/status/status.h"
 #include "base/exception_guard.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -70,7 +70,7 @@ TEST(AddressSpaceTest, AThreadThatDoesNotStartNamesTheLimits) {
                         [] {
                           return Guarded([] {
                             std::thread([] {}).join();
-                            return absl::OkStatus();
+                            return OkStatus();
                           });
                         }),
               ::testing::ExitedWithCode(0),
@@ -80,16 +80,16 @@ TEST(AddressSpaceTest, AThreadThatDoesNotStartNamesTheLimits) {
 }
 
 TEST(AddressSpaceTest, MemoryThatIsNotToBeHadNamesItsLimit) {
-  EXPECT_EXIT(LeaveWith(2 * kMib,
-                        [] {
-                          // As operator new does; that of sanitizers
-                          // ends the process.
-                          return Guarded(
-                              []() -> absl::Status { throw std::bad_alloc(); });
-                        }),
-              ::testing::ExitedWithCode(0),
-              "^RESOURCE_EXHAUSTED: had no memory left; RLIMIT_AS "
-              "\\(ulimit -v\\) is [0-9]+ bytes");
+  EXPECT_EXIT(
+      LeaveWith(2 * kMib,
+                [] {
+                  // As operator new does; that of sanitizers
+                  // ends the process.
+                  return Guarded([]() -> Status { throw std::bad_alloc(); });
+                }),
+      ::testing::ExitedWithCode(0),
+      "^RESOURCE_EXHAUSTED: had no memory left; RLIMIT_AS "
+      "\\(ulimit -v\\) is [0-9]+ bytes");
 }
 
 TEST(AddressSpaceTest, OtherErrorsOfTheSystemNameNoLimit) {

@@ -4,8 +4,8 @@
 #include <thread>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "base/exception_guard.h"
+#include "base/status.h"
 
 namespace muster::base {
 
@@ -28,7 +28,7 @@ void SerialExecutor::Post(Task task) {
   changed_.NotifyAll();
 }
 
-absl::Status SerialExecutor::Await(size_t count) {
+Status SerialExecutor::Await(size_t count) {
   MutexLock lock(mutex_);
   while (done_ < count && failure_.ok()) changed_.Wait(mutex_);
   return failure_;
@@ -42,7 +42,7 @@ void SerialExecutor::Run() {
     const Task task = std::move(waiting_.front());
     waiting_.pop_front();
     mutex_.Unlock();
-    const absl::Status status = Guarded(task);
+    const Status status = Guarded(task);
     mutex_.Lock();
     ++done_;
     failure_.Update(status);

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 
 namespace muster::base {
 
@@ -16,7 +16,7 @@ namespace muster::base {
 // one fails. Posted and awaited by one thread.
 class SerialExecutor {
  public:
-  using Task = std::function<absl::Status()>;
+  using Task = std::function<Status()>;
 
   SerialExecutor();
 
@@ -29,7 +29,7 @@ class SerialExecutor {
   void Post(Task task);
 
   // Waits until the first `count` have run. Errors: of the first that failed.
-  absl::Status Await(size_t count);
+  Status Await(size_t count);
 
  private:
   void Run();
@@ -38,7 +38,7 @@ class SerialExecutor {
   CondVar changed_;
   std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  Status failure_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;

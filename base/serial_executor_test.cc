@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -18,21 +18,21 @@ TEST(SerialExecutorTest, AreRunInTheirOrder) {
   for (int i = 0; i < 3; ++i) {
     executor.Post([&ran, i] {
       ran.push_back(i);
-      return absl::OkStatus();
+      return OkStatus();
     });
   }
-  EXPECT_EQ(executor.Await(3), absl::OkStatus());
+  EXPECT_EQ(executor.Await(3), OkStatus());
   EXPECT_THAT(ran, ElementsAre(0, 1, 2));
 }
 
 TEST(SerialExecutorTest, NoneRunsAfterOneThatFailed) {
   bool ran = false;
-  absl::Status failure = absl::UnavailableError("gone");
+  Status failure = UnavailableError("gone");
   SerialExecutor executor;
-  executor.Post([&failure] { return absl::Status(failure); });
+  executor.Post([&failure] { return Status(failure); });
   executor.Post([&] {
     ran = true;
-    return absl::OkStatus();
+    return OkStatus();
   });
   EXPECT_EQ(executor.Await(1), failure);
   EXPECT_EQ(executor.Await(2), failure);
@@ -41,13 +41,13 @@ TEST(SerialExecutorTest, NoneRunsAfterOneThatFailed) {
 
 TEST(SerialExecutorTest, WhatOneThrowsIsItsFailure) {
   SerialExecutor executor;
-  executor.Post([]() -> absl::Status { throw std::runtime_error("enough"); });
-  EXPECT_EQ(executor.Await(1), absl::InternalError("threw: enough"));
+  executor.Post([]() -> Status { throw std::runtime_error("enough"); });
+  EXPECT_EQ(executor.Await(1), InternalError("threw: enough"));
 }
 
 TEST(SerialExecutorTest, WhatIsNotAwaitedNeedNotRun) {
   SerialExecutor executor;
-  executor.Post([] { return absl::OkStatus(); });
+  executor.Post([] { return OkStatus(); });
 }
 
 }  // namespace

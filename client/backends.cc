@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/throw.h"
 
@@ -45,7 +45,7 @@ std::string GetDefaultBackendForDevice(const std::string& device) {
   }
   internal::Throw(
       Origin::kControl,
-      absl::InvalidArgumentError(absl::StrCat(
+      InvalidArgumentError(absl::StrCat(
           "Default backend not registered for device : ", base::Quote(device),
           "; there are cpu, cuda and cuda:INDEX")));
 }

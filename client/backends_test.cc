@@ -108,14 +108,14 @@ class StuckBackend : public dataplane::Backend {
         dataplane::DeviceType::kCpu};
     return kDevices;
   }
-  absl::Status Supports(const dataplane::Collective&) const override {
-    return absl::OkStatus();
+  Status Supports(const dataplane::Collective&) const override {
+    return OkStatus();
   }
   std::shared_ptr<dataplane::Work> Start(
       const dataplane::Collective& collective) override {
     return std::make_shared<dataplane::PromisedWork>(collective.Describe());
   }
-  void Abort(absl::Status) override {}
+  void Abort(Status) override {}
 };
 
 TEST(BackendsTest, WhatABackendNeverCompletesFailsSoonAfterItsTimeout) {
@@ -150,7 +150,7 @@ class NestingBackend : public StuckBackend {
     if (within_ != nullptr) within_();
     auto work =
         std::make_shared<dataplane::PromisedWork>(collective.Describe());
-    work->Complete(absl::OkStatus());
+    work->Complete(OkStatus());
     return work;
   }
 
@@ -195,9 +195,9 @@ TEST(BackendsTest, ACallWithinACallLeavesItItsGroup) {
 TEST(BackendsTest, WhoKeepsTheDefaultGroupFromFormingIsNamed) {
   RegisterBackend("lonely", {dataplane::DeviceType::kCpu},
                   [](const dataplane::BackendOptions&)
-                      -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
-                    absl::Status status =
-                        absl::DeadlineExceededError("rank 0 did not come");
+                      -> StatusOr<std::unique_ptr<dataplane::Backend>> {
+                    Status status =
+                        DeadlineExceededError("rank 0 did not come");
                     dataplane::SetCulpritRank(status, 0);
                     return status;
                   });

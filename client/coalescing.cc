@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/throw.h"
 #include "client/distributed.h"
 #include "client/groups/group_state.h"
@@ -18,9 +18,7 @@ namespace {
 using dataplane::Collective;
 using dataplane::CollectiveKind;
 
-[[noreturn]] void Invalid(absl::string_view text) {
-  internal::Throw(internal::Origin::kControl, absl::InvalidArgumentError(text));
-}
+using internal::Invalid;
 
 void CheckLists(absl::string_view verb, size_t outputs, size_t inputs) {
   if (inputs == 0) {
@@ -87,9 +85,9 @@ Work Coalesce(const CoalesceOptions& options,
   const auto group = options.group == nullptr ? WorldGroup() : options.group;
   internal::CheckNotNegative(options.timeout);
   if (add == nullptr) {
-    internal::Throw(internal::Origin::kControl,
-                    absl::InvalidArgumentError(
-                        "Coalesce: argument add: there is no function"));
+    internal::Throw(
+        internal::Origin::kControl,
+        InvalidArgumentError("Coalesce: argument add: there is no function"));
   }
   CoalescingManager manager;
   add(manager);

@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/endpoint.h"
@@ -44,7 +44,7 @@ bool HasDebugger() {
 }
 
 // Errors: kDeadlineExceeded.
-absl::Status AwaitDebugger(int rank, const internal::Deadline& deadline) {
+Status AwaitDebugger(int rank, const internal::Deadline& deadline) {
   LOG(WARNING) << "waiting for a debugger: rank=" << rank
                << " host=" << base::LogValue(internal::HostName())
                << " pid=" << getpid()
@@ -52,13 +52,13 @@ absl::Status AwaitDebugger(int rank, const internal::Deadline& deadline) {
                << "'";
   while (!HasDebugger()) {
     if (deadline.Passed(Clock::now())) {
-      return absl::DeadlineExceededError(absl::StrCat(
+      return DeadlineExceededError(absl::StrCat(
           "breakpoint: no debugger came to rank ", rank, " within ",
           internal::FormatDuration(deadline.timeout), " ", deadline.Blame()));
     }
     std::this_thread::sleep_for(kLookInterval);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ void Breakpoint(int rank, const BreakpointOptions& options) {
   const int group_rank = state.MemberRankOf(rank);
   const auto deadline =
       internal::Deadline::After(options.timeout, "BreakpointOptions::timeout");
-  absl::Status came;
+  Status came;
   if (group_rank == group->rank()) {
     came = AwaitDebugger(rank, deadline);
     // Here the debugger stops. `finish` leads to the caller.

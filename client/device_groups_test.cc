@@ -73,7 +73,7 @@ TEST(BarrierTest, OfADevice) {
     try {
       Barrier(options);
     } catch (const DistError& error) {
-      EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_EQ(error.status().code(), StatusCode::kInvalidArgument);
       return std::string(error.what());
     }
     return std::string("no error");
@@ -202,7 +202,7 @@ TEST(AllocateSymmetricTest, WhoHasNoMemoryIsToBlameAndTheGroupGoesOn) {
     try {
       AllocateSymmetric(group, DataType::kInt8, {int64_t{1} << 50});
     } catch (const DistError& error) {
-      EXPECT_EQ(error.status().code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_EQ(error.status().code(), StatusCode::kResourceExhausted);
       culprits = error.culprit_ranks();
     }
     EXPECT_THAT(culprits, ElementsAre(LocalGroups::GlobalRank(0)));

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/throw.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/stream.h"
@@ -18,9 +18,7 @@ using internal::Origin;
 
 constexpr dataplane::cuda::Error kMemoryAllocation = 2;
 
-[[noreturn]] void Invalid(absl::string_view text) {
-  internal::Throw(Origin::kControl, absl::InvalidArgumentError(text));
-}
+using internal::Invalid;
 
 // That of `device`.
 const Api& ApiOf(int device) {
@@ -28,7 +26,7 @@ const Api& ApiOf(int device) {
   if (!runtime.ok()) {
     // Not kUnavailable, which the network alone is.
     internal::Throw(Origin::kControl,
-                    absl::FailedPreconditionError(runtime.status().message()));
+                    FailedPreconditionError(runtime.status().message()));
   }
   if (device < 0 || device >= runtime->devices) {
     Invalid(absl::StrCat("argument device: there is no cuda:", device,
@@ -65,7 +63,7 @@ DeviceMemory::DeviceMemory(int device, size_t bytes)
   if (error == kMemoryAllocation) {
     // Nobody who asks CUDA for its last error later is to find this one.
     api.GetLastError();
-    internal::Throw(Origin::kControl, absl::ResourceExhaustedError(absl::StrCat(
+    internal::Throw(Origin::kControl, ResourceExhaustedError(absl::StrCat(
                                           "cuda:", device, " has no room for ",
                                           bytes, " bytes")));
   }

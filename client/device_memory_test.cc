@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/errors.h"
 #include "client/streams.h"
 #include "gmock/gmock.h"
@@ -27,13 +27,13 @@ const bool g_has_devices = [] {
 }();
 
 template <typename Call>
-absl::Status StatusOf(const Call& call) {
+Status StatusOf(const Call& call) {
   try {
     call();
   } catch (const DistError& error) {
     return error.status();
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 TEST(DeviceMemoryTest, WhatIsWrittenIsRead) {
@@ -92,17 +92,16 @@ TEST(DeviceMemoryTest, SomebodyElsesIsNotFreed) {
 
 TEST(DeviceMemoryTest, ErrorsNameTheDeviceAndTheSizes) {
   EXPECT_EQ(StatusOf([] { DeviceMemory(2, 16); }),
-            absl::InvalidArgumentError("argument device: there is no cuda:2, "
-                                       "this process has 2"));
+            InvalidArgumentError("argument device: there is no cuda:2, "
+                                 "this process has 2"));
   EXPECT_TRUE(
-      absl::IsInvalidArgument(StatusOf([] { SynchronizeCurrentStream(-1); })));
+      IsInvalidArgument(StatusOf([] { SynchronizeCurrentStream(-1); })));
   DeviceMemory memory(0, 16);
   char byte = 0;
-  EXPECT_EQ(
-      StatusOf([&] { memory.Write(&byte, 1, 16); }),
-      absl::InvalidArgumentError("1 bytes at offset 16 of 16 bytes on cuda:0"));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      StatusOf([&] { memory.Read(&byte, 1, ~size_t{0}); })));
+  EXPECT_EQ(StatusOf([&] { memory.Write(&byte, 1, 16); }),
+            InvalidArgumentError("1 bytes at offset 16 of 16 bytes on cuda:0"));
+  EXPECT_TRUE(
+      IsInvalidArgument(StatusOf([&] { memory.Read(&byte, 1, ~size_t{0}); })));
 }
 
 }  // namespace

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 #include "client/control/throw.h"
 #include "client/groups/mesh_arguments.h"
 #include "client/groups/mesh_layout.h"
@@ -56,9 +56,7 @@ struct DeviceMesh::Root {
 
 namespace {
 
-[[noreturn]] void Invalid(absl::string_view text) {
-  internal::Throw(Origin::kControl, absl::InvalidArgumentError(text));
-}
+using internal::Invalid;
 
 std::vector<int> Sorted(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
@@ -147,9 +145,9 @@ std::shared_ptr<DeviceMesh::Root> DeviceMesh::MakeRoot(
     const std::vector<int64_t>& shape, const std::vector<int>& ranks,
     const std::vector<std::string>& dim_names) {
   if (world.make_groups == nullptr) {
-    internal::Throw(Origin::kControl,
-                    absl::InvalidArgumentError(
-                        "DeviceMesh: MeshWorld::make_groups is missing"));
+    internal::Throw(
+        Origin::kControl,
+        InvalidArgumentError("DeviceMesh: MeshWorld::make_groups is missing"));
   }
   ThrowIfFailed(Origin::kControl,
                 internal::CheckDimNames(dim_names, shape.size()));
@@ -317,7 +315,7 @@ std::vector<int> DeviceMesh::ranks() const {
   if (root_->place < 0) {
     internal::Throw(
         Origin::kControl,
-        absl::FailedPreconditionError(absl::StrCat(
+        FailedPreconditionError(absl::StrCat(
             ToString(), " is a part of a mesh that rank ", root_->world.rank,
             " is not in: only its own ranks know the ranks of a part")));
   }

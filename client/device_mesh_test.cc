@@ -74,7 +74,7 @@ std::string ErrorOf(const std::function<void()>& function) {
   try {
     function();
   } catch (const DistError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(error.status().code(), StatusCode::kInvalidArgument);
     return error.what();
   }
   return "no error";

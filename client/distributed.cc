@@ -16,12 +16,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/errors.h"
@@ -82,15 +82,13 @@ Default& DefaultGroupRef() { return *Owner::TheOwner().current; }
 
 [[noreturn]] void NotInitialized() {
   internal::Throw(Origin::kControl,
-                  absl::FailedPreconditionError(
+                  FailedPreconditionError(
                       "Default process group has not been initialized, please "
                       "make sure to call init_process_group. In C++: "
                       "muster::InitProcessGroup()"));
 }
 
-[[noreturn]] void Invalid(absl::string_view text) {
-  internal::Throw(Origin::kControl, absl::InvalidArgumentError(text));
-}
+using internal::Invalid;
 
 // Keeps it alive while one of its groups forms or ends.
 std::shared_ptr<World> DefaultWorld() {
@@ -212,7 +210,7 @@ void InitProcessGroup(const InitProcessGroupOptions& options) {
   if (instance.parent_had_group) {
     internal::Throw(
         Origin::kControl,
-        absl::FailedPreconditionError(
+        FailedPreconditionError(
             "this process was forked off by one that had a process group, "
             "without its threads: fork before InitProcessGroup, or let the "
             "child execute a program"));
@@ -222,7 +220,7 @@ void InitProcessGroup(const InitProcessGroupOptions& options) {
     if (instance.world != nullptr || instance.changing) {
       internal::Throw(
           Origin::kControl,
-          absl::FailedPreconditionError(
+          FailedPreconditionError(
               "trying to initialize the default process group twice!"));
     }
     instance.changing = true;
@@ -256,7 +254,7 @@ void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
     }
   }
   if (world == nullptr) {
-    absl::Status unseen = DefaultWorld()->groups().Destroy(group);
+    Status unseen = DefaultWorld()->groups().Destroy(group);
     return internal::ThrowIfFailed(Origin::kBackend, std::move(unseen));
   }
   const absl::Cleanup done = [&instance] {
@@ -541,8 +539,8 @@ Work Irecv(const Tensor& tensor, std::optional<int> src,
 
 std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
   if (p2p_op_list.empty()) {
-    internal::Throw(Origin::kControl, absl::InvalidArgumentError(
-                                          "p2p_op_list must not be empty"));
+    internal::Throw(Origin::kControl,
+                    InvalidArgumentError("p2p_op_list must not be empty"));
   }
   const std::shared_ptr<ProcessGroup> group = Resolve(p2p_op_list[0].group);
   std::vector<dataplane::Collective> collectives;
@@ -552,13 +550,13 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
     if (Resolve(op.group) != group) {
       internal::Throw(
           Origin::kControl,
-          absl::InvalidArgumentError("All ops need to use the same group."));
+          InvalidArgumentError("All ops need to use the same group."));
     }
     const int peer =
         group->state()->GroupRankOf({op.peer, op.group_peer}, "peer");
     if (group->rank() >= 0 && (peer < 0 || peer >= group->size())) {
       internal::Throw(Origin::kControl,
-                      absl::InvalidArgumentError(absl::StrCat(
+                      InvalidArgumentError(absl::StrCat(
                           "Global rank ", peer, " is not part of group ",
                           base::Quote(group->name()))));
     }

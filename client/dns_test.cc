@@ -48,18 +48,18 @@ std::unique_ptr<coordinator::Server> Start(const std::string& host, int port) {
 TEST(DnsTest, ANameIsLookedUpAnewForEveryConnection) {
   const testing::ReservedPort port;
   auto before = Start("127.0.0.1", port.port());
-  std::promise<absl::Status> over;
+  std::promise<Status> over;
   SessionOptions options;
   options.address = std::string(kName) + ":" + std::to_string(port.port());
-  options.on_over = [&over](const absl::Status& why) { over.set_value(why); };
+  options.on_over = [&over](const Status& why) { over.set_value(why); };
   const auto session = Session::Connect(options);
   // It has the same name and the same port, and is not the same: to notice
   // that, the session must have reached it.
   const auto after = Start("127.0.0.2", port.port());
   address_of_name = "127.0.0.2";
   before.reset();
-  const absl::Status why = over.get_future().get();
-  EXPECT_EQ(why.code(), absl::StatusCode::kAborted) << why;
+  const Status why = over.get_future().get();
+  EXPECT_EQ(why.code(), StatusCode::kAborted) << why;
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ TEST_F(ElasticTest, GroupsAreRegisteredInBulkAndBarriersKnowThem) {
     b->RegisterGroups({{.name = alone, .ranks = {1 - rank}}});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const DistError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(error.status().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(error.what(), HasSubstr("group \"alone\": member \"b\""));
     EXPECT_THAT(error.what(), HasSubstr("member \"a\""));
   }
@@ -195,7 +195,7 @@ TEST_F(ElasticTest, ACloseEndsAllWaiting) {
       join.get();
       ADD_FAILURE() << "nothing was thrown";
     } catch (const DistError& error) {
-      EXPECT_EQ(error.status().code(), absl::StatusCode::kOutOfRange);
+      EXPECT_EQ(error.status().code(), StatusCode::kOutOfRange);
       EXPECT_THAT(error.what(),
                   HasSubstr("rendezvous: closed by member \"b\""));
       EXPECT_THAT(error.what(), HasSubstr(": finished"));

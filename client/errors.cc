@@ -34,7 +34,7 @@ std::vector<int> AllRanks(const std::vector<MemberInfo>& members,
 
 // What what() says: the message and, where the environment asks for it, the
 // stack of the thread that throws.
-std::string TextOf(const absl::Status& status) {
+std::string TextOf(const Status& status) {
   std::string text(status.message());
   const char* const wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
   if (wanted == nullptr || std::string_view(wanted) != "1") return text;
@@ -53,12 +53,12 @@ std::string TextOf(const absl::Status& status) {
 }  // namespace
 
 struct DistError::Detail {
-  absl::Status status;
+  Status status;
   std::vector<MemberInfo> culprits;
   std::vector<int> culprit_ranks;
 };
 
-DistError::DistError(absl::Status status, std::vector<MemberInfo> culprits,
+DistError::DistError(Status status, std::vector<MemberInfo> culprits,
                      const std::vector<RankRange>& others)
     : std::runtime_error(TextOf(status)) {
   std::vector<int> ranks = AllRanks(culprits, others);
@@ -66,9 +66,7 @@ DistError::DistError(absl::Status status, std::vector<MemberInfo> culprits,
       Detail{std::move(status), std::move(culprits), std::move(ranks)});
 }
 
-const absl::Status& DistError::status() const noexcept {
-  return detail_->status;
-}
+const Status& DistError::status() const noexcept { return detail_->status; }
 
 const std::vector<MemberInfo>& DistError::culprits() const noexcept {
   return detail_->culprits;

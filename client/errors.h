@@ -1,4 +1,4 @@
-// What the SDK throws. Everything below the SDK returns absl::Status; here an
+// What the SDK throws. Everything below the SDK returns Status; here an
 // error becomes an exception, because a failed collective that nobody looks at
 // corrupts a training run silently.
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 
 namespace muster {
 
@@ -47,10 +47,10 @@ class DistError : public std::runtime_error {
  public:
   // `status` must not be OK. `others`: who is to blame beside `culprits`, of
   // whom nothing but the rank is known.
-  explicit DistError(absl::Status status, std::vector<MemberInfo> culprits = {},
+  explicit DistError(Status status, std::vector<MemberInfo> culprits = {},
                      const std::vector<RankRange>& others = {});
 
-  const absl::Status& status() const noexcept;
+  const Status& status() const noexcept;
 
   // The members that caused the failure, in rank order; empty when nobody else
   // did, or nobody is known. Of very many (more than 32 at a barrier) it is

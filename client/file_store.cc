@@ -13,11 +13,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/fork_guard.h"
@@ -57,7 +56,7 @@ class FileStore::File {
     Locked(Access::kExclusive,
            Deadline::After(kCloseTimeout, "5s for closing a FileStore"),
            [&] {
-             absl::Status closed = log_->Append({.kind = kClosed});
+             Status closed = log_->Append({.kind = kClosed});
              if (closed.ok()) closed = Replay();
              if (closed.ok() && opened_ == closed_ && world_size_ >= 0 &&
                  closed_ >= world_size_) {
@@ -71,30 +70,29 @@ class FileStore::File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  absl::Status Open(const Deadline& deadline) {
+  Status Open(const Deadline& deadline) {
     MutexLock lock(mutex_);
-    absl::StatusOr<std::unique_ptr<LogFile>> log =
-        LogFile::Open(path_, deadline);
+    StatusOr<std::unique_ptr<LogFile>> log = LogFile::Open(path_, deadline);
     if (!log.ok()) return log.status();
     log_ = *std::move(log);
-    absl::Status status = Replay();
+    Status status = Replay();
     if (status.ok()) status = log_->Append({.kind = kOpened});
     log_->Unlock();
     if (!status.ok()) log_ = nullptr;
     return status;
   }
 
-  absl::Status Set(absl::string_view key, absl::string_view value,
-                   const Deadline& deadline) {
+  Status Set(absl::string_view key, absl::string_view value,
+             const Deadline& deadline) {
     return Locked(Access::kExclusive, deadline,
                   [&] { return Put(key, value); });
   }
 
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta,
-                              const Deadline& deadline) {
+  StatusOr<int64_t> Add(absl::string_view key, int64_t delta,
+                        const Deadline& deadline) {
     int64_t result = 0;
-    absl::Status status = Locked(Access::kExclusive, deadline, [&] {
-      const absl::StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
+    Status status = Locked(Access::kExclusive, deadline, [&] {
+      const StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
       if (!sum.ok()) return sum.status();
       result = *sum;
       return Put(key, absl::StrCat(result));
@@ -103,39 +101,39 @@ class FileStore::File {
     return result;
   }
 
-  absl::StatusOr<std::string> CompareSet(absl::string_view key,
-                                         absl::string_view expected,
-                                         absl::string_view desired,
-                                         const Deadline& deadline) {
+  StatusOr<std::string> CompareSet(absl::string_view key,
+                                   absl::string_view expected,
+                                   absl::string_view desired,
+                                   const Deadline& deadline) {
     std::string result;
-    absl::Status status = Locked(Access::kExclusive, deadline, [&] {
+    Status status = Locked(Access::kExclusive, deadline, [&] {
       const internal::CompareSetDecision decision =
           internal::DecideCompareSet(Find(key), expected, desired);
       result = std::string(decision.result);
-      return decision.write ? Put(key, desired) : absl::OkStatus();
+      return decision.write ? Put(key, desired) : OkStatus();
     });
     if (!status.ok()) return status;
     return result;
   }
 
   // The present values of `keys`; no value for those that are missing.
-  absl::StatusOr<std::vector<std::optional<std::string>>> Look(
+  StatusOr<std::vector<std::optional<std::string>>> Look(
       const std::vector<std::string>& keys, const Deadline& deadline) {
     std::vector<std::optional<std::string>> values;
-    absl::Status status = Locked(Access::kShared, deadline, [&] {
+    Status status = Locked(Access::kShared, deadline, [&] {
       for (const std::string& key : keys) {
         const std::string* const found = Find(key);
         values.push_back(found == nullptr ? std::nullopt
                                           : std::optional(*found));
       }
-      return absl::OkStatus();
+      return OkStatus();
     });
     if (!status.ok()) return status;
     return values;
   }
 
   // As Look, when all are there. kDeadlineExceeded as WaitTimeout says.
-  absl::StatusOr<std::vector<std::optional<std::string>>> Await(
+  StatusOr<std::vector<std::optional<std::string>>> Await(
       const std::vector<std::string>& keys, const Deadline& deadline) {
     std::unique_ptr<FileChange> change;
     const absl::Cleanup give_back = [&] { KeepChange(std::move(change)); };
@@ -158,26 +156,26 @@ class FileStore::File {
     }
   }
 
-  absl::StatusOr<std::vector<std::string>> ListKeys(absl::string_view prefix,
-                                                    const Deadline& deadline) {
+  StatusOr<std::vector<std::string>> ListKeys(absl::string_view prefix,
+                                              const Deadline& deadline) {
     std::vector<std::string> keys;
-    absl::Status status = Locked(Access::kShared, deadline, [&] {
+    Status status = Locked(Access::kShared, deadline, [&] {
       for (auto it = values_.lower_bound(prefix);
            it != values_.end() && absl::StartsWith(it->first, prefix); ++it) {
         keys.push_back(it->first);
       }
-      return absl::OkStatus();
+      return OkStatus();
     });
     if (!status.ok()) return status;
     internal::DropReservedKeys(prefix, keys);
     return keys;
   }
 
-  absl::StatusOr<int64_t> OpenStores(const Deadline& deadline) {
+  StatusOr<int64_t> OpenStores(const Deadline& deadline) {
     int64_t count = 0;
-    absl::Status status = Locked(Access::kShared, deadline, [&] {
+    Status status = Locked(Access::kShared, deadline, [&] {
       count = opened_ - closed_;
-      return absl::OkStatus();
+      return OkStatus();
     });
     if (!status.ok()) return status;
     return count;
@@ -188,14 +186,13 @@ class FileStore::File {
  private:
   // Holds the file, knows all that is in it, and runs `function`.
   template <typename Function>
-  absl::Status Locked(Access access, const Deadline& deadline,
-                      Function function) {
+  Status Locked(Access access, const Deadline& deadline, Function function) {
     if (!fork_guard_.is_here()) {
-      return absl::FailedPreconditionError(
+      return FailedPreconditionError(
           absl::StrCat("FileStore ", base::Quote(path_), internal::kIsParents));
     }
     MutexLock lock(mutex_);
-    absl::Status status = log_->Lock(access, deadline);
+    Status status = log_->Lock(access, deadline);
     if (!status.ok()) return status;
     const absl::Cleanup unlock = [this] { log_->Unlock(); };
     status = Replay();
@@ -203,7 +200,7 @@ class FileStore::File {
     return function();
   }
 
-  absl::Status Replay() {
+  Status Replay() {
     return log_->Replay(
         [this](LogFile::Record record) { Apply(std::move(record)); });
   }
@@ -230,7 +227,7 @@ class FileStore::File {
     return found == values_.end() ? nullptr : &found->second;
   }
 
-  absl::Status Put(absl::string_view key, absl::string_view value) {
+  Status Put(absl::string_view key, absl::string_view value) {
     return log_->Append(
         {.kind = kSet, .key = std::string(key), .value = std::string(value)});
   }
@@ -271,12 +268,12 @@ FileStore::FileStore(const std::string& path, int world_size)
     : file_(internal::MakeAtHome<File>(path, world_size)) {
   if (path.empty()) {
     internal::Throw(Origin::kStore,
-                    absl::InvalidArgumentError("FileStore: path missing"));
+                    InvalidArgumentError("FileStore: path missing"));
   }
   if (world_size < -1) {
     internal::Throw(
         Origin::kStore,
-        absl::InvalidArgumentError(absl::StrCat(
+        InvalidArgumentError(absl::StrCat(
             "FileStore: world_size must be at least 0, or -1 for a file that "
             "nobody removes, but was ",
             world_size)));
@@ -299,10 +296,10 @@ void FileStore::Set(absl::string_view key, absl::string_view value) {
 std::string FileStore::Get(absl::string_view key) {
   const Deadline deadline = internal::StoreDeadline(timeout());
   auto values = file_->Await({std::string(key)}, deadline);
-  if (absl::IsDeadlineExceeded(values.status())) {
+  if (IsDeadlineExceeded(values.status())) {
     internal::Throw(
         Origin::kStore,
-        absl::DeadlineExceededError(absl::StrCat(
+        DeadlineExceededError(absl::StrCat(
             "Timeout waiting for key: ", base::Escape(key), " after ",
             deadline.timeout.count(), " ms: ", values.status().message())));
   }

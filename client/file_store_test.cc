@@ -121,7 +121,7 @@ TEST_F(FileStoreTest, ABadWorldSizeIsAnError) {
     FAIL();
   } catch (const DistStoreError& error) {
     EXPECT_EQ(error.status(),
-              absl::InvalidArgumentError(
+              InvalidArgumentError(
                   "FileStore: world_size must be at least 0, or -1 for a file "
                   "that nobody removes, but was -2"));
   }
@@ -133,7 +133,7 @@ TEST_F(FileStoreTest, BadPathsAreErrors) {
     FileStore store("/nonexistent/file");
     FAIL();
   } catch (const DistStoreError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(error.status().code(), StatusCode::kNotFound);
     EXPECT_THAT(error.what(), HasSubstr("\"/nonexistent/file\""));
   }
 }

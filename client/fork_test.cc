@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/debug.h"
 #include "client/errors.h"
 #include "client/file_store.h"
@@ -75,7 +75,7 @@ bool IsRefused(const std::function<void()>& call) {
   try {
     call();
   } catch (const DistError& error) {
-    return absl::IsFailedPrecondition(error.status()) &&
+    return IsFailedPrecondition(error.status()) &&
            std::string(error.what()).ends_with("forked this one off");
   }
   return false;
@@ -152,7 +152,7 @@ class ForkTest : public ::testing::Test {
     things.done->Wait();
     things.work->Wait();
     EXPECT_EQ(value_, 3);
-    EXPECT_EQ(things.session->status(), absl::OkStatus());
+    EXPECT_EQ(things.session->status(), OkStatus());
     EXPECT_EQ(things.store->Get("key"), "parent's");
     things.store->Set("key", "new");
     EXPECT_EQ(things.watch->Next(seconds(30))->value, "new");
@@ -249,7 +249,7 @@ TEST_F(ForkTest, EveryCallOfAChildOnItsParentsSessionIsRefused) {
                                [&] { session.RegisterGroups({}); },
                                [&] { session.AwaitBarrier({.name = "b"}); },
                                [&] { session.ReportFailure("child's"); }}) +
-                     (absl::IsFailedPrecondition(session.status()) ? 0 : 1);
+                     (IsFailedPrecondition(session.status()) ? 0 : 1);
             }),
             0);
 }
@@ -273,7 +273,7 @@ TEST_F(ForkTest, EveryCallOfAChildOnItsParentsWorkIsRefused) {
                          [&] { group->Barrier(); },
                          [&] { group->MonitoredBarrier(); },
                          [&] { group->Abort("child's"); }}) +
-               (absl::IsFailedPrecondition(group->status()) ? 0 : 1);
+               (IsFailedPrecondition(group->status()) ? 0 : 1);
       }),
       0);
 }
@@ -284,7 +284,7 @@ TEST_F(ForkTest, AChildOfAProcessWithASessionGetsNone) {
               try {
                 Session::Connect(Options());
               } catch (const DistError& error) {
-                return absl::IsFailedPrecondition(error.status()) ? 0 : 2;
+                return IsFailedPrecondition(error.status()) ? 0 : 2;
               }
               return 1;
             }),

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/continuations.h"
 #include "client/control/deadline.h"
@@ -23,7 +23,7 @@ namespace {
 void CheckIsHere(const Continuations& thread) {
   if (thread.is_here()) return;
   Throw(Origin::kControl,
-        absl::FailedPreconditionError(absl::StrCat("the future", kIsParents)));
+        FailedPreconditionError(absl::StrCat("the future", kIsParents)));
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ std::exception_ptr FutureCore::Exception() const {
 void FutureCore::RefuseOnOwnThread() const {
   if (!thread_->IsThisThread() || Done()) return;
   Throw(Origin::kControl,
-        absl::FailedPreconditionError(
+        FailedPreconditionError(
             "a continuation cannot wait for another future of its group, "
             "which would have to come after it"));
 }
@@ -83,7 +83,7 @@ bool FutureCore::WaitFor(std::chrono::milliseconds timeout) const {
 void FutureCore::CheckValue() const {
   if (!Done()) {
     Throw(Origin::kControl,
-          absl::FailedPreconditionError(
+          FailedPreconditionError(
               "Future needs to be completed before calling value(). Should "
               "call wait() before value()."));
   }

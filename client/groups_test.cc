@@ -496,7 +496,7 @@ TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
   v1::GetJobRequest request;
   request.set_job("default");
   v1::GetJobResponse job;
-  ASSERT_EQ((*control)->GetJob(request, &job), absl::OkStatus());
+  ASSERT_EQ((*control)->GetJob(request, &job), OkStatus());
   EXPECT_EQ(job.members_size(), 3);
   EXPECT_EQ(job.groups_size(), 0);
   for (const auto& rank : ranks_) rank->WriteLine("on");

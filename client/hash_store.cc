@@ -14,11 +14,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/fork_guard.h"
@@ -42,31 +41,30 @@ class HashStore::Map {
   // Throws in a process that was forked off, where a lock may never be free.
   Map& Here() {
     if (!fork_guard_.is_here()) {
-      internal::Throw(Origin::kStore,
-                      absl::FailedPreconditionError(
-                          absl::StrCat("HashStore", internal::kIsParents)));
+      internal::Throw(Origin::kStore, FailedPreconditionError(absl::StrCat(
+                                          "HashStore", internal::kIsParents)));
     }
     return *this;
   }
 
-  absl::Status Set(absl::string_view key, absl::string_view value) {
+  Status Set(absl::string_view key, absl::string_view value) {
     MutexLock lock(mutex_);
-    if (absl::Status queue = CheckIsNoQueue("set", key); !queue.ok()) {
+    if (Status queue = CheckIsNoQueue("set", key); !queue.ok()) {
       return queue;
     }
     Put(key, value, ++revision_);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::StatusOr<std::vector<std::string>> GetAll(
+  StatusOr<std::vector<std::string>> GetAll(
       const std::vector<std::string>& keys, const Deadline& deadline) {
     MutexLock lock(mutex_);
     std::vector<std::string> values;
     values.reserve(keys.size());
-    absl::Status ready = Await(keys, deadline);
+    Status ready = Await(keys, deadline);
     if (!ready.ok()) return ready;
     for (const std::string& key : keys) {
-      if (absl::Status queue = CheckIsNoQueue("get", key); !queue.ok()) {
+      if (Status queue = CheckIsNoQueue("get", key); !queue.ok()) {
         return queue;
       }
       values.push_back(values_.find(key)->second.value);
@@ -74,25 +72,25 @@ class HashStore::Map {
     return values;
   }
 
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) {
+  StatusOr<int64_t> Add(absl::string_view key, int64_t delta) {
     MutexLock lock(mutex_);
-    if (absl::Status queue = CheckIsNoQueue("add", key); !queue.ok()) {
+    if (Status queue = CheckIsNoQueue("add", key); !queue.ok()) {
       return queue;
     }
-    absl::StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
+    StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
     if (sum.ok()) Put(key, absl::StrCat(*sum), ++revision_);
     return sum;
   }
 
-  absl::Status Append(absl::string_view key, absl::string_view value) {
+  Status Append(absl::string_view key, absl::string_view value) {
     MutexLock lock(mutex_);
-    if (absl::Status queue = CheckIsNoQueue("append", key); !queue.ok()) {
+    if (Status queue = CheckIsNoQueue("append", key); !queue.ok()) {
       return queue;
     }
     const std::string* const present = Find(key);
     Put(key, absl::StrCat(present == nullptr ? "" : *present, value),
         ++revision_);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   bool Check(const std::vector<std::string>& keys) {
@@ -100,17 +98,16 @@ class HashStore::Map {
     return Missing(keys).empty();
   }
 
-  absl::Status Wait(const std::vector<std::string>& keys,
-                    const Deadline& deadline) {
+  Status Wait(const std::vector<std::string>& keys, const Deadline& deadline) {
     MutexLock lock(mutex_);
     return Await(keys, deadline);
   }
 
-  absl::StatusOr<std::string> CompareSet(absl::string_view key,
-                                         absl::string_view expected,
-                                         absl::string_view desired) {
+  StatusOr<std::string> CompareSet(absl::string_view key,
+                                   absl::string_view expected,
+                                   absl::string_view desired) {
     MutexLock lock(mutex_);
-    if (absl::Status queue = CheckIsNoQueue("compare set", key); !queue.ok()) {
+    if (Status queue = CheckIsNoQueue("compare set", key); !queue.ok()) {
       return queue;
     }
     const internal::CompareSetDecision decision =
@@ -120,17 +117,16 @@ class HashStore::Map {
     return result;
   }
 
-  absl::StatusOr<CompareAndSetResult> CompareAndSet(absl::string_view key,
-                                                    int64_t expected_revision,
-                                                    absl::string_view desired) {
+  StatusOr<CompareAndSetResult> CompareAndSet(absl::string_view key,
+                                              int64_t expected_revision,
+                                              absl::string_view desired) {
     if (expected_revision < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("compare and set: revision is ", expected_revision,
-                       ", must not be negative"));
+      return InvalidArgumentError(absl::StrCat("compare and set: revision is ",
+                                               expected_revision,
+                                               ", must not be negative"));
     }
     MutexLock lock(mutex_);
-    if (absl::Status queue = CheckIsNoQueue("compare and set", key);
-        !queue.ok()) {
+    if (Status queue = CheckIsNoQueue("compare and set", key); !queue.ok()) {
       return queue;
     }
     const auto found = values_.find(key);
@@ -144,9 +140,9 @@ class HashStore::Map {
                                .present = found->second.value};
   }
 
-  absl::StatusOr<std::optional<StoreValue>> TryGet(absl::string_view key) {
+  StatusOr<std::optional<StoreValue>> TryGet(absl::string_view key) {
     MutexLock lock(mutex_);
-    if (absl::Status queue = CheckIsNoQueue("get", key); !queue.ok()) {
+    if (Status queue = CheckIsNoQueue("get", key); !queue.ok()) {
       return queue;
     }
     const auto found = values_.find(key);
@@ -183,11 +179,11 @@ class HashStore::Map {
     return keys;
   }
 
-  absl::Status MultiSet(const std::vector<std::string>& keys,
-                        const std::vector<std::string>& values) {
+  Status MultiSet(const std::vector<std::string>& keys,
+                  const std::vector<std::string>& values) {
     MutexLock lock(mutex_);
     for (const std::string& key : keys) {
-      if (absl::Status queue = CheckIsNoQueue("multi set", key); !queue.ok()) {
+      if (Status queue = CheckIsNoQueue("multi set", key); !queue.ok()) {
         return queue;
       }
     }
@@ -195,12 +191,12 @@ class HashStore::Map {
     for (size_t i = 0; i < keys.size(); ++i) {
       Put(keys[i], values[i], revision_);
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Push(absl::string_view key, absl::string_view item) {
+  Status Push(absl::string_view key, absl::string_view item) {
     MutexLock lock(mutex_);
-    if (absl::Status value = CheckIsNoValue("queue push", key); !value.ok()) {
+    if (Status value = CheckIsNoValue("queue push", key); !value.ok()) {
       return value;
     }
     ++revision_;
@@ -212,17 +208,17 @@ class HashStore::Map {
       popper.item = std::string(item);
       popper.ready.NotifyOne();
       Forget(waiting, popper);
-      return absl::OkStatus();
+      return OkStatus();
     }
     queues_[std::string(key)].emplace_back(item);
     appeared_.NotifyAll();
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::StatusOr<std::string> Pop(absl::string_view key, bool block,
-                                  const Deadline& deadline) {
+  StatusOr<std::string> Pop(absl::string_view key, bool block,
+                            const Deadline& deadline) {
     MutexLock lock(mutex_);
-    if (absl::Status value = CheckIsNoValue("queue pop", key); !value.ok()) {
+    if (Status value = CheckIsNoValue("queue pop", key); !value.ok()) {
       return value;
     }
     const auto queue = queues_.find(key);
@@ -234,7 +230,7 @@ class HashStore::Map {
       return item;
     }
     if (!block) {
-      return absl::NotFoundError(
+      return NotFoundError(
           absl::StrCat("queue is empty, key: ", base::Excerpt(key)));
     }
     Popper popper;
@@ -249,9 +245,9 @@ class HashStore::Map {
     return *std::move(popper.item);
   }
 
-  absl::StatusOr<int64_t> Length(absl::string_view key) {
+  StatusOr<int64_t> Length(absl::string_view key) {
     MutexLock lock(mutex_);
-    if (absl::Status value = CheckIsNoValue("queue len", key); !value.ok()) {
+    if (Status value = CheckIsNoValue("queue len", key); !value.ok()) {
       return value;
     }
     const auto queue = queues_.find(key);
@@ -265,7 +261,7 @@ class HashStore::Map {
   struct Popper {
     CondVar ready;
     std::optional<std::string> item;
-    absl::Status failure;
+    Status failure;
   };
   using Poppers = std::map<std::string, std::deque<Popper*>, std::less<>>;
 
@@ -287,22 +283,20 @@ class HashStore::Map {
     return found == values_.end() ? nullptr : &found->second.value;
   }
 
-  absl::Status CheckIsNoQueue(absl::string_view verb,
-                              absl::string_view key) const
+  Status CheckIsNoQueue(absl::string_view verb, absl::string_view key) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto queue = queues_.find(key);
-    if (queue == queues_.end()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
+    if (queue == queues_.end()) return OkStatus();
+    return InvalidArgumentError(
         absl::StrCat(verb, ": key ", base::Excerpt(key), " is a queue of ",
                      queue->second.size(), " items, no value"));
   }
 
-  absl::Status CheckIsNoValue(absl::string_view verb,
-                              absl::string_view key) const
+  Status CheckIsNoValue(absl::string_view verb, absl::string_view key) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (Find(key) == nullptr) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        verb, ": key ", base::Excerpt(key), " holds a value, no queue"));
+    if (Find(key) == nullptr) return OkStatus();
+    return InvalidArgumentError(absl::StrCat(verb, ": key ", base::Excerpt(key),
+                                             " holds a value, no queue"));
   }
 
   void Put(absl::string_view key, absl::string_view value, int64_t revision)
@@ -341,12 +335,11 @@ class HashStore::Map {
     return missing;
   }
 
-  absl::Status Await(const std::vector<std::string>& keys,
-                     const Deadline& deadline)
+  Status Await(const std::vector<std::string>& keys, const Deadline& deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (;;) {
       const std::vector<std::string> missing = Missing(keys);
-      if (missing.empty()) return absl::OkStatus();
+      if (missing.empty()) return OkStatus();
       if (deadline.Passed(Clock::now())) {
         return internal::WaitTimeout(missing, deadline);
       }

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
 #include "client/control/exit_status.h"
@@ -94,9 +94,8 @@ ptrdiff_t CountThreads() {
       std::filesystem::directory_iterator());
 }
 
-[[noreturn]] void ThrowControl(absl::StatusCode code, std::string text) {
-  internal::Throw(internal::Origin::kControl,
-                  absl::Status(code, std::move(text)));
+[[noreturn]] void ThrowControl(StatusCode code, std::string text) {
+  internal::Throw(internal::Origin::kControl, Status(code, std::move(text)));
 }
 
 }  // namespace
@@ -210,17 +209,17 @@ bool SpawnedProcesses::Join(milliseconds timeout) {
   const MemberInfo member = {.rank = index, .pid = culprit->pid};
   internal::Throw(
       internal::Origin::kControl,
-      internal::WithCulprits(absl::AbortedError(absl::StrCat(
-                                 "Spawn: process ", index, " (pid ",
-                                 culprit->pid, ") ", culprit->Describe())),
-                             {{member}}));
+      internal::WithCulprits(
+          AbortedError(absl::StrCat("Spawn: process ", index, " (pid ",
+                                    culprit->pid, ") ", culprit->Describe())),
+          {{member}}));
 }
 
 std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
                                              int nprocs,
                                              const SpawnOptions& options) {
   if (nprocs < 1 || nprocs > kNprocsMax) {
-    ThrowControl(absl::StatusCode::kInvalidArgument,
+    ThrowControl(StatusCode::kInvalidArgument,
                  absl::StrCat("Spawn: nprocs must be 1 to ", kNprocsMax,
                               ", got ", nprocs));
   }
@@ -228,7 +227,7 @@ std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
                              "SpawnOptions::failure_grace");
   internal::CheckNotNegative(options.stop_grace, "SpawnOptions::stop_grace");
   if (const ptrdiff_t threads = CountThreads(); threads > 1) {
-    ThrowControl(absl::StatusCode::kFailedPrecondition,
+    ThrowControl(StatusCode::kFailedPrecondition,
                  absl::StrCat("Spawn: this process has ", threads,
                               " threads, and a fork would have only one of "
                               "them; call it before all else"));
@@ -240,7 +239,7 @@ std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
   for (int index = 0; index < nprocs; ++index) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-      ThrowControl(absl::StatusCode::kResourceExhausted,
+      ThrowControl(StatusCode::kResourceExhausted,
                    absl::StrCat("Spawn: no pipe for process ", index, ": ",
                                 std::strerror(errno)));
     }
@@ -279,7 +278,7 @@ std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
         waitpid(pid, nullptr, 0);
       }
       close(ends[0]);
-      ThrowControl(absl::StatusCode::kResourceExhausted,
+      ThrowControl(StatusCode::kResourceExhausted,
                    absl::StrCat("Spawn: cannot start process ", index, ": ",
                                 std::strerror(pid < 0 ? error : errno)));
     }

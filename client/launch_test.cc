@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
 #include "client/muster.h"
@@ -33,7 +33,7 @@ constexpr SpawnOptions kAtOnce = {.failure_grace = milliseconds(0),
                                   .stop_grace = seconds(20)};
 
 template <typename Call>
-std::string ErrorOf(Call call, absl::StatusCode code) {
+std::string ErrorOf(Call call, StatusCode code) {
   try {
     call();
   } catch (const DistError& error) {
@@ -101,7 +101,7 @@ TEST(SpawnTest, WhatARankForksOffHasNoGroupAndLeavesThatOfItsParentAlone) {
           EXPECT_THROW(GetRank(), DistError);
           EXPECT_THAT(
               ErrorOf([] { InitProcessGroup({.world_size = 1, .rank = 0}); },
-                      absl::StatusCode::kFailedPrecondition),
+                      StatusCode::kFailedPrecondition),
               HasSubstr("fork before InitProcessGroup"));
           status = has_group || ::testing::Test::HasFailure() ? 1 : 0;
           std::exit(status);
@@ -128,7 +128,7 @@ TEST(SpawnTest, WhatAProcessThrowsIsThrown) {
         },
         3, kAtOnce);
   };
-  EXPECT_THAT(ErrorOf(call, absl::StatusCode::kAborted),
+  EXPECT_THAT(ErrorOf(call, StatusCode::kAborted),
               ::testing::MatchesRegex(
                   "Spawn: process 1 \\(pid [0-9]+\\) threw: no grain"));
 }
@@ -138,7 +138,7 @@ TEST(SpawnTest, TheCulpritIsWhoDoesNotBlameOthers) {
     Spawn(
         [](int index) {
           if (index == 2) kill(getpid(), SIGKILL);
-          throw DistError(absl::AbortedError("rank 2 is gone"), {{.rank = 2}});
+          throw DistError(AbortedError("rank 2 is gone"), {{.rank = 2}});
         },
         3);
   };
@@ -158,11 +158,11 @@ TEST(SpawnTest, WhoIsNamedByItsOwnErrorIsTheCulprit) {
           const MemberInfo self = {.rank = 1,
                                    .host = internal::HostName(),
                                    .pid = index == 1 ? getpid() : getppid()};
-          throw DistError(absl::AbortedError("rank 1 differs"), {self});
+          throw DistError(AbortedError("rank 1 differs"), {self});
         },
         3);
   };
-  EXPECT_THAT(ErrorOf(call, absl::StatusCode::kAborted),
+  EXPECT_THAT(ErrorOf(call, StatusCode::kAborted),
               HasSubstr("process 1 (pid "));
 }
 
@@ -199,7 +199,7 @@ TEST(SpawnTest, ATimeoutOfJoinIsNoFailure) {
   EXPECT_EQ(kill(spawned->pids()[0], 0), 0);
   const int pid = spawned->pids()[0];
   kill(pid, SIGTERM);
-  EXPECT_THAT(ErrorOf([&] { spawned->Join(); }, absl::StatusCode::kAborted),
+  EXPECT_THAT(ErrorOf([&] { spawned->Join(); }, StatusCode::kAborted),
               HasSubstr("process 0 (pid " + std::to_string(pid) +
                         ") was killed by signal 15 (SIGTERM)"));
 }
@@ -216,14 +216,14 @@ TEST(SpawnTest, TheDestructorLeavesNobody) {
 TEST(SpawnTest, ArgumentsAreChecked) {
   for (const int nprocs : {-1, 0, 1025}) {
     EXPECT_EQ(ErrorOf([&] { Spawn([](int) {}, nprocs); },
-                      absl::StatusCode::kInvalidArgument),
+                      StatusCode::kInvalidArgument),
               "Spawn: nprocs must be 1 to 1024, got " + std::to_string(nprocs));
   }
   std::thread other([] {
-    EXPECT_EQ(ErrorOf([] { Spawn([](int) {}, 1); },
-                      absl::StatusCode::kFailedPrecondition),
-              "Spawn: this process has 2 threads, and a fork would have only "
-              "one of them; call it before all else");
+    EXPECT_EQ(
+        ErrorOf([] { Spawn([](int) {}, 1); }, StatusCode::kFailedPrecondition),
+        "Spawn: this process has 2 threads, and a fork would have only "
+        "one of them; call it before all else");
   });
   other.join();
 }
@@ -254,11 +254,10 @@ TEST_F(RecordTest, WhatIsThrownIsLeftInTheErrorFile) {
 
 TEST_F(RecordTest, WhoLostAPeerSaysSo) {
   EXPECT_EQ(Record([]() -> int {
-              throw DistError(absl::AbortedError("rank 2"), {{.rank = 2}});
+              throw DistError(AbortedError("rank 2"), {{.rank = 2}});
             }),
             kExitPeerFailed);
-  EXPECT_EQ(Record([]() -> int { throw DistError(absl::AbortedError("x")); }),
-            1);
+  EXPECT_EQ(Record([]() -> int { throw DistError(AbortedError("x")); }), 1);
 }
 
 }  // namespace

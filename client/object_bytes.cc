@@ -10,10 +10,6 @@
 
 namespace muster::internal {
 
-void Invalid(absl::string_view text) {
-  Throw(Origin::kControl, absl::InvalidArgumentError(text));
-}
-
 Tensor ViewOf(absl::string_view bytes) {
   return {const_cast<char*>(bytes.data()),
           DataType::kUint8,
@@ -46,7 +42,7 @@ std::string TooLarge(int64_t bytes, int64_t limit) {
 }
 
 void ThrowBlaming(const ProcessGroup& group, int global_rank,
-                  const absl::Status& status) {
+                  const Status& status) {
   MemberInfo culprit{.rank = global_rank};
   for (const Seat& seat : group.state()->options().seats) {
     if (seat.rank != global_rank) continue;
@@ -71,12 +67,11 @@ std::string Concatenate(const ObjectBytes& objects) {
   return all;
 }
 
-absl::StatusOr<Bytes> TakeApart(absl::string_view all, size_t count,
-                                int64_t limit) {
+StatusOr<Bytes> TakeApart(absl::string_view all, size_t count, int64_t limit) {
   if (all.size() / sizeof(int64_t) < count) {
-    return absl::DataLossError(
-        absl::StrCat(all.size(), " bytes have no room for the sizes of ", count,
-                     " objects"));
+    return DataLossError(absl::StrCat(all.size(),
+                                      " bytes have no room for the sizes of ",
+                                      count, " objects"));
   }
   Bytes objects(count);
   size_t at = count * sizeof(int64_t);
@@ -84,11 +79,11 @@ absl::StatusOr<Bytes> TakeApart(absl::string_view all, size_t count,
     int64_t size = 0;
     std::memcpy(&size, all.data() + i * sizeof(size), sizeof(size));
     if (size > limit) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat("object ", i, ": ", TooLarge(size, limit)));
     }
     if (size < 0 || static_cast<size_t>(size) > all.size() - at) {
-      return absl::DataLossError(absl::StrCat(
+      return DataLossError(absl::StrCat(
           "object ", i, " of ", count, " is said to have ", size, " bytes, ",
           all.size() - at, " are left of those that came"));
     }
@@ -96,7 +91,7 @@ absl::StatusOr<Bytes> TakeApart(absl::string_view all, size_t count,
     at += static_cast<size_t>(size);
   }
   if (at != all.size()) {
-    return absl::DataLossError(absl::StrCat(
+    return DataLossError(absl::StrCat(
         all.size() - at, " bytes came after the last of ", count, " objects"));
   }
   return objects;

@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "client/objects.h"
 #include "client/process_group.h"
 
@@ -30,17 +29,16 @@ int64_t LargestOf(const ObjectBytes& objects);
 std::string TooLarge(int64_t bytes, int64_t limit);
 
 // Throws DistError: kInvalidArgument; `status`, with who is to blame.
-[[noreturn]] void Invalid(absl::string_view text);
+[[noreturn]] void Invalid(std::string text);
 [[noreturn]] void ThrowBlaming(const ProcessGroup& group, int global_rank,
-                               const absl::Status& status);
+                               const Status& status);
 
 // The sizes of the objects, and then the objects.
 std::string Concatenate(const ObjectBytes& objects);
 
 // The other way. `all` comes from another rank: nothing in it is sure.
 // Errors: kInvalidArgument (an object of more than `limit` bytes), kDataLoss.
-absl::StatusOr<Bytes> TakeApart(absl::string_view all, size_t count,
-                                int64_t limit);
+StatusOr<Bytes> TakeApart(absl::string_view all, size_t count, int64_t limit);
 
 }  // namespace muster::internal
 

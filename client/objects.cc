@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/throw.h"
@@ -126,13 +125,13 @@ class Exchange {
 
   // The objects in what the root has broadcast.
   Bytes TakeApartOfRoot(absl::string_view all, size_t count) const {
-    absl::StatusOr<Bytes> objects = TakeApart(all, count, limit_);
+    StatusOr<Bytes> objects = TakeApart(all, count, limit_);
     if (objects.ok()) return *std::move(objects);
     const int root = GlobalRank(root_);
     ThrowBlaming(*group_, root,
-                 absl::Status(objects.status().code(),
-                              absl::StrCat(Label(), "rank ", root, ": ",
-                                           objects.status().message())));
+                 Status(objects.status().code(),
+                        absl::StrCat(Label(), "rank ", root, ": ",
+                                     objects.status().message())));
   }
 
   bool IsRoot() const { return group_->rank() == root_; }
@@ -177,7 +176,7 @@ class Exchange {
 
   [[noreturn]] void Blame(int rank, absl::string_view text) const {
     ThrowBlaming(*group_, GlobalRank(rank),
-                 absl::InvalidArgumentError(absl::StrCat(Label(), text)));
+                 InvalidArgumentError(absl::StrCat(Label(), text)));
   }
 
   // Compared with the group's first rank, so that all ranks say the same.
@@ -238,7 +237,7 @@ void ThrowUnparsableObject(const ObjectSource& source, size_t index,
                               : static_cast<int>(index));
   ThrowBlaming(
       *group, rank,
-      absl::DataLossError(absl::StrCat(
+      DataLossError(absl::StrCat(
           source.verb, " on group ", base::Quote(group->name()), ": object ",
           source.rank.has_value() ? index : 0, " of rank ", rank, ", of ",
           bytes,
@@ -396,24 +395,23 @@ milliseconds Left(const Deadline& deadline) {
 constexpr size_t kPieceBytes = 16 << 20;
 
 // OK if `letterhead` can be one at all.
-absl::Status CheckLetterhead(const Letterhead& letterhead) {
+Status CheckLetterhead(const Letterhead& letterhead) {
   const auto [magic, sent, bytes] = letterhead;
   if (magic != kObjectsMagic) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "sends something else than objects: it begins with ", magic));
   }
   constexpr auto kSizeBytes = static_cast<int64_t>(sizeof(int64_t));
   if (sent < 0 || bytes < 0 || sent > bytes / kSizeBytes) {
-    return absl::DataLossError(
+    return DataLossError(
         absl::StrCat("announces ", sent, " objects in ", bytes, " bytes"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // OK, or why a receiver of `count` objects of at most `limit` bytes has no room
 // for what `letterhead` announces.
-absl::Status CheckRoom(const Letterhead& letterhead, int64_t count,
-                       int64_t limit) {
+Status CheckRoom(const Letterhead& letterhead, int64_t count, int64_t limit) {
   constexpr auto kSizeBytes = static_cast<int64_t>(sizeof(int64_t));
   const auto [magic, sent, bytes] = letterhead;
   // A list of another length is received, too, if it is no larger.
@@ -422,11 +420,11 @@ absl::Status CheckRoom(const Letterhead& letterhead, int64_t count,
       std::min(limit, std::numeric_limits<int64_t>::max() - kSizeBytes) +
       kSizeBytes;
   if (bytes > 0 && (bytes - 1) / objects >= each) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "announces ", sent, " objects in ", bytes, " bytes, taken are ", count,
         " of at most object_bytes_max (", limit, ") bytes each"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace
@@ -488,21 +486,19 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
                                     .group_src = group_source}));
   };
   const int from = receive(ViewOf(letterhead), src, options.group_src);
-  const auto check = [&](const absl::Status& status) {
+  const auto check = [&](const Status& status) {
     if (status.ok()) return;
-    ThrowBlaming(
-        *group, from,
-        absl::Status(status.code(),
-                     absl::StrCat("recv_object_list on group ",
-                                  base::Quote(group->name()), ": rank ", from,
-                                  " ", status.message())));
+    ThrowBlaming(*group, from,
+                 Status(status.code(),
+                        absl::StrCat("recv_object_list on group ",
+                                     base::Quote(group->name()), ": rank ",
+                                     from, " ", status.message())));
   };
   check(CheckLetterhead(letterhead));
   // Received in any case: the sender waits for that, and what it sends next can
   // be received.
   const auto bytes = static_cast<size_t>(letterhead[2]);
-  const absl::Status room =
-      CheckRoom(letterhead, static_cast<int64_t>(count), limit);
+  const Status room = CheckRoom(letterhead, static_cast<int64_t>(count), limit);
   std::string all(room.ok() ? bytes : std::min(bytes, kPieceBytes), '\0');
   for (size_t at = 0; at < bytes; at += kPieceBytes) {
     const size_t piece = std::min(kPieceBytes, bytes - at);
@@ -513,12 +509,12 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
   }
   check(room);
   if (static_cast<size_t>(letterhead[1]) != count) {
-    check(absl::InvalidArgumentError(absl::StrCat(
-        "sends ", letterhead[1], " objects, the list has ", count)));
+    check(InvalidArgumentError(absl::StrCat("sends ", letterhead[1],
+                                            " objects, the list has ", count)));
   }
-  absl::StatusOr<Bytes> objects = TakeApart(all, count, limit);
+  StatusOr<Bytes> objects = TakeApart(all, count, limit);
   if (!objects.ok()) {
-    check(absl::Status(
+    check(Status(
         objects.status().code(),
         absl::StrCat("sends bad objects: ", objects.status().message())));
   }

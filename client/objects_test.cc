@@ -206,7 +206,7 @@ TEST_P(ObjectsP2PTest, AListOfAnotherLengthIsReceivedAndRefused) {
       EXPECT_STREQ(error.what(),
                    "recv_object_list on group \"local\": rank 0 sends 2 "
                    "objects, the list has 3");
-      EXPECT_TRUE(absl::IsInvalidArgument(error.status()));
+      EXPECT_TRUE(IsInvalidArgument(error.status()));
     }
     RecvObject(list[0], 0, {.group = group});
     EXPECT_EQ(list[0], "next");
@@ -356,7 +356,7 @@ TEST(ObjectErrorsTest, BytesThatCannotBeParsedAreTheReceiversAffair) {
 // numbers that rank 0 sends.
 std::string ThrownByNumbers(std::vector<int64_t> letterhead,
                             std::vector<int64_t> numbers, size_t count,
-                            absl::StatusCode code) {
+                            StatusCode code) {
   LocalGroups world(2, std::chrono::seconds(20));
   return world.OnEachRank([&](const Group& group, int rank) {
     if (rank == 0) {
@@ -382,13 +382,13 @@ std::string ThrownByNumbers(std::vector<int64_t> letterhead,
 
 TEST(ObjectErrorsTest, NothingThatAPeerSendsIsTrusted) {
   constexpr int64_t kMagic = internal::kObjectsMagic;
-  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  constexpr auto kLoss = absl::StatusCode::kDataLoss;
+  constexpr auto kInvalid = StatusCode::kInvalidArgument;
+  constexpr auto kLoss = StatusCode::kDataLoss;
   const struct {
     std::vector<int64_t> letterhead;
     std::vector<int64_t> numbers;
     size_t count;
-    absl::StatusCode code;
+    StatusCode code;
     std::string text;
   } cases[] = {
       {{7, 1, 8},

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/continuations.h"
 #include "client/control/deadline.h"
@@ -50,8 +50,7 @@ CollectiveView Movement(CollectiveKind kind,
 int BarrierDevice(const std::vector<int>& device_ids,
                   const std::string& backend) {
   const auto refuse = [](const std::string& text) {
-    internal::Throw(internal::Origin::kControl,
-                    absl::InvalidArgumentError(text));
+    internal::Throw(internal::Origin::kControl, InvalidArgumentError(text));
   };
   if (backend != "nccl" && !absl::StrContains(backend, "cuda:nccl")) {
     refuse(absl::StrCat(
@@ -67,12 +66,12 @@ int BarrierDevice(const std::vector<int>& device_ids,
 }
 
 WorkResult ResultOf(const DistError& error) {
-  if (absl::IsDeadlineExceeded(error.status())) return WorkResult::kTimeout;
+  if (IsDeadlineExceeded(error.status())) return WorkResult::kTimeout;
   if (dynamic_cast<const DistNetworkError*>(&error) != nullptr) {
     return WorkResult::kCommError;
   }
-  const bool is_argument = absl::IsInvalidArgument(error.status()) ||
-                           absl::IsUnimplemented(error.status());
+  const bool is_argument =
+      IsInvalidArgument(error.status()) || IsUnimplemented(error.status());
   return is_argument || dynamic_cast<const DistBackendError*>(&error) == nullptr
              ? WorkResult::kUnknown
              : WorkResult::kCommError;
@@ -84,11 +83,11 @@ namespace internal {
 
 double CheckFactor(ReduceOp op, double factor) {
   if (factor == 1 || op == ReduceOp::kPremulSum) return factor;
-  Throw(Origin::kControl, absl::InvalidArgumentError(
-                              absl::StrCat("argument factor: ", factor,
-                                           " is for premul_sum alone, but the "
-                                           "reduction is ",
-                                           dataplane::ReduceOpName(op))));
+  Throw(Origin::kControl,
+        InvalidArgumentError(absl::StrCat("argument factor: ", factor,
+                                          " is for premul_sum alone, but the "
+                                          "reduction is ",
+                                          dataplane::ReduceOpName(op))));
 }
 
 }  // namespace internal
@@ -137,7 +136,7 @@ void Work::FinishStarted() noexcept {
 void Work::Wait() {
   if (work_ == nullptr) return;
   group_->CheckIsHere();
-  const absl::Status status = work_->Synchronize();
+  const Status status = work_->Synchronize();
   if (!status.ok()) group_->ThrowFailure(status);
   waited_ = true;
 }
@@ -147,7 +146,7 @@ bool Work::WaitFor(std::chrono::milliseconds timeout) {
       internal::Deadline::After(CheckNotNegative(timeout), "WaitFor");
   if (work_ == nullptr) return true;
   group_->CheckIsHere();
-  const absl::Status status = work_->Wait(until.at);
+  const Status status = work_->Wait(until.at);
   if (!work_->IsCompleted()) return false;
   if (!status.ok()) {
     if (!group_->AwaitExplained(status, until.at)) return false;
@@ -160,7 +159,7 @@ bool Work::IsCompleted() const {
   if (work_ == nullptr) return true;
   group_->CheckIsHere();
   if (!work_->IsCompleted()) return false;
-  const absl::Status status = work_->status();
+  const Status status = work_->status();
   return status.ok() || group_->AwaitExplained(status, Instant::min());
 }
 
@@ -180,7 +179,7 @@ std::exception_ptr Work::Exception() const {
 std::vector<Tensor> Work::Result() const {
   if (!IsCompleted() && !waited_) {
     internal::Throw(internal::Origin::kControl,
-                    absl::FailedPreconditionError(
+                    FailedPreconditionError(
                         "Work needs to be completed before calling result(). "
                         "Should call wait() before result()."));
   }
@@ -210,7 +209,7 @@ Future<std::vector<Tensor>> Work::GetFuture() {
   // On the thread that moves data: it only passes it on. What the error is may
   // take a while to find out.
   work_->OnCompletion(
-      [state, group = group_, work = work_](const absl::Status& status) {
+      [state, group = group_, work = work_](const Status& status) {
         state->thread()->Run([state, group, work, status] {
           // It is not complete before its callbacks have returned. Whoever sees
           // the future done shall see the work complete.
@@ -418,7 +417,7 @@ Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
     // What the data plane takes for any rank.
     if (collective.peer < 0 && rank() >= 0) {
       internal::Throw(internal::Origin::kControl,
-                      absl::InvalidArgumentError(absl::StrCat(
+                      InvalidArgumentError(absl::StrCat(
                           "recv on group ", base::Quote(name()),
                           ": Invalid source rank: ", collective.peer)));
     }
@@ -443,6 +442,6 @@ void ProcessGroup::MonitoredBarrier(const MonitoredBarrierOptions& options) {
 
 void ProcessGroup::Abort(const std::string& reason) { state_->Abort(reason); }
 
-absl::Status ProcessGroup::status() const { return state_->status(); }
+Status ProcessGroup::status() const { return state_->status(); }
 
 }  // namespace muster

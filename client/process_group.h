@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "client/future.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
@@ -436,7 +436,7 @@ class ProcessGroup {
   void Abort(const std::string& reason = "");
 
   // OK, or the error that ended the group. Does not block.
-  absl::Status status() const;
+  Status status() const;
 
   // For the rest of the SDK.
   const std::shared_ptr<internal::GroupState>& state() const { return state_; }

@@ -283,13 +283,13 @@ class TokenTest : public ::testing::Test {
   }
 
   // The code and the text of a refusal, which comes at once.
-  static absl::Status Refusal(const SessionOptions& options) {
+  static Status Refusal(const SessionOptions& options) {
     try {
       Session::Connect(options);
     } catch (const DistError& error) {
       return error.status();
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   const std::string file_;
@@ -300,18 +300,18 @@ TEST_F(TokenTest, ATokenOpensItsJobAndNoOther) {
   Use(Session::Connect(Client("first-token")), "k");
   SessionOptions other = Client("first-token");
   other.job = "other";
-  const absl::Status status = Refusal(other);
-  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  const Status status = Refusal(other);
+  EXPECT_EQ(status.code(), StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("job \"other\""), HasSubstr("role member")));
 }
 
 TEST_F(TokenTest, NoTokenAndAWrongOneAreToldApartAndNotShown) {
-  const absl::Status none = Refusal(Client(""));
-  EXPECT_EQ(none.code(), absl::StatusCode::kUnauthenticated);
+  const Status none = Refusal(Client(""));
+  EXPECT_EQ(none.code(), StatusCode::kUnauthenticated);
   EXPECT_THAT(std::string(none.message()), HasSubstr("MUSTER_TOKEN"));
-  const absl::Status wrong = Refusal(Client("wrong-token"));
-  EXPECT_EQ(wrong.code(), absl::StatusCode::kUnauthenticated);
+  const Status wrong = Refusal(Client("wrong-token"));
+  EXPECT_EQ(wrong.code(), StatusCode::kUnauthenticated);
   EXPECT_THAT(std::string(wrong.message()),
               AllOf(HasSubstr("not known"), Not(HasSubstr("wrong-token"))));
   WriteTestFile(
@@ -320,22 +320,22 @@ TEST_F(TokenTest, NoTokenAndAWrongOneAreToldApartAndNotShown) {
   ServerOptions options;
   options.token_file = file_;
   server_ = StartServer(options);
-  const absl::Status expired = Refusal(Client("old-token"));
-  EXPECT_EQ(expired.code(), absl::StatusCode::kUnauthenticated);
+  const Status expired = Refusal(Client("old-token"));
+  EXPECT_EQ(expired.code(), StatusCode::kUnauthenticated);
   EXPECT_THAT(std::string(expired.message()),
               HasSubstr("expired at 2020-01-01T00:00:00Z"));
 }
 
 TEST_F(TokenTest, ARemovedTokenEndsTheSession) {
   SessionOptions options = Client("first-token");
-  std::promise<absl::Status> over;
-  options.on_over = [&](const absl::Status& why) { over.set_value(why); };
+  std::promise<Status> over;
+  options.on_over = [&](const Status& why) { over.set_value(why); };
   const auto session = Session::Connect(options);
   Use(session, "k");
   WriteTestFile(file_, TestTokenLine("second-token", "member job"));
   auto why = over.get_future();
   ASSERT_EQ(why.wait_for(seconds(20)), std::future_status::ready);
-  EXPECT_EQ(why.get().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(why.get().code(), StatusCode::kUnauthenticated);
 }
 
 TEST_F(TokenTest, ATokenInAFileIsReplacedWhileTheSessionLives) {
@@ -346,7 +346,7 @@ TEST_F(TokenTest, ATokenInAFileIsReplacedWhileTheSessionLives) {
   Use(session, "before");
   SessionOptions stale = Client("first-token");
   std::promise<void> over;
-  stale.on_over = [&](const absl::Status&) { over.set_value(); };
+  stale.on_over = [&](const Status&) { over.set_value(); };
   const auto witness = Session::Connect(stale);
   WriteTestFile(options.token_file, "second-token\n");
   WriteTestFile(file_, TestTokenLine("second-token", "member job"));
@@ -361,15 +361,15 @@ TEST_F(TokenTest, TheEnvironmentBringsOneToo) {
   Use(Session::Connect(Client("")), "k");
   SessionOptions without = Client("");
   without.use_token = false;
-  EXPECT_TRUE(absl::IsUnauthenticated(Refusal(without)));
+  EXPECT_TRUE(IsUnauthenticated(Refusal(without)));
   unsetenv("MUSTER_TOKEN");
 }
 
 TEST_F(TokenTest, ATokenDoesNotLeaveTheHostInPlainText) {
   SessionOptions options = Client("first-token");
   options.address = "192.0.2.1:7070";
-  const absl::Status refused = Refusal(options);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  const Status refused = Refusal(options);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr("192.0.2.1:7070"), HasSubstr("MUSTER_INSECURE"),
                     Not(HasSubstr("first-token"))));
@@ -377,8 +377,8 @@ TEST_F(TokenTest, ATokenDoesNotLeaveTheHostInPlainText) {
 
 TEST_F(TokenTest, MalformedTokensAreRefusedHere) {
   for (const char* const token : {"two words", "line\nbreak", "caf\xc3\xa9"}) {
-    const absl::Status refused = Refusal(Client(token));
-    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << token;
+    const Status refused = Refusal(Client(token));
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << token;
     EXPECT_THAT(std::string(refused.message()), Not(HasSubstr(token)));
   }
 }

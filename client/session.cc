@@ -62,7 +62,7 @@ Session::Place Session::PlaceFor(const std::string& caller) {
     if (place_.rank >= 0) return place_;
   }
   internal::Throw(Origin::kControl,
-                  absl::FailedPreconditionError(
+                  FailedPreconditionError(
                       absl::StrCat(caller, ": member ", base::Quote(member()),
                                    " has no rank before Session::Join")));
 }
@@ -122,6 +122,6 @@ uint64_t Session::incarnation() const { return stream_->incarnation(); }
 
 uint64_t Session::coordinator_epoch() const { return stream_->epoch(); }
 
-absl::Status Session::status() const { return stream_->status(); }
+Status Session::status() const { return stream_->status(); }
 
 }  // namespace muster

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/errors.h"
 
 namespace muster {
@@ -47,7 +47,7 @@ struct MemberEvent {
   bool generation_ended = false;
   // kFailed: the code of the reported error and who is to blame for it. kOk and
   // nobody: the report had a text only (`member.cause`).
-  absl::StatusCode code = absl::StatusCode::kOk;
+  StatusCode code = StatusCode::kOk;
   std::vector<MemberInfo> culprits;
   // The ranks of all others that are to blame.
   std::vector<RankRange> other_culprits;
@@ -150,7 +150,7 @@ struct SessionOptions {
   std::function<void(const MemberEvent&)> on_event = nullptr;
   // Called once, on the session's own thread, when the session is over for
   // another reason than Leave and Close; the same rules.
-  std::function<void(const absl::Status&)> on_over = nullptr;
+  std::function<void(const Status&)> on_over = nullptr;
   // Called before every heartbeat, on another thread of the session.
   std::function<std::vector<GroupProgress>()> progress = nullptr;
 };
@@ -306,7 +306,7 @@ class Session {
   // The random id of the coordinator's start.
   uint64_t coordinator_epoch() const;
   // OK while the session lasts, connected or not; then why it is over.
-  absl::Status status() const;
+  Status status() const;
 
   // For the rest of the SDK.
   internal::StreamSession& stream() { return *stream_; }

@@ -38,21 +38,21 @@ class SessionLossTest : public ::testing::Test {
     options.coordinator_note = "embedded in rank 0";
     options.connect_timeout = kSoon;
     options.give_up_after = milliseconds(200);
-    options.on_over = [this](const absl::Status& why) { over_.set_value(why); };
+    options.on_over = [this](const Status& why) { over_.set_value(why); };
     return options;
   }
 
-  absl::Status AwaitOver() {
+  Status AwaitOver() {
     auto over = over_.get_future();
     if (over.wait_for(kSoon) != std::future_status::ready) {
       ADD_FAILURE() << "the session lasts";
-      return absl::OkStatus();
+      return OkStatus();
     }
     return over.get();
   }
 
  private:
-  std::promise<absl::Status> over_;
+  std::promise<Status> over_;
 };
 
 TEST_F(SessionLossTest, GivesUpACoordinatorThatStaysAway) {
@@ -60,8 +60,8 @@ TEST_F(SessionLossTest, GivesUpACoordinatorThatStaysAway) {
   const auto session = Session::Connect(Options(server->port()));
   const std::string address = session->address();
   server.reset();
-  const absl::Status over = AwaitOver();
-  EXPECT_EQ(over.code(), absl::StatusCode::kUnavailable);
+  const Status over = AwaitOver();
+  EXPECT_EQ(over.code(), StatusCode::kUnavailable);
   EXPECT_THAT(std::string(over.message()),
               StartsWith("coordinator at " + address +
                          " (embedded in rank 0) is gone: connection refused"));
@@ -76,8 +76,8 @@ TEST_F(SessionLossTest, GivesUpASilentCoordinator) {
   options.silence_max = milliseconds(2'400);
   const auto session = Session::Connect(options);
   proxy.HoldAnswers(true);
-  const absl::Status over = AwaitOver();
-  EXPECT_EQ(over.code(), absl::StatusCode::kUnavailable);
+  const Status over = AwaitOver();
+  EXPECT_EQ(over.code(), StatusCode::kUnavailable);
   EXPECT_THAT(std::string(over.message()),
               StartsWith("coordinator at " + proxy.address() +
                          " (embedded in rank 0) is gone: no answer to the "

@@ -61,7 +61,7 @@ class Listener {
     changed_.NotifyAll();
   }
 
-  void Over(const absl::Status& why) {
+  void Over(const Status& why) {
     MutexLock lock(mutex_);
     over_ = why;
     changed_.NotifyAll();
@@ -82,7 +82,7 @@ class Listener {
     }
   }
 
-  absl::Status AwaitOver() {
+  Status AwaitOver() {
     const auto until = Clock::now() + seconds(20);
     MutexLock lock(mutex_);
     while (over_.ok() && changed_.WaitUntil(mutex_, until)) {
@@ -92,14 +92,14 @@ class Listener {
 
   void Into(SessionOptions& options) {
     options.on_event = [this](const MemberEvent& event) { Add(event); };
-    options.on_over = [this](const absl::Status& why) { Over(why); };
+    options.on_over = [this](const Status& why) { Over(why); };
   }
 
  private:
   Mutex mutex_;
   CondVar changed_;
   std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
-  absl::Status over_ ABSL_GUARDED_BY(mutex_);
+  Status over_ ABSL_GUARDED_BY(mutex_);
 };
 
 SessionOptions Options(const std::string& address, const std::string& member) {
@@ -213,7 +213,7 @@ TEST(SessionTest, AStopEndsConnectBeforeItsTimeout) {
     connecting.get();
     FAIL();
   } catch (const DistError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kCancelled);
+    EXPECT_EQ(error.status().code(), StatusCode::kCancelled);
   }
 }
 
@@ -520,8 +520,8 @@ TEST(SessionTest, ARestartedCoordinatorEndsTheSession) {
   store.Set("key", "value");
   server.reset();
   server = StartServer(port.port());
-  EXPECT_EQ(listener.AwaitOver().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(session->status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(listener.AwaitOver().code(), StatusCode::kAborted);
+  EXPECT_EQ(session->status().code(), StatusCode::kAborted);
   EXPECT_FALSE(waiting.get().empty());
   EXPECT_THAT(TextOf<DistStoreError>([&] { store.Get("key"); }),
               StartsWith("coordinator at " + Local(port.port()) +
@@ -573,7 +573,7 @@ TEST(SessionTest, BarrierNamesWhoIsMissing) {
     a->AwaitBarrier({.name = "b", .timeout = milliseconds(200)});
     FAIL() << "the barrier was passed";
   } catch (const DistError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(error.status().code(), StatusCode::kDeadlineExceeded);
     ASSERT_EQ(error.culprits().size(), 1);
     EXPECT_EQ(error.culprits()[0].rank, 1);
     EXPECT_EQ(error.culprits()[0].member, "b");
@@ -593,7 +593,7 @@ TEST(SessionTest, WhatIsTooLargeForAMessageFailsAloneAndTheStreamStays) {
     store.Set("k", std::string(30'000, 'v'));
     FAIL() << "no error";
   } catch (const DistStoreError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(error.status().code(), StatusCode::kResourceExhausted);
     EXPECT_THAT(error.what(), HasSubstr("limit message_bytes is 20000"));
     EXPECT_THAT(error.what(), HasSubstr("--limit_message_bytes"));
   }

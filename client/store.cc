@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/stream_session.h"
@@ -35,14 +35,14 @@ Deadline After(std::chrono::milliseconds timeout) {
 }
 
 // The coordinator does not know whose timeout it is.
-absl::Status Blamed(const absl::Status& status, const Deadline& deadline) {
-  if (!absl::IsDeadlineExceeded(status)) return status;
-  return absl::DeadlineExceededError(
+Status Blamed(const Status& status, const Deadline& deadline) {
+  if (!IsDeadlineExceeded(status)) return status;
+  return DeadlineExceededError(
       absl::StrCat(status.message(), " ", deadline.Blame()));
 }
 
 template <typename T>
-absl::StatusOr<T> Blamed(absl::StatusOr<T> result, const Deadline& deadline) {
+StatusOr<T> Blamed(StatusOr<T> result, const Deadline& deadline) {
   if (result.ok()) return result;
   return Blamed(result.status(), deadline);
 }
@@ -60,7 +60,7 @@ void Assign(absl::string_view from, std::string* to) {
 
 [[noreturn]] void ThrowUnimplemented(absl::string_view verb) {
   internal::Throw(Origin::kStore,
-                  absl::UnimplementedError(absl::StrCat(
+                  UnimplementedError(absl::StrCat(
                       "Not implemented. This store has no ", verb)));
 }
 
@@ -135,8 +135,8 @@ std::shared_ptr<Store> Store::Clone() { ThrowUnimplemented("Clone"); }
 CoordinatorStore::CoordinatorStore(std::shared_ptr<Session> session)
     : session_(std::move(session)) {
   if (session_ == nullptr) {
-    internal::Throw(Origin::kStore, absl::InvalidArgumentError(
-                                        "CoordinatorStore: session is null"));
+    internal::Throw(Origin::kStore,
+                    InvalidArgumentError("CoordinatorStore: session is null"));
   }
 }
 
@@ -289,7 +289,7 @@ std::string CoordinatorStore::QueuePop(absl::string_view key, bool block) {
   v1::Operation operation;
   Assign(key, operation.mutable_queue_pop()->mutable_key());
   operation.mutable_queue_pop()->set_no_wait(!block);
-  absl::StatusOr<v1::Result> result =
+  StatusOr<v1::Result> result =
       Blamed(session_->stream().Call(std::move(operation), deadline), deadline);
   if (!result.ok()) return internal::ItemOrThrow(result.status());
   return std::move(*result->mutable_queue_pop()->mutable_value());
@@ -324,7 +324,7 @@ std::chrono::milliseconds CoordinatorStore::timeout() const { return timeout_; }
 PrefixStore::PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store)
     : prefix_(absl::StrCat(prefix, "/")), store_(std::move(store)) {
   if (store_ == nullptr) {
-    internal::Throw(Origin::kStore, absl::InvalidArgumentError(absl::StrCat(
+    internal::Throw(Origin::kStore, InvalidArgumentError(absl::StrCat(
                                         "PrefixStore ", base::Quote(prefix),
                                         ": the underlying store is null")));
   }

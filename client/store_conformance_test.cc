@@ -130,16 +130,16 @@ class StoreConformance
     return std::make_shared<PrefixStore>("part", std::move(store));
   }
 
-  static absl::Status ErrorOf(const std::function<void()>& function) {
+  static Status ErrorOf(const std::function<void()>& function) {
     try {
       function();
     } catch (const DistStoreError& error) {
       return error.status();
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  static absl::StatusCode CodeOf(const std::function<void()>& function) {
+  static StatusCode CodeOf(const std::function<void()>& function) {
     return ErrorOf(function).code();
   }
 
@@ -147,9 +147,9 @@ class StoreConformance
   static bool Lacks(const std::string& verb,
                     const std::function<void()>& call) {
     if (!is_file()) return false;
-    const absl::Status status = ErrorOf(call);
-    EXPECT_EQ(status, absl::UnimplementedError(
-                          "Not implemented. This store has no " + verb));
+    const Status status = ErrorOf(call);
+    EXPECT_EQ(status,
+              UnimplementedError("Not implemented. This store has no " + verb));
     return true;
   }
 
@@ -240,16 +240,16 @@ TEST_P(StoreConformance, EveryVerbThatWritesWakesWaiters) {
 TEST_P(StoreConformance, TheDefaultTimeoutIsFiveMinutes) {
   EXPECT_EQ(pair_->NewHandle()->timeout(), seconds(300));
   EXPECT_EQ(CodeOf([&] { store_->SetTimeout(milliseconds(0)); }),
-            absl::StatusCode::kInvalidArgument);
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(store_->timeout(), kLong);
 }
 
 TEST_P(StoreConformance, ATimeoutNamesTheKeyAndTheStoreStaysUsable) {
   store_->SetTimeout(milliseconds(100));
-  const absl::Status get = ErrorOf([&] { store_->Get("nonexistent key"); });
-  const absl::Status wait = ErrorOf([&] { store_->Wait({"nonexistent key"}); });
-  EXPECT_EQ(get.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(wait.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status get = ErrorOf([&] { store_->Get("nonexistent key"); });
+  const Status wait = ErrorOf([&] { store_->Wait({"nonexistent key"}); });
+  EXPECT_EQ(get.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(wait.code(), StatusCode::kDeadlineExceeded);
   const std::string key = Named("nonexistent key");
   const std::string text = "wait timeout after 100ms, keys: " + key;
   // A FileStore's Get begins with c10d's words for it.
@@ -296,7 +296,7 @@ TEST_P(StoreConformance, AddRefusesWhatIsNoNumberAndOverflow) {
   for (const char* text : {"12abc", "", " 1", "1.5", "abc"}) {
     store_->Set("text", text);
     EXPECT_EQ(CodeOf([&] { store_->Add("text", 1); }),
-              absl::StatusCode::kInvalidArgument)
+              StatusCode::kInvalidArgument)
         << text;
     EXPECT_EQ(store_->Get("text"), text);
   }
@@ -304,8 +304,7 @@ TEST_P(StoreConformance, AddRefusesWhatIsNoNumberAndOverflow) {
   EXPECT_THAT(std::string(ErrorOf([&] { store_->Add("text", 1); }).message()),
               HasSubstr("\" holds \"12abc\", which is not a decimal int64"));
   store_->Set("big", "9223372036854775807");
-  EXPECT_EQ(CodeOf([&] { store_->Add("big", 1); }),
-            absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(CodeOf([&] { store_->Add("big", 1); }), StatusCode::kOutOfRange);
 }
 
 TEST_P(StoreConformance, AddIsExactFromManyThreads) {
@@ -357,14 +356,14 @@ TEST_P(StoreConformance, CheckAndWaitWantAllKeys) {
   store_->Wait({});
   store_->Wait({}, milliseconds(0));
   for (const int timeout : {0, -1}) {
-    const absl::Status refused =
+    const Status refused =
         ErrorOf([&] { store_->Wait({"a"}, milliseconds(timeout)); });
-    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_TRUE(IsInvalidArgument(refused)) << refused;
   }
-  const absl::Status status = ErrorOf([&] {
+  const Status status = ErrorOf([&] {
     store_->Wait({"a", "b", "c"}, milliseconds(50));
   });
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("after 50ms, keys: " + Named("b") + ", " + Named("c")));
 }
@@ -439,7 +438,7 @@ TEST_P(StoreConformance, MultiSetAndMultiGet) {
   EXPECT_EQ(CodeOf([&] {
               store_->MultiGet({"a", "none"});
             }),
-            absl::StatusCode::kDeadlineExceeded);
+            StatusCode::kDeadlineExceeded);
 }
 
 TEST_P(StoreConformance, EveryWaitSeesAnItemThatStays) {
@@ -472,13 +471,13 @@ TEST_P(StoreConformance, AQueueIsFirstInFirstOut) {
 
 TEST_P(StoreConformance, AnEmptyQueueIsAnErrorOrATimeout) {
   if (Lacks("QueuePop", [&] { store_->QueuePop("q", false); })) return;
-  const absl::Status empty = ErrorOf([&] { store_->QueuePop("q", false); });
-  EXPECT_EQ(empty.code(), absl::StatusCode::kNotFound);
+  const Status empty = ErrorOf([&] { store_->QueuePop("q", false); });
+  EXPECT_EQ(empty.code(), StatusCode::kNotFound);
   EXPECT_THAT(std::string(empty.message()), HasSubstr("queue is empty"));
   EXPECT_THROW(store_->QueuePop("q", false), QueueEmptyError);
   store_->SetTimeout(milliseconds(50));
-  const absl::Status late = ErrorOf([&] { store_->QueuePop("q"); });
-  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status late = ErrorOf([&] { store_->QueuePop("q"); });
+  EXPECT_EQ(late.code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(late.message()), HasSubstr("timeout"));
   // The pop that timed out takes nothing.
   store_->SetTimeout(kLong);
@@ -525,16 +524,16 @@ TEST_P(StoreConformance, AKeyIsAQueueOrAValue) {
       [&] { store_->MultiGet({"q"}); },
       [&] { store_->CompareAndSet("q", 0, ""); }};
   for (size_t i = 0; i < for_values.size(); ++i) {
-    const absl::Status status = ErrorOf(for_values[i]);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << i;
+    const Status status = ErrorOf(for_values[i]);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << i;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("\" is a queue of 1 items, no value"));
   }
   store_->Set("k", "");
   EXPECT_EQ(CodeOf([&] { store_->QueuePush("k", ""); }),
-            absl::StatusCode::kInvalidArgument);
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(CodeOf([&] { store_->QueuePop("k"); }),
-            absl::StatusCode::kInvalidArgument);
+            StatusCode::kInvalidArgument);
 }
 
 TEST_P(StoreConformance, CompareAndSetGoesByTheRevision) {
@@ -559,7 +558,7 @@ TEST_P(StoreConformance, CompareAndSetGoesByTheRevision) {
   EXPECT_EQ(missing.revision, 0);
   EXPECT_FALSE(missing.present.has_value());
   EXPECT_EQ(CodeOf([&] { store_->CompareAndSet("k", -1, ""); }),
-            absl::StatusCode::kInvalidArgument);
+            StatusCode::kInvalidArgument);
 }
 
 TEST_P(StoreConformance, DeletePrefixTakesWhatBeginsWithIt) {
@@ -575,9 +574,8 @@ TEST_P(StoreConformance, SetWithEmptyOptionsIsASet) {
   EXPECT_EQ(other_->Get("k"), "v");
   if (kind() == Kind::kTcp || kind() == Kind::kCoordinator) return;
   EXPECT_EQ(CodeOf([&] { store_->Set("k", "", {.ephemeral = true}); }),
-            absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(CodeOf([&] { store_->Watch("k"); }),
-            absl::StatusCode::kUnimplemented);
+            StatusCode::kUnimplemented);
+  EXPECT_EQ(CodeOf([&] { store_->Watch("k"); }), StatusCode::kUnimplemented);
 }
 
 TEST_P(StoreConformance, ACloneHasTheKeysAndATimeoutOfItsOwn) {

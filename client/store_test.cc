@@ -24,13 +24,13 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-absl::Status ErrorOf(const std::function<void()>& function) {
+Status ErrorOf(const std::function<void()>& function) {
   try {
     function();
   } catch (const DistStoreError& error) {
     return error.status();
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 TEST(CoordinatorStoreTest, PastALimitTheStoreStaysUsable) {
@@ -40,9 +40,9 @@ TEST(CoordinatorStoreTest, PastALimitTheStoreStaysUsable) {
   options.address = "127.0.0.1:" + std::to_string((*server)->port());
   CoordinatorStore store(Session::Connect(std::move(options)));
   EXPECT_EQ(ErrorOf([&] { store.Set(std::string(100'000, 'k'), ""); }).code(),
-            absl::StatusCode::kResourceExhausted);
+            StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorOf([&] { store.Set("k", std::string(65 << 20, 'v')); }).code(),
-            absl::StatusCode::kResourceExhausted);
+            StatusCode::kResourceExhausted);
   store.Set("k", "v");
   EXPECT_EQ(store.Get("k"), "v");
 }
@@ -112,8 +112,8 @@ TEST(BasicStoreTest, WhatAStoreDoesNotHaveIsAnErrorThatNamesIt) {
       {"Set with a time to live or an owner",
        [&] { store.Set("k", "", {.ttl = seconds(1)}); }}};
   for (const auto& [name, call] : verbs) {
-    EXPECT_EQ(ErrorOf(call), absl::UnimplementedError(
-                                 "Not implemented. This store has no " + name));
+    EXPECT_EQ(ErrorOf(call),
+              UnimplementedError("Not implemented. This store has no " + name));
   }
   EXPECT_FALSE(store.HasExtendedApi());
 }

@@ -68,13 +68,13 @@ class StoreWatchTest : public ::testing::TestWithParam<bool> {
   }
 
   template <typename Function>
-  absl::Status ErrorOf(Function function) {
+  Status ErrorOf(Function function) {
     try {
       function();
     } catch (const DistStoreError& error) {
       return error.status();
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   std::unique_ptr<coordinator::Server> server_;
@@ -93,7 +93,7 @@ TEST_P(StoreWatchTest, AKeyExpires) {
   EXPECT_FALSE(store_->Check({"k"}));
   EXPECT_EQ(
       ErrorOf([&] { store_->Set("k", "v", {.ttl = milliseconds(0)}); }).code(),
-      absl::StatusCode::kInvalidArgument);
+      StatusCode::kInvalidArgument);
 }
 
 TEST_P(StoreWatchTest, AnEphemeralKeyGoesWithItsSession) {
@@ -130,7 +130,7 @@ TEST_P(StoreWatchTest, AWatchGivesEveryChangeOnce) {
 TEST_P(StoreWatchTest, AWatchOfAnUnknownRevisionIsAnError) {
   const auto watch = store_->Watch("k", {.after_revision = 1000});
   EXPECT_EQ(ErrorOf([&] { watch->Next(kLong); }).code(),
-            absl::StatusCode::kOutOfRange);
+            StatusCode::kOutOfRange);
 }
 
 TEST_P(StoreWatchTest, CancelEndsANextThatWaits) {

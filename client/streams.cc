@@ -1,7 +1,7 @@
 #include "client/streams.h"
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/throw.h"
 #include "dataplane/cuda/stream.h"
 
@@ -11,7 +11,7 @@ namespace {
 int CheckDevice(int device) {
   if (device < 0) {
     internal::Throw(internal::Origin::kControl,
-                    absl::InvalidArgumentError(absl::StrCat(
+                    InvalidArgumentError(absl::StrCat(
                         "argument device: ", device, " is negative")));
   }
   return device;

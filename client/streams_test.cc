@@ -55,7 +55,7 @@ class StreamsTest : public ::testing::Test {
   static void SetUpTestSuite() {
     RegisterBackend("nccl-host", {DeviceType::kCuda},
                     [](const BackendOptions& options)
-                        -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
+                        -> StatusOr<std::unique_ptr<dataplane::Backend>> {
                       return dataplane::nccl::CreateNcclBackend(ThePlatform(),
                                                                 options);
                     });

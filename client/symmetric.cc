@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/throw.h"
 #include "client/distributed.h"
 #include "client/groups/group_state.h"
@@ -18,14 +18,14 @@ SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
   // Somewhere: what is to be looked at is how large it is.
   alignas(std::max_align_t) std::byte place[1];
   const Tensor wanted(place, data_type, shape);
-  absl::Status status = wanted.Validate();
+  Status status = wanted.Validate();
   if (status.ok() && wanted.element_count() == 0) {
-    status = absl::InvalidArgumentError(
+    status = InvalidArgumentError(
         absl::StrCat("no elements in ", wanted.Describe()));
   }
   if (!status.ok()) {
     internal::Throw(internal::Origin::kControl,
-                    absl::InvalidArgumentError(
+                    InvalidArgumentError(
                         absl::StrCat("argument shape: ", status.message())));
   }
   internal::CheckNotNegative(options.timeout);

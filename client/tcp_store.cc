@@ -11,11 +11,10 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/control/deadline.h"
 #include "client/control/endpoint.h"
 #include "client/control/fork_guard.h"
@@ -46,8 +45,8 @@ constexpr milliseconds kFarewell{200};
 
 const char* Getenv(const char* name) { return std::getenv(name); }
 
-[[noreturn]] void Invalid(absl::string_view text) {
-  internal::Throw(Origin::kStore, absl::InvalidArgumentError(text));
+[[noreturn]] void Invalid(std::string text) {
+  internal::Throw(Origin::kStore, InvalidArgumentError(std::move(text)));
 }
 
 void CheckOptions(const TcpStoreOptions& options, bool serves) {
@@ -110,10 +109,10 @@ std::shared_ptr<EmbeddedCoordinator> StartServer(
            {internal::WithoutBrackets(options.host), options.port}),
        .listen_fd = options.master_listen_fd.value_or(-1)},
       &Getenv);
-  if (absl::IsUnavailable(server.status())) {
+  if (IsUnavailable(server.status())) {
     internal::Throw(
         Origin::kStore,
-        absl::UnavailableError(absl::StrCat(
+        UnavailableError(absl::StrCat(
             "The server socket has failed to listen on any local network "
             "address. ",
             server.status().message())));
@@ -163,7 +162,7 @@ std::shared_ptr<Session> ConnectTo(const Endpoint& server,
   } catch (const DistNetworkError& error) {
     internal::Throw(
         Origin::kStore,
-        absl::UnavailableError(absl::StrCat(
+        UnavailableError(absl::StrCat(
             "The client socket has timed out after ", deadline.timeout.count(),
             "ms while trying to connect to (", server.host, ", ", server.port,
             "). ", error.what())));
@@ -228,7 +227,7 @@ void TcpStore::AwaitWorkers(int world_size, const Deadline& deadline) {
           std::chrono::duration<double>(deadline.timeout).count();
       internal::Throw(
           Origin::kStore,
-          absl::DeadlineExceededError(absl::StrCat(
+          DeadlineExceededError(absl::StrCat(
               "Timed out after ", seconds, " seconds waiting for clients. ",
               joined, "/", world_size, " clients joined. ", deadline.Blame())));
     }

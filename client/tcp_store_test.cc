@@ -34,7 +34,7 @@ std::string InvalidOf(const TcpStoreOptions& options) {
   try {
     TcpStore store(options);
   } catch (const DistStoreError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(error.status().code(), StatusCode::kInvalidArgument);
     return error.what();
   }
   return "no error";
@@ -101,7 +101,7 @@ TEST(TcpStoreTest, ATooLargeValueIsRefusedWithAdviceThatItsUserCanFollow) {
     store.Set("k", std::string(kMost + 1, 'x'));
     FAIL();
   } catch (const DistStoreError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(error.status().code(), StatusCode::kResourceExhausted);
     EXPECT_THAT(
         std::string(error.what()),
         HasSubstr("limit value_bytes is 16777216, offered 16777217 (key "
@@ -136,7 +136,7 @@ TEST(TcpStoreTest, TheServerSaysHowManyHaveNotCome) {
                     .timeout = milliseconds(300)});
     FAIL();
   } catch (const DistStoreError& error) {
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(error.status().code(), StatusCode::kDeadlineExceeded);
     EXPECT_STREQ(error.what(),
                  "Timed out after 0.3 seconds waiting for clients. 1/2 clients "
                  "joined. (timeout: TcpStoreOptions::timeout)");

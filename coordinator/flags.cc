@@ -49,8 +49,8 @@ constexpr char kVariablePrefix[] = "MUSTER_COORDINATOR_";
 
 OptionValue OneOf(const char* usual, absl::string_view other) {
   return {usual, [=](absl::string_view flag, const std::string& value) {
-            if (value == usual || value == other) return absl::OkStatus();
-            return absl::InvalidArgumentError(
+            if (value == usual || value == other) return OkStatus();
+            return InvalidArgumentError(
                 absl::StrCat(flag, " is ", base::Quote(value), ", must be ",
                              usual, " or ", other));
           }};
@@ -60,7 +60,7 @@ OptionValue Milliseconds(std::chrono::milliseconds* target) {
   return {absl::FromChrono(*target), [=](auto, absl::Duration value) {
             *target =
                 std::chrono::milliseconds(absl::ToInt64Milliseconds(value));
-            return absl::OkStatus();
+            return OkStatus();
           }};
 }
 
@@ -70,8 +70,8 @@ OptionValue Limit(T* target) {
   const T least = *target == 0 ? 0 : 1;
   return {*target, [=](absl::string_view flag, T value) {
             *target = value;
-            if (value >= least) return absl::OkStatus();
-            return absl::InvalidArgumentError(absl::StrCat(
+            if (value >= least) return OkStatus();
+            return InvalidArgumentError(absl::StrCat(
                 flag, " is ", value, ", must be at least ", least));
           }};
 }
@@ -210,8 +210,8 @@ bool AsksForHelp(const std::vector<std::string>& arguments) {
 }
 
 // A variable with our prefix that stands for no flag is somebody's mistake.
-absl::Status CheckVariables(const base::Environment& environment,
-                            const base::Options& flags) {
+Status CheckVariables(const base::Environment& environment,
+                      const base::Options& flags) {
   for (const auto& [variable, value] : environment) {
     absl::string_view name = variable;
     if (!absl::ConsumePrefix(&name, kVariablePrefix)) continue;
@@ -221,19 +221,19 @@ absl::Status CheckVariables(const base::Environment& environment,
     }
     const std::string flag = absl::AsciiStrToLower(name);
     if (flags.Find(flag) == nullptr) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat("environment variable ", variable, ": there is no --",
                        flag, "; --help lists the flags"));
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Ends the process after --version, and when a flag is wrong.
-absl::Status ReadArguments(const std::vector<std::string>& arguments,
-                           base::Options& flags) {
+Status ReadArguments(const std::vector<std::string>& arguments,
+                     base::Options& flags) {
   std::vector<std::string> words;
-  const absl::StatusOr<Asked> asked = flags.Read(arguments, words);
+  const StatusOr<Asked> asked = flags.Read(arguments, words);
   if (!asked.ok()) {
     fprintf(stderr, "ERROR: %s\n",
             std::string(asked.status().message()).c_str());
@@ -243,10 +243,10 @@ absl::Status ReadArguments(const std::vector<std::string>& arguments,
     printf("muster-coordinator %s\n", kVersion);
     exit(EXIT_SUCCESS);
   }
-  if (words.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("unexpected argument ",
-                                                 base::Quote(words[0]),
-                                                 "; --help lists the flags"));
+  if (words.empty()) return OkStatus();
+  return InvalidArgumentError(absl::StrCat("unexpected argument ",
+                                           base::Quote(words[0]),
+                                           "; --help lists the flags"));
 }
 
 // The flags that are not at their defaults, as they could be given.
@@ -261,23 +261,23 @@ std::string SettingsText(const base::Options& flags) {
   return settings;
 }
 
-absl::Status ReadStorage(const base::Options& flags, ServerOptions& options) {
+Status ReadStorage(const base::Options& flags, ServerOptions& options) {
   const std::string storage = flags.Get<std::string>("storage");
   const std::string path = flags.Get<std::string>("storage_path");
   if (storage == "rocksdb" && path.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         "--storage=rocksdb needs --storage_path, the folder of the database");
   }
   if (storage == "memory" && !path.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("--storage_path is ", base::Quote(path),
                      ", but --storage=memory keeps nothing there"));
   }
   const absl::Duration interval = flags.Get<absl::Duration>("sync_interval");
   if (interval < absl::Milliseconds(1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--sync_interval is ", absl::FormatDuration(interval),
-                     ", must be at least 1ms"));
+    return InvalidArgumentError(absl::StrCat("--sync_interval is ",
+                                             absl::FormatDuration(interval),
+                                             ", must be at least 1ms"));
   }
   if (storage == "rocksdb") {
     options.open_storage = [path] { return OpenRocksDb(path); };
@@ -286,7 +286,7 @@ absl::Status ReadStorage(const base::Options& flags, ServerOptions& options) {
     options.storage_sync_interval =
         std::chrono::milliseconds(absl::ToInt64Milliseconds(interval));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // The limits that are not set and depend on the memory that there is. They
@@ -308,7 +308,7 @@ void FitToMemory(int64_t memory, ServerOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
+StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   CommandLine line;
   base::Options flags = Table(line);
@@ -319,7 +319,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
     exit(EXIT_SUCCESS);
   }
   const base::Environment environment = base::OwnEnvironment();
-  absl::Status status = CheckVariables(environment, flags);
+  Status status = CheckVariables(environment, flags);
   if (status.ok()) status = flags.ReadEnvironment(environment);
   if (status.ok()) status = ReadArguments(arguments, flags);
   if (status.ok()) status = flags.Finish();
@@ -332,7 +332,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   FitToMemory(MemoryLimit(), server);
   line.settings = SettingsText(flags);
   if (line.drain_timeout < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "drain_timeout is ", absl::FormatDuration(line.drain_timeout),
         ", must not be negative"));
   }

@@ -3,9 +3,8 @@
 
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/status.h"
 #include "coordinator/server/server.h"
 
 namespace muster::coordinator {
@@ -23,7 +22,7 @@ struct CommandLine {
 // absl::ParseCommandLine does not.
 // Errors: INVALID_ARGUMENT (an environment variable that does not parse, a
 //   positional argument; the text names it).
-absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
+StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
 
 }  // namespace muster::coordinator
 

@@ -12,12 +12,11 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/logging.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "coordinator/flags.h"
@@ -28,7 +27,7 @@
 namespace muster::coordinator {
 namespace {
 
-int Fail(const absl::Status& status) {
+int Fail(const Status& status) {
   const absl::string_view text = status.message();
   fprintf(stderr, "muster-coordinator: %.*s\n", static_cast<int>(text.size()),
           text.data());
@@ -37,7 +36,7 @@ int Fail(const absl::Status& status) {
 
 // The address that was asked for, with the port that was given.
 std::string Listening(const std::string& listen, int port) {
-  absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", listen);
+  StatusOr<Endpoint> endpoint = ParseEndpoint("listen", listen);
   if (!endpoint.ok()) return listen;
   endpoint->port = port;
   return endpoint->ToString();
@@ -63,7 +62,7 @@ void RaiseDescriptorLimit() {
 }
 
 int Run(int argc, char** argv) {
-  absl::StatusOr<CommandLine> command_line = ReadCommandLine(argc, argv);
+  StatusOr<CommandLine> command_line = ReadCommandLine(argc, argv);
   if (!command_line.ok()) return Fail(command_line.status());
   FLAGS_logtostderr = true;
   base::InitLogging(argv[0]);
@@ -82,7 +81,7 @@ int Run(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
 
-  command_line->server.on_storage_failure = [](const absl::Status& status) {
+  command_line->server.on_storage_failure = [](const Status& status) {
     LOG(ERROR) << "storage_failed: cause=" << base::Quote(status.message())
                << " the process ends: it holds more than is stored";
     // At once: no destructor may answer anybody.
@@ -94,7 +93,7 @@ int Run(int argc, char** argv) {
     asked = true;
     kill(getpid(), SIGTERM);
   };
-  absl::StatusOr<std::unique_ptr<Server>> server =
+  StatusOr<std::unique_ptr<Server>> server =
       Server::Start(command_line->server);
   if (!server.ok()) return Fail(server.status());
   const ServerOptions& options = command_line->server;

@@ -10,12 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
 #include "dataplane/interruption.h"
@@ -173,7 +172,7 @@ struct LastRun {
 
 // How a collective ended, and when.
 struct Completion {
-  absl::Status status;
+  Status status;
   Instant at;
 };
 
@@ -194,7 +193,7 @@ class Backend {
   // OK if this backend can do `collective` (valid, see Validate) at all;
   // kUnimplemented, naming what is missing, if not, the same on every rank; or
   // kInvalidArgument: a tensor of this rank is where it has no memory any more.
-  virtual absl::Status Supports(const Collective& collective) const = 0;
+  virtual Status Supports(const Collective& collective) const = 0;
 
   // Whether what Supports says of collectives like `collective`, which it has
   // taken, depends on where the tensors are: a flag that lives as long as this
@@ -236,7 +235,7 @@ class Backend {
     order.CallLast();
     const std::shared_ptr<Work> work = Start(collective);
     order.Release();
-    absl::Status status = work->Wait();
+    Status status = work->Wait();
     return {std::move(status), Clock::now()};
   }
 
@@ -250,7 +249,7 @@ class Backend {
   // `collective`, not a send or receive, is not started here, because of `why`:
   // its arguments are bad. The other ranks may have started it. May take a
   // second.
-  virtual void Refused(const Collective& collective, const absl::Status& why) {}
+  virtual void Refused(const Collective& collective, const Status& why) {}
 
   // Groups of the same backend are made of ranks of this one. All ranks call
   // it, those that are in none, too (but for `excluded`), in one order with the
@@ -266,9 +265,9 @@ class Backend {
   // much memory, as all ranks have found out together: each has this error, in
   // the same words); after these the group goes on. kInvalidArgument (`bytes`
   // differ), kDeadlineExceeded (not all ranks came) and others end it.
-  virtual absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  virtual StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) {
-    return absl::UnimplementedError(
+    return UnimplementedError(
         absl::StrCat("the ", name(), " backend has no symmetric memory"));
   }
 
@@ -284,7 +283,7 @@ class Backend {
   // Ends every started collective with `cause`, soon and without its peers'
   // help, closes the connections, and makes every later Start fail with the
   // first `cause` given. Does not block; may be called from a Work's callback.
-  virtual void Abort(absl::Status cause) = 0;
+  virtual void Abort(Status cause) = 0;
 
  protected:
   // Always true, and always false.
@@ -303,7 +302,7 @@ class BackendDecorator : public Backend {
   absl::Span<const DeviceType> devices() const override {
     return inner_->devices();
   }
-  absl::Status Supports(const Collective& collective) const override {
+  Status Supports(const Collective& collective) const override {
     return inner_->Supports(collective);
   }
   const std::atomic<bool>& looks_where_tensors_are(
@@ -316,13 +315,13 @@ class BackendDecorator : public Backend {
   }
   void BeginTogether() override { inner_->BeginTogether(); }
   void EndTogether() override { inner_->EndTogether(); }
-  void Refused(const Collective& collective, const absl::Status& why) override {
+  void Refused(const Collective& collective, const Status& why) override {
     inner_->Refused(collective, why);
   }
   std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override {
     return inner_->Split(options);
   }
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override {
     return inner_->AllocateSymmetric(options);
   }
@@ -332,7 +331,7 @@ class BackendDecorator : public Backend {
   LastRun last_run(DeviceType device) const override {
     return inner_->last_run(device);
   }
-  void Abort(absl::Status cause) override { inner_->Abort(std::move(cause)); }
+  void Abort(Status cause) override { inner_->Abort(std::move(cause)); }
 
  protected:
   Backend& inner() { return *inner_; }

@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace muster::dataplane {
 
@@ -20,25 +19,23 @@ class BootstrapStore {
   virtual ~BootstrapStore() = default;
 
   // Sets `key` to `value`, any bytes.
-  virtual absl::Status Set(const std::string& key,
-                           const std::string& value) = 0;
+  virtual Status Set(const std::string& key, const std::string& value) = 0;
 
   // As Set, but gives up at `deadline`: kDeadlineExceeded. May be called again.
-  virtual absl::Status SetBy(const std::string& key, const std::string& value,
-                             Instant deadline) {
+  virtual Status SetBy(const std::string& key, const std::string& value,
+                       Instant deadline) {
     return Set(key, value);
   }
 
   // Waits until all of `keys` are set, and returns their values in that order.
   // kDeadlineExceeded, naming missing keys, when `deadline` passes first. One
   // request to the store, however many the keys.
-  virtual absl::StatusOr<std::vector<std::string>> Get(
+  virtual StatusOr<std::vector<std::string>> Get(
       const std::vector<std::string>& keys, Instant deadline) = 0;
 
   // Adds `delta` to the decimal number at `key` (0 when there is none) and
   // returns the sum.
-  virtual absl::StatusOr<int64_t> Add(const std::string& key,
-                                      int64_t delta) = 0;
+  virtual StatusOr<int64_t> Add(const std::string& key, int64_t delta) = 0;
 
   // Nobody reads `key` any more, which this process has set: a store may delete
   // it, and gives up at `deadline`.

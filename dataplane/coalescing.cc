@@ -177,10 +177,10 @@ class Outcome {
   PromisedWork& done() { return done_; }
   std::vector<Bin>& bins() { return bins_; }
 
-  void Completed(size_t index, const absl::Status& status)
+  void Completed(size_t index, const Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     if (status.ok()) bins_[index].TakeApart();
-    absl::Status result;
+    Status result;
     {
       MutexLock lock(mutex_);
       if (!status.ok() && index < first_failed_) {
@@ -200,7 +200,7 @@ class Outcome {
   Mutex mutex_;
   size_t running_ ABSL_GUARDED_BY(mutex_);
   size_t first_failed_ ABSL_GUARDED_BY(mutex_);
-  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  Status error_ ABSL_GUARDED_BY(mutex_);
 };
 
 class CoalescedWork : public Work {
@@ -209,18 +209,18 @@ class CoalescedWork : public Work {
                 std::vector<std::shared_ptr<Work>> works)
       : outcome_(std::move(outcome)), works_(std::move(works)) {}
 
-  absl::Status Wait(Instant deadline) override {
+  Status Wait(Instant deadline) override {
     // Each, since a backend may run what is waited for on this thread.
     for (const auto& work : works_) work->Wait(deadline).IgnoreError();
     return outcome_->done().Wait(deadline);
   }
-  absl::Status Synchronize() override {
-    absl::Status first;
+  Status Synchronize() override {
+    Status first;
     for (const auto& work : works_) first.Update(work->Synchronize());
     return first;
   }
   bool IsCompleted() const override { return outcome_->done().IsCompleted(); }
-  absl::Status status() const override { return outcome_->done().status(); }
+  Status status() const override { return outcome_->done().status(); }
   void OnCompletion(Callback callback) override {
     outcome_->done().OnCompletion(std::move(callback));
   }
@@ -235,7 +235,7 @@ class CoalescedWork : public Work {
 };
 
 // Small ones travel together: none may write what another one reads or writes.
-absl::Status CheckOverlap(const std::vector<Collective>& collectives) {
+Status CheckOverlap(const std::vector<Collective>& collectives) {
   Extents written;
   for (size_t i = 0; i < collectives.size(); ++i) {
     for (const Tensor& tensor : collectives[i].tensors) written.Add(tensor, i);
@@ -249,28 +249,28 @@ absl::Status CheckOverlap(const std::vector<Collective>& collectives) {
       if (touched.has_value()) clash = std::minmax(i, *touched);
     }
   }
-  if (!clash.has_value()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+  if (!clash.has_value()) return OkStatus();
+  return InvalidArgumentError(
       absl::StrCat("coalesced ", CollectiveKindName(collectives[0].kind),
                    ": number ", clash->second, " of ", collectives.size(),
                    " overlaps number ", clash->first));
 }
 
-absl::Status CheckAll(Communicator& communicator,
-                      const std::vector<Collective>& collectives) {
+Status CheckAll(Communicator& communicator,
+                const std::vector<Collective>& collectives) {
   const Collective& first = collectives[0];
-  absl::Status able = CanCoalesce(first.kind);
+  Status able = CanCoalesce(first.kind);
   if (!able.ok()) return able;
   for (size_t i = 0; i < collectives.size(); ++i) {
     const Collective& one = collectives[i];
-    absl::Status status = CanCoalesceWith(first, one);
+    Status status = CanCoalesceWith(first, one);
     if (status.ok()) {
       status = communicator.Check(one);
       // It starts nothing, but is how the other ranks hear of it.
       if (!status.ok()) communicator.Start(one);
     }
     if (status.ok()) continue;
-    return absl::Status(
+    return Status(
         status.code(),
         absl::StrCat("coalesced ", CollectiveKindName(first.kind), " on group ",
                      base::Quote(communicator.group_name()), ": number ", i,
@@ -298,42 +298,42 @@ std::vector<Bin> Sort(std::vector<Collective> collectives, int world_size,
 
 }  // namespace
 
-absl::Status CanCoalesce(CollectiveKind kind) {
+Status CanCoalesce(CollectiveKind kind) {
   if (kind == CollectiveKind::kAllReduce ||
       kind == CollectiveKind::kAllGather ||
       kind == CollectiveKind::kAllGatherIntoTensor ||
       kind == CollectiveKind::kReduceScatterTensor) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
       absl::StrCat("cannot coalesce ", CollectiveKindName(kind),
                    ": only all_reduce, all_gather, all_gather_into_tensor, "
                    "reduce_scatter_tensor"));
 }
 
-absl::Status CanCoalesceWith(const Collective& first, const Collective& next) {
+Status CanCoalesceWith(const Collective& first, const Collective& next) {
   if (next.kind != first.kind) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("cannot coalesce ", CollectiveKindName(next.kind),
                      " with ", CollectiveKindName(first.kind)));
   }
   if (next.reduce_op != first.reduce_op) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "cannot coalesce reductions by ", ReduceOpName(next.reduce_op), " and ",
         ReduceOpName(first.reduce_op)));
   }
   if (next.factor != first.factor) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "cannot coalesce reductions by ", ReduceOpName(next.reduce_op),
         " of the factors ", next.factor, " and ", first.factor));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status RunCoalesced(Communicator& communicator,
-                          std::vector<Collective> collectives) {
-  if (collectives.empty()) return absl::OkStatus();
-  absl::Status status = CheckAll(communicator, collectives);
+Status RunCoalesced(Communicator& communicator,
+                    std::vector<Collective> collectives) {
+  if (collectives.empty()) return OkStatus();
+  Status status = CheckAll(communicator, collectives);
   if (!status.ok()) return status;
   for (Bin& bin : Sort(std::move(collectives), communicator.world_size(),
                        communicator.fusable_bytes())) {
@@ -341,7 +341,7 @@ absl::Status RunCoalesced(Communicator& communicator,
     if (!status.ok()) return status;
     bin.TakeApart();
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
@@ -350,9 +350,8 @@ std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
       "coalesced ", collectives.size(), " ",
       collectives.empty() ? "collectives"
                           : CollectiveKindName(collectives[0].kind));
-  absl::Status status = collectives.empty()
-                            ? absl::OkStatus()
-                            : CheckAll(communicator, collectives);
+  Status status =
+      collectives.empty() ? OkStatus() : CheckAll(communicator, collectives);
   if (collectives.empty() || !status.ok()) {
     auto work = std::make_shared<PromisedWork>(std::move(description));
     work->Complete(status);
@@ -368,7 +367,7 @@ std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
   std::vector<std::shared_ptr<Work>> works =
       communicator.StartTogether(std::move(fused));
   for (size_t index = 0; index < works.size(); ++index) {
-    works[index]->OnCompletion([outcome, index](const absl::Status& result) {
+    works[index]->OnCompletion([outcome, index](const Status& result) {
       outcome->Completed(index, result);
     });
   }

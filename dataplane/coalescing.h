@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "dataplane/work.h"
@@ -15,11 +15,11 @@ namespace muster::dataplane {
 
 // OK if collectives of this kind can be coalesced: kAllReduce, kAllGather,
 // kAllGatherIntoTensor, kReduceScatterTensor. Otherwise kInvalidArgument.
-absl::Status CanCoalesce(CollectiveKind kind);
+Status CanCoalesce(CollectiveKind kind);
 
 // OK if `next` can go with `first`: the same kind, reduction and factor.
 // Otherwise kInvalidArgument, with what they have.
-absl::Status CanCoalesceWith(const Collective& first, const Collective& next);
+Status CanCoalesceWith(const Collective& first, const Collective& next);
 
 // Starts `collectives`, of one such kind and one reduction, on `communicator`,
 // and returns one handle of all of them: complete when all are, with the first
@@ -37,8 +37,8 @@ std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
 
 // The same, of tensors of the CPU, for whose end the caller waits: returns the
 // first error.
-absl::Status RunCoalesced(Communicator& communicator,
-                          std::vector<Collective> collectives);
+Status RunCoalesced(Communicator& communicator,
+                    std::vector<Collective> collectives);
 
 }  // namespace muster::dataplane
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane {
@@ -293,7 +293,7 @@ struct CollectiveView {
 
 // OK if rank `rank` of `world_size` may start `collective`. Otherwise
 // kInvalidArgument, naming the argument and its value. One rule per kind.
-absl::Status Validate(const Collective& collective, int rank, int world_size);
+Status Validate(const Collective& collective, int rank, int world_size);
 
 }  // namespace muster::dataplane
 

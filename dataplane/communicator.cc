@@ -18,7 +18,7 @@ namespace muster::dataplane {
 namespace {
 
 std::shared_ptr<Work> FailedWork(std::string description,
-                                 const absl::Status& status) {
+                                 const Status& status) {
   auto work = std::make_shared<PromisedWork>(std::move(description));
   work->Complete(status);
   return work;
@@ -83,7 +83,7 @@ Communicator::Communicator(CommunicatorOptions options,
       backend_(std::move(backend)) {}
 
 void Communicator::Shutdown() {
-  absl::Status destroyed = absl::CancelledError(absl::StrCat(
+  Status destroyed = CancelledError(absl::StrCat(
       "group ", base::Quote(options_.group_name), " was destroyed"));
   // A backend that is destroyed without an abort may part from its peers in
   // peace.
@@ -96,7 +96,7 @@ void Communicator::Shutdown() {
   backend = std::move(backend_);
 }
 
-bool Communicator::EndIdle(const absl::Status& cause) {
+bool Communicator::EndIdle(const Status& cause) {
   MutexLock lock(mutex_);
   TakeEnded(/*all=*/false);
   const bool is_idle = first_running_ == nullptr && running_.empty() &&
@@ -167,8 +167,8 @@ bool Communicator::IsGood(const Collective& planned, bool looks) {
   return is_valid && (!looks || backend_->Supports(planned).ok());
 }
 
-inline absl::Status Communicator::RunEntered(const Collective& collective,
-                                             ReleasableLock& order) {
+inline Status Communicator::RunEntered(const Collective& collective,
+                                       ReleasableLock& order) {
   Backend& backend = *backend_;
   // It may be another one's plan when it has ended.
   const uint64_t sequence = collective.sequence;
@@ -196,11 +196,11 @@ void Communicator::Threw(const Collective& collective, uint64_t sequence,
   // Nobody may look at the collective any more.
   Completed(sequence,
             Labelled(FailedCall::Of(collective), options_.group_name,
-                     absl::InternalError("threw")),
+                     InternalError("threw")),
             Clock::now(), /*waits=*/true);
 }
 
-absl::Status Communicator::Run(const CollectiveView& view, Instant& began) {
+Status Communicator::Run(const CollectiveView& view, Instant& began) {
   {
     ReleasableLock order(mutex_);
     if (Collective* const planned = FindPlanned(view); planned != nullptr) {
@@ -215,17 +215,16 @@ absl::Status Communicator::Run(const CollectiveView& view, Instant& began) {
   return RunUnplanned(view, began);
 }
 
-absl::Status Communicator::RunUnplanned(const CollectiveView& view,
-                                        Instant& began) {
+Status Communicator::RunUnplanned(const CollectiveView& view, Instant& began) {
   Collective collective = view.Copy();
-  absl::Status status = Run(collective);
+  Status status = Run(collective);
   began = collective.started;
   if (status.ok()) Note(collective);
   return status;
 }
 
-absl::Status Communicator::Check(const Collective& collective) const {
-  absl::Status valid = Validate(collective, options_.rank, options_.world_size);
+Status Communicator::Check(const Collective& collective) const {
+  Status valid = Validate(collective, options_.rank, options_.world_size);
   if (!valid.ok()) return valid;
   const BackendRef backend(*this);
   return backend ? backend->Supports(collective) : status();
@@ -270,14 +269,14 @@ std::shared_ptr<ParentHandle> Communicator::Split(const SplitOptions& options) {
   return ends_ ? nullptr : backend_->Split(options);
 }
 
-absl::StatusOr<std::shared_ptr<SymmetricMemory>>
-Communicator::AllocateSymmetric(const SymmetricOptions& options) {
+StatusOr<std::shared_ptr<SymmetricMemory>> Communicator::AllocateSymmetric(
+    const SymmetricOptions& options) {
   // First: one that is held is not destroyed without an abort.
   const BackendRef backend(*this);
-  if (absl::Status poison = status(); !poison.ok()) return poison;
+  if (Status poison = status(); !poison.ok()) return poison;
   auto memory = backend->AllocateSymmetric(options);
-  if (!memory.ok() && !absl::IsUnimplemented(memory.status()) &&
-      !absl::IsResourceExhausted(memory.status())) {
+  if (!memory.ok() && !IsUnimplemented(memory.status()) &&
+      !IsResourceExhausted(memory.status())) {
     Abort(memory.status());
   }
   return memory;
@@ -296,7 +295,7 @@ LastRun Communicator::last_run(DeviceType device) const {
 Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
   Number(collective);
   if (!poison_.ok()) return {poison_};
-  absl::Status bad = Validate(collective, options_.rank, options_.world_size);
+  Status bad = Validate(collective, options_.rank, options_.world_size);
   if (bad.ok()) bad = backend_->Supports(collective);
   if (!bad.ok()) return {std::move(bad), /*by_arguments=*/true};
   if (IsPointToPoint(collective.kind)) {
@@ -308,17 +307,17 @@ Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
   return {};
 }
 
-absl::Status Communicator::ErrorOf(const Collective& collective,
-                                   const Refusal& refusal) {
+Status Communicator::ErrorOf(const Collective& collective,
+                             const Refusal& refusal) {
   if (!refusal.by_arguments) return refusal.why;
   if (!IsPointToPoint(collective.kind)) {
     const BackendRef backend(*this);
     if (backend) backend->Refused(collective, refusal.why);
   }
-  return absl::Status(refusal.why.code(),
-                      absl::StrCat(collective.Label(), " on group ",
-                                   base::Quote(options_.group_name), ": ",
-                                   refusal.why.message()));
+  return Status(refusal.why.code(),
+                absl::StrCat(collective.Label(), " on group ",
+                             base::Quote(options_.group_name), ": ",
+                             refusal.why.message()));
 }
 
 void Communicator::AddPeerCall(const Collective& collective) {
@@ -370,19 +369,19 @@ std::shared_ptr<Work> Communicator::HandleOf(const Collective& collective,
   }
   if (IsPointToPoint(collective.kind)) {
     work->OnCompletion(
-        [this, sequence = collective.sequence](const absl::Status& status) {
+        [this, sequence = collective.sequence](const Status& status) {
           PointToPointCompleted(sequence, status);
         });
   } else {
     work->OnCompletion(
-        [this, sequence = collective.sequence](const absl::Status& status) {
+        [this, sequence = collective.sequence](const Status& status) {
           StartedCompleted(sequence, status);
         });
   }
   return work;
 }
 
-absl::Status Communicator::Run(Collective& collective) {
+Status Communicator::Run(Collective& collective) {
   ReleasableLock order(mutex_);
   const Refusal refusal = Enter(collective, /*waits=*/true);
   if (!refusal.why.ok()) {
@@ -403,7 +402,7 @@ void Communicator::Note(const Collective& collective) {
   }
 }
 
-void Communicator::Completed(uint64_t sequence, const absl::Status& status,
+void Communicator::Completed(uint64_t sequence, const Status& status,
                              Instant at, bool waits) {
   {
     MutexLock lock(mutex_);
@@ -417,8 +416,7 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status,
   LetGo();
 }
 
-void Communicator::StartedCompleted(uint64_t sequence,
-                                    const absl::Status& status) {
+void Communicator::StartedCompleted(uint64_t sequence, const Status& status) {
   const Instant now = Clock::now();
   if (status.ok()) {
     ended_at_.store(now, std::memory_order_relaxed);
@@ -450,7 +448,7 @@ void Communicator::TakeEnded(bool all) {
 }
 
 void Communicator::PointToPointCompleted(uint64_t sequence,
-                                         const absl::Status& status) {
+                                         const Status& status) {
   {
     MutexLock lock(mutex_);
     point_to_point_.erase(sequence);
@@ -458,7 +456,7 @@ void Communicator::PointToPointCompleted(uint64_t sequence,
   if (!status.ok()) Abort(status);
 }
 
-void Communicator::Abort(absl::Status cause) {
+void Communicator::Abort(Status cause) {
   ReleasableLock lock(mutex_);
   if (!poison_.ok()) return;
   poison_ = cause;
@@ -468,12 +466,12 @@ void Communicator::Abort(absl::Status cause) {
   // it.
   VLOG(1) << "group aborted: group=" << base::LogValue(options_.group_name)
           << " rank=" << options_.rank
-          << " code=" << absl::StatusCodeToString(cause.code())
+          << " code=" << StatusCodeToString(cause.code())
           << " cause=" << base::Quote(cause.message());
   if (backend) backend->Abort(std::move(cause));
 }
 
-absl::Status Communicator::status() const {
+Status Communicator::status() const {
   MutexLock lock(mutex_);
   return poison_;
 }

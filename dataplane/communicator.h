@@ -14,10 +14,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
@@ -83,13 +83,13 @@ class Communicator {
 
   // The same of a collective for whose end the caller waits, with its status:
   // quicker than Start(...)->Wait(). Fills in what is Communicator's of it.
-  absl::Status Run(Collective& collective) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  absl::Status Run(Collective&& collective) { return Run(collective); }
+  Status Run(Collective& collective) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  Status Run(Collective&& collective) { return Run(collective); }
 
   // The same, no send or receive, and quicker still for what is run again and
   // again. `began` is set to when it was started.
-  absl::Status Run(const CollectiveView& view,
-                   Instant& began) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  Status Run(const CollectiveView& view,
+             Instant& began) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // As Start of several, all collectives or all sends and receives, that begin
   // as one if the backend knows how.
@@ -101,16 +101,16 @@ class Communicator {
 
   // As Backend::AllocateSymmetric; a failure but kUnimplemented and
   // kResourceExhausted, which all ranks have alike, poisons the group.
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options);
 
   // What Start would make of its arguments: OK, or that error, without its
   // head.
-  absl::Status Check(const Collective& collective) const;
+  Status Check(const Collective& collective) const;
 
   // Fails everything that is running and everything to come with `cause`.
   // Without effect when the group is poisoned already. Does not block.
-  void Abort(absl::Status cause) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void Abort(Status cause) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // Aborts what is running, and returns when its handles are complete, its
   // callers gone and the backend destroyed. Everything later fails
@@ -118,7 +118,7 @@ class Communicator {
   void Shutdown();
 
   // OK, or the error that poisoned the group.
-  absl::Status status() const;
+  Status status() const;
 
   Progress progress();
 
@@ -152,7 +152,7 @@ class Communicator {
 
   // Why a collective does not start.
   struct Refusal {
-    absl::Status why;
+    Status why;
     // Its own arguments are bad; else the group is over.
     bool by_arguments = false;
   };
@@ -171,13 +171,13 @@ class Communicator {
   bool IsGood(const Collective& planned, bool looks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The rest of Run, where there is no plan.
-  absl::Status RunUnplanned(const CollectiveView& view, Instant& began);
+  Status RunUnplanned(const CollectiveView& view, Instant& began);
   // It has succeeded without a plan.
   void Note(const Collective& collective);
   // Has the backend run what has entered and is waited for.
-  [[gnu::always_inline]] inline absl::Status RunEntered(
-      const Collective& collective,
-      ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  [[gnu::always_inline]] inline Status RunEntered(const Collective& collective,
+                                                  ReleasableLock& order)
+      ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // The end of what it has run, in a handler: it has thrown.
   void Threw(const Collective& collective, uint64_t sequence,
              ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -197,13 +197,13 @@ class Communicator {
   std::shared_ptr<Work> StartEntered(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the caller is told; the backend hears of it, too.
-  absl::Status ErrorOf(const Collective& collective, const Refusal& refusal);
+  Status ErrorOf(const Collective& collective, const Refusal& refusal);
   // The handle of one that has entered, and that the backend has started if it
   // was not refused.
   std::shared_ptr<Work> HandleOf(const Collective& collective,
                                  const Refusal& refusal,
                                  std::shared_ptr<Work> work);
-  void Completed(uint64_t sequence, const absl::Status& status, Instant at,
+  void Completed(uint64_t sequence, const Status& status, Instant at,
                  bool waits);
   // It runs no more, and if it is `ok`, counts as completed.
   inline void RemoveRunning(uint64_t sequence, bool ok, Instant at)
@@ -214,12 +214,12 @@ class Communicator {
   // One that Start has started is complete. If it has succeeded, that is
   // counted by whoever looks next (TakeEnded): the thread that completes it
   // would wait for those that start more, and they for it.
-  void StartedCompleted(uint64_t sequence, const absl::Status& status);
+  void StartedCompleted(uint64_t sequence, const Status& status);
   // Counts those that have succeeded. `all`: also behind others that run yet.
   void TakeEnded(bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
+  void PointToPointCompleted(uint64_t sequence, const Status& status);
   // Poisons the group if nobody uses it and nothing has yet; whether it has.
-  bool EndIdle(const absl::Status& cause);
+  bool EndIdle(const Status& cause);
   inline void LetGo() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction.
@@ -247,7 +247,7 @@ class Communicator {
   // Sends and receives, numbered apart.
   uint64_t last_point_to_point_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, RunningPeerCall> point_to_point_ ABSL_GUARDED_BY(mutex_);
-  absl::Status poison_ ABSL_GUARDED_BY(mutex_);
+  Status poison_ ABSL_GUARDED_BY(mutex_);
   Plans plans_ ABSL_GUARDED_BY(mutex_);
 
   // How many use the backend without the lock; whether Shutdown waits until

@@ -65,10 +65,10 @@ TEST_F(CommunicatorTest, WhatEndsWithTheOrderHeldIsComplete) {
   const Progress progress = communicator_.progress();
   EXPECT_EQ(progress.last_completed, 2u);
   EXPECT_EQ(progress.current, "");
-  backend_->run = [] { return absl::DataLossError("lost"); };
+  backend_->run = [] { return DataLossError("lost"); };
   EXPECT_EQ(communicator_.Run(Collective(barrier)).code(),
-            absl::StatusCode::kDataLoss);
-  EXPECT_EQ(communicator_.status().code(), absl::StatusCode::kDataLoss);
+            StatusCode::kDataLoss);
+  EXPECT_EQ(communicator_.status().code(), StatusCode::kDataLoss);
   EXPECT_EQ(communicator_.progress().last_completed, 2u);
   communicator_.Shutdown();
 }
@@ -83,7 +83,7 @@ TEST_F(CommunicatorTest, BadArgumentsTakeANumberButDoNotReachTheBackend) {
   const auto bad =
       communicator_.Start({.kind = CollectiveKind::kAllReduce, .tensors = {}});
   EXPECT_TRUE(bad->IsCompleted());
-  EXPECT_EQ(bad->status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(bad->status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(bad->status().message()),
             "all_reduce #1 on group \"g\": argument tensors: all_reduce takes "
             "1 tensor, got 0");
@@ -99,10 +99,10 @@ TEST_F(CommunicatorTest, BadArgumentsTakeANumberButDoNotReachTheBackend) {
 }
 
 TEST_F(CommunicatorTest, WhatTheBackendLacksIsAnErrorOfTheCallAlone) {
-  backend_->supports = absl::UnimplementedError("no such type");
+  backend_->supports = UnimplementedError("no such type");
   const auto work = StartAllReduce();
-  EXPECT_EQ(work->status(), absl::UnimplementedError(
-                                "all_reduce #1 on group \"g\": no such type"));
+  EXPECT_EQ(work->status(),
+            UnimplementedError("all_reduce #1 on group \"g\": no such type"));
   EXPECT_TRUE(communicator_.status().ok());
 }
 
@@ -116,11 +116,11 @@ TEST_F(CommunicatorTest, ProgressFollowsTheOldestRunningCollective) {
   EXPECT_EQ(progress.last_enqueued, 2u);
   EXPECT_EQ(progress.last_completed, 0u);
   EXPECT_EQ(progress.current, "all_reduce #1 float32[4] sum");
-  backend_->works[0]->Complete(absl::OkStatus());
+  backend_->works[0]->Complete(OkStatus());
   progress = communicator_.progress();
   EXPECT_EQ(progress.last_completed, 1u);
   EXPECT_EQ(progress.current, "barrier #2");
-  backend_->works[1]->Complete(absl::OkStatus());
+  backend_->works[1]->Complete(OkStatus());
   EXPECT_EQ(communicator_.progress().current, "");
   EXPECT_EQ(communicator_.progress().last_completed, 2u);
 }
@@ -134,12 +134,12 @@ TEST_F(CommunicatorTest, ProgressTellsSinceWhenTheOldestIsTheOldest) {
   // What comes and goes behind the oldest one changes nothing.
   (void)StartAllReduce();
   (void)StartAllReduce();
-  backend_->works[1]->Complete(absl::OkStatus());
+  backend_->works[1]->Complete(OkStatus());
   EXPECT_EQ(communicator_.progress().since, began);
   EXPECT_EQ(communicator_.progress().last_completed, 2u);
   for (const int oldest : {0, 2}) {
     const Instant completing = Clock::now();
-    backend_->works[oldest]->Complete(absl::OkStatus());
+    backend_->works[oldest]->Complete(OkStatus());
     EXPECT_GE(communicator_.progress().since, completing);
   }
   EXPECT_EQ(communicator_.progress().current, "");
@@ -154,7 +154,7 @@ TEST_F(CommunicatorTest, WhatIsCompleteWhenItHasStartedSetsNoTimeBack) {
     explicit Complete(std::function<void()> look)
         : PromisedWork(""), look_(std::move(look)) {}
     void OnCompletion(Callback callback) override {
-      PromisedWork::Complete(absl::OkStatus());
+      PromisedWork::Complete(OkStatus());
       look_();
       PromisedWork::OnCompletion(std::move(callback));
     }
@@ -180,7 +180,7 @@ TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
     (void)StartAllReduce();
     EXPECT_EQ(backend_->started[1].sequence, 2u);
     EXPECT_EQ(communicator_.progress().last_completed, 0u);
-    return absl::OkStatus();
+    return OkStatus();
   };
   EXPECT_TRUE(run().ok());
   EXPECT_EQ(backend_->started[0].timeout, seconds(7));
@@ -188,12 +188,12 @@ TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
   EXPECT_EQ(communicator_.progress().current, "all_reduce #2 float32[4] sum");
 
   EXPECT_EQ(communicator_.Run({.kind = CollectiveKind::kAllReduce}),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "all_reduce #3 on group \"g\": argument tensors: all_reduce "
                 "takes 1 tensor, got 0"));
   EXPECT_TRUE(communicator_.status().ok());
 
-  const absl::Status cause = absl::UnavailableError("rank 0 is gone");
+  const Status cause = UnavailableError("rank 0 is gone");
   backend_->run = [&] { return cause; };
   EXPECT_EQ(run(), cause);
   EXPECT_EQ(communicator_.status(), cause);
@@ -202,11 +202,11 @@ TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
 }
 
 TEST_F(CommunicatorTest, WhatIsThrownOutOfRunEndsTheGroup) {
-  backend_->run = []() -> absl::Status { throw std::bad_alloc(); };
+  backend_->run = []() -> Status { throw std::bad_alloc(); };
   EXPECT_THROW((void)communicator_.Run({.kind = CollectiveKind::kBarrier}),
                std::bad_alloc);
   EXPECT_EQ(communicator_.status(),
-            Labelled({"barrier #1"}, "g", absl::InternalError("threw")));
+            Labelled({"barrier #1"}, "g", InternalError("threw")));
   EXPECT_EQ(communicator_.progress().current, "");
 }
 
@@ -214,7 +214,7 @@ class RepeatedRunTest : public CommunicatorTest {
  protected:
   RepeatedRunTest() { backend_->looks = false; }
 
-  absl::Status RunAllReduce(std::chrono::milliseconds timeout = {}) {
+  Status RunAllReduce(std::chrono::milliseconds timeout = {}) {
     const Tensor tensor(values_);
     return communicator_.Run({.kind = CollectiveKind::kAllReduce,
                               .tensors = {&tensor, 1},
@@ -222,7 +222,7 @@ class RepeatedRunTest : public CommunicatorTest {
                              began_);
   }
   // From `from` on, to where all ranks' go.
-  absl::Status RunAllGather(float* from) {
+  Status RunAllGather(float* from) {
     const Tensor input(from, {2});
     const Tensor output(values_);
     return communicator_.Run({.kind = CollectiveKind::kAllGatherIntoTensor,
@@ -259,12 +259,12 @@ TEST_F(RepeatedRunTest, OneThatRunsLeavesItsPlanToNobody) {
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(RunAllReduce().ok());
   bool inside = false;
   backend_->run = [&] {
-    if (std::exchange(inside, true)) return absl::OkStatus();
+    if (std::exchange(inside, true)) return OkStatus();
     EXPECT_EQ(communicator_.progress().current, "all_reduce #3 float32[4] sum");
     EXPECT_TRUE(RunAllReduce().ok());
     EXPECT_EQ(communicator_.progress().current, "all_reduce #3 float32[4] sum");
     EXPECT_EQ(communicator_.progress().last_completed, 4u);
-    return absl::OkStatus();
+    return OkStatus();
   };
   EXPECT_TRUE(RunAllReduce().ok());
   EXPECT_NE(backend_->started[2].plan, nullptr);
@@ -286,12 +286,12 @@ TEST_F(RepeatedRunTest, WhatRunsBehindAnotherGivesItsPlanBack) {
       EXPECT_EQ(communicator_.progress().since, began);
       if (!ends_first) {
         ended = Clock::now();
-        backend_->works[first]->Complete(absl::OkStatus());
+        backend_->works[first]->Complete(OkStatus());
         EXPECT_THAT(communicator_.progress().current,
                     ::testing::StartsWith("all_reduce"));
         EXPECT_GE(communicator_.progress().since, ended);
       }
-      return absl::OkStatus();
+      return OkStatus();
     };
     EXPECT_TRUE(RunAllReduce().ok());
     EXPECT_NE(backend_->started.back().plan, nullptr);
@@ -300,7 +300,7 @@ TEST_F(RepeatedRunTest, WhatRunsBehindAnotherGivesItsPlanBack) {
       EXPECT_EQ(communicator_.progress().since, began);
       EXPECT_THAT(communicator_.progress().current,
                   ::testing::StartsWith("barrier"));
-      backend_->works[first]->Complete(absl::OkStatus());
+      backend_->works[first]->Complete(OkStatus());
     }
     EXPECT_EQ(communicator_.progress().current, "");
     EXPECT_TRUE(RunAllReduce().ok());
@@ -316,11 +316,11 @@ TEST_F(RepeatedRunTest, WhatComesBehindAPlannedOneIsTheNextToBeFirst) {
     (void)communicator_.Start({.kind = CollectiveKind::kBarrier});
     // What comes and goes behind the first one changes nothing.
     const Instant since = communicator_.progress().since;
-    backend_->works.back()->Complete(absl::OkStatus());
+    backend_->works.back()->Complete(OkStatus());
     EXPECT_EQ(communicator_.progress().since, since);
     (void)communicator_.Start({.kind = CollectiveKind::kBarrier});
     inside = Clock::now();
-    return absl::OkStatus();
+    return OkStatus();
   };
   EXPECT_TRUE(RunAllReduce().ok());
   EXPECT_NE(backend_->started[2].plan, nullptr);
@@ -333,7 +333,7 @@ TEST_F(RepeatedRunTest, WhatOverlapsAtOtherPlacesIsRefused) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(RunAllGather(apart.data()).ok());
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(RunAllGather(values_.data() + 1).code(),
-              absl::StatusCode::kInvalidArgument);
+              StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(backend_->started.size(), 4u);
   // Its own place.
@@ -344,19 +344,19 @@ TEST_F(RepeatedRunTest, WhatOverlapsAtOtherPlacesIsRefused) {
 
 TEST_F(RepeatedRunTest, ABackendThatLooksWhereTensorsAreIsAskedEachTime) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
-  backend_->supports = absl::InvalidArgumentError("freed");
+  backend_->supports = InvalidArgumentError("freed");
   EXPECT_TRUE(RunAllReduce().ok());
   backend_->looks = true;
   EXPECT_EQ(RunAllReduce(),
-            absl::InvalidArgumentError("all_reduce #5 on group \"g\": freed"));
-  backend_->supports = absl::OkStatus();
+            InvalidArgumentError("all_reduce #5 on group \"g\": freed"));
+  backend_->supports = OkStatus();
   EXPECT_TRUE(RunAllReduce().ok());
   EXPECT_NE(backend_->started.back().plan, nullptr);
 }
 
 TEST_F(RepeatedRunTest, AFailureEndsTheGroup) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
-  const absl::Status cause = absl::UnavailableError("rank 0 is gone");
+  const Status cause = UnavailableError("rank 0 is gone");
   backend_->run = [&] { return cause; };
   EXPECT_EQ(RunAllReduce(), cause);
   EXPECT_EQ(communicator_.status(), cause);
@@ -378,8 +378,8 @@ TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
   EXPECT_EQ(communicator_.progress().current, "all_reduce #1 float32[4] sum");
   EXPECT_FALSE(communicator_.progress().peer_call.has_value());
   EXPECT_EQ(communicator_.progress().last_enqueued, 1u);
-  backend_->works[2]->Complete(absl::OkStatus());
-  backend_->works[0]->Complete(absl::OkStatus());
+  backend_->works[2]->Complete(OkStatus());
+  backend_->works[0]->Complete(OkStatus());
   EXPECT_EQ(communicator_.progress().current,
             "recv #2 float32[4] from rank 0 tag 0");
   const std::optional<PeerCall> call = communicator_.progress().peer_call;
@@ -388,13 +388,13 @@ TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
   EXPECT_EQ(call->number, 2u);
   EXPECT_EQ(call->peer, 0);
   EXPECT_EQ(communicator_.progress().last_completed, 1u);
-  const absl::Status cause = absl::UnavailableError("rank 0 is gone");
+  const Status cause = UnavailableError("rank 0 is gone");
   backend_->works[1]->Complete(cause);
   EXPECT_EQ(communicator_.status(), cause);
 }
 
 TEST_F(CommunicatorTest, FirstFailurePoisonsTheGroupWaitedForOrNot) {
-  const absl::Status cause = absl::UnavailableError("rank 0 is gone");
+  const Status cause = UnavailableError("rank 0 is gone");
   const auto first = StartAllReduce();
   const auto second = StartAllReduce();
   backend_->works[0]->Complete(cause);
@@ -409,10 +409,10 @@ TEST_F(CommunicatorTest, FirstFailurePoisonsTheGroupWaitedForOrNot) {
 }
 
 TEST_F(CommunicatorTest, OnlyTheFirstAbortCounts) {
-  communicator_.Abort(absl::AbortedError("first"));
-  communicator_.Abort(absl::AbortedError("second"));
-  EXPECT_EQ(communicator_.status(), absl::AbortedError("first"));
-  EXPECT_THAT(backend_->aborts, ElementsAre(absl::AbortedError("first")));
+  communicator_.Abort(AbortedError("first"));
+  communicator_.Abort(AbortedError("second"));
+  EXPECT_EQ(communicator_.status(), AbortedError("first"));
+  EXPECT_THAT(backend_->aborts, ElementsAre(AbortedError("first")));
 }
 
 TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
@@ -421,9 +421,9 @@ TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
   backend_->run = [&] {
     runs.set_value();
     ends.get_future().wait();
-    return absl::OkStatus();
+    return OkStatus();
   };
-  absl::Status status = absl::UnknownError("has not ended");
+  Status status = UnknownError("has not ended");
   std::thread caller(
       [&] { status = communicator_.Run({.kind = CollectiveKind::kBarrier}); });
   runs.get_future().wait();
@@ -436,7 +436,7 @@ TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
   ending.join();
   EXPECT_TRUE(status.ok()) << status;
 
-  const absl::Status over = absl::CancelledError("group \"g\" was destroyed");
+  const Status over = CancelledError("group \"g\" was destroyed");
   EXPECT_EQ(communicator_.Run({.kind = CollectiveKind::kBarrier}), over);
   EXPECT_EQ(StartAllReduce()->status(), over);
   EXPECT_EQ(communicator_.StartTogether({{}})[0]->status(), over);
@@ -481,7 +481,7 @@ TEST(CommunicatorLifeTest, DestructionAbortsWhatRunsAndNothingElse) {
   class Counting : public FakeBackend {
    public:
     explicit Counting(int& aborts) : aborts_(aborts) {}
-    void Abort(absl::Status cause) override {
+    void Abort(Status cause) override {
       ++aborts_;
       FakeBackend::Abort(std::move(cause));
     }
@@ -498,13 +498,13 @@ TEST(CommunicatorLifeTest, DestructionAbortsWhatRunsAndNothingElse) {
   EXPECT_TRUE(make()->Run({.kind = CollectiveKind::kBarrier}).ok());
   EXPECT_EQ(aborts, 0);
   const auto work = make()->Start({.kind = CollectiveKind::kBarrier});
-  EXPECT_TRUE(absl::IsCancelled(work->Wait()));
+  EXPECT_TRUE(IsCancelled(work->Wait()));
   EXPECT_EQ(aborts, 1);
   float value = 0;
   const auto send = make()->Start({.kind = CollectiveKind::kSend,
                                    .inputs = {Tensor(&value, {1})},
                                    .peer = 1});
-  EXPECT_TRUE(absl::IsCancelled(send->Wait()));
+  EXPECT_TRUE(IsCancelled(send->Wait()));
   EXPECT_EQ(aborts, 2);
 }
 
@@ -515,7 +515,7 @@ TEST(CommunicatorLifeTest, DestructionCancelsWhatRuns) {
                               std::make_unique<FakeBackend>());
     work = communicator.Start({.kind = CollectiveKind::kBarrier});
   }
-  EXPECT_EQ(work->status(), absl::CancelledError("group \"g\" was destroyed"));
+  EXPECT_EQ(work->status(), CancelledError("group \"g\" was destroyed"));
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -12,19 +11,19 @@
 
 namespace muster::dataplane {
 
-void SetCulpritRanks(absl::Status& status, const std::vector<int>& ranks) {
+void SetCulpritRanks(Status& status, const std::vector<int>& ranks) {
   if (ranks.empty()) {
     status.ErasePayload(kCulpritRanksUrl);
   } else {
-    status.SetPayload(kCulpritRanksUrl, absl::Cord(absl::StrJoin(ranks, ",")));
+    status.SetPayload(kCulpritRanksUrl, absl::StrJoin(ranks, ","));
   }
 }
 
-void SetCulpritRank(absl::Status& status, int rank) {
+void SetCulpritRank(Status& status, int rank) {
   SetCulpritRanks(status, {rank});
 }
 
-std::vector<int> CulpritRanks(const absl::Status& status) {
+std::vector<int> CulpritRanks(const Status& status) {
   const auto payload = status.GetPayload(kCulpritRanksUrl);
   std::vector<int> ranks;
   if (!payload.has_value()) return ranks;
@@ -37,17 +36,18 @@ std::vector<int> CulpritRanks(const absl::Status& status) {
   return ranks;
 }
 
-std::optional<int> CulpritRank(const absl::Status& status) {
+std::optional<int> CulpritRank(const Status& status) {
   const std::vector<int> ranks = CulpritRanks(status);
   if (ranks.empty()) return std::nullopt;
   return ranks.front();
 }
 
-void SetVerdict(absl::Status& status, absl::string_view bytes) {
-  status.SetPayload(kVerdictUrl, absl::Cord(bytes.substr(0, kVerdictBytesMax)));
+void SetVerdict(Status& status, absl::string_view bytes) {
+  status.SetPayload(kVerdictUrl,
+                    std::string(bytes.substr(0, kVerdictBytesMax)));
 }
 
-std::optional<std::string> Verdict(const absl::Status& status) {
+std::optional<std::string> Verdict(const Status& status) {
   const auto payload = status.GetPayload(kVerdictUrl);
   if (!payload.has_value()) return std::nullopt;
   return std::string(*payload);

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::dataplane {
 
@@ -18,14 +18,14 @@ namespace muster::dataplane {
 inline constexpr char kCulpritRanksUrl[] = "muster/culprit_ranks";
 
 // `ranks` ascend; without any the error has no culprit.
-void SetCulpritRanks(absl::Status& status, const std::vector<int>& ranks);
-void SetCulpritRank(absl::Status& status, int rank);
+void SetCulpritRanks(Status& status, const std::vector<int>& ranks);
+void SetCulpritRank(Status& status, int rank);
 
 // Empty when the error has no culprit or none is known.
-std::vector<int> CulpritRanks(const absl::Status& status);
+std::vector<int> CulpritRanks(const Status& status);
 
 // The first of them.
-std::optional<int> CulpritRank(const absl::Status& status);
+std::optional<int> CulpritRank(const Status& status);
 
 // An error with this payload is no symptom of something else but what a rank
 // has decided for the whole group: a backend that tells it to other ranks gives
@@ -35,10 +35,10 @@ inline constexpr size_t kVerdictBytesMax = 128;
 
 // `bytes`, at most kVerdictBytesMax, are for whoever made the error: they reach
 // the other ranks as they are.
-void SetVerdict(absl::Status& status, absl::string_view bytes);
+void SetVerdict(Status& status, absl::string_view bytes);
 
 // The bytes; nothing when the error is no verdict.
-std::optional<std::string> Verdict(const absl::Status& status);
+std::optional<std::string> Verdict(const Status& status);
 
 }  // namespace muster::dataplane
 

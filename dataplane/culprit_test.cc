@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "absl/strings/cord.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -13,16 +12,16 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 TEST(CulpritTest, RankTravelsWithTheStatus) {
-  absl::Status status = absl::UnavailableError("gone");
+  Status status = UnavailableError("gone");
   EXPECT_EQ(CulpritRank(status), std::nullopt);
   SetCulpritRank(status, 12);
   EXPECT_EQ(CulpritRank(status), 12);
-  const absl::Status copy = status;
+  const Status copy = status;
   EXPECT_EQ(CulpritRank(copy), 12);
 }
 
 TEST(CulpritTest, SeveralRanksTravelWithTheStatusAndTheFirstStandsForThem) {
-  absl::Status status = absl::UnavailableError("gone");
+  Status status = UnavailableError("gone");
   EXPECT_THAT(CulpritRanks(status), IsEmpty());
   SetCulpritRanks(status, {3, 7, 12});
   EXPECT_THAT(CulpritRanks(status), ElementsAre(3, 7, 12));
@@ -33,14 +32,14 @@ TEST(CulpritTest, SeveralRanksTravelWithTheStatusAndTheFirstStandsForThem) {
 }
 
 TEST(CulpritTest, UnreadablePayloadIsNoRank) {
-  absl::Status status = absl::UnavailableError("gone");
-  status.SetPayload(kCulpritRanksUrl, absl::Cord("1,twelve"));
+  Status status = UnavailableError("gone");
+  status.SetPayload(kCulpritRanksUrl, "1,twelve");
   EXPECT_EQ(CulpritRank(status), std::nullopt);
   EXPECT_THAT(CulpritRanks(status), IsEmpty());
 }
 
 TEST(CulpritTest, AVerdictTravelsWithTheStatus) {
-  absl::Status status = absl::AbortedError("enough");
+  Status status = AbortedError("enough");
   EXPECT_EQ(Verdict(status), std::nullopt);
   SetVerdict(status, "");
   EXPECT_EQ(Verdict(status), "");

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 
 namespace muster::dataplane::dlpack {
 namespace {
@@ -47,9 +47,8 @@ constexpr TypePair kTypes[] = {
 static_assert(std::size(kTypes) == kDataTypeCount);
 
 template <typename... Pieces>
-absl::Status Invalid(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("argument managed: ", pieces...));
+Status Invalid(const Pieces&... pieces) {
+  return InvalidArgumentError(absl::StrCat("argument managed: ", pieces...));
 }
 
 std::string TypeName(DLDataType type) {
@@ -74,7 +73,7 @@ std::string TypeName(DLDataType type) {
   return absl::StrCat(name, type.bits);
 }
 
-absl::StatusOr<DataType> TypeOf(DLDataType type) {
+StatusOr<DataType> TypeOf(DLDataType type) {
   if (type.lanes != 1) {
     return Invalid("elements of ", type.lanes, " lanes, must be 1 (",
                    TypeName(type), ")");
@@ -87,7 +86,7 @@ absl::StatusOr<DataType> TypeOf(DLDataType type) {
   return Invalid("no tensor here has elements of ", TypeName(type));
 }
 
-absl::StatusOr<Device> DeviceOf(DLDevice device) {
+StatusOr<Device> DeviceOf(DLDevice device) {
   switch (device.device_type) {
     case kDLCPU:
     case kDLCUDAHost:
@@ -100,11 +99,11 @@ absl::StatusOr<Device> DeviceOf(DLDevice device) {
   }
 }
 
-absl::Status CheckContiguous(const DLTensor& tensor,
-                             absl::Span<const int64_t> shape) {
-  if (tensor.strides == nullptr) return absl::OkStatus();
+Status CheckContiguous(const DLTensor& tensor,
+                       absl::Span<const int64_t> shape) {
+  if (tensor.strides == nullptr) return OkStatus();
   for (const int64_t dimension : shape) {
-    if (dimension == 0) return absl::OkStatus();
+    if (dimension == 0) return OkStatus();
   }
   const absl::Span<const int64_t> strides(tensor.strides, shape.size());
   int64_t expected = 1;
@@ -116,13 +115,13 @@ absl::Status CheckContiguous(const DLTensor& tensor,
     }
     expected *= shape[i];
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<Tensor> ViewOf(const DLTensor& theirs) {
-  const absl::StatusOr<DataType> type = TypeOf(theirs.dtype);
+StatusOr<Tensor> ViewOf(const DLTensor& theirs) {
+  const StatusOr<DataType> type = TypeOf(theirs.dtype);
   if (!type.ok()) return type.status();
-  const absl::StatusOr<Device> device = DeviceOf(theirs.device);
+  const StatusOr<Device> device = DeviceOf(theirs.device);
   if (!device.ok()) return device.status();
   if (theirs.ndim < 0) return Invalid("ndim is negative: ", theirs.ndim);
   if (theirs.ndim > 0 && theirs.shape == nullptr) {
@@ -135,9 +134,9 @@ absl::StatusOr<Tensor> ViewOf(const DLTensor& theirs) {
           ? nullptr
           : static_cast<std::byte*>(theirs.data) + theirs.byte_offset;
   Tensor tensor(data, *type, shape, *device);
-  const absl::Status valid = tensor.Validate();
+  const Status valid = tensor.Validate();
   if (!valid.ok()) return Invalid(valid.message());
-  const absl::Status contiguous = CheckContiguous(theirs, shape);
+  const Status contiguous = CheckContiguous(theirs, shape);
   if (!contiguous.ok()) return contiguous;
   return tensor;
 }
@@ -152,11 +151,11 @@ struct Exported {
 };
 
 template <typename M>
-absl::StatusOr<Exported<M>*> ExportAs(const Tensor& tensor,
-                                      std::shared_ptr<void> owner) {
-  const absl::Status valid = tensor.Validate();
+StatusOr<Exported<M>*> ExportAs(const Tensor& tensor,
+                                std::shared_ptr<void> owner) {
+  const Status valid = tensor.Validate();
   if (!valid.ok()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("argument tensor: ", valid.message()));
   }
   auto exported = std::make_unique<Exported<M>>();
@@ -181,8 +180,8 @@ absl::StatusOr<Exported<M>*> ExportAs(const Tensor& tensor,
 }  // namespace
 
 template <typename M>
-absl::StatusOr<Imported> Imported::Import(M* managed) {
-  absl::StatusOr<Tensor> view = ViewOf(managed->dl_tensor);
+StatusOr<Imported> Imported::Import(M* managed) {
+  StatusOr<Tensor> view = ViewOf(managed->dl_tensor);
   if (!view.ok()) return view.status();
   Imported imported;
   imported.tensor_ = *std::move(view);
@@ -194,13 +193,13 @@ absl::StatusOr<Imported> Imported::Import(M* managed) {
   return imported;
 }
 
-absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed) {
+StatusOr<Imported> ImportManaged(DLManagedTensor* managed) {
   if (managed == nullptr) return Invalid("null");
   return Imported::Import(managed);
 }
 
-absl::StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
-                                       const ImportOptions& options) {
+StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
+                                 const ImportOptions& options) {
   if (managed == nullptr) return Invalid("null");
   // Of another one nothing else may be looked at.
   if (managed->version.major != kMajorVersion) {
@@ -215,14 +214,14 @@ absl::StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
   return Imported::Import(managed);
 }
 
-absl::StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
-                                        std::shared_ptr<void> owner) {
+StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
+                                  std::shared_ptr<void> owner) {
   const auto exported = ExportAs<DLManagedTensor>(tensor, std::move(owner));
   if (!exported.ok()) return exported.status();
   return &(*exported)->managed;
 }
 
-absl::StatusOr<DLManagedTensorVersioned*> ExportVersioned(
+StatusOr<DLManagedTensorVersioned*> ExportVersioned(
     const Tensor& tensor, std::shared_ptr<void> owner) {
   const auto exported =
       ExportAs<DLManagedTensorVersioned>(tensor, std::move(owner));

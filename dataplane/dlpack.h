@@ -17,7 +17,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane::dlpack {
@@ -147,12 +147,12 @@ class Imported {
   const Tensor& tensor() const { return tensor_; }
 
  private:
-  friend absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
-  friend absl::StatusOr<Imported> ImportManaged(
-      DLManagedTensorVersioned* managed, const ImportOptions& options);
+  friend StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
+  friend StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
+                                          const ImportOptions& options);
 
   template <typename M>
-  static absl::StatusOr<Imported> Import(M* managed);
+  static StatusOr<Imported> Import(M* managed);
 
   Tensor tensor_;
   std::unique_ptr<void, dlpack_internal::GiveBack> managed_;
@@ -165,17 +165,17 @@ class Imported {
 // may be written unless `options` say otherwise.
 // Errors: kInvalidArgument, saying which of this it is not; then it is still
 // the caller's, and its deleter was not called.
-absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
-absl::StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
-                                       const ImportOptions& options = {});
+StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
+StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
+                                 const ImportOptions& options = {});
 
 template <Managed T>
-absl::StatusOr<Imported> Import(T* managed) {
+StatusOr<Imported> Import(T* managed) {
   return ImportManaged(reinterpret_cast<DLManagedTensor*>(managed));
 }
 
 template <ManagedVersioned T>
-absl::StatusOr<Imported> Import(T* managed, const ImportOptions& options = {}) {
+StatusOr<Imported> Import(T* managed, const ImportOptions& options = {}) {
   return ImportManaged(reinterpret_cast<DLManagedTensorVersioned*>(managed),
                        options);
 }
@@ -184,11 +184,11 @@ absl::StatusOr<Imported> Import(T* managed, const ImportOptions& options = {}) {
 // with it, on any thread. Until then `owner` is kept, which keeps the memory;
 // null if that lives long enough anyway.
 // Errors: kInvalidArgument (Tensor::Validate).
-absl::StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
-                                        std::shared_ptr<void> owner = nullptr);
+StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
+                                  std::shared_ptr<void> owner = nullptr);
 
 // The same for who wants DLPack 1.0 or a later 1.x.
-absl::StatusOr<DLManagedTensorVersioned*> ExportVersioned(
+StatusOr<DLManagedTensorVersioned*> ExportVersioned(
     const Tensor& tensor, std::shared_ptr<void> owner = nullptr);
 
 }  // namespace muster::dataplane::dlpack

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/exception_guard.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
 #include "dataplane/cpu/shm/shm_backend.h"
@@ -38,18 +38,17 @@ struct Definition {
   BackendFactory factory;
   // Why it cannot be used here, though it is built in; OK if it can. Null:
   // always OK.
-  const absl::Status& (*available)() = nullptr;
+  const Status& (*available)() = nullptr;
 
   // Built in: it keeps the time itself.
   bool is_ours = true;
 
-  absl::Status CheckAvailable() const {
-    return available == nullptr ? absl::OkStatus() : available();
+  Status CheckAvailable() const {
+    return available == nullptr ? OkStatus() : available();
   }
 };
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateNccl(
-    const BackendOptions& options) {
+StatusOr<std::unique_ptr<Backend>> CreateNccl(const BackendOptions& options) {
   const auto library = nccl::Load();
   if (!library.ok()) return library.status();
   const auto& runtime = cuda::TheRuntime();
@@ -64,9 +63,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateNccl(
 // collectives have no order between them.
 constexpr char kGlooOnCuda[] = "cuda:gloo";
 
-const absl::Status& CudaAvailable() { return cuda::TheRuntime().status(); }
+const Status& CudaAvailable() { return cuda::TheRuntime().status(); }
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateGlooOnCuda(
+StatusOr<std::unique_ptr<Backend>> CreateGlooOnCuda(
     const BackendOptions& options) {
   auto gloo = CreateGlooBackend(options);
   if (!gloo.ok()) return gloo.status();
@@ -98,13 +97,13 @@ class Registry {
     return definitions_.emplace(name, std::move(definition)).second;
   }
 
-  absl::StatusOr<Definition> Find(absl::string_view name) {
+  StatusOr<Definition> Find(absl::string_view name) {
     MutexLock lock(mutex_);
     const auto found = definitions_.find(std::string(name));
     if (found != definitions_.end()) {
-      const absl::Status available = found->second.CheckAvailable();
+      const Status available = found->second.CheckAvailable();
       if (available.ok()) return found->second;
-      return absl::FailedPreconditionError(
+      return FailedPreconditionError(
           absl::StrCat("backend ", base::Quote(name),
                        " cannot be used here: ", available.message()));
     }
@@ -112,7 +111,7 @@ class Registry {
     for (const auto& [known, definition] : definitions_) {
       if (definition.CheckAvailable().ok()) names.push_back(known);
     }
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "unknown backend ", base::Quote(name), ": this program has ",
         absl::StrJoin(names, ", "),
         "; others are registered (RegisterBackend), or loaded from a library "
@@ -132,8 +131,8 @@ class Registry {
   std::map<std::string, Definition> definitions_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::Status Malformed(absl::string_view spec, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat(
+Status Malformed(absl::string_view spec, absl::string_view why) {
+  return InvalidArgumentError(absl::StrCat(
       "The custom backend string argument is invalid: ", base::Quote(spec),
       ": ", why,
       "; it is a backend's name, or \"DEVICE:BACKEND\" for each "
@@ -145,8 +144,7 @@ struct Assignment {
   std::string backend;
 };
 
-absl::StatusOr<std::vector<Assignment>> ParseAssignments(
-    absl::string_view spec) {
+StatusOr<std::vector<Assignment>> ParseAssignments(absl::string_view spec) {
   std::vector<Assignment> assignments;
   for (const absl::string_view pair : absl::StrSplit(spec, ',')) {
     const std::vector<absl::string_view> words = absl::StrSplit(pair, ':');
@@ -182,25 +180,24 @@ struct Choice {
   std::map<std::string, Definition> definitions;  // of the assignments
 };
 
-absl::StatusOr<Choice> Choose(absl::string_view spec) {
+StatusOr<Choice> Choose(absl::string_view spec) {
   Choice choice;
   if (!absl::StrContains(spec, ':') && !absl::StrContains(spec, ',')) {
-    absl::StatusOr<Definition> definition = Registry::Get().Find(spec);
+    StatusOr<Definition> definition = Registry::Get().Find(spec);
     if (!definition.ok()) return definition.status();
     choice.single = *std::move(definition);
     return choice;
   }
-  absl::StatusOr<std::vector<Assignment>> assignments = ParseAssignments(spec);
+  StatusOr<std::vector<Assignment>> assignments = ParseAssignments(spec);
   if (!assignments.ok()) return assignments.status();
   choice.assignments = *std::move(assignments);
   for (const Assignment& assignment : choice.assignments) {
-    absl::StatusOr<Definition> definition =
-        Registry::Get().Find(assignment.backend);
+    StatusOr<Definition> definition = Registry::Get().Find(assignment.backend);
     if (!definition.ok()) return definition.status();
     const std::vector<DeviceType>& devices = definition->devices;
     if (std::find(devices.begin(), devices.end(), assignment.device) ==
         devices.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           "backend ", base::Quote(spec), ": ", assignment.backend, " takes no ",
           DeviceTypeName(assignment.device), " tensors"));
     }
@@ -209,18 +206,18 @@ absl::StatusOr<Choice> Choose(absl::string_view spec) {
   return choice;
 }
 
-absl::Status CheckOptions(const BackendOptions& options) {
+Status CheckOptions(const BackendOptions& options) {
   if (options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument rank: ", options.rank, " is not in a group of ",
-                     options.world_size));
+    return InvalidArgumentError(absl::StrCat("argument rank: ", options.rank,
+                                             " is not in a group of ",
+                                             options.world_size));
   }
   if (options.store == nullptr && options.world_size > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument store: a group of ", options.world_size,
-                     " needs one to meet in"));
+    return InvalidArgumentError(absl::StrCat("argument store: a group of ",
+                                             options.world_size,
+                                             " needs one to meet in"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 bool IsName(const std::string& name) {
@@ -235,31 +232,30 @@ bool IsName(const std::string& name) {
 
 std::vector<std::string> Backends() { return Registry::Get().Names(); }
 
-absl::Status RegisterBackend(const std::string& name,
-                             std::vector<DeviceType> devices,
-                             BackendFactory factory) {
+Status RegisterBackend(const std::string& name, std::vector<DeviceType> devices,
+                       BackendFactory factory) {
   if (!IsName(name)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "argument name: ", base::Quote(name), " is not a name of 1 to ",
         kNameBytesMax, " lower-case letters, digits, _ and -"));
   }
   if (devices.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("argument devices: backend ",
-                                                   base::Quote(name),
-                                                   " needs at least one"));
+    return InvalidArgumentError(absl::StrCat("argument devices: backend ",
+                                             base::Quote(name),
+                                             " needs at least one"));
   }
   if (factory == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "argument factory: backend ", base::Quote(name), " has none"));
+    return InvalidArgumentError(absl::StrCat("argument factory: backend ",
+                                             base::Quote(name), " has none"));
   }
   if (!Registry::Get().Add(name, {std::move(devices), std::move(factory)})) {
-    return absl::AlreadyExistsError(
+    return AlreadyExistsError(
         absl::StrCat("backend ", base::Quote(name), " is registered already"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<std::string> LoadBackend(const std::string& path) {
+StatusOr<std::string> LoadBackend(const std::string& path) {
   // Of one library at a time: two threads may load the same one.
   static Mutex* const loading = new Mutex;
   MutexLock lock(*loading);
@@ -270,12 +266,12 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path) {
       absl::StrContains(path, '/') ? path : absl::StrCat("./", path);
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return absl::NotFoundError(
+    return NotFoundError(
         absl::StrCat("backend library ", base::Quote(path), ": ", dlerror()));
   }
   const auto refuse = [&](absl::string_view why) {
     dlclose(library);
-    return absl::FailedPreconditionError(
+    return FailedPreconditionError(
         absl::StrCat("backend library ", base::Quote(path), " ", why));
   };
   using Entry = const BackendPlugin* (*)();
@@ -304,16 +300,16 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path) {
   if (const auto known = loaded->find(library); known != loaded->end()) {
     return known->second;
   }
-  const absl::Status status =
+  const Status status =
       RegisterBackend(plugin.name,
                       std::vector<DeviceType>(
                           plugin.devices, plugin.devices + plugin.device_count),
                       plugin.create);
   if (!status.ok()) {
     dlclose(library);
-    return absl::Status(
-        status.code(), absl::StrCat("backend library ", base::Quote(path), ": ",
-                                    status.message()));
+    return Status(status.code(),
+                  absl::StrCat("backend library ", base::Quote(path), ": ",
+                               status.message()));
   }
   return loaded->emplace(library, plugin.name).first->second;
 }
@@ -324,17 +320,15 @@ std::string DefaultBackend() {
                                                         : "shm";
 }
 
-absl::Status CheckBackend(absl::string_view spec) {
-  return Choose(spec).status();
-}
+Status CheckBackend(absl::string_view spec) { return Choose(spec).status(); }
 
 namespace {
 
 // What a factory makes; it may be anybody's.
-absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
-                                              const Definition& definition,
-                                              const BackendOptions& options) {
-  absl::Status problem = absl::InternalError("made none");
+StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
+                                        const Definition& definition,
+                                        const BackendOptions& options) {
+  Status problem = InternalError("made none");
   try {
     auto made = definition.factory(options);
     if (!made.ok()) return made;
@@ -350,9 +344,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
   } catch (...) {
     problem = StatusOfCaught();
   }
-  return absl::Status(problem.code(),
-                      absl::StrCat("backend ", base::Quote(name),
-                                   ": its factory ", problem.message()));
+  return Status(problem.code(),
+                absl::StrCat("backend ", base::Quote(name), ": its factory ",
+                             problem.message()));
 }
 
 bool ServesCpu(const Choice& choice, const std::string& backend) {
@@ -365,11 +359,11 @@ bool ServesCpu(const Choice& choice, const std::string& backend) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
+StatusOr<std::unique_ptr<Backend>> CreateBackend(
     absl::string_view spec, const BackendOptions& options) {
-  absl::StatusOr<Choice> choice = Choose(spec);
+  StatusOr<Choice> choice = Choose(spec);
   if (!choice.ok()) return choice.status();
-  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  if (Status status = CheckOptions(options); !status.ok()) return status;
   if (choice->assignments.empty()) {
     return Make(spec, choice->single, options);
   }

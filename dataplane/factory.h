@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/tensor.h"
 
@@ -19,7 +18,7 @@ namespace muster::dataplane {
 // Joins the group that the options describe and returns this rank's backend,
 // connected to every peer. Blocks until then, at most until options.deadline.
 // The rank is in the group, and a group of several has a store.
-using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
+using BackendFactory = std::function<StatusOr<std::unique_ptr<Backend>>(
     const BackendOptions& options)>;
 
 // All functions are thread-safe.
@@ -32,16 +31,15 @@ std::vector<std::string> Backends();
 // for good. All processes of a group must do so.
 // Errors: kInvalidArgument (`name` is not of 1 to 64 lower-case letters,
 // digits, `_` and `-`; no devices; no factory), kAlreadyExists.
-absl::Status RegisterBackend(const std::string& name,
-                             std::vector<DeviceType> devices,
-                             BackendFactory factory);
+Status RegisterBackend(const std::string& name, std::vector<DeviceType> devices,
+                       BackendFactory factory);
 
 // Loads a shared library that has a backend (plugin.h), registers it and
 // returns its name. The library stays loaded; loading it again changes nothing.
 // Errors: kNotFound (no such library, or it does not load; the system says
 // why), kFailedPrecondition (it is no such library, or was built for another
 // version), and what RegisterBackend answers.
-absl::StatusOr<std::string> LoadBackend(const std::string& path);
+StatusOr<std::string> LoadBackend(const std::string& path);
 
 // The backends of a group that names none: "cpu:shm,cuda:nccl" where nccl can
 // be used, else "shm", which is gloo where ranks share no memory. Looks for
@@ -54,7 +52,7 @@ std::string DefaultBackend();
 // Errors: kInvalidArgument (malformed, or an unknown backend or device, or a
 // backend for a device that it does not take), kFailedPrecondition (a backend
 // that cannot be used here: why).
-absl::Status CheckBackend(absl::string_view spec);
+Status CheckBackend(absl::string_view spec);
 
 // The backend that `spec` names; of several, one that gives each collective to
 // that of its tensors' device, and those without tensors to the first.
@@ -62,8 +60,8 @@ absl::Status CheckBackend(absl::string_view spec);
 // kDeadlineExceeded (naming the ranks that did not come or did not connect),
 // kUnavailable (no usable address, connection refused), and what the store
 // answers.
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
-    absl::string_view spec, const BackendOptions& options);
+StatusOr<std::unique_ptr<Backend>> CreateBackend(absl::string_view spec,
+                                                 const BackendOptions& options);
 
 }  // namespace muster::dataplane
 

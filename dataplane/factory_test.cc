@@ -33,30 +33,30 @@ constexpr char kPlugins[] = "dataplane/testing/lib";
 FakeBackend* g_made = nullptr;
 std::vector<std::string> g_groups;
 
-absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
+StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
   auto backend = std::make_unique<FakeBackend>();
   g_made = backend.get();
   g_groups.push_back(options.group_name);
   return backend;
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> Fail(const BackendOptions&) {
-  return absl::UnavailableError("no network today");
+StatusOr<std::unique_ptr<Backend>> Fail(const BackendOptions&) {
+  return UnavailableError("no network today");
 }
 
 std::string Problem(const std::string& spec) {
-  const absl::Status status = CheckBackend(spec);
+  const Status status = CheckBackend(spec);
   EXPECT_FALSE(status.ok()) << spec;
   EXPECT_EQ(CreateBackend(spec, {}).status(), status) << spec;
-  EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+  EXPECT_TRUE(status.ok() || IsInvalidArgument(status)) << status;
   return std::string(status.message());
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeNone(const BackendOptions&) {
+StatusOr<std::unique_ptr<Backend>> MakeNone(const BackendOptions&) {
   return std::unique_ptr<Backend>();
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> Throw(const BackendOptions&) {
+StatusOr<std::unique_ptr<Backend>> Throw(const BackendOptions&) {
   throw std::runtime_error("no licence");
 }
 
@@ -78,10 +78,9 @@ TEST(FactoryTest, AFactoryMayBeAnybodys) {
   ASSERT_TRUE(RegisterBackend("none", {DeviceType::kCpu}, &MakeNone).ok());
   ASSERT_TRUE(RegisterBackend("throws", {DeviceType::kCpu}, &Throw).ok());
   EXPECT_EQ(CreateBackend("none", {}).status(),
-            absl::InternalError("backend \"none\": its factory made none"));
-  EXPECT_EQ(
-      CreateBackend("cpu:throws", {}).status(),
-      absl::InternalError("backend \"throws\": its factory threw: no licence"));
+            InternalError("backend \"none\": its factory made none"));
+  EXPECT_EQ(CreateBackend("cpu:throws", {}).status(),
+            InternalError("backend \"throws\": its factory threw: no licence"));
 }
 
 TEST(FactoryTest, SpecsThatAreNone) {
@@ -102,32 +101,32 @@ TEST(FactoryTest, SpecsThatAreNone) {
 }
 
 TEST(FactoryTest, GlooTakesCudaTensorsWhereThereIsADevice) {
-  const absl::Status available = cuda::TheRuntime().status();
+  const Status available = cuda::TheRuntime().status();
   if (available.ok()) {
-    EXPECT_EQ(CheckBackend("cpu:gloo,cuda:gloo"), absl::OkStatus());
+    EXPECT_EQ(CheckBackend("cpu:gloo,cuda:gloo"), OkStatus());
   } else {
     EXPECT_EQ(CheckBackend("cpu:gloo,cuda:gloo"),
-              absl::FailedPreconditionError(
+              FailedPreconditionError(
                   absl::StrCat("backend \"cuda:gloo\" cannot be used here: ",
                                available.message())));
   }
-  EXPECT_EQ(CheckBackend("gloo"), absl::OkStatus());
+  EXPECT_EQ(CheckBackend("gloo"), OkStatus());
 }
 
 TEST(FactoryTest, NcclIsThereWhereItCanBeUsed) {
-  const absl::Status& available = nccl::Available();
+  const Status& available = nccl::Available();
   if (available.ok()) {
     EXPECT_THAT(Backends(), Contains("nccl"));
-    EXPECT_EQ(CheckBackend("cpu:gloo,cuda:nccl"), absl::OkStatus());
+    EXPECT_EQ(CheckBackend("cpu:gloo,cuda:nccl"), OkStatus());
   } else {
     EXPECT_THAT(Backends(), Not(Contains("nccl")));
     EXPECT_EQ(
         CheckBackend("cpu:gloo,cuda:nccl"),
-        absl::FailedPreconditionError(absl::StrCat(
+        FailedPreconditionError(absl::StrCat(
             "backend \"nccl\" cannot be used here: ", available.message())));
   }
-  EXPECT_TRUE(absl::IsAlreadyExists(
-      RegisterBackend("nccl", {DeviceType::kCuda}, Make)));
+  EXPECT_TRUE(
+      IsAlreadyExists(RegisterBackend("nccl", {DeviceType::kCuda}, Make)));
 }
 
 TEST(FactoryTest, WhoNamesNoneGetsWhatIsThere) {
@@ -143,24 +142,24 @@ TEST(FactoryTest, ARegisteredBackendIsOneAsTheOthers) {
   EXPECT_EQ(g_groups.back(), "g");
 
   EXPECT_TRUE(
-      absl::IsAlreadyExists(RegisterBackend("mine", {DeviceType::kCpu}, Make)));
+      IsAlreadyExists(RegisterBackend("mine", {DeviceType::kCpu}, Make)));
   EXPECT_TRUE(
-      absl::IsAlreadyExists(RegisterBackend("gloo", {DeviceType::kCpu}, Make)));
+      IsAlreadyExists(RegisterBackend("gloo", {DeviceType::kCpu}, Make)));
   ASSERT_TRUE(RegisterBackend("down", {DeviceType::kCpu}, Fail).ok());
-  EXPECT_TRUE(absl::IsUnavailable(CreateBackend("down", {}).status()));
+  EXPECT_TRUE(IsUnavailable(CreateBackend("down", {}).status()));
 }
 
 TEST(FactoryTest, WhatCannotBeRegistered) {
   for (const std::string& name :
        {std::string(), std::string("Mine"), std::string("a:b"),
         std::string("a,b"), std::string(65, 'a')}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(
-        RegisterBackend(name, {DeviceType::kCpu}, Make)))
+    EXPECT_TRUE(
+        IsInvalidArgument(RegisterBackend(name, {DeviceType::kCpu}, Make)))
         << name;
   }
-  EXPECT_TRUE(absl::IsInvalidArgument(RegisterBackend("none", {}, Make)));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      RegisterBackend("none", {DeviceType::kCpu}, nullptr)));
+  EXPECT_TRUE(IsInvalidArgument(RegisterBackend("none", {}, Make)));
+  EXPECT_TRUE(
+      IsInvalidArgument(RegisterBackend("none", {DeviceType::kCpu}, nullptr)));
 }
 
 TEST(FactoryTest, EachDeviceHasItsBackend) {
@@ -180,9 +179,9 @@ TEST(FactoryTest, EachDeviceHasItsBackend) {
   const auto barrier = (*backend)->Start({.kind = CollectiveKind::kBarrier});
   EXPECT_EQ(cpu->started.size(), 1U);
   (*backend)->Refused(AllReduceOn(DeviceType::kCpu),
-                      absl::InvalidArgumentError("bad"));
+                      InvalidArgumentError("bad"));
   EXPECT_EQ(cpu->refused.size(), 1U);
-  (*backend)->Abort(absl::AbortedError("enough"));
+  (*backend)->Abort(AbortedError("enough"));
   EXPECT_TRUE(on_cpu->IsCompleted() && on_cuda->IsCompleted() &&
               barrier->IsCompleted());
 }
@@ -262,9 +261,8 @@ TEST(FactoryTest, ADeviceWithoutABackend) {
   ASSERT_TRUE(RegisterBackend("lone", {DeviceType::kCpu}, Make).ok());
   auto backend = CreateBackend("cpu:lone", {});
   ASSERT_TRUE(backend.ok());
-  const absl::Status status =
-      (*backend)->Supports(AllReduceOn(DeviceType::kCuda));
-  EXPECT_TRUE(absl::IsUnimplemented(status));
+  const Status status = (*backend)->Supports(AllReduceOn(DeviceType::kCuda));
+  EXPECT_TRUE(IsUnimplemented(status));
   EXPECT_EQ(status.message(),
             "No backend for float32[1] on cuda:0 in \"cpu:lone\"");
 }
@@ -273,28 +271,28 @@ TEST(FactoryTest, LibrariesThatAreNoBackends) {
   const auto load = [](const std::string& path) {
     return LoadBackend(path).status();
   };
-  EXPECT_TRUE(absl::IsNotFound(load("absent.so")));
+  EXPECT_TRUE(IsNotFound(load("absent.so")));
   EXPECT_THAT(std::string(load("absent.so").message()),
               AllOf(HasSubstr("backend library \"absent.so\""),
                     HasSubstr("No such file")));
-  const absl::Status none = load(kPlugins + std::string("no_backend.so"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(none));
+  const Status none = load(kPlugins + std::string("no_backend.so"));
+  EXPECT_TRUE(IsFailedPrecondition(none));
   EXPECT_THAT(std::string(none.message()), HasSubstr("muster_backend_plugin"));
-  const absl::Status other = load(kPlugins + std::string("other_version.so"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(other));
+  const Status other = load(kPlugins + std::string("other_version.so"));
+  EXPECT_TRUE(IsFailedPrecondition(other));
   EXPECT_THAT(std::string(other.message()),
               AllOf(HasSubstr("was built for interface 1000 (Abseil "),
                     HasSubstr("this program for interface 7 (Abseil ")));
-  const absl::Status taken = load(kPlugins + std::string("taken_name.so"));
-  EXPECT_TRUE(absl::IsAlreadyExists(taken));
+  const Status taken = load(kPlugins + std::string("taken_name.so"));
+  EXPECT_TRUE(IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()),
               HasSubstr("taken_name.so\": backend \"gloo\" is registered"));
-  const absl::Status null = load(kPlugins + std::string("null_plugin.so"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(null));
+  const Status null = load(kPlugins + std::string("null_plugin.so"));
+  EXPECT_TRUE(IsFailedPrecondition(null));
   EXPECT_THAT(std::string(null.message()),
               HasSubstr("gives none: muster_backend_plugin returns null"));
-  const absl::Status nameless = load(kPlugins + std::string("null_name.so"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(nameless));
+  const Status nameless = load(kPlugins + std::string("null_name.so"));
+  EXPECT_TRUE(IsFailedPrecondition(nameless));
   EXPECT_THAT(std::string(nameless.message()),
               HasSubstr("gives a backend without a name"));
 }

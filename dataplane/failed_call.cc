@@ -1,6 +1,5 @@
 #include "dataplane/failed_call.h"
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "dataplane/collective.h"
@@ -19,14 +18,13 @@ FailedCall FailedCall::Of(const Collective& collective) {
           .is_point_to_point = IsPointToPoint(collective.kind)};
 }
 
-void SetFailedCall(absl::Status& status, const FailedCall& call) {
+void SetFailedCall(Status& status, const FailedCall& call) {
   const char kind = call.is_point_to_point ? kOfTwoRanks : kOfAllRanks;
-  status.SetPayload(
-      kFailedCallUrl,
-      absl::Cord(absl::StrCat(absl::string_view(&kind, 1), call.label)));
+  status.SetPayload(kFailedCallUrl,
+                    absl::StrCat(absl::string_view(&kind, 1), call.label));
 }
 
-std::optional<FailedCall> FindFailedCall(const absl::Status& status) {
+std::optional<FailedCall> FindFailedCall(const Status& status) {
   const auto payload = status.GetPayload(kFailedCallUrl);
   if (!payload.has_value() || payload->empty()) return std::nullopt;
   const std::string bytes(*payload);
@@ -38,11 +36,11 @@ std::string LabelOf(const FailedCall& call, absl::string_view group_name) {
   return absl::StrCat(call.label, " on group ", base::Quote(group_name));
 }
 
-absl::Status Labelled(const FailedCall& call, absl::string_view group_name,
-                      const absl::Status& failure) {
-  absl::Status labelled(failure.code(), absl::StrCat(LabelOf(call, group_name),
-                                                     ": ", failure.message()));
-  failure.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
+Status Labelled(const FailedCall& call, absl::string_view group_name,
+                const Status& failure) {
+  Status labelled(failure.code(), absl::StrCat(LabelOf(call, group_name), ": ",
+                                               failure.message()));
+  failure.ForEachPayload([&](const std::string& url, const std::string& value) {
     labelled.SetPayload(url, value);
   });
   SetFailedCall(labelled, call);

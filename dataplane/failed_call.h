@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::dataplane {
 
@@ -25,18 +25,18 @@ struct FailedCall {
 // Kept as a payload of the status, under this type URL.
 inline constexpr char kFailedCallUrl[] = "muster/failed_call";
 
-void SetFailedCall(absl::Status& status, const FailedCall& call);
+void SetFailedCall(Status& status, const FailedCall& call);
 
 // Nothing when the error does not say.
-std::optional<FailedCall> FindFailedCall(const absl::Status& status);
+std::optional<FailedCall> FindFailedCall(const Status& status);
 
 // The head of such errors' texts: `all_reduce #418 on group "world"`.
 std::string LabelOf(const FailedCall& call, absl::string_view group_name);
 
 // `failure` as the error of `call`: the same code and payloads, the text with
 // LabelOf in front.
-absl::Status Labelled(const FailedCall& call, absl::string_view group_name,
-                      const absl::Status& failure);
+Status Labelled(const FailedCall& call, absl::string_view group_name,
+                const Status& failure);
 
 }  // namespace muster::dataplane
 

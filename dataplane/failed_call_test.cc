@@ -15,14 +15,14 @@ TEST(FailedCallTest, IsInThePayloadBesideTheText) {
     Collective collective;
     collective.kind = kind;
     collective.sequence = 7;
-    absl::Status failure = absl::UnavailableError("rank 2 is gone");
+    Status failure = UnavailableError("rank 2 is gone");
     SetCulpritRank(failure, 2);
     EXPECT_EQ(FindFailedCall(failure), std::nullopt);
     const FailedCall call = FailedCall::Of(collective);
-    const absl::Status labelled = Labelled(call, "a: b", failure);
+    const Status labelled = Labelled(call, "a: b", failure);
     EXPECT_EQ(labelled.message(),
               std::string(label) + " on group \"a: b\": rank 2 is gone");
-    EXPECT_TRUE(absl::IsUnavailable(labelled));
+    EXPECT_TRUE(IsUnavailable(labelled));
     EXPECT_EQ(CulpritRank(labelled), 2);
     EXPECT_EQ(FindFailedCall(labelled), call);
     EXPECT_EQ(call.label, label);
@@ -31,8 +31,8 @@ TEST(FailedCallTest, IsInThePayloadBesideTheText) {
 }
 
 TEST(FailedCallTest, AnEmptyPayloadSaysNothing) {
-  absl::Status failure = absl::UnavailableError("all_reduce #1: it is gone");
-  failure.SetPayload(kFailedCallUrl, absl::Cord());
+  Status failure = UnavailableError("all_reduce #1: it is gone");
+  failure.SetPayload(kFailedCallUrl, "");
   EXPECT_EQ(FindFailedCall(failure), std::nullopt);
 }
 

@@ -34,12 +34,12 @@ ExceptionGuard::ExceptionGuard(std::unique_ptr<Backend> inner,
                                std::string group_name)
     : BackendDecorator(std::move(inner)), group_name_(std::move(group_name)) {}
 
-absl::Status ExceptionGuard::Supports(const Collective& collective) const {
+Status ExceptionGuard::Supports(const Collective& collective) const {
   try {
     return BackendDecorator::Supports(collective);
   } catch (...) {
-    return absl::InternalError(absl::StrCat("backend ", base::Quote(name()),
-                                            ": Supports ", TextOfCaught()));
+    return InternalError(absl::StrCat("backend ", base::Quote(name()),
+                                      ": Supports ", TextOfCaught()));
   }
 }
 
@@ -76,13 +76,12 @@ Completion ExceptionGuard::EndingOfCaught(const Collective& collective) const {
   return {ProblemOf(collective, "Run", TextOfCaught()), Clock::now()};
 }
 
-absl::Status ExceptionGuard::ProblemOf(const Collective& collective,
-                                       absl::string_view call,
-                                       const std::string& problem) const {
-  return Labelled(
-      FailedCall::Of(collective), group_name_,
-      absl::InternalError(absl::StrCat("backend ", base::Quote(name()), ": ",
-                                       call, " ", problem)));
+Status ExceptionGuard::ProblemOf(const Collective& collective,
+                                 absl::string_view call,
+                                 const std::string& problem) const {
+  return Labelled(FailedCall::Of(collective), group_name_,
+                  InternalError(absl::StrCat("backend ", base::Quote(name()),
+                                             ": ", call, " ", problem)));
 }
 
 void ExceptionGuard::BeginTogether() {
@@ -101,8 +100,7 @@ void ExceptionGuard::Note(absl::string_view call,
              << " cause=" << base::Quote(absl::StrCat(call, " ", problem));
 }
 
-void ExceptionGuard::Refused(const Collective& collective,
-                             const absl::Status& why) {
+void ExceptionGuard::Refused(const Collective& collective, const Status& why) {
   Note("Refused", Thrown([&] { inner().Refused(collective, why); }));
 }
 
@@ -113,17 +111,17 @@ std::shared_ptr<ParentHandle> ExceptionGuard::Split(
   return parent_handle;
 }
 
-absl::StatusOr<std::shared_ptr<SymmetricMemory>>
-ExceptionGuard::AllocateSymmetric(const SymmetricOptions& options) {
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> memory = nullptr;
+StatusOr<std::shared_ptr<SymmetricMemory>> ExceptionGuard::AllocateSymmetric(
+    const SymmetricOptions& options) {
+  StatusOr<std::shared_ptr<SymmetricMemory>> memory = nullptr;
   const std::string problem =
       Thrown([&] { memory = inner().AllocateSymmetric(options); });
   if (problem.empty()) return memory;
-  return absl::InternalError(absl::StrCat("backend ", base::Quote(name()),
-                                          ": AllocateSymmetric ", problem));
+  return InternalError(absl::StrCat("backend ", base::Quote(name()),
+                                    ": AllocateSymmetric ", problem));
 }
 
-void ExceptionGuard::Abort(absl::Status cause) {
+void ExceptionGuard::Abort(Status cause) {
   Note("Abort", Thrown([&] { inner().Abort(std::move(cause)); }));
 }
 

@@ -17,25 +17,25 @@ class ExceptionGuard : public BackendDecorator {
  public:
   ExceptionGuard(std::unique_ptr<Backend> inner, std::string group_name);
 
-  absl::Status Supports(const Collective& collective) const override;
+  Status Supports(const Collective& collective) const override;
   const std::atomic<bool>& looks_where_tensors_are(
       const Collective& collective) const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
   Completion Run(const Collective& collective, ReleasableLock& order) override;
   void BeginTogether() override;
   void EndTogether() override;
-  void Refused(const Collective& collective, const absl::Status& why) override;
+  void Refused(const Collective& collective, const Status& why) override;
   std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override;
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override;
-  void Abort(absl::Status cause) override;
+  void Abort(Status cause) override;
 
  private:
   // Of Run, in a handler.
   Completion EndingOfCaught(const Collective& collective) const;
   // Of a collective that `call` has thrown out of, or the like.
-  absl::Status ProblemOf(const Collective& collective, absl::string_view call,
-                         const std::string& problem) const;
+  Status ProblemOf(const Collective& collective, absl::string_view call,
+                   const std::string& problem) const;
   // Logs what `call` has thrown, if anything.
   void Note(absl::string_view call, const std::string& problem) const;
 

@@ -18,7 +18,7 @@ using testing::FakeBackend;
 // One that keeps no promise.
 class BadBackend : public FakeBackend {
  public:
-  absl::Status Supports(const Collective&) const override {
+  Status Supports(const Collective&) const override {
     throw std::runtime_error("cannot say");
   }
   std::shared_ptr<Work> Start(const Collective& collective) override {
@@ -29,14 +29,14 @@ class BadBackend : public FakeBackend {
   Completion Run(const Collective&, ReleasableLock&) override {
     throw std::runtime_error("no time");
   }
-  void Refused(const Collective&, const absl::Status&) override {
+  void Refused(const Collective&, const Status&) override {
     throw std::runtime_error("no");
   }
   const std::atomic<bool>& looks_where_tensors_are(
       const Collective&) const override {
     throw std::runtime_error("cannot say");
   }
-  void Abort(absl::Status) override { throw std::runtime_error("no"); }
+  void Abort(Status) override { throw std::runtime_error("no"); }
 };
 
 Collective Of(CollectiveKind kind) {
@@ -46,9 +46,8 @@ Collective Of(CollectiveKind kind) {
   return collective;
 }
 
-absl::Status Failed(const FailedCall& call, const std::string& problem) {
-  return Labelled(call, "tp0",
-                  absl::InternalError("backend \"fake\": " + problem));
+Status Failed(const FailedCall& call, const std::string& problem) {
+  return Labelled(call, "tp0", InternalError("backend \"fake\": " + problem));
 }
 
 TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
@@ -65,9 +64,8 @@ TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
   EXPECT_EQ(
       failure(CollectiveKind::kSend),
       Failed({"send #3", /*is_point_to_point=*/true}, "Start threw something"));
-  EXPECT_EQ(
-      guarding.Supports(Of(CollectiveKind::kBarrier)),
-      absl::InternalError("backend \"fake\": Supports threw: cannot say"));
+  EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)),
+            InternalError("backend \"fake\": Supports threw: cannot say"));
   // It is asked again then.
   EXPECT_TRUE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
   BiasedMutex mutex;
@@ -76,24 +74,24 @@ TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
     EXPECT_EQ(guarding.Run(Of(CollectiveKind::kBroadcast), order).status,
               Failed({"broadcast #3"}, "Run threw: no time"));
   }
-  guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());
-  guarding.Abort(absl::AbortedError("enough"));
+  guarding.Refused(Of(CollectiveKind::kBarrier), OkStatus());
+  guarding.Abort(AbortedError("enough"));
 }
 
 TEST(ExceptionGuardTest, WhatItDoesRightPasses) {
   auto fake = std::make_unique<FakeBackend>();
   FakeBackend& inner = *fake;
-  inner.supports = absl::UnimplementedError("not that");
+  inner.supports = UnimplementedError("not that");
   ExceptionGuard guarding(std::move(fake), "tp0");
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
   inner.looks = false;
   EXPECT_FALSE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
   const auto work = guarding.Start(Of(CollectiveKind::kBarrier));
   EXPECT_EQ(work, inner.works.at(0));
-  guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());
+  guarding.Refused(Of(CollectiveKind::kBarrier), OkStatus());
   EXPECT_EQ(inner.refused.size(), 1U);
-  guarding.Abort(absl::AbortedError("enough"));
-  EXPECT_EQ(work->status(), absl::AbortedError("enough"));
+  guarding.Abort(AbortedError("enough"));
+  EXPECT_EQ(work->status(), AbortedError("enough"));
 }
 
 }  // namespace

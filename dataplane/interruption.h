@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 
 namespace muster::dataplane {
 
@@ -19,7 +19,7 @@ class Interruption {
 
   // Ends what waits now or later, with `why`, an error. Only the first call
   // counts. Calls what waits for token().
-  void Interrupt(absl::Status why) const {
+  void Interrupt(Status why) const {
     {
       MutexLock lock(state_->mutex);
       if (!state_->why.ok()) return;
@@ -29,7 +29,7 @@ class Interruption {
   }
 
   // OK, or why.
-  absl::Status status() const {
+  Status status() const {
     MutexLock lock(state_->mutex);
     return state_->why;
   }
@@ -40,7 +40,7 @@ class Interruption {
  private:
   struct State {
     Mutex mutex;
-    absl::Status why ABSL_GUARDED_BY(mutex);
+    Status why ABSL_GUARDED_BY(mutex);
     std::stop_source source;
   };
 

@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 
 namespace muster::dataplane {
@@ -23,21 +22,21 @@ class Prefixed : public BootstrapStore {
   Prefixed(std::shared_ptr<BootstrapStore> store, std::string prefix)
       : store_(std::move(store)), prefix_(std::move(prefix)) {}
 
-  absl::Status Set(const std::string& key, const std::string& value) override {
+  Status Set(const std::string& key, const std::string& value) override {
     return store_->Set(prefix_ + key, value);
   }
-  absl::Status SetBy(const std::string& key, const std::string& value,
-                     Instant deadline) override {
+  Status SetBy(const std::string& key, const std::string& value,
+               Instant deadline) override {
     return store_->SetBy(prefix_ + key, value, deadline);
   }
-  absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys, Instant deadline) override {
+  StatusOr<std::vector<std::string>> Get(const std::vector<std::string>& keys,
+                                         Instant deadline) override {
     std::vector<std::string> own;
     own.reserve(keys.size());
     for (const std::string& key : keys) own.push_back(prefix_ + key);
     return store_->Get(own, deadline);
   }
-  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
+  StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
     return store_->Add(prefix_ + key, delta);
   }
   void Forget(const std::string& key, Instant deadline) override {
@@ -92,12 +91,12 @@ std::set<Backend*> PerDevice::Distinct() const {
   return distinct;
 }
 
-absl::Status PerDevice::Supports(const Collective& collective) const {
+Status PerDevice::Supports(const Collective& collective) const {
   const Backend* const backend = Find(collective);
   if (backend != nullptr) return backend->Supports(collective);
-  return absl::UnimplementedError(
-      absl::StrCat("No backend for ", collective.first_tensor()->Describe(),
-                   " in ", base::Quote(name_)));
+  return UnimplementedError(absl::StrCat("No backend for ",
+                                         collective.first_tensor()->Describe(),
+                                         " in ", base::Quote(name_)));
 }
 
 const std::atomic<bool>& PerDevice::looks_where_tensors_are(
@@ -129,7 +128,7 @@ void PerDevice::EndTogether() {
   for (Backend* const backend : Distinct()) backend->EndTogether();
 }
 
-void PerDevice::Refused(const Collective& collective, const absl::Status& why) {
+void PerDevice::Refused(const Collective& collective, const Status& why) {
   Backend* const backend = Find(collective);
   if (backend != nullptr) backend->Refused(collective, why);
 }
@@ -151,14 +150,14 @@ std::shared_ptr<ParentHandle> PerDevice::DescentFor(
   return all == nullptr ? nullptr : all->Of(device);
 }
 
-absl::StatusOr<std::shared_ptr<SymmetricMemory>> PerDevice::AllocateSymmetric(
+StatusOr<std::shared_ptr<SymmetricMemory>> PerDevice::AllocateSymmetric(
     const SymmetricOptions& options) {
   for (const auto& [device, backend] : backends_) {
     if (device == options.device) return backend->AllocateSymmetric(options);
   }
-  return absl::UnimplementedError(
-      absl::StrCat("No backend for ", DeviceTypeName(options.device),
-                   " memory in ", base::Quote(name_)));
+  return UnimplementedError(absl::StrCat("No backend for ",
+                                         DeviceTypeName(options.device),
+                                         " memory in ", base::Quote(name_)));
 }
 
 CommunicatorStates PerDevice::communicator_states() const {
@@ -176,7 +175,7 @@ LastRun PerDevice::last_run(DeviceType device) const {
   return {.backend = name_};
 }
 
-void PerDevice::Abort(absl::Status cause) {
+void PerDevice::Abort(Status cause) {
   for (const auto& [device, backend] : backends_) backend->Abort(cause);
 }
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
@@ -34,7 +34,7 @@ class PerDevice : public Backend {
   absl::string_view name() const override { return name_; }
   absl::Span<const DeviceType> devices() const override { return devices_; }
   // kUnimplemented also where no backend is for the device.
-  absl::Status Supports(const Collective& collective) const override;
+  Status Supports(const Collective& collective) const override;
   const std::atomic<bool>& looks_where_tensors_are(
       const Collective& collective) const override;
   size_t fusable_bytes() const override;
@@ -42,13 +42,13 @@ class PerDevice : public Backend {
   Completion Run(const Collective& collective, ReleasableLock& order) override;
   void BeginTogether() override;
   void EndTogether() override;
-  void Refused(const Collective& collective, const absl::Status& why) override;
+  void Refused(const Collective& collective, const Status& why) override;
   std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override;
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override;
   CommunicatorStates communicator_states() const override;
   LastRun last_run(DeviceType device) const override;
-  void Abort(absl::Status cause) override;
+  void Abort(Status cause) override;
 
   // Of what Split has given, what is for the backend of `device`.
   static std::shared_ptr<ParentHandle> DescentFor(

@@ -3,7 +3,7 @@
 //
 //   class StoreBackend : public muster::dataplane::Backend { ... };
 //
-//   absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions&);
+//   StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions&);
 //
 //   MUSTER_BACKEND_PLUGIN("store", Create, muster::dataplane::DeviceType::kCpu)
 //
@@ -19,9 +19,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/config.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/tensor.h"
@@ -53,8 +52,7 @@ struct BackendPlugin {
   const char* name;
   const DeviceType* devices;
   size_t device_count;
-  absl::StatusOr<std::unique_ptr<Backend>> (*create)(
-      const BackendOptions& options);
+  StatusOr<std::unique_ptr<Backend>> (*create)(const BackendOptions& options);
 };
 
 // The function that a library exports.

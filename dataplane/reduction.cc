@@ -104,8 +104,8 @@ std::vector<absl::string_view> InstructionSets() {
   return sets;
 }
 
-absl::Status NotReducible(absl::string_view backend, DataType type) {
-  return absl::UnimplementedError(absl::StrCat(
+Status NotReducible(absl::string_view backend, DataType type) {
+  return UnimplementedError(absl::StrCat(
       "the ", backend, " backend does not reduce ", DataTypeName(type)));
 }
 

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/float8.h"
 #include "dataplane/reduction_table.h"
@@ -103,14 +103,14 @@ class Reduction {
   bool scales_;  // kPremulSum
 };
 
-absl::Status NotReducible(absl::string_view backend, DataType type);
+Status NotReducible(absl::string_view backend, DataType type);
 
 // Whether a backend of that name can reduce with Reduction: kUnimplemented for
 // a reduction of a type that it has no loops for.
-inline absl::Status CheckReducible(absl::string_view backend,
-                                   const Collective& collective) {
+inline Status CheckReducible(absl::string_view backend,
+                             const Collective& collective) {
   if (!IsReduction(collective.kind) || Reduction::Has(collective.data_type())) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return NotReducible(backend, collective.data_type());
 }

@@ -99,7 +99,7 @@ class Table {
     for (const DataType type : types.types) {
       Sample sample(kind, {.world_size = 2, .data_type = type});
       sample.collective.reduce_op = op;
-      absl::Status status = Validate(sample.collective, 0, 2);
+      Status status = Validate(sample.collective, 0, 2);
       Collective collective = sample.collective;
       for (auto* list :
            {&collective.tensors, &collective.inputs, &collective.outputs}) {
@@ -117,7 +117,7 @@ class Table {
     return cell;
   }
 
-  std::string LetterOf(const absl::Status& status, CollectiveKind kind,
+  std::string LetterOf(const Status& status, CollectiveKind kind,
                        DataType type) {
     const std::string text = absl::StrReplaceAll(
         status.message(),

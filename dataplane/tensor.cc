@@ -84,27 +84,27 @@ bool Tensor::HasShapeOf(const Tensor& other) const {
   return std::ranges::equal(shape_, other.shape_);
 }
 
-absl::Status Tensor::WhyInvalid() const {
+Status Tensor::WhyInvalid() const {
   if (static_cast<size_t>(data_type()) >= kFacts.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor's data type is ", static_cast<int>(data_type()),
-                     ", which is no DataType"));
+    return InvalidArgumentError(absl::StrCat("a tensor's data type is ",
+                                             static_cast<int>(data_type()),
+                                             ", which is no DataType"));
   }
   if (!shape_valid_) {
     for (const int64_t dimension : shape_) {
       if (dimension < 0) {
-        return absl::InvalidArgumentError(
+        return InvalidArgumentError(
             absl::StrCat("negative dimension in ", Describe()));
       }
     }
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("size of ", Describe(), " does not fit into 63 bits"));
   }
   if (data_ == nullptr) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("null data pointer of ", Describe()));
   }
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
       absl::StrCat("data pointer of ", Describe(), " is not aligned to ",
                    FactsOf(data_type()).alignment, " bytes"));
 }

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 
 namespace muster::dataplane {
 
@@ -189,9 +189,7 @@ class Tensor {
   // "negative dimension in float32[8,-1]". Collectives call it; a caller need
   // not.
   bool is_valid() const { return traits_.is_valid(); }
-  absl::Status Validate() const {
-    return is_valid() ? absl::OkStatus() : WhyInvalid();
-  }
+  Status Validate() const { return is_valid() ? OkStatus() : WhyInvalid(); }
 
   // "float32[8,128]", with the device when that is not the CPU.
   std::string Describe() const;
@@ -235,7 +233,7 @@ class Tensor {
            (traits_.has_one_dimension() || HasShapeOf(other));
   }
 
-  absl::Status WhyInvalid() const;
+  Status WhyInvalid() const;
   bool HasShapeOf(const Tensor& other) const;
 
   void* data_ = nullptr;

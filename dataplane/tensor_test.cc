@@ -13,9 +13,9 @@ namespace muster::dataplane {
 namespace {
 
 std::string ProblemOf(const Tensor& tensor) {
-  const absl::Status status = tensor.Validate();
+  const Status status = tensor.Validate();
   if (!status.ok()) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   }
   return std::string(status.message());
 }

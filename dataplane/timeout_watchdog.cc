@@ -34,8 +34,8 @@ class TimeoutWatchdog::Clockwork {
   explicit Clockwork(std::chrono::milliseconds grace) : grace_(grace) {}
 
   // If `work` is not complete at `deadline` and a grace, it fails with `late`.
-  uint64_t Add(std::shared_ptr<ProxyWork> work, Instant deadline,
-               absl::Status late) ABSL_LOCKS_EXCLUDED(mutex_) {
+  uint64_t Add(std::shared_ptr<ProxyWork> work, Instant deadline, Status late)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     Entry entry{std::move(work), After(deadline, grace_), std::move(late)};
     if (!aborted_.ok()) entry.Hurry(After(Clock::now(), grace_), aborted_);
@@ -50,7 +50,7 @@ class TimeoutWatchdog::Clockwork {
   }
 
   // What is under way, and what comes, has but the grace.
-  void Abort(const absl::Status& cause) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Abort(const Status& cause) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (!aborted_.ok()) return;
     aborted_ = cause;
@@ -80,14 +80,14 @@ class TimeoutWatchdog::Clockwork {
 
  private:
   struct Entry {
-    void Hurry(Instant by, const absl::Status& cause) {
+    void Hurry(Instant by, const Status& cause) {
       until = std::min(until, by);
       late = cause;
     }
 
     std::shared_ptr<ProxyWork> work;
     Instant until;
-    absl::Status late;
+    Status late;
   };
 
   // False: it is to stop.
@@ -131,7 +131,7 @@ class TimeoutWatchdog::Clockwork {
   uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
   // Of the thread.
   Instant wakes_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();
-  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  Status aborted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -143,7 +143,7 @@ TimeoutWatchdog::TimeoutWatchdog(std::unique_ptr<Backend> inner,
       thread_([clockwork = clockwork_.get()] { clockwork->Run(); }) {}
 
 TimeoutWatchdog::~TimeoutWatchdog() {
-  clockwork_->Abort(absl::CancelledError(absl::StrCat(
+  clockwork_->Abort(CancelledError(absl::StrCat(
       "group ", base::Quote(options_.group_name), " was destroyed")));
   // It may complete what is under way, but need not.
   DestroyInner();
@@ -156,7 +156,7 @@ std::shared_ptr<Work> TimeoutWatchdog::Start(const Collective& collective) {
   const uint64_t number = clockwork_->Add(
       work, collective.deadline,
       Labelled(FailedCall::Of(collective), options_.group_name,
-               absl::DeadlineExceededError(absl::StrCat(
+               DeadlineExceededError(absl::StrCat(
                    "backend ", base::Quote(name()), " of rank ", options_.rank,
                    " did not complete it within ", Text(collective.timeout),
                    ", nor in the ", Text(options_.grace), " after that"))));
@@ -166,7 +166,7 @@ std::shared_ptr<Work> TimeoutWatchdog::Start(const Collective& collective) {
   if (collective.cuda_device() >= 0) work->Started(inner_work);
   inner_work->OnCompletion(
       [work, clockwork = clockwork_, number,
-       weak = std::weak_ptr<Work>(inner_work)](const absl::Status& status) {
+       weak = std::weak_ptr<Work>(inner_work)](const Status& status) {
         clockwork->Remove(number);
         const std::shared_ptr<Work> done = weak.lock();
         if (done != nullptr) work->SetSourceRank(done->source_rank());
@@ -175,7 +175,7 @@ std::shared_ptr<Work> TimeoutWatchdog::Start(const Collective& collective) {
   return work;
 }
 
-void TimeoutWatchdog::Abort(absl::Status cause) {
+void TimeoutWatchdog::Abort(Status cause) {
   clockwork_->Abort(cause);
   BackendDecorator::Abort(std::move(cause));
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 
 namespace muster::dataplane {
@@ -32,7 +32,7 @@ class TimeoutWatchdog : public BackendDecorator {
   ~TimeoutWatchdog() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  void Abort(absl::Status cause) override;
+  void Abort(Status cause) override;
 
  private:
   class Clockwork;

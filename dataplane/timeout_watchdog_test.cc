@@ -19,7 +19,7 @@ using testing::FakeBackend;
 // Hears no Abort.
 class DeafBackend : public FakeBackend {
  public:
-  void Abort(absl::Status cause) override { aborts.push_back(cause); }
+  void Abort(Status cause) override { aborts.push_back(cause); }
 };
 
 class TimeoutWatchdogTest : public ::testing::Test {
@@ -54,13 +54,13 @@ TEST_F(TimeoutWatchdogTest, WhatIsNotCompleteInTimeFails) {
   EXPECT_EQ(
       work->Wait(),
       Labelled({"barrier #3"}, "tp0",
-               absl::DeadlineExceededError(
+               DeadlineExceededError(
                    "backend \"fake\" of rank 1 did "
                    "not complete it within 10ms, nor in the 20ms after that")));
   EXPECT_FALSE(later->IsCompleted());
   // What comes afterwards changes nothing.
-  inner.works.at(1)->Complete(absl::OkStatus());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(work->status()));
+  inner.works.at(1)->Complete(OkStatus());
+  EXPECT_TRUE(IsDeadlineExceeded(work->status()));
 }
 
 TEST_F(TimeoutWatchdogTest, WhatIsCompletePasses) {
@@ -68,31 +68,30 @@ TEST_F(TimeoutWatchdogTest, WhatIsCompletePasses) {
   const auto good = Start(CollectiveKind::kRecv, hours(1));
   const auto bad = Start(CollectiveKind::kRecv, hours(1));
   inner.works.at(0)->SetSourceRank(2);
-  inner.works.at(0)->Complete(absl::OkStatus());
-  inner.works.at(1)->Complete(absl::InternalError("broken"));
+  inner.works.at(0)->Complete(OkStatus());
+  inner.works.at(1)->Complete(InternalError("broken"));
   EXPECT_TRUE(good->Wait().ok());
   EXPECT_EQ(good->source_rank(), 2);
   EXPECT_EQ(good->description(), inner.works.at(0)->description());
-  EXPECT_EQ(bad->Wait(), absl::InternalError("broken"));
+  EXPECT_EQ(bad->Wait(), InternalError("broken"));
 }
 
 TEST_F(TimeoutWatchdogTest, AnAbortIsNotWaitedForLonger) {
   DeafBackend& inner = Make<DeafBackend>(milliseconds(20));
   const auto work = Start(CollectiveKind::kBarrier, hours(1));
-  timekeeping_->Abort(absl::AbortedError("enough"));
+  timekeeping_->Abort(AbortedError("enough"));
   EXPECT_EQ(inner.aborts.size(), 1U);
-  EXPECT_EQ(work->Wait(), absl::AbortedError("enough"));
+  EXPECT_EQ(work->Wait(), AbortedError("enough"));
   // Nor for what comes after it.
   EXPECT_EQ(Start(CollectiveKind::kBarrier, hours(1))->Wait(),
-            absl::AbortedError("enough"));
+            AbortedError("enough"));
 }
 
 TEST_F(TimeoutWatchdogTest, NothingIsLeftWhenItIsDestroyed) {
   Make<DeafBackend>(hours(1));
   const auto work = Start(CollectiveKind::kBarrier, hours(1));
   timekeeping_ = nullptr;
-  EXPECT_EQ(work->status(),
-            absl::CancelledError("group \"tp0\" was destroyed"));
+  EXPECT_EQ(work->status(), CancelledError("group \"tp0\" was destroyed"));
 }
 
 }  // namespace

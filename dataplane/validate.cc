@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/extents.h"
 
@@ -55,8 +55,8 @@ Needs NeedsOf(CollectiveKind kind) {
 }
 
 template <typename... Pieces>
-absl::Status Invalid(absl::string_view argument, const Pieces&... pieces) {
-  return absl::InvalidArgumentError(
+Status Invalid(absl::string_view argument, const Pieces&... pieces) {
+  return InvalidArgumentError(
       absl::StrCat("argument ", argument, ": ", pieces...));
 }
 
@@ -68,20 +68,20 @@ std::string ShapeText(const Tensor& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
 }
 
-absl::Status WrongNumber(const Collective& collective, absl::string_view name,
-                         const Collective::Tensors& list, int needed) {
+Status WrongNumber(const Collective& collective, absl::string_view name,
+                   const Collective::Tensors& list, int needed) {
   return Invalid(name, CollectiveKindName(collective.kind), " takes ",
                  needed == 0 ? "none" : "1 tensor", ", got ", list.size());
 }
 
 // Every tensor is one, and they go together.
-absl::Status CheckTensors(const Collective& collective) {
+Status CheckTensors(const Collective& collective) {
   const Needs needs = NeedsOf(collective.kind);
   // As most small calls are, which take little longer than what follows.
   if (needs.tensors == 1 && collective.tensors.size() == 1 &&
       collective.inputs.empty() && collective.outputs.empty() &&
       collective.tensors[0].is_valid()) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   struct List {
     absl::string_view name;
@@ -99,7 +99,7 @@ absl::Status CheckTensors(const Collective& collective) {
     }
     for (size_t i = 0; i < list.tensors.size(); ++i) {
       const Tensor& tensor = list.tensors[i];
-      const absl::Status status = tensor.Validate();
+      const Status status = tensor.Validate();
       if (!status.ok()) return Invalid(At(list.name, i), status.message());
       if (first == nullptr) first = &tensor;
       if (tensor.data_type() != first->data_type()) {
@@ -115,7 +115,7 @@ absl::Status CheckTensors(const Collective& collective) {
       }
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 bool IsComplex(DataType type) {
@@ -157,27 +157,27 @@ std::string WhyNotReduced(const Collective& collective, DataType type) {
   return absl::StrCat("unknown value ", static_cast<int>(op));
 }
 
-absl::Status CheckReduction(const Collective& collective) {
-  if (collective.reduce_op == ReduceOp::kSum) return absl::OkStatus();
+Status CheckReduction(const Collective& collective) {
+  if (collective.reduce_op == ReduceOp::kSum) return OkStatus();
   const std::string why = WhyNotReduced(collective, collective.data_type());
-  if (why.empty()) return absl::OkStatus();
+  if (why.empty()) return OkStatus();
   const Tensor& tensor = collective.tensors.empty() ? collective.outputs[0]
                                                     : collective.tensors[0];
   return Invalid("reduce_op", why, ", got ", tensor.Describe());
 }
 
-absl::Status CheckRoot(const Collective& collective, int world_size) {
+Status CheckRoot(const Collective& collective, int world_size) {
   if (collective.root >= 0 && collective.root < world_size) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return Invalid("root", "invalid root rank: ", collective.root,
                  ", must be from 0 to ", world_size - 1);
 }
 
 // list[index] has the shape of `model`.
-absl::Status CheckShape(absl::string_view name, const Collective::Tensors& list,
-                        size_t index, const Tensor& model) {
-  if (list[index].shape() == model.shape()) return absl::OkStatus();
+Status CheckShape(absl::string_view name, const Collective::Tensors& list,
+                  size_t index, const Tensor& model) {
+  if (list[index].shape() == model.shape()) return OkStatus();
   return Invalid(At(name, index), "invalid tensor size at index ", index,
                  " (expected ", ShapeText(model), ", got ",
                  ShapeText(list[index]), ")");
@@ -189,8 +189,8 @@ bool IsForEach(const Tensor& whole, const Tensor& part, int world_size) {
          whole.element_count() / world_size == part.element_count();
 }
 
-absl::Status ValidateAllGather(const Collective& collective, int rank,
-                               int world_size) {
+Status ValidateAllGather(const Collective& collective, int rank,
+                         int world_size) {
   const auto length = static_cast<int>(collective.outputs.size());
   if (length != world_size) {
     return Invalid("outputs",
@@ -200,12 +200,12 @@ absl::Status ValidateAllGather(const Collective& collective, int rank,
   return CheckShape("outputs", collective.outputs, rank, collective.inputs[0]);
 }
 
-absl::Status ValidateAllGatherIntoTensor(const Collective& collective,
-                                         int world_size) {
+Status ValidateAllGatherIntoTensor(const Collective& collective,
+                                   int world_size) {
   const Tensor& input = collective.inputs[0];
   const Tensor& output = collective.outputs[0];
   if (IsForEach(output, input, world_size)) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return Invalid(
       "outputs[0]",
@@ -216,8 +216,8 @@ absl::Status ValidateAllGatherIntoTensor(const Collective& collective,
 }
 
 // Of gather and scatter: the list that the root alone has, one for each rank.
-absl::Status CheckRootsList(const Collective& collective, bool is_root,
-                            int world_size) {
+Status CheckRootsList(const Collective& collective, bool is_root,
+                      int world_size) {
   const bool gathers = collective.kind == CollectiveKind::kGather;
   const Collective::Tensors& list =
       gathers ? collective.outputs : collective.inputs;
@@ -226,13 +226,13 @@ absl::Status CheckRootsList(const Collective& collective, bool is_root,
   const absl::string_view theirs = gathers ? "gather_list" : "scatter_list";
   const absl::string_view role = gathers ? "destination" : "source";
   if (!is_root && !list.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("Argument ``", theirs, "`` must NOT be specified on non-",
                      role, " ranks, got ", list.size(), " tensors"));
   }
-  if (!is_root) return absl::OkStatus();
+  if (!is_root) return OkStatus();
   if (list.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "Argument ``", theirs, "`` must be specified on ", role, " rank"));
   }
   if (static_cast<int>(list.size()) != world_size) {
@@ -242,14 +242,14 @@ absl::Status CheckRootsList(const Collective& collective, bool is_root,
                    world_size, ", same as size of the process group");
   }
   for (size_t i = 0; i < list.size(); ++i) {
-    absl::Status status = CheckShape(name, list, i, model);
+    Status status = CheckShape(name, list, i, model);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status ValidateReduceScatter(const Collective& collective, int rank,
-                                   int world_size) {
+Status ValidateReduceScatter(const Collective& collective, int rank,
+                             int world_size) {
   if (static_cast<int>(collective.inputs.size()) != world_size) {
     return Invalid("inputs",
                    "invalid input tensor list size, must be world size, got ",
@@ -258,12 +258,12 @@ absl::Status ValidateReduceScatter(const Collective& collective, int rank,
   return CheckShape("inputs", collective.inputs, rank, collective.outputs[0]);
 }
 
-absl::Status ValidateReduceScatterTensor(const Collective& collective,
-                                         int world_size) {
+Status ValidateReduceScatterTensor(const Collective& collective,
+                                   int world_size) {
   const Tensor& input = collective.inputs[0];
   const Tensor& output = collective.outputs[0];
   if (IsForEach(input, output, world_size)) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return Invalid(
       "inputs[0]",
@@ -273,8 +273,8 @@ absl::Status ValidateReduceScatterTensor(const Collective& collective,
       " ranks");
 }
 
-absl::Status ValidateAllToAll(const Collective& collective, int rank,
-                              int world_size) {
+Status ValidateAllToAll(const Collective& collective, int rank,
+                        int world_size) {
   const auto length_of = [](const Collective::Tensors& list) {
     return static_cast<int>(list.size());
   };
@@ -292,16 +292,16 @@ absl::Status ValidateAllToAll(const Collective& collective, int rank,
                     collective.inputs[rank]);
 }
 
-absl::Status CheckSplits(absl::string_view list, absl::string_view splits_name,
-                         const Tensor& tensor,
-                         const std::vector<int64_t>& splits, int world_size) {
+Status CheckSplits(absl::string_view list, absl::string_view splits_name,
+                   const Tensor& tensor, const std::vector<int64_t>& splits,
+                   int world_size) {
   if (tensor.shape().empty()) {
     return Invalid(list, "all_to_all_single needs a dim 0, got ",
                    tensor.Describe());
   }
   const int64_t rows = tensor.shape()[0];
   if (splits.empty()) {
-    if (rows % world_size == 0) return absl::OkStatus();
+    if (rows % world_size == 0) return OkStatus();
     return Invalid(list,
                    "Tensor's dim 0 does not divide equally across group size "
                    "(",
@@ -323,7 +323,7 @@ absl::Status CheckSplits(absl::string_view list, absl::string_view splits_name,
     }
     return Invalid(At(splits_name, bad), "bad value ", splits[bad]);
   }
-  if (sum == rows) return absl::OkStatus();
+  if (sum == rows) return OkStatus();
   return Invalid(splits_name,
                  "Split sizes doesn't match total dim 0 size (sum ", sum,
                  ", got ", tensor.Describe(), ")");
@@ -337,12 +337,12 @@ int64_t OwnCount(const Tensor& tensor, const std::vector<int64_t>& splits,
   return rows == 0 ? 0 : tensor.element_count() / rows * splits[rank];
 }
 
-absl::Status ValidateAllToAllSingle(const Collective& collective, int rank,
-                                    int world_size) {
+Status ValidateAllToAllSingle(const Collective& collective, int rank,
+                              int world_size) {
   const Tensor& input = collective.inputs[0];
   const Tensor& output = collective.outputs[0];
-  absl::Status status = CheckSplits("inputs[0]", "input_split_sizes", input,
-                                    collective.input_splits, world_size);
+  Status status = CheckSplits("inputs[0]", "input_split_sizes", input,
+                              collective.input_splits, world_size);
   if (status.ok()) {
     status = CheckSplits("outputs[0]", "output_split_sizes", output,
                          collective.output_splits, world_size);
@@ -352,28 +352,27 @@ absl::Status ValidateAllToAllSingle(const Collective& collective, int rank,
       OwnCount(input, collective.input_splits, rank, world_size);
   const int64_t taken =
       OwnCount(output, collective.output_splits, rank, world_size);
-  if (given == taken) return absl::OkStatus();
+  if (given == taken) return OkStatus();
   return Invalid("output_split_sizes", "rank ", rank, " gives itself ", given,
                  " elements and takes ", taken);
 }
 
-absl::Status ValidatePointToPoint(const Collective& collective,
-                                  int world_size) {
+Status ValidatePointToPoint(const Collective& collective, int world_size) {
   const bool sends = collective.kind == CollectiveKind::kSend;
   const absl::string_view end = sends ? "destination" : "source";
   if (collective.tag < 0) {
     return Invalid("tag", "Tag must be nonnegative, got ", collective.tag);
   }
-  if (!sends && collective.peer == kAnyPeer) return absl::OkStatus();
+  if (!sends && collective.peer == kAnyPeer) return OkStatus();
   if (collective.peer < 0 || collective.peer >= world_size) {
     return Invalid("peer", "Invalid ", end, " rank: ", collective.peer,
                    ", must be from 0 to ", world_size - 1);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // The rule of its kind.
-absl::Status CheckKind(const Collective& collective, int rank, int world_size) {
+Status CheckKind(const Collective& collective, int rank, int world_size) {
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kBroadcast:
@@ -399,7 +398,7 @@ absl::Status CheckKind(const Collective& collective, int rank, int world_size) {
     case CollectiveKind::kRecv:
       return ValidatePointToPoint(collective, world_size);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Whether this rank's input `i` may be where its output `j` is: at its own
@@ -429,8 +428,8 @@ bool MayOverlap(const Collective& collective, size_t rank, size_t i, size_t j) {
 
 // What is written must not be read, or written, by another name: which bytes
 // would come out depended on the size, or on who is first.
-absl::Status CheckOverlap(const Collective& collective, int rank) {
-  if (collective.outputs.empty()) return absl::OkStatus();
+Status CheckOverlap(const Collective& collective, int rank) {
+  if (collective.outputs.empty()) return OkStatus();
   Extents outputs;
   for (size_t i = 0; i < collective.outputs.size(); ++i) {
     outputs.Add(collective.outputs[i], i);
@@ -449,14 +448,14 @@ absl::Status CheckOverlap(const Collective& collective, int rank) {
                      ", and not at this rank's own place");
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace
 
-absl::Status Validate(const Collective& collective, int rank, int world_size) {
+Status Validate(const Collective& collective, int rank, int world_size) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("rank ", rank, " is not in a group of ", world_size));
   }
   if (static_cast<int>(collective.kind) >= kCollectiveKindCount) {
@@ -466,7 +465,7 @@ absl::Status Validate(const Collective& collective, int rank, int world_size) {
     return Invalid("timeout", "negative value ", collective.timeout.count(),
                    "ms");
   }
-  absl::Status status = CheckTensors(collective);
+  Status status = CheckTensors(collective);
   if (status.ok() && IsRooted(collective.kind)) {
     status = CheckRoot(collective, world_size);
   }

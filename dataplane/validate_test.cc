@@ -17,9 +17,9 @@ using testing::Sample;
 
 std::string ProblemOf(const Collective& collective, int rank = 0,
                       int world_size = 4) {
-  const absl::Status status = Validate(collective, rank, world_size);
+  const Status status = Validate(collective, rank, world_size);
   if (!status.ok()) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   }
   return std::string(status.message());
 }

@@ -11,7 +11,7 @@ namespace muster::dataplane {
 PromisedWork::PromisedWork(std::string description)
     : description_(std::move(description)) {}
 
-bool PromisedWork::Complete(const absl::Status& status) {
+bool PromisedWork::Complete(const Status& status) {
   std::vector<Callback> callbacks;
   {
     MutexLock lock(mutex_);
@@ -37,7 +37,7 @@ bool PromisedWork::Complete(const absl::Status& status) {
   }
 }
 
-absl::Status PromisedWork::Wait(Instant deadline) {
+Status PromisedWork::Wait(Instant deadline) {
   MutexLock lock(mutex_);
   while (state_ != State::kCompleted) {
     if (condition_ == nullptr) condition_ = std::make_unique<CondVar>();
@@ -45,7 +45,7 @@ absl::Status PromisedWork::Wait(Instant deadline) {
       condition_->Wait(mutex_);
     } else if (!condition_->WaitUntil(mutex_, deadline) &&
                state_ != State::kCompleted) {
-      return absl::DeadlineExceededError(
+      return DeadlineExceededError(
           absl::StrCat(description(),
                        ": not complete when the wait for it "
                        "timed out"));
@@ -58,9 +58,9 @@ bool PromisedWork::IsCompleted() const {
   return completed_.load(std::memory_order_acquire);
 }
 
-absl::Status PromisedWork::status() const {
+Status PromisedWork::status() const {
   MutexLock lock(mutex_);
-  return state_ == State::kCompleted ? status_ : absl::OkStatus();
+  return state_ == State::kCompleted ? status_ : OkStatus();
 }
 
 int PromisedWork::source_rank() const {
@@ -70,7 +70,7 @@ int PromisedWork::source_rank() const {
 }
 
 void PromisedWork::OnCompletion(Callback callback) {
-  absl::Status status;
+  Status status;
   {
     MutexLock lock(mutex_);
     if (state_ != State::kCompleted) {
@@ -89,7 +89,7 @@ void ProxyWork::Started(std::shared_ptr<Work> inner) {
   changed_.NotifyAll();
 }
 
-bool ProxyWork::Complete(const absl::Status& status) {
+bool ProxyWork::Complete(const Status& status) {
   const bool first = PromisedWork::Complete(status);
   std::shared_ptr<Work> inner;
   MutexLock lock(mutex_);
@@ -98,7 +98,7 @@ bool ProxyWork::Complete(const absl::Status& status) {
   return first;
 }
 
-absl::Status ProxyWork::Synchronize() {
+Status ProxyWork::Synchronize() {
   std::shared_ptr<Work> inner;
   {
     MutexLock lock(mutex_);
@@ -106,7 +106,7 @@ absl::Status ProxyWork::Synchronize() {
     inner = inner_;
   }
   if (inner == nullptr) return Wait();
-  const absl::Status synchronized = inner->Synchronize();
+  const Status synchronized = inner->Synchronize();
   // Then this one completes now, and what its callbacks do with the tensors is
   // part of it.
   return inner->IsCompleted() ? Wait() : synchronized;

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 
 namespace muster::dataplane {
 
@@ -20,28 +20,28 @@ namespace muster::dataplane {
 // handle does not cancel the collective.
 class [[nodiscard]] Work {
  public:
-  using Callback = std::function<void(const absl::Status&)>;
+  using Callback = std::function<void(const Status&)>;
 
   virtual ~Work() = default;
 
   // Waits for completion and returns the collective's status. When `deadline`
   // passes first it returns kDeadlineExceeded, and the collective goes on.
-  [[nodiscard]] virtual absl::Status Wait(Instant deadline) = 0;
+  [[nodiscard]] virtual Status Wait(Instant deadline) = 0;
 
   // Waits as long as the collective's own deadline lets it run.
-  [[nodiscard]] absl::Status Wait() { return Wait(Instant::max()); }
+  [[nodiscard]] Status Wait() { return Wait(Instant::max()); }
 
   // Orders what this thread does next with the tensors behind the collective.
   // On CPU tensors that is Wait(). On CUDA tensors it orders what the thread
   // gives to its current stream (cuda/stream.h): that stream waits, unless the
   // collective is in it, and this call only until that has been given to a
   // stream. It returns what has failed by then; status() says what fails later.
-  [[nodiscard]] virtual absl::Status Synchronize() { return Wait(); }
+  [[nodiscard]] virtual Status Synchronize() { return Wait(); }
 
   virtual bool IsCompleted() const = 0;
 
   // The status once completed; OK before.
-  virtual absl::Status status() const = 0;
+  virtual Status status() const = 0;
 
   // Calls `callback` with the status when the collective completes, before any
   // Wait returns; at once if it is complete. The callback runs on the thread
@@ -64,12 +64,12 @@ class [[nodiscard]] PromisedWork : public Work {
 
   // The first call completes the work and returns true; later ones are without
   // effect and return false.
-  bool Complete(const absl::Status& status);
+  bool Complete(const Status& status);
 
   using Work::Wait;
-  [[nodiscard]] absl::Status Wait(Instant deadline) override;
+  [[nodiscard]] Status Wait(Instant deadline) override;
   bool IsCompleted() const override;
-  absl::Status status() const override;
+  Status status() const override;
   void OnCompletion(Callback callback) override;
   const std::string& description() const override { return description_; }
   int source_rank() const override;
@@ -96,7 +96,7 @@ class [[nodiscard]] PromisedWork : public Work {
   // tenth of the time in which a small collective is given to a device.
   std::unique_ptr<CondVar> condition_ ABSL_GUARDED_BY(mutex_);
   State state_ ABSL_GUARDED_BY(mutex_) = State::kRunning;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -111,10 +111,10 @@ class [[nodiscard]] ProxyWork : public PromisedWork {
   void Started(std::shared_ptr<Work> inner);
 
   // As PromisedWork's; the other one is let go.
-  bool Complete(const absl::Status& status);
+  bool Complete(const Status& status);
 
   // That of the other one.
-  [[nodiscard]] absl::Status Synchronize() override;
+  [[nodiscard]] Status Synchronize() override;
 
  private:
   Mutex mutex_;

@@ -20,19 +20,18 @@ TEST(PromisedWorkTest, CompletesOnceWithTheFirstStatus) {
   PromisedWork work("barrier #1");
   EXPECT_FALSE(work.IsCompleted());
   EXPECT_TRUE(work.status().ok());
-  EXPECT_TRUE(work.Complete(absl::AbortedError("first")));
-  EXPECT_FALSE(work.Complete(absl::OkStatus()));
+  EXPECT_TRUE(work.Complete(AbortedError("first")));
+  EXPECT_FALSE(work.Complete(OkStatus()));
   EXPECT_TRUE(work.IsCompleted());
-  EXPECT_EQ(work.Wait(), absl::AbortedError("first"));
-  EXPECT_EQ(work.status(), absl::AbortedError("first"));
+  EXPECT_EQ(work.Wait(), AbortedError("first"));
+  EXPECT_EQ(work.status(), AbortedError("first"));
   EXPECT_EQ(work.description(), "barrier #1");
 }
 
 TEST(PromisedWorkTest, WaitGivesUpAtItsDeadlineAndNamesTheWork) {
   PromisedWork work("barrier #1");
-  const absl::Status status =
-      work.Wait(Clock::now() + std::chrono::milliseconds(1));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = work.Wait(Clock::now() + std::chrono::milliseconds(1));
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(status.message()),
             "barrier #1: not complete when the wait for it timed out");
   EXPECT_FALSE(work.IsCompleted());
@@ -52,7 +51,7 @@ TEST(PromisedWorkTest, AllWaitersWakeAndOneOfManyCompletersWins) {
   }
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      if (work.Complete(absl::OkStatus())) ++winners;
+      if (work.Complete(OkStatus())) ++winners;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -63,8 +62,8 @@ TEST(PromisedWorkTest, AllWaitersWakeAndOneOfManyCompletersWins) {
 TEST(PromisedWorkTest, CallbacksRunBeforeAnyWaitReturns) {
   PromisedWork work("barrier #1");
   std::atomic<bool> called{false};
-  work.OnCompletion([&](const absl::Status& status) {
-    EXPECT_EQ(status, absl::AbortedError("cause"));
+  work.OnCompletion([&](const Status& status) {
+    EXPECT_EQ(status, AbortedError("cause"));
     EXPECT_FALSE(work.IsCompleted());
     called = true;
   });
@@ -72,25 +71,25 @@ TEST(PromisedWorkTest, CallbacksRunBeforeAnyWaitReturns) {
     EXPECT_FALSE(work.Wait().ok());
     EXPECT_TRUE(called.load());
   });
-  work.Complete(absl::AbortedError("cause"));
+  work.Complete(AbortedError("cause"));
   waiter.join();
 }
 
 TEST(PromisedWorkTest, CallbackOfACompleteWorkRunsAtOnce) {
   PromisedWork work("barrier #1");
-  work.Complete(absl::OkStatus());
+  work.Complete(OkStatus());
   int calls = 0;
-  work.OnCompletion([&](const absl::Status&) { ++calls; });
+  work.OnCompletion([&](const Status&) { ++calls; });
   EXPECT_EQ(calls, 1);
 }
 
 TEST(PromisedWorkTest, CallbackMayAddACallback) {
   PromisedWork work("barrier #1");
   int calls = 0;
-  work.OnCompletion([&](const absl::Status&) {
-    work.OnCompletion([&](const absl::Status&) { ++calls; });
+  work.OnCompletion([&](const Status&) {
+    work.OnCompletion([&](const Status&) { ++calls; });
   });
-  work.Complete(absl::OkStatus());
+  work.Complete(OkStatus());
   EXPECT_EQ(calls, 1);
 }
 
@@ -98,11 +97,11 @@ TEST(PromisedWorkTest, SourceRankIsKnownOnceTheReceiveHasSucceeded) {
   PromisedWork work("recv #1");
   work.SetSourceRank(3);
   EXPECT_EQ(work.source_rank(), -1);
-  work.Complete(absl::OkStatus());
+  work.Complete(OkStatus());
   EXPECT_EQ(work.source_rank(), 3);
   PromisedWork failed("recv #2");
   failed.SetSourceRank(3);
-  failed.Complete(absl::AbortedError("on purpose"));
+  failed.Complete(AbortedError("on purpose"));
   EXPECT_EQ(failed.source_rank(), -1);
 }
 
@@ -110,9 +109,9 @@ TEST(PromisedWorkTest, SourceRankIsKnownOnceTheReceiveHasSucceeded) {
 class SeenWork : public PromisedWork {
  public:
   using PromisedWork::PromisedWork;
-  absl::Status Synchronize() override {
+  Status Synchronize() override {
     seen = true;
-    return absl::OkStatus();
+    return OkStatus();
   }
   std::atomic<bool> seen{false};
 };
@@ -120,7 +119,7 @@ class SeenWork : public PromisedWork {
 TEST(ProxyWorkTest, SynchronizesWithTheOtherOneOnceThatIsStarted) {
   ProxyWork work("barrier #1");
   const auto inner = std::make_shared<SeenWork>("barrier #1");
-  std::thread waiter([&] { EXPECT_EQ(work.Synchronize(), absl::OkStatus()); });
+  std::thread waiter([&] { EXPECT_EQ(work.Synchronize(), OkStatus()); });
   work.Started(inner);
   waiter.join();
   EXPECT_TRUE(inner->seen);
@@ -142,35 +141,35 @@ void AwaitSleepOf(const std::atomic<pid_t>& thread,
 TEST(ProxyWorkTest, SynchronizesNotBeforeItsCallbacksHaveRun) {
   ProxyWork work("barrier #1");
   std::atomic<bool> taken_apart{false};
-  work.OnCompletion([&](const absl::Status&) { taken_apart = true; });
+  work.OnCompletion([&](const Status&) { taken_apart = true; });
   const auto inner = std::make_shared<PromisedWork>("barrier #1");
-  inner->Complete(absl::OkStatus());
+  inner->Complete(OkStatus());
   work.Started(inner);
   std::atomic<pid_t> thread{0};
   std::atomic<bool> ended{false};
   std::thread waiter([&] {
     thread = static_cast<pid_t>(syscall(SYS_gettid));
-    EXPECT_EQ(work.Synchronize(), absl::OkStatus());
+    EXPECT_EQ(work.Synchronize(), OkStatus());
     EXPECT_TRUE(taken_apart);
     ended = true;
   });
   while (thread == 0) std::this_thread::yield();
   AwaitSleepOf(thread, ended);
-  EXPECT_TRUE(work.Complete(absl::OkStatus()));
+  EXPECT_TRUE(work.Complete(OkStatus()));
   waiter.join();
 }
 
 TEST(ProxyWorkTest, WhatIsCompleteNeedsNoOther) {
   ProxyWork work("barrier #1");
   std::thread waiter(
-      [&] { EXPECT_EQ(work.Synchronize(), absl::AbortedError("on purpose")); });
-  EXPECT_TRUE(work.Complete(absl::AbortedError("on purpose")));
+      [&] { EXPECT_EQ(work.Synchronize(), AbortedError("on purpose")); });
+  EXPECT_TRUE(work.Complete(AbortedError("on purpose")));
   waiter.join();
   const auto inner = std::make_shared<SeenWork>("barrier #1");
   work.Started(inner);
   // It is not kept.
   EXPECT_EQ(inner.use_count(), 1);
-  EXPECT_EQ(work.Synchronize(), absl::AbortedError("on purpose"));
+  EXPECT_EQ(work.Synchronize(), AbortedError("on purpose"));
   EXPECT_FALSE(inner->seen);
 }
 

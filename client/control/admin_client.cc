@@ -37,19 +37,19 @@ struct AdminClient::Stubs {
   const std::unique_ptr<v1::StoreService::Stub> store;
 };
 
-absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Open(
+StatusOr<std::unique_ptr<AdminClient>> AdminClient::Open(
     const SessionOptions& options) {
-  absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
+  StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("coordinator address ", base::Quote(options.address), ": ",
-                     endpoint.status().message()));
+    return InvalidArgumentError(absl::StrCat("coordinator address ",
+                                             base::Quote(options.address), ": ",
+                                             endpoint.status().message()));
   }
-  const absl::Status room = CheckProcessLimits();
+  const Status room = CheckProcessLimits();
   if (!room.ok()) return room;
-  absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
+  StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
   if (!security.ok()) return security.status();
-  const absl::StatusOr<ConnectionSecurity> loaded = security->Load(*endpoint);
+  const StatusOr<ConnectionSecurity> loaded = security->Load(*endpoint);
   if (!loaded.ok()) return loaded.status();
   return std::unique_ptr<AdminClient>(
       new AdminClient(options.connect_timeout, *std::move(security),
@@ -71,73 +71,71 @@ namespace {
 // Whether gRPC has made this itself: the coordinator was silent for too long,
 // or shut down during the call. gRPC has no code that tells it from a
 // coordinator's answer with the same one.
-bool IsGrpcsOwn(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status)
+bool IsGrpcsOwn(const Status& status) {
+  return IsDeadlineExceeded(status)
              ? absl::StrContains(status.message(), "Deadline Exceeded")
-             : absl::IsCancelled(status) && status.message() == "CANCELLED";
+             : IsCancelled(status) && status.message() == "CANCELLED";
 }
 
 }  // namespace
 
 // gRPC says neither whom it could not reach nor, mostly, why.
-absl::Status AdminClient::Explain(const absl::Status& status) const {
-  if (!absl::IsUnavailable(status) && !absl::IsUnimplemented(status) &&
+Status AdminClient::Explain(const Status& status) const {
+  if (!IsUnavailable(status) && !IsUnimplemented(status) &&
       !IsGrpcsOwn(status)) {
     return status;
   }
-  absl::Status why = Probe(stubs_->endpoint, timeout_);
+  Status why = Probe(stubs_->endpoint, timeout_);
   if (why.ok()) why = security_.Explain(status, stubs_->endpoint);
-  return absl::UnavailableError(absl::StrCat("no answer from a coordinator at ",
-                                             stubs_->endpoint.ToString(), ": ",
-                                             why.message()));
+  return UnavailableError(absl::StrCat("no answer from a coordinator at ",
+                                       stubs_->endpoint.ToString(), ": ",
+                                       why.message()));
 }
 
 template <typename Stub, typename Method, typename Request, typename Response>
-absl::Status AdminClient::Call(Stub& stub, Method method,
-                               const Request& request,
-                               std::chrono::milliseconds timeout,
-                               Response* response) {
+Status AdminClient::Call(Stub& stub, Method method, const Request& request,
+                         std::chrono::milliseconds timeout,
+                         Response* response) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   stubs_->Prepare(context);
   const grpc::Status status = (stub.*method)(&context, request, response);
-  return status.ok() ? absl::OkStatus() : Explain(v1::FromGrpc(status));
+  return status.ok() ? OkStatus() : Explain(v1::FromGrpc(status));
 }
 
-absl::Status AdminClient::ListJobs(const v1::ListJobsRequest& request,
-                                   v1::ListJobsResponse* response) {
+Status AdminClient::ListJobs(const v1::ListJobsRequest& request,
+                             v1::ListJobsResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::ListJobs, request,
               timeout_, response);
 }
 
-absl::Status AdminClient::GetJob(const v1::GetJobRequest& request,
-                                 v1::GetJobResponse* response) {
+Status AdminClient::GetJob(const v1::GetJobRequest& request,
+                           v1::GetJobResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::GetJob, request,
               timeout_, response);
 }
 
-absl::Status AdminClient::Drain(const v1::DrainRequest& request,
-                                v1::DrainResponse* response) {
+Status AdminClient::Drain(const v1::DrainRequest& request,
+                          v1::DrainResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::Drain, request, timeout_,
               response);
 }
 
-absl::Status AdminClient::CloseRendezvous(
-    const v1::CloseRendezvousRequest& request,
-    v1::CloseRendezvousResponse* response) {
+Status AdminClient::CloseRendezvous(const v1::CloseRendezvousRequest& request,
+                                    v1::CloseRendezvousResponse* response) {
   return Call(*stubs_->membership,
               &v1::MembershipService::Stub::CloseRendezvous, request, timeout_,
               response);
 }
 
-absl::Status AdminClient::Set(const v1::SetRequest& request,
-                              v1::SetResponse* response) {
+Status AdminClient::Set(const v1::SetRequest& request,
+                        v1::SetResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::Set, request, timeout_,
               response);
 }
 
-absl::Status AdminClient::Get(const v1::GetRequest& request,
-                              v1::GetResponse* response) {
+Status AdminClient::Get(const v1::GetRequest& request,
+                        v1::GetResponse* response) {
   const auto wait = std::chrono::seconds(request.timeout().seconds()) +
                     std::chrono::nanoseconds(request.timeout().nanos());
   return Call(*stubs_->store, &v1::StoreService::Stub::Get, request,
@@ -145,31 +143,31 @@ absl::Status AdminClient::Get(const v1::GetRequest& request,
               response);
 }
 
-absl::Status AdminClient::TryGet(const v1::TryGetRequest& request,
-                                 v1::TryGetResponse* response) {
+Status AdminClient::TryGet(const v1::TryGetRequest& request,
+                           v1::TryGetResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::TryGet, request,
               timeout_, response);
 }
 
-absl::Status AdminClient::Delete(const v1::DeleteRequest& request,
-                                 v1::DeleteResponse* response) {
+Status AdminClient::Delete(const v1::DeleteRequest& request,
+                           v1::DeleteResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::Delete, request,
               timeout_, response);
 }
 
-absl::Status AdminClient::DeletePrefix(const v1::DeletePrefixRequest& request,
-                                       v1::DeletePrefixResponse* response) {
+Status AdminClient::DeletePrefix(const v1::DeletePrefixRequest& request,
+                                 v1::DeletePrefixResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::DeletePrefix, request,
               timeout_, response);
 }
 
-absl::Status AdminClient::ListKeys(const v1::ListKeysRequest& request,
-                                   v1::ListKeysResponse* response) {
+Status AdminClient::ListKeys(const v1::ListKeysRequest& request,
+                             v1::ListKeysResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::ListKeys, request,
               timeout_, response);
 }
 
-absl::Status AdminClient::Watch(
+Status AdminClient::Watch(
     const v1::WatchRequest& request,
     const std::function<bool(const v1::WatchResponse& response)>& changed) {
   grpc::ClientContext context;
@@ -181,7 +179,7 @@ absl::Status AdminClient::Watch(
   while (wanted && reader->Read(&response)) wanted = changed(response);
   if (!wanted) context.TryCancel();
   const grpc::Status status = reader->Finish();
-  if (!wanted || status.ok()) return absl::OkStatus();
+  if (!wanted || status.ok()) return OkStatus();
   return Explain(v1::FromGrpc(status));
 }
 

@@ -8,8 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/endpoint.h"
 #include "client/session.h"
@@ -29,35 +28,31 @@ class AdminClient {
   // files, and connects with the first call.
   // Errors: kInvalidArgument (an option or a file; the text names it),
   // kResourceExhausted (threads have no room; the text names the limit).
-  static absl::StatusOr<std::unique_ptr<AdminClient>> Open(
+  static StatusOr<std::unique_ptr<AdminClient>> Open(
       const SessionOptions& options);
 
   ~AdminClient();
   AdminClient(const AdminClient&) = delete;
   AdminClient& operator=(const AdminClient&) = delete;
 
-  absl::Status ListJobs(const v1::ListJobsRequest& request,
-                        v1::ListJobsResponse* response);
-  absl::Status GetJob(const v1::GetJobRequest& request,
-                      v1::GetJobResponse* response);
-  absl::Status Drain(const v1::DrainRequest& request,
-                     v1::DrainResponse* response);
-  absl::Status CloseRendezvous(const v1::CloseRendezvousRequest& request,
-                               v1::CloseRendezvousResponse* response);
-  absl::Status Set(const v1::SetRequest& request, v1::SetResponse* response);
+  Status ListJobs(const v1::ListJobsRequest& request,
+                  v1::ListJobsResponse* response);
+  Status GetJob(const v1::GetJobRequest& request, v1::GetJobResponse* response);
+  Status Drain(const v1::DrainRequest& request, v1::DrainResponse* response);
+  Status CloseRendezvous(const v1::CloseRendezvousRequest& request,
+                         v1::CloseRendezvousResponse* response);
+  Status Set(const v1::SetRequest& request, v1::SetResponse* response);
   // Its time to wait, which the request has, goes on top of the timeout.
-  absl::Status Get(const v1::GetRequest& request, v1::GetResponse* response);
-  absl::Status TryGet(const v1::TryGetRequest& request,
-                      v1::TryGetResponse* response);
-  absl::Status Delete(const v1::DeleteRequest& request,
-                      v1::DeleteResponse* response);
-  absl::Status DeletePrefix(const v1::DeletePrefixRequest& request,
-                            v1::DeletePrefixResponse* response);
-  absl::Status ListKeys(const v1::ListKeysRequest& request,
-                        v1::ListKeysResponse* response);
+  Status Get(const v1::GetRequest& request, v1::GetResponse* response);
+  Status TryGet(const v1::TryGetRequest& request, v1::TryGetResponse* response);
+  Status Delete(const v1::DeleteRequest& request, v1::DeleteResponse* response);
+  Status DeletePrefix(const v1::DeletePrefixRequest& request,
+                      v1::DeletePrefixResponse* response);
+  Status ListKeys(const v1::ListKeysRequest& request,
+                  v1::ListKeysResponse* response);
   // Calls `changed` for every answer until it returns false, or the coordinator
   // ends the watch.
-  absl::Status Watch(
+  Status Watch(
       const v1::WatchRequest& request,
       const std::function<bool(const v1::WatchResponse& response)>& changed);
 
@@ -70,9 +65,9 @@ class AdminClient {
               std::unique_ptr<Stubs> stubs);
 
   template <typename Stub, typename Method, typename Request, typename Response>
-  absl::Status Call(Stub& stub, Method method, const Request& request,
-                    std::chrono::milliseconds timeout, Response* response);
-  absl::Status Explain(const absl::Status& status) const;
+  Status Call(Stub& stub, Method method, const Request& request,
+              std::chrono::milliseconds timeout, Response* response);
+  Status Explain(const Status& status) const;
 
   const std::chrono::milliseconds timeout_;  // of each call
   const ChannelSecurity security_;

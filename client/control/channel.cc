@@ -6,10 +6,10 @@
 #include <chrono>
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/process_limits.h"
+#include "base/status.h"
 #include "grpc/grpc.h"
 
 namespace muster::internal {
@@ -53,30 +53,30 @@ Keepalive KeepaliveOf(milliseconds silence_max) {
 
 }  // namespace
 
-absl::Status CheckProcessLimits() {
-  if (grpc_is_initialized() != 0) return absl::OkStatus();
+Status CheckProcessLimits() {
+  if (grpc_is_initialized() != 0) return OkStatus();
   const uint64_t left = AddressSpaceLeft();
   const uint64_t needed = AddressSpaceMin();
   if (left < needed) {
-    return absl::ResourceExhaustedError(
+    return ResourceExhaustedError(
         absl::StrCat("the threads of a client need ", needed >> 10,
                      " KiB of address space, and this process has ", left >> 10,
                      " KiB left of its limit (ulimit -v)"));
   }
   const uint64_t descriptors = DescriptorsLeft();
   if (descriptors < kDescriptorsMin) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhaustedError(absl::StrCat(
         "a client needs ", kDescriptorsMin,
         " file descriptors, and this process has ", descriptors,
         " left of its limit of ", DescriptorLimit(), " (ulimit -n)"));
   }
   // Nothing limits them.
   const std::string limits = ThreadLimitsText();
-  if (limits.empty()) return absl::OkStatus();
+  if (limits.empty()) return OkStatus();
   const int threads = ThreadsMin();
   const int started = StartableThreads(threads);
-  if (started == threads) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
+  if (started == threads) return OkStatus();
+  return ResourceExhaustedError(
       absl::StrCat("a client needs ", threads,
                    " threads, and this process can start ", started, limits));
 }

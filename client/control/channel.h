@@ -4,7 +4,7 @@
 #include <chrono>
 #include <memory>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/endpoint.h"
 #include "grpcpp/grpcpp.h"
@@ -16,7 +16,7 @@ namespace muster::internal {
 // process: where one of them does not start gRPC aborts the process, or waits
 // for ever. OK where they run already. Errors: kResourceExhausted (the text
 // names the limit, what is left of it and what is needed).
-absl::Status CheckProcessLimits();
+Status CheckProcessLimits();
 
 // A channel of its own to the coordinator: it resolves the name anew, and no
 // back-off of an earlier one holds it up. It breaks when the coordinator has

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_certificate_verifier.h"
@@ -39,11 +39,11 @@ constexpr size_t kFileBytesMax = 1 << 20;
 // The coordinator takes no longer ones: all headers of a call have 8 KiB.
 constexpr size_t kTokenBytesMax = 4096;
 
-absl::StatusOr<std::string> ReadFile(absl::string_view option,
-                                     const std::string& path) {
+StatusOr<std::string> ReadFile(absl::string_view option,
+                               const std::string& path) {
   const auto failure = [&](std::string why) {
     why[0] = absl::ascii_tolower(why[0]);
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(option, " ", base::Quote(path), ": ", why));
   };
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -66,14 +66,13 @@ absl::StatusOr<std::string> ReadFile(absl::string_view option,
   return failure(absl::StrCat("more than ", kFileBytesMax, " bytes"));
 }
 
-absl::StatusOr<std::string> ReadPem(absl::string_view option,
-                                    const std::string& path,
-                                    absl::string_view kind) {
-  absl::StatusOr<std::string> content = ReadFile(option, path);
+StatusOr<std::string> ReadPem(absl::string_view option, const std::string& path,
+                              absl::string_view kind) {
+  StatusOr<std::string> content = ReadFile(option, path);
   if (content.ok() && !absl::StrContains(*content, kind)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(option, " ", base::Quote(path), ": holds no ",
-                     base::Quote(kind), " in PEM form"));
+    return InvalidArgumentError(absl::StrCat(option, " ", base::Quote(path),
+                                             ": holds no ", base::Quote(kind),
+                                             " in PEM form"));
   }
   return content;
 }
@@ -193,22 +192,22 @@ std::shared_ptr<grpc::ChannelCredentials> TlsCredentials(
   return grpc::experimental::TlsCredentials(options);
 }
 
-absl::StatusOr<std::string> ReadToken(const std::string& given,
-                                      const std::string& file) {
+StatusOr<std::string> ReadToken(const std::string& given,
+                                const std::string& file) {
   std::string token = given;
   if (token.empty() && !file.empty()) {
-    absl::StatusOr<std::string> content = ReadFile("token_file", file);
+    StatusOr<std::string> content = ReadFile("token_file", file);
     if (!content.ok()) return content.status();
     token = std::string(absl::StripAsciiWhitespace(*content));
     if (token.empty()) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat("token_file ", base::Quote(file), ": is empty"));
     }
   }
   // The transport would end the process for a line break in a header.
   if (token.size() > kTokenBytesMax ||
       !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "token of ", token.size(), " bytes is malformed: 1 to ", kTokenBytesMax,
         " visible ASCII characters without spaces"));
   }
@@ -234,7 +233,7 @@ HandshakeFailure FailureIn(absl::string_view grpc_text) {
 
 const char* ReadEnvironment(const char* name) { return std::getenv(name); }
 
-absl::StatusOr<ChannelSecurity> ChannelSecurity::Take(
+StatusOr<ChannelSecurity> ChannelSecurity::Take(
     const SessionOptions& options, const EnvironmentReader& environment) {
   ChannelSecurity security;
   security.tls_ca_ = options.tls_ca;
@@ -259,29 +258,29 @@ absl::StatusOr<ChannelSecurity> ChannelSecurity::Take(
   take("MUSTER_INSECURE", insecure);
   bool value = false;
   if (!insecure.empty() && !absl::SimpleAtob(insecure, &value)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "environment variable MUSTER_INSECURE=", base::Quote(insecure),
         " is neither true nor false"));
   }
   security.insecure_ = options.insecure || value;
-  absl::Status status = security.CheckTls();
+  Status status = security.CheckTls();
   if (!status.ok()) return status;
   return security;
 }
 
-absl::Status ChannelSecurity::CheckTls() const {
+Status ChannelSecurity::CheckTls() const {
   if (tls_cert_.empty() != tls_key_.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         tls_key_.empty()
             ? absl::StrCat("tls_cert is ", base::Quote(tls_cert_),
                            ", but there is no tls_key (MUSTER_TLS_KEY)")
             : absl::StrCat("tls_key is ", base::Quote(tls_key_),
                            ", but there is no tls_cert (MUSTER_TLS_CERT)"));
   }
-  if (!tls_ca_.empty()) return absl::OkStatus();
+  if (!tls_ca_.empty()) return OkStatus();
   const auto without_ca = [](absl::string_view option,
                              const std::string& value) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         option, " is ", base::Quote(value),
         ", but there is no tls_ca (MUSTER_TLS_CA) to know the coordinator "
         "by"));
@@ -291,29 +290,29 @@ absl::Status ChannelSecurity::CheckTls() const {
     return without_ca("tls_server_name (MUSTER_TLS_SERVER_NAME)",
                       tls_server_name_);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<std::string> ChannelSecurity::Token() const {
+StatusOr<std::string> ChannelSecurity::Token() const {
   if (!use_token_) return std::string();
   return ReadToken(token_, token_file_);
 }
 
-absl::StatusOr<std::string> JobToken(const EnvironmentReader& environment) {
+StatusOr<std::string> JobToken(const EnvironmentReader& environment) {
   const char* const token = environment("MUSTER_JOB_TOKEN");
   const char* const file = environment("MUSTER_JOB_TOKEN_FILE");
-  absl::StatusOr<std::string> found =
+  StatusOr<std::string> found =
       ReadToken(token == nullptr ? "" : token, file == nullptr ? "" : file);
   if (found.ok()) return found;
-  return absl::Status(found.status().code(),
-                      absl::StrCat("MUSTER_JOB_TOKEN, MUSTER_JOB_TOKEN_FILE: ",
-                                   found.status().message()));
+  return Status(found.status().code(),
+                absl::StrCat("MUSTER_JOB_TOKEN, MUSTER_JOB_TOKEN_FILE: ",
+                             found.status().message()));
 }
 
-absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
+StatusOr<ConnectionSecurity> ChannelSecurity::Load(
     const Endpoint& endpoint) const {
   ConnectionSecurity security;
-  const absl::StatusOr<std::string> token = Token();
+  const StatusOr<std::string> token = Token();
   if (!token.ok()) return token.status();
   if (!token->empty()) {
     security.authorization_ = absl::StrCat("Bearer ", *token);
@@ -321,7 +320,7 @@ absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
   if (tls_ca_.empty()) {
     if (!token->empty() && !insecure_ && endpoint.host != "localhost" &&
         !IsLoopback(endpoint.host)) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           "a token for ", endpoint.ToString(),
           " would go there in plain text, for everybody on the way to read: "
           "give SessionOptions::tls_ca (MUSTER_TLS_CA), or "
@@ -342,20 +341,19 @@ absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
                {"tls_key", tls_key_, "PRIVATE KEY", &key}};
   for (const auto& part : parts) {
     if (part.path.empty()) continue;
-    absl::StatusOr<std::string> content =
-        ReadPem(part.option, part.path, part.kind);
+    StatusOr<std::string> content = ReadPem(part.option, part.path, part.kind);
     if (!content.ok()) return content.status();
     *part.content = *std::move(content);
   }
   if (!tls_key_.empty() && !KeyFits(certificate, key)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "tls_key ", base::Quote(tls_key_),
         ": is not, without a passphrase, the key of the certificate in "
         "tls_cert ",
         base::Quote(tls_cert_)));
   }
   if (IsForServersAlone(certificate)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "tls_cert ", base::Quote(tls_cert_),
         ": is for servers alone: its extended key usage does not say "
         "clientAuth"));
@@ -365,27 +363,26 @@ absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
   return security;
 }
 
-absl::Status ChannelSecurity::Explain(const absl::Status& failure,
-                                      const Endpoint& endpoint) const {
-  if (absl::IsUnimplemented(failure)) {
-    return absl::Status(failure.code(),
-                        "what answers there does not know this call of "
-                        "muster.v1: it is no muster coordinator, or one of "
-                        "another version");
+Status ChannelSecurity::Explain(const Status& failure,
+                                const Endpoint& endpoint) const {
+  if (IsUnimplemented(failure)) {
+    return Status(failure.code(),
+                  "what answers there does not know this call of "
+                  "muster.v1: it is no muster coordinator, or one of "
+                  "another version");
   }
   // Where TLS came further than this, it is none.
   const bool may_be_stranger =
-      tls_ca_.empty() || !absl::IsUnavailable(failure) ||
+      tls_ca_.empty() || !IsUnavailable(failure) ||
       FailureIn(failure.message()) == HandshakeFailure::kNotTls;
   if (may_be_stranger) {
     const std::string stranger = DescribeStranger(endpoint, kStrangerTime);
-    if (!stranger.empty()) return absl::UnavailableError(stranger);
+    if (!stranger.empty()) return UnavailableError(stranger);
   }
   return WithHandshakeHint(failure);
 }
 
-absl::Status ChannelSecurity::WithHandshakeHint(
-    const absl::Status& failure) const {
+Status ChannelSecurity::WithHandshakeHint(const Status& failure) const {
   const absl::string_view text = failure.message();
   const HandshakeFailure why = FailureIn(text);
   absl::string_view hint;
@@ -408,7 +405,7 @@ absl::Status ChannelSecurity::WithHandshakeHint(
   } else {
     hint = "does it refuse the certificate in tls_cert (MUSTER_TLS_CERT)?";
   }
-  return absl::Status(failure.code(), absl::StrCat(text, " (", hint, ")"));
+  return Status(failure.code(), absl::StrCat(text, " (", hint, ")"));
 }
 
 }  // namespace muster::internal

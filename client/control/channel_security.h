@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/session.h"
 #include "grpcpp/security/credentials.h"
@@ -50,7 +50,7 @@ class ChannelSecurity {
   // MUSTER_TOKEN_FILE, MUSTER_INSECURE.
   // Errors: kInvalidArgument (MUSTER_INSECURE is no boolean, or options that do
   //   not fit together).
-  static absl::StatusOr<ChannelSecurity> Take(
+  static StatusOr<ChannelSecurity> Take(
       const SessionOptions& options,
       const EnvironmentReader& environment = ReadEnvironment);
 
@@ -60,26 +60,25 @@ class ChannelSecurity {
 
   // Read anew; empty: none.
   // Errors: kInvalidArgument (the file, or what it has; never the token).
-  absl::StatusOr<std::string> Token() const;
+  StatusOr<std::string> Token() const;
 
   // Reads the files.
   // Errors: kInvalidArgument (a file, or a token that would go to `endpoint` in
   //   plain text; the text names option and path, and never a token).
-  absl::StatusOr<ConnectionSecurity> Load(const Endpoint& endpoint) const;
+  StatusOr<ConnectionSecurity> Load(const Endpoint& endpoint) const;
 
   // The end of a connection that was never one, with a hint at the option that
   // is probably wrong: who refuses a handshake does not say why.
-  absl::Status WithHandshakeHint(const absl::Status& failure) const;
+  Status WithHandshakeHint(const Status& failure) const;
 
   // The same where no coordinator has been at `endpoint` before: looks there,
   // and says so if what answers is none.
-  absl::Status Explain(const absl::Status& failure,
-                       const Endpoint& endpoint) const;
+  Status Explain(const Status& failure, const Endpoint& endpoint) const;
 
  private:
   ChannelSecurity() = default;
 
-  absl::Status CheckTls() const;
+  Status CheckTls() const;
 
   std::string tls_ca_;
   std::string tls_cert_;
@@ -95,7 +94,7 @@ class ChannelSecurity {
 // MUSTER_JOB_TOKEN, or what is in MUSTER_JOB_TOKEN_FILE; empty: neither is set.
 // Errors: kInvalidArgument, as ChannelSecurity::Token; the text names the
 //   variables.
-absl::StatusOr<std::string> JobToken(
+StatusOr<std::string> JobToken(
     const EnvironmentReader& environment = ReadEnvironment);
 
 }  // namespace muster::internal

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/control/admin_client.h"
 #include "client/session.h"
 #include "coordinator/server/auth/test_certificates.h"
@@ -47,7 +47,7 @@ class Impostor {
   }
 
   // The error of a client that meets it.
-  absl::Status Ask(const TestAuthority& authority) const {
+  Status Ask(const TestAuthority& authority) const {
     SessionOptions options;
     options.address = "127.0.0.1:" + std::to_string(port_);
     options.connect_timeout = std::chrono::seconds(20);
@@ -67,16 +67,16 @@ class Impostor {
 TEST(ChannelSecurityTest, AClientsCertificateIsNoneForAServer) {
   TestAuthority authority("authority");
   // Openssl looks at this itself.
-  const absl::Status status =
+  const Status status =
       Impostor(authority.Issue("member", {.usage = "clientAuth"}))
           .Ask(authority);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("certificate verify failed"));
   // This one does not say what it is good for.
-  const absl::Status bare =
+  const Status bare =
       Impostor(authority.Issue("member", {.usage = ""})).Ask(authority);
-  EXPECT_EQ(bare.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(bare.code(), StatusCode::kUnavailable);
   EXPECT_THAT(std::string(bare.message()),
               AllOf(HasSubstr("the certificate there (member) is none for a "
                               "server"),

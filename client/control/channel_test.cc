@@ -7,7 +7,7 @@
 #include <fstream>
 #include <iostream>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/control/admin_client.h"
 #include "client/errors.h"
 #include "client/session.h"

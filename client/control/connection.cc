@@ -90,7 +90,7 @@ Connection::Event Connection::EventOf(Tag tag, bool ok) {
   return Event::kBroken;
 }
 
-absl::Status Connection::Finish() {
+Status Connection::Finish() {
   while (writing()) Poll(Instant::max());
   grpc::Status status;
   stream_->Finish(&status, Pointer(kFinishTag));

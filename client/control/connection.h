@@ -7,7 +7,7 @@
 #include <chrono>
 #include <memory>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/deadline.h"
 #include "client/control/endpoint.h"
@@ -58,7 +58,7 @@ class Connection {
 
   // Returns why the stream is over; after kBroken, and with no other thread
   // in Poll or Write.
-  absl::Status Finish();
+  Status Finish();
 
  private:
   enum Tag : intptr_t { kWriteTag = 1, kReadTag, kFinishTag };

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/stubs/common.h"
@@ -104,8 +104,7 @@ MemberEvent FromProto(const v1::MemberEvent& proto) {
   event.generation = proto.generation();
   event.generation_ended = proto.generation_ended();
   event.waiting = proto.members_waiting();
-  event.code =
-      absl::Status(static_cast<absl::StatusCode>(proto.code()), "").code();
+  event.code = Status(static_cast<StatusCode>(proto.code()), "").code();
   for (const v1::MemberInfo& culprit : proto.culprits().members()) {
     event.culprits.push_back(FromProto(culprit));
   }

@@ -18,7 +18,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
@@ -39,7 +38,7 @@ std::string ErrorText(int error) {
   return text;
 }
 
-absl::StatusOr<AddressList> Resolve(const Endpoint& endpoint, int socket_type) {
+StatusOr<AddressList> Resolve(const Endpoint& endpoint, int socket_type) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = socket_type;
@@ -48,7 +47,7 @@ absl::StatusOr<AddressList> Resolve(const Endpoint& endpoint, int socket_type) {
       getaddrinfo(endpoint.host.c_str(), absl::StrCat(endpoint.port).c_str(),
                   &hints, &list);
   if (error != 0) {
-    return absl::UnavailableError(absl::StrCat(
+    return UnavailableError(absl::StrCat(
         "cannot resolve ", base::Quote(endpoint.host), ": ",
         error == EAI_SYSTEM ? ErrorText(errno) : gai_strerror(error),
         " (is the name right? it is looked up again: the name of a new pod "
@@ -84,7 +83,7 @@ int ConnectOnce(int fd, const addrinfo& address, Instant deadline) {
 
 // A connected socket, non-blocking, or kUnavailable with the system's reason
 // alone.
-absl::StatusOr<int> Connect(const Endpoint& endpoint, Instant deadline) {
+StatusOr<int> Connect(const Endpoint& endpoint, Instant deadline) {
   const auto addresses = Resolve(endpoint, SOCK_STREAM);
   if (!addresses.ok()) return addresses.status();
   int error = EADDRNOTAVAIL;
@@ -96,9 +95,9 @@ absl::StatusOr<int> Connect(const Endpoint& endpoint, Instant deadline) {
     if (error == 0) return fd;
     if (fd >= 0) close(fd);
   }
-  absl::Status failure = absl::UnavailableError(ErrorText(error));
+  Status failure = UnavailableError(ErrorText(error));
   if (error == ECONNREFUSED) {
-    failure.SetPayload(kConnectionRefusedUrl, absl::Cord());
+    failure.SetPayload(kConnectionRefusedUrl, "");
   }
   return failure;
 }
@@ -162,26 +161,25 @@ std::string WithoutBrackets(std::string host) {
   return host;
 }
 
-absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
+StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   return base::ParseEndpoint("address", text);
 }
 
-absl::Status Probe(const Endpoint& endpoint,
-                   std::chrono::milliseconds timeout) {
-  const absl::StatusOr<int> fd = Connect(endpoint, Clock::now() + timeout);
+Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout) {
+  const StatusOr<int> fd = Connect(endpoint, Clock::now() + timeout);
   if (!fd.ok()) return fd.status();
   close(*fd);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-bool IsConnectionRefused(const absl::Status& probed) {
+bool IsConnectionRefused(const Status& probed) {
   return probed.GetPayload(kConnectionRefusedUrl).has_value();
 }
 
 std::string DescribeStranger(const Endpoint& endpoint,
                              std::chrono::milliseconds timeout) {
   const Instant deadline = Clock::now() + timeout;
-  const absl::StatusOr<int> connected = Connect(endpoint, deadline);
+  const StatusOr<int> connected = Connect(endpoint, deadline);
   if (!connected.ok()) return "";
   const int fd = *connected;
   const absl::Cleanup closer = [fd] { close(fd); };
@@ -208,7 +206,7 @@ std::string DescribeStranger(const Endpoint& endpoint,
                       base::Quote(words));
 }
 
-absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
+StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
   const auto addresses = Resolve(endpoint, SOCK_DGRAM);
   if (!addresses.ok()) return addresses.status();
   int error = EADDRNOTAVAIL;
@@ -230,8 +228,8 @@ absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
     }
     return NumericAddress(reinterpret_cast<const sockaddr*>(&local), size);
   }
-  return absl::UnavailableError(absl::StrCat(
-      "no route to ", endpoint.ToString(), ": ", ErrorText(error)));
+  return UnavailableError(absl::StrCat("no route to ", endpoint.ToString(),
+                                       ": ", ErrorText(error)));
 }
 
 std::string ListenAddress(const Endpoint& endpoint) {
@@ -248,8 +246,7 @@ std::string ReachableAddress(const char* interfaces) {
     std::string address = AddressOfInterface(names.substr(0, names.find(',')));
     if (!address.empty()) return address;
   }
-  const absl::StatusOr<AddressList> list =
-      Resolve({HostName(), 0}, SOCK_STREAM);
+  const StatusOr<AddressList> list = Resolve({HostName(), 0}, SOCK_STREAM);
   if (list.ok()) {
     for (const addrinfo* at = list->get(); at != nullptr; at = at->ai_next) {
       std::string address = NumericAddress(at->ai_addr, at->ai_addrlen);

@@ -7,10 +7,9 @@
 #include <chrono>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/endpoint.h"
+#include "base/status.h"
 
 namespace muster::internal {
 
@@ -21,14 +20,14 @@ using base::IsLoopback;
 std::string WithoutBrackets(std::string host);
 
 // Parses a coordinator's address; errors call it that.
-absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
+StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
 
 // Opens a TCP connection and closes it. OK, or kUnavailable with the system's
 // reason alone: "connection refused", "cannot resolve \"x\": ...".
-absl::Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout);
+Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout);
 
 // Whether Probe found the host, and nobody who listens.
-bool IsConnectionRefused(const absl::Status& probed);
+bool IsConnectionRefused(const Status& probed);
 
 // What answers at a coordinator's address that is none, for people; empty: it
 // may be one. Waits for `timeout` for its first words.
@@ -37,7 +36,7 @@ std::string DescribeStranger(const Endpoint& endpoint,
 
 // The numeric address of this host that the kernel would use to reach
 // `endpoint`. Sends nothing.
-absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint);
+StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint);
 
 // Where a coordinator for everybody who is told `endpoint` must listen: the
 // address itself when it is numeric or "localhost", else every address of this

@@ -63,11 +63,11 @@ TEST(EndpointTest, ProbeFindsAListener) {
 
 TEST(EndpointTest, ProbeGivesTheSystemsReason) {
   const LoopbackSocket closed(/*listening=*/false);
-  const absl::Status refused = Probe(closed.endpoint(), seconds(5));
-  EXPECT_TRUE(absl::IsUnavailable(refused));
+  const Status refused = Probe(closed.endpoint(), seconds(5));
+  EXPECT_TRUE(IsUnavailable(refused));
   EXPECT_EQ(refused.message(), "connection refused");
   EXPECT_TRUE(IsConnectionRefused(refused));
-  EXPECT_FALSE(IsConnectionRefused(absl::UnavailableError(refused.message())));
+  EXPECT_FALSE(IsConnectionRefused(UnavailableError(refused.message())));
   EXPECT_THAT(Probe({"no-such-host.invalid", 1}, seconds(5)).message(),
               AllOf(HasSubstr("cannot resolve \"no-such-host.invalid\""),
                     HasSubstr("is the name right?")));
@@ -127,7 +127,7 @@ TEST(ReachableAddressTest, IsTheFirstInterfacesElseOneOfTheHosts) {
   EXPECT_EQ(ReachableAddress("lo,eth0"), "127.0.0.1");
   const std::string address = ReachableAddress(nullptr);
   EXPECT_EQ(ReachableAddress("nosuch1"), address);
-  const absl::StatusOr<std::string> own =
+  const StatusOr<std::string> own =
       LocalAddressTowards({.host = address, .port = 1});
   ASSERT_TRUE(own.ok()) << own.status();
   EXPECT_EQ(*own, address);

@@ -24,10 +24,9 @@ HostMember::State StateOf(v1::MemberState state) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HostMembersReader>> HostMembersReader::Open(
+StatusOr<std::unique_ptr<HostMembersReader>> HostMembersReader::Open(
     const SessionOptions& options) {
-  absl::StatusOr<std::unique_ptr<AdminClient>> control =
-      AdminClient::Open(options);
+  StatusOr<std::unique_ptr<AdminClient>> control = AdminClient::Open(options);
   if (!control.ok()) return control.status();
   return std::unique_ptr<HostMembersReader>(
       new HostMembersReader(options.job, *std::move(control)));
@@ -39,18 +38,17 @@ HostMembersReader::HostMembersReader(std::string job,
 
 HostMembersReader::~HostMembersReader() = default;
 
-absl::StatusOr<HostMembers> HostMembersReader::Read(const std::string& host,
-                                                    int first_rank,
-                                                    int rank_count) {
+StatusOr<HostMembers> HostMembersReader::Read(const std::string& host,
+                                              int first_rank, int rank_count) {
   v1::GetJobRequest request;
   request.set_job(job_);
   request.set_host(host);
   request.set_first_rank(first_rank);
   request.set_rank_count(rank_count);
   v1::GetJobResponse response;
-  const absl::Status status = admin_client_->GetJob(request, &response);
+  const Status status = admin_client_->GetJob(request, &response);
   HostMembers found;
-  if (absl::IsNotFound(status)) return found;
+  if (IsNotFound(status)) return found;
   if (!status.ok()) return status;
   found.lease = std::chrono::seconds(response.lease().seconds()) +
                 std::chrono::duration_cast<milliseconds>(

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "client/session.h"
 
 namespace muster::internal {
@@ -56,7 +55,7 @@ struct HostMembers {
 class HostMembersReader {
  public:
   // As Control::Open.
-  static absl::StatusOr<std::unique_ptr<HostMembersReader>> Open(
+  static StatusOr<std::unique_ptr<HostMembersReader>> Open(
       const SessionOptions& options);
 
   ~HostMembersReader();
@@ -66,8 +65,8 @@ class HostMembersReader {
   // Of options.job on `host`; empty: no members, and `waiting`. Which of
   // `rank_count` ranks from `first_rank` on are missing goes with a host.
   // Errors: kUnavailable, and what the coordinator says.
-  absl::StatusOr<HostMembers> Read(const std::string& host, int first_rank = 0,
-                                   int rank_count = 0);
+  StatusOr<HostMembers> Read(const std::string& host, int first_rank = 0,
+                             int rank_count = 0);
 
  private:
   HostMembersReader(std::string job, std::unique_ptr<AdminClient> control);

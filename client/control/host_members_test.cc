@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/errors.h"
 #include "coordinator/server/server.h"
@@ -39,7 +39,7 @@ class HostMembersTest : public ::testing::Test {
   }
 
   HostMembers Read(const std::string& host = HostName()) {
-    absl::StatusOr<HostMembers> members = reader_->Read(host);
+    StatusOr<HostMembers> members = reader_->Read(host);
     EXPECT_TRUE(members.ok()) << members.status();
     return *std::move(members);
   }
@@ -121,14 +121,14 @@ TEST_F(HostMembersTest, SaysWhichOfTheAskedRanksAreMissing) {
   EXPECT_EQ(ask(1, 2), std::vector<int>({2}));
   EXPECT_TRUE(Read().missing_ranks.empty());
   const auto too_many = reader_->Read(HostName(), 0, 1025);
-  EXPECT_TRUE(absl::IsInvalidArgument(too_many.status())) << too_many.status();
+  EXPECT_TRUE(IsInvalidArgument(too_many.status())) << too_many.status();
   session->Close();
   waits.join();
 }
 
 TEST_F(HostMembersTest, ACoordinatorThatIsGoneDoesNotAnswer) {
   server_.reset();
-  EXPECT_TRUE(absl::IsUnavailable(reader_->Read("host").status()));
+  EXPECT_TRUE(IsUnavailable(reader_->Read("host").status()));
 }
 
 }  // namespace

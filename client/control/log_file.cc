@@ -61,13 +61,12 @@ uint32_t Checksum(absl::string_view bytes) {
               reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-absl::Status SystemError(absl::string_view path, absl::string_view what,
-                         int error) {
+Status SystemError(absl::string_view path, absl::string_view what, int error) {
   std::array<char, 128> buffer{};
   std::string cause = strerror_r(error, buffer.data(), buffer.size());
   if (!cause.empty()) cause[0] = absl::ascii_tolower(cause[0]);
-  return absl::Status(
-      absl::ErrnoToStatusCode(error),
+  return Status(
+      ErrnoToStatusCode(error),
       absl::StrCat("file ", base::Quote(path), ": cannot ", what, ": ", cause));
 }
 
@@ -81,17 +80,16 @@ LogFile::LogFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
 
 LogFile::~LogFile() { close(fd_); }
 
-absl::Status LogFile::Failure(absl::string_view what, int error) const {
+Status LogFile::Failure(absl::string_view what, int error) const {
   return SystemError(path_, what, error);
 }
 
-absl::Status LogFile::Damaged(absl::string_view what) const {
-  return absl::DataLossError(
-      absl::StrCat("file ", base::Quote(path_), ": ", what));
+Status LogFile::Damaged(absl::string_view what) const {
+  return DataLossError(absl::StrCat("file ", base::Quote(path_), ": ", what));
 }
 
-absl::StatusOr<std::unique_ptr<LogFile>> LogFile::Open(
-    const std::string& path, const Deadline& deadline) {
+StatusOr<std::unique_ptr<LogFile>> LogFile::Open(const std::string& path,
+                                                 const Deadline& deadline) {
   for (;;) {
     const int fd = Retry(
         [&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
@@ -99,7 +97,7 @@ absl::StatusOr<std::unique_ptr<LogFile>> LogFile::Open(
       return SystemError(path, "open it", errno);
     }
     std::unique_ptr<LogFile> file(new LogFile(path, fd));
-    const absl::Status locked = file->Lock(Access::kExclusive, deadline);
+    const Status locked = file->Lock(Access::kExclusive, deadline);
     if (!locked.ok()) return locked;
     // The last user of the file may have removed it since it was opened.
     if (file->IsAtItsPath()) return file;
@@ -113,7 +111,7 @@ bool LogFile::IsAtItsPath() const {
          SameFile(mine, there);
 }
 
-absl::Status LogFile::Lock(Access access, const Deadline& deadline) {
+Status LogFile::Lock(Access access, const Deadline& deadline) {
   const int mode = access == Access::kShared ? LOCK_SH : LOCK_EX;
   // Tries again and again, because flock knows no deadline, and whoever holds
   // the lock may be stopped.
@@ -122,7 +120,7 @@ absl::Status LogFile::Lock(Access access, const Deadline& deadline) {
     if (errno != EWOULDBLOCK) return Failure("lock it", errno);
     const Instant now = Clock::now();
     if (deadline.Passed(now)) {
-      return absl::DeadlineExceededError(
+      return DeadlineExceededError(
           absl::StrCat("file ", base::Quote(path_), ": timeout after ",
                        FormatDuration(deadline.timeout),
                        ", another process keeps it locked ", deadline.Blame()));
@@ -131,15 +129,14 @@ absl::Status LogFile::Lock(Access access, const Deadline& deadline) {
         std::min<Clock::duration>(pause, deadline.at - now));
     pause = std::min(2 * pause, kLockRetryMax);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void LogFile::Unlock() {
   Retry([&] { return flock(fd_, LOCK_UN); });
 }
 
-absl::StatusOr<std::string> LogFile::ReadFrom(int64_t offset,
-                                              int64_t bytes) const {
+StatusOr<std::string> LogFile::ReadFrom(int64_t offset, int64_t bytes) const {
   std::string text(static_cast<size_t>(bytes), '\0');
   size_t done = 0;
   while (done < text.size()) {
@@ -155,7 +152,7 @@ absl::StatusOr<std::string> LogFile::ReadFrom(int64_t offset,
   return text;
 }
 
-absl::Status LogFile::WriteAt(int64_t offset, absl::string_view bytes) const {
+Status LogFile::WriteAt(int64_t offset, absl::string_view bytes) const {
   while (!bytes.empty()) {
     const ssize_t count =
         Retry([&] { return pwrite(fd_, bytes.data(), bytes.size(), offset); });
@@ -163,10 +160,10 @@ absl::Status LogFile::WriteAt(int64_t offset, absl::string_view bytes) const {
     bytes.remove_prefix(static_cast<size_t>(count));
     offset += count;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status LogFile::Replay(const std::function<void(Record)>& apply) {
+Status LogFile::Replay(const std::function<void(Record)>& apply) {
   struct stat status = {};
   if (fstat(fd_, &status) != 0) return Failure("look at it", errno);
   if (status.st_size < offset_) {
@@ -175,12 +172,12 @@ absl::Status LogFile::Replay(const std::function<void(Record)>& apply) {
   }
   size_ = status.st_size;
   const int64_t start = offset_;
-  absl::StatusOr<std::string> text = ReadFrom(start, size_ - start);
+  StatusOr<std::string> text = ReadFrom(start, size_ - start);
   if (!text.ok()) return text.status();
   absl::string_view rest = *text;
   if (offset_ == 0) {
     if (rest.size() < kMagic.size() && absl::StartsWith(kMagic, rest)) {
-      return absl::OkStatus();
+      return OkStatus();
     }
     if (!absl::ConsumePrefix(&rest, kMagic)) {
       return Damaged("it is no store's, and will not be touched");
@@ -207,13 +204,13 @@ absl::Status LogFile::Replay(const std::function<void(Record)>& apply) {
     rest.remove_prefix(bytes);
     offset_ += static_cast<int64_t>(bytes);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status LogFile::Append(const Record& record) {
+Status LogFile::Append(const Record& record) {
   constexpr size_t kBytesMax = std::numeric_limits<uint32_t>::max();
   if (record.key.size() > kBytesMax || record.value.size() > kBytesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhaustedError(absl::StrCat(
         "file ", base::Quote(path_), ": a key of ", record.key.size(),
         " bytes with a value of ", record.value.size(),
         " bytes is too large: at most ", kBytesMax, " each"));
@@ -233,7 +230,7 @@ absl::Status LogFile::Append(const Record& record) {
   head.checksum =
       Checksum(absl::string_view(bytes).substr(begin + sizeof(head.checksum)));
   memcpy(bytes.data() + begin, &head.checksum, sizeof(head.checksum));
-  absl::Status written = WriteAt(offset_, bytes);
+  Status written = WriteAt(offset_, bytes);
   if (!written.ok()) {
     // A full disk, say: nobody shall take a part for anything.
     static_cast<void>(Retry([&] { return ftruncate(fd_, offset_); }));

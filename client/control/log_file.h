@@ -9,9 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "client/control/deadline.h"
 
 namespace muster::internal {
@@ -38,22 +37,22 @@ class LogFile {
   enum class Access { kShared, kExclusive };
 
   // Makes the file if there is none, and holds it exclusively on return.
-  static absl::StatusOr<std::unique_ptr<LogFile>> Open(
-      const std::string& path, const Deadline& deadline);
+  static StatusOr<std::unique_ptr<LogFile>> Open(const std::string& path,
+                                                 const Deadline& deadline);
 
   ~LogFile();
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  absl::Status Lock(Access access, const Deadline& deadline);
+  Status Lock(Access access, const Deadline& deadline);
   void Unlock();
 
   // Gives all records that were appended since the last call, this process's
   // own among them.
-  absl::Status Replay(const std::function<void(Record)>& apply);
+  Status Replay(const std::function<void(Record)>& apply);
 
   // After a Replay under the same lock. The caller's Replay gets it later.
-  absl::Status Append(const Record& record);
+  Status Append(const Record& record);
 
   // Takes the file from its folder, if it is still there; others that have it
   // open go on with it.
@@ -64,10 +63,10 @@ class LogFile {
  private:
   LogFile(std::string path, int fd);
 
-  absl::Status Failure(absl::string_view what, int error) const;
-  absl::Status Damaged(absl::string_view what) const;
-  absl::StatusOr<std::string> ReadFrom(int64_t offset, int64_t bytes) const;
-  absl::Status WriteAt(int64_t offset, absl::string_view bytes) const;
+  Status Failure(absl::string_view what, int error) const;
+  Status Damaged(absl::string_view what) const;
+  StatusOr<std::string> ReadFrom(int64_t offset, int64_t bytes) const;
+  Status WriteAt(int64_t offset, absl::string_view bytes) const;
   bool IsAtItsPath() const;
 
   const std::string path_;

@@ -44,7 +44,7 @@ class LogFileTest : public ::testing::Test {
   static std::vector<std::string> Read(LogFile& file) {
     std::vector<std::string> records;
     EXPECT_TRUE(file.Lock(Access::kShared, Soon()).ok());
-    const absl::Status read = file.Replay([&](const LogFile::Record& record) {
+    const Status read = file.Replay([&](const LogFile::Record& record) {
       records.push_back(std::string(1, record.kind) + " " + record.key + "=" +
                         record.value);
     });
@@ -136,15 +136,15 @@ TEST_F(LogFileTest, DamageInTheMiddleIsAnErrorThatTellsWhere) {
   std::string damaged = Contents();
   damaged[one - 1] ^= 1;
   Write(damaged);
-  const absl::Status status = Open()->Replay([](const LogFile::Record&) {});
-  EXPECT_EQ(status, absl::DataLossError("file \"" + path_ +
-                                        "\": it is damaged at byte 20"));
+  const Status status = Open()->Replay([](const LogFile::Record&) {});
+  EXPECT_EQ(status,
+            DataLossError("file \"" + path_ + "\": it is damaged at byte 20"));
 }
 
 TEST_F(LogFileTest, AFileOfSomebodyElsesIsNotTouched) {
   Write("precious data");
-  const absl::Status status = Open()->Replay([](const LogFile::Record&) {});
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  const Status status = Open()->Replay([](const LogFile::Record&) {});
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_EQ(Contents(), "precious data");
 }
 
@@ -154,7 +154,7 @@ TEST_F(LogFileTest, AFileThatBecomesShorterIsAnError) {
   EXPECT_THAT(Read(*file), ElementsAre("s k=v"));
   Write("");
   EXPECT_EQ(file->Replay([](const LogFile::Record&) {}).code(),
-            absl::StatusCode::kDataLoss);
+            StatusCode::kDataLoss);
 }
 
 TEST_F(LogFileTest, WhoeverWaitsForTheLockGivesUpAtTheDeadline) {
@@ -166,7 +166,7 @@ TEST_F(LogFileTest, WhoeverWaitsForTheLockGivesUpAtTheDeadline) {
   EXPECT_TRUE(file->Lock(Access::kShared, deadline).ok());
   file->Unlock();
   EXPECT_EQ(file->Lock(Access::kExclusive, deadline),
-            absl::DeadlineExceededError(
+            DeadlineExceededError(
                 "file \"" + path_ +
                 "\": timeout after 20ms, another process keeps it locked "
                 "(timeout: the option)"));
@@ -177,9 +177,9 @@ TEST_F(LogFileTest, WhoeverWaitsForTheLockGivesUpAtTheDeadline) {
 
 TEST_F(LogFileTest, OpenNamesThePathAndTheCause) {
   const auto file = LogFile::Open("/nonexistent/file", Soon());
-  EXPECT_EQ(file.status(), absl::NotFoundError(
-                               "file \"/nonexistent/file\": cannot open it: no "
-                               "such file or directory"));
+  EXPECT_EQ(file.status(),
+            NotFoundError("file \"/nonexistent/file\": cannot open it: no "
+                          "such file or directory"));
 }
 
 TEST_F(LogFileTest, RemoveTakesTheOwnFileOnly) {

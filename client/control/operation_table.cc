@@ -114,9 +114,9 @@ size_t OperationTable::OperationBytesMax() const {
   return message_bytes_max_ - std::min(message_bytes_max_ / 4, kRoomBytes);
 }
 
-absl::Status OperationTable::CheckBytes(const PendingOperation& pending) const {
-  if (pending.bytes <= OperationBytesMax()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
+Status OperationTable::CheckBytes(const PendingOperation& pending) const {
+  if (pending.bytes <= OperationBytesMax()) return OkStatus();
+  return ResourceExhaustedError(absl::StrCat(
       "limit message_bytes is ", message_bytes_max_, ", which leaves ",
       OperationBytesMax(), " for one operation, offered ", pending.bytes,
       "; divide the value among several keys, or use a muster-coordinator with "
@@ -127,7 +127,7 @@ std::vector<PendingOperationPtr> OperationTable::LimitMessages(size_t bytes) {
   message_bytes_max_ = bytes;
   std::vector<PendingOperationPtr> failed;
   for (const auto& [id, pending] : unanswered_) {
-    absl::Status status = CheckBytes(*pending);
+    Status status = CheckBytes(*pending);
     if (status.ok()) continue;
     pending->status = std::move(status);
     failed.push_back(pending);
@@ -140,8 +140,8 @@ std::vector<PendingOperationPtr> OperationTable::LimitMessages(size_t bytes) {
   return failed;
 }
 
-absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
-  absl::Status status = CheckBytes(*pending);
+Status OperationTable::Add(const PendingOperationPtr& pending) {
+  Status status = CheckBytes(*pending);
   if (!status.ok()) return status;
   pending->batch_event = batch_event_;
   pending->operation.set_id(++last_id_);
@@ -152,7 +152,7 @@ absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
   }
   unanswered_.emplace(last_id_, pending);
   waiting_.push_back(pending);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void OperationTable::Pack(Instant now, Batch& batch) {
@@ -235,8 +235,7 @@ void OperationTable::Requeue() {
   cancels_.clear();
 }
 
-std::vector<PendingOperationPtr> OperationTable::FailAll(
-    const absl::Status& status) {
+std::vector<PendingOperationPtr> OperationTable::FailAll(const Status& status) {
   std::vector<PendingOperationPtr> all;
   all.reserve(unanswered_.size());
   for (auto& [id, pending] : unanswered_) {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/control/batch_event.h"
 #include "client/control/deadline.h"
 #include "muster/v1/session.pb.h"
@@ -61,7 +61,7 @@ struct PendingOperation {
   // Where its caller sleeps, and those of the other operations of its message.
   std::shared_ptr<BatchEvent> batch_event;
   // The outcome, once done.
-  absl::Status status;
+  Status status;
   v1::Result result;
 
  private:
@@ -110,7 +110,7 @@ class OperationTable {
   // Numbers the operation and queues it. A mutation gets the next sequence
   // number, so the order of the numbers is the order of sending.
   // Errors: kResourceExhausted (too large for a message).
-  absl::Status Add(const PendingOperationPtr& pending);
+  Status Add(const PendingOperationPtr& pending);
 
   // Moves what waits into `batch`. Timeouts inside operations become what is
   // left of them at `now`.
@@ -132,7 +132,7 @@ class OperationTable {
   void Requeue();
 
   // Ends everything with `status`; returns whose callers must be woken.
-  std::vector<PendingOperationPtr> FailAll(const absl::Status& status);
+  std::vector<PendingOperationPtr> FailAll(const Status& status);
 
   // Every mutation up to this number is answered or given up, except the
   // stragglers.
@@ -152,7 +152,7 @@ class OperationTable {
  private:
   // What one operation may weigh: there must be room for the rest of a message.
   size_t OperationBytesMax() const;
-  absl::Status CheckBytes(const PendingOperation& pending) const;
+  Status CheckBytes(const PendingOperation& pending) const;
   void Settle(const PendingOperation& pending);
   void MoveWindow();
 

@@ -252,8 +252,8 @@ TEST(OperationTableTest, RefusesAnOperationThatNoMessageTakes) {
   v1::Operation operation;
   operation.mutable_set()->set_value(
       std::string(OperationTable::kMessageBytesMax, 'x'));
-  const absl::Status status = table.Add(Make(std::move(operation)));
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const Status status = table.Add(Make(std::move(operation)));
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(table.unanswered(), 0);
   EXPECT_FALSE(table.HasWaiting());
 }
@@ -286,7 +286,7 @@ TEST(OperationTableTest, KeepsToTheLimitThatTheCoordinatorTells) {
   const auto fits = add("a", 6'000);
   const auto large = add("b", 16'000);
   EXPECT_THAT(table.LimitMessages(20'000), ElementsAre(large));
-  EXPECT_EQ(large->status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(large->status.code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(large->done());
   add("c", 6'000);
   add("d", 6'000);
@@ -345,9 +345,9 @@ TEST(OperationTableTest, FailsEverything) {
   const auto sent = AddSet(table, "a");
   Send(table);
   const auto waiting = AddGet(table, "b");
-  EXPECT_EQ(table.FailAll(absl::AbortedError("over")).size(), 2);
+  EXPECT_EQ(table.FailAll(AbortedError("over")).size(), 2);
   EXPECT_TRUE(sent->done());
-  EXPECT_EQ(waiting->status, absl::AbortedError("over"));
+  EXPECT_EQ(waiting->status, AbortedError("over"));
   EXPECT_FALSE(table.HasWaiting());
 }
 

@@ -33,9 +33,7 @@ using std::chrono::seconds;
 // answer to that deadline.
 constexpr milliseconds kAnswerSlack = seconds(1);
 
-absl::Status CancelledByCaller() {
-  return absl::CancelledError("cancelled by the caller");
-}
+Status CancelledByCaller() { return CancelledError("cancelled by the caller"); }
 
 uint64_t RandomNumber() {
   std::random_device device;
@@ -56,29 +54,29 @@ constinit std::atomic<uint32_t> g_forks_of_last{0};
 
 // A session that this process has inherited has left gRPC without its threads:
 // another one here would wait for ever.
-absl::Status CheckNoneIsInherited() {
+Status CheckNoneIsInherited() {
   if (g_sessions.load() == 0 || g_forks_of_last.load() == ForkGuard::Forks()) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::FailedPreconditionError(
+  return FailedPreconditionError(
       "this process was forked off by one that had a session, without its "
       "threads: fork before the first session, or execute a program");
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
+StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     SessionOptions options) {
-  const absl::Status own = CheckNoneIsInherited();
+  const Status own = CheckNoneIsInherited();
   if (!own.ok()) return own;
-  absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
+  StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) return endpoint.status();
-  const absl::Status room = CheckProcessLimits();
+  const Status room = CheckProcessLimits();
   if (!room.ok()) return room;
   // Later ones that fail are tried again.
-  absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
+  StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
   if (!security.ok()) return security.status();
-  const absl::Status loaded = security->Load(*endpoint).status();
+  const Status loaded = security->Load(*endpoint).status();
   if (!loaded.ok()) return loaded;
   std::unique_ptr<StreamSession> session(new StreamSession(
       std::move(options), *std::move(security), *std::move(endpoint)));
@@ -90,9 +88,9 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     session->heart_ = std::thread([raw = session.get()] { raw->Beat(); });
   } catch (const std::system_error& error) {
     session->Close();
-    return absl::ResourceExhaustedError(DescribeSystemError(error));
+    return ResourceExhaustedError(DescribeSystemError(error));
   }
-  absl::Status failure;
+  Status failure;
   {
     const std::stop_callback on_stop(session->options_.stop_connecting, [&] {
       MutexLock lock(session->mutex_);
@@ -147,9 +145,9 @@ StreamSession::~StreamSession() {
   g_sessions.fetch_sub(1);
 }
 
-absl::Status StreamSession::CheckIsHere() const {
-  if (fork_guard_.is_here()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
+Status StreamSession::CheckIsHere() const {
+  if (fork_guard_.is_here()) return OkStatus();
+  return FailedPreconditionError(
       absl::StrCat("session with ", Coordinator(), kIsParents));
 }
 
@@ -167,13 +165,13 @@ void StreamSession::Close() {
     if (reader_.joinable()) reader_.join();
     if (heart_.joinable()) heart_.join();
   }
-  End(absl::CancelledError(
+  End(CancelledError(
       absl::StrCat("session with ", Coordinator(), " was closed")));
 }
 
-absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
-                                               const Deadline& deadline,
-                                               Canceller* canceller) {
+StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
+                                         const Deadline& deadline,
+                                         Canceller* canceller) {
   if (!fork_guard_.is_here()) return CheckIsHere();
   EscapeTexts(&operation);
   // The operation carries how far this process has come: the others read it
@@ -189,7 +187,7 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
   {
     MutexLock lock(mutex_);
     if (!over_.ok()) return over_;
-    absl::Status added = operations_.Add(pending);
+    Status added = operations_.Add(pending);
     if (!added.ok()) return added;
     if (ends) {
       heartbeat_ = std::move(progress);
@@ -214,26 +212,26 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
     }
   }
   if (canceller != nullptr) canceller->Begin(pending);
-  absl::Status failure = Await(*pending, until, deadline);
+  Status failure = Await(*pending, until, deadline);
   if (canceller != nullptr) canceller->End();
   if (!failure.ok()) return failure;
   if (!pending->status.ok()) return pending->status;
   return std::move(pending->result);
 }
 
-absl::Status StreamSession::Await(PendingOperation& pending, Instant until,
-                                  const Deadline& deadline) {
+Status StreamSession::Await(PendingOperation& pending, Instant until,
+                            const Deadline& deadline) {
   bool slack_used = false;
   for (;;) {
     const uint32_t seen = pending.batch_event->Look();
-    if (pending.done()) return absl::OkStatus();
+    if (pending.done()) return OkStatus();
     if (!pending.cancelled.load()) pending.batch_event->Sleep(seen, until);
-    if (pending.done()) return absl::OkStatus();
+    if (pending.done()) return OkStatus();
     const Instant now = Clock::now();
     const bool cancelled = pending.cancelled.load();
     if (now < until && !cancelled) continue;
     MutexLock lock(mutex_);
-    if (pending.done()) return absl::OkStatus();
+    if (pending.done()) return OkStatus();
     if (cancelled) {
       operations_.Abandon(pending);
       if (CanWrite() && operations_.HasWaiting()) WriteWhatWaits(now);
@@ -248,7 +246,7 @@ absl::Status StreamSession::Await(PendingOperation& pending, Instant until,
       slack_used = true;
       until += kAnswerSlack;
     } else {
-      absl::Status failure = NoAnswer(deadline, now);
+      Status failure = NoAnswer(deadline, now);
       operations_.Abandon(pending);
       // Also in place of this caller, if it was to end the gathering.
       if (CanWrite() && operations_.HasWaiting()) WriteWhatWaits(now);
@@ -339,17 +337,16 @@ void StreamSession::PollFor(const PendingOperation& own) {
   }
 }
 
-absl::Status StreamSession::NoAnswer(const Deadline& deadline,
-                                     Instant now) const {
+Status StreamSession::NoAnswer(const Deadline& deadline, Instant now) const {
   const milliseconds waited = deadline.timeout - deadline.Remaining(now);
   if (open_) {
-    return absl::UnavailableError(
-        absl::StrCat(Coordinator(), ": no answer for ", FormatDuration(waited),
-                     " ", deadline.Blame()));
+    return UnavailableError(absl::StrCat(Coordinator(), ": no answer for ",
+                                         FormatDuration(waited), " ",
+                                         deadline.Blame()));
   }
   const milliseconds down = std::min(
       waited, std::chrono::duration_cast<milliseconds>(now - down_since_));
-  return absl::UnavailableError(absl::StrCat(
+  return UnavailableError(absl::StrCat(
       Coordinator(), ": ",
       trouble_.ok() ? "no connection" : std::string(trouble_.message()),
       " for ", FormatDuration(down), " ", deadline.Blame()));
@@ -367,7 +364,7 @@ void StreamSession::set_left() {
   left_ = true;
 }
 
-absl::Status StreamSession::status() const {
+Status StreamSession::status() const {
   if (!fork_guard_.is_here()) return CheckIsHere();
   MutexLock lock(mutex_);
   return over_;
@@ -400,7 +397,7 @@ void StreamSession::Complete(v1::StreamResponse& response) {
     MutexLock lock(mutex_);
     size_t callers = 0;
     for (v1::Result& result : *response.mutable_results()) {
-      absl::Status status;
+      Status status;
       if (result.has_status()) status = v1::FromWire(result.status());
       const PendingOperationPtr pending =
           operations_.Complete(std::move(result));
@@ -420,7 +417,7 @@ void StreamSession::Complete(v1::StreamResponse& response) {
     batch_event->WakeAll();
 }
 
-void StreamSession::End(const absl::Status& why) {
+void StreamSession::End(const Status& why) {
   std::vector<PendingOperationPtr> failed;
   bool tell = false;
   {
@@ -457,24 +454,24 @@ constexpr milliseconds kOfUse = seconds(1);
 // How often the heart looks for what is stuck.
 constexpr milliseconds kWatch = seconds(1);
 
-absl::Status WithPrefix(absl::string_view prefix, const absl::Status& status) {
-  absl::Status prefixed(status.code(),
-                        absl::StrCat(prefix, ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-    prefixed.SetPayload(url, payload);
-  });
+Status WithPrefix(absl::string_view prefix, const Status& status) {
+  Status prefixed(status.code(), absl::StrCat(prefix, ": ", status.message()));
+  status.ForEachPayload(
+      [&](const std::string& url, const std::string& payload) {
+        prefixed.SetPayload(url, payload);
+      });
   return prefixed;
 }
 
 // Answers that another attempt would get again.
-bool EndsSession(const absl::Status& status) {
+bool EndsSession(const Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kAborted:
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kUnauthenticated:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kAborted:
       return true;
     default:
       return false;
@@ -502,7 +499,7 @@ v1::StreamRequest StreamSession::HelloMessage() const {
 void StreamSession::Run() {
   Backoff backoff(incarnation_);
   for (;;) {
-    absl::Status why = ConnectAndServe(backoff);
+    Status why = ConnectAndServe(backoff);
     if (EndsSession(why) && !HasNewToken(why)) {
       return End(WithPrefix(Coordinator(), why));
     }
@@ -510,17 +507,17 @@ void StreamSession::Run() {
   }
 }
 
-absl::Status StreamSession::ConnectAndServe(Backoff& backoff) {
-  const absl::StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
+Status StreamSession::ConnectAndServe(Backoff& backoff) {
+  const StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
   // They were good at the start, so they are being replaced just now.
   if (!security.ok()) {
-    absl::Status why = absl::UnavailableError(security.status().message());
+    Status why = UnavailableError(security.status().message());
     Disconnect(why);
     return why;
   }
   authorization_ = security->authorization();
   Connection connection(endpoint_, *security, options_.silence_max);
-  absl::Status why = Open(connection);
+  Status why = Open(connection);
   if (why.ok()) {
     const Instant since = Clock::now();
     listening_ = true;
@@ -534,16 +531,16 @@ absl::Status StreamSession::ConnectAndServe(Backoff& backoff) {
 }
 
 // Whether the file of the token holds another one than that which was refused.
-bool StreamSession::HasNewToken(const absl::Status& refusal) const {
-  if (!absl::IsUnauthenticated(refusal)) return false;
-  const absl::StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
+bool StreamSession::HasNewToken(const Status& refusal) const {
+  if (!IsUnauthenticated(refusal)) return false;
+  const StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
   return !security.ok() || security->authorization() != authorization_;
 }
 
-absl::Status StreamSession::Open(Connection& connection) {
+Status StreamSession::Open(Connection& connection) {
   {
     MutexLock lock(mutex_);
-    if (closing_) return absl::CancelledError("closing");
+    if (closing_) return CancelledError("closing");
     connection_ = &connection;
     answered_ = false;
     attempt_since_ = Clock::now();
@@ -552,7 +549,7 @@ absl::Status StreamSession::Open(Connection& connection) {
   if (!AwaitMessage(connection)) {
     return Explain(connection.Finish());
   }
-  absl::Status welcomed = Welcome(connection.received());
+  Status welcomed = Welcome(connection.received());
   if (!welcomed.ok()) {
     // The newcomer's members shall not see this one as lost.
     v1::StreamRequest farewell;
@@ -570,10 +567,10 @@ absl::Status StreamSession::Open(Connection& connection) {
   }
   DeliverEvents(connection.received());
   Complete(connection.received());
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status StreamSession::Explain(const absl::Status& failure) const {
+Status StreamSession::Explain(const Status& failure) const {
   {
     MutexLock lock(mutex_);
     if (closing_ || epoch_ != 0) return security_.WithHandshakeHint(failure);
@@ -581,14 +578,14 @@ absl::Status StreamSession::Explain(const absl::Status& failure) const {
   return security_.Explain(failure, endpoint_);
 }
 
-absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
+Status StreamSession::Welcome(const v1::StreamResponse& response) {
   if (!response.has_welcome()) {
-    return absl::UnavailableError("the answer to the hello is not a welcome");
+    return UnavailableError("the answer to the hello is not a welcome");
   }
   const v1::Welcome& welcome = response.welcome();
   MutexLock lock(mutex_);
   if (job_epoch_ != 0 && job_epoch_ != welcome.job_epoch()) {
-    return absl::AbortedError(
+    return AbortedError(
         "it was restarted, and what it held is lost (keys, members, ranks): "
         "connect again and form a new group");
   }
@@ -614,13 +611,13 @@ absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
   // The hello; what waits goes out when that is done.
   flushing_ = connection_->writing();
   writing_since_ = Clock::now();
-  trouble_ = absl::OkStatus();
+  trouble_ = OkStatus();
   changed_.NotifyAll();
   if (CanWrite() && operations_.HasWaiting()) WriteWhatWaits(writing_since_);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status StreamSession::Serve(Connection& connection) {
+Status StreamSession::Serve(Connection& connection) {
   MutexLock lock(mutex_);
   milliseconds pause{0};
   uint64_t lone_calls_seen = lone_calls_;
@@ -657,9 +654,9 @@ absl::Status StreamSession::Serve(Connection& connection) {
     }
   }
   mutex_.Unlock();
-  absl::Status why = connection.Finish();
+  Status why = connection.Finish();
   mutex_.Lock();
-  if (why.ok()) return absl::UnavailableError("the coordinator hung up");
+  if (why.ok()) return UnavailableError("the coordinator hung up");
   return why;
 }
 
@@ -683,7 +680,7 @@ void StreamSession::DeliverEvents(const v1::StreamResponse& response) {
   }
 }
 
-void StreamSession::Disconnect(const absl::Status& why) {
+void StreamSession::Disconnect(const Status& why) {
   MutexLock lock(mutex_);
   open_ = false;
   connection_ = nullptr;
@@ -703,9 +700,9 @@ void StreamSession::Disconnect(const absl::Status& why) {
   }
 }
 
-bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
-  if (absl::IsCancelled(why)) {
-    why = absl::UnavailableError("no answer to the connection attempt");
+bool StreamSession::RetryLater(Status why, Backoff& backoff) {
+  if (IsCancelled(why)) {
+    why = UnavailableError("no answer to the connection attempt");
   }
   for (;;) {
     {
@@ -715,7 +712,7 @@ bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
     // A closed port answers a probe at once and costs nobody anything; a
     // stream is tried when somebody listens again. The system's own reason is
     // also shorter than the transport's, and says more.
-    const absl::Status probed = Probe(endpoint_, ProbeTime());
+    const Status probed = Probe(endpoint_, ProbeTime());
     if (!probed.ok()) {
       why = probed;
       listening_ = false;
@@ -736,7 +733,7 @@ bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
   }
 }
 
-void StreamSession::TellUnreached(const absl::Status& why) {
+void StreamSession::TellUnreached(const Status& why) {
   const Instant now = Clock::now();
   if (now < tell_unreached_at_) return;
   const bool again = tell_unreached_at_ != Instant::min();
@@ -763,15 +760,15 @@ milliseconds StreamSession::ProbeTime() const {
                   std::chrono::ceil<milliseconds>(GivesUpAt() - now));
 }
 
-bool StreamSession::GiveUp(const absl::Status& why) {
-  absl::Status gone;
+bool StreamSession::GiveUp(const Status& why) {
+  Status gone;
   {
     MutexLock lock(mutex_);
     const Instant now = Clock::now();
     if (now < GivesUpAt()) return false;
-    gone = absl::UnavailableError(
-        absl::StrCat(Coordinator(), " is gone: ", why.message(), " for ",
-                     FormatSince(down_since_, now)));
+    gone = UnavailableError(absl::StrCat(Coordinator(),
+                                         " is gone: ", why.message(), " for ",
+                                         FormatSince(down_since_, now)));
   }
   End(gone);
   return true;

@@ -11,9 +11,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/control/backoff.h"
 #include "client/control/batch_window.h"
 #include "client/control/canceller.h"
@@ -48,7 +47,7 @@ class StreamSession {
  public:
   // Connects, and returns when the coordinator has welcomed this member or
   // options.connect_timeout is over.
-  static absl::StatusOr<std::unique_ptr<StreamSession>> Connect(
+  static StatusOr<std::unique_ptr<StreamSession>> Connect(
       SessionOptions options);
 
   // As Close().
@@ -61,9 +60,8 @@ class StreamSession {
   // longer when the operation was sent, since the coordinator's own answer to
   // a deadline says more.
   // `canceller`, if any, ends it from another thread: then kCancelled.
-  absl::StatusOr<v1::Result> Call(v1::Operation operation,
-                                  const Deadline& deadline,
-                                  Canceller* canceller = nullptr)
+  StatusOr<v1::Result> Call(v1::Operation operation, const Deadline& deadline,
+                            Canceller* canceller = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the stream and the threads. Calls in progress fail with kCancelled.
@@ -76,10 +74,10 @@ class StreamSession {
   void set_left() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // OK while the session lasts.
-  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // kFailedPrecondition in a process that was forked off.
-  absl::Status CheckIsHere() const;
+  Status CheckIsHere() const;
 
   // Whether there is a stream now.
   bool connected() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -105,24 +103,23 @@ class StreamSession {
 
   // Of the session's own thread.
   void Run();
-  absl::Status ConnectAndServe(Backoff& backoff);
-  absl::Status Open(Connection& connection);
-  bool HasNewToken(const absl::Status& refusal) const;
+  Status ConnectAndServe(Backoff& backoff);
+  Status Open(Connection& connection);
+  bool HasNewToken(const Status& refusal) const;
   // Why there was no welcome.
-  absl::Status Explain(const absl::Status& failure) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  Status Explain(const Status& failure) const ABSL_LOCKS_EXCLUDED(mutex_);
   bool AwaitMessage(Connection& connection);
-  absl::Status Welcome(const v1::StreamResponse& response);
-  absl::Status Serve(Connection& connection);
+  Status Welcome(const v1::StreamResponse& response);
+  Status Serve(Connection& connection);
   void DeliverEvents(const v1::StreamResponse& response);
-  void Disconnect(const absl::Status& why);
-  bool RetryLater(absl::Status why, Backoff& backoff);
-  void TellUnreached(const absl::Status& why);
-  bool GiveUp(const absl::Status& why);
+  void Disconnect(const Status& why);
+  bool RetryLater(Status why, Backoff& backoff);
+  void TellUnreached(const Status& why);
+  bool GiveUp(const Status& why);
   // Without a connection until then, the session is over.
   Instant GivesUpAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::chrono::milliseconds ProbeTime() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(const Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A heartbeat that tells how far this process has come. Of any thread.
   v1::HeartbeatRequest CurrentProgress() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -133,11 +130,11 @@ class StreamSession {
 
   // Of callers. Await sleeps until `pending` is done or its deadline passes,
   // and ends at `until`, if that is earlier, the gathering that it began.
-  absl::Status Await(PendingOperation& pending, Instant until,
-                     const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  Status Await(PendingOperation& pending, Instant until,
+               const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   void PollFor(const PendingOperation& own)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status NoAnswer(const Deadline& deadline, Instant now) const
+  Status NoAnswer(const Deadline& deadline, Instant now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Of whoever polls.
@@ -198,11 +195,11 @@ class StreamSession {
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t job_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   // The last reason why there is no connection, and since when there is none.
-  absl::Status trouble_ ABSL_GUARDED_BY(mutex_);
+  Status trouble_ ABSL_GUARDED_BY(mutex_);
   Instant down_since_ ABSL_GUARDED_BY(mutex_);
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status over_ ABSL_GUARDED_BY(mutex_);
+  Status over_ ABSL_GUARDED_BY(mutex_);
 
   // Of the session's own thread: somebody listened at the address when it last
   // looked.

@@ -12,9 +12,9 @@
 
 namespace muster::internal {
 
-void Throw(Origin origin, absl::Status status) {
+void Throw(Origin origin, Status status) {
   auto [culprits, others] = CulpritsOf(status);
-  if (absl::IsUnavailable(status)) {
+  if (IsUnavailable(status)) {
     throw DistNetworkError(std::move(status), std::move(culprits), others);
   }
   switch (origin) {
@@ -28,8 +28,12 @@ void Throw(Origin origin, absl::Status status) {
   throw DistError(std::move(status), std::move(culprits), others);
 }
 
-std::string ItemOrThrow(absl::StatusOr<std::string> item) {
-  if (absl::IsNotFound(item.status())) {
+void Invalid(std::string text) {
+  Throw(Origin::kControl, InvalidArgumentError(std::move(text)));
+}
+
+std::string ItemOrThrow(StatusOr<std::string> item) {
+  if (IsNotFound(item.status())) {
     throw QueueEmptyError(item.status());
   }
   return ValueOrThrow(Origin::kStore, std::move(item));
@@ -37,7 +41,7 @@ std::string ItemOrThrow(absl::StatusOr<std::string> item) {
 
 void ThrowNegative(std::chrono::milliseconds timeout, absl::string_view name) {
   Throw(Origin::kControl,
-        absl::InvalidArgumentError(absl::StrCat(
+        InvalidArgumentError(absl::StrCat(
             name, " must not be negative but was ", timeout.count(), " ms")));
 }
 
@@ -57,7 +61,7 @@ bool Culprits::Include(int rank) const {
          });
 }
 
-absl::Status WithCulprits(absl::Status status, const Culprits& culprits) {
+Status WithCulprits(Status status, const Culprits& culprits) {
   if (culprits.empty()) return status;
   v1::Culprits proto;
   for (const MemberInfo& member : culprits.members) {
@@ -68,7 +72,7 @@ absl::Status WithCulprits(absl::Status status, const Culprits& culprits) {
   return status;
 }
 
-Culprits CulpritsOf(const absl::Status& status) {
+Culprits CulpritsOf(const Status& status) {
   Culprits culprits;
   const absl::optional<v1::Culprits> proto = v1::GetCulprits(status);
   if (!proto.has_value()) return culprits;

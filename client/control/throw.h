@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "client/errors.h"
 
 namespace muster::internal {
@@ -28,20 +27,23 @@ enum class Origin {
 };
 
 // `status` must not be OK.
-[[noreturn]] void Throw(Origin origin, absl::Status status);
+[[noreturn]] void Throw(Origin origin, Status status);
 
-inline void ThrowIfFailed(Origin origin, absl::Status status) {
+// What a caller gave is wrong: DistError (kInvalidArgument).
+[[noreturn]] void Invalid(std::string text);
+
+inline void ThrowIfFailed(Origin origin, Status status) {
   if (!status.ok()) Throw(origin, std::move(status));
 }
 
 template <typename T>
-T ValueOrThrow(Origin origin, absl::StatusOr<T> value) {
+T ValueOrThrow(Origin origin, StatusOr<T> value) {
   if (!value.ok()) Throw(origin, value.status());
   return *std::move(value);
 }
 
 // Of a pop. Throws DistStoreError; of it QueueEmptyError for kNotFound.
-std::string ItemOrThrow(absl::StatusOr<std::string> item);
+std::string ItemOrThrow(StatusOr<std::string> item);
 
 // `timeout`. Throws DistError (kInvalidArgument) if it is negative.
 [[noreturn]] void ThrowNegative(std::chrono::milliseconds timeout,
@@ -64,8 +66,8 @@ struct Culprits {
 };
 
 // As part of the status (the protocol's payload).
-absl::Status WithCulprits(absl::Status status, const Culprits& culprits);
-Culprits CulpritsOf(const absl::Status& status);
+Status WithCulprits(Status status, const Culprits& culprits);
+Culprits CulpritsOf(const Status& status);
 
 }  // namespace muster::internal
 

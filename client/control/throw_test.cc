@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 template <typename Error>
-bool Throws(Origin origin, const absl::Status& status) {
+bool Throws(Origin origin, const Status& status) {
   try {
     Throw(origin, status);
   } catch (const Error&) {
@@ -27,7 +27,7 @@ bool Throws(Origin origin, const absl::Status& status) {
 }
 
 TEST(ThrowTest, TheOriginDecidesTheClass) {
-  const absl::Status status = absl::DeadlineExceededError("late");
+  const Status status = DeadlineExceededError("late");
   EXPECT_TRUE(Throws<DistStoreError>(Origin::kStore, status));
   EXPECT_TRUE(Throws<DistBackendError>(Origin::kBackend, status));
   EXPECT_FALSE(Throws<DistStoreError>(Origin::kControl, status));
@@ -36,13 +36,13 @@ TEST(ThrowTest, TheOriginDecidesTheClass) {
 
 TEST(ThrowTest, NoAnswerIsANetworkErrorWhereverItComesFrom) {
   for (Origin origin : {Origin::kStore, Origin::kBackend, Origin::kControl}) {
-    EXPECT_TRUE(Throws<DistNetworkError>(origin, absl::UnavailableError("no")));
+    EXPECT_TRUE(Throws<DistNetworkError>(origin, UnavailableError("no")));
   }
 }
 
 TEST(ThrowTest, CarriesStatusTextAndCulprits) {
-  const absl::Status status =
-      WithCulprits(absl::AbortedError("barrier failed"),
+  const Status status =
+      WithCulprits(AbortedError("barrier failed"),
                    {{{.rank = 2,
                       .member = "b",
                       .host = "h",
@@ -55,7 +55,7 @@ TEST(ThrowTest, CarriesStatusTextAndCulprits) {
     Throw(Origin::kControl, status);
   } catch (const DistError& error) {
     EXPECT_STREQ(error.what(), "barrier failed");
-    EXPECT_EQ(error.status().code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(error.status().code(), StatusCode::kAborted);
     ASSERT_EQ(error.culprits().size(), 1);
     EXPECT_EQ(error.culprits()[0].rank, 2);
     EXPECT_EQ(error.culprits()[0].host, "h");
@@ -68,7 +68,7 @@ TEST(ThrowTest, CarriesStatusTextAndCulprits) {
 TEST(ThrowTest, TheStackIsInTheTextWhereTheEnvironmentAsksForIt) {
   setenv("TORCH_SHOW_CPP_STACKTRACES", "1", /*overwrite=*/1);
   try {
-    Throw(Origin::kControl, absl::AbortedError("barrier failed"));
+    Throw(Origin::kControl, AbortedError("barrier failed"));
   } catch (const DistError& error) {
     EXPECT_THAT(error.what(),
                 AllOf(StartsWith("barrier failed\nC++ stack (most recent call "

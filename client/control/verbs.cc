@@ -47,14 +47,14 @@ std::vector<std::string> Taken(Repeated* from) {
 
 }  // namespace
 
-absl::Status SetKey(StreamSession& session, absl::string_view key,
-                    absl::string_view value, const Deadline& deadline) {
+Status SetKey(StreamSession& session, absl::string_view key,
+              absl::string_view value, const Deadline& deadline) {
   return SetKey(session, key, value, {}, deadline);
 }
 
-absl::Status SetKey(StreamSession& session, absl::string_view key,
-                    absl::string_view value, const SetOptions& options,
-                    const Deadline& deadline) {
+Status SetKey(StreamSession& session, absl::string_view key,
+              absl::string_view value, const SetOptions& options,
+              const Deadline& deadline) {
   v1::Operation operation;
   v1::SetRequest& request = *operation.mutable_set();
   Assign(key, request.mutable_key());
@@ -63,12 +63,12 @@ absl::Status SetKey(StreamSession& session, absl::string_view key,
   return session.Call(std::move(operation), deadline).status();
 }
 
-absl::StatusOr<CompareAndSetResult> CompareAndSetKey(StreamSession& session,
-                                                     absl::string_view key,
-                                                     int64_t expected_revision,
-                                                     absl::string_view desired,
-                                                     const SetOptions& options,
-                                                     const Deadline& deadline) {
+StatusOr<CompareAndSetResult> CompareAndSetKey(StreamSession& session,
+                                               absl::string_view key,
+                                               int64_t expected_revision,
+                                               absl::string_view desired,
+                                               const SetOptions& options,
+                                               const Deadline& deadline) {
   v1::Operation operation;
   v1::CompareAndSetRequest& request = *operation.mutable_compare_and_set();
   Assign(key, request.mutable_key());
@@ -87,9 +87,9 @@ absl::StatusOr<CompareAndSetResult> CompareAndSetKey(StreamSession& session,
   return compared;
 }
 
-absl::StatusOr<std::optional<StoreValue>> TryGetKey(StreamSession& session,
-                                                    absl::string_view key,
-                                                    const Deadline& deadline) {
+StatusOr<std::optional<StoreValue>> TryGetKey(StreamSession& session,
+                                              absl::string_view key,
+                                              const Deadline& deadline) {
   v1::Operation operation;
   Assign(key, operation.mutable_try_get()->mutable_key());
   auto result = session.Call(std::move(operation), deadline);
@@ -100,9 +100,8 @@ absl::StatusOr<std::optional<StoreValue>> TryGetKey(StreamSession& session,
       {std::move(*response.mutable_value()), response.revision()});
 }
 
-absl::StatusOr<std::string> GetKey(StreamSession& session,
-                                   absl::string_view key,
-                                   const Deadline& deadline) {
+StatusOr<std::string> GetKey(StreamSession& session, absl::string_view key,
+                             const Deadline& deadline) {
   v1::Operation operation;
   Assign(key, operation.mutable_get()->mutable_key());
   auto result = session.Call(std::move(operation), deadline);
@@ -110,8 +109,8 @@ absl::StatusOr<std::string> GetKey(StreamSession& session,
   return std::move(*result->mutable_get()->mutable_value());
 }
 
-absl::StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
-                                 int64_t delta, const Deadline& deadline) {
+StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
+                           int64_t delta, const Deadline& deadline) {
   v1::Operation operation;
   Assign(key, operation.mutable_add()->mutable_key());
   operation.mutable_add()->set_delta(delta);
@@ -120,8 +119,8 @@ absl::StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
   return result->add().value();
 }
 
-absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
-                               const Deadline& deadline) {
+StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
+                         const Deadline& deadline) {
   v1::Operation operation;
   Assign(key, operation.mutable_delete_()->mutable_key());
   const auto result = session.Call(std::move(operation), deadline);
@@ -129,9 +128,9 @@ absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
   return result->delete_().deleted();
 }
 
-absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
-                                                  absl::string_view prefix,
-                                                  const Deadline& deadline) {
+StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
+                                            absl::string_view prefix,
+                                            const Deadline& deadline) {
   std::vector<std::string> keys;
   for (;;) {
     v1::Operation operation;
@@ -150,9 +149,10 @@ absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
   }
 }
 
-absl::StatusOr<std::vector<std::string>> GetKeys(
-    StreamSession& session, const std::vector<std::string>& keys,
-    const Deadline& deadline, Canceller* canceller) {
+StatusOr<std::vector<std::string>> GetKeys(StreamSession& session,
+                                           const std::vector<std::string>& keys,
+                                           const Deadline& deadline,
+                                           Canceller* canceller) {
   v1::Operation operation;
   Assign(keys, operation.mutable_multi_get()->mutable_keys());
   auto result = session.Call(std::move(operation), deadline, canceller);
@@ -160,10 +160,10 @@ absl::StatusOr<std::vector<std::string>> GetKeys(
   return Taken(result->mutable_multi_get()->mutable_values());
 }
 
-absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
-                                            v1::WatchRequest request,
-                                            const Deadline& deadline,
-                                            Canceller* canceller) {
+StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
+                                      v1::WatchRequest request,
+                                      const Deadline& deadline,
+                                      Canceller* canceller) {
   v1::Operation operation;
   *operation.mutable_watch() = std::move(request);
   auto result = session.Call(std::move(operation), deadline, canceller);
@@ -171,8 +171,7 @@ absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
   return std::move(*result->mutable_watch());
 }
 
-absl::StatusOr<Formation> Join(StreamSession& session,
-                               const JoinOptions& options) {
+StatusOr<Formation> Join(StreamSession& session, const JoinOptions& options) {
   v1::Operation operation;
   v1::JoinRequest& request = *operation.mutable_join();
   request.set_rank(options.rank);
@@ -186,13 +185,12 @@ absl::StatusOr<Formation> Join(StreamSession& session,
   const Deadline deadline =
       Deadline::After(options.timeout, options.timeout_name);
   const auto result = session.Call(std::move(operation), deadline);
-  if (absl::IsDeadlineExceeded(result.status())) {
+  if (IsDeadlineExceeded(result.status())) {
     // The coordinator does not know whose timeout it is.
-    const absl::Status& late = result.status();
-    return WithCulprits(
-        absl::Status(late.code(),
-                     absl::StrCat(late.message(), " ", deadline.Blame())),
-        CulpritsOf(late));
+    const Status& late = result.status();
+    return WithCulprits(Status(late.code(), absl::StrCat(late.message(), " ",
+                                                         deadline.Blame())),
+                        CulpritsOf(late));
   }
   if (!result.ok()) return result.status();
   const v1::JoinResponse& response = result->join();
@@ -210,14 +208,14 @@ absl::StatusOr<Formation> Join(StreamSession& session,
   return formation;
 }
 
-absl::Status CloseRendezvous(StreamSession& session, const std::string& reason,
-                             const Deadline& deadline) {
+Status CloseRendezvous(StreamSession& session, const std::string& reason,
+                       const Deadline& deadline) {
   v1::Operation operation;
   operation.mutable_close_rendezvous()->set_reason(reason);
   return session.Call(std::move(operation), deadline).status();
 }
 
-absl::StatusOr<std::vector<int>> RegisterGroups(
+StatusOr<std::vector<int>> RegisterGroups(
     StreamSession& session, int64_t generation,
     const std::vector<GroupDefinition>& groups, const Deadline& deadline) {
   v1::Operation operation;
@@ -235,17 +233,17 @@ absl::StatusOr<std::vector<int>> RegisterGroups(
   return std::vector<int>(registered.begin(), registered.end());
 }
 
-absl::Status LeaveGroup(StreamSession& session, int64_t generation,
-                        const std::string& group, const Deadline& deadline) {
+Status LeaveGroup(StreamSession& session, int64_t generation,
+                  const std::string& group, const Deadline& deadline) {
   v1::Operation operation;
   operation.mutable_register_groups()->set_generation(generation);
   operation.mutable_register_groups()->add_left(group);
   return session.Call(std::move(operation), deadline).status();
 }
 
-absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
-                          const std::string& name, int64_t generation, int rank,
-                          bool wait_all_ranks, const Deadline& deadline) {
+Status AwaitBarrier(StreamSession& session, const std::string& group,
+                    const std::string& name, int64_t generation, int rank,
+                    bool wait_all_ranks, const Deadline& deadline) {
   v1::Operation operation;
   v1::AwaitBarrierRequest& request = *operation.mutable_await_barrier();
   request.set_group(group);
@@ -256,15 +254,15 @@ absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
   return session.Call(std::move(operation), deadline).status();
 }
 
-absl::Status ReportFailure(StreamSession& session, const std::string& error,
-                           const Deadline& deadline) {
+Status ReportFailure(StreamSession& session, const std::string& error,
+                     const Deadline& deadline) {
   v1::Operation operation;
   operation.mutable_report_failure()->set_error(error);
   return session.Call(std::move(operation), deadline).status();
 }
 
-absl::Status ReportError(StreamSession& session, const absl::Status& error,
-                         const Deadline& deadline) {
+Status ReportError(StreamSession& session, const Status& error,
+                   const Deadline& deadline) {
   v1::Operation operation;
   v1::ReportFailureRequest& request = *operation.mutable_report_failure();
   request.set_error(v1::ToWire(error).message());
@@ -276,7 +274,7 @@ absl::Status ReportError(StreamSession& session, const absl::Status& error,
 
 namespace {
 
-std::optional<absl::Status> ErrorIn(const std::string& value) {
+std::optional<Status> ErrorIn(const std::string& value) {
   v1::WireStatus wire;
   if (!wire.ParseFromString(value) || wire.code() == 0) return std::nullopt;
   return v1::FromWire(wire);
@@ -284,10 +282,9 @@ std::optional<absl::Status> ErrorIn(const std::string& value) {
 
 }  // namespace
 
-std::optional<absl::Status> AgreeOnError(StreamSession& session,
-                                         absl::string_view key,
-                                         const absl::Status& error,
-                                         const Deadline& deadline) {
+std::optional<Status> AgreeOnError(StreamSession& session,
+                                   absl::string_view key, const Status& error,
+                                   const Deadline& deadline) {
   const std::string mine = v1::ToWire(error).SerializeAsString();
   const auto result =
       CompareAndSetKey(session, key, /*expected_revision=*/0, mine,
@@ -296,24 +293,24 @@ std::optional<absl::Status> AgreeOnError(StreamSession& session,
   return ErrorIn(result->present.value_or(mine));
 }
 
-std::optional<absl::Status> AwaitAgreedError(StreamSession& session,
-                                             absl::string_view key,
-                                             const Deadline& deadline) {
+std::optional<Status> AwaitAgreedError(StreamSession& session,
+                                       absl::string_view key,
+                                       const Deadline& deadline) {
   const auto value = GetKey(session, key, deadline);
   if (!value.ok()) return std::nullopt;
   return ErrorIn(*value);
 }
 
-std::optional<absl::Status> TryAgreedError(StreamSession& session,
-                                           absl::string_view key,
-                                           const Deadline& deadline) {
+std::optional<Status> TryAgreedError(StreamSession& session,
+                                     absl::string_view key,
+                                     const Deadline& deadline) {
   const auto value = TryGetKey(session, key, deadline);
   if (!value.ok() || !value->has_value()) return std::nullopt;
   return ErrorIn((*value)->value);
 }
 
-absl::Status Leave(StreamSession& session, const std::string& reason,
-                   const Deadline& deadline) {
+Status Leave(StreamSession& session, const std::string& reason,
+             const Deadline& deadline) {
   v1::Operation operation;
   operation.mutable_leave()->set_reason(reason);
   return session.Call(std::move(operation), deadline).status();

@@ -14,9 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "client/control/deadline.h"
 #include "client/session.h"
 #include "client/store.h"
@@ -27,77 +26,75 @@ namespace muster::internal {
 class Canceller;
 class StreamSession;
 
-absl::Status SetKey(StreamSession& session, absl::string_view key,
-                    absl::string_view value, const Deadline& deadline);
-absl::Status SetKey(StreamSession& session, absl::string_view key,
-                    absl::string_view value, const SetOptions& options,
-                    const Deadline& deadline);
-absl::StatusOr<CompareAndSetResult> CompareAndSetKey(StreamSession& session,
-                                                     absl::string_view key,
-                                                     int64_t expected_revision,
-                                                     absl::string_view desired,
-                                                     const SetOptions& options,
-                                                     const Deadline& deadline);
-absl::StatusOr<std::optional<StoreValue>> TryGetKey(StreamSession& session,
-                                                    absl::string_view key,
-                                                    const Deadline& deadline);
-absl::StatusOr<std::string> GetKey(StreamSession& session,
-                                   absl::string_view key,
-                                   const Deadline& deadline);
-absl::StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
-                                 int64_t delta, const Deadline& deadline);
-absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
-                               const Deadline& deadline);
-absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
-                                                  absl::string_view prefix,
-                                                  const Deadline& deadline);
-absl::StatusOr<std::vector<std::string>> GetKeys(
-    StreamSession& session, const std::vector<std::string>& keys,
-    const Deadline& deadline, Canceller* canceller = nullptr);
+Status SetKey(StreamSession& session, absl::string_view key,
+              absl::string_view value, const Deadline& deadline);
+Status SetKey(StreamSession& session, absl::string_view key,
+              absl::string_view value, const SetOptions& options,
+              const Deadline& deadline);
+StatusOr<CompareAndSetResult> CompareAndSetKey(StreamSession& session,
+                                               absl::string_view key,
+                                               int64_t expected_revision,
+                                               absl::string_view desired,
+                                               const SetOptions& options,
+                                               const Deadline& deadline);
+StatusOr<std::optional<StoreValue>> TryGetKey(StreamSession& session,
+                                              absl::string_view key,
+                                              const Deadline& deadline);
+StatusOr<std::string> GetKey(StreamSession& session, absl::string_view key,
+                             const Deadline& deadline);
+StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
+                           int64_t delta, const Deadline& deadline);
+StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
+                         const Deadline& deadline);
+StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
+                                            absl::string_view prefix,
+                                            const Deadline& deadline);
+StatusOr<std::vector<std::string>> GetKeys(StreamSession& session,
+                                           const std::vector<std::string>& keys,
+                                           const Deadline& deadline,
+                                           Canceller* canceller = nullptr);
 
 // One answer of a watch; without changes when there was none until the
 // deadline.
-absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
-                                            v1::WatchRequest request,
-                                            const Deadline& deadline,
-                                            Canceller* canceller = nullptr);
+StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
+                                      v1::WatchRequest request,
+                                      const Deadline& deadline,
+                                      Canceller* canceller = nullptr);
 
-absl::StatusOr<Formation> Join(StreamSession& session,
-                               const JoinOptions& options);
-absl::Status CloseRendezvous(StreamSession& session, const std::string& reason,
-                             const Deadline& deadline);
-absl::StatusOr<std::vector<int>> RegisterGroups(
+StatusOr<Formation> Join(StreamSession& session, const JoinOptions& options);
+Status CloseRendezvous(StreamSession& session, const std::string& reason,
+                       const Deadline& deadline);
+StatusOr<std::vector<int>> RegisterGroups(
     StreamSession& session, int64_t generation,
     const std::vector<GroupDefinition>& groups, const Deadline& deadline);
-absl::Status LeaveGroup(StreamSession& session, int64_t generation,
-                        const std::string& group, const Deadline& deadline);
+Status LeaveGroup(StreamSession& session, int64_t generation,
+                  const std::string& group, const Deadline& deadline);
 // The generation and the caller's rank in it are those of its formation.
-absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
-                          const std::string& name, int64_t generation, int rank,
-                          bool wait_all_ranks, const Deadline& deadline);
+Status AwaitBarrier(StreamSession& session, const std::string& group,
+                    const std::string& name, int64_t generation, int rank,
+                    bool wait_all_ranks, const Deadline& deadline);
 // The caller is to blame.
-absl::Status ReportFailure(StreamSession& session, const std::string& error,
-                           const Deadline& deadline);
+Status ReportFailure(StreamSession& session, const std::string& error,
+                     const Deadline& deadline);
 // Whoever the error's culprits are, if any.
-absl::Status ReportError(StreamSession& session, const absl::Status& error,
-                         const Deadline& deadline);
+Status ReportError(StreamSession& session, const Status& error,
+                   const Deadline& deadline);
 // Of all errors that ranks bring to one key, the first: the same for all. It
 // stays there for an hour, so that nobody need delete it.
 // Nothing: the coordinator does not answer.
-std::optional<absl::Status> AgreeOnError(StreamSession& session,
-                                         absl::string_view key,
-                                         const absl::Status& error,
-                                         const Deadline& deadline);
+std::optional<Status> AgreeOnError(StreamSession& session,
+                                   absl::string_view key, const Status& error,
+                                   const Deadline& deadline);
 // What is there of that, or comes by the deadline.
-std::optional<absl::Status> AwaitAgreedError(StreamSession& session,
-                                             absl::string_view key,
-                                             const Deadline& deadline);
+std::optional<Status> AwaitAgreedError(StreamSession& session,
+                                       absl::string_view key,
+                                       const Deadline& deadline);
 // What is there of that now.
-std::optional<absl::Status> TryAgreedError(StreamSession& session,
-                                           absl::string_view key,
-                                           const Deadline& deadline);
-absl::Status Leave(StreamSession& session, const std::string& reason,
-                   const Deadline& deadline);
+std::optional<Status> TryAgreedError(StreamSession& session,
+                                     absl::string_view key,
+                                     const Deadline& deadline);
+Status Leave(StreamSession& session, const std::string& reason,
+             const Deadline& deadline);
 
 }  // namespace muster::internal
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "glog/logging.h"
 
 namespace muster::examples {
@@ -15,11 +15,11 @@ Floats::Floats(size_t count) {
     std::ranges::fill(values(), 0.0f);
   } catch (const DistError& error) {
     // The group's backend has none, or no rank has so much: on all ranks alike.
-    if (!absl::IsUnimplemented(error.status()) &&
-        !absl::IsResourceExhausted(error.status())) {
+    if (!IsUnimplemented(error.status()) &&
+        !IsResourceExhausted(error.status())) {
       throw;
     }
-    LOG_IF(WARNING, absl::IsResourceExhausted(error.status()) && GetRank() == 0)
+    LOG_IF(WARNING, IsResourceExhausted(error.status()) && GetRank() == 0)
         << "gradients are in ordinary memory: " << error.what();
     ordinary_.resize(count);
   }

@@ -221,37 +221,37 @@ std::string CallBoard::NameOf(int rank) const {
   return absl::StrCat("rank ", rank);
 }
 
-absl::Status CallBoard::LookAt(const SharedCall& call, const Entry& other,
-                               const std::vector<Entry>& entries) {
+Status CallBoard::LookAt(const SharedCall& call, const Entry& other,
+                         const std::vector<Entry>& entries) {
   const std::optional<Told> told = Read(kCalls, other);
   // It has gone on meanwhile.
-  if (!told.has_value()) return absl::OkStatus();
+  if (!told.has_value()) return OkStatus();
   const bool same = IsSameCall(call, told->call);
   if (told->stand == kRefused || told->stand == kQuarrelled) {
     return same && !HasHeard(*told) ? Quarrel(call, *told, entries)
-                                    : absl::OkStatus();
+                                    : OkStatus();
   }
-  if (!MeetElsewhere(call, told->call)) return absl::OkStatus();
+  if (!MeetElsewhere(call, told->call)) return OkStatus();
   if (same && call.number > 0) return Quarrel(call, *told, entries);
   if (told->stand == kWaits && WaitsForThisRank(told->call)) {
     Write(kQuestions, other,
           {.stand = std::string(kWaits), .rank = options_.rank, .call = call},
           {.ttl = kMessageTime});
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // To a rank that waits in another call, for this one, and asks whether this
 // rank has come to that.
-absl::Status CallBoard::Answer(const SharedCall& call, const Told& asker) {
+Status CallBoard::Answer(const SharedCall& call, const Told& asker) {
   if (!MeetElsewhere(call, asker.call) || !WaitsForThisRank(asker.call)) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return Quarrel(call, asker, Entries());
 }
 
-absl::Status CallBoard::Quarrel(const SharedCall& call, const Told& other,
-                                const std::vector<Entry>& entries) {
+Status CallBoard::Quarrel(const SharedCall& call, const Told& other,
+                          const std::vector<Entry>& entries) {
   Told quarrel = {.stand = std::string(kQuarrelled),
                   .rank = options_.rank,
                   .id = other.id.empty() ? NewId() : other.id};
@@ -272,7 +272,7 @@ absl::Status CallBoard::Quarrel(const SharedCall& call, const Told& other,
   return Hear(call, quarrel);
 }
 
-absl::Status CallBoard::Hear(const SharedCall& call, const Told& quarrel) {
+Status CallBoard::Hear(const SharedCall& call, const Told& quarrel) {
   {
     MutexLock lock(mutex_);
     heard_.insert(quarrel.id);
@@ -281,7 +281,7 @@ absl::Status CallBoard::Hear(const SharedCall& call, const Told& quarrel) {
   left.call.number = call.number;
   left.call.series = call.series;
   Leave(std::move(left));
-  return absl::InvalidArgumentError(quarrel.call.meaning);
+  return InvalidArgumentError(quarrel.call.meaning);
 }
 
 bool CallBoard::HasHeard(const Told& quarrel) const {
@@ -310,7 +310,7 @@ CallBoard::Waiting::~Waiting() {
       .IgnoreError();
 }
 
-absl::Status CallBoard::Waiting::Look() {
+Status CallBoard::Waiting::Look() {
   // Again when it did not arrive.
   if (!told_) {
     told_ = board_.Write(
@@ -327,11 +327,11 @@ absl::Status CallBoard::Waiting::Look() {
               BoardDeadline())
         .status()
         .IgnoreError();
-    absl::Status answer = board_.Answer(call_, *asker);
+    Status answer = board_.Answer(call_, *asker);
     if (!answer.ok()) return answer;
   }
   if (++looks_ > kFirstLooks && looks_ % kLaterLooks != 0) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   const std::vector<Entry> entries = board_.Entries();
   std::set<int> here = {own_.rank};
@@ -345,10 +345,10 @@ absl::Status CallBoard::Waiting::Look() {
                             other.rank)) {
       continue;
     }
-    absl::Status seen = board_.LookAt(call_, other, entries);
+    Status seen = board_.LookAt(call_, other, entries);
     if (!seen.ok()) return seen;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::internal

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/session.h"
 #include "client/store.h"
 
@@ -97,12 +97,12 @@ class CallBoard {
   void Leave(Told told) const;
   bool MeetElsewhere(const SharedCall& call, const SharedCall& other) const;
   bool WaitsForThisRank(const SharedCall& other) const;
-  absl::Status LookAt(const SharedCall& call, const Entry& other,
-                      const std::vector<Entry>& entries);
-  absl::Status Answer(const SharedCall& call, const Told& asker);
-  absl::Status Quarrel(const SharedCall& call, const Told& other,
-                       const std::vector<Entry>& entries);
-  absl::Status Hear(const SharedCall& call, const Told& quarrel);
+  Status LookAt(const SharedCall& call, const Entry& other,
+                const std::vector<Entry>& entries);
+  Status Answer(const SharedCall& call, const Told& asker);
+  Status Quarrel(const SharedCall& call, const Told& other,
+                 const std::vector<Entry>& entries);
+  Status Hear(const SharedCall& call, const Told& quarrel);
   bool HasHeard(const Told& quarrel) const;
   std::string NameOf(int rank) const;
 
@@ -128,7 +128,7 @@ class CallBoard::Waiting {
   // Tells of the call, and looks what the others do; asks the coordinator. To
   // be called several times in the first second, and once in a while later.
   // kInvalidArgument: the ranks do not mean the same.
-  absl::Status Look();
+  Status Look();
 
   // The call has come to its end without an error.
   void Succeed() { succeeded_ = true; }

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/session.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
@@ -66,9 +66,9 @@ SharedCall Local(const std::string& name, const std::vector<int>& ranks) {
 }
 
 // The errors that both get, as in calls that wait for long.
-absl::Status LookOften(CallBoard::Waiting& one, CallBoard::Waiting& other) {
-  absl::Status first;
-  absl::Status second;
+Status LookOften(CallBoard::Waiting& one, CallBoard::Waiting& other) {
+  Status first;
+  Status second;
   for (int i = 0; i < 3; ++i) {
     if (first.ok()) first = one.Look();
     if (second.ok()) second = other.Look();
@@ -85,26 +85,26 @@ TEST_F(CallBoardTest, WhoWasStoppedAtTheEndOfACallIsNotInTheNextOnesWay) {
       {Numbered(3, ranks), Local("c", ranks)}};
   for (const auto& [first, second] : pairs) {
     std::optional<CallBoard::Waiting> slow(std::in_place, &Board(1), first);
-    EXPECT_EQ(slow->Look(), absl::OkStatus());
+    EXPECT_EQ(slow->Look(), OkStatus());
     {
       CallBoard::Waiting quick(&Board(0), first);
-      EXPECT_EQ(quick.Look(), absl::OkStatus());
+      EXPECT_EQ(quick.Look(), OkStatus());
       quick.Succeed();
     }
     CallBoard::Waiting next(&Board(0), second);
-    EXPECT_EQ(LookOften(next, *slow), absl::OkStatus());
+    EXPECT_EQ(LookOften(next, *slow), OkStatus());
     slow->Succeed();
     slow.reset();
     CallBoard::Waiting too(&Board(1), second);
-    EXPECT_EQ(LookOften(next, too), absl::OkStatus());
+    EXPECT_EQ(LookOften(next, too), OkStatus());
   }
 }
 
 TEST_F(CallBoardTest, RanksThatWaitForEachOtherInDifferentCallsAreTold) {
   CallBoard::Waiting a(&Board(0), Local("a", {0, 1}));
   CallBoard::Waiting b(&Board(1), Local("b", {0, 1}));
-  const absl::Status told = LookOften(a, b);
-  EXPECT_TRUE(absl::IsInvalidArgument(told)) << told;
+  const Status told = LookOften(a, b);
+  EXPECT_TRUE(IsInvalidArgument(told)) << told;
   EXPECT_THAT(std::string(told.message()),
               AllOf(HasSubstr("rank 0 makes group a of 2"),
                     HasSubstr("rank 1 makes group b of 2")));
@@ -115,20 +115,20 @@ TEST_F(CallBoardTest, WhoComesAfterAQuarrelIsToldOnce) {
       {Numbered(1, {0, 1, 2}), Numbered(1, {0, 1})},
       {Local("a", {0, 1, 2}), Local("b", {0, 1})}};
   for (const auto& [call, odd] : pairs) {
-    absl::Status told;
+    Status told;
     {
       CallBoard::Waiting a(&Board(0), call);
       CallBoard::Waiting b(&Board(1), odd);
       told = LookOften(a, b);
     }
-    ASSERT_TRUE(absl::IsInvalidArgument(told)) << told;
+    ASSERT_TRUE(IsInvalidArgument(told)) << told;
     EXPECT_EQ(CallBoard::Waiting(&Board(2), call).Look(), told);
     // They make the call again.
     const SharedCall again =
         call.number == 0 ? call : Numbered(call.number + 1, call.ranks);
     CallBoard::Waiting a(&Board(0), again);
     CallBoard::Waiting c(&Board(2), again);
-    EXPECT_EQ(LookOften(a, c), absl::OkStatus());
+    EXPECT_EQ(LookOften(a, c), OkStatus());
   }
 }
 
@@ -136,12 +136,12 @@ TEST_F(CallBoardTest, WhatOneRankIsRefusedIsToldToTheOthers) {
   for (const SharedCall& call : {Numbered(1, {0, 1}), Local("a", {0, 1})}) {
     Board(1).Refuse(call, "no such backend");
     CallBoard::Waiting waiting(&Board(0), call);
-    const absl::Status told = waiting.Look();
-    EXPECT_TRUE(absl::IsInvalidArgument(told)) << told;
+    const Status told = waiting.Look();
+    EXPECT_TRUE(IsInvalidArgument(told)) << told;
     EXPECT_THAT(std::string(told.message()),
                 HasSubstr("rank 1 was refused: no such backend"));
     // Once.
-    EXPECT_EQ(waiting.Look(), absl::OkStatus());
+    EXPECT_EQ(waiting.Look(), OkStatus());
   }
 }
 

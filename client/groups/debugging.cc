@@ -71,7 +71,7 @@ DebugLevel DebugLevelFromEnv() {
     if (upper == "INFO") return DebugLevel::kInfo;
     if (upper == "DETAIL") return DebugLevel::kDetail;
     Throw(Origin::kControl,
-          absl::InvalidArgumentError(absl::StrCat(
+          InvalidArgumentError(absl::StrCat(
               "The value of ", name, " must be OFF, INFO, or DETAIL. It is ",
               base::Quote(value))));
   }
@@ -105,7 +105,7 @@ std::shared_ptr<FlightRecorder> Recorder() {
     if (value != nullptr && (!absl::SimpleAtoi(value, &capacity) ||
                              capacity < 0 || capacity > kBufferMax)) {
       Throw(Origin::kControl,
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 absl::StrCat(kBufferVariable, " must be a number from 0 to ",
                              kBufferMax, ", but is ", base::Quote(value))));
     }
@@ -119,7 +119,7 @@ void DumpAfterFailure(int global_rank) {
   const char* const prefix = Getenv(kFileVariable);
   if (prefix == nullptr) return;
   const std::string path = absl::StrCat(prefix, global_rank);
-  const absl::Status written = Recorder()->WriteTo(path);
+  const Status written = Recorder()->WriteTo(path);
   if (written.ok()) {
     LOG(WARNING) << "flight recorder written: rank=" << global_rank
                  << " file=" << base::Quote(path);

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/debug.h"
 #include "dataplane/observe/flight_recorder.h"
 

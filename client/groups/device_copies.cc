@@ -2,8 +2,8 @@
 
 #include <chrono>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/group_state.h"
@@ -17,7 +17,7 @@ DeviceCopies::DeviceCopies(const ProcessGroup& group) {
   const auto& runtime = dataplane::cuda::TheRuntime();
   if (!runtime.ok()) {
     Throw(Origin::kControl,
-          absl::FailedPreconditionError(absl::StrCat(
+          FailedPreconditionError(absl::StrCat(
               "backend ", base::Quote(group.backend()), " of group ",
               base::Quote(group.name()),
               " takes no CPU tensors, and there is no CUDA device to bring "

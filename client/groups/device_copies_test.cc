@@ -33,7 +33,7 @@ TEST(DeviceCopiesTest, WithoutADeviceItIsSaidWhatIsMissing) {
   ASSERT_TRUE(dataplane::RegisterBackend(
                   "mine", {DeviceType::kCuda},
                   [](const dataplane::BackendOptions& options)
-                      -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
+                      -> StatusOr<std::unique_ptr<dataplane::Backend>> {
                     auto gloo = dataplane::CreateBackend("gloo", options);
                     if (!gloo.ok()) return gloo.status();
                     return std::make_unique<OnCuda>(*std::move(gloo));

@@ -4,14 +4,14 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/logging.h"
 #include "coordinator/server/server.h"
 
 namespace muster::internal {
 
-absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
+StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
     const EmbeddedCoordinatorOptions& options) {
   // Its first line may be the process's.
   EnsureLogging();
@@ -22,22 +22,22 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
   server_options.tls_cert = options.tls_cert;
   server_options.tls_key = options.tls_key;
   server_options.tls_client_ca = options.tls_client_ca;
-  absl::StatusOr<std::unique_ptr<coordinator::Server>> server =
+  StatusOr<std::unique_ptr<coordinator::Server>> server =
       coordinator::Server::Start(server_options);
   if (!server.ok()) return server.status();
   return std::unique_ptr<EmbeddedCoordinator>(
       new EmbeddedCoordinator(*std::move(server)));
 }
 
-absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>>
+StatusOr<std::unique_ptr<EmbeddedCoordinator>>
 EmbeddedCoordinator::StartForRanks(
     EmbeddedCoordinatorOptions options,
     const std::function<const char*(const char* name)>& environment) {
-  const absl::StatusOr<ChannelSecurity> security =
+  const StatusOr<ChannelSecurity> security =
       ChannelSecurity::Take({}, environment);
   if (!security.ok()) return security.status();
   if (!security->tls_ca().empty() && security->tls_cert().empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         "MUSTER_TLS_CA is set: who serves the coordinator needs "
         "MUSTER_TLS_CERT "
         "and MUSTER_TLS_KEY");

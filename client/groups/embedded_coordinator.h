@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 class Server;
@@ -35,14 +35,14 @@ class EmbeddedCoordinator {
  public:
   // Errors: kInvalidArgument, kUnavailable (cannot listen: the address and the
   // cause).
-  static absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> Start(
+  static StatusOr<std::unique_ptr<EmbeddedCoordinator>> Start(
       const EmbeddedCoordinatorOptions& options);
 
   // As Start, with what MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY say:
   // what ranks know each other by serves the coordinator as well.
   // Errors: as Start's, and kInvalidArgument (authorities without a
   // certificate of this process's own).
-  static absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> StartForRanks(
+  static StatusOr<std::unique_ptr<EmbeddedCoordinator>> StartForRanks(
       EmbeddedCoordinatorOptions options,
       const std::function<const char*(const char* name)>& environment);
 

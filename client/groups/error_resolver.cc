@@ -41,7 +41,7 @@ absl::string_view Fate(MemberEvent::Kind kind) {
 
 // The one line that a rank's log has about the end of a group.
 void LogGroupFailure(const std::string& group, int64_t generation, int rank,
-                     const absl::Status& why) {
+                     const Status& why) {
   const Culprits culprits = CulpritsOf(why);
   std::vector<int> shown;
   for (const MemberInfo& member : culprits.members) {
@@ -56,7 +56,7 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
 
 }  // namespace
 
-absl::Status AsVerdict(absl::Status why, std::vector<int> culprits) {
+Status AsVerdict(Status why, std::vector<int> culprits) {
   std::sort(culprits.begin(), culprits.end());
   // "2-5,7"
   std::string text;
@@ -138,8 +138,7 @@ ErrorResolver::Completion ErrorResolver::OnEvent(const MemberEvent& event) {
   return ConcludeAndEnd();
 }
 
-ErrorResolver::Completion ErrorResolver::OnSessionOver(
-    const absl::Status& why) {
+ErrorResolver::Completion ErrorResolver::OnSessionOver(const Status& why) {
   MutexLock lock(mutex_);
   session_over_ = why;
   const bool lasted = final_.ok();
@@ -159,14 +158,13 @@ void ErrorResolver::Form(Group group) {
 }
 
 ErrorResolver::Completion ErrorResolver::EndForming() {
-  absl::Status why =
-      group_.abort ? WhatIsKnown(group_.generation) : absl::OkStatus();
+  Status why = group_.abort ? WhatIsKnown(group_.generation) : OkStatus();
   if (why.ok()) return Completion([this] { changed_.NotifyAll(); });
   const bool in_peace = why == FindDeparture(group_.generation);
   why = ForGroup(std::move(why));
   if (in_peace) {
     const std::vector<int> culprits = dataplane::CulpritRanks(why);
-    why = absl::CancelledError(why.message());
+    why = CancelledError(why.message());
     dataplane::SetCulpritRanks(why, culprits);
   }
   return Completion([this, abort = std::exchange(group_.abort, nullptr), why] {
@@ -187,7 +185,7 @@ void ErrorResolver::Begin(Group group) {
 
 ErrorResolver::Completion ErrorResolver::ConcludeAndEnd() {
   if (!begun_) return EndForming();
-  std::function<void(const absl::Status&)> abort;
+  std::function<void(const Status&)> abort;
   if (Conclude()) abort = group_.abort;
   return Completion([this, abort = std::move(abort), why = ForGroup(final_)] {
     changed_.NotifyAll();
@@ -209,7 +207,7 @@ bool ErrorResolver::Includes(int rank) const {
 }
 
 bool ErrorResolver::Concerns(const MemberEvent& event) const {
-  if (event.code == absl::StatusCode::kOk) return Includes(event.member.rank);
+  if (event.code == StatusCode::kOk) return Includes(event.member.rank);
   // A report: who makes it is not to blame for it.
   const Culprits culprits{event.culprits, event.other_culprits};
   return IsWorld() || event.unknown_culprits > 0 ||
@@ -222,7 +220,7 @@ int ErrorResolver::GlobalRank(int rank) const {
   return group_.seats[static_cast<size_t>(rank)].rank;
 }
 
-absl::Status ErrorResolver::ForGroup(absl::Status why) const {
+Status ErrorResolver::ForGroup(Status why) const {
   const Culprits culprits = CulpritsOf(why);
   std::vector<int> ranks;
   for (size_t i = 0; i < group_.seats.size() && !culprits.empty(); ++i) {
@@ -248,19 +246,18 @@ bool ErrorResolver::Conclude() {
   // A coordinator that restarted or is out of reach does not disturb the data
   // plane. One that went down with rank 0, that holds this member for lost, or
   // that does not let it in any more, does: nobody would see to this rank.
-  const bool with_rank_0 =
-      options_.embedded && absl::IsUnavailable(session_over_);
+  const bool with_rank_0 = options_.embedded && IsUnavailable(session_over_);
   if (with_rank_0 ? Includes(0) && !HasLeft(0)
-                  : absl::IsFailedPrecondition(session_over_) ||
-                        absl::IsUnauthenticated(session_over_) ||
-                        absl::IsPermissionDenied(session_over_)) {
+                  : IsFailedPrecondition(session_over_) ||
+                        IsUnauthenticated(session_over_) ||
+                        IsPermissionDenied(session_over_)) {
     Finish(CoordinatorGone(session_over_));
     return true;
   }
   return false;
 }
 
-void ErrorResolver::Finish(absl::Status why) {
+void ErrorResolver::Finish(Status why) {
   final_ = std::move(why);
   // It is for who settles the failure.
   final_.ErasePayload(dataplane::kFailedCallUrl);
@@ -275,7 +272,7 @@ std::string ErrorResolver::Label() const {
              : absl::StrCat(current, " on group ", base::Quote(group_.name));
 }
 
-std::string ErrorResolver::LabelOf(const absl::Status& symptom) const {
+std::string ErrorResolver::LabelOf(const Status& symptom) const {
   const auto call = dataplane::FindFailedCall(symptom);
   if (call.has_value()) return dataplane::LabelOf(*call, group_.name);
   // A decision is about the group, whatever runs there.
@@ -286,13 +283,12 @@ std::string ErrorResolver::GroupLabel() const {
   return absl::StrCat("group ", base::Quote(group_.name));
 }
 
-absl::Status ErrorResolver::Verdict(const MemberEvent& event,
-                                    const std::string& label) const {
-  if (event.code != absl::StatusCode::kOk) {
+Status ErrorResolver::Verdict(const MemberEvent& event,
+                              const std::string& label) const {
+  if (event.code != StatusCode::kOk) {
     // The reporter's own words, which are complete.
-    return WithCulprits(
-        absl::Status(event.code, base::Printable(event.member.cause)),
-        {event.culprits, event.other_culprits});
+    return WithCulprits(Status(event.code, base::Printable(event.member.cause)),
+                        {event.culprits, event.other_culprits});
   }
   std::string text =
       absl::StrCat(label, ": ", DescribeMember(event.member, IsWorld()), " ",
@@ -306,14 +302,13 @@ absl::Status ErrorResolver::Verdict(const MemberEvent& event,
                       : event.member.last_progress);
   // It is gone, or it is there and says that it cannot go on.
   const bool reported = event.kind == MemberEvent::Kind::kFailed;
-  return WithCulprits(
-      reported ? absl::AbortedError(text) : absl::UnavailableError(text),
-      {{event.member}});
+  return WithCulprits(reported ? AbortedError(text) : UnavailableError(text),
+                      {{event.member}});
 }
 
-absl::Status ErrorResolver::WithSeats(const absl::Status& symptom,
-                                      const std::vector<int>& culprits,
-                                      Reader reader) const {
+Status ErrorResolver::WithSeats(const Status& symptom,
+                                const std::vector<int>& culprits,
+                                Reader reader) const {
   const Culprits seated =
       SeatedAt(group_.seats, culprits, std::string(symptom.message()));
   std::string text(symptom.message());
@@ -326,14 +321,14 @@ absl::Status ErrorResolver::WithSeats(const absl::Status& symptom,
       absl::StrAppend(&text, "pid ", member.pid, " on ", member.host);
     }
   }
-  absl::Status error = WithCulprits(absl::Status(symptom.code(), text), seated);
+  Status error = WithCulprits(Status(symptom.code(), text), seated);
   if (const auto call = dataplane::FindFailedCall(symptom)) {
     dataplane::SetFailedCall(error, *call);
   }
   return error;
 }
 
-absl::Status ErrorResolver::Decision(const absl::Status& verdict) const {
+Status ErrorResolver::Decision(const Status& verdict) const {
   const std::string text = dataplane::Verdict(verdict).value_or("");
   std::vector<int> ranks;
   for (const absl::string_view range : absl::StrSplit(text, ',')) {
@@ -349,20 +344,19 @@ absl::Status ErrorResolver::Decision(const absl::Status& verdict) const {
     }
   }
   std::sort(ranks.begin(), ranks.end());
-  return WithCulprits(absl::Status(verdict.code(), verdict.message()),
+  return WithCulprits(Status(verdict.code(), verdict.message()),
                       SeatedAt(group_.seats, ranks, ""));
 }
 
-absl::Status ErrorResolver::Departure(const absl::Status& symptom,
-                                      int culprit) const {
+Status ErrorResolver::Departure(const Status& symptom, int culprit) const {
   MemberEvent event;
   event.kind = MemberEvent::Kind::kLeft;
   event.member = WhoLeft(group_.generation, culprit);
   return Verdict(event, LabelOf(symptom));
 }
 
-absl::Status ErrorResolver::CoordinatorGone(const absl::Status& why) const {
-  if (options_.embedded && absl::IsUnavailable(why)) {
+Status ErrorResolver::CoordinatorGone(const Status& why) const {
+  if (options_.embedded && IsUnavailable(why)) {
     // In the words of the ordinary case, and the same on all ranks, of which
     // each has lost it in another way.
     MemberEvent event;
@@ -380,9 +374,9 @@ absl::Status ErrorResolver::CoordinatorGone(const absl::Status& why) const {
     }
     return Verdict(event, Label());
   }
-  absl::Status gone(why.code(), absl::StrCat(Label(), ": ", why.message()));
+  Status gone(why.code(), absl::StrCat(Label(), ": ", why.message()));
   // It has taken this very member for lost.
-  if (absl::IsFailedPrecondition(why)) {
+  if (IsFailedPrecondition(why)) {
     return WithSeats(gone, {group_.rank}, Reader::kThisRank);
   }
   return gone;
@@ -415,35 +409,35 @@ MemberInfo ErrorResolver::WhoLeft(int64_t generation, int rank) const {
   return member;
 }
 
-absl::Status ErrorResolver::Known(int64_t generation) const {
+Status ErrorResolver::Known(int64_t generation) const {
   MutexLock lock(mutex_);
   return WhatIsKnown(generation);
 }
 
-absl::Status ErrorResolver::AwaitKnown(int64_t generation) {
+Status ErrorResolver::AwaitKnown(int64_t generation) {
   const Instant until = Clock::now() + options_.verdict_timeout;
   MutexLock lock(mutex_);
   for (;;) {
-    absl::Status known = WhatIsKnown(generation);
+    Status known = WhatIsKnown(generation);
     if (!known.ok() || Clock::now() >= until) return known;
     changed_.WaitUntil(mutex_, until);
   }
 }
 
-absl::Status ErrorResolver::WhatIsKnown(int64_t generation) const {
+Status ErrorResolver::WhatIsKnown(int64_t generation) const {
   if (begun_) return final_;
   for (const MemberEvent& event : events_) {
     if (event.generation == generation && Concerns(event)) {
       return Verdict(event, "while the group formed");
     }
   }
-  absl::Status departure = FindDeparture(generation);
+  Status departure = FindDeparture(generation);
   return departure.ok() ? session_over_ : departure;
 }
 
-absl::Status ErrorResolver::FindDeparture(int64_t generation) const {
+Status ErrorResolver::FindDeparture(int64_t generation) const {
   const auto gone = gone_.find(generation);
-  if (gone == gone_.end()) return absl::OkStatus();
+  if (gone == gone_.end()) return OkStatus();
   const int end = static_cast<int>(gone->second.left.size());
   for (int rank = 0; rank < end; ++rank) {
     if (!gone->second.HasLeft(rank) || !Includes(rank)) continue;
@@ -452,17 +446,17 @@ absl::Status ErrorResolver::FindDeparture(int64_t generation) const {
     event.member = WhoLeft(generation, rank);
     return Verdict(event, "while the group formed");
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-void ErrorResolver::AwaitVerdict(const absl::Status& symptom,
+void ErrorResolver::AwaitVerdict(const Status& symptom,
                                  const std::vector<int>& culprits) {
   // Nobody else has to do with it: no verdict will come.
-  if (culprits.empty() && !absl::IsUnavailable(symptom)) return;
+  if (culprits.empty() && !IsUnavailable(symptom)) return;
   // Ranks that do not run the same are no symptom of anything.
-  if (absl::IsInvalidArgument(symptom)) return;
+  if (IsInvalidArgument(symptom)) return;
   // Those who time out together wait for each other when they accuse.
-  if (absl::IsDeadlineExceeded(symptom) && group_.accuse != nullptr &&
+  if (IsDeadlineExceeded(symptom) && group_.accuse != nullptr &&
       (group_.connected == nullptr || group_.connected())) {
     return;
   }
@@ -485,7 +479,7 @@ void ErrorResolver::AwaitVerdict(const absl::Status& symptom,
   }
 }
 
-absl::Status ErrorResolver::Decide(const absl::Status& symptom) {
+Status ErrorResolver::Decide(const Status& symptom) {
   MutexLock lock(mutex_);
   while (deciding_) changed_.Wait(mutex_);
   if (!final_.ok()) return final_;
@@ -509,10 +503,10 @@ absl::Status ErrorResolver::Decide(const absl::Status& symptom) {
     Finish(Departure(symptom, left));
   }
   if (final_.ok()) {
-    absl::Status own = WithSeats(symptom, culprits, Reader::kThisRank);
+    Status own = WithSeats(symptom, culprits, Reader::kThisRank);
     if (group_.accuse && session_over_.ok()) {
       const auto accuse = group_.accuse;
-      const absl::Status said = WithSeats(symptom, culprits, Reader::kOthers);
+      const Status said = WithSeats(symptom, culprits, Reader::kOthers);
       mutex_.Unlock();
       Accusation accusation = accuse(said);
       mutex_.Lock();

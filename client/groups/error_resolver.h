@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/control/deadline.h"
 #include "client/control/throw.h"
 #include "client/session.h"
@@ -59,8 +59,8 @@ class ErrorResolver {
   };
 
   struct Accusation {
-    absl::Status error;  // what this rank makes of its symptom
-    bool told = false;   // the coordinator has it
+    Status error;       // what this rank makes of its symptom
+    bool told = false;  // the coordinator has it
   };
 
   struct Group {
@@ -73,11 +73,11 @@ class ErrorResolver {
     std::function<std::string()> current;
     // Ends what runs there, with an error as the data plane has them: to blame
     // are ranks of the group.
-    std::function<void(const absl::Status&)> abort;
+    std::function<void(const Status&)> abort;
     // Without a verdict: tells the others what this rank thinks, or hears what
     // another has told before. Called without locks, may take seconds. Null:
     // keeps it to itself.
-    std::function<Accusation(const absl::Status& own)> accuse;
+    std::function<Accusation(const Status& own)> accuse;
     // Whether the coordinator can be reached now.
     std::function<bool()> connected;
   };
@@ -105,7 +105,7 @@ class ErrorResolver {
 
   // The callbacks of the session.
   Completion OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  Completion OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  Completion OnSessionOver(const Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The group, of which name, generation and seats are known, forms until
   // Begin, or End: its `abort` is called once, as soon as Known is an error;
@@ -120,16 +120,16 @@ class ErrorResolver {
 
   // The error that ended the group, so far as it is known; OK while it works.
   // Before Begin: whether somebody of it is gone in generation `generation`.
-  absl::Status Known(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
+  Status Known(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The same of a group that did not form because a connection failed: waits
   // up to `verdict_timeout` for who is gone.
-  absl::Status AwaitKnown(int64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  Status AwaitKnown(int64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The group's error, given that a collective failed here with `symptom`.
   // Waits for the coordinator's verdict if need be. Always the same for one
   // group.
-  absl::Status Decide(const absl::Status& symptom) ABSL_LOCKS_EXCLUDED(mutex_);
+  Status Decide(const Status& symptom) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits until `until` for the error that ended the group; false when it is
   // not known then.
@@ -156,10 +156,10 @@ class ErrorResolver {
     static void Mark(std::vector<bool>& ranks, int rank);
   };
 
-  absl::Status WhatIsKnown(int64_t generation) const
+  Status WhatIsKnown(int64_t generation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of a group that forms: whether one of it has left in peace.
-  absl::Status FindDeparture(int64_t generation) const
+  Status FindDeparture(int64_t generation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What Form promises, if it is time for it.
   Completion EndForming() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -170,31 +170,28 @@ class ErrorResolver {
   // The global rank of the group's rank `rank`; -1: none.
   int GlobalRank(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `why` for the data plane, whose peers are to pass on who is to blame.
-  absl::Status ForGroup(absl::Status why) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Verdict(const MemberEvent& event, const std::string& label) const
+  Status ForGroup(Status why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status Verdict(const MemberEvent& event, const std::string& label) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An error with this rank's neighbour, or whoever they are, named in full.
   // Who the error is for: one that blames this rank itself must not read as if
   // another one was meant.
   enum class Reader { kThisRank, kOthers };
-  absl::Status WithSeats(const absl::Status& symptom,
-                         const std::vector<int>& culprits, Reader reader) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status WithSeats(const Status& symptom, const std::vector<int>& culprits,
+                   Reader reader) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What another rank, or this one, has decided for the group.
-  absl::Status Decision(const absl::Status& verdict) const
+  Status Decision(const Status& verdict) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Departure(const absl::Status& symptom, int culprit) const
+  Status Departure(const Status& symptom, int culprit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CoordinatorGone(const absl::Status& why) const
+  Status CoordinatorGone(const Status& why) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The head of an error: what failed here first, else what runs now.
   std::string Label() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string LabelOf(const absl::Status& symptom) const
+  std::string LabelOf(const Status& symptom) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string GroupLabel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AwaitVerdict(const absl::Status& symptom,
-                    const std::vector<int>& culprits)
+  void AwaitVerdict(const Status& symptom, const std::vector<int>& culprits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the rank of the group has left in peace, and as what it is known.
   bool HasLeft(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -207,7 +204,7 @@ class ErrorResolver {
   bool Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Completion ConcludeAndEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The group has ended with `why`.
-  void Finish(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
 
@@ -221,16 +218,16 @@ class ErrorResolver {
   size_t concluded_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, Gone> gone_ ABSL_GUARDED_BY(mutex_);  // by generation
   // Why the session is over.
-  absl::Status session_over_ ABSL_GUARDED_BY(mutex_);
+  Status session_over_ ABSL_GUARDED_BY(mutex_);
   // What failed here first, for the head of the error.
   std::string failed_label_ ABSL_GUARDED_BY(mutex_);
   bool deciding_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status final_ ABSL_GUARDED_BY(mutex_);
+  Status final_ ABSL_GUARDED_BY(mutex_);
 };
 
 // `why` as the error with which a group ends on every rank that hears of it,
 // word for word; to blame are these global ranks of the group.
-absl::Status AsVerdict(absl::Status why, std::vector<int> culprits);
+Status AsVerdict(Status why, std::vector<int> culprits);
 
 // These global ranks, ascending, of those that have a seat, with what is known
 // of them; of many not of all.

@@ -43,7 +43,7 @@ MemberEvent Event(MemberEvent::Kind kind, int rank, const std::string& cause) {
 MemberEvent Report(int rank, const std::string& error,
                    const std::vector<int>& culprits) {
   MemberEvent event = Event(MemberEvent::Kind::kFailed, rank, error);
-  event.code = absl::StatusCode::kDeadlineExceeded;
+  event.code = StatusCode::kDeadlineExceeded;
   for (const int culprit : culprits) {
     event.culprits.push_back({.rank = culprit});
   }
@@ -51,16 +51,16 @@ MemberEvent Report(int rank, const std::string& error,
 }
 
 // Its text is for people: what failed is in the payload.
-absl::Status ClosedBy(int rank) {
-  absl::Status status = absl::UnavailableError(
-      "no more of all_reduce: connection closed by rank " +
-      std::to_string(rank));
+Status ClosedBy(int rank) {
+  Status status =
+      UnavailableError("no more of all_reduce: connection closed by rank " +
+                       std::to_string(rank));
   dataplane::SetCulpritRank(status, rank);
   dataplane::SetFailedCall(status, {.label = "all_reduce #5"});
   return status;
 }
 
-std::vector<int> Ranks(const absl::Status& status) {
+std::vector<int> Ranks(const Status& status) {
   std::vector<int> ranks;
   for (const MemberInfo& member : CulpritsOf(status).members) {
     ranks.push_back(member.rank);
@@ -85,8 +85,8 @@ class FailureJudgeTest : public ::testing::Test {
                              .pid = 100 + rank});
     }
     group.current = [] { return std::string("all_reduce #5 float32[8] sum"); };
-    group.abort = [this](const absl::Status& why) { aborted_ = why; };
-    group.accuse = [this](const absl::Status& own) {
+    group.abort = [this](const Status& why) { aborted_ = why; };
+    group.accuse = [this](const Status& own) {
       accused_ = own;
       if (first_report_.has_value()) resolver_->OnEvent(*first_report_);
       return ErrorResolver::Accusation{.error = own,
@@ -98,8 +98,8 @@ class FailureJudgeTest : public ::testing::Test {
 
   std::unique_ptr<ErrorResolver> resolver_ = std::make_unique<ErrorResolver>(
       ErrorResolver::Options{.verdict_timeout = seconds(60)});
-  absl::Status aborted_;
-  absl::Status accused_;
+  Status aborted_;
+  Status accused_;
   // What the coordinator makes known when this rank reports; nothing when it is
   // out of reach.
   std::optional<MemberEvent> first_report_;
@@ -114,7 +114,7 @@ TEST_F(FailureJudgeTest, AnEventAbortsTheGroupAndNamesEverything) {
             "all_reduce #5 float32[8] sum on group \"world\": rank 2 (host-2, "
             "pid 102) was lost: no heartbeat for 11s (lease 10s); last "
             "progress: all_reduce #4");
-  EXPECT_TRUE(absl::IsUnavailable(aborted_));
+  EXPECT_TRUE(IsUnavailable(aborted_));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
 }
 
@@ -128,13 +128,13 @@ class SubgroupJudgeTest : public ::testing::Test {
     group.rank = 1;
     group.seats = {{.rank = 1, .host = "host-1", .pid = 101},
                    {.rank = 3, .host = "host-3", .pid = 103}};
-    group.abort = [this](const absl::Status& why) { aborted_ = why; };
+    group.abort = [this](const Status& why) { aborted_ = why; };
     resolver_.Begin(std::move(group));
   }
 
   ErrorResolver resolver_{
       {.verdict_timeout = milliseconds(1), .embedded = true, .ranks = {1, 3}}};
-  absl::Status aborted_;
+  Status aborted_;
 };
 
 // The first is to be woken from every wait for the others, also when it heard
@@ -142,15 +142,15 @@ class SubgroupJudgeTest : public ::testing::Test {
 TEST(FormingJudgeTest, WhoIsGoneEndsTheFormingOfItsGroup) {
   using Kind = MemberEvent::Kind;
   for (const auto& [kind, code] :
-       {std::pair(Kind::kLost, absl::StatusCode::kUnavailable),
-        std::pair(Kind::kLeft, absl::StatusCode::kCancelled)}) {
+       {std::pair(Kind::kLost, StatusCode::kUnavailable),
+        std::pair(Kind::kLeft, StatusCode::kCancelled)}) {
     for (const bool has_heard : {false, true}) {
       ErrorResolver resolver({.ranks = {1, 3}});
-      absl::Status aborted;
+      Status aborted;
       ErrorResolver::Group group;
       group.generation = kGeneration;
       group.seats = {{.rank = 1}, {.rank = 3}};
-      group.abort = [&](const absl::Status& why) { aborted = why; };
+      group.abort = [&](const Status& why) { aborted = why; };
       resolver.OnEvent(Event(Kind::kLost, 2, "not of it"));
       if (has_heard) resolver.OnEvent(Event(kind, 3, "connection closed"));
       resolver.Form(std::move(group));
@@ -169,7 +169,7 @@ TEST(FormingJudgeTest, WhoIsGoneEndsTheFormingOfItsGroup) {
 TEST_F(SubgroupJudgeTest, OthersComeAndGo) {
   resolver_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   resolver_.OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
-  resolver_.OnSessionOver(absl::UnavailableError("rank 0 took it along"));
+  resolver_.OnSessionOver(UnavailableError("rank 0 took it along"));
   EXPECT_TRUE(resolver_.Known(kGeneration).ok());
 }
 
@@ -185,18 +185,18 @@ TEST_F(SubgroupJudgeTest, AMemberEndsItWhateverHasEndedTheGeneration) {
 }
 
 // As the data plane brings it: with the culprit's rank in the group.
-absl::Status Verdict(const std::vector<int>& culprits) {
-  absl::Status verdict = AsVerdict(
-      absl::AbortedError("group \"odd\": aborted by rank 1: enough"), culprits);
+Status Verdict(const std::vector<int>& culprits) {
+  Status verdict = AsVerdict(
+      AbortedError("group \"odd\": aborted by rank 1: enough"), culprits);
   dataplane::SetCulpritRank(verdict, 0);
   return verdict;
 }
 
 TEST_F(SubgroupJudgeTest, WhatARankHasDecidedIsTheEndWordForWordAndAtOnce) {
   resolver_.OnEvent(Event(MemberEvent::Kind::kLeft, 1, "finished"));
-  const absl::Status error = resolver_.Decide(Verdict({1, 3}));
+  const Status error = resolver_.Decide(Verdict({1, 3}));
   EXPECT_EQ(error.message(), "group \"odd\": aborted by rank 1: enough");
-  EXPECT_TRUE(absl::IsAborted(error));
+  EXPECT_TRUE(IsAborted(error));
   ASSERT_THAT(Ranks(error), ElementsAre(1, 3));
   EXPECT_EQ(CulpritsOf(error).members[1].host, "host-3");
 }
@@ -224,12 +224,11 @@ TEST_F(FailureJudgeTest, OfManyThatADecisionBlamesSomeAreDescribed) {
 TEST(VerdictTest, NamesAsManyRanksAsHaveRoom) {
   std::vector<int> even;
   for (int rank = 1000; rank < 2000; rank += 2) even.push_back(rank);
-  const auto text = dataplane::Verdict(AsVerdict(absl::AbortedError(""), even));
+  const auto text = dataplane::Verdict(AsVerdict(AbortedError(""), even));
   ASSERT_TRUE(text.has_value());
   EXPECT_THAT(*text, StartsWith("1000,1002,1004,"));
   EXPECT_LE(text->size(), dataplane::kVerdictBytesMax);
-  EXPECT_EQ(dataplane::Verdict(AsVerdict(absl::AbortedError(""), {5, 3, 4})),
-            "3-5");
+  EXPECT_EQ(dataplane::Verdict(AsVerdict(AbortedError(""), {5, 3, 4})), "3-5");
 }
 
 TEST_F(FailureJudgeTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
@@ -252,7 +251,7 @@ TEST_F(FailureJudgeTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
 
 TEST_F(FailureJudgeTest, RanksThatDoNotRunTheSameAreNoSymptom) {
   Begin();
-  absl::Status symptom = absl::InvalidArgumentError("rank 2 runs barrier #5");
+  Status symptom = InvalidArgumentError("rank 2 runs barrier #5");
   dataplane::SetCulpritRank(symptom, 2);
   // Without the minute for a verdict.
   EXPECT_THAT(Ranks(resolver_->Decide(symptom)), ElementsAre(2));
@@ -272,7 +271,7 @@ TEST_F(FailureJudgeTest, WhomTheOthersHoldForLostNamesItself) {
         .coordinator_loss = seconds(60)});
   connected_ = false;
   Begin();
-  const absl::Status why = resolver_->Decide(ClosedBy(1));
+  const Status why = resolver_->Decide(ClosedBy(1));
   EXPECT_THAT(Ranks(why), ElementsAre(1));
   EXPECT_THAT(std::string(why.message()), EndsWith("; rank 1 is this one"));
   EXPECT_THAT(std::string(accused_.message()),
@@ -281,9 +280,9 @@ TEST_F(FailureJudgeTest, WhomTheOthersHoldForLostNamesItself) {
 
 TEST_F(FailureJudgeTest, AllWhomASymptomBlamesAreNamed) {
   Begin();
-  absl::Status symptom = absl::InvalidArgumentError("they run barrier #5");
+  Status symptom = InvalidArgumentError("they run barrier #5");
   dataplane::SetCulpritRanks(symptom, {0, 2});
-  const absl::Status why = resolver_->Decide(symptom);
+  const Status why = resolver_->Decide(symptom);
   EXPECT_THAT(Ranks(why), ElementsAre(0, 2));
   EXPECT_EQ(why.message(),
             "they run barrier #5; rank 0 is pid 100 on host-0; rank 2 is pid "
@@ -318,7 +317,7 @@ TEST_F(SubgroupJudgeTest, WhereNotAllCulpritsAreKnownItMayBeAnybody) {
 }
 
 TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
-  const absl::Status why = resolver_.Decide(ClosedBy(1));
+  const Status why = resolver_.Decide(ClosedBy(1));
   EXPECT_THAT(Ranks(why), ElementsAre(3));
   EXPECT_THAT(std::string(why.message()),
               HasSubstr("; global rank 3 is pid 103 on host-3"));
@@ -327,7 +326,7 @@ TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
 
 TEST_F(FailureJudgeTest, TheVerdictWinsOverTheSymptom) {
   Begin();
-  absl::Status decided;
+  Status decided;
   std::thread caller([&] { decided = resolver_->Decide(ClosedBy(3)); });
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   caller.join();
@@ -339,7 +338,7 @@ TEST_F(FailureJudgeTest, EveryFailureAfterTheFirstIsTheSame) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
-  const absl::Status first = resolver_->Decide(ClosedBy(3));
+  const Status first = resolver_->Decide(ClosedBy(3));
   EXPECT_THAT(Ranks(first), ElementsAre(2));
   EXPECT_EQ(resolver_->Decide(ClosedBy(0)), first);
 }
@@ -354,7 +353,7 @@ TEST_F(FailureJudgeTest, WhoLeavesInPeaceEndsNothing) {
 TEST_F(FailureJudgeTest, WhoLeftExplainsItsClosedConnection) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
-  const absl::Status decided = resolver_->Decide(ClosedBy(2));
+  const Status decided = resolver_->Decide(ClosedBy(2));
   EXPECT_THAT(
       std::string(decided.message()),
       StartsWith("all_reduce #5 on group \"world\": rank 2 (host-2, pid "
@@ -365,8 +364,8 @@ TEST_F(FailureJudgeTest, WithoutAVerdictTheFirstReportIsEverybodys) {
   Make({.verdict_timeout = milliseconds(1)});
   first_report_ = Report(0, "rank 2 is stuck", {2});
   Begin();
-  const absl::Status decided = resolver_->Decide(ClosedBy(3));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(decided));
+  const Status decided = resolver_->Decide(ClosedBy(3));
+  EXPECT_TRUE(IsDeadlineExceeded(decided));
   EXPECT_EQ(decided.message(), "rank 2 is stuck");
   EXPECT_THAT(Ranks(decided), ElementsAre(2));
   EXPECT_THAT(Ranks(accused_), ElementsAre(3));
@@ -379,7 +378,7 @@ TEST_F(FailureJudgeTest, WithoutAVerdictTheFirstReportIsEverybodys) {
 
 TEST_F(FailureJudgeTest, OnesOwnFaultIsReportedAtOnce) {
   Begin();  // With a verdict timeout that the test would not survive.
-  const absl::Status own = absl::InternalError("reduction failed");
+  const Status own = InternalError("reduction failed");
   EXPECT_EQ(resolver_->Decide(own), own);
   EXPECT_EQ(accused_, own);
 }
@@ -397,7 +396,7 @@ TEST_F(FailureJudgeTest, AReportOfATextBlamesItsMember) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(0));
-  EXPECT_TRUE(absl::IsAborted(aborted_));
+  EXPECT_TRUE(IsAborted(aborted_));
   EXPECT_THAT(std::string(aborted_.message()),
               HasSubstr("rank 0 (host-0, pid 100) failed: out of memory"));
 }
@@ -448,7 +447,7 @@ TEST_F(FailureJudgeTest, TheEndOfAGroupIsOneLineInTheLog) {
 TEST_F(FailureJudgeTest, WhatIsDecidedHereIsLoggedToo) {
   Begin();
   LogLines log;
-  resolver_->Decide(absl::InternalError("reduction failed")).IgnoreError();
+  resolver_->Decide(InternalError("reduction failed")).IgnoreError();
   EXPECT_THAT(log.lines(),
               ElementsAre("group failed: group=world generation=7 rank=1 "
                           "culprits= cause=\"reduction failed\""));
@@ -474,7 +473,7 @@ TEST_F(FailureJudgeTest, EventsBeforeTheGroupCount) {
 }
 
 TEST_F(FailureJudgeTest, WhatBreaksWhileTheGroupFormsWaitsForWhoIsGone) {
-  absl::Status known;
+  Status known;
   std::thread waiter([&] { known = resolver_->AwaitKnown(kGeneration); });
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "gone"));
   waiter.join();
@@ -494,7 +493,7 @@ TEST_F(FailureJudgeTest, OtherGenerationsDoNotMatter) {
 TEST_F(FailureJudgeTest, AnEmbeddedCoordinatorTakesItsGroupWithIt) {
   Make({.verdict_timeout = seconds(60), .embedded = true});
   Begin();
-  resolver_->OnSessionOver(absl::UnavailableError(
+  resolver_->OnSessionOver(UnavailableError(
       "coordinator at h:1 (embedded in rank 0) is gone: connection refused"));
   EXPECT_EQ(aborted_.message(),
             "all_reduce #5 float32[8] sum on group \"world\": rank 0 (host-0, "
@@ -508,36 +507,36 @@ TEST_F(FailureJudgeTest, UnlessRankZeroHasLeftInPeace) {
   Make({.verdict_timeout = seconds(60), .embedded = true});
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
-  resolver_->OnSessionOver(absl::UnavailableError("gone"));
+  resolver_->OnSessionOver(UnavailableError("gone"));
   EXPECT_TRUE(aborted_.ok());
 }
 
 TEST_F(FailureJudgeTest, AnExternalCoordinatorDoesNot) {
   Begin();
-  resolver_->OnSessionOver(absl::AbortedError("restarted"));
+  resolver_->OnSessionOver(AbortedError("restarted"));
   EXPECT_TRUE(aborted_.ok());
   // And nobody waits for its verdict.
-  const absl::Status decided = resolver_->Decide(ClosedBy(3));
+  const Status decided = resolver_->Decide(ClosedBy(3));
   EXPECT_THAT(Ranks(decided), ElementsAre(3));
 }
 
 TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
   Begin();
-  resolver_->OnSessionOver(absl::FailedPreconditionError("was lost"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(aborted_));
+  resolver_->OnSessionOver(FailedPreconditionError("was lost"));
+  EXPECT_TRUE(IsFailedPrecondition(aborted_));
   // So that whoever sees the error knows that its cause is not here.
   EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 
 TEST_F(SubgroupJudgeTest, WhomTheCoordinatorHoldsForLostNamesItself) {
-  resolver_.OnSessionOver(absl::FailedPreconditionError("was lost"));
+  resolver_.OnSessionOver(FailedPreconditionError("was lost"));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 
 TEST_F(FailureJudgeTest, OneThatDoesNotLetItInAnyMoreDoes) {
   Begin();
-  resolver_->OnSessionOver(absl::UnauthenticatedError("the token expired"));
-  EXPECT_TRUE(absl::IsUnauthenticated(aborted_));
+  resolver_->OnSessionOver(UnauthenticatedError("the token expired"));
+  EXPECT_TRUE(IsUnauthenticated(aborted_));
   EXPECT_THAT(std::string(aborted_.message()), HasSubstr("token expired"));
 }
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/fork_guard.h"
@@ -38,7 +38,7 @@ using std::chrono::milliseconds;
 
 [[noreturn]] void ThrowNotIn(const std::string& rank, const std::string& in) {
   Throw(Origin::kControl,
-        absl::InvalidArgumentError(
+        InvalidArgumentError(
             absl::StrCat(rank, " is not part of group ", base::Quote(in))));
 }
 
@@ -111,13 +111,13 @@ void GroupState::TellJudge() {
     auto* const communicator = self == nullptr ? nullptr : self->communicator();
     return communicator == nullptr ? "" : communicator->progress().current;
   };
-  group.abort = [weak](const absl::Status& why) {
+  group.abort = [weak](const Status& why) {
     const auto self = weak.lock();
     auto* const communicator = self == nullptr ? nullptr : self->communicator();
     if (communicator != nullptr) communicator->Abort(why);
   };
   if (session_ != nullptr) {
-    group.accuse = [weak](const absl::Status& own) {
+    group.accuse = [weak](const Status& own) {
       const auto self = weak.lock();
       return self == nullptr ? ErrorResolver::Accusation{.error = own}
                              : self->Report(own);
@@ -130,8 +130,8 @@ void GroupState::TellJudge() {
   resolver_->Begin(std::move(group));
 }
 
-absl::Status GroupState::NotLive() const {
-  return absl::FailedPreconditionError(absl::StrCat(
+Status GroupState::NotLive() const {
+  return FailedPreconditionError(absl::StrCat(
       "Invalid process group specified: group ", base::Quote(options_.name),
       fork_guard_.is_here() ? " was destroyed" : kIsParents));
 }
@@ -164,13 +164,13 @@ int GroupState::FindGroupRank(const RankArgument& rank,
                               absl::string_view name) const {
   if (rank.global.has_value() && rank.in_group.has_value()) {
     Throw(Origin::kControl,
-          absl::InvalidArgumentError(absl::StrCat(
+          InvalidArgumentError(absl::StrCat(
               "Can't specify both group_rank and global_rank: ", name, " is ",
               *rank.global, " and group_", name, " is ", *rank.in_group)));
   }
   if (!rank.global.has_value() && !rank.in_group.has_value()) {
     Throw(Origin::kControl,
-          absl::InvalidArgumentError(
+          InvalidArgumentError(
               absl::StrCat("Must specify global_rank or group_rank: neither ",
                            name, " nor group_", name, " is given")));
   }
@@ -241,19 +241,19 @@ std::vector<Work> GroupState::RunTogether(
 
 void GroupState::CheckArguments(const dataplane::Collective& collective) const {
   if (!is_member()) return;
-  const absl::Status status = LiveCommunicator().Check(collective);
+  const Status status = LiveCommunicator().Check(collective);
   if (status.ok()) return;
-  Throw(Origin::kControl,
-        absl::Status(
-            status.code(),
-            absl::StrCat(CollectiveKindName(collective.kind), " on group ",
-                         base::Quote(options_.name), ": ", status.message())));
+  Throw(
+      Origin::kControl,
+      Status(status.code(),
+             absl::StrCat(CollectiveKindName(collective.kind), " on group ",
+                          base::Quote(options_.name), ": ", status.message())));
 }
 
 void GroupState::CheckIsOther(int group_rank, absl::string_view verb) const {
   if (!is_member() || group_rank != rank()) return;
   Throw(Origin::kControl,
-        absl::InvalidArgumentError(absl::StrCat(
+        InvalidArgumentError(absl::StrCat(
             verb, " on group ", base::Quote(options_.name),
             ": argument dst: Invalid destination rank: destination rank "
             "should not be the same as the rank of the current process, got ",
@@ -300,21 +300,20 @@ void GroupState::Watch(
     dataplane::Work& work, milliseconds timeout,
     std::shared_ptr<const dataplane::Collective> collective) {
   const Instant began = Clock::now();
-  work.OnCompletion(
-      [weak = weak_from_this(), began, timeout,
-       collective = std::move(collective)](const absl::Status& status) {
-        if (status.ok()) return;
-        const auto self = weak.lock();
-        if (self == nullptr ||
-            !self->NoteFailure(began, timeout, collective.get())) {
-          return;
-        }
-        self->explanations_.Run(
-            [self, status] { self->Explain(status).IgnoreError(); });
-      });
+  work.OnCompletion([weak = weak_from_this(), began, timeout,
+                     collective = std::move(collective)](const Status& status) {
+    if (status.ok()) return;
+    const auto self = weak.lock();
+    if (self == nullptr ||
+        !self->NoteFailure(began, timeout, collective.get())) {
+      return;
+    }
+    self->explanations_.Run(
+        [self, status] { self->Explain(status).IgnoreError(); });
+  });
 }
 
-void GroupState::EndOf(const absl::Status& status, Instant began,
+void GroupState::EndOf(const Status& status, Instant began,
                        milliseconds timeout,
                        const dataplane::CollectiveView* collective) {
   if (status.ok()) return;
@@ -371,13 +370,13 @@ void GroupState::Shutdown() {
   continuations_->Close();
 }
 
-absl::Status GroupState::status() const {
-  if (!is_member()) return absl::OkStatus();
+Status GroupState::status() const {
+  if (!is_member()) return OkStatus();
   if (!fork_guard_.is_here()) return NotLive();
   auto* const live = communicator();
-  absl::Status known = resolver_->Known(options_.generation);
+  Status known = resolver_->Known(options_.generation);
   if (!known.ok()) return known;
-  return live == nullptr ? absl::OkStatus() : live->status();
+  return live == nullptr ? OkStatus() : live->status();
 }
 
 bool GroupState::failure_seen() const {
@@ -418,7 +417,7 @@ std::string GroupState::BarrierName(absl::string_view name) const {
 
 using std::chrono::milliseconds;
 
-std::string GroupState::BarrierText(const absl::Status& status,
+std::string GroupState::BarrierText(const Status& status,
                                     milliseconds timeout) const {
   const Culprits missing = CulpritsOf(status);
   if (missing.empty()) return std::string(status.message());
@@ -440,7 +439,7 @@ std::string GroupState::BarrierText(const absl::Status& status,
 void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
   if (IsForOthers("monitored_barrier")) return;
   auto* const live = &LiveCommunicator();
-  if (const absl::Status broken = live->status(); !broken.ok()) {
+  if (const Status broken = live->status(); !broken.ok()) {
     ThrowFailure(broken);
   }
   if (size() == 1) return;
@@ -448,17 +447,17 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
                                ? options_.timeout_name
                                : "MonitoredBarrierOptions::timeout";
   if (timeout.count() == 0) timeout = options_.timeout;
-  const absl::Status status = AwaitBarrier(
+  const Status status = AwaitBarrier(
       session_->stream(), options_.name, BarrierName("monitored_barrier"),
       options_.generation, global_rank(), wait_all_ranks,
       Deadline::After(timeout, name));
   if (status.ok()) return;
   // The ranks do not mean the same; whoever is not there yet has no part in it.
-  if (absl::IsInvalidArgument(status)) {
-    Throw(Origin::kControl, absl::Status(status.code(), status.message()));
+  if (IsInvalidArgument(status)) {
+    Throw(Origin::kControl, Status(status.code(), status.message()));
   }
   Throw(Origin::kControl,
-        WithCulprits(absl::Status(status.code(), BarrierText(status, timeout)),
+        WithCulprits(Status(status.code(), BarrierText(status, timeout)),
                      CulpritsOf(status)));
 }
 
@@ -477,7 +476,7 @@ constexpr milliseconds kLate(500);
 constexpr std::chrono::seconds kOthersTime(3);
 
 // A send or receive: it waits for one rank, and says which.
-bool IsPointToPointFailure(const absl::Status& status) {
+bool IsPointToPointFailure(const Status& status) {
   const auto call = dataplane::FindFailedCall(status);
   return call.has_value() && call->is_point_to_point;
 }
@@ -494,14 +493,14 @@ Deadline SettleDeadline() {
 
 }  // namespace
 
-absl::Status EndInStore(Session& session, const std::string& key_prefix) {
+Status EndInStore(Session& session, const std::string& key_prefix) {
   for (const char* const key : {kErrorKey, kFailureKey}) {
     const auto error = TryAgreedError(
         session.stream(), absl::StrCat(key_prefix, key),
         Deadline::After(std::chrono::seconds(1), "1s for a group's error"));
-    if (error.has_value()) return absl::AbortedError(error->message());
+    if (error.has_value()) return AbortedError(error->message());
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 RankArgument OrZero(RankArgument rank) {
@@ -527,7 +526,7 @@ bool GroupState::NoteFailure(Instant began, milliseconds timeout,
   return true;
 }
 
-void GroupState::ThrowFailure(const absl::Status& symptom) {
+void GroupState::ThrowFailure(const Status& symptom) {
   auto* const live = communicator();
   if (live != nullptr && live->status().ok()) {
     // Nothing was started: a bad argument, or what one rank has not got.
@@ -537,7 +536,7 @@ void GroupState::ThrowFailure(const absl::Status& symptom) {
     }
     Throw(Origin::kControl, WithCulprits(symptom, culprits));
   }
-  const absl::Status why = Explain(symptom);
+  const Status why = Explain(symptom);
   {
     MutexLock lock(mutex_);
     failure_seen_ = true;
@@ -553,17 +552,17 @@ MemberInfo GroupState::MemberOf(int rank) const {
           .pid = seat.pid};
 }
 
-absl::Status GroupState::Explain(const absl::Status& symptom) {
+Status GroupState::Explain(const Status& symptom) {
   // The group was destroyed, by this process itself.
-  if (absl::IsCancelled(symptom)) return symptom;
+  if (IsCancelled(symptom)) return symptom;
   return resolver_->Decide(symptom);
 }
 
-bool GroupState::AwaitExplained(const absl::Status& symptom, Instant until) {
+bool GroupState::AwaitExplained(const Status& symptom, Instant until) {
   auto* const live = communicator();
   // The group was destroyed, or the collective's arguments are bad.
   if (live == nullptr || live->status().ok()) return true;
-  return absl::IsCancelled(symptom) || resolver_->AwaitFinal(until);
+  return IsCancelled(symptom) || resolver_->AwaitFinal(until);
 }
 
 void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
@@ -580,8 +579,8 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
     blamed.push_back(MemberOf(culprit));
     global_ranks.push_back(blamed.back().rank);
   }
-  absl::Status why =
-      WithCulprits(absl::AbortedError(absl::StrCat(
+  Status why =
+      WithCulprits(AbortedError(absl::StrCat(
                        "group ", base::Quote(options_.name), ": aborted by ",
                        DescribeMember(MemberOf(rank()), options_.is_world),
                        reason.empty() ? "" : ": ", reason)),
@@ -615,19 +614,19 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
 // another; what the first of them says holds for all. Of the default group that
 // is a report, which ends the generation: the coordinator sends it to all. Of
 // another group the store keeps it for its ranks.
-ErrorResolver::Accusation GroupState::Report(const absl::Status& own) {
+ErrorResolver::Accusation GroupState::Report(const Status& own) {
   StreamSession& stream = session_->stream();
   if (!stream.status().ok()) return {.error = own};
-  if (absl::IsInvalidArgument(own)) return AccuseTheOdd(own);
-  absl::Status failure = own;
+  if (IsInvalidArgument(own)) return AccuseTheOdd(own);
+  Status failure = own;
   const std::string failure_key =
       absl::StrCat(options_.key_prefix, kFailureKey);
-  if (absl::IsAborted(own)) {
+  if (IsAborted(own)) {
     // It may be what EndInStore said.
     failure =
         TryAgreedError(stream, failure_key, SettleDeadline()).value_or(own);
   }
-  const bool timed_out = absl::IsDeadlineExceeded(failure);
+  const bool timed_out = IsDeadlineExceeded(failure);
   bool began_late = false;
   Instant::duration overtime = {};
   {
@@ -656,9 +655,9 @@ ErrorResolver::Accusation GroupState::Report(const absl::Status& own) {
   };
   // For those who wait for this rank in the store, and not on a connection.
   if (timed_out) AgreeOnError(stream, failure_key, failure, SettleDeadline());
-  absl::Status named = timed_out && !IsPointToPointFailure(failure)
-                           ? NameTheStuck(failure)
-                           : failure;
+  Status named = timed_out && !IsPointToPointFailure(failure)
+                     ? NameTheStuck(failure)
+                     : failure;
   // Whose time was over first is heard first, of those who come here together.
   if (overtime.count() > 0 &&
       resolver_->AwaitFinal(Clock::now() +
@@ -668,7 +667,7 @@ ErrorResolver::Accusation GroupState::Report(const absl::Status& own) {
   return Tell(std::move(named));
 }
 
-ErrorResolver::Accusation GroupState::Tell(absl::Status error) {
+ErrorResolver::Accusation GroupState::Tell(Status error) {
   if (options_.is_world) {
     const bool told =
         ReportError(session_->stream(), error, SettleDeadline()).ok();
@@ -679,7 +678,7 @@ ErrorResolver::Accusation GroupState::Tell(absl::Status error) {
 
 // Ranks do not run the same. The first that finds out knows of one other, which
 // may be one of many that are right: all say what they run, and one looks.
-ErrorResolver::Accusation GroupState::AccuseTheOdd(const absl::Status& own) {
+ErrorResolver::Accusation GroupState::AccuseTheOdd(const Status& own) {
   StreamSession& stream = session_->stream();
   std::string ran;
   {
@@ -702,8 +701,7 @@ ErrorResolver::Accusation GroupState::AccuseTheOdd(const absl::Status& own) {
   return {.error = AwaitAgreed(own)};
 }
 
-absl::Status GroupState::NameTheOdd(const absl::Status& own,
-                                    const std::string& prefix) {
+Status GroupState::NameTheOdd(const Status& own, const std::string& prefix) {
   StreamSession& stream = session_->stream();
   std::vector<std::string> keys;
   for (int each = 0; each < size(); ++each) {
@@ -733,7 +731,7 @@ absl::Status GroupState::NameTheOdd(const absl::Status& own,
   for (int each = 0; each < size(); ++each) {
     if (before.Include(GlobalRankOf(each))) suspects.push_back(each);
   }
-  const absl::Status odd = dataplane::FindOdd(prints, size(), suspects);
+  const Status odd = dataplane::FindOdd(prints, size(), suspects);
   if (odd.ok()) return own;
   std::vector<int> ranks;
   for (const int each : dataplane::CulpritRanks(odd)) {
@@ -747,18 +745,18 @@ absl::Status GroupState::NameTheOdd(const absl::Status& own,
     absl::StrAppend(&text, "; ", options_.is_world ? "rank " : "global rank ",
                     member.rank, " is pid ", member.pid, " on ", member.host);
   }
-  return WithCulprits(absl::Status(own.code(), text), culprits);
+  return WithCulprits(Status(own.code(), text), culprits);
 }
 
 // The first error that a rank of the group has brought.
-std::optional<absl::Status> GroupState::Agree(const absl::Status& own) {
+std::optional<Status> GroupState::Agree(const Status& own) {
   return AgreeOnError(session_->stream(),
                       absl::StrCat(options_.key_prefix, kErrorKey), own,
                       SettleDeadline());
 }
 
 // The same, but another rank is to bring it.
-absl::Status GroupState::AwaitAgreed(const absl::Status& own) {
+Status GroupState::AwaitAgreed(const Status& own) {
   const auto theirs = AwaitAgreedError(
       session_->stream(), absl::StrCat(options_.key_prefix, kErrorKey),
       Deadline::After(kOthersTime, "3s for another rank's error"));
@@ -769,11 +767,11 @@ absl::Status GroupState::AwaitAgreed(const absl::Status& own) {
 // After a timeout of a collective: ranks that are stuck elsewhere do not come
 // here, all others do at about the same time. The coordinator sees the
 // difference, and tells it to all alike.
-absl::Status GroupState::NameTheStuck(const absl::Status& own) {
-  const absl::Status met = AwaitBarrier(
-      session_->stream(), options_.name, BarrierName("muster/after-timeout"),
-      options_.generation, global_rank(),
-      /*wait_all_ranks=*/true, SettleDeadline());
+Status GroupState::NameTheStuck(const Status& own) {
+  const Status met = AwaitBarrier(session_->stream(), options_.name,
+                                  BarrierName("muster/after-timeout"),
+                                  options_.generation, global_rank(),
+                                  /*wait_all_ranks=*/true, SettleDeadline());
   const Culprits stuck = CulpritsOf(met);
   if (met.ok() || stuck.empty()) return own;
   std::vector<std::string> names;
@@ -787,10 +785,10 @@ absl::Status GroupState::NameTheStuck(const absl::Status& own) {
     names.push_back(absl::StrCat("and ", stuck.size() - names.size(), " more"));
   }
   return WithCulprits(
-      absl::Status(own.code(), absl::StrCat(own.message(),
-                                            "; did not come to the end of "
-                                            "it: ",
-                                            absl::StrJoin(names, "; "))),
+      Status(own.code(), absl::StrCat(own.message(),
+                                      "; did not come to the end of "
+                                      "it: ",
+                                      absl::StrJoin(names, "; "))),
       stuck);
 }
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/control/continuations.h"
 #include "client/control/fork_guard.h"
 #include "client/groups/error_resolver.h"
@@ -62,7 +62,7 @@ RankArgument OrZero(RankArgument rank);
 
 // What a rank has written of the end of the group with these keys, for those
 // that wait in the store: kAborted, whatever it is. OK: nothing.
-absl::Status EndInStore(Session& session, const std::string& key_prefix);
+Status EndInStore(Session& session, const std::string& key_prefix);
 
 // The seats of these ranks of the formation, which are ascending.
 std::vector<Seat> SeatsOf(const Formation& formation,
@@ -91,7 +91,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
       return Start(collective, async_op);
     }
     Instant began;
-    const absl::Status status = LiveCommunicator().Run(collective, began);
+    const Status status = LiveCommunicator().Run(collective, began);
     if (!status.ok()) EndOf(status, began, collective.timeout, &collective);
     return Work(continuations_->number(), collective.written());
   }
@@ -107,12 +107,12 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   void MonitoredBarrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
 
   // The error to throw for a failed collective. May wait for the verdict.
-  absl::Status Explain(const absl::Status& symptom);
-  [[noreturn]] void ThrowFailure(const absl::Status& symptom);
+  Status Explain(const Status& symptom);
+  [[noreturn]] void ThrowFailure(const Status& symptom);
   // Waits until `until` for that error, of a collective that is found out about
   // in the background (async_op); false when it is not known then. The least
   // `until` asks.
-  bool AwaitExplained(const absl::Status& symptom, Instant until);
+  bool AwaitExplained(const Status& symptom, Instant until);
 
   // As dataplane::Backend::Split; null also of a group that was shut down.
   std::shared_ptr<dataplane::ParentHandle> Split(
@@ -148,7 +148,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   }
 
   // The group's error, and whether any caller has seen it.
-  absl::Status status() const;
+  Status status() const;
   bool failure_seen() const;
 
   // For heartbeats.
@@ -205,7 +205,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
     if (live == nullptr) ThrowNotLive();
     return *live;
   }
-  absl::Status NotLive() const;
+  Status NotLive() const;
   [[noreturn]] void ThrowNotLive() const;
   int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
   void TellJudge();
@@ -222,23 +222,23 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
              std::shared_ptr<const dataplane::Collective> collective = nullptr);
   // Throws what is to be thrown when one that `began` then has ended so; it was
   // `collective`, if that is known.
-  void EndOf(const absl::Status& status, Instant began,
+  void EndOf(const Status& status, Instant began,
              std::chrono::milliseconds timeout,
              const dataplane::CollectiveView* collective = nullptr);
   // Of a collective that began then. False: it is no failure of the group, but
   // a bad argument.
   bool NoteFailure(Instant began, std::chrono::milliseconds timeout,
                    const dataplane::Collective* collective);
-  ErrorResolver::Accusation Report(const absl::Status& own);
-  ErrorResolver::Accusation AccuseTheOdd(const absl::Status& own);
-  ErrorResolver::Accusation Tell(absl::Status error);
-  absl::Status NameTheOdd(const absl::Status& own, const std::string& prefix);
-  std::optional<absl::Status> Agree(const absl::Status& own);
-  absl::Status AwaitAgreed(const absl::Status& own);
+  ErrorResolver::Accusation Report(const Status& own);
+  ErrorResolver::Accusation AccuseTheOdd(const Status& own);
+  ErrorResolver::Accusation Tell(Status error);
+  Status NameTheOdd(const Status& own, const std::string& prefix);
+  std::optional<Status> Agree(const Status& own);
+  Status AwaitAgreed(const Status& own);
   std::string BarrierName(absl::string_view name) const;
-  absl::Status NameTheStuck(const absl::Status& own);
+  Status NameTheStuck(const Status& own);
   int global_rank() const;
-  std::string BarrierText(const absl::Status& status,
+  std::string BarrierText(const Status& status,
                           std::chrono::milliseconds timeout) const;
 
   const GroupStateOptions options_;

@@ -35,10 +35,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-[[noreturn]] void Invalid(absl::string_view text) {
-  Throw(Origin::kControl, absl::InvalidArgumentError(text));
-}
-
 [[noreturn]] void UnknownGroup() { Invalid("Invalid process group specified"); }
 
 std::string HashOf(const std::vector<int>& ranks) {
@@ -88,8 +84,8 @@ std::string NameWithout(const std::string& group, std::vector<int> excluded) {
 }
 
 // Ends a group; its error, and whether anybody has seen that.
-std::pair<absl::Status, bool> End(GroupState& state) {
-  absl::Status error = state.status();
+std::pair<Status, bool> End(GroupState& state) {
+  Status error = state.status();
   const bool seen = state.failure_seen();
   if (!error.ok() && !seen) error = state.Explain(error);
   state.Shutdown();
@@ -444,7 +440,7 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   MutexLock lock(mutex_);
   if (over_) {
     made.group->state()->Shutdown();
-    Throw(Origin::kControl, absl::FailedPreconditionError(absl::StrCat(
+    Throw(Origin::kControl, FailedPreconditionError(absl::StrCat(
                                 "the default group was destroyed while group ",
                                 base::Quote(plan.name), " formed")));
   }
@@ -466,7 +462,7 @@ std::shared_ptr<ErrorResolver> Groups::JudgeOf(
 void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
                       const Deadline& deadline) const {
   const int64_t generation = options_.formation.generation;
-  const absl::Status registered =
+  const Status registered =
       RegisterGroups(options_.session->stream(), generation,
                      {{.name = plan.name,
                        .ranks = plan.ranks,
@@ -475,14 +471,14 @@ void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
           .status();
   if (registered.ok()) return;
   // Other ranks than those have that were here before.
-  if (absl::IsInvalidArgument(registered)) {
+  if (IsInvalidArgument(registered)) {
     if (plan.call_number > 0) {
       options_.board->Pass(CallOf(plan));
     } else {
       options_.board->Refuse(CallOf(plan), std::string(registered.message()));
     }
   }
-  const absl::Status known = resolver.Known(generation);
+  const Status known = resolver.Known(generation);
   Throw(Origin::kControl, known.ok() ? registered : known);
 }
 
@@ -525,7 +521,7 @@ Groups::Made Groups::Connect(const Plan& plan) {
                             ? ""
                             : absl::StrCat("/", HashOf(plan.ranks).substr(0, 8),
                                            "-", number)};
-  absl::StatusOr<std::shared_ptr<GroupState>> state = ConnectGroup(
+  StatusOr<std::shared_ptr<GroupState>> state = ConnectGroup(
       group,
       {.rank = rank,
        .world_size = static_cast<int>(plan.ranks.size()),
@@ -545,9 +541,9 @@ Groups::Made Groups::Connect(const Plan& plan) {
       --made_[{plan.name, plan.ranks}];
     }
     Tidy(*options_.session, *made.bootstrap, generation, plan.name);
-    Throw(absl::IsInvalidArgument(state.status()) ? Origin::kControl
-                                                  : Origin::kBackend,
-          state.status());
+    Throw(
+        IsInvalidArgument(state.status()) ? Origin::kControl : Origin::kBackend,
+        state.status());
   }
   forming->Succeed();
   made.group = std::make_shared<ProcessGroup>(*std::move(state));
@@ -578,8 +574,8 @@ void Groups::EndDropped() {
   }
 }
 
-absl::Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
-  if (group->rank() < 0) return absl::OkStatus();
+Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
+  if (group->rank() < 0) return OkStatus();
   Entry entry;
   {
     MutexLock lock(mutex_);
@@ -595,7 +591,7 @@ absl::Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
   Tidy(*options_.session, *entry.bootstrap, options_.formation.generation,
        group->name());
   EndDropped();
-  return seen ? absl::OkStatus() : error;
+  return seen ? OkStatus() : error;
 }
 
 Groups::Outcome Groups::DestroyAll() {
@@ -634,12 +630,11 @@ namespace {
 
 // Adds ranks of the default group and hosts to the backend's error: the backend
 // knows neither.
-absl::Status NotFormed(const GroupStateOptions& group,
-                       const absl::Status& why) {
-  if (absl::IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
+Status NotFormed(const GroupStateOptions& group, const Status& why) {
+  if (IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
   std::string text = absl::StrCat("group ", base::Quote(group.name), " of ",
                                   group.seats.size(), " ranks did not form");
-  if (absl::IsDeadlineExceeded(why)) {
+  if (IsDeadlineExceeded(why)) {
     absl::StrAppend(&text, " within ", FormatDuration(group.timeout), " (",
                     group.timeout_name, ")");
   }
@@ -662,7 +657,7 @@ absl::Status NotFormed(const GroupStateOptions& group,
             : absl::StrCat("rank ", in_group[member.rank], " of it is "),
         DescribeMember(member, group.is_world));
   }
-  return WithCulprits(absl::Status(why.code(), text), culprits);
+  return WithCulprits(Status(why.code(), text), culprits);
 }
 
 // The call in which the ranks of the group wait for each other.
@@ -710,7 +705,7 @@ std::unique_ptr<dataplane::Backend> Watched(
                                        .description = options.description,
                                        .backend = options.backend,
                                        .ranks = std::move(ranks)},
-      std::move(metrics), [global_rank, records](const absl::Status&) {
+      std::move(metrics), [global_rank, records](const Status&) {
         // Else there is nothing to be read.
         if (records) DumpAfterFailure(global_rank);
       });
@@ -725,16 +720,16 @@ std::shared_ptr<SessionBootstrap> BootstrapOf(
   return std::make_shared<SessionBootstrap>(
       session, key_prefix,
       [resolver, generation, session, key_prefix,
-       forming = std::weak_ptr(forming)](bool asks) -> absl::Status {
-        absl::Status known = resolver->Known(generation);
+       forming = std::weak_ptr(forming)](bool asks) -> Status {
+        Status known = resolver->Known(generation);
         if (!known.ok() || !asks) return known;
-        absl::Status end = EndInStore(*session, key_prefix);
+        Status end = EndInStore(*session, key_prefix);
         const auto waiting = forming.lock();
         return !end.ok() || waiting == nullptr ? end : waiting->Look();
       });
 }
 
-absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
+StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     GroupStateOptions options, const dataplane::BackendOptions& peers,
     std::shared_ptr<dataplane::Metrics> metrics,
     std::shared_ptr<Session> session, std::shared_ptr<ErrorResolver> resolver,
@@ -745,16 +740,16 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
   forming.name = options.name;
   forming.generation = options.generation;
   forming.seats = options.seats;
-  forming.abort = [interruption = peers.interruption](const absl::Status& why) {
+  forming.abort = [interruption = peers.interruption](const Status& why) {
     interruption.Interrupt(why);
   };
   resolver->Form(std::move(forming));
   auto backend = dataplane::CreateBackend(options.backend, peers);
   if (!backend.ok()) {
     // A peer that broke a connection may be gone.
-    absl::Status known = absl::IsUnavailable(backend.status())
-                             ? resolver->AwaitKnown(options.generation)
-                             : resolver->Known(options.generation);
+    Status known = IsUnavailable(backend.status())
+                       ? resolver->AwaitKnown(options.generation)
+                       : resolver->Known(options.generation);
     return known.ok() ? NotFormed(options, backend.status()) : known;
   }
   backend =
@@ -785,9 +780,9 @@ void Groups::Meet(const std::string& meaning) {
   const std::string prefix = absl::StrCat(options_.key_prefix, place);
   const auto bootstrap = BootstrapOf(options_.session, prefix, JudgeOf(ranks),
                                      options_.formation.generation, waiting);
-  absl::Status met = SetKey(options_.session->stream(),
-                            absl::StrCat(prefix, options_.formation.rank), "",
-                            {.ttl = std::chrono::hours(1)}, deadline);
+  Status met = SetKey(options_.session->stream(),
+                      absl::StrCat(prefix, options_.formation.rank), "",
+                      {.ttl = std::chrono::hours(1)}, deadline);
   std::vector<std::string> keys;
   keys.reserve(ranks.size());
   for (const int rank : ranks) keys.push_back(absl::StrCat(rank));
@@ -796,17 +791,17 @@ void Groups::Meet(const std::string& meaning) {
     waiting->Succeed();
     return;
   }
-  if (absl::IsDeadlineExceeded(met)) {
+  if (IsDeadlineExceeded(met)) {
     std::vector<int> missing;
     for (const int rank : ranks) {
-      const absl::Status came =
+      const Status came =
           bootstrap->Get({absl::StrCat(rank)}, Clock::now()).status();
-      if (absl::IsDeadlineExceeded(came)) missing.push_back(rank);
+      if (IsDeadlineExceeded(came)) missing.push_back(rank);
     }
     dataplane::SetCulpritRanks(met, missing);
     met = NotFormed(options_.world->state()->options(), met);
   }
-  if (absl::IsInvalidArgument(met)) Throw(Origin::kControl, std::move(met));
+  if (IsInvalidArgument(met)) Throw(Origin::kControl, std::move(met));
   {
     // The next call means this one again: the others may still be in it.
     MutexLock lock(mutex_);

@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/control/deadline.h"
 #include "client/distributed.h"
 #include "client/groups/call_board.h"
@@ -59,7 +58,7 @@ std::shared_ptr<SessionBootstrap> BootstrapOf(
 
 // Connects this process with its peers of the group, and adds the group to
 // `live`. `metrics` may be null.
-absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
+StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     GroupStateOptions options, const dataplane::BackendOptions& peers,
     std::shared_ptr<dataplane::Metrics> metrics,
     std::shared_ptr<Session> session, std::shared_ptr<ErrorResolver> resolver,
@@ -116,13 +115,13 @@ class Groups {
 
   // Ends `group`. Returns its error if it failed and nobody has seen that.
   // Throws DistError (kInvalidArgument): there is no such group.
-  absl::Status Destroy(const std::shared_ptr<ProcessGroup>& group);
+  Status Destroy(const std::shared_ptr<ProcessGroup>& group);
 
   // Ends all of them, the last by name first, and makes no more. Returns the
   // first error that nobody has seen, and whether one of another group was
   // seen.
   struct Outcome {
-    absl::Status unseen;
+    Status unseen;
     bool seen = false;
   };
   Outcome DestroyAll();

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/status.h"
 #include "base/text.h"
 
 namespace muster::internal {
@@ -32,17 +32,17 @@ struct Url {
   std::map<std::string, std::string> query;
 };
 
-absl::Status Error(const Url& url, absl::string_view what) {
-  return absl::InvalidArgumentError(
+Status Error(const Url& url, absl::string_view what) {
+  return InvalidArgumentError(
       absl::StrCat("Error initializing torch.distributed using ", url.scheme,
                    ":// rendezvous: ", what));
 }
 
-absl::StatusOr<Url> ParseUrl(absl::string_view text) {
+StatusOr<Url> ParseUrl(absl::string_view text) {
   const size_t colon = text.find("://");
   if (colon == absl::string_view::npos || colon == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "init_method ", base::Quote(text), " is not a URL: use ", kMethods));
+    return InvalidArgumentError(absl::StrCat("init_method ", base::Quote(text),
+                                             " is not a URL: use ", kMethods));
   }
   Url url;
   url.scheme = std::string(text.substr(0, colon));
@@ -70,8 +70,8 @@ absl::StatusOr<Url> ParseUrl(absl::string_view text) {
   return url;
 }
 
-absl::StatusOr<int> ToInt(const Url& url, absl::string_view where,
-                          absl::string_view text) {
+StatusOr<int> ToInt(const Url& url, absl::string_view where,
+                    absl::string_view text) {
   int value = 0;
   if (!absl::SimpleAtoi(text, &value)) {
     return Error(url, absl::StrCat(where, " must be a number but was ",
@@ -85,9 +85,8 @@ bool IsSet(const Environment& environment, const char* name) {
   return value != nullptr && *value != '\0';
 }
 
-absl::StatusOr<std::string> Required(const Url& url,
-                                     const Environment& environment,
-                                     const char* name) {
+StatusOr<std::string> Required(const Url& url, const Environment& environment,
+                               const char* name) {
   if (!IsSet(environment, name)) {
     return Error(
         url, absl::StrCat(
@@ -101,10 +100,10 @@ absl::StatusOr<std::string> Required(const Url& url,
 
 // The option, else the URL's parameter, else (with a `variable`) the
 // environment's; nothing when none says anything.
-absl::StatusOr<std::optional<int>> Choose(const Url& url, int option,
-                                          const char* parameter,
-                                          const Environment& environment,
-                                          const char* variable) {
+StatusOr<std::optional<int>> Choose(const Url& url, int option,
+                                    const char* parameter,
+                                    const Environment& environment,
+                                    const char* variable) {
   if (option < -1) {
     return Error(
         url, absl::StrCat(parameter, " must not be negative but was ", option));
@@ -124,9 +123,9 @@ bool IsElastic(const InitRequest& request) {
   return request.min_world_size != -1 || request.max_world_size != -1;
 }
 
-absl::Status CheckElastic(const Url& url, const InitRequest& request) {
+Status CheckElastic(const Url& url, const InitRequest& request) {
   if (!IsElastic(request)) {
-    if (!request.has_last_call) return absl::OkStatus();
+    if (!request.has_last_call) return OkStatus();
     return Error(url,
                  "last_call needs min_world_size and max_world_size beside it");
   }
@@ -148,11 +147,11 @@ absl::Status CheckElastic(const Url& url, const InitRequest& request) {
                                    " are no range of sizes: both are needed, "
                                    "the first at least 1, the second no less"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status CheckPlan(const Url& url, const InitPlan& plan) {
-  if (plan.max_world_size > 0) return absl::OkStatus();
+Status CheckPlan(const Url& url, const InitPlan& plan) {
+  if (plan.max_world_size > 0) return OkStatus();
   if (plan.world_size < 1) {
     return Error(url, absl::StrCat("world size must be at least 1 but was ",
                                    plan.world_size));
@@ -169,17 +168,17 @@ absl::Status CheckPlan(const Url& url, const InitPlan& plan) {
                  "port 0 stands for any free one, which only a group of one "
                  "rank can use");
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<Endpoint> AuthorityEndpoint(const Url& url) {
-  absl::StatusOr<Endpoint> endpoint = ParseEndpoint(url.authority);
+StatusOr<Endpoint> AuthorityEndpoint(const Url& url) {
+  StatusOr<Endpoint> endpoint = ParseEndpoint(url.authority);
   if (!endpoint.ok()) return Error(url, endpoint.status().message());
   return endpoint;
 }
 
-absl::StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
-                                 const Environment& environment) {
+StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
+                           const Environment& environment) {
   InitPlan plan;
   const auto rank = Choose(url, request.rank, "rank", environment, "RANK");
   if (!rank.ok()) return rank.status();
@@ -206,8 +205,8 @@ absl::StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
 }
 
 // The ranks and sizes of URLs that must give them.
-absl::Status RequirePlace(const Url& url, const InitRequest& request,
-                          const Environment& environment, InitPlan& plan) {
+Status RequirePlace(const Url& url, const InitRequest& request,
+                    const Environment& environment, InitPlan& plan) {
   const auto rank = Choose(url, request.rank, "rank", environment, nullptr);
   if (!rank.ok()) return rank.status();
   if (!rank->has_value()) return Error(url, "rank parameter missing");
@@ -219,22 +218,22 @@ absl::Status RequirePlace(const Url& url, const InitRequest& request,
   }
   plan.rank = **rank;
   plan.world_size = **world_size;
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
-                                 const Environment& environment) {
+StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
+                           const Environment& environment) {
   InitPlan plan;
   const auto endpoint = AuthorityEndpoint(url);
   if (!endpoint.ok()) return endpoint.status();
   plan.endpoint = *endpoint;
-  const absl::Status place = RequirePlace(url, request, environment, plan);
+  const Status place = RequirePlace(url, request, environment, plan);
   if (!place.ok()) return place;
   return plan;
 }
 
-absl::StatusOr<InitPlan> PlanFile(const Url& url, const InitRequest& request,
-                                  const Environment& environment) {
+StatusOr<InitPlan> PlanFile(const Url& url, const InitRequest& request,
+                            const Environment& environment) {
   InitPlan plan;
   if (url.path.empty()) return Error(url, "path missing");
   if (!url.authority.empty()) {
@@ -243,13 +242,13 @@ absl::StatusOr<InitPlan> PlanFile(const Url& url, const InitRequest& request,
                                    "begin one, file:///PATH"));
   }
   plan.file = absl::StrCat("/", url.path);
-  const absl::Status place = RequirePlace(url, request, environment, plan);
+  const Status place = RequirePlace(url, request, environment, plan);
   if (!place.ok()) return place;
   return plan;
 }
 
-absl::StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
-                                    const Environment& environment) {
+StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
+                              const Environment& environment) {
   InitPlan plan;
   const auto endpoint = AuthorityEndpoint(url);
   if (!endpoint.ok()) return endpoint.status();
@@ -289,23 +288,23 @@ std::string JobName(const InitRequest& request, const InitPlan& plan,
 
 }  // namespace
 
-absl::StatusOr<bool> IsAgentsStore(const Environment& environment) {
+StatusOr<bool> IsAgentsStore(const Environment& environment) {
   constexpr char kVariable[] = "TORCHELASTIC_USE_AGENT_STORE";
   const char* const text = environment(kVariable);
   const absl::string_view value = text == nullptr ? "" : text;
   if (value.empty() || value == "False") return false;
   if (value == "True") return true;
-  return absl::InvalidArgumentError(
-      absl::StrCat("environment variable ", kVariable,
-                   " must be True or False but was ", base::Quote(value)));
+  return InvalidArgumentError(absl::StrCat("environment variable ", kVariable,
+                                           " must be True or False but was ",
+                                           base::Quote(value)));
 }
 
-absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
-                                  const Environment& environment) {
-  const absl::StatusOr<Url> url =
+StatusOr<InitPlan> PlanInit(const InitRequest& request,
+                            const Environment& environment) {
+  const StatusOr<Url> url =
       ParseUrl(request.init_method.empty() ? "env://" : request.init_method);
   if (!url.ok()) return url.status();
-  const absl::Status elastic = CheckElastic(*url, request);
+  const Status elastic = CheckElastic(*url, request);
   if (!elastic.ok()) return elastic;
   // What would be ignored is a mistake.
   const bool is_env = url->scheme == "env";
@@ -316,7 +315,7 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
                               is_env ? "a host or path" : "a path", ", which ",
                               url->scheme, ":// does not take"));
   }
-  absl::StatusOr<InitPlan> plan;
+  StatusOr<InitPlan> plan;
   if (is_env) {
     plan = PlanEnv(*url, request, environment);
   } else if (url->scheme == "tcp") {
@@ -326,11 +325,11 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
   } else if (url->scheme == "muster") {
     plan = PlanMuster(*url, request, environment);
   } else {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "No rendezvous handler for ", url->scheme, "://: use ", kMethods));
   }
   if (!plan.ok()) return plan.status();
-  const absl::StatusOr<bool> agents = IsAgentsStore(environment);
+  const StatusOr<bool> agents = IsAgentsStore(environment);
   if (!agents.ok()) return agents.status();
   plan->embedded = url->scheme != "muster" && plan->file.empty() && !*agents;
   plan->job = JobName(request, *plan, environment);
@@ -343,7 +342,7 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
                                 base::Quote(environment(kAttemptVariable))));
     }
   }
-  if (absl::Status checked = CheckPlan(*url, *plan); !checked.ok()) {
+  if (Status checked = CheckPlan(*url, *plan); !checked.ok()) {
     return checked;
   }
   return plan;

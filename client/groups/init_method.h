@@ -8,8 +8,8 @@
 #include <functional>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 
 namespace muster::internal {
@@ -49,11 +49,11 @@ struct InitPlan {
 
 // Whether the launcher serves the store, so that rank 0 does not: what
 // TORCHELASTIC_USE_AGENT_STORE says. kInvalidArgument: it is not True or False.
-absl::StatusOr<bool> IsAgentsStore(const Environment& environment);
+StatusOr<bool> IsAgentsStore(const Environment& environment);
 
 // Errors: kInvalidArgument, with c10d's words where it has the same error.
-absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
-                                  const Environment& environment);
+StatusOr<InitPlan> PlanInit(const InitRequest& request,
+                            const Environment& environment);
 
 }  // namespace muster::internal
 

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 class InitMethodTest : public ::testing::Test {
  protected:
-  absl::StatusOr<InitPlan> Plan(const InitRequest& request) {
+  StatusOr<InitPlan> Plan(const InitRequest& request) {
     return PlanInit(request, [this](const char* name) -> const char* {
       const auto found = environment_.find(name);
       return found == environment_.end() ? nullptr : found->second.c_str();
@@ -22,8 +22,8 @@ class InitMethodTest : public ::testing::Test {
   }
 
   std::string Error(const InitRequest& request) {
-    const absl::Status status = Plan(request).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    const Status status = Plan(request).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   }
 

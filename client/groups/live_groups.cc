@@ -99,7 +99,7 @@ void LiveGroups::OnEvent(const MemberEvent& event) {
     endings.push_back(resolver->OnEvent(event));
 }
 
-void LiveGroups::OnSessionOver(const absl::Status& why) {
+void LiveGroups::OnSessionOver(const Status& why) {
   std::vector<std::shared_ptr<ErrorResolver>> resolvers;
   {
     MutexLock lock(mutex_);

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
 #include "client/session.h"
@@ -57,7 +57,7 @@ class LiveGroups {
 
   // The callbacks of the session.
   void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnSessionOver(const Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<GroupProgress> Progress() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Whether the coordinator has told of the generation's end.
@@ -76,7 +76,7 @@ class LiveGroups {
  private:
   mutable Mutex mutex_;
   std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
-  absl::Status session_over_ ABSL_GUARDED_BY(mutex_);
+  Status session_over_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<ErrorResolver>> resolvers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<GroupState>> groups_ ABSL_GUARDED_BY(mutex_);
   std::vector<const Connecting*> connecting_ ABSL_GUARDED_BY(mutex_);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
 #include "client/session.h"
@@ -47,9 +47,9 @@ TEST(LiveGroupsTest, EveryJudgeHearsOfAllThatHappensAndHappened) {
   EXPECT_FALSE(early->Known(1).ok());
   EXPECT_FALSE(late->Known(1).ok());
   EXPECT_TRUE(other->Known(1).ok());
-  live.OnSessionOver(absl::AbortedError("its state is lost"));
-  EXPECT_TRUE(absl::IsAborted(other->Known(1)));
-  EXPECT_TRUE(absl::IsAborted(live.NewJudge({.ranks = {0}})->Known(1)));
+  live.OnSessionOver(AbortedError("its state is lost"));
+  EXPECT_TRUE(IsAborted(other->Known(1)));
+  EXPECT_TRUE(IsAborted(live.NewJudge({.ranks = {0}})->Known(1)));
 }
 
 // Whoever is woken by the end of one group finds the others ended.
@@ -62,7 +62,7 @@ TEST(LiveGroupsTest, AllJudgesKnowBeforeAnyGroupEnds) {
   for (const auto& resolver : resolvers) {
     ErrorResolver::Group group;
     group.generation = 1;
-    group.abort = [&](const absl::Status&) {
+    group.abort = [&](const Status&) {
       ++ended;
       for (const auto& any : resolvers) EXPECT_FALSE(any->Known(1).ok());
     };

@@ -18,14 +18,14 @@ namespace {
 constexpr size_t kNumbersInTextMax = 8;
 
 template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
+Status Invalid(const Parts&... parts) {
+  return InvalidArgumentError(absl::StrCat(parts...));
 }
 
 }  // namespace
 
-absl::Status CheckDimNames(const std::vector<std::string>& names, size_t ndim) {
-  if (names.empty()) return absl::OkStatus();
+Status CheckDimNames(const std::vector<std::string>& names, size_t ndim) {
+  if (names.empty()) return OkStatus();
   const std::set<std::string> distinct(names.begin(), names.end());
   if (distinct.size() < names.size()) {
     return Invalid(
@@ -42,11 +42,11 @@ absl::Status CheckDimNames(const std::vector<std::string>& names, size_t ndim) {
   if (distinct.contains("")) {
     return Invalid("mesh_dim_names ", Names(names), " has an empty name");
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status CheckDeviceType(const std::string& type) {
-  if (type == "cpu" || type == "cuda") return absl::OkStatus();
+Status CheckDeviceType(const std::string& type) {
+  if (type == "cpu" || type == "cuda") return OkStatus();
   if (!type.empty() &&
       std::all_of(type.begin(), type.end(), absl::ascii_isalpha)) {
     return Invalid("unknown device type ", base::Quote(type),
@@ -57,8 +57,8 @@ absl::Status CheckDeviceType(const std::string& type) {
                  ": give its letters alone, such as cpu or cuda");
 }
 
-absl::StatusOr<int64_t> CountRanks(const std::vector<int64_t>& shape,
-                                   int world_size) {
+StatusOr<int64_t> CountRanks(const std::vector<int64_t>& shape,
+                             int world_size) {
   const std::string text =
       absl::StrCat("mesh_shape (", absl::StrJoin(shape, ", "), ")");
   if (shape.empty()) return Invalid(text, " must have a dimension");
@@ -76,8 +76,8 @@ absl::StatusOr<int64_t> CountRanks(const std::vector<int64_t>& shape,
   return count;
 }
 
-absl::Status CheckRanks(const std::vector<int>& ranks, int64_t count,
-                        int world_size) {
+Status CheckRanks(const std::vector<int>& ranks, int64_t count,
+                  int world_size) {
   if (static_cast<int64_t>(ranks.size()) != count) {
     return Invalid("mesh has ", ranks.size(), " ranks, but its mesh_shape has ",
                    count);
@@ -92,10 +92,10 @@ absl::Status CheckRanks(const std::vector<int>& ranks, int64_t count,
       return Invalid("mesh has rank ", rank, " twice");
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> BackendsOf(
+StatusOr<std::vector<std::string>> BackendsOf(
     const std::map<std::string, std::string>& overrides,
     const std::vector<std::string>& names, size_t ndim) {
   std::vector<std::string> backends(ndim);

@@ -9,30 +9,27 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 
 namespace muster::internal {
 
 // All errors are kInvalidArgument.
 
 // No names at all, or one for each dimension, no two alike.
-absl::Status CheckDimNames(const std::vector<std::string>& names, size_t ndim);
+Status CheckDimNames(const std::vector<std::string>& names, size_t ndim);
 
 // "cpu" or "cuda".
-absl::Status CheckDeviceType(const std::string& type);
+Status CheckDeviceType(const std::string& type);
 
 // How many ranks a mesh of this shape has: at most all.
-absl::StatusOr<int64_t> CountRanks(const std::vector<int64_t>& shape,
-                                   int world_size);
+StatusOr<int64_t> CountRanks(const std::vector<int64_t>& shape, int world_size);
 
 // `count` of the world, no two alike.
-absl::Status CheckRanks(const std::vector<int>& ranks, int64_t count,
-                        int world_size);
+Status CheckRanks(const std::vector<int>& ranks, int64_t count, int world_size);
 
 // The backend of each dimension; empty where `overrides`, by name or index,
 // has none.
-absl::StatusOr<std::vector<std::string>> BackendsOf(
+StatusOr<std::vector<std::string>> BackendsOf(
     const std::map<std::string, std::string>& overrides,
     const std::vector<std::string>& names, size_t ndim);
 

@@ -6,17 +6,16 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 
 namespace muster::internal {
 namespace {
 
-absl::Status CannotUnflatten(const MeshDim& dim,
-                             absl::Span<const int64_t> sizes,
-                             absl::string_view why) {
-  return absl::InvalidArgumentError(
+Status CannotUnflatten(const MeshDim& dim, absl::Span<const int64_t> sizes,
+                       absl::string_view why) {
+  return InvalidArgumentError(
       absl::StrCat("a mesh dimension of ", dim.size(),
                    " ranks cannot be unflattened to sizes [",
                    absl::StrJoin(sizes, ", "), "]: ", why));
@@ -67,8 +66,8 @@ MeshDim Flatten(absl::Span<const MeshDim> dims) {
   return MeshDim(loops);
 }
 
-absl::StatusOr<std::vector<MeshDim>> Unflatten(
-    const MeshDim& dim, absl::Span<const int64_t> sizes) {
+StatusOr<std::vector<MeshDim>> Unflatten(const MeshDim& dim,
+                                         absl::Span<const int64_t> sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) {
     if (size < 1) return CannotUnflatten(dim, sizes, "each must be positive");

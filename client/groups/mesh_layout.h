@@ -6,9 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 
 namespace muster::internal {
 
@@ -52,8 +51,8 @@ MeshDim Flatten(absl::Span<const MeshDim> dims);
 // `dim` as several dimensions of these sizes, the first outermost.
 // Errors: kInvalidArgument (the product of the sizes is not its size, or they
 // cut across what it was flattened from).
-absl::StatusOr<std::vector<MeshDim>> Unflatten(const MeshDim& dim,
-                                               absl::Span<const int64_t> sizes);
+StatusOr<std::vector<MeshDim>> Unflatten(const MeshDim& dim,
+                                         absl::Span<const int64_t> sizes);
 
 // The places of the walk that begins at place 0.
 std::vector<int64_t> OffsetsOf(const MeshDim& dim);

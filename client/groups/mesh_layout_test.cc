@@ -84,7 +84,7 @@ TEST(MeshLayoutTest, UnflattenUndoesFlatten) {
 TEST(MeshLayoutTest, UnflattenRefusesSizesThatDoNotFit) {
   const MeshDim dim = RowMajor({6})[0];
   EXPECT_EQ(Unflatten(dim, {2, 2}).status(),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "a mesh dimension of 6 ranks cannot be unflattened to sizes "
                 "[2, 2]: their product must equal it"));
   EXPECT_FALSE(Unflatten(dim, {-2, -3}).ok());

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -16,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "base/http_server.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/endpoint.h"
 #include "client/groups/debugging.h"
@@ -83,19 +83,19 @@ bool Same(const std::string& a, const std::string& b) {
 
 // What the pages want: the job's token, else the one that this process shows
 // the coordinator, which is another one where each host has its own.
-absl::StatusOr<std::string> PagesToken() {
-  absl::StatusOr<std::string> token = JobToken();
+StatusOr<std::string> PagesToken() {
+  StatusOr<std::string> token = JobToken();
   if (!token.ok() || !token->empty()) return token;
-  const absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take({});
+  const StatusOr<ChannelSecurity> security = ChannelSecurity::Take({});
   if (!security.ok()) return security.status();
   return security->Token();
 }
 
-absl::Status MayDebug(const std::string& header) {
-  const absl::StatusOr<std::string> token = PagesToken();
+Status MayDebug(const std::string& header) {
+  const StatusOr<std::string> token = PagesToken();
   if (!token.ok()) return token.status();
   if (token->empty()) {
-    return absl::PermissionDeniedError(
+    return PermissionDeniedError(
         "beyond loopback these pages want the job's token, and this process "
         "has none (MUSTER_JOB_TOKEN, MUSTER_JOB_TOKEN_FILE, or the "
         "coordinator's, MUSTER_TOKEN, MUSTER_TOKEN_FILE)");
@@ -106,9 +106,9 @@ absl::Status MayDebug(const std::string& header) {
       Same(std::string(absl::StripAsciiWhitespace(
                absl::string_view(header).substr(kScheme.size()))),
            *token)) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::UnauthenticatedError(
+  return UnauthenticatedError(
       "these pages want the job's token: Authorization: Bearer TOKEN");
 }
 
@@ -118,7 +118,7 @@ std::string LevelJson() {
                       kNames[static_cast<int>(CurrentDebugLevel())], "\"}\n");
 }
 
-absl::Status SetLevel(const std::string& text) {
+Status SetLevel(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   const auto level =
       json.is_object() && json.size() == 1 && json.contains("debug_level")
@@ -131,20 +131,20 @@ absl::Status SetLevel(const std::string& text) {
   } else if (level == "DETAIL") {
     OverrideDebugLevel(DebugLevel::kDetail);
   } else {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         "the body must be {\"debug_level\": \"OFF\"}, \"INFO\" or \"DETAIL\"");
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Where any port will do, the one that this process had before if it is still
 // free: who reads its metrics need not look for it after each new group.
-absl::StatusOr<std::unique_ptr<worker::Telemetry>> Serve(
+StatusOr<std::unique_ptr<worker::Telemetry>> Serve(
     worker::TelemetryOptions options) {
   static std::atomic<int> last_port{0};
   const bool any = options.port == 0;
   options.port = any ? last_port.load() : options.port;
-  absl::StatusOr<std::unique_ptr<worker::Telemetry>> server =
+  StatusOr<std::unique_ptr<worker::Telemetry>> server =
       worker::Telemetry::Start(options);
   if (!any) return server;
   if (!server.ok() && options.port != 0) {
@@ -163,9 +163,8 @@ absl::StatusOr<std::unique_ptr<worker::Telemetry>> Serve(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
-    std::optional<int> port) {
-  absl::StatusOr<std::optional<worker::TelemetryOptions>> options =
+StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(std::optional<int> port) {
+  StatusOr<std::optional<worker::TelemetryOptions>> options =
       worker::TelemetryOptionsFromEnv();
   if (!options.ok()) return options.status();
   if (port.has_value()) {
@@ -184,7 +183,7 @@ absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
       {"/debug/level", base::RenderAs("application/json", LevelJson),
        SetLevel}};
   if (!IsLoopback(chosen.address)) chosen.may_debug = MayDebug;
-  absl::StatusOr<std::unique_ptr<worker::Telemetry>> server = Serve(chosen);
+  StatusOr<std::unique_ptr<worker::Telemetry>> server = Serve(chosen);
   if (!server.ok()) return server.status();
   return std::unique_ptr<Telemetry>(new Telemetry(
       groups, std::shared_ptr<worker::Telemetry>(*std::move(server))));

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "client/session.h"
 #include "dataplane/observe/metrics.h"
 
@@ -27,8 +27,7 @@ class Telemetry {
   // there is none: null.
   // Errors: kInvalidArgument (a variable's value), kUnavailable (cannot
   // listen).
-  static absl::StatusOr<std::unique_ptr<Telemetry>> Start(
-      std::optional<int> port);
+  static StatusOr<std::unique_ptr<Telemetry>> Start(std::optional<int> port);
 
   // host:port.
   const std::string& address() const;

@@ -15,13 +15,12 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/backoff.h"
 #include "client/control/endpoint.h"
@@ -67,10 +66,6 @@ constexpr char kMeetingKey[] = "muster/coordinator";
 // How often and how long it is tried, since both may have changed meanwhile.
 constexpr milliseconds kMeetingInterval{5};
 constexpr milliseconds kMeetingAttempt = seconds(2);
-
-[[noreturn]] void Invalid(absl::string_view text) {
-  Throw(Origin::kControl, absl::InvalidArgumentError(text));
-}
 
 // Those of the environment.
 void LoadBackends() {
@@ -132,7 +127,7 @@ InitProcessGroupOptions WithBackend(InitProcessGroupOptions options) {
 
 const char* Getenv(const char* name) { return std::getenv(name); }
 
-absl::StatusOr<InitPlan> Plan(const InitProcessGroupOptions& options) {
+StatusOr<InitPlan> Plan(const InitProcessGroupOptions& options) {
   return PlanInit({.init_method = options.init_method,
                    .world_size = options.world_size,
                    .rank = options.rank,
@@ -153,11 +148,11 @@ const std::string& ProcessName() {
 // What another attempt may overcome: the coordinator of the group before this
 // one is still closing down at the same address, or was restarted meanwhile.
 // One that was never reached has had the whole timeout.
-bool IsTransient(const absl::Status& status, bool connected) {
-  return absl::IsAborted(status) || (connected && absl::IsUnavailable(status));
+bool IsTransient(const Status& status, bool connected) {
+  return IsAborted(status) || (connected && IsUnavailable(status));
 }
 
-std::string PartingReason(const absl::Status& failure) {
+std::string PartingReason(const Status& failure) {
   if (failure.ok()) return "finished";
   return absl::StrCat("its group failed: ", failure.message());
 }
@@ -202,8 +197,7 @@ World::World(const InitProcessGroupOptions& options)
 World::~World() {
   // First, so that none of its callbacks runs while the rest goes.
   if (session_ != nullptr) {
-    const absl::Status why =
-        state_ == nullptr ? absl::OkStatus() : state_->status();
+    const Status why = state_ == nullptr ? OkStatus() : state_->status();
     // Not to be taken for one of the lost: the culprit is.
     if (!why.ok()) session_->Leave(PartingReason(why), kPartingTime);
     session_->Close();
@@ -221,7 +215,7 @@ std::string World::DebugAddress(const InitPlan& plan) const {
   const size_t colon = address.rfind(':');
   const std::string host = address.substr(0, colon);
   if (host != "0.0.0.0" && host != "[::]") return address;
-  const absl::StatusOr<std::string> local = LocalAddressTowards(plan.endpoint);
+  const StatusOr<std::string> local = LocalAddressTowards(plan.endpoint);
   if (!local.ok()) return address;
   return absl::StrContains(*local, ':')
              ? absl::StrCat("[", *local, "]", address.substr(colon))
@@ -280,17 +274,17 @@ void World::ServeCoordinator(InitPlan& plan) {
   }
   auto server = EmbeddedCoordinator::StartForRanks(
       {.listen = ListenAddress(plan.endpoint)}, &Getenv);
-  if (absl::IsInvalidArgument(server.status())) {
+  if (IsInvalidArgument(server.status())) {
     Throw(Origin::kControl, server.status());
   }
   if (!server.ok()) {
     Throw(Origin::kControl,
-          absl::Status(server.status().code(),
-                       absl::StrCat("rank 0 cannot serve the coordinator at ",
-                                    plan.endpoint.ToString(), ": ",
-                                    server.status().message(),
-                                    "; it must be an address of rank 0's host "
-                                    "that no other rank 0 or job has")));
+          Status(server.status().code(),
+                 absl::StrCat("rank 0 cannot serve the coordinator at ",
+                              plan.endpoint.ToString(), ": ",
+                              server.status().message(),
+                              "; it must be an address of rank 0's host "
+                              "that no other rank 0 or job has")));
   }
   coordinator_ = *std::move(server);
   plan.endpoint.port = coordinator_->port();
@@ -303,7 +297,7 @@ void World::ServeCoordinator(InitPlan& plan) {
 void World::FindCoordinator(InitPlan& plan) {
   const auto late = [&](absl::string_view why) {
     Throw(Origin::kControl,
-          absl::DeadlineExceededError(absl::StrCat(
+          DeadlineExceededError(absl::StrCat(
               "rank ", plan.rank, " waited for rank 0 to serve the coordinator",
               " for ", FormatDuration(deadline_.timeout), " ",
               deadline_.Blame(), why)));
@@ -314,12 +308,12 @@ void World::FindCoordinator(InitPlan& plan) {
           {kMeetingKey},
           std::max(milliseconds(1), deadline_.Remaining(Clock::now())));
     } catch (const DistStoreError& error) {
-      if (!absl::IsDeadlineExceeded(error.status())) throw;
+      if (!IsDeadlineExceeded(error.status())) throw;
       late(absl::StrCat(": ", error.what()));
     }
     const std::pair<std::string, std::string> place =
         absl::StrSplit(meeting_->Get(kMeetingKey), absl::MaxSplits(' ', 1));
-    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(place.second);
+    const StatusOr<Endpoint> endpoint = ParseEndpoint(place.second);
     if (endpoint.ok()) {
       plan.job = place.first;
       plan.endpoint = *endpoint;
@@ -335,7 +329,7 @@ void World::ConnectAndJoin(InitPlan& plan) {
   Backoff backoff(static_cast<uint64_t>(plan.rank) + 1);
   const bool finds = meeting_ != nullptr && plan.rank != 0;
   for (;;) {
-    absl::Status failure;
+    Status failure;
     try {
       // Anew each time: what is there may be of a group that is no more.
       if (finds) FindCoordinator(plan);
@@ -384,7 +378,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
   session.on_event = [live = live_](const MemberEvent& event) {
     live->OnEvent(event);
   };
-  session.on_over = [live = live_](const absl::Status& why) {
+  session.on_over = [live = live_](const Status& why) {
     live->OnSessionOver(why);
   };
   session.progress = [live = live_] { return live->Progress(); };
@@ -410,7 +404,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
 std::string World::LocalAddress(const InitPlan& plan) const {
   const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   if (interfaces != nullptr && *interfaces != '\0') return "";
-  const absl::StatusOr<std::string> local = LocalAddressTowards(plan.endpoint);
+  const StatusOr<std::string> local = LocalAddressTowards(plan.endpoint);
   if (!local.ok()) return "";
   std::set<std::string> hosts;
   for (const Seat& seat : formation_.seats) hosts.insert(seat.host);
@@ -460,7 +454,7 @@ void World::Connect(const InitPlan& plan) {
                     .nccl = options_.nccl},
                    metrics, session_, resolver_, *live_);
   if (!state.ok()) {
-    const absl::Status& why = state.status();
+    const Status& why = state.status();
     if (session_->status().ok() &&
         resolver_->Known(formation_.generation).ok()) {
       // The others would wait for this rank, and know of nobody.
@@ -474,8 +468,7 @@ void World::Connect(const InitPlan& plan) {
       // They hear of it from the coordinator that ends with this rank.
       if (ServesOthers()) resolver_->AwaitOthersGone(kPartingTime);
     }
-    Throw(absl::IsInvalidArgument(why) ? Origin::kControl : Origin::kBackend,
-          why);
+    Throw(IsInvalidArgument(why) ? Origin::kControl : Origin::kBackend, why);
   }
   state_ = *std::move(state);
   group_ = std::make_shared<ProcessGroup>(state_);
@@ -511,7 +504,7 @@ void World::EndMeeting() noexcept {
     try {
       meeting_->DeleteKey(kMeetingKey);
     } catch (const DistStoreError& error) {
-      if (!absl::IsUnimplemented(error.status())) throw;
+      if (!IsUnimplemented(error.status())) throw;
       meeting_->Set(kMeetingKey, "");
     }
   } catch (const DistError& error) {
@@ -523,7 +516,7 @@ void World::EndMeeting() noexcept {
 void World::Destroy() {
   EndMeeting();
   Groups::Outcome others = groups_->DestroyAll();
-  absl::Status unseen;
+  Status unseen;
   if (!state_->failure_seen() && !others.seen) {
     unseen = state_->status();
     unseen = unseen.ok() ? others.unseen : state_->Explain(unseen);
@@ -576,7 +569,7 @@ constexpr milliseconds kJoinTime = seconds(30);
   Throw(
       Origin::kBackend,
       WithCulprits(
-          absl::UnavailableError(absl::StrCat(
+          UnavailableError(absl::StrCat(
               "group \"", kWorldName, "\" cannot be shrunk without ", excluded,
               " alone, more are gone: ", absl::StrJoin(names, "; "))),
           {gone}));
@@ -654,7 +647,7 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     }
     const milliseconds slice = std::clamp(deadline.Remaining(Clock::now()),
                                           milliseconds(1), kSurvivorsLook);
-    const absl::Status met =
+    const Status met =
         GetKeys(stream, keys, Deadline::After(slice, "one look")).status();
     if (met.ok()) {
       waiting.Succeed();
@@ -666,10 +659,10 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
       return;
     }
     // Or the coordinator is no more.
-    if (!absl::IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
+    if (!IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
     if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
     if (looks % kLooksPerQuarrel == 0) {
-      if (absl::Status quarrel = waiting.Look(); !quarrel.ok()) {
+      if (Status quarrel = waiting.Look(); !quarrel.ok()) {
         // Not for the next call's.
         DeleteKey(stream, key_of(formation_.rank), deadline)
             .status()
@@ -679,7 +672,7 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     }
     if (deadline.Passed(Clock::now())) {
       Throw(Origin::kControl,
-            absl::DeadlineExceededError(
+            DeadlineExceededError(
                 absl::StrCat("group \"", kWorldName,
                              "\": not all ranks that stay came to "
                              "shrink it without ",
@@ -716,8 +709,8 @@ std::vector<MemberInfo> World::Gone(const std::vector<int>& survivors) const {
                0;
       });
   absent.gone.erase(lost, absent.gone.end());
-  const absl::Status over = session_->status();
-  if (embedded_ && absl::IsUnavailable(over) && absent.gone.empty() &&
+  const Status over = session_->status();
+  if (embedded_ && IsUnavailable(over) && absent.gone.empty() &&
       std::count(survivors.begin(), survivors.end(), 0) > 0) {
     absent.gone =
         SeatedAt(formation_.seats, {0}, std::string(over.message())).members;
@@ -761,8 +754,8 @@ void World::ConfirmAll() {
 // The coordinator has taken this very rank for lost: the others have been told,
 // and go on without it.
 void World::ThrowIfLost(const std::string& excluded) const {
-  const absl::Status why = session_->status();
-  if (!absl::IsFailedPrecondition(why)) return;
+  const Status why = session_->status();
+  if (!IsFailedPrecondition(why)) return;
   const MemberInfo self{.rank = formation_.rank,
                         .member = session_->member(),
                         .host = HostName(),
@@ -770,7 +763,7 @@ void World::ThrowIfLost(const std::string& excluded) const {
                         .cause = std::string(why.message())};
   Throw(
       Origin::kBackend,
-      WithCulprits(absl::FailedPreconditionError(absl::StrCat(
+      WithCulprits(FailedPreconditionError(absl::StrCat(
                        "group \"", kWorldName, "\" cannot be shrunk without ",
                        excluded, " by this rank, ", formation_.rank,
                        ", which the others do not wait for: ", why.message())),
@@ -784,7 +777,7 @@ InitProcessGroupOptions World::PrepareToShrink(
   shrinking.survivors = SurvivorsOf(*group_, ranks_to_exclude);
   if (options_.min_world_size != -1 || options_.max_world_size != -1) {
     Throw(Origin::kControl,
-          absl::FailedPreconditionError(
+          FailedPreconditionError(
               "an elastic group cannot be shrunk: those that are left form it "
               "again by DestroyProcessGroup and InitProcessGroup"));
   }
@@ -859,7 +852,7 @@ void World::ThrowNotShrunk(const Shrinking& shrinking,
         DescribeMember(culprits.members.back(), /*in_world=*/true)));
   }
   if (culprits.empty()) throw;
-  absl::Status why(
+  Status why(
       error.status().code(),
       absl::StrCat("group \"", kWorldName, "\" cannot be shrunk without ",
                    shrinking.excluded, " alone: ", error.what(), "; ",

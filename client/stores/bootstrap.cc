@@ -71,8 +71,7 @@ SessionBootstrap::SessionBootstrap(std::shared_ptr<Session> session,
       prefix_(std::move(prefix)),
       broken_(std::move(broken)) {}
 
-absl::Status SessionBootstrap::Set(const std::string& key,
-                                   const std::string& value) {
+Status SessionBootstrap::Set(const std::string& key, const std::string& value) {
   const std::string full = absl::StrCat(prefix_, key);
   {
     MutexLock lock(mutex_);
@@ -81,9 +80,8 @@ absl::Status SessionBootstrap::Set(const std::string& key,
   return SetKey(session_->stream(), full, value, CallDeadline());
 }
 
-absl::Status SessionBootstrap::SetBy(const std::string& key,
-                                     const std::string& value,
-                                     Instant deadline) {
+Status SessionBootstrap::SetBy(const std::string& key, const std::string& value,
+                               Instant deadline) {
   const std::string full = absl::StrCat(prefix_, key);
   {
     MutexLock lock(mutex_);
@@ -110,22 +108,22 @@ milliseconds SessionBootstrap::Slice() {
   return slices_ <= kFirstSlices ? kFirstSlice : kSlice;
 }
 
-absl::StatusOr<std::vector<std::string>> SessionBootstrap::Get(
+StatusOr<std::vector<std::string>> SessionBootstrap::Get(
     const std::vector<std::string>& keys, Instant deadline) {
   const std::vector<std::string> full = Prefixed(prefix_, keys);
   const auto interrupted = [this] {
-    absl::Status why = interruption_.status();
-    return absl::IsCancelled(why) ? absl::OkStatus() : why;
+    Status why = interruption_.status();
+    return IsCancelled(why) ? OkStatus() : why;
   };
   Canceller canceller;
   const std::stop_callback wake(interruption_.token(), [&] {
     if (!interrupted().ok()) canceller.Cancel();
   });
   for (;;) {
-    if (absl::Status broken = broken_(IsTimeToAsk()); !broken.ok()) {
+    if (Status broken = broken_(IsTimeToAsk()); !broken.ok()) {
       return broken;
     }
-    if (absl::Status why = interrupted(); !why.ok()) return why;
+    if (Status why = interrupted(); !why.ok()) return why;
     const Instant now = Clock::now();
     const milliseconds slice = Slice();
     const milliseconds left = std::max(
@@ -136,15 +134,13 @@ absl::StatusOr<std::vector<std::string>> SessionBootstrap::Get(
         GetKeys(session_->stream(), full,
                 Deadline::After(left, "while a group forms"), &canceller);
     if (canceller.cancelled() && !values.ok()) continue;
-    if (!absl::IsDeadlineExceeded(values.status()) ||
-        Clock::now() >= deadline) {
+    if (!IsDeadlineExceeded(values.status()) || Clock::now() >= deadline) {
       return values;
     }
   }
 }
 
-absl::StatusOr<int64_t> SessionBootstrap::Add(const std::string& key,
-                                              int64_t delta) {
+StatusOr<int64_t> SessionBootstrap::Add(const std::string& key, int64_t delta) {
   const std::string full = absl::StrCat(prefix_, key);
   {
     MutexLock lock(mutex_);

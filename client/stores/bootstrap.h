@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/session.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/interruption.h"
@@ -27,7 +26,7 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   // Says why nobody needs to wait any longer; OK while they do. It may ask the
   // coordinator if `asks`: every 300 ms in the first seconds of a wait, and
   // then once a second.
-  using Broken = std::function<absl::Status(bool asks)>;
+  using Broken = std::function<Status(bool asks)>;
 
   SessionBootstrap(std::shared_ptr<Session> session, std::string prefix,
                    Broken broken);
@@ -36,12 +35,12 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   // has left in peace may have set all that is needed of it.
   const dataplane::Interruption& interruption() const { return interruption_; }
 
-  absl::Status Set(const std::string& key, const std::string& value) override;
-  absl::Status SetBy(const std::string& key, const std::string& value,
-                     Instant deadline) override;
-  absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys, Instant deadline) override;
-  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
+  Status Set(const std::string& key, const std::string& value) override;
+  Status SetBy(const std::string& key, const std::string& value,
+               Instant deadline) override;
+  StatusOr<std::vector<std::string>> Get(const std::vector<std::string>& keys,
+                                         Instant deadline) override;
+  StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
   void Forget(const std::string& key, Instant deadline) override;
 

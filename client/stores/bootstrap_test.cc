@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/deadline.h"
 #include "client/session.h"
 #include "coordinator/server/server.h"
@@ -33,12 +32,12 @@ class BootstrapTest : public ::testing::Test {
              .job = "j"}),
         "group/", [this](bool) {
           if (++looks_ == 1) begun_.set_value();
-          return absl::OkStatus();
+          return OkStatus();
         });
   }
 
   // Waits for a key for ten minutes.
-  std::future<absl::StatusOr<std::vector<std::string>>> BeginToWait() {
+  std::future<StatusOr<std::vector<std::string>>> BeginToWait() {
     auto waiting = std::async(std::launch::async, [this] {
       return store_->Get({"address"}, Clock::now() + minutes(10));
     });
@@ -54,7 +53,7 @@ class BootstrapTest : public ::testing::Test {
 
 TEST_F(BootstrapTest, AnInterruptionWakesWhoWaits) {
   auto waiting = BeginToWait();
-  const absl::Status why = absl::AbortedError("rank 1 is lost");
+  const Status why = AbortedError("rank 1 is lost");
   store_->interruption().Interrupt(why);
   EXPECT_EQ(waiting.get().status(), why);
   EXPECT_EQ(store_->Get({"address"}, Clock::now() + minutes(10)).status(), why);
@@ -62,7 +61,7 @@ TEST_F(BootstrapTest, AnInterruptionWakesWhoWaits) {
 
 TEST_F(BootstrapTest, WhoHasLeftInPeaceMayHaveSetTheKey) {
   auto waiting = BeginToWait();
-  store_->interruption().Interrupt(absl::CancelledError("rank 1 has left"));
+  store_->interruption().Interrupt(CancelledError("rank 1 has left"));
   ASSERT_TRUE(store_->Set("address", "here").ok());
   const auto values = waiting.get();
   ASSERT_TRUE(values.ok()) << values.status();

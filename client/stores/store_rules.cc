@@ -22,22 +22,22 @@ void DropReservedKeys(absl::string_view prefix,
   if (!IsReservedKey(prefix)) std::erase_if(keys, IsReservedKey);
 }
 
-absl::StatusOr<int64_t> Sum(absl::string_view key, const std::string* present,
-                            int64_t delta) {
+StatusOr<int64_t> Sum(absl::string_view key, const std::string* present,
+                      int64_t delta) {
   if (present == nullptr) return delta;
   int64_t number = 0;
   const char* const end = present->data() + present->size();
   const auto [stop, error] = std::from_chars(present->data(), end, number);
   if (error != std::errc() || stop != end) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "add: key ", base::Excerpt(key), " holds ", base::Excerpt(*present),
-        ", which is not a decimal int64"));
+    return InvalidArgumentError(absl::StrCat("add: key ", base::Excerpt(key),
+                                             " holds ", base::Excerpt(*present),
+                                             ", which is not a decimal int64"));
   }
   int64_t sum = 0;
   if (__builtin_add_overflow(number, delta, &sum)) {
-    return absl::OutOfRangeError(
-        absl::StrCat("add: key ", base::Excerpt(key), " holds ", number,
-                     ", and adding ", delta, " overflows an int64"));
+    return OutOfRangeError(absl::StrCat("add: key ", base::Excerpt(key),
+                                        " holds ", number, ", and adding ",
+                                        delta, " overflows an int64"));
   }
   return sum;
 }
@@ -53,18 +53,17 @@ CompareSetDecision DecideCompareSet(const std::string* present,
   return {.write = write, .result = write ? desired : *present};
 }
 
-absl::Status CheckSameLength(const std::vector<std::string>& keys,
-                             const std::vector<std::string>& values) {
-  if (keys.size() == values.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+Status CheckSameLength(const std::vector<std::string>& keys,
+                       const std::vector<std::string>& values) {
+  if (keys.size() == values.size()) return OkStatus();
+  return InvalidArgumentError(absl::StrCat(
       "multiSet keys and values vectors must be of same size: ", keys.size(),
       " keys, ", values.size(), " values"));
 }
 
-absl::Status CheckTimeout(std::chrono::milliseconds timeout,
-                          absl::string_view call) {
-  if (timeout.count() > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+Status CheckTimeout(std::chrono::milliseconds timeout, absl::string_view call) {
+  if (timeout.count() > 0) return OkStatus();
+  return InvalidArgumentError(absl::StrCat(
       call, ": the timeout must be positive but was ", timeout.count(), " ms"));
 }
 
@@ -76,10 +75,10 @@ Deadline WaitDeadline(std::chrono::milliseconds timeout) {
   return Deadline::After(timeout, "timeout of Store::Wait");
 }
 
-absl::Status WaitTimeout(const std::vector<std::string>& missing,
-                         const Deadline& deadline) {
+Status WaitTimeout(const std::vector<std::string>& missing,
+                   const Deadline& deadline) {
   const std::vector<absl::string_view> keys(missing.begin(), missing.end());
-  return absl::DeadlineExceededError(absl::StrCat(
+  return DeadlineExceededError(absl::StrCat(
       base::WaitTimeoutText(deadline.timeout, keys), " ", deadline.Blame()));
 }
 

@@ -9,9 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "client/control/deadline.h"
 
 namespace muster::internal {
@@ -24,8 +23,8 @@ void DropReservedKeys(absl::string_view prefix, std::vector<std::string>& keys);
 
 // What Add leaves under `key`; `present` is null when there is no such key.
 // Errors: kInvalidArgument (`present` is no whole decimal number), kOutOfRange.
-absl::StatusOr<int64_t> Sum(absl::string_view key, const std::string* present,
-                            int64_t delta);
+StatusOr<int64_t> Sum(absl::string_view key, const std::string* present,
+                      int64_t delta);
 
 // What CompareSet does and returns; `present` is null when there is no such
 // key.
@@ -38,11 +37,11 @@ CompareSetDecision DecideCompareSet(const std::string* present,
                                     absl::string_view desired);
 
 // Errors: kInvalidArgument.
-absl::Status CheckSameLength(const std::vector<std::string>& keys,
-                             const std::vector<std::string>& values);
+Status CheckSameLength(const std::vector<std::string>& keys,
+                       const std::vector<std::string>& values);
 // That it is positive; `call` begins the text.
-absl::Status CheckTimeout(std::chrono::milliseconds timeout,
-                          absl::string_view call = "Store::SetTimeout");
+Status CheckTimeout(std::chrono::milliseconds timeout,
+                    absl::string_view call = "Store::SetTimeout");
 
 // Of a whole call of a store.
 Deadline StoreDeadline(std::chrono::milliseconds timeout);
@@ -50,8 +49,8 @@ Deadline StoreDeadline(std::chrono::milliseconds timeout);
 Deadline WaitDeadline(std::chrono::milliseconds timeout);
 
 // "wait timeout after 100ms, keys: a, b (timeout: Store::SetTimeout)".
-absl::Status WaitTimeout(const std::vector<std::string>& missing,
-                         const Deadline& deadline);
+Status WaitTimeout(const std::vector<std::string>& missing,
+                   const Deadline& deadline);
 
 }  // namespace muster::internal
 

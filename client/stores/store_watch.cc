@@ -9,8 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "client/control/canceller.h"
 #include "client/control/stream_session.h"
 #include "client/control/throw.h"
@@ -48,7 +47,7 @@ class SessionWatch : public StoreWatch {
         Deadline::After(timeout, "timeout of StoreWatch::Next");
     while (!canceller_.cancelled()) {
       if (!changes_.empty()) return TakeFirst();
-      absl::StatusOr<v1::WatchResponse> response =
+      StatusOr<v1::WatchResponse> response =
           WatchOnce(session_->stream(), request_, deadline, &canceller_);
       if (canceller_.cancelled()) break;
       Keep(ValueOrThrow(Origin::kStore, std::move(response)));

@@ -81,10 +81,10 @@ std::string LogJson() {
   return Text({{"minloglevel", FLAGS_minloglevel}, {"v", FLAGS_v}});
 }
 
-absl::Status SetLog(const std::string& text) {
+Status SetLog(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         "the body must be a JSON object such as {\"minloglevel\": 0, \"v\": "
         "1}");
   }
@@ -93,13 +93,13 @@ absl::Status SetLog(const std::string& text) {
   for (const auto& [name, value] : json.items()) {
     const bool is_v = name == "v";
     if (!is_v && name != "minloglevel") {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat("there is no ", base::Quote(name),
                        ", only \"minloglevel\" and \"v\""));
     }
     const int max = is_v ? kVerbosityMax : google::GLOG_FATAL;
     if (!value.is_number_integer() || value < 0 || value > max) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat(name, " must be 0 to ", max, ", got ",
                        value.dump(-1, ' ', false,
                                   nlohmann::json::error_handler_t::replace)));
@@ -108,7 +108,7 @@ absl::Status SetLog(const std::string& text) {
   }
   FLAGS_minloglevel = minloglevel;
   FLAGS_v = v;
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::worker

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 
 namespace muster::worker {
 
@@ -20,7 +20,7 @@ std::string LogJson();
 // Sets those of LogJson that `json` has.
 // Errors: INVALID_ARGUMENT (no JSON object, another name, a value out of range:
 //   the text names it).
-absl::Status SetLog(const std::string& json);
+Status SetLog(const std::string& json);
 
 }  // namespace muster::worker
 

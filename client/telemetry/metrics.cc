@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "base/version.h"
 
 namespace muster::worker {
@@ -98,8 +98,8 @@ class CollectiveSeries final : public Metrics::Series {
       : op_(op), backend_(backend) {}
 
   void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
-                absl::StatusCode code) override {
-    if (code != absl::StatusCode::kOk) return CountFailed(code);
+                StatusCode code) override {
+    if (code != StatusCode::kOk) return CountFailed(code);
     size_t bucket = 0;
     while (bucket < kDurationBounds.size() &&
            elapsed.count() > kDurationBounds[bucket]) {
@@ -135,7 +135,7 @@ class CollectiveSeries final : public Metrics::Series {
       durations.histogram.bucket.push_back({count, bound});
     }
     if (count == 0) return;
-    AddCount(absl::StatusCode::kOk, count, families);
+    AddCount(StatusCode::kOk, count, families);
     durations.histogram.sample_count = count;
     durations.histogram.sample_sum =
         static_cast<double>(Sum(&Counts::nanoseconds)) / 1e9;
@@ -167,7 +167,7 @@ class CollectiveSeries final : public Metrics::Series {
 
   // Apart, for the sake of what is mostly counted: a function that calls others
   // saves registers for that.
-  [[gnu::noinline]] void CountFailed(absl::StatusCode code) {
+  [[gnu::noinline]] void CountFailed(StatusCode code) {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++failed_[code];
   }
@@ -215,9 +215,9 @@ class CollectiveSeries final : public Metrics::Series {
     metric.label.push_back({"op", op_});
     return metric;
   }
-  void AddCount(absl::StatusCode code, uint64_t count,
+  void AddCount(StatusCode code, uint64_t count,
                 CollectiveFamilies& families) const {
-    prometheus::ClientMetric metric = Labelled(absl::StatusCodeToString(code));
+    prometheus::ClientMetric metric = Labelled(StatusCodeToString(code));
     metric.counter.value = static_cast<double>(count);
     families.collectives.metric.push_back(std::move(metric));
   }
@@ -229,7 +229,7 @@ class CollectiveSeries final : public Metrics::Series {
   std::array<Owned, 3> owned_;
   Counts together_;
   mutable std::mutex mutex_;
-  std::map<absl::StatusCode, uint64_t> failed_;
+  std::map<StatusCode, uint64_t> failed_;
 };
 
 class PrometheusMetrics final : public Metrics {

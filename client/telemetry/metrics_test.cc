@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 
 namespace muster::worker {
 namespace {
@@ -60,7 +60,7 @@ std::set<std::string> Series(const std::string& text) {
 TEST(MetricsTest, NamesAndLabelsAreThese) {
   const auto metrics = Metrics::Create();
   metrics->SeriesOf("all_reduce", "gloo")
-      .Finished(4096, milliseconds(2), absl::StatusCode::kOk);
+      .Finished(4096, milliseconds(2), StatusCode::kOk);
   EXPECT_THAT(
       Series(metrics->Render()),
       ElementsAre(
@@ -90,8 +90,8 @@ TEST(MetricsTest, CountsRefusedConnections) {
 TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {
   const auto metrics = Metrics::Create();
   Metrics::Series& series = metrics->SeriesOf("all_reduce", "gloo");
-  series.Finished(4096, milliseconds(250), absl::StatusCode::kOk);
-  series.Finished(1024, milliseconds(500), absl::StatusCode::kOk);
+  series.Finished(4096, milliseconds(250), StatusCode::kOk);
+  series.Finished(1024, milliseconds(500), StatusCode::kOk);
   const std::string text = metrics->Render();
   EXPECT_THAT(text, HasSubstr("muster_dataplane_collectives_total{backend="
                               "\"gloo\",code=\"OK\",op=\"all_reduce\"} 2\n"));
@@ -112,7 +112,7 @@ TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int time = 0; time < kTimes; ++time) {
-        series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+        series.Finished(4, nanoseconds(50), StatusCode::kOk);
       }
     });
   }
@@ -134,9 +134,9 @@ TEST(MetricsTest, CountsEachOfThreadsThatComeOneAfterTheOther) {
   Metrics::Series& series = metrics->SeriesOf("barrier", "shm");
   for (int i = 0; i < 20; ++i) {
     std::thread([&] {
-      series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+      series.Finished(4, nanoseconds(50), StatusCode::kOk);
     }).join();
-    series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+    series.Finished(4, nanoseconds(50), StatusCode::kOk);
   }
   EXPECT_THAT(metrics->Render(),
               HasSubstr("muster_dataplane_collectives_total{backend="
@@ -147,11 +147,11 @@ TEST(MetricsTest, CountsEachOfThreadsThatComeOneAfterTheOther) {
 TEST(MetricsTest, DurationsCountInEachBucketThatHoldsThem) {
   const auto metrics = Metrics::Create();
   Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
-  series.Finished(4, nanoseconds(400), absl::StatusCode::kOk);
-  series.Finished(4, nanoseconds(1000), absl::StatusCode::kOk);
-  series.Finished(4, nanoseconds(1001), absl::StatusCode::kOk);
-  series.Finished(4, milliseconds(60'000), absl::StatusCode::kOk);
-  series.Finished(4, milliseconds(60'001), absl::StatusCode::kOk);
+  series.Finished(4, nanoseconds(400), StatusCode::kOk);
+  series.Finished(4, nanoseconds(1000), StatusCode::kOk);
+  series.Finished(4, nanoseconds(1001), StatusCode::kOk);
+  series.Finished(4, milliseconds(60'000), StatusCode::kOk);
+  series.Finished(4, milliseconds(60'001), StatusCode::kOk);
   const std::string text = metrics->Render();
   const auto expect_bucket = [&](const std::string& bound, int count) {
     EXPECT_THAT(text,
@@ -183,8 +183,7 @@ TEST(MetricsTest, SeriesAreApartByNames) {
 TEST(MetricsTest, FailedCollectivesCountByCodeAlone) {
   const auto metrics = Metrics::Create();
   metrics->SeriesOf("barrier", "gloo")
-      .Finished(0, std::chrono::seconds(30),
-                absl::StatusCode::kDeadlineExceeded);
+      .Finished(0, std::chrono::seconds(30), StatusCode::kDeadlineExceeded);
   const std::string text = metrics->Render();
   EXPECT_THAT(text,
               HasSubstr("muster_dataplane_collectives_total{backend=\"gloo\","

@@ -8,12 +8,12 @@
 #include <cstdlib>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/endpoint.h"
 #include "base/http_server.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/telemetry/debug_pages.h"
 #include "client/telemetry/metrics.h"
@@ -55,7 +55,7 @@ std::string DescribeHolder(const base::Endpoint& endpoint) {
 
 class HttpTelemetry final : public Telemetry {
  public:
-  absl::Status Listen(const TelemetryOptions& options) {
+  Status Listen(const TelemetryOptions& options) {
     std::vector<HttpPage> pages = {
         {"/metrics", RenderAs("text/plain; version=0.0.4; charset=utf-8",
                               [this, running_for = options.running_for] {
@@ -77,10 +77,10 @@ class HttpTelemetry final : public Telemetry {
     pages.push_back(
         {"/", RenderAs("text/html", [html = Index(pages)] { return html; })});
     base::Endpoint endpoint = {options.address, options.port};
-    absl::StatusOr<std::unique_ptr<base::HttpServer>> server =
+    StatusOr<std::unique_ptr<base::HttpServer>> server =
         base::HttpServer::Start(endpoint, pages, {.may = options.may_debug});
     if (!server.ok()) {
-      return absl::Status(
+      return Status(
           server.status().code(),
           absl::StrCat(server.status().message(), DescribeHolder(endpoint),
                        " (MUSTER_HTTP_ADDRESS, MUSTER_HTTP_PORT; port 0 takes "
@@ -89,7 +89,7 @@ class HttpTelemetry final : public Telemetry {
     server_ = *std::move(server);
     endpoint.port = server_->port();
     address_ = endpoint.ToString();
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   const std::string& address() const override { return address_; }
@@ -114,7 +114,7 @@ class HttpTelemetry final : public Telemetry {
 
 }  // namespace
 
-absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv() {
+StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv() {
   const char* const port = std::getenv("MUSTER_HTTP_PORT");
   if (port == nullptr || *port == '\0') {
     return std::optional<TelemetryOptions>();
@@ -122,7 +122,7 @@ absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv() {
   TelemetryOptions options;
   if (!absl::SimpleAtoi(port, &options.port) || options.port < 0 ||
       options.port > 65535) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("MUSTER_HTTP_PORT must be a port, 0 to 65535, got ",
                      base::Quote(port)));
   }
@@ -131,10 +131,10 @@ absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv() {
   return std::make_optional(std::move(options));
 }
 
-absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
+StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
     const TelemetryOptions& options) {
   auto telemetry = std::make_unique<HttpTelemetry>();
-  const absl::Status status = telemetry->Listen(options);
+  const Status status = telemetry->Listen(options);
   if (!status.ok()) return status;
   return telemetry;
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "base/http_server.h"
+#include "base/status.h"
 #include "dataplane/observe/metrics.h"
 
 namespace muster::worker {
@@ -32,7 +32,7 @@ struct TelemetryOptions {
 // Reads MUSTER_HTTP_PORT and MUSTER_HTTP_ADDRESS. Nothing when
 // MUSTER_HTTP_PORT is unset or empty: the process then serves no HTTP.
 // Errors: INVALID_ARGUMENT (a variable's value; the text names both).
-absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv();
+StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv();
 
 // Telemetry is what one worker process shows of itself over HTTP: /metrics
 // (Prometheus text), /healthz ("ok" while the process can answer), /identity
@@ -44,7 +44,7 @@ class Telemetry {
   // Listens and serves when it returns.
   // Errors: INVALID_ARGUMENT (port out of range), UNAVAILABLE (cannot listen:
   //   the text names the address and the cause).
-  static absl::StatusOr<std::unique_ptr<Telemetry>> Start(
+  static StatusOr<std::unique_ptr<Telemetry>> Start(
       const TelemetryOptions& options);
 
   // Stops serving, and waits for no client.

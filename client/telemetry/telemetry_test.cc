@@ -10,9 +10,9 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::worker {
 namespace {
@@ -38,7 +38,7 @@ TEST(TelemetryTest, ServesMetricsHealthAndLinksOnLoopback) {
 
   telemetry->collectives()
       .SeriesOf("broadcast", "gloo")
-      .Finished(8, std::chrono::milliseconds(1), absl::StatusCode::kOk);
+      .Finished(8, std::chrono::milliseconds(1), StatusCode::kOk);
   const auto metrics = client.Get("/metrics");
   ASSERT_TRUE(metrics);
   EXPECT_EQ(metrics->status, 200);
@@ -74,8 +74,7 @@ TEST(TelemetryTest, DebugPagesAreReadAndSet) {
        base::RenderAs("text/plain", [&] { return absl::StrCat(level, "\n"); }),
        [&](const std::string& body) {
          level = static_cast<int>(body.size());
-         return body == "bad" ? absl::InvalidArgumentError("is bad")
-                              : absl::OkStatus();
+         return body == "bad" ? InvalidArgumentError("is bad") : OkStatus();
        }}};
   const auto telemetry = Telemetry::Start(options);
   ASSERT_TRUE(telemetry.ok()) << telemetry.status();
@@ -111,9 +110,9 @@ TEST(TelemetryTest, DebugPagesAreReadAndSet) {
 TEST(TelemetryTest, WhoMayNotDebugStillSeesMetrics) {
   TelemetryOptions options;
   options.may_debug = [](const std::string& header) {
-    if (header == "Bearer grain") return absl::OkStatus();
-    return header.empty() ? absl::PermissionDeniedError("nobody may")
-                          : absl::UnauthenticatedError("not with that");
+    if (header == "Bearer grain") return OkStatus();
+    return header.empty() ? PermissionDeniedError("nobody may")
+                          : UnauthenticatedError("not with that");
   };
   const auto telemetry = Telemetry::Start(options);
   ASSERT_TRUE(telemetry.ok()) << telemetry.status();
@@ -138,7 +137,7 @@ TEST(TelemetryTest, PortInUseIsAnErrorThatNamesIt) {
   const int port = PortOf(*first);
   const auto second = Telemetry::Start({.port = port});
   ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(std::string(second.status().message()),
             absl::StrCat("cannot listen on 127.0.0.1:", port,
                          " for HTTP: Address already in use; pid ", getpid(),
@@ -201,7 +200,7 @@ TEST(TelemetryTest, AddressThatIsNotOursIsAnError) {
 
 TEST(TelemetryTest, PortOutOfRangeIsAnError) {
   const auto telemetry = Telemetry::Start({.port = 65536});
-  EXPECT_EQ(telemetry.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(telemetry.status().code(), StatusCode::kInvalidArgument);
 }
 
 class TelemetryEnvTest : public ::testing::Test {

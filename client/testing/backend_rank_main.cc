@@ -238,7 +238,7 @@ int MakeParts(const std::string& backend) {
   RegisterBackend(
       backend, {DeviceType::kCpu},
       [](const dataplane::BackendOptions& options)
-          -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
+          -> StatusOr<std::unique_ptr<dataplane::Backend>> {
         const auto* const heritage =
             dynamic_cast<const TokenHandle*>(options.parent_handle.get());
         Say(options.group_name + " from " +

@@ -14,7 +14,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using ::testing::ElementsAre;
 
 constexpr int32_t kSize = 50;
@@ -41,7 +40,7 @@ class BarrierRecordsTest : public testing::Test {
   }
 
   void TearDown() override {
-    EXPECT_EQ(coordinator_.CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(coordinator_.CheckInvariants(), OkStatus());
   }
 
   static CoordinatorOptions Durable() {
@@ -166,7 +165,7 @@ TEST_F(BarrierRecordsTest, ARestartKnowsWhoHasHadTheDecision) {
   std::vector<Record> records;
   for (const auto& [name, record] : stored_) records.push_back(record);
   next.Restore(std::move(records), now_);
-  EXPECT_EQ(next.CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(next.CheckInvariants(), OkStatus());
   // Ranks 0 and 1 are at the second instance, rank 2 comes for the first.
   Arrive(0, next, "b", 30s);
   Arrive(1, next, "b", 30s);

@@ -69,19 +69,17 @@ std::string MissingText(const MissingRank& missing, Duration lease) {
   return text;
 }
 
-absl::Status BarrierStatus(const BarrierResult& result,
-                           absl::string_view conflict, Generation generation,
-                           Duration lease) {
-  if (result.outcome == BarrierOutcome::kReleased) return absl::OkStatus();
+Status BarrierStatus(const BarrierResult& result, absl::string_view conflict,
+                     Generation generation, Duration lease) {
+  if (result.outcome == BarrierOutcome::kReleased) return OkStatus();
   const std::string title =
       BarrierTitle(result.group, result.barrier, result.instance);
   if (result.outcome == BarrierOutcome::kConflict) {
-    return absl::InvalidArgumentError(absl::StrCat(title, ": ", conflict));
+    return InvalidArgumentError(absl::StrCat(title, ": ", conflict));
   }
   if (result.outcome == BarrierOutcome::kAborted) {
-    return absl::AbortedError(absl::StrCat(title, ": generation ",
-                                           generation.value(),
-                                           " is over; rendezvous again"));
+    return AbortedError(absl::StrCat(title, ": generation ", generation.value(),
+                                     " is over; rendezvous again"));
   }
   std::string text =
       absl::StrCat(title, ": ", result.arrived, " of ", result.expected,
@@ -99,8 +97,8 @@ absl::Status BarrierStatus(const BarrierResult& result,
   absl::StrAppend(&text, "; first to arrive: rank ",
                   result.first_to_arrive.value());
   return result.outcome == BarrierOutcome::kTimedOut
-             ? absl::DeadlineExceededError(text)
-             : absl::AbortedError(text);
+             ? DeadlineExceededError(text)
+             : AbortedError(text);
 }
 
 }  // namespace muster::coordinator::core

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/payload.h"
@@ -26,9 +26,8 @@ std::string MissingText(const MissingRank& missing, Duration lease);
 
 // The status that goes with a decision. `conflict` says who disagrees about
 // what; `generation` is the one that the barrier belongs to.
-absl::Status BarrierStatus(const BarrierResult& result,
-                           absl::string_view conflict, Generation generation,
-                           Duration lease);
+Status BarrierStatus(const BarrierResult& result, absl::string_view conflict,
+                     Generation generation, Duration lease);
 
 }  // namespace muster::coordinator::core
 

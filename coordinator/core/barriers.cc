@@ -84,7 +84,7 @@ void BarrierTable::Clear(Instant now, Outbox& out) {
   decision_bytes_ = 0;
 }
 
-absl::StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
+StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
     const BarrierRequest& request, const std::vector<Rank>& participants) {
   Key key(request.group, request.barrier);
   const auto it = series_.find(key);
@@ -144,11 +144,11 @@ void BarrierTable::Relist(Series& series) {
 
 void BarrierTable::Arrive(const Call& call, const BarrierRequest& request,
                           Instant now, Outbox& out) {
-  absl::Status status = CheckCaller(call, request);
+  Status status = CheckCaller(call, request);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
-  absl::StatusOr<std::vector<Rank>> participants = Participants(request);
+  StatusOr<std::vector<Rank>> participants = Participants(request);
   if (!participants.ok()) return out.Fail(call.waiter, participants.status());
-  absl::StatusOr<Series*> found = FindSeries(request, *participants);
+  StatusOr<Series*> found = FindSeries(request, *participants);
   if (!found.ok()) return out.Fail(call.waiter, found.status());
   (*found)->used_at = ++calls_;
   ArriveAt(**found, *participants, call, request, now, out);
@@ -165,7 +165,7 @@ void BarrierTable::ArriveAt(Series& series,
   if (RefuseOtherParticipants(series, call, request, participants, now, out)) {
     return;
   }
-  absl::StatusOr<Instance*> opened = OpenInstance(series, number, request, now);
+  StatusOr<Instance*> opened = OpenInstance(series, number, request, now);
   if (!opened.ok()) return out.Fail(call.waiter, opened.status());
   Instance& instance = **opened;
   series.taken[request.rank] = number;
@@ -192,7 +192,7 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
     Take(series, request.rank, number);
     ForgetDropped(series);
     out.Fail(call.waiter,
-             absl::OutOfRangeError(absl::StrCat(
+             OutOfRangeError(absl::StrCat(
                  BarrierTitle(request.group, request.barrier, number),
                  " was decided long ago: it is at #", series.newest,
                  " now, and only the last ", limits_.decided_barriers,
@@ -223,7 +223,7 @@ bool BarrierTable::RefuseOtherParticipants(
                    [](const auto& entry) { return !entry.second.decided(); });
   if (it == series.instances.end()) {
     out.Fail(call.waiter,
-             absl::InvalidArgumentError(absl::StrCat(
+             InvalidArgumentError(absl::StrCat(
                  BarrierTitle(request.group, request.barrier, series.newest),
                  ": ", conflict)));
     return true;
@@ -241,11 +241,11 @@ bool BarrierTable::RefuseOtherParticipants(
 
 // Returns the instance that the caller arrives at, and takes its place in the
 // waiters' quota.
-absl::StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
+StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
     Series& series, int64_t number, const BarrierRequest& request,
     Instant now) {
   const auto it = series.instances.find(number);
-  absl::Status status;
+  Status status;
   if (it == series.instances.end()) {
     status = CheckLimit("open_barriers", limits_.open_barriers, open() + 1,
                         {"barrier", request.barrier});
@@ -400,9 +400,8 @@ bool BarrierTable::AllPast(const Series& series, int64_t number,
   return true;
 }
 
-void BarrierTable::MemberDeparted(const Event& event,
-                                  const absl::Status& status, Instant now,
-                                  Outbox& out) {
+void BarrierTable::MemberDeparted(const Event& event, const Status& status,
+                                  Instant now, Outbox& out) {
   if (formation_ == nullptr || !event.rank.has_value() ||
       event.generation != formation_->generation) {
     return;
@@ -435,8 +434,7 @@ void BarrierTable::MemberDeparted(const Event& event,
   }
 }
 
-bool BarrierTable::Cancel(WaiterId waiter, const absl::Status& status,
-                          Outbox& out) {
+bool BarrierTable::Cancel(WaiterId waiter, const Status& status, Outbox& out) {
   const auto it = places_by_waiter_.find(waiter);
   if (it == places_by_waiter_.end()) return false;
   const Place place = it->second;
@@ -510,9 +508,9 @@ int32_t BarrierTable::CountGone(const Series& series) const {
 
 // Whether the arguments of a caller can be meant.
 
-absl::Status BarrierTable::CheckCaller(const Call& call,
-                                       const BarrierRequest& request) const {
-  absl::Status status;
+Status BarrierTable::CheckCaller(const Call& call,
+                                 const BarrierRequest& request) const {
+  Status status;
   for (const Offer& offer :
        {Offer{"group", request.group}, Offer{"barrier", request.barrier}}) {
     if (!status.ok()) return status;
@@ -522,37 +520,37 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
   if (!status.ok()) return status;
   const std::string title = BarrierTitle(request.group, request.barrier, 0);
   if (formation_ == nullptr) {
-    return absl::AbortedError(
+    return AbortedError(
         absl::StrCat(title, ": no generation has formed; rendezvous first"));
   }
   const Generation current = formation_->generation;
   if (request.generation < Generation() || request.generation > current) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(title, ": generation ", request.generation.value(),
                      " has not begun, current is ", current.value(),
                      "; take the number that the rendezvous returned"));
   }
   if (request.generation != Generation() && request.generation != current) {
-    return absl::AbortedError(absl::StrCat(
+    return AbortedError(absl::StrCat(
         title, ": generation ", request.generation.value(),
         " is over, current is ", current.value(), "; rendezvous again"));
   }
   const int32_t size = static_cast<int32_t>(formation_->world.size());
   const int32_t rank = request.rank.value();
   if (rank < 0 || rank >= size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(title, ": rank ", rank, " is outside of world size ", size,
-                     " (ranks 0 to ", size - 1, ")"));
+    return InvalidArgumentError(absl::StrCat(title, ": rank ", rank,
+                                             " is outside of world size ", size,
+                                             " (ranks 0 to ", size - 1, ")"));
   }
   const Seat& seat = formation_->world[rank];
   if (seat.member != call.member) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
                      " is held by member ", base::Quote(seat.member.value()),
                      ", not by ", base::Quote(call.member.value())));
   }
   if (seat.incarnation != call.incarnation) {
-    return absl::AbortedError(absl::StrCat(
+    return AbortedError(absl::StrCat(
         title, ": rank ", rank, " of generation ", current.value(),
         " is held by incarnation ", seat.incarnation.value(), " of member ",
         base::Quote(call.member.value()), ", not by ", call.incarnation.value(),
@@ -560,14 +558,14 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
   }
   // It lives, so it has joined the next generation: an arrival that is late.
   if (const auto gone = gone_.find(request.rank); gone != gone_.end()) {
-    return absl::AbortedError(absl::StrCat(
-        title, ": rank ", rank, " ", gone->second.text, "; rendezvous again"));
+    return AbortedError(absl::StrCat(title, ": rank ", rank, " ",
+                                     gone->second.text, "; rendezvous again"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // The participants in ascending order; empty when they are all ranks.
-absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
+StatusOr<std::vector<Rank>> BarrierTable::Participants(
     const BarrierRequest& request) const {
   const std::vector<Rank>* const group = groups_.RanksOf(request.group);
   if (request.ranks.empty() && group == nullptr) return std::vector<Rank>();
@@ -583,22 +581,22 @@ absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
   std::sort(ranks.begin(), ranks.end());
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].value() < 0 || ranks[i].value() >= size) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           title, ": participant ", ranks[i].value(),
           " is outside of world size ", size, " (ranks 0 to ", size - 1, ")"));
     }
     if (i > 0 && ranks[i] == ranks[i - 1]) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           title, ": participant ", ranks[i].value(), " is listed twice"));
     }
   }
   if (!std::binary_search(ranks.begin(), ranks.end(), request.rank)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         title, ": rank ", request.rank.value(),
         " is not among the participants ", ParticipantsText(ranks)));
   }
   if (group != nullptr && ranks != *group) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         title, ": ", RankText(request.rank), " expects ",
         ParticipantsText(ranks), ", the group was registered with ",
         ParticipantsText(*group)));
@@ -908,7 +906,7 @@ std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
   return snapshots;
 }
 
-absl::Status BarrierTable::CheckInvariants() const {
+Status BarrierTable::CheckInvariants() const {
   size_t open = 0;
   size_t waiting = 0;
   size_t decided = 0;
@@ -916,7 +914,7 @@ absl::Status BarrierTable::CheckInvariants() const {
   size_t idle = 0;
   for (const auto& [key, series] : series_) {
     if (series->gone != CountGone(*series)) {
-      return absl::InternalError(absl::StrCat(
+      return InternalError(absl::StrCat(
           BarrierTitle(key.first, key.second, series->newest), ": counts ",
           series->gone, " participants that are gone, not ",
           CountGone(*series)));
@@ -925,7 +923,7 @@ absl::Status BarrierTable::CheckInvariants() const {
     for (const auto& [rank, taken] : series->taken) {
       if (gone_.contains(rank)) continue;
       if (taken > series->newest || taken < 0) {
-        return absl::InternalError(
+        return InternalError(
             absl::StrCat(BarrierTitle(key.first, key.second, series->newest),
                          ": rank ", rank.value(), " is at #", taken));
       }
@@ -934,7 +932,7 @@ absl::Status BarrierTable::CheckInvariants() const {
       if (instance.decided()) {
         int32_t from = 0;
         if (AllPast(*series, number, from)) {
-          return absl::InternalError(
+          return InternalError(
               absl::StrCat(BarrierTitle(key.first, key.second, number),
                            " is kept for nobody"));
         }
@@ -946,12 +944,12 @@ absl::Status BarrierTable::CheckInvariants() const {
       waiting += instance.arrived.size();
       if (static_cast<int32_t>(instance.arrived.size()) >= Expected(*series) ||
           (!instance.wait_all_ranks && series->gone > 0)) {
-        return absl::InternalError(absl::StrCat(
+        return InternalError(absl::StrCat(
             BarrierTitle(key.first, key.second, number), " should be decided"));
       }
       for (const auto& [rank, waiter] : instance.arrived) {
         if (gone_.contains(rank) || !places_by_waiter_.contains(waiter)) {
-          return absl::InternalError(absl::StrCat(
+          return InternalError(absl::StrCat(
               BarrierTitle(key.first, key.second, number), ": arrival of rank ",
               rank.value(), " without a live caller"));
         }
@@ -959,20 +957,20 @@ absl::Status BarrierTable::CheckInvariants() const {
     }
   }
   if (open != deadlines_.size() || waiting != places_by_waiter_.size()) {
-    return absl::InternalError(absl::StrCat(
+    return InternalError(absl::StrCat(
         "barriers: ", open, " open, ", deadlines_.size(), " deadlines; ",
         waiting, " arrivals, ", places_by_waiter_.size(), " waiters"));
   }
   if (idle != idle_.size()) {
-    return absl::InternalError(absl::StrCat("barriers: ", idle, " are idle, ",
-                                            idle_.size(), " are listed"));
+    return InternalError(absl::StrCat("barriers: ", idle, " are idle, ",
+                                      idle_.size(), " are listed"));
   }
   if (decided != decisions_.size() || decision_bytes != decision_bytes_) {
-    return absl::InternalError(absl::StrCat(
+    return InternalError(absl::StrCat(
         "barriers: ", decided, " decisions of ", decision_bytes, " bytes, not ",
         decisions_.size(), " of ", decision_bytes_));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::coordinator::core

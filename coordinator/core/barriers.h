@@ -14,9 +14,8 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
@@ -64,7 +63,7 @@ struct DecisionRecord {
   std::string barrier;   // name
   int64_t instance = 0;  // name
   bool erased = false;
-  absl::Status status;
+  Status status;
   BarrierReply result;
 };
 
@@ -105,12 +104,12 @@ class BarrierTable {
 
   // Takes back the member's arrivals, fails its calls with `status`, and fails
   // the instances that it takes part in, unless they wait for all ranks.
-  void MemberDeparted(const Event& event, const absl::Status& status,
-                      Instant now, Outbox& out);
+  void MemberDeparted(const Event& event, const Status& status, Instant now,
+                      Outbox& out);
 
   // Takes back the arrival of `waiter` and fails the call with `status`; false
   // when it does not wait here.
-  bool Cancel(WaiterId waiter, const absl::Status& status, Outbox& out);
+  bool Cancel(WaiterId waiter, const Status& status, Outbox& out);
 
   // The newer waiter takes over the call of the older one; false when that
   // does not wait here.
@@ -147,7 +146,7 @@ class BarrierTable {
     return static_cast<int64_t>(places_by_waiter_.size());
   }
 
-  absl::Status CheckInvariants() const;
+  Status CheckInvariants() const;
 
  private:
   struct Instance {
@@ -160,7 +159,7 @@ class BarrierTable {
     absl::btree_map<Rank, WaiterId> arrived;
     // Set by the decision.
     BarrierReply result;
-    absl::Status status;
+    Status status;
     int64_t bytes = 0;        // that these keep
     uint64_t decided_as = 0;  // number of the decision, of all the table's
     int32_t past = 0;         // of AllPast
@@ -199,12 +198,10 @@ class BarrierTable {
     std::string text;
   };
 
-  absl::Status CheckCaller(const Call& call,
-                           const BarrierRequest& request) const;
-  absl::StatusOr<std::vector<Rank>> Participants(
-      const BarrierRequest& request) const;
-  absl::StatusOr<Series*> FindSeries(const BarrierRequest& request,
-                                     const std::vector<Rank>& participants);
+  Status CheckCaller(const Call& call, const BarrierRequest& request) const;
+  StatusOr<std::vector<Rank>> Participants(const BarrierRequest& request) const;
+  StatusOr<Series*> FindSeries(const BarrierRequest& request,
+                               const std::vector<Rank>& participants);
   bool MakeRoom();
   void Relist(Series& series);
   void ArriveAt(Series& series, const std::vector<Rank>& participants,
@@ -216,9 +213,8 @@ class BarrierTable {
                                Instant now, Outbox& out);
   bool ReplyIfOver(Series& series, int64_t number, const Call& call,
                    const BarrierRequest& request, Outbox& out);
-  absl::StatusOr<Instance*> OpenInstance(Series& series, int64_t number,
-                                         const BarrierRequest& request,
-                                         Instant now);
+  StatusOr<Instance*> OpenInstance(Series& series, int64_t number,
+                                   const BarrierRequest& request, Instant now);
   void Settle(Series& series, Instance& instance, Instant now, Outbox& out);
   void Decide(Series& series, Instance& instance, BarrierOutcome outcome,
               absl::string_view conflict, Instant now, Outbox& out);

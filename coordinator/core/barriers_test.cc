@@ -11,7 +11,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -25,7 +24,7 @@ class BarrierTableTest : public testing::Test {
   BarrierTableTest() { Form(1); }
 
   void TearDown() override {
-    EXPECT_EQ(barriers_.CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(barriers_.CheckInvariants(), OkStatus());
     EXPECT_EQ(quota_.parked(), barriers_.waiters());
   }
 
@@ -40,7 +39,7 @@ class BarrierTableTest : public testing::Test {
                               {.host = host, .pid = 100 + rank}, now_, departed,
                               notes_)
                     .status(),
-                absl::OkStatus());
+                OkStatus());
       members_.AssignRank(MemberId(MemberName(rank)), Rank(rank),
                           formation->generation);
       formation->world.push_back(
@@ -119,7 +118,7 @@ TEST_F(BarrierTableTest, TheLastArrivalReleasesAll) {
   const std::vector<Reply> replies = TakeReplies();
   ASSERT_THAT(replies, SizeIs(8));
   for (const Reply& reply : replies) {
-    EXPECT_EQ(reply.status, absl::OkStatus());
+    EXPECT_EQ(reply.status, OkStatus());
     EXPECT_EQ(ResultOf(reply).outcome, BarrierOutcome::kReleased);
     EXPECT_EQ(ResultOf(reply).instance, 1);
   }
@@ -162,8 +161,7 @@ TEST_F(BarrierTableTest, TheTextOfATimeout) {
   Lose(5);
   ArriveAllBut({3, 5}, {.wait_all_ranks = true});
   now_ += 30s;
-  ASSERT_EQ(members_.Admit(From("m3", 1, 1), now_, out_).status(),
-            absl::OkStatus());
+  ASSERT_EQ(members_.Admit(From("m3", 1, 1), now_, out_).status(), OkStatus());
   barriers_.Expire(now_, out_);
   EXPECT_EQ(MessageOf(TakeReplies().at(0)), kTwoMissing);
 }
@@ -260,7 +258,7 @@ TEST_F(BarrierTableTest, TheAnswerDescribesAFewAndHasTheRanksOfAll) {
   ASSERT_THAT(replies, SizeIs(1));
   EXPECT_EQ(
       replies[0].status,
-      absl::AbortedError(
+      AbortedError(
           "barrier \"epoch_end\" #1: 1 of 1600 ranks arrived in 0ms; "
           "missing ranks 800 (trainer-800, failed: SIGSEGV), 1500 "
           "(trainer-1500, failed: SIGSEGV), 0 (trainer-0), 1 (trainer-1), "
@@ -301,7 +299,7 @@ TEST_F(BarrierTableTest, ALateCallerGetsTheStoredDecisionAndIsInStepAfterIt) {
   const std::vector<Reply> released = TakeReplies();
   ASSERT_THAT(released, SizeIs(8));
   EXPECT_EQ(ResultOf(released[0]).instance, 2);
-  EXPECT_EQ(released[0].status, absl::OkStatus());
+  EXPECT_EQ(released[0].status, OkStatus());
 }
 
 TEST_F(BarrierTableTest, OnlyTheLastDecisionsAreKeptForLateCallers) {
@@ -329,7 +327,7 @@ TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
       static_cast<int64_t>(out_.replies.at(0).status.message().size());
   limits_.decided_barrier_bytes = 2 * bytes;
   Arrive(0, {.barrier = "two", .timeout = 0s});
-  EXPECT_EQ(barriers_.CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(barriers_.CheckInvariants(), OkStatus());
   Arrive(0, {.barrier = "six", .timeout = 0s});
   TakeReplies();
   Arrive(3, {.barrier = "one"});
@@ -350,7 +348,7 @@ TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
     restored.Restore(barriers_.RecordOf("", name));
     restored.Restore(barriers_.RecordOf("", name, 1));
   }
-  EXPECT_EQ(restored.CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(restored.CheckInvariants(), OkStatus());
   EXPECT_EQ(restored.decision_bytes(), barriers_.decision_bytes());
 }
 
@@ -514,7 +512,7 @@ TEST_F(BarrierTableTest, ANewGenerationBeginsAnew) {
 
 TEST_F(BarrierTableTest, AWithdrawnArrivalCanBeMadeAgain) {
   Arrive(0);
-  EXPECT_TRUE(barriers_.Cancel(WaiterId(0), absl::CancelledError(""), out_));
+  EXPECT_TRUE(barriers_.Cancel(WaiterId(0), CancelledError(""), out_));
   EXPECT_EQ(barriers_.open(), 0);
   ArriveAllBut({}, {});
   const std::vector<Reply> replies = TakeReplies();

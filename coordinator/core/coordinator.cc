@@ -52,7 +52,7 @@ bool Coordinator::Admit(const Call& call, Instant now, Outbox& out,
 // Lets pass live members only.
 bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
                               Member** member) {
-  absl::StatusOr<Member*> admitted = membership_.Admit(call, now, out);
+  StatusOr<Member*> admitted = membership_.Admit(call, now, out);
   if (!admitted.ok()) {
     out.Fail(call.waiter, admitted.status());
     return false;
@@ -69,7 +69,7 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
 bool Coordinator::Replay(const Call& call, absl::string_view method,
                          Member& member, Outbox& out) {
   if (call.message == 0 || call.message != member.acknowledged_by) {
-    const absl::Status acknowledged = member.replies.Acknowledge(
+    const Status acknowledged = member.replies.Acknowledge(
         call.acknowledged_through, call.unanswered, limits_,
         [&](SequenceNumber sequence) { journal_.Reply(member.id, sequence); });
     if (!acknowledged.ok()) {
@@ -78,7 +78,7 @@ bool Coordinator::Replay(const Call& call, absl::string_view method,
     }
     member.acknowledged_by = call.message;
   }
-  absl::StatusOr<ReplyCache::Entry*> entry =
+  StatusOr<ReplyCache::Entry*> entry =
       member.replies.Find(call.sequence, method, limits_);
   if (!entry.ok()) {
     out.Fail(call.waiter, entry.status());
@@ -104,8 +104,8 @@ void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
   const WaiterId older = entry.waiter;
   if (!IsDetached(older)) {
     out.Fail(older,
-             absl::CancelledError(absl::StrCat(
-                 "superseded by a retry of sequence ", call.sequence.value())));
+             CancelledError(absl::StrCat("superseded by a retry of sequence ",
+                                         call.sequence.value())));
   }
   if (!store_.Retarget(older, call.waiter) &&
       !rendezvous_.Retarget(older, call.waiter)) {
@@ -183,7 +183,7 @@ void Coordinator::Remember(size_t first_reply, Outbox& out) {
 void Coordinator::Register(const Call& call, Registration registration,
                            Instant now, Outbox& out) {
   std::vector<Event> departed;
-  absl::StatusOr<Member*> registered =
+  StatusOr<Member*> registered =
       membership_.Register(call, std::move(registration), now, departed, out);
   if (!registered.ok()) return out.Fail(call.waiter, registered.status());
   HandleDepartures(departed, now, out);
@@ -221,8 +221,7 @@ void Coordinator::Heartbeat(const Call& call,
   if (!membership_.HasReported(call)) {
     Member* member = nullptr;
     if (!AdmitMember(call, now, out, &member)) return;
-    absl::Status status =
-        membership_.Heartbeat(*member, std::move(progress), now);
+    Status status = membership_.Heartbeat(*member, std::move(progress), now);
     if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   }
   out.Answer(call.waiter,
@@ -348,11 +347,11 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
            absl::StrCat("generation=", event.generation.value(),
                         " member=", base::LogValue(event.member.value()),
                         " joins the next"));
-  barriers_.MemberDeparted(event,
-                           absl::AbortedError(absl::StrCat(
-                               "member ", base::Quote(event.member.value()),
-                               " ", base::Printable(event.cause))),
-                           now, out);
+  barriers_.MemberDeparted(
+      event,
+      AbortedError(absl::StrCat("member ", base::Quote(event.member.value()),
+                                " ", base::Printable(event.cause))),
+      now, out);
   Tell(departures_.TakeUntold(now), out);
   Publish({std::move(event)}, out);
 }
@@ -380,7 +379,7 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
   const size_t first_reply = out.replies.size();
   std::vector<Event> published;
   for (Event& event : departed) {
-    const absl::Status status = DepartedError(event);
+    const Status status = DepartedError(event);
     store_.MemberDeparted(event.member, status, out);
     const bool ended = rendezvous_.MemberDeparted(event, out);
     barriers_.MemberDeparted(event, status, now, out);
@@ -445,11 +444,11 @@ void Coordinator::Publish(std::vector<Event> events, Outbox& out) {
 }
 
 void Coordinator::CancelWaiter(WaiterId waiter, Outbox& out) {
-  Withdraw(waiter, absl::CancelledError("cancelled by the caller"), out);
+  Withdraw(waiter, CancelledError("cancelled by the caller"), out);
 }
 
 void Coordinator::DetachWaiter(WaiterId waiter, Outbox& out) {
-  const absl::Status status = absl::CancelledError("connection closed");
+  const Status status = CancelledError("connection closed");
   const auto origin = origins_.find(waiter);
   if (origin == origins_.end() ||
       !barriers_.Retarget(waiter, DetachedFrom(waiter))) {
@@ -464,8 +463,7 @@ void Coordinator::DetachWaiter(WaiterId waiter, Outbox& out) {
   out.Fail(waiter, status);
 }
 
-void Coordinator::Withdraw(WaiterId waiter, const absl::Status& status,
-                           Outbox& out) {
+void Coordinator::Withdraw(WaiterId waiter, const Status& status, Outbox& out) {
   if (const auto it = origins_.find(waiter); it != origins_.end()) {
     Member* member = membership_.Find(it->second.member);
     if (member != nullptr) member->replies.Forget(it->second.sequence);
@@ -636,8 +634,8 @@ bool Coordinator::Blank() const {
          rendezvous_.closed().empty();
 }
 
-absl::Status Coordinator::CheckInvariants() const {
-  for (const absl::Status& status :
+Status Coordinator::CheckInvariants() const {
+  for (const Status& status :
        {membership_.CheckInvariants(), store_.CheckInvariants(),
         rendezvous_.CheckInvariants(), groups_.CheckInvariants(),
         barriers_.CheckInvariants(),
@@ -647,24 +645,24 @@ absl::Status Coordinator::CheckInvariants() const {
   const int64_t parked =
       store_.waiters() + rendezvous_.waiters() + barriers_.waiters();
   if (parked != quota_.parked()) {
-    return absl::InternalError(absl::StrCat(
-        "coordinator: counts ", quota_.parked(), " waiters, has ", parked));
+    return InternalError(absl::StrCat("coordinator: counts ", quota_.parked(),
+                                      " waiters, has ", parked));
   }
   const int64_t mutations =
       store_.pops() + rendezvous_.waiters() + barriers_.waiters();
   if (static_cast<int64_t>(origins_.size()) > mutations) {
-    return absl::InternalError(absl::StrCat("coordinator: ", origins_.size(),
-                                            " origins for ", mutations,
-                                            " parked mutations"));
+    return InternalError(absl::StrCat("coordinator: ", origins_.size(),
+                                      " origins for ", mutations,
+                                      " parked mutations"));
   }
   const int64_t memory = membership_.CountMemory() + store_.CountMemory() +
                          quota_.bytes() + kWaiterMemory * quota_.parked();
   if (limits_.memory != nullptr && memory != limits_.memory->held()) {
-    return absl::InternalError(absl::StrCat("coordinator: counts ",
-                                            limits_.memory->held(),
-                                            " bytes, has ", memory));
+    return InternalError(absl::StrCat("coordinator: counts ",
+                                      limits_.memory->held(), " bytes, has ",
+                                      memory));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // How a coordinator's state goes into records and comes back from them.
@@ -689,9 +687,9 @@ void ResolveFormation(const FormationReply& newest, ReplyRecord& record) {
     *answer = newest;
     return;
   }
-  record.status = absl::AbortedError(
-      absl::StrCat("rendezvous: generation ", (*answer)->generation.value(),
-                   " is over; rendezvous again"));
+  record.status = AbortedError(absl::StrCat("rendezvous: generation ",
+                                            (*answer)->generation.value(),
+                                            " is over; rendezvous again"));
   record.payload = std::monostate();
 }
 

@@ -11,9 +11,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "coordinator/core/barriers.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/departure_batcher.h"
@@ -161,7 +161,7 @@ class Coordinator {
   CoordinatorEpoch epoch() const { return epoch_; }
 
   // Possible errors: INTERNAL, which says what does not hold.
-  absl::Status CheckInvariants() const;
+  Status CheckInvariants() const;
 
  private:
   // Whose numbered call a parked waiter is.
@@ -184,7 +184,7 @@ class Coordinator {
                     Outbox& out, absl::FunctionRef<void()> verb);
   void Remember(size_t first_reply, Outbox& out);
   void SetDone(Member& member, SequenceNumber sequence, const Reply& reply);
-  void Withdraw(WaiterId waiter, const absl::Status& status, Outbox& out);
+  void Withdraw(WaiterId waiter, const Status& status, Outbox& out);
   void SettleRendezvous(Instant now, Outbox& out);
   void BeginGeneration(const FormationReply& before,
                        const FormationReply& formation, Instant now,

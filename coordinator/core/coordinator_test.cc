@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "coordinator/core/testing/core_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,7 +10,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -23,7 +21,7 @@ using ::testing::UnorderedElementsAre;
 class CoordinatorTest : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(coordinator_.CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(coordinator_.CheckInvariants(), OkStatus());
   }
 
   std::vector<Reply> TakeReplies() {
@@ -36,7 +34,7 @@ class CoordinatorTest : public testing::Test {
     Outbox out;
     coordinator_.Register(From(member, incarnation, 999),
                           {.host = "host-" + member, .pid = 7}, now_, out);
-    ASSERT_EQ(out.replies.back().status, absl::OkStatus());
+    ASSERT_EQ(out.replies.back().status, OkStatus());
     for (Publication& event : out.events) {
       out_.events.push_back(std::move(event));
     }
@@ -349,8 +347,8 @@ TEST_F(CoordinatorTest, LossIsToldToAllOthersWithTheCulprit) {
 
 TEST_F(CoordinatorTest, AReportCarriesItsVerdictAndTheFirstOneEnds) {
   Form("abc");
-  absl::Status verdict = absl::DeadlineExceededError("");
-  verdict.SetPayload("culprits", absl::Cord("rank 2"));
+  Status verdict = DeadlineExceededError("");
+  verdict.SetPayload("culprits", "rank 2");
   coordinator_.ReportFailure(From("b", 1, 1), {"rank 2 is stuck", verdict},
                              now_, out_);
   coordinator_.ReportFailure(From("a", 1, 2), {.text = "rank 1 is gone"}, now_,

@@ -92,15 +92,15 @@ void DepartureBatcher::Reset() {
   all_.reset();
 }
 
-absl::Status DepartureBatcher::CheckInvariants(Generation newest) const {
+Status DepartureBatcher::CheckInvariants(Generation newest) const {
   for (const Event& event : untold_) {
     if (event.generation == newest) continue;
-    return absl::InternalError(
+    return InternalError(
         absl::StrCat("farewells: nobody was told that ", event.member.value(),
                      " left generation ", event.generation.value(),
                      " before generation ", newest.value(), " began"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::coordinator::core

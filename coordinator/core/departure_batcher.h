@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
@@ -65,7 +65,7 @@ class DepartureBatcher {
   void Restore(const Event& event) { Remember(event); }
 
   // `newest`: the generation that they are of. Possible errors: INTERNAL.
-  absl::Status CheckInvariants(Generation newest) const;
+  Status CheckInvariants(Generation newest) const;
 
  private:
   void Remember(const Event& event);

@@ -33,7 +33,7 @@ std::set<int32_t> RanksOf(const Event& event) {
 class DepartureBatcherTest : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(coordinator_.CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(coordinator_.CheckInvariants(), OkStatus());
   }
 
   static CoordinatorOptions Durable() {

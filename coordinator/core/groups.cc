@@ -56,31 +56,30 @@ void GroupTable::NoteEnd(const std::string& name, const Group& group) {
 }
 
 // The caller's rank in the generation that it means.
-absl::StatusOr<Rank> GroupTable::RankOf(const Call& call,
-                                        Generation generation) const {
+StatusOr<Rank> GroupTable::RankOf(const Call& call,
+                                  Generation generation) const {
   if (formation_ == nullptr) {
-    return absl::AbortedError(
-        "groups: no generation has formed; rendezvous first");
+    return AbortedError("groups: no generation has formed; rendezvous first");
   }
   const Generation current = formation_->generation;
   if (generation < Generation() || generation > current) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("groups: generation ", generation.value(),
                      " has not begun, current is ", current.value(),
                      "; take the number that the rendezvous returned"));
   }
   if (generation != Generation() && generation != current) {
-    return absl::AbortedError(absl::StrCat(
-        "groups: generation ", generation.value(), " is over, current is ",
-        current.value(), "; rendezvous again"));
+    return AbortedError(absl::StrCat("groups: generation ", generation.value(),
+                                     " is over, current is ", current.value(),
+                                     "; rendezvous again"));
   }
   const Member* const member = membership_.Find(call.member);
   if (member == nullptr || !member->rank.has_value() ||
       member->generation != current) {
-    return absl::AbortedError(
-        absl::StrCat("groups: member ", base::Quote(call.member.value()),
-                     " holds no rank in ", "generation ", current.value(),
-                     "; rendezvous again"));
+    return AbortedError(absl::StrCat("groups: member ",
+                                     base::Quote(call.member.value()),
+                                     " holds no rank in ", "generation ",
+                                     current.value(), "; rendezvous again"));
   }
   return *member->rank;
 }
@@ -92,42 +91,41 @@ std::string GroupTable::MemberText(Rank rank) const {
                       seat.host, ", pid ", seat.pid, ")");
 }
 
-absl::Status GroupTable::CheckGroup(Rank rank,
-                                    const GroupDefinition& group) const {
+Status GroupTable::CheckGroup(Rank rank, const GroupDefinition& group) const {
   const std::string title = Title(group.name);
   if (group.ranks.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(title, " has no ranks"));
+    return InvalidArgumentError(absl::StrCat(title, " has no ranks"));
   }
   const int32_t size = static_cast<int32_t>(formation_->world.size());
   for (size_t i = 0; i < group.ranks.size(); ++i) {
     const int32_t value = group.ranks[i].value();
     if (value < 0 || value >= size) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat(title, ": rank ", value, " is outside of world size ",
                        size, " (ranks 0 to ", size - 1, ")"));
     }
     if (i > 0 && value <= group.ranks[i - 1].value()) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat(title, ": rank ", value, " follows rank ",
                        group.ranks[i - 1].value(), "; ranks must ascend"));
     }
   }
   if (!std::binary_search(group.ranks.begin(), group.ranks.end(), rank)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         title, ": rank ", rank.value(), ", which registers it, is not among ",
         "its ", RanksText(group.ranks)));
   }
   const auto known = groups_.find(group.name);
   if (known == groups_.end() || *known->second.ranks == group.ranks) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgumentError(absl::StrCat(
       title, ": ", MemberText(rank), " registers ", RanksText(group.ranks),
       ", ", MemberText(known->second.founder), " registered ",
       RanksText(*known->second.ranks)));
 }
 
-absl::Status GroupTable::CheckGroups(
+Status GroupTable::CheckGroups(
     Rank rank, const std::vector<GroupDefinition>& groups) const {
   absl::btree_set<absl::string_view> names;
   int64_t added = 0;
@@ -135,13 +133,13 @@ absl::Status GroupTable::CheckGroups(
   for (const GroupDefinition& group : groups) {
     const Offer offer{"group", group.name};
     if (group.name.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("groups: number ", names.size() + 1, " of ",
-                       groups.size(), " has no name"));
+      return InvalidArgumentError(absl::StrCat("groups: number ",
+                                               names.size() + 1, " of ",
+                                               groups.size(), " has no name"));
     }
-    absl::Status status = CheckName(limits_, "groups", offer);
+    Status status = CheckName(limits_, "groups", offer);
     if (status.ok() && !names.insert(group.name).second) {
-      status = absl::InvalidArgumentError(
+      status = InvalidArgumentError(
           absl::StrCat(Title(group.name), " is listed twice"));
     }
     if (status.ok()) status = CheckGroup(rank, group);
@@ -156,7 +154,7 @@ absl::Status GroupTable::CheckGroups(
     }
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 bool GroupTable::MarkRegistered(Group& group, Rank rank) {
@@ -208,10 +206,10 @@ void GroupTable::Register(const Call& call, Generation generation,
                           const std::vector<std::string>& left,
                           std::vector<GroupDefinition> groups, Instant now,
                           Outbox& out) {
-  const absl::StatusOr<Rank> rank = RankOf(call, generation);
+  const StatusOr<Rank> rank = RankOf(call, generation);
   if (!rank.ok()) return out.Fail(call.waiter, rank.status());
   for (const std::string& name : left) LeaveGroup(name, *rank);
-  absl::Status status = CheckGroups(*rank, groups);
+  Status status = CheckGroups(*rank, groups);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   GroupsReply reply;
   reply.registered.reserve(groups.size());
@@ -310,7 +308,7 @@ std::vector<GroupSnapshot> GroupTable::Snapshot(Instant now) const {
   return snapshots;
 }
 
-absl::Status GroupTable::CheckInvariants() const {
+Status GroupTable::CheckInvariants() const {
   int64_t ranks = 0;
   for (const auto& [name, group] : groups_) {
     const auto registered =
@@ -320,16 +318,16 @@ absl::Status GroupTable::CheckInvariants() const {
         registered != group.registered_count || formation_ == nullptr ||
         group.ranks->back().value() >=
             static_cast<int32_t>(formation_->world.size())) {
-      return absl::InternalError(
+      return InternalError(
           absl::StrCat(Title(name), ": counts ", group.registered_count, " of ",
                        group.ranks->size(), " ranks, has ", registered));
     }
   }
   if (ranks != ranks_) {
-    return absl::InternalError(
+    return InternalError(
         absl::StrCat("groups: count ", ranks_, " ranks, have ", ranks));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::coordinator::core

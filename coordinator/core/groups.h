@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -97,7 +96,7 @@ class GroupTable {
   std::vector<GroupSnapshot> Snapshot(Instant now) const;
   int64_t size() const { return static_cast<int64_t>(groups_.size()); }
 
-  absl::Status CheckInvariants() const;
+  Status CheckInvariants() const;
 
  private:
   struct Group {
@@ -111,10 +110,10 @@ class GroupTable {
     std::optional<Instant> forming_since;
   };
 
-  absl::StatusOr<Rank> RankOf(const Call& call, Generation generation) const;
-  absl::Status CheckGroups(Rank rank,
-                           const std::vector<GroupDefinition>& groups) const;
-  absl::Status CheckGroup(Rank rank, const GroupDefinition& group) const;
+  StatusOr<Rank> RankOf(const Call& call, Generation generation) const;
+  Status CheckGroups(Rank rank,
+                     const std::vector<GroupDefinition>& groups) const;
+  Status CheckGroup(Rank rank, const GroupDefinition& group) const;
   std::string MemberText(Rank rank) const;
   static bool MarkRegistered(Group& group, Rank rank);
   void LeaveGroup(const std::string& name, Rank rank);

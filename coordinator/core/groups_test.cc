@@ -13,7 +13,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -49,9 +48,7 @@ class GroupTableTest : public testing::Test {
     groups_.Reset(formation);
   }
 
-  void TearDown() override {
-    EXPECT_EQ(groups_.CheckInvariants(), absl::OkStatus());
-  }
+  void TearDown() override { EXPECT_EQ(groups_.CheckInvariants(), OkStatus()); }
 
   // The counts, or the error's text after its code.
   std::string Register(const std::string& member,
@@ -216,7 +213,7 @@ TEST_F(GroupTableTest, RecordsBringThemBack) {
   again.RestoreFormation(formation);
   again.Restore(groups_.RecordOf("tp0"), t0);
   again.Restore(groups_.RecordOf("tp0", Rank(1)));
-  EXPECT_EQ(again.CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(again.CheckInvariants(), OkStatus());
   EXPECT_EQ(again.Snapshot(now_).at(0).missing, Ranks({0}));
   EXPECT_EQ(again.Snapshot(now_).at(0).description, "text");
   EXPECT_EQ(again.RecordOf("tp0").founder, Rank(1));

@@ -65,9 +65,9 @@ class World {
   }
 
   // After a step. The sums are made anew from the tables.
-  absl::Status Check() {
+  Status Check() {
     for (const Reply& reply : out_.replies) {
-      if (absl::IsResourceExhausted(reply.status)) ++refused_;
+      if (IsResourceExhausted(reply.status)) ++refused_;
     }
     for (Record& record : coordinator_->TakeChanges()) Store(std::move(record));
     return coordinator_->CheckInvariants();
@@ -307,12 +307,12 @@ TEST(HeldMemoryTest, IsThatOfTheTablesAfterEveryStep) {
       World world(seed, &total);
       for (int step = 0; step < kSteps; ++step) {
         world.Step();
-        ASSERT_EQ(world.Check(), absl::OkStatus())
+        ASSERT_EQ(world.Check(), OkStatus())
             << "seed " << seed << ", step " << step;
         ASSERT_EQ(total.held(), world.held());
       }
       world.Clear();
-      EXPECT_EQ(world.Check(), absl::OkStatus());
+      EXPECT_EQ(world.Check(), OkStatus());
       // The history of changes is all that is left.
       EXPECT_LE(total.held(), total.share() / 2) << "seed " << seed;
       refused += world.refused();

@@ -19,14 +19,14 @@ absl::Span<const absl::string_view> LimitsWithFlag() {
   return kNames;
 }
 
-absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
-                        const Offer& offer) {
-  if (offered <= limit) return absl::OkStatus();
+Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
+                  const Offer& offer) {
+  if (offered <= limit) return OkStatus();
   return LimitError(name, limit, offered, offer);
 }
 
-absl::Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
-                        const Offer& offer, absl::string_view how) {
+Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
+                  const Offer& offer, absl::string_view how) {
   std::string text =
       absl::StrCat("limit ", name, " is ", limit, ", offered ", offered);
   if (!offer.kind.empty()) {
@@ -38,7 +38,7 @@ absl::Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
     absl::StrAppend(&text, ")");
   }
   absl::StrAppend(&text, how, LimitAdvice(name));
-  return absl::ResourceExhaustedError(text);
+  return ResourceExhaustedError(text);
 }
 
 std::string LimitAdvice(absl::string_view name) {
@@ -55,9 +55,9 @@ std::string LimitAdvice(absl::string_view name) {
       flag, " sets another");
 }
 
-absl::Status CheckParkedTime(const Limits& limits, Duration timeout) {
-  if (timeout <= limits.parked_time) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
+Status CheckParkedTime(const Limits& limits, Duration timeout) {
+  if (timeout <= limits.parked_time) return OkStatus();
+  return ResourceExhaustedError(
       absl::StrCat("limit parked_time is ", FormatDuration(limits.parked_time),
                    ", offered ", FormatDuration(timeout)));
 }
@@ -73,8 +73,8 @@ std::string TextInNotice(absl::string_view text) {
   return base::Quote(text, CutText(text, kTextInNoticeMax).size());
 }
 
-absl::Status WaiterQuota::Take(int64_t bytes, const Offer& offer) {
-  absl::Status status = CheckLimit("waiters", limit_, parked_ + 1, offer);
+Status WaiterQuota::Take(int64_t bytes, const Offer& offer) {
+  Status status = CheckLimit("waiters", limit_, parked_ + 1, offer);
   if (status.ok()) {
     status = CheckLimit("waiter_bytes", bytes_limit_, bytes_ + bytes, offer);
   }

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "coordinator/core/instant.h"
 
 namespace muster::coordinator::core {
@@ -75,12 +75,12 @@ struct Offer {
 // Returns OK when `offered` is at most `limit`, else RESOURCE_EXHAUSTED
 // `limit value_bytes is 4096, offered 5000 (key "model"); the coordinator's
 // --limit_value_bytes sets it`.
-absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
-                        const Offer& offer = {});
+Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
+                  const Offer& offer = {});
 
 // That error, with `how` behind the offer.
-absl::Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
-                        const Offer& offer, absl::string_view how = "");
+Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
+                  const Offer& offer, absl::string_view how = "");
 
 // Whether this process is muster-coordinator, whose limits its flags set; it
 // says so before it serves.
@@ -95,7 +95,7 @@ absl::Span<const absl::string_view> LimitsWithFlag();
 
 // The same for a time that a call is willing to wait: `limit parked_time is
 // 86400s, offered 100000s`.
-absl::Status CheckParkedTime(const Limits& limits, Duration timeout);
+Status CheckParkedTime(const Limits& limits, Duration timeout);
 
 // The first `bytes_max` bytes of `text`, or a few less: half of a character
 // would make a message that no client can parse.
@@ -119,7 +119,7 @@ class WaiterQuota {
   // Possible errors: RESOURCE_EXHAUSTED (`limit waiters is ...`, `limit
   // waiter_bytes is ...`, `limit total_bytes is ...`). `bytes` are to be given
   // back with the place.
-  absl::Status Take(int64_t bytes, const Offer& offer = {});
+  Status Take(int64_t bytes, const Offer& offer = {});
   void Release(int64_t bytes);
 
   int64_t parked() const { return parked_; }

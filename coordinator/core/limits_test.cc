@@ -9,7 +9,7 @@
 namespace muster::coordinator::core {
 namespace {
 
-std::string Text(const absl::Status& status) { return status.ToString(); }
+std::string Text(const Status& status) { return status.ToString(); }
 
 TEST(LimitsTest, WhatIsAtTheLimitPasses) {
   EXPECT_TRUE(CheckLimit("keys", 3, 3, {"key", "c"}).ok());

@@ -40,9 +40,8 @@ std::string DepartedText(const Member& member) {
                       base::Printable(member.cause));
 }
 
-absl::Status StaleError(const MemberId& id, Incarnation stale,
-                        Incarnation current) {
-  return absl::FailedPreconditionError(
+Status StaleError(const MemberId& id, Incarnation stale, Incarnation current) {
+  return FailedPreconditionError(
       absl::StrCat("stale incarnation ", stale.value(), " of member ",
                    base::Quote(id.value()), ", current is ", current.value()));
 }
@@ -103,12 +102,12 @@ int64_t BytesOf(const Member& member) {
          BytesOf(member.progress);
 }
 
-absl::Status CheckProgress(const GroupProgress& group) {
+Status CheckProgress(const GroupProgress& group) {
   const auto negative = [](absl::string_view field, int64_t value,
                            absl::string_view unit = "") {
-    return absl::InvalidArgumentError(absl::StrCat("heartbeat: groups.", field,
-                                                   " is ", value, unit,
-                                                   ", must not be negative"));
+    return InvalidArgumentError(absl::StrCat("heartbeat: groups.", field,
+                                             " is ", value, unit,
+                                             ", must not be negative"));
   };
   if (group.last_enqueued < 0) {
     return negative("last_enqueued", group.last_enqueued);
@@ -123,7 +122,7 @@ absl::Status CheckProgress(const GroupProgress& group) {
             .count(),
         "ns");
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace
@@ -144,13 +143,13 @@ absl::string_view MemberStateName(MemberState state) {
   return "unknown";
 }
 
-absl::Status DepartedError(const Event& event) {
+Status DepartedError(const Event& event) {
   if (event.kind == EventKind::kReplaced) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPreconditionError(absl::StrCat(
         "stale incarnation ", event.incarnation.value(), " of member ",
         base::Quote(event.member.value()), ": ", base::Printable(event.cause)));
   }
-  return absl::FailedPreconditionError(absl::StrCat(
+  return FailedPreconditionError(absl::StrCat(
       "member ", base::Quote(event.member.value()), " (incarnation ",
       event.incarnation.value(), ") ", DepartureVerb(StateAfter(event.kind)),
       ": ", base::Printable(event.cause)));
@@ -170,18 +169,18 @@ Member* Membership::Find(const MemberId& id) {
   return it == members_.end() ? nullptr : &it->second;
 }
 
-absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now,
-                                          Outbox& out) {
+StatusOr<Member*> Membership::Admit(const Call& call, Instant now,
+                                    Outbox& out) {
   Member* member = Find(call.member);
   if (member == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPreconditionError(absl::StrCat(
         "member ", base::Quote(call.member.value()), " is not registered"));
   }
   if (member->incarnation != call.incarnation) {
     return StaleError(call.member, call.incarnation, member->incarnation);
   }
   if (!member->live()) {
-    return absl::FailedPreconditionError(DepartedText(*member));
+    return FailedPreconditionError(DepartedText(*member));
   }
   Heard(*member, now, out);
   return member;
@@ -204,42 +203,41 @@ void Membership::Return(Member& member, Instant now) {
   member.state_since = now;
 }
 
-absl::Status Membership::CheckRegistration(
-    const Call& call, const Registration& registration) const {
+Status Membership::CheckRegistration(const Call& call,
+                                     const Registration& registration) const {
   if (call.member.value().empty()) {
-    return absl::InvalidArgumentError("register: the member has no name");
+    return InvalidArgumentError("register: the member has no name");
   }
   if (call.incarnation == Incarnation()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("register: member ", base::Quote(call.member.value()),
-                     " has incarnation 0"));
+    return InvalidArgumentError(absl::StrCat("register: member ",
+                                             base::Quote(call.member.value()),
+                                             " has incarnation 0"));
   }
   for (const Offer& offer :
        {Offer{"member", call.member.value()}, Offer{"host", registration.host},
         Offer{"address", registration.debug_address}}) {
-    absl::Status status = CheckName(limits_, "register", offer);
+    Status status = CheckName(limits_, "register", offer);
     if (!status.ok()) return status;
   }
   const Member* member = Find(call.member);
-  if (member == nullptr) return absl::OkStatus();
+  if (member == nullptr) return OkStatus();
   if (member->incarnation == call.incarnation) {
-    if (member->live()) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
+    if (member->live()) return OkStatus();
+    return FailedPreconditionError(absl::StrCat(
         DepartedText(*member), "; register with a new incarnation"));
   }
   if (std::find(member->retired.begin(), member->retired.end(),
                 call.incarnation) != member->retired.end()) {
     return StaleError(call.member, call.incarnation, member->incarnation);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<Member*> Membership::Register(const Call& call,
-                                             Registration registration,
-                                             Instant now,
-                                             std::vector<Event>& departed,
-                                             Outbox& out) {
-  absl::Status status = CheckRegistration(call, registration);
+StatusOr<Member*> Membership::Register(const Call& call,
+                                       Registration registration, Instant now,
+                                       std::vector<Event>& departed,
+                                       Outbox& out) {
+  Status status = CheckRegistration(call, registration);
   if (!status.ok()) return status;
   journal_.Member(call.member);
   Member* member = Find(call.member);
@@ -299,14 +297,13 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
   return member;
 }
 
-absl::Status Membership::Heartbeat(Member& member,
-                                   std::vector<GroupProgress> progress,
-                                   Instant now) {
+Status Membership::Heartbeat(Member& member,
+                             std::vector<GroupProgress> progress, Instant now) {
   // The member is alive again, whatever its list looks like.
   if (member.state == MemberState::kDisconnected) Return(member, now);
-  absl::Status status = CheckLimit("progress_groups", limits_.progress_groups,
-                                   static_cast<int64_t>(progress.size()),
-                                   {"member", member.id.value()});
+  Status status = CheckLimit("progress_groups", limits_.progress_groups,
+                             static_cast<int64_t>(progress.size()),
+                             {"member", member.id.value()});
   if (!status.ok()) return status;
   for (const GroupProgress& group : progress) {
     status = CheckProgress(group);
@@ -324,7 +321,7 @@ absl::Status Membership::Heartbeat(Member& member,
   member.progress = std::move(progress);
   member.progress_at = now;
   Account(member);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void Membership::Leave(Member& member, absl::string_view reason, Instant now,
@@ -653,32 +650,32 @@ std::vector<MemberId> Membership::Listeners() const {
   return listeners;
 }
 
-absl::Status Membership::CheckInvariants() const {
+Status Membership::CheckInvariants() const {
   int64_t live = 0;
   int64_t held = 0;
   for (const auto& [id, member] : members_) {
     if (member.live()) ++live;
     if (member.held_until.has_value()) ++held;
     if (id != member.id || !schedule_.contains({member.expires_at, id})) {
-      return absl::InternalError(absl::StrCat(
-          "membership: ", base::Quote(id.value()), " is not scheduled"));
+      return InternalError(absl::StrCat("membership: ", base::Quote(id.value()),
+                                        " is not scheduled"));
     }
     if (member.expires_at > DueAt(member)) {
-      return absl::InternalError(absl::StrCat(
-          "membership: ", base::Quote(id.value()), " is scheduled too late"));
+      return InternalError(absl::StrCat("membership: ", base::Quote(id.value()),
+                                        " is scheduled too late"));
     }
   }
   if (held != held_ || (holding_ && held == 0)) {
-    return absl::InternalError(
-        absl::StrCat("membership: counts ", held_, " held members, has ", held,
-                     holding_ ? ", and waits for one" : ""));
+    return InternalError(absl::StrCat("membership: counts ", held_,
+                                      " held members, has ", held,
+                                      holding_ ? ", and waits for one" : ""));
   }
   if (live != live_ || schedule_.size() != members_.size()) {
-    return absl::InternalError(absl::StrCat(
+    return InternalError(absl::StrCat(
         "membership: counts ", live_, " live members, has ", live, "; ",
         schedule_.size(), " scheduled of ", members_.size()));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::coordinator::core

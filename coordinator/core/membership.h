@@ -13,9 +13,8 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -135,7 +134,7 @@ class Membership {
   // FAILED_PRECONDITION (`stale incarnation 1 of member "b", current is 2`,
   // `member "b" is not registered`, `member "b" (incarnation 1) was lost: no
   // heartbeat for 11s (lease 10s)`).
-  absl::StatusOr<Member*> Admit(const Call& call, Instant now, Outbox& out);
+  StatusOr<Member*> Admit(const Call& call, Instant now, Outbox& out);
 
   // A member that was disconnected, or restored, is there again.
   static void Return(Member& member, Instant now);
@@ -144,17 +143,17 @@ class Membership {
   // one replaces the old.
   // INVALID_ARGUMENT (no name or incarnation), FAILED_PRECONDITION (an
   // incarnation that was replaced, lost, failed or left), RESOURCE_EXHAUSTED.
-  absl::StatusOr<Member*> Register(const Call& call, Registration registration,
-                                   Instant now, std::vector<Event>& departed,
-                                   Outbox& out);
+  StatusOr<Member*> Register(const Call& call, Registration registration,
+                             Instant now, std::vector<Event>& departed,
+                             Outbox& out);
 
   // Stores the progress of a member that Admit has returned. When it refuses
   // that, the call was a sign of life all the same. Where the job's memory has
   // no room for a long list, keeps the group that has been in its collective
   // for longest.
   // INVALID_ARGUMENT (a negative number), RESOURCE_EXHAUSTED.
-  absl::Status Heartbeat(Member& member, std::vector<GroupProgress> progress,
-                         Instant now);
+  Status Heartbeat(Member& member, std::vector<GroupProgress> progress,
+                   Instant now);
 
   void Leave(Member& member, absl::string_view reason, Instant now,
              std::vector<Event>& departed, Outbox& out);
@@ -205,11 +204,11 @@ class Membership {
   // Sums up anew the memory that the members hold.
   int64_t CountMemory() const;
 
-  absl::Status CheckInvariants() const;
+  Status CheckInvariants() const;
 
  private:
-  absl::Status CheckRegistration(const Call& call,
-                                 const Registration& registration) const;
+  Status CheckRegistration(const Call& call,
+                           const Registration& registration) const;
   Event Depart(Member& member, EventKind kind, std::string cause, Instant now,
                Outbox& out);
   void Schedule(Member& member, Instant at);
@@ -240,7 +239,7 @@ class Membership {
 };
 
 // The error for a call of a member that has departed as `event` says.
-absl::Status DepartedError(const Event& event);
+Status DepartedError(const Event& event);
 
 }  // namespace muster::coordinator::core
 

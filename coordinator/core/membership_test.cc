@@ -12,7 +12,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -22,30 +21,27 @@ using ::testing::SizeIs;
 class MembershipTest : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(members_.CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(members_.CheckInvariants(), OkStatus());
   }
 
-  absl::Status Register(const std::string& member, uint64_t incarnation,
-                        Instant now = t0) {
+  Status Register(const std::string& member, uint64_t incarnation,
+                  Instant now = t0) {
     return members_
         .Register(From(member, incarnation, 1),
                   {.host = "host-" + member, .pid = 7}, now, departed_, out_)
         .status();
   }
 
-  absl::Status Admit(const std::string& member, uint64_t incarnation,
-                     Instant now) {
+  Status Admit(const std::string& member, uint64_t incarnation, Instant now) {
     return members_.Admit(From(member, incarnation, 1), now, out_).status();
   }
 
-  static std::string Text(const absl::Status& status) {
-    return status.ToString();
-  }
+  static std::string Text(const Status& status) { return status.ToString(); }
 
   // Sends heartbeats from `member` until `end`, as often as a client would.
   void KeepAlive(const std::string& member, Instant begin, Instant end) {
     for (Instant now = begin; now < end; now += 1s) {
-      ASSERT_EQ(Admit(member, 1, now), absl::OkStatus());
+      ASSERT_EQ(Admit(member, 1, now), OkStatus());
       members_.Expire(now, departed_, out_);
     }
   }
@@ -61,13 +57,13 @@ class MembershipTest : public testing::Test {
 TEST_F(MembershipTest, OnlyRegisteredMembersAreAdmitted) {
   EXPECT_EQ(Text(Admit("b", 1, t0)),
             "FAILED_PRECONDITION: member \"b\" is not registered");
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
-  EXPECT_EQ(Admit("b", 1, t0), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
+  EXPECT_EQ(Admit("b", 1, t0), OkStatus());
 }
 
 TEST_F(MembershipTest, ANewIncarnationFencesTheOldOne) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 2), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
+  ASSERT_EQ(Register("b", 2), OkStatus());
   ASSERT_THAT(departed_, SizeIs(1));
   EXPECT_EQ(departed_[0].kind, EventKind::kReplaced);
   EXPECT_EQ(departed_[0].incarnation, Incarnation(1));
@@ -78,16 +74,16 @@ TEST_F(MembershipTest, ANewIncarnationFencesTheOldOne) {
 }
 
 TEST_F(MembershipTest, ALateRegistrationOfAnOldIncarnationIsRefused) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 2), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
+  ASSERT_EQ(Register("b", 2), OkStatus());
   EXPECT_EQ(Text(Register("b", 1)),
             "FAILED_PRECONDITION: stale incarnation 1 of member \"b\", current "
             "is 2");
-  EXPECT_EQ(Admit("b", 2, t0), absl::OkStatus());
+  EXPECT_EQ(Admit("b", 2, t0), OkStatus());
 }
 
 TEST_F(MembershipTest, ASilentMemberIsLostWhenItsLeaseEnds) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   EXPECT_EQ(members_.NextDeadline(), t0 + 10s);
   members_.Expire(t0 + 10s - 1ms, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
@@ -103,34 +99,34 @@ TEST_F(MembershipTest, ASilentMemberIsLostWhenItsLeaseEnds) {
 }
 
 TEST_F(MembershipTest, AnyCallIsASignOfLife) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   KeepAlive("b", t0, t0 + 60s);
   EXPECT_THAT(departed_, IsEmpty());
   EXPECT_EQ(members_.live(), 1);
 }
 
 TEST_F(MembershipTest, ALostIncarnationCannotComeBackButANewOneCan) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Expire(t0 + 10s, departed_, out_);
   EXPECT_EQ(Text(Register("b", 1, t0 + 11s)),
             "FAILED_PRECONDITION: member \"b\" (incarnation 1) was lost: no "
             "heartbeat for 10s (lease 10s); register with a new incarnation");
-  EXPECT_EQ(Register("b", 2, t0 + 12s), absl::OkStatus());
+  EXPECT_EQ(Register("b", 2, t0 + 12s), OkStatus());
   // It was announced as lost; it is not replaced as well.
   EXPECT_THAT(departed_, SizeIs(1));
 }
 
 TEST_F(MembershipTest, AClosedConnectionIsForgivenWithinTheGrace) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_);
   EXPECT_EQ(members_.NextDeadline(), t0 + 1s);
-  ASSERT_EQ(Register("b", 1, t0 + 900ms), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1, t0 + 900ms), OkStatus());
   members_.Expire(t0 + 1s, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
 }
 
 TEST_F(MembershipTest, AClosedConnectionMeansLossAfterTheGrace) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_);
   members_.Expire(t0 + 1s, departed_, out_);
   ASSERT_THAT(departed_, SizeIs(1));
@@ -138,12 +134,12 @@ TEST_F(MembershipTest, AClosedConnectionMeansLossAfterTheGrace) {
 }
 
 TEST_F(MembershipTest, WhoseConnectionWasEndedHereHasALeaseToComeBack) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_,
                         /*dismissed=*/true);
   members_.Expire(t0 + 9s, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
-  ASSERT_EQ(Register("b", 1, t0 + 9s), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1, t0 + 9s), OkStatus());
   // The next time it is its own doing.
   members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 9s, out_);
   members_.Expire(t0 + 10s, departed_, out_);
@@ -151,8 +147,8 @@ TEST_F(MembershipTest, WhoseConnectionWasEndedHereHasALeaseToComeBack) {
 }
 
 TEST_F(MembershipTest, TheClosedConnectionOfAnOldIncarnationIsIgnored) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 2), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
+  ASSERT_EQ(Register("b", 2), OkStatus());
   departed_.clear();
   members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_);
   members_.Expire(t0 + 5s, departed_, out_);
@@ -160,8 +156,8 @@ TEST_F(MembershipTest, TheClosedConnectionOfAnOldIncarnationIsIgnored) {
 }
 
 TEST_F(MembershipTest, FailureAndLeaveCarryTheirReason) {
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Fail(*members_.Find(MemberId("a")), {.text = "SIGSEGV"}, t0,
                 departed_, out_);
   members_.Leave(*members_.Find(MemberId("b")), "done", t0, departed_, out_);
@@ -175,7 +171,7 @@ TEST_F(MembershipTest, FailureAndLeaveCarryTheirReason) {
 }
 
 TEST_F(MembershipTest, TheEventShowsWhatTheMemberWasLastDoing) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   ASSERT_EQ(members_.Heartbeat(*members_.Find(MemberId("b")),
                                {{.group = "world",
                                  .last_enqueued = 418,
@@ -183,7 +179,7 @@ TEST_F(MembershipTest, TheEventShowsWhatTheMemberWasLastDoing) {
                                  .current = "all_reduce float32[1024]",
                                  .current_age = 2s}},
                                t0),
-            absl::OkStatus());
+            OkStatus());
   members_.Expire(t0 + 10s, departed_, out_);
   ASSERT_THAT(departed_, SizeIs(1));
   EXPECT_EQ(departed_[0].last_progress,
@@ -192,7 +188,7 @@ TEST_F(MembershipTest, TheEventShowsWhatTheMemberWasLastDoing) {
 }
 
 TEST_F(MembershipTest, ACoordinatorThatSleptBlamesNobody) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Expire(t0 + 30s, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
   EXPECT_EQ(out_.notices.back().kind, NoticeKind::kLeasesExtended);
@@ -203,9 +199,9 @@ TEST_F(MembershipTest, ACoordinatorThatSleptBlamesNobody) {
 
 // The network of the coordinator is cut off, not they.
 TEST_F(MembershipTest, HostsThatFallSilentTogetherAreNotLostBeforeOneIsHeard) {
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1, t0 + 3s), absl::OkStatus());
-  ASSERT_EQ(Register("c", 1, t0 + 3s), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1, t0 + 3s), OkStatus());
+  ASSERT_EQ(Register("c", 1, t0 + 3s), OkStatus());
   for (int second = 10; second <= 60; ++second) {
     members_.Expire(t0 + seconds(second), departed_, out_);
   }
@@ -214,13 +210,13 @@ TEST_F(MembershipTest, HostsThatFallSilentTogetherAreNotLostBeforeOneIsHeard) {
   EXPECT_EQ(out_.notices.back().text,
             "hosts=3 members=3 heard=0 lost_after=600s");
   // So long after a silence of 57 s what was sent in it may come.
-  EXPECT_EQ(Admit("b", 1, t0 + 60s), absl::OkStatus());
+  EXPECT_EQ(Admit("b", 1, t0 + 60s), OkStatus());
   EXPECT_EQ(out_.notices.back().kind, NoticeKind::kHostsHeard);
   EXPECT_EQ(out_.notices.back().text, "members=2 have_still=57s");
-  EXPECT_EQ(Admit("c", 1, t0 + 69s), absl::OkStatus());
+  EXPECT_EQ(Admit("c", 1, t0 + 69s), OkStatus());
   for (int second = 69; second < 117; ++second) {
-    EXPECT_EQ(Admit("b", 1, t0 + seconds(second)), absl::OkStatus());
-    EXPECT_EQ(Admit("c", 1, t0 + seconds(second)), absl::OkStatus());
+    EXPECT_EQ(Admit("b", 1, t0 + seconds(second)), OkStatus());
+    EXPECT_EQ(Admit("c", 1, t0 + seconds(second)), OkStatus());
     members_.Expire(t0 + seconds(second), departed_, out_);
   }
   EXPECT_THAT(departed_, IsEmpty());
@@ -233,25 +229,25 @@ TEST_F(MembershipTest, HostsThatFallSilentTogetherAreNotLostBeforeOneIsHeard) {
 }
 
 TEST_F(MembershipTest, AfterAShortSilenceTheOthersHaveALease) {
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Disconnected(MemberId("a"), Incarnation(1), t0 + 6s, out_);
   members_.Expire(t0 + 7s, departed_, out_);
-  ASSERT_EQ(Register("a", 1, t0 + 8s), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1, t0 + 8s), OkStatus());
   EXPECT_EQ(out_.notices.back().text, "members=1 have_still=10s");
 }
 
 TEST_F(MembershipTest, AConnectionThatBreaksInTheSilenceIsNoLossEither) {
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Disconnected(MemberId("a"), Incarnation(1), t0 + 8s, out_);
   members_.Expire(t0 + 9s, departed_, out_);
   members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 20s, out_);
   members_.Expire(t0 + 21s, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
-  ASSERT_EQ(Register("a", 1, t0 + 30s), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1, t0 + 39s), absl::OkStatus());
-  ASSERT_EQ(Admit("a", 1, t0 + 39s), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1, t0 + 30s), OkStatus());
+  ASSERT_EQ(Register("b", 1, t0 + 39s), OkStatus());
+  ASSERT_EQ(Admit("a", 1, t0 + 39s), OkStatus());
   // A member whose connection closes now has died.
   members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 39s, out_);
   members_.Expire(t0 + 40s, departed_, out_);
@@ -261,10 +257,10 @@ TEST_F(MembershipTest, AConnectionThatBreaksInTheSilenceIsNoLossEither) {
 // When others have been heard the network is there: TCP only takes its time.
 TEST_F(MembershipTest, AConnectionThatBreaksAfterTheSilenceIsALossInALease) {
   for (const char* member : {"a", "b", "c"}) {
-    ASSERT_EQ(Register(member, 1), absl::OkStatus());
+    ASSERT_EQ(Register(member, 1), OkStatus());
   }
   members_.Expire(t0 + 10s, departed_, out_);
-  ASSERT_EQ(Admit("a", 1, t0 + 100s), absl::OkStatus());
+  ASSERT_EQ(Admit("a", 1, t0 + 100s), OkStatus());
   EXPECT_EQ(out_.notices.back().text, "members=2 have_still=100s");
   members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 101s, out_);
   EXPECT_EQ(members_.NextDeadline(), t0 + 110s);  // of a
@@ -284,14 +280,14 @@ TEST_F(MembershipTest, AConnectionThatBreaksAfterTheSilenceIsALossInALease) {
 // Each silence that ends gives those a while that have not been heard since.
 TEST_F(MembershipTest, NoNumberOfSilencesHoldsAMemberForEver) {
   for (const char* member : {"a", "b", "dead"}) {
-    ASSERT_EQ(Register(member, 1), absl::OkStatus());
+    ASSERT_EQ(Register(member, 1), OkStatus());
   }
   Instant lost = t0;
   for (int second = 1; second < 1500 && departed_.empty(); ++second) {
     lost = t0 + seconds(second);
     for (const char* member : {"a", "b"}) {
       if (second % 20 != 0) continue;
-      ASSERT_EQ(Admit(member, 1, lost), absl::OkStatus());
+      ASSERT_EQ(Admit(member, 1, lost), OkStatus());
     }
     members_.Expire(lost, departed_, out_);
   }
@@ -301,14 +297,14 @@ TEST_F(MembershipTest, NoNumberOfSilencesHoldsAMemberForEver) {
 }
 
 TEST_F(MembershipTest, WhenAllWhoWereSilentAreLostNobodyIsToBeHeard) {
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Expire(t0 + 10s, departed_, out_);
   EXPECT_EQ(out_.notices.back().kind, NoticeKind::kHostsSilent);
   members_.Expire(t0 + 10min, departed_, out_);
   EXPECT_THAT(departed_, SizeIs(2));
   out_.Clear();
-  ASSERT_EQ(Register("c", 1, t0 + 11min), absl::OkStatus());
+  ASSERT_EQ(Register("c", 1, t0 + 11min), OkStatus());
   ASSERT_EQ(out_.notices.size(), 1u);
   EXPECT_EQ(out_.notices[0].kind, NoticeKind::kMemberRegistered);
 }
@@ -320,18 +316,18 @@ TEST_F(MembershipTest, TheOnlySilentHostIsLostAtTheEndOfItsLease) {
         .Register(From(member, 1, 1), {.host = "host-a"}, t0, departed_, out_)
         .status();
   };
-  ASSERT_EQ(on_one_host("a"), absl::OkStatus());
-  ASSERT_EQ(on_one_host("b"), absl::OkStatus());
-  ASSERT_EQ(Register("c", 1), absl::OkStatus());
+  ASSERT_EQ(on_one_host("a"), OkStatus());
+  ASSERT_EQ(on_one_host("b"), OkStatus());
+  ASSERT_EQ(Register("c", 1), OkStatus());
   KeepAlive("c", t0, t0 + 10s);
   members_.Expire(t0 + 10s, departed_, out_);
   EXPECT_THAT(departed_, SizeIs(2));
 }
 
 TEST_F(MembershipTest, HostsThatDieTogetherAreLostInTheEnd) {
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
-  ASSERT_EQ(Register("c", 1), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
+  ASSERT_EQ(Register("c", 1), OkStatus());
   KeepAlive("c", t0, t0 + 40s);
   EXPECT_THAT(departed_, IsEmpty());
   EXPECT_EQ(members_.NextDeadline(), t0 + 40s);
@@ -341,8 +337,8 @@ TEST_F(MembershipTest, HostsThatDieTogetherAreLostInTheEnd) {
 }
 
 TEST_F(MembershipTest, AJobThatDiedAsAWholeIsLostInTheEnd) {
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Expire(t0 + 10s, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
   EXPECT_EQ(members_.NextDeadline(), t0 + 10min);
@@ -352,17 +348,17 @@ TEST_F(MembershipTest, AJobThatDiedAsAWholeIsLostInTheEnd) {
 
 // It shows that the coordinator can be reached.
 TEST_F(MembershipTest, ANewMemberLeavesTheSilentALease) {
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Expire(t0 + 10s, departed_, out_);
-  ASSERT_EQ(Register("c", 1, t0 + 50s), absl::OkStatus());
-  ASSERT_EQ(Admit("c", 1, t0 + 59s), absl::OkStatus());
+  ASSERT_EQ(Register("c", 1, t0 + 50s), OkStatus());
+  ASSERT_EQ(Admit("c", 1, t0 + 59s), OkStatus());
   members_.Expire(t0 + 60s, departed_, out_);
   EXPECT_THAT(departed_, SizeIs(2));
 }
 
 TEST_F(MembershipTest, DepartedMembersAreForgottenAfterTheRetention) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Leave(*members_.Find(MemberId("b")), "", t0, departed_, out_);
   members_.Expire(t0 + 10min - 1ms, departed_, out_);
   EXPECT_NE(members_.Find(MemberId("b")), nullptr);
@@ -384,20 +380,20 @@ TEST_F(MembershipTest, RefusesRegistrationsWithoutNameOrIncarnation) {
 
 TEST_F(MembershipTest, AFullTableForgetsTheDepartedFirst) {
   limits_.members = 2;
-  ASSERT_EQ(Register("a", 1), absl::OkStatus());
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("a", 1), OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   EXPECT_EQ(Text(Register("c", 1)),
             "RESOURCE_EXHAUSTED: limit members is 2, offered 3 (member "
             "\"c\")" +
                 LimitAdvice("members"));
   members_.Leave(*members_.Find(MemberId("a")), "", t0, departed_, out_);
-  EXPECT_EQ(Register("c", 1), absl::OkStatus());
+  EXPECT_EQ(Register("c", 1), OkStatus());
   EXPECT_EQ(members_.Find(MemberId("a")), nullptr);
 }
 
 TEST_F(MembershipTest, TooMuchProgressIsRefusedButCountsAsLife) {
   limits_.progress_groups = 1;
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   Member* member = *members_.Admit(From("b", 1, 1), t0 + 9s, out_);
   EXPECT_EQ(Text(members_.Heartbeat(*member, {{}, {}}, t0 + 9s)),
             "RESOURCE_EXHAUSTED: limit progress_groups is 1, offered 2 (member "
@@ -407,14 +403,14 @@ TEST_F(MembershipTest, TooMuchProgressIsRefusedButCountsAsLife) {
 }
 
 TEST_F(MembershipTest, LongTextsAreCutNotRefused) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Fail(*members_.Find(MemberId("b")), {.text = std::string(5000, 'x')},
                 t0, departed_, out_);
   EXPECT_THAT(departed_[0].cause, SizeIs(4096));
 }
 
 TEST_F(MembershipTest, ATextIsNotCutWithinACharacter) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Fail(*members_.Find(MemberId("b")),
                 {.text = std::string(4095, 'x') + "\xC3\xA9"}, t0, departed_,
                 out_);
@@ -422,7 +418,7 @@ TEST_F(MembershipTest, ATextIsNotCutWithinACharacter) {
 }
 
 TEST_F(MembershipTest, ProgressThatCannotBeIsRefusedAndKeepsTheMemberAlive) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   Member& member = *members_.Find(MemberId("b"));
   members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_);
   EXPECT_EQ(Text(members_.Heartbeat(member, {{.last_enqueued = -5}}, t0)),
@@ -439,7 +435,7 @@ TEST_F(MembershipTest, ProgressThatCannotBeIsRefusedAndKeepsTheMemberAlive) {
 }
 
 TEST_F(MembershipTest, TheLogHasTheBeginningOfACauseAndTheEventTheWhole) {
-  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), OkStatus());
   out_.Clear();
   members_.Fail(*members_.Find(MemberId("b")), {.text = std::string(4096, 1)},
                 t0, departed_, out_);

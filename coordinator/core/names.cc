@@ -22,15 +22,14 @@ absl::string_view FaultOf(absl::string_view name) {
 
 }  // namespace
 
-absl::Status CheckName(const Limits& limits, absl::string_view verb,
-                       const Offer& offer) {
-  absl::Status status =
-      CheckLimit("name_bytes", limits.name_bytes,
-                 static_cast<int64_t>(offer.name.size()), offer);
+Status CheckName(const Limits& limits, absl::string_view verb,
+                 const Offer& offer) {
+  Status status = CheckLimit("name_bytes", limits.name_bytes,
+                             static_cast<int64_t>(offer.name.size()), offer);
   if (!status.ok()) return status;
   const absl::string_view fault = FaultOf(offer.name);
-  if (fault.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  if (fault.empty()) return OkStatus();
+  return InvalidArgumentError(absl::StrCat(
       verb, ": ", offer.kind, " ", base::Quote(offer.name), " ", fault));
 }
 

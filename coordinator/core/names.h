@@ -3,8 +3,8 @@
 #ifndef MUSTER_COORDINATOR_CORE_NAMES_H_
 #define MUSTER_COORDINATOR_CORE_NAMES_H_
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/limits.h"
 
 namespace muster::coordinator::core {
@@ -15,8 +15,8 @@ namespace muster::coordinator::core {
 // the text around them.
 // RESOURCE_EXHAUSTED (name_bytes), INVALID_ARGUMENT (`register: host "a\\n" has
 // a control character`).
-absl::Status CheckName(const Limits& limits, absl::string_view verb,
-                       const Offer& offer);
+Status CheckName(const Limits& limits, absl::string_view verb,
+                 const Offer& offer);
 
 }  // namespace muster::coordinator::core
 

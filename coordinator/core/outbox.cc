@@ -69,10 +69,10 @@ absl::string_view NoticeKindName(NoticeKind kind) {
 }
 
 void Outbox::Answer(WaiterId waiter, Payload payload) {
-  replies.push_back(Reply{waiter, absl::OkStatus(), std::move(payload)});
+  replies.push_back(Reply{waiter, OkStatus(), std::move(payload)});
 }
 
-void Outbox::Fail(WaiterId waiter, absl::Status status) {
+void Outbox::Fail(WaiterId waiter, Status status) {
   replies.push_back(Reply{waiter, std::move(status), std::monostate()});
 }
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/payload.h"
@@ -21,7 +21,7 @@ namespace muster::coordinator::core {
 
 struct Reply {
   WaiterId waiter;
-  absl::Status status;
+  Status status;
   Payload payload;
 };
 
@@ -30,7 +30,7 @@ struct FailureReport {
   std::string text{};  // for people
   // Code and payloads of the error, opaque here; OK when there is the text
   // only, and the member itself is to blame. The message is not used.
-  absl::Status verdict{};
+  Status verdict{};
 };
 
 enum class EventKind { kLost, kFailed, kLeft, kReplaced, kWaiting };
@@ -53,7 +53,7 @@ struct Event {
   std::string cause;          // `no heartbeat for 11s (lease 10s)`
   std::string last_progress;  // DescribeProgress
   // kFailed: the report's.
-  absl::Status verdict;
+  Status verdict;
   Generation generation;         // in which `rank` holds; kWaiting: that runs
   bool generation_over = false;  // this event ended it: one does
   // kWaiting: how many wait; `member` has waited for longest.
@@ -122,7 +122,7 @@ struct Outbox {
   std::vector<Notice> notices;
 
   void Answer(WaiterId waiter, Payload payload);
-  void Fail(WaiterId waiter, absl::Status status);
+  void Fail(WaiterId waiter, Status status);
   void Note(NoticeKind kind, std::string text, Duration duration = {});
 
   void Clear();

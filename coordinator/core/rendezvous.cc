@@ -47,13 +47,13 @@ Rendezvous::Terms Rendezvous::TermsOf(const JoinRequest& request) {
   return terms;
 }
 
-absl::Status Rendezvous::ClosedError() const {
-  return absl::OutOfRangeError(absl::StrCat("rendezvous: closed by ", closed_));
+Status Rendezvous::ClosedError() const {
+  return OutOfRangeError(absl::StrCat("rendezvous: closed by ", closed_));
 }
 
 // Whether one of the two forms is meant, and what it is made of.
-absl::Status Rendezvous::CheckForm(const Call& call,
-                                   const JoinRequest& request) const {
+Status Rendezvous::CheckForm(const Call& call,
+                             const JoinRequest& request) const {
   const bool elastic =
       request.min_world_size != 0 || request.max_world_size != 0;
   const std::string range =
@@ -85,17 +85,17 @@ absl::Status Rendezvous::CheckForm(const Call& call,
     wrong = absl::StrCat("rank ", request.rank->value(), " of world size ",
                          range, "; ranks are claimed with world_size only");
   } else {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
       absl::StrCat("rendezvous: ", Claimant(call.member), " asks for ", wrong));
 }
 
-absl::Status Rendezvous::CheckSizes(const Call& call,
-                                    const JoinRequest& request) const {
+Status Rendezvous::CheckSizes(const Call& call,
+                              const JoinRequest& request) const {
   const Terms terms = TermsOf(request);
-  absl::Status status = CheckLimit("world_size", limits_.world_size, terms.max,
-                                   {"member", call.member.value()});
+  Status status = CheckLimit("world_size", limits_.world_size, terms.max,
+                             {"member", call.member.value()});
   if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
   if (status.ok()) status = CheckParkedTime(limits_, terms.last_call);
   if (!status.ok()) return status;
@@ -104,41 +104,39 @@ absl::Status Rendezvous::CheckSizes(const Call& call,
                     {"address of", call.member.value()});
 }
 
-absl::Status Rendezvous::CheckRequest(const Call& call,
-                                      const JoinRequest& request) {
+Status Rendezvous::CheckRequest(const Call& call, const JoinRequest& request) {
   if (!closed_.empty()) return ClosedError();
-  absl::Status status = CheckForm(call, request);
+  Status status = CheckForm(call, request);
   if (status.ok()) status = CheckSizes(call, request);
   if (!status.ok()) return status;
   if (request.rank.has_value() &&
       (request.rank->value() < 0 ||
        request.rank->value() >= request.world_size)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "rendezvous: ", Claimant(call.member), " asks for rank ",
         request.rank->value(), " of world size ", request.world_size,
         " (ranks 0 to ", request.world_size - 1, ")"));
   }
   const Terms terms = TermsOf(request);
   if (!joins_.empty() && terms != terms_) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "rendezvous: ", Claimant(call.member), " asks for world size ",
         Text(terms), ", ", Claimant(terms_claimant_), " for ", Text(terms_)));
   }
   // In the elastic form who finds no seat waits.
-  return terms.elastic ? absl::OkStatus() : CheckSeat(call, request);
+  return terms.elastic ? OkStatus() : CheckSeat(call, request);
 }
 
-absl::Status Rendezvous::CheckSeat(const Call& call,
-                                   const JoinRequest& request) {
+Status Rendezvous::CheckSeat(const Call& call, const JoinRequest& request) {
   if (!request.rank.has_value()) {
-    if (!AllSeatsHeld(call, request.world_size)) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat(
+    if (!AllSeatsHeld(call, request.world_size)) return OkStatus();
+    return AlreadyExistsError(absl::StrCat(
         "rendezvous: all ", request.world_size, " ranks of running generation ",
         formation_->generation.value(), " are held by live members; ",
         Claimant(call.member), " cannot join"));
   }
   if (const auto claim = claims_.find(*request.rank); claim != claims_.end()) {
-    return absl::AlreadyExistsError(absl::StrCat(
+    return AlreadyExistsError(absl::StrCat(
         "rendezvous: rank ", request.rank->value(), " is claimed twice: by ",
         Claimant(claim->second), " and by ", Claimant(call.member)));
   }
@@ -147,7 +145,7 @@ absl::Status Rendezvous::CheckSeat(const Call& call,
   // same process started again, waits until that is known.
   if (holder == nullptr ||
       membership_.Find(holder->member)->state == MemberState::kDisconnected) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return HeldError(*holder, *request.rank, call.member);
 }
@@ -158,9 +156,9 @@ const Seat* Rendezvous::OtherHolder(Rank rank, const MemberId& member) const {
   return holder == nullptr || holder->member == member ? nullptr : holder;
 }
 
-absl::Status Rendezvous::HeldError(const Seat& holder, Rank rank,
-                                   const MemberId& claimant) const {
-  return absl::AlreadyExistsError(absl::StrCat(
+Status Rendezvous::HeldError(const Seat& holder, Rank rank,
+                             const MemberId& claimant) const {
+  return AlreadyExistsError(absl::StrCat(
       "rendezvous: rank ", rank.value(), " of running generation ",
       formation_->generation.value(), " is held by live ",
       Claimant(holder.member), "; ", Claimant(claimant), " cannot take it"));
@@ -216,12 +214,12 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
   const std::optional<Instant> open_since = open_since_;
   const std::optional<Instant> last_call_end = last_call_end_;
   if (const auto it = joins_.find(call.member); it != joins_.end()) {
-    out.Fail(it->second.waiter, absl::CancelledError(absl::StrCat(
+    out.Fail(it->second.waiter, CancelledError(absl::StrCat(
                                     "superseded by a newer join of member ",
                                     base::Quote(call.member.value()))));
     Remove(it->second);
   }
-  absl::Status status = CheckRequest(call, request);
+  Status status = CheckRequest(call, request);
   if (status.ok()) {
     status = quota_.Take(static_cast<int64_t>(request.address.size()),
                          {"member", call.member.value()});
@@ -494,8 +492,7 @@ void Rendezvous::Restore(FormationReply formation, bool running,
   }
 }
 
-bool Rendezvous::Cancel(WaiterId waiter, const absl::Status& status,
-                        Outbox& out) {
+bool Rendezvous::Cancel(WaiterId waiter, const Status& status, Outbox& out) {
   const auto it = members_by_waiter_.find(waiter);
   if (it == members_by_waiter_.end()) return false;
   out.Fail(waiter, status);
@@ -535,8 +532,7 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
              absl::StrCat("member=", base::LogValue(member.value()),
                           " cause=", TextInNotice(text)),
              join.request.timeout);
-    out.replies.push_back(
-        {join.waiter, absl::DeadlineExceededError(text), absent});
+    out.replies.push_back({join.waiter, DeadlineExceededError(text), absent});
     if (join.request.rank.has_value()) {
       gave_up_.insert_or_assign(*join.request.rank, member);
     }
@@ -557,18 +553,18 @@ std::optional<Instant> Rendezvous::NextDeadline() const {
   return next;
 }
 
-absl::Status Rendezvous::CheckInvariants() const {
+Status Rendezvous::CheckInvariants() const {
   size_t claims = 0;
   int32_t returns = 0;
   for (const auto& [member, join] : joins_) {
     if (IsReturn(join)) ++returns;
     if (join.request.rank.has_value()) ++claims;
     if (TermsOf(join.request) != terms_ || join.member != member) {
-      return absl::InternalError("rendezvous: a join of another world size");
+      return InternalError("rendezvous: a join of another world size");
     }
     const Member* record = membership_.Find(member);
     if (record == nullptr || !record->live()) {
-      return absl::InternalError(
+      return InternalError(
           absl::StrCat("rendezvous: ", base::Quote(member.value()),
                        " waits and is not live"));
     }
@@ -579,7 +575,7 @@ absl::Status Rendezvous::CheckInvariants() const {
       joins_.size() != queue_.size() || returns != returned_ ||
       joins_.empty() != (terms_.max == 0) ||
       (!closed_.empty() && !joins_.empty())) {
-    return absl::InternalError(
+    return InternalError(
         absl::StrCat("rendezvous: ", waiting, " joins, ", claims_.size(),
                      " claims, ", deadlines_.size(), " deadlines, ", returned_,
                      " of ", returns, " returns, world size ", Text(terms_),
@@ -593,11 +589,11 @@ absl::Status Rendezvous::CheckInvariants() const {
   if (open != open_since_.has_value() ||
       (open && waiting >= terms_.min) != last_call_end_.has_value() ||
       (open && waiting >= terms_.max && !awaits_return)) {
-    return absl::InternalError(absl::StrCat(
+    return InternalError(absl::StrCat(
         "rendezvous: ", waiting, " joins for world size ", Text(terms_),
         last_call_end_.has_value() ? " in" : " without", " a last call"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // The texts of the rendezvous for people.

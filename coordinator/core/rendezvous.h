@@ -13,8 +13,8 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -111,7 +111,7 @@ class Rendezvous {
 
   // Frees the seat that `waiter` holds and fails the call with `status`; false
   // when it does not wait here.
-  bool Cancel(WaiterId waiter, const absl::Status& status, Outbox& out);
+  bool Cancel(WaiterId waiter, const Status& status, Outbox& out);
 
   // The newer waiter takes over the call of the older one; false when that
   // does not wait here.
@@ -153,7 +153,7 @@ class Rendezvous {
   // empty when it was not.
   const std::string& closed() const { return closed_; }
 
-  absl::Status CheckInvariants() const;
+  Status CheckInvariants() const;
 
  private:
   struct PendingJoin {
@@ -181,19 +181,19 @@ class Rendezvous {
   static Terms TermsOf(const JoinRequest& request);
   static std::string Text(const Terms& terms);
 
-  absl::Status CheckRequest(const Call& call, const JoinRequest& request);
-  absl::Status CheckForm(const Call& call, const JoinRequest& request) const;
-  absl::Status CheckSizes(const Call& call, const JoinRequest& request) const;
-  absl::Status CheckSeat(const Call& call, const JoinRequest& request);
-  absl::Status ClosedError() const;
+  Status CheckRequest(const Call& call, const JoinRequest& request);
+  Status CheckForm(const Call& call, const JoinRequest& request) const;
+  Status CheckSizes(const Call& call, const JoinRequest& request) const;
+  Status CheckSeat(const Call& call, const JoinRequest& request);
+  Status ClosedError() const;
 
   // Whether those that wait must wait for the end of the running generation.
   bool Held() const { return terms_.elastic && running_; }
   bool AwaitsReturn();
   bool AwaitsLoss() const;
   const Seat* OtherHolder(Rank rank, const MemberId& member) const;
-  absl::Status HeldError(const Seat& holder, Rank rank,
-                         const MemberId& claimant) const;
+  Status HeldError(const Seat& holder, Rank rank,
+                   const MemberId& claimant) const;
   bool IsAway(const Seat& seat) const;
   bool IsReturn(const PendingJoin& join) const;
   bool AllSeatsHeld(const Call& call, int32_t world_size);

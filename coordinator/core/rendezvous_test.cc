@@ -10,7 +10,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -28,12 +27,12 @@ class RendezvousTest : public testing::Test {
                         {.host = std::string("host-") + name, .pid = pid++}, t0,
                         departed, notes_)
               .status(),
-          absl::OkStatus());
+          OkStatus());
     }
   }
 
   void TearDown() override {
-    EXPECT_EQ(rendezvous_.CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(rendezvous_.CheckInvariants(), OkStatus());
     EXPECT_EQ(quota_.parked(), rendezvous_.waiters());
   }
 

@@ -24,17 +24,17 @@ int64_t BytesOf(const Reply& reply) {
 
 }  // namespace
 
-absl::Status CheckAcknowledged(SequenceNumber through) {
+Status CheckAcknowledged(SequenceNumber through) {
   constexpr uint64_t kMax = INT64_MAX;
-  if (through.value() <= kMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  if (through.value() <= kMax) return OkStatus();
+  return InvalidArgumentError(absl::StrCat(
       "acknowledged_through is ", through.value(), ", must be at most ", kMax));
 }
 
-absl::Status ReplyCache::Acknowledge(
+Status ReplyCache::Acknowledge(
     SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
     const Limits& limits, absl::FunctionRef<void(SequenceNumber)> forgotten) {
-  absl::Status status = CheckAcknowledged(through);
+  Status status = CheckAcknowledged(through);
   if (status.ok()) {
     status = CheckLimit("retained_replies", limits.retained_replies,
                         static_cast<int64_t>(unanswered.size()));
@@ -65,7 +65,7 @@ absl::Status ReplyCache::Acknowledge(
   }
   if (first_ > through.value()) {
     Account();
-    return absl::OkStatus();
+    return OkStatus();
   }
   // Also one that never came here: its retry is under way and shall be applied.
   for (const SequenceNumber number : unanswered) {
@@ -82,7 +82,7 @@ absl::Status ReplyCache::Acknowledge(
   }
   first_ = through.value() + 1;
   Account();
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void ReplyCache::Account() {
@@ -90,28 +90,28 @@ void ReplyCache::Account() {
                                                          stragglers_.size()));
 }
 
-absl::StatusOr<ReplyCache::Entry*> ReplyCache::Claim(Entry& entry,
-                                                     SequenceNumber sequence,
-                                                     absl::string_view method) {
+StatusOr<ReplyCache::Entry*> ReplyCache::Claim(Entry& entry,
+                                               SequenceNumber sequence,
+                                               absl::string_view method) {
   if (entry.state == State::kNew) {
     entry.method = std::string(method);
   } else if (entry.method != method) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence ", sequence.value(), " of ", method,
-                     " was used for ", entry.method, " before"));
+    return InvalidArgumentError(absl::StrCat("sequence ", sequence.value(),
+                                             " of ", method, " was used for ",
+                                             entry.method, " before"));
   }
   return &entry;
 }
 
-absl::StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
-                                                    absl::string_view method,
-                                                    const Limits& limits) {
+StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
+                                              absl::string_view method,
+                                              const Limits& limits) {
   const uint64_t number = sequence.value();
   if (number < first_) {
     if (Entry* straggler = Lookup(sequence); straggler != nullptr) {
       return Claim(*straggler, sequence, method);
     }
-    return absl::FailedPreconditionError(
+    return FailedPreconditionError(
         absl::StrCat("sequence ", number, " was acknowledged before (through ",
                      first_ - 1, ")"));
   }
@@ -131,7 +131,7 @@ absl::StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
         held_.bytes() +
         kReplyMemory * static_cast<int64_t>(offset + 1 - window_.size());
     if (bytes > kUncheckedBytes) {
-      absl::Status status = held_.Check(bytes, {"kept answer of", method});
+      Status status = held_.Check(bytes, {"kept answer of", method});
       if (!status.ok()) return status;
     }
     window_.resize(offset + 1);

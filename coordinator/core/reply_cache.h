@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outbox.h"
@@ -25,7 +24,7 @@ namespace muster::coordinator::core {
 // Whether a member can have the answers of all its numbers up to `through`.
 // Errors: INVALID_ARGUMENT (beyond 2^63 - 1: nobody counts that far, and there
 // must be a number after it).
-absl::Status CheckAcknowledged(SequenceNumber through);
+Status CheckAcknowledged(SequenceNumber through);
 
 // The answer to a numbered mutation of a live member, as it survives a restart
 // (records.h).
@@ -38,7 +37,7 @@ struct ReplyRecord {
   SequenceNumber acknowledged_through;
   std::vector<SequenceNumber> open;
   std::string method;
-  absl::Status status;
+  Status status;
   Payload payload;
 };
 
@@ -70,7 +69,7 @@ class ReplyCache {
   // INVALID_ARGUMENT (CheckAcknowledged), RESOURCE_EXHAUSTED (retained_replies:
   // too many are unanswered; total_bytes), which change nothing. `forgotten` is
   // told each answer that is dropped.
-  absl::Status Acknowledge(
+  Status Acknowledge(
       SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
       const Limits& limits,
       absl::FunctionRef<void(SequenceNumber)> forgotten = [](auto) {});
@@ -82,8 +81,8 @@ class ReplyCache {
   // answer would be nonsense here), RESOURCE_EXHAUSTED (retained_replies,
   // retained_reply_bytes, total_bytes: acknowledge the answers). A few are
   // never refused for total_bytes, so that a member can make room.
-  absl::StatusOr<Entry*> Find(SequenceNumber sequence, absl::string_view method,
-                              const Limits& limits);
+  StatusOr<Entry*> Find(SequenceNumber sequence, absl::string_view method,
+                        const Limits& limits);
 
   // The entry of a number that Find has returned, or null when it has been
   // acknowledged or forgotten since.
@@ -113,8 +112,8 @@ class ReplyCache {
 
  private:
   void Account();
-  static absl::StatusOr<Entry*> Claim(Entry& entry, SequenceNumber sequence,
-                                      absl::string_view method);
+  static StatusOr<Entry*> Claim(Entry& entry, SequenceNumber sequence,
+                                absl::string_view method);
 
   std::map<uint64_t, Entry> stragglers_;  // numbers below first_
   std::deque<Entry> window_;              // numbers first_ to first_ + size - 1

@@ -14,7 +14,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using State = ReplyCache::State;
 
 std::vector<SequenceNumber> Numbers(std::vector<uint64_t> numbers) {
@@ -32,7 +31,7 @@ class ReplyCacheTest : public testing::Test {
   void Done(uint64_t number, const std::string& text = "") {
     ASSERT_EQ(Find(number), StatusCode::kOk);
     cache_.SetDone(SequenceNumber(number),
-                   Reply{WaiterId(1), absl::NotFoundError(text), {}});
+                   Reply{WaiterId(1), NotFoundError(text), {}});
   }
   StatusCode Acknowledge(uint64_t through,
                          const std::vector<uint64_t>& unanswered = {}) {
@@ -69,9 +68,8 @@ TEST_F(ReplyCacheTest, ANumberBelowTheWindowKeepsItsMethodToo) {
   cache_.SetParked(SequenceNumber(1), WaiterId(7));
   Done(2);
   ASSERT_EQ(Acknowledge(2, {1}), StatusCode::kOk);
-  EXPECT_EQ(
-      cache_.Find(SequenceNumber(1), "Set", limits_).status(),
-      absl::InvalidArgumentError("sequence 1 of Set was used for Add before"));
+  EXPECT_EQ(cache_.Find(SequenceNumber(1), "Set", limits_).status(),
+            InvalidArgumentError("sequence 1 of Set was used for Add before"));
   EXPECT_EQ(Find(1), StatusCode::kOk);
 }
 
@@ -130,7 +128,7 @@ TEST_F(ReplyCacheTest, TheResultOfABarrierCounts) {
   result->missing.resize(3);
   ASSERT_EQ(Find(1), StatusCode::kOk);
   cache_.SetDone(SequenceNumber(1),
-                 Reply{WaiterId(1), absl::AbortedError("late"), result});
+                 Reply{WaiterId(1), AbortedError("late"), result});
   EXPECT_EQ(cache_.bytes(), 4 + BytesOf(*result));
   EXPECT_EQ(Find(2), StatusCode::kResourceExhausted);
   EXPECT_EQ(Acknowledge(1), StatusCode::kOk);
@@ -159,7 +157,7 @@ TEST_F(ReplyCacheTest, IsRefusedForTheJobsMemoryUnlessItHoldsLittle) {
   limits_.retained_replies = 100;
   EXPECT_EQ(Find(8), StatusCode::kOk);
   EXPECT_EQ(cache_.Find(SequenceNumber(9), "Add", limits_).status(),
-            absl::ResourceExhaustedError(
+            ResourceExhaustedError(
                 "limit total_bytes is 10000, offered 9152 (kept answer of "
                 "\"Add\") by a job that holds 9024, and whose share is 312" +
                 LimitAdvice("total_bytes")));

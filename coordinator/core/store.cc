@@ -39,13 +39,13 @@ StoreEngine::StoreEngine(const Limits* limits, WaiterQuota* quota,
                          Journal* journal)
     : limits_(*limits), data_(limits, journal), waiters_(quota) {}
 
-absl::Status StoreEngine::CheckKey(absl::string_view key) const {
+Status StoreEngine::CheckKey(absl::string_view key) const {
   return CheckLimit("key_bytes", limits_.key_bytes, Size(key), {"key", key});
 }
 
-absl::Status StoreEngine::CheckKeys(absl::Span<const std::string> keys) const {
-  absl::Status status = CheckLimit("keys_per_call", limits_.keys_per_call,
-                                   static_cast<int64_t>(keys.size()));
+Status StoreEngine::CheckKeys(absl::Span<const std::string> keys) const {
+  Status status = CheckLimit("keys_per_call", limits_.keys_per_call,
+                             static_cast<int64_t>(keys.size()));
   for (const std::string& key : keys) {
     if (!status.ok()) return status;
     status = CheckKey(key);
@@ -53,23 +53,23 @@ absl::Status StoreEngine::CheckKeys(absl::Span<const std::string> keys) const {
   return status;
 }
 
-absl::StatusOr<Lifetime> StoreEngine::LifetimeOf(const Call& call,
-                                                 absl::string_view verb,
-                                                 const SetOptions& options,
-                                                 Instant now) const {
+StatusOr<Lifetime> StoreEngine::LifetimeOf(const Call& call,
+                                           absl::string_view verb,
+                                           const SetOptions& options,
+                                           Instant now) const {
   Lifetime lifetime;
   if (options.ttl.has_value()) {
     if (*options.ttl <= Duration::zero()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(verb, ": ttl is ", FormatDuration(*options.ttl),
-                       ", must be positive"));
+      return InvalidArgumentError(absl::StrCat(verb, ": ttl is ",
+                                               FormatDuration(*options.ttl),
+                                               ", must be positive"));
     }
     lifetime.ttl = options.ttl;
     lifetime.expires_at = DeadlineAfter(now, *options.ttl);
   }
   if (options.ephemeral) {
     if (call.member.value().empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           verb, ": an ephemeral key needs a member, the caller is none"));
     }
     lifetime.owner = call.member;
@@ -102,10 +102,10 @@ void StoreEngine::RemoveQueue(absl::string_view key) {
 void StoreEngine::Set(const Call& call, absl::string_view key,
                       std::string value, const SetOptions& options, Instant now,
                       Outbox& out) {
-  absl::Status status = data_.CheckIsNoQueue("set", key);
+  Status status = data_.CheckIsNoQueue("set", key);
   if (status.ok()) status = data_.CheckRoom(key, Size(value));
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
-  absl::StatusOr<Lifetime> lifetime = LifetimeOf(call, "set", options, now);
+  StatusOr<Lifetime> lifetime = LifetimeOf(call, "set", options, now);
   if (!lifetime.ok()) return out.Fail(call.waiter, lifetime.status());
   out.Answer(call.waiter, RevisionReply{data_.Advance()});
   Write(key, MakeValue(std::move(value)), *std::move(lifetime), out);
@@ -114,7 +114,7 @@ void StoreEngine::Set(const Call& call, absl::string_view key,
 
 void StoreEngine::Add(const Call& call, absl::string_view key, int64_t delta,
                       Outbox& out) {
-  absl::Status status = data_.CheckIsNoQueue("add", key);
+  Status status = data_.CheckIsNoQueue("add", key);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   const StoreData::Entry* present = data_.Find(key);
   int64_t sum = delta;
@@ -122,14 +122,14 @@ void StoreEngine::Add(const Call& call, absl::string_view key, int64_t delta,
     const std::optional<int64_t> number = ParseWhole(*present->value);
     if (!number.has_value()) {
       return out.Fail(call.waiter,
-                      absl::InvalidArgumentError(absl::StrCat(
+                      InvalidArgumentError(absl::StrCat(
                           "add: key ", base::Excerpt(key), " holds ",
                           base::Excerpt(*present->value),
                           ", which is not a decimal int64")));
     }
     if (__builtin_add_overflow(*number, delta, &sum)) {
       return out.Fail(call.waiter,
-                      absl::OutOfRangeError(absl::StrCat(
+                      OutOfRangeError(absl::StrCat(
                           "add: key ", base::Excerpt(key), " holds ", *number,
                           ", and adding ", delta, " overflows an int64")));
     }
@@ -146,7 +146,7 @@ void StoreEngine::Append(const Call& call, absl::string_view key,
                          absl::string_view bytes, Outbox& out) {
   const StoreData::Entry* present = data_.Find(key);
   const size_t present_bytes = present == nullptr ? 0 : present->value->size();
-  absl::Status status = data_.CheckIsNoQueue("append", key);
+  Status status = data_.CheckIsNoQueue("append", key);
   if (status.ok()) {
     status = data_.CheckRoom(
         key, static_cast<int64_t>(present_bytes + bytes.size()));
@@ -164,7 +164,7 @@ void StoreEngine::Append(const Call& call, absl::string_view key,
 void StoreEngine::CompareSet(const Call& call, absl::string_view key,
                              absl::string_view expected, std::string desired,
                              Outbox& out) {
-  absl::Status status = data_.CheckIsNoQueue("compare set", key);
+  Status status = data_.CheckIsNoQueue("compare set", key);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   const StoreData::Entry* present = data_.Find(key);
   if (present != nullptr && *present->value != expected) {
@@ -194,14 +194,14 @@ void StoreEngine::CompareAndSet(const Call& call, absl::string_view key,
                                 Outbox& out) {
   if (expected_revision < 0) {
     return out.Fail(call.waiter,
-                    absl::InvalidArgumentError(absl::StrCat(
+                    InvalidArgumentError(absl::StrCat(
                         "compare and set: revision is ", expected_revision,
                         ", must not be negative")));
   }
-  absl::Status status = data_.CheckIsNoQueue("compare and set", key);
+  Status status = data_.CheckIsNoQueue("compare and set", key);
   if (status.ok()) status = data_.CheckRoom(key, Size(value));
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
-  absl::StatusOr<Lifetime> lifetime =
+  StatusOr<Lifetime> lifetime =
       LifetimeOf(call, "compare and set", options, now);
   if (!lifetime.ok()) return out.Fail(call.waiter, lifetime.status());
   const StoreData::Entry* present = data_.Find(key);
@@ -255,12 +255,12 @@ void StoreEngine::MultiSet(const Call& call, absl::Span<const std::string> keys,
                            std::vector<std::string> values, Outbox& out) {
   if (keys.size() != values.size()) {
     return out.Fail(call.waiter,
-                    absl::InvalidArgumentError(absl::StrCat(
+                    InvalidArgumentError(absl::StrCat(
                         "multiSet keys and values vectors must be of same "
                         "size, not ",
                         keys.size(), " and ", values.size())));
   }
-  absl::Status status = CheckKeys(keys);
+  Status status = CheckKeys(keys);
   // The last value of each key, because the sum of the sizes must be right
   // before anything is written.
   absl::btree_map<absl::string_view, size_t> last;
@@ -306,7 +306,7 @@ void StoreEngine::MultiSet(const Call& call, absl::Span<const std::string> keys,
 
 void StoreEngine::TryGet(const Call& call, absl::string_view key,
                          Outbox& out) const {
-  absl::Status status = CheckKey(key);
+  Status status = CheckKey(key);
   if (status.ok()) status = data_.CheckIsNoQueue("get", key);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   const StoreData::Entry* present = data_.Find(key);
@@ -316,7 +316,7 @@ void StoreEngine::TryGet(const Call& call, absl::string_view key,
 
 void StoreEngine::Check(const Call& call, absl::Span<const std::string> keys,
                         Outbox& out) const {
-  absl::Status status = CheckKeys(keys);
+  Status status = CheckKeys(keys);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   const bool all = std::all_of(keys.begin(), keys.end(), [&](const auto& key) {
     return data_.Contains(key);
@@ -332,7 +332,7 @@ void StoreEngine::ListKeys(const Call& call, absl::string_view prefix,
                            absl::string_view after, int64_t count_max,
                            Outbox& out) const {
   if (count_max < 0) {
-    return out.Fail(call.waiter, absl::InvalidArgumentError(absl::StrCat(
+    return out.Fail(call.waiter, InvalidArgumentError(absl::StrCat(
                                      "list keys: limit is ", count_max,
                                      ", must not be negative")));
   }
@@ -377,9 +377,9 @@ void StoreEngine::MultiGet(const Call& call, std::vector<std::string> keys,
 
 void StoreEngine::QueuePush(const Call& call, absl::string_view key,
                             std::string item, Outbox& out) {
-  absl::Status status = data_.CheckItemRoom(key, Size(item));
+  Status status = data_.CheckItemRoom(key, Size(item));
   if (status.ok() && data_.Find(key) != nullptr) {
-    status = absl::InvalidArgumentError(absl::StrCat(
+    status = InvalidArgumentError(absl::StrCat(
         "queue push: key ", base::Excerpt(key), " holds a value, no queue"));
   }
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
@@ -400,9 +400,9 @@ void StoreEngine::QueuePush(const Call& call, absl::string_view key,
 void StoreEngine::QueuePop(const Call& call, absl::string_view key,
                            std::optional<Duration> timeout, Instant now,
                            Outbox& out) {
-  absl::Status status = CheckKey(key);
+  Status status = CheckKey(key);
   if (status.ok() && data_.Find(key) != nullptr) {
-    status = absl::InvalidArgumentError(absl::StrCat(
+    status = InvalidArgumentError(absl::StrCat(
         "queue pop: key ", base::Excerpt(key), " holds a value, no queue"));
   }
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
@@ -414,8 +414,8 @@ void StoreEngine::QueuePop(const Call& call, absl::string_view key,
   }
   if (!timeout.has_value()) {
     return out.Fail(call.waiter,
-                    absl::NotFoundError(absl::StrCat("queue is empty, key: ",
-                                                     base::Excerpt(key))));
+                    NotFoundError(absl::StrCat("queue is empty, key: ",
+                                               base::Excerpt(key))));
   }
   StoreWaiter waiter;
   waiter.awaited = Awaited::kItem;
@@ -441,7 +441,7 @@ using Awaited = StoreWaiter::Awaited;
 
 void StoreEngine::Watch(const Call& call, WatchRequest request, Instant now,
                         Outbox& out) {
-  absl::Status status = CheckKey(request.selector.key);
+  Status status = CheckKey(request.selector.key);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   if (!request.after.has_value()) {
     return out.Answer(call.waiter, WatchReply{{}, revision()});
@@ -463,7 +463,7 @@ void StoreEngine::Watch(const Call& call, WatchRequest request, Instant now,
 void StoreEngine::AnswerWatches(Outbox& out) {
   if (!woken_watches_.empty()) {
     const WatchHistory& history = data_.history();
-    const absl::Status status = history.CheckComplete(seen_, revision());
+    const Status status = history.CheckComplete(seen_, revision());
     const WatchIndex index(history, seen_, revision());
     for (const auto& [order, waiter] : woken_watches_) {
       if (status.ok()) {
@@ -479,13 +479,13 @@ void StoreEngine::AnswerWatches(Outbox& out) {
 }
 
 // The answer to a call whose keys are all there.
-absl::StatusOr<Payload> StoreEngine::Collect(
+StatusOr<Payload> StoreEngine::Collect(
     Awaited awaited, absl::Span<const std::string> keys) const {
   if (awaited == Awaited::kPresence) return std::monostate();
   ValuesReply reply;
   reply.values.reserve(keys.size());
   for (const std::string& key : keys) {
-    absl::Status status = data_.CheckIsNoQueue("get", key);
+    Status status = data_.CheckIsNoQueue("get", key);
     if (!status.ok()) return status;
     const StoreData::Entry* entry = data_.Find(key);
     reply.values.push_back(ValueReply{entry->value, entry->revision});
@@ -499,7 +499,7 @@ absl::StatusOr<Payload> StoreEngine::Collect(
 void StoreEngine::Park(const Call& call, Awaited awaited,
                        std::vector<std::string> keys, Duration timeout,
                        Instant now, Outbox& out) {
-  absl::Status status = CheckKeys(keys);
+  Status status = CheckKeys(keys);
   if (status.ok()) status = CheckParkedTime(limits_, timeout);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   StoreWaiter waiter;
@@ -514,7 +514,7 @@ void StoreEngine::Park(const Call& call, Awaited awaited,
       waiter.distinct.begin(), waiter.distinct.end(),
       [&](absl::string_view key) { return !data_.Contains(key); });
   if (waiter.missing == 0) {
-    absl::StatusOr<Payload> payload = Collect(awaited, waiter.keys);
+    StatusOr<Payload> payload = Collect(awaited, waiter.keys);
     if (!payload.ok()) return out.Fail(call.waiter, payload.status());
     return out.Answer(call.waiter, *std::move(payload));
   }
@@ -523,14 +523,14 @@ void StoreEngine::Park(const Call& call, Awaited awaited,
 
 void StoreEngine::Park(const Call& call, StoreWaiter waiter, Duration timeout,
                        Instant now, Outbox& out) {
-  absl::Status status = CheckParkedTime(limits_, timeout);
+  Status status = CheckParkedTime(limits_, timeout);
   waiter.id = call.waiter;
   waiter.member = call.member;
   waiter.timeout = timeout;
   waiter.since = now;
   waiter.deadline = DeadlineAfter(now, timeout);
   if (status.ok() && timeout <= Duration::zero()) {
-    status = absl::DeadlineExceededError(TimeoutText(waiter));
+    status = DeadlineExceededError(TimeoutText(waiter));
   }
   if (status.ok()) {
     status = waiters_.Park(std::make_unique<StoreWaiter>(std::move(waiter)));
@@ -541,7 +541,7 @@ void StoreEngine::Park(const Call& call, StoreWaiter waiter, Duration timeout,
 // The key has come to hold something.
 void StoreEngine::Appeared(absl::string_view key, Outbox& out) {
   for (StoreWaiter* waiter : waiters_.Appeared(key)) {
-    absl::StatusOr<Payload> payload = Collect(waiter->awaited, waiter->keys);
+    StatusOr<Payload> payload = Collect(waiter->awaited, waiter->keys);
     if (payload.ok()) {
       out.Answer(waiter->id, *std::move(payload));
     } else {
@@ -570,7 +570,7 @@ void StoreEngine::Expire(Instant now, Outbox& out) {
     if (waiter->awaited == Awaited::kChanges) {
       out.Answer(waiter->id, WatchReply{{}, revision()});
     } else {
-      out.Fail(waiter->id, absl::DeadlineExceededError(TimeoutText(*waiter)));
+      out.Fail(waiter->id, DeadlineExceededError(TimeoutText(*waiter)));
     }
     waiters_.Remove(waiter);
   }
@@ -617,7 +617,7 @@ std::vector<KeyWaitSnapshot> StoreEngine::KeyWaits(Instant now,
   return waits;
 }
 
-bool StoreEngine::Cancel(WaiterId id, const absl::Status& status, Outbox& out) {
+bool StoreEngine::Cancel(WaiterId id, const Status& status, Outbox& out) {
   StoreWaiter* waiter = waiters_.Find(id);
   if (waiter == nullptr) return false;
   waiters_.Remove(waiter);
@@ -625,8 +625,8 @@ bool StoreEngine::Cancel(WaiterId id, const absl::Status& status, Outbox& out) {
   return true;
 }
 
-void StoreEngine::MemberDeparted(const MemberId& member,
-                                 const absl::Status& status, Outbox& out) {
+void StoreEngine::MemberDeparted(const MemberId& member, const Status& status,
+                                 Outbox& out) {
   for (StoreWaiter* waiter = waiters_.FirstOf(member); waiter != nullptr;
        waiter = waiters_.FirstOf(member)) {
     Cancel(WaiterId(waiter->id), status, out);
@@ -644,34 +644,32 @@ std::optional<Instant> StoreEngine::NextDeadline() const {
   return deadline.has_value() ? std::min(*expiry, *deadline) : *expiry;
 }
 
-absl::Status StoreEngine::CheckInvariants() const {
-  for (const absl::Status& status :
+Status StoreEngine::CheckInvariants() const {
+  for (const Status& status :
        {data_.CheckInvariants(), waiters_.CheckInvariants()}) {
     if (!status.ok()) return status;
   }
   if (!woken_watches_.empty() || seen_ != revision()) {
-    return absl::InternalError(absl::StrCat("store: a step ended at revision ",
-                                            revision(), " with watches at ",
-                                            seen_));
+    return InternalError(absl::StrCat("store: a step ended at revision ",
+                                      revision(), " with watches at ", seen_));
   }
   for (const auto& [order, waiter] : waiters_.all()) {
     if (waiter->awaited == Awaited::kChanges) continue;
     if (waiter->awaited == Awaited::kItem) {
       if (data_.FindQueue(waiter->keys.front()) == nullptr) continue;
-      return absl::InternalError(absl::StrCat("store: waiter ",
-                                              waiter->id.value(),
-                                              " awaits an item that is there"));
+      return InternalError(absl::StrCat("store: waiter ", waiter->id.value(),
+                                        " awaits an item that is there"));
     }
     const int64_t missing = std::count_if(
         waiter->distinct.begin(), waiter->distinct.end(),
         [&](absl::string_view key) { return !data_.Contains(key); });
     if (missing != waiter->missing || missing == 0) {
-      return absl::InternalError(
-          absl::StrCat("store: waiter ", waiter->id.value(), " misses ",
-                       missing, " keys, counts ", waiter->missing));
+      return InternalError(absl::StrCat("store: waiter ", waiter->id.value(),
+                                        " misses ", missing, " keys, counts ",
+                                        waiter->missing));
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::coordinator::core

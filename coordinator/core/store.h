@@ -9,10 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -167,7 +166,7 @@ class StoreEngine {
   void Expire(Instant now, Outbox& out);
 
   // Fails the waiter with `status`; false when it does not wait here.
-  bool Cancel(WaiterId waiter, const absl::Status& status, Outbox& out);
+  bool Cancel(WaiterId waiter, const Status& status, Outbox& out);
 
   // The call of `from` is answered to `to`; false when it does not wait here.
   bool Retarget(WaiterId from, WaiterId to) {
@@ -175,7 +174,7 @@ class StoreEngine {
   }
 
   // The member has departed: fails all its waiters, removes its ephemeral keys.
-  void MemberDeparted(const MemberId& member, const absl::Status& status,
+  void MemberDeparted(const MemberId& member, const Status& status,
                       Outbox& out);
 
   std::optional<Instant> NextDeadline() const;
@@ -209,14 +208,13 @@ class StoreEngine {
   int64_t waiters() const { return waiters_.size(); }
   int64_t pops() const { return waiters_.pops(); }
 
-  absl::Status CheckInvariants() const;
+  Status CheckInvariants() const;
 
  private:
-  absl::Status CheckKey(absl::string_view key) const;
-  absl::Status CheckKeys(absl::Span<const std::string> keys) const;
-  absl::StatusOr<Lifetime> LifetimeOf(const Call& call, absl::string_view verb,
-                                      const SetOptions& options,
-                                      Instant now) const;
+  Status CheckKey(absl::string_view key) const;
+  Status CheckKeys(absl::Span<const std::string> keys) const;
+  StatusOr<Lifetime> LifetimeOf(const Call& call, absl::string_view verb,
+                                const SetOptions& options, Instant now) const;
   void Write(absl::string_view key, Value value,
              std::optional<Lifetime> lifetime, Outbox& out);
   void Remove(absl::string_view key, ChangeKind why);
@@ -228,8 +226,8 @@ class StoreEngine {
             Outbox& out);
   void Park(const Call& call, StoreWaiter waiter, Duration timeout, Instant now,
             Outbox& out);
-  absl::StatusOr<Payload> Collect(StoreWaiter::Awaited awaited,
-                                  absl::Span<const std::string> keys) const;
+  StatusOr<Payload> Collect(StoreWaiter::Awaited awaited,
+                            absl::Span<const std::string> keys) const;
   std::string TimeoutText(const StoreWaiter& waiter) const;
 
   const Limits& limits_;

@@ -31,19 +31,18 @@ const StoreData::Queue* StoreData::FindQueue(absl::string_view key) const {
   return it == queues_.end() ? nullptr : &it->second;
 }
 
-absl::Status StoreData::CheckIsNoQueue(absl::string_view verb,
-                                       absl::string_view key) const {
+Status StoreData::CheckIsNoQueue(absl::string_view verb,
+                                 absl::string_view key) const {
   const Queue* queue = FindQueue(key);
-  if (queue == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(verb, ": key ", base::Excerpt(key), " is a queue of ",
-                   queue->size(), " items, no value"));
+  if (queue == nullptr) return OkStatus();
+  return InvalidArgumentError(absl::StrCat(verb, ": key ", base::Excerpt(key),
+                                           " is a queue of ", queue->size(),
+                                           " items, no value"));
 }
 
-absl::Status StoreData::CheckRoom(absl::string_view key,
-                                  int64_t value_bytes) const {
+Status StoreData::CheckRoom(absl::string_view key, int64_t value_bytes) const {
   const Offer offer{"key", key};
-  absl::Status status =
+  Status status =
       CheckLimit("key_bytes", limits_.key_bytes, BytesOf(key), offer);
   if (!status.ok()) return status;
   status = CheckLimit("value_bytes", limits_.value_bytes, value_bytes, offer);
@@ -63,10 +62,10 @@ absl::Status StoreData::CheckRoom(absl::string_view key,
   return CheckMemoryFor(keys, bytes - bytes_, offer);
 }
 
-absl::Status StoreData::CheckItemRoom(absl::string_view key,
-                                      int64_t value_bytes) const {
+Status StoreData::CheckItemRoom(absl::string_view key,
+                                int64_t value_bytes) const {
   const Offer offer{"key", key};
-  absl::Status status =
+  Status status =
       CheckLimit("key_bytes", limits_.key_bytes, BytesOf(key), offer);
   if (!status.ok()) return status;
   status = CheckLimit("value_bytes", limits_.value_bytes, value_bytes, offer);
@@ -259,7 +258,7 @@ std::vector<std::string> StoreData::OwnedBy(const MemberId& member) const {
   return {owned->second.begin(), owned->second.end()};
 }
 
-absl::Status StoreData::CheckInvariants() const {
+Status StoreData::CheckInvariants() const {
   int64_t bytes = 0;
   int64_t items = 0;
   size_t expiring = 0;
@@ -267,13 +266,13 @@ absl::Status StoreData::CheckInvariants() const {
   for (const auto& [key, entry] : entries_) {
     bytes += BytesOf(key) + BytesOf(entry.value);
     if (entry.revision <= 0 || entry.revision > revision_) {
-      return absl::InternalError(absl::StrCat("store: key ", base::Excerpt(key),
-                                              " has revision ", entry.revision,
-                                              " of ", revision_));
+      return InternalError(absl::StrCat("store: key ", base::Excerpt(key),
+                                        " has revision ", entry.revision,
+                                        " of ", revision_));
     }
     if (FindQueue(key) != nullptr) {
-      return absl::InternalError(absl::StrCat("store: key ", base::Excerpt(key),
-                                              " is a value and a queue"));
+      return InternalError(absl::StrCat("store: key ", base::Excerpt(key),
+                                        " is a value and a queue"));
     }
     if (entry.lifetime == nullptr) continue;
     if (expiries_.contains({entry.lifetime->expires_at, key})) ++expiring;
@@ -282,7 +281,7 @@ absl::Status StoreData::CheckInvariants() const {
   }
   for (const auto& [key, queue] : queues_) {
     if (queue.empty()) {
-      return absl::InternalError(
+      return InternalError(
           absl::StrCat("store: an empty queue, ", base::Excerpt(key)));
     }
     bytes += BytesOf(key);
@@ -290,15 +289,15 @@ absl::Status StoreData::CheckInvariants() const {
     items += static_cast<int64_t>(queue.size());
   }
   if (bytes != bytes_ || items != items_) {
-    return absl::InternalError(
-        absl::StrCat("store: counts ", bytes_, " bytes and ", items_,
-                     " items, holds ", bytes, " and ", items));
+    return InternalError(absl::StrCat("store: counts ", bytes_, " bytes and ",
+                                      items_, " items, holds ", bytes, " and ",
+                                      items));
   }
   for (const auto& [member, keys] : owned_) owned -= keys.size();
   if (expiring != expiries_.size() || owned != 0) {
-    return absl::InternalError("store: lifetimes and their indices differ");
+    return InternalError("store: lifetimes and their indices differ");
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::coordinator::core

@@ -13,8 +13,8 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/journal.h"
@@ -83,17 +83,16 @@ class StoreData {
   }
 
   // INVALID_ARGUMENT (`set: key "k" is a queue of 2 items, no value`).
-  absl::Status CheckIsNoQueue(absl::string_view verb,
-                              absl::string_view key) const;
+  Status CheckIsNoQueue(absl::string_view verb, absl::string_view key) const;
 
   // RESOURCE_EXHAUSTED: whether the key may come to hold a value of
   // `value_bytes`, or one more item of as many.
-  absl::Status CheckRoom(absl::string_view key, int64_t value_bytes) const;
-  absl::Status CheckItemRoom(absl::string_view key, int64_t value_bytes) const;
+  Status CheckRoom(absl::string_view key, int64_t value_bytes) const;
+  Status CheckItemRoom(absl::string_view key, int64_t value_bytes) const;
 
   // The same for so many more keys and bytes of keys and values.
-  absl::Status CheckMemoryFor(int64_t keys, int64_t bytes,
-                              const Offer& offer = {}) const {
+  Status CheckMemoryFor(int64_t keys, int64_t bytes,
+                        const Offer& offer = {}) const {
     return CheckMemory(limits_, kKeyMemory * keys + bytes, offer);
   }
 
@@ -142,7 +141,7 @@ class StoreData {
   int64_t items() const { return items_; }
   int64_t revision() const { return revision_; }
 
-  absl::Status CheckInvariants() const;
+  Status CheckInvariants() const;
 
  private:
   void SetLifetime(absl::string_view key, Entry& entry, Lifetime lifetime);

@@ -11,7 +11,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -38,9 +37,7 @@ std::string Describe(const StoreChange& change) {
 
 class StoreQueueWatchTest : public testing::Test {
  protected:
-  void TearDown() override {
-    EXPECT_EQ(store_.CheckInvariants(), absl::OkStatus());
-  }
+  void TearDown() override { EXPECT_EQ(store_.CheckInvariants(), OkStatus()); }
 
   std::vector<Reply> TakeReplies() {
     std::vector<Reply> replies;
@@ -50,7 +47,7 @@ class StoreQueueWatchTest : public testing::Test {
 
   // What the verbs answer to others than the caller of this.
   void Drop(const Outbox& out) {
-    ASSERT_EQ(out.replies.front().status, absl::OkStatus());
+    ASSERT_EQ(out.replies.front().status, OkStatus());
     for (size_t i = 1; i < out.replies.size(); ++i) {
       out_.replies.push_back(out.replies[i]);
     }
@@ -133,9 +130,8 @@ TEST_F(StoreQueueWatchTest, APopThatIsGoneTakesNothing) {
   store_.QueuePop(From("m", 1, 2), "q", 1s, t0, out_);
   store_.QueuePop(Anonymous(3), "q", 500ms, t0, out_);
   store_.QueuePop(Anonymous(4), "q", 1s, t0, out_);
-  store_.Cancel(WaiterId(1), absl::CancelledError("gone"), out_);
-  store_.MemberDeparted(MemberId("m"), absl::FailedPreconditionError("lost"),
-                        out_);
+  store_.Cancel(WaiterId(1), CancelledError("gone"), out_);
+  store_.MemberDeparted(MemberId("m"), FailedPreconditionError("lost"), out_);
   store_.Expire(t0 + 500ms, out_);
   EXPECT_THAT(TakeReplies(),
               ElementsAre(AnsweredTo(1u, StatusCode::kCancelled),
@@ -326,8 +322,7 @@ TEST_F(StoreQueueWatchTest, AnEphemeralKeyGoesWithItsMember) {
   Set("g", "1", {.ephemeral = true}, From("n", 1, 1000));
   Set("h", "1", {.ephemeral = true}, From("m", 1, 1000));
   Set("h", "2", {}, From("m", 1, 1000));
-  store_.MemberDeparted(MemberId("m"), absl::FailedPreconditionError("lost"),
-                        out_);
+  store_.MemberDeparted(MemberId("m"), FailedPreconditionError("lost"), out_);
   EXPECT_FALSE(Present("e"));
   EXPECT_FALSE(Present("f"));
   EXPECT_TRUE(Present("g"));
@@ -350,7 +345,7 @@ TEST_F(StoreQueueWatchTest, AWatchIsToldOfEveryKindOfChange) {
   Set("k", "3", {.ttl = 100ms});
   store_.Expire(t0 + 100ms, out_);
   Set("k", "4", {.ephemeral = true}, From("m", 1, 1000));
-  store_.MemberDeparted(MemberId("m"), absl::OkStatus(), out_);
+  store_.MemberDeparted(MemberId("m"), OkStatus(), out_);
   store_.Add(Anonymous(1000), "k", 5, out_);
   store_.DeleteKey(Anonymous(1000), "k", out_);
   TakeReplies();

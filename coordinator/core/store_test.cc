@@ -11,7 +11,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-using absl::StatusCode;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -20,9 +19,7 @@ using ::testing::UnorderedElementsAre;
 
 class StoreEngineTest : public testing::Test {
  protected:
-  void TearDown() override {
-    EXPECT_EQ(store_.CheckInvariants(), absl::OkStatus());
-  }
+  void TearDown() override { EXPECT_EQ(store_.CheckInvariants(), OkStatus()); }
 
   // The answers of the verbs since the last call of this.
   std::vector<Reply> TakeReplies() {
@@ -34,7 +31,7 @@ class StoreEngineTest : public testing::Test {
   void Set(const std::string& key, std::string value) {
     Outbox out;
     store_.Set(Anonymous(1000), key, std::move(value), {}, t0, out);
-    ASSERT_EQ(out.replies.front().status, absl::OkStatus());
+    ASSERT_EQ(out.replies.front().status, OkStatus());
     // Those that the key woke.
     for (size_t i = 1; i < out.replies.size(); ++i) {
       out_.replies.push_back(out.replies[i]);
@@ -300,7 +297,7 @@ TEST_F(StoreEngineTest, WaitersAreWokenInTheOrderInWhichTheyCame) {
 
 TEST_F(StoreEngineTest, ACancelledWaiterIsAnsweredOnce) {
   store_.Get(Anonymous(1), "a", 1s, t0, out_);
-  const absl::Status cancelled = absl::CancelledError("gone");
+  const Status cancelled = CancelledError("gone");
   EXPECT_TRUE(store_.Cancel(WaiterId(1), cancelled, out_));
   EXPECT_FALSE(store_.Cancel(WaiterId(1), cancelled, out_));
   Set("a", "x");
@@ -313,8 +310,7 @@ TEST_F(StoreEngineTest, FailingAMemberAnswersItsWaitersOnly) {
   store_.Get(From("m", 1, 1), "a", 1s, t0, out_);
   store_.Get(From("m", 1, 2), "b", 1s, t0, out_);
   store_.Get(From("n", 1, 3), "a", 1s, t0, out_);
-  store_.MemberDeparted(MemberId("m"), absl::FailedPreconditionError("lost"),
-                        out_);
+  store_.MemberDeparted(MemberId("m"), FailedPreconditionError("lost"), out_);
   EXPECT_THAT(out_.replies,
               ElementsAre(AnsweredTo(1u, StatusCode::kFailedPrecondition),
                           AnsweredTo(2u, StatusCode::kFailedPrecondition)));

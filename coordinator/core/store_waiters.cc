@@ -17,8 +17,8 @@ int64_t StoreWaiters::BytesOf(const StoreWaiter& waiter) {
   return bytes;
 }
 
-absl::Status StoreWaiters::Park(std::unique_ptr<StoreWaiter> waiter) {
-  absl::Status status = quota_.Take(
+Status StoreWaiters::Park(std::unique_ptr<StoreWaiter> waiter) {
+  Status status = quota_.Take(
       BytesOf(*waiter),
       {"key", waiter->keys.empty() ? absl::string_view(waiter->selector.key)
                                    : absl::string_view(waiter->keys.front())});
@@ -52,7 +52,7 @@ absl::Status StoreWaiters::Park(std::unique_ptr<StoreWaiter> waiter) {
       }
       break;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void StoreWaiters::Unlist(ByKey& by_key, absl::string_view key,
@@ -160,10 +160,10 @@ StoreWaiter* StoreWaiters::FirstOf(const MemberId& member) const {
   return it == by_member_.end() ? nullptr : it->second.begin()->second;
 }
 
-absl::Status StoreWaiters::CheckInvariants() const {
+Status StoreWaiters::CheckInvariants() const {
   if (deadlines_.size() != waiters_.size() ||
       by_order_.size() != waiters_.size()) {
-    return absl::InternalError("store: waiters and deadlines differ");
+    return InternalError("store: waiters and deadlines differ");
   }
   size_t keys = 0;
   int64_t pops = 0;
@@ -183,11 +183,11 @@ absl::Status StoreWaiters::CheckInvariants() const {
   }
   if (listed != keys || static_cast<int64_t>(popping) != pops ||
       pops != pops_ || watching != watches) {
-    return absl::InternalError(absl::StrCat(
+    return InternalError(absl::StrCat(
         "store: ", listed, " keys, ", popping, " pops and ", watching,
         " watches are listed of ", keys, ", ", pops, " and ", watches));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::coordinator::core

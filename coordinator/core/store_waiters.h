@@ -14,8 +14,8 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/limits.h"
@@ -58,7 +58,7 @@ class StoreWaiters {
   explicit StoreWaiters(WaiterQuota* quota) : quota_(*quota) {}
 
   // RESOURCE_EXHAUSTED (waiters, waiter_bytes).
-  absl::Status Park(std::unique_ptr<StoreWaiter> waiter);
+  Status Park(std::unique_ptr<StoreWaiter> waiter);
   void Remove(StoreWaiter* waiter);
 
   // Null: does not wait here.
@@ -89,7 +89,7 @@ class StoreWaiters {
   int64_t size() const { return static_cast<int64_t>(waiters_.size()); }
   int64_t pops() const { return pops_; }
 
-  absl::Status CheckInvariants() const;
+  Status CheckInvariants() const;
 
  private:
   using ByKey = absl::flat_hash_map<std::string, ByOrder>;

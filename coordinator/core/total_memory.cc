@@ -22,12 +22,12 @@ MemoryShare::MemoryShare(TotalMemory* total) : total_(total) {}
 
 MemoryShare::~MemoryShare() { Add(-held_); }
 
-absl::Status MemoryShare::Check(int64_t more, const Offer& offer) const {
-  if (total_ == nullptr || more <= 0) return absl::OkStatus();
+Status MemoryShare::Check(int64_t more, const Offer& offer) const {
+  if (total_ == nullptr || more <= 0) return OkStatus();
   const int64_t all = total_->held() + more;
-  if (all <= total_->limit_ / 2) return absl::OkStatus();
+  if (all <= total_->limit_ / 2) return OkStatus();
   const int64_t share = total_->share();
-  if (all <= total_->limit_ && held_ + more <= share) return absl::OkStatus();
+  if (all <= total_->limit_ && held_ + more <= share) return OkStatus();
   return LimitError("total_bytes", total_->limit_, all, offer,
                     absl::StrCat(" by a job that holds ", held_,
                                  ", and whose share is ", share));
@@ -47,8 +47,8 @@ void MemoryShare::Add(int64_t more) {
   total_->sharing_jobs_ += shares ? 1 : -1;
 }
 
-absl::Status MemoryHeld::Check(int64_t bytes, const Offer& offer) const {
-  if (share_ == nullptr) return absl::OkStatus();
+Status MemoryHeld::Check(int64_t bytes, const Offer& offer) const {
+  if (share_ == nullptr) return OkStatus();
   return share_->Check(bytes - bytes_, offer);
 }
 
@@ -58,9 +58,8 @@ void MemoryHeld::Set(int64_t bytes) {
   bytes_ = bytes;
 }
 
-absl::Status CheckMemory(const Limits& limits, int64_t more,
-                         const Offer& offer) {
-  if (limits.memory == nullptr) return absl::OkStatus();
+Status CheckMemory(const Limits& limits, int64_t more, const Offer& offer) {
+  if (limits.memory == nullptr) return OkStatus();
   return limits.memory->Check(more, offer);
 }
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/core/limits.h"
 
 namespace muster::coordinator::core {
@@ -59,7 +59,7 @@ class MemoryShare {
   // Errors: RESOURCE_EXHAUSTED (`limit total_bytes is 1000, offered 2000 (key
   //   "k") by a job that holds 900, and whose share is 31; the coordinator's
   //   --limit_total_bytes sets it`).
-  absl::Status Check(int64_t more, const Offer& offer = {}) const;
+  Status Check(int64_t more, const Offer& offer = {}) const;
 
   // It does, or holds less.
   void Add(int64_t more);
@@ -94,7 +94,7 @@ class MemoryHeld {
   }
 
   // Whether it may come to hold `bytes`. As MemoryShare's.
-  absl::Status Check(int64_t bytes, const Offer& offer = {}) const;
+  Status Check(int64_t bytes, const Offer& offer = {}) const;
 
   // It does.
   void Set(int64_t bytes);
@@ -107,8 +107,7 @@ class MemoryHeld {
 };
 
 // As Check of the limits' memory, if there is one.
-absl::Status CheckMemory(const Limits& limits, int64_t more,
-                         const Offer& offer = {});
+Status CheckMemory(const Limits& limits, int64_t more, const Offer& offer = {});
 
 }  // namespace muster::coordinator::core
 

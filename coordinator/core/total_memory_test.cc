@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator::core {
@@ -74,7 +74,7 @@ TEST(TotalMemoryTest, TheErrorSaysWhoseShareItIs) {
   MemoryShare job(&total);
   job.Add(1500);
   EXPECT_EQ(job.Check(200, {"key", "k"}),
-            absl::ResourceExhaustedError(
+            ResourceExhaustedError(
                 "limit total_bytes is 3200, offered 1700 (key \"k\") by a job "
                 "that holds 1500, and whose share is 100" +
                 LimitAdvice("total_bytes")));

@@ -74,19 +74,19 @@ int64_t WatchHistory::BytesMax() const {
   return std::min(limits_.watch_history_bytes, limits_.memory->share() / 2);
 }
 
-absl::Status WatchHistory::CheckComplete(int64_t after, int64_t newest) const {
+Status WatchHistory::CheckComplete(int64_t after, int64_t newest) const {
   if (after < forgotten_through_) {
-    return absl::OutOfRangeError(absl::StrCat(
+    return OutOfRangeError(absl::StrCat(
         "watch: revision ", after,
         " is no longer in the history, the oldest to go on from is ",
         forgotten_through_));
   }
   if (after > newest) {
-    return absl::OutOfRangeError(
-        absl::StrCat("watch: revision ", after,
-                     " is ahead of the store, which is at ", newest));
+    return OutOfRangeError(absl::StrCat("watch: revision ", after,
+                                        " is ahead of the store, which is at ",
+                                        newest));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 WatchReply WatchHistory::Collect(const WatchSelector& selector, int64_t after,

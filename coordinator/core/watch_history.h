@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/payload.h"
 
@@ -41,7 +41,7 @@ class WatchHistory {
 
   // OUT_OF_RANGE (`watch: revision 3 is no longer in the history, the oldest
   // to go on from is 17`, or the revision is ahead of `newest`).
-  absl::Status CheckComplete(int64_t after, int64_t newest) const;
+  Status CheckComplete(int64_t after, int64_t newest) const;
 
   // Returns the matching changes of the revisions after `after` and up to
   // `newest`. It stops early, at the end of a revision, when the reply gets

@@ -55,9 +55,9 @@ TEST_F(WatchHistoryTest, ForgetsWholeRevisionsOldestFirst) {
   Put("c", 2);
   Put("d", 3);
   EXPECT_EQ(history_.CheckComplete(0, 3),
-            absl::OutOfRangeError("watch: revision 0 is no longer in the "
-                                  "history, the oldest to go on from is 1"));
-  EXPECT_EQ(history_.CheckComplete(1, 3), absl::OkStatus());
+            OutOfRangeError("watch: revision 0 is no longer in the "
+                            "history, the oldest to go on from is 1"));
+  EXPECT_EQ(history_.CheckComplete(1, 3), OkStatus());
   EXPECT_THAT(Revisions(history_.Collect(all_, 1, 3)), ElementsAre(2, 3));
 }
 
@@ -65,24 +65,24 @@ TEST_F(WatchHistoryTest, KeepsTheNewestRevisionWhateverItsSize) {
   limits_.watch_history_changes = 2;
   Put("z", 1);
   for (const char* key : {"a", "b", "c", "d"}) Put(key, 2);
-  EXPECT_EQ(history_.CheckComplete(1, 2), absl::OkStatus());
+  EXPECT_EQ(history_.CheckComplete(1, 2), OkStatus());
   EXPECT_THAT(Revisions(history_.Collect(all_, 1, 2)), ElementsAre(2, 2, 2, 2));
   Put("e", 3);
-  EXPECT_EQ(history_.CheckComplete(1, 3).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(history_.CheckComplete(1, 3).code(), StatusCode::kOutOfRange);
 }
 
 TEST_F(WatchHistoryTest, ForgetsWhatHasTooManyBytes) {
   limits_.watch_history_bytes = 10;
   Put("a", 1, "12345678");
   Put("b", 2, "1");
-  EXPECT_EQ(history_.CheckComplete(1, 2), absl::OkStatus());
-  EXPECT_EQ(history_.CheckComplete(0, 2).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(history_.CheckComplete(1, 2), OkStatus());
+  EXPECT_EQ(history_.CheckComplete(0, 2).code(), StatusCode::kOutOfRange);
 }
 
 TEST_F(WatchHistoryTest, ARevisionThatIsToComeIsRefused) {
   Put("a", 1);
   EXPECT_EQ(history_.CheckComplete(2, 1),
-            absl::OutOfRangeError(
+            OutOfRangeError(
                 "watch: revision 2 is ahead of the store, which is at 1"));
 }
 

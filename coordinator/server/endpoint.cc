@@ -69,9 +69,9 @@ std::string PeerAddress(int fd) {
                                       : absl::StrCat(name, ":", port);
 }
 
-absl::Status CheckCanListen(const Endpoint& endpoint) {
+Status CheckCanListen(const Endpoint& endpoint) {
   const auto failure = [&](absl::string_view why) {
-    return absl::UnavailableError(
+    return UnavailableError(
         absl::StrCat("cannot listen on ", endpoint.ToString(), ": ", why));
   };
   addrinfo hints = {};
@@ -95,7 +95,7 @@ absl::Status CheckCanListen(const Endpoint& endpoint) {
     // one that somebody else has is an error.
     if (result == EADDRINUSE) break;
   }
-  if (can && cause != EADDRINUSE) return absl::OkStatus();
+  if (can && cause != EADDRINUSE) return OkStatus();
   return failure(LowerFirst(strerror(cause)));
 }
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "absl/status/status.h"
 #include "base/endpoint.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 
@@ -28,7 +28,7 @@ std::string PeerAddress(int fd);
 // tell no cause when they fail.
 // Errors: UNAVAILABLE `cannot listen on 127.0.0.1:7070: address already in
 //   use`.
-absl::Status CheckCanListen(const Endpoint& endpoint);
+Status CheckCanListen(const Endpoint& endpoint);
 
 }  // namespace muster::coordinator
 

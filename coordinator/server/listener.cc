@@ -18,9 +18,9 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "glog/logging.h"
 
@@ -88,12 +88,11 @@ int PortOf(int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(
-    const Endpoint& given) {
+StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Endpoint& given) {
   const Endpoint endpoint = ListeningEndpoint(given);
   const auto failure = [&](std::string why) {
     why[0] = absl::ascii_tolower(why[0]);
-    return absl::UnavailableError(
+    return UnavailableError(
         absl::StrCat("cannot listen on ", endpoint.ToString(), ": ", why));
   };
   addrinfo hints = {};
@@ -128,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(
   return listener;
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
+StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
   int listens = 0;
   socklen_t bytes = sizeof(listens);
   const bool is_socket =
@@ -136,7 +135,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
   const int port = is_socket ? PortOf(fd) : 0;
   // One without a port would get any.
   if (port == 0 || (listens == 0 && listen(fd, kBacklog) != 0)) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("listen_fd is ", fd,
                      ", which is no TCP socket that listens or is bound to a "
                      "port"));
@@ -147,7 +146,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
   if (listener->stop_ < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 ||
       fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0 ||
       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("listen_fd ", fd));
+    return ErrnoToStatus(errno, absl::StrCat("listen_fd ", fd));
   }
   listener->listening_.push_back(fd);
   listener->port_ = port;

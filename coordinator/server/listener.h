@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "coordinator/server/endpoint.h"
 
 namespace muster::coordinator {
@@ -26,12 +26,12 @@ class Listener {
   // alone. Connections wait until Start.
   // Errors: UNAVAILABLE `cannot listen on 127.0.0.1:7070: address already in
   //   use`.
-  static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Endpoint& given);
+  static StatusOr<std::unique_ptr<Listener>> Bind(const Endpoint& given);
 
   // On a TCP socket that listens already or is bound to a port, which it takes
   // over.
   // Errors: INVALID_ARGUMENT (`fd` is none; it stays the caller's).
-  static absl::StatusOr<std::unique_ptr<Listener>> Adopt(int fd);
+  static StatusOr<std::unique_ptr<Listener>> Adopt(int fd);
 
   // As Stop().
   ~Listener();

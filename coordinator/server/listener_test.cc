@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <iostream>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator {

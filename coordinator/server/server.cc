@@ -113,13 +113,13 @@ std::unique_ptr<grpc::Server> BuildWithHealth(grpc::ServerBuilder& builder) {
   return server;
 }
 
-absl::Status CheckPositive(absl::string_view option, int64_t value) {
-  if (value > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+Status CheckPositive(absl::string_view option, int64_t value) {
+  if (value > 0) return OkStatus();
+  return InvalidArgumentError(
       absl::StrCat(option, " is ", value, ", must be positive"));
 }
 
-absl::Status CheckOptions(const ServerOptions& options) {
+Status CheckOptions(const ServerOptions& options) {
   const std::pair<const char*, int64_t> kPositive[] = {
       {"lease (milliseconds)", options.lease.count()},
       {"jobs_max", options.jobs_max},
@@ -132,46 +132,46 @@ absl::Status CheckOptions(const ServerOptions& options) {
       {"idle_job_retention (milliseconds)",
        options.idle_job_retention.count()}};
   for (const auto& [option, value] : kPositive) {
-    absl::Status status = CheckPositive(option, value);
+    Status status = CheckPositive(option, value);
     if (!status.ok()) return status;
   }
   if (options.storage_sync_interval.count() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "storage_sync_interval (milliseconds) is ",
         options.storage_sync_interval.count(), ", must not be negative"));
   }
   if (options.reconnect_grace.count() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "reconnect_grace (milliseconds) is ", options.reconnect_grace.count(),
         ", must not be negative"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status CheckTls(const ServerOptions& options) {
+Status CheckTls(const ServerOptions& options) {
   const bool cert = !options.tls_cert.empty();
   if (cert != !options.tls_key.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         cert ? absl::StrCat("tls_cert is ", base::Quote(options.tls_cert),
                             ", but there is no tls_key")
              : absl::StrCat("tls_key is ", base::Quote(options.tls_key),
                             ", but there is no tls_cert"));
   }
   if (!cert && !options.tls_client_ca.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "tls_client_ca is ", base::Quote(options.tls_client_ca),
         ", but without tls_cert and tls_key nobody shows a certificate"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
-  absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", options.listen);
+StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
+  StatusOr<Endpoint> endpoint = ParseEndpoint("listen", options.listen);
   if (!endpoint.ok() || options.insecure || !options.tls_cert.empty() ||
       IsLoopback(*endpoint)) {
     return endpoint;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgumentError(absl::StrCat(
       "listen ", base::Quote(options.listen),
       " can be reached from other hosts, and connections are plain text: "
       "anybody there could read and change every job; listen on 127.0.0.1, "
@@ -204,14 +204,14 @@ Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
 
 using JobRecords = std::map<std::string, std::vector<core::Record>>;
 
-absl::StatusOr<JobRecords> LoadJobs(Storage& storage) {
+StatusOr<JobRecords> LoadJobs(Storage& storage) {
   JobRecords jobs;
-  const absl::Status status =
+  const Status status =
       storage.Load([&](absl::string_view key, absl::string_view value) {
-        absl::StatusOr<DecodedRecord> decoded = DecodeRecord(key, value);
+        StatusOr<DecodedRecord> decoded = DecodeRecord(key, value);
         if (!decoded.ok()) return decoded.status();
         jobs[decoded->job].push_back(std::move(decoded->record));
-        return absl::OkStatus();
+        return OkStatus();
       });
   if (!status.ok()) return status;
   return jobs;
@@ -282,9 +282,9 @@ class ServerImpl final : public Server {
     http_.reset();
   }
 
-  absl::Status Restore(JobRecords&& jobs) {
+  Status Restore(JobRecords&& jobs) {
     for (auto& [name, records] : jobs) {
-      absl::Status status = driver_.Restore(name, std::move(records));
+      Status status = driver_.Restore(name, std::move(records));
       if (!status.ok()) return status;
     }
     if (commits_ != nullptr && options_.log_state_changes) {
@@ -293,13 +293,13 @@ class ServerImpl final : public Server {
                 << " members=" << gauges.members[0] << " keys=" << gauges.keys
                 << " store_bytes=" << gauges.store_bytes;
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Serve() {
-    const absl::StatusOr<Endpoint> endpoint = ParseListen(options_);
+  Status Serve() {
+    const StatusOr<Endpoint> endpoint = ParseListen(options_);
     if (!endpoint.ok()) return endpoint.status();
-    absl::Status status = LoadTls();
+    Status status = LoadTls();
     if (status.ok()) status = ServeGrpc(*endpoint);
     if (!status.ok()) return status;
     driver_.Start([this](core::Instant now) {
@@ -311,7 +311,7 @@ class ServerImpl final : public Server {
       TellOfLimits(now);
       TellOfLibraries(now);
     });
-    return options_.http_listen.empty() ? absl::OkStatus() : ServeHttp();
+    return options_.http_listen.empty() ? OkStatus() : ServeHttp();
   }
 
   int port() const override { return listener_->port(); }
@@ -324,8 +324,7 @@ class ServerImpl final : public Server {
     MutexLock lock(drain_mu_);
     if (grpc_ == nullptr || draining_.exchange(true)) return;
     const auto deadline = std::chrono::steady_clock::now() + timeout;
-    const absl::Status status =
-        absl::UnavailableError("the coordinator drains");
+    const Status status = UnavailableError("the coordinator drains");
     if (grpc_->GetHealthCheckService() != nullptr) {
       grpc_->GetHealthCheckService()->SetServingStatus(false);
     }
@@ -353,7 +352,7 @@ class ServerImpl final : public Server {
                               int64_t records) {
       metrics_.CountCommit(took, steps, records);
     };
-    observer.failed = [this](const absl::Status& status) {
+    observer.failed = [this](const Status& status) {
       if (options_.on_storage_failure == nullptr) {
         LOG(FATAL) << "storage_failed: cause=" << base::Quote(status.message());
       }
@@ -364,17 +363,17 @@ class ServerImpl final : public Server {
         std::move(observer));
   }
 
-  absl::Status LoadTls() {
-    if (options_.tls_cert.empty()) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<TlsIdentity>> tls = TlsIdentity::Load(
+  Status LoadTls() {
+    if (options_.tls_cert.empty()) return OkStatus();
+    StatusOr<std::unique_ptr<TlsIdentity>> tls = TlsIdentity::Load(
         {options_.tls_cert, options_.tls_key, options_.tls_client_ca});
     if (!tls.ok()) return tls.status();
     tls_ = *std::move(tls);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status ServeGrpc(const Endpoint& endpoint) {
-    absl::StatusOr<std::unique_ptr<Listener>> listener =
+  Status ServeGrpc(const Endpoint& endpoint) {
+    StatusOr<std::unique_ptr<Listener>> listener =
         options_.listen_fd >= 0 ? Listener::Adopt(options_.listen_fd)
                                 : Listener::Bind(endpoint);
     if (!listener.ok()) return listener.status();
@@ -404,7 +403,7 @@ class ServerImpl final : public Server {
                         : tls_->NewCredentials());
     grpc_ = BuildWithHealth(builder);
     if (grpc_ == nullptr) {
-      return absl::InternalError("the gRPC library does not start a server");
+      return InternalError("the gRPC library does not start a server");
     }
     listener_->Start([this](int fd) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
@@ -416,15 +415,15 @@ class ServerImpl final : public Server {
     for (const char* const name : kServiceNames) {
       grpc_->GetHealthCheckService()->SetServingStatus(name, true);
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status ServeHttp() {
-    const absl::StatusOr<Endpoint> endpoint =
+  Status ServeHttp() {
+    const StatusOr<Endpoint> endpoint =
         ParseEndpoint("http_listen", options_.http_listen);
     if (!endpoint.ok()) return endpoint.status();
     const Endpoint listening = ListeningEndpoint(*endpoint);
-    const absl::Status can = CheckCanListen(listening);
+    const Status can = CheckCanListen(listening);
     if (!can.ok()) return can;
     const std::vector<base::HttpPage> pages = {
         {"/metrics", base::RenderAs("text/plain; version=0.0.4; charset=utf-8",
@@ -439,11 +438,11 @@ class ServerImpl final : public Server {
         {"/", base::RenderAs("text/html; charset=utf-8", [this] {
            return RenderStatusPage(ReadStatus());
          })}};
-    absl::StatusOr<std::unique_ptr<base::HttpServer>> http =
+    StatusOr<std::unique_ptr<base::HttpServer>> http =
         base::HttpServer::Start(listening, pages, {.threads = kHttpThreads});
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   void ReturnMemory(core::Instant now) {
@@ -519,10 +518,9 @@ class ServerImpl final : public Server {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(
-    const ServerOptions& options) {
+StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   TakeOverLibraryLogs();
-  absl::Status status =
+  Status status =
       CheckAddressSpace(AddressSpaceLimit(), sysconf(_SC_NPROCESSORS_CONF));
   if (status.ok()) {
     const ProcessUsage usage = ReadProcessUsage();
@@ -535,18 +533,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (!status.ok()) return status;
   std::unique_ptr<Auth> auth;
   if (!options.token_file.empty()) {
-    absl::StatusOr<std::unique_ptr<Auth>> loaded =
-        Auth::Load(options.token_file);
+    StatusOr<std::unique_ptr<Auth>> loaded = Auth::Load(options.token_file);
     if (!loaded.ok()) return loaded.status();
     auth = *std::move(loaded);
   }
   std::unique_ptr<Storage> storage;
   JobRecords jobs;
   if (options.open_storage != nullptr) {
-    absl::StatusOr<std::unique_ptr<Storage>> opened = options.open_storage();
+    StatusOr<std::unique_ptr<Storage>> opened = options.open_storage();
     if (!opened.ok()) return opened.status();
     storage = *std::move(opened);
-    absl::StatusOr<JobRecords> loaded = LoadJobs(*storage);
+    StatusOr<JobRecords> loaded = LoadJobs(*storage);
     if (!loaded.ok()) return loaded.status();
     jobs = *std::move(loaded);
   }

@@ -7,8 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/storage/storage.h"
 
@@ -65,13 +64,13 @@ struct ServerOptions {
   core::Limits limits;
   // Opens what keeps every job over the end of the process; unset keeps
   // nothing. A function, so that who embeds a coordinator links no database.
-  std::function<absl::StatusOr<std::unique_ptr<Storage>>()> open_storage;
+  std::function<StatusOr<std::unique_ptr<Storage>>()> open_storage;
   // When what was acknowledged is on the disk. Zero: before it is acknowledged,
   // so it survives the end of the machine. Above: at most this much later.
   std::chrono::milliseconds storage_sync_interval{0};
   // Called once when the storage fails; nothing is acknowledged any more from
   // then on, and the process should end. Unset: it ends with a fatal log line.
-  std::function<void(const absl::Status&)> on_storage_failure;
+  std::function<void(const Status&)> on_storage_failure;
   // Called when an operator asks by AdminService.Drain that the process goes
   // out of service; it should call Drain and end. On a thread that must not
   // block or call Drain itself. Unset: such calls are refused.
@@ -97,8 +96,7 @@ class Server {
   //   UNAVAILABLE (cannot listen: the text names the address and the cause; or
   //   the storage cannot be opened), FAILED_PRECONDITION (another process has
   //   the storage open), DATA_LOSS (it is corrupt).
-  static absl::StatusOr<std::unique_ptr<Server>> Start(
-      const ServerOptions& options);
+  static StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   // Drains with a grace of 100 ms, then ends every thread of the server.
   virtual ~Server() = default;

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/server/test_server.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
@@ -34,7 +34,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-absl::Status StartError(const ServerOptions& options) {
+Status StartError(const ServerOptions& options) {
   return Server::Start(options).status();
 }
 
@@ -146,8 +146,8 @@ TEST(ServerTest, PortInUseIsAClearError) {
   ServerOptions options;
   options.listen = "127.0.0.1:" + std::to_string(first.server().port());
   EXPECT_EQ(StartError(options),
-            absl::UnavailableError("cannot listen on " + options.listen +
-                                   ": address already in use"));
+            UnavailableError("cannot listen on " + options.listen +
+                             ": address already in use"));
 }
 
 TEST(ServerTest, HttpPortInUseIsAClearError) {
@@ -157,8 +157,8 @@ TEST(ServerTest, HttpPortInUseIsAClearError) {
   options.http_listen =
       "127.0.0.1:" + std::to_string(first.server().http_port());
   EXPECT_EQ(StartError(options),
-            absl::UnavailableError("cannot listen on " + options.http_listen +
-                                   ": address already in use"));
+            UnavailableError("cannot listen on " + options.http_listen +
+                             ": address already in use"));
 }
 
 // `listens` or is only bound.
@@ -192,13 +192,13 @@ TEST(ServerTest, TakesOverASocketThatIsBound) { TakeOver(/*listens=*/false); }
 TEST(ServerTest, NoSocketToTakeOverIsAClearError) {
   ServerOptions options;
   options.listen_fd = socket(AF_INET, SOCK_STREAM, 0);
-  EXPECT_EQ(StartError(options),
-            absl::InvalidArgumentError("listen_fd is " +
-                                       std::to_string(options.listen_fd) +
-                                       ", which is no TCP socket that listens "
-                                       "or is bound to a port"));
+  EXPECT_EQ(
+      StartError(options),
+      InvalidArgumentError("listen_fd is " + std::to_string(options.listen_fd) +
+                           ", which is no TCP socket that listens "
+                           "or is bound to a port"));
   EXPECT_EQ(close(options.listen_fd), 0);
-  EXPECT_EQ(StartError(options).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(StartError(options).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(ServerTest, PortCanBeUsedAgainAtOnce) {
@@ -219,8 +219,8 @@ TEST(ServerTest, PortCanBeUsedAgainAtOnce) {
 TEST(ServerTest, PlainTextStaysOnLoopbackUnlessToldOtherwise) {
   ServerOptions options;
   options.listen = "0.0.0.0:0";
-  const absl::Status refused = StartError(options);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  const Status refused = StartError(options);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr("0.0.0.0:0"), HasSubstr("--insecure")));
   options.insecure = true;
@@ -231,24 +231,23 @@ TEST(ServerTest, PlainTextStaysOnLoopbackUnlessToldOtherwise) {
 TEST(ServerTest, OptionsThatMakeNoSenseAreNamed) {
   ServerOptions options;
   options.lease = milliseconds(0);
-  EXPECT_EQ(StartError(options),
-            absl::InvalidArgumentError(
-                "lease (milliseconds) is 0, must be positive"));
+  EXPECT_EQ(
+      StartError(options),
+      InvalidArgumentError("lease (milliseconds) is 0, must be positive"));
   options = ServerOptions();
   options.reconnect_grace = milliseconds(-1);
   EXPECT_EQ(StartError(options),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "reconnect_grace (milliseconds) is -1, must not be negative"));
   options = ServerOptions();
   options.listen = "nowhere";
-  EXPECT_EQ(
-      StartError(options),
-      absl::InvalidArgumentError("listen \"nowhere\": port number missing"));
+  EXPECT_EQ(StartError(options),
+            InvalidArgumentError("listen \"nowhere\": port number missing"));
   options = ServerOptions();
   options.http_listen = "nowhere";
-  EXPECT_EQ(StartError(options),
-            absl::InvalidArgumentError(
-                "http_listen \"nowhere\": port number missing"));
+  EXPECT_EQ(
+      StartError(options),
+      InvalidArgumentError("http_listen \"nowhere\": port number missing"));
 }
 
 TEST(ServerTest, SeveralServersInOneProcessKnowNothingOfEachOther) {
@@ -407,8 +406,8 @@ TEST(ServerTest, DrainEndsParkedCallsAndStreams) {
   const grpc::Status status = parked.get();
   EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
   EXPECT_EQ(status.error_message(), "the coordinator drains");
-  EXPECT_EQ(idle.Finish(), absl::UnavailableError("the coordinator drains"));
-  EXPECT_EQ(waiting.Finish(), absl::UnavailableError("the coordinator drains"));
+  EXPECT_EQ(idle.Finish(), UnavailableError("the coordinator drains"));
+  EXPECT_EQ(waiting.Finish(), UnavailableError("the coordinator drains"));
   EXPECT_THAT(server.Http("/readyz"),
               AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("draining")));
   EXPECT_THAT(server.Http("/healthz"), StartsWith("HTTP/1.1 200"));
@@ -527,9 +526,9 @@ TEST(ServerTest, AnswersThatAreNotTakenAreBounded) {
   *get.mutable_caller() = MakeCaller("j");
   get.set_key("k");
   v1::TryGetResponse got;
-  const absl::Status refused = v1::FromGrpc(
+  const Status refused = v1::FromGrpc(
       CallGrpc(server.store(), &v1::StoreService::Stub::TryGet, get, &got));
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("limit unsent_bytes is 100000"));
   EXPECT_THAT(std::string(refused.message()),

@@ -23,7 +23,7 @@ v1::Caller MakeCaller(const std::string& job, const std::string& member,
 }
 
 TestServer::TestServer(const ServerOptions& options) {
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
+  StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   EXPECT_TRUE(server.ok()) << server.status();
   if (!server.ok()) return;
   server_ = *std::move(server);
@@ -190,8 +190,8 @@ v1::MemberEvent TestStream::NextEvent() {
 
 void TestStream::HalfClose() { stream_->WritesDone(); }
 
-absl::Status TestStream::Finish() {
-  if (finished_) return absl::OkStatus();
+Status TestStream::Finish() {
+  if (finished_) return OkStatus();
   finished_ = true;
   v1::StreamResponse ignored;
   while (stream_->Read(&ignored)) {

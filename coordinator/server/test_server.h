@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/server/server.h"
 #include "grpcpp/grpcpp.h"
 #include "muster/v1/admin.grpc.pb.h"
@@ -103,7 +103,7 @@ class TestStream {
   bool Read(v1::StreamResponse* response);
   void HalfClose();
   // Reads to the end.
-  absl::Status Finish();
+  Status Finish();
   void Cancel() { context_.TryCancel(); }
 
  private:

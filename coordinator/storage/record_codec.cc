@@ -4,8 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "coordinator/storage/record_values.h"
 #include "coordinator/storage/records.pb.h"
@@ -492,8 +492,8 @@ std::optional<std::string> EncodeValue(const core::Record& record) {
   return std::visit([](const auto& of) { return Serialize(of); }, record);
 }
 
-absl::StatusOr<DecodedRecord> DecodeRecord(absl::string_view key,
-                                           absl::string_view value) {
+StatusOr<DecodedRecord> DecodeRecord(absl::string_view key,
+                                     absl::string_view value) {
   const size_t end = key.find(kJobEnd);
   if (end != absl::string_view::npos && end > 0 && end + 1 < key.size()) {
     std::optional<core::Record> record =
@@ -502,7 +502,7 @@ absl::StatusOr<DecodedRecord> DecodeRecord(absl::string_view key,
       return DecodedRecord{std::string(key.substr(0, end)), *std::move(record)};
     }
   }
-  return absl::DataLossError(absl::StrCat(
+  return DataLossError(absl::StrCat(
       "the record ", base::Quote(key), " (", value.size(),
       " bytes) is not one of this version: corrupt, or of a newer version"));
 }

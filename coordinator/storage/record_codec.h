@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/records.h"
 
 namespace muster::coordinator {
@@ -27,8 +27,8 @@ struct DecodedRecord {
 };
 
 // Errors: DATA_LOSS (not what the two above make; the text shows the key).
-absl::StatusOr<DecodedRecord> DecodeRecord(absl::string_view key,
-                                           absl::string_view value);
+StatusOr<DecodedRecord> DecodeRecord(absl::string_view key,
+                                     absl::string_view value);
 
 }  // namespace muster::coordinator
 

@@ -9,8 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/cord.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,7 +28,7 @@ T RoundTrip(const T& record) {
   const std::string key = EncodeKey("job-1", record);
   const std::optional<std::string> value = EncodeValue(record);
   EXPECT_TRUE(value.has_value());
-  absl::StatusOr<DecodedRecord> decoded = DecodeRecord(key, *value);
+  StatusOr<DecodedRecord> decoded = DecodeRecord(key, *value);
   EXPECT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->job, "job-1");
   EXPECT_EQ(EncodeKey("job-1", decoded->record), key);
@@ -145,7 +144,7 @@ TEST(RecordCodecTest, RepliesComeBackWithTheirPayload) {
 
 TEST(RecordCodecTest, AFailedReplyKeepsItsCodeAndText) {
   core::ReplyRecord record = ReplyOf(std::monostate());
-  record.status = absl::OutOfRangeError("add: overflows");
+  record.status = OutOfRangeError("add: overflows");
   EXPECT_EQ(RoundTrip(record).status, record.status);
 }
 
@@ -164,8 +163,8 @@ TEST(RecordCodecTest, AGenerationComesBackWithItsWorldAndItsEnd) {
   end.last_progress = "in all_reduce";
   end.generation = core::Generation(2);
   end.generation_over = true;
-  end.verdict = absl::DeadlineExceededError("");
-  end.verdict.SetPayload("culprits", absl::Cord("rank 3"));
+  end.verdict = DeadlineExceededError("");
+  end.verdict.SetPayload("culprits", "rank 3");
   const auto back = RoundTrip(
       core::GenerationRecord{formation, true, end, "member \"a\": finished"});
   ASSERT_EQ(back.formation->world.size(), 2u);
@@ -247,13 +246,13 @@ TEST(RecordCodecTest, ADecisionComesBack) {
   record.group = "world";
   record.barrier = "epoch";
   record.instance = 300;
-  record.status = absl::DeadlineExceededError("late");
+  record.status = DeadlineExceededError("late");
   record.result = result;
   const core::DecisionRecord back = RoundTrip(record);
   EXPECT_EQ(back.group, "world");
   EXPECT_EQ(back.barrier, "epoch");
   EXPECT_EQ(back.instance, 300);
-  EXPECT_EQ(back.status, absl::DeadlineExceededError("late"));
+  EXPECT_EQ(back.status, DeadlineExceededError("late"));
   EXPECT_EQ(back.result->instance, 300);
   EXPECT_EQ(back.result->missing[0].host, "host-b");
   EXPECT_EQ(back.result->others, result->others);
@@ -309,7 +308,7 @@ TEST(RecordCodecTest, WhatIsNotARecordIsDataLoss) {
   };
   for (const auto& [bad_key, value] : bad) {
     const auto decoded = DecodeRecord(bad_key, value);
-    EXPECT_EQ(decoded.status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(decoded.status().code(), StatusCode::kDataLoss);
     EXPECT_THAT(decoded.status().message(), HasSubstr("corrupt"));
   }
 }

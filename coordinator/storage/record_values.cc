@@ -5,7 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 
 namespace muster::coordinator {
@@ -56,21 +55,20 @@ struct PayloadFiller {
 
 }  // namespace
 
-void FillStatus(const absl::Status& status, storage::v1::Status* message) {
+void FillStatus(const Status& status, storage::v1::Status* message) {
   message->set_code(static_cast<int32_t>(status.code()));
   message->set_message(std::string(status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& bytes) {
+  status.ForEachPayload([&](const std::string& url, const std::string& bytes) {
     storage::v1::Status::Payload* payload = message->add_payloads();
     payload->set_type_url(std::string(url));
     payload->set_value(std::string(bytes));
   });
 }
 
-absl::Status StatusOf(const storage::v1::Status& message) {
-  absl::Status status(static_cast<absl::StatusCode>(message.code()),
-                      message.message());
+Status StatusOf(const storage::v1::Status& message) {
+  Status status(static_cast<StatusCode>(message.code()), message.message());
   for (const storage::v1::Status::Payload& payload : message.payloads()) {
-    status.SetPayload(payload.type_url(), absl::Cord(payload.value()));
+    status.SetPayload(payload.type_url(), payload.value());
   }
   return status;
 }

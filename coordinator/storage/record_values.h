@@ -1,15 +1,15 @@
 #ifndef MUSTER_COORDINATOR_STORAGE_RECORD_VALUES_H_
 #define MUSTER_COORDINATOR_STORAGE_RECORD_VALUES_H_
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/storage/records.pb.h"
 
 // The values that several kinds of records are made of.
 namespace muster::coordinator {
 
-void FillStatus(const absl::Status& status, storage::v1::Status* message);
-absl::Status StatusOf(const storage::v1::Status& message);
+void FillStatus(const Status& status, storage::v1::Status* message);
+Status StatusOf(const storage::v1::Status& message);
 
 void FillBarrier(const core::BarrierResult& result,
                  storage::v1::Barrier* message);

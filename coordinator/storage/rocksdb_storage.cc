@@ -56,15 +56,15 @@ absl::string_view ViewOf(const rocksdb::Slice& slice) {
   return absl::string_view(slice.data(), slice.size());
 }
 
-absl::Status Damaged(const std::string& path, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat(
+Status Damaged(const std::string& path, absl::string_view what) {
+  return DataLossError(absl::StrCat(
       "storage ", path, ": ", what,
       "; put a copy of the whole folder in its place, or move it away to begin "
       "without the jobs in it"));
 }
 
-absl::Status ErrorOf(absl::string_view what, const std::string& path,
-                     const rocksdb::Status& status) {
+Status ErrorOf(absl::string_view what, const std::string& path,
+               const rocksdb::Status& status) {
   const std::string why =
       absl::StrCat("cannot ", what, ": ", status.ToString());
   if (status.IsCorruption()) return Damaged(path, why);
@@ -75,17 +75,16 @@ absl::Status ErrorOf(absl::string_view what, const std::string& path,
       status.getState() == nullptr ? "" : status.getState();
   if (absl::StartsWith(state, "While lock file: ") ||
       absl::StartsWith(state, "lock hold by ") || status.IsBusy()) {
-    return absl::FailedPreconditionError(
+    return FailedPreconditionError(
         absl::StrCat(text, "; another coordinator has it open"));
   }
-  return absl::UnavailableError(text);
+  return UnavailableError(text);
 }
 
-absl::Status SystemError(absl::string_view what, const std::string& path,
-                         int error) {
+Status SystemError(absl::string_view what, const std::string& path, int error) {
   std::string why = strerror(error);
   why[0] = absl::ascii_tolower(why[0]);
-  return absl::UnavailableError(
+  return UnavailableError(
       absl::StrCat("storage ", path, ": cannot ", what, ": ", why));
 }
 
@@ -105,10 +104,10 @@ std::vector<std::string> FilesOf(const std::string& path,
 // The library, as the distribution builds it, ends the process when the disk
 // has no room for the first bytes that it writes. A start also writes what is
 // in the logs into a file of their own.
-absl::Status CheckRoom(const std::string& path) {
+Status CheckRoom(const std::string& path) {
   // What is wrong with the folder itself is for the library to say.
   if (!rocksdb::Env::Default()->CreateDirIfMissing(path).ok()) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   int64_t bytes = kRoomBytes;
   for (const std::string& log : FilesOf(path, ".log")) {
@@ -121,7 +120,7 @@ absl::Status CheckRoom(const std::string& path) {
   const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) {
     return errno == EACCES || errno == EROFS
-               ? absl::OkStatus()
+               ? OkStatus()
                : SystemError("write", path, errno);
   }
   const auto remove = absl::MakeCleanup([&] {
@@ -129,7 +128,7 @@ absl::Status CheckRoom(const std::string& path) {
     unlink(probe.c_str());
   });
   const int error = posix_fallocate(fd, 0, bytes);
-  return error == 0 ? absl::OkStatus()
+  return error == 0 ? OkStatus()
                     : SystemError(absl::StrCat("write the ", bytes,
                                                " bytes that a start needs"),
                                   path, error);
@@ -166,20 +165,19 @@ class RocksDbStorage final : public Storage {
   }
 
   // Before anything is acknowledged.
-  absl::Status Begin() {
-    absl::Status status = CheckFormat();
+  Status Begin() {
+    Status status = CheckFormat();
     if (status.ok()) status = SyncLog();
     if (!status.ok()) return status;
-    absl::StatusOr<std::unique_ptr<SyncedMarkFile>> file =
+    StatusOr<std::unique_ptr<SyncedMarkFile>> file =
         SyncedMarkFile::Create(path_, mark_);
     if (!file.ok()) return file.status();
     mark_file_ = *std::move(file);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Load(
-      absl::FunctionRef<absl::Status(absl::string_view, absl::string_view)>
-          entry) override {
+  Status Load(absl::FunctionRef<Status(absl::string_view, absl::string_view)>
+                  entry) override {
     rocksdb::ReadOptions options;
     options.verify_checksums = true;
     options.fill_cache = false;
@@ -187,14 +185,14 @@ class RocksDbStorage final : public Storage {
         database_->NewIterator(options));
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
       if (ViewOf(it->key()) == kFormatKey) continue;
-      absl::Status status = entry(ViewOf(it->key()), ViewOf(it->value()));
+      Status status = entry(ViewOf(it->key()), ViewOf(it->value()));
       if (!status.ok()) return status;
     }
     if (!it->status().ok()) return ErrorOf("read", path_, it->status());
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Write(const std::vector<StorageChange>& changes) override {
+  Status Write(const std::vector<StorageChange>& changes) override {
     rocksdb::WriteBatch batch;
     for (const StorageChange& change : changes) {
       if (change.value.has_value()) {
@@ -206,7 +204,7 @@ class RocksDbStorage final : public Storage {
     return Apply(batch);
   }
 
-  absl::Status ErasePrefix(absl::string_view prefix) override {
+  Status ErasePrefix(absl::string_view prefix) override {
     // The first key after all that begin with the prefix: its last byte is
     // the end of a job's name, which is never 0xff.
     std::string end(prefix);
@@ -216,14 +214,14 @@ class RocksDbStorage final : public Storage {
     return Apply(batch);
   }
 
-  absl::Status Sync() override {
-    absl::Status status = SyncLog();
+  Status Sync() override {
+    Status status = SyncLog();
     return status.ok() ? mark_file_->Write(mark_) : status;
   }
 
  private:
   // Writes the version into a new database, checks that of an old one.
-  absl::Status CheckFormat() {
+  Status CheckFormat() {
     std::string format;
     const rocksdb::Status found =
         database_->Get(rocksdb::ReadOptions(), kFormatKey, &format);
@@ -231,20 +229,20 @@ class RocksDbStorage final : public Storage {
       return Write({{kFormatKey, std::string(kFormat)}});
     }
     if (!found.ok()) return ErrorOf("read", path_, found);
-    if (format == kFormat) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
+    if (format == kFormat) return OkStatus();
+    return FailedPreconditionError(absl::StrCat(
         "storage ", path_, ": written by format ", base::Quote(format),
         ", this coordinator reads \"", kFormat, "\""));
   }
 
   // Puts the log on the disk, and sets `mark_` to how far it is there.
-  absl::Status SyncLog() {
+  Status SyncLog() {
     const rocksdb::Status synced = database_->SyncWAL();
     if (!synced.ok()) return ErrorOf("sync", path_, synced);
     mark_.sequence = database_->GetLatestSequenceNumber();
     while (true) {
       if (mark_.manifest.empty()) mark_.manifest = ManifestOf(path_);
-      absl::Status marked = MarkManifest();
+      Status marked = MarkManifest();
       if (marked.ok() || ManifestOf(path_) == mark_.manifest) return marked;
       // The library has begun another one, and removed this one.
       mark_.manifest.clear();
@@ -253,35 +251,35 @@ class RocksDbStorage final : public Storage {
     }
   }
 
-  absl::Status MarkManifest() {
+  Status MarkManifest() {
     const std::string manifest = absl::StrCat(path_, "/", mark_.manifest);
     struct stat info = {};
     if (stat(manifest.c_str(), &info) != 0) {
       return SystemError("read", manifest, errno);
     }
     // It grows with each new file, which is seldom.
-    if (info.st_size == mark_.manifest_bytes) return absl::OkStatus();
+    if (info.st_size == mark_.manifest_bytes) return OkStatus();
     // The list must be on the disk before the mark that describes it.
-    absl::Status synced = SyncFile(manifest);
+    Status synced = SyncFile(manifest);
     if (!synced.ok()) return synced;
-    const absl::StatusOr<uint32_t> checksum = ChecksumOf(
+    const StatusOr<uint32_t> checksum = ChecksumOf(
         manifest, mark_.manifest_bytes, mark_.manifest_checksum, info.st_size);
     if (!checksum.ok()) return checksum.status();
     mark_.manifest_bytes = info.st_size;
     mark_.manifest_checksum = *checksum;
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Apply(rocksdb::WriteBatch& batch) {
+  Status Apply(rocksdb::WriteBatch& batch) {
     // Files that were removed take what is written, and lose it; and another
     // coordinator could have the folder open by now.
     if (InodeOf(lock_file_) != lock_inode_) {
-      return absl::DataLossError(absl::StrCat(
+      return DataLossError(absl::StrCat(
           "storage ", path_, ": the folder was removed or replaced"));
     }
     const rocksdb::Status written =
         database_->Write(rocksdb::WriteOptions(), &batch);
-    return written.ok() ? absl::OkStatus() : ErrorOf("write", path_, written);
+    return written.ok() ? OkStatus() : ErrorOf("write", path_, written);
   }
 
   const std::string path_;
@@ -319,7 +317,7 @@ bool IsThere(const std::string& path, absl::string_view file) {
 
 // That a folder without CURRENT is not a database that has lost it, which the
 // library would take for a new one, and remove its files.
-absl::Status CheckNew(const std::string& path) {
+Status CheckNew(const std::string& path) {
   std::vector<std::string> files = FilesOf(path, ".sst");
   for (std::string& log : FilesOf(path, ".log")) {
     files.push_back(std::move(log));
@@ -328,19 +326,19 @@ absl::Status CheckNew(const std::string& path) {
   if (stat(SyncedMarkPath(path).c_str(), &info) == 0 && info.st_size > 0) {
     files.emplace_back("SYNCED");
   }
-  if (files.empty()) return absl::OkStatus();
+  if (files.empty()) return OkStatus();
   return Damaged(path, absl::StrCat("its file CURRENT is missing, while ",
                                     files.front(), " is there"));
 }
 
 // That the list of its files begins as it did. A newer list than the mark's was
 // made by a start that ended before it made its mark.
-absl::Status VerifyManifest(const std::string& path, const SyncedMark& mark) {
-  if (ManifestOf(path) != mark.manifest) return absl::OkStatus();
-  const absl::StatusOr<uint32_t> checksum = ChecksumOf(
+Status VerifyManifest(const std::string& path, const SyncedMark& mark) {
+  if (ManifestOf(path) != mark.manifest) return OkStatus();
+  const StatusOr<uint32_t> checksum = ChecksumOf(
       absl::StrCat(path, "/", mark.manifest), 0, 0, mark.manifest_bytes);
   if (checksum.ok() && *checksum == mark.manifest_checksum) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return Damaged(path, absl::StrCat("its file ", mark.manifest,
                                     " was cut, overwritten or removed"));
@@ -348,21 +346,21 @@ absl::Status VerifyManifest(const std::string& path, const SyncedMark& mark) {
 
 // That everything that was acknowledged can be read. Reads the whole database
 // and changes nothing of it.
-absl::Status Verify(const std::string& path, const rocksdb::Options& options) {
+Status Verify(const std::string& path, const rocksdb::Options& options) {
   rocksdb::Env* const env = rocksdb::Env::Default();
   rocksdb::FileLock* lock = nullptr;
   const rocksdb::Status locked = env->LockFile(path + "/LOCK", &lock);
   if (!locked.ok()) return ErrorOf("open", path, locked);
   const auto unlock =
       absl::MakeCleanup([&] { env->UnlockFile(lock).PermitUncheckedError(); });
-  const absl::StatusOr<std::optional<SyncedMark>> mark = ReadSyncedMark(path);
-  if (!mark.ok() && absl::IsDataLoss(mark.status())) {
+  const StatusOr<std::optional<SyncedMark>> mark = ReadSyncedMark(path);
+  if (!mark.ok() && IsDataLoss(mark.status())) {
     return Damaged(path, mark.status().message());
   }
   if (!mark.ok()) return mark.status();
   // A version that made no mark wrote the database.
   const SyncedMark synced = mark->value_or(SyncedMark());
-  absl::Status status = VerifyManifest(path, synced);
+  Status status = VerifyManifest(path, synced);
   if (!status.ok()) return status;
   rocksdb::DB* opened = nullptr;
   rocksdb::Status read = rocksdb::DB::OpenForReadOnly(options, path, &opened);
@@ -372,7 +370,7 @@ absl::Status Verify(const std::string& path, const rocksdb::Options& options) {
   if (read.IsPathNotFound()) return Damaged(path, read.ToString());
   if (!read.ok()) return ErrorOf("read", path, read);
   const uint64_t last = database->GetLatestSequenceNumber();
-  if (last >= synced.sequence) return absl::OkStatus();
+  if (last >= synced.sequence) return OkStatus();
   return Damaged(path,
                  absl::StrCat("change ", synced.sequence,
                               " was acknowledged, but what can be read ends at "
@@ -385,8 +383,8 @@ absl::Status Verify(const std::string& path, const rocksdb::Options& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path) {
-  absl::Status status = CheckRoom(path);
+StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path) {
+  Status status = CheckRoom(path);
   if (!status.ok()) return status;
   rocksdb::Options options = DatabaseOptions();
   if (IsThere(path, "CURRENT")) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "coordinator/storage/storage.h"
 
 namespace muster::coordinator {
@@ -15,7 +15,7 @@ namespace muster::coordinator {
 // Errors: FAILED_PRECONDITION (another process has it open, or another version
 //   wrote it), UNAVAILABLE (no such disk, no right to it, no room on it),
 //   DATA_LOSS (a file is missing or damaged). All name the path.
-absl::StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path);
+StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path);
 
 }  // namespace muster::coordinator
 

@@ -60,17 +60,17 @@ class RocksDbStorageTest : public ::testing::Test {
   }
 
   std::unique_ptr<Storage> Open() {
-    absl::StatusOr<std::unique_ptr<Storage>> storage = OpenRocksDb(path_);
+    StatusOr<std::unique_ptr<Storage>> storage = OpenRocksDb(path_);
     EXPECT_TRUE(storage.ok()) << storage.status();
     return storage.ok() ? *std::move(storage) : nullptr;
   }
 
   static std::map<std::string, std::string> All(Storage& storage) {
     std::map<std::string, std::string> all;
-    const absl::Status status =
+    const Status status =
         storage.Load([&](absl::string_view key, absl::string_view value) {
           all[std::string(key)] = std::string(value);
-          return absl::OkStatus();
+          return OkStatus();
         });
     EXPECT_TRUE(status.ok()) << status;
     return all;
@@ -120,10 +120,10 @@ TEST_F(RocksDbStorageTest, ADiskWithoutRoomIsAnError) {
   rlimit small = before;
   small.rlim_cur = 64 << 10;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const absl::Status full = OpenRocksDb(path_).status();
+  const Status full = OpenRocksDb(path_).status();
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   signal(SIGXFSZ, ignored);
-  EXPECT_EQ(full.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(full.code(), StatusCode::kUnavailable);
   EXPECT_THAT(
       std::string(full.message()),
       AllOf(HasSubstr(path_), HasSubstr("that a start needs: file too")));
@@ -134,8 +134,8 @@ TEST_F(RocksDbStorageTest, AFolderThatWasRemovedTakesNothing) {
   const std::unique_ptr<Storage> storage = Open();
   ASSERT_TRUE(storage->Write({{"a", "1"}}).ok());
   ASSERT_EQ(rename(path_.c_str(), (path_ + ".gone").c_str()), 0);
-  const absl::Status written = storage->Write({{"b", "2"}});
-  EXPECT_EQ(written.code(), absl::StatusCode::kDataLoss);
+  const Status written = storage->Write({{"b", "2"}});
+  EXPECT_EQ(written.code(), StatusCode::kDataLoss);
   EXPECT_THAT(std::string(written.message()),
               AllOf(HasSubstr(path_), HasSubstr("removed or replaced")));
   // Another one in its place is not it either.
@@ -170,19 +170,19 @@ TEST_F(RocksDbStorageTest, LoadStopsAtTheFirstError) {
   const std::unique_ptr<Storage> storage = Open();
   ASSERT_TRUE(storage->Write({{"a", "1"}, {"b", "2"}}).ok());
   int seen = 0;
-  const absl::Status status =
+  const Status status =
       storage->Load([&](absl::string_view, absl::string_view) {
         ++seen;
-        return absl::DataLossError("no");
+        return DataLossError("no");
       });
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_EQ(seen, 1);
 }
 
 TEST_F(RocksDbStorageTest, ASecondProcessIsRefused) {
   const std::unique_ptr<Storage> first = Open();
   const auto second = OpenRocksDb(path_);
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.status().message(),
               AllOf(HasSubstr(path_), HasSubstr("another coordinator")));
 }
@@ -196,19 +196,19 @@ TEST_F(RocksDbStorageTest, AnotherFormatIsRefused) {
                   .ok());
   storage.reset();
   const auto reopened = OpenRocksDb(path_);
-  EXPECT_EQ(reopened.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(reopened.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(reopened.status().message(), HasSubstr("muster 3"));
 }
 
 TEST_F(RocksDbStorageTest, AFolderThatCannotBeMadeIsAnErrorThatNamesIt) {
   const auto storage = OpenRocksDb("/proc/nothing/here");
-  EXPECT_EQ(storage.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(storage.status().code(), StatusCode::kUnavailable);
   EXPECT_THAT(storage.status().message(), HasSubstr("/proc/nothing/here"));
 }
 
 TEST_F(RocksDbStorageTest, AWordInThePathIsNotTakenForAnotherCoordinator) {
   const auto storage = OpenRocksDb("/proc/nothing/block storage");
-  EXPECT_EQ(storage.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(storage.status().code(), StatusCode::kUnavailable);
 }
 
 // None of these files is of a database.
@@ -246,9 +246,9 @@ TEST_F(RocksDbStorageTest, AnotherListOfFilesIsFoundWhileRunning) {
   const std::filesystem::path before = ManifestIn(path_);
   std::filesystem::rename(before, path_ + "/MANIFEST-000099");
   WriteFile(path_ + "/CURRENT", "MANIFEST-000099\n");
-  EXPECT_EQ(storage->Sync(), absl::OkStatus());
+  EXPECT_EQ(storage->Sync(), OkStatus());
   ASSERT_TRUE(storage->Write({{"b", "2"}}).ok());
-  EXPECT_EQ(storage->Sync(), absl::OkStatus());
+  EXPECT_EQ(storage->Sync(), OkStatus());
   storage.reset();
   EXPECT_THAT(ReadFile(path_ + "/SYNCED"), HasSubstr(" MANIFEST-000099 "));
   storage = Open();
@@ -258,7 +258,7 @@ TEST_F(RocksDbStorageTest, AnotherListOfFilesIsFoundWhileRunning) {
   // It is a missing file where CURRENT names it, too.
   storage = Open();
   std::filesystem::remove(ManifestIn(path_));
-  EXPECT_EQ(storage->Sync().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(storage->Sync().code(), StatusCode::kUnavailable);
 }
 
 // Its checksum goes on where it was.
@@ -324,10 +324,9 @@ class DamageTest : public RocksDbStorageTest {
   // Opens `folder`; whether it is refused, as damaged. Else everything that was
   // acknowledged must be there.
   bool Refused(const std::string& folder) {
-    const absl::StatusOr<std::unique_ptr<Storage>> storage =
-        OpenRocksDb(folder);
+    const StatusOr<std::unique_ptr<Storage>> storage = OpenRocksDb(folder);
     if (!storage.ok()) {
-      EXPECT_EQ(storage.status().code(), absl::StatusCode::kDataLoss);
+      EXPECT_EQ(storage.status().code(), StatusCode::kDataLoss);
       EXPECT_THAT(std::string(storage.status().message()),
                   AllOf(HasSubstr(folder), HasSubstr("copy of the whole")));
       return true;

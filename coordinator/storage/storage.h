@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 
@@ -28,24 +28,24 @@ class Storage {
   // Calls `entry` for everything that is stored, in the order of the keys, and
   // stops at its first error, which it returns.
   // Errors: UNAVAILABLE (cannot be read), DATA_LOSS (what is there is corrupt).
-  virtual absl::Status Load(absl::FunctionRef<absl::Status(
-                                absl::string_view key, absl::string_view value)>
-                                entry) = 0;
+  virtual Status Load(
+      absl::FunctionRef<Status(absl::string_view key, absl::string_view value)>
+          entry) = 0;
 
   // Applies the changes in their order, all or none. With OK they survive the
   // end of the process.
   // Errors: UNAVAILABLE (the disk is full, gone or broken: the text says so).
   //   Whether the changes are stored is then unknown.
-  virtual absl::Status Write(const std::vector<StorageChange>& changes) = 0;
+  virtual Status Write(const std::vector<StorageChange>& changes) = 0;
 
   // Erases every key that begins with `prefix`, which is not empty.
   // Errors: as Write.
-  virtual absl::Status ErasePrefix(absl::string_view prefix) = 0;
+  virtual Status ErasePrefix(absl::string_view prefix) = 0;
 
   // Puts all that was written on the disk: with OK it also survives the end of
   // the machine.
   // Errors: as Write.
-  virtual absl::Status Sync() = 0;
+  virtual Status Sync() = 0;
 };
 
 }  // namespace muster::coordinator

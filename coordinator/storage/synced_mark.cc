@@ -25,15 +25,15 @@ namespace {
 constexpr size_t kMarkBytes = 256;
 constexpr size_t kReadBytes = 64 << 10;
 
-absl::Status FileError(absl::string_view what, const std::string& path) {
+Status FileError(absl::string_view what, const std::string& path) {
   std::string why = strerror(errno);
   why[0] = absl::ascii_tolower(why[0]);
-  return absl::UnavailableError(
+  return UnavailableError(
       absl::StrCat("storage file ", path, ": cannot ", what, ": ", why));
 }
 
-absl::Status Damaged(const std::string& path) {
-  return absl::DataLossError(absl::StrCat(
+Status Damaged(const std::string& path) {
+  return DataLossError(absl::StrCat(
       "storage file ", path,
       " is damaged; where nothing else is, remove it alone: the next start "
       "then takes the log, as far as it can be read, for all that was told"));
@@ -75,8 +75,7 @@ std::string SyncedMarkPath(const std::string& folder) {
   return folder + "/SYNCED";
 }
 
-absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
-    const std::string& folder) {
+StatusOr<std::optional<SyncedMark>> ReadSyncedMark(const std::string& folder) {
   const std::string path = SyncedMarkPath(folder);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return std::nullopt;
@@ -99,8 +98,8 @@ absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
   return mark;
 }
 
-absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
-                                    uint32_t before, int64_t end) {
+StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
+                              uint32_t before, int64_t end) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError("read", path);
   const auto close_it = absl::MakeCleanup([&] { close(fd); });
@@ -112,8 +111,8 @@ absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
         static_cast<size_t>(std::min(left, static_cast<int64_t>(kReadBytes)));
     if (!ReadSome(fd, most, part)) return FileError("read", path);
     if (part.empty()) {
-      return absl::DataLossError(absl::StrCat(
-          "storage file ", path, " is shorter than ", end, " bytes"));
+      return DataLossError(absl::StrCat("storage file ", path,
+                                        " is shorter than ", end, " bytes"));
     }
     checksum = Checksum(checksum, part);
     left -= static_cast<int64_t>(part.size());
@@ -121,11 +120,11 @@ absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
   return checksum;
 }
 
-absl::Status SyncFile(const std::string& path) {
+Status SyncFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError("read", path);
   const auto close_it = absl::MakeCleanup([&] { close(fd); });
-  return fdatasync(fd) == 0 ? absl::OkStatus() : FileError("sync", path);
+  return fdatasync(fd) == 0 ? OkStatus() : FileError("sync", path);
 }
 
 SyncedMarkFile::SyncedMarkFile(std::string path, int fd)
@@ -133,7 +132,7 @@ SyncedMarkFile::SyncedMarkFile(std::string path, int fd)
 
 SyncedMarkFile::~SyncedMarkFile() { close(fd_); }
 
-absl::StatusOr<std::unique_ptr<SyncedMarkFile>> SyncedMarkFile::Create(
+StatusOr<std::unique_ptr<SyncedMarkFile>> SyncedMarkFile::Create(
     const std::string& folder, const SyncedMark& mark) {
   const std::string path = SyncedMarkPath(folder);
   const std::string unnamed = path + ".tmp";
@@ -141,7 +140,7 @@ absl::StatusOr<std::unique_ptr<SyncedMarkFile>> SyncedMarkFile::Create(
       open(unnamed.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return FileError("write", unnamed);
   std::unique_ptr<SyncedMarkFile> file(new SyncedMarkFile(path, fd));
-  absl::Status status = file->Write(mark);
+  Status status = file->Write(mark);
   if (status.ok() && fdatasync(fd) != 0) status = FileError("sync", unnamed);
   if (status.ok() && rename(unnamed.c_str(), path.c_str()) != 0) {
     status = FileError("write", path);
@@ -151,13 +150,13 @@ absl::StatusOr<std::unique_ptr<SyncedMarkFile>> SyncedMarkFile::Create(
   return file;
 }
 
-absl::Status SyncedMarkFile::Write(const SyncedMark& mark) {
+Status SyncedMarkFile::Write(const SyncedMark& mark) {
   const std::string text = ToText(mark);
   ssize_t count = 0;
   do {
     count = pwrite(fd_, text.data(), text.size(), 0);
   } while (count < 0 && errno == EINTR);
-  if (count == static_cast<ssize_t>(text.size())) return absl::OkStatus();
+  if (count == static_cast<ssize_t>(text.size())) return OkStatus();
   if (count >= 0) errno = ENOSPC;
   return FileError("write", path_);
 }

@@ -6,8 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 
@@ -31,18 +30,17 @@ struct SyncedMark {
 // The mark in `folder`; none where there is no such file.
 // Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is damaged, which the
 //   text says what to do about).
-absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
-    const std::string& folder);
+StatusOr<std::optional<SyncedMark>> ReadSyncedMark(const std::string& folder);
 
 // The checksum of a file up to `end`, where `before` is that of its first
 // `begin` bytes, which are not read again.
 // Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is shorter).
-absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
-                                    uint32_t before, int64_t end);
+StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
+                              uint32_t before, int64_t end);
 
 // Puts a file or the names in a folder on the disk, whoever wrote them.
 // Errors: UNAVAILABLE.
-absl::Status SyncFile(const std::string& path);
+Status SyncFile(const std::string& path);
 
 // SyncedMarkFile is the file, open for writing. One thread at a time.
 class SyncedMarkFile {
@@ -51,7 +49,7 @@ class SyncedMarkFile {
   // returns, it is on the disk; before that the old one or none is, and never a
   // part of it.
   // Errors: UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<SyncedMarkFile>> Create(
+  static StatusOr<std::unique_ptr<SyncedMarkFile>> Create(
       const std::string& folder, const SyncedMark& mark);
 
   ~SyncedMarkFile();
@@ -62,7 +60,7 @@ class SyncedMarkFile {
   // process or of the machine leaves the one before or this one. Does not wait
   // for the disk: a mark that comes there late only promises less.
   // Errors: UNAVAILABLE.
-  absl::Status Write(const SyncedMark& mark);
+  Status Write(const SyncedMark& mark);
 
  private:
   SyncedMarkFile(std::string path, int fd);

@@ -48,21 +48,21 @@ void Fill(Library& library, Api& api) {
   library.Need("cudaMemsetAsync", &api.MemsetAsync);
 }
 
-absl::StatusOr<Library> LoadLibrary() {
+StatusOr<Library> LoadLibrary() {
   const char* const named = std::getenv(kVariable);
   if (named != nullptr && *named != '\0') {
-    absl::StatusOr<Library> library = Library::Load({named}, {});
+    StatusOr<Library> library = Library::Load({named}, {});
     if (library.ok()) return library;
-    return absl::NotFoundError(
-        absl::StrCat("no CUDA runtime: environment variable ", kVariable, ": ",
-                     library.status().message()));
+    return NotFoundError(absl::StrCat("no CUDA runtime: environment variable ",
+                                      kVariable, ": ",
+                                      library.status().message()));
   }
   const char* const home = std::getenv("CUDA_HOME");
-  absl::StatusOr<Library> library = Library::Load(
+  StatusOr<Library> library = Library::Load(
       {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"},
       {absl::StrCat(home == nullptr ? "/usr/local/cuda" : home, "/lib64")});
   if (library.ok()) return library;
-  return absl::NotFoundError(
+  return NotFoundError(
       absl::StrCat("no CUDA runtime: ", library.status().message(), " (",
                    kVariable, " may name the file)"));
 }
@@ -73,19 +73,19 @@ std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-absl::Status ToStatus(const Api& api, Error error, absl::string_view what) {
-  if (error == kSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(what, ": ", api.GetErrorName(error),
-                                          ": ", api.GetErrorString(error)));
+Status ToStatus(const Api& api, Error error, absl::string_view what) {
+  if (error == kSuccess) return OkStatus();
+  return InternalError(absl::StrCat(what, ": ", api.GetErrorName(error), ": ",
+                                    api.GetErrorString(error)));
 }
 
-absl::StatusOr<Runtime> Load() {
-  absl::StatusOr<Library> library = LoadLibrary();
+StatusOr<Runtime> Load() {
+  StatusOr<Library> library = LoadLibrary();
   if (!library.ok()) return library.status();
   Runtime runtime;
   runtime.path = library->path();
   Fill(*library, runtime.api);
-  if (absl::Status missing = library->Check(); !missing.ok()) return missing;
+  if (Status missing = library->Check(); !missing.ok()) return missing;
   const Api& api = runtime.api;
   api.RuntimeGetVersion(&runtime.runtime_version);
   api.DriverGetVersion(&runtime.driver_version);
@@ -102,13 +102,13 @@ absl::StatusOr<Runtime> Load() {
           : absl::StrCat("; the driver is for CUDA ",
                          VersionText(runtime.driver_version)));
   if (error == kInsufficientDriver && runtime.driver_version != 0) {
-    return absl::FailedPreconditionError(text);
+    return FailedPreconditionError(text);
   }
-  return absl::UnavailableError(text);
+  return UnavailableError(text);
 }
 
-const absl::StatusOr<Runtime>& TheRuntime() {
-  static const auto* const runtime = new absl::StatusOr<Runtime>(Load());
+const StatusOr<Runtime>& TheRuntime() {
+  static const auto* const runtime = new StatusOr<Runtime>(Load());
   return *runtime;
 }
 

@@ -6,9 +6,8 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::dataplane::cuda {
 
@@ -92,13 +91,13 @@ struct Runtime {
 // Errors, of which each says what was looked for and what came back: kNotFound
 // (no such library), kFailedPrecondition (it lacks functions, the driver is too
 // old), kUnavailable (no device, or none that works).
-absl::StatusOr<Runtime> Load();
+StatusOr<Runtime> Load();
 
 // The same, looked at once: what later calls answer does not change.
-const absl::StatusOr<Runtime>& TheRuntime();
+const StatusOr<Runtime>& TheRuntime();
 
 // OK, or kInternal with `what` that failed and CUDA's own name and text.
-absl::Status ToStatus(const Api& api, Error error, absl::string_view what);
+Status ToStatus(const Api& api, Error error, absl::string_view what);
 
 // "13.0".
 std::string VersionText(int version);

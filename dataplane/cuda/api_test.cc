@@ -19,33 +19,33 @@ std::string PathOf(const std::string& name) {
   return absl::StrCat("dataplane/cuda/testing/lib", name, ".so");
 }
 
-absl::StatusOr<Runtime> LoadFake(const std::string& path) {
+StatusOr<Runtime> LoadFake(const std::string& path) {
   setenv("MUSTER_CUDA_LIBRARY", path.c_str(), /*overwrite=*/1);
-  absl::StatusOr<Runtime> runtime = Load();
+  StatusOr<Runtime> runtime = Load();
   unsetenv("MUSTER_CUDA_LIBRARY");
   return runtime;
 }
 
-std::string TextOf(const absl::Status& status) {
+std::string TextOf(const Status& status) {
   return std::string(status.message());
 }
 
 TEST(CudaApiTest, ARuntimeWithDevices) {
-  const absl::StatusOr<Runtime> runtime = LoadFake(PathOf("good"));
+  const StatusOr<Runtime> runtime = LoadFake(PathOf("good"));
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   EXPECT_THAT(runtime->path, EndsWith(PathOf("good")));
   EXPECT_EQ(runtime->devices, 2);
   EXPECT_EQ(VersionText(runtime->runtime_version), "12.4");
   EXPECT_EQ(VersionText(runtime->driver_version), "12.8");
-  EXPECT_EQ(ToStatus(runtime->api, kSuccess, "malloc"), absl::OkStatus());
-  EXPECT_EQ(ToStatus(runtime->api, 2, "malloc of 8 bytes"),
-            absl::InternalError(
-                "malloc of 8 bytes: cudaErrorFake: as the test wants it"));
+  EXPECT_EQ(ToStatus(runtime->api, kSuccess, "malloc"), OkStatus());
+  EXPECT_EQ(
+      ToStatus(runtime->api, 2, "malloc of 8 bytes"),
+      InternalError("malloc of 8 bytes: cudaErrorFake: as the test wants it"));
 }
 
 TEST(CudaApiTest, ALibraryThatIsNotThereIsNamedWithItsVariable) {
-  const absl::Status status = LoadFake("nowhere/libcudart.so").status();
-  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  const Status status = LoadFake("nowhere/libcudart.so").status();
+  EXPECT_TRUE(IsNotFound(status)) << status;
   EXPECT_THAT(TextOf(status),
               AllOf(StartsWith("no CUDA runtime: environment variable "
                                "MUSTER_CUDA_LIBRARY: nowhere/libcudart.so: "),
@@ -53,33 +53,33 @@ TEST(CudaApiTest, ALibraryThatIsNotThereIsNamedWithItsVariable) {
 }
 
 TEST(CudaApiTest, WhatALibraryLacksIsNamed) {
-  const absl::Status status = LoadFake(PathOf("incomplete")).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  const Status status = LoadFake(PathOf("incomplete")).status();
+  EXPECT_TRUE(IsFailedPrecondition(status)) << status;
   EXPECT_THAT(TextOf(status), HasSubstr("libincomplete.so has no "
                                         "cudaGetDevice, cudaSetDevice, "));
 }
 
 TEST(CudaApiTest, WithoutADeviceTheDriverIsTold) {
-  absl::Status status = LoadFake(PathOf("no_device")).status();
-  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  Status status = LoadFake(PathOf("no_device")).status();
+  EXPECT_TRUE(IsUnavailable(status)) << status;
   EXPECT_THAT(TextOf(status),
               AllOf(StartsWith("CUDA 12.4 ("),
                     EndsWith(" sees no device: as the test wants it; the "
                              "driver is for CUDA 12.8")));
   status = LoadFake(PathOf("old_driver")).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_TRUE(IsFailedPrecondition(status)) << status;
   EXPECT_THAT(TextOf(status), EndsWith("the driver is for CUDA 11.4"));
   status = LoadFake(PathOf("no_driver")).status();
-  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(IsUnavailable(status)) << status;
   EXPECT_THAT(TextOf(status), EndsWith("there is no driver"));
 }
 
 // Whatever this machine has.
 TEST(CudaApiTest, WithoutTheVariableTheSystemsIsLoadedOrAllPlacesAreNamed) {
-  const absl::StatusOr<Runtime> runtime = Load();
+  const StatusOr<Runtime> runtime = Load();
   if (runtime.ok()) {
     EXPECT_GT(runtime->devices, 0);
-  } else if (absl::IsNotFound(runtime.status())) {
+  } else if (IsNotFound(runtime.status())) {
     EXPECT_THAT(
         TextOf(runtime.status()),
         AllOf(StartsWith("no CUDA runtime: "), HasSubstr("libcudart.so.13"),

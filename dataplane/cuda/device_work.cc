@@ -66,13 +66,13 @@ int DeviceWork::source_rank() const {
   return IsCompleted() ? PromisedWork::source_rank() : given_source_.load();
 }
 
-absl::Status DeviceWork::Wait(Instant deadline) {
+Status DeviceWork::Wait(Instant deadline) {
   if (IsCompleted()) return status();
   const Waiting waiting(waiters_);
   return PromisedWork::Wait(deadline);
 }
 
-absl::Status DeviceWork::Synchronize() {
+Status DeviceWork::Synchronize() {
   if (blocks_) return Wait(Instant::max());
   if (!is_placed_.load(std::memory_order_acquire)) {
     const Waiting waiting(waiters_);
@@ -82,7 +82,7 @@ absl::Status DeviceWork::Synchronize() {
     MutexLock lock(mutex_);
     if (!over_) {
       const Stream current = CurrentStream(device_);
-      if (stream_ == current) return absl::OkStatus();
+      if (stream_ == current) return OkStatus();
       const DeviceGuard guard(api_, device_);
       return ToStatus(api_, api_.StreamWaitEvent(current, end_, 0),
                       "cudaStreamWaitEvent");

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/work.h"
@@ -54,8 +54,8 @@ class DeviceWork : public PromisedWork {
   void Over();
 
   using PromisedWork::Wait;
-  [[nodiscard]] absl::Status Wait(Instant deadline) override;
-  [[nodiscard]] absl::Status Synchronize() override;
+  [[nodiscard]] Status Wait(Instant deadline) override;
+  [[nodiscard]] Status Synchronize() override;
   // Put together when it is first asked for, as few ask: that would take a
   // third of the time of a small collective.
   const std::string& description() const override;

@@ -24,8 +24,8 @@ std::string PathOf(void* handle, const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<Library> Library::Load(const std::vector<std::string>& names,
-                                      const std::vector<std::string>& folders) {
+StatusOr<Library> Library::Load(const std::vector<std::string>& names,
+                                const std::vector<std::string>& folders) {
   std::vector<std::string> places = names;
   for (const std::string& folder : folders) {
     for (const std::string& name : names) {
@@ -39,14 +39,14 @@ absl::StatusOr<Library> Library::Load(const std::vector<std::string>& names,
     const char* const why = dlerror();
     reasons.emplace_back(why == nullptr ? place : why);
   }
-  return absl::NotFoundError(absl::StrJoin(reasons, "; "));
+  return NotFoundError(absl::StrJoin(reasons, "; "));
 }
 
 void* Library::Symbol(const char* name) const { return dlsym(handle_, name); }
 
-absl::Status Library::Check() const {
-  if (missing_.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
+Status Library::Check() const {
+  if (missing_.empty()) return OkStatus();
+  return FailedPreconditionError(
       absl::StrCat(path_, " has no ", absl::StrJoin(missing_, ", ")));
 }
 

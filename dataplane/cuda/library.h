@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::dataplane::cuda {
 
@@ -18,8 +17,8 @@ class Library {
  public:
   // Loads the first of `names` that there is, as dlopen looks for it and then
   // in `folders`. Errors: kNotFound, with what the system says about each name.
-  static absl::StatusOr<Library> Load(const std::vector<std::string>& names,
-                                      const std::vector<std::string>& folders);
+  static StatusOr<Library> Load(const std::vector<std::string>& names,
+                                const std::vector<std::string>& folders);
 
   // Sets `function` to the function `name`, or to null.
   template <typename Function>
@@ -35,7 +34,7 @@ class Library {
   }
 
   // kFailedPrecondition, with their names: some that were needed are missing.
-  absl::Status Check() const;
+  Status Check() const;
 
   // Where it lies, as far as the system says so; else its name.
   const std::string& path() const { return path_; }

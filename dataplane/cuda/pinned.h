@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cuda/api.h"
 
 namespace muster::dataplane::cuda {
@@ -23,10 +23,10 @@ class Pinned {
 
   // At least so many bytes; what was in it is lost if it grows.
   // Errors: kInternal, with what CUDA says.
-  absl::Status Reserve(size_t bytes) {
-    if (bytes <= bytes_) return absl::OkStatus();
+  Status Reserve(size_t bytes) {
+    if (bytes <= bytes_) return OkStatus();
     Free();
-    absl::Status status =
+    Status status =
         ToStatus(api_, api_.HostAlloc(&data_, bytes, kHostAllocPortable),
                  "cudaHostAlloc");
     if (status.ok()) bytes_ = bytes;

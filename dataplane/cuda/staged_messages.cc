@@ -46,11 +46,11 @@ struct StagedMessages::Message {
   // As soon as it is with the inner backend.
   std::shared_ptr<Work> inner;
   // How that has ended.
-  std::optional<absl::Status> ended;
+  std::optional<Status> ended;
 };
 
-absl::Status StreamIsLate(const Collective& collective) {
-  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+Status StreamIsLate(const Collective& collective) {
+  Status status = DeadlineExceededError(absl::StrCat(
       collective.Label(), ": timed out after ", collective.timeout.count(),
       " ms waiting for what the current stream had been given before"));
   SetFailedCall(status, FailedCall::Of(collective));
@@ -58,7 +58,7 @@ absl::Status StreamIsLate(const Collective& collective) {
 }
 
 StagedMessages::StagedMessages(const Api& api, Backend& inner,
-                               std::function<void(const absl::Status&)> fail)
+                               std::function<void(const Status&)> fail)
     : api_(api), inner_(inner), fail_(std::move(fail)) {}
 
 StagedMessages::~StagedMessages() {
@@ -91,7 +91,7 @@ void StagedMessages::Start(const Collective& collective,
   if (!thread_.joinable()) thread_ = std::thread([this] { Serve(); });
 }
 
-void StagedMessages::Abort(const absl::Status& cause) {
+void StagedMessages::Abort(const Status& cause) {
   MutexLock lock(mutex_);
   if (!status_.ok()) return;
   status_ = cause;
@@ -102,7 +102,7 @@ void StagedMessages::Abort(const absl::Status& cause) {
 void StagedMessages::Serve() {
   BeginOwnThread(api_);
   for (;;) {
-    absl::Status aborted;
+    Status aborted;
     // Of all else we are told.
     const bool looks = std::any_of(
         messages_.begin(), messages_.end(), [](const auto& message) {
@@ -133,9 +133,9 @@ void StagedMessages::Serve() {
   }
 }
 
-bool StagedMessages::Advance(Message& message, const absl::Status& aborted) {
+bool StagedMessages::Advance(Message& message, const Status& aborted) {
   using Stage = Message::Stage;
-  absl::Status status;
+  Status status;
   bool reached = false;
   if (message.stage == Stage::kNew) {
     status = aborted.ok() ? Begin(message) : aborted;
@@ -172,7 +172,7 @@ bool StagedMessages::Advance(Message& message, const absl::Status& aborted) {
   return true;
 }
 
-absl::Status StagedMessages::Begin(Message& message) {
+Status StagedMessages::Begin(Message& message) {
   const size_t bytes = std::max(message.tensor().bytes(), kPieceBytesMin);
   const auto found =
       std::find_if(free_.begin(), free_.end(),
@@ -183,17 +183,17 @@ absl::Status StagedMessages::Begin(Message& message) {
     free_bytes_ -= message.memory->bytes();
   } else {
     message.memory = std::make_unique<Pinned>(api_);
-    absl::Status status = message.memory->Reserve(
+    Status status = message.memory->Reserve(
         bytes < kFreeBytesMax ? std::bit_ceil(bytes) : bytes);
     if (!status.ok()) return status;
   }
-  absl::Status status = ToStatus(
+  Status status = ToStatus(
       api_, api_.EventCreateWithFlags(&message.copied, kEventDisableTiming),
       "cudaEventCreateWithFlags");
   if (!status.ok()) return status;
   message.stage = Message::Stage::kWaits;
   if (!message.is_send()) GiveToInner(message);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void StagedMessages::GiveToInner(Message& message) {
@@ -202,7 +202,7 @@ void StagedMessages::GiveToInner(Message& message) {
   tensor = Tensor(message.memory->data(), tensor.data_type(), tensor.shape());
   message.stage = Message::Stage::kIsWithInner;
   message.inner = inner_.Start(on_host);
-  message.inner->OnCompletion([this, &message](const absl::Status& status) {
+  message.inner->OnCompletion([this, &message](const Status& status) {
     MutexLock lock(mutex_);
     ended_.emplace_back(&message, status);
     is_news_ = true;
@@ -210,30 +210,30 @@ void StagedMessages::GiveToInner(Message& message) {
   });
 }
 
-absl::Status StagedMessages::GiveCopy(Message& message) {
-  const absl::StatusOr<Stream> stream = StreamOf(message);
+Status StagedMessages::GiveCopy(Message& message) {
+  const StatusOr<Stream> stream = StreamOf(message);
   if (!stream.ok()) return stream.status();
   const Tensor& tensor = message.tensor();
   void* to = message.memory->data();
   void* from = tensor.data();
   if (!message.is_send()) std::swap(to, from);
   if (tensor.bytes() > 0) {
-    absl::Status status = ToStatus(
+    Status status = ToStatus(
         api_,
         api_.MemcpyAsync(to, from, tensor.bytes(), kMemcpyDefault, *stream),
         "cudaMemcpyAsync");
     if (!status.ok()) return status;
   }
-  absl::Status status = ToStatus(
-      api_, api_.EventRecord(message.copied, *stream), "cudaEventRecord");
+  Status status = ToStatus(api_, api_.EventRecord(message.copied, *stream),
+                           "cudaEventRecord");
   if (!status.ok()) return status;
   message.stage = Message::Stage::kIsCopied;
   message.work->Given(message.copied,
                       message.is_send() ? -1 : message.inner->source_rank());
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-void StagedMessages::End(Message& message, const absl::Status& status) {
+void StagedMessages::End(Message& message, const Status& status) {
   if (!status.ok()) fail_(status);
   message.work->Over();
   for (const Event event : {message.ready, message.copied}) {
@@ -259,21 +259,21 @@ bool StagedMessages::HasToWait(const Message& message) const {
   return false;
 }
 
-absl::Status StagedMessages::Await(const Message& message, Event event,
-                                   bool& reached) const {
+Status StagedMessages::Await(const Message& message, Event event,
+                             bool& reached) const {
   const Error error = Query(api_, event);
   reached = error == kSuccess;
   if (error != kNotReady) return ToStatus(api_, error, "cudaEventQuery");
   return event == message.ready && Clock::now() >= message.collective.deadline
              ? StreamIsLate(message.collective)
-             : absl::OkStatus();
+             : OkStatus();
 }
 
-absl::StatusOr<Stream> StagedMessages::StreamOf(const Message& message) {
+StatusOr<Stream> StagedMessages::StreamOf(const Message& message) {
   Streams& streams = streams_[message.device];
   Stream& stream = message.is_send() ? streams.in : streams.out;
   if (stream == nullptr) {
-    absl::Status status = ToStatus(
+    Status status = ToStatus(
         api_, api_.StreamCreateWithPriority(&stream, kStreamNonBlocking, 0),
         "cudaStreamCreateWithPriority");
     if (!status.ok()) return status;

@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
@@ -24,7 +23,7 @@
 namespace muster::dataplane::cuda {
 
 // kDeadlineExceeded: the stream has not come to `collective` in time.
-absl::Status StreamIsLate(const Collective& collective);
+Status StreamIsLate(const Collective& collective);
 
 // Each message goes as a whole, by pinned memory of its own. A receive is with
 // the inner backend from its start on, and is copied to the device when it has
@@ -39,7 +38,7 @@ class StagedMessages {
   // the thread with the first failure: it is to end the group, with Abort of
   // this and of `inner`.
   StagedMessages(const Api& api, Backend& inner,
-                 std::function<void(const absl::Status&)> fail);
+                 std::function<void(const Status&)> fail);
 
   // After Abort of this and of `inner`: waits for the end of all of them.
   ~StagedMessages();
@@ -50,7 +49,7 @@ class StagedMessages {
              Event ready);
 
   // Ends all of them with `cause`, soon.
-  void Abort(const absl::Status& cause);
+  void Abort(const Status& cause);
 
  private:
   struct Message;
@@ -62,19 +61,19 @@ class StagedMessages {
 
   void Serve();
   // Goes as far with it as it goes without waiting. True: it has ended.
-  bool Advance(Message& message, const absl::Status& aborted);
-  absl::Status Begin(Message& message);
+  bool Advance(Message& message, const Status& aborted);
+  Status Begin(Message& message);
   void GiveToInner(Message& message);
-  absl::Status GiveCopy(Message& message);
-  void End(Message& message, const absl::Status& status);
+  Status GiveCopy(Message& message);
+  void End(Message& message, const Status& status);
   // Whether a send before it, with its peer and tag, is not with `inner` yet.
   bool HasToWait(const Message& message) const;
-  absl::Status Await(const Message& message, Event event, bool& reached) const;
-  absl::StatusOr<Stream> StreamOf(const Message& message);
+  Status Await(const Message& message, Event event, bool& reached) const;
+  StatusOr<Stream> StreamOf(const Message& message);
 
   const Api& api_;
   Backend& inner_;
-  const std::function<void(const absl::Status&)> fail_;
+  const std::function<void(const Status&)> fail_;
 
   // Of the thread alone. In the order in which they were started.
   std::vector<std::unique_ptr<Message>> messages_;
@@ -86,8 +85,8 @@ class StagedMessages {
   CondVar changed_;
   std::vector<std::unique_ptr<Message>> started_ ABSL_GUARDED_BY(mutex_);
   // What `inner` has ended, and how.
-  std::vector<std::pair<Message*, absl::Status>> ended_ ABSL_GUARDED_BY(mutex_);
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<Message*, Status>> ended_ ABSL_GUARDED_BY(mutex_);
+  Status status_ ABSL_GUARDED_BY(mutex_);
   // Something above is new.
   bool is_news_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -64,7 +64,7 @@ class Network {
     return started.work;
   }
 
-  void Abort(const absl::Status& cause) {
+  void Abort(const Status& cause) {
     std::vector<std::shared_ptr<PromisedWork>> all;
     {
       MutexLock lock(mutex_);
@@ -79,7 +79,7 @@ class Network {
   CondVar changed_;
   std::vector<Started> started_;
   std::vector<std::shared_ptr<PromisedWork>> all_;
-  absl::Status aborted_;
+  Status aborted_;
 };
 
 class NetworkBackend : public Backend {
@@ -88,13 +88,11 @@ class NetworkBackend : public Backend {
 
   absl::string_view name() const override { return "gloo"; }
   absl::Span<const DeviceType> devices() const override { return {}; }
-  absl::Status Supports(const Collective&) const override {
-    return absl::OkStatus();
-  }
+  Status Supports(const Collective&) const override { return OkStatus(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return network_.Start(collective);
   }
-  void Abort(absl::Status cause) override { network_.Abort(cause); }
+  void Abort(Status cause) override { network_.Abort(cause); }
 
  private:
   Network& network_;
@@ -177,14 +175,14 @@ TEST_F(StagedMessagesTest, ASendsTensorIsFreeBeforeAnybodyReceives) {
   Hold(go, [tensor] { std::fill_n(static_cast<float*>(tensor.data()), 4, 5); });
   const auto work = Send(tensor);
   go.set_value();
-  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(work->Synchronize(), OkStatus());
   Launch(streams_[0],
          [tensor] { std::fill_n(static_cast<float*>(tensor.data()), 4, 7); });
   const Network::Started sent = network_.Take();
   EXPECT_EQ(sent.what, "send to 1 tag 0: 5");
   EXPECT_FALSE(work->IsCompleted());
-  sent.work->Complete(absl::OkStatus());
-  EXPECT_EQ(work->Wait(), absl::OkStatus());
+  sent.work->Complete(OkStatus());
+  EXPECT_EQ(work->Wait(), OkStatus());
 }
 
 TEST_F(StagedMessagesTest, SendsWithOneTagKeepTheirOrderAndOthersDoNotWait) {
@@ -195,7 +193,7 @@ TEST_F(StagedMessagesTest, SendsWithOneTagKeepTheirOrderAndOthersDoNotWait) {
   const auto second = Send(OnDevice(2));
   const auto other = Send(OnDevice(3), /*tag=*/8);
   EXPECT_EQ(network_.Take().what, "send to 1 tag 8: 3");
-  EXPECT_EQ(second->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(second->Synchronize(), OkStatus());
   go.set_value();
   EXPECT_EQ(network_.Take().what, "send to 1 tag 0: 1");
   EXPECT_EQ(network_.Take().what, "send to 1 tag 0: 2");
@@ -212,24 +210,24 @@ TEST_F(StagedMessagesTest, AReceiveIsAskedForAtOnceAndCopiedBehindTheStream) {
   EXPECT_EQ(received.what, "recv from 1 tag 0");
   std::fill_n(static_cast<float*>(received.collective.outputs[0].data()), 4, 9);
   received.work->SetSourceRank(1);
-  received.work->Complete(absl::OkStatus());
+  received.work->Complete(OkStatus());
   go.set_value();
-  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(work->Synchronize(), OkStatus());
   EXPECT_EQ(work->source_rank(), 1);
   std::vector<float> behind;
   Launch(streams_[0], [&behind, data] { behind.assign(data, data + 4); });
   EXPECT_EQ(api_.StreamSynchronize(streams_[0]), kSuccess);
   EXPECT_THAT(before, Each(1));
   EXPECT_THAT(behind, Each(9));
-  EXPECT_EQ(work->Wait(), absl::OkStatus());
+  EXPECT_EQ(work->Wait(), OkStatus());
 }
 
 TEST_F(StagedMessagesTest, AReceiveThatWaitsHoldsUpNothing) {
   const auto receive = Receive(OnDevice(1));
   network_.Take();
   const auto send = Send(OnDevice(2));
-  network_.Take().work->Complete(absl::OkStatus());
-  EXPECT_EQ(send->Wait(), absl::OkStatus());
+  network_.Take().work->Complete(OkStatus());
+  EXPECT_EQ(send->Wait(), OkStatus());
   EXPECT_FALSE(receive->IsCompleted());
 }
 
@@ -237,9 +235,9 @@ TEST_F(StagedMessagesTest, AStreamThatIsStuckIsATimeout) {
   std::promise<void> go;
   Hold(go);
   const auto work = Receive(OnDevice(1), std::chrono::milliseconds(20));
-  network_.Take().work->Complete(absl::OkStatus());
-  const absl::Status status = work->Wait();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  network_.Take().work->Complete(OkStatus());
+  const Status status = work->Wait();
+  EXPECT_TRUE(IsDeadlineExceeded(status));
   EXPECT_EQ(status.message(),
             "recv #3: timed out after 20 ms waiting for what the current "
             "stream had been given before");
@@ -252,7 +250,7 @@ TEST_F(StagedMessagesTest, AFailureEndsTheGroup) {
   const auto receive = Receive(OnDevice(1));
   network_.Take();
   const auto send = Send(OnDevice(2));
-  const absl::Status gone = absl::UnavailableError("rank 1 is gone");
+  const Status gone = UnavailableError("rank 1 is gone");
   network_.Take().work->Complete(gone);
   EXPECT_EQ(send->Wait(), gone);
   EXPECT_EQ(receive->Wait(), gone);
@@ -266,7 +264,7 @@ TEST_F(StagedMessagesTest, AnAbortEndsAllWhereverTheyAre) {
   network_.Take();
   Hold(go);
   const auto held = Send(OnDevice(2));
-  const absl::Status enough = absl::AbortedError("enough");
+  const Status enough = AbortedError("enough");
   backend_->Abort(enough);
   EXPECT_EQ(receive->Wait(), enough);
   EXPECT_EQ(sent->Wait(), enough);
@@ -277,8 +275,8 @@ TEST_F(StagedMessagesTest, AnAbortEndsAllWhereverTheyAre) {
 TEST_F(StagedMessagesTest, ATensorWithoutElementsGoes) {
   const Tensor none(nullptr, DataType::kFloat32, {0}, {DeviceType::kCuda, 0});
   const auto work = Receive(none);
-  network_.Take().work->Complete(absl::OkStatus());
-  EXPECT_EQ(work->Wait(), absl::OkStatus());
+  network_.Take().work->Complete(OkStatus());
+  EXPECT_EQ(work->Wait(), OkStatus());
 }
 
 }  // namespace

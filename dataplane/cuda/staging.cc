@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cuda/chunks.h"
 #include "dataplane/cuda/device_work.h"
@@ -101,10 +100,10 @@ class Staging : public Backend {
         inner_(std::move(inner)),
         thread_([this] { Serve(); }),
         messages_(api, *inner_,
-                  [this](const absl::Status& status) { Abort(status); }) {}
+                  [this](const Status& status) { Abort(status); }) {}
 
   ~Staging() override {
-    Abort(absl::CancelledError(absl::StrCat(
+    Abort(CancelledError(absl::StrCat(
         "group ", base::Quote(options_.group_name), " was destroyed")));
     {
       MutexLock lock(mutex_);
@@ -131,20 +130,19 @@ class Staging : public Backend {
     return kDevices;
   }
 
-  absl::Status Supports(const Collective& collective) const override {
+  Status Supports(const Collective& collective) const override {
     Collective on_host = collective;
     on_host.plan = nullptr;
     for (Tensors* list : ListsOf(on_host)) {
       for (Tensor& tensor : *list) {
         if (tensor.device().type != DeviceType::kCuda) {
-          return absl::UnimplementedError(
-              absl::StrCat("the ", name(),
-                           " backend of cuda takes CUDA "
-                           "tensors, got ",
-                           tensor.Describe()));
+          return UnimplementedError(absl::StrCat("the ", name(),
+                                                 " backend of cuda takes CUDA "
+                                                 "tensors, got ",
+                                                 tensor.Describe()));
         }
         if (tensor.device().index != collective.cuda_device()) {
-          return absl::InvalidArgumentError(absl::StrCat(
+          return InvalidArgumentError(absl::StrCat(
               "tensors on cuda:", tensor.device().index,
               " and cuda:", collective.cuda_device(), " in one collective"));
         }
@@ -152,7 +150,7 @@ class Staging : public Backend {
       }
     }
     if (const int device = collective.cuda_device(); device >= 0) {
-      absl::Status status = CheckIsNotCaptured(api_, device);
+      Status status = CheckIsNotCaptured(api_, device);
       if (!status.ok()) return status;
     }
     return inner_->Supports(on_host);
@@ -163,7 +161,7 @@ class Staging : public Backend {
     job.work = std::make_shared<DeviceWork>(collective, api_, job.device,
                                             /*blocks=*/job.device < 0,
                                             /*waiters=*/nullptr);
-    absl::Status status = RecordReady(job);
+    Status status = RecordReady(job);
     {
       MutexLock lock(mutex_);
       if (status.ok()) status = status_;
@@ -180,7 +178,7 @@ class Staging : public Backend {
     return job.work;
   }
 
-  void Refused(const Collective& collective, const absl::Status& why) override {
+  void Refused(const Collective& collective, const Status& why) override {
     inner_->Refused(collective, why);
   }
 
@@ -188,7 +186,7 @@ class Staging : public Backend {
     return inner_->last_run(DeviceType::kCpu);
   }
 
-  void Abort(absl::Status cause) override {
+  void Abort(Status cause) override {
     {
       MutexLock lock(mutex_);
       if (!status_.ok()) return;
@@ -200,20 +198,20 @@ class Staging : public Backend {
   }
 
  private:
-  absl::Status Check(Error error, absl::string_view what) const {
+  Status Check(Error error, absl::string_view what) const {
     return ToStatus(api_, error, what);
   }
 
-  absl::Status aborted() const {
+  Status aborted() const {
     MutexLock lock(mutex_);
     return status_;
   }
 
   // The place in the caller's current stream.
-  absl::Status RecordReady(Job& job) const {
-    if (job.device < 0) return absl::OkStatus();
+  Status RecordReady(Job& job) const {
+    if (job.device < 0) return OkStatus();
     const DeviceGuard guard(api_, job.device);
-    absl::Status status =
+    Status status =
         Check(api_.EventCreateWithFlags(&job.ready, kEventDisableTiming),
               "cudaEventCreateWithFlags");
     if (!status.ok()) return status;
@@ -221,7 +219,7 @@ class Staging : public Backend {
                  "cudaEventRecord");
   }
 
-  void End(const Job& job, const absl::Status& status) {
+  void End(const Job& job, const Status& status) {
     job.work->Over();
     if (job.ready != nullptr) api_.EventDestroy(job.ready);
     job.work->Complete(status);
@@ -231,7 +229,7 @@ class Staging : public Backend {
     BeginOwnThread(api_);
     for (;;) {
       Job job;
-      absl::Status status;
+      Status status;
       {
         MutexLock lock(mutex_);
         while (jobs_.empty() && !stopping_) changed_.Wait(mutex_);
@@ -254,8 +252,8 @@ class Staging : public Backend {
     }
   }
 
-  absl::Status RunJob(const Job& job) {
-    absl::Status status = Prepare(job.device);
+  Status RunJob(const Job& job) {
+    Status status = Prepare(job.device);
     if (!status.ok()) return status;
     const Collective alike = CutAlike(job.collective(), options_.world_size);
     Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
@@ -299,16 +297,16 @@ class Staging : public Backend {
   }
 
   // Streams, slots and their events.
-  absl::Status Prepare(int device) {
+  Status Prepare(int device) {
     Streams& streams = streams_[device];
     for (Stream* const stream : {&streams.in, &streams.out}) {
       if (*stream != nullptr) continue;
-      absl::Status status =
+      Status status =
           Check(api_.StreamCreateWithPriority(stream, kStreamNonBlocking, 0),
                 "cudaStreamCreateWithPriority");
       if (!status.ok()) return status;
     }
-    if (device_ == device) return absl::OkStatus();
+    if (device_ == device) return OkStatus();
     // Events are of a device.
     if (slots_.empty()) {
       for (size_t i = 0; i < kSlots; ++i) {
@@ -318,22 +316,22 @@ class Staging : public Backend {
     for (auto& slot : slots_) {
       for (Event* const event : {&slot->copied, &slot->freed}) {
         if (*event != nullptr) api_.EventDestroy(std::exchange(*event, {}));
-        absl::Status status =
+        Status status =
             Check(api_.EventCreateWithFlags(event, kEventDisableTiming),
                   "cudaEventCreateWithFlags");
         if (!status.ok()) return status;
       }
     }
     device_ = device;
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   // Tells the others of an all_to_all that needs so many `chunks` here, and
   // returns how many it takes: as many as any rank needs. Whether all need as
   // many is no rank's to know, so that all always ask. kInvalidArgument: a rank
   // gives what this one does not take. `alike`: in parts.
-  absl::StatusOr<int64_t> Announce(const Job& job, const Collective& alike,
-                                   int64_t chunks) {
+  StatusOr<int64_t> Announce(const Job& job, const Collective& alike,
+                             int64_t chunks) {
     const int world_size = options_.world_size;
     const auto ranks = static_cast<size_t>(world_size);
     std::vector<Announcement> own(ranks);
@@ -352,13 +350,13 @@ class Staging : public Backend {
     const bool single = asked.kind == CollectiveKind::kAllToAllSingle;
     asked.inputs = single ? Tensors{give} : Rows(give, world_size);
     asked.outputs = single ? Tensors{take} : Rows(take, world_size);
-    absl::Status status = inner_->Start(asked)->Wait();
+    Status status = inner_->Start(asked)->Wait();
     if (!status.ok()) return status;
     for (size_t i = 0; i < ranks; ++i) {
       chunks = std::max(chunks, others[i].chunks);
       const int64_t wanted = alike.outputs[i].element_count();
       if (others[i].count == wanted) continue;
-      status = absl::InvalidArgumentError(absl::StrCat(
+      status = InvalidArgumentError(absl::StrCat(
           "rank ", i, " gives rank ", options_.rank, " ", others[i].count, " ",
           DataTypeName(type), " in ", job.collective().Label(), ", rank ",
           options_.rank, " takes ", wanted));
@@ -371,11 +369,11 @@ class Staging : public Backend {
 
   // Puts chunk `number` of `whole` into its slot, whose memory is free when it
   // has been copied back.
-  absl::Status CopyIn(const Job& job, const Collective& whole, const Cut& cut,
-                      size_t number, Stream stream) {
+  Status CopyIn(const Job& job, const Collective& whole, const Cut& cut,
+                size_t number, Stream stream) {
     Slot& slot = *slots_[number % kSlots];
     if (number >= kSlots) {
-      absl::Status status = Await(job, slot.freed);
+      Status status = Await(job, slot.freed);
       if (!status.ok()) return status;
     }
     slot.collective = whole;
@@ -388,7 +386,7 @@ class Staging : public Backend {
         bytes += tensor.bytes();
       }
     }
-    absl::Status status = slot.memory.Reserve(std::max<size_t>(bytes, 1));
+    Status status = slot.memory.Reserve(std::max<size_t>(bytes, 1));
     if (!status.ok()) return status;
     ToHost(slot);
     for (const Copy& copy : slot.in) {
@@ -425,19 +423,18 @@ class Staging : public Backend {
     }
   }
 
-  absl::Status CopyOut(const Slot& slot, Stream stream) {
+  Status CopyOut(const Slot& slot, Stream stream) {
     for (const Copy& copy : slot.out) {
-      absl::Status status =
-          Check(api_.MemcpyAsync(copy.device, copy.host, copy.bytes,
-                                 kMemcpyDefault, stream),
-                "cudaMemcpyAsync");
+      Status status = Check(api_.MemcpyAsync(copy.device, copy.host, copy.bytes,
+                                             kMemcpyDefault, stream),
+                            "cudaMemcpyAsync");
       if (!status.ok()) return status;
     }
     return Check(api_.EventRecord(slot.freed, stream), "cudaEventRecord");
   }
 
   // Until the copies before `event` are done, unless the group ends first.
-  absl::Status Await(const Job& job, Event event) {
+  Status Await(const Job& job, Event event) {
     const Instant began = Clock::now();
     for (;;) {
       const Error error = Query(api_, event);
@@ -447,7 +444,7 @@ class Staging : public Backend {
         return StreamIsLate(job.collective());
       }
       if (now - began < kSpin) continue;
-      absl::Status over = aborted();
+      Status over = aborted();
       if (!over.ok()) return over;
       std::this_thread::sleep_for(kLook);
     }
@@ -490,7 +487,7 @@ class Staging : public Backend {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Status status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;

@@ -35,8 +35,8 @@ class Tidy : public ::testing::EmptyTestEventListener {
   }
 };
 
-absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options,
-                                              size_t chunk_bytes) {
+StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options,
+                                        size_t chunk_bytes) {
   auto gloo = CreateGlooBackend(options);
   if (!gloo.ok()) return gloo.status();
   return cuda::testing::OnDevice(

@@ -39,17 +39,16 @@ class DoublingBackend : public Backend {
     bool announced = false;
     int64_t chunks_of_other = 0;
     int64_t count_of_other = 3;
-    absl::Status fail;
+    Status fail;
   };
 
   explicit DoublingBackend(Seen& seen) : seen_(seen) {}
 
   absl::string_view name() const override { return "gloo"; }
   absl::Span<const DeviceType> devices() const override { return {}; }
-  absl::Status Supports(const Collective& collective) const override {
-    return collective.cuda_device() < 0
-               ? absl::OkStatus()
-               : absl::UnimplementedError("not on the CPU");
+  Status Supports(const Collective& collective) const override {
+    return collective.cuda_device() < 0 ? OkStatus()
+                                        : UnimplementedError("not on the CPU");
   }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     MutexLock lock(seen_.mutex);
@@ -80,7 +79,7 @@ class DoublingBackend : public Backend {
     work->Complete(seen_.fail);
     return work;
   }
-  void Abort(absl::Status) override {}
+  void Abort(Status) override {}
 
  private:
   bool IsAnnouncement(const Collective& collective) const
@@ -154,16 +153,16 @@ class StagingTest : public ::testing::Test {
 
 TEST_F(StagingTest, ATensorGoesInChunksInItsOrder) {
   const Tensor tensor = OnDevice(19, 1);
-  EXPECT_EQ(AllReduce(tensor)->Wait(), absl::OkStatus());
+  EXPECT_EQ(AllReduce(tensor)->Wait(), OkStatus());
   EXPECT_THAT(ValuesOf(tensor), Each(2));
   EXPECT_THAT(seen_.sizes, ElementsAre(4, 4, 4, 4, 3));
   seen_.sizes.clear();
-  EXPECT_EQ(AllReduce(OnDevice(1, 1))->Wait(), absl::OkStatus());
+  EXPECT_EQ(AllReduce(OnDevice(1, 1))->Wait(), OkStatus());
   EXPECT_THAT(seen_.sizes, ElementsAre(1));
   EXPECT_EQ(AllReduce(Tensor(nullptr, DataType::kFloat32, {0},
                              {DeviceType::kCuda, 0}))
                 ->Wait(),
-            absl::OkStatus());
+            OkStatus());
 }
 
 class StagedAllToAllTest : public StagingTest {
@@ -185,12 +184,12 @@ class StagedAllToAllTest : public StagingTest {
 
 // Eight elements in chunks of four.
 TEST_F(StagedAllToAllTest, TakesTheChunksThatAnyRankNeeds) {
-  EXPECT_EQ(AllToAll()->Wait(), absl::OkStatus());
+  EXPECT_EQ(AllToAll()->Wait(), OkStatus());
   EXPECT_THAT(ValuesOf(taken_), Each(7));
   EXPECT_THAT(seen_.sizes, ElementsAre(1, 2, 0, 1));
   seen_.sizes.clear();
   seen_.chunks_of_other = 5;
-  EXPECT_EQ(AllToAll()->Wait(), absl::OkStatus());
+  EXPECT_EQ(AllToAll()->Wait(), OkStatus());
   EXPECT_THAT(seen_.sizes, ElementsAre(1, 1, 0, 1, 0, 1, 0, 0, 0, 0));
 }
 
@@ -203,7 +202,7 @@ TEST_F(StagedAllToAllTest, ListsGoAlike) {
                        .inputs = {first, second},
                        .outputs = {OnDevice(1, 1), other},
                        .deadline = Clock::now() + std::chrono::minutes(1)});
-  EXPECT_EQ(work->Wait(), absl::OkStatus());
+  EXPECT_EQ(work->Wait(), OkStatus());
   EXPECT_THAT(ValuesOf(other), Each(7));
   EXPECT_THAT(seen_.sizes, ElementsAre(1, 2, 0, 1));
 }
@@ -217,7 +216,7 @@ TEST_F(StagedAllToAllTest, OneChunkIsTheWholeOfIt) {
                        .inputs = {few},
                        .outputs = {taken},
                        .deadline = Clock::now() + std::chrono::minutes(1)});
-  EXPECT_EQ(work->Wait(), absl::OkStatus());
+  EXPECT_EQ(work->Wait(), OkStatus());
   EXPECT_THAT(ValuesOf(taken), Each(7));
   EXPECT_THAT(seen_.sizes, ElementsAre(2));
 }
@@ -228,8 +227,8 @@ TEST_F(StagedAllToAllTest, PartsThatDisagreeAreToldBeforeAnyMoves) {
   std::promise<void> go;
   Hold(go);
   seen_.count_of_other = 4;
-  const absl::Status status = AllToAll()->Wait();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const Status status = AllToAll()->Wait();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "all_to_all_single #7 on group \"world\": rank 1 gives rank 0 4 "
             "float32 in all_to_all_single #7, rank 0 takes 3");
@@ -245,7 +244,7 @@ TEST_F(StagedAllToAllTest, PartsThatDisagreeAreToldBeforeAnyMoves) {
 }
 
 TEST_F(StagedAllToAllTest, WhatFailsBeforeItIsItsOwnFailure) {
-  seen_.fail = absl::UnavailableError("rank 1 is gone");
+  seen_.fail = UnavailableError("rank 1 is gone");
   EXPECT_EQ(AllToAll()->Wait(), seen_.fail);
   EXPECT_THAT(seen_.sizes, IsEmpty());
 }
@@ -257,7 +256,7 @@ TEST_F(StagingTest, AnAllGatherIntoATensorTakesNoMoreChunksThanItsRowsNeed) {
                        .inputs = {OnDevice(1, 7)},
                        .outputs = {OnDevice(2, 1)},
                        .deadline = Clock::now() + std::chrono::minutes(1)});
-  EXPECT_EQ(work->Wait(), absl::OkStatus());
+  EXPECT_EQ(work->Wait(), OkStatus());
   EXPECT_THAT(seen_.sizes, ElementsAre(1));
 }
 
@@ -269,16 +268,16 @@ TEST_F(StagingTest, ItIsOrderedWithTheCurrentStream) {
   const auto work = AllReduce(tensor);
   EXPECT_FALSE(work->IsCompleted());
   go.set_value();
-  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(work->Synchronize(), OkStatus());
   std::vector<float> behind;
   Launch(stream_, [&] { behind = ValuesOf(tensor); });
   EXPECT_EQ(api_.StreamSynchronize(stream_), kSuccess);
   EXPECT_THAT(behind, Each(10));
-  EXPECT_EQ(work->Wait(), absl::OkStatus());
+  EXPECT_EQ(work->Wait(), OkStatus());
 }
 
 TEST_F(StagingTest, AFailureEndsAllThatComesLater) {
-  seen_.fail = absl::UnavailableError("rank 1 is gone");
+  seen_.fail = UnavailableError("rank 1 is gone");
   const Tensor tensor = OnDevice(40, 1);
   EXPECT_EQ(AllReduce(tensor)->Wait(), seen_.fail);
   EXPECT_EQ(AllReduce(tensor)->Wait(), seen_.fail);
@@ -290,18 +289,18 @@ TEST_F(StagingTest, AnAbortEndsWhatWaitsForTheCallersStream) {
   Hold(go);
   const auto work = AllReduce(OnDevice(4, 1));
   const auto next = AllReduce(OnDevice(4, 1));
-  backend_->Abort(absl::AbortedError("enough"));
-  EXPECT_EQ(work->Wait(), absl::AbortedError("enough"));
-  EXPECT_EQ(next->Synchronize(), absl::AbortedError("enough"));
+  backend_->Abort(AbortedError("enough"));
+  EXPECT_EQ(work->Wait(), AbortedError("enough"));
+  EXPECT_EQ(next->Synchronize(), AbortedError("enough"));
   go.set_value();
 }
 
 TEST_F(StagingTest, AStreamThatIsStuckIsATimeoutAndHoldsUpNobodysEnd) {
   std::promise<void> go;
   Hold(go);
-  const absl::Status status =
+  const Status status =
       AllReduce(OnDevice(4, 1), std::chrono::milliseconds(20))->Wait();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  EXPECT_TRUE(IsDeadlineExceeded(status));
   EXPECT_EQ(status.message(),
             "all_reduce #7: timed out after 20 ms waiting for what "
             "the current stream had been given before");
@@ -319,14 +318,13 @@ TEST_F(StagingTest, WhatItDoesNotTakeIsSaid) {
   const Tensor on_cpu(&value, {1});
   const Tensor on_0(&value, {1}, {DeviceType::kCuda, 0});
   const Tensor on_1(&value, {1}, {DeviceType::kCuda, 1});
-  EXPECT_EQ(supports(CollectiveKind::kReduceScatter, on_0, on_0),
-            absl::OkStatus());
+  EXPECT_EQ(supports(CollectiveKind::kReduceScatter, on_0, on_0), OkStatus());
   EXPECT_EQ(supports(CollectiveKind::kReduceScatter, on_cpu, on_cpu),
-            absl::UnimplementedError("the gloo backend of cuda takes CUDA "
-                                     "tensors, got float32[1]"));
-  EXPECT_EQ(supports(CollectiveKind::kReduceScatter, on_0, on_1),
-            absl::InvalidArgumentError(
-                "tensors on cuda:1 and cuda:0 in one collective"));
+            UnimplementedError("the gloo backend of cuda takes CUDA "
+                               "tensors, got float32[1]"));
+  EXPECT_EQ(
+      supports(CollectiveKind::kReduceScatter, on_0, on_1),
+      InvalidArgumentError("tensors on cuda:1 and cuda:0 in one collective"));
 }
 
 }  // namespace

@@ -32,18 +32,18 @@ void SetCurrentStream(int device, Stream stream) {
   streams[place] = stream;
 }
 
-absl::Status CheckIsNotCaptured(const Api& api, int device) {
+Status CheckIsNotCaptured(const Api& api, int device) {
   CaptureStatus capture = kCaptureNone;
   const Error error = api.StreamIsCapturing(CurrentStream(device), &capture);
-  if (error == kSuccess && capture == kCaptureNone) return absl::OkStatus();
+  if (error == kSuccess && capture == kCaptureNone) return OkStatus();
   const std::string head =
       absl::StrCat("the current stream of cuda:", device,
                    " is captured into a CUDA graph, which collectives, sends "
                    "and receives cannot be");
-  if (error == kSuccess) return absl::FailedPreconditionError(head);
+  if (error == kSuccess) return FailedPreconditionError(head);
   // The default stream, while another one is captured: CUDA forbids that.
   api.GetLastError();
-  return absl::FailedPreconditionError(
+  return FailedPreconditionError(
       absl::StrCat(head, ": ", api.GetErrorString(error)));
 }
 

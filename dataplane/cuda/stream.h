@@ -3,7 +3,7 @@
 #ifndef MUSTER_DATAPLANE_CUDA_STREAM_H_
 #define MUSTER_DATAPLANE_CUDA_STREAM_H_
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cuda/api.h"
 
 namespace muster::dataplane::cuda {
@@ -18,7 +18,7 @@ void SetCurrentStream(int device, Stream stream);
 // OK if something can be put into that stream for CUDA to do;
 // kFailedPrecondition while it is captured into a CUDA graph: who waits for its
 // end, and says what went wrong, would never hear of it.
-absl::Status CheckIsNotCaptured(const Api& api, int device);
+Status CheckIsNotCaptured(const Api& api, int device);
 
 // What a thread of muster's own begins with. What it calls then is no part of
 // the CUDA graphs that the program captures at the same time, and does not

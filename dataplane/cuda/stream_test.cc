@@ -3,7 +3,7 @@
 #include <mutex>
 #include <thread>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -65,15 +65,15 @@ TEST_F(StreamTest, WhatIsNotReachedYetIsNobodysLastError) {
 
 TEST_F(StreamTest, AStreamThatIsCapturedTakesNoCollective) {
   SetCurrentStream(1, stream_);
-  EXPECT_EQ(CheckIsNotCaptured(cuda_, 1), absl::OkStatus());
+  EXPECT_EQ(CheckIsNotCaptured(cuda_, 1), OkStatus());
   testing::BeginCapture(stream_);
   EXPECT_EQ(CheckIsNotCaptured(cuda_, 1),
-            absl::FailedPreconditionError(
+            FailedPreconditionError(
                 "the current stream of cuda:1 is captured into a CUDA graph, "
                 "which collectives, sends and receives cannot be"));
-  EXPECT_EQ(CheckIsNotCaptured(cuda_, 0), absl::OkStatus());
+  EXPECT_EQ(CheckIsNotCaptured(cuda_, 0), OkStatus());
   testing::EndCapture(stream_);
-  EXPECT_EQ(CheckIsNotCaptured(cuda_, 1), absl::OkStatus());
+  EXPECT_EQ(CheckIsNotCaptured(cuda_, 1), OkStatus());
   SetCurrentStream(1, nullptr);
 }
 

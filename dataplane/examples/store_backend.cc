@@ -19,11 +19,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/plugin.h"
@@ -53,7 +52,7 @@ class StoreBackend : public Backend {
       : options_(options), thread_([this] { RunThread(); }) {}
 
   ~StoreBackend() override {
-    Abort(absl::CancelledError(
+    Abort(muster::CancelledError(
         absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
     thread_.join();
   }
@@ -65,30 +64,30 @@ class StoreBackend : public Backend {
     return kDevices;
   }
 
-  absl::Status Supports(const Collective& collective) const override {
+  muster::Status Supports(const Collective& collective) const override {
     switch (collective.kind) {
       case CollectiveKind::kAllReduce:
       case CollectiveKind::kBroadcast:
         if (collective.tensors[0].device().type == DeviceType::kCpu) {
           return CheckReducible("store", collective);
         }
-        return absl::UnimplementedError(
+        return muster::UnimplementedError(
             absl::StrCat("the store backend takes CPU tensors, got ",
                          collective.tensors[0].Describe()));
       case CollectiveKind::kBarrier:
         break;
       default:
-        return absl::UnimplementedError(
+        return muster::UnimplementedError(
             absl::StrCat("the store backend has no ",
                          muster::dataplane::CollectiveKindName(collective.kind),
                          ": it has all_reduce, broadcast and barrier"));
     }
-    return absl::OkStatus();
+    return muster::OkStatus();
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
     auto work = std::make_shared<PromisedWork>(collective.Describe());
-    absl::Status cause;
+    muster::Status cause;
     {
       const std::lock_guard lock(mutex_);
       cause = cause_;
@@ -99,7 +98,7 @@ class StoreBackend : public Backend {
     return work;
   }
 
-  void Abort(absl::Status cause) override {
+  void Abort(muster::Status cause) override {
     {
       const std::lock_guard lock(mutex_);
       if (cause_.ok()) cause_ = std::move(cause);
@@ -116,14 +115,14 @@ class StoreBackend : public Backend {
       if (queue_.empty()) return;
       const auto [collective, work] = std::move(queue_.front());
       queue_.pop_front();
-      absl::Status status = cause_;
+      muster::Status status = cause_;
       lock.unlock();
       if (status.ok()) status = Do(collective);
       work->Complete(status);
     }
   }
 
-  absl::Status Do(const Collective& collective) {
+  muster::Status Do(const Collective& collective) {
     switch (collective.kind) {
       case CollectiveKind::kAllReduce:
         return AllReduce(collective);
@@ -134,7 +133,7 @@ class StoreBackend : public Backend {
     }
   }
 
-  absl::Status AllReduce(const Collective& collective) {
+  muster::Status AllReduce(const Collective& collective) {
     const Tensor& tensor = collective.tensors[0];
     const size_t count = static_cast<size_t>(tensor.element_count());
     const Reduction& reduction =
@@ -150,10 +149,10 @@ class StoreBackend : public Backend {
     }
     reduction.Finish(sum.data(), count, options_.world_size);
     reduction.Store(tensor.data(), sum.data(), count);
-    return absl::OkStatus();
+    return muster::OkStatus();
   }
 
-  absl::Status Broadcast(const Collective& collective) {
+  muster::Status Broadcast(const Collective& collective) {
     const Tensor& tensor = collective.tensors[0];
     if (options_.rank == collective.root) {
       return options_.store->Set(
@@ -162,19 +161,19 @@ class StoreBackend : public Backend {
     }
     const auto value = Await(collective, {Key(collective, collective.root)});
     if (!value.ok()) return value.status();
-    if (const absl::Status fits = CheckBytes(collective, collective.root,
-                                             value->front(), tensor.bytes());
+    if (const muster::Status fits = CheckBytes(collective, collective.root,
+                                               value->front(), tensor.bytes());
         !fits.ok()) {
       return fits;
     }
     memcpy(tensor.data(), value->front().data(), tensor.bytes());
-    return absl::OkStatus();
+    return muster::OkStatus();
   }
 
   // Gives `own` to all ranks, and returns what each has given.
-  absl::StatusOr<std::vector<std::string>> AllTensors(
+  muster::StatusOr<std::vector<std::string>> AllTensors(
       const Collective& collective, const std::string& own) {
-    const absl::Status given =
+    const muster::Status given =
         options_.store->Set(Key(collective, options_.rank), own);
     if (!given.ok()) return given;
     std::vector<std::string> keys;
@@ -183,21 +182,21 @@ class StoreBackend : public Backend {
     }
     auto all = Await(collective, keys);
     for (size_t rank = 0; all.ok() && rank < all->size(); ++rank) {
-      const absl::Status fits = CheckBytes(collective, static_cast<int>(rank),
-                                           (*all)[rank], own.size());
+      const muster::Status fits = CheckBytes(collective, static_cast<int>(rank),
+                                             (*all)[rank], own.size());
       if (!fits.ok()) return fits;
     }
     return all;
   }
 
   // Waits for the keys, but not when the group has ended.
-  absl::StatusOr<std::vector<std::string>> Await(
+  muster::StatusOr<std::vector<std::string>> Await(
       const Collective& collective, const std::vector<std::string>& keys) {
     for (;;) {
       const Instant now = Clock::now();
       auto values = options_.store->Get(
           keys, std::min(now + kPatience, collective.deadline));
-      if (values.ok() || !absl::IsDeadlineExceeded(values.status()) ||
+      if (values.ok() || !muster::IsDeadlineExceeded(values.status()) ||
           now >= collective.deadline) {
         return values;
       }
@@ -206,10 +205,10 @@ class StoreBackend : public Backend {
     }
   }
 
-  absl::Status CheckBytes(const Collective& collective, int rank,
-                          const std::string& value, size_t bytes) const {
-    if (value.size() == bytes) return absl::OkStatus();
-    return absl::InvalidArgumentError(
+  muster::Status CheckBytes(const Collective& collective, int rank,
+                            const std::string& value, size_t bytes) const {
+    if (value.size() == bytes) return muster::OkStatus();
+    return muster::InvalidArgumentError(
         absl::StrCat(collective.Label(), ": rank ", rank, " has ", value.size(),
                      " bytes, rank ", options_.rank, " has ", bytes));
   }
@@ -221,12 +220,13 @@ class StoreBackend : public Backend {
   const BackendOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  absl::Status cause_;  // why the group has ended
+  muster::Status cause_;  // why the group has ended
   std::deque<std::pair<Collective, std::shared_ptr<PromisedWork>>> queue_;
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
+muster::StatusOr<std::unique_ptr<Backend>> Create(
+    const BackendOptions& options) {
   return std::make_unique<StoreBackend>(options);
 }
 

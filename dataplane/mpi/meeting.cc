@@ -53,17 +53,17 @@ std::string NamesOf(const std::vector<int>& ranks) {
 }
 
 // Every rank's value of this step, by rank, once all are there.
-absl::StatusOr<std::vector<std::string>> Exchange(
-    const char* step, const std::string& value, const BackendOptions& options) {
-  const absl::Status told =
-      options.store->Set(KeyOf(step, options.rank), value);
+StatusOr<std::vector<std::string>> Exchange(const char* step,
+                                            const std::string& value,
+                                            const BackendOptions& options) {
+  const Status told = options.store->Set(KeyOf(step, options.rank), value);
   if (!told.ok()) return told;
   std::vector<std::string> keys;
   for (int rank = 0; rank < options.world_size; ++rank) {
     keys.push_back(KeyOf(step, rank));
   }
   auto values = options.store->Get(keys, options.deadline);
-  if (!absl::IsDeadlineExceeded(values.status())) return values;
+  if (!IsDeadlineExceeded(values.status())) return values;
   std::vector<int> missing;
   for (int rank = 0; rank < options.world_size; ++rank) {
     if (!options.store->Get({KeyOf(step, rank)}, Clock::now()).ok()) {
@@ -71,7 +71,7 @@ absl::StatusOr<std::vector<std::string>> Exchange(
     }
   }
   if (missing.empty()) return values;
-  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+  Status status = DeadlineExceededError(absl::StrCat(
       static_cast<size_t>(options.world_size) - missing.size(), " of ",
       options.world_size, " ranks came to the rendezvous in time; missing ",
       NamesOf(missing)));
@@ -79,8 +79,8 @@ absl::StatusOr<std::vector<std::string>> Exchange(
   return status;
 }
 
-absl::StatusOr<std::vector<Place>> ExchangePlaces(
-    const Place& own, const BackendOptions& options) {
+StatusOr<std::vector<Place>> ExchangePlaces(const Place& own,
+                                            const BackendOptions& options) {
   auto values = Exchange(
       "place", absl::StrCat(own.mpi_rank, " ", own.mpi_size, " ", own.nonce),
       options);
@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<Place>> ExchangePlaces(
     if (words.size() != 3 || !absl::SimpleAtoi(words[0], &place.mpi_rank) ||
         !absl::SimpleAtoi(words[1], &place.mpi_size) ||
         !absl::SimpleAtoi(words[2], &place.nonce)) {
-      return absl::InternalError(
+      return InternalError(
           absl::StrCat("not a place in MPI: ", base::Quote(value)));
     }
     places.push_back(place);
@@ -100,15 +100,15 @@ absl::StatusOr<std::vector<Place>> ExchangePlaces(
   return places;
 }
 
-absl::Status NotOneMpirun(const BackendOptions& options, std::string why) {
-  return absl::FailedPreconditionError(
+Status NotOneMpirun(const BackendOptions& options, std::string why) {
+  return FailedPreconditionError(
       absl::StrCat("the processes of group ", base::Quote(options.group_name),
                    " are not those of one mpirun: ", why));
 }
 
 // What the numbers alone tell: the same on all ranks.
-absl::Status ComparePlaces(const std::vector<Place>& places,
-                           const BackendOptions& options) {
+Status ComparePlaces(const std::vector<Place>& places,
+                     const BackendOptions& options) {
   for (size_t rank = 1; rank < places.size(); ++rank) {
     const Place& place = places[rank];
     if (place.mpi_size != places[0].mpi_size) {
@@ -124,7 +124,7 @@ absl::Status ComparePlaces(const std::vector<Place>& places,
                                 " are both rank ", place.mpi_rank, " of MPI"));
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Greetings between this process and others, over MPI. One that does not come
@@ -200,8 +200,7 @@ class Greetings {
 
 // Rank 0 and each of the others greet each other with what the store says that
 // they have: who is another MPI's process does not.
-absl::Status Greet(const std::vector<Place>& places,
-                   const BackendOptions& options) {
+Status Greet(const std::vector<Place>& places, const BackendOptions& options) {
   std::vector<int> strangers;
   {
     Greetings greetings(places[0].nonce);
@@ -228,17 +227,17 @@ absl::Status Greet(const std::vector<Place>& places,
         absl::StrCat("rank ", rank, ", which is rank ", places[rank].mpi_rank,
                      " of MPI, does not reach ", (*found)[rank], " by MPI"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace
 
-absl::Status AwaitAll(const BackendOptions& options) {
-  if (options.world_size == 1) return absl::OkStatus();
+Status AwaitAll(const BackendOptions& options) {
+  if (options.world_size == 1) return OkStatus();
   return Exchange("here", "", options).status();
 }
 
-absl::StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
+StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
   Place own;
   MPI_Comm_rank(MPI_COMM_WORLD, &own.mpi_rank);
   MPI_Comm_size(MPI_COMM_WORLD, &own.mpi_size);
@@ -248,7 +247,7 @@ absl::StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
     own.nonce = uint64_t{random()} << 32 | random();
     const auto places = ExchangePlaces(own, options);
     if (!places.ok()) return places.status();
-    absl::Status one_mpirun = ComparePlaces(*places, options);
+    Status one_mpirun = ComparePlaces(*places, options);
     if (one_mpirun.ok()) one_mpirun = Greet(*places, options);
     if (!one_mpirun.ok()) return one_mpirun;
     members.clear();

@@ -3,8 +3,7 @@
 
 #include <mpi.h>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 
 namespace muster::dataplane::mpi_internal {
@@ -15,12 +14,12 @@ namespace muster::dataplane::mpi_internal {
 
 // Waits until all ranks have come, before MPI is started. kDeadlineExceeded,
 // naming those that have not.
-absl::Status AwaitAll(const BackendOptions& options);
+Status AwaitAll(const BackendOptions& options);
 
 // MPI's communicator of the group's ranks, in their order; after AwaitAll and
 // MPI_Init. kFailedPrecondition, the same on all ranks: they are not the
 // processes of one mpirun.
-absl::StatusOr<MPI_Comm> Meet(const BackendOptions& options);
+StatusOr<MPI_Comm> Meet(const BackendOptions& options);
 
 }  // namespace muster::dataplane::mpi_internal
 

@@ -24,11 +24,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
@@ -54,8 +53,8 @@ void FinalizeAtExit() {
   if (finalized == 0 && !g_broken) MPI_Finalize();
 }
 
-absl::Status InitializeMpi() {
-  static const absl::Status status = [] {
+Status InitializeMpi() {
+  static const Status status = [] {
     int initialized = 0;
     MPI_Initialized(&initialized);
     int level = MPI_THREAD_SINGLE;
@@ -68,10 +67,10 @@ absl::Status InitializeMpi() {
       std::atexit(FinalizeAtExit);
     }
     if (level != MPI_THREAD_MULTIPLE) {
-      return absl::FailedPreconditionError(
+      return FailedPreconditionError(
           "the mpi backend needs an MPI with MPI_THREAD_MULTIPLE");
     }
-    return absl::OkStatus();
+    return OkStatus();
   }();
   return status;
 }
@@ -84,7 +83,7 @@ class MpiBackend : public Backend {
       : options_(options), comms_(comms), thread_([this] { RunThread(); }) {}
 
   ~MpiBackend() override {
-    Abort(absl::CancelledError(absl::StrCat(
+    Abort(CancelledError(absl::StrCat(
         "group ", base::Quote(options_.group_name), " was destroyed")));
     thread_.join();
     if (abandoned_) return;
@@ -99,34 +98,34 @@ class MpiBackend : public Backend {
     return kDevices;
   }
 
-  absl::Status Supports(const Collective& collective) const override {
+  Status Supports(const Collective& collective) const override {
     for (const auto* list :
          {&collective.tensors, &collective.inputs, &collective.outputs}) {
       if (!list->empty() && list->front().device().type != DeviceType::kCpu) {
-        return absl::UnimplementedError(
+        return UnimplementedError(
             absl::StrCat("the mpi backend takes CPU tensors, got ",
                          list->front().Describe()));
       }
     }
-    absl::Status status = CheckReducible("mpi", collective);
+    Status status = CheckReducible("mpi", collective);
     if (!status.ok()) return status;
     // MPI counts in int; accumulators may be twice the bytes.
     if (collective.bytes() > INT_MAX / 2) {
-      return absl::UnimplementedError(
+      return UnimplementedError(
           absl::StrCat("the mpi backend takes tensors of at most ", INT_MAX / 2,
                        " bytes together, got ", collective.bytes()));
     }
     if (IsPointToPoint(collective.kind) && collective.tag > TagMax()) {
-      return absl::UnimplementedError(
+      return UnimplementedError(
           absl::StrCat("the mpi backend takes tags up to ", TagMax(), ", got ",
                        collective.tag));
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
     auto work = std::make_shared<PromisedWork>(collective.Describe());
-    absl::Status cause;
+    Status cause;
     {
       const std::lock_guard lock(mutex_);
       cause = cause_;
@@ -140,7 +139,7 @@ class MpiBackend : public Backend {
     return work;
   }
 
-  void Abort(absl::Status cause) override {
+  void Abort(Status cause) override {
     {
       const std::lock_guard lock(mutex_);
       if (cause_.ok()) cause_ = std::move(cause);
@@ -160,7 +159,7 @@ class MpiBackend : public Backend {
   void RunThread() {
     for (;;) {
       std::deque<std::unique_ptr<Operation>> started;
-      absl::Status cause;
+      Status cause;
       {
         std::unique_lock lock(mutex_);
         const auto wanted = [&] { return !cause_.ok() || !queue_.empty(); };
@@ -204,7 +203,7 @@ class MpiBackend : public Backend {
     return running_.size() < before;
   }
 
-  void End(const absl::Status& cause) {
+  void End(const Status& cause) {
     for (auto& operation : running_) {
       operation->Fail(cause);
       Abandon(std::move(operation));
@@ -224,7 +223,7 @@ class MpiBackend : public Backend {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  absl::Status cause_;  // why the group has ended
+  Status cause_;  // why the group has ended
   std::deque<std::unique_ptr<Operation>> queue_;
 
   // Of the thread.
@@ -235,10 +234,10 @@ class MpiBackend : public Backend {
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
-  if (absl::Status status = AwaitAll(options); !status.ok()) return status;
-  if (absl::Status status = InitializeMpi(); !status.ok()) return status;
-  const absl::StatusOr<MPI_Comm> comm = Meet(options);
+StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
+  if (Status status = AwaitAll(options); !status.ok()) return status;
+  if (Status status = InitializeMpi(); !status.ok()) return status;
+  const StatusOr<MPI_Comm> comm = Meet(options);
   if (!comm.ok()) return comm.status();
   Comms comms;
   comms.collectives = *comm;

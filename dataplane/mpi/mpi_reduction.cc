@@ -82,11 +82,11 @@ MPI_Op OperationOf(ReduceOp op) {
   return operations[static_cast<size_t>(op)];
 }
 
-absl::Status ErrorOf(int code, absl::string_view call) {
+Status ErrorOf(int code, absl::string_view call) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  return absl::InternalError(
+  return InternalError(
       absl::StrCat(call, ": ", std::string(text, static_cast<size_t>(length))));
 }
 

@@ -3,8 +3,8 @@
 
 #include <mpi.h>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/tensor.h"
 
@@ -17,7 +17,7 @@ MPI_Datatype AccumulatorType(DataType type, ReduceOp op);
 MPI_Op OperationOf(ReduceOp op);
 
 // What MPI says about `code`, which `call` has returned: kInternal.
-absl::Status ErrorOf(int code, absl::string_view call);
+Status ErrorOf(int code, absl::string_view call);
 
 }  // namespace muster::dataplane::mpi_internal
 

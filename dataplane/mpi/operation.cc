@@ -206,7 +206,7 @@ bool Operation::Ask() {
     code_ = MPI_Test(&request_, &done, &received);
     if (code_ == MPI_SUCCESS && done == 0) return false;
   }
-  absl::Status status;
+  Status status;
   if (code_ != MPI_SUCCESS) {
     status = ErrorOf(code_, collective_.Label());
   } else if (collective_.kind == CollectiveKind::kRecv) {
@@ -221,18 +221,18 @@ bool Operation::Ask() {
   return true;
 }
 
-absl::Status Operation::CheckReceived(const MPI_Status& status) {
+Status Operation::CheckReceived(const MPI_Status& status) {
   int bytes = 0;
   MPI_Get_count(&status, MPI_BYTE, &bytes);
   work_->SetSourceRank(status.MPI_SOURCE);
-  if (static_cast<size_t>(bytes) == incoming_.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  if (static_cast<size_t>(bytes) == incoming_.size()) return OkStatus();
+  return InvalidArgumentError(absl::StrCat(
       collective_.Label(), ": rank ", status.MPI_SOURCE, " sent ", bytes,
       " bytes, rank ", rank_, " receives ", incoming_.size()));
 }
 
-absl::Status Operation::TimeoutError() const {
-  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+Status Operation::TimeoutError() const {
+  Status status = DeadlineExceededError(absl::StrCat(
       collective_.Label(), ": timed out after ",
       absl::FormatDuration(absl::FromChrono(collective_.timeout))));
   SetFailedCall(status, FailedCall::Of(collective_));

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/reduction.h"
 #include "dataplane/tensor.h"
@@ -37,11 +37,11 @@ class Operation {
   bool Ask();
 
   // Completes the work. MPI may still use the copies.
-  void Fail(const absl::Status& status) { work_->Complete(status); }
+  void Fail(const Status& status) { work_->Complete(status); }
 
   Instant deadline() const { return collective_.deadline; }
   bool is_message() const { return IsPointToPoint(collective_.kind); }
-  absl::Status TimeoutError() const;
+  Status TimeoutError() const;
 
  private:
   // Parts of a buffer, one for each rank: of elements or bytes.
@@ -62,7 +62,7 @@ class Operation {
   // accumulators where it reduces; and back from the incoming one.
   void CopyIn(const Collective::Tensors& tensors);
   void CopyOut(const Collective::Tensors& tensors);
-  absl::Status CheckReceived(const MPI_Status& status);
+  Status CheckReceived(const MPI_Status& status);
 
   const Collective collective_;
   const std::shared_ptr<PromisedWork> work_;

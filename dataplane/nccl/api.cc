@@ -42,27 +42,26 @@ void Fill(cuda::Library& library, Api& api) {
   library.Find("ncclScatter", &api.Scatter);
 }
 
-absl::StatusOr<cuda::Library> LoadLibrary() {
+StatusOr<cuda::Library> LoadLibrary() {
   const char* const named = std::getenv(kVariable);
   if (named != nullptr && *named != '\0') {
-    absl::StatusOr<cuda::Library> library = cuda::Library::Load({named}, {});
+    StatusOr<cuda::Library> library = cuda::Library::Load({named}, {});
     if (library.ok()) return library;
-    return absl::NotFoundError(absl::StrCat("no NCCL: environment variable ",
-                                            kVariable, ": ",
-                                            library.status().message()));
+    return NotFoundError(absl::StrCat("no NCCL: environment variable ",
+                                      kVariable, ": ",
+                                      library.status().message()));
   }
   const char* const home = std::getenv("CUDA_HOME");
-  absl::StatusOr<cuda::Library> library = cuda::Library::Load(
+  StatusOr<cuda::Library> library = cuda::Library::Load(
       {"libnccl.so.2"},
       {absl::StrCat(home == nullptr ? "/usr/local/cuda" : home, "/lib64")});
   if (library.ok()) return library;
-  return absl::NotFoundError(
-      absl::StrCat("no NCCL: ", library.status().message(), " (", kVariable,
-                   " may name the file)"));
+  return NotFoundError(absl::StrCat("no NCCL: ", library.status().message(),
+                                    " (", kVariable, " may name the file)"));
 }
 
-absl::Status Look() {
-  const absl::StatusOr<Library> library = Load();
+Status Look() {
+  const StatusOr<Library> library = Load();
   if (!library.ok()) return library.status();
   return cuda::TheRuntime().status();
 }
@@ -74,8 +73,8 @@ std::string VersionText(int version) {
                       version % 100);
 }
 
-absl::StatusOr<Library> Load() {
-  absl::StatusOr<cuda::Library> found = LoadLibrary();
+StatusOr<Library> Load() {
+  StatusOr<cuda::Library> found = LoadLibrary();
   if (!found.ok()) return found.status();
   Library library;
   library.path = found->path();
@@ -83,17 +82,17 @@ absl::StatusOr<Library> Load() {
   if (library.api.GetVersion != nullptr) {
     library.api.GetVersion(&library.version);
     if (library.version < kOldestVersion) {
-      return absl::FailedPreconditionError(absl::StrCat(
+      return FailedPreconditionError(absl::StrCat(
           "NCCL ", VersionText(library.version), " (", library.path,
           ") is too old: ", VersionText(kOldestVersion), " is needed"));
     }
   }
-  if (absl::Status missing = found->Check(); !missing.ok()) return missing;
+  if (Status missing = found->Check(); !missing.ok()) return missing;
   return library;
 }
 
-const absl::Status& Available() {
-  static const auto* const available = new absl::Status(Look());
+const Status& Available() {
+  static const auto* const available = new Status(Look());
   return *available;
 }
 

@@ -7,8 +7,7 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cuda/api.h"
 
 namespace muster::dataplane::nccl {
@@ -158,12 +157,12 @@ inline constexpr int kOldestVersion = 21800;
 // look for devices: cuda::Load does.
 // Errors: kNotFound (no such library; what was looked for and what came back),
 // kFailedPrecondition (it is older than kOldestVersion, or lacks functions).
-absl::StatusOr<Library> Load();
+StatusOr<Library> Load();
 
 // OK where this process can have groups on nccl: there are NCCL, the CUDA
 // runtime and a device. Else why not, as the first of them that is not there
 // says. Looked at once: what later calls answer does not change.
-const absl::Status& Available();
+const Status& Available();
 
 // "2.28.9".
 std::string VersionText(int version);

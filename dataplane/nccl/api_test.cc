@@ -20,19 +20,19 @@ std::string PathOf(const std::string& name) {
   return absl::StrCat("dataplane/cuda/testing/lib", name, ".so");
 }
 
-absl::StatusOr<Library> LoadFake(const std::string& path) {
+StatusOr<Library> LoadFake(const std::string& path) {
   setenv("MUSTER_NCCL_LIBRARY", path.c_str(), /*overwrite=*/1);
-  absl::StatusOr<Library> library = Load();
+  StatusOr<Library> library = Load();
   unsetenv("MUSTER_NCCL_LIBRARY");
   return library;
 }
 
-std::string TextOf(const absl::Status& status) {
+std::string TextOf(const Status& status) {
   return std::string(status.message());
 }
 
 TEST(NcclApiTest, ALibraryThatHasAllThatIsNeeded) {
-  const absl::StatusOr<Library> library = LoadFake(PathOf("good"));
+  const StatusOr<Library> library = LoadFake(PathOf("good"));
   ASSERT_TRUE(library.ok()) << library.status();
   EXPECT_THAT(library->path, EndsWith(PathOf("good")));
   EXPECT_EQ(VersionText(library->version), "2.28.9");
@@ -42,8 +42,8 @@ TEST(NcclApiTest, ALibraryThatHasAllThatIsNeeded) {
 }
 
 TEST(NcclApiTest, ALibraryThatIsNotThereIsNamedWithItsVariable) {
-  const absl::Status status = LoadFake("nowhere/libnccl.so").status();
-  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  const Status status = LoadFake("nowhere/libnccl.so").status();
+  EXPECT_TRUE(IsNotFound(status)) << status;
   EXPECT_THAT(TextOf(status),
               AllOf(StartsWith("no NCCL: environment variable "
                                "MUSTER_NCCL_LIBRARY: nowhere/libnccl.so: "),
@@ -51,15 +51,15 @@ TEST(NcclApiTest, ALibraryThatIsNotThereIsNamedWithItsVariable) {
 }
 
 TEST(NcclApiTest, OneThatIsTooOldIsRefusedWithBothVersions) {
-  const absl::Status status = LoadFake(PathOf("no_driver")).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  const Status status = LoadFake(PathOf("no_driver")).status();
+  EXPECT_TRUE(IsFailedPrecondition(status)) << status;
   EXPECT_THAT(TextOf(status), AllOf(StartsWith("NCCL 2.17.3 ("),
                                     EndsWith("is too old: 2.18.0 is needed")));
 }
 
 TEST(NcclApiTest, WhatALibraryLacksIsNamed) {
-  const absl::Status status = LoadFake(PathOf("incomplete")).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  const Status status = LoadFake(PathOf("incomplete")).status();
+  EXPECT_TRUE(IsFailedPrecondition(status)) << status;
   EXPECT_THAT(TextOf(status),
               AllOf(HasSubstr("libincomplete.so has no ncclGetErrorString, "),
                     Not(HasSubstr("ncclCommShrink"))));
@@ -67,10 +67,10 @@ TEST(NcclApiTest, WhatALibraryLacksIsNamed) {
 
 // Whatever this machine has.
 TEST(NcclApiTest, WithoutTheVariableTheSystemsIsLoadedOrAllPlacesAreNamed) {
-  const absl::StatusOr<Library> library = Load();
+  const StatusOr<Library> library = Load();
   if (library.ok()) {
     EXPECT_GE(library->version, kOldestVersion);
-  } else if (absl::IsNotFound(library.status())) {
+  } else if (IsNotFound(library.status())) {
     EXPECT_THAT(TextOf(library.status()),
                 AllOf(StartsWith("no NCCL: libnccl.so.2: "),
                       HasSubstr("/lib64/libnccl.so.2: ")));

@@ -35,7 +35,7 @@ class BlockingTest : public testing::BackendTest {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       works.push_back(AllReduce(static_cast<int>(rank), OnDevice(1, 1)));
     }
-    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   }
 
   // From now on a call waits in NCCL, for `go`.
@@ -73,7 +73,7 @@ TEST_F(BlockingTest, ACallThatWaitsInNcclHoldsUpNobodysThread) {
   EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"],
             "in progress");
   go.set_value();
-  for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   EXPECT_THAT(ValuesOf(mine), Each(12));
   EXPECT_THAT(ValuesOf(others), Each(12));
 }
@@ -85,7 +85,7 @@ TEST_F(BlockingTest, ATimeoutIsToldWhileACallWaitsAndAbortsNothingBefore) {
   HoldCalls(go);
   testing::TakeAborts();
   const auto began = Clock::now();
-  const absl::Status status = Wait(backends_[0]->Start(Late(milliseconds(50))));
+  const Status status = Wait(backends_[0]->Start(Late(milliseconds(50))));
   EXPECT_EQ(std::string(status.message()),
             "all_reduce #0 on group \"world\": timed out after 50ms waiting "
             "for rank 1");
@@ -106,7 +106,7 @@ TEST_F(BlockingTest, ATimeoutIsToldWhileACallWaitsAndAbortsNothingBefore) {
 
 TEST_F(BlockingTest, ARankThatNeverComesToTheCommunicatorIsNamedInTime) {
   MakeBlocking(2);
-  const absl::Status status = Wait(backends_[0]->Start(Late(milliseconds(50))));
+  const Status status = Wait(backends_[0]->Start(Late(milliseconds(50))));
   EXPECT_EQ(std::string(status.message()),
             "all_reduce #0 on group \"world\": timed out after 50ms waiting "
             "for rank 1");
@@ -117,8 +117,8 @@ TEST_F(BlockingTest, ARankThatNeverComesToTheCommunicatorIsNamedInTime) {
     std::this_thread::yield();
   }
   while (testing::CountLeaks().comms > 1) std::this_thread::yield();
-  backends_[1]->Abort(absl::AbortedError("rank 0 is gone"));
-  EXPECT_EQ(Wait(late), absl::AbortedError("rank 0 is gone"));
+  backends_[1]->Abort(AbortedError("rank 0 is gone"));
+  EXPECT_EQ(Wait(late), AbortedError("rank 0 is gone"));
 }
 
 TEST_F(BlockingTest, AnAbortEndsACollectiveThatIsOnTheDevice) {
@@ -130,8 +130,8 @@ TEST_F(BlockingTest, AnAbortEndsACollectiveThatIsOnTheDevice) {
          "in progress") {
     std::this_thread::yield();
   }
-  backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
-  EXPECT_EQ(Wait(work), absl::AbortedError("rank 1 is gone"));
+  backends_[0]->Abort(AbortedError("rank 1 is gone"));
+  EXPECT_EQ(Wait(work), AbortedError("rank 1 is gone"));
 }
 
 TEST_F(BlockingTest, AGroupInPeaceGivesItsCommunicatorsBackUnaborted) {
@@ -143,8 +143,8 @@ TEST_F(BlockingTest, AGroupInPeaceGivesItsCommunicatorsBackUnaborted) {
   const Tensor got = OnDevice(1, 0);
   EXPECT_EQ(Wait(backends_[1]->Start(
                 {.kind = CollectiveKind::kRecv, .outputs = {got}, .peer = 0})),
-            absl::OkStatus());
-  EXPECT_EQ(Wait(send), absl::OkStatus());
+            OkStatus());
+  EXPECT_EQ(Wait(send), OkStatus());
   EXPECT_THAT(ValuesOf(got), Each(3));
   backends_.clear();
   EXPECT_EQ(testing::TakeAborts(), 0);

@@ -18,7 +18,7 @@ struct Caller::Job {
   // Null when its thread has it.
   Call call ABSL_GUARDED_BY(mutex);
   bool calling ABSL_GUARDED_BY(mutex) = false;
-  absl::Status status ABSL_GUARDED_BY(mutex);
+  Status status ABSL_GUARDED_BY(mutex);
   bool stopping ABSL_GUARDED_BY(mutex) = false;
 
   void Run() {
@@ -30,7 +30,7 @@ struct Caller::Job {
       if (call == nullptr) return;
       Call next = std::exchange(call, nullptr);
       mutex.Unlock();
-      absl::Status ended = next();
+      Status ended = next();
       // What it has kept goes before anybody hears that it is over.
       next = nullptr;
       mutex.Lock();
@@ -70,7 +70,7 @@ void Caller::Begin(Call call) {
   job_->changed.NotifyAll();
 }
 
-std::optional<absl::Status> Caller::End() const {
+std::optional<Status> Caller::End() const {
   MutexLock lock(job_->mutex);
   if (job_->calling) return std::nullopt;
   return job_->status;

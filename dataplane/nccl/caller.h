@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/nccl/platform.h"
 
 namespace muster::dataplane::nccl {
@@ -17,7 +17,7 @@ namespace muster::dataplane::nccl {
 class Caller {
  public:
   // What a call uses is the call's own: it may outlive all others.
-  using Call = std::function<absl::Status()>;
+  using Call = std::function<Status()>;
 
   // For communicators of `device`.
   Caller(const Platform& platform, int device);
@@ -31,7 +31,7 @@ class Caller {
   void Begin(Call call);
 
   // What the last one has come back with; nothing: it has not, yet.
-  std::optional<absl::Status> End() const;
+  std::optional<Status> End() const;
 
   // Waits for that, as long as it takes.
   void AwaitEnd() const;

@@ -45,7 +45,7 @@ class CallersStreamTest : public testing::BackendTest {
   // Of one rank, whose communicator is there.
   void MakeOne(const NcclOptions& options = {}) {
     Make(1, /*device=*/-1, options);
-    EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+    EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
     g_waits = 0;
   }
 
@@ -53,7 +53,7 @@ class CallersStreamTest : public testing::BackendTest {
     Make(2);
     const auto works = {AllReduce(0, OnDevice(1, 1)),
                         AllReduce(1, OnDevice(1, 1))};
-    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   }
 
   // The stream does nothing until the promise is kept.
@@ -68,8 +68,8 @@ TEST_F(CallersStreamTest, NoStreamWaitsForAnother) {
   cuda::SetCurrentStream(0, MakeStream());
   for (int i = 0; i < 3; ++i) {
     const auto work = InCurrentStream(OnDevice(4, 1));
-    EXPECT_EQ(work->Synchronize(), absl::OkStatus());
-    EXPECT_EQ(Wait(work), absl::OkStatus());
+    EXPECT_EQ(work->Synchronize(), OkStatus());
+    EXPECT_EQ(Wait(work), OkStatus());
   }
   EXPECT_EQ(g_waits, 0);
 }
@@ -85,7 +85,7 @@ TEST_F(CallersStreamTest, ItComesBetweenWhatTheStreamHasBeforeAndBehind) {
   cuda::testing::Launch(
       stream, [&] { std::fill_n(static_cast<float*>(mine.data()), 4, 2.0F); });
   const auto first = InCurrentStream(mine);
-  EXPECT_EQ(first->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(first->Synchronize(), OkStatus());
   cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
   cuda::SetCurrentStream(0, nullptr);
   const auto second = AllReduce(1, OnDevice(4, 10));
@@ -93,8 +93,8 @@ TEST_F(CallersStreamTest, ItComesBetweenWhatTheStreamHasBeforeAndBehind) {
   go.set_value();
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
   EXPECT_THAT(behind, Each(12));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
 }
 
 // NCCL's kernels of one communicator must not run at once, whichever streams
@@ -115,11 +115,11 @@ TEST_F(CallersStreamTest, OneWaitsForWhatIsInOtherStreams) {
     cuda::testing::Launch(stream, [&] { ++behind; });
   }
   // Nor is one told to be complete before.
-  EXPECT_TRUE(absl::IsDeadlineExceeded(
+  EXPECT_TRUE(IsDeadlineExceeded(
       works.back()->Wait(Clock::now() + std::chrono::milliseconds(50))));
   EXPECT_EQ(behind, 0);
   go.set_value();
-  for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   for (const cuda::Stream stream : streams) {
     EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
   }
@@ -140,12 +140,12 @@ TEST_F(CallersStreamTest, AnotherStreamWaitsForIt) {
   });
   const auto work = InCurrentStream(tensor);
   cuda::SetCurrentStream(0, other);
-  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(work->Synchronize(), OkStatus());
   cuda::testing::Launch(other, [&] { seen = ValuesOf(tensor); });
   go.set_value();
   EXPECT_EQ(platform_.cuda.StreamSynchronize(other), cuda::kSuccess);
   EXPECT_THAT(seen, Each(2));
-  EXPECT_EQ(Wait(work), absl::OkStatus());
+  EXPECT_EQ(Wait(work), OkStatus());
 }
 
 // It would come behind what its caller's thread, or another one, gives the
@@ -162,8 +162,8 @@ TEST_F(CallersStreamTest, WhatCannotBeginAtOnceIsInTheGroupsStream) {
   Hold(stream, go);
   cuda::SetCurrentStream(0, nullptr);
   const auto second = InCurrentStream(OnDevice(4, 10), 1);
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   EXPECT_THAT(ValuesOf(mine), Each(11));
   go.set_value();
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
@@ -180,8 +180,8 @@ TEST_F(CallersStreamTest, OneBehindWhatNcclHasYetToTakeIsInTheGroupsStream) {
   std::promise<void> go;
   Hold(stream, go);
   testing::SetLooks(0);
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   go.set_value();
 }
 
@@ -195,8 +195,8 @@ TEST_F(CallersStreamTest, WhatBeginsTogetherIsInTheGroupsStream) {
   std::promise<void> go;
   Hold(stream, go);
   backends_[0]->EndTogether();
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   go.set_value();
 }
 
@@ -204,8 +204,8 @@ TEST_F(CallersStreamTest, AStreamOfHighPriorityIsTheGroupsOwn) {
   MakeOne({.is_high_priority_stream = true});
   cuda::SetCurrentStream(0, MakeStream());
   const auto work = InCurrentStream(OnDevice(4, 1));
-  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
-  EXPECT_EQ(Wait(work), absl::OkStatus());
+  EXPECT_EQ(work->Synchronize(), OkStatus());
+  EXPECT_EQ(Wait(work), OkStatus());
   EXPECT_GE(g_waits, 1);
 }
 
@@ -214,9 +214,9 @@ TEST_F(CallersStreamTest, AnAbortEndsOneThatWaitsForItsPeer) {
   const cuda::Stream stream = MakeStream();
   cuda::SetCurrentStream(0, stream);
   const auto work = InCurrentStream(OnDevice(4, 1));
-  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
-  backends_[0]->Abort(absl::AbortedError("enough"));
-  EXPECT_EQ(Wait(work), absl::AbortedError("enough"));
+  EXPECT_EQ(work->Synchronize(), OkStatus());
+  backends_[0]->Abort(AbortedError("enough"));
+  EXPECT_EQ(Wait(work), AbortedError("enough"));
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
 }
 

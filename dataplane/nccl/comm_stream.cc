@@ -22,11 +22,11 @@ namespace muster::dataplane::nccl {
 constexpr std::chrono::microseconds kSpin(100);
 constexpr int kSpinLooksMin = 8;
 
-absl::Status EventPool::TakeEvent(cuda::Event& event) {
+Status EventPool::TakeEvent(cuda::Event& event) {
   if (!events_.empty()) {
     event = events_.back();
     events_.pop_back();
-    return absl::OkStatus();
+    return OkStatus();
   }
   return cuda::ToStatus(
       platform_.cuda,
@@ -54,8 +54,8 @@ EventPool::Spent EventPool::TakeSpent() {
   return taken;
 }
 
-absl::Status EventPool::MakeScratch() {
-  if (scratch_ != nullptr) return absl::OkStatus();
+Status EventPool::MakeScratch() {
+  if (scratch_ != nullptr) return OkStatus();
   return cuda::ToStatus(platform_.cuda, platform_.cuda.Malloc(&scratch_, 4),
                         "cudaMalloc");
 }
@@ -67,15 +67,15 @@ void EventPool::Free(bool is_stuck) {
   scratch_ = nullptr;
 }
 
-absl::Status CommStream::Cuda(cuda::Error error, absl::string_view what) const {
+Status CommStream::Cuda(cuda::Error error, absl::string_view what) const {
   return cuda::ToStatus(platform_.cuda, error, what);
 }
 
-absl::Status CommStream::Nccl(Result result, absl::string_view what) const {
+Status CommStream::Nccl(Result result, absl::string_view what) const {
   return ToStatus(platform_.nccl, result, what);
 }
 
-absl::Status CommStream::Open() {
+Status CommStream::Open() {
   int least = 0;
   int greatest = 0;
   MUSTER_RETURN_IF_ERROR(
@@ -97,8 +97,7 @@ bool CommStream::CanRunInCallersStream(const Collective& collective) const {
          waiting_.empty();
 }
 
-absl::Status CommStream::Add(std::shared_ptr<cuda::DeviceWork> work,
-                             bool open) {
+Status CommStream::Add(std::shared_ptr<cuda::DeviceWork> work, bool open) {
   const Collective& collective = work->collective();
   if (waiting_.empty() || !waiting_.back().open) {
     Batch batch;
@@ -109,7 +108,7 @@ absl::Status CommStream::Add(std::shared_ptr<cuda::DeviceWork> work,
     } else {
       MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.ready));
     }
-    absl::Status status = supply_.TakeEvent(batch.end);
+    Status status = supply_.TakeEvent(batch.end);
     if (!status.ok()) {
       supply_.GiveBack(batch.ready);
       return status;
@@ -122,7 +121,7 @@ absl::Status CommStream::Add(std::shared_ptr<cuda::DeviceWork> work,
   waiting_.back().entries.push_back(
       {.work = std::move(work), .number = number, .since = Clock::now()});
   const cuda::Event ready = waiting_.back().ready;
-  if (ready == nullptr) return absl::OkStatus();
+  if (ready == nullptr) return OkStatus();
   return Cuda(
       platform_.cuda.EventRecord(ready, cuda::CurrentStream(options_.device)),
       "cudaEventRecord");
@@ -158,7 +157,7 @@ bool CommStream::CanGive() const {
   return next.task == nullptr ? !next.open : running_.empty();
 }
 
-absl::Status CommStream::GiveWaiting() {
+Status CommStream::GiveWaiting() {
   // It may have been taken since somebody looked.
   if (in_progress_) MUSTER_RETURN_IF_ERROR(LookAfter());
   while (CanGive()) {
@@ -166,13 +165,12 @@ absl::Status CommStream::GiveWaiting() {
     waiting_.pop_front();
     MUSTER_RETURN_IF_ERROR(Give());
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status CommStream::IssueAll(const Entries& entries,
-                                  const Target& target) {
+Status CommStream::IssueAll(const Entries& entries, const Target& target) {
   const bool several = entries.size() > 1;
-  absl::Status status;
+  Status status;
   if (several) {
     status = ToStatus(target.nccl, target.nccl.GroupStart(), "ncclGroupStart");
   }
@@ -201,7 +199,7 @@ Target CommStream::TargetOn(const Platform& platform,
 }
 
 // The last one of `running_` into the stream, behind what it is to begin after.
-absl::Status CommStream::Give() {
+Status CommStream::Give() {
   const Batch& batch = running_.back();
   if (batch.task != nullptr) {
     MUSTER_RETURN_IF_ERROR(CallErrand(batch));
@@ -226,15 +224,15 @@ absl::Status CommStream::Give() {
   return AwaitGiven();
 }
 
-absl::Status CommStream::CallErrand(const Batch& batch) {
+Status CommStream::CallErrand(const Batch& batch) {
   if (caller_ == nullptr) return Nccl(batch.task->Begin(comm_), "NCCL");
   caller_->Begin([platform = platform_, task = batch.task, comm = comm_] {
     return ToStatus(platform.nccl, task->Begin(comm), "NCCL");
   });
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status CommStream::CallEntries(const Batch& batch) {
+Status CommStream::CallEntries(const Batch& batch) {
   if (caller_ == nullptr) {
     return IssueAll(batch.entries, TargetOn(platform_, batch.stream));
   }
@@ -243,12 +241,12 @@ absl::Status CommStream::CallEntries(const Batch& batch) {
                   target = TargetOn(*platform, batch.stream)] {
     return IssueAll(entries, target);
   });
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status CommStream::AwaitGiven() {
+Status CommStream::AwaitGiven() {
   MUSTER_RETURN_IF_ERROR(LookAfter());
-  if (!in_progress_) return absl::OkStatus();
+  if (!in_progress_) return OkStatus();
   const Instant until = Clock::now() + kSpin;
   for (int looks = 1;
        in_progress_ && (looks < kSpinLooksMin || Clock::now() < until);
@@ -256,35 +254,35 @@ absl::Status CommStream::AwaitGiven() {
     if (looks >= kSpinLooksMin) std::this_thread::yield();
     MUSTER_RETURN_IF_ERROR(LookAfter());
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Whether NCCL has put the last one of `running_` into the stream, or is done
 // with that errand.
-absl::Status CommStream::LookAfter() {
+Status CommStream::LookAfter() {
   in_progress_ = IsCalling();
-  if (in_progress_) return absl::OkStatus();
+  if (in_progress_) return OkStatus();
   if (caller_ != nullptr) MUSTER_RETURN_IF_ERROR(*caller_->End());
   Result state = kSuccess;
   MUSTER_RETURN_IF_ERROR(StateOf(state));
   in_progress_ = state == kInProgress;
-  if (in_progress_) return absl::OkStatus();
+  if (in_progress_) return OkStatus();
   const Batch& batch = running_.back();
   if (batch.task != nullptr) {
-    batch.task->End(absl::OkStatus());
+    batch.task->End(OkStatus());
     running_.pop_back();
-    return absl::OkStatus();
+    return OkStatus();
   }
   MUSTER_RETURN_IF_ERROR(Cuda(
       platform_.cuda.EventRecord(batch.end, batch.stream), "cudaEventRecord"));
   for (const Entry& entry : batch.entries) {
     entry.work->GivenTo(batch.stream, batch.end);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // What NCCL says of the communicator.
-absl::Status CommStream::StateOf(Result& state) {
+Status CommStream::StateOf(Result& state) {
   MUSTER_RETURN_IF_ERROR(
       ToStatus(platform_.nccl, platform_.nccl.CommGetAsyncError(comm_, &state),
                "ncclCommGetAsyncError", comm_));
@@ -292,8 +290,8 @@ absl::Status CommStream::StateOf(Result& state) {
   return ToStatus(platform_.nccl, state, "NCCL", comm_);
 }
 
-absl::Status CommStream::Look(bool asks) {
-  if (comm_ == nullptr) return absl::OkStatus();
+Status CommStream::Look(bool asks) {
+  if (comm_ == nullptr) return OkStatus();
   const cuda::DeviceGuard guard(platform_.cuda, options_.device);
   Result state = kSuccess;
   if (in_progress_) {
@@ -389,7 +387,7 @@ size_t CommStream::CountEnded() const {
   return ended;
 }
 
-void CommStream::Take(Batch& batch, const absl::Status& why,
+void CommStream::Take(Batch& batch, const Status& why,
                       std::vector<Ended>& ended) {
   if (batch.task != nullptr) batch.task->End(why);
   if (why.ok()) ended_ += batch.entries.size();
@@ -399,8 +397,7 @@ void CommStream::Take(Batch& batch, const absl::Status& why,
                    .end = batch.end});
 }
 
-void CommStream::TakeEnded(End end, absl::Status& why,
-                           std::vector<Ended>& ended) {
+void CommStream::TakeEnded(End end, Status& why, std::vector<Ended>& ended) {
   // Of a group that has failed, the last may not be in the stream.
   size_t count = end == End::kNo ? CountEnded() : 0;
   for (size_t i = 0; i < count; ++i) Take(running_[i], why, ended);

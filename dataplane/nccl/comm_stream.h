@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/device_work.h"
@@ -44,7 +44,7 @@ using Entries = absl::InlinedVector<Entry, 1>;
 // What has ended together, and as what it is to be completed.
 struct Ended {
   Entries entries;
-  absl::Status status;
+  Status status;
   // The supply's again, when nobody looks at them any more: after Complete.
   cuda::Event ready = nullptr;
   cuda::Event end = nullptr;
@@ -58,7 +58,7 @@ class EventPool {
   explicit EventPool(const Platform& platform) : platform_(platform) {}
 
   // `event` is the caller's until it is given back.
-  absl::Status TakeEvent(cuda::Event& event);
+  Status TakeEvent(cuda::Event& event);
   void GiveBack(cuda::Event event);
   // Its events, when it is complete.
   void GiveBack(Ended ended);
@@ -72,7 +72,7 @@ class EventPool {
 
   // 4 bytes on the device, of nobody's: what a barrier reduces. Made by
   // MakeScratch.
-  absl::Status MakeScratch();
+  Status MakeScratch();
   void* scratch() const { return scratch_; }
 
   // When no lane uses anything of it any more. To free memory waits for all
@@ -114,7 +114,7 @@ class CommStream {
       : platform_(platform), supply_(supply), options_(std::move(options)) {}
 
   // Makes the stream; the first call, on the current device.
-  absl::Status Open();
+  Status Open();
 
   const Options& options() const { return options_; }
 
@@ -127,7 +127,7 @@ class CommStream {
   // The collective of `work` is to begin after what is on the current stream,
   // and with what was added before if that is `open`, as this one is for those
   // to come.
-  absl::Status Add(std::shared_ptr<cuda::DeviceWork> work, bool open);
+  Status Add(std::shared_ptr<cuda::DeviceWork> work, bool open);
   // What was added last is open no more.
   void Close();
   // The communicator, if there is one and nothing is on its way there: it is
@@ -138,11 +138,11 @@ class CommStream {
 
   // Gives NCCL as much as can be given now. As long as NCCL is about to put
   // something into the stream it waits for that, but for a moment only.
-  absl::Status GiveWaiting();
+  Status GiveWaiting();
 
   // Whether NCCL has taken what it was given, and, if `asks`, whether it has an
   // error. Does nothing while there is no communicator.
-  absl::Status Look(bool asks);
+  Status Look(bool asks);
 
   // The oldest entry; null: there is none. Good until something is done with
   // the lane.
@@ -167,7 +167,7 @@ class CommStream {
   // Takes what has ended. After the end of the group that is also what has not
   // begun, and then what NCCL was in progress with, and what is stuck. `why` is
   // the group's error; it is set if CUDA has one.
-  void TakeEnded(End end, absl::Status& why, std::vector<Ended>& ended);
+  void TakeEnded(End end, Status& why, std::vector<Ended>& ended);
 
   bool IsIdle() const { return running_.empty() && waiting_.empty(); }
   // Whether nothing but errands is on its way.
@@ -203,9 +203,9 @@ class CommStream {
     bool open = false;
   };
 
-  absl::Status Cuda(cuda::Error error, absl::string_view what) const;
-  absl::Status Nccl(Result result, absl::string_view what) const;
-  static absl::Status IssueAll(const Entries& entries, const Target& target);
+  Status Cuda(cuda::Error error, absl::string_view what) const;
+  Status Nccl(Result result, absl::string_view what) const;
+  static Status IssueAll(const Entries& entries, const Target& target);
   Target TargetOn(const Platform& platform, cuda::Stream stream) const;
   // Whether the caller is in a call: nobody else uses the communicator then.
   bool IsCalling() const {
@@ -215,15 +215,15 @@ class CommStream {
   // Whether the collective that is added next is in a stream when the caller
   // goes on, and may be in his.
   bool CanRunInCallersStream(const Collective& collective) const;
-  absl::Status Give();
-  absl::Status CallErrand(const Batch& batch);
-  absl::Status CallEntries(const Batch& batch);
-  absl::Status AwaitGiven();
-  absl::Status LookAfter();
-  absl::Status StateOf(Result& state);
+  Status Give();
+  Status CallErrand(const Batch& batch);
+  Status CallEntries(const Batch& batch);
+  Status AwaitGiven();
+  Status LookAfter();
+  Status StateOf(Result& state);
   // How many of the first that run have ended.
   size_t CountEnded() const;
-  void Take(Batch& batch, const absl::Status& why, std::vector<Ended>& ended);
+  void Take(Batch& batch, const Status& why, std::vector<Ended>& ended);
 
   const Platform& platform_;
   EventPool& supply_;

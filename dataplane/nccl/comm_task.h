@@ -1,7 +1,7 @@
 #ifndef MUSTER_DATAPLANE_NCCL_COMM_TASK_H_
 #define MUSTER_DATAPLANE_NCCL_COMM_TASK_H_
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/nccl/api.h"
 
 namespace muster::dataplane::nccl {
@@ -18,7 +18,7 @@ class CommTask {
 
   // NCCL is no longer in progress: it is done, or `why` it comes to nothing. At
   // most once, also without Begin.
-  virtual void End(const absl::Status& why) = 0;
+  virtual void End(const Status& why) = 0;
 };
 
 }  // namespace muster::dataplane::nccl

@@ -21,13 +21,12 @@ namespace {
 // How often a communicator that is being made is looked at.
 constexpr std::chrono::milliseconds kLook(1);
 
-absl::StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
+StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
   const Api& nccl = options.platform.nccl;
   const std::string& group = options.group->group_name;
   UniqueId id;
   if (options.rank == 0) {
-    absl::Status status =
-        ToStatus(nccl, nccl.GetUniqueId(&id), "ncclGetUniqueId");
+    Status status = ToStatus(nccl, nccl.GetUniqueId(&id), "ncclGetUniqueId");
     if (!status.ok() || options.size == 1) {
       if (status.ok()) return id;
       return status;
@@ -40,8 +39,8 @@ absl::StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
   }
   const auto values =
       options.group->store->Get({options.key}, options.deadline);
-  if (absl::IsDeadlineExceeded(values.status())) {
-    absl::Status late = absl::DeadlineExceededError(
+  if (IsDeadlineExceeded(values.status())) {
+    Status late = DeadlineExceededError(
         absl::StrCat("group ", base::Quote(group),
                      ": rank 0 did not come to make the communicator"));
     SetCulpritRank(late, 0);
@@ -49,7 +48,7 @@ absl::StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
   }
   if (!values.ok()) return values.status();
   if (values->front().size() != sizeof(id.internal)) {
-    return absl::DataLossError(absl::StrCat(
+    return DataLossError(absl::StrCat(
         "group ", base::Quote(group), ": key ", base::Quote(options.key),
         " holds ", values->front().size(), " bytes, which is no unique id"));
   }
@@ -59,16 +58,16 @@ absl::StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
 
 // Looks until `is_made` says so, or why it cannot be; else says why nobody
 // waits for it any more.
-absl::Status Await(const MakeOptions& options,
-                   const std::function<absl::StatusOr<bool>()>& is_made) {
+Status Await(const MakeOptions& options,
+             const std::function<StatusOr<bool>()>& is_made) {
   for (;;) {
-    const absl::StatusOr<bool> made = is_made();
+    const StatusOr<bool> made = is_made();
     if (!made.ok()) return made.status();
-    if (*made) return absl::OkStatus();
-    absl::Status over = options.over();
+    if (*made) return OkStatus();
+    Status over = options.over();
     if (!over.ok()) return over;
     if (Clock::now() >= options.deadline) {
-      return absl::DeadlineExceededError(
+      return DeadlineExceededError(
           absl::StrCat("group ", base::Quote(options.group->group_name),
                        ": not all of ", options.size,
                        " ranks came to make the communicator, or NCCL does not "
@@ -79,13 +78,13 @@ absl::Status Await(const MakeOptions& options,
 }
 
 // Waits until `comm`, which is being made by `what`, is there; else aborts it.
-absl::StatusOr<Comm> AwaitReady(const MakeOptions& options, Comm comm,
-                                absl::string_view what) {
+StatusOr<Comm> AwaitReady(const MakeOptions& options, Comm comm,
+                          absl::string_view what) {
   const Api& nccl = options.platform.nccl;
-  absl::Status status = Await(options, [&]() -> absl::StatusOr<bool> {
+  Status status = Await(options, [&]() -> StatusOr<bool> {
     Result state = kInProgress;
-    absl::Status said = ToStatus(nccl, nccl.CommGetAsyncError(comm, &state),
-                                 "ncclCommGetAsyncError", comm);
+    Status said = ToStatus(nccl, nccl.CommGetAsyncError(comm, &state),
+                           "ncclCommGetAsyncError", comm);
     if (said.ok()) said = ToStatus(nccl, state, what, comm);
     if (!said.ok()) return said;
     return state != kInProgress;
@@ -97,12 +96,12 @@ absl::StatusOr<Comm> AwaitReady(const MakeOptions& options, Comm comm,
 
 constexpr char kInit[] = "ncclCommInitRankConfig";
 
-absl::StatusOr<Comm> Init(const Platform& platform, const BackendOptions& group,
-                          int size, const UniqueId& id, int rank) {
+StatusOr<Comm> Init(const Platform& platform, const BackendOptions& group,
+                    int size, const UniqueId& id, int rank) {
   const Api& nccl = platform.nccl;
   Config config = ConfigOf(group.nccl, group.group_name, platform.nccl_version);
   Comm comm = nullptr;
-  absl::Status status = ToStatus(
+  Status status = ToStatus(
       nccl, nccl.CommInitRankConfig(&comm, size, id, rank, &config), kInit);
   if (status.ok()) return comm;
   if (comm != nullptr) nccl.CommAbort(comm);
@@ -110,8 +109,7 @@ absl::StatusOr<Comm> Init(const Platform& platform, const BackendOptions& group,
 }
 
 // The same by the caller, which may not come back.
-absl::StatusOr<Comm> InitByCaller(const MakeOptions& options,
-                                  const UniqueId& id) {
+StatusOr<Comm> InitByCaller(const MakeOptions& options, const UniqueId& id) {
   struct Made {
     Mutex mutex;
     bool is_left ABSL_GUARDED_BY(mutex) = false;
@@ -121,7 +119,7 @@ absl::StatusOr<Comm> InitByCaller(const MakeOptions& options,
   options.caller->Begin([made, id, platform = options.platform,
                          group = options.group, size = options.size,
                          rank = options.rank] {
-    const absl::StatusOr<Comm> comm = Init(platform, *group, size, id, rank);
+    const StatusOr<Comm> comm = Init(platform, *group, size, id, rank);
     if (!comm.ok()) return comm.status();
     bool is_left = false;
     {
@@ -130,10 +128,10 @@ absl::StatusOr<Comm> InitByCaller(const MakeOptions& options,
       if (!is_left) made->comm = *comm;
     }
     if (is_left) platform.nccl.CommAbort(*comm);
-    return absl::OkStatus();
+    return OkStatus();
   });
-  absl::Status status = Await(options, [&]() -> absl::StatusOr<bool> {
-    const std::optional<absl::Status> ended = options.caller->End();
+  Status status = Await(options, [&]() -> StatusOr<bool> {
+    const std::optional<Status> ended = options.caller->End();
     if (ended.has_value() && !ended->ok()) return *ended;
     return ended.has_value();
   });
@@ -150,20 +148,19 @@ absl::StatusOr<Comm> InitByCaller(const MakeOptions& options,
 
 }  // namespace
 
-absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options) {
+StatusOr<Comm> MakeCommunicator(const MakeOptions& options) {
   if (options.parent != nullptr) {
-    absl::StatusOr<Comm> comm =
-        options.parent->Make({.group = *options.group,
-                              .device = options.device,
-                              .deadline = options.deadline,
-                              .over = options.over});
+    StatusOr<Comm> comm = options.parent->Make({.group = *options.group,
+                                                .device = options.device,
+                                                .deadline = options.deadline,
+                                                .over = options.over});
     if (!comm.ok()) return comm;
     if (*comm != nullptr) return AwaitReady(options, *comm, "NCCL");
   }
-  const absl::StatusOr<UniqueId> id = AgreeOnId(options);
+  const StatusOr<UniqueId> id = AgreeOnId(options);
   if (!id.ok()) return id.status();
   if (options.caller != nullptr) return InitByCaller(options, *id);
-  absl::StatusOr<Comm> comm =
+  StatusOr<Comm> comm =
       Init(options.platform, *options.group, options.size, *id, options.rank);
   if (!comm.ok()) return comm;
   return AwaitReady(options, *comm, kInit);

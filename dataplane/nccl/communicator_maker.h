@@ -7,9 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/caller.h"
@@ -35,7 +34,7 @@ struct MakeOptions {
   int size = 1;
   Instant deadline = Instant::max();
   // Says why nobody needs it any more; OK while it is needed.
-  std::function<absl::Status()> over;
+  std::function<Status()> over;
 };
 
 // Meets the other ranks and returns this rank's communicator, ready. The
@@ -44,7 +43,7 @@ struct MakeOptions {
 // id, the others wait for it in the store, and after that nothing is read
 // there. Errors: kDeadlineExceeded (rank 0 did not come, or others did not),
 // kInternal with NCCL's own words, what `over` and the store say.
-absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options);
+StatusOr<Comm> MakeCommunicator(const MakeOptions& options);
 
 }  // namespace muster::dataplane::nccl
 

@@ -23,34 +23,34 @@ static_assert(static_cast<int>(CtaPolicy::kEfficiency) ==
                   kCtaPolicyEfficiency &&
               static_cast<int>(CtaPolicy::kZero) == kCtaPolicyZero);
 
-absl::Status CheckCtaPolicy(CtaPolicy policy, int version) {
+Status CheckCtaPolicy(CtaPolicy policy, int version) {
   const int value = static_cast<int>(policy);
   if (value < 0 || value > kCtaPolicyZero) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("NcclOptions::cta_policy: ", value, " is no CtaPolicy"));
   }
   const int needed = policy == CtaPolicy::kZero ? kZeroCtaVersion : kCtaVersion;
-  if (version >= needed) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("NcclOptions::cta_policy: ", value, " needs NCCL ",
-                   VersionText(needed), ", this is ", VersionText(version)));
+  if (version >= needed) return OkStatus();
+  return UnimplementedError(absl::StrCat("NcclOptions::cta_policy: ", value,
+                                         " needs NCCL ", VersionText(needed),
+                                         ", this is ", VersionText(version)));
 }
 
 // What NCCL refuses, or takes for something else without saying so.
-absl::Status CheckRange(absl::string_view name, const std::optional<int>& value,
-                        int min, int max) {
+Status CheckRange(absl::string_view name, const std::optional<int>& value,
+                  int min, int max) {
   if (!value.has_value() || (*value >= min && *value <= max)) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
       absl::StrCat("NcclOptions::", name, ": ", *value, " is not ",
                    max == INT_MAX ? absl::StrCat(min, " or more")
                    : max == 1     ? "0 or 1"
                                   : absl::StrCat(min, " to ", max)));
 }
 
-absl::Status CheckRanges(const NcclOptions& options) {
-  absl::Status status =
+Status CheckRanges(const NcclOptions& options) {
+  Status status =
       CheckRange("cga_cluster_size", options.cga_cluster_size, 0, kCgaMax);
   status.Update(CheckRange("min_ctas", options.min_ctas, 1, INT_MAX));
   status.Update(CheckRange("max_ctas", options.max_ctas, 1, INT_MAX));
@@ -108,29 +108,27 @@ bool WantsCopyEngines(const NcclOptions& options) {
   return options.cta_policy == CtaPolicy::kZero;
 }
 
-absl::Status CheckOptions(const Platform& platform,
-                          const BackendOptions& options) {
+Status CheckOptions(const Platform& platform, const BackendOptions& options) {
   const NcclOptions& nccl = options.nccl;
-  absl::Status range = CheckRanges(nccl);
+  Status range = CheckRanges(nccl);
   if (!range.ok()) return range;
   if (nccl.min_ctas.has_value() && nccl.max_ctas.has_value() &&
       *nccl.min_ctas > *nccl.max_ctas) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("NcclOptions::min_ctas: ", *nccl.min_ctas,
                      " is above max_ctas, which is ", *nccl.max_ctas));
   }
   if (nccl.cta_policy.has_value()) {
-    absl::Status status =
-        CheckCtaPolicy(*nccl.cta_policy, platform.nccl_version);
+    Status status = CheckCtaPolicy(*nccl.cta_policy, platform.nccl_version);
     if (!status.ok()) return status;
   }
-  if (options.device < 0) return absl::OkStatus();
+  if (options.device < 0) return OkStatus();
   int count = 0;
-  absl::Status status =
+  Status status =
       cuda::ToStatus(platform.cuda, platform.cuda.GetDeviceCount(&count),
                      "cudaGetDeviceCount");
   if (!status.ok() || options.device < count) return status;
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
       absl::StrCat("argument device_id: ", options.device, ", but there are ",
                    count, count == 1 ? " CUDA device" : " CUDA devices"));
 }

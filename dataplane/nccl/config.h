@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/platform.h"
@@ -25,8 +25,7 @@ bool WantsCopyEngines(const NcclOptions& options);
 // Errors: kInvalidArgument (a device that is not there, options of NCCL that it
 // would refuse, each with its name and value), kUnimplemented (this NCCL is too
 // old for one of them).
-absl::Status CheckOptions(const Platform& platform,
-                          const BackendOptions& options);
+Status CheckOptions(const Platform& platform, const BackendOptions& options);
 
 }  // namespace muster::dataplane::nccl
 

@@ -18,16 +18,16 @@ class ConfigTest : public testing::BackendTest {
   // The configuration of a communicator that is made with `options`.
   Config Made(const NcclOptions& options) {
     Make(1, -1, options);
-    EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+    EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
     backends_.clear();
     return testing::LastConfig();
   }
 
   // Why no group can be made with them.
   std::string Refused(const NcclOptions& options) {
-    const absl::Status status =
+    const Status status =
         CreateNcclBackend(platform_, {.nccl = options}).status();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(IsInvalidArgument(status)) << status;
     return std::string(status.message());
   }
 };
@@ -48,7 +48,7 @@ TEST_F(ConfigTest, AllOptionsComeToNccl) {
                          .channels_per_net_peer = 8,
                          .nvlink_centric_sched = 1};
   Make(1, -1, options);
-  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
   const Config config = testing::LastConfig();
   EXPECT_EQ(config.version, 22809U);
   EXPECT_EQ(config.blocking, 1);
@@ -129,16 +129,15 @@ TEST_F(ConfigTest, ACtaPolicyThatNcclIsTooOldForIsAnError) {
   };
   using enum NcclOptions::CtaPolicy;
   EXPECT_EQ(made(22604, kDefault),
-            absl::UnimplementedError("NcclOptions::cta_policy: 0 needs NCCL "
-                                     "2.27.0, this is 2.26.4"));
-  EXPECT_EQ(made(22703, kEfficiency), absl::OkStatus());
+            UnimplementedError("NcclOptions::cta_policy: 0 needs NCCL "
+                               "2.27.0, this is 2.26.4"));
+  EXPECT_EQ(made(22703, kEfficiency), OkStatus());
   EXPECT_EQ(made(22703, kZero),
-            absl::UnimplementedError("NcclOptions::cta_policy: 2 needs NCCL "
-                                     "2.28.0, this is 2.27.3"));
-  EXPECT_EQ(made(22800, kZero), absl::OkStatus());
-  EXPECT_EQ(
-      made(22800, static_cast<NcclOptions::CtaPolicy>(3)),
-      absl::InvalidArgumentError("NcclOptions::cta_policy: 3 is no CtaPolicy"));
+            UnimplementedError("NcclOptions::cta_policy: 2 needs NCCL "
+                               "2.28.0, this is 2.27.3"));
+  EXPECT_EQ(made(22800, kZero), OkStatus());
+  EXPECT_EQ(made(22800, static_cast<NcclOptions::CtaPolicy>(3)),
+            InvalidArgumentError("NcclOptions::cta_policy: 3 is no CtaPolicy"));
 }
 
 }  // namespace

@@ -129,29 +129,29 @@ bool AreEqual(const std::vector<int64_t>& splits) {
 }
 
 // Whether they are reduced: c10d's words are in front.
-absl::Status CheckFloat8(const Platform& platform, const Collective& collective,
-                         int device, int world_size) {
+Status CheckFloat8(const Platform& platform, const Collective& collective,
+                   int device, int world_size) {
   const dataplane::DataType type = collective.data_type();
   const std::string head = absl::StrCat(
       "Unsupported Float8 type for NCCL reduction: ", DataTypeName(type),
       " needs ");
   if (collective.reduce_op == ReduceOp::kPremulSum && world_size == 1) {
-    return absl::UnimplementedError(absl::StrCat(
+    return UnimplementedError(absl::StrCat(
         head, "a second rank for PREMUL_SUM: one alone does not multiply it"));
   }
   if (platform.nccl_version < kFloat8Version) {
-    return absl::UnimplementedError(
+    return UnimplementedError(
         absl::StrCat(head, "NCCL ", VersionText(kFloat8Version), ", this is ",
                      VersionText(platform.nccl_version)));
   }
   int capability = 0;
-  absl::Status status =
+  Status status =
       cuda::ToStatus(platform.cuda,
                      platform.cuda.DeviceGetAttribute(
                          &capability, cuda::kComputeCapabilityMajor, device),
                      "cudaDeviceGetAttribute");
   if (!status.ok() || capability >= kFloat8Capability) return status;
-  return absl::UnimplementedError(
+  return UnimplementedError(
       absl::StrCat(head, "compute capability ", kFloat8Capability,
                    ".0, that of cuda:", device, " is ", capability, ".x"));
 }
@@ -170,7 +170,7 @@ class Issuer {
     if (op_ == kAvg && target.size == 1) op_ = kSum;
   }
 
-  absl::Status Run() {
+  Status Run() {
     MakeOp();
     if (status_.ok()) Call();
     if (made_op_) {
@@ -433,27 +433,26 @@ class Issuer {
   const size_t unit_bytes_;
   RedOp op_;
   bool made_op_ = false;
-  absl::Status status_;
+  Status status_;
 };
 
 }  // namespace
 
-absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
-                      Comm comm) {
-  if (result == kSuccess || result == kInProgress) return absl::OkStatus();
+Status ToStatus(const Api& api, Result result, absl::string_view what,
+                Comm comm) {
+  if (result == kSuccess || result == kInProgress) return OkStatus();
   const char* const more = comm == nullptr ? nullptr : api.GetLastError(comm);
-  return absl::InternalError(
+  return InternalError(
       absl::StrCat(what, ": ", api.GetErrorString(result),
                    more == nullptr || *more == '\0' ? "" : ": ",
                    more == nullptr ? "" : more));
 }
 
-absl::Status CheckSupported(const Platform& platform,
-                            const Collective& collective, int device, int rank,
-                            int world_size) {
+Status CheckSupported(const Platform& platform, const Collective& collective,
+                      int device, int rank, int world_size) {
   if (const int own = collective.device; own >= 0) {
     if (device >= 0 && own != device) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat("a barrier on cuda:", own,
                        " in a group whose device is cuda:", device));
     }
@@ -463,53 +462,53 @@ absl::Status CheckSupported(const Platform& platform,
        {&collective.tensors, &collective.inputs, &collective.outputs}) {
     for (const Tensor& tensor : *list) {
       if (tensor.device().type != DeviceType::kCuda) {
-        return absl::UnimplementedError(absl::StrCat(
+        return UnimplementedError(absl::StrCat(
             "the nccl backend takes CUDA tensors, got ", tensor.Describe()));
       }
       if (device < 0) device = tensor.device().index;
       if (tensor.device().index != device) {
-        return absl::InvalidArgumentError(
+        return InvalidArgumentError(
             absl::StrCat("tensors on cuda:", tensor.device().index,
                          " in a group whose device is cuda:", device));
       }
     }
   }
   if (device >= 0) {
-    absl::Status status = cuda::CheckIsNotCaptured(platform.cuda, device);
+    Status status = cuda::CheckIsNotCaptured(platform.cuda, device);
     if (!status.ok()) return status;
   }
   if (collective.kind == CollectiveKind::kRecv && collective.peer == kAnyPeer) {
-    return absl::UnimplementedError(
+    return UnimplementedError(
         "NCCL does not receive from any rank: name the source");
   }
   if (IsPointToPoint(collective.kind) && collective.peer == rank &&
       !collective.begins_together) {
-    return absl::UnimplementedError(
+    return UnimplementedError(
         "NCCL sends to its own rank only within a BatchIsendIrecv that also "
         "receives it");
   }
-  if (!IsReduction(collective.kind)) return absl::OkStatus();
+  if (!IsReduction(collective.kind)) return OkStatus();
   const dataplane::DataType type = collective.data_type();
   if (type == dataplane::DataType::kInt16) {
-    return absl::UnimplementedError(
+    return UnimplementedError(
         "NCCL does not reduce int16: Input tensor data type is not supported");
   }
   if (IsFloat8(type)) {
-    absl::Status status = CheckFloat8(platform, collective, device, world_size);
+    Status status = CheckFloat8(platform, collective, device, world_size);
     if (!status.ok()) return status;
   }
   const ReduceOp op = collective.reduce_op;
   const bool is_bool = type == dataplane::DataType::kBool;
   if (op == ReduceOp::kBxor ||
       (!is_bool && (op == ReduceOp::kBand || op == ReduceOp::kBor))) {
-    return absl::UnimplementedError(
+    return UnimplementedError(
         absl::StrCat("Cannot use ReduceOp.",
                      absl::AsciiStrToUpper(ReduceOpName(op)), " with NCCL"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status Issue(const Collective& collective, const Target& target) {
+Status Issue(const Collective& collective, const Target& target) {
   return Issuer(collective, target).Run();
 }
 

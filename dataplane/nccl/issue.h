@@ -3,7 +3,7 @@
 #ifndef MUSTER_DATAPLANE_NCCL_ISSUE_H_
 #define MUSTER_DATAPLANE_NCCL_ISSUE_H_
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/nccl/api.h"
@@ -32,9 +32,8 @@ struct Target {
 // none yet); if not, kUnimplemented, naming what it, or the device, lacks, or
 // kInvalidArgument (tensors on another device), kFailedPrecondition (the
 // current stream is captured into a CUDA graph).
-absl::Status CheckSupported(const Platform& platform,
-                            const Collective& collective, int device, int rank,
-                            int world_size);
+Status CheckSupported(const Platform& platform, const Collective& collective,
+                      int device, int rank, int world_size);
 
 // Puts `collective`, which is supported, into the target's stream.
 // Errors: kInternal with NCCL's own words; then the communicator is to be
@@ -51,11 +50,11 @@ absl::Status CheckSupported(const Platform& platform,
 // size, are one call; others are calls for each part, in a group. NCCL has no
 // reductions of bool, of which or is MAX and and is MIN, and no types for what
 // is moved as bytes: 16 bit integers. A complex number is two real ones.
-absl::Status Issue(const Collective& collective, const Target& target);
+Status Issue(const Collective& collective, const Target& target);
 
 // OK, or kInternal with `what` that failed and NCCL's own text.
-absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
-                      Comm comm = nullptr);
+Status ToStatus(const Api& api, Result result, absl::string_view what,
+                Comm comm = nullptr);
 
 }  // namespace muster::dataplane::nccl
 

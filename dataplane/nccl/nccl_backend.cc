@@ -65,7 +65,7 @@ class NcclBackend : public Backend {
 
   ~NcclBackend() override {
     Part();
-    Abort(absl::CancelledError(absl::StrCat(
+    Abort(CancelledError(absl::StrCat(
         "group ", base::Quote(options_.group_name), " was destroyed")));
     {
       MutexLock lock(mutex_);
@@ -80,7 +80,7 @@ class NcclBackend : public Backend {
   }
 
   // Makes the communicator of all ranks.
-  absl::Status Bind(int device) {
+  Status Bind(int device) {
     MutexLock lock(mutex_);
     device_ = device;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
@@ -94,7 +94,7 @@ class NcclBackend : public Backend {
     return kDevices;
   }
 
-  absl::Status Supports(const Collective& collective) const override {
+  Status Supports(const Collective& collective) const override {
     int device = -1;
     {
       MutexLock lock(mutex_);
@@ -106,7 +106,7 @@ class NcclBackend : public Backend {
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
     std::shared_ptr<cuda::DeviceWork> work;
-    absl::Status status;
+    Status status;
     EventPool::Spent spent;
     {
       MutexLock lock(mutex_);
@@ -164,7 +164,7 @@ class NcclBackend : public Backend {
     return split;
   }
 
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override {
     const auto over = [this] {
       MutexLock lock(mutex_);
@@ -172,8 +172,7 @@ class NcclBackend : public Backend {
     };
     const auto piece = AllocatePiece(options.bytes);
     if (!piece.ok()) return OfThisRank(piece.status());
-    absl::Status status =
-        AgreeOnBytes(options_, **piece, options.deadline, over);
+    Status status = AgreeOnBytes(options_, **piece, options.deadline, over);
     if (status.ok()) status = Register(*piece, options.deadline);
     if (status.ok()) {
       status = (*piece)->Await(options.deadline, options_.group_name, over);
@@ -196,7 +195,7 @@ class NcclBackend : public Backend {
     return states;
   }
 
-  void Abort(absl::Status cause) override {
+  void Abort(Status cause) override {
     MutexLock lock(mutex_);
     End(std::move(cause));
   }
@@ -204,23 +203,21 @@ class NcclBackend : public Backend {
  private:
   // In the same hold of the lock in which something has failed: the watchdog
   // takes for complete what was not given to the stream.
-  void End(absl::Status cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void End(Status cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!status_.ok() || cause.ok()) return;
     status_ = std::move(cause);
     waiters_->came.NotifyAll();
   }
 
   // An error of CUDA's or NCCL's, as that of the collective.
-  absl::Status Labelled(const Collective& collective,
-                        const absl::Status& status) const {
+  Status Labelled(const Collective& collective, const Status& status) const {
     if (status.ok()) return status;
     return dataplane::Labelled(FailedCall::Of(collective), options_.group_name,
                                status);
   }
 
   // The same, as that of the oldest one on the lane.
-  absl::Status Labelled(const CommStream& comm_stream,
-                        const absl::Status& status) const {
+  Status Labelled(const CommStream& comm_stream, const Status& status) const {
     const Entry* const oldest = comm_stream.Oldest();
     return oldest == nullptr ? status : Labelled(oldest->collective(), status);
   }
@@ -236,14 +233,14 @@ class NcclBackend : public Backend {
       comm = group_lane_->TakeComm();
     }
     if (comm != nullptr) {
-      End(absl::AbortedError(absl::StrCat(
-          "group ", base::Quote(options_.group_name), " was shrunk")));
+      End(AbortedError(absl::StrCat("group ", base::Quote(options_.group_name),
+                                    " was shrunk")));
     }
     return std::make_shared<nccl::Shrink>(platform_, options, comm, device_);
   }
 
   // Symmetric memory on the group's device, of nobody else's yet.
-  absl::StatusOr<std::shared_ptr<SymmetricPiece>> AllocatePiece(size_t bytes) {
+  StatusOr<std::shared_ptr<SymmetricPiece>> AllocatePiece(size_t bytes) {
     MutexLock lock(mutex_);
     if (!status_.ok()) return status_;
     MUSTER_RETURN_IF_ERROR(ChooseDevice(-1));
@@ -255,8 +252,8 @@ class NcclBackend : public Backend {
   }
 
   // In its turn among the collectives.
-  absl::Status Register(const std::shared_ptr<SymmetricPiece>& piece,
-                        Instant deadline) {
+  Status Register(const std::shared_ptr<SymmetricPiece>& piece,
+                  Instant deadline) {
     MutexLock lock(mutex_);
     if (!status_.ok()) return status_;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
@@ -269,33 +266,33 @@ class NcclBackend : public Backend {
     return status_;
   }
 
-  absl::Status Add(const std::shared_ptr<cuda::DeviceWork>& work)
+  Status Add(const std::shared_ptr<cuda::DeviceWork>& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    const absl::StatusOr<CommStream*> comm_stream = LaneOf(work->collective());
+    const StatusOr<CommStream*> comm_stream = LaneOf(work->collective());
     if (!comm_stream.ok()) return comm_stream.status();
     MUSTER_RETURN_IF_ERROR((*comm_stream)->Add(work, gathers_));
-    return gathers_ ? absl::OkStatus() : GiveWaiting(**comm_stream);
+    return gathers_ ? OkStatus() : GiveWaiting(**comm_stream);
   }
 
   // Of the first collective, and then always the same.
-  absl::Status ChooseDevice(int wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (device_ >= 0) return absl::OkStatus();
+  Status ChooseDevice(int wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (device_ >= 0) return OkStatus();
     if (wanted < 0) {
       return cuda::ToStatus(platform_.cuda, platform_.cuda.GetDevice(&device_),
                             "cudaGetDevice");
     }
     device_ = wanted;
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::StatusOr<CommStream*> GroupLane(Instant deadline)
+  StatusOr<CommStream*> GroupLane(Instant deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (group_lane_ != nullptr) return group_lane_;
     return LaneOf(kGroupLane, options_.rank, options_.world_size, deadline);
   }
 
-  absl::StatusOr<CommStream*> LaneOf(const Collective& collective)
+  StatusOr<CommStream*> LaneOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     // What sends and receives begin together goes through one communicator,
     // as one operation of NCCL.
@@ -308,8 +305,8 @@ class NcclBackend : public Backend {
                   sends ? 0 : 1, 2, collective.deadline);
   }
 
-  absl::StatusOr<CommStream*> LaneOf(const std::string& key, int rank, int size,
-                                     Instant deadline)
+  StatusOr<CommStream*> LaneOf(const std::string& key, int rank, int size,
+                               Instant deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::unique_ptr<CommStream>& comm_stream = comm_streams_[key];
     if (comm_stream != nullptr) return comm_stream.get();
@@ -336,7 +333,7 @@ class NcclBackend : public Backend {
     cuda::BeginOwnThread(platform_.cuda);
     const CommStream::Options& place = comm_stream.options();
     const cuda::DeviceGuard guard(platform_.cuda, place.device);
-    absl::StatusOr<Comm> comm = MakeCommunicator(
+    StatusOr<Comm> comm = MakeCommunicator(
         {.platform = platform_,
          .group = kept_options_,
          .device = place.device,
@@ -350,8 +347,8 @@ class NcclBackend : public Backend {
            MutexLock lock(mutex_);
            return status_;
          }});
-    absl::Status status = comm.status();
-    if (absl::IsDeadlineExceeded(status)) {
+    Status status = comm.status();
+    if (IsDeadlineExceeded(status)) {
       {
         MutexLock lock(mutex_);
         // The watchdog says whom the collective waits for.
@@ -369,13 +366,13 @@ class NcclBackend : public Backend {
     End(status);
   }
 
-  absl::Status GiveWaiting(CommStream& comm_stream)
+  Status GiveWaiting(CommStream& comm_stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     MUSTER_RETURN_IF_ERROR(comm_stream.GiveWaiting());
     // It looks by itself while something is under way: to wake it each time
     // would take longer than all the rest.
     if (std::exchange(sleeps_, false)) waiters_->came.NotifyAll();
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   std::vector<Ended> TakeEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -563,7 +560,7 @@ class NcclBackend : public Backend {
   // Between BeginTogether and EndTogether.
   bool gathers_ ABSL_GUARDED_BY(mutex_) = false;
   // Why the group is at its end; OK while it is not.
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Status status_ ABSL_GUARDED_BY(mutex_);
   int device_ ABSL_GUARDED_BY(mutex_) = -1;
   EventPool supply_ ABSL_GUARDED_BY(mutex_);
   Aborter aborter_ ABSL_GUARDED_BY(mutex_);
@@ -596,9 +593,9 @@ class NcclBackend : public Backend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateNcclBackend(
+StatusOr<std::unique_ptr<Backend>> CreateNcclBackend(
     const Platform& platform, const BackendOptions& options) {
-  absl::Status status = CheckOptions(platform, options);
+  Status status = CheckOptions(platform, options);
   if (!status.ok()) return status;
   auto backend = std::make_unique<NcclBackend>(platform, options);
   if (options.device >= 0) status = backend->Bind(options.device);

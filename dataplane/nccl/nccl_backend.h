@@ -5,8 +5,7 @@
 
 #include <memory>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/platform.h"
 
@@ -28,7 +27,7 @@ namespace muster::dataplane::nccl {
 // failure aborts all communicators and ends everything.
 // Errors: kInvalidArgument (a device that is not there, options of NCCL that
 // contradict each other).
-absl::StatusOr<std::unique_ptr<Backend>> CreateNcclBackend(
+StatusOr<std::unique_ptr<Backend>> CreateNcclBackend(
     const Platform& platform, const BackendOptions& options);
 
 }  // namespace muster::dataplane::nccl

@@ -57,8 +57,8 @@ TEST_F(NcclBackendTest, ACollectiveBeginsAfterWhatIsOnTheCurrentStream) {
   const auto second = AllReduce(1, others);
   EXPECT_FALSE(first->IsCompleted());
   go.set_value();
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   EXPECT_THAT(ValuesOf(mine), Each(12));
   EXPECT_THAT(ValuesOf(others), Each(12));
 }
@@ -75,11 +75,11 @@ TEST_F(NcclBackendTest, SynchronizeHoldsUpTheCurrentStreamAndNotTheHost) {
   const auto first = AllReduce(0, mine);
   // The communicator is there when the other rank has come to it.
   const auto second = AllReduce(1, OnDevice(4, 10));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
 
   const auto third = AllReduce(0, mine);
-  EXPECT_EQ(third->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(third->Synchronize(), OkStatus());
   cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
   cuda::testing::Launch(other, [&] { beside = ValuesOf(mine); });
   EXPECT_EQ(platform_.cuda.StreamSynchronize(other), cuda::kSuccess);
@@ -90,9 +90,9 @@ TEST_F(NcclBackendTest, SynchronizeHoldsUpTheCurrentStreamAndNotTheHost) {
   const auto fourth = AllReduce(1, OnDevice(4, 100));
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
   EXPECT_THAT(behind, Each(111));
-  EXPECT_EQ(Wait(third), absl::OkStatus());
-  EXPECT_EQ(third->Synchronize(), absl::OkStatus());
-  EXPECT_EQ(Wait(fourth), absl::OkStatus());
+  EXPECT_EQ(Wait(third), OkStatus());
+  EXPECT_EQ(third->Synchronize(), OkStatus());
+  EXPECT_EQ(Wait(fourth), OkStatus());
 }
 
 TEST_F(NcclBackendTest, TheCheckOfDetailKeepsTheCallersStream) {
@@ -120,15 +120,15 @@ TEST_F(NcclBackendTest, TheCheckOfDetailKeepsTheCallersStream) {
   const auto second = AllReduce(1, OnDevice(4, 10), deadline);
   // When both have come; not when the results are there.
   cuda::SetCurrentStream(0, stream);
-  EXPECT_EQ(first->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(first->Synchronize(), OkStatus());
   cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
   cuda::SetCurrentStream(0, nullptr);
   EXPECT_FALSE(first->IsCompleted());
   go.set_value();
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
   EXPECT_THAT(behind, Each(12));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
 }
 
 TEST_F(NcclBackendTest, CoalescedCollectivesAreOneGroupOfNccl) {
@@ -141,8 +141,8 @@ TEST_F(NcclBackendTest, CoalescedCollectivesAreOneGroupOfNccl) {
         {.kind = CollectiveKind::kAllReduce, .tensors = {OnDevice(2, 3)}});
   }
   const auto work = StartCoalesced(communicator, collectives);
-  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
-  EXPECT_EQ(Wait(work), absl::OkStatus());
+  EXPECT_EQ(work->Synchronize(), OkStatus());
+  EXPECT_EQ(Wait(work), OkStatus());
   EXPECT_THAT(testing::TakeLaunches(), ElementsAre(4));
 }
 
@@ -150,23 +150,22 @@ TEST_F(NcclBackendTest, SynchronizeOfABarrierHoldsUpTheHost) {
   Make(2);
   const auto mine = backends_[0]->Start({.kind = CollectiveKind::kBarrier});
   std::thread waiter([&] {
-    EXPECT_EQ(mine->Synchronize(), absl::OkStatus());
+    EXPECT_EQ(mine->Synchronize(), OkStatus());
     EXPECT_TRUE(mine->IsCompleted());
   });
   const auto others = backends_[1]->Start({.kind = CollectiveKind::kBarrier});
   waiter.join();
-  EXPECT_EQ(others->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(others->Synchronize(), OkStatus());
 }
 
 TEST_F(NcclBackendTest, SynchronizeOfWhatNeverBeganSaysWhy) {
   Make(2);
   const auto work = AllReduce(0, OnDevice(1, 1));
-  std::thread waiter([&] {
-    EXPECT_EQ(work->Synchronize(), absl::AbortedError("rank 1 is gone"));
-  });
-  backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
+  std::thread waiter(
+      [&] { EXPECT_EQ(work->Synchronize(), AbortedError("rank 1 is gone")); });
+  backends_[0]->Abort(AbortedError("rank 1 is gone"));
   waiter.join();
-  EXPECT_EQ(work->Synchronize(), absl::AbortedError("rank 1 is gone"));
+  EXPECT_EQ(work->Synchronize(), AbortedError("rank 1 is gone"));
 }
 
 TEST_F(NcclBackendTest, WhatIsStartedTogetherIsOneGroupOfNccl) {
@@ -183,7 +182,7 @@ TEST_F(NcclBackendTest, WhatIsStartedTogetherIsOneGroupOfNccl) {
       }
       backends_[static_cast<size_t>(rank)]->EndTogether();
     }
-    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
     for (size_t i = 0; i < 6; ++i) {
       EXPECT_THAT(ValuesOf(tensors[i]), Each(2 * (i % 3)));
     }
@@ -201,8 +200,8 @@ TEST_F(NcclBackendTest, WhatNcclIsSlowToStartKeepsItsOrder) {
     works.push_back(AllReduce(0, mine));
     works.push_back(AllReduce(1, others));
   }
-  EXPECT_EQ(works.back()->Synchronize(), absl::OkStatus());
-  for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  EXPECT_EQ(works.back()->Synchronize(), OkStatus());
+  for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   EXPECT_THAT(ValuesOf(mine), Each(24));
   EXPECT_THAT(ValuesOf(others), Each(24));
   testing::SetLooks(0);
@@ -214,14 +213,14 @@ TEST_F(NcclBackendTest, AGroupThatIsBoundToADeviceIsMadeAtOnce) {
   while (store_->gets() == 0) std::this_thread::yield();
   EXPECT_EQ(backends_[0]->Supports({.kind = CollectiveKind::kAllReduce,
                                     .tensors = {OnDevice(1, 1)}}),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "tensors on cuda:0 in a group whose device is cuda:1"));
   const auto first = AllReduce(0, OnDevice(1, 1, 1));
   const auto second = AllReduce(1, OnDevice(1, 1, 1));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   EXPECT_EQ(CreateNcclBackend(platform_, {.device = 2}).status(),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "argument device_id: 2, but there are 2 CUDA devices"));
 }
 
@@ -230,8 +229,8 @@ TEST_F(NcclBackendTest, AGroupInPeaceGivesItsCommunicatorsBackUnaborted) {
   Make(2);
   const auto first = AllReduce(0, OnDevice(1, 1));
   const auto second = AllReduce(1, OnDevice(1, 1));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   backends_.clear();
   EXPECT_EQ(testing::TakeAborts(), 0);
 }
@@ -243,7 +242,7 @@ TEST_F(NcclBackendTest, AGroupCostsTheStoreOneSmallValue) {
     for (int rank = 0; rank < 3; ++rank) {
       works.push_back(AllReduce(rank, OnDevice(1, 1)));
     }
-    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   }
   EXPECT_EQ(store_->sets(), 1);
   EXPECT_EQ(store_->gets(), 2);
@@ -268,7 +267,7 @@ TEST_F(NcclBackendTest, SendsBothWaysAtOnceHoldUpNothing) {
          .outputs = {got.back()},
          .peer = 1 - rank}));
   }
-  for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   EXPECT_THAT(ValuesOf(got[0]), Each(2));
   EXPECT_THAT(ValuesOf(got[1]), Each(1));
   EXPECT_EQ(works[2]->source_rank(), 1);
@@ -284,15 +283,15 @@ TEST_F(NcclBackendTest, AnAbortEndsWhatWaitsForOthersWithItsCause) {
     if (made) {
       const auto first = AllReduce(0, OnDevice(1, 1));
       const auto second = AllReduce(1, OnDevice(1, 1));
-      EXPECT_EQ(Wait(first), absl::OkStatus());
-      EXPECT_EQ(Wait(second), absl::OkStatus());
+      EXPECT_EQ(Wait(first), OkStatus());
+      EXPECT_EQ(Wait(second), OkStatus());
     }
     const Tensor mine = OnDevice(2, 5);
     const auto work = AllReduce(0, mine);
-    backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
-    EXPECT_EQ(Wait(work), absl::AbortedError("rank 1 is gone"));
+    backends_[0]->Abort(AbortedError("rank 1 is gone"));
+    EXPECT_EQ(Wait(work), AbortedError("rank 1 is gone"));
     EXPECT_THAT(ValuesOf(mine), Each(5));
-    EXPECT_EQ(Wait(AllReduce(0, mine)), absl::AbortedError("rank 1 is gone"));
+    EXPECT_EQ(Wait(AllReduce(0, mine)), AbortedError("rank 1 is gone"));
   }
 }
 
@@ -310,10 +309,10 @@ TEST_F(TimeoutTest, ADeadlineEndsTheGroup) {
   Make(2);
   const auto first = AllReduce(0, OnDevice(1, 1));
   const auto second = AllReduce(1, OnDevice(1, 1));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
-  const absl::Status status = Wait(backends_[0]->Start(Late(milliseconds(20))));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
+  const Status status = Wait(backends_[0]->Start(Late(milliseconds(20))));
+  EXPECT_TRUE(IsDeadlineExceeded(status)) << status;
   EXPECT_EQ(std::string(status.message()),
             "all_reduce #0 on group \"world\": timed out after 20ms waiting "
             "for rank 1");
@@ -326,8 +325,7 @@ TEST_F(TimeoutTest, OnlyThoseThatHaveNotComeAreNamed) {
   Collective patient = Late(milliseconds(400));
   patient.deadline = Clock::now() + kLong;
   const auto waits = backends_[1]->Start(patient);
-  const absl::Status status =
-      Wait(backends_[0]->Start(Late(milliseconds(400))));
+  const Status status = Wait(backends_[0]->Start(Late(milliseconds(400))));
   EXPECT_EQ(std::string(status.message()),
             "all_reduce #0 on group \"world\": timed out after 400ms waiting "
             "for ranks 2, 3");
@@ -341,23 +339,23 @@ TEST_F(TimeoutTest,
   Make(2);
   const auto one = AllReduce(0, OnDevice(1, 1));
   const auto other = AllReduce(1, OnDevice(1, 1));
-  EXPECT_EQ(Wait(one), absl::OkStatus());
-  EXPECT_EQ(Wait(other), absl::OkStatus());
+  EXPECT_EQ(Wait(one), OkStatus());
+  EXPECT_EQ(Wait(other), OkStatus());
   Collective late = Late(std::chrono::seconds(4));
   late.deadline = Clock::now();
   const auto first = backends_[0]->Start(late);
   // Beside the unique id: what this rank tells of itself.
   while (store_->sets() < 2) std::this_thread::yield();
   const auto second = AllReduce(1, OnDevice(1, 1));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   // Then the search is over, too, and nothing comes of it.
-  EXPECT_EQ(store_->Set("nccl/at/1", "2"), absl::OkStatus());
+  EXPECT_EQ(store_->Set("nccl/at/1", "2"), OkStatus());
   for (int i = 0; i < 200; ++i) {
     const auto mine = AllReduce(0, OnDevice(1, 1));
     const auto others = AllReduce(1, OnDevice(1, 1));
-    EXPECT_EQ(Wait(mine), absl::OkStatus());
-    EXPECT_EQ(Wait(others), absl::OkStatus());
+    EXPECT_EQ(Wait(mine), OkStatus());
+    EXPECT_EQ(Wait(others), OkStatus());
   }
 }
 
@@ -367,7 +365,7 @@ TEST_F(TimeoutTest, OfAReceiveItIsTheSender) {
   late.kind = CollectiveKind::kRecv;
   late.outputs = std::move(late.tensors);
   late.peer = 2;
-  const absl::Status status = Wait(backends_[0]->Start(late));
+  const Status status = Wait(backends_[0]->Start(late));
   EXPECT_EQ(std::string(status.message()),
             "recv #0 on group \"world\": timed out after 20ms waiting for "
             "rank 2");
@@ -376,11 +374,11 @@ TEST_F(TimeoutTest, OfAReceiveItIsTheSender) {
 
 TEST_F(NcclBackendTest, AnErrorOfNcclsSaysInWhichCollective) {
   Make(1);
-  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
   float on_host[1] = {};
   EXPECT_EQ(Wait(AllReduce(0, Tensor(on_host, {1}, {DeviceType::kCuda, 0}))),
             Labelled({"all_reduce #0"}, "world",
-                     absl::InternalError("ncclAllReduce: invalid argument")));
+                     InternalError("ncclAllReduce: invalid argument")));
   EXPECT_THAT(testing::TakeMisuses(),
               ElementsAre("AllReduce of memory that is not on a device"));
 }
@@ -391,8 +389,8 @@ TEST_F(NcclBackendTest, WhatItsCommunicatorsAreAtIsToBeHad) {
   const auto first = AllReduce(0, OnDevice(1, 1));
   EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"], "being made");
   const auto second = AllReduce(1, OnDevice(1, 1));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   const auto third = AllReduce(0, OnDevice(1, 1));
   using Texts = std::map<std::string, std::string>;
   EXPECT_THAT(backends_[0]->communicator_states(),
@@ -403,16 +401,16 @@ TEST_F(NcclBackendTest, WhatItsCommunicatorsAreAtIsToBeHad) {
                                              {"rank", "0"},
                                              {"startedCollectives", "2"},
                                              {"state", "ready"}})));
-  backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
-  EXPECT_EQ(Wait(third), absl::AbortedError("rank 1 is gone"));
+  backends_[0]->Abort(AbortedError("rank 1 is gone"));
+  EXPECT_EQ(Wait(third), AbortedError("rank 1 is gone"));
   EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"], "ended");
 }
 
 TEST_F(NcclBackendTest, ARankThatMeetsNobodySaysSoInTime) {
   Make(2);
-  const absl::Status status = Wait(AllReduce(
+  const Status status = Wait(AllReduce(
       1, OnDevice(1, 1), Clock::now() + std::chrono::milliseconds(20)));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_TRUE(IsDeadlineExceeded(status)) << status;
 }
 
 // NCCL's way out, which is half as long as an abort, and leaves no thread of
@@ -445,7 +443,7 @@ TEST_F(NcclBackendTest, AGroupThatIsDestroyedInPeaceAbortsNoCommunicator) {
                           {DeviceType::kCuda, 0});
       EXPECT_EQ(Wait(communicator.Start(
                     {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}})),
-                absl::OkStatus());
+                OkStatus());
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -455,15 +453,15 @@ TEST_F(NcclBackendTest, AGroupThatIsDestroyedInPeaceAbortsNoCommunicator) {
 
 TEST_F(NcclBackendTest, TensorsOnAnotherDeviceAreRefused) {
   Make(1);
-  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
   const auto supports = [&](const Collective::Tensors& inputs) {
     return backends_[0]->Supports({.kind = CollectiveKind::kReduceScatter,
                                    .inputs = inputs,
                                    .outputs = {OnDevice(1, 1)}});
   };
-  EXPECT_EQ(supports({OnDevice(1, 1)}), absl::OkStatus());
+  EXPECT_EQ(supports({OnDevice(1, 1)}), OkStatus());
   EXPECT_EQ(supports({OnDevice(1, 1), OnDevice(1, 1, 1)}),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "tensors on cuda:1 in a group whose device is cuda:0"));
 }
 
@@ -487,7 +485,7 @@ TEST_F(NcclBackendTest, OneRankMultipliesAllOfItsElements) {
                              .tensors = {tensor},
                              .reduce_op = ReduceOp::kPremulSum,
                              .factor = 2};
-    EXPECT_EQ(Wait(backends_[0]->Start(collective)), absl::OkStatus());
+    EXPECT_EQ(Wait(backends_[0]->Start(collective)), OkStatus());
     EXPECT_THAT(ValuesOf(tensor), Each(6)) << count;
   }
 }
@@ -498,20 +496,20 @@ TEST_F(NcclBackendTest, Float8IsReducedWhereNcclAndTheDeviceCan) {
                       {DeviceType::kCuda, 0});
   const auto supports = [&](CollectiveKind kind) {
     Make(1);
-    const absl::Status status =
+    const Status status =
         backends_[0]->Supports({.kind = kind, .tensors = {tensor}});
     backends_.clear();
     store_ = std::make_shared<InMemoryStore>();
     return status;
   };
   platform_.nccl_version = 22400;
-  EXPECT_EQ(supports(CollectiveKind::kAllReduce), absl::OkStatus());
+  EXPECT_EQ(supports(CollectiveKind::kAllReduce), OkStatus());
   platform_.nccl_version = 22304;
   EXPECT_EQ(supports(CollectiveKind::kAllReduce),
-            absl::UnimplementedError(
+            UnimplementedError(
                 "Unsupported Float8 type for NCCL reduction: float8_e5m2 needs "
                 "NCCL 2.24.0, this is 2.23.4"));
-  EXPECT_EQ(supports(CollectiveKind::kBroadcast), absl::OkStatus());
+  EXPECT_EQ(supports(CollectiveKind::kBroadcast), OkStatus());
   platform_.nccl_version = 22809;
   Make(1);
   EXPECT_EQ(
@@ -519,13 +517,13 @@ TEST_F(NcclBackendTest, Float8IsReducedWhereNcclAndTheDeviceCan) {
                               .tensors = {tensor},
                               .reduce_op = ReduceOp::kPremulSum,
                               .factor = 2}),
-      absl::UnimplementedError(
+      UnimplementedError(
           "Unsupported Float8 type for NCCL reduction: float8_e5m2 needs a "
           "second rank for PREMUL_SUM: one alone does not multiply it"));
   EXPECT_EQ(backends_[0]->Supports({.kind = CollectiveKind::kAllReduce,
                                     .tensors = {tensor},
                                     .reduce_op = ReduceOp::kAvg}),
-            absl::OkStatus());
+            OkStatus());
   backends_.clear();
   store_ = std::make_shared<InMemoryStore>();
   platform_.cuda.DeviceGetAttribute = [](int* value, int, int) {
@@ -533,10 +531,10 @@ TEST_F(NcclBackendTest, Float8IsReducedWhereNcclAndTheDeviceCan) {
     return cuda::kSuccess;
   };
   EXPECT_EQ(supports(CollectiveKind::kAllReduce),
-            absl::UnimplementedError(
+            UnimplementedError(
                 "Unsupported Float8 type for NCCL reduction: float8_e5m2 needs "
                 "compute capability 9.0, that of cuda:0 is 8.x"));
-  EXPECT_EQ(supports(CollectiveKind::kBroadcast), absl::OkStatus());
+  EXPECT_EQ(supports(CollectiveKind::kBroadcast), OkStatus());
 }
 
 TEST_F(NcclBackendTest, WhatNcclCannotDoIsSaid) {

@@ -85,7 +85,7 @@ std::unique_ptr<Backend> Part(const BackendOptions& options, int device,
       works.push_back(each->Start({.kind = CollectiveKind::kBarrier}));
     }
     for (const auto& work : works) {
-      EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+      EXPECT_EQ(work->Synchronize(), OkStatus());
     }
   } else if (options.rank == 0) {
     others[1]->Split({.part = kNoPart});

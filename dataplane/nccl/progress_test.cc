@@ -20,24 +20,24 @@ using ProgressTest = testing::BackendTest;
 // the stream.
 TEST_F(ProgressTest, WhatNcclTakesSoonIsInTheStreamWhenStartReturns) {
   Make(1);
-  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
   testing::SetLooks(3);
   const auto first = AllReduce(0, OnDevice(1, 1));
   EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"], "ready");
-  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
   testing::SetLooks(0);
 }
 
 TEST_F(ProgressTest, WhatNcclHasTakenMeanwhileHoldsUpNothing) {
   Make(1);
-  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
   // More than a start waits for; then as many as it takes.
   testing::SetLooks(1'000'000);
   const auto first = AllReduce(0, OnDevice(1, 1));
   EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"],
             "in progress");
-  backends_[0]->Abort(absl::AbortedError("enough"));
-  EXPECT_EQ(Wait(first), absl::AbortedError("enough"));
+  backends_[0]->Abort(AbortedError("enough"));
+  EXPECT_EQ(Wait(first), AbortedError("enough"));
   testing::SetLooks(0);
 }
 
@@ -46,7 +46,7 @@ TEST_F(ProgressTest, WhatNcclHasTakenMeanwhileHoldsUpNothing) {
 TEST_F(ProgressTest, GraphsOfTheProgramAreNotSpoiled) {
   Make(1);
   const Tensor tensor = OnDevice(1, 1);
-  EXPECT_EQ(Wait(AllReduce(0, tensor)), absl::OkStatus());
+  EXPECT_EQ(Wait(AllReduce(0, tensor)), OkStatus());
   const cuda::Stream busy = MakeStream();
   const cuda::Stream captured = MakeStream();
   std::promise<void> gate;
@@ -56,11 +56,11 @@ TEST_F(ProgressTest, GraphsOfTheProgramAreNotSpoiled) {
   cuda::testing::BeginCapture(captured);
   // Its end is looked for from here on, too.
   gate.set_value();
-  EXPECT_EQ(Wait(work), absl::OkStatus());
+  EXPECT_EQ(Wait(work), OkStatus());
   cuda::SetCurrentStream(0, captured);
   EXPECT_EQ(backends_[0]->Supports(
                 {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}}),
-            absl::FailedPreconditionError(
+            FailedPreconditionError(
                 "the current stream of cuda:0 is captured into a CUDA graph, "
                 "which collectives, sends and receives cannot be"));
   cuda::testing::EndCapture(captured);
@@ -72,21 +72,21 @@ TEST_F(ProgressTest, GraphsOfTheProgramAreNotSpoiled) {
 TEST_F(ProgressTest, AllCommunicatorsAreToldOfAnAbortBeforeOneIsWaitedFor) {
   Make(2);
   const auto first = AllReduce(0, OnDevice(1, 1));
-  EXPECT_EQ(Wait(AllReduce(1, OnDevice(1, 1))), absl::OkStatus());
-  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(AllReduce(1, OnDevice(1, 1))), OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
   const auto send = backends_[0]->Start(
       {.kind = CollectiveKind::kSend, .inputs = {OnDevice(1, 1)}, .peer = 1});
   const auto got = backends_[1]->Start(
       {.kind = CollectiveKind::kRecv, .outputs = {OnDevice(1, 1)}, .peer = 0});
-  EXPECT_EQ(Wait(send), absl::OkStatus());
-  EXPECT_EQ(Wait(got), absl::OkStatus());
+  EXPECT_EQ(Wait(send), OkStatus());
+  EXPECT_EQ(Wait(got), OkStatus());
   testing::TakeAborts();
   std::promise<int> told;
   testing::SetFreeHook([&] { told.set_value(testing::TakeAborts()); });
-  backends_[0]->Abort(absl::AbortedError("enough"));
+  backends_[0]->Abort(AbortedError("enough"));
   EXPECT_EQ(told.get_future().get(), 2);
   testing::SetFreeHook(nullptr);
-  backends_[1]->Abort(absl::AbortedError("enough"));
+  backends_[1]->Abort(AbortedError("enough"));
 }
 
 TEST_F(ProgressTest, WhatIsStuckGivingMemoryBackHoldsUpNobody) {
@@ -94,8 +94,8 @@ TEST_F(ProgressTest, WhatIsStuckGivingMemoryBackHoldsUpNobody) {
     store_ = std::make_shared<dataplane::testing::InMemoryStore>();
     Make(2);
     const auto first = AllReduce(0, OnDevice(1, 1));
-    EXPECT_EQ(Wait(AllReduce(1, OnDevice(1, 1))), absl::OkStatus());
-    EXPECT_EQ(Wait(first), absl::OkStatus());
+    EXPECT_EQ(Wait(AllReduce(1, OnDevice(1, 1))), OkStatus());
+    EXPECT_EQ(Wait(first), OkStatus());
     std::promise<void> gate;
     std::promise<void> left;
     testing::SetFreeHook([&] {
@@ -104,10 +104,9 @@ TEST_F(ProgressTest, WhatIsStuckGivingMemoryBackHoldsUpNobody) {
     });
     if (aborts) {
       const auto work = AllReduce(0, OnDevice(1, 1));
-      backends_[0]->Abort(absl::AbortedError("enough"));
-      EXPECT_EQ(Wait(work), absl::AbortedError("enough"));
-      EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))),
-                absl::AbortedError("enough"));
+      backends_[0]->Abort(AbortedError("enough"));
+      EXPECT_EQ(Wait(work), AbortedError("enough"));
+      EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), AbortedError("enough"));
     }
     backends_[0] = nullptr;
     testing::SetFreeHook(nullptr);
@@ -125,9 +124,9 @@ TEST_F(ProgressTest, AThousandGroupsLeaveNothing) {
     Make(1);
     const auto work = AllReduce(0, tensor);
     if (i % 10 == 0) {
-      backends_[0]->Abort(absl::AbortedError("enough"));
+      backends_[0]->Abort(AbortedError("enough"));
     } else {
-      EXPECT_EQ(Wait(work), absl::OkStatus());
+      EXPECT_EQ(Wait(work), OkStatus());
     }
     backends_.clear();
   }

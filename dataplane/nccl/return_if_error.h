@@ -1,14 +1,14 @@
 #ifndef MUSTER_DATAPLANE_NCCL_RETURN_IF_ERROR_H_
 #define MUSTER_DATAPLANE_NCCL_RETURN_IF_ERROR_H_
 
-#include "absl/status/status.h"
+#include "base/status.h"
 
 // Leaves the function with the error, if it is one.
-#define MUSTER_RETURN_IF_ERROR(expression)                  \
-  do {                                                      \
-    if (absl::Status failed = (expression); !failed.ok()) { \
-      return failed;                                        \
-    }                                                       \
+#define MUSTER_RETURN_IF_ERROR(expression)                    \
+  do {                                                        \
+    if (muster::Status failed = (expression); !failed.ok()) { \
+      return failed;                                          \
+    }                                                         \
   } while (false)
 
 #endif  // MUSTER_DATAPLANE_NCCL_RETURN_IF_ERROR_H_

@@ -128,11 +128,10 @@ std::vector<int> RollCall::Missing(uint64_t number,
   return missing;
 }
 
-absl::Status RollCall::NotMade(const absl::Status& status,
-                               absl::string_view group) const {
+Status RollCall::NotMade(const Status& status, absl::string_view group) const {
   const std::vector<int> missing = Missing(/*number=*/0, milliseconds(0));
   if (missing.empty()) return status;
-  absl::Status named = absl::DeadlineExceededError(
+  Status named = DeadlineExceededError(
       absl::StrCat("group ", base::Quote(group), ": ", NamesOf(missing),
                    " did not come to make the communicator"));
   SetCulpritRanks(named, missing);
@@ -145,9 +144,9 @@ std::string NamesOf(const std::vector<int>& ranks) {
                       absl::StrJoin(ranks, ", "));
 }
 
-absl::Status TimedOut(const Collective& collective, absl::string_view group,
-                      const std::vector<int>& missing) {
-  absl::Status status = absl::DeadlineExceededError(
+Status TimedOut(const Collective& collective, absl::string_view group,
+                const std::vector<int>& missing) {
+  Status status = DeadlineExceededError(
       absl::StrCat("timed out after ",
                    absl::FormatDuration(absl::FromChrono(collective.timeout)),
                    " waiting for ", NamesOf(missing)));

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
 
@@ -49,8 +49,7 @@ class RollCall {
 
   // `status`, that the communicator of `group` was not made in time, with those
   // that did not come to that.
-  absl::Status NotMade(const absl::Status& status,
-                       absl::string_view group) const;
+  Status NotMade(const Status& status, absl::string_view group) const;
 
   // What Missing returns, on that thread, which gives them to `then`, with no
   // lock held. Not called if this one is destroyed before.
@@ -88,8 +87,8 @@ class RollCall {
 std::string NamesOf(const std::vector<int>& ranks);
 
 // The error of a collective that these ranks have not come to.
-absl::Status TimedOut(const Collective& collective, absl::string_view group,
-                      const std::vector<int>& missing);
+Status TimedOut(const Collective& collective, absl::string_view group,
+                const std::vector<int>& missing);
 
 }  // namespace muster::dataplane::nccl
 

@@ -23,8 +23,8 @@ constexpr std::chrono::milliseconds kSlice(200);
 // How often a shrink is looked at.
 constexpr std::chrono::milliseconds kShrinkLook(1);
 
-absl::Status Late(const SplitRank& asker, absl::string_view why) {
-  return absl::DeadlineExceededError(
+Status Late(const SplitRank& asker, absl::string_view why) {
+  return DeadlineExceededError(
       absl::StrCat("group ", base::Quote(asker.group.group_name), ": ", why));
 }
 
@@ -42,7 +42,7 @@ Result Split::Begin(Comm parent) {
                          key_, &made_, &config);
 }
 
-void Split::End(const absl::Status& why) {
+void Split::End(const Status& why) {
   MutexLock lock(mutex_);
   ended_ = true;
   comm_ = std::exchange(made_, nullptr);
@@ -52,9 +52,9 @@ void Split::End(const absl::Status& why) {
   changed_.NotifyAll();
 }
 
-absl::StatusOr<Comm> Split::Make(const SplitRank& asker) {
+StatusOr<Comm> Split::Make(const SplitRank& asker) {
   for (;;) {
-    if (absl::Status why = asker.over(); !why.ok()) return why;
+    if (Status why = asker.over(); !why.ok()) return why;
     MutexLock lock(mutex_);
     if (ended_) return std::exchange(comm_, nullptr);
     if (Clock::now() >= asker.deadline) {
@@ -66,16 +66,16 @@ absl::StatusOr<Comm> Split::Make(const SplitRank& asker) {
   }
 }
 
-absl::StatusOr<Comm> Shrink::Make(const SplitRank& asker) {
-  const absl::StatusOr<bool> all = AllHaveOne(asker);
+StatusOr<Comm> Shrink::Make(const SplitRank& asker) {
+  const StatusOr<bool> all = AllHaveOne(asker);
   if (!all.ok()) return all.status();
-  absl::StatusOr<Comm> made(static_cast<Comm>(nullptr));
+  StatusOr<Comm> made(static_cast<Comm>(nullptr));
   if (*all) made = Call(asker);
   Release();
   return made;
 }
 
-absl::StatusOr<bool> Shrink::AllHaveOne(const SplitRank& asker) const {
+StatusOr<bool> Shrink::AllHaveOne(const SplitRank& asker) const {
   const bool has_one = parent_ != nullptr && asker.device == device_;
   if (asker.group.world_size == 1) return has_one;
   std::vector<std::string> keys;
@@ -84,8 +84,8 @@ absl::StatusOr<bool> Shrink::AllHaveOne(const SplitRank& asker) const {
     keys.push_back(absl::StrCat("nccl/shrinks/", rank));
   }
   BootstrapStore& store = *asker.group.store;
-  absl::Status status = store.SetBy(keys[static_cast<size_t>(asker.group.rank)],
-                                    has_one ? "yes" : "no", asker.deadline);
+  Status status = store.SetBy(keys[static_cast<size_t>(asker.group.rank)],
+                              has_one ? "yes" : "no", asker.deadline);
   while (status.ok()) {
     const auto values =
         store.Get(keys, std::min(asker.deadline, Clock::now() + kSlice));
@@ -95,7 +95,7 @@ absl::StatusOr<bool> Shrink::AllHaveOne(const SplitRank& asker) const {
     }
     status = asker.over();
     if (!status.ok()) break;
-    if (!absl::IsDeadlineExceeded(values.status())) return values.status();
+    if (!IsDeadlineExceeded(values.status())) return values.status();
     if (Clock::now() >= asker.deadline) {
       status = Late(asker, "not all of its ranks came to shrink the other one");
     }
@@ -103,11 +103,11 @@ absl::StatusOr<bool> Shrink::AllHaveOne(const SplitRank& asker) const {
   return status;
 }
 
-absl::StatusOr<Comm> Shrink::Call(const SplitRank& asker) {
+StatusOr<Comm> Shrink::Call(const SplitRank& asker) {
   std::vector<int> excluded = options_.excluded;
   Config config = ConfigOf(options_.nccl, options_.group_name, version_);
   Comm made = nullptr;
-  absl::Status status = ToStatus(
+  Status status = ToStatus(
       nccl_,
       nccl_.CommShrink(parent_, excluded.data(),
                        static_cast<int>(excluded.size()), &made, &config,

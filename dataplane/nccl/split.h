@@ -5,10 +5,9 @@
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/comm_task.h"
@@ -24,7 +23,7 @@ struct SplitRank {
   Instant deadline = Instant::max();
   // Says why nobody needs it any more; OK while it is needed. Asked now and
   // then.
-  const std::function<absl::Status()>& over;
+  const std::function<Status()>& over;
 };
 
 // NcclParentHandle is a communicator that comes of another group's, and the way
@@ -37,7 +36,7 @@ class NcclParentHandle : public ParentHandle {
   // anew, as all of them find. Called once.
   // Errors: kDeadlineExceeded, kInternal with NCCL's own words, what `over` and
   // the store say.
-  virtual absl::StatusOr<Comm> Make(const SplitRank& asker) = 0;
+  virtual StatusOr<Comm> Make(const SplitRank& asker) = 0;
 };
 
 // By ncclCommSplit, which the other group calls in its turn. None can come when
@@ -55,9 +54,9 @@ class Split : public NcclParentHandle, public CommTask {
 
   // Of the other group: ncclCommSplit of its communicator.
   Result Begin(Comm parent) override;
-  void End(const absl::Status& why) override;
+  void End(const Status& why) override;
 
-  absl::StatusOr<Comm> Make(const SplitRank& asker) override;
+  StatusOr<Comm> Make(const SplitRank& asker) override;
 
  private:
   const Api nccl_;
@@ -90,11 +89,11 @@ class Shrink : public NcclParentHandle {
         parent_(parent) {}
   ~Shrink() override { Release(); }
 
-  absl::StatusOr<Comm> Make(const SplitRank& asker) override;
+  StatusOr<Comm> Make(const SplitRank& asker) override;
 
  private:
-  absl::StatusOr<bool> AllHaveOne(const SplitRank& asker) const;
-  absl::StatusOr<Comm> Call(const SplitRank& asker);
+  StatusOr<bool> AllHaveOne(const SplitRank& asker) const;
+  StatusOr<Comm> Call(const SplitRank& asker);
   void Release();
 
   const Api nccl_;

@@ -69,15 +69,15 @@ class SplitTest : public testing::BackendTest {
       works.push_back(group[rank]->Start(
           {.kind = CollectiveKind::kAllReduce, .tensors = {tensors.back()}}));
     }
-    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
     for (const Tensor& tensor : tensors) {
       EXPECT_THAT(ValuesOf(tensor), Each(sum));
     }
   }
 
   // The error of rank 0 of the part, when rank 1 did not come.
-  static absl::Status TooLate(const std::string& why) {
-    absl::Status status = absl::DeadlineExceededError("group \"part\": " + why);
+  static Status TooLate(const std::string& why) {
+    Status status = DeadlineExceededError("group \"part\": " + why);
     SetCulpritRank(status, 1);
     return status;
   }
@@ -126,7 +126,7 @@ TEST_F(SplitTest, ASplitWaitsForWhatWasStartedBefore) {
   works.push_back(AllReduce(1, others));
   SplitOff(1, 1, 2);
   works.push_back(AllReduce(1, others));
-  for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   EXPECT_THAT(ValuesOf(mine), Each(6));
   ExpectSum(parts_, 3);
 }
@@ -143,7 +143,7 @@ TEST_F(SplitTest, WhenTheOtherGroupHasEndedAGroupBeginsAnew) {
   TakeMade();
   SplitOff(0, 0, 2);
   // The other one hears of it before it comes to the split.
-  for (auto& one : backends_) one->Abort(absl::AbortedError("rank 2 is gone"));
+  for (auto& one : backends_) one->Abort(AbortedError("rank 2 is gone"));
   SplitOff(1, 1, 2);
   ExpectSum(parts_, 3);
   EXPECT_EQ(TakeMade(), (Made{.by_id = 2, .by_split = 1}));
@@ -184,8 +184,8 @@ TEST_F(SplitTest, ASplitThatNcclRefusesEndsTheGroup) {
   Make(1, 0);
   ExpectSum(backends_, 1);
   backend(0).Split({.part = -5});
-  const absl::Status status = Wait(AllReduce(0, OnDevice(1, 1)));
-  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  const Status status = Wait(AllReduce(0, OnDevice(1, 1)));
+  EXPECT_TRUE(IsInternal(status)) << status;
   EXPECT_THAT(testing::TakeMisuses(), ElementsAre("CommSplit of color -5"));
 }
 
@@ -225,7 +225,7 @@ TEST_F(ShrinkTest, WhatIsLeftOfAGroupHasItsCommunicatorFromThat) {
     EXPECT_EQ(testing::TakeAborts(), 0);
     // The others have no use for the old one.
     EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))),
-              absl::AbortedError("group \"world\" was shrunk"));
+              AbortedError("group \"world\" was shrunk"));
     parts_.clear();
     backends_.clear();
   }
@@ -246,7 +246,7 @@ TEST_F(ShrinkTest, WhenOneRankHasNothingLeftAllMeetAnew) {
   Make(kAll, 0);
   ExpectSum(backends_, 7);
   TakeMade();
-  backend(2).Abort(absl::AbortedError("rank 1 is gone"));
+  backend(2).Abort(AbortedError("rank 1 is gone"));
   ShrinkTo(/*aborts=*/true);
   ExpectSum(parts_, 3);
   EXPECT_EQ(TakeMade(), (Made{.by_id = 2}));

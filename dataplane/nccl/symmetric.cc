@@ -32,7 +32,7 @@ std::string KeyOf(const SymmetricPiece& piece, int rank) {
   return absl::StrCat("nccl/symmetric/", piece.number(), "/", rank);
 }
 
-absl::Status NotCome(const BackendOptions& group, const SymmetricPiece& piece) {
+Status NotCome(const BackendOptions& group, const SymmetricPiece& piece) {
   std::vector<int> missing;
   for (int rank = 0; rank < group.world_size && missing.size() < kMissingMax;
        ++rank) {
@@ -41,7 +41,7 @@ absl::Status NotCome(const BackendOptions& group, const SymmetricPiece& piece) {
       missing.push_back(rank);
     }
   }
-  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+  Status status = DeadlineExceededError(absl::StrCat(
       "group ", base::Quote(group.group_name), ": ", NamesOf(missing),
       " did not come to allocate symmetric memory"));
   SetCulpritRanks(status, missing);
@@ -61,7 +61,7 @@ class SymmetricPiece::Return : public CommTask {
     if (window == nullptr) return kSuccess;
     return piece_->platform_.nccl.CommWindowDeregister(comm, window);
   }
-  void End(const absl::Status& why) override {
+  void End(const Status& why) override {
     if (!why.ok()) late_.push_back(std::move(piece_));
     piece_ = nullptr;
   }
@@ -71,18 +71,18 @@ class SymmetricPiece::Return : public CommTask {
   std::vector<std::shared_ptr<SymmetricPiece>>& late_;
 };
 
-absl::StatusOr<std::shared_ptr<SymmetricPiece>> SymmetricPiece::Allocate(
+StatusOr<std::shared_ptr<SymmetricPiece>> SymmetricPiece::Allocate(
     const Platform& platform, int device, uint64_t number, size_t bytes) {
   const Api& nccl = platform.nccl;
   if (nccl.MemAlloc == nullptr || nccl.MemFree == nullptr ||
       nccl.CommWindowRegister == nullptr ||
       nccl.CommWindowDeregister == nullptr) {
-    return absl::UnimplementedError(
+    return UnimplementedError(
         absl::StrCat("NCCL ", VersionText(platform.nccl_version),
                      " has no symmetric memory: 2.27.0 is needed"));
   }
   void* data = nullptr;
-  const absl::Status status =
+  const Status status =
       ToStatus(nccl, nccl.MemAlloc(&data, Aligned(bytes)),
                absl::StrCat("ncclMemAlloc of ", bytes, " bytes"));
   if (!status.ok()) return status;
@@ -100,21 +100,21 @@ Result SymmetricPiece::Begin(Comm comm) {
                                            &window_, kWindowSymmetric);
 }
 
-void SymmetricPiece::End(const absl::Status& why) {
+void SymmetricPiece::End(const Status& why) {
   MutexLock lock(mutex_);
   ended_ = true;
   why_ = why;
   changed_.NotifyAll();
 }
 
-absl::Status SymmetricPiece::Await(Instant deadline, const std::string& group,
-                                   const std::function<absl::Status()>& over) {
+Status SymmetricPiece::Await(Instant deadline, const std::string& group,
+                             const std::function<Status()>& over) {
   for (;;) {
-    if (absl::Status why = over(); !why.ok()) return why;
+    if (Status why = over(); !why.ok()) return why;
     MutexLock lock(mutex_);
     if (ended_) return why_;
     if (Clock::now() >= deadline) {
-      return absl::DeadlineExceededError(
+      return DeadlineExceededError(
           absl::StrCat("group ", base::Quote(group),
                        ": not all ranks came to allocate symmetric memory"));
     }
@@ -128,24 +128,20 @@ std::shared_ptr<CommTask> SymmetricPiece::GivingBack(
   return std::make_shared<Return>(std::move(piece), late);
 }
 
-absl::Status OfThisRank(const absl::Status& status) {
-  return absl::IsResourceExhausted(status)
-             ? absl::InternalError(status.message())
-             : status;
+Status OfThisRank(const Status& status) {
+  return IsResourceExhausted(status) ? InternalError(status.message()) : status;
 }
 
-absl::Status AgreeOnBytes(const BackendOptions& group,
-                          const SymmetricPiece& piece, Instant deadline,
-                          const std::function<absl::Status()>& over) {
-  if (group.world_size == 1) return absl::OkStatus();
+Status AgreeOnBytes(const BackendOptions& group, const SymmetricPiece& piece,
+                    Instant deadline, const std::function<Status()>& over) {
+  if (group.world_size == 1) return OkStatus();
   const std::string own = absl::StrCat(piece.bytes());
   std::vector<std::string> keys;
   keys.reserve(static_cast<size_t>(group.world_size));
   for (int rank = 0; rank < group.world_size; ++rank) {
     keys.push_back(KeyOf(piece, rank));
   }
-  absl::Status status =
-      group.store->SetBy(KeyOf(piece, group.rank), own, deadline);
+  Status status = group.store->SetBy(KeyOf(piece, group.rank), own, deadline);
   while (status.ok()) {
     const auto all =
         group.store->Get(keys, std::min(deadline, Clock::now() + kSlice));
@@ -153,15 +149,15 @@ absl::Status AgreeOnBytes(const BackendOptions& group,
       const auto other =
           std::find_if(all->begin(), all->end(),
                        [&](const std::string& bytes) { return bytes != own; });
-      if (other == all->end()) return absl::OkStatus();
-      return absl::InvalidArgumentError(absl::StrCat(
+      if (other == all->end()) return OkStatus();
+      return InvalidArgumentError(absl::StrCat(
           "group ", base::Quote(group.group_name), ": rank ",
           other - all->begin(), " allocates ", *other,
           " bytes of symmetric memory, rank ", group.rank, " ", own));
     }
     status = over();
     if (!status.ok()) return status;
-    if (!absl::IsDeadlineExceeded(all.status())) return all.status();
+    if (!IsDeadlineExceeded(all.status())) return all.status();
     if (Clock::now() >= deadline) return NotCome(group, piece);
   }
   return status;

@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/comm_task.h"
@@ -30,7 +29,7 @@ class SymmetricPiece : public CommTask {
  public:
   // `bytes` on `device`, the current one, as the group's `number`th.
   // Errors: kUnimplemented (NCCL is too old), kInternal with its own words.
-  static absl::StatusOr<std::shared_ptr<SymmetricPiece>> Allocate(
+  static StatusOr<std::shared_ptr<SymmetricPiece>> Allocate(
       const Platform& platform, int device, uint64_t number, size_t bytes);
   ~SymmetricPiece() override;
 
@@ -41,12 +40,12 @@ class SymmetricPiece : public CommTask {
 
   // Registers it.
   Result Begin(Comm comm) override;
-  void End(const absl::Status& why) override;
+  void End(const Status& why) override;
 
   // Waits for that. Errors: kDeadlineExceeded, what `over` says, which is asked
   // now and then, and why it has ended.
-  absl::Status Await(Instant deadline, const std::string& group,
-                     const std::function<absl::Status()>& over);
+  Status Await(Instant deadline, const std::string& group,
+               const std::function<Status()>& over);
 
   // The errand that gives the window back, and keeps the piece until then. If
   // that comes to nothing the piece is added to `late`, for whoever ends the
@@ -78,22 +77,21 @@ class SymmetricPiece : public CommTask {
   Mutex mutex_;
   CondVar changed_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status why_ ABSL_GUARDED_BY(mutex_);
+  Status why_ ABSL_GUARDED_BY(mutex_);
 };
 
 // An error of Backend::AllocateSymmetric that this rank has: kInternal in the
 // place of kResourceExhausted (the store's limits), which would say that all
 // ranks have found out together.
-absl::Status OfThisRank(const absl::Status& status);
+Status OfThisRank(const Status& status);
 
 // Whether all ranks of the group want as many bytes, which NCCL does not ask:
 // each says in the store how many, and waits for the others. `over` as for
 // SymmetricPiece::Await.
 // Errors: kInvalidArgument (they do not), kDeadlineExceeded (naming who did not
 // come), the store's, and what `over` says.
-absl::Status AgreeOnBytes(const BackendOptions& group,
-                          const SymmetricPiece& piece, Instant deadline,
-                          const std::function<absl::Status()>& over);
+Status AgreeOnBytes(const BackendOptions& group, const SymmetricPiece& piece,
+                    Instant deadline, const std::function<Status()>& over);
 
 // When the piece is registered: all ranks have read that.
 void ForgetBytes(const BackendOptions& group, const SymmetricPiece& piece,

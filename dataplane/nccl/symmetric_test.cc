@@ -12,8 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/culprit.h"
 #include "dataplane/nccl/nccl_backend.h"
@@ -39,7 +38,7 @@ class SymmetricTest : public testing::BackendTest {
             Tensor(data + half, tensor.data_type(), {half}, tensor.device())};
   }
 
-  using Allocated = absl::StatusOr<std::shared_ptr<SymmetricMemory>>;
+  using Allocated = StatusOr<std::shared_ptr<SymmetricMemory>>;
 
   // What each rank has of it, which allocates as many bytes as `bytes` says.
   std::vector<Allocated> AllocateEach(const std::vector<size_t>& bytes) {
@@ -71,7 +70,7 @@ class SymmetricTest : public testing::BackendTest {
       tensors.push_back(TensorOf(rank, 3, static_cast<float>(1 << rank)));
       works.push_back(AllReduce(static_cast<int>(rank), tensors[rank]));
     }
-    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
     for (const Tensor& each : tensors) EXPECT_THAT(ValuesOf(each), Each(sum));
   }
 
@@ -105,8 +104,8 @@ TEST_F(SymmetricTest, ItIsGivenBackWhileOthersAreGathered) {
   pieces_.clear();
   const auto second = AllReduce(0, OnDevice(1, 1));
   backends_[0]->EndTogether();
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
 }
 
 // The stand-in calls it a misuse while a collective is under way.
@@ -117,8 +116,8 @@ TEST_F(SymmetricTest, ItIsGivenBackWhenNothingIsUnderWay) {
   const auto first = AllReduce(0, mine);
   pieces_.clear();
   const auto second = AllReduce(1, OnDevice(1, 2));
-  EXPECT_EQ(Wait(first), absl::OkStatus());
-  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(Wait(first), OkStatus());
+  EXPECT_EQ(Wait(second), OkStatus());
   EXPECT_THAT(ValuesOf(mine), Each(3));
 }
 
@@ -128,7 +127,7 @@ TEST_F(SymmetricTest, ItMayOutliveItsGroup) {
     Make(2);
     Allocate(4);
     if (fails) {
-      for (auto& one : backends_) one->Abort(absl::AbortedError("enough"));
+      for (auto& one : backends_) one->Abort(AbortedError("enough"));
     }
     backends_.clear();
     TensorOf(0, 1, 5);
@@ -140,9 +139,9 @@ TEST_F(SymmetricTest, OfAGroupThatHasFailedItIsGivenBackAfterTheCommunicator) {
   Make(2);
   Allocate(4);
   const auto stuck = AllReduce(0, TensorOf(0, 1, 1));
-  backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
+  backends_[0]->Abort(AbortedError("rank 1 is gone"));
   pieces_[0] = nullptr;
-  EXPECT_EQ(Wait(stuck), absl::AbortedError("rank 1 is gone"));
+  EXPECT_EQ(Wait(stuck), AbortedError("rank 1 is gone"));
 }
 
 TEST_F(SymmetricTest, SoIsWhatWasGivenBackBeforeAndWaitsForItsTurn) {
@@ -158,23 +157,23 @@ TEST_F(SymmetricTest, SoIsWhatWasGivenBackBeforeAndWaitsForItsTurn) {
   const auto stuck = AllReduce(0, OnDevice(1, 1));
   pieces_[0] = nullptr;
   const auto behind = AllReduce(0, OnDevice(1, 1));
-  backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
-  EXPECT_EQ(Wait(behind), absl::AbortedError("rank 1 is gone"));
+  backends_[0]->Abort(AbortedError("rank 1 is gone"));
+  EXPECT_EQ(Wait(behind), AbortedError("rank 1 is gone"));
   EXPECT_THAT(testing::TakeMisuses(), IsEmpty());
   gate.set_value();
   // It may be on the device until the abort is done.
-  EXPECT_EQ(Wait(stuck), absl::AbortedError("rank 1 is gone"));
+  EXPECT_EQ(Wait(stuck), AbortedError("rank 1 is gone"));
 }
 
 TEST_F(SymmetricTest, WhoDoesNotComeEndsTheGroupInTime) {
   Make(2, 0);
-  const absl::Status status =
+  const Status status =
       backends_[0]
           ->AllocateSymmetric(
               {.bytes = 4,
                .deadline = Clock::now() + std::chrono::milliseconds(20)})
           .status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(
       status.message(),
       "group \"world\": rank 1 did not come to allocate symmetric memory");
@@ -189,11 +188,11 @@ TEST_F(SymmetricTest, SizesThatDifferEndTheGroup) {
   ExpectSum(3);
   const std::vector<Allocated> all = AllocateEach({8, 4});
   EXPECT_EQ(all[0].status(),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "group \"world\": rank 1 allocates 4 bytes of symmetric "
                 "memory, rank 0 8"));
   EXPECT_EQ(all[1].status(),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "group \"world\": rank 0 allocates 8 bytes of symmetric "
                 "memory, rank 1 4"));
   EXPECT_EQ(Wait(AllReduce(0, TensorOf(0, 1, 1))), all[0].status());
@@ -203,18 +202,17 @@ TEST_F(SymmetricTest, SizesThatDifferEndTheGroup) {
 TEST_F(SymmetricTest, AStoreWithoutRoomEndsTheGroup) {
   class FullStore : public dataplane::testing::InMemoryStore {
    public:
-    absl::Status SetBy(const std::string& key, const std::string& value,
-                       Instant) override {
+    Status SetBy(const std::string& key, const std::string& value,
+                 Instant) override {
       return key.starts_with("nccl/symmetric/")
-                 ? absl::ResourceExhaustedError("1 key of at most 1")
+                 ? ResourceExhaustedError("1 key of at most 1")
                  : Set(key, value);
     }
   };
   store_ = std::make_shared<FullStore>();
   Make(2, 0);
-  const absl::Status status =
-      backends_[0]->AllocateSymmetric({.bytes = 4}).status();
-  EXPECT_EQ(status, absl::InternalError("1 key of at most 1"));
+  const Status status = backends_[0]->AllocateSymmetric({.bytes = 4}).status();
+  EXPECT_EQ(status, InternalError("1 key of at most 1"));
 }
 
 TEST_F(SymmetricTest, NothingIsLeftInTheStore) {
@@ -230,13 +228,13 @@ TEST_F(SymmetricTest, AnAbortEndsTheWaitForTheOthers) {
   Make(2, 0);
   std::thread later([&] {
     while (store_->sets() == 0) std::this_thread::yield();
-    backends_[0]->Abort(absl::AbortedError("enough"));
+    backends_[0]->Abort(AbortedError("enough"));
   });
   EXPECT_EQ(backends_[0]->AllocateSymmetric({.bytes = 4}).status(),
-            absl::AbortedError("enough"));
+            AbortedError("enough"));
   later.join();
   EXPECT_EQ(backends_[0]->AllocateSymmetric({.bytes = 4}).status(),
-            absl::AbortedError("enough"));
+            AbortedError("enough"));
 }
 
 TEST_F(SymmetricTest, AnotherGroupMayUseIt) {
@@ -305,9 +303,9 @@ TEST_F(SymmetricTest, AnOlderNcclHasNone) {
   platform_.nccl_version = 22602;
   Make(1);
   EXPECT_EQ(backends_[0]->AllocateSymmetric({.bytes = 4}).status(),
-            absl::UnimplementedError(
+            UnimplementedError(
                 "NCCL 2.26.2 has no symmetric memory: 2.27.0 is needed"));
-  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
 }
 
 // Copy engines work behind calls of NCCL of their own; without them, or without
@@ -343,7 +341,7 @@ TEST_F(SymmetricTest, WithCopyEnginesAnExchangeIsOneCall) {
       if (rank == 1) scatter.inputs = HalvesOf(parts);
       works.push_back(backends_[static_cast<size_t>(rank)]->Start(scatter));
     }
-    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
     for (int rank = 0; rank < 2; ++rank) {
       EXPECT_THAT(ValuesOf(out[rank]), ElementsAre(1, 2));
       EXPECT_THAT(ValuesOf(part[rank]), ElementsAre(7));

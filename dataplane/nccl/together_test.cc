@@ -41,7 +41,7 @@ class TogetherTest : public testing::BackendTest {
   }
 
   void WaitForAll() {
-    for (const auto& work : works_) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (const auto& work : works_) EXPECT_EQ(Wait(work), OkStatus());
   }
 
   std::vector<std::shared_ptr<Work>> works_;
@@ -123,10 +123,9 @@ TEST_F(TogetherTest, ARankMaySendToItself) {
   EXPECT_THAT(ValuesOf(got), Each(7));
   // By itself either would wait for ever.
   for (Collective* const one : {&sends, &receives}) {
-    EXPECT_EQ(backends_[0]->Supports(*one).code(),
-              absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(backends_[0]->Supports(*one).code(), StatusCode::kUnimplemented);
     one->begins_together = true;
-    EXPECT_EQ(backends_[0]->Supports(*one), absl::OkStatus());
+    EXPECT_EQ(backends_[0]->Supports(*one), OkStatus());
   }
 }
 
@@ -143,7 +142,7 @@ TEST_F(TogetherTest, TheyAreNoCollectivesThatRanksMayMiss) {
   // It says by then that it has come to its first collective.
   const auto waits = backends_[2]->Start(late);
   late.deadline = deadline;
-  const absl::Status status = Wait(backends_[0]->Start(late));
+  const Status status = Wait(backends_[0]->Start(late));
   WaitForAll();
   EXPECT_THAT(CulpritRanks(status), ElementsAre(1));
   backends_[2]->Abort(status);
@@ -156,7 +155,7 @@ TEST_F(TogetherTest, WhoDoesNotComeIsNamed) {
   late.timeout = milliseconds(20);
   late.deadline = Clock::now() + late.timeout;
   Start(0, {late, SendOf(OnDevice(1, 0), 1)});
-  const absl::Status status = Wait(works_[1]);
+  const Status status = Wait(works_[1]);
   EXPECT_EQ(std::string(status.message()),
             "recv #0 on group \"world\": timed out after 20ms waiting for "
             "rank 2");

@@ -44,7 +44,7 @@ ConsistencyCheck::ConsistencyCheck(std::unique_ptr<Backend> inner,
 ConsistencyCheck::~ConsistencyCheck() {
   // The inner backend may part from its peers in peace, if it is not aborted.
   if (!IsIdle()) {
-    Abort(absl::CancelledError(absl::StrCat(
+    Abort(CancelledError(absl::StrCat(
         "group ", base::Quote(options_.group_name), " was destroyed")));
   }
   {
@@ -64,7 +64,7 @@ ConsistencyCheck::Job ConsistencyCheck::JobOf(const Collective& collective) {
 
 std::shared_ptr<Work> ConsistencyCheck::Start(const Collective& collective) {
   const bool passes = IsPointToPoint(collective.kind);
-  absl::Status aborted;
+  Status aborted;
   {
     MutexLock lock(mutex_);
     aborted = aborted_;
@@ -94,7 +94,7 @@ void ConsistencyCheck::BeginTogether() {
 
 void ConsistencyCheck::EndTogether() {
   Jobs late;
-  absl::Status aborted;
+  Status aborted;
   {
     MutexLock lock(mutex_);
     gathers_ = false;
@@ -109,7 +109,7 @@ void ConsistencyCheck::EndTogether() {
 }
 
 void ConsistencyCheck::Refused(const Collective& collective,
-                               const absl::Status& why) {
+                               const Status& why) {
   inner().Refused(collective, why);
   if (!aborted().ok()) return;
   // At once: the process may end by this error. The others have a timeout if it
@@ -121,7 +121,7 @@ void ConsistencyCheck::Refused(const Collective& collective,
       .IgnoreError();
 }
 
-void ConsistencyCheck::Abort(absl::Status cause) {
+void ConsistencyCheck::Abort(Status cause) {
   std::deque<Jobs> all;
   std::vector<std::shared_ptr<ProxyWork>> current;
   {
@@ -140,8 +140,8 @@ void ConsistencyCheck::Abort(absl::Status cause) {
   }
 }
 
-absl::StatusOr<std::shared_ptr<SymmetricMemory>>
-ConsistencyCheck::AllocateSymmetric(const SymmetricOptions& options) {
+StatusOr<std::shared_ptr<SymmetricMemory>> ConsistencyCheck::AllocateSymmetric(
+    const SymmetricOptions& options) {
   {
     MutexLock lock(mutex_);
     while (runs_ || !jobs_.empty()) changed_.Wait(mutex_);
@@ -155,7 +155,7 @@ bool ConsistencyCheck::IsIdle() const {
   return current_.empty() && jobs_.empty() && gathered_.empty();
 }
 
-absl::Status ConsistencyCheck::aborted() const {
+Status ConsistencyCheck::aborted() const {
   MutexLock lock(mutex_);
   return aborted_;
 }
@@ -181,7 +181,7 @@ void ConsistencyCheck::Serve() {
 
 void ConsistencyCheck::CheckAndStart(const Jobs& jobs) {
   const bool together = IsPointToPoint(jobs.front().collective.kind);
-  absl::Status status;
+  Status status;
   if (!together) status = Check(jobs.front().collective);
   {
     MutexLock lock(mutex_);
@@ -206,7 +206,7 @@ void ConsistencyCheck::StartInner(const Job& job) {
   const std::shared_ptr<Work> started = inner().Start(job.collective);
   job.work->Started(started);
   started->OnCompletion(
-      [work = job.work, started = started.get()](const absl::Status& result) {
+      [work = job.work, started = started.get()](const Status& result) {
         work->SetSourceRank(started->source_rank());
         work->Complete(result);
       });
@@ -216,21 +216,21 @@ std::string ConsistencyCheck::KeyOf(uint64_t sequence, int rank) const {
   return absl::StrCat("check/", sequence, "/", rank);
 }
 
-absl::Status ConsistencyCheck::Check(const Collective& collective) {
-  const auto label = [&](const absl::Status& status) {
+Status ConsistencyCheck::Check(const Collective& collective) {
+  const auto label = [&](const Status& status) {
     return Labelled(FailedCall::Of(collective), options_.group_name, status);
   };
   const Fingerprint own = Fingerprint::Of(collective, options_.world_size);
   const std::string own_text = own.Serialize();
   for (;;) {
-    const absl::Status told = options_.store->SetBy(
+    const Status told = options_.store->SetBy(
         KeyOf(collective.sequence, options_.rank), own_text,
         std::min(collective.deadline, Clock::now() + kTell));
     if (told.ok()) break;
-    if (absl::Status why = aborted(); !why.ok()) return why;
-    if (!absl::IsDeadlineExceeded(told)) return label(told);
+    if (Status why = aborted(); !why.ok()) return why;
+    if (!IsDeadlineExceeded(told)) return label(told);
     if (Clock::now() >= collective.deadline) {
-      return label(absl::DeadlineExceededError(
+      return label(DeadlineExceededError(
           absl::StrCat("timed out after ", TimeoutOf(collective),
                        " telling the other ranks of it, which the debug level "
                        "DETAIL does: the store does not answer")));
@@ -241,14 +241,14 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
   for (int rank = 0; rank < options_.world_size; ++rank) {
     keys.push_back(KeyOf(collective.sequence, rank));
   }
-  absl::StatusOr<std::vector<std::string>> all;
+  StatusOr<std::vector<std::string>> all;
   for (;;) {
     const Instant now = Clock::now();
     all =
         options_.store->Get(keys, std::min(collective.deadline, now + kSlice));
     if (all.ok()) break;
-    if (absl::Status why = aborted(); !why.ok()) return why;
-    if (!absl::IsDeadlineExceeded(all.status())) return label(all.status());
+    if (Status why = aborted(); !why.ok()) return why;
+    if (!IsDeadlineExceeded(all.status())) return label(all.status());
     if (Clock::now() >= collective.deadline) {
       return label(Missing(collective));
     }
@@ -256,7 +256,7 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
   std::vector<Fingerprint> prints;
   prints.reserve(all->size());
   for (const std::string& text : *all) {
-    absl::StatusOr<Fingerprint> print = Fingerprint::Parse(text);
+    StatusOr<Fingerprint> print = Fingerprint::Parse(text);
     if (!print.ok()) return label(print.status());
     prints.push_back(*std::move(print));
   }
@@ -265,27 +265,27 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
     options_.store->Forget(KeyOf(collective.sequence - 1, options_.rank),
                            std::min(collective.deadline, Clock::now() + kTell));
   }
-  const absl::Status status = Compare(prints);
+  const Status status = Compare(prints);
   return status.ok() ? status : label(status);
 }
 
-absl::Status ConsistencyCheck::Missing(const Collective& collective) {
+Status ConsistencyCheck::Missing(const Collective& collective) {
   std::vector<int> missing;
   // One call each, and for each that is missing the whole of kLook.
   int rank = 0;
   for (; rank < options_.world_size && missing.size() < kMissingNamed; ++rank) {
-    absl::Status come =
+    Status come =
         options_.store
             ->Get({KeyOf(collective.sequence, rank)}, Clock::now() + kLook)
             .status();
     // The others have found out who is missing, and ended the group.
-    if (!come.ok() && !absl::IsDeadlineExceeded(come)) {
+    if (!come.ok() && !IsDeadlineExceeded(come)) {
       if (missing.empty()) return come;
       break;
     }
     if (!come.ok()) missing.push_back(rank);
   }
-  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+  Status status = DeadlineExceededError(absl::StrCat(
       "timed out after ", TimeoutOf(collective), " waiting for ",
       missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
       missing.size() == kMissingNamed && rank < options_.world_size

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/cuda/stream.h"
@@ -48,7 +48,7 @@ class ConsistencyCheck : public BackendDecorator {
   ~ConsistencyCheck() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  void Refused(const Collective& collective, const absl::Status& why) override;
+  void Refused(const Collective& collective, const Status& why) override;
   // Collectives are checked one by one before they begin.
   void BeginTogether() override;
   void EndTogether() override;
@@ -57,9 +57,9 @@ class ConsistencyCheck : public BackendDecorator {
     return nullptr;
   }
   // When all that was started has come to `inner`.
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override;
-  void Abort(absl::Status cause) override;
+  void Abort(Status cause) override;
 
  private:
   struct Job {
@@ -76,10 +76,10 @@ class ConsistencyCheck : public BackendDecorator {
   void CheckAndStart(const Jobs& jobs);
   void StartInner(const Job& job);
   // Waits for the other ranks and compares.
-  absl::Status Check(const Collective& collective);
-  absl::Status Missing(const Collective& collective);
+  Status Check(const Collective& collective);
+  Status Missing(const Collective& collective);
   std::string KeyOf(uint64_t sequence, int rank) const;
-  absl::Status aborted() const;
+  Status aborted() const;
   // Whether nothing is on its way to the inner backend.
   bool IsIdle() const;
 
@@ -96,7 +96,7 @@ class ConsistencyCheck : public BackendDecorator {
   std::vector<std::shared_ptr<ProxyWork>> current_ ABSL_GUARDED_BY(mutex_);
   // Whether the thread is at one.
   bool runs_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  Status aborted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Held while something begins in `inner`: nothing comes between what begins

@@ -25,16 +25,14 @@ class InstantBackend : public Backend {
   explicit InstantBackend(std::atomic<int>* started) : started_(started) {}
   absl::string_view name() const override { return "instant"; }
   absl::Span<const DeviceType> devices() const override { return {}; }
-  absl::Status Supports(const Collective&) const override {
-    return absl::OkStatus();
-  }
+  Status Supports(const Collective&) const override { return OkStatus(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     ++*started_;
     auto work = std::make_shared<PromisedWork>(collective.Describe());
-    work->Complete(absl::OkStatus());
+    work->Complete(OkStatus());
     return work;
   }
-  void Abort(absl::Status) override {}
+  void Abort(Status) override {}
 
  private:
   std::atomic<int>* const started_;
@@ -49,7 +47,7 @@ class ListingBackend : public InstantBackend {
     calls_->emplace_back(CollectiveKindName(collective.kind));
     auto work = std::make_shared<PromisedWork>(collective.Describe());
     if (collective.kind == CollectiveKind::kRecv) work->SetSourceRank(2);
-    work->Complete(absl::OkStatus());
+    work->Complete(OkStatus());
     return work;
   }
   void BeginTogether() override { calls_->emplace_back("begin"); }
@@ -115,7 +113,7 @@ TEST_F(ConsistencyCheckTest, ADifferenceFailsOnEveryRankAndStartsNothing) {
     works.push_back(checks_[rank]->Start(AllReduce(1, rank == 1 ? 6 : 5)));
   }
   for (const auto& work : works) {
-    const absl::Status status = work->Wait();
+    const Status status = work->Wait();
     EXPECT_EQ(status.message(),
               "all_reduce #1 on group \"world\": Detected mismatch between "
               "collectives on ranks. ranks 0, 2 of 3 run all_reduce #1 "
@@ -129,9 +127,9 @@ TEST_F(ConsistencyCheckTest, ADifferenceFailsOnEveryRankAndStartsNothing) {
 TEST_F(ConsistencyCheckTest, ARefusalFailsOnTheOthersAtOnce) {
   const auto first = checks_[0]->Start(AllReduce(1, 5));
   const auto last = checks_[2]->Start(AllReduce(1, 5));
-  checks_[1]->Refused(AllReduce(1, 5), absl::InvalidArgumentError("no tensor"));
+  checks_[1]->Refused(AllReduce(1, 5), InvalidArgumentError("no tensor"));
   for (const auto& work : {first, last}) {
-    const absl::Status status = work->Wait();
+    const Status status = work->Wait();
     EXPECT_EQ(status.message(),
               "all_reduce #1 on group \"world\": rank 1 refused all_reduce #1 "
               "float32[5] sum: no tensor");
@@ -143,7 +141,7 @@ TEST_F(ConsistencyCheckTest, ARefusalFailsOnTheOthersAtOnce) {
 // Who handles the error of a call that is bad everywhere goes on.
 TEST_F(ConsistencyCheckTest, WhatAllRefuseDisturbsNothing) {
   for (const auto& check : checks_) {
-    check->Refused(AllReduce(1, 5), absl::InvalidArgumentError("no tensor"));
+    check->Refused(AllReduce(1, 5), InvalidArgumentError("no tensor"));
   }
   std::vector<std::shared_ptr<Work>> works;
   works.reserve(kRanks);
@@ -157,15 +155,15 @@ TEST_F(ConsistencyCheckTest, WhatAllRefuseDisturbsNothing) {
 // question after the first which was in vain.
 class EndingStore : public BootstrapStore {
  public:
-  absl::Status Set(const std::string& key, const std::string& value) override {
+  Status Set(const std::string& key, const std::string& value) override {
     return store_.Set(key, value);
   }
-  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
+  StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
     return store_.Add(key, delta);
   }
-  absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys, Instant deadline) override {
-    if (over_) return absl::AbortedError("the group is over");
+  StatusOr<std::vector<std::string>> Get(const std::vector<std::string>& keys,
+                                         Instant deadline) override {
+    if (over_) return AbortedError("the group is over");
     auto values = store_.Get(keys, deadline);
     over_ = !values.ok() && keys.size() == 1;
     return values;
@@ -190,7 +188,7 @@ TEST(ConsistencyCheckEndTest, WhoWasNotAskedForIsNotMissing) {
   collective.sequence = 2;
   collective.timeout = std::chrono::milliseconds(300);
   collective.deadline = Clock::now() + collective.timeout;
-  const absl::Status status = check.Start(collective)->Wait();
+  const Status status = check.Start(collective)->Wait();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("waiting for rank 1 to"));
   EXPECT_THAT(CulpritRanks(status), ElementsAre(1));
@@ -201,8 +199,8 @@ TEST_F(ConsistencyCheckTest, WhoDoesNotComeIsNamed) {
   collective.deadline = Clock::now() + collective.timeout;
   const auto zero = checks_[0]->Start(collective);
   const auto one = checks_[1]->Start(collective);
-  const absl::Status status = zero->Wait();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = zero->Wait();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
             "all_reduce #1 on group \"world\": timed out after 300ms waiting "
             "for rank 2 to come to it, which the debug level DETAIL checks: is "
@@ -221,7 +219,7 @@ TEST_F(ConsistencyCheckTest, OfManyThatDoNotComeAFewAreNamed) {
   Collective collective = AllReduce(1, 5);
   collective.deadline = Clock::now() + collective.timeout;
   work = check.Start(collective);
-  const absl::Status status = work->Wait();
+  const Status status = work->Wait();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8 and maybe "
                         "more to come"));
@@ -232,11 +230,11 @@ TEST_F(ConsistencyCheckTest, OfManyThatDoNotComeAFewAreNamed) {
 // Does not answer.
 class SilentStore : public testing::InMemoryStore {
  public:
-  absl::Status Set(const std::string&, const std::string&) override {
-    return absl::UnimplementedError("has no deadline");
+  Status Set(const std::string&, const std::string&) override {
+    return UnimplementedError("has no deadline");
   }
-  absl::Status SetBy(const std::string&, const std::string&,
-                     Instant deadline) override {
+  Status SetBy(const std::string&, const std::string&,
+               Instant deadline) override {
     return Get({"what nobody sets"}, deadline).status();
   }
 };
@@ -249,8 +247,8 @@ TEST_F(ConsistencyCheckTest, AStoreThatDoesNotAnswerHoldsUpNothingForLong) {
                           .store = std::make_shared<SilentStore>()});
   Collective collective = AllReduce(1, 5);
   collective.deadline = Clock::now() + collective.timeout;
-  const absl::Status status = check.Start(collective)->Wait();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = check.Start(collective)->Wait();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
             "all_reduce #1 on group \"world\": timed out after 300ms telling "
             "the other ranks of it, which the debug level DETAIL does: the "
@@ -259,8 +257,8 @@ TEST_F(ConsistencyCheckTest, AStoreThatDoesNotAnswerHoldsUpNothingForLong) {
   collective.sequence = 2;
   collective.deadline = Clock::now() + std::chrono::hours(1);
   const auto work = check.Start(collective);
-  check.Abort(absl::AbortedError("stop"));
-  EXPECT_EQ(work->Wait(), absl::AbortedError("stop"));
+  check.Abort(AbortedError("stop"));
+  EXPECT_EQ(work->Wait(), AbortedError("stop"));
 }
 
 TEST_F(ConsistencyCheckTest, SendsAndReceivesPass) {
@@ -297,7 +295,7 @@ TEST_F(ConsistencyCheckTest, WhatBeginsTogetherHasItsTurnAmongTheCollectives) {
     }
   }
   for (const auto& work : {first, send, recv, last}) {
-    EXPECT_EQ(work->Wait(), absl::OkStatus());
+    EXPECT_EQ(work->Wait(), OkStatus());
   }
   EXPECT_EQ(recv->source_rank(), 2);
   check = nullptr;
@@ -316,25 +314,24 @@ TEST_F(ConsistencyCheckTest, AnAbortEndsWhatIsToBeginTogether) {
   checks_[0]->EndTogether();
   checks_[0]->BeginTogether();
   const auto within = checks_[0]->Start(send);
-  checks_[0]->Abort(absl::AbortedError("stop"));
+  checks_[0]->Abort(AbortedError("stop"));
   checks_[0]->EndTogether();
-  EXPECT_EQ(before->Wait(), absl::AbortedError("stop"));
-  EXPECT_EQ(within->Wait(), absl::AbortedError("stop"));
+  EXPECT_EQ(before->Wait(), AbortedError("stop"));
+  EXPECT_EQ(within->Wait(), AbortedError("stop"));
   EXPECT_EQ(started_, 0);
 }
 
 TEST_F(ConsistencyCheckTest, AnAbortEndsWhatWaits) {
   const auto first = checks_[0]->Start(AllReduce(1, 5));
   const auto second = checks_[0]->Start(AllReduce(2, 5));
-  checks_[0]->Abort(absl::AbortedError("stop"));
-  EXPECT_EQ(first->Wait(), absl::AbortedError("stop"));
-  EXPECT_EQ(second->Wait(), absl::AbortedError("stop"));
-  EXPECT_EQ(checks_[0]->Start(AllReduce(3, 5))->Wait(),
-            absl::AbortedError("stop"));
+  checks_[0]->Abort(AbortedError("stop"));
+  EXPECT_EQ(first->Wait(), AbortedError("stop"));
+  EXPECT_EQ(second->Wait(), AbortedError("stop"));
+  EXPECT_EQ(checks_[0]->Start(AllReduce(3, 5))->Wait(), AbortedError("stop"));
   // So does the end.
   const auto third = checks_[1]->Start(AllReduce(1, 5));
   checks_[1] = nullptr;
-  EXPECT_TRUE(absl::IsCancelled(third->Wait()));
+  EXPECT_TRUE(IsCancelled(third->Wait()));
   EXPECT_EQ(started_, 0);
 }
 

@@ -114,14 +114,14 @@ std::string Differences(const Fingerprint& a, const Fingerprint& b) {
 }
 
 // Some do not run it at all.
-absl::Status FindRefusals(absl::Span<const Fingerprint> fingerprints) {
+Status FindRefusals(absl::Span<const Fingerprint> fingerprints) {
   std::vector<int> refusing;
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
     if (fingerprints[rank].common.contains(kRefused)) {
       refusing.push_back(static_cast<int>(rank));
     }
   }
-  if (refusing.empty()) return absl::OkStatus();
+  if (refusing.empty()) return OkStatus();
   const Fingerprint& first = fingerprints[static_cast<size_t>(refusing[0])];
   std::string text =
       absl::StrCat("rank ", refusing[0], " refused ", first.description, ": ",
@@ -130,18 +130,18 @@ absl::Status FindRefusals(absl::Span<const Fingerprint> fingerprints) {
     absl::StrAppend(&text, "; so did ",
                     JoinRanks({refusing.begin() + 1, refusing.end()}));
   }
-  absl::Status status = absl::InvalidArgumentError(text);
+  Status status = InvalidArgumentError(text);
   SetCulpritRanks(status, refusing);
   return status;
 }
 
 // Differing in what all ranks have alike.
-absl::Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
+Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
   std::map<std::map<std::string, std::string>, std::vector<int>> groups;
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
     groups[fingerprints[rank].common].push_back(static_cast<int>(rank));
   }
-  if (groups.size() == 1) return absl::OkStatus();
+  if (groups.size() == 1) return OkStatus();
   // The most; of as many those with the lowest rank.
   const std::vector<int>* most = nullptr;
   for (const auto& [common, ranks] : groups) {
@@ -179,7 +179,7 @@ absl::Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
                     ranks->size() == 1 ? " runs " : " run ", other.description,
                     " (different ", Differences(model, other), ")");
   }
-  absl::Status status = absl::InvalidArgumentError(text);
+  Status status = InvalidArgumentError(text);
   SetCulpritRanks(status, differing);
   return status;
 }
@@ -195,7 +195,7 @@ std::vector<int> MostOf(const std::vector<int>& numbers) {
 }
 
 // What one gives to another must be what that takes.
-absl::Status ComparePairs(absl::Span<const Fingerprint> fingerprints) {
+Status ComparePairs(absl::Span<const Fingerprint> fingerprints) {
   std::string first;
   std::vector<int> disputes(fingerprints.size());
   for (size_t from = 0; from < fingerprints.size(); ++from) {
@@ -214,19 +214,19 @@ absl::Status ComparePairs(absl::Span<const Fingerprint> fingerprints) {
           taker.description);
     }
   }
-  if (first.empty()) return absl::OkStatus();
-  absl::Status status = absl::InvalidArgumentError(first);
+  if (first.empty()) return OkStatus();
+  Status status = InvalidArgumentError(first);
   SetCulpritRanks(status, MostOf(disputes));
   return status;
 }
 
-absl::StatusOr<std::vector<int64_t>> ParseCounts(absl::string_view text) {
+StatusOr<std::vector<int64_t>> ParseCounts(absl::string_view text) {
   std::vector<int64_t> counts;
   for (const absl::string_view part :
        absl::StrSplit(text, ',', absl::SkipEmpty())) {
     int64_t count = 0;
     if (!absl::SimpleAtoi(part, &count)) {
-      return absl::DataLossError(absl::StrCat("not a count: ", part));
+      return DataLossError(absl::StrCat("not a count: ", part));
     }
     counts.push_back(count);
   }
@@ -283,10 +283,10 @@ std::string Fingerprint::Serialize() const {
   return text;
 }
 
-absl::StatusOr<Fingerprint> Fingerprint::Parse(absl::string_view text) {
+StatusOr<Fingerprint> Fingerprint::Parse(absl::string_view text) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   if (lines.size() < 4) {
-    return absl::DataLossError(
+    return DataLossError(
         absl::StrCat("not a fingerprint: ", text.size(), " bytes"));
   }
   Fingerprint print;
@@ -305,14 +305,14 @@ absl::StatusOr<Fingerprint> Fingerprint::Parse(absl::string_view text) {
   return print;
 }
 
-absl::Status Compare(absl::Span<const Fingerprint> fingerprints) {
-  absl::Status status = FindRefusals(fingerprints);
+Status Compare(absl::Span<const Fingerprint> fingerprints) {
+  Status status = FindRefusals(fingerprints);
   if (status.ok()) status = CompareCommon(fingerprints);
   return status.ok() ? ComparePairs(fingerprints) : status;
 }
 
-absl::Status FindOdd(const std::map<int, Fingerprint>& fingerprints,
-                     int world_size, const std::vector<int>& suspects) {
+Status FindOdd(const std::map<int, Fingerprint>& fingerprints, int world_size,
+               const std::vector<int>& suspects) {
   // Who is further has completed it.
   std::optional<int64_t> sequence;
   const auto sequence_of = [](const Fingerprint& print) {
@@ -355,8 +355,8 @@ absl::Status FindOdd(const std::map<int, Fingerprint>& fingerprints,
     }
   }
   if (!majority) odd.insert(suspects.begin(), suspects.end());
-  if (odd.empty()) return absl::OkStatus();
-  absl::Status status = absl::InvalidArgumentError(text);
+  if (odd.empty()) return OkStatus();
+  Status status = InvalidArgumentError(text);
   SetCulpritRanks(status, {odd.begin(), odd.end()});
   return status;
 }

@@ -8,10 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane {
@@ -38,7 +37,7 @@ struct Fingerprint {
                              absl::string_view why);
 
   std::string Serialize() const;
-  static absl::StatusOr<Fingerprint> Parse(absl::string_view text);
+  static StatusOr<Fingerprint> Parse(absl::string_view text);
 };
 
 // OK if these, one of each rank, go together. Otherwise kInvalidArgument, the
@@ -46,7 +45,7 @@ struct Fingerprint {
 // differs, and in what. The culprits are all who refuse or differ, or all ranks
 // where no more than half run the same; where splits do not go together, those
 // who disagree with the most ranks.
-absl::Status Compare(absl::Span<const Fingerprint> fingerprints);
+Status Compare(absl::Span<const Fingerprint> fingerprints);
 
 // Whom ranks that did not run the same have to blame, of which some may have
 // said nothing. `fingerprints`: by rank, of what each was in when the group
@@ -55,8 +54,8 @@ absl::Status Compare(absl::Span<const Fingerprint> fingerprints);
 // kInvalidArgument with them, those who differ from more than half of all
 // ranks, or without such a majority the suspects and all who were in the
 // collective. OK: nothing is known against the suspects' blame.
-absl::Status FindOdd(const std::map<int, Fingerprint>& fingerprints,
-                     int world_size, const std::vector<int>& suspects);
+Status FindOdd(const std::map<int, Fingerprint>& fingerprints, int world_size,
+               const std::vector<int>& suspects);
 
 }  // namespace muster::dataplane
 

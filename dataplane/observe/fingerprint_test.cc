@@ -31,7 +31,7 @@ Collective AllReduce(Tensor tensor) {
 }
 
 // What the ranks find when they run these, over the wire.
-absl::Status Compared(const std::vector<Collective>& collectives) {
+Status Compared(const std::vector<Collective>& collectives) {
   std::vector<Fingerprint> prints;
   for (const Collective& collective : collectives) {
     const Fingerprint print =
@@ -55,8 +55,8 @@ TEST(FingerprintTest, WhoRefusesIsNamedWithItsReason) {
   const auto refusal = Fingerprint::Parse(
       Fingerprint::Refusal(AllReduce(Floats({8})), "bad\nroot=7").Serialize());
   ASSERT_TRUE(refusal.ok()) << refusal.status();
-  absl::Status status = Compare({{good, *refusal, good}});
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  Status status = Compare({{good, *refusal, good}});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "rank 1 refused all_reduce #12 float32[8] sum: bad\\nroot=7");
   EXPECT_EQ(CulpritRank(status), 1);
@@ -70,9 +70,8 @@ TEST(FingerprintTest, WhoRefusesIsNamedWithItsReason) {
 
 TEST(FingerprintTest, TheMajorityIsShownAndWhoDiffers) {
   const Collective good = AllReduce(Floats({8}));
-  const absl::Status status =
-      Compared({good, AllReduce(Floats({4})), good, good});
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const Status status = Compared({good, AllReduce(Floats({4})), good, good});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "Detected mismatch between collectives on ranks. ranks 0, 2, 3 of "
             "4 run all_reduce #12 float32[8] sum; rank 1 runs all_reduce #12 "
@@ -98,7 +97,7 @@ TEST(FingerprintTest, WhoDiffersFromMostRanksIsToBlameForAFailure) {
     return Fingerprint::Of(collective, 4);
   };
   // All are known: as Compare.
-  const absl::Status all =
+  const Status all =
       FindOdd({{0, print(8)}, {1, print(8)}, {2, print(4)}, {3, print(8)}}, 4,
               /*suspects=*/{1});
   EXPECT_THAT(std::string(all.message()),
@@ -199,7 +198,7 @@ TEST(FingerprintTest, WhatOneGivesAnotherMustTake) {
                     .outputs = {Floats({2}), Floats({0})}};
   EXPECT_TRUE(Compared({zero, one}).ok());
   one.outputs[0] = Floats({3});
-  const absl::Status status = Compared({zero, one});
+  const Status status = Compared({zero, one});
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("rank 0 gives rank 1 2 elements, rank 1 takes 3 "
                         "(different splits): all_to_all #0"));

@@ -404,7 +404,7 @@ void FlightRecorder::StartFirst(const GroupRecord& group, int64_t now_ns) {
 }
 
 void FlightRecorder::Complete(GroupRecord& group, int64_t record,
-                              const absl::Status& status, Instant at) {
+                              const Status& status, Instant at) {
   if (capacity_ == 0) return;
   std::unique_ptr<std::string> error;
   if (!status.ok()) error = std::make_unique<std::string>(status.message());
@@ -564,7 +564,7 @@ std::string FlightRecorder::ToJson() const {
   return json;
 }
 
-absl::Status FlightRecorder::WriteTo(const std::string& path) const {
+Status FlightRecorder::WriteTo(const std::string& path) const {
   const std::string json = ToJson();
   // No two writers have one draft: not two threads of this process, nor two
   // processes of one number in different containers.
@@ -578,11 +578,10 @@ absl::Status FlightRecorder::WriteTo(const std::string& path) const {
   const auto failed = [&](absl::string_view what) {
     const int error = errno;
     std::remove(draft.c_str());
-    const absl::StatusCode code = absl::ErrnoToStatusCode(error);
-    return absl::Status(
+    const StatusCode code = ErrnoToStatusCode(error);
+    return Status(
         // That means everywhere that a peer or the coordinator is gone.
-        code == absl::StatusCode::kUnavailable ? absl::StatusCode::kUnknown
-                                               : code,
+        code == StatusCode::kUnavailable ? StatusCode::kUnknown : code,
         absl::StrCat("cannot ", what, " ", base::Quote(path), ": ",
                      std::strerror(error)));
   };
@@ -591,7 +590,7 @@ absl::Status FlightRecorder::WriteTo(const std::string& path) const {
       std::fwrite(json.data(), 1, json.size(), file) == json.size();
   if (std::fclose(file) != 0 || !written) return failed("write");
   if (std::rename(draft.c_str(), path.c_str()) != 0) return failed("rename");
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::dataplane

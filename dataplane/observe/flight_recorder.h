@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 
@@ -96,7 +96,7 @@ class FlightRecorder {
   int64_t Add(GroupRecord& group, const Collective& collective,
               Memo* memo = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   // It ended then.
-  void Complete(GroupRecord& group, int64_t record, const absl::Status& status,
+  void Complete(GroupRecord& group, int64_t record, const Status& status,
                 Instant at) ABSL_LOCKS_EXCLUDED(mutex_);
   // Both at once, in less time, of one that has ended with OK.
   void AddCompleted(GroupRecord& group, const Collective& collective,
@@ -110,8 +110,7 @@ class FlightRecorder {
   // Errors: what the system says, as kNotFound, kPermissionDenied,
   // kResourceExhausted or the like, never kUnavailable; the text names the
   // file.
-  absl::Status WriteTo(const std::string& path) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  Status WriteTo(const std::string& path) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   size_t capacity() const { return capacity_; }
 

@@ -63,13 +63,13 @@ struct Recorded {
     Begin(collective, begin_ms);
     return recorder->Add(*group, collective, memo);
   }
-  void End(int64_t record, uint64_t begin_ms, const absl::Status& status) {
+  void End(int64_t record, uint64_t begin_ms, const Status& status) {
     recorder->Complete(*group, record, status, EndOf(begin_ms));
   }
   void Run(Collective& collective, uint64_t begin_ms,
            FlightRecorder::Memo* memo = nullptr) {
     if (!in_one_step) {
-      return End(Add(collective, begin_ms, memo), begin_ms, absl::OkStatus());
+      return End(Add(collective, begin_ms, memo), begin_ms, OkStatus());
     }
     Begin(collective, begin_ms);
     recorder->AddCompleted(*group, collective, EndOf(begin_ms), memo);
@@ -165,18 +165,18 @@ std::string WhileOthersRun(Recorded& recorded, bool with_memos) {
   recorded.Run(all[8], 105, of_send);
   look();
   // The second one does not start with that.
-  recorded.End(first, 120, absl::UnavailableError("gone"));
+  recorded.End(first, 120, UnavailableError("gone"));
   look();
   // With this it does.
   recorded.Run(all[8], 121, of_send);
   look();
-  recorded.End(second, 122, absl::OkStatus());
+  recorded.End(second, 122, OkStatus());
   look();
   // The last that runs is overwritten, and ends.
   for (const int i : {0, 1, 2, 3}) recorded.Run(all[i], 130 + i);
   recorded.Run(all[4], 135, of_gather);
   look();
-  recorded.End(third, 140, absl::OkStatus());
+  recorded.End(third, 140, OkStatus());
   recorded.Run(all[7], 141);
   look();
   return said;
@@ -230,7 +230,7 @@ TEST(FlightRecorderTest, WhatCompletedLastStays) {
   const Instant now = Clock::now();
   const int64_t first = recorder.Add(*group, {.started = now, .sequence = 1});
   recorder.AddCompleted(*group, {.started = now, .sequence = 2}, now);
-  recorder.Complete(*group, first, absl::OkStatus(), now);
+  recorder.Complete(*group, first, OkStatus(), now);
   EXPECT_THAT(recorder.ToJson(), HasSubstr("\"last_completed_collective\":2,"));
 }
 
@@ -245,7 +245,7 @@ TEST(FlightRecorderTest, NothingEndsBeforeItHasStarted) {
     if (in_one_step) {
       recorder.AddCompleted(*group, barrier, before);
     } else {
-      recorder.Complete(*group, recorder.Add(*group, barrier), absl::OkStatus(),
+      recorder.Complete(*group, recorder.Add(*group, barrier), OkStatus(),
                         before);
     }
     EXPECT_THAT(recorder.ToJson(), HasSubstr("\"duration_ms\":0.000000"));
@@ -263,7 +263,7 @@ TEST(FlightRecorderTest, SeveralThreadsRecordAtOnce) {
         // The last of them goes while entries have what it knows.
         FlightRecorder::Memo memo(recorded.recorder);
         recorded.Run(all[n % all.size()], n, i < 2 ? &memo : nullptr);
-        recorded.End(recorded.Add(all[i], n), n, absl::OkStatus());
+        recorded.End(recorded.Add(all[i], n), n, OkStatus());
         if (n % 100 == 0) Dump(*recorded.recorder);
       }
     });
@@ -278,8 +278,7 @@ TEST(FlightRecorderTest, SeveralThreadsRecordAtOnce) {
 TEST(FlightRecorderTest, WithoutRoomNothingIsKept) {
   FlightRecorder recorder(0);
   const auto group = recorder.AddGroup({.name = "world"});
-  recorder.Complete(*group, recorder.Add(*group, {}), absl::OkStatus(),
-                    Clock::now());
+  recorder.Complete(*group, recorder.Add(*group, {}), OkStatus(), Clock::now());
   recorder.AddCompleted(*group, {}, Clock::now());
   EXPECT_EQ(Dump(recorder)["entries"], json::array());
   EXPECT_TRUE(Dump(recorder)["pg_config"].empty());
@@ -311,8 +310,8 @@ TEST(FlightRecorderTest, AFileIsThereAsAWholeOrNotAtAll) {
   EXPECT_EQ(again.str(), recorder.ToJson());
   std::remove(path.c_str());
   const std::string nowhere = ::testing::TempDir() + "/nowhere/flight_0";
-  const absl::Status status = recorder.WriteTo(nowhere);
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  const Status status = recorder.WriteTo(nowhere);
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
   EXPECT_EQ(status.message(),
             "cannot write \"" + nowhere + "\": No such file or directory");
 }

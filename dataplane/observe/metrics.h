@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::dataplane {
 
@@ -25,7 +25,7 @@ class Metrics {
     // One has completed, `elapsed` after it was started. `bytes` are of this
     // rank's tensors. Must be quick: it is in the way of every collective.
     virtual void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
-                          absl::StatusCode code) = 0;
+                          StatusCode code) = 0;
   };
 
   // Lives as long as this; the same for the same names. `op` is

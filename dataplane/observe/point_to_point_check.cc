@@ -76,7 +76,7 @@ std::shared_ptr<Work> PointToPointCheck::Start(const Collective& collective) {
   // The error of this check says more, unless the store does not answer.
   if (started.deadline < Instant::max() - kMargin) started.deadline += kMargin;
   std::shared_ptr<Work> work = inner().Start(started);
-  work->OnCompletion([this, number](const absl::Status&) {
+  work->OnCompletion([this, number](const Status&) {
     MutexLock lock(mutex_);
     operations_.erase(number);
     if (IsTold(number)) changed_.NotifyAll();
@@ -162,9 +162,9 @@ void PointToPointCheck::Fail(uint64_t number) {
     found->second.deadline = Instant::max();
   }
   const bool known = operation.peer != kAnyPeer;
-  absl::Status status =
+  Status status =
       Labelled(operation.call, options_.group_name,
-               absl::DeadlineExceededError(absl::StrCat(
+               DeadlineExceededError(absl::StrCat(
                    "timed out after ",
                    absl::FormatDuration(absl::FromChrono(operation.timeout)),
                    " waiting for ",

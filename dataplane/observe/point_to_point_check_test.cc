@@ -32,7 +32,7 @@ class LockedBackend : public FakeBackend {
     MutexLock lock(mutex_);
     return FakeBackend::Start(collective);
   }
-  void Abort(absl::Status cause) override {
+  void Abort(Status cause) override {
     MutexLock lock(mutex_);
     FakeBackend::Abort(std::move(cause));
   }
@@ -99,15 +99,15 @@ TEST_F(PointToPointCheckTest, ATimeoutSaysWhatThePeerWaitsInInstead) {
   const auto other = Start(CollectiveKind::kRecv, 1, 2, 0, hours(1));
   AwaitTold(1, 1);
   const auto work = Start(CollectiveKind::kSend, 0, 1, 0, milliseconds(20));
-  const absl::Status status = work->Wait();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = work->Wait();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
             "send #2 on group \"world\": timed out after 20ms waiting for rank "
             "1 with tag 0; rank 1 waits in recv #1 float32[5] from rank 2 tag "
             "0, which does not go with it");
   EXPECT_EQ(CulpritRank(status), 1);
   // It ends the group, with that error for all.
-  EXPECT_EQ(fakes_[0]->aborts, std::vector<absl::Status>{status});
+  EXPECT_EQ(fakes_[0]->aborts, std::vector<Status>{status});
   EXPECT_FALSE(other->IsCompleted());
 }
 
@@ -147,24 +147,24 @@ TEST_F(PointToPointCheckTest, WhatIsCompleteIsNotTold) {
   const auto first = Start(CollectiveKind::kRecv, 1, 2, 0, hours(1));
   const auto second = Start(CollectiveKind::kRecv, 1, 2, 1, hours(1));
   AwaitTold(1, 2);
-  fakes_[1]->works.at(0)->Complete(absl::OkStatus());
+  fakes_[1]->works.at(0)->Complete(OkStatus());
   EXPECT_TRUE(first->Wait().ok());
   AwaitTold(1, 1);
-  fakes_[1]->works.at(1)->Complete(absl::OkStatus());
+  fakes_[1]->works.at(1)->Complete(OkStatus());
   AwaitTold(1, 0);
   EXPECT_THAT(fakes_[1]->aborts, IsEmpty());
 }
 
 TEST_F(PointToPointCheckTest, CollectivesAndWhatDoesNotWaitPass) {
   Collective barrier;
-  checks_[0]->Start(barrier)->OnCompletion([](const absl::Status&) {});
+  checks_[0]->Start(barrier)->OnCompletion([](const Status&) {});
   EXPECT_EQ(fakes_[0]->started.at(0).deadline, Instant::max());
   const Instant before = Clock::now();
   const auto work = Start(CollectiveKind::kSend, 0, 1, 0, hours(1));
   // The backend is to leave it the error, but not for ever.
   EXPECT_GE(fakes_[0]->started.at(1).deadline, before + hours(1) + seconds(1));
-  fakes_[0]->works.at(1)->Complete(absl::InternalError("broken"));
-  EXPECT_EQ(work->Wait(), absl::InternalError("broken"));
+  fakes_[0]->works.at(1)->Complete(InternalError("broken"));
+  EXPECT_EQ(work->Wait(), InternalError("broken"));
   EXPECT_EQ(store_->sets(), 0);
 }
 

@@ -36,7 +36,7 @@ Recorder::Recorder(std::unique_ptr<Backend> inner,
                    std::shared_ptr<FlightRecorder> recorder,
                    FlightRecorder::Group group,
                    std::shared_ptr<Metrics> metrics,
-                   std::function<void(const absl::Status&)> on_failure)
+                   std::function<void(const Status&)> on_failure)
     : BackendDecorator(std::move(inner)),
       recorder_(std::move(recorder)),
       group_(recorder_->AddGroup(
@@ -74,17 +74,17 @@ std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
   });
   std::shared_ptr<Work> work = inner().Start(collective);
   // The callback may outlive this object.
-  work->OnCompletion(
-      [recorder = recorder_, group = group_, record, metrics = metrics_,
-       series = metrics_ == nullptr ? nullptr : &SeriesOf(collective.kind),
-       bytes = collective.bytes(),
-       started = collective.started](const absl::Status& status) {
-        const Instant now = Clock::now();
-        IfThereIsMemory(
-            [&] { recorder->Complete(*group, record, status, now); });
-        if (series == nullptr) return;
-        series->Finished(bytes, Elapsed(started, now), status.code());
-      });
+  work->OnCompletion([recorder = recorder_, group = group_, record,
+                      metrics = metrics_,
+                      series = metrics_ == nullptr ? nullptr
+                                                   : &SeriesOf(collective.kind),
+                      bytes = collective.bytes(),
+                      started = collective.started](const Status& status) {
+    const Instant now = Clock::now();
+    IfThereIsMemory([&] { recorder->Complete(*group, record, status, now); });
+    if (series == nullptr) return;
+    series->Finished(bytes, Elapsed(started, now), status.code());
+  });
   return work;
 }
 
@@ -118,15 +118,14 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
   if (metrics_ == nullptr) return ending;
   // To ask a status for its code is a call.
   SeriesOf(collective.kind)
-      .Finished(
-          collective.bytes(), Elapsed(collective.started, ending.at),
-          ending.status.ok() ? absl::StatusCode::kOk : ending.status.code());
+      .Finished(collective.bytes(), Elapsed(collective.started, ending.at),
+                ending.status.ok() ? StatusCode::kOk : ending.status.code());
   return ending;
 }
 
-void Recorder::Abort(absl::Status cause) {
+void Recorder::Abort(Status cause) {
   // Destroying a group in peace is no failure.
-  if (!absl::IsCancelled(cause) && !failed_.exchange(true) && on_failure_) {
+  if (!IsCancelled(cause) && !failed_.exchange(true) && on_failure_) {
     on_failure_(cause);
   }
   inner().Abort(std::move(cause));

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
@@ -24,12 +24,12 @@ class Recorder : public BackendDecorator {
            std::shared_ptr<FlightRecorder> recorder,
            FlightRecorder::Group group,
            std::shared_ptr<Metrics> metrics = nullptr,
-           std::function<void(const absl::Status&)> on_failure = nullptr);
+           std::function<void(const Status&)> on_failure = nullptr);
   ~Recorder() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
   Completion Run(const Collective& collective, ReleasableLock& order) override;
-  void Abort(absl::Status cause) override;
+  void Abort(Status cause) override;
 
  private:
   // Null: it has none.
@@ -44,7 +44,7 @@ class Recorder : public BackendDecorator {
   // By kind, of those that have run: to find one by its names takes a good part
   // of a small collective's time.
   std::array<std::atomic<Metrics::Series*>, kCollectiveKindCount> series_ = {};
-  const std::function<void(const absl::Status&)> on_failure_;
+  const std::function<void(const Status&)> on_failure_;
   std::atomic<bool> failed_{false};
 };
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
@@ -52,7 +52,7 @@ class RecorderTest : public ::testing::Test {
                               .description = "tensor \"parallel\"\n",
                               .backend = "gloo",
                               .ranks = {1, 3}},
-        /*metrics=*/nullptr, [this](const absl::Status& why) {
+        /*metrics=*/nullptr, [this](const Status& why) {
           failures_.push_back(std::string(why.message()));
         });
   }
@@ -71,7 +71,7 @@ class RecorderTest : public ::testing::Test {
     } else if (kind == CollectiveKind::kAllReduce) {
       collective.tensors = {Tensor(floats_.data(), DataType::kBfloat16, {4})};
     }
-    recording_->Start(collective)->OnCompletion([](const absl::Status&) {});
+    recording_->Start(collective)->OnCompletion([](const Status&) {});
   }
 
   std::vector<float> floats_ = std::vector<float>(12);
@@ -85,7 +85,7 @@ TEST_F(RecorderTest, HasTheFieldsThatToolsRead) {
   Start(CollectiveKind::kAllGatherIntoTensor, 1);
   Start(CollectiveKind::kSend, 1);
   Start(CollectiveKind::kAllReduce, 2);
-  fake_->works[0]->Complete(absl::OkStatus());
+  fake_->works[0]->Complete(OkStatus());
   const json dump = Dump(*recorder_);
   EXPECT_EQ(dump["version"], "2.10");
   EXPECT_TRUE(dump.contains("comm_lib_version"));
@@ -155,11 +155,11 @@ TEST_F(RecorderTest, OneStartsWhenTheOneBeforeItIsComplete) {
     return states;
   };
   EXPECT_THAT(states(), ElementsAre("started", "scheduled", "scheduled"));
-  fake_->works[0]->Complete(absl::OkStatus());
+  fake_->works[0]->Complete(OkStatus());
   EXPECT_THAT(states(), ElementsAre("completed", "started", "scheduled"));
-  fake_->works[1]->Complete(absl::UnavailableError("rank 3 is gone"));
-  recording_->Abort(absl::UnavailableError("rank 3 is gone"));
-  recording_->Abort(absl::UnavailableError("again"));
+  fake_->works[1]->Complete(UnavailableError("rank 3 is gone"));
+  recording_->Abort(UnavailableError("rank 3 is gone"));
+  recording_->Abort(UnavailableError("again"));
   EXPECT_THAT(states(), ElementsAre("completed", "started", "scheduled"));
   const json dump = Dump(*recorder_);
   EXPECT_EQ(dump["entries"][1]["error"], "rank 3 is gone");
@@ -170,8 +170,8 @@ TEST_F(RecorderTest, OneStartsWhenTheOneBeforeItIsComplete) {
 
 TEST_F(RecorderTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
   Start(CollectiveKind::kBarrier, 1);
-  fake_->works[0]->Complete(absl::OkStatus());
-  recording_->Abort(absl::CancelledError("destroyed"));
+  fake_->works[0]->Complete(OkStatus());
+  recording_->Abort(CancelledError("destroyed"));
   recording_ = nullptr;
   EXPECT_TRUE(failures_.empty());
   EXPECT_EQ(Dump(*recorder_)["entries"][0]["process_group"][0], "tp");
@@ -189,11 +189,11 @@ TEST_F(RecorderTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
   };
   fake_->run = [&] {
     EXPECT_EQ(state(0), "started");
-    return absl::OkStatus();
+    return OkStatus();
   };
   EXPECT_TRUE(run(1).status.ok());
   EXPECT_EQ(state(0), "completed");
-  fake_->run = []() -> absl::Status { throw std::runtime_error("broken"); };
+  fake_->run = []() -> Status { throw std::runtime_error("broken"); };
   EXPECT_THROW(run(2), std::runtime_error);
   EXPECT_EQ(state(1), "started");
 }
@@ -208,7 +208,7 @@ TEST_F(RecorderTest, OneThatNobodyHasToWaitForIsAddedOnce) {
   };
   fake_->run = [&] {
     EXPECT_EQ(Dump(*recorder_)["entries"], json::array());
-    return absl::OkStatus();
+    return OkStatus();
   };
   EXPECT_TRUE(run(1).status.ok());
   json dump = Dump(*recorder_);
@@ -216,7 +216,7 @@ TEST_F(RecorderTest, OneThatNobodyHasToWaitForIsAddedOnce) {
   EXPECT_EQ(dump["entries"][0]["state"], "completed");
   EXPECT_EQ(dump["entries"][0]["retired"], true);
   EXPECT_EQ(dump["pg_status"]["0"]["last_completed_collective"], 1);
-  fake_->run = [] { return absl::UnavailableError("rank 3 is gone"); };
+  fake_->run = [] { return UnavailableError("rank 3 is gone"); };
   EXPECT_FALSE(run(2).status.ok());
   dump = Dump(*recorder_);
   ASSERT_EQ(dump["entries"].size(), 2U);
@@ -233,7 +233,7 @@ TEST_F(RecorderTest, WhatIsAskedForEarlyIsAddedOnce) {
   fake_->run = [&] {
     order.CallLast();
     EXPECT_EQ(Dump(*recorder_)["entries"].at(0)["state"], "started");
-    return absl::OkStatus();
+    return OkStatus();
   };
   EXPECT_TRUE(recording_->Run({.sequence = 1}, order).status.ok());
   order.Release();
@@ -313,7 +313,7 @@ TEST_F(SmallRecordingTest, TheOldestGo) {
   EXPECT_EQ(dump["entries"][0]["record_id"], 2);
   EXPECT_EQ(dump["entries"][2]["record_id"], 4);
   // Those that are gone complete all the same.
-  for (int i = 0; i < 4; ++i) fake_->works[i]->Complete(absl::OkStatus());
+  for (int i = 0; i < 4; ++i) fake_->works[i]->Complete(OkStatus());
   dump = Dump(*recorder_);
   EXPECT_EQ(dump["entries"][1]["state"], "completed");
   EXPECT_EQ(dump["entries"][2]["state"], "started");
@@ -338,8 +338,8 @@ TEST_F(SmallRecordingTest, ACollectiveMayEndWhenItsGroupIsForgotten) {
   }
   const std::string before = recorder_->ToJson();
   EXPECT_THAT(before, Not(HasSubstr("\"tp\"")));
-  works[0]->Complete(absl::OkStatus());
-  works[1]->Complete(absl::UnavailableError("gone"));
+  works[0]->Complete(OkStatus());
+  works[1]->Complete(UnavailableError("gone"));
   EXPECT_EQ(recorder_->ToJson(), before);
 }
 
@@ -348,8 +348,8 @@ TEST_F(SmallRecordingTest, NothingStaysOfWhatWasThere) {
   Collective large = {.kind = CollectiveKind::kAllToAllSingle, .sequence = 1};
   large.inputs = {Tensor(floats.data(), {2, 1, 2, 1, 4})};
   large.outputs = {Tensor(floats.data(), {16})};
-  recording_->Start(large)->OnCompletion([](const absl::Status&) {});
-  fake_->works[0]->Complete(absl::UnknownError("broken"));
+  recording_->Start(large)->OnCompletion([](const Status&) {});
+  fake_->works[0]->Complete(UnknownError("broken"));
   for (uint64_t i = 2; i <= 4; ++i) Start(CollectiveKind::kAllReduce, i);
   const json entries = Dump(*recorder_)["entries"];
   ASSERT_EQ(entries.size(), 3U);
@@ -372,7 +372,7 @@ class FakeMetrics : public Metrics {
         : all(all), op(std::move(op)), backend(std::move(backend)) {}
 
     void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
-                  absl::StatusCode code) override {
+                  StatusCode code) override {
       all.records.emplace_back(op, backend, bytes, elapsed, code);
     }
 
@@ -383,7 +383,7 @@ class FakeMetrics : public Metrics {
 
   std::deque<NamedSeries> series;
   std::vector<std::tuple<std::string, std::string, size_t,
-                         std::chrono::nanoseconds, absl::StatusCode>>
+                         std::chrono::nanoseconds, StatusCode>>
       records;
 };
 
@@ -401,15 +401,15 @@ TEST(RecordingMetricsTest, ReportsEachCollectiveWhenItCompletes) {
       {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
   const auto barrier = recording.Start({.kind = CollectiveKind::kBarrier});
   EXPECT_TRUE(metrics->records.empty());
-  backend.works[1]->Complete(absl::OkStatus());
-  backend.works[0]->Complete(absl::UnavailableError("gone"));
+  backend.works[1]->Complete(OkStatus());
+  backend.works[0]->Complete(UnavailableError("gone"));
   EXPECT_THAT(
       metrics->records,
       ElementsAre(
           FieldsAre("barrier", "fake", 0, Ge(std::chrono::nanoseconds(0)),
-                    absl::StatusCode::kOk),
+                    StatusCode::kOk),
           FieldsAre("all_reduce", "fake", 40, Ge(std::chrono::nanoseconds(0)),
-                    absl::StatusCode::kUnavailable)));
+                    StatusCode::kUnavailable)));
 }
 
 // Another clock may have said when it began.
@@ -421,33 +421,33 @@ TEST(RecordingMetricsTest, NothingEndsBeforeItHasBegun) {
   const Collective barrier = {.kind = CollectiveKind::kBarrier,
                               .started = Clock::now() + std::chrono::hours(1)};
   const auto work = recording.Start(barrier);
-  backend.works[0]->Complete(absl::OkStatus());
+  backend.works[0]->Complete(OkStatus());
   BiasedMutex mutex;
   ReleasableLock order(mutex);
   EXPECT_TRUE(recording.Run(barrier, order).status.ok());
-  const auto at_once = FieldsAre(
-      "barrier", "fake", 0, std::chrono::nanoseconds(0), absl::StatusCode::kOk);
+  const auto at_once = FieldsAre("barrier", "fake", 0,
+                                 std::chrono::nanoseconds(0), StatusCode::kOk);
   EXPECT_THAT(metrics->records, ElementsAre(at_once, at_once));
 }
 
 TEST(RecordingMetricsTest, ReportsWhatTheCallerWaitsFor) {
   auto fake = std::make_unique<testing::FakeBackend>();
-  fake->run = [] { return absl::UnavailableError("gone"); };
+  fake->run = [] { return UnavailableError("gone"); };
   const auto metrics = std::make_shared<FakeMetrics>();
   Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
   BiasedMutex mutex;
   ReleasableLock order(mutex);
   EXPECT_EQ(recording.Run({.kind = CollectiveKind::kBarrier}, order).status,
-            absl::UnavailableError("gone"));
+            UnavailableError("gone"));
   EXPECT_THAT(metrics->records,
               ElementsAre(FieldsAre("barrier", "fake", 0,
                                     Ge(std::chrono::nanoseconds(0)),
-                                    absl::StatusCode::kUnavailable)));
+                                    StatusCode::kUnavailable)));
 }
 
 TEST(RecordingMetricsTest, AsksOnceForTheSeriesOfAKind) {
   auto fake = std::make_unique<testing::FakeBackend>();
-  fake->run = [] { return absl::OkStatus(); };
+  fake->run = [] { return OkStatus(); };
   const auto metrics = std::make_shared<FakeMetrics>();
   Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
   for (const CollectiveKind kind :
@@ -464,30 +464,30 @@ TEST(RecordingMetricsTest, AsksOnceForTheSeriesOfAKind) {
 TEST(RecordingMetricsTest, PassesEverythingElseOn) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
-  backend.supports = absl::UnimplementedError("no");
+  backend.supports = UnimplementedError("no");
   Recorder recording(std::move(fake), NoRecorder(), {},
                      std::make_shared<FakeMetrics>());
   EXPECT_EQ(recording.name(), "fake");
   EXPECT_EQ(recording.devices().size(), 1u);
-  EXPECT_EQ(recording.Supports({}), absl::UnimplementedError("no"));
+  EXPECT_EQ(recording.Supports({}), UnimplementedError("no"));
   for (const bool looks : {true, false}) {
     backend.looks = looks;
     EXPECT_EQ(recording.looks_where_tensors_are({}), looks);
   }
-  recording.Abort(absl::AbortedError("stop"));
-  EXPECT_THAT(backend.aborts, ElementsAre(absl::AbortedError("stop")));
+  recording.Abort(AbortedError("stop"));
+  EXPECT_THAT(backend.aborts, ElementsAre(AbortedError("stop")));
 }
 
 TEST(RecordingMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
-  fake->run = [] { return absl::OkStatus(); };
+  fake->run = [] { return OkStatus(); };
   const auto recorder = std::make_shared<FlightRecorder>(10);
   const auto metrics = std::make_shared<FakeMetrics>();
   Recorder recording(std::move(fake), recorder, {}, metrics);
   const auto work = recording.Start(
       {.kind = CollectiveKind::kBarrier, .started = Clock::now()});
-  backend.works[0]->Complete(absl::OkStatus());
+  backend.works[0]->Complete(OkStatus());
   BiasedMutex mutex;
   ReleasableLock order(mutex);
   EXPECT_TRUE(recording.Run({.started = Clock::now(), .sequence = 1}, order)

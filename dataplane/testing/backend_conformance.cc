@@ -16,7 +16,7 @@ namespace muster::dataplane::testing {
 
 bool CanReduce(LocalWorld& world, ReduceOp op, DataType type) {
   double memory[2] = {};
-  return !absl::IsUnimplemented(
+  return !IsUnimplemented(
       world.at(0).Check({.kind = CollectiveKind::kAllReduce,
                          .tensors = {Tensor(memory, type, {1})},
                          .reduce_op = op}));
@@ -71,7 +71,7 @@ TEST_P(BackendConformance, OutstandingWorksCompleteInOrderHoweverWaitedFor) {
       works.push_back(communicator.Start({.kind = CollectiveKind::kAllReduce,
                                           .tensors = {Tensor(values[i])}}));
       works.back()->OnCompletion(
-          [&order, i](const absl::Status&) { order.push_back(i); });
+          [&order, i](const Status&) { order.push_back(i); });
     }
     for (int i = kOutstanding - 1; i >= 0; --i) {
       EXPECT_TRUE(works[i]->Wait().ok()) << works[i]->status();
@@ -107,7 +107,7 @@ TEST_P(BackendConformance, BadArgumentsFailTheirCallAloneAndTakeANumber) {
     const auto bad = communicator.Start({.kind = CollectiveKind::kBroadcast,
                                          .tensors = {Tensor(values)},
                                          .root = world_size()});
-    EXPECT_EQ(bad->Wait().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(bad->Wait().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(
         bad->status().message(),
         absl::StrCat("broadcast #1 on group \"world\": argument root: "
@@ -117,14 +117,14 @@ TEST_P(BackendConformance, BadArgumentsFailTheirCallAloneAndTakeANumber) {
         communicator.Start({.kind = CollectiveKind::kAllReduce,
                             .tensors = {Tensor(values)},
                             .reduce_op = ReduceOp::kBxor});
-    EXPECT_EQ(meaningless->Wait().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(meaningless->Wait().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(meaningless->status().message()),
                 HasSubstr("all_reduce #2 on group \"world\": argument "
                           "reduce_op: Cannot use ReduceOp.BXOR"));
     const auto on_gpu = communicator.Start(
         {.kind = CollectiveKind::kAllReduce,
          .tensors = {Tensor(values.data(), {4}, {DeviceType::kCuda, 1})}});
-    EXPECT_EQ(on_gpu->Wait().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(on_gpu->Wait().code(), StatusCode::kUnimplemented);
 
     const auto good = communicator.Start(
         {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});

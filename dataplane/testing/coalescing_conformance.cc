@@ -205,10 +205,10 @@ TEST_P(FailureConformance, ALostRankFailsTheCoalescedOnce) {
     }
     const auto work = StartCoalesced(communicator, collectives);
     int calls = 0;
-    const absl::Status failed = work->Wait();
-    EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+    const Status failed = work->Wait();
+    EXPECT_TRUE(IsUnavailable(failed)) << failed;
     EXPECT_EQ(communicator.status(), failed);
-    work->OnCompletion([&](const absl::Status& status) {
+    work->OnCompletion([&](const Status& status) {
       ++calls;
       EXPECT_FALSE(status.ok());
     });

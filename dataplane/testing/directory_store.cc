@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/status.h"
 
 namespace muster::dataplane::testing {
 namespace {
@@ -39,8 +39,7 @@ std::string DirectoryStore::PathOf(const std::string& key) const {
   return absl::StrCat(directory_, "/", absl::StrReplaceAll(key, {{"/", "_"}}));
 }
 
-absl::Status DirectoryStore::Set(const std::string& key,
-                                 const std::string& value) {
+Status DirectoryStore::Set(const std::string& key, const std::string& value) {
   // Renamed into place, so that nobody reads half of it.
   const std::string path = PathOf(key);
   const std::string temporary = absl::StrCat(path, ".", getpid());
@@ -48,23 +47,23 @@ absl::Status DirectoryStore::Set(const std::string& key,
     std::ofstream file(temporary, std::ios::binary);
     file << value;
     if (!file.flush()) {
-      return absl::InternalError(absl::StrCat("cannot write ", temporary));
+      return InternalError(absl::StrCat("cannot write ", temporary));
     }
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::InternalError(absl::StrCat("cannot rename to ", path));
+    return InternalError(absl::StrCat("cannot rename to ", path));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> DirectoryStore::Get(
+StatusOr<std::vector<std::string>> DirectoryStore::Get(
     const std::vector<std::string>& keys, Instant deadline) {
   std::vector<std::string> values;
   for (const std::string& key : keys) {
     std::optional<std::string> value;
     while (!(value = ReadFile(PathOf(key))).has_value()) {
       if (Clock::now() >= deadline) {
-        return absl::DeadlineExceededError(
+        return DeadlineExceededError(
             absl::StrCat("key \"", key, "\" was not set in time"));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -74,19 +73,18 @@ absl::StatusOr<std::vector<std::string>> DirectoryStore::Get(
   return values;
 }
 
-absl::StatusOr<int64_t> DirectoryStore::Add(const std::string& key,
-                                            int64_t delta) {
+StatusOr<int64_t> DirectoryStore::Add(const std::string& key, int64_t delta) {
   const int lock = open(absl::StrCat(directory_, "/.lock").c_str(),
                         O_CREAT | O_RDWR | O_CLOEXEC, 0600);
   if (lock < 0 || flock(lock, LOCK_EX) != 0) {
-    return absl::InternalError(absl::StrCat("cannot lock ", directory_));
+    return InternalError(absl::StrCat("cannot lock ", directory_));
   }
   int64_t value = 0;
   const std::optional<std::string> old = ReadFile(PathOf(key));
-  absl::Status status;
+  Status status;
   if (old.has_value() && !absl::SimpleAtoi(*old, &value)) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat("key \"", key, "\" holds no number"));
+    status =
+        InvalidArgumentError(absl::StrCat("key \"", key, "\" holds no number"));
   }
   value += delta;
   if (status.ok()) status = Set(key, absl::StrCat(value));

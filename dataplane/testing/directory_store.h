@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::testing {
@@ -17,10 +16,10 @@ class DirectoryStore : public BootstrapStore {
   // `directory` exists.
   explicit DirectoryStore(std::string directory);
 
-  absl::Status Set(const std::string& key, const std::string& value) override;
-  absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys, Instant deadline) override;
-  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
+  Status Set(const std::string& key, const std::string& value) override;
+  StatusOr<std::vector<std::string>> Get(const std::vector<std::string>& keys,
+                                         Instant deadline) override;
+  StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
  private:
   std::string PathOf(const std::string& key) const;

@@ -30,14 +30,14 @@ constexpr size_t kStream = 50'000;
 // Runs on every rank of a new group the collective that `sample_for` says, then
 // two in which everybody meets everybody, and returns how the first that failed
 // did.
-std::vector<absl::Status> Outcomes(
+std::vector<Status> Outcomes(
     const std::string& backend, int world_size,
     const std::function<std::unique_ptr<Sample>(int rank)>& sample_for) {
   LocalWorld world({.backend = backend, .world_size = world_size});
-  std::vector<absl::Status> outcomes(world_size);
+  std::vector<Status> outcomes(world_size);
   world.OnEachRank([&](Communicator& communicator) {
     const std::unique_ptr<Sample> sample = sample_for(communicator.rank());
-    absl::Status status =
+    Status status =
         communicator.Start(sample->collective)->Wait(Clock::now() + kSoon);
     // Some kinds are over for a rank when it has sent what it has. The first
     // meeting fails for somebody, the second one for everybody.
@@ -55,7 +55,7 @@ std::vector<absl::Status> Outcomes(
 
 // The same of one collective, of `count` elements each, that `change` makes
 // another one on some ranks.
-std::vector<absl::Status> OutcomesOf(
+std::vector<Status> OutcomesOf(
     const std::string& backend, int world_size, CollectiveKind kind,
     size_t count,
     const std::function<void(int rank, Collective& collective)>& change) {
@@ -69,10 +69,10 @@ std::vector<absl::Status> OutcomesOf(
 }
 
 // All have failed, none by waiting, and the text shows the two that differ.
-void ExpectMismatch(const std::vector<absl::Status>& outcomes,
-                    const std::string& one, const std::string& other) {
-  for (const absl::Status& status : outcomes) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+void ExpectMismatch(const std::vector<Status>& outcomes, const std::string& one,
+                    const std::string& other) {
+  for (const Status& status : outcomes) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(one), HasSubstr(other)));
   }
@@ -134,10 +134,9 @@ TEST_P(DisagreementConformance, DifferentReductionsAreAnErrorThatShowsBoth) {
 // They have failed, at the latest by the deadline: ranks that wait for others
 // in another order, or for another root, may not meet who differs. But nobody
 // goes on as if nothing had been.
-void ExpectFailure(const std::vector<absl::Status>& outcomes) {
-  for (const absl::Status& status : outcomes) {
-    EXPECT_TRUE(absl::IsInvalidArgument(status) ||
-                absl::IsDeadlineExceeded(status))
+void ExpectFailure(const std::vector<Status>& outcomes) {
+  for (const Status& status : outcomes) {
+    EXPECT_TRUE(IsInvalidArgument(status) || IsDeadlineExceeded(status))
         << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank "));
   }
@@ -198,8 +197,8 @@ TEST_P(DisagreementConformance,
       return sample;
     });
     // In a group of two, rank 0 may be first to see that rank 1 gives it less.
-    for (const absl::Status& status : outcomes) {
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    for (const Status& status : outcomes) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
       const std::string text(status.message());
       const std::string last = absl::StrCat("rank ", world_size() - 1);
       EXPECT_TRUE(

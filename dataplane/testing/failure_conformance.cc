@@ -68,8 +68,8 @@ TEST_P(FailureConformance, LeavingRankFailsTheOthersAndIsNamed) {
       }
       std::vector<float> values(count, 1);
       const auto work = StartAllReduce(communicator, values);
-      const absl::Status status = work->Wait(Clock::now() + kSoon);
-      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      const Status status = work->Wait(Clock::now() + kSoon);
+      EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
       EXPECT_EQ(CulpritRank(status), leaver) << status;
       EXPECT_THAT(std::string(status.message()),
                   HasSubstr(absl::StrCat("rank ", leaver, " left the group")));
@@ -87,8 +87,8 @@ TEST_P(FailureConformance, PassedDeadlineNamesTheAwaitedRankAndPoisons) {
       if (communicator.rank() == 0) return;  // Alive, but never comes.
       std::vector<float> values(count, 1);
       const auto work = StartAllReduce(communicator, values, milliseconds(300));
-      const absl::Status status = work->Wait(start + kSoon);
-      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      const Status status = work->Wait(start + kSoon);
+      EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
       EXPECT_GE(Clock::now() - start, milliseconds(300));
       EXPECT_THAT(std::string(status.message()),
                   HasSubstr("all_reduce #1 on group \"world\": timed out after "
@@ -106,12 +106,12 @@ TEST_P(FailureConformance, PassedDeadlineNamesTheAwaitedRankAndPoisons) {
     // The rank that slept is told when it next needs the others. What they had
     // sent before they gave up may still complete one collective for it.
     std::vector<float> values(count, 1);
-    absl::Status status =
+    Status status =
         StartAllReduce(world.at(0), values)->Wait(Clock::now() + kSoon);
     if (status.ok()) {
       status = StartAllReduce(world.at(0), values)->Wait(Clock::now() + kSoon);
     }
-    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("failed: all_reduce"));
   }
 }
@@ -120,8 +120,8 @@ TEST_P(FailureConformance, WaitThatTimesOutLeavesTheCollectiveRunning) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   std::vector<float> values(kSmall, 1);
   const auto work = StartAllReduce(world.at(0), values);
-  const absl::Status status = work->Wait(Clock::now() + milliseconds(20));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  const Status status = work->Wait(Clock::now() + milliseconds(20));
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
   EXPECT_FALSE(work->IsCompleted());
   EXPECT_EQ(world.at(0).progress().current, "all_reduce #1 float32[8] sum");
   world.OnEachRank([&](Communicator& communicator) {
@@ -134,7 +134,7 @@ TEST_P(FailureConformance, WaitThatTimesOutLeavesTheCollectiveRunning) {
 }
 
 TEST_P(FailureConformance, AbortWakesEveryOutstandingWorkWithItsCause) {
-  const absl::Status cause = absl::AbortedError("rank 5 (trainer-5) was lost");
+  const Status cause = AbortedError("rank 5 (trainer-5) was lost");
   for (const size_t count : {kSmall, kStream}) {
     LocalWorld world({.backend = backend(), .world_size = world_size()});
     Communicator& communicator = world.at(0);
@@ -148,18 +148,17 @@ TEST_P(FailureConformance, AbortWakesEveryOutstandingWorkWithItsCause) {
     aborter.join();
     EXPECT_EQ(StartAllReduce(communicator, values)->Wait(), cause);
     // Only the first error counts.
-    communicator.Abort(absl::InternalError("later"));
+    communicator.Abort(InternalError("later"));
     EXPECT_EQ(communicator.status(), cause);
 
     // Its peers learn the cause, not just that somebody hung up; at the latest
     // in the second collective, see above.
     Communicator& peer = world.at(1);
-    absl::Status told =
-        StartAllReduce(peer, values)->Wait(Clock::now() + kSoon);
+    Status told = StartAllReduce(peer, values)->Wait(Clock::now() + kSoon);
     if (told.ok()) {
       told = StartAllReduce(peer, values)->Wait(Clock::now() + kSoon);
     }
-    EXPECT_EQ(told.code(), absl::StatusCode::kAborted) << told;
+    EXPECT_EQ(told.code(), StatusCode::kAborted) << told;
     EXPECT_THAT(std::string(told.message()),
                 HasSubstr("rank 0 failed: rank 5 (trainer-5) was lost"));
   }
@@ -168,13 +167,13 @@ TEST_P(FailureConformance, AbortWakesEveryOutstandingWorkWithItsCause) {
 TEST_P(FailureConformance, FirstFailurePoisonsWithoutAnybodyWaiting) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   std::vector<float> values(kSmall, 1);
-  absl::Status seen;
+  Status seen;
   const auto work = StartAllReduce(world.at(0), values, milliseconds(50));
   // Nobody waits for the work; its callback only tells when it has failed.
   Mutex mutex;
   CondVar changed;
   bool completed = false;
-  work->OnCompletion([&](const absl::Status&) {
+  work->OnCompletion([&](const Status&) {
     MutexLock lock(mutex);
     completed = true;
     changed.NotifyAll();
@@ -203,10 +202,10 @@ TEST_P(FailureConformance, DifferentCountsAreAnErrorThatShowsBoth) {
       const size_t count =
           communicator.rank() == 0 ? counts.rank0 : counts.others;
       std::vector<float> values(count, 1);
-      const absl::Status status =
+      const Status status =
           StartAllReduce(communicator, values)->Wait(Clock::now() + kSoon);
       EXPECT_FALSE(status.ok());
-      EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      EXPECT_NE(status.code(), StatusCode::kDeadlineExceeded) << status;
       const std::string text(status.message());
       if (text.find(absl::StrCat(counts.rank0, " float32")) !=
               std::string::npos &&
@@ -228,8 +227,8 @@ TEST_P(FailureConformance, DifferentCountsToBroadcastAreAnErrorThatShowsBoth) {
       const auto work = communicator.Start({.kind = CollectiveKind::kBroadcast,
                                             .tensors = {Tensor(values)},
                                             .root = 0});
-      const absl::Status status = work->Wait(Clock::now() + kSoon);
-      EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      const Status status = work->Wait(Clock::now() + kSoon);
+      EXPECT_NE(status.code(), StatusCode::kDeadlineExceeded) << status;
       // A small one has left the root before anybody can object.
       if (is_root && status.ok()) return;
       EXPECT_THAT(std::string(status.message()),
@@ -267,7 +266,7 @@ TEST_P(FailureConformance, DestructionCompletesWhatIsOutstanding) {
   const auto work = StartAllReduce(world.at(0), values);
   world.Destroy(0);
   EXPECT_TRUE(work->IsCompleted());
-  EXPECT_EQ(work->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(work->Wait().code(), StatusCode::kCancelled);
   EXPECT_THAT(std::string(work->status().message()),
               HasSubstr("group \"world\" was destroyed"));
 }
@@ -275,7 +274,7 @@ TEST_P(FailureConformance, DestructionCompletesWhatIsOutstanding) {
 TEST_P(FailureConformance, OneGroupsFailureLeavesTheOtherAlone) {
   LocalWorld failed({.backend = backend(), .world_size = world_size()});
   LocalWorld healthy({.backend = backend(), .world_size = world_size()});
-  failed.at(0).Abort(absl::AbortedError("on purpose"));
+  failed.at(0).Abort(AbortedError("on purpose"));
   healthy.OnEachRank([&](Communicator& communicator) {
     std::vector<float> values(kSmall, 1);
     EXPECT_TRUE(StartAllReduce(communicator, values)->Wait().ok());
@@ -303,7 +302,7 @@ TEST_P(FailureConformance, NothingIsLeftBehindByFailures) {
         work = StartAllReduce(communicator, values);
       }
       if (communicator.rank() == round % world_size()) {
-        communicator.Abort(absl::AbortedError("on purpose"));
+        communicator.Abort(AbortedError("on purpose"));
       }
       if (work != nullptr) {
         (void)work->Wait(Clock::now() + kSoon);

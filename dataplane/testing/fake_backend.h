@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 
 namespace muster::dataplane::testing {
@@ -19,7 +19,7 @@ class FakeBackend : public Backend {
     static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
     return kDevices;
   }
-  absl::Status Supports(const Collective&) const override { return supports; }
+  Status Supports(const Collective&) const override { return supports; }
   const std::atomic<bool>& looks_where_tensors_are(
       const Collective&) const override {
     return looks;
@@ -34,30 +34,30 @@ class FakeBackend : public Backend {
   Completion Run(const Collective& collective, ReleasableLock& order) override {
     started.push_back(collective);
     if (lets_others_start) order.Release();
-    return {run == nullptr ? absl::OkStatus() : run(), Clock::now()};
+    return {run == nullptr ? OkStatus() : run(), Clock::now()};
   }
-  void Refused(const Collective& collective, const absl::Status&) override {
+  void Refused(const Collective& collective, const Status&) override {
     refused.push_back(collective);
   }
   CommunicatorStates communicator_states() const override { return states; }
-  void Abort(absl::Status cause) override {
+  void Abort(Status cause) override {
     aborts.push_back(cause);
     for (const auto& work : works) work->Complete(cause);
   }
 
-  absl::Status supports;
+  Status supports;
   std::atomic<bool> looks{true};
   // What is to be the handle of the next one.
   std::function<std::shared_ptr<PromisedWork>()> start;
   // While a collective runs, and how it ends.
-  std::function<absl::Status()> run;
+  std::function<Status()> run;
   // Before it ends.
   bool lets_others_start = true;
   CommunicatorStates states;
   std::vector<Collective> started;
   std::vector<Collective> refused;
   std::vector<std::shared_ptr<PromisedWork>> works;
-  std::vector<absl::Status> aborts;
+  std::vector<Status> aborts;
 };
 
 }  // namespace muster::dataplane::testing

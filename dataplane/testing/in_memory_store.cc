@@ -3,22 +3,21 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace muster::dataplane::testing {
 
-absl::Status InMemoryStore::Set(const std::string& key,
-                                const std::string& value) {
+Status InMemoryStore::Set(const std::string& key, const std::string& value) {
   ++sets_;
   MutexLock lock(mutex_);
   values_[key] = value;
   changed_.NotifyAll();
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> InMemoryStore::Get(
+StatusOr<std::vector<std::string>> InMemoryStore::Get(
     const std::vector<std::string>& keys, Instant deadline) {
   ++gets_;
   MutexLock lock(mutex_);
@@ -29,7 +28,7 @@ absl::StatusOr<std::vector<std::string>> InMemoryStore::Get(
         changed_.Wait(mutex_);
       } else if (!changed_.WaitUntil(mutex_, deadline) &&
                  !values_.contains(key)) {
-        return absl::DeadlineExceededError(
+        return DeadlineExceededError(
             absl::StrCat("key \"", key, "\" was not set in time"));
       }
     }
@@ -38,13 +37,12 @@ absl::StatusOr<std::vector<std::string>> InMemoryStore::Get(
   return values;
 }
 
-absl::StatusOr<int64_t> InMemoryStore::Add(const std::string& key,
-                                           int64_t delta) {
+StatusOr<int64_t> InMemoryStore::Add(const std::string& key, int64_t delta) {
   MutexLock lock(mutex_);
   int64_t value = 0;
   const auto found = values_.find(key);
   if (found != values_.end() && !absl::SimpleAtoi(found->second, &value)) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("key \"", key, "\" holds no number"));
   }
   value += delta;

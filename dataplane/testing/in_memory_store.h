@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::testing {
@@ -18,10 +17,10 @@ namespace muster::dataplane::testing {
 // A BootstrapStore for ranks that are threads of one process.
 class InMemoryStore : public BootstrapStore {
  public:
-  absl::Status Set(const std::string& key, const std::string& value) override;
-  absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys, Instant deadline) override;
-  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
+  Status Set(const std::string& key, const std::string& value) override;
+  StatusOr<std::vector<std::string>> Get(const std::vector<std::string>& keys,
+                                         Instant deadline) override;
+  StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
   void Forget(const std::string& key, Instant deadline) override;
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/communicator.h"
 
 namespace muster::dataplane::testing {

@@ -28,7 +28,7 @@ std::vector<uint8_t> AllPatterns() {
 
 void MustSucceed(Communicator& communicator, Collective collective) {
   const auto work = communicator.Start(std::move(collective));
-  const absl::Status status = work->Wait();
+  const Status status = work->Wait();
   EXPECT_TRUE(status.ok()) << work->description() << ": " << status;
 }
 

@@ -40,7 +40,7 @@ std::shared_ptr<Work> Receive(Communicator& communicator, const Tensor& tensor,
 }
 
 void ExpectOk(const std::shared_ptr<Work>& work) {
-  const absl::Status status = work->Wait();
+  const Status status = work->Wait();
   EXPECT_TRUE(status.ok()) << work->description() << ": " << status;
 }
 
@@ -186,7 +186,7 @@ TEST_P(PointToPointConformance, BadArgumentsFailTheirCallAlone) {
   Communicator& communicator = world.at(1);
   float value = 0;
   const auto text_of = [](const std::shared_ptr<Work>& work) {
-    EXPECT_EQ(work->Wait().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(work->Wait().code(), StatusCode::kInvalidArgument);
     return std::string(work->status().message());
   };
   EXPECT_THAT(text_of(Send(communicator, Tensor(&value, {1}), -1)),
@@ -268,8 +268,8 @@ TEST_P(PointToPointConformance, OneToItselfThatDoesNotFitEndsTheGroup) {
     if (sends_first) Send(world.at(1), three, 1, 3);
     const auto received = Receive(world.at(1), Tensor(values), 1, 3);
     if (!sends_first) Send(world.at(1), three, 1, 3);
-    const absl::Status status = received->Wait(Clock::now() + kSoon);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    const Status status = received->Wait(Clock::now() + kSoon);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("rank 1 sends 3 int32 with tag 3, rank 1 receives 4 "
                           "int32"));
@@ -292,10 +292,10 @@ TEST_P(PointToPointConformance, DifferentSizesOrTypesAreAnErrorThatShowsBoth) {
             type && rank == 1 ? DataType::kFloat32 : DataType::kInt32, {own});
         const auto work = rank == 0 ? Send(communicator, tensor, 1, 3)
                                     : Receive(communicator, tensor, 0, 3);
-        const absl::Status status = work->Wait(Clock::now() + kSoon);
+        const Status status = work->Wait(Clock::now() + kSoon);
         // A small one has left before anybody can object.
         if (rank == 0 && count == 8 && status.ok()) return;
-        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
         EXPECT_THAT(
             std::string(status.message()),
             HasSubstr(absl::StrCat(
@@ -311,8 +311,8 @@ TEST_P(PointToPointConformance, PassedDeadlineNamesThePeerAndPoisons) {
   float value = 0;
   const auto work =
       Receive(world.at(0), Tensor(&value, {1}), 1, 4, milliseconds(100));
-  const absl::Status status = work->Wait(Clock::now() + kSoon);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = work->Wait(Clock::now() + kSoon);
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(status.message()),
             "recv #1 on group \"world\": timed out after 100ms waiting for "
             "rank 1 with tag 4");
@@ -320,13 +320,13 @@ TEST_P(PointToPointConformance, PassedDeadlineNamesThePeerAndPoisons) {
   EXPECT_EQ(world.at(0).status(), status);
   EXPECT_EQ(Send(world.at(0), Tensor(&value, {1}), 1)->Wait(), status);
   // The peer is told.
-  const absl::Status told =
+  const Status told =
       Receive(world.at(1), Tensor(&value, {1}), 0)->Wait(Clock::now() + kSoon);
   EXPECT_THAT(std::string(told.message()), HasSubstr("rank 0 failed: recv #1"));
 }
 
 TEST_P(PointToPointConformance, AbortEndsWhatWaitsWithItsCause) {
-  const absl::Status cause = absl::AbortedError("on purpose");
+  const Status cause = AbortedError("on purpose");
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   std::vector<float> small(3);
   std::vector<float> large(100'000);
@@ -362,9 +362,9 @@ TEST_P(PointToPointConformance, LeavingRankFailsWhoNeedsItAlone) {
                          : Receive(communicator, Tensor(value), 0, i));
     }
     if (rank != 0) return;
-    const absl::Status status = Receive(communicator, Tensor(value), leaver)
-                                    ->Wait(Clock::now() + kSoon);
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    const Status status = Receive(communicator, Tensor(value), leaver)
+                              ->Wait(Clock::now() + kSoon);
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(absl::StrCat("on group \"world\": rank ", leaver,
                                        " left the group")));

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/communicator.h"
 

@@ -284,12 +284,12 @@ class Runner {
   };
 
   // Of what has no handle.
-  void Expect(const absl::Status& status) {
+  void Expect(const Status& status) {
     if (!status.ok()) Report("", status.ToString());
   }
 
   void Finish(Work& work) {
-    const absl::Status status = work.Wait();
+    const Status status = work.Wait();
     if (!status.ok()) Report(work.description(), status.ToString());
   }
 

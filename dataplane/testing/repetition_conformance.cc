@@ -49,12 +49,12 @@ class Repeater {
   // first time, by turns: nobody must see a difference.
   void Run(const CollectiveView& view) {
     if ((call_ + rank_) % 4 == 3) {
-      const absl::Status status = communicator_.Run(view.Copy());
+      const Status status = communicator_.Run(view.Copy());
       EXPECT_TRUE(status.ok()) << status;
       return;
     }
     Instant began = Instant::min();
-    const absl::Status status = communicator_.Run(view, began);
+    const Status status = communicator_.Run(view, began);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_GT(began, Instant::min());
   }

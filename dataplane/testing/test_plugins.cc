@@ -5,9 +5,9 @@
 namespace muster::dataplane {
 namespace {
 
-[[maybe_unused]] absl::StatusOr<std::unique_ptr<Backend>> Create(
+[[maybe_unused]] StatusOr<std::unique_ptr<Backend>> Create(
     const BackendOptions&) {
-  return absl::UnimplementedError("this one is for its name");
+  return UnimplementedError("this one is for its name");
 }
 
 }  // namespace

@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 #include "client/errors.h"
 #include "client/session.h"
 #include "client/store.h"
@@ -91,7 +91,7 @@ class Client {
           try {
             return store_.QueuePop(key, /*block=*/false);
           } catch (const DistError& error) {
-            if (!absl::IsNotFound(error.status())) throw;
+            if (!IsNotFound(error.status())) throw;
             return std::string("empty");
           }
         });

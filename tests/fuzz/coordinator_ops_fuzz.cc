@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/records.h"
@@ -188,7 +188,7 @@ class World {
       }
     }
     out_ = core::Outbox();
-    const absl::Status status = coordinator_->CheckInvariants();
+    const Status status = coordinator_->CheckInvariants();
     Require(status.ok(), status.ToString());
   }
 

@@ -15,8 +15,7 @@ void FuzzOne(absl::string_view input) {
   const auto address =
       dataplane::cpu::DecodeAddress(std::string(input.substr(1)), world_size);
   if (!address.ok()) {
-    Require(absl::IsInvalidArgument(address.status()),
-            address.status().ToString());
+    Require(IsInvalidArgument(address.status()), address.status().ToString());
     return;
   }
   const std::string value = dataplane::cpu::EncodeAddress(*address, world_size);

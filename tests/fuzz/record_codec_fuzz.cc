@@ -17,7 +17,7 @@ void FuzzOne(absl::string_view input) {
       input.size() > 1u + size ? input.substr(1 + size) : "";
   const auto decoded = coordinator::DecodeRecord(key, value);
   if (!decoded.ok()) {
-    Require(absl::IsDataLoss(decoded.status()), "another error than DATA_LOSS");
+    Require(IsDataLoss(decoded.status()), "another error than DATA_LOSS");
     return;
   }
   // What is taken for a record is one: it goes there and back.

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "grpcpp/support/status.h"
 #include "muster/v1/common.pb.h"
 #include "proto/muster/v1/status_wire.h"
@@ -13,9 +13,9 @@ namespace muster::fuzz {
 void FuzzOne(absl::string_view input) {
   v1::WireStatus wire;
   if (wire.ParseFromArray(input.data(), static_cast<int>(input.size()))) {
-    const absl::Status status = v1::FromWire(wire);
+    const Status status = v1::FromWire(wire);
     Require(status.ok() == (wire.code() == 0), "OK made of an error");
-    const absl::Status again = v1::FromWire(v1::ToWire(status));
+    const Status again = v1::FromWire(v1::ToWire(status));
     Require(again == status, "a status that changes on its way");
     if (!status.ok()) {
       const grpc::Status trailers = v1::ToGrpc(status);
@@ -38,7 +38,7 @@ void FuzzOne(absl::string_view input) {
   }
   // As the details of a failed call, which anybody may have sent.
   const grpc::Status foreign(grpc::UNAVAILABLE, "x", std::string(input));
-  Require(v1::FromGrpc(foreign).code() == absl::StatusCode::kUnavailable,
+  Require(v1::FromGrpc(foreign).code() == StatusCode::kUnavailable,
           "details that change the code");
 }
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_split.h"
+#include "base/status.h"
 #include "client/groups/init_method.h"
 #include "coordinator/server/auth/tokens.h"
 #include "tests/fuzz/fuzz.h"
@@ -16,9 +16,9 @@
 namespace muster::fuzz {
 namespace {
 
-void IsClear(const absl::Status& status) {
+void IsClear(const Status& status) {
   if (status.ok()) return;
-  Require(absl::IsInvalidArgument(status), status.ToString());
+  Require(IsInvalidArgument(status), status.ToString());
   Require(!status.message().empty(), "an error without a text");
 }
 
@@ -34,9 +34,9 @@ void FuzzOne(absl::string_view input) {
       const auto table = coordinator::TokenTable::Parse(input);
       IsClear(table.status());
       if (!table.ok()) return;
-      const absl::Status known =
+      const Status known =
           table->Know(coordinator::DigestOf("token"), absl::UnixEpoch());
-      Require(known.ok() || absl::IsUnauthenticated(known), known.ToString());
+      Require(known.ok() || IsUnauthenticated(known), known.ToString());
       return;
     }
     case 1: {

@@ -16,9 +16,9 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/on_device.h"
@@ -76,28 +76,27 @@ bool Register() {
   bool all =
       RegisterBackend("nccl-gpu", {DeviceType::kCpu},
                       [](const BackendOptions& options)
-                          -> absl::StatusOr<std::unique_ptr<Backend>> {
+                          -> StatusOr<std::unique_ptr<Backend>> {
                         auto made = gpu::CreateNccl(options);
                         if (!made.ok()) return made.status();
                         return cuda::testing::OnDevice(
                             Cuda(), options.rank, "nccl-gpu", *std::move(made));
                       })
           .ok();
-  return all &&
-         RegisterBackend(
-             "gloo-gpu", {DeviceType::kCpu},
-             [](const BackendOptions& options)
-                 -> absl::StatusOr<std::unique_ptr<Backend>> {
-               auto gloo = CreateBackend("gloo", options);
-               if (!gloo.ok()) return gloo.status();
-               return cuda::testing::OnDevice(
-                   Cuda(), 0, "gloo-gpu",
-                   cuda::CreateStaging(Cuda(), *std::move(gloo),
-                                       {.rank = options.rank,
-                                        .world_size = options.world_size,
-                                        .group_name = options.group_name}));
-             })
-             .ok();
+  return all && RegisterBackend("gloo-gpu", {DeviceType::kCpu},
+                                [](const BackendOptions& options)
+                                    -> StatusOr<std::unique_ptr<Backend>> {
+                                  auto gloo = CreateBackend("gloo", options);
+                                  if (!gloo.ok()) return gloo.status();
+                                  return cuda::testing::OnDevice(
+                                      Cuda(), 0, "gloo-gpu",
+                                      cuda::CreateStaging(
+                                          Cuda(), *std::move(gloo),
+                                          {.rank = options.rank,
+                                           .world_size = options.world_size,
+                                           .group_name = options.group_name}));
+                                })
+                    .ok();
 }
 
 // NCCL rounds where its rings and trees add, and takes the smaller or larger
@@ -206,7 +205,7 @@ TEST_P(OneRank, AStreamOrdersWhatIsBeforeAndBehindACollective) {
     ASSERT_EQ(Cuda().MemsetAsync(tensor.data(), round, tensor.bytes(), stream_),
               kSuccess);
     const auto work = AllReduce(tensor, /*waits=*/round % 2 == 0);
-    ASSERT_EQ(work->Synchronize(), absl::OkStatus());
+    ASSERT_EQ(work->Synchronize(), OkStatus());
     std::vector<uint8_t> seen(static_cast<size_t>(part));
     ASSERT_EQ(Cuda().MemcpyAsync(
                   seen.data(), static_cast<char*>(tensor.data()) + bytes - part,
@@ -214,13 +213,13 @@ TEST_P(OneRank, AStreamOrdersWhatIsBeforeAndBehindACollective) {
               kSuccess);
     ASSERT_EQ(Cuda().StreamSynchronize(stream_), kSuccess);
     EXPECT_THAT(seen, Each(round));
-    EXPECT_EQ(work->Wait(), absl::OkStatus());
+    EXPECT_EQ(work->Wait(), OkStatus());
   }
 }
 
 TEST_P(OneRank, AnAbortEndsAGroupThatWaitsForItsStream) {
   const Tensor tensor = OnDevice(1 << 20);
-  ASSERT_EQ(AllReduce(tensor)->Wait(), absl::OkStatus());
+  ASSERT_EQ(AllReduce(tensor)->Wait(), OkStatus());
   const int64_t bytes = (1 << 30) / gpu::Divisor();
   const Tensor large = OnDevice(bytes);
   for (int i = 0; i < 2000; ++i) {
@@ -228,12 +227,12 @@ TEST_P(OneRank, AnAbortEndsAGroupThatWaitsForItsStream) {
   }
   const auto work = AllReduce(tensor);
   const Instant began = Clock::now();
-  backend_->Abort(absl::AbortedError("enough"));
-  EXPECT_EQ(work->Wait(), absl::AbortedError("enough"));
+  backend_->Abort(AbortedError("enough"));
+  EXPECT_EQ(work->Wait(), AbortedError("enough"));
   const Seconds took = Clock::now() - began;
   Figures().emplace_back(absl::StrCat(GetParam(), ": abort, until it is told"),
                          absl::StrFormat("%.3f s", took.count()));
-  EXPECT_EQ(AllReduce(tensor)->Wait(), absl::AbortedError("enough"));
+  EXPECT_EQ(AllReduce(tensor)->Wait(), AbortedError("enough"));
   EXPECT_EQ(Cuda().StreamSynchronize(stream_), kSuccess);
 }
 
@@ -299,12 +298,10 @@ TEST_P(NcclOverhead, AnAllReduceBesideTheBareCall) {
   };
   const double blocking = MicrosecondsOfBare(true, tensor, stream_, drain);
   const double bare = MicrosecondsOfBare(false, tensor, stream_, drain);
-  ASSERT_EQ(AllReduce(tensor)->Wait(), absl::OkStatus());
+  ASSERT_EQ(AllReduce(tensor)->Wait(), OkStatus());
   const auto ours = [&](bool waits) {
     return MicrosecondsOf(
-        [&] {
-          EXPECT_EQ(AllReduce(tensor, waits)->Synchronize(), absl::OkStatus());
-        },
+        [&] { EXPECT_EQ(AllReduce(tensor, waits)->Synchronize(), OkStatus()); },
         drain);
   };
   const double waited = ours(true);
@@ -363,7 +360,7 @@ class SymmetricMemoryOnGpu : public ::testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(OnGpu, SymmetricMemoryOnGpu, ValuesIn(NcclSizes()));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SymmetricMemoryOnGpu);
 
-absl::Status RunOn(Backend& backend, Collective collective) {
+Status RunOn(Backend& backend, Collective collective) {
   collective.timeout = std::chrono::minutes(2);
   collective.deadline = Clock::now() + collective.timeout;
   return backend.Start(collective)->Wait();
@@ -397,13 +394,13 @@ TEST_P(SymmetricMemoryOnGpu, AnAllGatherInIt) {
     const auto memory = backend->AllocateSymmetric(
         {.bytes = static_cast<size_t>(kBytes + all),
          .deadline = Clock::now() + std::chrono::minutes(2)});
-    if (absl::IsUnimplemented(memory.status())) {
+    if (IsUnimplemented(memory.status())) {
       if (rank > 0) return;
       Figures().emplace_back("nccl: symmetric memory",
                              std::string(memory.status().message()));
       return;
     }
-    ASSERT_EQ(memory.status(), absl::OkStatus());
+    ASSERT_EQ(memory.status(), OkStatus());
     char* const data = static_cast<char*>((*memory)->data());
     const Tensor in(data, DataType::kUint8, {kBytes}, (*memory)->device());
     const Tensor out(data + kBytes, DataType::kUint8, {all},
@@ -414,7 +411,7 @@ TEST_P(SymmetricMemoryOnGpu, AnAllGatherInIt) {
     EXPECT_EQ(RunOn(*backend, {.kind = CollectiveKind::kAllGatherIntoTensor,
                                .inputs = {in},
                                .outputs = {out}}),
-              absl::OkStatus());
+              OkStatus());
     EXPECT_EQ(FirstNotOfItsRank(out), -1);
   });
 }
@@ -428,8 +425,8 @@ TEST_P(SymmetricMemoryOnGpu, AnExchangeInIt) {
     const auto memory = backend->AllocateSymmetric(
         {.bytes = static_cast<size_t>(2 * all),
          .deadline = Clock::now() + std::chrono::minutes(2)});
-    if (absl::IsUnimplemented(memory.status())) return;
-    ASSERT_EQ(memory.status(), absl::OkStatus());
+    if (IsUnimplemented(memory.status())) return;
+    ASSERT_EQ(memory.status(), OkStatus());
     char* const data = static_cast<char*>((*memory)->data());
     const Tensor in(data, DataType::kUint8, {all}, (*memory)->device());
     const Tensor out(data + all, DataType::kUint8, {all}, (*memory)->device());
@@ -439,7 +436,7 @@ TEST_P(SymmetricMemoryOnGpu, AnExchangeInIt) {
     EXPECT_EQ(RunOn(*backend, {.kind = CollectiveKind::kAllToAllSingle,
                                .inputs = {in},
                                .outputs = {out}}),
-              absl::OkStatus());
+              OkStatus());
     EXPECT_EQ(FirstNotOfItsRank(out), -1);
     const Tensor part(data + all, DataType::kUint8, {kBytes},
                       (*memory)->device());
@@ -450,7 +447,7 @@ TEST_P(SymmetricMemoryOnGpu, AnExchangeInIt) {
       scatter.inputs.push_back(Tensor(data + each * kBytes, DataType::kUint8,
                                       {kBytes}, (*memory)->device()));
     }
-    EXPECT_EQ(RunOn(*backend, scatter), absl::OkStatus());
+    EXPECT_EQ(RunOn(*backend, scatter), OkStatus());
     const std::vector<uint8_t> got = Read(part);
     EXPECT_EQ(std::count(got.begin(), got.end(), GetParam()), kBytes);
   });
@@ -462,8 +459,8 @@ TEST_P(SymmetricMemoryOnGpu, HowOftenASumOfBfloat16IsRounded) {
     const auto backend = Join(rank);
     const auto memory = backend->AllocateSymmetric(
         {.bytes = 2, .deadline = Clock::now() + std::chrono::minutes(2)});
-    if (absl::IsUnimplemented(memory.status())) return;
-    ASSERT_EQ(memory.status(), absl::OkStatus());
+    if (IsUnimplemented(memory.status())) return;
+    ASSERT_EQ(memory.status(), OkStatus());
     const Tensor number((*memory)->data(), DataType::kBfloat16, {1},
                         (*memory)->device());
     const uint16_t bits = rank == 0 ? 0x4380 : 0x3f80;
@@ -473,7 +470,7 @@ TEST_P(SymmetricMemoryOnGpu, HowOftenASumOfBfloat16IsRounded) {
         kSuccess);
     EXPECT_EQ(RunOn(*backend,
                     {.kind = CollectiveKind::kAllReduce, .tensors = {number}}),
-              absl::OkStatus());
+              OkStatus());
     const std::vector<uint8_t> seen = Read(number);
     // From 256 on every second number is one of bfloat16.
     EXPECT_EQ(seen[1], 0x43);
@@ -537,7 +534,7 @@ TEST_P(StagingRate, BesideTheBarePinnedCopies) {
     EXPECT_EQ(Cuda().StreamSynchronize(back), kSuccess);
   });
   const double ours =
-      rate_of([&] { EXPECT_EQ(AllReduce(tensor)->Wait(), absl::OkStatus()); });
+      rate_of([&] { EXPECT_EQ(AllReduce(tensor)->Wait(), OkStatus()); });
   Figures().emplace_back(
       absl::StrCat("gloo: a tensor of ", bytes >> 10,
                    " KiB through the host and back"),
@@ -550,7 +547,7 @@ TEST_P(StagingRate, BesideTheBarePinnedCopies) {
 
 // What is here, and what was not run because it is not.
 void PrintWhatIsHere() {
-  if (absl::Status status = gpu::CudaAvailable(); status.ok()) {
+  if (Status status = gpu::CudaAvailable(); status.ok()) {
     const cuda::Runtime& runtime = gpu::Cuda();
     std::cout << "cuda: runtime " << cuda::VersionText(runtime.runtime_version)
               << ", driver " << cuda::VersionText(runtime.driver_version)
@@ -558,7 +555,7 @@ void PrintWhatIsHere() {
   } else {
     std::cout << "no CUDA tensors here: " << status.message() << "\n";
   }
-  if (absl::Status status = gpu::NcclAvailable(); status.ok()) {
+  if (Status status = gpu::NcclAvailable(); status.ok()) {
     std::cout << "nccl: " << nccl::VersionText(gpu::Nccl().version) << "\n";
   } else {
     std::cout << "no nccl here: " << status.message() << "\n";

@@ -3,9 +3,9 @@
 
 namespace muster::gpu {
 
-absl::Status CudaAvailable() { return dataplane::cuda::TheRuntime().status(); }
+Status CudaAvailable() { return dataplane::cuda::TheRuntime().status(); }
 
-absl::Status NcclAvailable() { return dataplane::nccl::Available(); }
+Status NcclAvailable() { return dataplane::nccl::Available(); }
 
 const dataplane::cuda::Runtime& Cuda() {
   return *dataplane::cuda::TheRuntime();
@@ -17,7 +17,7 @@ const dataplane::nccl::Library& Nccl() {
   return *library;
 }
 
-absl::StatusOr<std::unique_ptr<dataplane::Backend>> CreateNccl(
+StatusOr<std::unique_ptr<dataplane::Backend>> CreateNccl(
     const dataplane::BackendOptions& options) {
   return dataplane::CreateBackend("nccl", options);
 }

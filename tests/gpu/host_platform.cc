@@ -5,12 +5,12 @@
 
 namespace muster::gpu {
 
-absl::Status CudaAvailable() { return absl::OkStatus(); }
+Status CudaAvailable() { return OkStatus(); }
 
-absl::Status NcclAvailable() {
+Status NcclAvailable() {
   // As NCCL does.
   dataplane::nccl::testing::SetRoundsAtEachRank(true);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 const dataplane::cuda::Runtime& Cuda() {
@@ -31,7 +31,7 @@ const dataplane::nccl::Library& Nccl() {
   return *library;
 }
 
-absl::StatusOr<std::unique_ptr<dataplane::Backend>> CreateNccl(
+StatusOr<std::unique_ptr<dataplane::Backend>> CreateNccl(
     const dataplane::BackendOptions& options) {
   return dataplane::nccl::CreateNcclBackend(
       {.cuda = Cuda().api, .nccl = Nccl().api, .nccl_version = Nccl().version},

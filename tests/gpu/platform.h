@@ -8,8 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/nccl/api.h"
@@ -17,13 +16,13 @@
 namespace muster::gpu {
 
 // Why there are no CUDA tensors here, or no nccl; OK if there are.
-absl::Status CudaAvailable();
-absl::Status NcclAvailable();
+Status CudaAvailable();
+Status NcclAvailable();
 
 // Where they are.
 const dataplane::cuda::Runtime& Cuda();
 const dataplane::nccl::Library& Nccl();
-absl::StatusOr<std::unique_ptr<dataplane::Backend>> CreateNccl(
+StatusOr<std::unique_ptr<dataplane::Backend>> CreateNccl(
     const dataplane::BackendOptions& options);
 
 // What large tensors' sizes are divided by.

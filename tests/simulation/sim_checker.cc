@@ -320,8 +320,8 @@ void SimChecker::ObservePop(const Waiting& waiting, const core::Reply& reply) {
   std::string answer;
   if (const auto* popped = std::get_if<core::ValueReply>(&reply.payload)) {
     answer = absl::StrCat("item ", *popped->value);
-  } else if (reply.status.code() == absl::StatusCode::kNotFound ||
-             reply.status.code() == absl::StatusCode::kDeadlineExceeded) {
+  } else if (reply.status.code() == StatusCode::kNotFound ||
+             reply.status.code() == StatusCode::kDeadlineExceeded) {
     answer = "empty";
   } else {
     return;  // fenced, withdrawn or superseded
@@ -344,7 +344,7 @@ void SimChecker::ObservePop(const Waiting& waiting, const core::Reply& reply) {
 void SimChecker::ObserveWatch(const Waiting& waiting,
                               const core::Reply& reply) {
   const Request& request = waiting.request;
-  if (reply.status.code() == absl::StatusCode::kOutOfRange) {
+  if (reply.status.code() == StatusCode::kOutOfRange) {
     const int64_t since = std::count_if(
         store_.changes().begin(), store_.changes().end(),
         [&](const auto& change) { return change.revision > *request.after; });

@@ -144,7 +144,7 @@ void SimChecker::ObserveGroups(const Waiting& waiting,
     return std::make_tuple(epoch_.value(), request.generation.value(),
                            group.name);
   };
-  if (reply.status.code() == absl::StatusCode::kInvalidArgument) {
+  if (reply.status.code() == StatusCode::kInvalidArgument) {
     const auto formed =
         formations_.find({epoch_.value(), request.generation.value()});
     // Who does not know yet that the coordinator is another one.
@@ -221,7 +221,7 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
   const auto* decided = std::get_if<core::BarrierReply>(&reply.payload);
   if (decided == nullptr) {
     if (reply.status.ok()) Fail("I1: a barrier without a result");
-    if (reply.status.code() == absl::StatusCode::kOutOfRange) ++seen_.too_late;
+    if (reply.status.code() == StatusCode::kOutOfRange) ++seen_.too_late;
     return;
   }
   const core::BarrierResult& result = **decided;

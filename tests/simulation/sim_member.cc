@@ -372,9 +372,9 @@ void SimMember::Receive(const Response& response, core::Instant now) {
     BeginRegistering();
     return;
   }
-  const absl::StatusCode code = response.reply.status.code();
+  const StatusCode code = response.reply.status.code();
   if (response.operation == 0) {  // a heartbeat
-    if (code == absl::StatusCode::kFailedPrecondition) {
+    if (code == StatusCode::kFailedPrecondition) {
       if (phase_ == Phase::kRegistering) return;
       NewIncarnation();
       BeginRegistering();
@@ -393,14 +393,14 @@ void SimMember::Receive(const Response& response, core::Instant now) {
   }
   const auto it = pending_.find(response.operation);
   if (it == pending_.end()) return;
-  if (code == absl::StatusCode::kCancelled) return;  // of an older attempt
+  if (code == StatusCode::kCancelled) return;  // of an older attempt
   const Request request = it->second.request;
   pending_.erase(it);
   Complete(request, response);
 }
 
 void SimMember::Complete(const Request& request, const Response& response) {
-  const absl::StatusCode code = response.reply.status.code();
+  const StatusCode code = response.reply.status.code();
   if (phase_ == Phase::kEnding) {
     // Answered or fenced: over either way.
     if (request.verb == Verb::kLeave || request.verb == Verb::kFail) {
@@ -408,7 +408,7 @@ void SimMember::Complete(const Request& request, const Response& response) {
     }
     return;
   }
-  if (code == absl::StatusCode::kFailedPrecondition) {
+  if (code == StatusCode::kFailedPrecondition) {
     NewIncarnation();
     BeginRegistering();
     return;
@@ -423,7 +423,7 @@ void SimMember::Complete(const Request& request, const Response& response) {
     case Verb::kJoin: {
       const auto* formed =
           std::get_if<core::FormationReply>(&response.reply.payload);
-      if (code == absl::StatusCode::kOutOfRange) {
+      if (code == StatusCode::kOutOfRange) {
         phase_ = Phase::kEnding;
         pending_.clear();
         Request leave;
@@ -458,7 +458,7 @@ void SimMember::Complete(const Request& request, const Response& response) {
       if (const auto* watched =
               std::get_if<core::WatchReply>(&response.reply.payload)) {
         seen_ = watched->revision;
-      } else if (code == absl::StatusCode::kOutOfRange) {
+      } else if (code == StatusCode::kOutOfRange) {
         seen_.reset();
       }
       break;
@@ -481,7 +481,7 @@ void SimMember::CompleteBarrier(const Request& request,
       request.barrier.group.empty()) {
     ++released_;
   }
-  if (response.reply.status.code() == absl::StatusCode::kAborted) {
+  if (response.reply.status.code() == StatusCode::kAborted) {
     BeginJoining();
   }
 }

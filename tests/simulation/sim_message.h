@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/core/barriers.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/groups.h"

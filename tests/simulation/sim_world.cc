@@ -145,7 +145,7 @@ void SimWorld::ResumeCoordinator() {
   const std::string before = Durable(coordinator_->Snapshot(now_));
   std::vector<core::Record> records;
   for (const auto& [key, value] : disk_) {
-    absl::StatusOr<coordinator::DecodedRecord> decoded =
+    StatusOr<coordinator::DecodedRecord> decoded =
         coordinator::DecodeRecord(key, value);
     if (!decoded.ok()) return checker_.Fail(decoded.status().ToString());
     records.push_back(std::move(decoded->record));
@@ -161,7 +161,7 @@ void SimWorld::ResumeCoordinator() {
     checker_.Fail(
         absl::StrCat("I9: before the restart ", before, ", after it ", after));
   }
-  const absl::Status invariants = coordinator_->CheckInvariants();
+  const Status invariants = coordinator_->CheckInvariants();
   if (!invariants.ok()) checker_.Fail(invariants.ToString());
 }
 
@@ -406,7 +406,7 @@ void SimWorld::Deliver(core::Outbox& out, bool ticked) {
   Count(out);
   Store();
   checker_.Settle(out, ticked, now_, *coordinator_);
-  const absl::Status invariants = coordinator_->CheckInvariants();
+  const Status invariants = coordinator_->CheckInvariants();
   if (!invariants.ok()) checker_.Fail(invariants.ToString());
   for (const core::Publication& publication : out.events) {
     if (publication.event.kind != core::EventKind::kWaiting &&

@@ -8,9 +8,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace muster::worker::bench {
 namespace {
@@ -103,10 +102,10 @@ std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size,
   } catch (const std::bad_alloc&) {
   } catch (const std::length_error&) {
   } catch (const DistError& error) {
-    if (!absl::IsResourceExhausted(error.status())) throw;
+    if (!IsResourceExhausted(error.status())) throw;
     why = absl::StrCat(" (", error.what(), ")");
   }
-  throw DistError(absl::ResourceExhaustedError(absl::StrCat(
+  throw DistError(ResourceExhaustedError(absl::StrCat(
       "no memory for ", measured.operation->name, " of ",
       measured.Bytes(world_size), " bytes", why, "; see --maxbytes")));
 }
@@ -147,11 +146,11 @@ int CallsFor(const Runner& runner, const BenchOptions& options) {
 
 // One of a peer, if it has the case. All ranks' peers must say the same.
 std::optional<Runner> RunnerOf(Peer& peer, const Case& measured) {
-  absl::StatusOr<std::optional<double>> first = peer.Run(measured, 1);
+  StatusOr<std::optional<double>> first = peer.Run(measured, 1);
   if (!first.ok()) throw DistError(first.status());
   if (!first->has_value()) return std::nullopt;
   return Runner{.run = [&peer, &measured](int calls) {
-    absl::StatusOr<std::optional<double>> seconds = peer.Run(measured, calls);
+    StatusOr<std::optional<double>> seconds = peer.Run(measured, calls);
     if (!seconds.ok()) throw DistError(seconds.status());
     return seconds->value_or(0);
   }};
@@ -184,7 +183,7 @@ Device DeviceOf(const BenchOptions& options) {
   if (options.device == DeviceType::kCpu || devices == 0) return {};
   const int local_rank = GetNodeLocalRank(0);
   if (options.backend == "nccl" && local_rank >= devices) {
-    throw DistError(absl::InvalidArgumentError(absl::StrCat(
+    throw DistError(InvalidArgumentError(absl::StrCat(
         "nccl needs a CUDA device for each rank of a host: this is local rank ",
         local_rank, ", there are ", devices,
         "; ranks of --backend=gloo --device=cuda can share one")));

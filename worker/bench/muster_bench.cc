@@ -25,14 +25,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/options.h"
 #include "base/process_limits.h"
+#include "base/status.h"
 #include "base/version.h"
 #include "client/control/exit_status.h"
 #include "client/groups/embedded_coordinator.h"
@@ -80,13 +79,13 @@ int FailRank(absl::string_view what) {
 class Folder {
  public:
   // Errors: UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<Folder>> Create() {
+  static StatusOr<std::unique_ptr<Folder>> Create() {
     std::error_code error;
     std::string path =
         (std::filesystem::temp_directory_path(error) / "muster-bench.XXXXXX")
             .string();
     if (error || mkdtemp(path.data()) == nullptr) {
-      return absl::UnavailableError(
+      return UnavailableError(
           absl::StrCat("cannot create a folder in TMPDIR (default /tmp): ",
                        error ? error.message() : std::strerror(errno)));
     }
@@ -157,10 +156,10 @@ int AwaitRanks(std::vector<pid_t> ranks) {
 // Starts the ranks: this program again, as one of them each.
 int RunWorld(int nproc, const std::vector<std::string>& arguments) {
   // Before any thread is started. Its end is the end of every rank.
-  absl::StatusOr<muster::worker::ProcessGroup> group =
+  StatusOr<muster::worker::ProcessGroup> group =
       muster::worker::ProcessGroup::Create();
   if (!group.ok()) return Fail(group.status().message());
-  absl::StatusOr<std::unique_ptr<Folder>> folder = Folder::Create();
+  StatusOr<std::unique_ptr<Folder>> folder = Folder::Create();
   if (!folder.ok()) return Fail(folder.status().message());
   const sigset_t signals = RankSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -191,7 +190,7 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
                                       .job = absl::StrCat("bench-", getpid())};
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < nproc; ++rank) {
-    absl::StatusOr<pid_t> pid =
+    StatusOr<pid_t> pid =
         group->Spawn({.path = "/proc/self/exe",
                       .arguments = rank_arguments,
                       .environment = RankEnvironment(
@@ -229,7 +228,7 @@ int RunAgain(std::vector<std::string> arguments) {
 // Measures every algorithm of every operation, and prints the fastest ones.
 int Tune(const BenchOptions& options,
          const std::vector<std::string>& arguments) {
-  absl::StatusOr<std::unique_ptr<Folder>> folder = Folder::Create();
+  StatusOr<std::unique_ptr<Folder>> folder = Folder::Create();
   if (!folder.ok()) return Fail(folder.status().message());
   const std::string file = absl::StrCat((*folder)->path(), "/figures.json");
   const Tunable& tunable = *FindTunable(options.backend);
@@ -248,7 +247,7 @@ int Tune(const BenchOptions& options,
       setenv(tunable.variable, algorithm.c_str(), 1);
       const int status = RunAgain(std::move(own));
       if (status != 0) return status;
-      absl::StatusOr<std::vector<TuneSample>> more =
+      StatusOr<std::vector<TuneSample>> more =
           ReadSamples(file, options.backend);
       if (!more.ok()) return Fail(more.status().message());
       samples.insert(samples.end(), more->begin(), more->end());
@@ -277,7 +276,7 @@ class PeersFolder {
     } else if (GetRank() > 0) {
       path_ = GetDefaultStore()->Get("bench/peers_folder");
     } else {
-      absl::StatusOr<std::unique_ptr<Folder>> own = Folder::Create();
+      StatusOr<std::unique_ptr<Folder>> own = Folder::Create();
       if (!own.ok()) throw DistError(own.status());
       own_ = *std::move(own);
       path_ = own_->path();
@@ -348,7 +347,7 @@ class Run {
   void CheckRanks(const Operation& operation) const {
     if (operation.verb == Operation::Verb::kSendRecv &&
         options_.backend == "nccl" && GetWorldSize() == 1) {
-      throw DistError(absl::InvalidArgumentError(
+      throw DistError(InvalidArgumentError(
           "sendrecv by nccl needs 2 ranks: NCCL has no send to oneself alone"));
     }
   }
@@ -409,8 +408,8 @@ class Run {
       }
     } catch (const DistError& error) {
       // Nothing was sent: every rank gets the same error.
-      const bool is_no_operation = (absl::IsInvalidArgument(error.status()) ||
-                                    absl::IsUnimplemented(error.status())) &&
+      const bool is_no_operation = (IsInvalidArgument(error.status()) ||
+                                    IsUnimplemented(error.status())) &&
                                    measured.operation->reduces;
       if (is_no_operation && (options_.all_types || options_.all_ops)) {
         return false;
@@ -448,18 +447,18 @@ void Join(const BenchOptions& options) {
     InitProcessGroup(group);
   } catch (const DistError& error) {
     // Libraries that the environment names are loaded by now.
-    const absl::Status backend = dataplane::CheckBackend(options.BackendSpec());
-    if (absl::IsInvalidArgument(backend)) {
-      throw WrongBackend(absl::InvalidArgumentError(
-          absl::StrCat("--backend: ", backend.message())));
+    const Status backend = dataplane::CheckBackend(options.BackendSpec());
+    if (IsInvalidArgument(backend)) {
+      throw WrongBackend(
+          InvalidArgumentError(absl::StrCat("--backend: ", backend.message())));
     }
     if (std::getenv("RANK") != nullptr) throw;
-    throw DistError(absl::Status(
-        error.status().code(),
-        absl::StrCat(error.what(), "; --nproc=N starts N ranks here")));
+    throw DistError(
+        Status(error.status().code(),
+               absl::StrCat(error.what(), "; --nproc=N starts N ranks here")));
   }
   if (options.root >= GetWorldSize()) {
-    throw DistError(absl::InvalidArgumentError(absl::StrCat(
+    throw DistError(InvalidArgumentError(absl::StrCat(
         "--root must be 0 to ", GetWorldSize() - 1, ", got ", options.root)));
   }
 }
@@ -497,7 +496,7 @@ class FiguresFile {
  private:
   [[noreturn]] void Fail() const {
     throw DistError(
-        absl::UnavailableError(absl::StrCat("cannot write --json=", path_)));
+        UnavailableError(absl::StrCat("cannot write --json=", path_)));
   }
 
   const std::string path_;
@@ -544,7 +543,7 @@ int RunRank(const BenchOptions& options) {
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  const absl::StatusOr<BenchOptions> options =
+  const StatusOr<BenchOptions> options =
       ParseBenchOptions(arguments, base::OwnEnvironment());
   if (!options.ok()) {
     std::cerr << "muster-bench: " << options.status().message()

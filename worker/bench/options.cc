@@ -6,13 +6,13 @@
 #include <optional>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "worker/bench/tune.h"
 
@@ -25,9 +25,9 @@ using base::OptionValue;
 constexpr int kMany = 1 << 20;
 constexpr int64_t kSizeMax = int64_t{1} << 40;
 
-absl::Status Wrong(absl::string_view option, absl::string_view want,
-                   absl::string_view got) {
-  return absl::InvalidArgumentError(
+Status Wrong(absl::string_view option, absl::string_view want,
+             absl::string_view got) {
+  return InvalidArgumentError(
       absl::StrCat(option, " must be ", want, ", got ", base::Quote(got)));
 }
 
@@ -36,14 +36,13 @@ template <typename T = int>
 OptionValue Int(int initial, int min, int max, T* target = nullptr) {
   return {initial, [=](absl::string_view name, int value) {
             if (target != nullptr) *target = static_cast<T>(value);
-            if (value >= min && value <= max) return absl::OkStatus();
+            if (value >= min && value <= max) return OkStatus();
             return Wrong(name, absl::StrCat(min, " to ", max),
                          absl::StrCat(value));
           }};
 }
 
-absl::StatusOr<int64_t> ParseSize(absl::string_view name,
-                                  const std::string& text) {
+StatusOr<int64_t> ParseSize(absl::string_view name, const std::string& text) {
   absl::string_view digits = text;
   int64_t size = 0;
   int shift = 0;
@@ -67,58 +66,57 @@ OptionValue List(const char* initial,
                  const std::vector<T>& all, std::vector<T>* target,
                  bool* is_all) {
   return {initial,
-          [=](absl::string_view name, const std::string& text) -> absl::Status {
+          [=](absl::string_view name, const std::string& text) -> Status {
             *is_all = text == "all";
             if (*is_all) {
               *target = all;
-              return absl::OkStatus();
+              return OkStatus();
             }
             for (const absl::string_view word : absl::StrSplit(text, ',')) {
               const std::optional<T> found = find(word);
               if (!found.has_value()) {
-                return absl::InvalidArgumentError(
+                return InvalidArgumentError(
                     absl::StrCat(name, " does not know ", base::Quote(word),
                                  "; --help lists what it knows"));
               }
               target->push_back(*found);
             }
-            return absl::OkStatus();
+            return OkStatus();
           }};
 }
 
-absl::Status ReadPlace(BenchOptions* options, absl::string_view name,
-                       const std::string& place) {
+Status ReadPlace(BenchOptions* options, absl::string_view name,
+                 const std::string& place) {
   options->out_of_place = place == "out" || place == "both";
   options->in_place = place == "in" || place == "both";
-  if (options->out_of_place || options->in_place) return absl::OkStatus();
+  if (options->out_of_place || options->in_place) return OkStatus();
   return Wrong(name, "out, in or both", place);
 }
 
 // Whether it is symmetric.
-absl::StatusOr<bool> ParseMemory(absl::string_view name,
-                                 const std::string& memory) {
+StatusOr<bool> ParseMemory(absl::string_view name, const std::string& memory) {
   if (memory == "symmetric" || memory == "2") return true;
   if (memory == "ordinary" || memory == "0") return false;
   return Wrong(name, "ordinary (0) or symmetric (2)", memory);
 }
 
-absl::Status ReadRoot(BenchOptions* options, absl::string_view name,
-                      const std::string& root) {
+Status ReadRoot(BenchOptions* options, absl::string_view name,
+                const std::string& root) {
   options->all_roots = root == "all";
   if (options->all_roots ||
       (absl::SimpleAtoi(root, &options->root) && options->root >= 0)) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return Wrong(name, "a rank, from 0 on, or all", root);
 }
 
-absl::StatusOr<std::vector<std::string>> ParsePeers(absl::string_view,
-                                                    const std::string& text) {
+StatusOr<std::vector<std::string>> ParsePeers(absl::string_view,
+                                              const std::string& text) {
   return absl::StrSplit(text, ',', absl::SkipWhitespace());
 }
 
-absl::StatusOr<std::chrono::milliseconds> ParseTimeout(
-    absl::string_view name, const std::string& text) {
+StatusOr<std::chrono::milliseconds> ParseTimeout(absl::string_view name,
+                                                 const std::string& text) {
   absl::Duration timeout = absl::ZeroDuration();
   int seconds = 0;
   if (absl::SimpleAtoi(text, &seconds)) {
@@ -249,15 +247,15 @@ base::Options Table(BenchOptions& options) {
                        {.separator = '_', .variables = {"MUSTER_BENCH_"}});
 }
 
-absl::Status ReadCtaPolicy(const base::Options& given, BenchOptions& options) {
+Status ReadCtaPolicy(const base::Options& given, BenchOptions& options) {
   const int policy = given.Get<int>("cta_policy");
-  if (policy < 0) return absl::OkStatus();
+  if (policy < 0) return OkStatus();
   if (options.backend.find("nccl") == std::string::npos) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(given.Name("cta_policy"), " needs --backend=nccl"));
   }
   options.cta_policy = static_cast<NcclOptions::CtaPolicy>(policy);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 bool IsForCuda(const BenchOptions& options) {
@@ -265,7 +263,7 @@ bool IsForCuda(const BenchOptions& options) {
 }
 
 // The device, and what stands or falls with it.
-absl::Status ReadDevice(const base::Options& given, BenchOptions& options) {
+Status ReadDevice(const base::Options& given, BenchOptions& options) {
   const std::string device = given.Get<std::string>("device");
   if (!device.empty() && device != "cpu" && device != "cuda") {
     return Wrong(given.Name("device"), "cpu or cuda", device);
@@ -278,7 +276,7 @@ absl::Status ReadDevice(const base::Options& given, BenchOptions& options) {
   const int gpus = given.Get<int>("ngpus");
   const int threads = given.Get<int>("nthreads");
   if (gpus + threads > 0 && options.nproc > 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(given.Name(gpus > 0 ? "ngpus" : "nthreads"),
                      " says how many ranks to start, and so does --nproc: give "
                      "one of them"));
@@ -286,10 +284,10 @@ absl::Status ReadDevice(const base::Options& given, BenchOptions& options) {
   if (gpus + threads > 0) {
     options.nproc = std::max(gpus, 1) * std::max(threads, 1);
   }
-  absl::Status status;
+  Status status;
   const auto needs_cuda = [&](absl::string_view option, bool is_given) {
     if (is_given && !IsForCuda(options)) {
-      status.Update(absl::InvalidArgumentError(
+      status.Update(InvalidArgumentError(
           absl::StrCat(given.Name(option), " needs --device=cuda")));
     }
   };
@@ -297,11 +295,11 @@ absl::Status ReadDevice(const base::Options& given, BenchOptions& options) {
   needs_cuda("nthreads", threads > 0);
   needs_cuda("report_cputime", options.report_cputime);
   if (status.ok() && options.report_cputime && options.blocking) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(given.Name("report_cputime"), " needs --blocking=0"));
   }
   if (status.ok() && given.Get<int>("cudagraph") != 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(given.Name("cudagraph"), " must be 0, got \"",
                      given.Get<int>("cudagraph"),
                      "\": calls cannot be captured in CUDA graphs"));
@@ -310,19 +308,18 @@ absl::Status ReadDevice(const base::Options& given, BenchOptions& options) {
 }
 
 // What is for CPU tensors alone.
-absl::Status CheckCpuAlone(const base::Options& given,
-                           const BenchOptions& options) {
+Status CheckCpuAlone(const base::Options& given, const BenchOptions& options) {
   const auto refuse = [&](absl::string_view option) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         given.Name(option), " measures CPU tensors, not with --device=cuda"));
   };
-  if (!IsForCuda(options)) return absl::OkStatus();
+  if (!IsForCuda(options)) return OkStatus();
   if (options.tune) return refuse("tune");
-  return options.peers.empty() ? absl::OkStatus() : refuse("peer");
+  return options.peers.empty() ? OkStatus() : refuse("peer");
 }
 
-absl::Status Finish(base::Options& given, BenchOptions& options) {
-  absl::Status status = given.Finish();
+Status Finish(base::Options& given, BenchOptions& options) {
+  Status status = given.Finish();
   if (!status.ok()) return status;
   if (options.bytes_max < options.bytes_min) {
     return Wrong(given.Name("maxbytes"),
@@ -336,16 +333,16 @@ absl::Status Finish(base::Options& given, BenchOptions& options) {
   status.Update(ReadCtaPolicy(given, options));
   status.Update(CheckCpuAlone(given, options));
   if (status.ok() && options.tune && options.nproc == 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(given.Name("tune"), " needs --nproc"));
   }
   if (status.ok() && options.tune && FindTunable(options.backend) == nullptr) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(given.Name("tune"), " needs --backend=shm or gloo, got ",
                      base::Quote(options.backend)));
   }
   if (status.ok() && options.operations.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("no operation given: ", OperationNames()));
   }
   return status;
@@ -360,15 +357,15 @@ std::string BenchOptions::BackendSpec() const {
   return absl::StrCat("cuda:", backend, ",cpu:gloo");
 }
 
-absl::StatusOr<BenchOptions> ParseBenchOptions(
+StatusOr<BenchOptions> ParseBenchOptions(
     const std::vector<std::string>& arguments,
     const base::Environment& environment) {
   BenchOptions options;
   base::Options table = Table(options);
-  absl::Status status = table.ReadEnvironment(environment);
+  Status status = table.ReadEnvironment(environment);
   if (!status.ok()) return status;
   std::vector<std::string> words;
-  const absl::StatusOr<Asked> asked = table.Read(arguments, words);
+  const StatusOr<Asked> asked = table.Read(arguments, words);
   if (!asked.ok()) return asked.status();
   options.help = *asked == Asked::kHelp;
   options.version = *asked == Asked::kVersion;
@@ -376,7 +373,7 @@ absl::StatusOr<BenchOptions> ParseBenchOptions(
   for (const std::string& name : words) {
     options.operations.push_back(FindOperation(name));
     if (options.operations.back() != nullptr) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "unknown operation ", base::Quote(name), ": ", OperationNames()));
   }
   status = Finish(table, options);

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "base/options.h"
+#include "base/status.h"
 #include "client/muster.h"
 #include "worker/bench/operation.h"
 
@@ -85,7 +85,7 @@ struct BenchOptions {
 // Reads `arguments`, argv without argv[0]; what is not there comes from
 // MUSTER_BENCH_<OPTION> in `environment`.
 // Errors: INVALID_ARGUMENT; the text names the option and its value.
-absl::StatusOr<BenchOptions> ParseBenchOptions(
+StatusOr<BenchOptions> ParseBenchOptions(
     const std::vector<std::string>& arguments,
     const base::Environment& environment);
 

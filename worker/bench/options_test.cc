@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 
 std::string ErrorOf(const std::vector<std::string>& arguments) {
   const auto options = ParseBenchOptions(arguments, {});
-  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(options.status().code(), StatusCode::kInvalidArgument);
   return std::string(options.status().message());
 }
 

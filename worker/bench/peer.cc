@@ -82,9 +82,10 @@ Peer::Peer(std::string command, std::chrono::milliseconds timeout, pid_t pid,
       to_(to),
       from_(from) {}
 
-absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(
-    const std::string& command, const std::string& folder, int rank,
-    int world_size, std::chrono::milliseconds timeout) {
+StatusOr<std::unique_ptr<Peer>> Peer::Start(const std::string& command,
+                                            const std::string& folder, int rank,
+                                            int world_size,
+                                            std::chrono::milliseconds timeout) {
   std::vector<std::string> words =
       absl::StrSplit(command, ' ', absl::SkipWhitespace());
   std::vector<std::string> environment =
@@ -92,7 +93,7 @@ absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(
   int to[2];
   int from[2];
   if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(
+    return ResourceExhaustedError(
         absl::StrCat("no pipe for ", command, ": ", std::strerror(errno)));
   }
   posix_spawn_file_actions_t actions;
@@ -109,16 +110,16 @@ absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(
   if (error != 0) {
     close(to[1]);
     close(from[0]);
-    return absl::UnavailableError(
+    return UnavailableError(
         absl::StrCat("cannot run ", command, ": ", std::strerror(error)));
   }
   auto peer =
       std::unique_ptr<Peer>(new Peer(command, timeout, pid, to[1], from[0]));
-  absl::StatusOr<std::string> line = peer->ReadLine();
+  StatusOr<std::string> line = peer->ReadLine();
   if (!line.ok()) return line.status();
   absl::string_view name = *line;
   if (!absl::ConsumePrefix(&name, "ready ")) {
-    return absl::UnavailableError(
+    return UnavailableError(
         absl::StrCat(command, " should say that it is ready, said: ", *line));
   }
   peer->name_ = std::string(name);
@@ -138,12 +139,12 @@ Peer::~Peer() {
   }
 }
 
-absl::StatusOr<std::string> Peer::ReadLine() {
+StatusOr<std::string> Peer::ReadLine() {
   const Clock::time_point deadline = Clock::now() + timeout_;
   size_t end = said_.find('\n');
   while (end == std::string::npos) {
     if (!Await(from_, deadline)) {
-      return absl::DeadlineExceededError(
+      return DeadlineExceededError(
           absl::StrCat(command_, " did not answer in --timeout (",
                        timeout_.count(), " ms), after: ", said_));
     }
@@ -151,8 +152,7 @@ absl::StatusOr<std::string> Peer::ReadLine() {
     const ssize_t count = read(from_, more.data(), more.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      return absl::UnavailableError(
-          absl::StrCat(command_, " ended, after: ", said_));
+      return UnavailableError(absl::StrCat(command_, " ended, after: ", said_));
     }
     said_.append(more.data(), count);
     end = said_.find('\n');
@@ -162,15 +162,14 @@ absl::StatusOr<std::string> Peer::ReadLine() {
   return line;
 }
 
-absl::StatusOr<std::optional<double>> Peer::Run(const Case& measured,
-                                                int calls) {
+StatusOr<std::optional<double>> Peer::Run(const Case& measured, int calls) {
   const std::string order = absl::StrCat(
       "run ", measured.operation->name, " ", DataTypeName(measured.data_type),
       " ", ReduceOpName(measured.reduce_op), " ", measured.count, " ",
       measured.root, " ", calls, "\n");
   // Much less than a pipe holds. If it has ended, so has what it says.
   (void)!write(to_, order.data(), order.size());
-  absl::StatusOr<std::string> line = ReadLine();
+  StatusOr<std::string> line = ReadLine();
   if (!line.ok()) return line.status();
   absl::string_view answer = *line;
   double seconds = 0;
@@ -179,7 +178,7 @@ absl::StatusOr<std::optional<double>> Peer::Run(const Case& measured,
       absl::SimpleAtod(answer, &seconds)) {
     return std::optional<double>(seconds);
   }
-  return absl::DataLossError(absl::StrCat(name_, ": ", *line));
+  return DataLossError(absl::StrCat(name_, ": ", *line));
 }
 
 }  // namespace muster::worker::bench

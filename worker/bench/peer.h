@@ -8,8 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "worker/bench/operation.h"
 
 namespace muster::worker::bench {
@@ -27,7 +26,7 @@ class Peer {
   // share, to meet in. Returns when the peer has its group. This and each
   // answer may take `timeout`.
   // Errors: UNAVAILABLE, with the peer's last words; DEADLINE_EXCEEDED.
-  static absl::StatusOr<std::unique_ptr<Peer>> Start(
+  static StatusOr<std::unique_ptr<Peer>> Start(
       const std::string& command, const std::string& folder, int rank,
       int world_size, std::chrono::milliseconds timeout);
 
@@ -44,12 +43,12 @@ class Peer {
   // Seconds a call of this rank; nothing if it does not have this operation.
   // Errors: DATA_LOSS (its result is wrong), UNAVAILABLE (it has ended),
   // DEADLINE_EXCEEDED.
-  absl::StatusOr<std::optional<double>> Run(const Case& measured, int calls);
+  StatusOr<std::optional<double>> Run(const Case& measured, int calls);
 
  private:
   Peer(std::string command, std::chrono::milliseconds timeout, pid_t pid,
        int to, int from);
-  absl::StatusOr<std::string> ReadLine();
+  StatusOr<std::string> ReadLine();
 
   const std::string command_;
   const std::chrono::milliseconds timeout_;

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::worker::bench {
 namespace {
@@ -134,20 +134,20 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
   return rows;
 }
 
-absl::StatusOr<std::vector<TuneSample>> ReadSamples(
-    const std::string& file, const std::string& backend) {
+StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file,
+                                              const std::string& backend) {
   std::ifstream stream(file);
   const nlohmann::json rows =
       nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
   if (!rows.is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat("no figures in ", file));
+    return InvalidArgumentError(absl::StrCat("no figures in ", file));
   }
   std::vector<TuneSample> samples;
   for (const nlohmann::json& row : rows) {
     // Of a peer, or a rank's memory.
     if (row.value("algorithm", "") == "") continue;
     if (const std::string ran = row.value("backend", ""); ran != backend) {
-      return absl::FailedPreconditionError(
+      return FailedPreconditionError(
           absl::StrCat("the group ran by ", ran, " and not by ", backend,
                        ": there is nothing to tune"));
     }

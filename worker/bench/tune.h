@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "worker/bench/operation.h"
 
 namespace muster::worker::bench {
@@ -48,8 +48,8 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
 // The samples of a file that muster-bench has written, each with the algorithm
 // that ran, which need not be the one that was asked for. Errors:
 // kInvalidArgument, kFailedPrecondition (`backend` did not run).
-absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file,
-                                                    const std::string& backend);
+StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file,
+                                              const std::string& backend);
 
 }  // namespace muster::worker::bench
 

@@ -89,15 +89,15 @@ TEST(TuneTest, SamplesAreOfWhatRan) {
   EXPECT_EQ((*samples)[0].time_us, 2.5);
   // As where ranks cannot share memory.
   EXPECT_EQ(ReadSamples(file, "shm").status(),
-            absl::FailedPreconditionError("the group ran by gloo and not by "
-                                          "shm: there is nothing to tune"));
+            FailedPreconditionError("the group ran by gloo and not by "
+                                    "shm: there is nothing to tune"));
 }
 
 TEST(TuneTest, FileWithoutFiguresIsAnError) {
   const std::string file = absl::StrCat(::testing::TempDir(), "/figures.json");
   std::ofstream(file) << "[{";
   EXPECT_EQ(ReadSamples(file, "gloo").status().code(),
-            absl::StatusCode::kInvalidArgument);
+            StatusCode::kInvalidArgument);
 }
 
 }  // namespace

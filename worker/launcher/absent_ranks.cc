@@ -4,8 +4,8 @@
 #include <stop_token>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/errors.h"
 #include "client/session.h"
@@ -130,7 +130,7 @@ bool AbsentRanks::OthersWait() {
     if (!reader.ok()) return false;
     reader_ = *std::move(reader);
   }
-  const absl::StatusOr<internal::HostMembers> answer =
+  const StatusOr<internal::HostMembers> answer =
       reader_->Read(internal::HostName());
   if (!answer.ok()) {
     // The transport waits ever longer before it connects again, and the token

@@ -20,10 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
@@ -121,7 +120,7 @@ std::string Attempt::FolderOf(const Rank& rank) const {
       "/");
 }
 
-absl::StatusOr<std::string> Attempt::MakeFolder(const Rank& rank) const {
+StatusOr<std::string> Attempt::MakeFolder(const Rank& rank) const {
   const std::string folder = FolderOf(rank);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -129,14 +128,14 @@ absl::StatusOr<std::string> Attempt::MakeFolder(const Rank& rank) const {
     std::filesystem::remove(folder + "error.json", error);
     return folder;
   }
-  return absl::FailedPreconditionError(absl::StrCat(
+  return FailedPreconditionError(absl::StrCat(
       "cannot make the folder \"", folder,
       options_.log_dir.empty() ? "\": " : "\" (--log-dir): ", error.message()));
 }
 
-absl::Status Attempt::StartRank(Rank& rank) {
+Status Attempt::StartRank(Rank& rank) {
   const int local_rank = LocalRank(rank.rank);
-  const absl::StatusOr<std::string> folder = MakeFolder(rank);
+  const StatusOr<std::string> folder = MakeFolder(rank);
   if (!folder.ok()) return folder.status();
   rank.error_file = *folder + "error.json";
   const std::string prefix = absl::StrCat("[", rank.rank, "]: ");
@@ -149,11 +148,11 @@ absl::Status Attempt::StartRank(Rank& rank) {
     return output_.Add(prefix, shown && (!redirected || teed) ? sink : -1,
                        redirected || teed ? *folder + name : "");
   };
-  absl::StatusOr<int> out =
+  StatusOr<int> out =
       add(STDOUT_FILENO, "stdout.log", options_.redirects.HasOut(local_rank),
           options_.tee.HasOut(local_rank));
   if (!out.ok()) return out.status();
-  absl::StatusOr<int> err =
+  StatusOr<int> err =
       add(STDERR_FILENO, "stderr.log", options_.redirects.HasErr(local_rank),
           options_.tee.HasErr(local_rank));
   if (!err.ok()) {
@@ -167,7 +166,7 @@ absl::Status Attempt::StartRank(Rank& rank) {
   if (!options_.use_env) {
     arguments.push_back(absl::StrCat("--local-rank=", local_rank));
   }
-  absl::StatusOr<pid_t> pid = group_->Spawn(
+  StatusOr<pid_t> pid = group_->Spawn(
       {.path = program_,
        .arguments = std::move(arguments),
        .environment =
@@ -184,7 +183,7 @@ absl::Status Attempt::StartRank(Rank& rank) {
   // glibc's wrapper has no C linkage in C++ (2.36).
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0));
   if (pidfd < 0) {
-    return absl::ResourceExhaustedError(
+    return ResourceExhaustedError(
         absl::StrCat("cannot watch a process: ", std::strerror(errno)));
   }
   rank.pid = *pid;
@@ -193,11 +192,11 @@ absl::Status Attempt::StartRank(Rank& rank) {
   rank.hung = false;
   late_ranks_.NoteStart(rank.rank, Clock::now());
   Watch(pidfd, static_cast<uint64_t>(local_rank));
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status Attempt::Start() {
-  absl::Status status = StartAll();
+Status Attempt::Start() {
+  Status status = StartAll();
   if (status.ok()) {
     output_.Start();
   } else if (group_.has_value()) {
@@ -206,15 +205,15 @@ absl::Status Attempt::Start() {
   return status;
 }
 
-absl::Status Attempt::StartAll() {
+Status Attempt::StartAll() {
   const auto path = setting_.environment.find("PATH");
-  absl::StatusOr<std::string> program = FindProgram(
+  StatusOr<std::string> program = FindProgram(
       options_.command[0],
       path == setting_.environment.end() ? "/usr/bin:/bin" : path->second);
   if (!program.ok()) return program.status();
   program_ = *std::move(program);
   if (options_.log_dir.empty()) {
-    absl::StatusOr<ScratchFolder> scratch = ScratchFolder::Create();
+    StatusOr<ScratchFolder> scratch = ScratchFolder::Create();
     if (!scratch.ok()) return scratch.status();
     scratch_.emplace(*std::move(scratch));
   }
@@ -225,13 +224,13 @@ absl::Status Attempt::StartAll() {
     if (!cpus.ok()) return cpus.status();
     cpus_ = *std::move(cpus);
   }
-  absl::StatusOr<ProcessGroup> group =
+  StatusOr<ProcessGroup> group =
       ProcessGroup::Create(scratch_.has_value() ? scratch_->path() : "");
   if (!group.ok()) return group.status();
   group_.emplace(*std::move(group));
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   if (epoll_fd_ < 0) {
-    return absl::ResourceExhaustedError(
+    return ResourceExhaustedError(
         absl::StrCat("cannot watch processes: ", std::strerror(errno)));
   }
   Watch(setting_.signal_fd, kSignalToken);
@@ -242,10 +241,10 @@ absl::Status Attempt::StartAll() {
     ranks_[i].rank = assignment_.first_rank + static_cast<int>(i);
   }
   for (Rank& rank : ranks_) {
-    absl::Status status = StartRank(rank);
+    Status status = StartRank(rank);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 bool Attempt::AllEnded() const {
@@ -467,7 +466,7 @@ bool Attempt::RestartRank(Rank& rank, const internal::ExitStatus& status) {
   // What it had started must not get in the way of the one in its place.
   KillOrphansOf(rank);
   ++rank.restarts;
-  const absl::Status started = StartRank(rank);
+  const Status started = StartRank(rank);
   if (started.ok()) return true;
   rank.ended = true;
   Say(std::string(started.message()));

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "client/control/error_file.h"
 #include "client/control/exit_status.h"
 #include "worker/launcher/failure.h"
@@ -76,7 +75,7 @@ class Attempt {
   // Starts every rank. On an error none is left.
   // Errors: NOT_FOUND, PERMISSION_DENIED (the program), FAILED_PRECONDITION
   //   (--log-dir), RESOURCE_EXHAUSTED (no process or descriptor left).
-  absl::Status Start();
+  Status Start();
 
   // Until every rank has ended and all output is printed.
   Outcome Supervise();
@@ -119,11 +118,11 @@ class Attempt {
     std::string error_file;
   };
 
-  absl::Status StartAll();
-  absl::Status StartRank(Rank& rank);
+  Status StartAll();
+  Status StartRank(Rank& rank);
   // Of a rank's output and error file, with a slash.
   std::string FolderOf(const Rank& rank) const;
-  absl::StatusOr<std::string> MakeFolder(const Rank& rank) const;
+  StatusOr<std::string> MakeFolder(const Rank& rank) const;
   void Watch(int fd, uint64_t token) const;
   // Waits for events or the deadline, and handles them.
   void HandleEvents();

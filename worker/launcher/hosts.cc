@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/text.h"
@@ -60,16 +59,14 @@ std::string Fate(const MemberEvent& event) {
 
 // Why a session is over that the coordinator has taken for lost: the others
 // have been told, and a new session can take part.
-bool WasLost(const absl::Status& why) {
-  return absl::IsFailedPrecondition(why);
-}
+bool WasLost(const Status& why) { return IsFailedPrecondition(why); }
 
 // A call of the SDK, without exceptions.
 template <typename Call>
-absl::Status Try(Call call) {
+Status Try(Call call) {
   try {
     call();
-    return absl::OkStatus();
+    return OkStatus();
   } catch (const DistError& error) {
     return error.status();
   }
@@ -86,14 +83,14 @@ class Rivals {
   // Of `rank`, which is -1 for a host that claims none.
   Rivals(const std::shared_ptr<Session>& session, int rank) {
     if (rank < 0) return;
-    const absl::Status ignored = Try([&] {
+    const Status ignored = Try([&] {
       watch_ =
           CoordinatorStore(session).Watch(RivalsKey(rank), {.prefix = true});
     });
     if (watch_ == nullptr) return;
     thread_ = std::thread([this, rank, own = session->member()] {
       // Join says what is wrong with the connection.
-      const absl::Status ended = Try([&] {
+      const Status ended = Try([&] {
         while (!stopping_.load()) {
           const auto change = watch_->Next(kFinishTime);
           if (!change.has_value() || change->kind != KeyChange::Kind::kPut ||
@@ -124,7 +121,7 @@ class Rivals {
 
 // For Rivals of the host that holds `rank`.
 void TellRivals(const std::shared_ptr<Session>& session, int rank) {
-  const absl::Status ignored = Try([&] {
+  const Status ignored = Try([&] {
     CoordinatorStore(session).Set(
         absl::StrCat(RivalsKey(rank), session->member()), session->member(),
         {.ephemeral = true});
@@ -153,7 +150,7 @@ SessionOptions Hosts::Options() const {
   return options;
 }
 
-absl::Status Hosts::Connect() {
+Status Hosts::Connect() {
   SessionOptions options = Options();
   const std::string host =
       options_.local_addr.empty() ? internal::HostName() : options_.local_addr;
@@ -162,7 +159,7 @@ absl::Status Hosts::Connect() {
   options.connect_timeout_name = "--rdzv-conf join_timeout";
   options.stop_connecting = stop_connecting_.get_token();
   options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
-  options.on_over = [this](const absl::Status& why) { OnOver(why); };
+  options.on_over = [this](const Status& why) { OnOver(why); };
   // What it had to tell of its end it has told then.
   if (const auto old = session()) old->Close();
   {
@@ -170,12 +167,12 @@ absl::Status Hosts::Connect() {
     lost_.reset();
   }
   std::shared_ptr<Session> session;
-  absl::Status status = Try([&] { session = Session::Connect(options); });
+  Status status = Try([&] { session = Session::Connect(options); });
   if (!status.ok()) return status;
   MutexLock lock(mutex_);
-  if (left_) return absl::CancelledError("left");
+  if (left_) return CancelledError("left");
   session_ = std::move(session);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void Hosts::OnEvent(const MemberEvent& event) {
@@ -203,7 +200,7 @@ void Hosts::OnEvent(const MemberEvent& event) {
   wake_();
 }
 
-void Hosts::OnOver(const absl::Status& why) {
+void Hosts::OnOver(const Status& why) {
   if (!WasLost(why)) return;
   {
     MutexLock lock(mutex_);
@@ -225,7 +222,7 @@ std::optional<Hosts::Change> Hosts::change() const {
   return std::nullopt;
 }
 
-absl::StatusOr<internal::HostMembers> Hosts::Ask() const {
+StatusOr<internal::HostMembers> Hosts::Ask() const {
   SessionOptions options = Options();
   options.connect_timeout = kAnswerTime;
   auto reader = internal::HostMembersReader::Open(options);
@@ -233,15 +230,15 @@ absl::StatusOr<internal::HostMembers> Hosts::Ask() const {
   return (*reader)->Read("");
 }
 
-absl::StatusOr<milliseconds> Hosts::CatchUp() {
+StatusOr<milliseconds> Hosts::CatchUp() {
   CoordinatorStore store(session());
   // What happened to others comes before the answer; that this host was lost to
   // them is one.
-  const absl::Status status = Try([&] {
+  const Status status = Try([&] {
     store.SetTimeout(options_.rendezvous_times.join_timeout);
     store.TryGet("any");
   });
-  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+  if (IsUnavailable(status) || IsDeadlineExceeded(status)) {
     return status;
   }
   OnOver(status);
@@ -254,7 +251,7 @@ std::string Hosts::Missing() const {
   return answer.ok() ? answer->waiting : "";
 }
 
-absl::StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {
+StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {
   JoinOptions join;
   join.rank = options_.node_rank;
   join.timeout = options_.rendezvous_times.join_timeout;
@@ -270,9 +267,9 @@ absl::StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {
   const Rivals rivals(session, join.rank);
   Formation formation;
   while (true) {
-    absl::Status status = Try([&] { formation = session->Join(join); });
+    Status status = Try([&] { formation = session->Join(join); });
     if (status.ok()) return formation;
-    if (!absl::IsAlreadyExists(status)) return status;
+    if (!IsAlreadyExists(status)) return status;
     if (!until.has_value()) {
       const auto answer = Ask();
       const milliseconds time = answer.ok() && answer->lease > milliseconds(0)
@@ -292,32 +289,31 @@ absl::StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {
   }
 }
 
-absl::StatusOr<Hosts::Meeting> Hosts::Meet(const Report& report) {
+StatusOr<Hosts::Meeting> Hosts::Meet(const Report& report) {
   const auto until = Clock::now() + options_.rendezvous_times.join_timeout;
   while (true) {
-    absl::StatusOr<Meeting> meeting = TryToMeet(report);
+    StatusOr<Meeting> meeting = TryToMeet(report);
     // A host went before all had met, maybe this one, or the coordinator lost
     // its state.
-    const bool again =
-        absl::IsAborted(meeting.status()) || WasLost(meeting.status());
+    const bool again = IsAborted(meeting.status()) || WasLost(meeting.status());
     if (!again || Clock::now() >= until) return meeting;
     MutexLock lock(mutex_);
     if (left_) return meeting;
   }
 }
 
-absl::StatusOr<Hosts::Meeting> Hosts::TryToMeet(const Report& report) {
+StatusOr<Hosts::Meeting> Hosts::TryToMeet(const Report& report) {
   if (const auto old = session(); old == nullptr || !old->status().ok()) {
-    absl::Status status = Connect();
+    Status status = Connect();
     if (!status.ok()) return status;
   }
   const std::shared_ptr<Session> session = this->session();
-  const absl::StatusOr<Formation> formation = Join(session);
-  if (absl::IsOutOfRange(formation.status())) {
-    absl::Status over = formation.status();
-    const absl::Status ignored = Try([&] {
+  const StatusOr<Formation> formation = Join(session);
+  if (IsOutOfRange(formation.status())) {
+    Status over = formation.status();
+    const Status ignored = Try([&] {
       if (CoordinatorStore(session).Check({kFinishedKey})) {
-        over.SetPayload(kJobFinishedUrl, absl::Cord());
+        over.SetPayload(kJobFinishedUrl, "");
       }
     });
     return over;
@@ -326,7 +322,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::TryToMeet(const Report& report) {
   return Exchange(session, *formation, report);
 }
 
-absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
+StatusOr<Hosts::Meeting> Hosts::Exchange(
     const std::shared_ptr<Session>& session, const Formation& formation,
     const Report& report) {
   const auto key = [&](int rank) {
@@ -342,7 +338,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   CoordinatorStore store(session);
   // Empty: that host is gone already.
   std::vector<std::string> values;
-  absl::Status status = Try([&] {
+  Status status = Try([&] {
     // Gone with this host's session.
     store.Set(
         key(formation.rank),
@@ -370,13 +366,12 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   for (int i = 0; i < formation.world_size; ++i) {
     const std::string& value = values[static_cast<size_t>(i)];
     if (value.empty()) {
-      return absl::AbortedError(
-          absl::StrCat("host ", i, " went before all had met"));
+      return AbortedError(absl::StrCat("host ", i, " went before all had met"));
     }
     const nlohmann::json json = nlohmann::json::parse(value, nullptr, false);
     if (!json.is_object()) {
-      return absl::InternalError(absl::StrCat(
-          "host ", i, " says ", base::Quote(value), " under ", key(i)));
+      return InternalError(absl::StrCat("host ", i, " says ",
+                                        base::Quote(value), " under ", key(i)));
     }
     if (i == formation.rank) assignment.first_rank = assignment.world_size;
     assignment.world_size += json.value("nproc", 0);
@@ -396,29 +391,29 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   return meeting;
 }
 
-absl::Status Hosts::AwaitOthers() {
+Status Hosts::AwaitOthers() {
   const std::shared_ptr<Session> session = this->session();
-  absl::Status status;
+  Status status;
   do {
     status = Try([&] {
       session->AwaitBarrier({.name = "finished",
                              .timeout = kFinishTime,
                              .wait_all_ranks = false});
     });
-  } while (absl::IsDeadlineExceeded(status));
+  } while (IsDeadlineExceeded(status));
   // Nobody knows of the others any more; this host's ranks have succeeded.
   if (!session->status().ok() && !WasLost(session->status())) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  if (!status.ok()) return absl::AbortedError(status.message());
+  if (!status.ok()) return AbortedError(status.message());
   if (options_.nnodes.min != options_.nnodes.max) {
     // A host that waits for a place, or comes later, must not begin again; it
     // asks for the key when it is refused.
-    absl::Status ignored =
+    Status ignored =
         Try([&] { CoordinatorStore(session).Set(kFinishedKey, ""); });
     ignored = Try([&] { session->CloseRendezvous(kFinished); });
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 std::string Hosts::BlamedKey() const {
@@ -428,7 +423,7 @@ std::string Hosts::BlamedKey() const {
 
 std::vector<internal::Culprit> Hosts::Blamed() {
   nlohmann::json said;
-  const absl::Status ignored = Try([&] {
+  const Status ignored = Try([&] {
     const auto value = CoordinatorStore(session()).TryGet(BlamedKey());
     if (value.has_value()) {
       said = nlohmann::json::parse(value->value, nullptr, false);
@@ -452,7 +447,7 @@ void Hosts::GiveUp(const std::string& failure,
   for (const internal::Culprit& culprit : blamed) {
     ranks.push_back({{"rank", culprit.rank}, {"pid", culprit.pid}});
   }
-  const absl::Status ignored = Try([&] {
+  const Status ignored = Try([&] {
     // Before the others hear of it, and for a while: this host leaves.
     CoordinatorStore(session).Set(BlamedKey(), ranks.dump(),
                                   {.ttl = kToldTime});

@@ -13,9 +13,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "client/control/error_file.h"
 #include "client/control/host_members.h"
 #include "worker/launcher/launch_options.h"
@@ -73,7 +72,7 @@ class Hosts {
   // Errors: kDeadlineExceeded (hosts are missing: the text lists them),
   //   kOutOfRange (the job is over: the text says how it ended, for people;
   //   kJobFinishedUrl), others of Session::Connect and Join.
-  absl::StatusOr<Meeting> Meet(const Report& report);
+  StatusOr<Meeting> Meet(const Report& report);
 
   // Why the attempt that the last meeting began is over.
   struct Change {
@@ -92,14 +91,14 @@ class Hosts {
   // for --rdzv-conf's join_timeout at most while that one is out of reach.
   // Returns the lease, after which a host that says nothing is lost; 0: not
   // known. Errors: kUnavailable, kDeadlineExceeded (nobody answered).
-  absl::StatusOr<std::chrono::milliseconds> CatchUp();
+  StatusOr<std::chrono::milliseconds> CatchUp();
 
   // For people: which hosts a Meet in progress waits for; empty: not known.
   std::string Missing() const;
 
   // This host's ranks have succeeded: waits for those of all others. OK: they
   // have, too. kAborted: the attempt is over, meet again.
-  absl::Status AwaitOthers();
+  Status AwaitOthers();
 
   // The job has failed, by `failure`, for which this host's ranks blame
   // `blamed` of others; all hosts are told.
@@ -115,19 +114,18 @@ class Hosts {
              std::chrono::milliseconds timeout = std::chrono::seconds(2));
 
  private:
-  absl::Status Connect();
-  absl::StatusOr<Meeting> TryToMeet(const Report& report);
-  absl::StatusOr<Formation> Join(const std::shared_ptr<Session>& session);
+  Status Connect();
+  StatusOr<Meeting> TryToMeet(const Report& report);
+  StatusOr<Formation> Join(const std::shared_ptr<Session>& session);
   // What all hosts of `formation` say, once they have.
-  absl::StatusOr<Meeting> Exchange(const std::shared_ptr<Session>& session,
-                                   const Formation& formation,
-                                   const Report& report);
+  StatusOr<Meeting> Exchange(const std::shared_ptr<Session>& session,
+                             const Formation& formation, const Report& report);
   void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnOver(const Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of the hosts' job; one who is no member.
   SessionOptions Options() const;
-  absl::StatusOr<internal::HostMembers> Ask() const;
+  StatusOr<internal::HostMembers> Ask() const;
   // Under which whoever gives up says whom it blames.
   std::string BlamedKey() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -19,6 +18,7 @@
 #include "base/endpoint.h"
 #include "base/options.h"
 #include "base/process_limits.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/endpoint.h"
 #include "worker/launcher/numa.h"
@@ -37,9 +37,9 @@ constexpr double kSecondsMax = 24 * 3600;
 constexpr int kRestartsMax = 1000000;
 constexpr size_t kJobBytesMax = 128;
 
-absl::Status Wrong(absl::string_view option, absl::string_view want,
-                   absl::string_view value) {
-  return absl::InvalidArgumentError(
+Status Wrong(absl::string_view option, absl::string_view want,
+             absl::string_view value) {
+  return InvalidArgumentError(
       absl::StrCat(option, " must be ", want, ", got ", base::Quote(value)));
 }
 
@@ -50,8 +50,8 @@ bool ReadBits(absl::string_view text, int& bits) {
 
 }  // namespace
 
-absl::StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
-                                         absl::string_view value) {
+StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
+                                   absl::string_view value) {
   NodeCount count;
   const std::vector<absl::string_view> parts = absl::StrSplit(value, ':');
   const bool numbers = parts.size() <= 2 &&
@@ -71,14 +71,13 @@ Devices DevicesOfHost(const Environment& environment) {
           .gpus = static_cast<int>(GpuNodes("", environment).size())};
 }
 
-absl::StatusOr<int> ParseNproc(absl::string_view option,
-                               absl::string_view value,
-                               const Devices& devices) {
+StatusOr<int> ParseNproc(absl::string_view option, absl::string_view value,
+                         const Devices& devices) {
   if (value == "cpu" || (value == "auto" && devices.gpus == 0)) {
     return std::min(devices.cpus, kNprocMax);
   }
   if (value == "gpu" && devices.gpus == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         option,
         "=gpu: this host has no GPU, or CUDA_VISIBLE_DEVICES hides it"));
   }
@@ -98,8 +97,8 @@ int Streams::Of(int local_rank) const {
   return found == by_rank_.end() ? all_ : found->second;
 }
 
-absl::StatusOr<Streams> Streams::Parse(absl::string_view option,
-                                       absl::string_view value) {
+StatusOr<Streams> Streams::Parse(absl::string_view option,
+                                 absl::string_view value) {
   int all = 0;
   if (ReadBits(value, all)) return Streams(all);
   Streams streams;
@@ -120,8 +119,8 @@ absl::StatusOr<Streams> Streams::Parse(absl::string_view option,
   return streams;
 }
 
-absl::StatusOr<std::vector<int>> ParseLocalRanks(absl::string_view option,
-                                                 absl::string_view value) {
+StatusOr<std::vector<int>> ParseLocalRanks(absl::string_view option,
+                                           absl::string_view value) {
   std::vector<int> ranks;
   if (value.empty()) return ranks;
   for (const absl::string_view part : absl::StrSplit(value, ',')) {
@@ -136,8 +135,8 @@ absl::StatusOr<std::vector<int>> ParseLocalRanks(absl::string_view option,
   return ranks;
 }
 
-absl::StatusOr<std::vector<int>> ParseSignals(absl::string_view option,
-                                              absl::string_view value) {
+StatusOr<std::vector<int>> ParseSignals(absl::string_view option,
+                                        absl::string_view value) {
   constexpr absl::string_view kWant =
       "names of signals with commas between, such as SIGTERM,SIGUSR1, not "
       "SIGKILL, SIGSTOP, SIGCHLD, SIGSEGV and their like";
@@ -172,8 +171,8 @@ absl::StatusOr<std::vector<int>> ParseSignals(absl::string_view option,
   return signals;
 }
 
-absl::StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
-                                                    absl::string_view value) {
+StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
+                                              absl::string_view value) {
   RendezvousTimes times;
   for (const absl::string_view part :
        absl::StrSplit(value, ',', absl::SkipEmpty())) {
@@ -185,7 +184,7 @@ absl::StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
     if (key == "join_timeout" || key == "timeout") target = &times.join_timeout;
     if (key == "last_call_timeout") target = &times.last_call;
     if (target == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           option, " has no ", base::Quote(key),
           "; it has join_timeout (or timeout) and last_call_timeout, in "
           "seconds"));
@@ -203,24 +202,24 @@ absl::StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
 
 namespace {
 
-absl::Status CheckRange(absl::string_view option, int value, int min, int max) {
-  if (value >= min && value <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+Status CheckRange(absl::string_view option, int value, int min, int max) {
+  if (value >= min && value <= max) return OkStatus();
+  return InvalidArgumentError(
       absl::StrCat(option, " must be ", min, " to ", max, ", got ", value));
 }
 
-absl::Status CheckWord(absl::string_view option, const std::string& value,
-                       const std::vector<std::string>& words) {
+Status CheckWord(absl::string_view option, const std::string& value,
+                 const std::vector<std::string>& words) {
   if (value.empty() ||
       std::find(words.begin(), words.end(), value) != words.end()) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return Wrong(option, absl::StrCat("one of ", absl::StrJoin(words, ", ")),
                value);
 }
 
-absl::Status Exclude(const std::string& one, const std::string& other) {
-  return absl::InvalidArgumentError(
+Status Exclude(const std::string& one, const std::string& other) {
+  return InvalidArgumentError(
       absl::StrCat(one, " and ", other, " exclude each other"));
 }
 
@@ -250,20 +249,20 @@ OptionValue Restart(LaunchOptions::Restart* target) {
 OptionValue Grace(std::chrono::milliseconds* target) {
   return {
       absl::FromChrono(*target),
-      [=](absl::string_view name, absl::Duration value) -> absl::Status {
+      [=](absl::string_view name, absl::Duration value) -> Status {
         if (value < absl::ZeroDuration() || value > absl::Hours(24)) {
-          return absl::InvalidArgumentError(absl::StrCat(
+          return InvalidArgumentError(absl::StrCat(
               name, " must be 0s to 24h, got ", absl::FormatDuration(value)));
         }
         *target = absl::ToChronoMilliseconds(value);
-        return absl::OkStatus();
+        return OkStatus();
       }};
 }
 
-absl::Status CheckInterval(absl::string_view name, double interval) {
-  if (interval >= 0 && interval <= kSecondsMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      name, " must be 0 to ", kSecondsMax, " seconds, got ", interval));
+Status CheckInterval(absl::string_view name, double interval) {
+  if (interval >= 0 && interval <= kSecondsMax) return OkStatus();
+  return InvalidArgumentError(absl::StrCat(name, " must be 0 to ", kSecondsMax,
+                                           " seconds, got ", interval));
 }
 
 std::string ErrorText(const base::OptionError& error) {
@@ -387,39 +386,38 @@ base::Options Table(const Environment& environment, LaunchOptions& options) {
 }
 
 // HOST, HOST:PORT, [V6]:PORT or [V6]. The port is at least `port_min`.
-absl::Status ReadEndpoint(const base::Options& given,
-                          const std::string& endpoint, int port_min,
-                          LaunchOptions& options) {
+Status ReadEndpoint(const base::Options& given, const std::string& endpoint,
+                    int port_min, LaunchOptions& options) {
   // A host alone has the usual port.
   const bool has_port =
       absl::StrContains(endpoint, ':') && !absl::EndsWith(endpoint, "]");
-  const absl::StatusOr<base::Endpoint> parsed = base::ParseEndpoint(
+  const StatusOr<base::Endpoint> parsed = base::ParseEndpoint(
       "", has_port ? endpoint : absl::StrCat(endpoint, ":", kDefaultPort));
   if (!parsed.ok() || parsed->port < port_min) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         given.Name("rdzv_endpoint"),
         " must be HOST:PORT (an IPv6 host in brackets, a port of ", port_min,
         " to ", kPortMax, "), got ", base::Quote(endpoint)));
   }
   options.rendezvous_host = parsed->host;
   options.rendezvous_port = parsed->port;
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Without an endpoint: the coordinator is one of the job's own.
-absl::Status ReadMaster(const base::Options& given, LaunchOptions& options) {
+Status ReadMaster(const base::Options& given, LaunchOptions& options) {
   const std::string master = given.Get<std::string>("master_addr");
   const std::string nnodes = given.NameAndValue("nnodes");
   const bool standalone = given.Get<bool>("standalone");
   if (!options.several_hosts() &&
       (standalone || (master.empty() && !given.IsGiven("master_port")))) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   if (standalone) {
     return Exclude(given.Name("standalone"), nnodes);
   }
   if (options.nnodes.min != options.nnodes.max) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(nnodes,
                      " needs --rdzv-endpoint, a coordinator that every "
                      "host reaches (with --rdzv-backend=c10d, a host "
@@ -427,13 +425,13 @@ absl::Status ReadMaster(const base::Options& given, LaunchOptions& options) {
   }
   if (options.several_hosts()) {
     if (master.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           nnodes,
           " needs --rdzv-endpoint, a coordinator that every host reaches, or "
           "--master-addr, the host of node rank 0"));
     }
     if (options.node_rank < 0) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat(given.NameAndValue("master_addr"),
                        " needs --node-rank: number 0 serves the coordinator"));
     }
@@ -445,23 +443,22 @@ absl::Status ReadMaster(const base::Options& given, LaunchOptions& options) {
   options.rendezvous_port = given.Get<int>("master_port");
   options.rendezvous_on_node_0 = true;
   if (options.rendezvous_id.empty()) options.rendezvous_id = "default";
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status ReadRendezvous(const base::Options& given,
-                            LaunchOptions& options) {
+Status ReadRendezvous(const base::Options& given, LaunchOptions& options) {
   const bool fits = options.rendezvous_id.size() <= kJobBytesMax;
   for (const char c : options.rendezvous_id) {
     if (!fits || !(absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
                    c == '.' || c == '_' || c == '-')) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           given.Name("rdzv_id"), " must be 1 to ", kJobBytesMax,
           " of A-Z a-z 0-9 . _ -, got ", base::Quote(options.rendezvous_id)));
     }
   }
   // A folder of --log-dir has this name.
   if (options.rendezvous_id == "." || options.rendezvous_id == "..") {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         given.Name("rdzv_id"), " must not be ",
         base::Quote(options.rendezvous_id), ", which is no folder's name"));
   }
@@ -480,27 +477,25 @@ absl::Status ReadRendezvous(const base::Options& given,
   // Torchrun's way to say "any free port".
   const bool may_be_any =
       options.rendezvous_on_its_host && !options.several_hosts();
-  absl::Status status =
-      ReadEndpoint(given, endpoint, may_be_any ? 0 : 1, options);
+  Status status = ReadEndpoint(given, endpoint, may_be_any ? 0 : 1, options);
   if (status.ok() && options.rendezvous_port == 0) {
     options.rendezvous_host.clear();
     options.rendezvous_on_its_host = false;
     return status;
   }
   if (status.ok() && options.rendezvous_id.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         name, " needs --rdzv-id: the job's name on that coordinator"));
   }
   return status;
 }
 
-absl::Status CheckNodeRank(const base::Options& given,
-                           const LaunchOptions& options) {
-  if (options.node_rank == -1) return absl::OkStatus();
-  absl::Status status = CheckRange(given.Name("node_rank"), options.node_rank,
-                                   0, options.nnodes.max - 1);
+Status CheckNodeRank(const base::Options& given, const LaunchOptions& options) {
+  if (options.node_rank == -1) return OkStatus();
+  Status status = CheckRange(given.Name("node_rank"), options.node_rank, 0,
+                             options.nnodes.max - 1);
   if (status.ok() && options.nnodes.min != options.nnodes.max) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         given.NameAndValue("node_rank"), " and ", given.NameAndValue("nnodes"),
         " exclude each other: hosts that come and go get their numbers from "
         "the rendezvous"));
@@ -508,8 +503,7 @@ absl::Status CheckNodeRank(const base::Options& given,
   return status;
 }
 
-absl::Status CheckRestarts(const base::Options& given,
-                           const LaunchOptions& options) {
+Status CheckRestarts(const base::Options& given, const LaunchOptions& options) {
   using Restart = LaunchOptions::Restart;
   if (options.restart == Restart::kRank && options.several_hosts()) {
     return Exclude(given.NameAndValue("restart"), given.NameAndValue("nnodes"));
@@ -518,26 +512,26 @@ absl::Status CheckRestarts(const base::Options& given,
     return Exclude(given.NameAndValue("restart"),
                    given.NameAndValue("max_restarts"));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // What says of streams by local rank must be of ranks that there are.
-absl::Status CheckLocalRank(const std::string& name, int rank,
-                            const LaunchOptions& options) {
-  if (rank < options.nproc_per_node) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+Status CheckLocalRank(const std::string& name, int rank,
+                      const LaunchOptions& options) {
+  if (rank < options.nproc_per_node) return OkStatus();
+  return InvalidArgumentError(
       absl::StrCat(name, " must be of local ranks 0 to ",
                    options.nproc_per_node - 1, ", got ", rank));
 }
 
-absl::Status ReadOutput(const base::Options& given, LaunchOptions& options) {
+Status ReadOutput(const base::Options& given, LaunchOptions& options) {
   if (options.redirects.empty() && options.tee.empty() &&
       !options.log_dir.empty()) {
     options.tee = Streams::Both();
   }
   const std::vector<int>& filter = options.local_ranks_filter;
-  absl::Status status = CheckLocalRank(given.Name("redirects"),
-                                       options.redirects.last_rank(), options);
+  Status status = CheckLocalRank(given.Name("redirects"),
+                                 options.redirects.last_rank(), options);
   status.Update(
       CheckLocalRank(given.Name("tee"), options.tee.last_rank(), options));
   if (!filter.empty()) {
@@ -547,8 +541,8 @@ absl::Status ReadOutput(const base::Options& given, LaunchOptions& options) {
   return status;
 }
 
-absl::Status Finish(base::Options& given, LaunchOptions& options) {
-  absl::Status status = given.Finish();
+Status Finish(base::Options& given, LaunchOptions& options) {
+  Status status = given.Finish();
   if (status.ok()) status = CheckNodeRank(given, options);
   if (status.ok()) status = ReadRendezvous(given, options);
   if (status.ok()) status = CheckRestarts(given, options);
@@ -560,7 +554,7 @@ absl::Status Finish(base::Options& given, LaunchOptions& options) {
                    1, kPortMax + 1 - options.nproc_per_node);
   }
   if (status.ok() && options.command.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         "no program given: muster-run [OPTIONS] [--] PROGRAM [ARGUMENTS]");
   }
   return status;
@@ -568,13 +562,13 @@ absl::Status Finish(base::Options& given, LaunchOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<LaunchOptions> ParseLaunchOptions(
+StatusOr<LaunchOptions> ParseLaunchOptions(
     const std::vector<std::string>& arguments, const Environment& environment) {
   LaunchOptions options;
   base::Options table = Table(environment, options);
-  absl::Status status = table.ReadEnvironment(environment);
+  Status status = table.ReadEnvironment(environment);
   if (!status.ok()) return status;
-  const absl::StatusOr<Asked> asked = table.Read(arguments, options.command);
+  const StatusOr<Asked> asked = table.Read(arguments, options.command);
   if (!asked.ok()) return asked.status();
   options.help = *asked == Asked::kHelp;
   options.version = *asked == Asked::kVersion;

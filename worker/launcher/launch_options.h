@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/options.h"
+#include "base/status.h"
 
 namespace muster::worker {
 
@@ -22,8 +22,8 @@ struct NodeCount {
   int min = 1;
   int max = 1;
 };
-absl::StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
-                                         absl::string_view value);
+StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
+                                   absl::string_view value);
 
 // What a host has for ranks to run on.
 struct Devices {
@@ -35,8 +35,8 @@ Devices DevicesOfHost(const Environment& environment);
 
 // `4`, `cpu` (one for each), `gpu` (one for each; none is an error), `auto`
 // (`gpu` where there are any, else `cpu`).
-absl::StatusOr<int> ParseNproc(absl::string_view option,
-                               absl::string_view value, const Devices& devices);
+StatusOr<int> ParseNproc(absl::string_view option, absl::string_view value,
+                         const Devices& devices);
 
 // Standard output, standard error, or both, of each rank: `3`, or `0:1,1:3` by
 // local rank, where 0 is none, 1 output, 2 error, 3 both.
@@ -50,8 +50,8 @@ class Streams {
   }
   bool empty() const { return all_ == 0 && by_rank_.empty(); }
 
-  static absl::StatusOr<Streams> Parse(absl::string_view option,
-                                       absl::string_view value);
+  static StatusOr<Streams> Parse(absl::string_view option,
+                                 absl::string_view value);
   static Streams Both() { return Streams(3); }
 
   Streams() = default;
@@ -65,21 +65,21 @@ class Streams {
 };
 
 // `0,2`: local ranks, ascending; empty for all.
-absl::StatusOr<std::vector<int>> ParseLocalRanks(absl::string_view option,
-                                                 absl::string_view value);
+StatusOr<std::vector<int>> ParseLocalRanks(absl::string_view option,
+                                           absl::string_view value);
 
 // `SIGTERM,SIGINT`. Those that end or stop a process whatever it does, and
 // those that this program needs itself, are refused.
-absl::StatusOr<std::vector<int>> ParseSignals(absl::string_view option,
-                                              absl::string_view value);
+StatusOr<std::vector<int>> ParseSignals(absl::string_view option,
+                                        absl::string_view value);
 
 // `join_timeout=600,last_call_timeout=30`, in seconds.
 struct RendezvousTimes {
   std::chrono::milliseconds join_timeout = std::chrono::seconds(600);
   std::chrono::milliseconds last_call = std::chrono::seconds(30);
 };
-absl::StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
-                                                    absl::string_view value);
+StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
+                                              absl::string_view value);
 
 // What muster-run was asked to do.
 struct LaunchOptions {
@@ -163,7 +163,7 @@ struct LaunchOptions {
 // is not there comes from `environment`: MUSTER_<OPTION>, else PET_<OPTION>.
 // Errors: INVALID_ARGUMENT; the text names the option (or variable) and its
 //   value.
-absl::StatusOr<LaunchOptions> ParseLaunchOptions(
+StatusOr<LaunchOptions> ParseLaunchOptions(
     const std::vector<std::string>& arguments, const Environment& environment);
 
 // Every option with its meaning, unit and default; exit statuses.

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 
 namespace muster::worker {
 namespace {
@@ -20,15 +20,15 @@ using ::testing::IsEmpty;
 
 using Arguments = std::vector<std::string>;
 
-absl::StatusOr<LaunchOptions> Parse(const Arguments& arguments,
-                                    const Environment& environment = {}) {
+StatusOr<LaunchOptions> Parse(const Arguments& arguments,
+                              const Environment& environment = {}) {
   return ParseLaunchOptions(arguments, environment);
 }
 
 template <typename T>
-std::string ErrorIn(const absl::StatusOr<T>& parsed) {
+std::string ErrorIn(const StatusOr<T>& parsed) {
   if (parsed.ok()) return "no error";
-  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
   return std::string(parsed.status().message());
 }
 

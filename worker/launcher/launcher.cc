@@ -18,10 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
@@ -54,7 +53,7 @@ class Launcher {
   void TellLogRun(int before, int own) const;
   // Agrees with the other hosts on the next attempt. Not OK: the job is over,
   // or muster-run was told to stop.
-  absl::Status Meet();
+  Status Meet();
   // One attempt. No value: another one follows; else the exit status.
   std::optional<int> Try();
   std::optional<int> AfterSuccess(const Attempt& attempt);
@@ -66,8 +65,7 @@ class Launcher {
   // What has become of the hosts when this one's ranks ended with `outcome`: a
   // host that is lost, and this one may be, ends the ranks of all, and that is
   // no failure. Whether they or the news come first is chance.
-  absl::StatusOr<std::optional<Hosts::Change>> ChangeAfter(
-      const Outcome& outcome);
+  StatusOr<std::optional<Hosts::Change>> ChangeAfter(const Outcome& outcome);
   // Another host has told that the job has failed. The cause may be here all
   // the same.
   int FailedElsewhere(const Attempt& attempt, const std::string& failure);
@@ -259,10 +257,10 @@ void Launcher::TellLogRun(int before, int own) const {
       base::Quote(LogRunFolder(options_.log_dir, coordinator_.job, run))));
 }
 
-absl::Status Launcher::Meet() {
+Status Launcher::Meet() {
   const int log_run = assignment_.log_run;
   const int own_log_run = report_.log_run = LogRun();
-  absl::StatusOr<Hosts::Meeting> meeting = absl::CancelledError("");
+  StatusOr<Hosts::Meeting> meeting = CancelledError("");
   Await([&] { meeting = hosts_->Meet(report_); },
         [&] {
           const std::string missing = hosts_->Missing();
@@ -292,7 +290,7 @@ absl::Status Launcher::Meet() {
                        ? ""
                        : absl::StrCat(" after a failure: ", meeting->failure)));
   TellLogRun(log_run, own_log_run);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 int Launcher::Run() {
@@ -302,10 +300,10 @@ int Launcher::Run() {
   }
   while (true) {
     if (hosts_ != nullptr) {
-      const absl::Status met = Meet();
+      const Status met = Meet();
       if (signal_ != 0) return StoppedBySignal();
       if (!met.ok()) {
-        if (!absl::IsOutOfRange(met)) {
+        if (!IsOutOfRange(met)) {
           Say(absl::StrFormat(
               "cannot meet the other hosts (--rdzv-conf join_timeout is %gs; "
               "the ranks are those of hosts): %s",
@@ -385,15 +383,15 @@ std::optional<int> Launcher::Try() {
   };
   Attempt attempt(setting, assignment_);
   running = &attempt;
-  const absl::Status started = attempt.Start();
+  const Status started = attempt.Start();
   if (!started.ok()) {
     Say(std::string(started.message()));
     if (hosts_ != nullptr) {
       hosts_->GiveUp(
           absl::StrCat("host ", internal::HostName(), ": ", started.message()));
     }
-    if (absl::IsNotFound(started)) return 127;
-    return absl::IsPermissionDenied(started) ? 126 : 1;
+    if (IsNotFound(started)) return 127;
+    return IsPermissionDenied(started) ? 126 : 1;
   }
   // What came before there was anything to interrupt.
   Wake(wake_fd_);
@@ -431,7 +429,7 @@ bool Launcher::WasCutOff(const LostRanks& lost_ranks) {
 
 std::optional<int> Launcher::AfterSuccess(const Attempt& attempt) {
   if (hosts_ == nullptr) return 0;
-  absl::Status status;
+  Status status;
   Await([&] { status = hosts_->AwaitOthers(); });
   if (signal_ != 0) return StoppedBySignal();
   if (status.ok()) {
@@ -448,9 +446,9 @@ std::optional<int> Launcher::AfterSuccess(const Attempt& attempt) {
   return std::nullopt;
 }
 
-absl::StatusOr<std::optional<Hosts::Change>> Launcher::ChangeAfter(
+StatusOr<std::optional<Hosts::Change>> Launcher::ChangeAfter(
     const Outcome& outcome) {
-  absl::StatusOr<std::chrono::milliseconds> lease = absl::CancelledError("");
+  StatusOr<std::chrono::milliseconds> lease = CancelledError("");
   bool told = false;
   Await([&] { lease = hosts_->CatchUp(); },
         [&] {

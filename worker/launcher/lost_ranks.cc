@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 
 namespace muster::worker {
@@ -124,7 +124,7 @@ milliseconds LostRanks::AskForLost() {
     if (!reader.ok()) return kPauseMax;
     reader_ = *std::move(reader);
   }
-  const absl::StatusOr<internal::HostMembers> answer =
+  const StatusOr<internal::HostMembers> answer =
       reader_->Read(internal::HostName(), ranks_.first_rank, ranks_.rank_count);
   if (!answer.ok()) {
     // The transport waits ever longer before it connects again, and the token

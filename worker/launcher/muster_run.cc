@@ -12,10 +12,9 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/logging.h"
 #include "base/options.h"
+#include "base/status.h"
 #include "base/version.h"
 #include "client/control/channel.h"
 #include "worker/launcher/launch_options.h"
@@ -97,7 +96,7 @@ bool GiveLogFolder(muster::worker::LaunchOptions& options) {
     return true;
   }
   if (options.redirects.empty() && options.tee.empty()) return true;
-  absl::StatusOr<std::string> folder =
+  muster::StatusOr<std::string> folder =
       muster::worker::MakeFolderToKeep("muster-logs.", "the ranks' output");
   if (!folder.ok()) {
     std::fprintf(stderr, "muster-run: %s (--log-dir names another one)\n",
@@ -139,7 +138,7 @@ int main(int argc, char** argv) {
       options->several_hosts() ? google::GLOG_WARNING : google::GLOG_ERROR;
   muster::base::InitLogging(argv[0]);
   // Here, because threads that do not start end a process without a word.
-  const absl::Status limits = muster::internal::CheckProcessLimits();
+  const muster::Status limits = muster::internal::CheckProcessLimits();
   if (!limits.ok()) {
     std::fprintf(stderr, "muster-run: %s\n",
                  std::string(limits.message()).c_str());

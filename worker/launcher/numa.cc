@@ -11,7 +11,6 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -19,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/status.h"
 
 namespace muster::worker {
 namespace {
@@ -238,8 +238,9 @@ Topology ReadTopology(const std::string& root, const std::set<int>& allowed,
   return topology;
 }
 
-absl::StatusOr<std::vector<std::vector<int>>> BindRanks(
-    const std::string& binding, int nproc, const Topology& topology) {
+StatusOr<std::vector<std::vector<int>>> BindRanks(const std::string& binding,
+                                                  int nproc,
+                                                  const Topology& topology) {
   std::vector<std::vector<int>> bound;
   const std::vector<int> nodes = NodesOfRanks(nproc, topology);
   for (int rank = 0; rank < nproc; ++rank) {
@@ -263,7 +264,7 @@ absl::StatusOr<std::vector<std::vector<int>>> BindRanks(
     } else {
       const std::vector<int> cores = Distinct(cpus, &Cpu::core);
       if (cores.size() < neighbours) {
-        return absl::FailedPreconditionError(absl::StrCat(
+        return FailedPreconditionError(absl::StrCat(
             "--numa-binding=exclusive: NUMA node ", node, " has ", cores.size(),
             " cores that may be used, for ", neighbours, " ranks"));
       }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 
 namespace muster::worker {
 
@@ -52,8 +52,9 @@ std::set<int> AllowedCpus();
 //   core-complex  the CPUs of one last-level cache of the node, in turn.
 // Errors: FAILED_PRECONDITION (exclusive: fewer cores than ranks on a node; the
 //   text has both).
-absl::StatusOr<std::vector<std::vector<int>>> BindRanks(
-    const std::string& binding, int nproc, const Topology& topology);
+StatusOr<std::vector<std::vector<int>>> BindRanks(const std::string& binding,
+                                                  int nproc,
+                                                  const Topology& topology);
 
 }  // namespace muster::worker
 

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "base/text.h"
 
 namespace muster::worker {
@@ -85,23 +85,23 @@ void OutputPump::Join() {
   thread_.join();
 }
 
-absl::StatusOr<int> OutputPump::Add(const std::string& prefix, int sink,
-                                    const std::string& log_path) {
+StatusOr<int> OutputPump::Add(const std::string& prefix, int sink,
+                              const std::string& log_path) {
   int log_fd = -1;
   if (!log_path.empty()) {
     log_fd =
         open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (log_fd < 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("cannot write the log file ", base::Quote(log_path),
-                       ": ", std::strerror(errno)));
+      return FailedPreconditionError(absl::StrCat("cannot write the log file ",
+                                                  base::Quote(log_path), ": ",
+                                                  std::strerror(errno)));
     }
   }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     const int error = errno;
     if (log_fd >= 0) close(log_fd);
-    return absl::ResourceExhaustedError(
+    return ResourceExhaustedError(
         absl::StrCat("cannot make a pipe: ", std::strerror(error)));
   }
   streams_.push_back(

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "worker/launcher/line_prefixer.h"
 
 namespace muster::worker {
@@ -32,8 +32,8 @@ class OutputPump {
   // and as it is to the file `log_path` unless that is empty.
   // Errors: RESOURCE_EXHAUSTED (no descriptor left), FAILED_PRECONDITION (the
   //   file cannot be written; the text names it).
-  absl::StatusOr<int> Add(const std::string& prefix, int sink,
-                          const std::string& log_path);
+  StatusOr<int> Add(const std::string& prefix, int sink,
+                    const std::string& log_path);
 
   // How many streams were added.
   size_t size() const { return streams_.size(); }

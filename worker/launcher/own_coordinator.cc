@@ -10,9 +10,9 @@
 #include <random>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "worker/launcher/attempt.h"
 
@@ -70,7 +70,7 @@ bool IsThisHost(const std::string& host) {
   return is_this;
 }
 
-absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
+StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
     const LaunchOptions& options, CoordinatorAddress& address,
     Environment& environment) {
   address = {options.rendezvous_host, options.rendezvous_port,
@@ -109,14 +109,14 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
                 embedded,
                 [&](const char* name) { return Find(environment, name); })
           : EmbeddedCoordinator::Start(embedded);
-  if (absl::IsUnavailable(coordinator.status()) && !must) {
+  if (IsUnavailable(coordinator.status()) && !must) {
     // Another muster-run of this host was first, or it is an external one.
     Say(absl::StrCat("using the coordinator at ", address.HostPort(), ": ",
                      coordinator.status().message()));
     return nullptr;
   }
-  if (absl::IsUnavailable(coordinator.status()) && options.several_hosts()) {
-    return absl::Status(
+  if (IsUnavailable(coordinator.status()) && options.several_hosts()) {
+    return Status(
         coordinator.status().code(),
         absl::StrCat(coordinator.status().message(),
                      " (--node-rank=0 serves it; a muster-run that is number "

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "client/groups/embedded_coordinator.h"
 #include "worker/launcher/launch_options.h"
 #include "worker/launcher/rank_environment.h"
@@ -19,9 +19,9 @@ namespace muster::worker {
 // out of this process's own.
 // Errors: kUnavailable (cannot listen; the text says where and why),
 //   kInvalidArgument (a file of those; the text names it).
-absl::StatusOr<std::unique_ptr<internal::EmbeddedCoordinator>>
-ServeOwnCoordinator(const LaunchOptions& options, CoordinatorAddress& address,
-                    Environment& environment);
+StatusOr<std::unique_ptr<internal::EmbeddedCoordinator>> ServeOwnCoordinator(
+    const LaunchOptions& options, CoordinatorAddress& address,
+    Environment& environment);
 
 // Whether `host`, a name or an address, is this one: whether something could
 // listen at an address of it.

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/errors.h"
 #include "client/session.h"
@@ -123,7 +123,7 @@ TEST(OwnCoordinatorTest, AFileThatIsNotThereIsAnError) {
   CoordinatorAddress address;
   const auto served =
       ServeOwnCoordinator(At("127.0.0.1", 0), address, environment);
-  EXPECT_TRUE(absl::IsInvalidArgument(served.status())) << served.status();
+  EXPECT_TRUE(IsInvalidArgument(served.status())) << served.status();
   EXPECT_THAT(std::string(served.status().message()),
               ::testing::HasSubstr("/not/there"));
 }

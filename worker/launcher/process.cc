@@ -28,9 +28,8 @@ namespace {
 
 constexpr std::chrono::seconds kKillTime(5);
 
-absl::Status ErrnoError(absl::StatusCode code, absl::string_view what,
-                        int error) {
-  return absl::Status(code, absl::StrCat(what, ": ", std::strerror(error)));
+Status ErrnoError(StatusCode code, absl::string_view what, int error) {
+  return Status(code, absl::StrCat(what, ": ", std::strerror(error)));
 }
 
 // Kills the group `group`, which this process leaves, and removes the folder
@@ -192,14 +191,14 @@ ProcessGroup::ProcessGroup(ProcessGroup&& other) noexcept
     : guard_(std::exchange(other.guard_, -1)),
       guard_pipe_(std::exchange(other.guard_pipe_, -1)) {}
 
-absl::StatusOr<ProcessGroup> ProcessGroup::Create(const std::string& scratch) {
+StatusOr<ProcessGroup> ProcessGroup::Create(const std::string& scratch) {
   // What a rank leaves behind becomes our child, so that the end of the job
   // can find it even if it left the group.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    return ErrnoError(absl::StatusCode::kResourceExhausted,
-                      "cannot make a pipe", errno);
+    return ErrnoError(StatusCode::kResourceExhausted, "cannot make a pipe",
+                      errno);
   }
   // Not fork(): see Spawn.
   const pid_t guard = _Fork();
@@ -207,8 +206,8 @@ absl::StatusOr<ProcessGroup> ProcessGroup::Create(const std::string& scratch) {
     const int error = errno;
     close(ends[0]);
     close(ends[1]);
-    return ErrnoError(absl::StatusCode::kResourceExhausted,
-                      "cannot start a process", error);
+    return ErrnoError(StatusCode::kResourceExhausted, "cannot start a process",
+                      error);
   }
   if (guard == 0) Guard(ends[0], scratch.c_str());
   close(ends[0]);
@@ -228,7 +227,7 @@ void ProcessGroup::KillAll() {
   guard_ = -1;
 }
 
-absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
+StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
   std::vector<std::string> arguments = program.arguments;
   std::vector<std::string> environment;
   for (const auto& [name, value] : program.environment) {
@@ -238,8 +237,8 @@ absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
   const std::vector<char*> envp = Pointers(environment);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    return ErrnoError(absl::StatusCode::kResourceExhausted,
-                      "cannot make a pipe", errno);
+    return ErrnoError(StatusCode::kResourceExhausted, "cannot make a pipe",
+                      errno);
   }
   const CpuSet cpus(program.cpus);
   sigset_t ignored;
@@ -263,8 +262,8 @@ absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
   close(ends[1]);
   if (pid < 0) {
     close(ends[0]);
-    return ErrnoError(absl::StatusCode::kResourceExhausted,
-                      "cannot start a process", fork_error);
+    return ErrnoError(StatusCode::kResourceExhausted, "cannot start a process",
+                      fork_error);
   }
   // Ends when execve closes the other end, or with its errno.
   int error = 0;
@@ -275,7 +274,7 @@ absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
   close(ends[0]);
   if (count == 0) return pid;
   waitpid(pid, nullptr, 0);
-  return ErrnoError(absl::StatusCode::kPermissionDenied,
+  return ErrnoError(StatusCode::kPermissionDenied,
                     absl::StrCat("cannot execute ", base::Quote(program.path)),
                     error);
 }
@@ -320,8 +319,8 @@ void ProcessGroup::KillChildren(const std::function<bool(pid_t)>& is_meant) {
   }
 }
 
-absl::StatusOr<std::string> FindProgram(const std::string& name,
-                                        const std::string& search_path) {
+StatusOr<std::string> FindProgram(const std::string& name,
+                                  const std::string& search_path) {
   std::vector<std::string> candidates;
   if (name.find('/') != std::string::npos) {
     candidates.push_back(name);
@@ -341,10 +340,10 @@ absl::StatusOr<std::string> FindProgram(const std::string& name,
     found = true;
   }
   if (found) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "program ", base::Quote(name), " is not an executable file"));
+    return PermissionDeniedError(absl::StrCat("program ", base::Quote(name),
+                                              " is not an executable file"));
   }
-  return absl::NotFoundError(absl::StrCat(
+  return NotFoundError(absl::StrCat(
       "program ", base::Quote(name), " not found",
       candidates.size() == 1 ? "" : absl::StrCat(" in PATH=", search_path)));
 }

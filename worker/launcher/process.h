@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "worker/launcher/launch_options.h"
 
 namespace muster::worker {
@@ -22,7 +21,7 @@ class ProcessGroup {
   // this process is gone without KillAll. Call it from the thread that will
   // call Spawn: the kernel ties a rank's life to that thread. Errors:
   // RESOURCE_EXHAUSTED (no process or descriptor left).
-  static absl::StatusOr<ProcessGroup> Create(const std::string& scratch = "");
+  static StatusOr<ProcessGroup> Create(const std::string& scratch = "");
 
   // As KillAll.
   ~ProcessGroup();
@@ -45,7 +44,7 @@ class ProcessGroup {
   // three.
   // Errors: PERMISSION_DENIED (the program cannot be executed; the text says
   //   why), RESOURCE_EXHAUSTED.
-  absl::StatusOr<pid_t> Spawn(const Program& program);
+  StatusOr<pid_t> Spawn(const Program& program);
 
   // Sends `signal` to every process of the group. The guard ignores all but
   // SIGKILL, which ends it too.
@@ -76,8 +75,8 @@ class ProcessGroup {
 // The file to execute for `name`: `name` itself when it has a slash, else the
 // first executable of that name in `search_path` (as PATH).
 // Errors: NOT_FOUND, PERMISSION_DENIED; the text names the program.
-absl::StatusOr<std::string> FindProgram(const std::string& name,
-                                        const std::string& search_path);
+StatusOr<std::string> FindProgram(const std::string& name,
+                                  const std::string& search_path);
 
 }  // namespace muster::worker
 

@@ -12,10 +12,10 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "base/text.h"
 
 namespace muster::worker {
@@ -58,12 +58,12 @@ bool Lock(int fd) {
   return fstat(fd, &entry) == 0 && entry.st_nlink > 0;
 }
 
-absl::StatusOr<fs::path> Root(absl::string_view purpose) {
+StatusOr<fs::path> Root(absl::string_view purpose) {
   std::error_code error;
   fs::path root = fs::temp_directory_path(error);
   if (!error) return root;
   const char* const given = std::getenv("TMPDIR");
-  return absl::FailedPreconditionError(
+  return FailedPreconditionError(
       absl::StrCat("cannot make a folder for ", purpose, " in TMPDIR \"",
                    given == nullptr ? "/tmp" : given, "\": ", error.message()));
 }
@@ -73,24 +73,24 @@ std::string NameIn(const fs::path& root, absl::string_view prefix) {
   return (root / absl::StrCat(prefix, "XXXXXX")).string();
 }
 
-absl::Status CannotMake(const std::string& path) {
-  return absl::FailedPreconditionError(absl::StrCat(
+Status CannotMake(const std::string& path) {
+  return FailedPreconditionError(absl::StrCat(
       "cannot make a folder ", base::Quote(path), ": ", std::strerror(errno)));
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> MakeFolderToKeep(absl::string_view prefix,
-                                             absl::string_view purpose) {
-  const absl::StatusOr<fs::path> root = Root(purpose);
+StatusOr<std::string> MakeFolderToKeep(absl::string_view prefix,
+                                       absl::string_view purpose) {
+  const StatusOr<fs::path> root = Root(purpose);
   if (!root.ok()) return root.status();
   std::string path = NameIn(*root, prefix);
   if (mkdtemp(path.data()) == nullptr) return CannotMake(path);
   return path;
 }
 
-absl::StatusOr<ScratchFolder> ScratchFolder::Create() {
-  const absl::StatusOr<fs::path> root = Root("the ranks' error files");
+StatusOr<ScratchFolder> ScratchFolder::Create() {
+  const StatusOr<fs::path> root = Root("the ranks' error files");
   if (!root.ok()) return root.status();
   RemoveStale(*root);
   while (true) {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::worker {
 
@@ -14,7 +14,7 @@ namespace muster::worker {
 class ScratchFolder {
  public:
   // Errors: FAILED_PRECONDITION (the text has the folder and the cause).
-  static absl::StatusOr<ScratchFolder> Create();
+  static StatusOr<ScratchFolder> Create();
 
   ~ScratchFolder();
   ScratchFolder(ScratchFolder&& other) noexcept;
@@ -32,8 +32,8 @@ class ScratchFolder {
 // A new folder below TMPDIR, which stays: PREFIX and six random characters.
 // `purpose` is for the error's text: "the ranks' output".
 // Errors: as ScratchFolder::Create.
-absl::StatusOr<std::string> MakeFolderToKeep(absl::string_view prefix,
-                                             absl::string_view purpose);
+StatusOr<std::string> MakeFolderToKeep(absl::string_view prefix,
+                                       absl::string_view purpose);
 
 }  // namespace muster::worker
 

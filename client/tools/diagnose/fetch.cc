@@ -26,16 +26,15 @@ constexpr std::chrono::seconds kPageTimeMax{30};
 constexpr size_t kFetchersMax = 64;
 
 // The status of what came; OK: the page.
-absl::Status StatusOf(const httplib::Response& response,
-                      absl::string_view text) {
-  if (response.status == 200) return absl::OkStatus();
+Status StatusOf(const httplib::Response& response, absl::string_view text) {
+  if (response.status == 200) return OkStatus();
   while (absl::ConsumeSuffix(&text, "\n")) {
   }
   const std::string why =
       absl::StrCat("HTTP status ", response.status, ": ", text);
-  if (response.status == 401) return absl::UnauthenticatedError(why);
-  if (response.status == 403) return absl::PermissionDeniedError(why);
-  return absl::UnknownError(why);
+  if (response.status == 401) return UnauthenticatedError(why);
+  if (response.status == 403) return PermissionDeniedError(why);
+  return UnknownError(why);
 }
 
 // Who answers, as it says itself.
@@ -87,7 +86,7 @@ bool IsHere(int64_t pid) {
 }
 
 Fetched Elsewhere(const Asked& asked) {
-  return {.status = absl::FailedPreconditionError(
+  return {.status = FailedPreconditionError(
               absl::StrCat("pid ", asked.pid,
                            " is not reachable from here: it listens on "
                            "loopback of ",
@@ -106,7 +105,7 @@ Fetched Fetch(const std::string& address, const std::string& path,
   if (colon == std::string::npos ||
       !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
       port > 65535) {
-    fetched.status = absl::InvalidArgumentError(
+    fetched.status = InvalidArgumentError(
         absl::StrCat(base::Quote(address), " is no HOST:PORT"));
     return fetched;
   }
@@ -115,12 +114,12 @@ Fetched Fetch(const std::string& address, const std::string& path,
     host = host.substr(1, host.size() - 2);
   }
   // The library does not tell a refusal from a host that is not there.
-  const absl::Status reached = internal::Probe({host, port}, timeout);
+  const Status reached = internal::Probe({host, port}, timeout);
   if (!reached.ok()) {
     fetched.answer = internal::IsConnectionRefused(reached)
                          ? Answer::kRefused
                          : Answer::kUnreachable;
-    fetched.status = absl::UnavailableError(
+    fetched.status = UnavailableError(
         absl::StrCat("no answer from ", address, ": ", reached.message()));
     return fetched;
   }
@@ -147,7 +146,7 @@ Fetched Fetch(const std::string& address, const std::string& path,
   fetched.body.clear();
   if (endless) {
     fetched.answer = Answer::kAnswers;
-    fetched.status = absl::ResourceExhaustedError(absl::StrCat(
+    fetched.status = ResourceExhaustedError(absl::StrCat(
         address, path, " is longer than ", kPageBytesMax >> 20,
         " MiB, or takes longer than ", kPageTimeMax.count(), " s"));
     return fetched;
@@ -155,7 +154,7 @@ Fetched Fetch(const std::string& address, const std::string& path,
   const bool unreachable = result.error() == httplib::Error::Connection ||
                            result.error() == httplib::Error::ConnectionTimeout;
   fetched.answer = unreachable ? Answer::kUnreachable : Answer::kSilent;
-  fetched.status = absl::UnavailableError(
+  fetched.status = UnavailableError(
       absl::StrCat("no answer from ", address, " within ", timeout.count(),
                    " ms: ", httplib::to_string(result.error())));
   return fetched;
@@ -167,12 +166,12 @@ Fetched FetchOf(const Asked& asked, const std::string& path,
   const bool loopback = IsLoopbackAddress(asked.address);
   if (loopback && asked.host != internal::HostName()) return Elsewhere(asked);
   Fetched identity = Fetch(asked.address, "/identity", "", timeout);
-  if (absl::IsInvalidArgument(identity.status)) return identity;
+  if (IsInvalidArgument(identity.status)) return identity;
   const Identity found =
       identity.status.ok() ? IdentityIn(identity.body) : Identity();
   if (found.known && !found.IsOf(asked)) {
     if (loopback) return Elsewhere(asked);
-    return {.status = absl::FailedPreconditionError(absl::StrCat(
+    return {.status = FailedPreconditionError(absl::StrCat(
                 "at ", asked.address, " is pid ", found.pid, " as rank ",
                 found.rank, ", not pid ", asked.pid, " as rank ", asked.rank))};
   }

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "client/tools/diagnose/diagnosis_rules.h"
 
 namespace muster::tools {
@@ -19,7 +19,7 @@ struct Fetched {
   // kInvalidArgument (`address` is no HOST:PORT), kPermissionDenied,
   // kUnauthenticated, kResourceExhausted (it does not end), kUnknown (another
   // HTTP status).
-  absl::Status status = {};
+  Status status = {};
   std::string body = {};
 };
 

@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/tools/diagnose/diagnosis_rules.h"
 #include "gmock/gmock.h"
@@ -86,8 +86,8 @@ TEST(FetchTest, NobodyListens) {
   const Fetched fetched = Fetch(port.address(), "/healthz", "", kLong);
   EXPECT_EQ(fetched.answer, Answer::kRefused);
   EXPECT_EQ(fetched.status,
-            absl::UnavailableError(absl::StrCat(
-                "no answer from ", port.address(), ": connection refused")));
+            UnavailableError(absl::StrCat("no answer from ", port.address(),
+                                          ": connection refused")));
 }
 
 TEST(FetchTest, TheProcessTakesTheConnectionAndSaysNothing) {
@@ -95,7 +95,7 @@ TEST(FetchTest, TheProcessTakesTheConnectionAndSaysNothing) {
   port.Listen();
   const Fetched fetched = Fetch(port.address(), "/healthz", "", kShort);
   EXPECT_EQ(fetched.answer, Answer::kSilent);
-  EXPECT_TRUE(absl::IsUnavailable(fetched.status)) << fetched.status;
+  EXPECT_TRUE(IsUnavailable(fetched.status)) << fetched.status;
 }
 
 TEST(FetchTest, NobodyTakesTheConnection) {
@@ -103,7 +103,7 @@ TEST(FetchTest, NobodyTakesTheConnection) {
   port.ListenAndBeFull();
   const Fetched fetched = Fetch(port.address(), "/healthz", "", kShort);
   EXPECT_EQ(fetched.answer, Answer::kUnreachable);
-  EXPECT_TRUE(absl::IsUnavailable(fetched.status)) << fetched.status;
+  EXPECT_TRUE(IsUnavailable(fetched.status)) << fetched.status;
 }
 
 TEST(FetchTest, WhoRefusesAPageAnswers) {
@@ -122,12 +122,12 @@ TEST(FetchTest, WhoRefusesAPageAnswers) {
   const std::string address =
       absl::StrCat("127.0.0.1:", server.bind_to_any_port("127.0.0.1"));
   std::thread serving([&] { server.listen_after_bind(); });
-  const std::map<std::string, absl::StatusCode> codes = {
-      {"/here", absl::StatusCode::kOk},
-      {"/401", absl::StatusCode::kUnauthenticated},
-      {"/403", absl::StatusCode::kPermissionDenied},
-      {"/404", absl::StatusCode::kUnknown},
-      {"/500", absl::StatusCode::kUnknown}};
+  const std::map<std::string, StatusCode> codes = {
+      {"/here", StatusCode::kOk},
+      {"/401", StatusCode::kUnauthenticated},
+      {"/403", StatusCode::kPermissionDenied},
+      {"/404", StatusCode::kUnknown},
+      {"/500", StatusCode::kUnknown}};
   for (const auto& [path, code] : codes) {
     const Fetched fetched = Fetch(address, path, "Bearer grain", kLong);
     EXPECT_EQ(fetched.answer, Answer::kAnswers) << path;
@@ -212,7 +212,7 @@ TEST(FetchTest, AnotherRankAtTheAddressIsAskedForNothingElse) {
   for (const Asked& other : {Asked{3, internal::HostName(), kNoPid + 1, ""},
                              Asked{2, internal::HostName(), kNoPid, ""}}) {
     const Fetched fetched = rank.Fetch(other);
-    EXPECT_TRUE(absl::IsFailedPrecondition(fetched.status)) << fetched.status;
+    EXPECT_TRUE(IsFailedPrecondition(fetched.status)) << fetched.status;
     EXPECT_EQ(fetched.body, "");
   }
   EXPECT_THAT(rank.Stop(), ElementsAre("/identity", "/identity"));
@@ -221,12 +221,12 @@ TEST(FetchTest, AnotherRankAtTheAddressIsAskedForNothingElse) {
 TEST(FetchTest, LoopbackOfAnotherHostIsNotAsked) {
   Rank rank(kNoPid);
   const Fetched fetched = rank.Fetch({3, "elsewhere", kNoPid, ""});
-  EXPECT_TRUE(absl::IsFailedPrecondition(fetched.status)) << fetched.status;
+  EXPECT_TRUE(IsFailedPrecondition(fetched.status)) << fetched.status;
   EXPECT_THAT(fetched.status.message(),
               HasSubstr("not reachable from here: it listens on loopback of "
                         "elsewhere alone"));
   for (const char* address : {"[::1]:9", "localhost:9", "127.9.9.9:9"}) {
-    EXPECT_TRUE(absl::IsFailedPrecondition(
+    EXPECT_TRUE(IsFailedPrecondition(
         FetchOf({3, "elsewhere", 7, address}, "/page", "", kLong).status))
         << address;
   }
@@ -235,7 +235,7 @@ TEST(FetchTest, LoopbackOfAnotherHostIsNotAsked) {
 
 TEST(FetchTest, WhoDoesNotSayWhoItIsMustBeOfThisHostAndGetsNoToken) {
   Rank rank(0);
-  EXPECT_TRUE(absl::IsFailedPrecondition(
+  EXPECT_TRUE(IsFailedPrecondition(
       rank.Fetch({3, internal::HostName(), kNoPid, ""}).status));
   EXPECT_EQ(rank.Fetch({3, internal::HostName(), getpid(), ""}).body, "text");
   EXPECT_THAT(rank.Stop(), ElementsAre("/identity", "/identity", "/page"));
@@ -243,7 +243,7 @@ TEST(FetchTest, WhoDoesNotSayWhoItIsMustBeOfThisHostAndGetsNoToken) {
 
 TEST(FetchTest, OnLoopbackOnlyAProcessOfThisHostIsStoppedAndNoneIsDead) {
   const Port nobody;
-  EXPECT_TRUE(absl::IsFailedPrecondition(
+  EXPECT_TRUE(IsFailedPrecondition(
       FetchOf({3, internal::HostName(), getpid(), nobody.address()}, "", "",
               kLong)
           .status));
@@ -252,8 +252,8 @@ TEST(FetchTest, OnLoopbackOnlyAProcessOfThisHostIsStoppedAndNoneIsDead) {
   const Fetched here = FetchOf(
       {3, internal::HostName(), getpid(), port.address()}, "", "", kShort);
   EXPECT_EQ(here.answer, Answer::kSilent);
-  EXPECT_TRUE(absl::IsUnavailable(here.status)) << here.status;
-  EXPECT_TRUE(absl::IsFailedPrecondition(
+  EXPECT_TRUE(IsUnavailable(here.status)) << here.status;
+  EXPECT_TRUE(IsFailedPrecondition(
       FetchOf({3, internal::HostName(), kNoPid, port.address()}, "", "", kShort)
           .status));
 }
@@ -262,9 +262,9 @@ TEST(FetchTest, AllAreAskedByRank) {
   const auto pages = FetchAll({{3, {3, "elsewhere", kNoPid, "127.0.0.1:9"}},
                                {5, {5, internal::HostName(), 7, "nowhere"}}},
                               "/page", "", kLong);
-  EXPECT_TRUE(absl::IsFailedPrecondition(pages.at(3).status));
+  EXPECT_TRUE(IsFailedPrecondition(pages.at(3).status));
   EXPECT_EQ(pages.at(5).status,
-            absl::InvalidArgumentError("\"nowhere\" is no HOST:PORT"));
+            InvalidArgumentError("\"nowhere\" is no HOST:PORT"));
 }
 
 }  // namespace

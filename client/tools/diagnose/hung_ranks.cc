@@ -3,8 +3,8 @@
 #include <map>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/admin_client.h"
 #include "client/tools/diagnose/diagnosis.h"
@@ -41,7 +41,7 @@ std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
   return ranks;
 }
 
-absl::StatusOr<std::unique_ptr<HungRanksReader>> HungRanksReader::Open(
+StatusOr<std::unique_ptr<HungRanksReader>> HungRanksReader::Open(
     const SessionOptions& options) {
   auto control = internal::AdminClient::Open(options);
   if (!control.ok()) return control.status();
@@ -55,13 +55,13 @@ HungRanksReader::HungRanksReader(std::string job,
 
 HungRanksReader::~HungRanksReader() = default;
 
-absl::StatusOr<std::vector<HungRank>> HungRanksReader::Read(
+StatusOr<std::vector<HungRank>> HungRanksReader::Read(
     const std::string& host, std::chrono::milliseconds hung_after) {
   v1::GetJobRequest request;
   request.set_job(job_);
   auto response = std::make_unique<v1::GetJobResponse>();
-  const absl::Status status = admin_client_->GetJob(request, response.get());
-  if (!status.ok() && !absl::IsNotFound(status)) return status;
+  const Status status = admin_client_->GetJob(request, response.get());
+  if (!status.ok() && !IsNotFound(status)) return status;
   std::vector<HungRank> hung;
   if (earlier_ != nullptr) {
     hung = HungRanks(*response, earlier_.get(), host, hung_after);

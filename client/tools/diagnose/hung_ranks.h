@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "client/session.h"
 
 namespace muster::internal {
@@ -44,7 +44,7 @@ std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
 class HungRanksReader {
  public:
   // As Control::Open.
-  static absl::StatusOr<std::unique_ptr<HungRanksReader>> Open(
+  static StatusOr<std::unique_ptr<HungRanksReader>> Open(
       const SessionOptions& options);
 
   ~HungRanksReader();
@@ -54,8 +54,8 @@ class HungRanksReader {
   // Of options.job; the answer before this one is the earlier one, so that the
   // first tells of nobody.
   // Errors: kUnavailable, and what the coordinator says.
-  absl::StatusOr<std::vector<HungRank>> Read(
-      const std::string& host, std::chrono::milliseconds hung_after);
+  StatusOr<std::vector<HungRank>> Read(const std::string& host,
+                                       std::chrono::milliseconds hung_after);
 
  private:
   HungRanksReader(std::string job,

@@ -354,19 +354,19 @@ std::string TraceJson(absl::string_view job, const Recorders& recorders) {
                {"otherData", std::move(other)}});
 }
 
-absl::Status WriteTraces(const std::string& folder, absl::string_view job,
-                         const Recorders& recorders) {
+Status WriteTraces(const std::string& folder, absl::string_view job,
+                   const Recorders& recorders) {
   // Without it no file can be written, which is told.
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
   for (const auto& [rank, text] : recorders.by_rank) {
     Recorders alone;
     alone.by_rank[rank] = text;
-    absl::Status status = WriteFile(
-        absl::StrCat(folder, "/rank-", rank, ".json"), TraceJson(job, alone));
+    Status status = WriteFile(absl::StrCat(folder, "/rank-", rank, ".json"),
+                              TraceJson(job, alone));
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 std::string DumpPrefixIn(const std::string& environment_json) {
@@ -402,13 +402,12 @@ std::string MissingText(const std::map<int, std::string>& missing,
   return text;
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
+Status WriteFile(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot write ", base::Quote(path)));
+  if (file) return OkStatus();
+  return UnavailableError(absl::StrCat("cannot write ", base::Quote(path)));
 }
 
 }  // namespace muster::tools

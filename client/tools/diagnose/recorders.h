@@ -7,8 +7,8 @@
 #include <map>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "muster/v1/admin.pb.h"
 
 namespace muster::tools {
@@ -36,8 +36,8 @@ std::string TraceJson(absl::string_view job, const Recorders& recorders);
 
 // The same of each rank alone, in its own clock: `folder`/rank-3.json. Makes
 // the folder. Errors: kUnavailable (a file cannot be written).
-absl::Status WriteTraces(const std::string& folder, absl::string_view job,
-                         const Recorders& recorders);
+Status WriteTraces(const std::string& folder, absl::string_view job,
+                   const Recorders& recorders);
 
 // Where processes write their recorders when their group fails, of what one of
 // them shows as its environment; empty: they do not.
@@ -55,7 +55,7 @@ std::string MissingText(const std::map<int, std::string>& missing,
                         size_t ranks);
 
 // Errors: kUnavailable.
-absl::Status WriteFile(const std::string& path, const std::string& text);
+Status WriteFile(const std::string& path, const std::string& text);
 
 }  // namespace muster::tools
 

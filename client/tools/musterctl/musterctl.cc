@@ -17,12 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/options.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/control/admin_client.h"
 #include "client/control/channel_security.h"
@@ -78,9 +77,9 @@ class Ctl {
   // Whether diagnose found something.
   bool stuck() const { return stuck_; }
 
-  absl::Status Run() {
-    const std::map<std::string, absl::Status (Ctl::*)()> commands = {
-        {"status", &Ctl::Status},     {"jobs", &Ctl::Jobs},
+  Status Run() {
+    const std::map<std::string, Status (Ctl::*)()> commands = {
+        {"status", &Ctl::ShowStatus}, {"jobs", &Ctl::Jobs},
         {"members", &Ctl::Members},   {"groups", &Ctl::Groups},
         {"barriers", &Ctl::Barriers}, {"top", &Ctl::Top},
         {"diagnose", &Ctl::Diagnose}, {"flight-recorder", &Ctl::FlightRecorder},
@@ -89,9 +88,9 @@ class Ctl {
         {"kv watch", &Ctl::Watch},    {"kv delete", &Ctl::Delete},
         {"close", &Ctl::Close},       {"drain", &Ctl::Drain},
     };
-    absl::Status status = (this->*commands.at(options_.command))();
+    Status status = (this->*commands.at(options_.command))();
     if (status.ok() && !written_) {
-      status = absl::DataLossError("standard output does not take the answer");
+      status = DataLossError("standard output does not take the answer");
     }
     return status;
   }
@@ -110,17 +109,17 @@ class Ctl {
   std::string Address() const { return admin_client_->endpoint().ToString(); }
 
   // The job that is meant.
-  absl::StatusOr<std::string> Job() {
+  StatusOr<std::string> Job() {
     if (!options_.job.empty()) return options_.job;
     v1::ListJobsResponse jobs;
-    absl::Status status = admin_client_->ListJobs({}, &jobs);
+    Status status = admin_client_->ListJobs({}, &jobs);
     if (!status.ok()) return status;
     if (jobs.jobs_size() == 1) return jobs.jobs(0).job();
     std::vector<std::string> names;
     for (const v1::JobSummary& job : jobs.jobs()) {
       names.push_back(base::Printable(job.job()));
     }
-    return absl::NotFoundError(
+    return NotFoundError(
         names.empty()
             ? absl::StrCat("there is no job at ", Address())
             : absl::StrCat("which job? name one (--job, MUSTER_JOB): ",
@@ -128,16 +127,16 @@ class Ctl {
   }
 
   // A key's command makes the job that it names, a look does not.
-  absl::Status FillCaller(v1::Caller* caller) {
-    const absl::StatusOr<std::string> job = Job();
+  Status FillCaller(v1::Caller* caller) {
+    const StatusOr<std::string> job = Job();
     if (job.ok()) caller->set_job(*job);
     return job.status();
   }
 
   // For who only looks: a name that nobody knows would else come into being by
   // that, and be shown as an empty job.
-  absl::Status FillReader(v1::Caller* caller) {
-    absl::Status status = FillCaller(caller);
+  Status FillReader(v1::Caller* caller) {
+    Status status = FillCaller(caller);
     if (!status.ok()) return status;
     v1::GetJobRequest request;
     request.set_job(caller->job());
@@ -145,28 +144,28 @@ class Ctl {
     return admin_client_->GetJob(request, &response);
   }
 
-  absl::StatusOr<v1::GetJobResponse> LookAtJob() {
-    absl::StatusOr<std::string> job =
+  StatusOr<v1::GetJobResponse> LookAtJob() {
+    StatusOr<std::string> job =
         options_.arguments.empty() ? Job() : options_.arguments.front();
     if (!job.ok()) return job.status();
     v1::GetJobRequest request;
     request.set_job(*job);
     v1::GetJobResponse response;
-    absl::Status status = admin_client_->GetJob(request, &response);
+    Status status = admin_client_->GetJob(request, &response);
     if (!status.ok()) return status;
     return response;
   }
 
-  absl::Status Status() {
+  Status ShowStatus() {
     v1::ListJobsResponse response;
-    absl::Status status = admin_client_->ListJobs({}, &response);
+    Status status = admin_client_->ListJobs({}, &response);
     if (status.ok()) Print(response, StatusText(Address(), response));
     return status;
   }
 
-  absl::Status Jobs() {
+  Status Jobs() {
     v1::ListJobsResponse response;
-    absl::Status status = admin_client_->ListJobs({}, &response);
+    Status status = admin_client_->ListJobs({}, &response);
     if (!status.ok()) return status;
     if (!options_.names) {
       Print(response, JobsText(response));
@@ -176,29 +175,29 @@ class Ctl {
     return status;
   }
 
-  absl::Status Members() {
-    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+  Status Members() {
+    const StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (job.ok()) Print(*job, MembersText(*job));
     return job.status();
   }
 
-  absl::Status Groups() {
-    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+  Status Groups() {
+    const StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (job.ok()) Print(*job, GroupsText(*job));
     return job.status();
   }
 
-  absl::Status Barriers() {
-    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+  Status Barriers() {
+    const StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (job.ok()) Print(*job, BarriersText(*job));
     return job.status();
   }
 
-  absl::Status Diagnose() {
-    const absl::StatusOr<v1::GetJobResponse> earlier = LookAtJob();
+  Status Diagnose() {
+    const StatusOr<v1::GetJobResponse> earlier = LookAtJob();
     if (!earlier.ok()) return earlier.status();
-    if (Interrupted(options_.interval)) return absl::OkStatus();
-    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+    if (Interrupted(options_.interval)) return OkStatus();
+    const StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (!job.ok()) return job.status();
     DiagnosisOptions limits = {.stuck_after = options_.stuck_after};
     if (!job->missing_ranks().empty()) {
@@ -207,8 +206,8 @@ class Ctl {
     Answers answers;
     for (const auto& [rank, fetched] :
          FetchAll(*job, RanksToAsk(*job, &*earlier, limits), "")) {
-      if (!absl::IsInvalidArgument(fetched.status) &&
-          !absl::IsFailedPrecondition(fetched.status)) {
+      if (!IsInvalidArgument(fetched.status) &&
+          !IsFailedPrecondition(fetched.status)) {
         answers[rank] = fetched.answer;
       }
     }
@@ -218,7 +217,7 @@ class Ctl {
                         : DiagnosisText(*job, diagnosis));
     if (options_.stacks) PrintStacks(*job, diagnosis);
     stuck_ = !diagnosis.healthy();
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   void PrintStacks(const v1::GetJobResponse& job, const Diagnosis& diagnosis) {
@@ -270,8 +269,8 @@ class Ctl {
         FetchAll(job, {rank}, "/debug/environment").at(rank).body);
   }
 
-  absl::StatusOr<Recorders> Collect(std::string& name) {
-    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+  StatusOr<Recorders> Collect(std::string& name) {
+    const StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (!job.ok()) return job.status();
     name = job->summary().job();
     Recorders recorders;
@@ -299,60 +298,59 @@ class Ctl {
     }
     fputs(MissingText(recorders.missing, ranks.size()).c_str(), stderr);
     if (recorders.by_rank.empty() && !ranks.empty()) {
-      return absl::UnavailableError("no rank answered");
+      return UnavailableError("no rank answered");
     }
     return recorders;
   }
 
-  absl::Status FlightRecorder() {
+  Status FlightRecorder() {
     std::string job;
-    const absl::StatusOr<Recorders> recorders = Collect(job);
+    const StatusOr<Recorders> recorders = Collect(job);
     return recorders.ok() ? Write(MergedJson(job, *recorders))
                           : recorders.status();
   }
 
-  absl::Status Trace() {
+  Status Trace() {
     std::string job;
-    const absl::StatusOr<Recorders> recorders = Collect(job);
+    const StatusOr<Recorders> recorders = Collect(job);
     if (!recorders.ok()) return recorders.status();
     if (!options_.per_rank.empty()) {
-      const absl::Status status =
-          WriteTraces(options_.per_rank, job, *recorders);
+      const Status status = WriteTraces(options_.per_rank, job, *recorders);
       if (!status.ok()) return status;
     }
     return Write(TraceJson(job, *recorders));
   }
 
   // To --output.
-  absl::Status Write(const std::string& text) {
+  Status Write(const std::string& text) {
     if (!options_.output.empty()) return WriteFile(options_.output, text);
     Print(text);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::StatusOr<std::string> TopText() {
+  StatusOr<std::string> TopText() {
     v1::ListJobsResponse jobs;
-    absl::Status status = admin_client_->ListJobs({}, &jobs);
+    Status status = admin_client_->ListJobs({}, &jobs);
     if (!status.ok()) return status;
     std::string text = StatusText(Address(), jobs);
     if (options_.arguments.empty()) {
       return options_.json ? Json(jobs)
                            : absl::StrCat(text, "\n", JobsText(jobs));
     }
-    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+    const StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (!job.ok()) return job.status();
     if (options_.json) return Json(*job);
     return absl::StrCat(text, "\n", MembersText(*job), "\n",
                         BarriersText(*job));
   }
 
-  absl::Status Top() {
+  Status Top() {
     // Home, and what stood there before is wiped line by line, so that nothing
     // flickers.
     const bool screen = isatty(STDOUT_FILENO) == 1 && !options_.json;
     if (screen) Print("\033[2J");
     for (int64_t looks = 1; written_; ++looks) {
-      const absl::StatusOr<std::string> text = TopText();
+      const StatusOr<std::string> text = TopText();
       if (!text.ok()) return text.status();
       if (screen) {
         std::string lines = "\033[H";
@@ -366,7 +364,7 @@ class Ctl {
       if (looks == options_.count) break;
       if (Interrupted(options_.interval)) break;
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   // Whether SIGINT or SIGTERM comes within `patience`; at other times they end
@@ -386,12 +384,12 @@ class Ctl {
     return interrupted;
   }
 
-  absl::Status Get() {
+  Status Get() {
     const std::string& key = options_.arguments.front();
     v1::GetResponse response;
     if (options_.wait.has_value()) {
       v1::GetRequest request;
-      absl::Status status = FillCaller(request.mutable_caller());
+      Status status = FillCaller(request.mutable_caller());
       if (!status.ok()) return status;
       request.set_key(key);
       *request.mutable_timeout() = internal::ToProto(*options_.wait);
@@ -400,24 +398,23 @@ class Ctl {
       return status;
     }
     v1::TryGetRequest request;
-    absl::Status status = FillReader(request.mutable_caller());
+    Status status = FillReader(request.mutable_caller());
     if (!status.ok()) return status;
     request.set_key(key);
     v1::TryGetResponse found;
     status = admin_client_->TryGet(request, &found);
     if (!status.ok()) return status;
     if (!found.found()) {
-      return absl::NotFoundError(
-          absl::StrCat("no key ", base::Quote(key), " in job ",
-                       base::Quote(request.caller().job())));
+      return NotFoundError(absl::StrCat("no key ", base::Quote(key), " in job ",
+                                        base::Quote(request.caller().job())));
     }
     Print(found, found.value() + "\n");
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Set() {
+  Status Set() {
     v1::SetRequest request;
-    absl::Status status = FillCaller(request.mutable_caller());
+    Status status = FillCaller(request.mutable_caller());
     if (!status.ok()) return status;
     request.set_key(options_.arguments[0]);
     request.set_value(options_.arguments[1]);
@@ -436,9 +433,9 @@ class Ctl {
     return status;
   }
 
-  absl::Status List() {
+  Status List() {
     v1::ListKeysRequest request;
-    absl::Status status = FillReader(request.mutable_caller());
+    Status status = FillReader(request.mutable_caller());
     if (!status.ok()) return status;
     if (!options_.arguments.empty()) {
       request.set_prefix(options_.arguments.front());
@@ -457,12 +454,12 @@ class Ctl {
         request.set_start_after(*response.keys().rbegin());
       }
     } while (response.more() && written_);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Watch() {
+  Status Watch() {
     v1::WatchRequest request;
-    absl::Status status = FillCaller(request.mutable_caller());
+    Status status = FillCaller(request.mutable_caller());
     if (!status.ok()) return status;
     request.set_key(options_.arguments.front());
     request.set_prefix(options_.prefix);
@@ -475,11 +472,11 @@ class Ctl {
                                 });
   }
 
-  absl::Status Delete() {
+  Status Delete() {
     const std::string& key = options_.arguments.front();
     if (options_.prefix) {
       v1::DeletePrefixRequest request;
-      absl::Status status = FillCaller(request.mutable_caller());
+      Status status = FillCaller(request.mutable_caller());
       if (!status.ok()) return status;
       request.set_prefix(key);
       v1::DeletePrefixResponse response;
@@ -490,38 +487,37 @@ class Ctl {
       return status;
     }
     v1::DeleteRequest request;
-    absl::Status status = FillCaller(request.mutable_caller());
+    Status status = FillCaller(request.mutable_caller());
     if (!status.ok()) return status;
     request.set_key(key);
     v1::DeleteResponse response;
     status = admin_client_->Delete(request, &response);
     if (!status.ok()) return status;
     if (!response.deleted()) {
-      return absl::NotFoundError(
-          absl::StrCat("no key ", base::Quote(key), " in job ",
-                       base::Quote(request.caller().job())));
+      return NotFoundError(absl::StrCat("no key ", base::Quote(key), " in job ",
+                                        base::Quote(request.caller().job())));
     }
     Print(response, "deleted\n");
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Close() {
-    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+  Status Close() {
+    const StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (!job.ok()) return job.status();
     v1::CloseRendezvousRequest request;
     request.mutable_caller()->set_job(job->summary().job());
     request.set_reason(options_.reason);
     v1::CloseRendezvousResponse response;
-    absl::Status status = admin_client_->CloseRendezvous(request, &response);
+    Status status = admin_client_->CloseRendezvous(request, &response);
     if (status.ok()) Print(response, "closed\n");
     return status;
   }
 
-  absl::Status Drain() {
+  Status Drain() {
     v1::DrainRequest request;
     request.set_reason(options_.reason);
     v1::DrainResponse response;
-    absl::Status status = admin_client_->Drain(request, &response);
+    Status status = admin_client_->Drain(request, &response);
     if (status.ok()) {
       Print(response,
             absl::StrCat("coordinator ", Address(), " drains and ends\n"));
@@ -536,24 +532,24 @@ class Ctl {
   bool stuck_ = false;
 };
 
-int Fail(const absl::Status& status, int code) {
+int Fail(const Status& status, int code) {
   std::string kind;
   if (code != kMisuse) {
-    kind = absl::StrCat(absl::StatusCodeToString(status.code()), ": ");
+    kind = absl::StrCat(StatusCodeToString(status.code()), ": ");
   }
   fprintf(stderr, "musterctl: %s%s\n", kind.c_str(),
           base::Printable(status.message()).c_str());
   return code;
 }
 
-int Show(const absl::StatusOr<std::string>& text) {
+int Show(const StatusOr<std::string>& text) {
   if (!text.ok()) return Fail(text.status(), kMisuse);
   fputs(text->c_str(), stdout);
   return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 int Main(int argc, char** argv) {
-  const absl::StatusOr<CtlOptions> options = ParseCtlOptions(
+  const StatusOr<CtlOptions> options = ParseCtlOptions(
       std::vector<std::string>(argv + 1, argv + argc), base::OwnEnvironment());
   if (!options.ok()) return Fail(options.status(), kMisuse);
   if (options->command == "help") {
@@ -568,16 +564,16 @@ int Main(int argc, char** argv) {
   SessionOptions session;
   session.address = options->coordinator;
   session.connect_timeout = options->timeout;
-  absl::StatusOr<std::unique_ptr<internal::AdminClient>> control =
+  StatusOr<std::unique_ptr<internal::AdminClient>> control =
       internal::AdminClient::Open(session);
   if (!control.ok()) return Fail(control.status(), kMisuse);
   // Members say themselves where their pages are: this program's own token,
   // which may be an admin's, must not go there.
-  const absl::StatusOr<std::string> token = internal::JobToken();
+  const StatusOr<std::string> token = internal::JobToken();
   if (!token.ok()) return Fail(token.status(), kMisuse);
   Ctl ctl(*options, *std::move(control),
           token->empty() ? "" : absl::StrCat("Bearer ", *token));
-  const absl::Status status = ctl.Run();
+  const Status status = ctl.Run();
   if (!status.ok()) return Fail(status, EXIT_FAILURE);
   return ctl.stuck() ? kStuck : EXIT_SUCCESS;
 }

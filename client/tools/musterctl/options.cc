@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/options.h"
+#include "base/status.h"
 #include "base/text.h"
 
 namespace muster::tools {
@@ -103,17 +103,17 @@ std::string MembersOf(absl::string_view family) {
   return absl::StrJoin(names, ", ");
 }
 
-absl::Status Misuse(absl::string_view text) {
-  return absl::InvalidArgumentError(text);
+Status Misuse(std::string text) {
+  return InvalidArgumentError(std::move(text));
 }
 
-absl::Status NoCommand(absl::string_view name) {
+Status NoCommand(absl::string_view name) {
   return Misuse(absl::StrCat("unknown command ", base::Quote(name),
                              "; musterctl help lists them"));
 }
 
-absl::StatusOr<milliseconds> ParseMilliseconds(absl::string_view source,
-                                               const std::string& value) {
+StatusOr<milliseconds> ParseMilliseconds(absl::string_view source,
+                                         const std::string& value) {
   absl::Duration duration;
   if (!absl::ParseDuration(value, &duration) ||
       duration < absl::ZeroDuration() || duration > absl::Hours(24 * 365)) {
@@ -124,8 +124,8 @@ absl::StatusOr<milliseconds> ParseMilliseconds(absl::string_view source,
   return absl::ToChronoMilliseconds(duration);
 }
 
-absl::StatusOr<int64_t> ParseNumber(absl::string_view source,
-                                    const std::string& value) {
+StatusOr<int64_t> ParseNumber(absl::string_view source,
+                              const std::string& value) {
   int64_t number = 0;
   if (!absl::SimpleAtoi(value, &number) || number < 0) {
     return Misuse(absl::StrCat(source, " must be a number from 0, got ",
@@ -134,9 +134,9 @@ absl::StatusOr<int64_t> ParseNumber(absl::string_view source,
   return number;
 }
 
-absl::StatusOr<milliseconds> ParseTimeout(absl::string_view source,
-                                          const std::string& value) {
-  absl::StatusOr<milliseconds> timeout = ParseMilliseconds(source, value);
+StatusOr<milliseconds> ParseTimeout(absl::string_view source,
+                                    const std::string& value) {
+  StatusOr<milliseconds> timeout = ParseMilliseconds(source, value);
   if (timeout.ok() && *timeout <= milliseconds(0)) {
     return Misuse(absl::StrCat(source, " must be above 0, got ", value));
   }
@@ -201,8 +201,7 @@ base::Options Table(CtlOptions& options) {
                                           .to_text = ErrorText});
 }
 
-absl::Status CheckCommand(const base::Options& given,
-                          const CtlOptions& options) {
+Status CheckCommand(const base::Options& given, const CtlOptions& options) {
   const Command* const command = FindCommand(options.command);
   if (command == nullptr) {
     if (IsFamily(options.command)) {
@@ -211,7 +210,7 @@ absl::Status CheckCommand(const base::Options& given,
     }
     return NoCommand(options.command);
   }
-  if (options.help) return absl::OkStatus();
+  if (options.help) return OkStatus();
   for (size_t i = kCommonOptions; i < given.table().size(); ++i) {
     const std::string& name = given.table()[i].name;
     if (given.IsGiven(name) &&
@@ -232,7 +231,7 @@ absl::Status CheckCommand(const base::Options& given,
             : absl::StrCat(" takes ", command->arguments, " alone"),
         ", got ", base::Quote(options.arguments[command->arguments_max])));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void TakeFromEnvironment(const base::Environment& environment,
@@ -302,16 +301,15 @@ std::string CommandHelp(const Command& command, const base::Options& table) {
 
 }  // namespace
 
-absl::StatusOr<CtlOptions> ParseCtlOptions(
-    const std::vector<std::string>& arguments,
-    const base::Environment& environment) {
+StatusOr<CtlOptions> ParseCtlOptions(const std::vector<std::string>& arguments,
+                                     const base::Environment& environment) {
   CtlOptions options;
   std::vector<std::string> words;
   base::Options table = Table(options);
-  const absl::StatusOr<Asked> asked = table.Read(arguments, words);
+  const StatusOr<Asked> asked = table.Read(arguments, words);
   if (!asked.ok()) return asked.status();
   if (*asked == Asked::kVersion) words = {"version"};
-  absl::Status status = table.Finish();
+  Status status = table.Finish();
   if (!status.ok()) return status;
   if (words.empty()) {
     if (!options.help) return Misuse("no command; musterctl help lists them");
@@ -340,7 +338,7 @@ absl::StatusOr<CtlOptions> ParseCtlOptions(
   return options;
 }
 
-absl::StatusOr<std::string> CtlHelp(absl::string_view name) {
+StatusOr<std::string> CtlHelp(absl::string_view name) {
   CtlOptions defaults;
   const base::Options table = Table(defaults);
   const Command* const found = FindCommand(name);
@@ -374,7 +372,7 @@ absl::StatusOr<std::string> CtlHelp(absl::string_view name) {
   return text;
 }
 
-absl::StatusOr<std::string> CtlCompletion(absl::string_view shell) {
+StatusOr<std::string> CtlCompletion(absl::string_view shell) {
   if (shell != "bash" && shell != "zsh") {
     return Misuse(
         absl::StrCat("completion knows bash and zsh, got \"", shell, "\""));

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/options.h"
+#include "base/status.h"
 
 namespace muster::tools {
 
@@ -47,18 +47,17 @@ struct CtlOptions {
 // Reads what stands after the program's name. Options may stand anywhere; "--"
 // ends them.
 // Errors: kInvalidArgument; the text names option or variable, and value.
-absl::StatusOr<CtlOptions> ParseCtlOptions(
-    const std::vector<std::string>& arguments,
-    const base::Environment& environment);
+StatusOr<CtlOptions> ParseCtlOptions(const std::vector<std::string>& arguments,
+                                     const base::Environment& environment);
 
 // The manual: of all, or of one command ("kv", "kv get").
 // Errors: kInvalidArgument (no such command).
-absl::StatusOr<std::string> CtlHelp(absl::string_view command);
+StatusOr<std::string> CtlHelp(absl::string_view command);
 
 // What a shell is to source so that it completes commands, options and names of
 // jobs; `shell` is bash or zsh.
 // Errors: kInvalidArgument (another shell).
-absl::StatusOr<std::string> CtlCompletion(absl::string_view shell);
+StatusOr<std::string> CtlCompletion(absl::string_view shell);
 
 }  // namespace muster::tools
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -16,15 +16,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-absl::StatusOr<CtlOptions> Parse(const std::vector<std::string>& arguments,
-                                 const base::Environment& environment = {}) {
+StatusOr<CtlOptions> Parse(const std::vector<std::string>& arguments,
+                           const base::Environment& environment = {}) {
   return ParseCtlOptions(arguments, environment);
 }
 
 std::string ErrorOf(const std::vector<std::string>& arguments) {
   const auto options = Parse(arguments);
   if (options.ok()) return "no error";
-  EXPECT_TRUE(absl::IsInvalidArgument(options.status()));
+  EXPECT_TRUE(IsInvalidArgument(options.status()));
   return std::string(options.status().message());
 }
 

@@ -67,7 +67,7 @@ class Player {
     }
     Flush();
     Store();
-    const absl::Status invariants = coordinator_->CheckInvariants();
+    const muster::Status invariants = coordinator_->CheckInvariants();
     if (!invariants.ok()) absl::StrAppend(&log_, invariants.ToString(), "\n");
     return log_.empty() ? "-\n" : std::exchange(log_, "");
   }

@@ -127,7 +127,7 @@ struct Describe {
 std::string TextOf(const Reply& reply) {
   return absl::StrCat(
       "reply w", reply.waiter.value(), " ",
-      reply.status.ok() ? "ok" : absl::StatusCodeToString(reply.status.code()),
+      reply.status.ok() ? "ok" : StatusCodeToString(reply.status.code()),
       std::visit(Describe(), reply.payload), reply.status.ok() ? "" : " ",
       absl::string_view(reply.status.message()), "\n");
 }

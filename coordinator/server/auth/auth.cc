@@ -15,18 +15,18 @@ namespace {
 
 constexpr char kHeader[] = "authorization";
 
-absl::StatusOr<TokenTable> ParseFile(const std::string& path,
-                                     const std::string& text) {
-  absl::StatusOr<TokenTable> table = TokenTable::Parse(text);
+StatusOr<TokenTable> ParseFile(const std::string& path,
+                               const std::string& text) {
+  StatusOr<TokenTable> table = TokenTable::Parse(text);
   if (table.ok()) return table;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "token_file ", base::Quote(path), " ", table.status().message()));
+  return InvalidArgumentError(absl::StrCat("token_file ", base::Quote(path),
+                                           " ", table.status().message()));
 }
 
-absl::StatusOr<TokenDigest> CallersDigest(const grpc::ServerContextBase& call) {
+StatusOr<TokenDigest> CallersDigest(const grpc::ServerContextBase& call) {
   const auto [first, end] = call.client_metadata().equal_range(kHeader);
   if (first == end) {
-    return absl::UnauthenticatedError(
+    return UnauthenticatedError(
         "no token: a call needs the header \"authorization: Bearer TOKEN\", "
         "which muster's clients take from MUSTER_TOKEN or MUSTER_TOKEN_FILE");
   }
@@ -34,7 +34,7 @@ absl::StatusOr<TokenDigest> CallersDigest(const grpc::ServerContextBase& call) {
   // Schemes are case-insensitive.
   constexpr absl::string_view kScheme = "bearer ";
   if (std::next(first) != end || !absl::StartsWithIgnoreCase(value, kScheme)) {
-    return absl::UnauthenticatedError(
+    return UnauthenticatedError(
         "the header \"authorization\" is not one \"Bearer TOKEN\"");
   }
   value.remove_prefix(kScheme.size());
@@ -62,10 +62,10 @@ void LogLoaded(const std::string& path, size_t lines) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Auth>> Auth::Load(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadAuthFile("token_file", path);
+StatusOr<std::unique_ptr<Auth>> Auth::Load(const std::string& path) {
+  StatusOr<std::string> text = ReadAuthFile("token_file", path);
   if (!text.ok()) return text.status();
-  absl::StatusOr<TokenTable> table = ParseFile(path, *text);
+  StatusOr<TokenTable> table = ParseFile(path, *text);
   if (!table.ok()) return table.status();
   LogLoaded(path, table->size());
   return std::unique_ptr<Auth>(
@@ -78,10 +78,10 @@ Auth::Auth(std::string path, std::string text, TokenTable table)
       text_(std::move(text)) {}
 
 void Auth::Reload() {
-  absl::StatusOr<std::string> text = ReadAuthFile("token_file", path_);
-  absl::Status status = text.status();
+  StatusOr<std::string> text = ReadAuthFile("token_file", path_);
+  Status status = text.status();
   const bool same = status.ok() && *text == text_;
-  absl::StatusOr<TokenTable> table;
+  StatusOr<TokenTable> table;
   if (status.ok() && !same) {
     table = ParseFile(path_, *text);
     status = table.status();
@@ -89,7 +89,7 @@ void Auth::Reload() {
   size_t lines = 0;
   {
     MutexLock lock(mu_);
-    const absl::Status before = std::exchange(refused_, status);
+    const Status before = std::exchange(refused_, status);
     if (status == before && (same || !status.ok())) return;
     if (status.ok() && !same) {
       now_.table = std::make_shared<const TokenTable>(*std::move(table));
@@ -121,19 +121,19 @@ Auth::Snapshot Auth::Now() const {
   return now_;
 }
 
-absl::Status Auth::Know(const grpc::ServerContextBase& call) const {
-  const absl::StatusOr<TokenDigest> digest = CallersDigest(call);
+Status Auth::Know(const grpc::ServerContextBase& call) const {
+  const StatusOr<TokenDigest> digest = CallersDigest(call);
   if (!digest.ok()) return digest.status();
   return Now().table->Know(*digest, absl::Now());
 }
 
-absl::StatusOr<Auth::Pass> Auth::Admit(const grpc::ServerContextBase& call,
-                                       Method method, absl::string_view job,
-                                       bool as_member) const {
-  const absl::StatusOr<TokenDigest> digest = CallersDigest(call);
+StatusOr<Auth::Pass> Auth::Admit(const grpc::ServerContextBase& call,
+                                 Method method, absl::string_view job,
+                                 bool as_member) const {
+  const StatusOr<TokenDigest> digest = CallersDigest(call);
   if (!digest.ok()) return digest.status();
   const Snapshot now = Now();
-  const absl::StatusOr<absl::Time> until =
+  const StatusOr<absl::Time> until =
       now.table->Allow(*digest, as_member ? Role::kMember : RoleFor(method),
                        job, MethodName(method), absl::Now());
   if (!until.ok()) return until.status();
@@ -144,17 +144,16 @@ absl::StatusOr<Auth::Pass> Auth::Admit(const grpc::ServerContextBase& call,
   return Pass{*digest, *until, now.version, member};
 }
 
-absl::Status Auth::Renew(Method method, absl::string_view job,
-                         Pass& pass) const {
+Status Auth::Renew(Method method, absl::string_view job, Pass& pass) const {
   const Snapshot now = Now();
   const absl::Time time = absl::Now();
-  if (pass.version == now.version && time < pass.until) return absl::OkStatus();
-  const absl::StatusOr<absl::Time> until = now.table->Allow(
+  if (pass.version == now.version && time < pass.until) return OkStatus();
+  const StatusOr<absl::Time> until = now.table->Allow(
       pass.digest, RoleFor(method), job, MethodName(method), time);
   if (!until.ok()) return until.status();
   pass.until = *until;
   pass.version = now.version;
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::coordinator

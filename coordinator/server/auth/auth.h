@@ -6,11 +6,10 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/server/auth/tokens.h"
 #include "coordinator/server/method.h"
 #include "grpcpp/server_context.h"
@@ -32,7 +31,7 @@ class Auth {
   };
 
   // Errors: INVALID_ARGUMENT (the file or a line of it; the text names it).
-  static absl::StatusOr<std::unique_ptr<Auth>> Load(const std::string& path);
+  static StatusOr<std::unique_ptr<Auth>> Load(const std::string& path);
 
   Auth(const Auth&) = delete;
   Auth& operator=(const Auth&) = delete;
@@ -49,16 +48,16 @@ class Auth {
 
   // Whether the call brings a token that counts for anything.
   // Errors: UNAUTHENTICATED (none, malformed, unknown, expired).
-  absl::Status Know(const grpc::ServerContextBase& call) const;
+  Status Know(const grpc::ServerContextBase& call) const;
 
   // Whether the call may do `method` in `job`; `as_member` says that it speaks
   // for a member, which reading alone does not allow.
   // Errors: as Know; PERMISSION_DENIED.
-  absl::StatusOr<Pass> Admit(const grpc::ServerContextBase& call, Method method,
-                             absl::string_view job, bool as_member) const;
+  StatusOr<Pass> Admit(const grpc::ServerContextBase& call, Method method,
+                       absl::string_view job, bool as_member) const;
 
   // The same for who was let in before, by the file and the time of now.
-  absl::Status Renew(Method method, absl::string_view job, Pass& pass) const;
+  Status Renew(Method method, absl::string_view job, Pass& pass) const;
 
  private:
   struct Snapshot {
@@ -74,7 +73,7 @@ class Auth {
   mutable Mutex mu_;
   Snapshot now_ ABSL_GUARDED_BY(mu_);
   // Of the last Reload; kept so that it is told once.
-  absl::Status refused_ ABSL_GUARDED_BY(mu_);
+  Status refused_ ABSL_GUARDED_BY(mu_);
 
   // Of the thread that reloads.
   std::string text_;

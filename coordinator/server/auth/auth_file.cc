@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 
 namespace muster::coordinator {
@@ -20,11 +20,11 @@ constexpr size_t kFileBytesMax = 16 << 20;
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadAuthFile(absl::string_view option,
-                                         const std::string& path) {
+StatusOr<std::string> ReadAuthFile(absl::string_view option,
+                                   const std::string& path) {
   const auto failure = [&](std::string why) {
     why[0] = absl::ascii_tolower(why[0]);
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(option, " ", base::Quote(path), ": ", why));
   };
   // Without O_NONBLOCK a pipe would hold up who reads it until somebody writes.

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 
@@ -13,8 +13,8 @@ namespace muster::coordinator {
 // they are small, and times of change are coarser than changes.
 // Errors: INVALID_ARGUMENT `tls_cert "/x.pem": no such file or directory`, or
 //   over 16 MiB.
-absl::StatusOr<std::string> ReadAuthFile(absl::string_view option,
-                                         const std::string& path);
+StatusOr<std::string> ReadAuthFile(absl::string_view option,
+                                   const std::string& path);
 
 }  // namespace muster::coordinator
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/auth/test_certificates.h"
 #include "coordinator/server/rpc/test_methods.h"
@@ -58,11 +58,10 @@ class AuthTest : public ::testing::Test {
 
   // Makes a call with a header (none when it is empty).
   template <typename Service, typename Request, typename Response>
-  absl::Status Call(const std::string& header,
-                    grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
-                                                          const Request&,
-                                                          Response*),
-                    const Request& request, Response* response) {
+  Status Call(const std::string& header,
+              grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
+                                                    const Request&, Response*),
+              const Request& request, Response* response) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
     if (!header.empty()) context.AddMetadata("authorization", header);
@@ -70,7 +69,7 @@ class AuthTest : public ::testing::Test {
     return v1::FromGrpc(((*stub).*method)(&context, request, response));
   }
 
-  absl::Status Set(const std::string& header, const std::string& job) {
+  Status Set(const std::string& header, const std::string& job) {
     v1::SetRequest request;
     *request.mutable_caller() = MakeCaller(job);
     request.set_key("k");
@@ -80,7 +79,7 @@ class AuthTest : public ::testing::Test {
                                   &response);
   }
 
-  absl::Status TryGet(const std::string& header, const v1::Caller& caller) {
+  Status TryGet(const std::string& header, const v1::Caller& caller) {
     v1::TryGetRequest request;
     *request.mutable_caller() = caller;
     request.set_key("k");
@@ -89,7 +88,7 @@ class AuthTest : public ::testing::Test {
                                   request, &response);
   }
 
-  absl::Status GetJob(const std::string& header, const std::string& job) {
+  Status GetJob(const std::string& header, const std::string& job) {
     v1::GetJobRequest request;
     request.set_job(job);
     v1::GetJobResponse response;
@@ -99,7 +98,7 @@ class AuthTest : public ::testing::Test {
 
   std::vector<std::string> ListJobs(const std::string& header) {
     v1::ListJobsResponse response;
-    const absl::Status status =
+    const Status status =
         Call<v1::AdminService>(header, &v1::AdminService::Stub::ListJobs,
                                v1::ListJobsRequest(), &response);
     EXPECT_TRUE(status.ok()) << status;
@@ -117,13 +116,11 @@ TEST_F(AuthTest, EveryCallNeedsATokenThatIsKnown) {
   const auto methods = AllMethods();
   for (const google::protobuf::MethodDescriptor* const method : methods) {
     const std::string path = PathOf(*method);
-    const absl::Status none = CallWithBytes(channel_, path, "");
-    EXPECT_EQ(none.code(), absl::StatusCode::kUnauthenticated) << path;
+    const Status none = CallWithBytes(channel_, path, "");
+    EXPECT_EQ(none.code(), StatusCode::kUnauthenticated) << path;
     EXPECT_THAT(std::string(none.message()), HasSubstr("no token")) << path;
-    const absl::Status unknown =
-        CallWithBytes(channel_, path, "", "Bearer guess");
-    EXPECT_EQ(unknown,
-              absl::UnauthenticatedError("the token is not known here"))
+    const Status unknown = CallWithBytes(channel_, path, "", "Bearer guess");
+    EXPECT_EQ(unknown, UnauthenticatedError("the token is not known here"))
         << path;
     // And nothing of it is parsed.
     EXPECT_EQ(CallWithBytes(channel_, path, "\xff\xff", "Bearer guess"),
@@ -137,7 +134,7 @@ TEST_F(AuthTest, EveryCallNeedsATokenThatIsKnown) {
 // Else it could use up the jobs that there may be.
 TEST_F(AuthTest, WhoMayOnlyReadBringsNoJobIntoBeing) {
   EXPECT_EQ(TryGet(Bearer(kReader), MakeCaller("mine")).code(),
-            absl::StatusCode::kNotFound);
+            StatusCode::kNotFound);
   EXPECT_THAT(ListJobs(Bearer(kAdmin)), ElementsAre());
   EXPECT_TRUE(Set(Bearer(kMember), "mine").ok());
   EXPECT_TRUE(TryGet(Bearer(kReader), MakeCaller("mine")).ok());
@@ -161,21 +158,21 @@ TEST(JobsPerTokenTest, ATokenCannotUseUpTheJobsOfOthers) {
     v1::SetResponse response;
     return v1::FromGrpc(server.store().Set(&context, request, &response));
   };
-  EXPECT_EQ(set(kMember, "a1"), absl::OkStatus());
-  EXPECT_EQ(set(kMember, "a2"), absl::OkStatus());
+  EXPECT_EQ(set(kMember, "a1"), OkStatus());
+  EXPECT_EQ(set(kMember, "a2"), OkStatus());
   EXPECT_EQ(set(kMember, "a3"),
-            absl::ResourceExhaustedError(
+            ResourceExhaustedError(
                 "limit jobs_per_token is 2, offered 3 (job \"a3\") by one "
                 "token" +
                 core::LimitAdvice("jobs_per_token")));
   // What is there stays open, and there is room for others.
-  EXPECT_EQ(set(kMember, "a1"), absl::OkStatus());
-  EXPECT_EQ(set(kAdmin, "b1"), absl::OkStatus());
+  EXPECT_EQ(set(kMember, "a1"), OkStatus());
+  EXPECT_EQ(set(kAdmin, "b1"), OkStatus());
 }
 
 TEST_F(AuthTest, HealthAndReflectionStayOpen) {
   EXPECT_TRUE(CallWithBytes(channel_, "/grpc.health.v1.Health/Check", "").ok());
-  const absl::Status reflection = CallWithBytes(
+  const Status reflection = CallWithBytes(
       channel_,
       "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "");
   EXPECT_TRUE(reflection.ok()) << reflection;
@@ -184,7 +181,7 @@ TEST_F(AuthTest, HealthAndReflectionStayOpen) {
 TEST_F(AuthTest, OnlyOneBearerCounts) {
   for (const char* const header : {"Basic eDp5", "Bearer", "token-of-a-member",
                                    "Bearer token of-a-member"}) {
-    EXPECT_TRUE(absl::IsUnauthenticated(Set(header, "mine"))) << header;
+    EXPECT_TRUE(IsUnauthenticated(Set(header, "mine"))) << header;
   }
   EXPECT_TRUE(Set(absl::StrCat("bearer ", kMember), "mine").ok());
   grpc::ClientContext context;
@@ -203,16 +200,16 @@ TEST_F(AuthTest, AReaderLooksAndChangesNothing) {
   EXPECT_TRUE(GetJob(Bearer(kReader), "mine").ok());
   EXPECT_THAT(ListJobs(Bearer(kReader)), ElementsAre("mine"));
   EXPECT_EQ(Set(Bearer(kReader), "mine"),
-            absl::PermissionDeniedError(
+            PermissionDeniedError(
                 "Set needs role member in job \"mine\", the token has role "
                 "read there"));
   // Whoever speaks for a member could acknowledge answers in its name.
-  EXPECT_TRUE(absl::IsPermissionDenied(
-      TryGet(Bearer(kReader), MakeCaller("mine", "m", 1))));
+  EXPECT_TRUE(
+      IsPermissionDenied(TryGet(Bearer(kReader), MakeCaller("mine", "m", 1))));
   TestStream stream(channel_, kReader);
   stream.Hello("mine");
   EXPECT_EQ(stream.Finish(),
-            absl::PermissionDeniedError(
+            PermissionDeniedError(
                 "Stream needs role member in job \"mine\", the token has role "
                 "read there"));
 }
@@ -224,39 +221,39 @@ TEST_F(AuthTest, OnlyAnAdminOfAllJobsMayDrain) {
                                   v1::DrainRequest(), &response);
   };
   EXPECT_EQ(drain(kMember),
-            absl::PermissionDeniedError(
+            PermissionDeniedError(
                 "Drain needs role admin for all jobs, the token has no role "
                 "there"));
   WriteTestFile(file_, TestTokenLine(kMember, "admin mine") +
                            TestTokenLine(kReader, "member *") +
                            TestTokenLine(kAdmin, "admin *"));
-  absl::Status status;
+  Status status;
   // Until the file is looked at.
   do {
     status = drain(kReader);
   } while (absl::StrContains(status.message(), "no role"));
-  EXPECT_EQ(status, absl::PermissionDeniedError(
+  EXPECT_EQ(status, PermissionDeniedError(
                         "Drain needs role admin for all jobs, the token has "
                         "role member there"));
-  EXPECT_TRUE(absl::IsPermissionDenied(drain(kMember)));
+  EXPECT_TRUE(IsPermissionDenied(drain(kMember)));
   // Allowed; it is the process that does not take it.
-  EXPECT_TRUE(absl::IsFailedPrecondition(drain(kAdmin)));
+  EXPECT_TRUE(IsFailedPrecondition(drain(kAdmin)));
 }
 
 TEST_F(AuthTest, AJobIsClosedToTheTokensOfOthers) {
   ASSERT_TRUE(Set(Bearer(kAdmin), "theirs").ok());
   EXPECT_EQ(TryGet(Bearer(kMember), MakeCaller("theirs")),
-            absl::PermissionDeniedError(
+            PermissionDeniedError(
                 "TryGet needs role read in job \"theirs\", the token has no "
                 "role there"));
-  EXPECT_TRUE(absl::IsPermissionDenied(Set(Bearer(kMember), "theirs")));
-  EXPECT_TRUE(absl::IsPermissionDenied(GetJob(Bearer(kMember), "theirs")));
+  EXPECT_TRUE(IsPermissionDenied(Set(Bearer(kMember), "theirs")));
+  EXPECT_TRUE(IsPermissionDenied(GetJob(Bearer(kMember), "theirs")));
   // Nor is it told what there is.
   EXPECT_EQ(GetJob(Bearer(kMember), "nobodys").code(),
-            absl::StatusCode::kPermissionDenied);
+            StatusCode::kPermissionDenied);
   TestStream stream(channel_, kMember);
   stream.Hello("theirs");
-  EXPECT_TRUE(absl::IsPermissionDenied(stream.Finish()));
+  EXPECT_TRUE(IsPermissionDenied(stream.Finish()));
   EXPECT_THAT(ListJobs(Bearer(kMember)), ElementsAre());
   EXPECT_THAT(ListJobs(Bearer(kAdmin)), ElementsAre("theirs"));
 }
@@ -268,10 +265,9 @@ TEST_F(AuthTest, ARemovedTokenEndsItsStreamAndNoOther) {
   admins.Hello("mine");
   EXPECT_FALSE(mine.Call(SetOperation(1, "k", "v")).has_status());
   WriteTestFile(file_, TestTokenLine(kAdmin, "member mine"));
-  EXPECT_EQ(mine.Finish(),
-            absl::UnauthenticatedError("the token is not known here"));
+  EXPECT_EQ(mine.Finish(), UnauthenticatedError("the token is not known here"));
   EXPECT_FALSE(admins.Call(GetOperation(1, "k")).has_status());
-  EXPECT_TRUE(absl::IsUnauthenticated(Set(Bearer(kMember), "mine")));
+  EXPECT_TRUE(IsUnauthenticated(Set(Bearer(kMember), "mine")));
 }
 
 TEST_F(AuthTest, AWatchTellsNothingToARemovedToken) {
@@ -284,8 +280,7 @@ TEST_F(AuthTest, AWatchTellsNothingToARemovedToken) {
   const auto stub = v1::StoreService::NewStub(channel_);
   const auto watch = stub->Watch(&context, request);
   WriteTestFile(file_, TestTokenLine(kMember, "member mine"));
-  while (
-      !absl::IsUnauthenticated(TryGet(Bearer(kReader), MakeCaller("mine")))) {
+  while (!IsUnauthenticated(TryGet(Bearer(kReader), MakeCaller("mine")))) {
   }
   ASSERT_TRUE(Set(Bearer(kMember), "mine").ok());
   v1::WatchResponse response;
@@ -298,7 +293,7 @@ TEST_F(AuthTest, ATokenThatLosesItsRoleEndsItsStream) {
   mine.Hello("mine");
   EXPECT_FALSE(mine.Call(SetOperation(1, "k", "v")).has_status());
   WriteTestFile(file_, TestTokenLine(kMember, "read mine"));
-  EXPECT_TRUE(absl::IsPermissionDenied(mine.Finish()));
+  EXPECT_TRUE(IsPermissionDenied(mine.Finish()));
 }
 
 TEST_F(AuthTest, AnExpiredTokenEndsItsStream) {
@@ -311,8 +306,8 @@ TEST_F(AuthTest, AnExpiredTokenEndsItsStream) {
   WriteTestFile(
       file_,
       TestTokenLine(kMember, absl::StrCat("member mine expires=", time)));
-  const absl::Status end = stream.Finish();
-  EXPECT_EQ(end.code(), absl::StatusCode::kUnauthenticated);
+  const Status end = stream.Finish();
+  EXPECT_EQ(end.code(), StatusCode::kUnauthenticated);
   EXPECT_THAT(std::string(end.message()), HasSubstr("the token expired at 20"));
   EXPECT_GE(absl::Now(), soon);
 }

@@ -38,25 +38,25 @@ Bio Reader(const std::string& text) {
 // Else the library would ask for it on the terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-absl::Status Refusal(absl::string_view option, absl::string_view path,
-                     absl::string_view why) {
+Status Refusal(absl::string_view option, absl::string_view path,
+               absl::string_view why) {
   // What the library says of it is about bytes, and may hold some.
   ERR_clear_error();
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
       absl::StrCat(option, " ", base::Quote(path), ": ", why));
 }
 
-absl::StatusOr<Certificate> FirstCertificate(absl::string_view option,
-                                             const std::string& path,
-                                             const std::string& text) {
+StatusOr<Certificate> FirstCertificate(absl::string_view option,
+                                       const std::string& path,
+                                       const std::string& text) {
   Certificate certificate(
       PEM_read_bio_X509(Reader(text).get(), nullptr, NoPassphrase, nullptr));
   if (certificate != nullptr) return certificate;
   return Refusal(option, path, "holds no certificate in PEM form");
 }
 
-absl::Status CheckMaterial(const TlsFiles& files, const TlsMaterial& material) {
-  const absl::StatusOr<Certificate> certificate =
+Status CheckMaterial(const TlsFiles& files, const TlsMaterial& material) {
+  const StatusOr<Certificate> certificate =
       FirstCertificate("tls_cert", files.cert, material.cert);
   if (!certificate.ok()) return certificate.status();
   if ((X509_get_extension_flags(certificate->get()) & EXFLAG_XKUSAGE) == 0 ||
@@ -78,14 +78,14 @@ absl::Status CheckMaterial(const TlsFiles& files, const TlsMaterial& material) {
         absl::StrCat("is not the key of the certificate in tls_cert ",
                      base::Quote(files.cert)));
   }
-  if (files.client_ca.empty()) return absl::OkStatus();
+  if (files.client_ca.empty()) return OkStatus();
   return FirstCertificate("tls_client_ca", files.client_ca, material.client_ca)
       .status();
 }
 
 // When the certificate ends.
 absl::Time ExpiryOf(const TlsMaterial& material) {
-  const absl::StatusOr<Certificate> certificate =
+  const StatusOr<Certificate> certificate =
       FirstCertificate("", "", material.cert);
   std::tm end = {};
   if (!certificate.ok() ||
@@ -136,7 +136,7 @@ class FetchingCredentials final : public grpc::ServerCredentials {
 
 }  // namespace
 
-absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files) {
+StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files) {
   TlsMaterial material;
   const struct {
     const char* option;
@@ -147,17 +147,17 @@ absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files) {
                {"tls_client_ca", files.client_ca, &material.client_ca}};
   for (const auto& part : parts) {
     if (part.path.empty()) continue;
-    absl::StatusOr<std::string> content = ReadAuthFile(part.option, part.path);
+    StatusOr<std::string> content = ReadAuthFile(part.option, part.path);
     if (!content.ok()) return content.status();
     *part.content = *std::move(content);
   }
-  absl::Status status = CheckMaterial(files, material);
+  Status status = CheckMaterial(files, material);
   if (!status.ok()) return status;
   return material;
 }
 
-absl::StatusOr<std::unique_ptr<TlsIdentity>> TlsIdentity::Load(TlsFiles files) {
-  absl::StatusOr<TlsMaterial> material = LoadTlsMaterial(files);
+StatusOr<std::unique_ptr<TlsIdentity>> TlsIdentity::Load(TlsFiles files) {
+  StatusOr<TlsMaterial> material = LoadTlsMaterial(files);
   if (!material.ok()) return material.status();
   LogLoaded(files, *material);
   return std::unique_ptr<TlsIdentity>(
@@ -171,7 +171,7 @@ TlsIdentity::TlsIdentity(TlsFiles files, TlsMaterial material)
       expiry_told_(expiry_ <= absl::Now()) {}
 
 void TlsIdentity::Reload() {
-  absl::StatusOr<TlsMaterial> material = LoadTlsMaterial(files_);
+  StatusOr<TlsMaterial> material = LoadTlsMaterial(files_);
   const absl::Time now = absl::Now();
   bool news = false;
   {
@@ -180,7 +180,7 @@ void TlsIdentity::Reload() {
       material =
           Refusal("tls_cert", files_.cert, "the certificate has expired");
     }
-    const absl::Status before = std::exchange(refused_, material.status());
+    const Status before = std::exchange(refused_, material.status());
     if (!material.ok()) {
       news = refused_ != before;
     } else if (*material == material_) {

@@ -6,10 +6,9 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "grpc/grpc_security.h"
 #include "grpcpp/security/server_credentials.h"
 
@@ -37,7 +36,7 @@ struct TlsMaterial {
 // Errors: INVALID_ARGUMENT (missing, unreadable, not PEM, the key is not that
 //   of the certificate, the certificate does not say serverAuth; the text names
 //   option and path, and nothing secret).
-absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files);
+StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files);
 
 // TlsIdentity is who a server is in the handshakes of now: it follows its files
 // as they are replaced. Connections that are open keep what they have. What
@@ -46,7 +45,7 @@ absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files);
 class TlsIdentity {
  public:
   // Errors: as LoadTlsMaterial.
-  static absl::StatusOr<std::unique_ptr<TlsIdentity>> Load(TlsFiles files);
+  static StatusOr<std::unique_ptr<TlsIdentity>> Load(TlsFiles files);
 
   TlsIdentity(const TlsIdentity&) = delete;
   TlsIdentity& operator=(const TlsIdentity&) = delete;
@@ -83,7 +82,7 @@ class TlsIdentity {
   // Whether the transport has `material_`.
   bool fetched_ ABSL_GUARDED_BY(mu_) = false;
   // Of the last Reload; kept so that it is told once.
-  absl::Status refused_ ABSL_GUARDED_BY(mu_);
+  Status refused_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster::coordinator

@@ -29,8 +29,8 @@ class CredentialsTest : public ::testing::Test {
   }
 
   static std::string Error(const TlsFiles& files) {
-    const absl::StatusOr<TlsMaterial> material = LoadTlsMaterial(files);
-    EXPECT_EQ(material.status().code(), absl::StatusCode::kInvalidArgument);
+    const StatusOr<TlsMaterial> material = LoadTlsMaterial(files);
+    EXPECT_EQ(material.status().code(), StatusCode::kInvalidArgument);
     return std::string(material.status().message());
   }
 

@@ -17,12 +17,12 @@ bool IsJobNameByte(char c) {
 
 }  // namespace
 
-absl::Status CheckJobName(absl::string_view name) {
+Status CheckJobName(absl::string_view name) {
   if (!name.empty() && name.size() <= kJobNameBytesMax &&
       std::all_of(name.begin(), name.end(), IsJobNameByte)) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgumentError(absl::StrCat(
       "job name ", base::Quote(name, kJobNameBytesMax), " is malformed",
       ": 1 to 128 of A-Z a-z 0-9 . _ - are allowed"));
 }

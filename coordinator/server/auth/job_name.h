@@ -1,14 +1,14 @@
 #ifndef MUSTER_COORDINATOR_SERVER_AUTH_JOB_NAME_H_
 #define MUSTER_COORDINATOR_SERVER_AUTH_JOB_NAME_H_
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 
 // 1 to 128 of [A-Za-z0-9._-].
 // Errors: INVALID_ARGUMENT.
-absl::Status CheckJobName(absl::string_view name);
+Status CheckJobName(absl::string_view name);
 
 }  // namespace muster::coordinator
 

@@ -37,9 +37,9 @@ std::string Format(absl::Time time) {
 }
 
 // `jobs` is a job's name, or the beginning of one, or nothing, and a *.
-absl::Status CheckJobs(absl::string_view jobs) {
+Status CheckJobs(absl::string_view jobs) {
   absl::string_view name = jobs;
-  if (absl::ConsumeSuffix(&name, "*") && name.empty()) return absl::OkStatus();
+  if (absl::ConsumeSuffix(&name, "*") && name.empty()) return OkStatus();
   return CheckJobName(name);
 }
 
@@ -52,21 +52,20 @@ TokenDigest DigestOf(absl::string_view token) {
   return digest;
 }
 
-absl::StatusOr<TokenTable::Grant> TokenTable::ParseLine(
-    absl::string_view line) {
+StatusOr<TokenTable::Grant> TokenTable::ParseLine(absl::string_view line) {
   const std::vector<absl::string_view> fields =
       absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
   const absl::string_view digest = fields[0];
   if (digest.size() != 2 * std::tuple_size_v<TokenDigest> ||
       !std::all_of(digest.begin(), digest.end(), absl::ascii_isxdigit)) {
     // Not shown: it may be the token itself.
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "the first field is not the SHA-256 of a token, 64 hexadecimal digits "
         "(it has ",
         digest.size(), " characters)"));
   }
   if (fields.size() < 3 || fields.size() > 4) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat(fields.size(),
                      " fields, must be: SHA-256, role, jobs, and maybe "
                      "expires=TIME"));
@@ -78,18 +77,18 @@ absl::StatusOr<TokenTable::Grant> TokenTable::ParseLine(
       std::begin(kRoles), std::end(kRoles),
       [&](const auto& known) { return known.second == fields[1]; });
   if (role == std::end(kRoles)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "role ", base::Quote(fields[1]), " is not read, member or admin"));
+    return InvalidArgumentError(absl::StrCat("role ", base::Quote(fields[1]),
+                                             " is not read, member or admin"));
   }
   grant.role = role->first;
-  absl::Status status = CheckJobs(fields[2]);
+  Status status = CheckJobs(fields[2]);
   if (!status.ok()) return status;
   grant.jobs = std::string(fields[2]);
   if (fields.size() == 4) {
     absl::string_view time = fields[3];
     if (!absl::ConsumePrefix(&time, "expires=") ||
         !absl::ParseTime(absl::RFC3339_full, time, &grant.expires, nullptr)) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat(base::Quote(fields[3]),
                        " is not expires=TIME with a time such as "
                        "2031-12-31T23:59:59Z"));
@@ -106,16 +105,16 @@ absl::Time TokenTable::NextExpiry(absl::Time now) const {
   return next;
 }
 
-absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
+StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
   TokenTable table;
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (line.empty()) continue;
-    absl::StatusOr<Grant> grant = ParseLine(line);
+    StatusOr<Grant> grant = ParseLine(line);
     if (!grant.ok()) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
           absl::StrCat("line ", number, ": ", grant.status().message()));
     }
     table.grants_.push_back(*std::move(grant));
@@ -134,26 +133,26 @@ std::vector<const TokenTable::Grant*> TokenTable::GrantsOf(
   return grants;
 }
 
-absl::Status TokenTable::Know(const TokenDigest& digest, absl::Time now) const {
+Status TokenTable::Know(const TokenDigest& digest, absl::Time now) const {
   absl::Time last = absl::InfinitePast();
   for (const Grant* const grant : GrantsOf(digest)) {
     last = std::max(last, grant->expires);
   }
   if (last == absl::InfinitePast()) {
-    return absl::UnauthenticatedError("the token is not known here");
+    return UnauthenticatedError("the token is not known here");
   }
   if (last <= now) {
-    return absl::UnauthenticatedError(
+    return UnauthenticatedError(
         absl::StrCat("the token expired at ", Format(last)));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<absl::Time> TokenTable::Allow(const TokenDigest& digest,
-                                             Role role, absl::string_view job,
-                                             absl::string_view what,
-                                             absl::Time now) const {
-  absl::Status known = Know(digest, now);
+StatusOr<absl::Time> TokenTable::Allow(const TokenDigest& digest, Role role,
+                                       absl::string_view job,
+                                       absl::string_view what,
+                                       absl::Time now) const {
+  Status known = Know(digest, now);
   if (!known.ok()) return known;
   absl::Time until = absl::InfinitePast();
   std::optional<Role> has;
@@ -167,7 +166,7 @@ absl::StatusOr<absl::Time> TokenTable::Allow(const TokenDigest& digest,
   const std::string where =
       job.empty() ? "for all jobs"
                   : absl::StrCat("in job ", base::Quote(job.substr(0, 128)));
-  return absl::PermissionDeniedError(absl::StrCat(
+  return PermissionDeniedError(absl::StrCat(
       what, " needs role ", NameOf(role), " ", where, ", the token has ",
       has.has_value() ? absl::StrCat("role ", NameOf(*has), " there")
                       : "no role there"));

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 
@@ -35,19 +34,18 @@ TokenDigest DigestOf(absl::string_view token);
 class TokenTable {
  public:
   // Errors: INVALID_ARGUMENT `line 3: ...`, which shows nothing of the token.
-  static absl::StatusOr<TokenTable> Parse(absl::string_view text);
+  static StatusOr<TokenTable> Parse(absl::string_view text);
 
   // Whether the token counts at all.
   // Errors: UNAUTHENTICATED (unknown, or expired at all its lines).
-  absl::Status Know(const TokenDigest& digest, absl::Time now) const;
+  Status Know(const TokenDigest& digest, absl::Time now) const;
 
   // Whether the token allows `what`, a call that needs `role` in `job`; an
   // empty one stands for all jobs. Returns until when. Errors: as Know;
   // PERMISSION_DENIED (the text names call, role and job).
-  absl::StatusOr<absl::Time> Allow(const TokenDigest& digest, Role role,
-                                   absl::string_view job,
-                                   absl::string_view what,
-                                   absl::Time now) const;
+  StatusOr<absl::Time> Allow(const TokenDigest& digest, Role role,
+                             absl::string_view job, absl::string_view what,
+                             absl::Time now) const;
 
   // The first line to expire after `now`; infinite when none does.
   absl::Time NextExpiry(absl::Time now) const;
@@ -62,7 +60,7 @@ class TokenTable {
     absl::Time expires = absl::InfiniteFuture();
   };
 
-  static absl::StatusOr<Grant> ParseLine(absl::string_view line);
+  static StatusOr<Grant> ParseLine(absl::string_view line);
   // Looks at every line, whichever match: how long it takes tells nothing.
   std::vector<const Grant*> GrantsOf(const TokenDigest& digest) const;
 

@@ -26,19 +26,19 @@ std::string Hex(absl::string_view token) {
 }
 
 TokenTable Table(const std::string& text) {
-  const absl::StatusOr<TokenTable> table = TokenTable::Parse(text);
+  const StatusOr<TokenTable> table = TokenTable::Parse(text);
   EXPECT_TRUE(table.ok()) << table.status();
   return table.ok() ? *table : TokenTable();
 }
 
 std::string ParseError(const std::string& text) {
-  const absl::Status status = TokenTable::Parse(text).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const Status status = TokenTable::Parse(text).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   return std::string(status.message());
 }
 
-absl::Status Allow(const TokenTable& table, absl::string_view token, Role role,
-                   absl::string_view job, absl::Time now = kNow) {
+Status Allow(const TokenTable& table, absl::string_view token, Role role,
+             absl::string_view job, absl::Time now = kNow) {
   return table.Allow(DigestOf(token), role, job, "Set", now).status();
 }
 
@@ -57,8 +57,7 @@ TEST(TokensTest, ARoleAllowsWhatThoseBelowItDo) {
   for (int has = 0; has < 3; ++has) {
     for (int needs = 0; needs < 3; ++needs) {
       EXPECT_EQ(Allow(table, tokens[has], roles[needs], "j").code(),
-                has >= needs ? absl::StatusCode::kOk
-                             : absl::StatusCode::kPermissionDenied)
+                has >= needs ? StatusCode::kOk : StatusCode::kPermissionDenied)
           << has << " " << needs;
     }
   }
@@ -70,8 +69,7 @@ TEST(TokensTest, ATokenCountsInItsJobsAlone) {
                          " member team-*\n", Hex("all"), " member *\n"));
   EXPECT_TRUE(Allow(table, "one", Role::kMember, "a.b").ok());
   for (const char* const job : {"a.bc", "a", "axb", ""}) {
-    EXPECT_TRUE(
-        absl::IsPermissionDenied(Allow(table, "one", Role::kMember, job)))
+    EXPECT_TRUE(IsPermissionDenied(Allow(table, "one", Role::kMember, job)))
         << job;
   }
   EXPECT_TRUE(Allow(table, "some", Role::kMember, "team-").ok());
@@ -97,13 +95,13 @@ TEST(TokensTest, UnknownAndExpiredTokensAreToldApartAndNotShown) {
   EXPECT_TRUE(
       Allow(table, "secret", Role::kMember, "j", kNow - absl::Nanoseconds(1))
           .ok());
-  const absl::Status expired = Allow(table, "secret", Role::kMember, "j");
-  EXPECT_EQ(expired, absl::UnauthenticatedError(
-                         "the token expired at 2023-11-14T22:13:20Z"));
-  const absl::Status unknown = Allow(table, "Secret", Role::kMember, "j");
-  EXPECT_EQ(unknown, absl::UnauthenticatedError("the token is not known here"));
+  const Status expired = Allow(table, "secret", Role::kMember, "j");
+  EXPECT_EQ(expired,
+            UnauthenticatedError("the token expired at 2023-11-14T22:13:20Z"));
+  const Status unknown = Allow(table, "Secret", Role::kMember, "j");
+  EXPECT_EQ(unknown, UnauthenticatedError("the token is not known here"));
   EXPECT_EQ(Allow(TokenTable(), "", Role::kRead, "j").code(),
-            absl::StatusCode::kUnauthenticated);
+            StatusCode::kUnauthenticated);
 }
 
 TEST(TokensTest, EachLineOfATokenCountsForItself) {
@@ -112,8 +110,8 @@ TEST(TokensTest, EachLineOfATokenCountsForItself) {
                          " member j expires=2023-11-14T22:13:20Z\n", Hex("t"),
                          " member k expires=2031-01-01T02:00:00+02:00\n"));
   EXPECT_TRUE(Allow(table, "t", Role::kRead, "j").ok());
-  EXPECT_TRUE(absl::IsPermissionDenied(Allow(table, "t", Role::kMember, "j")));
-  const absl::StatusOr<absl::Time> until =
+  EXPECT_TRUE(IsPermissionDenied(Allow(table, "t", Role::kMember, "j")));
+  const StatusOr<absl::Time> until =
       table.Allow(DigestOf("t"), Role::kMember, "k", "Set", kNow);
   ASSERT_TRUE(until.ok());
   EXPECT_EQ(*until, absl::FromUnixSeconds(1'924'992'000));

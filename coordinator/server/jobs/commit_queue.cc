@@ -69,7 +69,7 @@ void CommitQueue::Run() {
     if (!failed_) Complete(commits);
     if (!failed_ && unsynced_ && (last || Now() >= sync_due_)) {
       unsynced_ = false;
-      const absl::Status synced = storage_->Sync();
+      const Status synced = storage_->Sync();
       if (!synced.ok()) Fail(synced);
     }
     MutexLock lock(mu_);
@@ -95,7 +95,7 @@ std::vector<CommitQueue::Commit> CommitQueue::Take(bool* last) {
 void CommitQueue::Complete(std::vector<Commit>& commits) {
   int64_t records = 0;
   const core::Instant start = Now();
-  absl::Status status = WriteAll(commits, &records);
+  Status status = WriteAll(commits, &records);
   if (status.ok() && records > 0 && sync_.interval.count() == 0) {
     status = storage_->Sync();
   }
@@ -113,19 +113,17 @@ void CommitQueue::Complete(std::vector<Commit>& commits) {
   }
 }
 
-void CommitQueue::Fail(const absl::Status& status) {
+void CommitQueue::Fail(const Status& status) {
   failed_ = true;
   if (observer_.failed) observer_.failed(status);
 }
 
-absl::Status CommitQueue::WriteAll(std::vector<Commit>& commits,
-                                   int64_t* records) {
+Status CommitQueue::WriteAll(std::vector<Commit>& commits, int64_t* records) {
   std::vector<StorageChange> changes;
   size_t bytes = 0;
   const auto write = [&] {
     *records += static_cast<int64_t>(changes.size());
-    absl::Status status =
-        changes.empty() ? absl::OkStatus() : storage_->Write(changes);
+    Status status = changes.empty() ? OkStatus() : storage_->Write(changes);
     changes.clear();
     bytes = 0;
     return status;
@@ -141,7 +139,7 @@ absl::Status CommitQueue::WriteAll(std::vector<Commit>& commits,
     // They are in `changes`, and may be large.
     commit.records = {};
     if (!commit.erases_job && bytes < kWriteBytes) continue;
-    absl::Status status = write();
+    Status status = write();
     if (!status.ok()) return status;
     if (!commit.erases_job) continue;
     status = storage_->ErasePrefix(JobPrefix(commit.job));

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/records.h"
 #include "coordinator/storage/storage.h"
@@ -41,7 +41,7 @@ class CommitQueue {
     // The storage failed, once. Nothing is committed any more, and no commit
     // completes: what the process holds in memory is more than what is stored,
     // so it should end.
-    std::function<void(const absl::Status& status)> failed;
+    std::function<void(const Status& status)> failed;
   };
 
   CommitQueue(std::unique_ptr<Storage> storage, SyncPolicy sync,
@@ -81,8 +81,8 @@ class CommitQueue {
   // Waits for commits, or until it is time to sync. `last`: no more will come.
   std::vector<Commit> Take(bool* last) ABSL_LOCKS_EXCLUDED(mu_);
   void Complete(std::vector<Commit>& commits);
-  absl::Status WriteAll(std::vector<Commit>& commits, int64_t* records);
-  void Fail(const absl::Status& status);
+  Status WriteAll(std::vector<Commit>& commits, int64_t* records);
+  void Fail(const Status& status);
 
   // Of the thread.
   const std::unique_ptr<Storage> storage_;

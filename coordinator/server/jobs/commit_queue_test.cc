@@ -29,7 +29,7 @@ struct Disk {
   std::map<std::string, std::string> written;
   int writes = 0;
   int syncs = 0;
-  absl::Status status;
+  Status status;
   // A write begins by telling `entered`, and goes on with `gate`.
   std::promise<void>* entered = nullptr;
   std::future<void>* gate = nullptr;
@@ -45,12 +45,11 @@ class FakeStorage : public Storage {
  public:
   explicit FakeStorage(Disk* disk) : disk_(*disk) {}
 
-  absl::Status Load(
-      absl::FunctionRef<absl::Status(absl::string_view, absl::string_view)>)
+  Status Load(absl::FunctionRef<Status(absl::string_view, absl::string_view)>)
       override {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  absl::Status Write(const std::vector<StorageChange>& changes) override {
+  Status Write(const std::vector<StorageChange>& changes) override {
     if (disk_.entered != nullptr) {
       std::exchange(disk_.entered, nullptr)->set_value();
       disk_.gate->wait();
@@ -64,15 +63,15 @@ class FakeStorage : public Storage {
         disk_.written.erase(change.key);
       }
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
-  absl::Status ErasePrefix(absl::string_view prefix) override {
+  Status ErasePrefix(absl::string_view prefix) override {
     std::erase_if(disk_.written, [&](const auto& entry) {
       return entry.first.substr(0, prefix.size()) == prefix;
     });
-    return absl::OkStatus();
+    return OkStatus();
   }
-  absl::Status Sync() override {
+  Status Sync() override {
     ++disk_.syncs;
     disk_.synced = disk_.written;
     return disk_.status;
@@ -174,7 +173,7 @@ TEST(CommitQueueTest, TheEndOfAJobErasesItAloneAndInItsPlace) {
 
 TEST(CommitQueueTest, AfterAFailureNothingCompletesAndItIsToldOnce) {
   Disk disk;
-  disk.status = absl::UnavailableError("disk full");
+  disk.status = UnavailableError("disk full");
   std::vector<std::string> failures;
   int completed = 0;
   auto queue =

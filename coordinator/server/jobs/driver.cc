@@ -53,15 +53,14 @@ void Driver::Start(std::function<void(core::Instant)> housekeeping) {
   ticker_ = std::thread([this] { TickerLoop(); });
 }
 
-absl::Status Driver::CheckJobs(absl::string_view name,
-                               const TokenDigest* token) {
-  absl::Status status =
+Status Driver::CheckJobs(absl::string_view name, const TokenDigest* token) {
+  Status status =
       core::CheckLimit("jobs", options_.jobs_max,
                        static_cast<int64_t>(jobs_.size()) + 1, {"job", name});
   if (!status.ok() || token == nullptr) return status;
   const auto made = made_.find(*token);
   const int count = made == made_.end() ? 1 : made->second + 1;
-  if (count <= options_.jobs_per_token_max) return absl::OkStatus();
+  if (count <= options_.jobs_per_token_max) return OkStatus();
   return core::LimitError("jobs_per_token", options_.jobs_per_token_max, count,
                           {"job", name}, " by one token");
 }
@@ -74,9 +73,9 @@ void Driver::ForgetMaker(const std::string& name) {
   makers_.erase(maker);
 }
 
-absl::StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name,
-                                                    const TokenDigest* token) {
-  absl::Status status = CheckJobName(name);
+StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name,
+                                              const TokenDigest* token) {
+  Status status = CheckJobName(name);
   if (!status.ok()) return status;
   MutexLock lock(jobs_mu_);
   if (!draining_.ok()) return draining_;
@@ -112,34 +111,33 @@ std::shared_ptr<Job> Driver::NewJob(const std::string& name,
   return std::make_shared<Job>(name, std::move(options));
 }
 
-absl::Status Driver::Restore(const std::string& name,
-                             std::vector<core::Record> records) {
-  absl::Status status = CheckJobName(name);
+Status Driver::Restore(const std::string& name,
+                       std::vector<core::Record> records) {
+  Status status = CheckJobName(name);
   core::JobEpoch epoch;
   for (const core::Record& record : records) {
     const auto* job = std::get_if<core::JobRecord>(&record);
     if (job != nullptr) epoch = job->epoch;
   }
   if (!status.ok() || epoch == core::JobEpoch()) {
-    return absl::DataLossError(
-        absl::StrCat("storage: ", records.size(), " records of job ",
-                     base::Quote(name), " are not those of a job"));
+    return DataLossError(absl::StrCat("storage: ", records.size(),
+                                      " records of job ", base::Quote(name),
+                                      " are not those of a job"));
   }
   const std::shared_ptr<Job> job = NewJob(name, epoch);
   job->Restore(std::move(records));
   MutexLock lock(jobs_mu_);
   jobs_.emplace(name, job);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<Job>> Driver::FindJob(absl::string_view name) {
-  absl::Status status = CheckJobName(name);
+StatusOr<std::shared_ptr<Job>> Driver::FindJob(absl::string_view name) {
+  Status status = CheckJobName(name);
   if (!status.ok()) return status;
   MutexLock lock(jobs_mu_);
   const auto known = jobs_.find(name);
   if (known == jobs_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("no job ", base::Quote(name), " here"));
+    return NotFoundError(absl::StrCat("no job ", base::Quote(name), " here"));
   }
   return known->second;
 }
@@ -152,7 +150,7 @@ std::vector<std::shared_ptr<Job>> Driver::Jobs() {
   return jobs;
 }
 
-void Driver::Drain(const absl::Status& status) {
+void Driver::Drain(const Status& status) {
   {
     MutexLock lock(jobs_mu_);
     draining_ = status;

@@ -14,10 +14,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -67,8 +66,7 @@ class Driver {
   // Makes a job of what was stored of it. Before Start; a job that is over the
   // limit of jobs comes back, too.
   // Errors: DATA_LOSS (the records are not those of a job).
-  absl::Status Restore(const std::string& name,
-                       std::vector<core::Record> records);
+  Status Restore(const std::string& name, std::vector<core::Record> records);
 
   // Starts the ticker, which calls `housekeeping` about once a second.
   void Start(std::function<void(core::Instant)> housekeeping);
@@ -81,19 +79,19 @@ class Driver {
   // token if there is one.
   // Errors: INVALID_ARGUMENT (the name), RESOURCE_EXHAUSTED (limit jobs, limit
   //   jobs_per_token), UNAVAILABLE (the coordinator drains).
-  absl::StatusOr<std::shared_ptr<Job>> GetJob(
-      absl::string_view name, const TokenDigest* token = nullptr);
+  StatusOr<std::shared_ptr<Job>> GetJob(absl::string_view name,
+                                        const TokenDigest* token = nullptr);
 
   // The same without making one.
   // Errors: INVALID_ARGUMENT, NOT_FOUND.
-  absl::StatusOr<std::shared_ptr<Job>> FindJob(absl::string_view name);
+  StatusOr<std::shared_ptr<Job>> FindJob(absl::string_view name);
 
   // By name.
   std::vector<std::shared_ptr<Job>> Jobs();
 
   // From now on GetJob fails with `status`; every call that waits and every
   // session with one is closed with it; no lease and no deadline ends any more.
-  void Drain(const absl::Status& status);
+  void Drain(const Status& status);
 
   const core::Limits& limits() const { return options_.core.limits; }
   core::CoordinatorEpoch epoch() const { return options_.epoch; }
@@ -108,7 +106,7 @@ class Driver {
 
   std::shared_ptr<Job> NewJob(const std::string& name, core::JobEpoch epoch);
   bool draining();
-  absl::Status CheckJobs(absl::string_view name, const TokenDigest* token)
+  Status CheckJobs(absl::string_view name, const TokenDigest* token)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
   void ForgetMaker(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
@@ -132,7 +130,7 @@ class Driver {
   // Of the jobs that a token has made, and how many each has.
   absl::btree_map<std::string, TokenDigest> makers_ ABSL_GUARDED_BY(jobs_mu_);
   absl::btree_map<TokenDigest, int> made_ ABSL_GUARDED_BY(jobs_mu_);
-  absl::Status draining_ ABSL_GUARDED_BY(jobs_mu_);
+  Status draining_ ABSL_GUARDED_BY(jobs_mu_);
 
   // A leaf: no other lock is taken under it.
   Mutex ticker_mu_;

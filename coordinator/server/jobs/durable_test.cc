@@ -46,10 +46,10 @@ class Disk {
     return records_;
   }
 
-  absl::Status Write(const std::vector<StorageChange>& changes) {
+  Status Write(const std::vector<StorageChange>& changes) {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!open_) changed_.wait(lock);
-    if (broken_) return absl::UnavailableError("no space left on device");
+    if (broken_) return UnavailableError("no space left on device");
     for (const StorageChange& change : changes) {
       if (change.value.has_value()) {
         records_[change.key] = *change.value;
@@ -57,15 +57,15 @@ class Disk {
         records_.erase(change.key);
       }
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status ErasePrefix(absl::string_view prefix) {
+  Status ErasePrefix(absl::string_view prefix) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::erase_if(records_, [&](const auto& record) {
       return absl::StartsWith(record.first, prefix);
     });
-    return absl::OkStatus();
+    return OkStatus();
   }
 
  private:
@@ -80,22 +80,21 @@ class DiskStorage : public Storage {
  public:
   explicit DiskStorage(Disk* disk) : disk_(*disk) {}
 
-  absl::Status Load(
-      absl::FunctionRef<absl::Status(absl::string_view, absl::string_view)>
-          entry) override {
+  Status Load(absl::FunctionRef<Status(absl::string_view, absl::string_view)>
+                  entry) override {
     for (const auto& [key, value] : disk_.Records()) {
-      absl::Status status = entry(key, value);
+      Status status = entry(key, value);
       if (!status.ok()) return status;
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
-  absl::Status Write(const std::vector<StorageChange>& changes) override {
+  Status Write(const std::vector<StorageChange>& changes) override {
     return disk_.Write(changes);
   }
-  absl::Status ErasePrefix(absl::string_view prefix) override {
+  Status ErasePrefix(absl::string_view prefix) override {
     return disk_.ErasePrefix(prefix);
   }
-  absl::Status Sync() override { return absl::OkStatus(); }
+  Status Sync() override { return OkStatus(); }
 
  private:
   Disk& disk_;
@@ -245,7 +244,7 @@ TEST(DurableTest, WhenTheStorageFailsNobodyIsAnsweredAndTheOwnerIsTold) {
   std::condition_variable told;
   std::string failure;
   ServerOptions options = On(disk);
-  options.on_storage_failure = [&](const absl::Status& status) {
+  options.on_storage_failure = [&](const Status& status) {
     const std::lock_guard<std::mutex> lock(mutex);
     failure = std::string(status.message());
     told.notify_all();
@@ -265,7 +264,7 @@ TEST(DurableTest, ACorruptRecordIsRefusedAtTheStart) {
   Disk disk;
   ASSERT_TRUE(disk.Write({{std::string("j\0?", 3), "x"}}).ok());
   const auto server = Server::Start(On(disk));
-  EXPECT_EQ(server.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(server.status().code(), StatusCode::kDataLoss);
   EXPECT_THAT(server.status().message(), HasSubstr("corrupt"));
 }
 

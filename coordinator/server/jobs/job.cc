@@ -6,8 +6,8 @@
 #include <utility>
 #include <variant>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "coordinator/core/payload_bytes.h"
 #include "coordinator/core/records.h"
@@ -60,14 +60,14 @@ bool IsWarning(core::NoticeKind kind) {
   }
 }
 
-absl::Status ReplacedError(const core::MemberId& member,
-                           core::Incarnation older, core::Incarnation newer) {
+Status ReplacedError(const core::MemberId& member, core::Incarnation older,
+                     core::Incarnation newer) {
   if (older == newer) {
-    return absl::AbortedError(absl::StrCat("another stream of member ",
-                                           base::Quote(member.value()),
-                                           " took over"));
+    return AbortedError(absl::StrCat("another stream of member ",
+                                     base::Quote(member.value()),
+                                     " took over"));
   }
-  return absl::FailedPreconditionError(absl::StrCat(
+  return FailedPreconditionError(absl::StrCat(
       "stale incarnation ", older.value(), " of member ",
       base::Quote(member.value()), ", current is ", newer.value()));
 }
@@ -150,13 +150,13 @@ void Job::Cancel(const Sink& sink, uint64_t tag, Turn& turn) {
   turn.core.CancelWaiter(parked->second, turn.out);
 }
 
-absl::StatusOr<core::RegisterReply> Job::Attach(
-    const std::shared_ptr<Sink>& sink, const core::Call& call,
-    core::Registration registration) {
+StatusOr<core::RegisterReply> Job::Attach(const std::shared_ptr<Sink>& sink,
+                                          const core::Call& call,
+                                          core::Registration registration) {
   Outcome outcome;
   core::Outbox out;
   Next next = Next::kCaller;
-  absl::Status status = absl::InternalError("the registration has no answer");
+  Status status = InternalError("the registration has no answer");
   core::RegisterReply reply;
   Online previous;
   {

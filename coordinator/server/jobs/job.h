@@ -13,10 +13,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
@@ -146,9 +145,9 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // Registers a member whose events go to `sink` from now on. A sink that had
   // them before is closed.
-  absl::StatusOr<core::RegisterReply> Attach(const std::shared_ptr<Sink>& sink,
-                                             const core::Call& call,
-                                             core::Registration registration);
+  StatusOr<core::RegisterReply> Attach(const std::shared_ptr<Sink>& sink,
+                                       const core::Call& call,
+                                       core::Registration registration);
 
   // The sink's client has gone: its parked calls are withdrawn without an
   // answer, and where it is the sink of a member's events, the member has lost

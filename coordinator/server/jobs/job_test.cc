@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/server/jobs/commit_queue.h"
 #include "coordinator/server/jobs/sink.h"
@@ -48,19 +48,16 @@ class GatedStorage : public Storage {
  public:
   explicit GatedStorage(Gate* gate) : gate_(*gate) {}
 
-  absl::Status Load(
-      absl::FunctionRef<absl::Status(absl::string_view, absl::string_view)>)
+  Status Load(absl::FunctionRef<Status(absl::string_view, absl::string_view)>)
       override {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  absl::Status Write(const std::vector<StorageChange>&) override {
+  Status Write(const std::vector<StorageChange>&) override {
     gate_.Pass();
-    return absl::OkStatus();
+    return OkStatus();
   }
-  absl::Status ErasePrefix(absl::string_view) override {
-    return absl::OkStatus();
-  }
-  absl::Status Sync() override { return absl::OkStatus(); }
+  Status ErasePrefix(absl::string_view) override { return OkStatus(); }
+  Status Sync() override { return OkStatus(); }
 
  private:
   Gate& gate_;
@@ -71,7 +68,7 @@ class Client : public Sink {
   void Deliver(absl::Span<Answer>) override {}
   void Publish(const SharedEvent&) override {}
   void Flush() override {}
-  void Close(const absl::Status&) override {}
+  void Close(const Status&) override {}
 };
 
 class JobTest : public testing::Test {

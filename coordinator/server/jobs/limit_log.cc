@@ -17,8 +17,8 @@ SeldomLog& Limited() {
 
 }  // namespace
 
-void LogIfLimited(absl::string_view job, const absl::Status& status) {
-  if (!absl::IsResourceExhausted(status)) return;
+void LogIfLimited(absl::string_view job, const Status& status) {
+  if (!IsResourceExhausted(status)) return;
   Limited().Add(absl::StrCat("job=", job.empty() ? "-" : base::LogValue(job),
                              " cause=", base::Quote(status.message())),
                 std::chrono::steady_clock::now());

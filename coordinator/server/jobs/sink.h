@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
@@ -25,7 +25,7 @@ struct CallName {
 // The answer to one call of a sink.
 struct Answer : CallName {
   core::Instant started;
-  absl::Status status;
+  Status status;
   core::Payload payload;
 };
 
@@ -48,7 +48,7 @@ class Sink {
   virtual void Flush() = 0;
 
   // Ends the call or the session with `status`.
-  virtual void Close(const absl::Status& status) = 0;
+  virtual void Close(const Status& status) = 0;
 
  private:
   friend class Job;

@@ -191,7 +191,7 @@ struct Metrics::Families {
     for (int m = 0; m < kMethodCount; ++m) {
       methods[m].duration =
           &durations.Add({{"method", kMethodNames[m]}}, CallBuckets());
-      RequestCounter(static_cast<Method>(m), absl::StatusCode::kOk);
+      RequestCounter(static_cast<Method>(m), StatusCode::kOk);
     }
     for (int i = 0; i < kBarrierOutcomeCount; ++i) {
       const prometheus::Labels labels = {{"outcome", kBarrierOutcomes[i]}};
@@ -213,7 +213,7 @@ struct Metrics::Families {
 
   // Family::Add returns the same counter to everybody who asks for the same
   // labels, so a race here is harmless.
-  prometheus::Counter& RequestCounter(Method method, absl::StatusCode code) {
+  prometheus::Counter& RequestCounter(Method method, StatusCode code) {
     const int index = std::clamp(static_cast<int>(code), 0, kCodeCount - 1);
     auto& slot = methods[static_cast<int>(method)].requests[index];
     prometheus::Counter* counter = slot.load(std::memory_order_acquire);
@@ -294,7 +294,7 @@ Metrics::Metrics(std::function<Gauges()> gauges)
 
 Metrics::~Metrics() = default;
 
-void Metrics::CountCalls(Method method, absl::StatusCode code,
+void Metrics::CountCalls(Method method, StatusCode code,
                          core::Duration duration, int64_t count) {
   families_->RequestCounter(method, code).Increment(static_cast<double>(count));
   prometheus::Histogram& histogram =

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
@@ -46,7 +46,7 @@ class Metrics {
   Metrics& operator=(const Metrics&) = delete;
 
   // `count` calls were answered, each after `duration`.
-  void CountCalls(Method method, absl::StatusCode code, core::Duration duration,
+  void CountCalls(Method method, StatusCode code, core::Duration duration,
                   int64_t count = 1);
 
   // A stream's message brought that many operations.

@@ -89,9 +89,9 @@ TEST(MetricsTest, NamesAndLabelsAreGolden) {
 
 TEST(MetricsTest, CallsAreCountedByMethodAndCode) {
   Metrics metrics([] { return Gauges(); });
-  metrics.CountCalls(Method::kSet, absl::StatusCode::kOk,
+  metrics.CountCalls(Method::kSet, StatusCode::kOk,
                      std::chrono::microseconds(50), 16);
-  metrics.CountCalls(Method::kSet, absl::StatusCode::kResourceExhausted,
+  metrics.CountCalls(Method::kSet, StatusCode::kResourceExhausted,
                      std::chrono::microseconds(3));
   metrics.CountBatch(17);
   const std::string text = metrics.Scrape();

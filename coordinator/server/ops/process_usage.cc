@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 namespace {
@@ -102,28 +102,28 @@ ProcessUsage ReadProcessUsage() {
           .start_time_seconds = StartTime()};
 }
 
-absl::Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors) {
+Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors) {
   const uint64_t needed = AddressSpaceMin(processors);
-  if (limit_bytes >= needed) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
+  if (limit_bytes >= needed) return OkStatus();
+  return ResourceExhaustedError(absl::StrCat(
       "this process may have ", limit_bytes >> 10,
       " KiB of address space (ulimit -v), and a coordinator's threads need ",
       needed >> 10));
 }
 
-absl::Status CheckDescriptors(uint64_t limit, uint64_t open) {
+Status CheckDescriptors(uint64_t limit, uint64_t open) {
   // The last 128 are kept free of connections, of a small limit half
   // (Listener).
   const uint64_t used = open + kDescriptorsMin;
   const uint64_t needed = used + std::min<uint64_t>(used, 128);
-  if (limit >= needed) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
+  if (limit >= needed) return OkStatus();
+  return ResourceExhaustedError(absl::StrCat(
       "this process may have ", limit, " file descriptors (ulimit -n) and has ",
       open, " open; a coordinator needs at least ", needed,
       ", and one more for each connection"));
 }
 
-absl::Status CheckThreads(int64_t processors) {
+Status CheckThreads(int64_t processors) {
   const auto needed =
       static_cast<size_t>(20 + 4 * std::clamp<int64_t>(processors, 2, 32));
   std::promise<void> end;
@@ -138,10 +138,10 @@ absl::Status CheckThreads(int64_t processors) {
   }
   end.set_value();
   for (std::thread& thread : threads) thread.join();
-  if (threads.size() == needed) return absl::OkStatus();
+  if (threads.size() == needed) return OkStatus();
   rlimit limit = {};
   getrlimit(RLIMIT_NPROC, &limit);
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return ResourceExhaustedError(absl::StrCat(
       "a coordinator needs ", needed, " threads, and this process can start ",
       threads.size(), " (ulimit -u is ",
       limit.rlim_cur == RLIM_INFINITY ? "unlimited"

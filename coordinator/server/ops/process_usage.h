@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 
 namespace muster::coordinator {
 
@@ -23,15 +23,15 @@ ProcessUsage ReadProcessUsage();
 // many processors, for each of which gRPC starts some: it aborts the process,
 // or waits for ever, where one of them does not start. Errors:
 // kResourceExhausted.
-absl::Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors);
+Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors);
 
 // Whether a coordinator has room in so many descriptors of which so many are
 // open. Errors: kResourceExhausted.
-absl::Status CheckDescriptors(uint64_t limit, uint64_t open);
+Status CheckDescriptors(uint64_t limit, uint64_t open);
 
 // Whether this process can start a coordinator's threads now; starts as many
 // for a moment. Errors: kResourceExhausted (the text names the limit).
-absl::Status CheckThreads(int64_t processors);
+Status CheckThreads(int64_t processors);
 
 // Of this process (RLIMIT_AS), or the largest number.
 uint64_t AddressSpaceLimit();

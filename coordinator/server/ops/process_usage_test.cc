@@ -10,7 +10,7 @@
 #include <iostream>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator {
@@ -42,7 +42,7 @@ TEST(ProcessUsageTest, ATightLimitOfAddressSpaceIsNamed) {
   EXPECT_FALSE(CheckAddressSpace(uint64_t{1} << 30, 3).ok());
   EXPECT_TRUE(CheckAddressSpace(uint64_t{4} << 30, 1'000).ok());
   EXPECT_EQ(CheckAddressSpace(300'000 << 10, 2),
-            absl::ResourceExhaustedError(
+            ResourceExhaustedError(
                 "this process may have 300000 KiB of address space (ulimit "
                 "-v), and a coordinator's threads need 1048576"));
 }
@@ -52,7 +52,7 @@ TEST(ProcessUsageTest, ATightLimitOfDescriptorsIsNamed) {
   EXPECT_TRUE(CheckDescriptors(64, 8).ok());
   EXPECT_TRUE(CheckDescriptors(1'024, 800).ok());
   EXPECT_EQ(CheckDescriptors(63, 8),
-            absl::ResourceExhaustedError(
+            ResourceExhaustedError(
                 "this process may have 63 file descriptors (ulimit -n) and has "
                 "8 open; a coordinator needs at least 64, and one more for "
                 "each connection"));

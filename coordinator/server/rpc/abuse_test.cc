@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "coordinator/server/auth/test_certificates.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
@@ -97,9 +97,9 @@ void Abuse(int port, uint32_t seed) {
 }
 
 // Sets new keys of `value_bytes` in a job until it is refused, at most `count`.
-absl::Status Fill(TestServer& server, const std::string& job, int count,
-                  size_t value_bytes) {
-  absl::Status status;
+Status Fill(TestServer& server, const std::string& job, int count,
+            size_t value_bytes) {
+  Status status;
   for (int i = 0; i < count && status.ok(); ++i) {
     v1::SetRequest request;
     *request.mutable_caller() = MakeCaller(job);
@@ -118,15 +118,15 @@ TEST(AbuseTest, JobsThatTakeAllTheyGetLeaveRoomForOthers) {
   options.total_bytes_max = kTotal;
   TestServer server(options);
   for (const char* const job : {"hog1", "hog2", "hog3", "hog4"}) {
-    const absl::Status status = Fill(server, job, 1000, 1 << 20);
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << job;
+    const Status status = Fill(server, job, 1000, 1 << 20);
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << job;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(absl::StrCat("limit total_bytes is ", kTotal)),
                       HasSubstr("whose share is 2097152"),
                       HasSubstr("--limit_total_bytes")));
   }
   // Many small keys are within its share.
-  EXPECT_EQ(Fill(server, "modest", 1000, 16), absl::OkStatus());
+  EXPECT_EQ(Fill(server, "modest", 1000, 16), OkStatus());
   int64_t held = 0;
   v1::ListJobsResponse jobs;
   ASSERT_TRUE(CallGrpc(server.admin(), &v1::AdminService::Stub::ListJobs,
@@ -222,7 +222,7 @@ TEST(AbuseTest, AServerWithoutDescriptorsComesBack) {
     EXPECT_FALSE(before.Call(SetOperation(1, "k", "v")).has_status());
   }
   // The server sees them close one by one.
-  absl::Status last;
+  Status last;
   const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
   do {
     v1::TryGetRequest request;
@@ -241,15 +241,15 @@ TEST(AbuseTest, AStreamWithoutAHelloIsEnded) {
   options.stalled_reader_timeout = milliseconds(100);
   TestServer server(options);
   TestStream silent(server.NewChannel());
-  const absl::Status end = silent.Finish();
-  EXPECT_EQ(end.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status end = silent.Finish();
+  EXPECT_EQ(end.code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(end.message()), HasSubstr("no hello"));
 }
 
 // Of a result that must be RESOURCE_EXHAUSTED.
 std::string Exhausted(const v1::Result& result) {
   EXPECT_EQ(result.status().code(),
-            static_cast<int>(absl::StatusCode::kResourceExhausted));
+            static_cast<int>(StatusCode::kResourceExhausted));
   return result.status().message();
 }
 
@@ -351,7 +351,7 @@ TEST(AbuseTest, AMessageThatIsTooLargeEndsItsStreamAndNotTheConnection) {
           SetOperation(1, "k", std::string(20'000, 'v'));
       return request;
     }());
-    EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(stream.Finish().code(), StatusCode::kResourceExhausted);
   }
   EXPECT_FALSE(other.Call(SetOperation(1, "k", "v")).has_status());
 }

@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "coordinator/core/limits.h"
@@ -186,46 +185,45 @@ class AdminService final : public Service {
  private:
   template <typename Request, typename Response>
   void Add(const char* name, Method method,
-           absl::Status (AdminService::*verb)(const Context&, const Request&,
-                                              Response*)) {
-    AddUnary<Response>(name, [this, method, verb](Context* context,
-                                                  grpc::ByteBuffer* bytes,
-                                                  Response* response) {
-      const core::Instant started = Now();
-      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-      // A description of a job may be large, and its lock held. The
-      // service has a share of the turns as a job has, and its calls are
-      // several owners: none of them waits for a job or for another call.
-      context_.turns->Post(
-          reinterpret_cast<const Job*>(this), context, [=, this] {
-            const absl::Status status = Answer(*context, bytes, verb, response);
-            context_.metrics->CountCalls(method, status.code(),
-                                         Now() - started);
-            reactor->Finish(v1::ToGrpc(status));
-          });
-      return reactor;
-    });
+           Status (AdminService::*verb)(const Context&, const Request&,
+                                        Response*)) {
+    AddUnary<Response>(
+        name, [this, method, verb](Context* context, grpc::ByteBuffer* bytes,
+                                   Response* response) {
+          const core::Instant started = Now();
+          grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+          // A description of a job may be large, and its lock held. The
+          // service has a share of the turns as a job has, and its calls are
+          // several owners: none of them waits for a job or for another call.
+          context_.turns->Post(
+              reinterpret_cast<const Job*>(this), context, [=, this] {
+                const Status status = Answer(*context, bytes, verb, response);
+                context_.metrics->CountCalls(method, status.code(),
+                                             Now() - started);
+                reactor->Finish(v1::ToGrpc(status));
+              });
+          return reactor;
+        });
   }
 
   template <typename Request, typename Response>
-  absl::Status Answer(const Context& context, grpc::ByteBuffer* bytes,
-                      absl::Status (AdminService::*verb)(const Context&,
-                                                         const Request&,
-                                                         Response*),
-                      Response* response) {
+  Status Answer(const Context& context, grpc::ByteBuffer* bytes,
+                Status (AdminService::*verb)(const Context&, const Request&,
+                                             Response*),
+                Response* response) {
     // Nothing of a stranger is parsed.
     if (context_.auth != nullptr) {
-      const absl::Status known = context_.auth->Know(context);
+      const Status known = context_.auth->Know(context);
       if (!known.ok()) return known;
     }
     Request request;
-    const absl::Status parsed = ParseRequest(bytes, &request);
+    const Status parsed = ParseRequest(bytes, &request);
     if (!parsed.ok()) return parsed;
     return (this->*verb)(context, request, response);
   }
 
-  absl::Status ListJobs(const Context& context, const v1::ListJobsRequest&,
-                        v1::ListJobsResponse* response) {
+  Status ListJobs(const Context& context, const v1::ListJobsRequest&,
+                  v1::ListJobsResponse* response) {
     const core::Instant now = Now();
     Driver& driver = *context_.driver;
     response->set_coordinator_epoch(driver.epoch().value());
@@ -239,14 +237,14 @@ class AdminService final : public Service {
     response->set_sessions(hooks_.sessions());
     response->set_draining(hooks_.draining());
     response->set_durable(hooks_.durable);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status GetJob(const Context& context, const v1::GetJobRequest& request,
-                      v1::GetJobResponse* response) {
-    const absl::Status allowed = Admit(context, Method::kGetJob, request.job());
+  Status GetJob(const Context& context, const v1::GetJobRequest& request,
+                v1::GetJobResponse* response) {
+    const Status allowed = Admit(context, Method::kGetJob, request.job());
     if (!allowed.ok()) return allowed;
-    const absl::StatusOr<std::shared_ptr<Job>> job =
+    const StatusOr<std::shared_ptr<Job>> job =
         context_.driver->FindJob(request.job());
     if (!job.ok()) return job.status();
     response->set_coordinator_epoch(context_.driver->epoch().value());
@@ -257,9 +255,9 @@ class AdminService final : public Service {
       FillJob(**job, response);
     } else {
       if (request.rank_count() < 0 || request.rank_count() > kRanksAskedMax) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("rank_count must be 0 to ", kRanksAskedMax, ", got ",
-                         request.rank_count()));
+        return InvalidArgumentError(absl::StrCat("rank_count must be 0 to ",
+                                                 kRanksAskedMax, ", got ",
+                                                 request.rank_count()));
       }
       core::JobSnapshot snapshot =
           (*job)->Snapshot(request.host(), core::Rank(request.first_rank()),
@@ -276,12 +274,12 @@ class AdminService final : public Service {
                             {"job", request.job()});
   }
 
-  absl::Status Drain(const Context& context, const v1::DrainRequest& request,
-                     v1::DrainResponse* response) {
-    const absl::Status allowed = Admit(context, Method::kDrain, /*job=*/"");
+  Status Drain(const Context& context, const v1::DrainRequest& request,
+               v1::DrainResponse* response) {
+    const Status allowed = Admit(context, Method::kDrain, /*job=*/"");
     if (!allowed.ok()) return allowed;
     if (hooks_.request_drain == nullptr) {
-      return absl::FailedPreconditionError(
+      return FailedPreconditionError(
           "this coordinator is embedded in another process and ends with it");
     }
     LOG(INFO) << "drain_requested: peer=" << base::LogValue(context.peer())
@@ -289,12 +287,12 @@ class AdminService final : public Service {
               << base::Quote(request.reason().substr(0, kReasonShownMax));
     response->set_coordinator_epoch(context_.driver->epoch().value());
     hooks_.request_drain();
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Admit(const Context& context, Method method,
-                     const std::string& job) const {
-    if (context_.auth == nullptr) return absl::OkStatus();
+  Status Admit(const Context& context, Method method,
+               const std::string& job) const {
+    if (context_.auth == nullptr) return OkStatus();
     return context_.auth->Admit(context, method, job, /*as_member=*/false)
         .status();
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/server/jobs/driver.h"
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/ops/metrics.h"
@@ -23,15 +23,14 @@ namespace {
 class AdminServiceTest : public ::testing::Test {
  protected:
   template <typename Stub, typename Request, typename Response>
-  static absl::Status Call(Stub& stub,
-                           grpc::Status (Stub::*method)(grpc::ClientContext*,
-                                                        const Request&,
-                                                        Response*),
-                           const Request& request, Response* response) {
+  static Status Call(Stub& stub,
+                     grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                  const Request&, Response*),
+                     const Request& request, Response* response) {
     return v1::FromGrpc(CallGrpc(stub, method, request, response));
   }
 
-  absl::Status Set(const std::string& key, const std::string& value) {
+  Status Set(const std::string& key, const std::string& value) {
     v1::SetRequest request;
     *request.mutable_caller() = MakeCaller("j");
     request.set_key(key);
@@ -41,7 +40,7 @@ class AdminServiceTest : public ::testing::Test {
                 &response);
   }
 
-  absl::Status Register(const std::string& member, uint64_t incarnation) {
+  Status Register(const std::string& member, uint64_t incarnation) {
     v1::RegisterRequest request;
     *request.mutable_caller() = MakeCaller("j", member, incarnation);
     request.set_host("host-" + member);
@@ -108,7 +107,7 @@ TEST_F(AdminServiceTest, ADrainIsRefusedWhereTheProcessDoesNotTakeIt) {
   v1::DrainResponse response;
   EXPECT_EQ(Call(server_.admin(), &v1::AdminService::Stub::Drain,
                  v1::DrainRequest(), &response),
-            absl::FailedPreconditionError(
+            FailedPreconditionError(
                 "this coordinator is embedded in another process and ends "
                 "with it"));
 }
@@ -117,9 +116,9 @@ TEST_F(AdminServiceTest, UnknownJobIsNotFound) {
   v1::GetJobRequest request;
   request.set_job("nobody");
   v1::GetJobResponse response;
-  const absl::Status status = Call(
-      server_.admin(), &v1::AdminService::Stub::GetJob, request, &response);
-  EXPECT_EQ(status, absl::NotFoundError("no job \"nobody\" here"));
+  const Status status = Call(server_.admin(), &v1::AdminService::Stub::GetJob,
+                             request, &response);
+  EXPECT_EQ(status, NotFoundError("no job \"nobody\" here"));
 }
 
 // Its only threads for one job are taken by messages that name no job here.

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/store.h"
 #include "coordinator/server/rpc/convert.h"
 #include "google/protobuf/repeated_field.h"
@@ -47,9 +47,8 @@ core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
     return report;
   }
   v1::WireStatus verdict;
-  verdict.set_code(request.code() == 0
-                       ? static_cast<int>(absl::StatusCode::kAborted)
-                       : request.code());
+  verdict.set_code(request.code() == 0 ? static_cast<int>(StatusCode::kAborted)
+                                       : request.code());
   report.verdict = v1::FromWire(verdict);
   v1::SetCulprits(v1::FitCulprits(request.culprits(), kCulpritsBytesMax),
                   &report.verdict);
@@ -80,7 +79,7 @@ bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
                  core::Duration* timeout) {
   *timeout = turn.limits.parked_time;
   if (!request.has_timeout()) return true;
-  const absl::Status status = CheckDuration("timeout", request.timeout());
+  const Status status = CheckDuration("timeout", request.timeout());
   if (!status.ok()) {
     turn.out.Fail(call.waiter, status);
     return false;
@@ -137,7 +136,7 @@ void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn) {
   join.min_world_size = request.min_world_size();
   join.max_world_size = request.max_world_size();
   if (request.has_last_call()) {
-    const absl::Status status = CheckDuration("last_call", request.last_call());
+    const Status status = CheckDuration("last_call", request.last_call());
     if (!status.ok()) return turn.out.Fail(call.waiter, status);
     join.last_call = DurationOf(request.last_call());
   }
@@ -280,8 +279,8 @@ void Fill(const core::Payload& payload, v1::AwaitBarrierResponse* response) {
   if (reply != nullptr) response->set_instance(reply->instance);
 }
 
-absl::Status StatusOf(const Answer& answer) {
-  absl::Status status = answer.status;
+Status StatusOf(const Answer& answer) {
+  Status status = answer.status;
   if (const auto& absence = As<core::AbsenceReply>(answer.payload);
       absence != nullptr) {
     v1::Culprits culprits;
@@ -388,7 +387,7 @@ int64_t AnswerBytes(const Answer& answer) {
          PayloadBytes(answer.payload);
 }
 
-absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max) {
+Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max) {
   return core::CheckLimit("message_bytes", message_bytes_max,
                           AnswerBytes(answer));
 }
@@ -423,9 +422,10 @@ int64_t EventBytes(const core::Event& event) {
   int64_t bytes = kEvent + static_cast<int64_t>(
                                event.member.value().size() + event.host.size() +
                                event.cause.size() + event.last_progress.size());
-  event.verdict.ForEachPayload([&](absl::string_view, const absl::Cord& value) {
-    bytes += static_cast<int64_t>(value.size());
-  });
+  event.verdict.ForEachPayload(
+      [&](const std::string&, const std::string& value) {
+        bytes += static_cast<int64_t>(value.size());
+      });
   if (event.together != nullptr) {
     bytes += RangesBytes(event.together->ranks);
     for (const core::Event& left : event.together->described) {
@@ -477,7 +477,7 @@ bool ReadOptions(const Request& request, const core::Call& call, Turn& turn,
                  core::SetOptions* options) {
   options->ephemeral = request.ephemeral();
   if (!request.has_ttl()) return true;
-  const absl::Status status = CheckDuration("ttl", request.ttl());
+  const Status status = CheckDuration("ttl", request.ttl());
   if (!status.ok()) {
     turn.out.Fail(call.waiter, status);
     return false;

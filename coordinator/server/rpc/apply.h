@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -62,7 +62,7 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
                 v1::Result* result);
 
 // The status of an answer, with the culprits that its payload names.
-absl::Status StatusOf(const Answer& answer);
+Status StatusOf(const Answer& answer);
 
 // About how many bytes an answer has on the wire.
 int64_t PayloadBytes(const core::Payload& payload);
@@ -70,7 +70,7 @@ int64_t AnswerBytes(const Answer& answer);
 
 // RESOURCE_EXHAUSTED when the answer would not fit a message: the transport
 // would fail a whole stream for it.
-absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max);
+Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max);
 
 // About how many bytes an event has on the wire; more than none.
 int64_t EventBytes(const core::Event& event);

@@ -75,20 +75,20 @@ core::Duration DurationOf(const google::protobuf::Duration& duration) {
   return seconds(duration.seconds()) + nanoseconds(duration.nanos());
 }
 
-absl::Status CheckDuration(absl::string_view field,
-                           const google::protobuf::Duration& duration) {
+Status CheckDuration(absl::string_view field,
+                     const google::protobuf::Duration& duration) {
   constexpr int32_t kNanosMax = 999'999'999;
   if (duration.seconds() < 0 || duration.nanos() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " is ", duration.seconds(), "s and ",
-                     duration.nanos(), "ns, must not be negative"));
+    return InvalidArgumentError(absl::StrCat(field, " is ", duration.seconds(),
+                                             "s and ", duration.nanos(),
+                                             "ns, must not be negative"));
   }
   if (duration.nanos() > kNanosMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " has ", duration.nanos(),
-                     " nanos, must be at most ", kNanosMax));
+    return InvalidArgumentError(absl::StrCat(field, " has ", duration.nanos(),
+                                             " nanos, must be at most ",
+                                             kNanosMax));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void FillDuration(core::Duration duration,

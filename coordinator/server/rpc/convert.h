@@ -4,8 +4,8 @@
 #include <chrono>
 #include <variant>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
@@ -22,8 +22,8 @@ core::Duration DurationOf(const google::protobuf::Duration& duration);
 // Whether a request may carry it in `field`.
 // Errors: INVALID_ARGUMENT (negative, or nanos that are not 0 to 999999999; the
 //   text names field and value).
-absl::Status CheckDuration(absl::string_view field,
-                           const google::protobuf::Duration& duration);
+Status CheckDuration(absl::string_view field,
+                     const google::protobuf::Duration& duration);
 void FillDuration(core::Duration duration, google::protobuf::Duration* message);
 
 // A failed call has no payload of its kind; an empty one stands for it then.

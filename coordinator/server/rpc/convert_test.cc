@@ -44,15 +44,15 @@ TEST(ConvertTest, DurationsOutOfRangeBecomeTheEnds) {
 TEST(ConvertTest, DurationsThatNobodyCanMeanNameFieldAndValue) {
   EXPECT_TRUE(CheckDuration("timeout", Wire(0, 0)).ok());
   EXPECT_TRUE(CheckDuration("timeout", Wire(5, 999'999'999)).ok());
-  EXPECT_EQ(CheckDuration("timeout", Wire(-1, 0)),
-            absl::InvalidArgumentError(
-                "timeout is -1s and 0ns, must not be negative"));
-  EXPECT_EQ(CheckDuration("timeout", Wire(1, -500)),
-            absl::InvalidArgumentError(
-                "timeout is 1s and -500ns, must not be negative"));
+  EXPECT_EQ(
+      CheckDuration("timeout", Wire(-1, 0)),
+      InvalidArgumentError("timeout is -1s and 0ns, must not be negative"));
+  EXPECT_EQ(
+      CheckDuration("timeout", Wire(1, -500)),
+      InvalidArgumentError("timeout is 1s and -500ns, must not be negative"));
   EXPECT_EQ(CheckDuration("timeout", Wire(0, 1'000'000'000)),
-            absl::InvalidArgumentError("timeout has 1000000000 nanos, must be "
-                                       "at most 999999999"));
+            InvalidArgumentError("timeout has 1000000000 nanos, must be "
+                                 "at most 999999999"));
 }
 
 TEST(ConvertTest, DepartureTellsEverythingKnown) {

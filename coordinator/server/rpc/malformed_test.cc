@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "coordinator/server/rpc/test_methods.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
@@ -25,8 +25,8 @@ namespace {
 using ::testing::HasSubstr;
 
 // How a stream ends that says its hello and then `message`.
-absl::Status EndOfStream(const std::shared_ptr<grpc::Channel>& channel,
-                         const std::string& message) {
+Status EndOfStream(const std::shared_ptr<grpc::Channel>& channel,
+                   const std::string& message) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
@@ -60,7 +60,7 @@ TEST(MalformedTest, EveryMethodNamesWhatItCannotParse) {
   const auto methods = AllMethods();
   for (const google::protobuf::MethodDescriptor* const method : methods) {
     EXPECT_EQ(CallWithBytes(channel, PathOf(*method), "\xff\xff"),
-              absl::InvalidArgumentError(absl::StrCat(
+              InvalidArgumentError(absl::StrCat(
                   "the 2 bytes of the message are no ",
                   method->input_type()->full_name(),
                   ": they are broken, or a text in it is not UTF-8")))
@@ -73,7 +73,7 @@ TEST(MalformedTest, AStreamEndsWithWhatIsWrongWithItsMessage) {
   TestServer server;
   const auto channel = server.NewChannel();
   EXPECT_EQ(EndOfStream(channel, "\xff\xff"),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "the 2 bytes of the message are no muster.v1.StreamRequest: "
                 "they are broken, or a text in it is not UTF-8"));
   // The connection goes on.
@@ -92,11 +92,11 @@ TEST(MalformedTest, WhatWouldUnfoldIsRefused) {
     operations += {v1::StreamRequest::kOperationsFieldNumber << 3 | 2, 0};
     entries += {v1::MultiSetRequest::kEntriesFieldNumber << 3 | 2, 0};
   }
-  absl::Status status = EndOfStream(channel, operations);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  Status status = EndOfStream(channel, operations);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("limit parsed_bytes"));
   status = CallWithBytes(channel, "/muster.v1.StoreService/MultiSet", entries);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("limit parsed_bytes"));
   TestStream stream(channel);
   stream.Hello("j");

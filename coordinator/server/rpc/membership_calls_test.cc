@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -40,15 +40,15 @@ class MembershipCallsTest : public ::testing::Test {
   }
 
   template <typename Request, typename Response>
-  absl::Status Call(grpc::Status (Members::*method)(grpc::ClientContext*,
-                                                    const Request&, Response*),
-                    Request request, Response* response) {
+  Status Call(grpc::Status (Members::*method)(grpc::ClientContext*,
+                                              const Request&, Response*),
+              Request request, Response* response) {
     *request.mutable_caller() = MakeCaller("j", "a", 1);
     return v1::FromGrpc(
         CallGrpc(server_.membership(), method, request, response));
   }
 
-  absl::Status Join(const v1::JoinRequest& request) {
+  Status Join(const v1::JoinRequest& request) {
     v1::JoinResponse response;
     return Call(&Members::Join, request, &response);
   }
@@ -137,13 +137,13 @@ TEST_F(MembershipCallsTest, MalformedElasticJoinsAreRefused) {
   join.set_min_world_size(2);
   join.set_max_world_size(4);
   join.mutable_last_call()->set_seconds(-1);
-  absl::Status status = Join(join);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  Status status = Join(join);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "last_call is -1s and 0ns, must not be negative");
   join.clear_last_call();
   join.set_world_size(4);
   status = Join(join);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "rendezvous: member \"a\" (host-a, pid 7) asks for world size 4 "
             "and for 2 to 4; set world_size, or min_world_size and "
@@ -151,7 +151,7 @@ TEST_F(MembershipCallsTest, MalformedElasticJoinsAreRefused) {
   join.clear_world_size();
   join.set_rank(0);
   status = Join(join);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("asks for rank 0 of world size 2 to 4"));
 }
@@ -173,8 +173,8 @@ TEST_F(MembershipCallsTest, ACloseIsForGoodAndTheFirstReasonStays) {
   v1::RegisterGroupsResponse none;
   EXPECT_EQ(Call(&Members::RegisterGroups, groups, &none).message(),
             "sequence 1 of RegisterGroups was used for CloseRendezvous before");
-  absl::Status status = v1::FromWire(b.Await(1).status());
-  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  Status status = v1::FromWire(b.Await(1).status());
+  EXPECT_EQ(status.code(), StatusCode::kOutOfRange);
   EXPECT_EQ(status.message(),
             "rendezvous: closed by member \"a\" (host-a, pid 7): finished");
 
@@ -183,7 +183,7 @@ TEST_F(MembershipCallsTest, ACloseIsForGoodAndTheFirstReasonStays) {
   again.mutable_close_rendezvous()->set_reason("never");
   EXPECT_TRUE(b.Call(again).has_close_rendezvous());
   status = v1::FromWire(b.Call(JoinOperation(3, 0)).status());
-  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(status.code(), StatusCode::kOutOfRange);
   EXPECT_EQ(server_.Job("j").rendezvous_closed(),
             "member \"a\" (host-a, pid 7): finished");
 }
@@ -218,8 +218,8 @@ TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
   v1::Operation operation;
   operation.set_id(2);
   *operation.mutable_register_groups()->add_groups() = Group("pair", {1});
-  const absl::Status status = v1::FromWire(b.Call(operation).status());
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const Status status = v1::FromWire(b.Call(operation).status());
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "group \"pair\": member \"b\" (host-b, pid 0) registers 1 rank "
             "(1), member \"a\" (host-a, pid 0) registered 2 ranks (0, 1)");

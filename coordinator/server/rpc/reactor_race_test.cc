@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/server/jobs/driver.h"
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/ops/metrics.h"
@@ -510,7 +510,7 @@ TEST_F(ReactorRaceTest, DrainWhileEverybodyTalks) {
     gets.push_back(std::make_unique<FakeGet>(pool, context_, "j", "never"));
     watches.push_back(std::make_unique<FakeWatch>(pool, context_, "j"));
   }
-  const absl::Status status = absl::UnavailableError("the coordinator drains");
+  const Status status = UnavailableError("the coordinator drains");
   sessions_.Drain(status);
   do {
     // A watch may have been between two waits.
@@ -531,7 +531,7 @@ TEST_F(ReactorRaceTest, AnAnswerToACallThatADrainHasEndedIsNotCounted) {
   const std::vector<std::shared_ptr<Sink>> parked =
       (*driver_.FindJob("j"))->ParkedSinks();
   ASSERT_EQ(parked.size(), 1u);
-  parked[0]->Close(absl::UnavailableError("the coordinator drains"));
+  parked[0]->Close(UnavailableError("the coordinator drains"));
   get.AwaitDone();
   Answer answer;
   answer.payload = core::ValueReply{

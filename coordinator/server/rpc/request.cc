@@ -91,18 +91,18 @@ class ParsedBytes {
   int64_t bytes_ = 0;
 };
 
-absl::Status BrokenError(const Message& request, size_t bytes) {
-  return absl::InvalidArgumentError(
+Status BrokenError(const Message& request, size_t bytes) {
+  return InvalidArgumentError(
       absl::StrCat("the ", bytes, " bytes of the message are no ",
                    request.GetDescriptor()->full_name(),
                    ": they are broken, or a text in it is not UTF-8"));
 }
 
-absl::Status CheckParsedBytes(grpc::ByteBuffer* bytes, const Message& request) {
+Status CheckParsedBytes(grpc::ByteBuffer* bytes, const Message& request) {
   const size_t length = bytes->Length();
   const int64_t max = ParsedBytesMax(length);
   if (static_cast<int64_t>(length) * kUnfoldingMax <= max) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   ParsedBytes parsed(max);
   {
@@ -112,8 +112,8 @@ absl::Status CheckParsedBytes(grpc::ByteBuffer* bytes, const Message& request) {
       return BrokenError(request, length);
     }
   }
-  if (!parsed.passed()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
+  if (!parsed.passed()) return OkStatus();
+  return ResourceExhaustedError(
       absl::StrCat("limit parsed_bytes is ", max, " for a message of ", length,
                    " bytes, and this ", request.GetDescriptor()->full_name(),
                    " would take more; send fewer empty fields"));
@@ -121,9 +121,9 @@ absl::Status CheckParsedBytes(grpc::ByteBuffer* bytes, const Message& request) {
 
 }  // namespace
 
-absl::Status ParseRequest(grpc::ByteBuffer* bytes, Message* request) {
+Status ParseRequest(grpc::ByteBuffer* bytes, Message* request) {
   const size_t length = bytes->Length();
-  absl::Status status = CheckParsedBytes(bytes, *request);
+  Status status = CheckParsedBytes(bytes, *request);
   if (status.ok() &&
       !grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(bytes,
                                                                   request)

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "muster/v1/common.pb.h"
@@ -23,8 +23,8 @@ inline int64_t ParsedBytesMax(size_t bytes) {
 // requests as bytes, because gRPC would parse anything that anybody sends, and
 // answer what it cannot parse with UNIMPLEMENTED and no text.
 // Errors: INVALID_ARGUMENT (broken), RESOURCE_EXHAUSTED (limit parsed_bytes).
-absl::Status ParseRequest(grpc::ByteBuffer* bytes,
-                          google::protobuf::Message* request);
+Status ParseRequest(grpc::ByteBuffer* bytes,
+                    google::protobuf::Message* request);
 
 // The job and the member that a request names, before it is parsed: the caller
 // is field 1 of all requests, and muster's clients put it first, as they do

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/support/slice.h"
@@ -30,10 +30,9 @@ grpc::ByteBuffer Bytes(const std::string& text, size_t piece = 1 << 13) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-absl::Status Parse(const std::string& text,
-                   google::protobuf::Message* request) {
+Status Parse(const std::string& text, google::protobuf::Message* request) {
   grpc::ByteBuffer bytes = Bytes(text);
-  absl::Status status = ParseRequest(&bytes, request);
+  Status status = ParseRequest(&bytes, request);
   EXPECT_EQ(bytes.Length(), 0);
   return status;
 }
@@ -90,10 +89,10 @@ TEST(RequestTest, GivesWhatWasSent) {
     entry->set_value(std::string(100, static_cast<char>(i)));
   }
   v1::MultiSetRequest request;
-  ASSERT_EQ(Parse(sent.SerializeAsString(), &request), absl::OkStatus());
+  ASSERT_EQ(Parse(sent.SerializeAsString(), &request), OkStatus());
   EXPECT_EQ(request.SerializeAsString(), sent.SerializeAsString());
   v1::SetRequest empty;
-  EXPECT_EQ(Parse("", &empty), absl::OkStatus());
+  EXPECT_EQ(Parse("", &empty), OkStatus());
 }
 
 // Of clients that pack all that waits: many, and each as small as can be.
@@ -105,7 +104,7 @@ TEST(RequestTest, ManySmallOperationsAreWelcome) {
     operation->mutable_get()->set_key("k");
   }
   v1::StreamRequest request;
-  EXPECT_EQ(Parse(sent.SerializeAsString(), &request), absl::OkStatus());
+  EXPECT_EQ(Parse(sent.SerializeAsString(), &request), OkStatus());
   EXPECT_EQ(request.operations_size(), 100'000);
 }
 
@@ -113,9 +112,9 @@ TEST(RequestTest, WhatWouldUnfoldIsNotParsed) {
   // Culprits.members and StreamRequest.operations, two bytes each.
   const size_t kCount = 1 << 20;
   v1::ReportFailureRequest report;
-  const absl::Status status =
+  const Status status =
       Parse(Field(4, Repeated(Field(1, ""), kCount)), &report);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(
       status.message(),
       absl::StrCat("limit parsed_bytes is ", ParsedBytesMax(2 * kCount + 5),
@@ -128,18 +127,18 @@ TEST(RequestTest, WhatWouldUnfoldIsNotParsed) {
                            kCount),
                   &stream)
                 .code(),
-            absl::StatusCode::kResourceExhausted);
+            StatusCode::kResourceExhausted);
   // Fields that nobody knows are kept, too.
   v1::SetRequest set;
   EXPECT_EQ(Parse(Repeated(Field(15, ""), kCount), &set).code(),
-            absl::StatusCode::kResourceExhausted);
+            StatusCode::kResourceExhausted);
 }
 
 TEST(RequestTest, ALargeValueIsNoUnfolding) {
   v1::SetRequest sent;
   sent.set_value(std::string(20 << 20, 'v'));
   v1::SetRequest request;
-  ASSERT_EQ(Parse(sent.SerializeAsString(), &request), absl::OkStatus());
+  ASSERT_EQ(Parse(sent.SerializeAsString(), &request), OkStatus());
   EXPECT_EQ(request.value().size(), sent.value().size());
 }
 
@@ -147,8 +146,8 @@ TEST(RequestTest, WhatIsBrokenIsNamed) {
   v1::SetRequest request;
   for (const size_t size : {size_t{10}, size_t{100'000}}) {
     const std::string text = Repeated("\xff", size);
-    const absl::Status status = Parse(text, &request);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    const Status status = Parse(text, &request);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(status.message(),
               absl::StrCat("the ", size,
                            " bytes of the message are no muster.v1.SetRequest: "
@@ -158,7 +157,7 @@ TEST(RequestTest, WhatIsBrokenIsNamed) {
   EXPECT_EQ(
       Parse(Field(1, std::string(50'000, 'x')).substr(0, 40'000), &request)
           .code(),
-      absl::StatusCode::kInvalidArgument);
+      StatusCode::kInvalidArgument);
   v1::Caller caller;
   EXPECT_THAT(
       Parse(Field(v1::Caller::kJobFieldNumber, "\xc3\x28"), &caller).message(),

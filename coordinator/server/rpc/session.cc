@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/reply_cache.h"
@@ -89,8 +89,8 @@ int64_t RequestCost(const v1::Operation& operation) {
   }
 }
 
-absl::Status UnreadError(absl::string_view what) {
-  return absl::ResourceExhaustedError(
+Status UnreadError(absl::string_view what) {
+  return ResourceExhaustedError(
       absl::StrCat("the client does not read its stream: ", what));
 }
 
@@ -109,8 +109,8 @@ void Session::Start() {
   context_.open_calls->Begin();
   self_ = shared_from_this();
   // Before it counts towards the limit of streams.
-  absl::Status status =
-      context_.auth == nullptr ? absl::OkStatus() : context_.auth->Know(*grpc_);
+  Status status =
+      context_.auth == nullptr ? OkStatus() : context_.auth->Know(*grpc_);
   if (status.ok()) status = table_.Add(self_);
   MutexLock lock(mu_);
   if (status.ok()) {
@@ -138,7 +138,7 @@ void Session::OnReadDone(bool ok) {
       half_closed_ = true;
       if (!greeted) {
         return FinishLocked(
-            absl::InvalidArgumentError("the stream ended without a hello"));
+            InvalidArgumentError("the stream ended without a hello"));
       }
       return FinishIfThroughLocked();
     }
@@ -147,7 +147,7 @@ void Session::OnReadDone(bool ok) {
   next_item_ = 0;
   if (request_bytes_ <= FairQueue::kBytesWithoutTurn &&
       (job_ == nullptr || job_->AtOnce(Now()))) {
-    const absl::Status status = Accept();
+    const Status status = Accept();
     return status.ok() ? Continue() : Close(status);
   }
   MutexLock lock(mu_);
@@ -155,7 +155,7 @@ void Session::OnReadDone(bool ok) {
 }
 
 void Session::AcceptInTurn() {
-  const absl::Status status = Accept();
+  const Status status = Accept();
   if (!status.ok()) return Close(status);
   if (!TakesLong()) return ProcessLong();
   MutexLock lock(mu_);
@@ -163,13 +163,13 @@ void Session::AcceptInTurn() {
 }
 
 // Parses the message, and finds what is not for one operation alone.
-absl::Status Session::Accept() {
-  absl::Status status = ParseRequest(&bytes_, request_);
+Status Session::Accept() {
+  Status status = ParseRequest(&bytes_, request_);
   if (!status.ok()) return status;
   if (job_ == nullptr) {
     status = FindJob();
   } else if (request_->has_hello()) {
-    status = absl::InvalidArgumentError("a second hello");
+    status = InvalidArgumentError("a second hello");
   }
   if (!status.ok()) return status;
   if (request_->operations_size() > 0) {
@@ -185,37 +185,37 @@ absl::Status Session::Accept() {
   return core::CheckAcknowledged(call_.acknowledged_through);
 }
 
-absl::Status Session::FindJob() {
+Status Session::FindJob() {
   if (!request_->has_hello()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         "the first message of a stream must carry a hello");
   }
   const v1::Caller& caller = request_->hello().caller();
   std::optional<Auth::Pass> pass;
   if (context_.auth != nullptr) {
-    const absl::StatusOr<Auth::Pass> admitted = context_.auth->Admit(
+    const StatusOr<Auth::Pass> admitted = context_.auth->Admit(
         *grpc_, Method::kStream, caller.job(), /*as_member=*/true);
     if (!admitted.ok()) return admitted.status();
     pass = *admitted;
   }
-  absl::StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
+  StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
       caller.job(), pass.has_value() ? &pass->digest : nullptr);
   if (!job.ok()) return job.status();
   call_ = CallOf(caller, context_.driver->limits());
   MutexLock lock(mu_);
   job_ = *std::move(job);
   pass_ = pass;
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status Session::Greet() {
+Status Session::Greet() {
   const v1::Hello& hello = request_->hello();
   v1::Welcome welcome;
   welcome.set_coordinator_epoch(context_.driver->epoch().value());
   welcome.set_job_epoch(job_->epoch().value());
   welcome.set_message_bytes_max(context_.message_bytes_max);
   if (hello.has_registration()) {
-    const absl::StatusOr<core::RegisterReply> reply =
+    const StatusOr<core::RegisterReply> reply =
         job_->Attach(self_, call_, RegistrationOf(hello.registration()));
     if (!reply.ok()) return reply.status();
     Fill(*reply, welcome.mutable_registration());
@@ -234,7 +234,7 @@ absl::Status Session::Greet() {
     }
     self->Flush();
   });
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // The operation of an item of the message; null for the heartbeat.
@@ -299,11 +299,11 @@ void Session::TakeTurn(void (Session::*work)()) {
 // message, unless answers or steps pile up.
 void Session::Process() {
   if (!std::exchange(welcomed_, true)) {
-    const absl::Status status = Greet();
+    const Status status = Greet();
     if (!status.ok()) return Close(status);
   }
   if (ItemsLeft() > 0) {
-    absl::Status status;
+    Status status;
     next_item_ +=
         ProcessSlice(std::min(ItemsLeft(), kItemsPerTurnMax), &status);
     if (!status.ok()) return Close(status);
@@ -333,7 +333,7 @@ void Session::GoOn() {
 
 // Applies up to `count` items from next_item_ on under one lock; returns how
 // many.
-size_t Session::ProcessSlice(size_t count, absl::Status* status) {
+size_t Session::ProcessSlice(size_t count, Status* status) {
   const size_t first = next_item_;
   int64_t unanswered = 0;
   slice_cost_ = 0;
@@ -356,7 +356,7 @@ size_t Session::ProcessSlice(size_t count, absl::Status* status) {
 }
 
 Job::Applied Session::ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
-                                absl::Status* status) {
+                                Status* status) {
   if (slice_cost_ > kCostPerTurnMax) return Job::Applied::kStop;
   call_.waiter = waiter;
   v1::Operation* operation = OperationOf(item);
@@ -367,7 +367,7 @@ Job::Applied Session::ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
   }
   switch (operation->request_case()) {
     case v1::Operation::REQUEST_NOT_SET:
-      *status = absl::InvalidArgumentError(
+      *status = InvalidArgumentError(
           absl::StrCat("operation ", operation->id(), " has no request"));
       return Job::Applied::kStop;
     case v1::Operation::kCancel:
@@ -502,7 +502,7 @@ void Session::Build() {
 void Session::CountAnswers(absl::Span<const Answer> answers) {
   struct Tally {
     Method method;
-    absl::StatusCode code;
+    StatusCode code;
     core::Instant started;
     int64_t count;
   };
@@ -510,7 +510,7 @@ void Session::CountAnswers(absl::Span<const Answer> answers) {
   constexpr size_t kLookBack = 4;
   absl::InlinedVector<Tally, 8> tallies;
   for (const Answer& answer : answers) {
-    const absl::StatusCode code = answer.status.code();
+    const StatusCode code = answer.status.code();
     const size_t back = std::min(tallies.size(), kLookBack);
     const auto same =
         std::find_if(tallies.end() - back, tallies.end(), [&](const Tally& t) {
@@ -534,7 +534,7 @@ void Session::OnWriteDone(bool ok) {
   {
     MutexLock lock(mu_);
     writing_ = false;
-    if (!ok) FinishLocked(absl::UnavailableError("the stream broke"));
+    if (!ok) FinishLocked(UnavailableError("the stream broke"));
     if (finished_) return;
     resume = paused_ && unsent_bytes_ <= kPauseBytes;
     if (resume) paused_ = false;
@@ -543,7 +543,7 @@ void Session::OnWriteDone(bool ok) {
   if (resume) Continue();
 }
 
-void Session::OnCancel() { Close(absl::CancelledError("the stream ended")); }
+void Session::OnCancel() { Close(CancelledError("the stream ended")); }
 
 void Session::OnDone() {
   {
@@ -569,7 +569,7 @@ void Session::Retire() {
   const std::shared_ptr<Session> self = std::move(self_);
 }
 
-void Session::Close(const absl::Status& status) {
+void Session::Close(const Status& status) {
   MutexLock lock(mu_);
   FinishLocked(status);
 }
@@ -583,7 +583,7 @@ void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
     return;
   }
   if (!greeted_ && now - started_ > timeout) {
-    return FinishLocked(absl::DeadlineExceededError(
+    return FinishLocked(DeadlineExceededError(
         absl::StrCat("no hello came for ", core::FormatDuration(timeout))));
   }
   if (writing_ && now - write_started_at_ > timeout) {
@@ -596,18 +596,18 @@ void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
 void Session::EndIfNotAllowed() {
   MutexLock lock(mu_);
   if (finished_ || !pass_.has_value()) return;
-  const absl::Status status =
+  const Status status =
       context_.auth->Renew(Method::kStream, job_->name(), *pass_);
   if (status.ok()) return;
   dismissed_ = true;
   FinishLocked(status);
 }
 
-void Session::FinishLocked(const absl::Status& status) {
+void Session::FinishLocked(const Status& status) {
   if (finished_) return;
   finished_ = true;
   finished_at_ = Now();
-  if (greeted_ && !absl::IsCancelled(status) && !absl::IsUnavailable(status) &&
+  if (greeted_ && !IsCancelled(status) && !IsUnavailable(status) &&
       !status.ok()) {
     LOG(WARNING) << "stream_ended: job=" << job_->name()
                  << " member=" << base::LogValue(call_.member.value())
@@ -624,7 +624,7 @@ void Session::FinishLocked(const absl::Status& status) {
 void Session::FinishIfThroughLocked() {
   if (half_closed_ && outstanding_ == 0 && unsent_answers_ == 0 &&
       unsent_event_bytes_ == 0 && !writing_ && !send_welcome_) {
-    FinishLocked(absl::OkStatus());
+    FinishLocked(OkStatus());
   }
 }
 

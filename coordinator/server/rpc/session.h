@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/auth/auth.h"
@@ -57,7 +57,7 @@ class Session final
   void Deliver(absl::Span<Answer> answers) override;
   void Publish(const SharedEvent& event) override;
   void Flush() override;
-  void Close(const absl::Status& status) override;
+  void Close(const Status& status) override;
 
   // Ends the session when its client has not taken a message, or not said its
   // hello, for `timeout`.
@@ -75,9 +75,9 @@ class Session final
  private:
   void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AcceptInTurn();
-  absl::Status Accept();
-  absl::Status FindJob();
-  absl::Status Greet();
+  Status Accept();
+  Status FindJob();
+  Status Greet();
   size_t ItemsLeft() const;
   bool TakesLong() const;
   void Continue();
@@ -87,15 +87,14 @@ class Session final
   void Process();
   void GoOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Retire();
-  size_t ProcessSlice(size_t count, absl::Status* status);
+  size_t ProcessSlice(size_t count, Status* status);
   Job::Applied ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
-                         absl::Status* status);
+                         Status* status);
   v1::Operation* OperationOf(size_t item) const;
   void Write();
   void Build() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void CountAnswers(absl::Span<const Answer> answers);
-  void FinishLocked(const absl::Status& status)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishLocked(const Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishIfThroughLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   SessionTable& table_;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
@@ -18,7 +18,7 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr int kCancelled = static_cast<int>(absl::StatusCode::kCancelled);
+constexpr int kCancelled = static_cast<int>(StatusCode::kCancelled);
 
 v1::Operation CancelOperation(uint64_t id, uint64_t cancelled) {
   v1::Operation operation;
@@ -107,7 +107,7 @@ TEST(SessionOperationsTest, AnAcknowledgementThatCannotBeEndsTheStream) {
   *request.add_operations() = AddOperation(2, 2);
   ASSERT_TRUE(stream->Send(request));
   EXPECT_EQ(stream->Finish(),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "acknowledged_through is 18446744073709551615, must be at most "
                 "9223372036854775807"));
   // What was applied before is still known, and the rest was not applied.
@@ -142,7 +142,7 @@ TEST(SessionOperationsTest, AHeartbeatOfImpossibleProgressIsRefusedAloud) {
   request.mutable_heartbeat()->add_groups()->set_last_enqueued(-5);
   ASSERT_TRUE(stream->Send(request));
   EXPECT_EQ(stream->Finish(),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "heartbeat: groups.last_enqueued is -5, must not be negative"));
   stream = std::make_unique<TestStream>(server.NewChannel());
   stream->HelloMember("j", "a", 1);
@@ -176,7 +176,7 @@ class Failing {
       culprit->set_rank(i);
       culprit->set_cause(std::string(1000, 'c'));
     }
-    report_.set_code(static_cast<int>(absl::StatusCode::kAborted));
+    report_.set_code(static_cast<int>(StatusCode::kAborted));
   }
 
   void Fail() {
@@ -256,8 +256,7 @@ TEST(SessionOperationsTest, WhoReadsNoEventsIsCutOff) {
   for (int i = 0; i < kEvents; ++i) failing.Fail();
   // RESOURCE_EXHAUSTED where it still gets through, else a reset.
   EXPECT_THAT(stream.Finish().code(),
-              AnyOf(absl::StatusCode::kResourceExhausted,
-                    absl::StatusCode::kCancelled));
+              AnyOf(StatusCode::kResourceExhausted, StatusCode::kCancelled));
 }
 
 }  // namespace

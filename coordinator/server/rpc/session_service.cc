@@ -46,7 +46,7 @@ void SessionTable::Sweep(core::Instant now) {
   }
 }
 
-void SessionTable::Drain(const absl::Status& status) {
+void SessionTable::Drain(const Status& status) {
   std::vector<std::shared_ptr<Session>> sessions;
   {
     MutexLock lock(mu_);
@@ -63,12 +63,11 @@ int64_t SessionTable::size() const {
   return static_cast<int64_t>(sessions_.size());
 }
 
-absl::Status SessionTable::Add(const std::shared_ptr<Session>& session) {
+Status SessionTable::Add(const std::shared_ptr<Session>& session) {
   MutexLock lock(mu_);
   if (!draining_.ok()) return draining_;
-  absl::Status status =
-      core::CheckLimit("sessions", options_.sessions_max,
-                       static_cast<int64_t>(sessions_.size()) + 1);
+  Status status = core::CheckLimit("sessions", options_.sessions_max,
+                                   static_cast<int64_t>(sessions_.size()) + 1);
   if (status.ok()) sessions_.insert(session);
   return status;
 }

@@ -6,8 +6,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/rpc/unary.h"
 #include "grpcpp/impl/codegen/service_type.h"
@@ -37,7 +37,7 @@ class SessionTable {
   void Sweep(core::Instant now);
 
   // Ends all streams, and every one that is opened later, with `status`.
-  void Drain(const absl::Status& status);
+  void Drain(const Status& status);
 
   int64_t size() const;
 
@@ -45,14 +45,14 @@ class SessionTable {
   friend class Session;
 
   // Errors: RESOURCE_EXHAUSTED (limit sessions), or the status of Drain.
-  absl::Status Add(const std::shared_ptr<Session>& session);
+  Status Add(const std::shared_ptr<Session>& session);
   void Remove(const std::shared_ptr<Session>& session);
 
   const ServiceContext& context_;
   const Options options_;
   mutable Mutex mu_;
   absl::flat_hash_set<std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mu_);
-  absl::Status draining_ ABSL_GUARDED_BY(mu_);
+  Status draining_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster::coordinator

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
@@ -153,10 +153,10 @@ TEST(SessionTest, FailedOperationLeavesTheOthersAlone) {
   *batch.add_operations() = SetOperation(2, "k", "v");
   ASSERT_TRUE(stream.Send(batch));
   const v1::Result failed = stream.Await(1);
-  EXPECT_EQ(v1::FromWire(failed.status()),
-            absl::ResourceExhaustedError(
-                "limit key_bytes is 4096, offered 5000 (key \"" +
-                std::string(64, 'k') + "...\")"));
+  EXPECT_EQ(
+      v1::FromWire(failed.status()),
+      ResourceExhaustedError("limit key_bytes is 4096, offered 5000 (key \"" +
+                             std::string(64, 'k') + "...\")"));
   EXPECT_EQ(failed.response_case(), v1::Result::RESPONSE_NOT_SET);
   EXPECT_FALSE(stream.Await(2).has_status());
 }
@@ -189,7 +189,7 @@ TEST(SessionTest, CancelledOperationIsAnsweredCancelled) {
   cancel.mutable_cancel()->set_id(7);
   stream.SendOperation(cancel);
   EXPECT_EQ(stream.Await(7).status().code(),
-            static_cast<int>(absl::StatusCode::kCancelled));
+            static_cast<int>(StatusCode::kCancelled));
   // Nothing waits under that id any more; that is no error.
   stream.SendOperation(cancel);
   EXPECT_FALSE(stream.Call(SetOperation(9, "k", "v")).has_status());
@@ -204,7 +204,7 @@ TEST(SessionTest, SecondWaiterUnderOneIdIsCancelled) {
   *batch.add_operations() = GetOperation(7, "second");
   ASSERT_TRUE(stream.Send(batch));
   EXPECT_EQ(stream.Await(7).status().code(),
-            static_cast<int>(absl::StatusCode::kCancelled));
+            static_cast<int>(StatusCode::kCancelled));
   server.AwaitWaiters("j", 1);
   stream.SendOperation(SetOperation(8, "first", "v"));
   EXPECT_EQ(stream.Await(7).get().value(), "v");
@@ -230,7 +230,7 @@ TEST(SessionTest, RetryOnAnotherStreamIsAppliedOnce) {
   batch.mutable_operations(0)->set_id(2);
   ASSERT_TRUE(second.Send(batch));
   EXPECT_EQ(second.Await(2).status().code(),
-            static_cast<int>(absl::StatusCode::kFailedPrecondition));
+            static_cast<int>(StatusCode::kFailedPrecondition));
 }
 
 TEST(SessionTest, AnUnansweredNumberMayBeRetriedWhenYoungerAreAcknowledged) {
@@ -288,8 +288,8 @@ TEST(SessionTest, FailureIsToldToTheOthersAtOnce) {
   EXPECT_THAT(event.member().cause(), HasSubstr("out of memory"));
   EXPECT_EQ(event.generation(), 1);
   EXPECT_TRUE(event.generation_ended());
-  const absl::Status status = v1::FromWire(pair.a().Await(2).status());
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  const Status status = v1::FromWire(pair.a().Await(2).status());
+  EXPECT_EQ(status.code(), StatusCode::kAborted);
   ASSERT_TRUE(v1::GetCulprits(status).has_value());
   EXPECT_EQ(v1::GetCulprits(status)->members(0).host(), "host-b");
 }
@@ -301,7 +301,7 @@ TEST(SessionTest, ReportCarriesCulpritsToAllAndTheReporterListens) {
   report.set_id(2);
   v1::ReportFailureRequest& request = *report.mutable_report_failure();
   request.set_error("rank 0 is stuck");
-  request.set_code(static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  request.set_code(static_cast<int>(StatusCode::kDeadlineExceeded));
   v1::MemberInfo* culprit = request.mutable_culprits()->add_members();
   culprit->set_rank(0);
   culprit->set_host("host-a");
@@ -385,7 +385,7 @@ TEST(SessionTest, NewStreamOfTheSameIncarnationTakesOver) {
   TestStream newer(server.NewChannel());
   newer.HelloMember("j", "a", 1);
   EXPECT_EQ(older.Finish(),
-            absl::AbortedError("another stream of member \"a\" took over"));
+            AbortedError("another stream of member \"a\" took over"));
   EXPECT_TRUE(HasMember(server.Job("j"), "a", v1::MEMBER_STATE_ALIVE));
   EXPECT_FALSE(newer.Call(SetOperation(1, "k", "v")).has_status());
 }
@@ -397,14 +397,14 @@ TEST(SessionTest, NewIncarnationFencesTheOlderStream) {
   TestStream newer(server.NewChannel());
   newer.HelloMember("j", "a", 2);
   EXPECT_EQ(older.Finish(),
-            absl::FailedPreconditionError(
+            FailedPreconditionError(
                 "stale incarnation 1 of member \"a\", current is 2"));
   TestStream zombie(server.NewChannel());
   v1::StreamRequest request;
   *request.mutable_hello()->mutable_caller() = MakeCaller("j", "a", 1);
   request.mutable_hello()->mutable_registration();
   ASSERT_TRUE(zombie.Send(request));
-  EXPECT_EQ(zombie.Finish().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(zombie.Finish().code(), StatusCode::kFailedPrecondition);
 }
 
 TEST(SessionTest, SilentMemberIsLostAndItsNextHeartbeatTellsIt) {
@@ -419,8 +419,8 @@ TEST(SessionTest, SilentMemberIsLostAndItsNextHeartbeatTellsIt) {
   v1::StreamRequest request;
   request.mutable_heartbeat();
   ASSERT_TRUE(stream.Send(request));
-  const absl::Status status = stream.Finish();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const Status status = stream.Finish();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("was lost"));
 }
 
@@ -446,25 +446,25 @@ TEST(SessionTest, MalformedBeginningsAreRefused) {
     TestStream stream(server.NewChannel());
     stream.SendOperation(SetOperation(1, "k", "v"));
     EXPECT_EQ(stream.Finish(),
-              absl::InvalidArgumentError(
+              InvalidArgumentError(
                   "the first message of a stream must carry a hello"));
   }
   {
     TestStream stream(server.NewChannel());
     stream.HalfClose();
     EXPECT_EQ(stream.Finish(),
-              absl::InvalidArgumentError("the stream ended without a hello"));
+              InvalidArgumentError("the stream ended without a hello"));
   }
   {
     TestStream stream(server.NewChannel());
     stream.Hello("no/such name");
-    EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(stream.Finish().code(), StatusCode::kInvalidArgument);
   }
   {
     TestStream stream(server.NewChannel());
     stream.Hello("j");
     stream.Hello("j");
-    EXPECT_EQ(stream.Finish(), absl::InvalidArgumentError("a second hello"));
+    EXPECT_EQ(stream.Finish(), InvalidArgumentError("a second hello"));
   }
   {
     TestStream stream(server.NewChannel());
@@ -473,7 +473,7 @@ TEST(SessionTest, MalformedBeginningsAreRefused) {
     empty.set_id(5);
     stream.SendOperation(empty);
     EXPECT_EQ(stream.Finish(),
-              absl::InvalidArgumentError("operation 5 has no request"));
+              InvalidArgumentError("operation 5 has no request"));
   }
 }
 
@@ -513,8 +513,8 @@ TEST(SessionTest, OneStreamTooManyIsRefused) {
   first.Call(SetOperation(1, "k", "v"));
   TestStream second(server.NewChannel());
   EXPECT_EQ(second.Finish(),
-            absl::ResourceExhaustedError("limit sessions is 1, offered 2" +
-                                         core::LimitAdvice("sessions")));
+            ResourceExhaustedError("limit sessions is 1, offered 2" +
+                                   core::LimitAdvice("sessions")));
 }
 
 // A writer that asks for far more than it reads must not grow the coordinator
@@ -538,9 +538,9 @@ TEST(SessionTest, ClientThatNeverReadsIsCutOff) {
   while (stream.Send(v1::StreamRequest())) {
   }
   // RESOURCE_EXHAUSTED where it still gets through, else a reset.
-  EXPECT_THAT(stream.Finish().code(),
-              testing::AnyOf(absl::StatusCode::kResourceExhausted,
-                             absl::StatusCode::kCancelled));
+  EXPECT_THAT(
+      stream.Finish().code(),
+      testing::AnyOf(StatusCode::kResourceExhausted, StatusCode::kCancelled));
   EXPECT_FALSE(other.Call(SetOperation(2, "k", "v")).has_status());
 }
 

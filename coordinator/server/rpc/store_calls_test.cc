@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/server/rpc/unary.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
@@ -65,7 +65,7 @@ class Watching {
   int64_t revision() const { return response_.revision(); }
 
   void Cancel() { context_.TryCancel(); }
-  absl::Status Finish() {
+  Status Finish() {
     while (reader_->Read(&response_)) {
     }
     return v1::FromGrpc(reader_->Finish());
@@ -88,10 +88,10 @@ class StoreCallsTest : public ::testing::Test {
   }
 
   template <typename Request, typename Response>
-  absl::Status Call(grpc::Status (Store::*method)(grpc::ClientContext*,
-                                                  const Request&, Response*),
-                    const Request& request, Response* response) {
-    absl::Status status =
+  Status Call(grpc::Status (Store::*method)(grpc::ClientContext*,
+                                            const Request&, Response*),
+              const Request& request, Response* response) {
+    Status status =
         v1::FromGrpc(CallGrpc(server_.store(), method, request, response));
     if (status.ok()) {
       EXPECT_EQ(response->coordinator_epoch(), server_.server().epoch());
@@ -106,7 +106,7 @@ class StoreCallsTest : public ::testing::Test {
     ASSERT_TRUE(Call(&Store::Set, request, &response).ok());
   }
 
-  absl::Status Push(const std::string& key, const std::string& value) {
+  Status Push(const std::string& key, const std::string& value) {
     auto request = Plain<v1::QueuePushRequest>(key);
     request.set_value(value);
     v1::QueuePushResponse response;
@@ -116,7 +116,7 @@ class StoreCallsTest : public ::testing::Test {
   // The item, or the error.
   std::string Pop(const v1::QueuePopRequest& request) {
     v1::QueuePopResponse response;
-    const absl::Status status = Call(&Store::QueuePop, request, &response);
+    const Status status = Call(&Store::QueuePop, request, &response);
     return status.ok() ? response.value() : status.ToString();
   }
 
@@ -209,7 +209,7 @@ TEST_F(StoreCallsTest, CompareAndSetTellsWhatIsThere) {
   EXPECT_TRUE(response.written());
   request.set_expected_revision(-1);
   EXPECT_EQ(Call(&Store::CompareAndSet, request, &response).code(),
-            absl::StatusCode::kInvalidArgument);
+            StatusCode::kInvalidArgument);
 }
 
 TEST_F(StoreCallsTest, DeletePrefixCounts) {
@@ -259,7 +259,7 @@ TEST_F(StoreCallsTest, AWatchTellsWhyKeysGo) {
   EXPECT_THAT(watching.Next(), ElementsAre("6 put k/1=v"));
   EXPECT_EQ(watching.revision(), 6);
   watching.Cancel();
-  EXPECT_EQ(watching.Finish().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(watching.Finish().code(), StatusCode::kCancelled);
   server_.AwaitWaiters("j", 0);
 }
 
@@ -276,11 +276,11 @@ TEST_F(StoreCallsTest, AWatchGoesOnFromARevision) {
     EXPECT_THAT(watching.Next(), IsEmpty());
   } while (watching.revision() < 4 && !::testing::Test::HasFailure());
   watching.Cancel();
-  EXPECT_EQ(watching.Finish().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(watching.Finish().code(), StatusCode::kCancelled);
 
   watch.set_after_revision(99);
   EXPECT_EQ(Watching(server_.store(), watch).Finish(),
-            absl::OutOfRangeError(
+            OutOfRangeError(
                 "watch: revision 99 is ahead of the store, which is at 4"));
 }
 
@@ -298,8 +298,8 @@ TEST(WatchLimitTest, AWatchThatIsTooFarBehindIsTold) {
   *watch.mutable_caller() = MakeCaller("j");
   watch.set_after_revision(1);
   EXPECT_EQ(Watching(server.store(), watch).Finish(),
-            absl::OutOfRangeError("watch: revision 1 is no longer in the "
-                                  "history, the oldest to go on from is 3"));
+            OutOfRangeError("watch: revision 1 is no longer in the "
+                            "history, the oldest to go on from is 3"));
 }
 
 TEST_F(StoreCallsTest, AWatchEndsWithTheCoordinator) {
@@ -307,8 +307,7 @@ TEST_F(StoreCallsTest, AWatchEndsWithTheCoordinator) {
   EXPECT_THAT(watching.Next(), IsEmpty());
   server_.AwaitWaiters("j", 1);
   server_.server().Drain(kTestDeadline);
-  EXPECT_EQ(watching.Finish(),
-            absl::UnavailableError("the coordinator drains"));
+  EXPECT_EQ(watching.Finish(), UnavailableError("the coordinator drains"));
 }
 
 TEST_F(StoreCallsTest, AStreamHasThemAllAsOperations) {

@@ -37,9 +37,9 @@ grpc::ByteBuffer BytesOf(const std::string& text) {
   return {&slice, 1};
 }
 
-absl::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel,
-                           const std::string& path, const std::string& request,
-                           const std::string& authorization) {
+Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel,
+                     const std::string& path, const std::string& request,
+                     const std::string& authorization) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTestDeadline);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -22,9 +22,9 @@ grpc::ByteBuffer BytesOf(const std::string& text);
 
 // Makes one call of any method with any bytes as its request, and with
 // `authorization` as the header of that name if it is not empty.
-absl::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel,
-                           const std::string& path, const std::string& request,
-                           const std::string& authorization = "");
+Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel,
+                     const std::string& path, const std::string& request,
+                     const std::string& authorization = "");
 
 }  // namespace muster::coordinator
 

@@ -11,10 +11,9 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/auth/auth.h"
@@ -87,7 +86,7 @@ class UnaryCall
     self_ = this->shared_from_this();
     // Nothing of a stranger is parsed.
     if (context_.auth != nullptr) {
-      const absl::Status known = context_.auth->Know(*grpc_);
+      const Status known = context_.auth->Know(*grpc_);
       if (!known.ok()) return End(known);
     }
     if (bytes->Length() <= FairQueue::kBytesWithoutTurn) return Open(bytes);
@@ -98,7 +97,7 @@ class UnaryCall
 
   void Deliver(absl::Span<Answer> answers) override {
     for (Answer& answer : answers) {
-      absl::Status status = StatusOf(answer);
+      Status status = StatusOf(answer);
       if (status.ok()) {
         status = CheckAnswerBytes(answer, context_.message_bytes_max);
       }
@@ -122,7 +121,7 @@ class UnaryCall
 
   void Publish(const SharedEvent&) override {}
   void Flush() override {}
-  void Close(const absl::Status& status) override {
+  void Close(const Status& status) override {
     withdrawn_.store(true);
     End(status);
   }
@@ -153,8 +152,7 @@ class UnaryCall
              .ok()) {
       return nullptr;
     }
-    absl::StatusOr<std::shared_ptr<Job>> job =
-        context_.driver->FindJob(caller.job());
+    StatusOr<std::shared_ptr<Job>> job = context_.driver->FindJob(caller.job());
     return job.ok() ? *std::move(job) : nullptr;
   }
 
@@ -172,10 +170,10 @@ class UnaryCall
 
   // A drain may have ended the call while its answer was on its way here: gRPC
   // may be done with it.
-  absl::Status AddUnsent(int64_t bytes) {
+  Status AddUnsent(int64_t bytes) {
     MutexLock lock(unsent_mu_);
-    if (retired_) return absl::OkStatus();
-    absl::Status status = context_.unsent->Add(grpc_, bytes);
+    if (retired_) return OkStatus();
+    Status status = context_.unsent->Add(grpc_, bytes);
     added_ = status.ok();
     return status;
   }
@@ -186,13 +184,13 @@ class UnaryCall
 
   void Open(grpc::ByteBuffer* bytes) {
     const size_t length = bytes->Length();
-    const absl::Status parsed = ParseRequest(bytes, &request_);
+    const Status parsed = ParseRequest(bytes, &request_);
     if (!parsed.ok()) return End(parsed);
     const v1::Caller& caller = request_.caller();
     call_ = CallOf(caller, context_.driver->limits());
     bool may_create = true;
     const TokenDigest* token = nullptr;
-    absl::StatusOr<Auth::Pass> pass;
+    StatusOr<Auth::Pass> pass;
     if (context_.auth != nullptr) {
       pass = context_.auth->Admit(*grpc_, method_, caller.job(),
                                   !caller.member().empty());
@@ -200,7 +198,7 @@ class UnaryCall
       may_create = pass->member;
       token = &pass->digest;
     }
-    absl::StatusOr<std::shared_ptr<Job>> job =
+    StatusOr<std::shared_ptr<Job>> job =
         may_create ? context_.driver->GetJob(caller.job(), token)
                    : context_.driver->FindJob(caller.job());
     if (!job.ok()) return End(job.status());
@@ -246,16 +244,16 @@ class UnaryCall
     if (ended_.exchange(true)) return;
     Fill(answer, call_.member, response_);
     response_->set_coordinator_epoch(context_.driver->epoch().value());
-    Finish(absl::OkStatus());
+    Finish(OkStatus());
   }
 
-  void End(const absl::Status& status) {
+  void End(const Status& status) {
     if (ended_.exchange(true)) return;
     LogIfLimited(job_ == nullptr ? "" : job_->name(), status);
     Finish(status);
   }
 
-  void Finish(const absl::Status& status) {
+  void Finish(const Status& status) {
     context_.metrics->CountCalls(method_, status.code(),
                                  std::chrono::steady_clock::now() - started_);
     grpc::ServerUnaryReactor::Finish(v1::ToGrpc(status));

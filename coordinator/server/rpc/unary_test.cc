@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -33,19 +33,18 @@ class UnaryTest : public ::testing::Test {
   }
 
   template <typename Stub, typename Request, typename Response>
-  absl::Status Call(Stub& stub,
-                    grpc::Status (Stub::*method)(grpc::ClientContext*,
-                                                 const Request&, Response*),
-                    const Request& request, Response* response) {
-    absl::Status status =
-        v1::FromGrpc(CallGrpc(stub, method, request, response));
+  Status Call(Stub& stub,
+              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                           Response*),
+              const Request& request, Response* response) {
+    Status status = v1::FromGrpc(CallGrpc(stub, method, request, response));
     if (status.ok()) {
       EXPECT_EQ(response->coordinator_epoch(), server_.server().epoch());
     }
     return status;
   }
 
-  absl::Status Set(const std::string& key, const std::string& value) {
+  Status Set(const std::string& key, const std::string& value) {
     auto request = Plain<v1::SetRequest>();
     request.set_key(key);
     request.set_value(value);
@@ -53,12 +52,12 @@ class UnaryTest : public ::testing::Test {
     return Call(server_.store(), &Store::Set, request, &response);
   }
 
-  absl::Status Register(const std::string& member, uint64_t incarnation) {
+  Status Register(const std::string& member, uint64_t incarnation) {
     v1::RegisterRequest request;
     *request.mutable_caller() = MakeCaller("j", member, incarnation);
     request.set_host("host-" + member);
     v1::RegisterResponse response;
-    absl::Status status =
+    Status status =
         Call(server_.membership(), &Members::Register, request, &response);
     if (status.ok()) {
       EXPECT_EQ(response.lease().seconds(), 10);
@@ -67,7 +66,7 @@ class UnaryTest : public ::testing::Test {
     return status;
   }
 
-  std::future<std::pair<absl::Status, v1::JoinResponse>> Join(
+  std::future<std::pair<Status, v1::JoinResponse>> Join(
       const std::string& member, int rank, int world_size) {
     v1::JoinRequest request;
     *request.mutable_caller() = MakeCaller("j", member, 1);
@@ -76,13 +75,13 @@ class UnaryTest : public ::testing::Test {
     request.set_address("address of " + member);
     return std::async(std::launch::async, [this, request] {
       v1::JoinResponse response;
-      absl::Status status =
+      Status status =
           Call(server_.membership(), &Members::Join, request, &response);
       return std::make_pair(std::move(status), response);
     });
   }
 
-  std::future<std::pair<absl::Status, v1::AwaitBarrierResponse>> Arrive(
+  std::future<std::pair<Status, v1::AwaitBarrierResponse>> Arrive(
       const std::string& member, int rank, int timeout_seconds) {
     v1::AwaitBarrierRequest request;
     *request.mutable_caller() = MakeCaller("j", member, 1);
@@ -92,7 +91,7 @@ class UnaryTest : public ::testing::Test {
     request.mutable_timeout()->set_seconds(timeout_seconds);
     return std::async(std::launch::async, [this, request] {
       v1::AwaitBarrierResponse response;
-      absl::Status status =
+      Status status =
           Call(server_.barrier(), &v1::BarrierService::Stub::AwaitBarrier,
                request, &response);
       return std::make_pair(std::move(status), response);
@@ -127,7 +126,7 @@ TEST_F(UnaryTest, GetWaitsForTheKey) {
     auto request = Plain<v1::GetRequest>();
     request.set_key("late");
     v1::GetResponse response;
-    const absl::Status status =
+    const Status status =
         Call(server_.store(), &Store::Get, request, &response);
     return status.ok() ? response.value() : status.ToString();
   });
@@ -141,9 +140,8 @@ TEST_F(UnaryTest, GetTimesOutAndNamesTheKey) {
   request.set_key("never");
   request.mutable_timeout()->set_nanos(20'000'000);
   v1::GetResponse response;
-  const absl::Status status =
-      Call(server_.store(), &Store::Get, request, &response);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = Call(server_.store(), &Store::Get, request, &response);
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("never"));
 }
 
@@ -169,9 +167,8 @@ TEST_F(UnaryTest, AddCountsAndRefusesText) {
   ASSERT_TRUE(Call(server_.store(), &Store::Add, request, &response).ok());
   EXPECT_EQ(response.value(), -2);
   ASSERT_TRUE(Set("n", "text").ok());
-  const absl::Status status =
-      Call(server_.store(), &Store::Add, request, &response);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const Status status = Call(server_.store(), &Store::Add, request, &response);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("text"));
 }
 
@@ -239,7 +236,7 @@ TEST_F(UnaryTest, MultiSetMultiGetCheckWaitListCount) {
   wait.add_keys("absent");
   wait.mutable_timeout()->set_nanos(1'000'000);
   EXPECT_EQ(Call(server_.store(), &Store::Wait, wait, &waited).code(),
-            absl::StatusCode::kDeadlineExceeded);
+            StatusCode::kDeadlineExceeded);
 
   auto list = Plain<v1::ListKeysRequest>();
   list.set_prefix("p/");
@@ -268,16 +265,16 @@ TEST_F(UnaryTest, MalformedJobNamesAreRefused) {
     v1::NumKeysRequest request;
     *request.mutable_caller() = MakeCaller(job);
     v1::NumKeysResponse response;
-    const absl::Status status =
+    const Status status =
         Call(server_.store(), &Store::NumKeys, request, &response);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << job;
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << job;
     EXPECT_THAT(std::string(status.message()), HasSubstr("job name \""));
   }
 }
 
 TEST_F(UnaryTest, LimitNamesItselfAndTheOffer) {
-  const absl::Status status = Set(std::string(5000, 'k'), "v");
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const Status status = Set(std::string(5000, 'k'), "v");
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "limit key_bytes is 4096, offered 5000 (key \"" +
                                   std::string(64, 'k') + "...\")");
 }
@@ -288,8 +285,8 @@ TEST_F(UnaryTest, NegativeTimeoutsAreRefused) {
   get.set_key("k");
   get.mutable_timeout()->set_seconds(-1);
   v1::GetResponse value;
-  const absl::Status expected = absl::InvalidArgumentError(
-      "timeout is -1s and 0ns, must not be negative");
+  const Status expected =
+      InvalidArgumentError("timeout is -1s and 0ns, must not be negative");
   EXPECT_EQ(Call(server_.store(), &Store::Get, get, &value), expected);
   v1::WaitRequest wait;
   *wait.mutable_caller() = MakeCaller("j");
@@ -324,7 +321,7 @@ TEST_F(UnaryTest, NegativeTimeoutsAreRefused) {
   beat.add_groups()->mutable_running_for()->set_nanos(-5);
   v1::HeartbeatResponse heard;
   EXPECT_EQ(Call(server_.membership(), &Members::Heartbeat, beat, &heard),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "heartbeat: groups.running_for is -5ns, must not be negative"));
   EXPECT_EQ(server_.Job("j").summary().waiters(), 0);
 }
@@ -335,9 +332,9 @@ TEST_F(UnaryTest, OlderIncarnationIsFenced) {
   v1::HeartbeatRequest request;
   *request.mutable_caller() = MakeCaller("j", "a", 1);
   v1::HeartbeatResponse response;
-  const absl::Status status =
+  const Status status =
       Call(server_.membership(), &Members::Heartbeat, request, &response);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("stale incarnation 1 of member \"a\", current is 2"));
 }
@@ -356,7 +353,7 @@ TEST_F(UnaryTest, RetriedMutationIsAppliedOnce) {
   }
   request.mutable_caller()->set_acknowledged_through(1);
   EXPECT_EQ(Call(server_.store(), &Store::Add, request, &response).code(),
-            absl::StatusCode::kFailedPrecondition);
+            StatusCode::kFailedPrecondition);
 }
 
 TEST_F(UnaryTest, JoinGivesEverybodyTheSameSeats) {
@@ -385,8 +382,8 @@ TEST_F(UnaryTest, SecondClaimantOfARankIsNamed) {
   ASSERT_TRUE(Register("b", 1).ok());
   auto a = Join("a", 0, 2);
   server_.AwaitWaiters("j", 1);
-  const absl::Status status = Join("b", 0, 2).get().first;
-  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  const Status status = Join("b", 0, 2).get().first;
+  EXPECT_EQ(status.code(), StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(status.message()), HasSubstr("a"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("b"));
   EXPECT_TRUE(Join("b", 1, 2).get().first.ok());
@@ -411,8 +408,8 @@ TEST_F(UnaryTest, BarrierReleasesAll) {
 
 TEST_F(UnaryTest, BarrierTimeoutCarriesTheCulprits) {
   FormWorldOfTwo();
-  const absl::Status status = Arrive("a", 0, 0).get().first;
-  ASSERT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  const Status status = Arrive("a", 0, 0).get().first;
+  ASSERT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("host-b"));
   const absl::optional<v1::Culprits> culprits = v1::GetCulprits(status);
   ASSERT_TRUE(culprits.has_value());
@@ -432,8 +429,8 @@ TEST_F(UnaryTest, FailureReportEndsTheBarrierOfTheOthers) {
   ASSERT_TRUE(
       Call(server_.membership(), &Members::ReportFailure, request, &response)
           .ok());
-  const absl::Status status = a.get().first;
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  const Status status = a.get().first;
+  EXPECT_EQ(status.code(), StatusCode::kAborted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("CUDA error 700"));
   ASSERT_TRUE(v1::GetCulprits(status).has_value());
   EXPECT_EQ(v1::GetCulprits(status)->members(0).state(),
@@ -451,7 +448,7 @@ TEST_F(UnaryTest, LeaveMakesTheMemberAStranger) {
   EXPECT_EQ(server_.Job("j").summary().members_alive(), 0);
   EXPECT_EQ(
       Call(server_.membership(), &Members::Leave, request, &response).code(),
-      absl::StatusCode::kFailedPrecondition);
+      StatusCode::kFailedPrecondition);
 }
 
 TEST_F(UnaryTest, HeartbeatProgressIsShown) {

@@ -12,17 +12,15 @@ constexpr int64_t kCopies = 2;
 
 }  // namespace
 
-absl::Status UnsentAnswers::Add(grpc::CallbackServerContext* call,
-                                int64_t bytes) {
+Status UnsentAnswers::Add(grpc::CallbackServerContext* call, int64_t bytes) {
   bytes *= kCopies;
   MutexLock lock(mu_);
-  absl::Status status =
-      core::CheckLimit("unsent_bytes", bytes_max_, bytes_ + bytes,
-                       {"answers that clients have not taken", ""});
+  Status status = core::CheckLimit("unsent_bytes", bytes_max_, bytes_ + bytes,
+                                   {"answers that clients have not taken", ""});
   if (!status.ok()) return status;
   answers_[call] = {bytes, std::chrono::steady_clock::now()};
   bytes_ += bytes;
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void UnsentAnswers::Remove(grpc::CallbackServerContext* call) {

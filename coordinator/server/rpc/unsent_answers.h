@@ -5,8 +5,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/core/instant.h"
 #include "grpcpp/server_context.h"
 
@@ -27,7 +27,7 @@ class UnsentAnswers {
 
   // The call's answer of so many bytes is about to go out.
   // Errors: RESOURCE_EXHAUSTED (limit unsent_bytes): it may not.
-  absl::Status Add(grpc::CallbackServerContext* call, int64_t bytes);
+  Status Add(grpc::CallbackServerContext* call, int64_t bytes);
 
   // The transport is done with the call. No effect when it was not added.
   void Remove(grpc::CallbackServerContext* call);

@@ -20,8 +20,8 @@ grpc::CallbackServerContext* CallNumber(int number) {
 TEST(UnsentAnswersTest, ALimitIsForAllTogetherUntilTheyAreTaken) {
   UnsentAnswers unsent(200'000);
   EXPECT_TRUE(unsent.Add(CallNumber(1), 60'000).ok());
-  const absl::Status refused = unsent.Add(CallNumber(2), 50'000);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const Status refused = unsent.Add(CallNumber(2), 50'000);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("limit unsent_bytes is 200000, offered 220000 (answers "
                         "that clients have not taken)"));

@@ -6,10 +6,9 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -43,11 +42,11 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     self_ = shared_from_this();
     // Nothing of a stranger is parsed.
     if (context_.auth != nullptr) {
-      const absl::Status known = context_.auth->Know(*grpc);
+      const Status known = context_.auth->Know(*grpc);
       if (!known.ok()) return End(known);
     }
     v1::WatchRequest request;
-    const absl::Status parsed = ParseRequest(bytes, &request);
+    const Status parsed = ParseRequest(bytes, &request);
     if (!parsed.ok()) return End(parsed);
     call_ = CallOf(request.caller(), context_.driver->limits());
     const std::string job_name = request.caller().job();
@@ -56,12 +55,12 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
       request_ = std::move(request);
     }
     if (context_.auth != nullptr) {
-      const absl::StatusOr<Auth::Pass> pass = context_.auth->Admit(
+      const StatusOr<Auth::Pass> pass = context_.auth->Admit(
           *grpc, Method::kWatch, job_name, !call_.member.value().empty());
       if (!pass.ok()) return End(pass.status());
       pass_ = *pass;
     }
-    absl::StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
+    StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
         job_name, context_.auth == nullptr ? nullptr : &pass_.digest);
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
@@ -71,7 +70,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
   void Deliver(absl::Span<Answer> answers) override {
     for (const Answer& answer : answers) {
-      absl::Status status = StatusOf(answer);
+      Status status = StatusOf(answer);
       // A watch may be older than the last word about its token.
       if (status.ok() && context_.auth != nullptr) {
         status = context_.auth->Renew(Method::kWatch, job_->name(), pass_);
@@ -95,17 +94,15 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
   void Publish(const SharedEvent&) override {}
   void Flush() override {}
-  void Close(const absl::Status& status) override { End(status); }
+  void Close(const Status& status) override { End(status); }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return End(absl::CancelledError("the client has gone"));
+    if (!ok) return End(CancelledError("the client has gone"));
     MutexLock lock(mu_);
     if (!finished_) PostAsk();
   }
 
-  void OnCancel() override {
-    End(absl::CancelledError("cancelled by the caller"));
-  }
+  void OnCancel() override { End(CancelledError("cancelled by the caller")); }
 
   void OnDone() override {
     {
@@ -165,7 +162,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
         });
   }
 
-  void End(const absl::Status& status) {
+  void End(const Status& status) {
     MutexLock lock(mu_);
     if (finished_) return;
     finished_ = true;

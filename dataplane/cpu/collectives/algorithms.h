@@ -1,7 +1,7 @@
 #ifndef MUSTER_DATAPLANE_CPU_COLLECTIVES_ALGORITHMS_H_
 #define MUSTER_DATAPLANE_CPU_COLLECTIVES_ALGORITHMS_H_
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 
@@ -11,18 +11,18 @@ namespace muster::dataplane::cpu {
 // Each picks its algorithm by numbers of bytes and of ranks alone that all
 // ranks know, so that all pick the same. The collective is valid and supported.
 
-absl::Status AllReduce(const Collective& collective, Exchange& exchange);
-absl::Status Broadcast(const Collective& collective, Exchange& exchange);
-absl::Status Barrier(const Collective& collective, Exchange& exchange);
-absl::Status Reduce(const Collective& collective, Exchange& exchange);
+Status AllReduce(const Collective& collective, Exchange& exchange);
+Status Broadcast(const Collective& collective, Exchange& exchange);
+Status Barrier(const Collective& collective, Exchange& exchange);
+Status Reduce(const Collective& collective, Exchange& exchange);
 // Also of kAllGatherIntoTensor.
-absl::Status AllGather(const Collective& collective, Exchange& exchange);
-absl::Status Gather(const Collective& collective, Exchange& exchange);
-absl::Status Scatter(const Collective& collective, Exchange& exchange);
+Status AllGather(const Collective& collective, Exchange& exchange);
+Status Gather(const Collective& collective, Exchange& exchange);
+Status Scatter(const Collective& collective, Exchange& exchange);
 // Also of kReduceScatterTensor.
-absl::Status ReduceScatter(const Collective& collective, Exchange& exchange);
+Status ReduceScatter(const Collective& collective, Exchange& exchange);
 // Also of kAllToAllSingle.
-absl::Status AllToAll(const Collective& collective, Exchange& exchange);
+Status AllToAll(const Collective& collective, Exchange& exchange);
 
 }  // namespace muster::dataplane::cpu
 

@@ -3,8 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
@@ -17,8 +16,7 @@ namespace {
 // own next ones from the one d ahead. After ceil(log2(n)) steps it has all.
 // (Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all
 // communications in multiport message-passing systems, 1997.)
-absl::Status GatherByNotes(const Block& own, const Blocks& all,
-                           Exchange& exchange) {
+Status GatherByNotes(const Block& own, const Blocks& all, Exchange& exchange) {
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
   const size_t element_bytes = exchange.element_bytes();
@@ -34,10 +32,9 @@ absl::Status GatherByNotes(const Block& own, const Blocks& all,
     const int blocks = std::min(distance, world_size - distance);
     const int ahead = number(distance);
     const int behind = number(world_size - distance);
-    absl::Status sent =
-        exchange.SendNote(behind, scratch, begin[blocks], own.count);
+    Status sent = exchange.SendNote(behind, scratch, begin[blocks], own.count);
     if (!sent.ok()) return sent;
-    absl::StatusOr<const std::byte*> payload =
+    StatusOr<const std::byte*> payload =
         exchange.ReceiveNote(ahead, all[ahead].count);
     if (!payload.ok()) return payload.status();
     const size_t bytes = begin[distance + blocks] - begin[distance];
@@ -47,12 +44,12 @@ absl::Status GatherByNotes(const Block& own, const Blocks& all,
     CopyBlock(all[number(i)], {scratch + begin[i], all[number(i)].count},
               element_bytes);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace
 
-absl::Status AllGather(const Collective& collective, Exchange& exchange) {
+Status AllGather(const Collective& collective, Exchange& exchange) {
   const int world_size = exchange.world_size();
   const Block own = BlockOf(collective.inputs[0]);
   Moves moves;

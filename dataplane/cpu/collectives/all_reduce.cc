@@ -5,8 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/collectives/selection.h"
@@ -49,8 +48,8 @@ class Ring {
         combining_messages_((world_size_ - 1) * segments_),
         messages_(2 * combining_messages_) {}
 
-  absl::Status Run() {
-    absl::Status status = exchange_.Handshake({next_}, {previous_});
+  Status Run() {
+    Status status = exchange_.Handshake({next_}, {previous_});
     if (!status.ok()) return status;
     PrepareBuffers();
     for (size_t i = 0; i < std::min(kAhead, messages_); ++i) {
@@ -73,7 +72,7 @@ class Ring {
       status = tensor_->WaitSend(next_);
       if (!status.ok()) return status;
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
  private:
@@ -136,7 +135,7 @@ class Ring {
     }
   }
 
-  absl::Status Announce(size_t i) {
+  Status Announce(size_t i) {
     const Range range = Received(i);
     if (i < combining_messages_) {
       return slot_buffers_[i % kAhead]->Receive(
@@ -146,15 +145,15 @@ class Ring {
                             Bytes(range.first), Bytes(range.count));
   }
 
-  absl::Status Send(size_t i) {
+  Status Send(size_t i) {
     const Range range = Sent(i);
     return tensor_->Send(next_, exchange_.stream_slot(), Bytes(range.first),
                          Bytes(range.count));
   }
 
-  absl::Status Take(size_t i) {
+  Status Take(size_t i) {
     if (i >= combining_messages_) return tensor_->WaitReceive(previous_);
-    absl::Status received = slot_buffers_[i % kAhead]->WaitReceive(previous_);
+    Status received = slot_buffers_[i % kAhead]->WaitReceive(previous_);
     if (!received.ok()) return received;
     const Range range = Received(i);
     std::byte* own = reduced_.data() + Bytes(range.first);
@@ -163,7 +162,7 @@ class Ring {
     if (i >= combining_messages_ - segments_) {
       reduced_.reduction.Finish(own, range.count, world_size_);
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   const Reduced& reduced_;
@@ -183,8 +182,7 @@ class Ring {
 };
 
 // Reduces without others, or with them by notes.
-absl::Status ReduceSmall(const Reduced& reduced, double factor,
-                         Exchange& exchange) {
+Status ReduceSmall(const Reduced& reduced, double factor, Exchange& exchange) {
   const Reduction& reduction = reduced.reduction;
   const size_t count = reduced.count();
   std::byte* const accumulators =
@@ -192,8 +190,7 @@ absl::Status ReduceSmall(const Reduced& reduced, double factor,
           ? reduced.data()
           : exchange.Scratch(count * reduction.accumulator_bytes());
   reduction.Load(accumulators, reduced.data(), count, factor);
-  absl::Status status =
-      ReduceEverywhere(reduction, accumulators, count, exchange);
+  Status status = ReduceEverywhere(reduction, accumulators, count, exchange);
   if (status.ok()) reduction.Store(reduced.data(), accumulators, count);
   return status;
 }
@@ -201,13 +198,13 @@ absl::Status ReduceSmall(const Reduced& reduced, double factor,
 // Pairwise reduce-scatter, then each rank gives its part of the result to all
 // others. All that travels are elements, so this is also for those whose
 // accumulators are larger.
-absl::Status ReducePairwise(const Reduced& reduced, double factor,
-                            Exchange& exchange) {
+Status ReducePairwise(const Reduced& reduced, double factor,
+                      Exchange& exchange) {
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
   const Blocks parts = PartsOf({reduced.data(), reduced.count()}, world_size,
                                reduced.element_bytes());
-  absl::Status status =
+  Status status =
       ReduceAndScatter(reduced.reduction, factor, parts, parts[rank], exchange);
   if (!status.ok()) return status;
   Moves moves;
@@ -226,9 +223,8 @@ absl::Status ReducePairwise(const Reduced& reduced, double factor,
 // at the end. Fewest steps, so best while steps cost more than bytes.
 // (Thakur, Rabenseifner, Gropp: Optimization of collective communication
 // operations in MPICH, 2005.)
-absl::Status ReduceEverywhere(const Reduction& reduction,
-                              std::byte* accumulators, size_t count,
-                              Exchange& exchange) {
+Status ReduceEverywhere(const Reduction& reduction, std::byte* accumulators,
+                        size_t count, Exchange& exchange) {
   const int rank = exchange.rank();
   const int power = static_cast<int>(
       std::bit_floor(static_cast<unsigned>(exchange.world_size())));
@@ -236,25 +232,25 @@ absl::Status ReduceEverywhere(const Reduction& reduction,
 
   if (rank >= power) {
     const int partner = rank - power;
-    absl::Status sent = exchange.SendNote(partner, accumulators, bytes);
+    Status sent = exchange.SendNote(partner, accumulators, bytes);
     if (!sent.ok()) return sent;
-    absl::StatusOr<const std::byte*> result = exchange.ReceiveNote(partner);
+    StatusOr<const std::byte*> result = exchange.ReceiveNote(partner);
     if (!result.ok()) return result.status();
     if (bytes > 0) std::memcpy(accumulators, *result, bytes);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   const bool has_extra = rank + power < exchange.world_size();
   if (has_extra) {
-    absl::StatusOr<const std::byte*> extra = exchange.ReceiveNote(rank + power);
+    StatusOr<const std::byte*> extra = exchange.ReceiveNote(rank + power);
     if (!extra.ok()) return extra.status();
     reduction.Combine(accumulators, accumulators, *extra, count);
   }
   for (int distance = 1; distance < power; distance *= 2) {
     const int partner = rank ^ distance;
-    absl::Status sent = exchange.SendNote(partner, accumulators, bytes);
+    Status sent = exchange.SendNote(partner, accumulators, bytes);
     if (!sent.ok()) return sent;
-    absl::StatusOr<const std::byte*> other = exchange.ReceiveNote(partner);
+    StatusOr<const std::byte*> other = exchange.ReceiveNote(partner);
     if (!other.ok()) return other.status();
     // The lower rank's first: so both get the same bits.
     const std::byte* const lower = partner < rank ? *other : accumulators;
@@ -265,10 +261,10 @@ absl::Status ReduceEverywhere(const Reduction& reduction,
   if (has_extra) {
     return exchange.SendNote(rank + power, accumulators, bytes);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status AllReduce(const Collective& collective, Exchange& exchange) {
+Status AllReduce(const Collective& collective, Exchange& exchange) {
   const Tensor& tensor = collective.tensors[0];
   const Reduced reduced = {
       tensor, Reduction::Of(tensor.data_type(), collective.reduce_op)};

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
@@ -27,7 +27,7 @@ Blocks CutBlocks(const Tensor& tensor, const std::vector<int64_t>& splits,
 
 // Everybody gives everybody his block at once. With steps in between (Bruck)
 // there would be fewer messages, but all sizes would have to be equal.
-absl::Status AllToAll(const Collective& collective, Exchange& exchange) {
+Status AllToAll(const Collective& collective, Exchange& exchange) {
   exchange.set_algorithm("direct");
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();

@@ -4,8 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/collectives/selection.h"
@@ -27,11 +26,10 @@ Links Chain(int rank, int root, int world_size) {
   return links;
 }
 
-absl::Status BroadcastNote(const Tensor& tensor, const Links& links,
-                           Exchange& exchange) {
+Status BroadcastNote(const Tensor& tensor, const Links& links,
+                     Exchange& exchange) {
   if (links.parent >= 0) {
-    absl::StatusOr<const std::byte*> payload =
-        exchange.ReceiveNote(links.parent);
+    StatusOr<const std::byte*> payload = exchange.ReceiveNote(links.parent);
     if (!payload.ok()) return payload.status();
     // An empty tensor's pointer may be null.
     if (tensor.bytes() > 0) {
@@ -39,19 +37,19 @@ absl::Status BroadcastNote(const Tensor& tensor, const Links& links,
     }
   }
   for (const int child : links.children) {
-    absl::Status sent = exchange.SendNote(child, tensor.data(), tensor.bytes());
+    Status sent = exchange.SendNote(child, tensor.data(), tensor.bytes());
     if (!sent.ok()) return sent;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Segment after segment goes down the tree; a rank passes one on while the next
 // arrives.
-absl::Status BroadcastStream(const Tensor& tensor, const Links& links,
-                             Exchange& exchange) {
+Status BroadcastStream(const Tensor& tensor, const Links& links,
+                       Exchange& exchange) {
   std::vector<int> parents;
   if (links.parent >= 0) parents.push_back(links.parent);
-  absl::Status agreed = exchange.Handshake(links.children, parents);
+  Status agreed = exchange.Handshake(links.children, parents);
   if (!agreed.ok()) return agreed;
 
   const size_t bytes = tensor.bytes();
@@ -62,29 +60,29 @@ absl::Status BroadcastStream(const Tensor& tensor, const Links& links,
   };
   if (links.parent >= 0) {
     for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
-      absl::Status announced = buffer->Receive(
-          links.parent, exchange.stream_slot(), offset, segment_at(offset));
+      Status announced = buffer->Receive(links.parent, exchange.stream_slot(),
+                                         offset, segment_at(offset));
       if (!announced.ok()) return announced;
     }
   }
   for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
     if (links.parent >= 0) {
-      absl::Status received = buffer->WaitReceive(links.parent);
+      Status received = buffer->WaitReceive(links.parent);
       if (!received.ok()) return received;
     }
     for (const int child : links.children) {
-      absl::Status sent = buffer->Send(child, exchange.stream_slot(), offset,
-                                       segment_at(offset));
+      Status sent = buffer->Send(child, exchange.stream_slot(), offset,
+                                 segment_at(offset));
       if (!sent.ok()) return sent;
     }
   }
   for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
     for (const int child : links.children) {
-      absl::Status sent = buffer->WaitSend(child);
+      Status sent = buffer->WaitSend(child);
       if (!sent.ok()) return sent;
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace
@@ -103,8 +101,8 @@ Links BinomialTree(int rank, int root, int world_size) {
   return links;
 }
 
-absl::Status Broadcast(const Collective& collective, Exchange& exchange) {
-  if (exchange.world_size() == 1) return absl::OkStatus();
+Status Broadcast(const Collective& collective, Exchange& exchange) {
+  if (exchange.world_size() == 1) return OkStatus();
   const Tensor& tensor = collective.tensors[0];
   const size_t bytes = tensor.bytes();
   const Algorithm algorithm =

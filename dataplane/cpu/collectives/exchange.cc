@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
 
@@ -100,13 +99,13 @@ std::string SizeMismatch(int peer, int rank, const MessageHeader& theirs,
 }  // namespace
 
 // Both by their numbers: the text goes to all ranks, also to third ones.
-absl::Status Mismatch(int peer, int rank, const MessageHeader& theirs,
-                      const MessageHeader& ours) {
+Status Mismatch(int peer, int rank, const MessageHeader& theirs,
+                const MessageHeader& ours) {
   MessageHeader ours_with_their_sizes = ours;
   ours_with_their_sizes.element_count = theirs.element_count;
   ours_with_their_sizes.sizes_hash = theirs.sizes_hash;
   const bool sizes_alone = theirs == ours_with_their_sizes;
-  absl::Status status = absl::InvalidArgumentError(
+  Status status = InvalidArgumentError(
       sizes_alone && (IsDirected(static_cast<CollectiveKind>(ours.kind)) ||
                       theirs.element_count == ours.element_count)
           ? SizeMismatch(peer, rank, theirs, ours)
@@ -165,17 +164,17 @@ std::string MessageHeader::Describe() const {
   return text;
 }
 
-absl::Status MessageConnection::Send(const MessageHeader& header,
-                                     const void* payload, size_t bytes) {
+Status MessageConnection::Send(const MessageHeader& header, const void* payload,
+                               size_t bytes) {
   CHECK_LE(bytes, kNotePayloadBytesMax);
   const NoteHead head = {.header = header, .payload_bytes = bytes};
   return transport_.Write(peer_, &head, sizeof(head), payload, bytes);
 }
 
-absl::StatusOr<const std::byte*> MessageConnection::Receive(
+StatusOr<const std::byte*> MessageConnection::Receive(
     const MessageHeader& expected) {
   NoteHead head;
-  absl::Status received = transport_.Read(peer_, &head, sizeof(head));
+  Status received = transport_.Read(peer_, &head, sizeof(head));
   if (!received.ok()) return received;
   if (head.header != expected) {
     return Mismatch(transport_.RankInGroup(peer_),
@@ -184,7 +183,7 @@ absl::StatusOr<const std::byte*> MessageConnection::Receive(
   }
   if (head.payload_bytes > kNotePayloadBytesMax) {
     const int culprit = transport_.RankInGroup(peer_);
-    absl::Status status = absl::InvalidArgumentError(
+    Status status = InvalidArgumentError(
         absl::StrCat("rank ", culprit, " sends a note of ", head.payload_bytes,
                      " bytes in ", LabelText(expected)));
     SetCulpritRank(status, culprit);
@@ -243,35 +242,35 @@ MessageHeader Exchange::HeaderFor(size_t element_count) const {
   return header;
 }
 
-absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes) {
+Status Exchange::SendNote(int peer, const void* payload, size_t bytes) {
   return workspace_.LaneTo(peer).Send(header_, payload, bytes);
 }
 
-absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer) {
+StatusOr<const std::byte*> Exchange::ReceiveNote(int peer) {
   return workspace_.LaneTo(peer).Receive(header_);
 }
 
-absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes,
-                                size_t element_count) {
+Status Exchange::SendNote(int peer, const void* payload, size_t bytes,
+                          size_t element_count) {
   return workspace_.LaneTo(peer).Send(HeaderFor(element_count), payload, bytes);
 }
 
-absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer,
-                                                       size_t element_count) {
+StatusOr<const std::byte*> Exchange::ReceiveNote(int peer,
+                                                 size_t element_count) {
   return workspace_.LaneTo(peer).Receive(HeaderFor(element_count));
 }
 
-absl::Status Exchange::Handshake(const std::vector<int>& receivers,
-                                 const std::vector<int>& senders) {
+Status Exchange::Handshake(const std::vector<int>& receivers,
+                           const std::vector<int>& senders) {
   for (const int peer : receivers) {
-    absl::Status sent = SendNote(peer, nullptr, 0);
+    Status sent = SendNote(peer, nullptr, 0);
     if (!sent.ok()) return sent;
   }
   for (const int peer : senders) {
-    absl::Status received = ReceiveNote(peer).status();
+    Status received = ReceiveNote(peer).status();
     if (!received.ok()) return received;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes, Path path) {

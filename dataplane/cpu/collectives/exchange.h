@@ -6,8 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/transport/transport.h"
@@ -54,8 +53,8 @@ static_assert(sizeof(MessageHeader) == 32);
 
 // kInvalidArgument: `peer` runs `theirs` where this rank runs `ours`, in words
 // that show both.
-absl::Status Mismatch(int peer, int rank, const MessageHeader& theirs,
-                      const MessageHeader& ours);
+Status Mismatch(int peer, int rank, const MessageHeader& theirs,
+                const MessageHeader& ours);
 
 // MessageConnection carries notes, messages of bounded size, between this rank
 // and one peer.
@@ -65,12 +64,11 @@ class MessageConnection {
       : transport_(transport), peer_(peer) {}
 
   // Returns when `payload` may be written again.
-  absl::Status Send(const MessageHeader& header, const void* payload,
-                    size_t bytes);
+  Status Send(const MessageHeader& header, const void* payload, size_t bytes);
 
   // Waits for the next note, which must begin with `expected`, and returns its
   // payload, which stays until the next one.
-  absl::StatusOr<const std::byte*> Receive(const MessageHeader& expected);
+  StatusOr<const std::byte*> Receive(const MessageHeader& expected);
 
  private:
   Transport& transport_;
@@ -120,21 +118,21 @@ class Exchange {
   int rank() const { return workspace_.transport().rank(); }
   int world_size() const { return workspace_.transport().world_size(); }
 
-  absl::Status SendNote(int peer, const void* payload, size_t bytes);
+  Status SendNote(int peer, const void* payload, size_t bytes);
 
   // The payload stays until the next note from this peer.
-  absl::StatusOr<const std::byte*> ReceiveNote(int peer);
+  StatusOr<const std::byte*> ReceiveNote(int peer);
 
   // The same where ranks give each other different sizes: `element_count` is
   // what this rank gives to that one, or takes from it.
-  absl::Status SendNote(int peer, const void* payload, size_t bytes,
-                        size_t element_count);
-  absl::StatusOr<const std::byte*> ReceiveNote(int peer, size_t element_count);
+  Status SendNote(int peer, const void* payload, size_t bytes,
+                  size_t element_count);
+  StatusOr<const std::byte*> ReceiveNote(int peer, size_t element_count);
 
   // Sends an empty note to each of `receivers`, then waits for one from each
   // of `senders`.
-  absl::Status Handshake(const std::vector<int>& receivers,
-                         const std::vector<int>& senders);
+  Status Handshake(const std::vector<int>& receivers,
+                   const std::vector<int>& senders);
 
   // For streams, which go by `path`, the same on both sides. All of one
   // collective's use one slot: between two ranks those of one path come in the

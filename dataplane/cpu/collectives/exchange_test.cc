@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
 #include "gmock/gmock.h"
@@ -27,23 +27,23 @@ class TapeMesh : public FakeTransport {
  public:
   TapeMesh() : FakeTransport(/*rank=*/0, /*world_size=*/2) {}
 
-  absl::Status Write(int, const void*, size_t, const void* body,
-                     size_t body_bytes) override {
+  Status Write(int, const void*, size_t, const void* body,
+               size_t body_bytes) override {
     tape_.push_back(absl::StrCat(
         "send ", std::string(static_cast<const char*>(body), body_bytes)));
-    return absl::OkStatus();
+    return OkStatus();
   }
-  absl::Status Read(int, void* data, size_t bytes) override {
+  Status Read(int, void* data, size_t bytes) override {
     tape_.push_back(absl::StrCat("read ", bytes));
     if (bytes > 0) std::memcpy(data, inbox_.data(), bytes);
     inbox_.erase(0, bytes);
-    return absl::OkStatus();
+    return OkStatus();
   }
-  void Abort(const absl::Status&) override {}
-  absl::Status abort_cause() const override { return absl::OkStatus(); }
-  absl::Status CheckPeers() override { return absl::OkStatus(); }
-  absl::Status Gone(int) override { return absl::OkStatus(); }
-  void Close(const absl::Status&) override {}
+  void Abort(const Status&) override {}
+  Status abort_cause() const override { return OkStatus(); }
+  Status CheckPeers() override { return OkStatus(); }
+  Status Gone(int) override { return OkStatus(); }
+  void Close(const Status&) override {}
 
   // The next note from the peer. `payload_bytes`: what it says of its payload.
   void Deliver(const MessageHeader& header, const std::string& payload,
@@ -85,9 +85,9 @@ class ExchangeTest : public ::testing::Test {
   std::string Mismatch(const Collective& ours, const MessageHeader& theirs) {
     transport_.Deliver(theirs);
     Exchange exchange(workspace_, ours);
-    const absl::Status status = exchange.ReceiveNote(1).status();
+    const Status status = exchange.ReceiveNote(1).status();
     if (status.ok()) return "";
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(CulpritRank(status), 1);
     return std::string(status.message());
   }
@@ -116,8 +116,8 @@ TEST_F(ExchangeTest, PayloadThatIsTooLargeIsAnErrorAndNotRead) {
   Exchange exchange(workspace_, Barrier());
   transport_.Deliver(MessageHeader::Of(Barrier()), "",
                      kNotePayloadBytesMax + 1);
-  const absl::Status status = exchange.ReceiveNote(1).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const Status status = exchange.ReceiveNote(1).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(CulpritRank(status), 1);
   EXPECT_THAT(transport_.TakeTape(), ElementsAre("read 40"));
 }
@@ -193,7 +193,7 @@ TEST_F(ExchangeTest, SizesGivenAndTakenAreCompared) {
   for (const size_t taken : {5, 4}) {
     transport_.Deliver(theirs);
     Exchange exchange(workspace_, all_to_all);
-    const absl::Status status = exchange.ReceiveNote(1, taken).status();
+    const Status status = exchange.ReceiveNote(1, taken).status();
     EXPECT_EQ(std::string(status.message()),
               taken == 5 ? ""
                          : "rank 1 gives rank 0 5 float32 in all_to_all #7, "

@@ -1,5 +1,5 @@
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
@@ -9,7 +9,7 @@ namespace muster::dataplane::cpu {
 // connections in any case, and a tree would only make small ones wait for each
 // other.
 
-absl::Status Gather(const Collective& collective, Exchange& exchange) {
+Status Gather(const Collective& collective, Exchange& exchange) {
   exchange.set_algorithm("direct");
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
@@ -27,7 +27,7 @@ absl::Status Gather(const Collective& collective, Exchange& exchange) {
   return MoveBlocks(moves, /*agreed=*/false, exchange);
 }
 
-absl::Status Scatter(const Collective& collective, Exchange& exchange) {
+Status Scatter(const Collective& collective, Exchange& exchange) {
   exchange.set_algorithm("direct");
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();

@@ -3,8 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
 namespace muster::dataplane::cpu {
@@ -24,26 +23,26 @@ class Mover {
         sent_(exchange.world_size()),
         received_(exchange.world_size()) {}
 
-  absl::Status Run() {
+  Status Run() {
     for (const int peer : moves_.receivers) {
-      absl::Status status = Give(peer);
+      Status status = Give(peer);
       if (!status.ok()) return status;
     }
     for (const int peer : moves_.senders) {
-      absl::Status status = Expect(peer);
+      Status status = Expect(peer);
       if (!status.ok()) return status;
     }
     for (const int peer : moves_.senders) {
       if (received_[peer] == nullptr) continue;
-      absl::Status status = received_[peer]->WaitReceive(peer);
+      Status status = received_[peer]->WaitReceive(peer);
       if (!status.ok()) return status;
     }
     for (const int peer : moves_.receivers) {
       if (sent_[peer] == nullptr) continue;
-      absl::Status status = sent_[peer]->WaitSend(peer);
+      Status status = sent_[peer]->WaitSend(peer);
       if (!status.ok()) return status;
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
  private:
@@ -55,32 +54,32 @@ class Mover {
     return agreed_ ? block.count > 0 : BytesOf(block) > kNotePayloadBytesMax;
   }
 
-  absl::Status Give(int peer) {
+  Status Give(int peer) {
     const Block& block = moves_.give[peer];
     const bool streamed = IsStreamed(block);
     if (!agreed_) {
-      absl::Status sent = exchange_.SendNote(
+      Status sent = exchange_.SendNote(
           peer, block.data, streamed ? 0 : BytesOf(block), block.count);
       if (!sent.ok()) return sent;
     }
-    if (!streamed) return absl::OkStatus();
+    if (!streamed) return OkStatus();
     sent_[peer] = exchange_.Wrap(block.data, BytesOf(block),
                                  exchange_.PathFor(BytesOf(block)));
     return sent_[peer]->Send(peer, exchange_.stream_slot(), 0, BytesOf(block));
   }
 
-  absl::Status Expect(int peer) {
+  Status Expect(int peer) {
     const Block& block = moves_.take[peer];
     const bool streamed = IsStreamed(block);
     if (!agreed_) {
-      absl::StatusOr<const std::byte*> payload =
+      StatusOr<const std::byte*> payload =
           exchange_.ReceiveNote(peer, block.count);
       if (!payload.ok()) return payload.status();
       if (!streamed && block.count > 0) {
         std::memcpy(block.data, *payload, BytesOf(block));
       }
     }
-    if (!streamed) return absl::OkStatus();
+    if (!streamed) return OkStatus();
     received_[peer] = exchange_.Wrap(block.data, BytesOf(block),
                                      exchange_.PathFor(BytesOf(block)));
     return received_[peer]->Receive(peer, exchange_.stream_slot(), 0,
@@ -135,7 +134,7 @@ void Moves::WithEverybody(int rank, int world_size) {
   }
 }
 
-absl::Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange) {
+Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange) {
   return Mover(moves, agreed, exchange).Run();
 }
 

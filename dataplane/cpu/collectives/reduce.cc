@@ -2,8 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
@@ -12,8 +11,8 @@ namespace {
 
 // A binomial tree, upward: every rank combines its own with what its children
 // bring, and gives that to its parent.
-absl::Status ReduceByNotes(const Collective& collective,
-                           const Reduction& reduction, Exchange& exchange) {
+Status ReduceByNotes(const Collective& collective, const Reduction& reduction,
+                     Exchange& exchange) {
   const int rank = exchange.rank();
   const Block own = BlockOf(collective.tensors[0]);
   const size_t bytes = own.count * reduction.accumulator_bytes();
@@ -27,20 +26,20 @@ absl::Status ReduceByNotes(const Collective& collective,
   // The smallest subtree is ready first.
   for (auto child = links.children.rbegin(); child != links.children.rend();
        ++child) {
-    absl::StatusOr<const std::byte*> payload = exchange.ReceiveNote(*child);
+    StatusOr<const std::byte*> payload = exchange.ReceiveNote(*child);
     if (!payload.ok()) return payload.status();
     reduction.Combine(accumulators, accumulators, *payload, own.count);
   }
   if (!is_root) return exchange.SendNote(links.parent, accumulators, bytes);
   reduction.Finish(accumulators, own.count, exchange.world_size());
   reduction.Store(own.data, accumulators, own.count);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Reduce-scatter, then every rank gives its part to the root.
 // (Rabenseifner: Optimization of collective reduction operations, 2004.)
-absl::Status ReduceByParts(const Collective& collective,
-                           const Reduction& reduction, Exchange& exchange) {
+Status ReduceByParts(const Collective& collective, const Reduction& reduction,
+                     Exchange& exchange) {
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
   const int root = collective.root;
@@ -54,7 +53,7 @@ absl::Status ReduceByParts(const Collective& collective,
                                                          element_bytes);
     result.data = memory.get();
   }
-  absl::Status status =
+  Status status =
       ReduceAndScatter(reduction, collective.factor, parts, result, exchange);
   if (!status.ok()) return status;
   Moves moves;
@@ -72,7 +71,7 @@ absl::Status ReduceByParts(const Collective& collective,
 
 }  // namespace
 
-absl::Status Reduce(const Collective& collective, Exchange& exchange) {
+Status Reduce(const Collective& collective, Exchange& exchange) {
   const Tensor& tensor = collective.tensors[0];
   const Reduction& reduction =
       Reduction::Of(tensor.data_type(), collective.reduce_op);

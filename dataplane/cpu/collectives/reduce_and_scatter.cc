@@ -4,8 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
 namespace muster::dataplane::cpu {
@@ -46,8 +45,8 @@ class Scatterer {
         factors_(world_size_, factor),
         sent_(world_size_) {}
 
-  absl::Status Run() {
-    absl::Status status = Agree();
+  Status Run() {
+    Status status = Agree();
     if (!status.ok()) return status;
     PrepareBuffers();
     for (size_t i = 0; i < std::min(kAhead, messages_); ++i) {
@@ -83,22 +82,22 @@ class Scatterer {
   }
 
   // Tells all others this rank's factor, and learns theirs.
-  absl::Status Agree() {
+  Status Agree() {
     const double own = factors_[rank_];
     for (int distance = 1; distance < world_size_; ++distance) {
       const int peer = (rank_ + distance) % world_size_;
-      absl::Status sent =
+      Status sent =
           exchange_.SendNote(peer, &own, sizeof(own), inputs_[peer].count);
       if (!sent.ok()) return sent;
     }
     for (int distance = 1; distance < world_size_; ++distance) {
       const int peer = (rank_ - distance + world_size_) % world_size_;
-      absl::StatusOr<const std::byte*> payload =
+      StatusOr<const std::byte*> payload =
           exchange_.ReceiveNote(peer, output_.count);
       if (!payload.ok()) return payload.status();
       std::memcpy(&factors_[peer], *payload, sizeof(factors_[peer]));
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   void PrepareBuffers() {
@@ -125,7 +124,7 @@ class Scatterer {
     }
   }
 
-  absl::Status Announce(size_t i) {
+  Status Announce(size_t i) {
     const Block segment =
         PartOf(output_, i / (world_size_ - 1), segments_, element_bytes_);
     return slot_buffers_[i % kAhead]->Receive(
@@ -133,7 +132,7 @@ class Scatterer {
   }
 
   // In the order in which they are waited for.
-  absl::Status SendAll() {
+  Status SendAll() {
     size_t segments_max = 0;
     for (const Block& input : inputs_) {
       segments_max = std::max(segments_max, SegmentsOf(input));
@@ -145,20 +144,20 @@ class Scatterer {
         const size_t segments = SegmentsOf(input);
         if (i >= segments) continue;
         const Block segment = PartOf(input, i, segments, element_bytes_);
-        absl::Status sent = sent_[peer]->Send(peer, exchange_.stream_slot(),
-                                              segment.data - input.data,
-                                              segment.count * element_bytes_);
+        Status sent = sent_[peer]->Send(peer, exchange_.stream_slot(),
+                                        segment.data - input.data,
+                                        segment.count * element_bytes_);
         if (!sent.ok()) return sent;
       }
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  absl::Status Take(size_t i) {
+  Status Take(size_t i) {
     const int peer = Behind(i);
     const size_t step = i % (world_size_ - 1);
     const size_t index = i / (world_size_ - 1);
-    absl::Status received = slot_buffers_[i % kAhead]->WaitReceive(peer);
+    Status received = slot_buffers_[i % kAhead]->WaitReceive(peer);
     if (!received.ok()) return received;
     const Block result = PartOf(output_, index, segments_, element_bytes_);
     std::byte* const accumulators =
@@ -174,7 +173,7 @@ class Scatterer {
       reduction_.Finish(accumulators, result.count, world_size_);
       reduction_.Store(result.data, accumulators, result.count);
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   const Reduction& reduction_;
@@ -197,9 +196,9 @@ class Scatterer {
 
 }  // namespace
 
-absl::Status ReduceAndScatter(const Reduction& reduction, double factor,
-                              absl::Span<const Block> inputs, Block output,
-                              Exchange& exchange) {
+Status ReduceAndScatter(const Reduction& reduction, double factor,
+                        absl::Span<const Block> inputs, Block output,
+                        Exchange& exchange) {
   return Scatterer(reduction, factor, inputs, output, exchange).Run();
 }
 

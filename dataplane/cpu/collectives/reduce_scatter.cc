@@ -1,7 +1,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 
@@ -9,9 +9,9 @@ namespace muster::dataplane::cpu {
 namespace {
 
 // All of it on every rank, who keeps his part: the fewest steps.
-absl::Status ReduceAll(const Reduction& reduction, double factor,
-                       const Blocks& inputs, const Block& output, size_t count,
-                       Exchange& exchange) {
+Status ReduceAll(const Reduction& reduction, double factor,
+                 const Blocks& inputs, const Block& output, size_t count,
+                 Exchange& exchange) {
   std::byte* const accumulators =
       exchange.Scratch(count * reduction.accumulator_bytes());
   std::byte* next = accumulators;
@@ -21,15 +21,14 @@ absl::Status ReduceAll(const Reduction& reduction, double factor,
     reduction.Load(next, inputs[rank].data, inputs[rank].count, factor);
     next += inputs[rank].count * reduction.accumulator_bytes();
   }
-  absl::Status status =
-      ReduceEverywhere(reduction, accumulators, count, exchange);
+  Status status = ReduceEverywhere(reduction, accumulators, count, exchange);
   if (status.ok()) reduction.Store(output.data, own, output.count);
   return status;
 }
 
 }  // namespace
 
-absl::Status ReduceScatter(const Collective& collective, Exchange& exchange) {
+Status ReduceScatter(const Collective& collective, Exchange& exchange) {
   const Reduction& reduction =
       Reduction::Of(collective.data_type(), collective.reduce_op);
   const Blocks inputs = BlocksOf(collective.inputs, exchange.world_size());

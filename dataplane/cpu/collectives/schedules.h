@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/reduction.h"
@@ -100,17 +100,16 @@ Links BinomialTree(int rank, int root, int world_size);
 
 // Reduces `accumulators` over all ranks, on every rank, and finishes them. They
 // take a note at most. By recursive doubling.
-absl::Status ReduceEverywhere(const Reduction& reduction,
-                              std::byte* accumulators, size_t count,
-                              Exchange& exchange);
+Status ReduceEverywhere(const Reduction& reduction, std::byte* accumulators,
+                        size_t count, Exchange& exchange);
 
 // Pairwise reduce-scatter: `inputs[r]` of every rank, of one size everywhere,
 // becomes the finished `output` of rank r, which may be its inputs[r]. `factor`
 // is this rank's, see Reduction. Inputs are sent as they are, and an element is
 // combined on one rank alone: the 16 bit types are rounded once.
-absl::Status ReduceAndScatter(const Reduction& reduction, double factor,
-                              absl::Span<const Block> inputs, Block output,
-                              Exchange& exchange);
+Status ReduceAndScatter(const Reduction& reduction, double factor,
+                        absl::Span<const Block> inputs, Block output,
+                        Exchange& exchange);
 
 // Who gives blocks to whom. Both have one entry for each rank, of which those
 // of other ranks than the named ones, and this one's own, are not looked at.
@@ -128,7 +127,7 @@ struct Moves {
 // Moves them, all at once: a small block in a note, a large one from and to the
 // tensor without a copy. If `agreed`, notes have shown already that all ranks
 // run this collective with the same sizes.
-absl::Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange);
+Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange);
 
 }  // namespace muster::dataplane::cpu
 

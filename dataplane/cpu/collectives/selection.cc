@@ -59,13 +59,13 @@ const char* AlgorithmName(Algorithm algorithm) {
   return "unknown";
 }
 
-absl::Status CheckForced(absl::string_view forced) {
+Status CheckForced(absl::string_view forced) {
   std::vector<absl::string_view> names;
   for (const Name& name : kNames) {
-    if (forced.empty() || name.name == forced) return absl::OkStatus();
+    if (forced.empty() || name.name == forced) return OkStatus();
     names.push_back(name.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgumentError(absl::StrCat(
       "environment variable MUSTER_GLOO_ALGORITHM: no algorithm ",
       base::Quote(forced), "; there are: ", absl::StrJoin(names, ", ")));
 }

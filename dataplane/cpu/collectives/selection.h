@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::cpu {
@@ -31,7 +31,7 @@ const char* AlgorithmName(Algorithm algorithm);
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes);
 
 // kInvalidArgument: the variable's value, `forced`, names no algorithm.
-absl::Status CheckForced(absl::string_view forced);
+Status CheckForced(absl::string_view forced);
 
 // The same for a given value of that variable.
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,

@@ -32,7 +32,7 @@ TEST(SelectionTest, AVariableThatNamesNoneIsRefused) {
   EXPECT_TRUE(CheckForced("").ok());
   EXPECT_TRUE(CheckForced("chain").ok());
   EXPECT_EQ(CheckForced("fastest"),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "environment variable MUSTER_GLOO_ALGORITHM: no algorithm "
                 "\"fastest\"; there are: doubling, pairwise, ring, tree, "
                 "chain"));

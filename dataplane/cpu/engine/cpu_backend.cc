@@ -11,10 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/cpu/collectives/exchange.h"
@@ -44,13 +43,13 @@ class EngineBackend : public Backend {
     return kDevices;
   }
 
-  absl::Status Supports(const Collective& collective) const override {
+  Status Supports(const Collective& collective) const override {
     // All of a collective's tensors are on one device.
     const Tensor* const tensor = collective.first_tensor();
     if (tensor != nullptr && tensor->device().type != DeviceType::kCpu) {
-      return absl::UnimplementedError(
-          absl::StrCat("the ", name_, " backend takes CPU tensors, got ",
-                       tensor->Describe()));
+      return UnimplementedError(absl::StrCat("the ", name_,
+                                             " backend takes CPU tensors, got ",
+                                             tensor->Describe()));
     }
     return CheckReducible(name_, collective);
   }
@@ -76,7 +75,7 @@ class EngineBackend : public Backend {
         .algorithm = transport.world_size() == 1 ? "" : transport.algorithm()};
   }
 
-  void Abort(absl::Status cause) override { engine_->Abort(cause); }
+  void Abort(Status cause) override { engine_->Abort(cause); }
 
  private:
   const absl::string_view name_;
@@ -85,14 +84,14 @@ class EngineBackend : public Backend {
 
 // c10d's variable, with c10d's values. A group finds out when it forms who
 // cannot be reached, so its ranks always connect then.
-absl::Status CheckLazyInit() {
+Status CheckLazyInit() {
   constexpr char kLazyInit[] = "TORCH_GLOO_LAZY_INIT";
   const char* const variable = std::getenv(kLazyInit);
   const std::string value =
       absl::AsciiStrToLower(variable == nullptr ? "" : variable);
-  if (value.empty()) return absl::OkStatus();
+  if (value.empty()) return OkStatus();
   for (const char* const no : {"0", "n", "no", "f", "false"}) {
-    if (value == no) return absl::OkStatus();
+    if (value == no) return OkStatus();
   }
   for (const char* const yes : {"1", "y", "yes", "t", "true"}) {
     if (value != yes) continue;
@@ -102,25 +101,25 @@ absl::Status CheckLazyInit() {
            "that one that cannot be reached is named then; the extra "
            "connections of sends and receives are made at their first use in "
            "any case";
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
       absl::StrCat("environment variable ", kLazyInit,
                    " must be 0 or 1 (or n, no, f, false, y, yes, t, true) but "
                    "was \"",
                    variable, "\""));
 }
 
-absl::Status CheckEnvironment() {
+Status CheckEnvironment() {
   const char* const memory = std::getenv("MUSTER_GLOO_PEER_MEMORY");
   const absl::string_view value = memory == nullptr ? "" : memory;
   if (!value.empty() && value != "0" && value != "1") {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("environment variable MUSTER_GLOO_PEER_MEMORY must be 0 "
                      "or 1 but was ",
                      base::Quote(value)));
   }
-  if (absl::Status bad = CheckLazyInit(); !bad.ok()) return bad;
+  if (Status bad = CheckLazyInit(); !bad.ok()) return bad;
   const char* const algorithm = std::getenv("MUSTER_GLOO_ALGORITHM");
   return CheckForced(algorithm == nullptr ? "" : algorithm);
 }
@@ -129,8 +128,8 @@ absl::Status CheckEnvironment() {
 // near each other, which pairs know by themselves. A rank is connected when its
 // peers have opened their sockets. Nobody may leave before everybody has come
 // that far.
-absl::Status Meet(const BackendOptions& options, Transport& transport,
-                  Engine& engine) {
+Status Meet(const BackendOptions& options, Transport& transport,
+            Engine& engine) {
   std::vector<uint8_t> own = {transport.has_near_peer()};
   std::vector<uint8_t> all(options.world_size);
   Collective meeting;
@@ -144,17 +143,17 @@ absl::Status Meet(const BackendOptions& options, Transport& transport,
   // Nobody else has it.
   BiasedMutex mutex;
   ReleasableLock order(mutex);
-  absl::Status met = engine.Run(meeting, order).status;
+  Status met = engine.Run(meeting, order).status;
   if (met.ok() && std::ranges::find(all, 1) == all.end()) transport.UseGloo();
   return met;
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
-    absl::string_view name, const BackendOptions& options) {
-  if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
-  absl::StatusOr<std::unique_ptr<Transport>> transport =
+StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
+                                            const BackendOptions& options) {
+  if (Status bad = CheckEnvironment(); !bad.ok()) return bad;
+  StatusOr<std::unique_ptr<Transport>> transport =
       Transport::Connect(name, options);
   if (!transport.ok()) return transport.status();
   Transport& connected = **transport;
@@ -162,7 +161,7 @@ absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
       std::make_shared<Engine>(options.group_name, *std::move(transport));
   if (options.world_size == 1) return engine;
   const InterruptedAbort interrupted(options, *engine);
-  absl::Status met = Meet(options, connected, *engine);
+  Status met = Meet(options, connected, *engine);
   if (!met.ok()) return met;
   return engine;
 }
@@ -172,8 +171,8 @@ absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
 InterruptedAbort::InterruptedAbort(const BackendOptions& options,
                                    Engine& engine)
     : callback_(options.interruption.token(), [&] {
-        const absl::Status why = options.interruption.status();
-        if (!absl::IsCancelled(why)) engine.Abort(why);
+        const Status why = options.interruption.status();
+        if (!IsCancelled(why)) engine.Abort(why);
       }) {}
 
 std::unique_ptr<Backend> BackendOf(absl::string_view name,
@@ -183,12 +182,12 @@ std::unique_ptr<Backend> BackendOf(absl::string_view name,
 
 }  // namespace cpu
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
+StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options) {
   return cpu::CreateMultiInterfaceBackend(
       options,
       [](const BackendOptions& single)
-          -> absl::StatusOr<cpu::SingleInterfaceBackend> {
+          -> StatusOr<cpu::SingleInterfaceBackend> {
         auto engine = cpu::JoinGroup("gloo", single);
         if (!engine.ok()) return engine.status();
         return cpu::SingleInterfaceBackend{

@@ -5,15 +5,15 @@
 #include <memory>
 #include <stop_token>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/cpu/engine/engine.h"
 
 namespace muster::dataplane {
 
 // CPU tensors over TCP, with Gloo as the transport. See CreateBackend.
-absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
+StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options);
 
 namespace cpu {
@@ -21,8 +21,8 @@ namespace cpu {
 // For backends that do more than this one: its parts. The group, connected, all
 // of whose ranks are here, each for the backend `name`; and the backend that
 // runs it, to which `name` stays.
-absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
-    absl::string_view name, const BackendOptions& options);
+StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
+                                            const BackendOptions& options);
 std::unique_ptr<Backend> BackendOf(absl::string_view name,
                                    std::shared_ptr<Engine> engine);
 

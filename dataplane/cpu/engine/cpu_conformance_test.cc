@@ -1,6 +1,6 @@
 #include <cstdint>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/communicator.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/local_world.h"
@@ -42,7 +42,7 @@ TEST(GlooTest, ReductionsOfFloat8AreRefusedAtOnce) {
                           .tensors = {Tensor(&element, type, {1})}})
                   ->Wait()
                   .code(),
-              absl::StatusCode::kUnimplemented);
+              StatusCode::kUnimplemented);
     const auto sent =
         world.at(0).Start({.kind = CollectiveKind::kSend,
                            .inputs = {Tensor(&element, type, {1})},
@@ -53,8 +53,8 @@ TEST(GlooTest, ReductionsOfFloat8AreRefusedAtOnce) {
                           .outputs = {Tensor(&got, type, {1})},
                           .peer = 0})
                   ->Wait(),
-              absl::OkStatus());
-    EXPECT_EQ(sent->Wait(), absl::OkStatus());
+              OkStatus());
+    EXPECT_EQ(sent->Wait(), OkStatus());
     EXPECT_EQ(got, 0);
   }
 }

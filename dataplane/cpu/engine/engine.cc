@@ -7,11 +7,10 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/exception_guard.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/transport/transport_errors.h"
@@ -76,7 +75,7 @@ Engine::Engine(std::string group_name, std::unique_ptr<Transport> transport,
       workspace_(*transport_),
       point_to_point_(std::make_shared<PointToPoint>(
           group_name_, *transport_,
-          [this](const absl::Status& failure) { Abort(failure); })) {}
+          [this](const Status& failure) { Abort(failure); })) {}
 
 void Engine::Serve() {
   watchdog_.emplace([this] { return Look(); });
@@ -95,7 +94,7 @@ void Engine::SetShortcut(std::unique_ptr<Shortcut> shortcut) {
 }
 
 void Engine::Stop() {
-  Abort(absl::CancelledError(
+  Abort(CancelledError(
       absl::StrCat("group ", base::Quote(group_name_), " was destroyed")));
   {
     MutexLock lock(mutex_);
@@ -128,8 +127,8 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   if (IsPointToPoint(collective.kind)) return StartPointToPoint(collective);
   auto work = std::make_shared<QueuedWork>(collective);
   std::list<Job> job = {{&work->collective(), work}};
-  absl::Status aborted;
-  absl::Status lacking;
+  Status aborted;
+  Status lacking;
   bool wake_executor = false;
   bool wake_watchdog = false;
   {
@@ -154,17 +153,17 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   return work;
 }
 
-absl::Status Engine::NeedExecutor() {
-  if (executor_.joinable()) return absl::OkStatus();
+Status Engine::NeedExecutor() {
+  if (executor_.joinable()) return OkStatus();
   return Guarded([&] {
     executor_ = std::thread([this] { RunExecutor(); });
-    return absl::OkStatus();
+    return OkStatus();
   });
 }
 
-inline absl::Status Engine::RunNow(const Collective& collective,
-                                   ReleasableLock* order) {
-  absl::Status status = Guarded([&]() __attribute__((always_inline)) {
+inline Status Engine::RunNow(const Collective& collective,
+                             ReleasableLock* order) {
+  Status status = Guarded([&]() __attribute__((always_inline)) {
     if (shortcut_ != nullptr && shortcut_->Takes(collective)) {
       return shortcut_->Run(collective, order);
     }
@@ -193,7 +192,7 @@ Completion Engine::Run(const Collective& collective, ReleasableLock& order) {
     lock.Release();
   };
   order.ReleaseWith(let_go);
-  absl::Status status = RunNow(collective, &order);
+  Status status = RunNow(collective, &order);
   if (status.ok() && order.is_held()) {
     order.KeepInner();
     return {std::move(status),
@@ -211,7 +210,7 @@ Completion Engine::RunInTurn(const Collective& collective,
   order.CallLast();
   const std::shared_ptr<Work> work = Start(collective);
   order.Release();
-  absl::Status status = work->Wait();
+  Status status = work->Wait();
   return {std::move(status), Clock::now()};
 }
 
@@ -227,7 +226,7 @@ std::shared_ptr<Work> Engine::StartPointToPoint(const Collective& collective) {
   return work;
 }
 
-void Engine::Abort(const absl::Status& cause) {
+void Engine::Abort(const Status& cause) {
   {
     MutexLock lock(mutex_);
     if (!abort_cause_.ok()) return;
@@ -241,7 +240,7 @@ void Engine::Abort(const absl::Status& cause) {
   if (watchdog_.has_value()) watchdog_->Wake();
 }
 
-void Engine::Fail(const Collective& collective, const absl::Status& failure) {
+void Engine::Fail(const Collective& collective, const Status& failure) {
   const bool is_verdict = Verdict(failure).has_value();
   Abort(is_verdict
             ? failure
@@ -249,7 +248,7 @@ void Engine::Fail(const Collective& collective, const absl::Status& failure) {
 }
 
 void Engine::RunFirst() {
-  absl::Status status = abort_cause_;
+  Status status = abort_cause_;
   // It stays where it is until it is taken away.
   const Job& job = jobs_.front();
   running_ = true;
@@ -262,8 +261,7 @@ void Engine::RunFirst() {
   mutex_.Lock();
 }
 
-void Engine::EndFirst(const Job& job, const absl::Status& status,
-                      bool has_begun) {
+void Engine::EndFirst(const Job& job, const Status& status, bool has_begun) {
   if (!status.ok()) {
     // Whoever sees the failure may free the tensor, so Gloo's thread must have
     // let go of it; and ranks that still read from it must not take what they
@@ -291,13 +289,13 @@ void Engine::EndFirst(const Job& job, const absl::Status& status,
 void Engine::CloseMesh(bool cuts_off) {
   if (closed_) return;
   closed_ = true;
-  const absl::Status goodbye = abort_cause_;
+  const Status goodbye = abort_cause_;
   mutex_.Unlock();
   point_to_point_->Quiesce();
   transport_->Close(goodbye);
   // A peer that sees it looks for the goodbye.
   if (shortcut_ != nullptr) {
-    shortcut_->Leave(/*has_failed=*/cuts_off || !absl::IsCancelled(goodbye));
+    shortcut_->Leave(/*has_failed=*/cuts_off || !IsCancelled(goodbye));
   }
   point_to_point_->Close(goodbye);
   mutex_.Lock();
@@ -315,7 +313,7 @@ void Engine::RunExecutor() {
   mutex_.Unlock();
 }
 
-absl::Status Engine::RunOnConnections(const Collective& collective) {
+Status Engine::RunOnConnections(const Collective& collective) {
   Exchange exchange(workspace_, collective);
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
@@ -341,14 +339,13 @@ absl::Status Engine::RunOnConnections(const Collective& collective) {
       return AllToAll(collective, exchange);
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv:
-      return absl::InternalError("not a collective");
+      return InternalError("not a collective");
   }
-  return absl::InternalError("no such kind");
+  return InternalError("no such kind");
 }
 
-absl::Status Engine::FailNow(const Collective& collective,
-                             const absl::Status& failure,
-                             ReleasableLock* order) {
+Status Engine::FailNow(const Collective& collective, const Status& failure,
+                       ReleasableLock* order) {
   // Also what is said of a failure may throw, and the lock has to be taken
   // again.
   return Guarded([&] {
@@ -369,7 +366,7 @@ Instant Engine::NextLook(Instant now) const {
   return next;
 }
 
-absl::Status Engine::TimeoutOf(const Collective& collective) const {
+Status Engine::TimeoutOf(const Collective& collective) const {
   const int waiting_for = transport_->waiting_for();
   std::string text =
       absl::StrCat("timed out after ",
@@ -381,12 +378,12 @@ absl::Status Engine::TimeoutOf(const Collective& collective) const {
   if (waiting_for >= 0) {
     absl::StrAppend(&text, " waiting for rank ", waiting_for);
   }
-  absl::Status status = absl::DeadlineExceededError(text);
+  Status status = DeadlineExceededError(text);
   if (waiting_for >= 0) SetCulpritRank(status, waiting_for);
   return Labelled(FailedCall::Of(collective), group_name_, status);
 }
 
-absl::Status Engine::FindFailure(Instant now) {
+Status Engine::FindFailure(Instant now) {
   for (const Job& job : jobs_) {
     const Instant deadline = job.collective->deadline;
     // Only who is waited for can be named.
@@ -395,10 +392,10 @@ absl::Status Engine::FindFailure(Instant now) {
       return TimeoutOf(*job.collective);
     }
   }
-  absl::Status timeout = point_to_point_->FindTimeout(now);
+  Status timeout = point_to_point_->FindTimeout(now);
   if (!timeout.ok()) return timeout;
   mutex_.Unlock();
-  absl::Status gone = transport_->CheckPeers();
+  Status gone = transport_->CheckPeers();
   mutex_.Lock();
   // Who went by a verdict does not want it to end.
   if (gone.ok() || Verdict(gone).has_value()) return gone;
@@ -408,13 +405,13 @@ absl::Status Engine::FindFailure(Instant now) {
   } else if (const auto oldest = point_to_point_->oldest()) {
     call = oldest->call;
   } else {
-    return absl::OkStatus();
+    return OkStatus();
   }
   if (gone_noticed_in_ != call) {
     gone_noticed_in_ = call;
     gone_noticed_at_ = now;
   }
-  if (now - gone_noticed_at_ < kPeerGoneGrace) return absl::OkStatus();
+  if (now - gone_noticed_at_ < kPeerGoneGrace) return OkStatus();
   return Labelled(call, group_name_, gone);
 }
 
@@ -425,7 +422,7 @@ bool Engine::IsBusy() const {
 Instant Engine::Look() {
   MutexLock lock(mutex_);
   if (abort_cause_.ok() && IsBusy()) {
-    const absl::Status failure = FindFailure(Clock::now());
+    const Status failure = FindFailure(Clock::now());
     if (!failure.ok()) {
       mutex_.Unlock();
       Abort(failure);

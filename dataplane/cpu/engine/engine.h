@@ -10,10 +10,9 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
@@ -39,8 +38,7 @@ class Shortcut {
   // Runs `collective`, on one thread at a time. `order`: see Backend::Run; null
   // if nobody has it. Errors: as those of algorithms.h; of one that Wake has
   // ended, any.
-  virtual absl::Status Run(const Collective& collective,
-                           ReleasableLock* order) = 0;
+  virtual Status Run(const Collective& collective, ReleasableLock* order) = 0;
 
   // Ends what runs, and everything later. From any thread; does not block.
   virtual void Wake() = 0;
@@ -83,11 +81,11 @@ class Engine {
   std::shared_ptr<Work> Start(const Collective& collective);
   Completion Run(const Collective& collective,
                  ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void Abort(const absl::Status& cause);
+  void Abort(const Status& cause);
 
   // Aborts because of how `collective` fails, which is running: for a shortcut
   // that has to end what another of its threads waits for. From any thread.
-  void Fail(const Collective& collective, const absl::Status& failure);
+  void Fail(const Collective& collective, const Status& failure);
 
   // Aborts, and returns when all works are complete, its threads have ended
   // and the connections are closed.
@@ -111,7 +109,7 @@ class Engine {
   // Queues `job`, the one there is. True: the watchdog has to know.
   bool Enqueue(std::list<Job>& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the executor, unless there is one. Errors: kResourceExhausted.
-  absl::Status NeedExecutor() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status NeedExecutor() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunExecutor();
   // The watchdog's step.
   Instant Look() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -122,17 +120,17 @@ class Engine {
   void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The first job, which is running, has ended so: completes it and takes it
   // away. `has_begun`: another rank may know of it.
-  void EndFirst(const Job& job, const absl::Status& status, bool has_begun)
+  void EndFirst(const Job& job, const Status& status, bool has_begun)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Run, if others are queued before it.
   Completion RunInTurn(const Collective& collective, ReleasableLock& order);
   // What is thrown in it is a status, and here.
-  [[gnu::always_inline]] inline absl::Status RunNow(
-      const Collective& collective, ReleasableLock* order);
+  [[gnu::always_inline]] inline Status RunNow(const Collective& collective,
+                                              ReleasableLock* order);
   // Fail, of what was running. The group's error.
-  absl::Status FailNow(const Collective& collective,
-                       const absl::Status& failure, ReleasableLock* order);
-  absl::Status RunOnConnections(const Collective& collective);
+  Status FailNow(const Collective& collective, const Status& failure,
+                 ReleasableLock* order);
+  Status RunOnConnections(const Collective& collective);
   // Takes leave of the peers and closes the connections of a group that has
   // failed, once. The caller is the one that runs collectives, or nobody does.
   // Lets go of the lock meanwhile.
@@ -142,10 +140,10 @@ class Engine {
   // here and where Start wakes it: it sees each within kLookPeriod anyway.
   Instant NextLook(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why the group has failed by `now`, or OK. Lets go of the lock meanwhile.
-  absl::Status FindFailure(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status FindFailure(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Something has been started and is not complete.
   bool IsBusy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status TimeoutOf(const Collective& collective) const
+  Status TimeoutOf(const Collective& collective) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant until Stop.
@@ -171,7 +169,7 @@ class Engine {
   // How many were queued, and had been when the watchdog looked last.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t seen_started_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
+  Status abort_cause_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // CloseMesh was called.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

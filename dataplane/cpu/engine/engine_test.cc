@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
@@ -42,12 +42,12 @@ struct Network {
   // How many notes may be sent before the peer has left.
   int notes_max ABSL_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
   // What CheckPeers returns, and how often it was asked.
-  absl::Status gone ABSL_GUARDED_BY(mutex);
+  Status gone ABSL_GUARDED_BY(mutex);
   int looks ABSL_GUARDED_BY(mutex) = 0;
   // Connections are not closed yet.
   bool hold_close ABSL_GUARDED_BY(mutex) = false;
-  absl::Status aborted ABSL_GUARDED_BY(mutex);
-  std::vector<absl::Status> goodbyes ABSL_GUARDED_BY(mutex);
+  Status aborted ABSL_GUARDED_BY(mutex);
+  std::vector<Status> goodbyes ABSL_GUARDED_BY(mutex);
   std::vector<std::thread::id> received_on ABSL_GUARDED_BY(mutex);
 
   void Open() {
@@ -73,18 +73,17 @@ class FakeMesh : public FakeTransport {
         network_(std::move(network)) {}
 
   // The peer answers with what it was sent: the same collective.
-  absl::Status Write(int peer, const void* head, size_t head_bytes, const void*,
-                     size_t) override {
+  Status Write(int peer, const void* head, size_t head_bytes, const void*,
+               size_t) override {
     const auto* const bytes = static_cast<const std::byte*>(head);
     sent_.assign(bytes, bytes + head_bytes);
     MutexLock lock(network_->mutex);
     while (network_->hold_notes) network_->changed.Wait(network_->mutex);
-    if (network_->notes_max-- > 0) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat("rank ", peer, " left the group"));
+    if (network_->notes_max-- > 0) return OkStatus();
+    return UnavailableError(absl::StrCat("rank ", peer, " left the group"));
   }
-  absl::Status Read(int peer, void* data, size_t bytes) override {
-    if (bytes == 0) return absl::OkStatus();
+  Status Read(int peer, void* data, size_t bytes) override {
+    if (bytes == 0) return OkStatus();
     waiting_for_ = peer;
     MutexLock lock(network_->mutex);
     network_->received_on.push_back(std::this_thread::get_id());
@@ -95,30 +94,30 @@ class FakeMesh : public FakeTransport {
     if (!network_->aborted.ok()) return network_->aborted;
     waiting_for_ = -1;
     std::memcpy(data, sent_.data(), bytes);
-    return absl::OkStatus();
+    return OkStatus();
   }
 
-  void Abort(const absl::Status& cause) override {
+  void Abort(const Status& cause) override {
     MutexLock lock(network_->mutex);
     if (network_->aborted.ok()) network_->aborted = cause;
     network_->changed.NotifyAll();
   }
 
-  absl::Status abort_cause() const override {
+  Status abort_cause() const override {
     MutexLock lock(network_->mutex);
     return network_->aborted;
   }
 
-  absl::Status Gone(int) override { return absl::OkStatus(); }
+  Status Gone(int) override { return OkStatus(); }
 
-  absl::Status CheckPeers() override {
+  Status CheckPeers() override {
     MutexLock lock(network_->mutex);
     ++network_->looks;
     network_->changed.NotifyAll();
     return network_->gone;
   }
 
-  void Close(const absl::Status& goodbye) override {
+  void Close(const Status& goodbye) override {
     MutexLock lock(network_->mutex);
     network_->goodbyes.push_back(goodbye);
     network_->changed.NotifyAll();
@@ -143,7 +142,7 @@ class EngineTest : public ::testing::Test {
   }
 
   // Of which this thread waits for the end.
-  absl::Status RunBarrier() {
+  Status RunBarrier() {
     ReleasableLock order(order_);
     return engine_->Run(NextBarrier(), order).status;
   }
@@ -180,7 +179,7 @@ TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
   bool second_done = false;
   bool overtaken = false;
   // Whoever completes the first takes his time over it.
-  first->OnCompletion([&](const absl::Status&) {
+  first->OnCompletion([&](const Status&) {
     const Instant until = Clock::now() + milliseconds(100);
     MutexLock lock(mutex);
     completing = true;
@@ -206,14 +205,14 @@ TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
 
 TEST_F(EngineTest, FailedWorkCompletesAfterItsConnectionsAreClosed) {
   // Gloo's thread may touch the tensor until then.
-  const absl::Status cause = absl::AbortedError("on purpose");
+  const Status cause = AbortedError("on purpose");
   std::vector<std::shared_ptr<Work>> works;
   for (int i = 0; i < 2; ++i) {
     works.push_back(StartBarrier());
-    works.back()->OnCompletion([&](const absl::Status& status) {
+    works.back()->OnCompletion([&](const Status& status) {
       EXPECT_EQ(status, cause);
       MutexLock lock(network_->mutex);
-      EXPECT_EQ(network_->goodbyes, std::vector<absl::Status>{cause});
+      EXPECT_EQ(network_->goodbyes, std::vector<Status>{cause});
     });
   }
   AwaitReceive();
@@ -223,18 +222,18 @@ TEST_F(EngineTest, FailedWorkCompletesAfterItsConnectionsAreClosed) {
 }
 
 TEST_F(EngineTest, GroupThatFailsWhileIdleTakesLeaveAtOnce) {
-  const absl::Status cause = absl::AbortedError("on purpose");
+  const Status cause = AbortedError("on purpose");
   engine_->Abort(cause);
-  engine_->Abort(absl::InternalError("later"));
+  engine_->Abort(InternalError("later"));
   MutexLock lock(network_->mutex);
   while (network_->goodbyes.empty()) network_->changed.Wait(network_->mutex);
-  EXPECT_EQ(network_->goodbyes, std::vector<absl::Status>{cause});
+  EXPECT_EQ(network_->goodbyes, std::vector<Status>{cause});
 }
 
 TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
   {
     MutexLock lock(network_->mutex);
-    network_->gone = absl::UnavailableError("rank 1 is gone");
+    network_->gone = UnavailableError("rank 1 is gone");
   }
   for (int round = 0; round < 6; ++round) {
     // Each collective has its own: together they take longer than one grace.
@@ -247,12 +246,12 @@ TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
     network_->open = false;
   }
   const auto work = StartBarrier();
-  EXPECT_EQ(work->Wait(), Labelled({"barrier #7"}, "g",
-                                   absl::UnavailableError("rank 1 is gone")));
+  EXPECT_EQ(work->Wait(),
+            Labelled({"barrier #7"}, "g", UnavailableError("rank 1 is gone")));
 }
 
 TEST_F(EngineTest, AVerdictNeedsNoGraceAndNoLabel) {
-  absl::Status verdict = absl::AbortedError("aborted by rank 1: enough");
+  Status verdict = AbortedError("aborted by rank 1: enough");
   SetVerdict(verdict, "");
   const auto work = StartBarrier();
   int looks = 0;
@@ -276,9 +275,9 @@ TEST_F(EngineTest, PeerMayLeaveOnceItHasSentItsNote) {
   const auto last = StartBarrier();
   EXPECT_TRUE(last->Wait().ok()) << last->status();
   // The next one needs it, and does not wait for who cannot answer.
-  EXPECT_EQ(StartBarrier()->Wait(),
-            Labelled({"barrier #2"}, "g",
-                     absl::UnavailableError("rank 1 left the group")));
+  EXPECT_EQ(
+      StartBarrier()->Wait(),
+      Labelled({"barrier #2"}, "g", UnavailableError("rank 1 left the group")));
 }
 
 TEST_F(EngineTest, CallerWhoWaitsRunsTheCollectiveHimself) {
@@ -322,11 +321,11 @@ TEST_F(EngineTest, CallerWhoWaitsLeavesWhatOthersStartedToTheExecutor) {
 }
 
 TEST_F(EngineTest, CallerWhoWaitsHasHisErrorWhenTheConnectionsAreClosed) {
-  const absl::Status cause = absl::AbortedError("on purpose");
+  const Status cause = AbortedError("on purpose");
   std::thread caller([&] {
     EXPECT_EQ(RunBarrier(), cause);
     MutexLock lock(network_->mutex);
-    EXPECT_EQ(network_->goodbyes, std::vector<absl::Status>{cause});
+    EXPECT_EQ(network_->goodbyes, std::vector<Status>{cause});
   });
   AwaitReceive();
   engine_->Abort(cause);
@@ -338,9 +337,9 @@ TEST_F(EngineTest, CollectiveThatTimesOutInTheQueueNamesWhatItIsBehind) {
   const auto running = StartBarrier();
   AwaitReceive();
   const auto queued = StartBarrier(Clock::now() + milliseconds(50));
-  const absl::Status status = queued->Wait();
+  const Status status = queued->Wait();
   EXPECT_EQ(status, running->Wait());
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(status.message()),
             "barrier #2 on group \"g\": timed out after 50ms behind barrier #1 "
             "waiting for rank 1");
@@ -361,7 +360,7 @@ TEST_F(EngineTest, CollectiveThatWaitsForNobodyAtItsDeadlineNamesTheNextOne) {
     network_->hold_notes = false;
     network_->changed.NotifyAll();
   }
-  const absl::Status status = work->Wait();
+  const Status status = work->Wait();
   EXPECT_EQ(std::string(status.message()),
             "barrier #1 on group \"g\": timed out after 50ms waiting for rank "
             "1");
@@ -383,7 +382,7 @@ TEST_F(EngineTest, CollectiveThatNeverWaitsTimesOutAllTheSame) {
   }
   EXPECT_EQ(work->Wait(),
             Labelled({"barrier #1"}, "g",
-                     absl::DeadlineExceededError("timed out after 50ms")));
+                     DeadlineExceededError("timed out after 50ms")));
 }
 
 TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
@@ -392,7 +391,7 @@ TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
     network_->hold_close = true;
   }
   std::thread caller([this] {
-    EXPECT_EQ(RunBarrier(), absl::CancelledError("group \"g\" was destroyed"));
+    EXPECT_EQ(RunBarrier(), CancelledError("group \"g\" was destroyed"));
   });
   AwaitReceive();
   const auto stopped = std::async(std::launch::async, [&] { engine_->Stop(); });
@@ -426,14 +425,14 @@ class FakeShortcut : public Shortcut {
  public:
   explicit FakeShortcut(std::shared_ptr<Path> path) : path_(std::move(path)) {}
 
-  absl::Status Run(const Collective&, ReleasableLock* order) override {
+  Status Run(const Collective&, ReleasableLock* order) override {
     if (order != nullptr) order->Release();
     MutexLock lock(path_->mutex);
     if (path_->throws) throw std::runtime_error("no thread left");
     path_->runs = true;
     path_->changed.NotifyAll();
     while (!path_->woken) path_->changed.Wait(path_->mutex);
-    return absl::CancelledError("woken");
+    return CancelledError("woken");
   }
   void Wake() override {
     MutexLock lock(path_->mutex);
@@ -453,20 +452,18 @@ class FakeShortcut : public Shortcut {
 // Ends at once, well or not, and lets nobody else start.
 class QuickShortcut : public Shortcut {
  public:
-  explicit QuickShortcut(absl::Status ends) : ends_(std::move(ends)) {}
+  explicit QuickShortcut(Status ends) : ends_(std::move(ends)) {}
 
-  absl::Status Run(const Collective&, ReleasableLock*) override {
-    return ends_;
-  }
+  Status Run(const Collective&, ReleasableLock*) override { return ends_; }
   void Wake() override {}
   void Leave(bool) override {}
 
  private:
-  const absl::Status ends_;
+  const Status ends_;
 };
 
 TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
-  engine_->SetShortcut(std::make_unique<QuickShortcut>(absl::OkStatus()));
+  engine_->SetShortcut(std::make_unique<QuickShortcut>(OkStatus()));
   for (int i = 0; i < 2; ++i) {
     ReleasableLock order(order_);
     EXPECT_TRUE(engine_->Run(NextBarrier(), order).status.ok());
@@ -478,11 +475,11 @@ TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
 
 // Who runs collectives so often has the engine's lock by the bias.
 TEST_F(EngineTest, AnotherThreadEndsWhatIsRunAgainAndAgain) {
-  engine_->SetShortcut(std::make_unique<QuickShortcut>(absl::OkStatus()));
+  engine_->SetShortcut(std::make_unique<QuickShortcut>(OkStatus()));
   for (int i = 0; i < 2 * BiasedMutex::kStreak; ++i) {
     ASSERT_TRUE(RunBarrier().ok());
   }
-  const absl::Status cause = absl::AbortedError("enough");
+  const Status cause = AbortedError("enough");
   std::thread([&] { engine_->Abort(cause); }).join();
   EXPECT_EQ(RunBarrier(), cause);
   EXPECT_EQ(StartBarrier()->Wait(), cause);
@@ -497,12 +494,11 @@ class TimedShortcut : public Shortcut {
   };
   explicit TimedShortcut(const Told& told) : told_(told) {}
 
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock* order) override {
+  Status Run(const Collective& collective, ReleasableLock* order) override {
     if (told_.waits) order->CallLast();
     while (QuickNow() - collective.started < told_.time) {
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
   void Wake() override {}
   void Leave(bool) override {}
@@ -535,11 +531,10 @@ TEST_F(EngineTest, OneOfSixteenThatWaitForNobodyIsTimed) {
 }
 
 TEST_F(EngineTest, WhatFailsAtOnceLetsTheOrderGo) {
-  engine_->SetShortcut(
-      std::make_unique<QuickShortcut>(absl::DataLossError("lost")));
+  engine_->SetShortcut(std::make_unique<QuickShortcut>(DataLossError("lost")));
   ReleasableLock order(order_);
-  const absl::Status status = engine_->Run(NextBarrier(), order).status;
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  const Status status = engine_->Run(NextBarrier(), order).status;
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_FALSE(order.is_held());
   EXPECT_EQ(StartBarrier()->Wait(), status);
 }
@@ -558,13 +553,13 @@ TEST_F(ShortcutTest, WhatItThrowsIsTheGroupsFailure) {
     MutexLock lock(path_->mutex);
     path_->throws = true;
   }
-  const absl::Status thrown = Labelled(
-      {"barrier #1"}, "g", absl::InternalError("threw: no thread left"));
+  const Status thrown =
+      Labelled({"barrier #1"}, "g", InternalError("threw: no thread left"));
   EXPECT_EQ(RunBarrier(), thrown);
   // Also on the engine's own thread.
   EXPECT_EQ(StartBarrier()->Wait(), thrown);
   MutexLock lock(network_->mutex);
-  EXPECT_EQ(network_->goodbyes, std::vector<absl::Status>{thrown});
+  EXPECT_EQ(network_->goodbyes, std::vector<Status>{thrown});
 }
 
 TEST_F(ShortcutTest, WhatItThrowsOnTheExecutorIsTheGroupsFailure) {
@@ -572,9 +567,9 @@ TEST_F(ShortcutTest, WhatItThrowsOnTheExecutorIsTheGroupsFailure) {
     MutexLock lock(path_->mutex);
     path_->throws = true;
   }
-  EXPECT_EQ(StartBarrier()->Wait(),
-            Labelled({"barrier #1"}, "g",
-                     absl::InternalError("threw: no thread left")));
+  EXPECT_EQ(
+      StartBarrier()->Wait(),
+      Labelled({"barrier #1"}, "g", InternalError("threw: no thread left")));
 }
 
 // Others may still read what is its owner's again.
@@ -584,14 +579,14 @@ TEST_F(ShortcutTest, WhoDestroysHisGroupInACollectiveHasFailed) {
     MutexLock lock(path_->mutex);
     while (!path_->runs) path_->changed.Wait(path_->mutex);
   }
-  engine_->Abort(absl::CancelledError("group \"g\" was destroyed"));
-  EXPECT_TRUE(absl::IsCancelled(work->Wait()));
+  engine_->Abort(CancelledError("group \"g\" was destroyed"));
+  EXPECT_TRUE(IsCancelled(work->Wait()));
   MutexLock lock(path_->mutex);
   EXPECT_EQ(path_->has_failed, std::vector<bool>{true});
 }
 
 TEST_F(ShortcutTest, WhoDestroysHisGroupBetweenCollectivesLeavesInPeace) {
-  engine_->Abort(absl::CancelledError("group \"g\" was destroyed"));
+  engine_->Abort(CancelledError("group \"g\" was destroyed"));
   MutexLock lock(path_->mutex);
   while (path_->has_failed.empty()) path_->changed.Wait(path_->mutex);
   EXPECT_EQ(path_->has_failed, std::vector<bool>{false});

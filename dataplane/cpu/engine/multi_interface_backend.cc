@@ -8,12 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/transport/interface.h"
 #include "dataplane/cpu/transport/transport_errors.h"
@@ -36,7 +35,7 @@ class MultiInterfaceBackend : public Backend {
   absl::Span<const DeviceType> devices() const override {
     return first().devices();
   }
-  absl::Status Supports(const Collective& collective) const override {
+  Status Supports(const Collective& collective) const override {
     return first().Supports(collective);
   }
   const std::atomic<bool>& looks_where_tensors_are(
@@ -59,7 +58,7 @@ class MultiInterfaceBackend : public Backend {
     return Choose(collective).Run(collective, order);
   }
 
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override {
     return first().AllocateSymmetric(options);
   }
@@ -71,7 +70,7 @@ class MultiInterfaceBackend : public Backend {
     return backends_[last]->last_run(device);
   }
 
-  void Abort(absl::Status cause) override {
+  void Abort(Status cause) override {
     for (const auto& backend : backends_) backend->Abort(cause);
   }
 
@@ -92,7 +91,7 @@ class MultiInterfaceBackend : public Backend {
     const auto left = std::make_shared<std::atomic<size_t>>(backends_.size());
     for (const auto& backend : backends_) {
       backend->Start(collective)
-          ->OnCompletion([whole, left](const absl::Status& status) {
+          ->OnCompletion([whole, left](const Status& status) {
             if (!status.ok() || left->fetch_sub(1) == 1) {
               whole->Complete(status);
             }
@@ -108,7 +107,7 @@ class MultiInterfaceBackend : public Backend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
+StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
     const BackendOptions& options, const SingleInterfaceFactory& make) {
   std::vector<std::string> names = NamedInterfaces(options);
   const size_t count = std::max<size_t>(1, names.size());
@@ -122,10 +121,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
       own.store =
           PrefixedStore(options.store, absl::StrCat("interface", i, "/"));
     }
-    absl::StatusOr<SingleInterfaceBackend> made = make(own);
+    StatusOr<SingleInterfaceBackend> made = make(own);
     if (!made.ok()) {
       // An error about the names explains itself.
-      if (count == 1 || absl::IsInvalidArgument(made.status())) {
+      if (count == 1 || IsInvalidArgument(made.status())) {
         return made.status();
       }
       return Prefixed(absl::StrCat("network interface \"", names.front(),

@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 
 namespace muster::dataplane::cpu {
@@ -17,9 +17,8 @@ struct SingleInterfaceBackend {
 };
 
 // Joins the group over the first interface that the options name.
-using SingleInterfaceFactory =
-    std::function<absl::StatusOr<SingleInterfaceBackend>(
-        const BackendOptions& options)>;
+using SingleInterfaceFactory = std::function<StatusOr<SingleInterfaceBackend>(
+    const BackendOptions& options)>;
 
 // Returns what `make` makes; or, for a group on several hosts for which several
 // interfaces are named (NamedInterfaces), a backend that has one of those for
@@ -33,7 +32,7 @@ using SingleInterfaceFactory =
 // the first failure, as Communicator does: that ends it on all interfaces.
 //
 // Errors: those of `make`, with the interface in front.
-absl::StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
+StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
     const BackendOptions& options, const SingleInterfaceFactory& make);
 
 }  // namespace muster::dataplane::cpu

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
@@ -49,8 +49,8 @@ class MultiInterfaceBackendTest : public ::testing::Test {
   MultiInterfaceBackendTest() {
     auto made = CreateMultiInterfaceBackend(
         {.world_size = 2, .store = store_, .network_interfaces = "eth0,eth1"},
-        [this](const BackendOptions& options)
-            -> absl::StatusOr<SingleInterfaceBackend> {
+        [this](
+            const BackendOptions& options) -> StatusOr<SingleInterfaceBackend> {
           options_.push_back(options);
           auto fake = std::make_unique<FakeBackend>();
           fakes_.push_back(fake.get());
@@ -110,9 +110,9 @@ TEST_F(MultiInterfaceBackendTest, BarrierIsOverWhenItIsOnAllInterfaces) {
   const auto barrier = Start(CollectiveKind::kBarrier, 1);
   ASSERT_EQ(fakes_[0]->works.size(), 1u);
   ASSERT_EQ(fakes_[1]->works.size(), 1u);
-  fakes_[1]->works[0]->Complete(absl::OkStatus());
+  fakes_[1]->works[0]->Complete(OkStatus());
   EXPECT_FALSE(barrier->IsCompleted());
-  fakes_[0]->works[0]->Complete(absl::OkStatus());
+  fakes_[0]->works[0]->Complete(OkStatus());
   EXPECT_TRUE(barrier->IsCompleted());
   EXPECT_TRUE(barrier->status().ok());
   (void)Start(CollectiveKind::kAllReduce, 2);
@@ -122,25 +122,25 @@ TEST_F(MultiInterfaceBackendTest, BarrierIsOverWhenItIsOnAllInterfaces) {
 TEST_F(MultiInterfaceBackendTest, BarrierFailsWithTheFirstFailure) {
   const auto barrier = Start(CollectiveKind::kBarrier, 1);
   ASSERT_EQ(fakes_[1]->works.size(), 1u);
-  fakes_[1]->works[0]->Complete(absl::UnavailableError("gone"));
-  EXPECT_EQ(barrier->status(), absl::UnavailableError("gone"));
-  fakes_[0]->works[0]->Complete(absl::OkStatus());
-  EXPECT_EQ(barrier->status(), absl::UnavailableError("gone"));
+  fakes_[1]->works[0]->Complete(UnavailableError("gone"));
+  EXPECT_EQ(barrier->status(), UnavailableError("gone"));
+  fakes_[0]->works[0]->Complete(OkStatus());
+  EXPECT_EQ(barrier->status(), UnavailableError("gone"));
 }
 
 TEST_F(MultiInterfaceBackendTest, AbortReachesAllInterfaces) {
   const auto first = Start(CollectiveKind::kAllReduce, 1);
   const auto second = Start(CollectiveKind::kAllReduce, 2);
-  backend_->Abort(absl::AbortedError("enough"));
-  EXPECT_EQ(first->status(), absl::AbortedError("enough"));
-  EXPECT_EQ(second->status(), absl::AbortedError("enough"));
+  backend_->Abort(AbortedError("enough"));
+  EXPECT_EQ(first->status(), AbortedError("enough"));
+  EXPECT_EQ(second->status(), AbortedError("enough"));
 }
 
 TEST(MultiInterfaceTest, GroupOnOneHostUsesTheFirstInterfaceAlone) {
   int made = 0;
   const auto backend = CreateMultiInterfaceBackend(
       {.network_interfaces = "eth0,eth1"},
-      [&](const BackendOptions&) -> absl::StatusOr<SingleInterfaceBackend> {
+      [&](const BackendOptions&) -> StatusOr<SingleInterfaceBackend> {
         ++made;
         return SingleInterfaceBackend{
             .backend = std::make_unique<FakeBackend>(), .is_on_one_host = true};
@@ -153,12 +153,11 @@ TEST(MultiInterfaceTest, InterfaceOverWhichRanksDoNotConnectIsNamed) {
   int made = 0;
   const auto backend = CreateMultiInterfaceBackend(
       {.network_interfaces = "eth0,eth1"},
-      [&](const BackendOptions&) -> absl::StatusOr<SingleInterfaceBackend> {
+      [&](const BackendOptions&) -> StatusOr<SingleInterfaceBackend> {
         if (++made == 1) {
           return SingleInterfaceBackend{std::make_unique<FakeBackend>()};
         }
-        absl::Status status =
-            absl::UnavailableError("cannot connect to rank 3");
+        Status status = UnavailableError("cannot connect to rank 3");
         SetCulpritRank(status, 3);
         return status;
       });
@@ -170,7 +169,7 @@ TEST(MultiInterfaceTest, InterfaceOverWhichRanksDoNotConnectIsNamed) {
 TEST(MultiInterfaceTest, RanksThatNameDifferentNumbersAreRefused) {
   for (const std::string backend : {"gloo", "shm"}) {
     const auto store = std::make_shared<InMemoryStore>();
-    std::vector<absl::Status> joined(3);
+    std::vector<Status> joined(3);
     std::vector<std::thread> ranks;
     ranks.reserve(joined.size());
     for (int rank = 0; rank < 3; ++rank) {
@@ -187,7 +186,7 @@ TEST(MultiInterfaceTest, RanksThatNameDifferentNumbersAreRefused) {
     }
     for (std::thread& rank : ranks) rank.join();
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_TRUE(absl::IsInvalidArgument(joined[rank])) << joined[rank];
+      EXPECT_TRUE(IsInvalidArgument(joined[rank])) << joined[rank];
       EXPECT_EQ(CulpritRank(joined[rank]), rank == 1 ? 0 : 1);
     }
     EXPECT_EQ(joined[2].message(),
@@ -230,7 +229,7 @@ TEST_F(TwoInterfacesTest, ReceiveFromAnybodyGetsTheMessageOfItsTag) {
       }
     }
     for (size_t i = 0; i < works.size(); ++i) {
-      EXPECT_EQ(works[i]->Wait(), absl::OkStatus());
+      EXPECT_EQ(works[i]->Wait(), OkStatus());
       if (rank.rank() == 0) {
         EXPECT_EQ(values[i],
                   message(works[i]->source_rank(), static_cast<int>(i) / 2));
@@ -250,9 +249,9 @@ TEST_F(TwoInterfacesTest, FailureOverOneEndsTheGroupOverTheOther) {
                                         .tag = 1});
   const auto reduces = world.at(0).Start(
       {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
-  EXPECT_TRUE(absl::IsInvalidArgument(world.at(1).Run(
+  EXPECT_TRUE(IsInvalidArgument(world.at(1).Run(
       {.kind = CollectiveKind::kBroadcast, .tensors = {Tensor(received)}})));
-  EXPECT_TRUE(absl::IsInvalidArgument(reduces->Wait()));
+  EXPECT_TRUE(IsInvalidArgument(reduces->Wait()));
   EXPECT_EQ(waits->Wait(), reduces->status());
   EXPECT_EQ(world.at(0).status(), reduces->status());
   EXPECT_FALSE(world.at(1).Run({.kind = CollectiveKind::kBarrier}).ok());

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/spin_wait.h"
@@ -35,7 +35,7 @@ class PointToPoint::LookingWork : public PromisedWork {
       : PromisedWork(collective.Describe()), looks_(std::move(looks)) {}
 
   using Work::Wait;
-  [[nodiscard]] absl::Status Wait(Instant deadline) override {
+  [[nodiscard]] Status Wait(Instant deadline) override {
     if (PromisedWork::IsCompleted()) return PromisedWork::Wait(deadline);
     const Instant began = Clock::now();
     // A caller with a short timeout waits again and again, so the whole time is
@@ -45,7 +45,7 @@ class PointToPoint::LookingWork : public PromisedWork {
         learns ? looks_->spin_budget_.value() : kSpinTime;
     looks_->Look(*this, std::min(deadline, began + spin_budget), deadline);
     const bool sleeps = !PromisedWork::IsCompleted();
-    absl::Status status = PromisedWork::Wait(deadline);
+    Status status = PromisedWork::Wait(deadline);
     if (learns && PromisedWork::IsCompleted()) looks_->Learn(sleeps, began);
     return status;
   }
@@ -68,7 +68,7 @@ class PointToPoint::LookingWork : public PromisedWork {
 };
 
 PointToPoint::PointToPoint(std::string group_name, Transport& transport,
-                           std::function<void(const absl::Status&)> fail)
+                           std::function<void(const Status&)> fail)
     : group_name_(std::move(group_name)),
       transport_(transport),
       fail_(std::move(fail)),
@@ -76,8 +76,8 @@ PointToPoint::PointToPoint(std::string group_name, Transport& transport,
   peers_[transport.rank()].credit = kEagerWindow;
 }
 
-absl::Status PointToPoint::FailureOf(const Collective& collective,
-                                     const absl::Status& failure) const {
+Status PointToPoint::FailureOf(const Collective& collective,
+                               const Status& failure) const {
   return Verdict(failure).has_value()
              ? failure
              : Labelled(FailedCall::Of(collective), group_name_, failure);
@@ -173,7 +173,7 @@ void PointToPoint::GiveToSelf(const OperationPtr& receive,
       Done(receive, outcome);
     }
     Carry(outcome);
-    return absl::OkStatus();
+    return OkStatus();
   });
 }
 
@@ -192,9 +192,9 @@ void PointToPoint::SetMail(MailMaker make, const MailboxOptions& options) {
   learns_ = !options.is_crowded;
 }
 
-absl::StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
-                                        const void* payload, size_t bytes,
-                                        uint64_t ticket) {
+StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
+                                  const void* payload, size_t bytes,
+                                  uint64_t ticket) {
   Peer& state = peers_[peer];
   const bool goes_with_tensor =
       message.type == Message::kClear || message.type == Message::kDone;
@@ -204,7 +204,7 @@ absl::StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
       HasMailFor(peer) && mailbox_->Put(peer, message, payload, bytes)) {
     return true;
   }
-  absl::Status status = state.connection->Post(message, payload, bytes, ticket);
+  Status status = state.connection->Post(message, payload, bytes, ticket);
   if (!status.ok()) return status;
   if (is_offer) ++state.unsent_offers;
   return false;
@@ -364,8 +364,7 @@ PointToPoint::Peer& PointToPoint::Open(int peer) {
                   Received(peer, message, payload);
                 },
             .sent = [this, peer](uint64_t ticket) { Sent(peer, ticket); },
-            .ended = [this,
-                      peer](const absl::Status& how) { Ended(peer, how); }});
+            .ended = [this, peer](const Status& how) { Ended(peer, how); }});
     if (HasMailFor(peer)) {
       mailbox_->Open(peer);
       if (!progress_thread_.joinable()) {
@@ -388,7 +387,7 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
     return StartSendToSelf(operation, message, is_small, outcome);
   }
   Peer& peer = Open(collective.peer);
-  absl::Status status = peer.ended;
+  Status status = peer.ended;
   if (status.ok()) {
     message.id = ++peer.last_id;
     if (is_small && peer.credit == 0 && mailbox_ != nullptr) TakeMail(outcome);
@@ -457,7 +456,7 @@ void PointToPoint::StartReceive(const OperationPtr& operation,
     return;
   }
   receives_.push_back(operation);
-  const absl::Status loss = LossFor(*operation);
+  const Status loss = LossFor(*operation);
   if (!loss.ok()) outcome.failure = FailureOf(collective, loss);
 }
 
@@ -477,13 +476,13 @@ Instant PointToPoint::FirstDeadline() const {
   return first;
 }
 
-absl::Status PointToPoint::FindTimeout(Instant now) const {
+Status PointToPoint::FindTimeout(Instant now) const {
   MutexLock lock(mutex_);
   for (const auto& [sequence, operation] : running_) {
     const Collective& collective = operation->collective;
     if (collective.deadline > now) continue;
     const bool known = operation->peer != kAnyPeer;
-    absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+    Status status = DeadlineExceededError(absl::StrCat(
         "timed out after ",
         absl::FormatDuration(absl::FromChrono(collective.timeout)),
         " waiting for ",
@@ -492,7 +491,7 @@ absl::Status PointToPoint::FindTimeout(Instant now) const {
     if (known) SetCulpritRank(status, operation->peer);
     return FailureOf(collective, status);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void PointToPoint::Quiesce() {
@@ -518,7 +517,7 @@ void PointToPoint::Quiesce() {
   if (progress_thread_.joinable()) progress_thread_.join();
 }
 
-void PointToPoint::Close(const absl::Status& cause) {
+void PointToPoint::Close(const Status& cause) {
   std::map<uint64_t, OperationPtr> left;
   std::vector<OperationPtr> done;
   std::vector<Peer> peers;
@@ -535,7 +534,7 @@ void PointToPoint::Close(const absl::Status& cause) {
     mailbox_.reset();
   }
   for (const OperationPtr& each : done) {
-    each->work->Complete(absl::OkStatus());
+    each->work->Complete(OkStatus());
   }
   // Buffers before works: their tensors belong to the callers afterwards.
   peers.clear();
@@ -584,7 +583,7 @@ void PointToPoint::Take(int peer, const Message& message,
       peers_[peer].credit += message.count;
       return;
     default:
-      outcome.failure = absl::InternalError(absl::StrCat(
+      outcome.failure = InternalError(absl::StrCat(
           "rank ", peer, " sent a message of unknown type ", message.type));
   }
 }
@@ -605,7 +604,7 @@ void PointToPoint::TakeOffer(int peer, const Message& message,
   if (!known_type ||
       (message.type == Message::kEager &&
        message.count > kMessagePayloadBytesMax / element_bytes)) {
-    outcome.failure = absl::InternalError(
+    outcome.failure = InternalError(
         absl::StrCat("rank ", peer, " sent a message of ", message.count,
                      " elements of type ", message.data_type));
     return;
@@ -645,15 +644,15 @@ PointToPoint::OperationPtr PointToPoint::TakeReceive(int peer, int tag) {
   return receive;
 }
 
-absl::Status PointToPoint::CheckFits(const Operation& operation, int peer,
-                                     const Message& message) const {
+Status PointToPoint::CheckFits(const Operation& operation, int peer,
+                               const Message& message) const {
   const Tensor& tensor = operation.tensor();
   const auto type = static_cast<DataType>(message.data_type);
   if (type == tensor.data_type() &&
       message.count == static_cast<uint64_t>(tensor.element_count())) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+  Status status = InvalidArgumentError(absl::StrCat(
       "rank ", peer, " sends ", message.count, " ", DataTypeName(type),
       " with tag ", message.tag, ", rank ", transport_.rank(), " receives ",
       tensor.element_count(), " ", DataTypeName(tensor.data_type())));
@@ -667,7 +666,7 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
   const Tensor& tensor = operation->tensor();
   Peer& state = peers_[peer];
   operation->peer = peer;
-  absl::Status status = CheckFits(*operation, peer, message);
+  Status status = CheckFits(*operation, peer, message);
   if (status.ok() && message.type == Message::kEager) {
     if (tensor.bytes() > 0) {
       std::memcpy(tensor.data(), payload, tensor.bytes());
@@ -700,17 +699,16 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
   }
 }
 
-absl::Status PointToPoint::Clear(const OperationPtr& operation, int peer,
-                                 const Message& request) {
+Status PointToPoint::Clear(const OperationPtr& operation, int peer,
+                           const Message& request) {
   const Tensor& tensor = operation->tensor();
   auto buffer = transport_.CreateQuietBuffer(tensor.data(), tensor.bytes());
-  absl::Status status =
-      buffer->Receive(peer, SlotOf(request.id), 0, tensor.bytes());
+  Status status = buffer->Receive(peer, SlotOf(request.id), 0, tensor.bytes());
   peers_[peer].arriving[request.id] = {operation, std::move(buffer)};
   return status.ok() ? Tell(peer, Message::kClear, request.id) : status;
 }
 
-absl::Status PointToPoint::Tell(int peer, Message::Type type, uint64_t id) {
+Status PointToPoint::Tell(int peer, Message::Type type, uint64_t id) {
   Message message;
   message.type = type;
   message.id = id;
@@ -736,7 +734,7 @@ void PointToPoint::Read(const Reading& reading) {
       Done(reading.operation, outcome);
       // One that is gone does not wait for this.
       Tell(reading.peer, Message::kTaken, reading.request.id).IgnoreError();
-    } else if (absl::Status status =
+    } else if (Status status =
                    Clear(reading.operation, reading.peer, reading.request);
                !status.ok()) {
       outcome.failure = FailureOf(reading.operation->collective, status);
@@ -750,15 +748,15 @@ void PointToPoint::TakeClear(int peer, const Message& message,
   Peer& state = peers_[peer];
   const auto found = state.requests.find(message.id);
   if (found == state.requests.end()) {
-    outcome.failure = absl::InternalError(
+    outcome.failure = InternalError(
         absl::StrCat("rank ", peer, " cleared a send that is not there"));
     return;
   }
   const Collective& collective = found->second->collective;
   const Tensor& tensor = found->second->tensor();
   found->second->is_leaving = true;
-  absl::Status status = state.connection->PostTensor(
-      SlotOf(message.id), tensor.data(), tensor.bytes());
+  Status status = state.connection->PostTensor(SlotOf(message.id),
+                                               tensor.data(), tensor.bytes());
   if (status.ok()) status = Tell(peer, Message::kDone, message.id);
   if (!status.ok()) outcome.failure = FailureOf(collective, status);
 }
@@ -768,14 +766,14 @@ void PointToPoint::TakeDone(int peer, const Message& message,
   Peer& state = peers_[peer];
   const auto found = state.arriving.find(message.id);
   if (found == state.arriving.end()) {
-    outcome.failure = absl::InternalError(
+    outcome.failure = InternalError(
         absl::StrCat("rank ", peer, " sent a tensor that nobody awaits"));
     return;
   }
   const Arriving arrived = std::move(found->second);
   state.arriving.erase(found);
   // It was sent before this message, on the same connection, so it is there.
-  absl::Status status = arrived.buffer->WaitReceive(peer);
+  Status status = arrived.buffer->WaitReceive(peer);
   if (!status.ok()) {
     outcome.failure = FailureOf(arrived.operation->collective, status);
     return;
@@ -814,7 +812,7 @@ void PointToPoint::Sent(int peer, uint64_t sequence) {
   Carry(outcome);
 }
 
-void PointToPoint::Ended(int peer, const absl::Status& how) {
+void PointToPoint::Ended(int peer, const Status& how) {
   // Close completes what an abort ends.
   if (!transport_.abort_cause().ok()) return;
   Outcome outcome;
@@ -828,7 +826,7 @@ void PointToPoint::Ended(int peer, const absl::Status& how) {
     peers_[peer].ended = how;
     std::vector<OperationPtr> left;
     for (const auto& [sequence, operation] : running_) {
-      const absl::Status loss = LossFor(*operation);
+      const Status loss = LossFor(*operation);
       if (loss.ok()) continue;
       // Its receiver has left in peace: it has what it wanted.
       if (operation->is_leaving && in_peace) {
@@ -843,9 +841,9 @@ void PointToPoint::Ended(int peer, const absl::Status& how) {
   Carry(outcome);
 }
 
-absl::Status PointToPoint::LossFor(const Operation& operation) const {
+Status PointToPoint::LossFor(const Operation& operation) const {
   if (operation.peer != kAnyPeer) return peers_[operation.peer].ended;
-  absl::Status last;
+  Status last;
   for (int peer = 0; peer < transport_.world_size(); ++peer) {
     if (peer == transport_.rank()) continue;
     last = peers_[peer].ended;
@@ -865,7 +863,7 @@ void PointToPoint::Done(const OperationPtr& operation, Outcome& outcome) {
 
 void PointToPoint::Carry(const Outcome& outcome) {
   for (const OperationPtr& operation : outcome.done) {
-    operation->work->Complete(absl::OkStatus());
+    operation->work->Complete(OkStatus());
   }
   // It ends this group, and with it what is left here.
   if (!outcome.failure.ok()) fail_(outcome.failure);

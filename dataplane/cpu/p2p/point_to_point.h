@@ -15,11 +15,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/serial_executor.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
@@ -81,7 +80,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
  public:
   // `fail` ends the group; it may be called from any thread, without locks.
   PointToPoint(std::string group_name, Transport& transport,
-               std::function<void(const absl::Status&)> fail);
+               std::function<void(const Status&)> fail);
 
   // After Close, unless nothing was started.
   ~PointToPoint() = default;
@@ -116,13 +115,13 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   Instant FirstDeadline() const;
 
   // The error of one whose deadline has passed at `now`, or OK.
-  absl::Status FindTimeout(Instant now) const;
+  Status FindTimeout(Instant now) const;
 
   // Ends the threads. The transport is aborted.
   void Quiesce();
 
   // Completes what is left with `cause`. The transport is closed.
-  void Close(const absl::Status& cause);
+  void Close(const Status& cause);
 
  private:
   class LookingWork;
@@ -184,7 +183,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     uint64_t last_offered = 0;
     std::map<uint64_t, Unclaimed> early;
     // How it went, once its messages have ended.
-    absl::Status ended;
+    Status ended;
   };
 
   // A tensor that this rank reads in its sender's memory.
@@ -199,12 +198,11 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     std::vector<OperationPtr> done = {};
     // By a thread of the peer's channel.
     std::vector<Reading> readings = {};
-    absl::Status failure = absl::OkStatus();
+    Status failure = OkStatus();
   };
 
   // Its error; a verdict as it is.
-  absl::Status FailureOf(const Collective& collective,
-                         const absl::Status& failure) const;
+  Status FailureOf(const Collective& collective, const Status& failure) const;
 
   std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -223,8 +221,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   // Posts a message, by mail or on the channel; an offer has a ticket. It has
   // left: by mail.
-  absl::StatusOr<bool> Post(int peer, const Message& message,
-                            const void* payload, size_t bytes, uint64_t ticket)
+  StatusOr<bool> Post(int peer, const Message& message, const void* payload,
+                      size_t bytes, uint64_t ticket)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasMailFor(int peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return mailbox_ != nullptr && mailbox_->Reaches(peer);
@@ -265,7 +263,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Called by the threads of the channels.
   void Received(int peer, const Message& message, const std::byte* payload);
   void Sent(int peer, uint64_t sequence);
-  void Ended(int peer, const absl::Status& how);
+  void Ended(int peer, const Status& how);
 
   // A copy of what was offered.
   static Unclaimed Copy(int peer, const Message& message,
@@ -290,21 +288,20 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   void Match(const OperationPtr& operation, int peer, const Message& message,
              const std::byte* payload, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckFits(const Operation& operation, int peer,
-                         const Message& message) const;
+  Status CheckFits(const Operation& operation, int peer,
+                   const Message& message) const;
   // Announces the tensor of `request` and clears the peer to send it.
-  absl::Status Clear(const OperationPtr& operation, int peer,
-                     const Message& request)
+  Status Clear(const OperationPtr& operation, int peer, const Message& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the peer `type` of its `id`.
-  absl::Status Tell(int peer, Message::Type type, uint64_t id)
+  Status Tell(int peer, Message::Type type, uint64_t id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Read(const Reading& reading) ABSL_LOCKS_EXCLUDED(mutex_);
   // `operation` is complete.
   void Done(const OperationPtr& operation, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How the peer that an operation needs went, or OK.
-  absl::Status LossFor(const Operation& operation) const
+  Status LossFor(const Operation& operation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Does it, without the lock.
   void Carry(const Outcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -312,7 +309,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Constant after construction.
   const std::string group_name_;
   Transport& transport_;
-  const std::function<void(const absl::Status&)> fail_;
+  const std::function<void(const Status&)> fail_;
 
   mutable Mutex mutex_;
   CondVar changed_;

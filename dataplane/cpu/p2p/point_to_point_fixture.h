@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/p2p/point_to_point.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
@@ -39,25 +39,25 @@ class ScriptTransport : public Transport {
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
     return CreateBuffer(data, bytes);
   }
-  absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
-  absl::Status Write(int, const void*, size_t, const void*, size_t) override {
-    return absl::UnimplementedError("no collectives here");
+  Status OpenQuiet(int) override { return OkStatus(); }
+  Status Write(int, const void*, size_t, const void*, size_t) override {
+    return UnimplementedError("no collectives here");
   }
-  absl::Status Read(int, void*, size_t) override {
-    return absl::UnimplementedError("no collectives here");
+  Status Read(int, void*, size_t) override {
+    return UnimplementedError("no collectives here");
   }
-  void Abort(const absl::Status& cause) override {
+  void Abort(const Status& cause) override {
     MutexLock lock(mutex_);
     if (cause_.ok()) cause_ = cause;
     changed_.NotifyAll();
   }
-  absl::Status abort_cause() const override {
+  Status abort_cause() const override {
     MutexLock lock(mutex_);
     return cause_;
   }
-  absl::Status CheckPeers() override { return absl::OkStatus(); }
-  absl::Status Gone(int) override { return absl::OkStatus(); }
-  void Close(const absl::Status&) override {}
+  Status CheckPeers() override { return OkStatus(); }
+  Status Gone(int) override { return OkStatus(); }
+  void Close(const Status&) override {}
 
   // A message of the peer comes.
   void Deliver(const Message& message, const std::vector<float>& payload = {}) {
@@ -111,7 +111,7 @@ class ScriptTransport : public Transport {
     ScriptBuffer(ScriptTransport& transport, std::byte* data)
         : transport_(transport), data_(data) {}
 
-    absl::Status Receive(int, uint64_t slot, size_t offset, size_t) override {
+    Status Receive(int, uint64_t slot, size_t offset, size_t) override {
       MutexLock lock(transport_.mutex_);
       if (slot == kPointToPointSlot) {
         transport_.announced_.push_back({this, data_ + offset});
@@ -119,9 +119,9 @@ class ScriptTransport : public Transport {
       } else {
         ++received_;  // A tensor is there when its kDone is.
       }
-      return absl::OkStatus();
+      return OkStatus();
     }
-    absl::Status Send(int, uint64_t slot, size_t offset, size_t) override {
+    Status Send(int, uint64_t slot, size_t offset, size_t) override {
       MutexLock lock(transport_.mutex_);
       if (slot == kPointToPointSlot) {
         Message& message = transport_.sent_.emplace_back();
@@ -130,21 +130,21 @@ class ScriptTransport : public Transport {
         ++transport_.tensors_sent_;
       }
       transport_.changed_.NotifyAll();
-      return absl::OkStatus();
+      return OkStatus();
     }
-    absl::Status WaitReceive(int) override {
+    Status WaitReceive(int) override {
       MutexLock lock(transport_.mutex_);
       while (received_ == 0 && transport_.cause_.ok() && !transport_.gone_) {
         transport_.changed_.Wait(transport_.mutex_);
       }
       if (received_ > 0) {
         --received_;
-        return absl::OkStatus();
+        return OkStatus();
       }
       if (!transport_.cause_.ok()) return transport_.cause_;
-      return absl::UnavailableError("rank 1 left the group");
+      return UnavailableError("rank 1 left the group");
     }
-    absl::Status WaitSend(int) override {
+    Status WaitSend(int) override {
       MutexLock lock(transport_.mutex_);
       while (transport_.holds_sends_ && transport_.cause_.ok()) {
         transport_.changed_.Wait(transport_.mutex_);
@@ -163,7 +163,7 @@ class ScriptTransport : public Transport {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  absl::Status cause_ ABSL_GUARDED_BY(mutex_);
+  Status cause_ ABSL_GUARDED_BY(mutex_);
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool holds_sends_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Announced> announced_ ABSL_GUARDED_BY(mutex_);
@@ -173,9 +173,9 @@ class ScriptTransport : public Transport {
 
 class PointToPointTest : public ::testing::Test {
  protected:
-  ~PointToPointTest() override { End(absl::CancelledError("over")); }
+  ~PointToPointTest() override { End(CancelledError("over")); }
 
-  void End(const absl::Status& cause) {
+  void End(const Status& cause) {
     if (ended_) return;
     ended_ = true;
     transport_.Abort(cause);
@@ -215,7 +215,7 @@ class PointToPointTest : public ::testing::Test {
   }
 
   // How the group has failed, once it has.
-  absl::Status Failure() {
+  Status Failure() {
     MutexLock lock(mutex_);
     while (failure_.ok()) failed_.Wait(mutex_);
     return failure_;
@@ -223,11 +223,11 @@ class PointToPointTest : public ::testing::Test {
 
   Mutex mutex_;
   CondVar failed_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  Status failure_ ABSL_GUARDED_BY(mutex_);
   ScriptTransport transport_;
   std::shared_ptr<PointToPoint> point_to_point_ =
       std::make_shared<PointToPoint>("g", transport_,
-                                     [this](const absl::Status& why) {
+                                     [this](const Status& why) {
                                        MutexLock lock(mutex_);
                                        if (failure_.ok()) failure_ = why;
                                        failed_.NotifyAll();

@@ -17,10 +17,10 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/cpu/p2p/point_to_point_fixture.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
 #include "dataplane/cpu/transport/process_memory.h"
@@ -50,7 +50,7 @@ class AnyMailPointToPointTest : public PointToPointTest {
   // Not as Wait does it, which looks for mail.
   static void AwaitCompletion(Work& work) {
     std::promise<void> complete;
-    work.OnCompletion([&](const absl::Status&) { complete.set_value(); });
+    work.OnCompletion([&](const Status&) { complete.set_value(); });
     complete.get_future().wait();
   }
   // What this rank left.
@@ -273,7 +273,7 @@ TEST_F(LateMailPointToPointTest, WhoAsksForAShortTimeLearnsNothingFromThat) {
   for (int time = 0; time < 20; ++time) {
     std::vector<float> values(1);
     const auto asked = Receive(values);
-    EXPECT_TRUE(absl::IsDeadlineExceeded(
+    EXPECT_TRUE(IsDeadlineExceeded(
         asked->Wait(Clock::now() + std::chrono::microseconds(500))));
     LeaveNext();
     EXPECT_TRUE(asked->Wait().ok());
@@ -313,7 +313,7 @@ TEST_F(MailPointToPointTest, AStartLeavesTheEndOfOthersToThoseWhoWait) {
   std::vector<float> other(1);
   Mutex mutex;
   const auto first = Receive(values);
-  first->OnCompletion([&](const absl::Status&) { MutexLock lock(mutex); });
+  first->OnCompletion([&](const Status&) { MutexLock lock(mutex); });
   {
     MutexLock lock(mutex);
     Leave(Offer(Message::kEager, 1, 1), {7});
@@ -410,10 +410,10 @@ TEST_F(MailPointToPointTest, WhatAPeerLeftBeforeItWentIsTaken) {
 TEST_F(MailPointToPointTest, AWorkMayBeWaitedForWhenAllIsOver) {
   std::vector<float> values(1);
   const auto work = Receive(values);
-  std::thread waits([&] { EXPECT_TRUE(absl::IsCancelled(work->Wait())); });
-  End(absl::CancelledError("over"));
+  std::thread waits([&] { EXPECT_TRUE(IsCancelled(work->Wait())); });
+  End(CancelledError("over"));
   waits.join();
-  EXPECT_TRUE(absl::IsCancelled(work->Wait()));
+  EXPECT_TRUE(IsCancelled(work->Wait()));
 }
 
 TEST_F(MailPointToPointTest, TheEndWaitsForWhoDoesWhatMailHasBrought) {
@@ -422,7 +422,7 @@ TEST_F(MailPointToPointTest, TheEndWaitsForWhoDoesWhatMailHasBrought) {
   std::promise<void> go;
   bool is_over = false;
   const auto work = Receive(values);
-  work->OnCompletion([&](const absl::Status&) {
+  work->OnCompletion([&](const Status&) {
     called.set_value();
     go.get_future().wait();
     is_over = true;
@@ -431,7 +431,7 @@ TEST_F(MailPointToPointTest, TheEndWaitsForWhoDoesWhatMailHasBrought) {
   std::thread waits([&] { EXPECT_TRUE(work->Wait().ok()); });
   called.get_future().wait();
   std::thread ends([&] {
-    End(absl::CancelledError("over"));
+    End(CancelledError("over"));
     EXPECT_TRUE(is_over);
   });
   while (transport_.abort_cause().ok()) std::this_thread::yield();

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/p2p/point_to_point_fixture.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
 #include "dataplane/cpu/transport/process_memory.h"
@@ -14,9 +14,9 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-absl::Status LeftDuring(const std::string& label) {
+Status LeftDuring(const std::string& label) {
   return Labelled({label, /*is_point_to_point=*/true}, "g",
-                  absl::UnavailableError("rank 1 left the group"));
+                  UnavailableError("rank 1 left the group"));
 }
 
 TEST_F(PointToPointTest, LargeTensorIsRequestedClearedSentAndTaken) {
@@ -199,8 +199,8 @@ TEST_F(PointToPointTest, ReceiveAndLargeSendFailWhenThePeerLeaves) {
   const auto work = Send(values);
   transport_.Leave();
   EXPECT_EQ(Failure(), LeftDuring("send #1"));
-  End(absl::AbortedError("the group failed"));
-  EXPECT_EQ(work->Wait(), absl::AbortedError("the group failed"));
+  End(AbortedError("the group failed"));
+  EXPECT_EQ(work->Wait(), AbortedError("the group failed"));
 }
 
 TEST_F(PointToPointTest, RubbishFromThePeerEndsTheGroup) {
@@ -223,9 +223,9 @@ TEST_F(PointToPointTest, RubbishFromThePeerEndsTheGroup) {
   (void)Receive(values, /*tag=*/9);
   for (const Case& c : cases) {
     transport_.Deliver(c.message);
-    EXPECT_EQ(Failure(), absl::InternalError(c.text));
+    EXPECT_EQ(Failure(), InternalError(c.text));
     MutexLock lock(mutex_);
-    failure_ = absl::OkStatus();
+    failure_ = OkStatus();
   }
 }
 

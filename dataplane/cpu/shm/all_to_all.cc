@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/per_peer_rounds.h"
 #include "dataplane/cpu/shm/selection.h"
@@ -31,7 +30,7 @@ class AllToAll : public PerPeerRounds {
         per_round_(CountForEachOther(most_bytes())) {}
 
   // What it calls is inlined: it is often run with little data.
-  [[gnu::noinline, gnu::flatten]] absl::StatusOr<AllToAllOutcome> Run(
+  [[gnu::noinline, gnu::flatten]] StatusOr<AllToAllOutcome> Run(
       const AllToAllOptions& options,
       absl::FunctionRef<bool(size_t)> reads_rather);
 
@@ -46,7 +45,7 @@ class AllToAll : public PerPeerRounds {
   // be.
   [[gnu::noinline]] Shows FindOrigins(Scope where);
   // Begins a round, and writes such a row.
-  [[gnu::noinline]] absl::Status OpenOrigins();
+  [[gnu::noinline]] Status OpenOrigins();
 
   // All have shown their first round: finds rounds_ and farthest_.
   inline void LookAtRows();
@@ -66,8 +65,8 @@ class AllToAll : public PerPeerRounds {
   inline void CopyRestOfOwn();
   // What `peer` has for this rank and shows in this round, or all of it if it
   // shows where that is.
-  absl::Status Take(int peer);
-  [[gnu::noinline]] absl::Status TakeThere(int peer);
+  Status Take(int peer);
+  [[gnu::noinline]] Status TakeThere(int peer);
 
   const cpu::Parts give_;
   const cpu::Parts take_;
@@ -100,8 +99,8 @@ AllToAll::Shows AllToAll::FindOrigins(Scope where) {
   return shows;
 }
 
-absl::Status AllToAll::OpenOrigins() {
-  absl::Status status = Open(row_bytes() + world_size_ * sizeof(SourceAddress));
+Status AllToAll::OpenOrigins() {
+  Status status = Open(row_bytes() + world_size_ * sizeof(SourceAddress));
   if (!status.ok()) return status;
   auto* const row = reinterpret_cast<uint64_t*>(payload());
   for (int peer = 0; peer < world_size_; ++peer) {
@@ -143,19 +142,19 @@ size_t AllToAll::BytesMax() const {
   return most * element_bytes_ / (ranks - 1) * ranks;
 }
 
-inline absl::Status AllToAll::Take(int peer) {
+inline Status AllToAll::Take(int peer) {
   if (ShownBy(peer) != kElements) {
-    return round_ == 0 ? TakeThere(peer) : absl::OkStatus();
+    return round_ == 0 ? TakeThere(peer) : OkStatus();
   }
   const Block chunk = ChunkOfThis(take_[peer]);
   CopyTo(chunk.data, published(peer) + PerPeerOffset(peer, per_round_),
          chunk.count);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status AllToAll::TakeThere(int peer) {
+Status AllToAll::TakeThere(int peer) {
   const Block take = take_[peer];
-  if (take.count == 0) return absl::OkStatus();
+  if (take.count == 0) return OkStatus();
   SourceAddress origin;
   std::memcpy(&origin,
               published(peer) + row_bytes() + rank_ * sizeof(SourceAddress),
@@ -182,13 +181,13 @@ inline void AllToAll::CopyRestOfOwn() {
          own.data + done * element_bytes_, own.count - done);
 }
 
-absl::StatusOr<AllToAllOutcome> AllToAll::Run(
+StatusOr<AllToAllOutcome> AllToAll::Run(
     const AllToAllOptions& options,
     absl::FunctionRef<bool(size_t)> reads_rather) {
   AllToAllOutcome outcome;
   if (options.origins.has_value()) shows_ = FindOrigins(*options.origins);
   for (round_ = 0; round_ < rounds_; ++round_) {
-    absl::Status status =
+    Status status =
         shows_ == kElements ? OpenPerPeer(&give_, per_round_) : OpenOrigins();
     if (!status.ok()) return status;
     Post(bytes_);
@@ -223,14 +222,14 @@ absl::StatusOr<AllToAllOutcome> AllToAll::Run(
   if (farthest_ == kElements) return outcome;
   context().transport.set_algorithm(AlgorithmName(
       farthest_ == kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
-  const absl::Status parted = Meet();
+  const Status parted = Meet();
   if (!parted.ok()) return parted;
   return outcome;
 }
 
 }  // namespace
 
-absl::StatusOr<AllToAllOutcome> RunAllToAll(
+StatusOr<AllToAllOutcome> RunAllToAll(
     ShmContext& context, const Collective& collective,
     const AllToAllOptions& options,
     absl::FunctionRef<bool(size_t)> reads_rather) {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/shm/rounds.h"
 
@@ -37,7 +37,7 @@ struct AllToAllOutcome {
 // one goes better if all show where theirs is: it is to be run anew so. Asked
 // if the first round does not hold it, with the bytes that the rank that gives
 // most has for all, if it had for itself as much as for each other one.
-absl::StatusOr<AllToAllOutcome> RunAllToAll(
+StatusOr<AllToAllOutcome> RunAllToAll(
     ShmContext& context, const Collective& collective,
     const AllToAllOptions& options,
     absl::FunctionRef<bool(size_t bytes)> reads_rather);

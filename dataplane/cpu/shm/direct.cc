@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/selection.h"
 #include "dataplane/cpu/shm/streaming.h"
@@ -43,7 +42,7 @@ class SingleCopy : public Rounds {
         sources_(world_size_),
         factors_(world_size_) {}
 
-  absl::StatusOr<bool> Run();
+  StatusOr<bool> Run();
 
  private:
   // Without an allocation, where these are not many.
@@ -61,22 +60,20 @@ class SingleCopy : public Rounds {
   void Arrange();
 
   // All have shown where things are. kNone: not all of that can be read.
-  absl::StatusOr<Access> ShowAll();
+  StatusOr<Access> ShowAll();
   // Writes down where what this rank gives to each other one is.
   Access ShowOrigins(std::byte* to);
 
   // Takes what each rank gives this one.
-  absl::Status Move();
+  Status Move();
   // Combines what all ranks give this one, from `first` on, to `result`.
-  absl::Status Combine(const Reduction& reduction, const Block& result,
-                       size_t first);
+  Status Combine(const Reduction& reduction, const Block& result, size_t first);
   // Each combines its part, and takes the others' from them.
-  absl::Status AllReduce(const Reduction& reduction);
+  Status AllReduce(const Reduction& reduction);
 
   // Elements of what `peer` gives this rank, from `first` on, piece_bytes_ at
   // most: where they are, or read to this rank's scratch.
-  absl::StatusOr<const std::byte*> Operand(int peer, size_t first,
-                                           size_t count);
+  StatusOr<const std::byte*> Operand(int peer, size_t first, size_t count);
   const Scope where_;
   // What of each rank is combined at once.
   const size_t piece_bytes_;
@@ -89,9 +86,9 @@ class SingleCopy : public Rounds {
   ByRank<double> factors_;
 };
 
-absl::StatusOr<bool> SingleCopy::Run() {
+StatusOr<bool> SingleCopy::Run() {
   Arrange();
-  const absl::StatusOr<Access> met = ShowAll();
+  const StatusOr<Access> met = ShowAll();
   if (!met.ok()) return met.status();
   if (*met == Access::kNone) return false;
   CHECK(where_ == Scope::kAnywhere ||
@@ -100,7 +97,7 @@ absl::StatusOr<bool> SingleCopy::Run() {
   context().transport.set_algorithm(
       AlgorithmName(*met == Access::kMapped ? Algorithm::kSymmetric
                                             : Algorithm::kSingleCopy));
-  absl::Status status;
+  Status status;
   if (IsReduction(collective().kind)) {
     const Reduction& reduction =
         Reduction::Of(collective().data_type(), collective().reduce_op);
@@ -186,8 +183,8 @@ SingleCopy::Access SingleCopy::ShowOrigins(std::byte* to) {
   return reach;
 }
 
-absl::StatusOr<SingleCopy::Access> SingleCopy::ShowAll() {
-  absl::Status status =
+StatusOr<SingleCopy::Access> SingleCopy::ShowAll() {
+  Status status =
       Open(row_bytes() + sizeof(Offer) + world_size_ * sizeof(SourceAddress));
   if (!status.ok()) return status;
   WriteRow(give_);
@@ -216,37 +213,37 @@ absl::StatusOr<SingleCopy::Access> SingleCopy::ShowAll() {
   return reach;
 }
 
-absl::Status SingleCopy::Move() {
+Status SingleCopy::Move() {
   CopyOut(take_[rank_].data, give_[rank_].data,
           take_[rank_].count * element_bytes_, collective().bytes());
   for (const int peer : Others()) {
     const Block& take = take_[peer];
-    absl::Status status =
+    Status status =
         Read(peer, sources_[peer], 0, take.data, take.count * element_bytes_);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
-                                                     size_t count) {
+StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
+                                               size_t count) {
   const size_t offset = first * element_bytes_;
   if (peer == rank_) return give_[rank_].data + offset;
   if (sources_[peer].mapped != nullptr) return sources_[peer].mapped + offset;
   std::byte* const to =
       Scratch(world_size_ * piece_bytes_) + peer * piece_bytes_;
-  absl::Status status =
+  Status status =
       Read(peer, sources_[peer], offset, to, count * element_bytes_);
   if (!status.ok()) return status;
   return to;
 }
 
-absl::Status SingleCopy::Combine(const Reduction& reduction,
-                                 const Block& result, size_t first) {
+Status SingleCopy::Combine(const Reduction& reduction, const Block& result,
+                           size_t first) {
   const size_t at_once = piece_bytes_ / element_bytes_;
   absl::InlinedVector<const void*, 16> operands(world_size_);
   for (size_t done = 0; done < result.count; done += at_once) {
-    absl::Status aborted = context().transport.abort_cause();
+    Status aborted = context().transport.abort_cause();
     if (!aborted.ok()) return aborted;
     const size_t count = std::min(at_once, result.count - done);
     for (int peer = 0; peer < world_size_; ++peer) {
@@ -257,17 +254,17 @@ absl::Status SingleCopy::Combine(const Reduction& reduction,
     reduction.CombineAll(result.data + done * element_bytes_, operands,
                          factors_, count, world_size_);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
+Status SingleCopy::AllReduce(const Reduction& reduction) {
   const Block& tensor = give_[rank_];
   const Blocks parts = cpu::PartsOf(tensor, world_size_, element_bytes_);
   const auto offset_of = [&](const Block& part) {
     return static_cast<size_t>(part.data - tensor.data);
   };
-  absl::Status status = Combine(reduction, parts[rank_],
-                                offset_of(parts[rank_]) / element_bytes_);
+  Status status = Combine(reduction, parts[rank_],
+                          offset_of(parts[rank_]) / element_bytes_);
   // All have theirs.
   if (status.ok()) status = Meet();
   for (const int peer : Others()) {
@@ -281,8 +278,8 @@ absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
 
 }  // namespace
 
-absl::StatusOr<bool> RunSingleCopy(ShmContext& context,
-                                   const Collective& collective, Scope where) {
+StatusOr<bool> RunSingleCopy(ShmContext& context, const Collective& collective,
+                             Scope where) {
   return SingleCopy(context, collective, where).Run();
 }
 

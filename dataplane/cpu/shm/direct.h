@@ -3,7 +3,7 @@
 #ifndef MUSTER_DATAPLANE_CPU_SHM_DIRECT_H_
 #define MUSTER_DATAPLANE_CPU_SHM_DIRECT_H_
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/shm/rounds.h"
 
@@ -14,8 +14,8 @@ namespace muster::dataplane::shm {
 // ranks show each other where they have what they give, and each takes what it
 // wants from there. False, on all ranks: some tensor is not `where` it must be,
 // and nothing was done.
-absl::StatusOr<bool> RunSingleCopy(ShmContext& context,
-                                   const Collective& collective, Scope where);
+StatusOr<bool> RunSingleCopy(ShmContext& context, const Collective& collective,
+                             Scope where);
 
 }  // namespace muster::dataplane::shm
 

@@ -26,7 +26,7 @@ std::string GroupAgreement::Refusal::Describe() const {
   return absl::StrCat("rank ", rank, ": ", why);
 }
 
-absl::Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
+Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
   const auto one = static_cast<int64_t>(bytes);
   const Collective gathering = {
       .kind = CollectiveKind::kAllGatherIntoTensor,
@@ -42,8 +42,8 @@ absl::Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
   return engine_.Run(gathering, order).status;
 }
 
-absl::StatusOr<std::optional<GroupAgreement::Refusal>>
-GroupAgreement::FindRefusal(const absl::Status& own) {
+StatusOr<std::optional<GroupAgreement::Refusal>> GroupAgreement::FindRefusal(
+    const Status& own) {
   const auto refuses = Hear(uint8_t{!own.ok()});
   if (!refuses.ok()) return refuses.status();
   const auto first = std::find(refuses->begin(), refuses->end(), 1);
@@ -58,10 +58,10 @@ GroupAgreement::FindRefusal(const absl::Status& own) {
                                        strnlen(theirs.data(), theirs.size()))};
 }
 
-absl::StatusOr<GroupAgreement::Shared> GroupAgreement::Share(
+StatusOr<GroupAgreement::Shared> GroupAgreement::Share(
     size_t bytes, int maker, const std::shared_ptr<SegmentFile>& file,
     std::optional<size_t> reserved) {
-  absl::Status had;
+  Status had;
   Shared shared;
   Segment::Place place = {};
   if (rank() == maker) {

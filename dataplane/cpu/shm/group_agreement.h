@@ -9,9 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/shm/segment.h"
@@ -45,15 +44,15 @@ class GroupAgreement {
 
   // What each of them says, by rank: bytes alone.
   template <typename Words>
-  absl::StatusOr<std::vector<Words>> Hear(Words own) {
+  StatusOr<std::vector<Words>> Hear(Words own) {
     std::vector<Words> all(world_size());
-    absl::Status status = Gather(&own, all.data(), sizeof(Words));
+    Status status = Gather(&own, all.data(), sizeof(Words));
     if (!status.ok()) return status;
     return all;
   }
 
   // The first rank whose `own` is an error; nothing if there is none.
-  absl::StatusOr<std::optional<Refusal>> FindRefusal(const absl::Status& own);
+  StatusOr<std::optional<Refusal>> FindRefusal(const Status& own);
 
   // What became of a segment.
   struct Shared {
@@ -65,20 +64,19 @@ class GroupAgreement {
   // A segment of this rank and others: rank `maker`, which is one of them,
   // makes it. All ranks of the group have one, or none. `file`, `reserved`: see
   // Segment.
-  absl::StatusOr<Shared> Share(
-      size_t bytes, int maker,
-      const std::shared_ptr<SegmentFile>& file = nullptr,
-      std::optional<size_t> reserved = std::nullopt);
+  StatusOr<Shared> Share(size_t bytes, int maker,
+                         const std::shared_ptr<SegmentFile>& file = nullptr,
+                         std::optional<size_t> reserved = std::nullopt);
 
   // Of ranks that all fail, each with `failure`, which ends the group: nobody
   // does that before all know why.
-  absl::Status End(const absl::Status& failure) {
+  Status End(const Status& failure) {
     Hear(uint8_t{0}).status().IgnoreError();
     return failure;
   }
 
  private:
-  absl::Status Gather(void* own, void* all, size_t bytes);
+  Status Gather(void* own, void* all, size_t bytes);
 
   cpu::Engine& engine_;
   const Step step_;

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/exception_guard.h"
 #include "base/serial_executor.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/intra_host.h"
 #include "dataplane/cpu/shm/selection.h"
@@ -102,31 +102,31 @@ class Walk {
         results_(results) {}
 
   // `is_symmetric`: looks whether its tensors are in symmetric memory.
-  absl::Status Run(bool is_symmetric);
+  Status Run(bool is_symmetric);
   // After it: they were.
   bool is_mapped() const { return inside_.is_mapped(); }
 
  private:
-  absl::Status RunKind();
-  absl::Status Barrier();
-  absl::Status Broadcast();
-  absl::Status AllGather();
-  absl::Status AllReduce();
-  absl::Status ReduceOnLane(const Reduction& reduction, std::byte* accumulators,
-                            const Block& part);
+  Status RunKind();
+  Status Barrier();
+  Status Broadcast();
+  Status AllGather();
+  Status AllReduce();
+  Status ReduceOnLane(const Reduction& reduction, std::byte* accumulators,
+                      const Block& part);
   // Ends what the other thread of this rank waits for, if it is an error.
-  absl::Status Tell(absl::Status status) const {
+  Status Tell(Status status) const {
     if (!status.ok()) tell_failure_(collective_, status);
     return status;
   }
-  absl::Status Reduce();
-  absl::Status ReducePiece(const Reduction& reduction, const Block& piece,
-                           size_t inter_host_groups);
-  absl::Status ReduceScatter();
-  absl::Status ReduceScatterPiece(const Reduction& reduction,
-                                  const Blocks& inputs, const Block& output);
-  absl::Status GatherOnLane(const Blocks& blocks, size_t bytes);
-  absl::Status GatherPacked(const Blocks& blocks, size_t bytes);
+  Status Reduce();
+  Status ReducePiece(const Reduction& reduction, const Block& piece,
+                     size_t inter_host_groups);
+  Status ReduceScatter();
+  Status ReduceScatterPiece(const Reduction& reduction, const Blocks& inputs,
+                            const Block& output);
+  Status GatherOnLane(const Blocks& blocks, size_t bytes);
+  Status GatherPacked(const Blocks& blocks, size_t bytes);
 
   // How many inter-host groups carry something of `bytes`.
   size_t LanesFor(size_t bytes) const {
@@ -166,15 +166,15 @@ class Walk {
   std::vector<std::byte>& results_;
 };
 
-absl::Status Walk::Run(bool is_symmetric) {
-  absl::Status status;
+Status Walk::Run(bool is_symmetric) {
+  Status status;
   if (is_symmetric) status = inside_.MeetAt(WholeOf(collective_));
   if (status.ok()) status = RunKind();
   // Others may still read here.
   return status.ok() && is_mapped() ? inside_.Meet() : status;
 }
 
-absl::Status Walk::RunKind() {
+Status Walk::RunKind() {
   switch (collective_.kind) {
     case CollectiveKind::kBarrier:
       return Barrier();
@@ -191,7 +191,7 @@ absl::Status Walk::RunKind() {
     case CollectiveKind::kReduceScatterTensor:
       return ReduceScatter();
     default:
-      return absl::InternalError("not one of two levels");
+      return InternalError("not one of two levels");
   }
 }
 
@@ -204,17 +204,17 @@ std::vector<BlockList> Walk::InParts(const Block& whole,
   return block_lists;
 }
 
-absl::Status Walk::Barrier() {
-  absl::Status status = inside_.Meet();
+Status Walk::Barrier() {
+  Status status = inside_.Meet();
   if (status.ok() && IsOn(1)) status = inter_host_->Barrier(header_);
   return status.ok() ? inside_.Meet() : status;
 }
 
-absl::Status Walk::Broadcast() {
+Status Walk::Broadcast() {
   const Block tensor = BlockOf(collective_.tensors[0]);
   const int root_host = topology_.host_of(collective_.root);
   const size_t inter_host_groups = LanesFor(tensor.count * element_bytes_);
-  absl::Status status;
+  Status status;
   if (topology_.own() == root_host) {
     std::vector<BlockList> block_lists = NoStrands();
     block_lists[topology_.place_of(collective_.root)] = {tensor};
@@ -236,7 +236,7 @@ absl::Status Walk::Broadcast() {
 // First the ranks of a host have each other's blocks, then the inter-host
 // groups carry them to the other hosts, and then the ranks of those have them
 // from the inter-host groups.
-absl::Status Walk::AllGather() {
+Status Walk::AllGather() {
   const Blocks blocks = BlocksOf(collective_.outputs, topology_.world_size());
   size_t bytes = 0;
   for (const Block& block : blocks) bytes += block.count * element_bytes_;
@@ -247,7 +247,7 @@ absl::Status Walk::AllGather() {
   for (size_t i = 0; i < block_lists.size(); ++i) {
     block_lists[i] = {blocks[topology_.neighbours()[i]]};
   }
-  absl::Status status = inside_.PublishWhole(block_lists);
+  Status status = inside_.PublishWhole(block_lists);
   if (status.ok() && IsOn(inter_host_groups))
     status = GatherOnLane(blocks, bytes);
   if (!status.ok()) return status;
@@ -262,7 +262,7 @@ absl::Status Walk::AllGather() {
   return inside_.PublishWhole(block_lists);
 }
 
-absl::Status Walk::GatherOnLane(const Blocks& blocks, size_t bytes) {
+Status Walk::GatherOnLane(const Blocks& blocks, size_t bytes) {
   if (bytes <= kOneLaneBytesMax) return GatherPacked(blocks, bytes);
   const size_t inter_host_groups = topology_.fewest();
   for (size_t turn = 0; turn < Turns(inter_host_groups); ++turn) {
@@ -271,14 +271,14 @@ absl::Status Walk::GatherOnLane(const Blocks& blocks, size_t bytes) {
       const int rank = topology_.At(host, place_ + turn * inter_host_groups);
       if (rank >= 0) served[host] = blocks[rank];
     }
-    absl::Status status = inter_host_->AllGather(header_, type_, served);
+    Status status = inter_host_->AllGather(header_, type_, served);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // All blocks of a host as one.
-absl::Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
+Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
   std::byte* next = Room(results_, bytes);
   Blocks packed(topology_.count());
   for (int host = 0; host < topology_.count(); ++host) {
@@ -292,7 +292,7 @@ absl::Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
       next += block.count * element_bytes_;
     }
   }
-  absl::Status status = inter_host_->AllGather(header_, type_, packed);
+  Status status = inter_host_->AllGather(header_, type_, packed);
   if (!status.ok()) return status;
   for (int host = 0; host < topology_.count(); ++host) {
     next = packed[host].data;
@@ -304,11 +304,11 @@ absl::Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
       next += block.count * element_bytes_;
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // While one piece is on the inter-host groups the next one is reduced inside.
-absl::Status Walk::AllReduce() {
+Status Walk::AllReduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
@@ -327,8 +327,8 @@ absl::Status Walk::AllReduce() {
   std::byte* const memory = Room(accumulators_, 2 * room);
   std::optional<SerialExecutor> executor;
   if (pieces > 1 && IsOn(inter_host_groups)) executor.emplace();
-  absl::Status status = Guarded([&] {
-    absl::Status done;
+  Status status = Guarded([&] {
+    Status done;
     for (size_t i = 0; i <= pieces && done.ok(); ++i) {
       if (i < pieces) {
         const std::vector<BlockList> parts = parts_of(i);
@@ -355,13 +355,13 @@ absl::Status Walk::AllReduce() {
 }
 
 // Makes this inter-host group's `part` of the result.
-absl::Status Walk::ReduceOnLane(const Reduction& reduction,
-                                std::byte* accumulators, const Block& part) {
+Status Walk::ReduceOnLane(const Reduction& reduction, std::byte* accumulators,
+                          const Block& part) {
   const Sum sum = SumOf(reduction, collective_);
   const size_t bytes = reduction.accumulator_bytes();
   const Block whole = {accumulators, part.count};
   if (reduction.in_place() || part.count * bytes <= kOneLaneBytesMax) {
-    absl::Status status = inter_host_->AllReduce(header_, sum, whole);
+    Status status = inter_host_->AllReduce(header_, sum, whole);
     if (!status.ok()) return status;
     reduction.Finish(accumulators, part.count, topology_.world_size());
     reduction.Store(part.data, accumulators, part.count);
@@ -372,14 +372,14 @@ absl::Status Walk::ReduceOnLane(const Reduction& reduction,
   const Blocks sums = PartsOf(whole, topology_.count(), bytes);
   const Blocks elements = PartsOf(part, topology_.count(), element_bytes_);
   const Block& own = sums[topology_.own()];
-  absl::Status status = inter_host_->ReduceScatter(header_, sum, sums);
+  Status status = inter_host_->ReduceScatter(header_, sum, sums);
   if (!status.ok()) return status;
   reduction.Finish(own.data, own.count, topology_.world_size());
   reduction.Store(elements[topology_.own()].data, own.data, own.count);
   return inter_host_->AllGather(header_, type_, elements);
 }
 
-absl::Status Walk::Reduce() {
+Status Walk::Reduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
@@ -387,17 +387,17 @@ absl::Status Walk::Reduce() {
   const size_t per_piece = kAccumulatorBytes / bytes;
   const size_t pieces = PiecesOf(tensor.count, per_piece);
   for (size_t i = 0; i < pieces; ++i) {
-    absl::Status status =
+    Status status =
         ReducePiece(reduction, PieceOf(tensor, i, per_piece, element_bytes_),
                     inter_host_groups);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Who is not the root keeps his tensor as it is.
-absl::Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
-                               size_t inter_host_groups) {
+Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
+                         size_t inter_host_groups) {
   const int root = collective_.root;
   const bool is_root = topology_.neighbours()[place_] == root;
   std::vector<BlockList> parts = InParts(piece, inter_host_groups);
@@ -405,7 +405,7 @@ absl::Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
   const Block sums = {
       Room(accumulators_, part.count * reduction.accumulator_bytes()),
       part.count};
-  absl::Status status = inside_.Combine(reduction, parts, sums.data);
+  Status status = inside_.Combine(reduction, parts, sums.data);
   if (status.ok() && IsOn(inter_host_groups)) {
     status = inter_host_->Reduce(header_, SumOf(reduction, collective_), sums,
                                  topology_.host_of(root));
@@ -420,7 +420,7 @@ absl::Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
   return inside_.Show(parts, is_root);
 }
 
-absl::Status Walk::ReduceScatter() {
+Status Walk::ReduceScatter() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Blocks inputs = BlocksOf(collective_.inputs, topology_.world_size());
   const Block output = BlockOf(collective_.outputs[0]);
@@ -434,18 +434,17 @@ absl::Status Walk::ReduceScatter() {
     for (size_t rank = 0; rank < inputs.size(); ++rank) {
       of_piece[rank] = PieceOf(inputs[rank], i, per_piece, element_bytes_);
     }
-    absl::Status status = ReduceScatterPiece(
+    Status status = ReduceScatterPiece(
         reduction, of_piece, PieceOf(output, i, per_piece, element_bytes_));
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // A inter-host group reduces what the ranks that it serves shall have, host by
 // host.
-absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
-                                      const Blocks& inputs,
-                                      const Block& output) {
+Status Walk::ReduceScatterPiece(const Reduction& reduction,
+                                const Blocks& inputs, const Block& output) {
   const size_t inter_host_groups = topology_.fewest();
   const size_t bytes = reduction.accumulator_bytes();
   std::vector<BlockList> wanted = NoStrands();
@@ -470,7 +469,7 @@ absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
   std::byte* next =
       Room(accumulators_,
            IsOn(inter_host_groups) ? CountOf(wanted[place_]) * bytes : 0);
-  absl::Status status = inside_.Combine(reduction, wanted, next);
+  Status status = inside_.Combine(reduction, wanted, next);
   if (status.ok() && IsOn(inter_host_groups)) {
     for (Block& sum : sums) {
       sum.data = next;
@@ -554,15 +553,14 @@ bool Hierarchical::Takes(const Collective& collective) const {
   }
 }
 
-absl::Status Hierarchical::Run(const Collective& collective,
-                               ReleasableLock* order) {
+Status Hierarchical::Run(const Collective& collective, ReleasableLock* order) {
   if (order != nullptr) order->Release();
   context_.Begin(*regions_);
   context_.Say(collective);
   Walk walk(collective, topology_, context_,
             inter_host_.has_value() ? &*inter_host_ : nullptr, tell_failure_,
             accumulators_, results_);
-  absl::Status done = walk.Run(LooksForSymmetric(collective));
+  Status done = walk.Run(LooksForSymmetric(collective));
   transport_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric"
                                             : "two_levels");
   context_.history.Add(*context_.header, context_.sequence,

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/shm/inter_host_group.h"
@@ -28,7 +28,7 @@ namespace muster::dataplane::shm {
 // Told how a collective fails that has not ended yet; ends all that it waits
 // for. From any thread.
 using TellFailure =
-    std::function<void(const Collective& collective, const absl::Status&)>;
+    std::function<void(const Collective& collective, const Status&)>;
 
 // The collectives of a group on several hosts, of which one at least has
 // several ranks: those of a host do what they can in the memory that they
@@ -47,8 +47,7 @@ class Hierarchical : public cpu::Shortcut {
 
   // Not those in which every byte has one receiver: they cross once anyway.
   bool Takes(const Collective& collective) const override;
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock* order) override;
+  Status Run(const Collective& collective, ReleasableLock* order) override;
   void Wake() override { round_buffer_.Wake(); }
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/shm/intra_host.h"
@@ -111,7 +111,7 @@ TEST_P(TwoLevelsTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
           Sample sample(kind, {.rank = rank,
                                .world_size = kRanks,
                                .count = is_large ? 50'000u : 8u});
-          absl::Status status =
+          Status status =
               communicator.Start(sample.collective)->Wait(Clock::now() + kSoon);
           // Some are over for a rank when it has given what it has.
           for (int i = 0; i < 2 && status.ok(); ++i) {
@@ -120,8 +120,7 @@ TEST_P(TwoLevelsTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
             status = communicator.Start(meeting.collective)
                          ->Wait(Clock::now() + kSoon);
           }
-          EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
-              << status;
+          EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
           EXPECT_THAT(std::string(status.message()),
                       HasSubstr(CollectiveKindName(kind)));
         });
@@ -140,10 +139,10 @@ TEST(TwoHostsTest, ARankThatExpectsALargeBroadcastIsToldByItsHost) {
                   {.rank = rank,
                    .world_size = kRanks,
                    .count = rank == kRanks - 1 ? 50'000u : 8u});
-    const absl::Status status =
+    const Status status =
         communicator.Start(sample.collective)->Wait(Clock::now() + kSoon);
     if (communicator.rank() < 2) return;
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
   });
 }
 
@@ -156,44 +155,44 @@ class SilentMesh : public cpu::FakeTransport {
   explicit SilentMesh(int rank) : FakeTransport(rank, /*world_size=*/3) {}
 
   // Who waits for it has this error.
-  void Break(const absl::Status& failure) {
+  void Break(const Status& failure) {
     MutexLock lock(mutex_);
     broken_ = failure;
     changed_.NotifyAll();
   }
 
-  absl::Status Write(int, const void*, size_t, const void*, size_t) override {
-    return absl::OkStatus();
+  Status Write(int, const void*, size_t, const void*, size_t) override {
+    return OkStatus();
   }
-  absl::Status Read(int, void*, size_t) override {
+  Status Read(int, void*, size_t) override {
     const Instant until = Clock::now() + kSoon;
     MutexLock lock(mutex_);
     while (aborted_.ok() && broken_.ok()) {
       if (!changed_.WaitUntil(mutex_, until)) break;
     }
     if (!aborted_.ok()) return aborted_;
-    return broken_.ok() ? absl::DeadlineExceededError("late") : broken_;
+    return broken_.ok() ? DeadlineExceededError("late") : broken_;
   }
-  void Abort(const absl::Status& cause) override {
+  void Abort(const Status& cause) override {
     MutexLock lock(mutex_);
     aborted_.Update(cause);
     changed_.NotifyAll();
   }
-  absl::Status abort_cause() const override {
+  Status abort_cause() const override {
     MutexLock lock(mutex_);
     return aborted_;
   }
-  absl::Status CheckPeers() override { return absl::OkStatus(); }
-  absl::Status Gone(int peer) override {
-    return absl::UnavailableError(absl::StrCat("rank ", peer, " has left"));
+  Status CheckPeers() override { return OkStatus(); }
+  Status Gone(int peer) override {
+    return UnavailableError(absl::StrCat("rank ", peer, " has left"));
   }
-  void Close(const absl::Status&) override {}
+  void Close(const Status&) override {}
 
  private:
   mutable Mutex mutex_;
   CondVar changed_;
-  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
-  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  Status broken_ ABSL_GUARDED_BY(mutex_);
+  Status aborted_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Rank 0 runs an all_reduce of three pieces. Rank 1, of the same host, does its
@@ -216,11 +215,11 @@ class PiecesTest : public ::testing::Test {
     EXPECT_EQ(
         inside.Combine(Reduction::Of(DataType::kFloat32, collective.reduce_op),
                        {piece, {}}, nullptr),
-        absl::OkStatus());
+        OkStatus());
   }
 
   // Of the collective, which all that it waits for is told at once.
-  void ExpectFailure(const absl::Status& failure) {
+  void ExpectFailure(const Status& failure) {
     if (run_.wait_for(kSoon) != std::future_status::ready) {
       round_buffer_.Leave(/*has_failed=*/false);
     }
@@ -234,16 +233,15 @@ class PiecesTest : public ::testing::Test {
   const std::shared_ptr<Segment> segment_ = *Segment::Create(
       RoundBuffer::BytesFor(2, RoundBufferTraits().ring_bytes));
   const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();
-  Hierarchical two_levels_{
-      segment_,
-      regions_,
-      Topology({7, 7, 8}, /*rank=*/0),
-      transport_,
-      ShmTraits(),
-      [this](const Collective&, const absl::Status& failure) {
-        transport_.Abort(failure);
-        two_levels_.Wake();
-      }};
+  Hierarchical two_levels_{segment_,
+                           regions_,
+                           Topology({7, 7, 8}, /*rank=*/0),
+                           transport_,
+                           ShmTraits(),
+                           [this](const Collective&, const Status& failure) {
+                             transport_.Abort(failure);
+                             two_levels_.Wake();
+                           }};
   SilentMesh mesh_of_1_{1};
   cpu::SubsetTransport near_{mesh_of_1_, {0, 1}};
   RoundBuffer round_buffer_{segment_->memory(), 1, 2, RoundBufferTraits(),
@@ -256,17 +254,17 @@ class PiecesTest : public ::testing::Test {
   }
 
   std::vector<float> tensors_[2];
-  std::future<absl::Status> run_;
+  std::future<Status> run_;
 };
 
 TEST_F(PiecesTest, ANeighbourThatLeavesEndsTheWaitForAnotherHost) {
   round_buffer_.Leave(/*has_failed=*/false);
-  ExpectFailure(absl::UnavailableError("rank 1 has left"));
+  ExpectFailure(UnavailableError("rank 1 has left"));
 }
 
 TEST_F(PiecesTest, ALaneThatFailsEndsTheWaitForANeighbour) {
-  transport_.Break(absl::UnavailableError("rank 2 has left"));
-  ExpectFailure(absl::UnavailableError("rank 2 has left"));
+  transport_.Break(UnavailableError("rank 2 has left"));
+  ExpectFailure(UnavailableError("rank 2 has left"));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/reduction.h"
 
@@ -41,8 +41,8 @@ bool InterHostGroup::IsAtOnce(size_t bytes) const {
          bytes <= cpu::kNotePayloadBytesMax;
 }
 
-absl::Status InterHostGroup::CombineAtOnce(const Sum& sum, const Blocks& give,
-                                           Exchange& exchange) {
+Status InterHostGroup::CombineAtOnce(const Sum& sum, const Blocks& give,
+                                     Exchange& exchange) {
   const Reduction& reduction = Reduction::Of(sum.type, sum.op);
   const Block own = give[transport_.rank()];
   const size_t bytes = own.count * exchange.element_bytes();
@@ -54,7 +54,7 @@ absl::Status InterHostGroup::CombineAtOnce(const Sum& sum, const Blocks& give,
   for (int host = 0; host < transport_.world_size(); ++host) {
     moves.take.push_back({result + (host + 1) * bytes, own.count});
   }
-  absl::Status status = cpu::MoveBlocks(moves, /*agreed=*/false, exchange);
+  Status status = cpu::MoveBlocks(moves, /*agreed=*/false, exchange);
   if (!status.ok() || own.count == 0) return status;
   moves.take[transport_.rank()] = own;
   reduction.Combine(result, moves.take[0].data, moves.take[1].data, own.count);
@@ -65,9 +65,8 @@ absl::Status InterHostGroup::CombineAtOnce(const Sum& sum, const Blocks& give,
   return status;
 }
 
-absl::Status InterHostGroup::AllReduce(const MessageHeader& header,
-                                       const Sum& sum,
-                                       const Block& accumulators) {
+Status InterHostGroup::AllReduce(const MessageHeader& header, const Sum& sum,
+                                 const Block& accumulators) {
   const Collective step = {.kind = CollectiveKind::kAllReduce,
                            .tensors = {TensorOf(accumulators, sum.type)},
                            .reduce_op = sum.op};
@@ -77,8 +76,8 @@ absl::Status InterHostGroup::AllReduce(const MessageHeader& header,
                        exchange);
 }
 
-absl::Status InterHostGroup::Reduce(const MessageHeader& header, const Sum& sum,
-                                    const Block& accumulators, int root) {
+Status InterHostGroup::Reduce(const MessageHeader& header, const Sum& sum,
+                              const Block& accumulators, int root) {
   const Collective step = {.kind = CollectiveKind::kReduce,
                            .tensors = {TensorOf(accumulators, sum.type)},
                            .reduce_op = sum.op,
@@ -87,9 +86,8 @@ absl::Status InterHostGroup::Reduce(const MessageHeader& header, const Sum& sum,
   return cpu::Reduce(step, exchange);
 }
 
-absl::Status InterHostGroup::ReduceScatter(const MessageHeader& header,
-                                           const Sum& sum,
-                                           const Blocks& blocks) {
+Status InterHostGroup::ReduceScatter(const MessageHeader& header,
+                                     const Sum& sum, const Blocks& blocks) {
   const Collective step = {
       .kind = CollectiveKind::kReduceScatter,
       .inputs = TensorsOf(blocks, sum.type),
@@ -100,8 +98,8 @@ absl::Status InterHostGroup::ReduceScatter(const MessageHeader& header,
                                 : cpu::ReduceScatter(step, exchange);
 }
 
-absl::Status InterHostGroup::AllGather(const MessageHeader& header,
-                                       DataType type, const Blocks& blocks) {
+Status InterHostGroup::AllGather(const MessageHeader& header, DataType type,
+                                 const Blocks& blocks) {
   const Collective step = {
       .kind = CollectiveKind::kAllGather,
       .inputs = {TensorOf(blocks[transport_.rank()], type)},
@@ -110,9 +108,8 @@ absl::Status InterHostGroup::AllGather(const MessageHeader& header,
   return cpu::AllGather(step, exchange);
 }
 
-absl::Status InterHostGroup::Broadcast(const MessageHeader& header,
-                                       DataType type, const Block& block,
-                                       int root) {
+Status InterHostGroup::Broadcast(const MessageHeader& header, DataType type,
+                                 const Block& block, int root) {
   const Collective step = {.kind = CollectiveKind::kBroadcast,
                            .tensors = {TensorOf(block, type)},
                            .root = root};
@@ -120,7 +117,7 @@ absl::Status InterHostGroup::Broadcast(const MessageHeader& header,
   return cpu::Broadcast(step, exchange);
 }
 
-absl::Status InterHostGroup::Barrier(const MessageHeader& header) {
+Status InterHostGroup::Barrier(const MessageHeader& header) {
   const Collective step = {.kind = CollectiveKind::kBarrier};
   Exchange exchange(workspace_, step, header);
   return cpu::Barrier(step, exchange);

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
@@ -34,26 +34,26 @@ class InterHostGroup {
   // `ranks` of `transport`, by host. It lives longer.
   InterHostGroup(cpu::Transport& transport, std::vector<int> ranks);
 
-  absl::Status AllReduce(const MessageHeader& header, const Sum& sum,
-                         const Block& accumulators);
+  Status AllReduce(const MessageHeader& header, const Sum& sum,
+                   const Block& accumulators);
   // To host `root`; the others keep theirs.
-  absl::Status Reduce(const MessageHeader& header, const Sum& sum,
-                      const Block& accumulators, int root);
+  Status Reduce(const MessageHeader& header, const Sum& sum,
+                const Block& accumulators, int root);
   // `blocks`, by host: this one's becomes the reduction.
-  absl::Status ReduceScatter(const MessageHeader& header, const Sum& sum,
-                             const Blocks& blocks);
+  Status ReduceScatter(const MessageHeader& header, const Sum& sum,
+                       const Blocks& blocks);
   // `blocks`, by host: this one's is there.
-  absl::Status AllGather(const MessageHeader& header, DataType type,
-                         const Blocks& blocks);
-  absl::Status Broadcast(const MessageHeader& header, DataType type,
-                         const Block& block, int root);
-  absl::Status Barrier(const MessageHeader& header);
+  Status AllGather(const MessageHeader& header, DataType type,
+                   const Blocks& blocks);
+  Status Broadcast(const MessageHeader& header, DataType type,
+                   const Block& block, int root);
+  Status Barrier(const MessageHeader& header);
 
  private:
   // Every rank gives `give[h]` to host h, and combines what it gets, in the
   // order of the hosts, in its own.
-  absl::Status CombineAtOnce(const Sum& sum, const Blocks& give,
-                             cpu::Exchange& exchange);
+  Status CombineAtOnce(const Sum& sum, const Blocks& give,
+                       cpu::Exchange& exchange);
   // Whether reductions of so many bytes go that way.
   bool IsAtOnce(size_t bytes) const;
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {
@@ -79,22 +79,22 @@ size_t IntraHost::RoundsFor(const std::vector<size_t>& counts,
   return std::max<size_t>(1, (most + per_round - 1) / per_round);
 }
 
-absl::Status IntraHost::Meet() {
-  if (world_size_ == 1) return absl::OkStatus();
+Status IntraHost::Meet() {
+  if (world_size_ == 1) return OkStatus();
   return Rounds::Meet();
 }
 
-absl::Status IntraHost::MeetAt(const Block& whole) {
-  if (world_size_ == 1) return absl::OkStatus();
+Status IntraHost::MeetAt(const Block& whole) {
+  if (world_size_ == 1) return OkStatus();
   RemoteBuffers places;
-  absl::Status status = PublishLocation(whole, kManyBytes, places);
+  Status status = PublishLocation(whole, kManyBytes, places);
   if (!status.ok()) return status;
-  const absl::StatusOr<bool> is_mapped = AwaitRemoteBuffers(places);
+  const StatusOr<bool> is_mapped = AwaitRemoteBuffers(places);
   if (!is_mapped.ok()) return is_mapped.status();
   has_met_ = true;
   if (*is_mapped) mapped_ = std::move(places);
   whole_ = whole.data;
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Of the results a rank's own part may be where its operand is, which must not
@@ -134,9 +134,9 @@ void IntraHost::CombineThere(const Reduction& reduction,
             });
 }
 
-absl::Status IntraHost::Combine(const Reduction& reduction,
-                                const std::vector<BlockList>& block_lists,
-                                std::byte* accumulators) {
+Status IntraHost::Combine(const Reduction& reduction,
+                          const std::vector<BlockList>& block_lists,
+                          std::byte* accumulators) {
   const size_t bytes = reduction.accumulator_bytes();
   const std::vector<size_t> counts = CountsOf(block_lists);
   const auto load = [&](const BlockList& block_list, size_t first, size_t count,
@@ -160,12 +160,12 @@ absl::Status IntraHost::Combine(const Reduction& reduction,
   };
   if (world_size_ == 1) {
     load(block_lists[0], 0, counts[0], accumulators);
-    return absl::OkStatus();
+    return OkStatus();
   }
   // What others make of what they read here they show before it is written.
   if (is_mapped()) {
     CombineThere(reduction, block_lists[rank_], accumulators);
-    return absl::OkStatus();
+    return OkStatus();
   }
   const auto idle = std::count(counts.begin(), counts.end(), size_t{0});
   const auto busy = std::max<size_t>(1, counts.size() - idle);
@@ -183,7 +183,7 @@ absl::Status IntraHost::Combine(const Reduction& reduction,
       }
       return before;
     };
-    absl::Status status = Open(elements_before(world_size_, rank_) * bytes);
+    Status status = Open(elements_before(world_size_, rank_) * bytes);
     if (!status.ok()) return status;
     for (int rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) continue;
@@ -208,19 +208,18 @@ absl::Status IntraHost::Combine(const Reduction& reduction,
       reduction.Combine(all, all, operand(peer), own_count);
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status IntraHost::Show(const std::vector<BlockList>& block_lists,
-                             bool takes) {
-  if (world_size_ == 1) return absl::OkStatus();
+Status IntraHost::Show(const std::vector<BlockList>& block_lists, bool takes) {
+  if (world_size_ == 1) return OkStatus();
   const std::vector<size_t> counts = CountsOf(block_lists);
   const size_t per_round = kPieceBytes / element_bytes_;
   const size_t rounds = RoundsFor(counts, per_round);
   for (size_t round = 0; round < rounds; ++round) {
     const size_t first = round * per_round;
     const size_t shows = CountIn(counts[rank_], round, per_round);
-    absl::Status status = Open(shows * element_bytes_);
+    Status status = Open(shows * element_bytes_);
     if (!status.ok()) return status;
     ForPieces(block_lists[rank_], first, shows, element_bytes_,
               [&](const Block& piece, size_t done) {
@@ -245,13 +244,12 @@ absl::Status IntraHost::Show(const std::vector<BlockList>& block_lists,
                 });
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status IntraHost::PublishWhole(
-    const std::vector<BlockList>& block_lists) {
+Status IntraHost::PublishWhole(const std::vector<BlockList>& block_lists) {
   if (!is_mapped()) return Show(block_lists, /*takes=*/true);
-  absl::Status status = Open(0);
+  Status status = Open(0);
   if (!status.ok()) return status;
   Post();
   for (const int peer : Others()) {
@@ -265,7 +263,7 @@ absl::Status IntraHost::PublishWhole(
                             piece.count * element_bytes_);
               });
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::dataplane::shm

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/shm/rounds.h"
@@ -32,13 +32,13 @@ class IntraHost : public Rounds {
   IntraHost(ShmContext& context, const Collective& collective);
 
   // All are here.
-  absl::Status Meet();
+  Status Meet();
 
   // The same, and they have shown where `whole` is, which has one size on all
   // of them. Where it is in symmetric memory of all, what others have of it is
   // read there from now on, and is_mapped(): then nobody may leave before all
   // have met again.
-  absl::Status MeetAt(const Block& whole);
+  Status MeetAt(const Block& whole);
   bool is_mapped() const { return mapped_.has_value(); }
   bool has_met() const { return has_met_; }
 
@@ -47,17 +47,17 @@ class IntraHost : public Rounds {
   // rank's block list, combined in the order of the ranks, and not finished.
   // They may be the block list itself if that is one block and
   // `reduction.in_place()`. If is_mapped(), block lists are parts of `whole`.
-  absl::Status Combine(const Reduction& reduction,
-                       const std::vector<BlockList>& block_lists,
-                       std::byte* accumulators);
+  Status Combine(const Reduction& reduction,
+                 const std::vector<BlockList>& block_lists,
+                 std::byte* accumulators);
 
   // `block_lists`, by rank: what each has for the others, here. This rank's own
   // is read, and the others' are written if it `takes` them, but for blocks
   // without data.
-  absl::Status Show(const std::vector<BlockList>& block_lists, bool takes);
+  Status Show(const std::vector<BlockList>& block_lists, bool takes);
 
   // The same of parts of `whole`, which all take.
-  absl::Status PublishWhole(const std::vector<BlockList>& block_lists);
+  Status PublishWhole(const std::vector<BlockList>& block_lists);
 
  private:
   // Where `peer` has what this rank has at `data`, a part of `whole`.

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/round_buffer.h"
@@ -56,8 +56,7 @@ class PerPeerRounds : public Rounds {
 
   // Begins round `round_`, and writes a row, the factor if there is one, and
   // what of `give` goes in it; null: nothing.
-  inline absl::Status OpenPerPeer(const cpu::Parts* give,
-                                  size_t count_per_round);
+  inline Status OpenPerPeer(const cpu::Parts* give, size_t count_per_round);
   // Where in what `peer` shows the factor is, and what it has for this rank.
   size_t FactorOffset(int peer) const {
     return !has_rows()    ? 0
@@ -92,8 +91,8 @@ class PerPeerRounds : public Rounds {
                              size_t count_per_round) const;
 };
 
-inline absl::Status PerPeerRounds::OpenPerPeer(const cpu::Parts* give,
-                                               size_t count_per_round) {
+inline Status PerPeerRounds::OpenPerPeer(const cpu::Parts* give,
+                                         size_t count_per_round) {
   const auto given_to = [&](int rank) {
     return give == nullptr || rank == rank_ ? Block() : (*give)[rank];
   };
@@ -108,7 +107,7 @@ inline absl::Status PerPeerRounds::OpenPerPeer(const cpu::Parts* give,
   }
   const size_t head_bytes = is_even ? EvenRowBytes(even_count) : row_bytes();
   size_t offset = head_bytes + factor_bytes();
-  absl::Status status = Open(offset + count * element_bytes_);
+  Status status = Open(offset + count * element_bytes_);
   if (!status.ok()) return status;
   if (is_even) {
     *reinterpret_cast<uint64_t*>(payload()) = even_count | kEven;

@@ -99,13 +99,12 @@ std::optional<uint64_t> Region::OffsetInSlice(const void* data,
   return at - begin;
 }
 
-absl::Status Region::Withdraw(uint64_t offset, size_t bytes,
-                              const MemoryLeft& left) {
+Status Region::Withdraw(uint64_t offset, size_t bytes, const MemoryLeft& left) {
   const uint64_t begin = offset / kPageBytes * kPageBytes;
   const size_t own = RoundedUp(offset + bytes - begin);
   const uint64_t together = (own + kReserveBytes) * world_size_;
   if (together > left.bytes) {
-    return absl::ResourceExhaustedError(
+    return ResourceExhaustedError(
         absl::StrCat("a copy of ", own, " bytes, and ", kReserveBytes,
                      " besides, on each of ", world_size_, " ranks takes ",
                      together, ": ", left.Describe()));
@@ -183,7 +182,7 @@ Regions::Place Regions::Find(const void* data, size_t bytes) const {
 
 void Regions::Withdraw(const void* data, size_t bytes) const {
   if (bytes == 0) return;
-  absl::Status done;
+  Status done;
   {
     MutexLock lock(mutex_);
     const auto found = At(data);

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/cpu/shm/available_memory.h"
 #include "dataplane/cpu/shm/segment.h"
 
@@ -57,7 +57,7 @@ class Region {
   // `left`, if that does for all ranks: they all do so at about the same time,
   // and each needs some for what it says and does then.
   // Errors: kResourceExhausted: it is shared as before, or some of it.
-  absl::Status Withdraw(uint64_t offset, size_t bytes, const MemoryLeft& left);
+  Status Withdraw(uint64_t offset, size_t bytes, const MemoryLeft& left);
 
   // Whether this process has made it: not one that was forked off.
   bool is_own() const { return getpid() == process_; }

@@ -15,7 +15,7 @@
 #include <functional>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/spin_wait.h"
 
 namespace muster::dataplane::shm {
@@ -53,7 +53,8 @@ struct RoundBufferTraits {
 // The ring is larger than it needs to be for that: larger than a processor's
 // own cache. What has been read is in the reader's. Who writes there again soon
 // takes it away from that, line by line; a MiB or two later it has moved to the
-// cache that both share, from where it comes four times as fast (MEASUREMENTS.md).
+// cache that both share, from where it comes four times as fast
+// (MEASUREMENTS.md).
 //
 // The number of the round stands in the note, in front of what is shown: where
 // that is small, it all comes to a reader in one cache line. It is written
@@ -134,7 +135,7 @@ class RoundBuffer {
   static size_t SlotsBytesFor(int world_size);
 
   // Makes [offset, offset + bytes) of the memory ready.
-  using Reserve = std::function<absl::Status(size_t offset, size_t bytes)>;
+  using Reserve = std::function<Status(size_t offset, size_t bytes)>;
 
   // `memory` has so many bytes, is aligned to kLineBytes, and was zeros before
   // the first rank came; it must live longer. `waits_for` is told the rank that
@@ -176,7 +177,7 @@ class RoundBuffer {
   // The rank of kLeft.
   int left_peer() const { return left_peer_; }
   // Why kNoRing.
-  const absl::Status& ring_status() const { return ring_status_; }
+  const Status& ring_status() const { return ring_status_; }
 
   // Posts nothing more: those who wait for it learn that, and why. From the
   // thread that uses it, or when there is none. Only the first call counts.
@@ -326,7 +327,7 @@ class RoundBuffer {
   const std::function<void(int)> waits_for_;
   // Null: that was done.
   Reserve reserve_;
-  absl::Status ring_status_;
+  Status ring_status_;
 
   // The round that this rank is in, from 1.
   uint64_t round_ = 0;

@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/cpu/shm/round_buffer_ranks.h"
 #include "gtest/gtest.h"
 
@@ -224,7 +224,7 @@ TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
   };
   std::vector<Line> memory(RoundBuffer::BytesFor(1, traits.ring_bytes) /
                            sizeof(Line));
-  absl::Status there = absl::ResourceExhaustedError("no memory");
+  Status there = ResourceExhaustedError("no memory");
   std::vector<std::pair<size_t, size_t>> reserved;
   RoundBuffer round_buffer(
       memory.data(), 0, 1, traits, [](int) {},
@@ -237,7 +237,7 @@ TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
   EXPECT_TRUE(reserved.empty());
   EXPECT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1), Outcome::kNoRing);
   EXPECT_EQ(round_buffer.ring_status(), there);
-  there = absl::OkStatus();
+  there = OkStatus();
   for (int round = 0; round < 2; ++round) {
     ASSERT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1), Outcome::kDone);
     round_buffer.Post();

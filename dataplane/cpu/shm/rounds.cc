@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/culprit.h"
 
@@ -34,14 +34,14 @@ uint64_t History::DigestOf(const MessageHeader& header) {
   return digest;
 }
 
-absl::Status Rounds::StatusOf(RoundBuffer::Outcome outcome) {
+Status Rounds::StatusOf(RoundBuffer::Outcome outcome) {
   switch (outcome) {
     case RoundBuffer::Outcome::kDone:
-      return absl::OkStatus();
+      return OkStatus();
     case RoundBuffer::Outcome::kWoken:
       return context_.transport.abort_cause();
     case RoundBuffer::Outcome::kNoRing: {
-      absl::Status status = absl::ResourceExhaustedError(
+      Status status = ResourceExhaustedError(
           absl::StrCat("rank ", RankInGroup(rank_), ": ",
                        round_buffer_.ring_status().message()));
       SetCulpritRank(status, RankInGroup(rank_));
@@ -53,7 +53,7 @@ absl::Status Rounds::StatusOf(RoundBuffer::Outcome outcome) {
   return context_.transport.Gone(round_buffer_.left_peer());
 }
 
-absl::Status Rounds::AwaitOther(int peer, uint64_t count) {
+Status Rounds::AwaitOther(int peer, uint64_t count) {
   if (!round_buffer_.HasPublished(peer)) {
     // It is on its way.
     context_.TellOfWait();
@@ -61,10 +61,10 @@ absl::Status Rounds::AwaitOther(int peer, uint64_t count) {
     if (outcome != RoundBuffer::Outcome::kDone) return StatusOf(outcome);
   }
   const bool is_same = !is_first() || peer == rank_ || IsSame(peer, count);
-  return is_same ? absl::OkStatus() : DifferenceOf(peer, count);
+  return is_same ? OkStatus() : DifferenceOf(peer, count);
 }
 
-absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
+Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   MessageHeader theirs;
   std::memcpy(&theirs, round_buffer_.published_head(peer), sizeof(theirs));
   MessageHeader ours = header_;
@@ -88,7 +88,7 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), their_last,
                     our_last);
   }
-  absl::Status status = absl::InvalidArgumentError(
+  Status status = InvalidArgumentError(
       absl::StrCat("rank ", RankInGroup(peer), " and rank ", RankInGroup(rank_),
                    " ran different collectives, or with different roots, or "
                    "had symmetric memory from another one on, before ",
@@ -97,13 +97,13 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   return status;
 }
 
-absl::Status Rounds::PublishLocation(const Block& whole, size_t rest,
-                                     RemoteBuffers& places) {
+Status Rounds::PublishLocation(const Block& whole, size_t rest,
+                               RemoteBuffers& places) {
   // Where all factors are one, it is all in the first line of a note.
   static_assert(offsetof(Offer, place) == 0);
   const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
   const size_t bytes = has_factors ? sizeof(Offer) : sizeof(Regions::Place);
-  absl::Status status = Open(bytes);
+  Status status = Open(bytes);
   if (!status.ok()) return status;
   const Offer own = {
       .place = regions().Find(whole.data, whole.count * element_bytes_),
@@ -117,11 +117,11 @@ absl::Status Rounds::PublishLocation(const Block& whole, size_t rest,
     places.factors.resize(world_size_);
     places.factors[rank_] = own.factor;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::StatusOr<bool> Rounds::AwaitRemoteBuffers(RemoteBuffers& places) {
-  absl::Status status = AwaitAll();
+StatusOr<bool> Rounds::AwaitRemoteBuffers(RemoteBuffers& places) {
+  Status status = AwaitAll();
   if (!status.ok()) return status;
   // The same on all ranks.
   if (places.data[rank_] == nullptr) return false;
@@ -152,11 +152,11 @@ Rounds::Access Rounds::FindSource(const Block& block, Scope where,
   return is_readable ? Access::kBySystem : Access::kNone;
 }
 
-absl::Status Rounds::Read(int peer, const Source& source, size_t offset,
-                          std::byte* to, size_t bytes) {
+Status Rounds::Read(int peer, const Source& source, size_t offset,
+                    std::byte* to, size_t bytes) {
   const cpu::PeerMemory* const memory = context_.transport.MemoryOf(peer);
   while (bytes > 0) {
-    absl::Status aborted = context_.transport.abort_cause();
+    Status aborted = context_.transport.abort_cause();
     if (!aborted.ok()) return aborted;
     const size_t now = std::min(bytes, kReadBytes);
     if (source.mapped != nullptr) {
@@ -165,19 +165,19 @@ absl::Status Rounds::Read(int peer, const Source& source, size_t offset,
       return context_.transport.Gone(peer);
     } else if (const uint64_t from = source.address + offset;
                !memory->Read(from, to, now)) {
-      absl::Status unread = memory->WhyUnread(RankInGroup(rank_),
-                                              RankInGroup(peer), from, to, now);
+      Status unread = memory->WhyUnread(RankInGroup(rank_), RankInGroup(peer),
+                                        from, to, now);
       return unread.ok() ? context_.transport.Gone(peer) : unread;
     }
     offset += now;
     to += now;
     bytes -= now;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status Rounds::Meet(size_t rest) {
-  absl::Status status = Open(0);
+Status Rounds::Meet(size_t rest) {
+  Status status = Open(0);
   if (!status.ok()) return status;
   Post(rest);
   return AwaitAll();

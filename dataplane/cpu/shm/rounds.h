@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
@@ -178,10 +177,10 @@ class Rounds {
 
   // Begins the next round, in which this rank shows up to `bytes`. Then
   // payload() may be written, until Post.
-  absl::Status Open(size_t bytes) {
+  Status Open(size_t bytes) {
     ++opened_;
     const RoundBuffer::Outcome outcome = round_buffer_.Open(bytes);
-    return outcome == RoundBuffer::Outcome::kDone ? absl::OkStatus()
+    return outcome == RoundBuffer::Outcome::kDone ? OkStatus()
                                                   : StatusOf(outcome);
   }
   std::byte* payload() { return round_buffer_.shows(); }
@@ -206,21 +205,21 @@ class Rounds {
 
   // Waits until there is what `peer` shows. In the first round: and sees that
   // it is of the same collective, in which it gives this rank `count` elements.
-  absl::Status Await(int peer, uint64_t count) {
+  Status Await(int peer, uint64_t count) {
     // As a rule: what is not so needs a status.
     const bool is_there = round_buffer_.HasPublished(peer) &&
                           (!is_first() || peer == rank_ || IsSame(peer, count));
-    return is_there ? absl::OkStatus() : AwaitOther(peer, count);
+    return is_there ? OkStatus() : AwaitOther(peer, count);
   }
   // Of a collective in which all have one size.
-  absl::Status AwaitAll() {
+  Status AwaitAll() {
     for (int peer = 0; peer < world_size_; ++peer) {
       // It sees its own.
       if (peer == rank_) continue;
-      absl::Status status = Await(peer, element_count());
+      Status status = Await(peer, element_count());
       if (!status.ok()) return status;
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
   // After Await of `peer`: hears what it says, if it is the first rank.
   void Hear(int peer) {
@@ -241,9 +240,9 @@ class Rounds {
   // fill in `places`: this rank's, and then, when they have come, those of all
   // others. False, on all ranks: not all of them have it there. `rest`: see
   // Post.
-  absl::Status PublishLocation(const Block& whole, size_t rest,
-                               RemoteBuffers& places);
-  absl::StatusOr<bool> AwaitRemoteBuffers(RemoteBuffers& places);
+  Status PublishLocation(const Block& whole, size_t rest,
+                         RemoteBuffers& places);
+  StatusOr<bool> AwaitRemoteBuffers(RemoteBuffers& places);
 
   // A row: how many elements its rank has for each rank. Or one word, with
   // kEven, where that is the same for each, perhaps but for itself: what comes
@@ -289,11 +288,11 @@ class Rounds {
                                 : regions().Locate(peer, origin.place)};
   }
   // From `offset` bytes behind where what `peer` gives begins.
-  absl::Status Read(int peer, const Source& source, size_t offset,
-                    std::byte* to, size_t bytes);
+  Status Read(int peer, const Source& source, size_t offset, std::byte* to,
+              size_t bytes);
   // A round in which nothing is shown: when it is over all have come as far as
   // this, and nobody reads any more what this rank gave. `rest`: see Post.
-  absl::Status Meet(size_t rest = kManyBytes);
+  Status Meet(size_t rest = kManyBytes);
 
   // How many there are in so many bytes.
   size_t ElementsIn(size_t bytes) const { return bytes >> element_bits_; }
@@ -380,7 +379,7 @@ class Rounds {
             .history = context_.history.hash};
   }
   // Of what is not there yet, or not the same.
-  absl::Status AwaitOther(int peer, uint64_t count);
+  Status AwaitOther(int peer, uint64_t count);
   // `peer` shows what it should in the first round.
   bool IsSame(int peer, uint64_t count) const {
     const Head ours = HeadWith(count);
@@ -396,8 +395,8 @@ class Rounds {
             (theirs.history ^ ours.history)) == 0;
   }
   // Of what is not the same.
-  absl::Status DifferenceOf(int peer, uint64_t count) const;
-  absl::Status StatusOf(RoundBuffer::Outcome outcome);
+  Status DifferenceOf(int peer, uint64_t count) const;
+  Status StatusOf(RoundBuffer::Outcome outcome);
 
   ShmContext& context_;
   RoundBuffer& round_buffer_;

@@ -19,11 +19,11 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/process_limits.h"
+#include "base/status.h"
 #include "dataplane/cpu/shm/available_memory.h"
 
 namespace muster::dataplane::shm {
@@ -37,42 +37,42 @@ std::string ErrorText(int error) {
   return std::error_code(error, std::generic_category()).message();
 }
 
-absl::Status Failed(absl::string_view what, size_t bytes, int error) {
+Status Failed(absl::string_view what, size_t bytes, int error) {
   const std::string text =
       absl::StrCat("shared memory of ", bytes, " bytes: ", what, ": ");
   switch (error) {
     case EACCES:
     case EPERM:
-      return absl::PermissionDeniedError(absl::StrCat(
+      return PermissionDeniedError(absl::StrCat(
           text, ErrorText(error), ": are the ranks of this host one user's?"));
     case ENOENT:
-      return absl::NotFoundError(absl::StrCat(text, "not there"));
+      return NotFoundError(absl::StrCat(text, "not there"));
     case ENOMEM:
-      return absl::ResourceExhaustedError(
+      return ResourceExhaustedError(
           absl::StrCat(text, ErrorText(error), AddressSpaceLimitText()));
     default:
-      return absl::ResourceExhaustedError(absl::StrCat(text, ErrorText(error)));
+      return ResourceExhaustedError(absl::StrCat(text, ErrorText(error)));
   }
 }
 
 // Nobody else asks: the system would give its last page, and then end a process
 // to have more.
-absl::Status CheckAvailable(size_t bytes) {
+Status CheckAvailable(size_t bytes) {
   const MemoryLeft left = FindMemoryLeft();
-  if (bytes <= left.bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
+  if (bytes <= left.bytes) return OkStatus();
+  return ResourceExhaustedError(
       absl::StrCat("shared memory of ", bytes, " bytes: ", left.Describe()));
 }
 
 // The limit of files is one of this memory, too, and ends who goes beyond it
 // (SIGXFSZ).
-absl::Status CheckFileLimit(size_t offset, size_t bytes) {
+Status CheckFileLimit(size_t offset, size_t bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
       offset + bytes <= limit.rlim_cur) {
-    return absl::OkStatus();
+    return OkStatus();
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return ResourceExhaustedError(absl::StrCat(
       "shared memory of ", bytes, " bytes",
       offset == 0 ? "" : absl::StrCat(" behind ", offset, " others"),
       ": RLIMIT_FSIZE (ulimit -f) is ", limit.rlim_cur, " bytes"));
@@ -86,7 +86,7 @@ void PunchHole(const SegmentFile& file, size_t offset, size_t bytes) {
 // Of this process.
 std::atomic<int64_t> segments_count{0};
 
-absl::Status CheckMappings(size_t bytes) {
+Status CheckMappings(size_t bytes) {
   constexpr char kName[] = "vm.max_map_count";
   static const int64_t most = [] {
     int64_t value = 65'530;
@@ -94,8 +94,8 @@ absl::Status CheckMappings(size_t bytes) {
     return value;
   }();
   const int64_t count = segments_count.load(std::memory_order_relaxed);
-  if ((count + 1) * Segment::kMappings <= most / 2) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
+  if ((count + 1) * Segment::kMappings <= most / 2) return OkStatus();
+  return ResourceExhaustedError(absl::StrCat(
       "shared memory of ", bytes, " bytes: this process has ", count,
       " pieces of it, whose mappings are half of those that it may have (",
       kName, " is ", most, "): free some, or have that raised"));
@@ -119,10 +119,10 @@ bool CanReserveLater() {
 
 SegmentFile::~SegmentFile() { close(descriptor); }
 
-absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(
+StatusOr<std::unique_ptr<Segment>> Segment::Create(
     size_t bytes, std::shared_ptr<SegmentFile> file,
     std::optional<size_t> reserved) {
-  if (absl::Status left = CheckAvailable(bytes); !left.ok()) return left;
+  if (Status left = CheckAvailable(bytes); !left.ok()) return left;
   if (file == nullptr) {
     std::random_device random;
     const uint64_t nonce = (uint64_t{random()} << 32) | random();
@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(
     file = std::make_shared<SegmentFile>(descriptor, nonce);
   }
   const size_t offset = file->bytes;
-  if (absl::Status allowed = CheckFileLimit(offset, bytes); !allowed.ok()) {
+  if (Status allowed = CheckFileLimit(offset, bytes); !allowed.ok()) {
     return allowed;
   }
   // A page that cannot be had later would be a SIGBUS.
@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(
   return segment;
 }
 
-absl::StatusOr<std::unique_ptr<Segment>> Segment::Open(
+StatusOr<std::unique_ptr<Segment>> Segment::Open(
     const Place& place, size_t bytes, std::shared_ptr<SegmentFile> file) {
   const std::string path =
       absl::StrCat("/proc/", place.process, "/fd/", place.descriptor);
@@ -176,9 +176,9 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Open(
   return Map(std::move(file), place.offset, bytes);
 }
 
-absl::StatusOr<std::unique_ptr<Segment>> Segment::Map(
+StatusOr<std::unique_ptr<Segment>> Segment::Map(
     std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes) {
-  if (absl::Status few = CheckMappings(bytes); !few.ok()) return few;
+  if (Status few = CheckMappings(bytes); !few.ok()) return few;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                             file->descriptor, static_cast<off_t>(offset));
   if (memory == MAP_FAILED) return Failed("mmap", bytes, errno);
@@ -192,7 +192,7 @@ Segment::Segment(std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes,
   segments_count.fetch_add(1, std::memory_order_relaxed);
 }
 
-absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
+Status Segment::Withdraw(size_t offset, size_t bytes) {
   std::byte* const begin = static_cast<std::byte*>(memory_) + offset;
   // What can fail does before anything has changed. Then in one step: there is
   // no moment in which nothing is there.
@@ -207,7 +207,7 @@ absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
     return Failed("mremap", bytes, error);
   }
   // A page is shared until it is written to.
-  if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
+  if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return OkStatus();
   if (errno != EINVAL) return Failed("MADV_POPULATE_WRITE", bytes, errno);
   // A system before 5.14.
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -217,7 +217,7 @@ absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
     while (!word.compare_exchange_weak(value, value)) {
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void Segment::GiveBack(size_t offset, size_t bytes) {
@@ -230,15 +230,15 @@ void Segment::MapPages(size_t bytes) {
   madvise(memory_, bytes, MADV_POPULATE_WRITE);
 }
 
-absl::Status Segment::Reserve(size_t offset, size_t bytes) {
-  if (!CanReserveLater()) return absl::OkStatus();
-  if (absl::Status left = CheckAvailable(bytes); !left.ok()) return left;
+Status Segment::Reserve(size_t offset, size_t bytes) {
+  if (!CanReserveLater()) return OkStatus();
+  if (Status left = CheckAvailable(bytes); !left.ok()) return left;
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t begin = offset / page * page;
   const size_t end = (offset + bytes + page - 1) / page * page;
   if (madvise(static_cast<std::byte*>(memory_) + begin, end - begin,
               MADV_POPULATE_WRITE) == 0) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   return Failed("MADV_POPULATE_WRITE", bytes, errno);
 }

@@ -9,8 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 
 namespace muster::dataplane::shm {
 
@@ -57,14 +56,14 @@ class Segment {
   // whole pages, and all processes have opened one before the next is made.
   // Errors: kResourceExhausted (memory, descriptors, mappings, a limit: named
   // with its value).
-  static absl::StatusOr<std::unique_ptr<Segment>> Create(
+  static StatusOr<std::unique_ptr<Segment>> Create(
       size_t bytes, std::shared_ptr<SegmentFile> file = nullptr,
       std::optional<size_t> reserved = std::nullopt);
 
   // The one at `place`, in `file`, if that is not null.
   // Errors: kNotFound (not on this host, or not visible from here),
   // kPermissionDenied, kResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<Segment>> Open(
+  static StatusOr<std::unique_ptr<Segment>> Open(
       const Place& place, size_t bytes,
       std::shared_ptr<SegmentFile> file = nullptr);
 
@@ -83,7 +82,7 @@ class Segment {
   // [offset, offset + bytes), and what is left of their pages, may be touched
   // from now on; maps them, too. (A system before Linux 5.14 has reserved them
   // in Create.) Errors: kResourceExhausted.
-  absl::Status Reserve(size_t offset, size_t bytes);
+  Status Reserve(size_t offset, size_t bytes);
 
   // Of the one that made it, until CloseDescriptor.
   Place place() const;
@@ -102,7 +101,7 @@ class Segment {
   // looked: the system would end a process rather than say that there is none.
   // Before CloseDescriptor.
   // Errors: kResourceExhausted: it is shared as before, or some of it.
-  absl::Status Withdraw(size_t offset, size_t bytes);
+  Status Withdraw(size_t offset, size_t bytes);
 
   // Nobody needs [offset, offset + bytes) any more, which are whole pages: the
   // system has their memory back, also where others have them mapped. Before
@@ -113,7 +112,7 @@ class Segment {
   Segment(std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes,
           void* memory);
 
-  static absl::StatusOr<std::unique_ptr<Segment>> Map(
+  static StatusOr<std::unique_ptr<Segment>> Map(
       std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes);
 
   std::shared_ptr<SegmentFile> file_;

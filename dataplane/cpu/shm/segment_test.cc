@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -95,7 +95,7 @@ TEST(SegmentTest, WhatIsNotReservedTakesNoMemory) {
   EXPECT_EQ(pages_there(), 4);
   // Nor is what was never to be had.
   EXPECT_EQ((*made)->Reserve(0, size_t{1} << 60).code(),
-            absl::StatusCode::kResourceExhausted);
+            StatusCode::kResourceExhausted);
 }
 
 TEST(SegmentTest, PagesAreMappedBeforeTheyAreTouched) {
@@ -124,17 +124,16 @@ TEST(SegmentTest, OnlyWhatIsMeantIsOpened) {
   Segment::Place place = (*made)->place();
   ++place.nonce;
   EXPECT_EQ(Segment::Open(place, kBytes).status().code(),
-            absl::StatusCode::kNotFound);
+            StatusCode::kNotFound);
   --place.nonce;
   EXPECT_EQ(Segment::Open(place, kBytes / 2).status().code(),
-            absl::StatusCode::kNotFound);
+            StatusCode::kNotFound);
   (*made)->CloseDescriptor();
-  const absl::Status closed = Segment::Open(place, kBytes).status();
-  EXPECT_EQ(closed.code(), absl::StatusCode::kNotFound);
+  const Status closed = Segment::Open(place, kBytes).status();
+  EXPECT_EQ(closed.code(), StatusCode::kNotFound);
   EXPECT_THAT(std::string(closed.message()),
               HasSubstr(absl::StrCat("/proc/", getpid(), "/fd/")));
-  EXPECT_EQ(Segment::Open({}, kBytes).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(Segment::Open({}, kBytes).status().code(), StatusCode::kNotFound);
 }
 
 TEST(SegmentTest, WhatCannotBeHadIsAnErrorThatSaysHowMuch) {
@@ -143,14 +142,14 @@ TEST(SegmentTest, WhatCannotBeHadIsAnErrorThatSaysHowMuch) {
   rlimit small = sizes;
   small.rlim_cur = kBytes / 2;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const absl::Status status = Segment::Create(kBytes).status();
+  const Status status = Segment::Create(kBytes).status();
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &sizes), 0);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("shared memory of 1048576 bytes: RLIMIT_FSIZE (ulimit "
                         "-f) is 524288 bytes"));
-  const absl::Status huge = Segment::Create(size_t{1} << 60).status();
-  EXPECT_EQ(huge.code(), absl::StatusCode::kResourceExhausted) << huge;
+  const Status huge = Segment::Create(size_t{1} << 60).status();
+  EXPECT_EQ(huge.code(), StatusCode::kResourceExhausted) << huge;
   EXPECT_THAT(
       std::string(huge.message()),
       HasSubstr("shared memory of 1152921504606846976 bytes: there are "));
@@ -159,9 +158,9 @@ TEST(SegmentTest, WhatCannotBeHadIsAnErrorThatSaysHowMuch) {
   rlimit none = before;
   none.rlim_cur = 3;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const absl::Status full = Segment::Create(kBytes).status();
+  const Status full = Segment::Create(kBytes).status();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  EXPECT_EQ(full.code(), StatusCode::kResourceExhausted) << full;
 }
 
 // A process without any left gets no memory of any kind.
@@ -173,7 +172,7 @@ TEST(SegmentTest, NotAllMappingsThatAProcessMayHaveAreTaken) {
   auto first = Segment::Create(page);
   ASSERT_TRUE(first.ok()) << first.status();
   std::vector<std::unique_ptr<Segment>> pieces;
-  absl::Status status;
+  Status status;
   while (status.ok() && static_cast<int64_t>(pieces.size()) < most) {
     auto piece = Segment::Create(page, (*first)->file());
     status = piece.status();
@@ -181,7 +180,7 @@ TEST(SegmentTest, NotAllMappingsThatAProcessMayHaveAreTaken) {
   }
   const int64_t count = most / 2 / 5;
   EXPECT_EQ(static_cast<int64_t>(pieces.size()) + 1, count);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(std::string(status.message()),
             absl::StrCat(
                 "shared memory of ", page, " bytes: this process has ", count,

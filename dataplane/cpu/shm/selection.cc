@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "glog/logging.h"
 
@@ -115,13 +115,13 @@ bool Has(CollectiveKind kind, Algorithm algorithm) {
 
 }  // namespace
 
-absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name) {
+StatusOr<Algorithm> FindAlgorithm(absl::string_view name) {
   std::vector<absl::string_view> names;
   for (size_t i = 1; i < std::size(kAlgorithmNames); ++i) {
     if (kAlgorithmNames[i] == name) return static_cast<Algorithm>(i);
     names.push_back(kAlgorithmNames[i]);
   }
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
       absl::StrCat("no algorithm ", base::Quote(name),
                    "; there are: ", absl::StrJoin(names, ", ")));
 }

@@ -8,8 +8,8 @@
 #include <iterator>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::shm {
@@ -40,7 +40,7 @@ constexpr const char* AlgorithmName(Algorithm algorithm) {
 }
 
 // Errors: kInvalidArgument, with the names that there are.
-absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name);
+StatusOr<Algorithm> FindAlgorithm(absl::string_view name);
 
 // Where a collective's tensors are.
 enum class Memory : uint8_t { kOrdinary, kSymmetric };

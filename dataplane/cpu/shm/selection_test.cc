@@ -111,9 +111,9 @@ TEST(SelectionTest, NamesAreFound) {
     EXPECT_EQ(*FindAlgorithm(AlgorithmName(algorithm)), algorithm);
   }
   EXPECT_EQ(FindAlgorithm("ring").status(),
-            absl::InvalidArgumentError("no algorithm \"ring\"; there are: "
-                                       "staged, one_round, by_parts, "
-                                       "single_copy, symmetric"));
+            InvalidArgumentError("no algorithm \"ring\"; there are: "
+                                 "staged, one_round, by_parts, "
+                                 "single_copy, symmetric"));
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/process_limits.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
 #include "dataplane/cpu/engine/engine.h"
@@ -91,26 +91,26 @@ bool AreCrowded(const std::vector<int>& ranks, const std::vector<Self>& all) {
   return IsCrowded(shares);
 }
 
-absl::Status CheckEnvironment() {
+Status CheckEnvironment() {
   const absl::string_view value = ValueOf(kVariable);
   if (!value.empty() && value != "0" && value != "1") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable ", kVariable,
-                     " must be 0 or 1 but was ", base::Quote(value)));
+    return InvalidArgumentError(absl::StrCat("environment variable ", kVariable,
+                                             " must be 0 or 1 but was ",
+                                             base::Quote(value)));
   }
   const absl::string_view hosts = ValueOf(kHostsVariable);
   if (!hosts.empty() && hosts != kByAddress) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("environment variable ", kHostsVariable, " must be ",
                      kByAddress, " but was ", base::Quote(hosts)));
   }
   const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
-  if (algorithm.empty()) return absl::OkStatus();
-  const absl::Status found = shm::FindAlgorithm(algorithm).status();
+  if (algorithm.empty()) return OkStatus();
+  const Status found = shm::FindAlgorithm(algorithm).status();
   return found.ok() ? found
-                    : absl::InvalidArgumentError(absl::StrCat(
-                          "environment variable ", kAlgorithmVariable, ": ",
-                          found.message()));
+                    : InvalidArgumentError(absl::StrCat("environment variable ",
+                                                        kAlgorithmVariable,
+                                                        ": ", found.message()));
 }
 
 Algorithm ForcedAlgorithm() {
@@ -162,17 +162,16 @@ class OrdinaryMemory : public SymmetricMemory {
   OrdinaryMemory& operator=(const OrdinaryMemory&) = delete;
 
   // Errors: kResourceExhausted.
-  static absl::StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(
-      size_t bytes) {
+  static StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(size_t bytes) {
     const MemoryLeft left = shm::FindMemoryLeft();
     try {
       if (bytes <= left.bytes) return std::make_shared<OrdinaryMemory>(bytes);
     } catch (const std::bad_alloc&) {
       // Nor has it so much in one piece.
     }
-    return absl::ResourceExhaustedError(
-        absl::StrCat("memory of ", bytes, " bytes: ", left.Describe(),
-                     AddressSpaceLimitText()));
+    return ResourceExhaustedError(absl::StrCat("memory of ", bytes,
+                                               " bytes: ", left.Describe(),
+                                               AddressSpaceLimitText()));
   }
 
   void* data() const override { return memory_; }
@@ -204,9 +203,9 @@ class ShmBackend : public BackendDecorator {
         engine_(std::move(engine)),
         sharing_(std::move(sharing)) {}
 
-  absl::Status Supports(const Collective& collective) const override {
+  Status Supports(const Collective& collective) const override {
     if (sharing_.regions != nullptr && sharing_.regions->any_released()) {
-      absl::Status freed = CheckFreed(collective);
+      Status freed = CheckFreed(collective);
       if (!freed.ok()) return freed;
     }
     return BackendDecorator::Supports(collective);
@@ -222,10 +221,10 @@ class ShmBackend : public BackendDecorator {
     return engine_->Run(collective, order);
   }
 
-  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+  StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override {
     if (options.device != DeviceType::kCpu) {
-      return absl::UnimplementedError(
+      return UnimplementedError(
           absl::StrCat("the shm backend has symmetric memory of the CPU, not ",
                        DeviceTypeName(options.device)));
     }
@@ -234,8 +233,8 @@ class ShmBackend : public BackendDecorator {
     auto piece = Take(agreement, options.bytes);
     if (!piece.ok()) {
       // That code is for what all ranks have agreed upon.
-      return absl::IsResourceExhausted(piece.status())
-                 ? absl::InternalError(piece.status().message())
+      return IsResourceExhausted(piece.status())
+                 ? InternalError(piece.status().message())
                  : piece.status();
     }
     if (piece->memory == nullptr) return Lacking(piece->refusal, options.bytes);
@@ -249,26 +248,26 @@ class ShmBackend : public BackendDecorator {
     GroupAgreement::Refusal refusal = {};
   };
 
-  absl::Status CheckFreed(const Collective& collective) const {
+  Status CheckFreed(const Collective& collective) const {
     for (const Collective::Tensors* const tensors :
          {&collective.tensors, &collective.inputs, &collective.outputs}) {
       for (const Tensor& tensor : *tensors) {
         if (!sharing_.regions->WasIn(tensor.data(), tensor.bytes())) continue;
-        return absl::InvalidArgumentError(
+        return InvalidArgumentError(
             absl::StrCat(tensor.Describe(),
                          " is in symmetric memory that this rank has freed"));
       }
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   // In agreement with all ranks. Errors: see GroupAgreement; kInvalidArgument.
-  absl::StatusOr<Piece> Take(GroupAgreement& agreement, size_t bytes) {
+  StatusOr<Piece> Take(GroupAgreement& agreement, size_t bytes) {
     const auto all = agreement.Hear(uint64_t{bytes});
     if (!all.ok()) return all.status();
     for (int rank = 0; rank < agreement.world_size(); ++rank) {
       if ((*all)[rank] == bytes) continue;
-      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      Status status = InvalidArgumentError(absl::StrCat(
           "rank ", rank, " allocates ", (*all)[rank],
           " bytes of symmetric memory, rank ", agreement.rank(), " ", bytes));
       SetCulpritRank(status, rank);
@@ -278,8 +277,7 @@ class ShmBackend : public BackendDecorator {
                                        : TakeShared(agreement, bytes);
   }
 
-  static absl::StatusOr<Piece> TakeOrdinary(GroupAgreement& agreement,
-                                            size_t bytes) {
+  static StatusOr<Piece> TakeOrdinary(GroupAgreement& agreement, size_t bytes) {
     auto memory = OrdinaryMemory::Allocate(bytes);
     auto refusal = agreement.FindRefusal(memory.status());
     if (!refusal.ok()) return refusal.status();
@@ -287,7 +285,7 @@ class ShmBackend : public BackendDecorator {
     return Piece{*std::move(memory), {}};
   }
 
-  absl::StatusOr<Piece> TakeShared(GroupAgreement& agreement, size_t bytes) {
+  StatusOr<Piece> TakeShared(GroupAgreement& agreement, size_t bytes) {
     sharing_.regions->Forget();
     const auto ranks = static_cast<int>(sharing_.hosts->neighbours().size());
     auto shared =
@@ -306,8 +304,7 @@ class ShmBackend : public BackendDecorator {
   }
 
   // The same on all ranks.
-  absl::Status Lacking(const GroupAgreement::Refusal& refusal,
-                       size_t bytes) const {
+  Status Lacking(const GroupAgreement::Refusal& refusal, size_t bytes) const {
     std::string text =
         absl::StrCat(StepName(Step::kAllocateSymmetric), " on group ",
                      base::Quote(group_name_), ": ", refusal.Describe());
@@ -316,7 +313,7 @@ class ShmBackend : public BackendDecorator {
       absl::StrAppend(&text, "; each of ", sharing_.hosts->ranks(host).size(),
                       " ranks of its host asks for ", bytes);
     }
-    absl::Status status = absl::ResourceExhaustedError(text);
+    Status status = ResourceExhaustedError(text);
     SetCulpritRank(status, refusal.rank);
     return status;
   }
@@ -329,33 +326,33 @@ class ShmBackend : public BackendDecorator {
 };
 
 // Ranks that are told to go different ways.
-absl::Status CheckAlgorithms(const std::vector<Self>& all, int rank) {
+Status CheckAlgorithms(const std::vector<Self>& all, int rank) {
   const Algorithm algorithm = all[rank].algorithm;
   for (size_t peer = 0; peer < all.size(); ++peer) {
     if (all[peer].algorithm == algorithm) continue;
     // One way's rounds mean nothing to the other.
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
         absl::StrCat("environment variable ", kAlgorithmVariable,
                      " must be the same on all ranks: on rank ", peer,
                      " it is ", AlgorithmText(all[peer].algorithm),
                      ", on rank ", rank, " ", AlgorithmText(algorithm)));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // What this rank has against it.
-absl::Status FindObjection(const absl::StatusOr<HostIdentity>& identity) {
+Status FindObjection(const StatusOr<HostIdentity>& identity) {
   if (ValueOf(kVariable) == "0") {
-    return absl::FailedPreconditionError(absl::StrCat(kVariable, "=0"));
+    return FailedPreconditionError(absl::StrCat(kVariable, "=0"));
   }
   return identity.status();
 }
 
 // Why these ranks share no memory; empty: they may.
-absl::StatusOr<std::string> FindReason(GroupAgreement& agreement,
-                                       const Topology& hosts,
-                                       const std::vector<Self>& all,
-                                       const absl::Status& objection) {
+StatusOr<std::string> FindReason(GroupAgreement& agreement,
+                                 const Topology& hosts,
+                                 const std::vector<Self>& all,
+                                 const Status& objection) {
   if (std::ranges::none_of(all, &Self::refuses)) {
     std::vector<HostIdentity> identities;
     identities.reserve(all.size());
@@ -377,10 +374,9 @@ std::shared_ptr<ShmMailbox> MakeMail(const std::string& group_name,
       std::shared_ptr<void>(
           segment, static_cast<std::byte*>(segment->memory()) + offset),
       ranks, place);
-  const absl::Status reserved =
-      mailbox->Reserve([&](size_t begin, size_t bytes) {
-        return segment->Reserve(offset + begin, bytes);
-      });
+  const Status reserved = mailbox->Reserve([&](size_t begin, size_t bytes) {
+    return segment->Reserve(offset + begin, bytes);
+  });
   if (reserved.ok()) return mailbox;
   LOG_FIRST_N(WARNING, 1) << "backend shm: sends and receives of group "
                           << base::Quote(group_name)
@@ -407,19 +403,18 @@ void SetShortcut(const std::string& group_name,
                        << " on each";
   engine.SetShortcut(std::make_unique<Hierarchical>(
       std::move(segment), sharing.regions, hosts, engine.transport(), traits,
-      [&engine](const Collective& collective, const absl::Status& failure) {
+      [&engine](const Collective& collective, const Status& failure) {
         engine.Fail(collective, failure);
       }));
 }
 
 // The ranks of each host share memory from now on, or none does. Errors: see
 // GroupAgreement; kInvalidArgument: they are told to go different ways.
-absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
-                                    Engine& engine) {
+StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
   GroupAgreement agreement(engine, Step::kFormGroup, options.deadline);
   const auto identity = shm::IdentifyHost(
       ValueOf(kHostsVariable) == kByAddress ? options.local_address : "");
-  const absl::Status objection = FindObjection(identity);
+  const Status objection = FindObjection(identity);
   const auto all =
       agreement.Hear(Self{.identity = identity.value_or(HostIdentity()),
                           .processors = FindProcessorShare(),
@@ -435,7 +430,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
     return Sharing{.why_not = "every rank is on a host of its own",
                    .is_expected = true};
   }
-  if (absl::Status bad = CheckAlgorithms(*all, options.rank); !bad.ok()) {
+  if (Status bad = CheckAlgorithms(*all, options.rank); !bad.ok()) {
     return agreement.End(bad);
   }
   auto reason = FindReason(agreement, hosts, *all, objection);
@@ -444,7 +439,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   const auto neighbours = static_cast<int>(hosts.neighbours().size());
   size_t ring_bytes = 0;
   size_t board_bytes = 0;
-  absl::StatusOr<GroupAgreement::Shared> shared;
+  StatusOr<GroupAgreement::Shared> shared;
   std::string why_smaller;
   // Who has little memory has smaller rings rather than none. All hosts try as
   // often: as the largest rings need, which those with the fewest ranks have.
@@ -502,12 +497,12 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   return sharing;
 }
 
-absl::StatusOr<cpu::SingleInterfaceBackend> CreateOverOneInterface(
+StatusOr<cpu::SingleInterfaceBackend> CreateOverOneInterface(
     const BackendOptions& options) {
   auto engine = cpu::JoinGroup("shm", options);
   if (!engine.ok()) return engine.status();
   const cpu::InterruptedAbort interrupted(options, **engine);
-  absl::StatusOr<Sharing> sharing =
+  StatusOr<Sharing> sharing =
       options.world_size > 1 ? ShareMemory(options, **engine) : Sharing();
   if (!sharing.ok()) return sharing.status();
   if (!sharing->why_not.empty()) {
@@ -534,9 +529,9 @@ absl::StatusOr<cpu::SingleInterfaceBackend> CreateOverOneInterface(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
+StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
     const BackendOptions& options) {
-  if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
+  if (Status bad = CheckEnvironment(); !bad.ok()) return bad;
   return cpu::CreateMultiInterfaceBackend(options, CreateOverOneInterface);
 }
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 
 namespace muster::dataplane {
@@ -11,7 +11,7 @@ namespace muster::dataplane {
 // CPU tensors, among ranks of one host in memory that they share, and among
 // several hosts in two levels. Where no ranks can share any, as the gloo
 // backend does it, and the log says why. See CreateBackend.
-absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
+StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
     const BackendOptions& options);
 
 }  // namespace muster::dataplane

@@ -46,11 +46,10 @@ void ExpectRightSums(LocalWorld& world) {
     for (const size_t count : {size_t{1}, size_t{5'000}, size_t{1'000'000}}) {
       std::vector<float> values(count,
                                 static_cast<float>(communicator.rank() + 1));
-      const absl::Status status =
-          communicator
-              .Start({.kind = CollectiveKind::kAllReduce,
-                      .tensors = {Tensor(values)}})
-              ->Wait();
+      const Status status = communicator
+                                .Start({.kind = CollectiveKind::kAllReduce,
+                                        .tensors = {Tensor(values)}})
+                                ->Wait();
       EXPECT_TRUE(status.ok()) << status;
       EXPECT_EQ(values.front(), 6);
       EXPECT_EQ(values.back(), 6);
@@ -111,8 +110,8 @@ TEST_F(ShmBackendTest, RanksOnHostsOfTheirOwnTakeConnections) {
 
 TEST_F(ShmBackendTest, ABadValueOfItsVariableIsAnError) {
   setenv("MUSTER_SHM", "yes", 1);
-  const absl::Status status = CreateBackend("shm", {}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const Status status = CreateBackend("shm", {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("environment variable MUSTER_SHM must be 0 or 1 but "
                         "was \"yes\""));
@@ -190,7 +189,7 @@ TEST_F(ShmBackendTest, ManyRanksTakeTheirPartsOfALargeAllToAll) {
       std::vector<float> output(sum(exchange.output_splits), -1);
       exchange.inputs = {Tensor(input)};
       exchange.outputs = {Tensor(output)};
-      const absl::Status status = communicator.Start(exchange)->Wait();
+      const Status status = communicator.Start(exchange)->Wait();
       EXPECT_TRUE(status.ok()) << status;
       std::vector<float> expected;
       for (int peer = 0; peer < kMany; ++peer) {
@@ -219,8 +218,7 @@ TEST_F(ShmBackendTest, WhatTakesManyRoundsComesWholeAndInItsPlace) {
     const auto run = [&](Collective collective) {
       for (int64_t i = 0; i < kRanks * kCount; ++i) input[i] = value(rank, i);
       std::ranges::fill(output, -1);
-      const absl::Status status =
-          communicator.Start(std::move(collective))->Wait();
+      const Status status = communicator.Start(std::move(collective))->Wait();
       EXPECT_TRUE(status.ok()) << status;
     };
     const auto expect = [](const int64_t* results, int64_t count,

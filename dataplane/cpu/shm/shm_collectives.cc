@@ -10,8 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/cpu/shm/path_trials.h"
 #include "dataplane/cpu/shm/symmetric_all_reduce.h"
 #include "glog/logging.h"
@@ -126,16 +125,16 @@ inline ShmCollectives::Memo* ShmCollectives::MemoOf(
   return static_cast<Memo*>(memo.get());
 }
 
-inline absl::Status ShmCollectives::RunOrdinary(const Collective& collective,
-                                                const Paths& paths) {
+inline Status ShmCollectives::RunOrdinary(const Collective& collective,
+                                          const Paths& paths) {
   if (paths.staged != nullptr) return paths.staged(context_, collective);
   return RunAnAllToAll(collective, paths,
                        {.origins = OriginsOf(paths, Reads(paths.ordinary))})
       .status();
 }
 
-absl::Status ShmCollectives::Run(const Collective& collective,
-                                 ReleasableLock* order) {
+Status ShmCollectives::Run(const Collective& collective,
+                           ReleasableLock* order) {
   context_.order = order;
   context_.Begin(*regions_);
   const uint64_t waits = round_buffer_.waits();
@@ -153,7 +152,7 @@ absl::Status ShmCollectives::Run(const Collective& collective,
   const Paths& paths = memo == nullptr ? found : memo->paths;
   const bool is_plain =
       paths.is_plain && (paths.ignores_regions || !context_.has_regions);
-  absl::Status done =
+  Status done =
       is_plain ? RunOrdinary(collective, paths) : RunOnePath(collective, paths);
   context_.history.Add(*context_.header, context_.sequence, digest);
   // All that was needed had come, but the collective has failed elsewhere: a
@@ -176,7 +175,7 @@ std::optional<Scope> ShmCollectives::OriginsOf(const Paths& paths,
   return std::nullopt;
 }
 
-absl::StatusOr<AllToAllOutcome> ShmCollectives::RunAnAllToAll(
+StatusOr<AllToAllOutcome> ShmCollectives::RunAnAllToAll(
     const Collective& collective, const Paths& paths,
     const AllToAllOptions& options) {
   // All ranks must say the same: not by what this one shows.
@@ -184,7 +183,7 @@ absl::StatusOr<AllToAllOutcome> ShmCollectives::RunAnAllToAll(
     return !Reads(paths.ordinary) &&
            Reads(Select(collective.kind, Memory::kOrdinary, bytes));
   };
-  absl::StatusOr<AllToAllOutcome> outcome =
+  StatusOr<AllToAllOutcome> outcome =
       RunAllToAll(context_, collective, options, reads_rather);
   if (!outcome.ok() || outcome->is_done) return outcome;
   return RunAllToAll(context_, collective, {.origins = Scope::kAnywhere},
@@ -221,10 +220,10 @@ ShmCollectives::Paths ShmCollectives::FindPaths(const Collective& collective) {
           .is_plain = choices == nullptr && !Reads(ordinary)};
 }
 
-absl::Status ShmCollectives::RunOnePath(const Collective& collective,
-                                        const Paths& paths) {
+Status ShmCollectives::RunOnePath(const Collective& collective,
+                                  const Paths& paths) {
   const bool looks_in_regions = context_.has_regions && !paths.ignores_regions;
-  absl::StatusOr<bool> done = false;
+  StatusOr<bool> done = false;
   if (IsAllToAll(collective.kind)) {
     // Each rank goes as it likes.
   } else if (looks_in_regions &&
@@ -263,21 +262,20 @@ ShmCollectives::Choices* ShmCollectives::FindChoices(
   }
 }
 
-absl::StatusOr<bool> ShmCollectives::RunEitherPath(const Collective& collective,
-                                                   const Paths& paths,
-                                                   bool reads) {
+StatusOr<bool> ShmCollectives::RunEitherPath(const Collective& collective,
+                                             const Paths& paths, bool reads) {
   if (IsAllToAll(collective.kind)) {
-    const absl::StatusOr<AllToAllOutcome> outcome = RunAnAllToAll(
+    const StatusOr<AllToAllOutcome> outcome = RunAnAllToAll(
         collective, paths, {.origins = OriginsOf(paths, reads), .hears = true});
     if (!outcome.ok()) return outcome.status();
     return !outcome->is_mapped;
   }
   if (reads) {
-    const absl::StatusOr<bool> done =
+    const StatusOr<bool> done =
         RunSingleCopy(context_, collective, Scope::kAnywhere);
     if (!done.ok() || *done) return done;
   }
-  absl::Status status = paths.staged(context_, collective);
+  Status status = paths.staged(context_, collective);
   if (!status.ok()) return status;
   return true;
 }
@@ -286,8 +284,8 @@ absl::StatusOr<bool> ShmCollectives::RunEitherPath(const Collective& collective,
 // before they end this one. In an all_to_all each rank has a size of its own,
 // and any may go any way: who hears nothing of its class has the next one
 // staged. Of the others all know the size, so all say and hear the same.
-absl::Status ShmCollectives::RunByChoice(const Collective& collective,
-                                         const Paths& paths) {
+Status ShmCollectives::RunByChoice(const Collective& collective,
+                                   const Paths& paths) {
   Choices& choices = *paths.choices;
   const size_t bytes = collective.bytes();
   const size_t size_class = SizeClassOf(bytes, kSizeClasses);
@@ -300,7 +298,7 @@ absl::Status ShmCollectives::RunByChoice(const Collective& collective,
   const bool reads = std::exchange(choices.reads[size_class], false);
   const bool is_crowded = traits_.round_buffer.is_crowded;
   const std::chrono::nanoseconds began = ReadClock(is_crowded);
-  const absl::StatusOr<bool> went = RunEitherPath(collective, paths, reads);
+  const StatusOr<bool> went = RunEitherPath(collective, paths, reads);
   if (!went.ok()) return went.status();
   if (says && *went) {
     choices.trials.Of(size_class)
@@ -310,7 +308,7 @@ absl::Status ShmCollectives::RunByChoice(const Collective& collective,
   if (context_.hint.has_value() && SizeClassIn(*context_.hint) < kSizeClasses) {
     choices.reads[SizeClassIn(*context_.hint)] = SaysToRead(*context_.hint);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::dataplane::shm

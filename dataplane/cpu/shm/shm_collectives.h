@@ -9,8 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/shm/all_to_all.h"
@@ -49,8 +48,7 @@ class ShmCollectives : public cpu::Shortcut {
                  cpu::Transport& transport, const ShmTraits& traits);
   ~ShmCollectives() override { round_buffer_.Leave(/*has_failed=*/false); }
 
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock* order) override;
+  Status Run(const Collective& collective, ReleasableLock* order) override;
   void Wake() override { round_buffer_.Wake(); }
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 
@@ -100,25 +98,24 @@ class ShmCollectives : public cpu::Shortcut {
   // Null: it has no plan, or there is no memory for one.
   inline Memo* MemoOf(const Collective& collective);
   Paths FindPaths(const Collective& collective);
-  absl::Status RunOnePath(const Collective& collective, const Paths& paths);
+  Status RunOnePath(const Collective& collective, const Paths& paths);
   bool Reads(Algorithm algorithm) const {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
   }
   // As `ordinary` says, which nothing in symmetric memory goes before.
-  inline absl::Status RunOrdinary(const Collective& collective,
-                                  const Paths& paths);
+  inline Status RunOrdinary(const Collective& collective, const Paths& paths);
   // Where this rank shows, in an all_to_all, what it gives; `reads`: also where
   // only the system reads that.
   std::optional<Scope> OriginsOf(const Paths& paths, bool reads) const;
-  absl::StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
-                                                const Paths& paths,
-                                                const AllToAllOptions& options);
+  StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
+                                          const Paths& paths,
+                                          const AllToAllOptions& options);
   // Null: there is none to be made.
   Choices* FindChoices(const Collective& collective, Algorithm ordinary);
-  absl::Status RunByChoice(const Collective& collective, const Paths& paths);
+  Status RunByChoice(const Collective& collective, const Paths& paths);
   // Staged or, if this rank `reads`, read by the system. False: neither.
-  absl::StatusOr<bool> RunEitherPath(const Collective& collective,
-                                     const Paths& paths, bool reads);
+  StatusOr<bool> RunEitherPath(const Collective& collective, const Paths& paths,
+                               bool reads);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
 
   const std::shared_ptr<Segment> segment_;

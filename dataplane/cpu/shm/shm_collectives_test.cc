@@ -18,10 +18,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/process_limits.h"
+#include "base/status.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
@@ -60,19 +59,19 @@ class UnusedMesh : public cpu::FakeTransport {
   }
   static constexpr uint64_t kMark = 7;
 
-  absl::Status Write(int, const void*, size_t, const void*, size_t) override {
-    return absl::InternalError("written to");
+  Status Write(int, const void*, size_t, const void*, size_t) override {
+    return InternalError("written to");
   }
-  absl::Status Read(int, void*, size_t) override {
-    return absl::InternalError("read from");
+  Status Read(int, void*, size_t) override {
+    return InternalError("read from");
   }
-  void Abort(const absl::Status&) override {}
-  absl::Status abort_cause() const override { return absl::OkStatus(); }
-  absl::Status CheckPeers() override { return absl::OkStatus(); }
-  absl::Status Gone(int peer) override {
-    return absl::UnavailableError(absl::StrCat("rank ", peer, " has left"));
+  void Abort(const Status&) override {}
+  Status abort_cause() const override { return OkStatus(); }
+  Status CheckPeers() override { return OkStatus(); }
+  Status Gone(int peer) override {
+    return UnavailableError(absl::StrCat("rank ", peer, " has left"));
   }
-  void Close(const absl::Status&) override {}
+  void Close(const Status&) override {}
 };
 
 // Both ranks' ends of a group, which has symmetric memory as far as one knows.
@@ -90,17 +89,17 @@ class HalfKnownMemoryTest : public ::testing::Test {
   }
 
   // What a collective of so many elements, the last one, comes to on each rank.
-  std::vector<absl::Status> Run(CollectiveKind kind, size_t count) {
+  std::vector<Status> Run(CollectiveKind kind, size_t count) {
     const auto run = [&](int rank) {
       std::vector<float> values(count, 1);
       Collective collective = {.kind = kind, .tensors = {Tensor(values)}};
       collective.sequence = 1;
-      const absl::Status done = ranks_[rank]->Run(collective, nullptr);
+      const Status done = ranks_[rank]->Run(collective, nullptr);
       ranks_[rank]->Leave(/*has_failed=*/!done.ok());
       return done;
     };
     auto other = std::async(std::launch::async, run, 1);
-    const absl::Status first = run(0);
+    const Status first = run(0);
     return {first, other.get()};
   }
 
@@ -115,8 +114,8 @@ class HalfKnownMemoryTest : public ::testing::Test {
 
 // It would show where its tensor is, and the other one take that for elements.
 TEST_F(HalfKnownMemoryTest, NobodyTakesAPlaceForElements) {
-  for (const absl::Status& done : Run(CollectiveKind::kAllReduce, 512)) {
-    EXPECT_EQ(done.code(), absl::StatusCode::kInvalidArgument) << done;
+  for (const Status& done : Run(CollectiveKind::kAllReduce, 512)) {
+    EXPECT_EQ(done.code(), StatusCode::kInvalidArgument) << done;
     EXPECT_THAT(std::string(done.message()),
                 HasSubstr("had symmetric memory from another one on, before "
                           "all_reduce"));
@@ -151,7 +150,7 @@ TEST(CrowdedTest, ShortWaitsAreNoted) {
       bool is_called = false;
       const auto last = [&] { is_called = true; };
       order.BeforeRelease(last);
-      ASSERT_EQ(collectives.Run(collective, &order), absl::OkStatus());
+      ASSERT_EQ(collectives.Run(collective, &order), OkStatus());
       is_more = values[0] != 0;
       if (rank != 0) continue;
       // It is let go in long waits.
@@ -205,16 +204,16 @@ class OriginsTest : public ::testing::Test {
 
   // Runs one, in which the ranks show origins as the bits of `origins` say, and
   // looks at what has come. What it came to on each rank.
-  std::vector<absl::StatusOr<AllToAllOutcome>> Run(const Counts& counts,
-                                                   unsigned origins) {
-    std::vector<std::future<absl::StatusOr<AllToAllOutcome>>> running;
+  std::vector<StatusOr<AllToAllOutcome>> Run(const Counts& counts,
+                                             unsigned origins) {
+    std::vector<std::future<StatusOr<AllToAllOutcome>>> running;
     ++sequence_;
     for (int rank = 0; rank < kMany; ++rank) {
       running.push_back(std::async(std::launch::async, [&, rank] {
         return RunOn(rank, counts, (origins >> rank & 1) != 0);
       }));
     }
-    std::vector<absl::StatusOr<AllToAllOutcome>> outcomes;
+    std::vector<StatusOr<AllToAllOutcome>> outcomes;
     for (auto& one : running) outcomes.push_back(one.get());
     return outcomes;
   }
@@ -241,8 +240,8 @@ class OriginsTest : public ::testing::Test {
   std::byte* last_gives_ = nullptr;
 
  private:
-  absl::StatusOr<AllToAllOutcome> RunOn(int rank, const Counts& counts,
-                                        bool shows_origins) {
+  StatusOr<AllToAllOutcome> RunOn(int rank, const Counts& counts,
+                                  bool shows_origins) {
     std::array<std::vector<float>, kMany> give;
     std::array<std::vector<float>, kMany> take;
     Collective collective = {.kind = CollectiveKind::kAllToAll,
@@ -262,7 +261,7 @@ class OriginsTest : public ::testing::Test {
     }
     ShmContext& context = shops_[rank];
     context.Say(collective);
-    const absl::StatusOr<AllToAllOutcome> outcome =
+    const StatusOr<AllToAllOutcome> outcome =
         RunAllToAll(context, collective,
                     {.origins = shows_origins ? std::optional(Scope::kAnywhere)
                                               : std::nullopt,
@@ -360,8 +359,7 @@ TEST_F(OriginsTest, WhoHasGoneIsNamed) {
   marks_[1].Clear();
   const auto outcomes = Run(kLittle, 0b010);
   for (const int reader : {0, 2}) {
-    EXPECT_EQ(outcomes[reader].status(),
-              absl::UnavailableError("rank 1 has left"));
+    EXPECT_EQ(outcomes[reader].status(), UnavailableError("rank 1 has left"));
   }
 }
 
@@ -431,7 +429,7 @@ std::string Exchange(Communicator& communicator, int64_t count, int64_t own) {
   std::vector<float> output(input.size());
   exchange.inputs = {Tensor(input)};
   exchange.outputs = {Tensor(output)};
-  EXPECT_EQ(communicator.Run(exchange), absl::OkStatus());
+  EXPECT_EQ(communicator.Run(exchange), OkStatus());
   EXPECT_EQ(output, input);
   return communicator.last_run(DeviceType::kCpu).algorithm;
 }
@@ -469,7 +467,7 @@ TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
                     Collective{.kind = CollectiveKind::kAllGatherIntoTensor,
                                .inputs = {Tensor(input)},
                                .outputs = {Tensor(output)}}),
-                absl::OkStatus());
+                OkStatus());
       for (int of = 0; of < kRanks; ++of) {
         const auto part = output.begin() + of * input.size();
         EXPECT_EQ(std::count(part, part + input.size(), 1 + of), input.size());
@@ -512,7 +510,7 @@ TEST(AllReduceTest, OfManyPiecesWithAFactorForEachRank) {
                                           .tensors = {Tensor(values)},
                                           .reduce_op = ReduceOp::kPremulSum,
                                           .factor = rank + 1.0}),
-              absl::OkStatus());
+              OkStatus());
     EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm, "by_parts");
     // 1 * x + 2 * (x + 1) + 3 * (x + 2).
     for (size_t i = 0; i < kCount; ++i) {
@@ -531,7 +529,7 @@ TEST(AllToAllTest, TheOperationOfReductionsIsLeftAlone) {
                            .inputs = {Tensor(input)},
                            .outputs = {Tensor(output)}};
     if (communicator.rank() == 0) exchange.reduce_op = ReduceOp::kPremulSum;
-    ASSERT_EQ(communicator.Run(exchange), absl::OkStatus());
+    ASSERT_EQ(communicator.Run(exchange), OkStatus());
     EXPECT_THAT(output, Each(1 + communicator.rank()));
   });
 }
@@ -561,7 +559,7 @@ TEST(AllToAllChoiceTest, ManyRanksOfWhichOneHasLittleAgree) {
       std::vector<float> output(expected.size());
       collective.inputs = {Tensor(input)};
       collective.outputs = {Tensor(output)};
-      ASSERT_EQ(communicator.Run(collective), absl::OkStatus());
+      ASSERT_EQ(communicator.Run(collective), OkStatus());
       ASSERT_EQ(output, expected);
     };
     for (int time = 0; time < 10; ++time) {

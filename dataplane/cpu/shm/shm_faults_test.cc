@@ -93,8 +93,8 @@ struct Fault {
   bool is_read = false;
 };
 
-absl::StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(
-    Communicator& communicator, size_t bytes) {
+StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(Communicator& communicator,
+                                                    size_t bytes) {
   return communicator.AllocateSymmetric(
       {.bytes = bytes,
        .device = DeviceType::kCpu,
@@ -124,8 +124,8 @@ void EndWithin(const Fault& fault) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-std::string ReportOf(const absl::Status& failure) {
-  return absl::StrCat(absl::StatusCodeToString(failure.code()), " culprit ",
+std::string ReportOf(const Status& failure) {
+  return absl::StrCat(StatusCodeToString(failure.code()), " culprit ",
                       CulpritRank(failure).value_or(-1), ": ",
                       failure.message());
 }
@@ -153,7 +153,7 @@ std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
   }
   for (bool is_first = true;; is_first = false) {
     sample.collective.timeout = TimeoutOf(fault, is_first);
-    const absl::Status status = communicator.Run(Collective(sample.collective));
+    const Status status = communicator.Run(Collective(sample.collective));
     if (!status.ok()) return ReportOf(status);
     if (!is_first) continue;
     ProcessWorld::Ready();
@@ -177,7 +177,7 @@ std::string PassOnUntilFailure(Communicator& communicator, const Fault& fault) {
     receive.timeout = send.timeout = TimeoutOf(fault, is_first);
     const auto comes = communicator.Start(receive);
     const auto goes = communicator.Start(send);
-    absl::Status status = comes->Wait();
+    Status status = comes->Wait();
     if (status.ok()) status = goes->Wait();
     if (!status.ok()) return ReportOf(status);
     if (!is_first) continue;
@@ -243,7 +243,7 @@ TEST(ShmFaultsTest, NorInSendsAndReceives) {
 std::string BarriersUntilFailure(Communicator& communicator,
                                  const Fault& fault) {
   for (;;) {
-    const absl::Status status = communicator.Run(
+    const Status status = communicator.Run(
         Collective{.timeout = TimeoutOf(fault, /*is_first=*/false)});
     if (!status.ok()) return status.ToString();
   }
@@ -297,7 +297,7 @@ void ExpectRefusalOfAHole(const std::string& backend,
     Collective collective = {.kind = CollectiveKind::kBroadcast,
                              .tensors = {tensor},
                              .timeout = std::chrono::seconds(3)};
-    absl::Status status = communicator.Run(Collective(collective));
+    Status status = communicator.Run(Collective(collective));
     if (!status.ok()) return status.ToString();
     const LastRun last = communicator.last_run(DeviceType::kCpu);
     if (!algorithm.empty() && last.algorithm != algorithm) {
@@ -356,7 +356,7 @@ void ExpectThatADestroyedGroupSpoilsNoResult(int world_size) {
       const Collective collective = {
           .kind = CollectiveKind::kAllReduce,
           .tensors = {Tensor(elements, DataType::kFloat32, {kCount})}};
-      absl::Status status = communicator.Run(Collective());
+      Status status = communicator.Run(Collective());
       if (!status.ok()) return status.ToString();
       ProcessWorld::Ready();
       if (communicator.rank() == kLate) EndWithin(fault);
@@ -366,7 +366,7 @@ void ExpectThatADestroyedGroupSpoilsNoResult(int world_size) {
         const Instant until = Clock::now() + milliseconds(100);
         while (Clock::now() < until && !work->IsCompleted()) {
         }
-        communicator.Abort(absl::CancelledError("destroyed"));
+        communicator.Abort(CancelledError("destroyed"));
         work->Wait().IgnoreError();
         if (frees) *memory = nullptr;
         if (!frees) std::fill_n(elements, kCount, 1000.0f);
@@ -425,12 +425,12 @@ TEST(ShmFaultsTest, ARankThatWasStoppedChangesNothingOfOthers) {
           .kind = CollectiveKind::kAllReduce,
           .tensors = {Tensor(elements, DataType::kFloat32, {kCount})}};
       const bool is_victim = communicator.rank() == kVictim;
-      absl::Status status = communicator.Run(Collective(collective));
+      Status status = communicator.Run(Collective(collective));
       ProcessWorld::Ready();
       collective.timeout = kTimeout;
       if (is_victim) EndWithin(fault);
       while (status.ok()) status = communicator.Run(Collective(collective));
-      if (!absl::IsDeadlineExceeded(status) && !is_victim) {
+      if (!IsDeadlineExceeded(status) && !is_victim) {
         return status.ToString();
       }
       if (!is_victim) std::fill_n(elements, kCount, kMine);

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/shm/shm_backend.h"
@@ -71,7 +71,7 @@ bool Works(Communicator& communicator) {
       std::iota(data.begin(), data.end(), root);
     }
     const auto count = static_cast<int64_t>(data.size());
-    const absl::Status status = communicator.Run(
+    const Status status = communicator.Run(
         {.kind = CollectiveKind::kBroadcast,
          .tensors = {Tensor(data.data(), DataType::kInt64, {count})},
          .root = root});

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/per_peer_rounds.h"
@@ -30,14 +30,14 @@ class Staged : public PerPeerRounds {
   Staged(ShmContext& context, const Collective& collective)
       : PerPeerRounds(context, collective) {}
 
-  absl::Status Barrier() { return Meet(/*rest=*/0); }
-  absl::Status Gather();
-  absl::Status Broadcast();
-  absl::Status ReduceAtOnce();
-  absl::Status ReduceByParts();
-  absl::Status Reduce();
-  absl::Status ReduceScatter();
-  absl::Status Scatter();
+  Status Barrier() { return Meet(/*rest=*/0); }
+  Status Gather();
+  Status Broadcast();
+  Status ReduceAtOnce();
+  Status ReduceByParts();
+  Status Reduce();
+  Status ReduceScatter();
+  Status Scatter();
 
   // Whether ReduceAtOnce can.
   static bool FitsAtOnce(const Collective& collective) {
@@ -57,7 +57,7 @@ class Staged : public PerPeerRounds {
                const Block& result);
 
   // A round of it, which shows `chunk` of so many bytes in all.
-  inline absl::Status BroadcastRound(const Block& chunk, size_t all_bytes);
+  inline Status BroadcastRound(const Block& chunk, size_t all_bytes);
 };
 
 void Staged::ShowElements(const Block& block, size_t offset) {
@@ -91,7 +91,7 @@ void Staged::Combine(const Reduction& reduction, const Operands& operands,
 
 // Every giver shows what it has, in as many rounds as it takes; whoever wants
 // it looks. All are givers, and all take, or the root of a gather alone.
-absl::Status Staged::Gather() {
+Status Staged::Gather() {
   const bool to_root = collective().kind == CollectiveKind::kGather;
   const bool takes = !to_root || rank_ == collective().root;
   const Block give = BlockOf(collective().inputs[0]);
@@ -109,7 +109,7 @@ absl::Status Staged::Gather() {
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block shown_now =
         shows ? ChunkOf(give, round_, per_round, element_bytes_) : Block();
-    absl::Status status = Open(shown_now.count * element_bytes_);
+    Status status = Open(shown_now.count * element_bytes_);
     if (!status.ok()) return status;
     Write(0, shown_now.data, shown_now.count * element_bytes_);
     Post(all_bytes);
@@ -129,29 +129,28 @@ absl::Status Staged::Gather() {
               all_bytes);
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status Staged::Broadcast() {
+Status Staged::Broadcast() {
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t bytes = tensor.count << element_bits_;
   if (bytes <= kPieceBytes) return BroadcastRound(tensor, bytes);
   const size_t per_round = ElementsIn(kPieceBytes);
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    const absl::Status status = BroadcastRound(
+    const Status status = BroadcastRound(
         ChunkOf(tensor, round_, per_round, element_bytes_), bytes);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-inline absl::Status Staged::BroadcastRound(const Block& chunk,
-                                           size_t all_bytes) {
+inline Status Staged::BroadcastRound(const Block& chunk, size_t all_bytes) {
   const int root = collective().root;
   const bool is_root = rank_ == root;
   const size_t bytes = chunk.count << element_bits_;
-  absl::Status status = Open(is_root ? bytes : 0);
+  Status status = Open(is_root ? bytes : 0);
   if (!status.ok()) return status;
   if (is_root) Write(0, chunk.data, bytes);
   Post(all_bytes);
@@ -162,12 +161,12 @@ inline absl::Status Staged::BroadcastRound(const Block& chunk,
   return status;
 }
 
-absl::Status Staged::ReduceAtOnce() {
+Status Staged::ReduceAtOnce() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t bytes = tensor.count * element_bytes_;
-  absl::Status status = Open(factor_bytes() + bytes);
+  Status status = Open(factor_bytes() + bytes);
   if (!status.ok()) return status;
   ShowElements(tensor, factor_bytes());
   Post(bytes * world_size_);
@@ -180,7 +179,7 @@ absl::Status Staged::ReduceAtOnce() {
 
 // A round shows this rank's part of the result of what the last one showed, and
 // what comes next of its own tensor, but for what it combines itself.
-absl::Status Staged::ReduceByParts() {
+Status Staged::ReduceByParts() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
@@ -203,7 +202,7 @@ absl::Status Staged::ReduceByParts() {
     const size_t own_bytes = own.count * element_bytes_;
     const size_t others_bytes = chunk.count * element_bytes_ - own_bytes;
     const size_t elements = factor_bytes() + result_bytes;
-    absl::Status status = Open(elements + others_bytes);
+    Status status = Open(elements + others_bytes);
     if (!status.ok()) return status;
     if (round_ > 0) {
       Write(factor_bytes(), parts[rank_].data,
@@ -235,10 +234,10 @@ absl::Status Staged::ReduceByParts() {
     result_bytes =
         RoundBuffer::WholeLines((chunk.count / ranks + 1) * element_bytes_);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status Staged::Reduce() {
+Status Staged::Reduce() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
@@ -247,7 +246,7 @@ absl::Status Staged::Reduce() {
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
-    absl::Status status = Open(factor_bytes() + chunk.count * element_bytes_);
+    Status status = Open(factor_bytes() + chunk.count * element_bytes_);
     if (!status.ok()) return status;
     ShowElements(chunk, factor_bytes());
     Post(tensor.count * element_bytes_ * world_size_);
@@ -256,12 +255,12 @@ absl::Status Staged::Reduce() {
     if (!status.ok()) return status;
     Combine(reduction, OperandsAt(factor_bytes(), chunk), chunk);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 // Every rank shows all others what it has for them, all of which have as much
 // for one, and each combines its own.
-absl::Status Staged::ReduceScatter() {
+Status Staged::ReduceScatter() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Parts give(collective().inputs, world_size_);
@@ -273,7 +272,7 @@ absl::Status Staged::ReduceScatter() {
   }
   const size_t rounds = RoundsFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenPerPeer(&give, per_round);
+    Status status = OpenPerPeer(&give, per_round);
     if (!status.ok()) return status;
     Post(most * element_bytes_ * world_size_);
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
@@ -292,10 +291,10 @@ absl::Status Staged::ReduceScatter() {
     Combine(reduction, operands,
             ChunkOf(output, round_, per_round, element_bytes_));
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status Staged::Scatter() {
+Status Staged::Scatter() {
   const Block output = BlockOf(collective().outputs[0]);
   const bool is_root = rank_ == collective().root;
   // Others have none.
@@ -303,7 +302,7 @@ absl::Status Staged::Scatter() {
   const size_t per_round = CountForEachOther(kPieceBytes);
   const size_t rounds = RoundsFor(output.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenPerPeer(is_root ? &give : nullptr, per_round);
+    Status status = OpenPerPeer(is_root ? &give : nullptr, per_round);
     if (!status.ok()) return status;
     Post(output.count * element_bytes_);
     if (is_root) {
@@ -321,13 +320,12 @@ absl::Status Staged::Scatter() {
                 PerPeerOffset(collective().root, per_round),
             chunk.count * element_bytes_, output.count * element_bytes_);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-template <absl::Status (Staged::*kRun)(),
-          Algorithm kAlgorithm = Algorithm::kStaged>
-[[gnu::flatten]] absl::Status RunBy(ShmContext& context,
-                                    const Collective& collective) {
+template <Status (Staged::*kRun)(), Algorithm kAlgorithm = Algorithm::kStaged>
+[[gnu::flatten]] Status RunBy(ShmContext& context,
+                              const Collective& collective) {
   context.transport.set_algorithm(AlgorithmName(kAlgorithm));
   return (Staged(context, collective).*kRun)();
 }

@@ -1,15 +1,14 @@
 #ifndef MUSTER_DATAPLANE_CPU_SHM_STAGED_H_
 #define MUSTER_DATAPLANE_CPU_SHM_STAGED_H_
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/shm/rounds.h"
 #include "dataplane/cpu/shm/selection.h"
 
 namespace muster::dataplane::shm {
 
-using StagedRun = absl::Status (*)(ShmContext& context,
-                                   const Collective& collective);
+using StagedRun = Status (*)(ShmContext& context, const Collective& collective);
 
 // What runs `collective`, and others of its kind and size, through what the
 // ranks show on the board: copied in by who has it, and out by who wants it. An

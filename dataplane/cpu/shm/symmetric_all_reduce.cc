@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/selection.h"
 #include "dataplane/reduction.h"
@@ -24,24 +24,24 @@ class SymmetricAllReduce : public Rounds {
       : Rounds(context, collective, /*has_rows=*/false),
         tensor_(BlockOf(collective.tensors[0])) {}
 
-  absl::StatusOr<bool> Run();
+  StatusOr<bool> Run();
 
  private:
-  absl::StatusOr<bool> Go();
+  StatusOr<bool> Go();
   // This rank's part of all tensors, which are where kept_places() says.
-  absl::Status CombineThere(const Reduction& reduction, const Block& own);
+  Status CombineThere(const Reduction& reduction, const Block& own);
 
   const Block tensor_;
 };
 
-absl::StatusOr<bool> SymmetricAllReduce::Run() {
+StatusOr<bool> SymmetricAllReduce::Run() {
   // Before anybody hears of a failure: then the tensor is its owner's again.
   const auto withdraw = [this] {
     const Tensor& tensor = collective().tensors[0];
     regions().Withdraw(tensor.data(), tensor.bytes());
   };
   try {
-    absl::StatusOr<bool> done = Go();
+    StatusOr<bool> done = Go();
     if (!done.ok()) withdraw();
     return done;
   } catch (...) {
@@ -50,9 +50,9 @@ absl::StatusOr<bool> SymmetricAllReduce::Run() {
   }
 }
 
-absl::StatusOr<bool> SymmetricAllReduce::Go() {
+StatusOr<bool> SymmetricAllReduce::Go() {
   // It reads a part of each rank's, together as much as one of them is.
-  absl::Status status =
+  Status status =
       PublishLocation(tensor_, tensor_.count * element_bytes_, kept_places());
   if (!status.ok()) return status;
   // While those of the others come.
@@ -60,7 +60,7 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block own = cpu::PartOf(tensor_, rank_, world_size_, element_bytes_);
   kept_operands().resize(world_size_);
-  const absl::StatusOr<bool> are_there = AwaitRemoteBuffers(kept_places());
+  const StatusOr<bool> are_there = AwaitRemoteBuffers(kept_places());
   if (!are_there.ok() || !*are_there) return are_there;
   context().transport.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
   status = CombineThere(reduction, own);
@@ -71,8 +71,8 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
   return true;
 }
 
-absl::Status SymmetricAllReduce::CombineThere(const Reduction& reduction,
-                                              const Block& own) {
+Status SymmetricAllReduce::CombineThere(const Reduction& reduction,
+                                        const Block& own) {
   const RemoteBuffers& tensors = kept_places();
   std::vector<const void*>& operands = kept_operands();
   const size_t at_once = ElementsIn(kNearBytes);
@@ -94,13 +94,13 @@ absl::Status SymmetricAllReduce::CombineThere(const Reduction& reduction,
     offset += bytes;
     left -= count;
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<bool> RunSymmetricAllReduce(ShmContext& context,
-                                           const Collective& collective) {
+StatusOr<bool> RunSymmetricAllReduce(ShmContext& context,
+                                     const Collective& collective) {
   return SymmetricAllReduce(context, collective).Run();
 }
 

@@ -1,7 +1,7 @@
 #ifndef MUSTER_DATAPLANE_CPU_SHM_SYMMETRIC_ALL_REDUCE_H_
 #define MUSTER_DATAPLANE_CPU_SHM_SYMMETRIC_ALL_REDUCE_H_
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/shm/rounds.h"
 
@@ -11,8 +11,8 @@ namespace muster::dataplane::shm {
 // its part of all of them, and writes it to all. If that fails, other ranks
 // cannot write to this one's tensor any more (Regions::Withdraw). False, on all
 // ranks: some tensor is not in symmetric memory, and nothing was done.
-absl::StatusOr<bool> RunSymmetricAllReduce(ShmContext& context,
-                                           const Collective& collective);
+StatusOr<bool> RunSymmetricAllReduce(ShmContext& context,
+                                     const Collective& collective);
 
 }  // namespace muster::dataplane::shm
 

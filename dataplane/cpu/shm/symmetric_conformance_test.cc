@@ -84,14 +84,13 @@ class InSymmetricMemory : public BackendDecorator {
             .copy = &std::memcpy});
     auto work = std::make_shared<PromisedWork>(collective.Describe());
     const std::shared_ptr<Work> inner_work = inner().Start(copies->There());
-    inner_work->OnCompletion(
-        [copies, work, inner_work](const absl::Status& status) {
-          if (status.ok()) {
-            copies->TakeBack();
-            work->SetSourceRank(inner_work->source_rank());
-          }
-          work->Complete(status);
-        });
+    inner_work->OnCompletion([copies, work, inner_work](const Status& status) {
+      if (status.ok()) {
+        copies->TakeBack();
+        work->SetSourceRank(inner_work->source_rank());
+      }
+      work->Complete(status);
+    });
     return work;
   }
 
@@ -99,7 +98,7 @@ class InSymmetricMemory : public BackendDecorator {
   const std::shared_ptr<Pool> pool_;
 };
 
-absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
+StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
   auto shm = CreateShmBackend(options);
   if (!shm.ok()) return shm.status();
   auto memory = (*shm)->AllocateSymmetric({.bytes = Pool::kBytes,

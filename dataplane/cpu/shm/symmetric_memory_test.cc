@@ -178,7 +178,7 @@ std::string SumOfOnes(Communicator& communicator) {
   if (!memory.ok()) return memory.status().ToString();
   const Tensor tensor = Part(*memory, 0, 10'000);
   Fill(tensor, 1);
-  const absl::Status status = Do(
+  const Status status = Do(
       communicator, {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}});
   return status.ok() ? absl::StrCat(Values(tensor).back()) : status.ToString();
 }
@@ -287,8 +287,8 @@ TEST_F(RegionTest, NothingIsWithdrawnThatAllRanksTogetherHaveNoMemoryFor) {
   // Whole 64 KiB, and 16 MiB besides.
   constexpr uint64_t kEach = 2 * 65'536 + (16 << 20);
   MemoryLeft left = {.bytes = 3 * kEach - 1, .where = "to somebody"};
-  const absl::Status refused = zero_->Withdraw(65'536, 131'072, left);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const Status refused = zero_->Withdraw(65'536, 131'072, left);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(std::string(refused.message()),
             absl::StrCat("a copy of 131072 bytes, and 16777216 besides, on "
                          "each of 3 ranks takes ",
@@ -325,7 +325,7 @@ TEST(SymmetricMemoryTest, DifferentSizesAreAnErrorThatShowsBoth) {
   world.OnEachRank([&](Communicator& communicator) {
     const auto memory =
         Allocate(communicator, communicator.rank() == 1 ? 12 : 8);
-    EXPECT_EQ(memory.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(memory.status().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(memory.status().message()),
                 HasSubstr(communicator.rank() == 1
                               ? "rank 0 allocates 8 bytes of symmetric memory, "
@@ -339,9 +339,8 @@ TEST(SymmetricMemoryTest, DifferentSizesAreAnErrorThatShowsBoth) {
 TEST(SymmetricMemoryTest, MoreThanThereIsIsOneErrorAndTheGroupGoesOn) {
   LocalWorld world({.backend = "shm", .world_size = 3});
   world.OnEachRank([&](Communicator& communicator) {
-    const absl::Status status =
-        Allocate(communicator, size_t{1} << 50).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    const Status status = Allocate(communicator, size_t{1} << 50).status();
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
     EXPECT_THAT(std::string(status.message()),
                 MatchesRegex("allocate_symmetric on group \"world\": rank 0: "
                              "shared memory of 3377699720855552 bytes: there "
@@ -364,9 +363,8 @@ TEST(SymmetricMemoryTest, SoItIsWhereNoMemoryIsShared) {
     LocalWorld world({.backend = "shm", .world_size = ranks});
     unsetenv("MUSTER_SHM");
     world.OnEachRank([&](Communicator& communicator) {
-      const absl::Status status =
-          Allocate(communicator, size_t{1} << 50).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+      const Status status = Allocate(communicator, size_t{1} << 50).status();
+      EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
       EXPECT_THAT(std::string(status.message()),
                   StartsWith("allocate_symmetric on group \"world\": rank 0: "
                              "memory of 1125899906842624 bytes: there are "));
@@ -393,7 +391,7 @@ TEST(SymmetricMemoryTest, ARankThatCannotMapItIsNamedAndItIsGivenBack) {
       const rlimit limit = {.rlim_cur = most, .rlim_max = RLIM_INFINITY};
       if (setrlimit(RLIMIT_AS, &limit) != 0) return std::string("no limit");
     }
-    const absl::Status status = Allocate(communicator, 100 * kMib).status();
+    const Status status = Allocate(communicator, 100 * kMib).status();
     const std::string sum = SumOfOnes(communicator);
     const bool is_small = BlocksOfSegments() < 10'000;
     return absl::StrCat(sum, " ", is_small, " ", status.ToString());
@@ -415,7 +413,7 @@ TEST(SymmetricMemoryTest, ALimitOfFilesIsNamedWithItsValue) {
   ProcessWorld world("shm", 2, [](Communicator& communicator) {
     const rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return std::string("no limit");
-    const absl::Status status = Allocate(communicator, 1 << 20).status();
+    const Status status = Allocate(communicator, 1 << 20).status();
     return absl::StrCat(SumOfOnes(communicator), " ", status.ToString());
   });
   for (const auto& outcome : world.Join()) {
@@ -434,7 +432,7 @@ TEST(SymmetricMemoryTest, ItsFailureOnOneHostIsThatOfAll) {
   ProcessWorld world("shm", 5, [](Communicator& communicator) {
     const rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
     if (communicator.rank() == 1) setrlimit(RLIMIT_FSIZE, &limit);
-    const absl::Status status = Allocate(communicator, 1 << 20).status();
+    const Status status = Allocate(communicator, 1 << 20).status();
     return absl::StrCat(SumOfOnes(communicator), " ", status.ToString());
   });
   unsetenv("MUSTER_SHM_HOSTS");
@@ -451,12 +449,12 @@ TEST(SymmetricMemoryTest, WhoMeetsAnotherCollectiveIsToldWhatItIs) {
   LocalWorld world({.backend = "shm", .world_size = 2});
   world.OnEachRank([&](Communicator& communicator) {
     std::vector<float> values(10);
-    const absl::Status status =
+    const Status status =
         communicator.rank() == 0
             ? Allocate(communicator, 4096).status()
             : Do(communicator, {.kind = CollectiveKind::kAllReduce,
                                 .tensors = {Tensor(values)}});
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("rank 0 "), HasSubstr("allocate_symmetric"),
                       HasSubstr("rank 1 "),
@@ -482,8 +480,8 @@ TEST(SymmetricMemoryTest, WhatWasFreedIsNoTensor) {
     };
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(again().ok());
     *memory = nullptr;
-    for (const absl::Status& refused : {Do(communicator, sum), again()}) {
-      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    for (const Status& refused : {Do(communicator, sum), again()}) {
+      EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(refused.message()),
                   HasSubstr("float32[50000] is in symmetric memory that this "
                             "rank has freed"));

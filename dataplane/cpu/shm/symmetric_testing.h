@@ -9,10 +9,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
@@ -23,8 +22,7 @@ namespace muster::dataplane {
 
 using Memory = std::shared_ptr<SymmetricMemory>;
 
-inline absl::StatusOr<Memory> Allocate(Communicator& communicator,
-                                       size_t bytes) {
+inline StatusOr<Memory> Allocate(Communicator& communicator, size_t bytes) {
   return communicator.AllocateSymmetric(
       {.bytes = bytes,
        .device = DeviceType::kCpu,
@@ -51,8 +49,7 @@ inline bool AllAre(absl::Span<const float> values, float value) {
                      [value](float one) { return one == value; });
 }
 
-inline absl::Status Do(Communicator& communicator,
-                       const Collective& collective) {
+inline Status Do(Communicator& communicator, const Collective& collective) {
   return communicator.Start(collective)->Wait();
 }
 

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {
@@ -48,10 +48,10 @@ std::string Target(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
-                                          const std::string& root) {
+StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
+                                    const std::string& root) {
   const auto unreadable = [&](absl::string_view file) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPreconditionError(absl::StrCat(
         "cannot tell on which host it is: ", root, file, ": ",
         errno == 0
             ? "is empty"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::dataplane::shm {
 
@@ -27,8 +27,8 @@ struct HostIdentity {
 // for tests.
 // Errors: kFailedPrecondition: the system does not say; the text names the
 // file.
-absl::StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
-                                          const std::string& root = "");
+StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
+                                    const std::string& root = "");
 
 // Which ranks of a group are on which host. Hosts are numbered in the order of
 // their first ranks, and the ranks of a host in their own; the same on all

@@ -11,11 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/culprit.h"
@@ -38,8 +37,8 @@ struct Head {
   char backend[8] = {};
 };
 
-absl::Status Unreadable(const std::string& value, int world_size) {
-  return absl::InvalidArgumentError(absl::StrCat(
+Status Unreadable(const std::string& value, int world_size) {
+  return InvalidArgumentError(absl::StrCat(
       "unreadable gloo address of ", value.size(), " bytes for a group of ",
       world_size,
       "; does every rank run the same version with the same world size?"));
@@ -81,8 +80,7 @@ std::string EncodeAddress(const RankAddress& address, int world_size) {
   return value;
 }
 
-absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
-                                          int world_size) {
+StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size) {
   Head head;
   if (value.size() < sizeof(head) + sizeof(sockaddr_in)) {
     return Unreadable(value, world_size);
@@ -101,10 +99,10 @@ absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
   return address;
 }
 
-absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
+StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options) {
-  absl::Status set = options.store->Set(KeyOf(options.rank),
-                                        EncodeAddress(own, options.world_size));
+  Status set = options.store->Set(KeyOf(options.rank),
+                                  EncodeAddress(own, options.world_size));
   if (!set.ok()) return set;
 
   std::vector<int> peers;
@@ -114,19 +112,19 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     peers.push_back(rank);
     keys.push_back(KeyOf(rank));
   }
-  absl::StatusOr<std::vector<std::string>> values =
+  StatusOr<std::vector<std::string>> values =
       options.store->Get(keys, options.deadline);
   if (!values.ok()) {
-    if (!absl::IsDeadlineExceeded(values.status())) return values.status();
+    if (!IsDeadlineExceeded(values.status())) return values.status();
     // Which of them: ask for each, now that waiting is over.
     std::vector<int> missing;
     for (const int peer : peers) {
-      const absl::Status came =
+      const Status came =
           options.store->Get({KeyOf(peer)}, Clock::now()).status();
-      if (absl::IsDeadlineExceeded(came)) missing.push_back(peer);
+      if (IsDeadlineExceeded(came)) missing.push_back(peer);
     }
     if (missing.empty()) return values.status();
-    absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+    Status status = DeadlineExceededError(absl::StrCat(
         options.world_size - missing.size(), " of ", options.world_size,
         " ranks came to the rendezvous in time; missing ",
         DescribeRanks(missing)));
@@ -134,23 +132,23 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     return status;
   }
   if (values->size() != peers.size()) {
-    return absl::InternalError(absl::StrCat("the bootstrap store returned ",
-                                            values->size(), " values for ",
-                                            peers.size(), " keys"));
+    return InternalError(absl::StrCat("the bootstrap store returned ",
+                                      values->size(), " values for ",
+                                      peers.size(), " keys"));
   }
   std::vector<RankAddress> addresses(options.world_size);
   for (size_t i = 0; i < peers.size(); ++i) {
-    absl::StatusOr<RankAddress> decoded =
+    StatusOr<RankAddress> decoded =
         DecodeAddress((*values)[i], options.world_size);
     if (!decoded.ok()) {
-      absl::Status status(
+      Status status(
           decoded.status().code(),
           absl::StrCat("rank ", peers[i], ": ", decoded.status().message()));
       SetCulpritRank(status, peers[i]);
       return status;
     }
     if (decoded->backend != own.backend) {
-      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      Status status = InvalidArgumentError(absl::StrCat(
           "rank ", peers[i], " has backend ", base::Quote(decoded->backend),
           ", rank ", options.rank, " ", base::Quote(own.backend),
           ": the ranks of a group must have the same"));
@@ -158,7 +156,7 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
       return status;
     }
     if (decoded->interfaces != own.interfaces) {
-      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      Status status = InvalidArgumentError(absl::StrCat(
           "rank ", peers[i], " uses ", DescribeInterfaces(decoded->interfaces),
           ", rank ", options.rank, " ", DescribeInterfaces(own.interfaces),
           ": GLOO_SOCKET_IFNAME must name as many on every rank"));

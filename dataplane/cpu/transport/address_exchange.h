@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 
 namespace muster::dataplane::cpu {
@@ -36,13 +35,12 @@ std::string EncodeAddress(const RankAddress& address, int world_size);
 
 // The inverse. kInvalidArgument if `value` is not that of a group of
 // `world_size`.
-absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
-                                          int world_size);
+StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size);
 
 // Publishes `own` and returns where the peers are, by rank; empty at this one.
 // One Set and one Get. Errors name the ranks that did not come, and one that
 // has another backend or another number of interfaces.
-absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
+StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options);
 
 // "rank 3", "ranks 3, 5", at most 8 of them and then "and 120 more".

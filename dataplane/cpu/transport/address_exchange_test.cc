@@ -67,7 +67,7 @@ TEST(RendezvousTest, RubbishIsAnErrorAndNoCrash) {
        {std::string(), std::string("\1"), std::string(3, '\1'),
         std::string(200, '\7')}) {
     const auto decoded = DecodeAddress(value, 4);
-    EXPECT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(decoded.status().code(), StatusCode::kInvalidArgument);
   }
 }
 
@@ -105,7 +105,7 @@ TEST(RendezvousTest, RanksThatDoNotComeAreNamed) {
             .world_size = 4,
             .store = store,
             .deadline = Clock::now() + std::chrono::milliseconds(20)});
-  EXPECT_EQ(remote.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(remote.status().code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(remote.status().message()),
             "2 of 4 ranks came to the rendezvous in time; missing ranks 1, 3");
   EXPECT_EQ(CulpritRanks(remote.status()), (std::vector<int>{1, 3}));
@@ -118,7 +118,7 @@ TEST(RendezvousTest, RankOfAnotherWorldSizeIsNamed) {
     ASSERT_TRUE(store->Set("gloo/1", EncodeAddress(address, world_size)).ok());
     const auto remote = ExchangeAddresses(
         address, {.rank = 0, .world_size = 2, .store = store});
-    EXPECT_EQ(remote.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(remote.status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(remote.status().message()),
               "rank 1: unreadable gloo address of 40 bytes for a group of 2; "
               "does every rank run the same version with the same world "
@@ -135,7 +135,7 @@ TEST(RendezvousTest, RankOfAnotherBackendIsNamedWithIt) {
   ASSERT_TRUE(store->Set("gloo/2", EncodeAddress(address, 3)).ok());
   const auto remote =
       ExchangeAddresses(address, {.rank = 0, .world_size = 3, .store = store});
-  EXPECT_EQ(remote.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(remote.status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(remote.status().message()),
             "rank 1 has backend \"gloo\", rank 0 \"shm\": the ranks of a group "
             "must have the same");
@@ -145,8 +145,8 @@ TEST(RendezvousTest, RankOfAnotherBackendIsNamedWithIt) {
 TEST(RendezvousTest, StoreThatAnswersWithTooFewValuesIsAnError) {
   class ForgetfulStore : public testing::InMemoryStore {
    public:
-    absl::StatusOr<std::vector<std::string>> Get(
-        const std::vector<std::string>&, Instant) override {
+    StatusOr<std::vector<std::string>> Get(const std::vector<std::string>&,
+                                           Instant) override {
       return std::vector<std::string>();
     }
   };
@@ -155,9 +155,8 @@ TEST(RendezvousTest, StoreThatAnswersWithTooFewValuesIsAnError) {
                         {.rank = 0,
                          .world_size = 2,
                          .store = std::make_shared<ForgetfulStore>()});
-  EXPECT_EQ(
-      remote.status(),
-      absl::InternalError("the bootstrap store returned 0 values for 1 keys"));
+  EXPECT_EQ(remote.status(),
+            InternalError("the bootstrap store returned 0 values for 1 keys"));
 }
 
 TEST(RendezvousTest, ManyRanksAreCutInText) {

@@ -38,7 +38,7 @@ using testing::InMemoryStore;
 using testing::LocalWorld;
 using ::testing::StartsWith;
 
-absl::Status Join(BackendOptions options, milliseconds timeout) {
+Status Join(BackendOptions options, milliseconds timeout) {
   options.deadline = Clock::now() + timeout;
   return CreateBackend("gloo", options).status();
 }
@@ -92,13 +92,13 @@ struct Connection {
 };
 
 TEST(GlooConnectTest, RankThatNeverComesIsNamed) {
-  const absl::Status status = Join({.rank = 0,
-                                    .world_size = 2,
-                                    .group_name = "world",
-                                    .store = std::make_shared<InMemoryStore>(),
-                                    .local_address = "127.0.0.1"},
-                                   milliseconds(50));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = Join({.rank = 0,
+                              .world_size = 2,
+                              .group_name = "world",
+                              .store = std::make_shared<InMemoryStore>(),
+                              .local_address = "127.0.0.1"},
+                             milliseconds(50));
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(status.message()),
             "1 of 2 ranks came to the rendezvous in time; missing rank 1");
 }
@@ -110,13 +110,13 @@ TEST(GlooConnectTest, RanksThatComeButDoNotConnectAreNamed) {
     ASSERT_TRUE(store->Set(key, ValueOfSilentRank(3)).ok());
   }
   const Instant start = Clock::now();
-  const absl::Status status = Join({.rank = 0,
-                                    .world_size = 3,
-                                    .group_name = "world",
-                                    .store = store,
-                                    .local_address = "127.0.0.1"},
-                                   milliseconds(200));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  const Status status = Join({.rank = 0,
+                              .world_size = 3,
+                              .group_name = "world",
+                              .store = store,
+                              .local_address = "127.0.0.1"},
+                             milliseconds(200));
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
   EXPECT_EQ(std::string(status.message()),
             "ranks 1, 2 did not connect to this rank (0) in time; 0 of 2 peers "
             "did");
@@ -127,7 +127,7 @@ TEST(GlooConnectTest, RanksThatComeButDoNotConnectAreNamed) {
 TEST(GlooConnectTest, RankThatConnectsBehindOneThatDoesNotIsNotNamed) {
   const auto store = std::make_shared<InMemoryStore>();
   ASSERT_TRUE(store->Set("gloo/1", ValueOfSilentRank(3)).ok());
-  std::future<absl::Status> joined = std::async(std::launch::async, [&] {
+  std::future<Status> joined = std::async(std::launch::async, [&] {
     return Join({.rank = 0,
                  .world_size = 3,
                  .group_name = "world",
@@ -147,8 +147,8 @@ TEST(GlooConnectTest, RankThatConnectsBehindOneThatDoesNotIsNotNamed) {
     return rank2.Connect({*rank0, {.socket = silent.bytes}, *own},
                          Clock::now() + std::chrono::seconds(2));
   });
-  const absl::Status status = joined.get();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  const Status status = joined.get();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
   EXPECT_EQ(
       std::string(status.message()),
       "rank 1 did not connect to this rank (0) in time; 1 of 2 peers did");
@@ -158,7 +158,7 @@ TEST(GlooConnectTest, RankThatConnectsBehindOneThatDoesNotIsNotNamed) {
 TEST(GlooConnectTest, RankThatLeavesAtOnceDoesNotDisturbWhoStillConnects) {
   for (int round = 0; round < 20; ++round) {
     const auto store = std::make_shared<InMemoryStore>();
-    std::vector<absl::Status> joined(4);
+    std::vector<Status> joined(4);
     std::vector<std::thread> ranks;
     ranks.reserve(4);
     for (int rank = 0; rank < 4; ++rank) {
@@ -173,8 +173,7 @@ TEST(GlooConnectTest, RankThatLeavesAtOnceDoesNotDisturbWhoStillConnects) {
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    for (const absl::Status& status : joined)
-      EXPECT_TRUE(status.ok()) << status;
+    for (const Status& status : joined) EXPECT_TRUE(status.ok()) << status;
   }
 }
 
@@ -186,11 +185,11 @@ class StoreOfALateRank : public InMemoryStore {
                    std::future<void>& other_left)
       : store_(std::move(store)), other_left_(other_left) {}
 
-  absl::Status Set(const std::string& key, const std::string& value) override {
+  Status Set(const std::string& key, const std::string& value) override {
     return store_->Set(key, value);
   }
-  absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys, Instant deadline) override {
+  StatusOr<std::vector<std::string>> Get(const std::vector<std::string>& keys,
+                                         Instant deadline) override {
     auto values = store_->Get(keys, deadline);
     other_left_.wait_for(std::chrono::seconds(1));
     return values;
@@ -203,7 +202,7 @@ class StoreOfALateRank : public InMemoryStore {
 
 TEST(GlooConnectTest, RankThatLeavesAtOnceWaitsForWhoHasNotConnectedYet) {
   const auto store = std::make_shared<InMemoryStore>();
-  absl::Status early;
+  Status early;
   std::future<void> early_left = std::async(std::launch::async, [&] {
     early = Join({.rank = 0,
                   .world_size = 2,
@@ -212,7 +211,7 @@ TEST(GlooConnectTest, RankThatLeavesAtOnceWaitsForWhoHasNotConnectedYet) {
                   .local_address = "127.0.0.1"},
                  std::chrono::seconds(30));
   });
-  const absl::Status late =
+  const Status late =
       Join({.rank = 1,
             .world_size = 2,
             .group_name = "world",
@@ -237,8 +236,7 @@ TEST(GlooConnectTest, RankThatLeftInPeaceEndsNothingThatGoesOnWithoutIt) {
   const auto second = broadcast(2);  // passes on what rank 3 does not take yet
   const auto third = broadcast(1);
   // The chain passes rank 0's part on without rank 3.
-  const absl::Status passed_on =
-      first->Wait(Clock::now() + std::chrono::seconds(10));
+  const Status passed_on = first->Wait(Clock::now() + std::chrono::seconds(10));
   ASSERT_TRUE(passed_on.ok()) << passed_on;
   world.Destroy(0);
   // Longer than the watchdog takes to see that rank 0 has gone.
@@ -255,13 +253,13 @@ TEST(GlooConnectTest, RankThatLeftInPeaceEndsNothingThatGoesOnWithoutIt) {
 TEST(GlooConnectTest, RankWhoseSocketIsClosedIsNamedAtOnce) {
   const auto store = std::make_shared<InMemoryStore>();
   ASSERT_TRUE(store->Set("gloo/0", ValueOfSilentRank(2)).ok());
-  const absl::Status status = Join({.rank = 1,
-                                    .world_size = 2,
-                                    .group_name = "world",
-                                    .store = store,
-                                    .local_address = "127.0.0.1"},
-                                   std::chrono::seconds(60));
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  const Status status = Join({.rank = 1,
+                              .world_size = 2,
+                              .group_name = "world",
+                              .store = store,
+                              .local_address = "127.0.0.1"},
+                             std::chrono::seconds(60));
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_EQ(std::string(status.message()),
             "cannot connect to rank 0: Connection refused");
   EXPECT_EQ(CulpritRank(status), 0);
@@ -270,23 +268,23 @@ TEST(GlooConnectTest, RankWhoseSocketIsClosedIsNamedAtOnce) {
 TEST(GlooConnectTest, RankOfAnotherWorldSizeIsAnError) {
   const auto store = std::make_shared<InMemoryStore>();
   ASSERT_TRUE(store->Set("gloo/1", "rubbish").ok());
-  const absl::Status status = Join({.rank = 0,
-                                    .world_size = 2,
-                                    .group_name = "world",
-                                    .store = store,
-                                    .local_address = "127.0.0.1"},
-                                   std::chrono::seconds(60));
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  const Status status = Join({.rank = 0,
+                              .world_size = 2,
+                              .group_name = "world",
+                              .store = store,
+                              .local_address = "127.0.0.1"},
+                             std::chrono::seconds(60));
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: unreadable"));
 }
 
 TEST(GlooConnectTest, UnknownInterfaceIsAnErrorThatListsTheOthers) {
-  const absl::Status status = Join({.rank = 0,
-                                    .world_size = 1,
-                                    .group_name = "world",
-                                    .network_interfaces = "nosuch0,lo"},
-                                   std::chrono::seconds(60));
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  const Status status = Join({.rank = 0,
+                              .world_size = 1,
+                              .group_name = "world",
+                              .network_interfaces = "nosuch0,lo"},
+                             std::chrono::seconds(60));
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()),
               StartsWith("network_interfaces: no interface \"nosuch0\" with an "
                          "address on this host; there are: "));
@@ -302,10 +300,10 @@ TEST(GlooConnectTest, VariablesThatMeanNothingAreRefused) {
             "yes, t, true) but was \"off\""},
            {"MUSTER_GLOO_ALGORITHM", "no algorithm \"off\""}}) {
     setenv(name, "off", /*overwrite=*/1);
-    const absl::Status status =
+    const Status status =
         Join({.rank = 0, .world_size = 1}, std::chrono::seconds(60));
     unsetenv(name);
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(StartsWith(absl::StrCat("environment variable ", name)),
                       HasSubstr(text)));
@@ -329,7 +327,7 @@ TEST(GlooConnectTest, LazyInitIsTakenAndSaidOnceToHaveNoEffect) {
   Warnings warnings;
   for (const char* const value : {"", "0", "False", "True", "1"}) {
     if (*value != '\0') setenv("TORCH_GLOO_LAZY_INIT", value, 1);
-    const absl::Status status =
+    const Status status =
         Join({.rank = 0, .world_size = 1, .local_address = "127.0.0.1"},
              std::chrono::seconds(60));
     EXPECT_TRUE(status.ok()) << status;
@@ -344,7 +342,7 @@ TEST(GlooConnectTest, LazyInitIsTakenAndSaidOnceToHaveNoEffect) {
 
 TEST(GlooConnectTest, InterfaceComesFromTheEnvironmentToo) {
   setenv("GLOO_SOCKET_IFNAME", "nosuch1", /*overwrite=*/1);
-  const absl::Status status =
+  const Status status =
       Join({.rank = 0, .world_size = 1, .group_name = "world"},
            std::chrono::seconds(60));
   EXPECT_THAT(std::string(status.message()),
@@ -362,12 +360,12 @@ TEST(GlooConnectTest, InterfaceComesFromTheEnvironmentToo) {
 }
 
 TEST(GlooConnectTest, AddressOfAnotherHostIsAnError) {
-  const absl::Status status = Join({.rank = 0,
-                                    .world_size = 1,
-                                    .group_name = "world",
-                                    .local_address = "192.0.2.1"},
-                                   std::chrono::seconds(60));
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  const Status status = Join({.rank = 0,
+                              .world_size = 1,
+                              .group_name = "world",
+                              .local_address = "192.0.2.1"},
+                             std::chrono::seconds(60));
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_THAT(
       std::string(status.message()),
       StartsWith("argument local_address: cannot listen at 192.0.2.1: "));
@@ -376,7 +374,7 @@ TEST(GlooConnectTest, AddressOfAnotherHostIsAnError) {
                   .group_name = "world",
                   .local_address = "trainer-3"},
                  std::chrono::seconds(60)),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "argument local_address: \"trainer-3\" is no IP address"));
 }
 
@@ -434,9 +432,9 @@ TEST(GlooConnectTest, APortScanWhileAPairIsMadeHarmsNobody) {
       const auto receiving = communicator.Start({.kind = CollectiveKind::kRecv,
                                                  .outputs = {Tensor(received)},
                                                  .peer = peer});
-      const absl::Status has_received = receiving->Wait();
+      const Status has_received = receiving->Wait();
       ASSERT_TRUE(has_received.ok()) << has_received;
-      const absl::Status has_sent = sending->Wait();
+      const Status has_sent = sending->Wait();
       ASSERT_TRUE(has_sent.ok()) << has_sent;
       EXPECT_EQ(received.back(), peer);
     });
@@ -444,23 +442,22 @@ TEST(GlooConnectTest, APortScanWhileAPairIsMadeHarmsNobody) {
 }
 
 TEST(GlooConnectTest, BadOptionsAreNamed) {
-  EXPECT_EQ(
-      Join({.rank = 2,
-            .world_size = 2,
-            .group_name = "world",
-            .store = std::make_shared<InMemoryStore>()},
-           std::chrono::seconds(1)),
-      absl::InvalidArgumentError("argument rank: 2 is not in a group of 2"));
+  EXPECT_EQ(Join({.rank = 2,
+                  .world_size = 2,
+                  .group_name = "world",
+                  .store = std::make_shared<InMemoryStore>()},
+                 std::chrono::seconds(1)),
+            InvalidArgumentError("argument rank: 2 is not in a group of 2"));
   EXPECT_EQ(Join({.rank = 0, .world_size = 2, .group_name = "world"},
                  std::chrono::seconds(1)),
-            absl::InvalidArgumentError(
+            InvalidArgumentError(
                 "argument store: a group of 2 needs one to meet in"));
 }
 
 TEST(FactoryTest, UnknownBackendIsAnErrorThatListsThoseBuiltIn) {
   EXPECT_EQ(
       CreateBackend("smoke", {}).status(),
-      absl::InvalidArgumentError(
+      InvalidArgumentError(
           "unknown backend \"smoke\": this program has gloo, shm; others are "
           "registered (RegisterBackend), or loaded from a library "
           "(LoadBackend, MUSTER_BACKEND_LIBRARIES)"));

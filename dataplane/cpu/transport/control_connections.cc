@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/socket.h"
 
 namespace muster::dataplane::cpu {
@@ -31,12 +31,12 @@ ControlConnections::~ControlConnections() {
   if (woken_ >= 0) ::close(woken_);
 }
 
-absl::Status ControlConnections::Take(const std::vector<int>& sockets) {
+Status ControlConnections::Take(const std::vector<int>& sockets) {
   MutexLock lock(mutex_);
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
     peers_[peer].socket = sockets[peer];
   }
-  if (woken_ >= 0) return absl::OkStatus();
+  if (woken_ >= 0) return OkStatus();
   return Failed("cannot wait for peers", woken_error_);
 }
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/goodbye_message.h"
 
 namespace muster::dataplane::cpu {
@@ -34,7 +34,7 @@ class ControlConnections {
   ControlConnections& operator=(const ControlConnections&) = delete;
 
   // Before anything else: as TcpConnections::Take.
-  absl::Status Take(const std::vector<int>& sockets);
+  Status Take(const std::vector<int>& sockets);
 
   // Whether `peer` has gone, and how. Not after Close.
   std::optional<End> Look(int peer);

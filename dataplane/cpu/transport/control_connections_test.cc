@@ -6,8 +6,8 @@
 #include <chrono>
 #include <future>
 
-#include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::cpu {
@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::seconds kPatience{10};
 
 GoodbyeBytes Goodbye(const char* text) {
-  return EncodeGoodbye(absl::AbortedError(text));
+  return EncodeGoodbye(AbortedError(text));
 }
 
 // Two ranks as objects of one process.
@@ -25,8 +25,8 @@ class FarewellsTest : public ::testing::Test {
   FarewellsTest() {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    EXPECT_EQ(rank0_.Take({-1, ends[0]}), absl::OkStatus());
-    EXPECT_EQ(rank1_.Take({ends[1], -1}), absl::OkStatus());
+    EXPECT_EQ(rank0_.Take({-1, ends[0]}), OkStatus());
+    EXPECT_EQ(rank1_.Take({ends[1], -1}), OkStatus());
     rank1s_end_ = ends[1];
   }
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/transport.h"
 
 namespace muster::dataplane::cpu {
@@ -26,7 +26,7 @@ class FakeTransport : public Transport {
   std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
     return nullptr;
   }
-  absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
+  Status OpenQuiet(int) override { return OkStatus(); }
 };
 
 }  // namespace muster::dataplane::cpu

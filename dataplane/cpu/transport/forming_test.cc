@@ -28,9 +28,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/communicator.h"
@@ -168,25 +167,24 @@ class WatchedStore : public BootstrapStore {
   WatchedStore(std::shared_ptr<BootstrapStore> store, Interruption interruption)
       : store_(std::move(store)), interruption_(std::move(interruption)) {}
 
-  absl::Status Set(const std::string& key, const std::string& value) override {
+  Status Set(const std::string& key, const std::string& value) override {
     ::Step();
     return store_->Set(key, value);
   }
-  absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys, Instant deadline) override {
+  StatusOr<std::vector<std::string>> Get(const std::vector<std::string>& keys,
+                                         Instant deadline) override {
     ::Step();
     for (;;) {
-      if (absl::Status gone = interruption_.status(); !gone.ok()) return gone;
+      if (Status gone = interruption_.status(); !gone.ok()) return gone;
       auto values = store_->Get(
           keys,
           std::min(deadline, Clock::now() + std::chrono::milliseconds(5)));
-      if (!absl::IsDeadlineExceeded(values.status()) ||
-          Clock::now() >= deadline) {
+      if (!IsDeadlineExceeded(values.status()) || Clock::now() >= deadline) {
         return values;
       }
     }
   }
-  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
+  StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
     return store_->Add(key, delta);
   }
 
@@ -200,8 +198,7 @@ class WatchedStore : public BootstrapStore {
 void Watch(int gone, int victim, const Interruption& interruption) {
   std::thread([=] {
     AwaitEnd(gone);
-    absl::Status why =
-        absl::UnavailableError(absl::StrCat("rank ", victim, " is gone"));
+    Status why = UnavailableError(absl::StrCat("rank ", victim, " is gone"));
     SetCulpritRank(why, victim);
     interruption.Interrupt(why);
   }).detach();
@@ -218,7 +215,7 @@ std::vector<RankOutcome> FormWithout(int victim, int step, Fate fate) {
     g_steps_left = -1;
     if (fate == Fate::kStandsStill) return std::string("formed");
     std::vector<int32_t> values = {1};
-    const absl::Status status = communicator.Run(Collective{
+    const Status status = communicator.Run(Collective{
         .kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
     return status.ok() ? "formed" : status.ToString();
   };
@@ -289,7 +286,7 @@ TEST(FormingTest, StrangersThatSayNothingTakeNoDescriptors) {
     std::vector<int64_t> refused = {0};
     while (refused[0] < 200) {
       refused[0] = refused_connections;
-      const absl::Status status =
+      const Status status =
           communicator.Run(Collective{.kind = CollectiveKind::kAllReduce,
                                       .tensors = {Tensor(refused)},
                                       .reduce_op = ReduceOp::kMin});

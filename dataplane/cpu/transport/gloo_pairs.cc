@@ -15,10 +15,9 @@
 #include <system_error>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/interface.h"
 #include "dataplane/cpu/transport/socket.h"
 #include "dataplane/cpu/transport/transport_errors.h"
@@ -82,17 +81,17 @@ Pairs::~Pairs() {
   device_.reset();
 }
 
-absl::StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
-  absl::StatusOr<NetworkChoice> network = ChooseNetwork(options);
+StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
+  StatusOr<NetworkChoice> network = ChooseNetwork(options);
   if (!network.ok()) return network.status();
   attributes_.iface = network->interface_name;
   attributes_.hostname = network->address;
-  absl::Status created = Guard([&] {
+  Status created = Guard([&] {
     attributes_ = gloo_transport::tcp::CreateDeviceAttr(attributes_);
   });
-  if (absl::IsResourceExhausted(created)) return created;
+  if (IsResourceExhausted(created)) return created;
   if (!created.ok()) {
-    return absl::UnavailableError(
+    return UnavailableError(
         absl::StrCat("cannot use the network at ",
                      network->interface_name.empty()
                          ? absl::StrCat("address ", network->address)
@@ -119,15 +118,15 @@ void Pairs::Spin(bool on) {
   if (!on && spins_ == 0) spinner_->Off();
 }
 
-absl::Status Pairs::AwaitMade(const Pair& pair) {
+Status Pairs::AwaitMade(const Pair& pair) {
   while (!aborted_ &&
          (pair.phase == Phase::kOffering || pair.phase == Phase::kMaking)) {
     changed_.Wait(mutex_);
   }
-  return aborted_ ? absl::CancelledError("aborted") : pair.failure;
+  return aborted_ ? CancelledError("aborted") : pair.failure;
 }
 
-absl::Status Pairs::End(int peer, const absl::Status& status) {
+Status Pairs::End(int peer, const Status& status) {
   Pair& pair = pairs_[peer];
   pair.phase = status.ok() ? Phase::kOpen : Phase::kFailed;
   pair.failure = status;
@@ -136,15 +135,15 @@ absl::Status Pairs::End(int peer, const absl::Status& status) {
   return status;
 }
 
-absl::Status Pairs::Open(int peer) {
-  if (IsOpen(peer)) return absl::OkStatus();
+Status Pairs::Open(int peer) {
+  if (IsOpen(peer)) return OkStatus();
   {
     MutexLock lock(mutex_);
     Pair& pair = pairs_[peer];
     if (aborted_ || pair.phase != Phase::kNone) return AwaitMade(pair);
     pair.phase = Phase::kOffering;
   }
-  const absl::StatusOr<int> socket = listener_.Offer(peer);
+  const StatusOr<int> socket = listener_.Offer(peer);
   {
     MutexLock lock(mutex_);
     Pair& pair = pairs_[peer];
@@ -176,8 +175,8 @@ void Pairs::Take(int peer, int socket,
   Make(peer, socket).IgnoreError();
 }
 
-absl::Status Pairs::InLoop(const std::function<void()>& function) {
-  absl::Status status;
+Status Pairs::InLoop(const std::function<void()>& function) {
+  Status status;
   spinner_->Run([&] { status = Guard(function); });
   return status;
 }
@@ -186,7 +185,7 @@ absl::Status Pairs::InLoop(const std::function<void()>& function) {
 // This process comes first: the port is made and connected to in one turn of
 // the loop, which accepts in a later one. Then it puts the peer's connection in
 // the place of its own.
-absl::Status Pairs::MakeOnce(int peer, int socket) {
+Status Pairs::MakeOnce(int peer, int socket) {
   ::gloo::transport::Pair* pair = nullptr;
   AddressBytes port;
   int own = -1;
@@ -194,7 +193,7 @@ absl::Status Pairs::MakeOnce(int peer, int socket) {
     if (own >= 0) ::close(own);
   };
   int error = 0;
-  absl::Status status = InLoop([&] {
+  Status status = InLoop([&] {
     pair = context_->createPair(peer).get();
     port = pair->address().bytes();
     own = MakeSocket(port);
@@ -214,9 +213,9 @@ absl::Status Pairs::MakeOnce(int peer, int socket) {
     // Another connection came first, and Gloo has closed the port.
     const bool waits = recv(own, &byte, 1, MSG_DONTWAIT) < 0 &&
                        (IsTemporary(errno) || errno == ENOTCONN);
-    if (!waits) return absl::AbortedError("another connection came first");
+    if (!waits) return AbortedError("another connection came first");
     if (Clock::now() >= deadline) {
-      return absl::UnavailableError("cannot connect to a port of its own");
+      return UnavailableError("cannot connect to a port of its own");
     }
     status = InLoop([&] {
       const int accepted = FindSocket(here, NameOf(own, &getsockname));
@@ -237,8 +236,8 @@ absl::Status Pairs::MakeOnce(int peer, int socket) {
   return status;
 }
 
-absl::Status Pairs::Make(int peer, int socket) {
-  absl::Status made;
+Status Pairs::Make(int peer, int socket) {
+  Status made;
   {
     MutexLock lock(mutex_);
     made = Guard([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { MakeDevice(); });
@@ -247,12 +246,12 @@ absl::Status Pairs::Make(int peer, int socket) {
     Spin(true);
     do {
       made = MakeOnce(peer, socket);
-    } while (absl::IsAborted(made));
+    } while (IsAborted(made));
     Spin(false);
   }
   ::close(socket);
   if (!made.ok()) {
-    made = absl::ResourceExhaustedError(
+    made = ResourceExhaustedError(
         absl::StrCat("rank ", rank_, " cannot make a connection with rank ",
                      peer, ": ", WithoutSourcePosition(made.message())));
   }

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/gloo_loop_handlers.h"
@@ -35,12 +34,12 @@ class Pairs {
   // Chooses the network, and returns the address of this host there. Gloo's
   // device, which has a thread and memory, is made with the first pair. See
   // CreateBackend for the errors.
-  absl::StatusOr<AddressBytes> Start(const BackendOptions& options);
+  StatusOr<AddressBytes> Start(const BackendOptions& options);
 
   // Connects to `peer`, unless that was done, and waits until it is. Errors:
   // kUnavailable naming the peer; kResourceExhausted, of this process; when
   // aborted, any.
-  absl::Status Open(int peer);
+  Status Open(int peer);
 
   bool IsOpen(int peer) const {
     return is_open_[peer].load(std::memory_order_acquire);
@@ -75,21 +74,20 @@ class Pairs {
   struct Pair {
     Phase phase = Phase::kNone;
     // Of kFailed.
-    absl::Status failure = absl::OkStatus();
+    Status failure = OkStatus();
   };
 
   // Waits until nobody is about to make the pair.
-  absl::Status AwaitMade(const Pair& pair)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status AwaitMade(const Pair& pair) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the pair, which is kMaking, of a connection to the peer, and owns
   // that.
-  absl::Status Make(int peer, int socket);
+  Status Make(int peer, int socket);
   // kAborted: it is to be tried again.
-  absl::Status MakeOnce(int peer, int socket);
+  Status MakeOnce(int peer, int socket);
   // Calls `function` in a turn of Gloo's event loop; its status is what that
   // throws.
-  absl::Status InLoop(const std::function<void()>& function);
-  absl::Status End(int peer, const absl::Status& status)
+  Status InLoop(const std::function<void()>& function);
+  Status End(int peer, const Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Unless that was done. Throws as Gloo does.
   void MakeDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

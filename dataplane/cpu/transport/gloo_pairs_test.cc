@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/listener.h"
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
@@ -79,7 +79,7 @@ class PairsTest : public ::testing::Test {
 TEST_F(PairsTest, BothRanksMayOpenAPairAtOnce) {
   Serve(0);
   Serve(1);
-  std::vector<std::future<absl::Status>> opened;
+  std::vector<std::future<Status>> opened;
   for (size_t rank : {0, 1, 0, 1}) {
     opened.push_back(std::async(std::launch::async, [this, rank] {
       return ranks_[rank].pairs.Open(1 - static_cast<int>(rank));
@@ -98,15 +98,15 @@ TEST_F(PairsTest, AnOpenPairIsNotReplaced) {
 TEST_F(PairsTest, AfterAnAbortThereAreNone) {
   ranks_[0].pairs.Abort();
   EXPECT_EQ(ReplyOf(0), Reply::kRefused);
-  EXPECT_TRUE(absl::IsCancelled(ranks_[0].pairs.Open(1)));
+  EXPECT_TRUE(IsCancelled(ranks_[0].pairs.Open(1)));
 }
 
 // Who wants the pair next is told so, too: he asks then why the peer has gone.
 TEST_F(PairsTest, APeerThatHasGoneIsUnavailable) {
   ranks_[1].listener.Stop();
   for (int time = 0; time < 2; ++time) {
-    const absl::Status opened = ranks_[0].pairs.Open(1);
-    EXPECT_EQ(opened.code(), absl::StatusCode::kUnavailable) << opened;
+    const Status opened = ranks_[0].pairs.Open(1);
+    EXPECT_EQ(opened.code(), StatusCode::kUnavailable) << opened;
     EXPECT_EQ(CulpritRank(opened), 1);
   }
 }

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <string>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/culprit.h"
 
@@ -42,13 +41,13 @@ bool IsFarewell(const Layout& layout) {
 }
 
 bool IsPeaceful(const Layout& layout) {
-  const auto code = static_cast<absl::StatusCode>(layout.code);
-  return code == absl::StatusCode::kCancelled || code == absl::StatusCode::kOk;
+  const auto code = static_cast<StatusCode>(layout.code);
+  return code == StatusCode::kCancelled || code == StatusCode::kOk;
 }
 
 }  // namespace
 
-GoodbyeBytes EncodeGoodbye(const absl::Status& reason) {
+GoodbyeBytes EncodeGoodbye(const Status& reason) {
   Layout layout = {};
   layout.mark = kMark;
   layout.code = static_cast<int32_t>(reason.code());
@@ -73,12 +72,12 @@ GoodbyeBytes EncodeGoodbye(const absl::Status& reason) {
   return bytes;
 }
 
-absl::Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
-                              absl::string_view transport_error) {
+Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
+                        absl::string_view transport_error) {
   const Layout layout = LayoutOf(bytes);
-  absl::Status status;
+  Status status;
   if (!IsFarewell(layout)) {
-    status = absl::UnavailableError(
+    status = UnavailableError(
         absl::StrCat("rank ", peer,
                      " closed its connection without leaving the group; its "
                      "process may have died (",
@@ -87,26 +86,23 @@ absl::Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
     return status;
   }
   if (IsPeaceful(layout)) {
-    status =
-        absl::UnavailableError(absl::StrCat("rank ", peer, " left the group"));
+    status = UnavailableError(absl::StrCat("rank ", peer, " left the group"));
     SetCulpritRank(status, peer);
     return status;
   }
-  const auto code = static_cast<absl::StatusCode>(layout.code);
+  const auto code = static_cast<StatusCode>(layout.code);
   const int32_t origin = layout.origin >= 0 ? layout.origin : peer;
   const std::string text(layout.text, layout.text_bytes);
   if (layout.verdict_bytes >= 0) {
     const auto bytes = static_cast<size_t>(layout.verdict_bytes);
-    status = absl::Status(code, text.substr(bytes));
+    status = Status(code, text.substr(bytes));
     SetVerdict(status, text.substr(0, bytes));
   } else {
-    status =
-        absl::Status(code, absl::StrCat("rank ", origin, " failed: ", text));
+    status = Status(code, absl::StrCat("rank ", origin, " failed: ", text));
     status.SetPayload(
         kOriginUrl,
-        absl::Cord(std::string(reinterpret_cast<const char*>(&origin),
-                               sizeof(origin)) +
-                   text));
+        std::string(reinterpret_cast<const char*>(&origin), sizeof(origin)) +
+            text);
   }
   SetCulpritRank(status, layout.culprit >= 0 ? layout.culprit : peer);
   return status;

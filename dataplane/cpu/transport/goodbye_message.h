@@ -4,7 +4,8 @@
 #include <array>
 #include <cstddef>
 
-#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::dataplane::cpu {
 
@@ -13,7 +14,7 @@ using GoodbyeBytes = std::array<char, 512>;
 
 // `reason` is the error that ended the group here, or kCancelled for leaving
 // in peace. A long text is cut.
-GoodbyeBytes EncodeGoodbye(const absl::Status& reason);
+GoodbyeBytes EncodeGoodbye(const Status& reason);
 
 // What the end of the connection to `peer` means, given the bytes that it sent
 // before; `transport_error` is what the transport says about the end.
@@ -22,8 +23,8 @@ GoodbyeBytes EncodeGoodbye(const absl::Status& reason);
 //   an error:      that code and text, and the culprit that the peer named, or
 //                  the peer itself
 //   a verdict:     that error, word for word
-absl::Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
-                              absl::string_view transport_error);
+Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
+                        absl::string_view transport_error);
 
 // Whether the peer that sent `bytes` left in peace.
 bool LeftInPeace(const GoodbyeBytes& bytes);

@@ -9,9 +9,9 @@ namespace muster::dataplane::cpu {
 namespace {
 
 TEST(FarewellTest, SilenceMeansThatThePeerDied) {
-  const absl::Status status =
+  const Status status =
       InterpretGoodbye(3, GoodbyeBytes{}, "Connection reset by peer");
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
             "rank 3 closed its connection without leaving the group; its "
             "process may have died (Connection reset by peer)");
@@ -19,30 +19,30 @@ TEST(FarewellTest, SilenceMeansThatThePeerDied) {
 }
 
 TEST(FarewellTest, LeavingInPeaceIsSaid) {
-  const absl::Status status =
-      InterpretGoodbye(3, EncodeGoodbye(absl::CancelledError("destroyed")), "");
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  const Status status =
+      InterpretGoodbye(3, EncodeGoodbye(CancelledError("destroyed")), "");
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()), "rank 3 left the group");
   EXPECT_EQ(CulpritRank(status), 3);
 }
 
 TEST(FarewellTest, ErrorKeepsCodeTextAndCulprit) {
-  absl::Status cause = absl::DeadlineExceededError("timed out");
+  Status cause = DeadlineExceededError("timed out");
   SetCulpritRank(cause, 5);
-  const absl::Status status = InterpretGoodbye(3, EncodeGoodbye(cause), "");
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = InterpretGoodbye(3, EncodeGoodbye(cause), "");
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(status.message()), "rank 3 failed: timed out");
   EXPECT_EQ(CulpritRank(status), 5);
 }
 
 TEST(FarewellTest, ErrorWithoutCulpritIsItsSenders) {
-  EXPECT_EQ(CulpritRank(InterpretGoodbye(
-                3, EncodeGoodbye(absl::InternalError("bug")), "")),
-            3);
+  EXPECT_EQ(
+      CulpritRank(InterpretGoodbye(3, EncodeGoodbye(InternalError("bug")), "")),
+      3);
 }
 
 TEST(FarewellTest, TextDoesNotGrowFromRankToRank) {
-  absl::Status status = absl::AbortedError("original");
+  Status status = AbortedError("original");
   for (int rank = 1; rank < 4; ++rank) {
     status = InterpretGoodbye(rank, EncodeGoodbye(status), "");
   }
@@ -51,30 +51,29 @@ TEST(FarewellTest, TextDoesNotGrowFromRankToRank) {
 }
 
 TEST(FarewellTest, AVerdictIsPassedOnWordForWord) {
-  absl::Status status = absl::AbortedError("aborted by rank 1: enough");
+  Status status = AbortedError("aborted by rank 1: enough");
   SetVerdict(status, "1,4");
   SetCulpritRank(status, 4);
   for (int rank = 1; rank < 4; ++rank) {
     status = InterpretGoodbye(rank, EncodeGoodbye(status), "");
-    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
     EXPECT_EQ(std::string(status.message()), "aborted by rank 1: enough");
     EXPECT_EQ(Verdict(status), "1,4");
     EXPECT_EQ(CulpritRank(status), 4);
   }
   EXPECT_EQ(Verdict(InterpretGoodbye(
-                3, EncodeGoodbye(absl::AbortedError("no verdict")), "")),
+                3, EncodeGoodbye(AbortedError("no verdict")), "")),
             std::nullopt);
 }
 
 TEST(FarewellTest, LongTextIsCutAndRubbishIsNoFarewell) {
-  const absl::Status status = InterpretGoodbye(
-      3, EncodeGoodbye(absl::AbortedError(std::string(5000, 'x'))), "");
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  const Status status = InterpretGoodbye(
+      3, EncodeGoodbye(AbortedError(std::string(5000, 'x'))), "");
+  EXPECT_EQ(status.code(), StatusCode::kAborted);
   EXPECT_LT(status.message().size(), 600u);
   GoodbyeBytes rubbish;
   rubbish.fill('\x5a');
-  EXPECT_EQ(InterpretGoodbye(3, rubbish, "").code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(InterpretGoodbye(3, rubbish, "").code(), StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -13,11 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "glog/logging.h"
 
@@ -43,14 +42,14 @@ std::set<std::string> UsableInterfaces() {
 
 // OK if a socket can be bound at `address`. Gloo would find out too, but leak
 // memory.
-absl::Status CheckLocalAddress(const std::string& address) {
+Status CheckLocalAddress(const std::string& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST;
   addrinfo* found = nullptr;
   // Also of one with a scope: fe80::1%eth0.
   if (getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgumentError(absl::StrCat(
         "argument local_address: ", base::Quote(address), " is no IP address"));
   }
   const int descriptor =
@@ -60,8 +59,8 @@ absl::Status CheckLocalAddress(const std::string& address) {
   const int error = errno;
   freeaddrinfo(found);
   if (descriptor >= 0) close(descriptor);
-  if (bound) return absl::OkStatus();
-  return absl::UnavailableError(
+  if (bound) return OkStatus();
+  return UnavailableError(
       absl::StrCat("argument local_address: cannot listen at ", address, ": ",
                    std::strerror(error)));
 }
@@ -78,13 +77,13 @@ std::vector<std::string> NamedInterfaces(const BackendOptions& options) {
   return absl::StrSplit(names, ',');
 }
 
-absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
+StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
   const std::vector<std::string> wanted = NamedInterfaces(options);
   if (!wanted.empty()) {
     const std::set<std::string> usable = UsableInterfaces();
     for (const std::string& name : wanted) {
       if (usable.contains(name)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgumentError(absl::StrCat(
           options.network_interfaces.empty() ? "GLOO_SOCKET_IFNAME"
                                              : "network_interfaces",
           ": no interface ", base::Quote(name),
@@ -94,7 +93,7 @@ absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
     return NetworkChoice{.interface_name = wanted.front(), .address = ""};
   }
   if (!options.local_address.empty()) {
-    absl::Status usable = CheckLocalAddress(options.local_address);
+    Status usable = CheckLocalAddress(options.local_address);
     if (!usable.ok()) return usable;
     return NetworkChoice{.interface_name = "",
                          .address = options.local_address};

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 
 namespace muster::dataplane::cpu {
@@ -24,7 +24,7 @@ std::vector<std::string> NamedInterfaces(const BackendOptions& options);
 // one warning for the process. kInvalidArgument, listing the interfaces that
 // there are, if any of the named ones is not among them; kUnavailable if the
 // address is not one of this host.
-absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
+StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
 
 }  // namespace muster::dataplane::cpu
 

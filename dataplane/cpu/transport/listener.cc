@@ -21,10 +21,9 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/socket.h"
 #include "dataplane/cpu/transport/unproved_connections.h"
@@ -121,7 +120,7 @@ Listener::~Listener() {
   if (woken_ >= 0) ::close(woken_);
 }
 
-absl::StatusOr<RankAddress> Listener::Listen(AddressBytes address) {
+StatusOr<RankAddress> Listener::Listen(AddressBytes address) {
   const std::string what =
       absl::StrCat("cannot listen for ", world_size_ - 1, " peers");
   // Nothing could end a wait.
@@ -144,7 +143,7 @@ absl::StatusOr<RankAddress> Listener::Listen(AddressBytes address) {
   return RankAddress{std::move(address), nonce_};
 }
 
-absl::Status Listener::StartConnecting(int kind, int peer) {
+Status Listener::StartConnecting(int kind, int peer) {
   const AddressBytes& address = addresses_[peer].socket;
   Connection& connection = connections_[kind][peer];
   ++connection.attempts;
@@ -152,16 +151,16 @@ absl::Status Listener::StartConnecting(int kind, int peer) {
   connection.state = State::kConnecting;
   if (connection.socket >= 0 &&
       connect(connection.socket, Generic(address), AddressSize(address)) == 0) {
-    return absl::OkStatus();
+    return OkStatus();
   }
   const int error = errno;
-  if (connection.socket >= 0 && error == EINPROGRESS) return absl::OkStatus();
+  if (connection.socket >= 0 && error == EINPROGRESS) return OkStatus();
   if (connection.socket < 0 || IsOfThisProcess(error)) {
     return Failed(absl::StrCat("rank ", rank_, " cannot connect to its peers"),
                   error);
   }
   connection.Refused(error);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void Listener::Connection::Refused(int reason) {
@@ -170,11 +169,11 @@ void Listener::Connection::Refused(int reason) {
   error = reason;
 }
 
-absl::Status Listener::ConnectAgain(int kind, int peer, int error) {
+Status Listener::ConnectAgain(int kind, int peer, int error) {
   Connection& connection = connections_[kind][peer];
   connection.Refused(error);
   return connection.attempts < kAttempts ? StartConnecting(kind, peer)
-                                         : absl::OkStatus();
+                                         : OkStatus();
 }
 
 bool Listener::SharesMemory(int kind, int peer) const {
@@ -188,18 +187,18 @@ std::optional<PeerMemory> Listener::MemoryOf(int peer,
   return memory;
 }
 
-absl::Status Listener::Greet(int kind, int peer) {
+Status Listener::Greet(int kind, int peer) {
   Connection& connection = connections_[kind][peer];
   switch (connection.state) {
     case State::kGreeted:
       return TakeAnswer(kind, peer);
     case State::kAnswered:
       TakeVerdict(connection);
-      return absl::OkStatus();
+      return OkStatus();
     case State::kSettled:
       // Nobody leaves before all are connected.
       connection.state = State::kGone;
-      return absl::OkStatus();
+      return OkStatus();
     default:
       break;
   }
@@ -217,28 +216,28 @@ absl::Status Listener::Greet(int kind, int peer) {
   } else {
     connection.Refused(errno);
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status Listener::TakeAnswer(int kind, int peer) {
+Status Listener::TakeAnswer(int kind, int peer) {
   Connection& connection = connections_[kind][peer];
   Handshake answer;
   const ssize_t received =
       recv(connection.socket, &answer, sizeof(answer), MSG_DONTWAIT);
-  if (received < 0 && IsTemporary(errno)) return absl::OkStatus();
+  if (received < 0 && IsTemporary(errno)) return OkStatus();
   if (received <= 0) return ConnectAgain(kind, peer, 0);
   if (received != sizeof(answer) || answer.magic != kHelloMagic + kind ||
       answer.rank != peer || answer.nonce != nonce_) {
     connection.Refused(0);
-    return absl::OkStatus();
+    return OkStatus();
   }
   connection.state = State::kSettled;
-  if (!SharesMemory(kind, peer)) return absl::OkStatus();
+  if (!SharesMemory(kind, peer)) return OkStatus();
   // It has a mark if it can read this rank's memory.
   connection.memory = MemoryOf(peer, answer);
   const char verdict = connection.memory.has_value() ? 1 : 0;
   (void)send(connection.socket, &verdict, sizeof(verdict), MSG_NOSIGNAL);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 void Listener::TakeVerdict(Connection& connection) {
@@ -296,15 +295,15 @@ std::vector<int> Listener::MissingRanks() const {
   return missing;
 }
 
-absl::Status Listener::CheckMissing(const std::vector<int>& missing,
-                                    Instant deadline) const {
-  absl::Status status;
+Status Listener::CheckMissing(const std::vector<int>& missing,
+                              Instant deadline) const {
+  Status status;
   for (const int peer : missing) {
     for (const auto& connections : connections_) {
       const Connection& connection = connections[peer];
       const bool has_gone = connection.state == State::kGone;
       if (connection.state != State::kRefused && !has_gone) continue;
-      status = absl::UnavailableError(
+      status = UnavailableError(
           has_gone
               ? absl::StrCat("rank ", peer, " has gone while the group formed")
           : connection.error != 0
@@ -318,7 +317,7 @@ absl::Status Listener::CheckMissing(const std::vector<int>& missing,
     }
   }
   if (missing.empty() || Clock::now() < deadline) return status;
-  status = absl::DeadlineExceededError(absl::StrCat(
+  status = DeadlineExceededError(absl::StrCat(
       DescribeRanks(missing), " did not connect to this rank (", rank_,
       ") in time; ", world_size_ - 1 - static_cast<int>(missing.size()), " of ",
       world_size_ - 1, " peers did"));
@@ -326,8 +325,8 @@ absl::Status Listener::CheckMissing(const std::vector<int>& missing,
   return status;
 }
 
-absl::Status Listener::AwaitGreetings(Instant deadline,
-                                      UnprovedConnections& unproved) {
+Status Listener::AwaitGreetings(Instant deadline,
+                                UnprovedConnections& unproved) {
   std::vector<pollfd> waits;
   std::vector<std::pair<int, int>> greeted;
   for (int kind = 0; kind < kConnectionKinds; ++kind) {
@@ -353,14 +352,14 @@ absl::Status Listener::AwaitGreetings(Instant deadline,
   const int ready = poll(waits.data(), waits.size(),
                          PollTimeout(std::min(deadline, unproved.deadline())));
   if (ready < 0 && errno != EINTR) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhaustedError(absl::StrCat(
         "rank ", rank_, " cannot wait for its peers: ", std::strerror(errno)));
   }
-  if (ready < 0) return absl::OkStatus();
+  if (ready < 0) return OkStatus();
   if (waits[waits.size() - 2].revents != 0) {
-    return absl::CancelledError("woken");
+    return CancelledError("woken");
   }
-  absl::Status status;
+  Status status;
   for (size_t i = 0; i < greeted.size(); ++i) {
     if (waits[i].revents == 0) continue;
     status.Update(Greet(greeted[i].first, greeted[i].second));
@@ -368,19 +367,18 @@ absl::Status Listener::AwaitGreetings(Instant deadline,
   const auto prove = [&](int socket) { return TakeHandshake(socket); };
   unproved.ProveAll(prove);
   if (waits.back().revents == 0) return status;
-  const absl::Status accepted = unproved.Accept(listening_socket_, prove);
+  const Status accepted = unproved.Accept(listening_socket_, prove);
   if (!accepted.ok()) {
-    status.Update(
-        absl::Status(accepted.code(),
-                     absl::StrCat("rank ", rank_, " ", accepted.message())));
+    status.Update(Status(accepted.code(), absl::StrCat("rank ", rank_, " ",
+                                                       accepted.message())));
   }
   return status;
 }
 
 // The lower rank of two listens. Connections are made, greeted and answered in
 // whatever order they get ready, so no order of ranks can block.
-absl::Status Listener::ConnectSockets(Instant deadline) {
-  absl::Status status;
+Status Listener::ConnectSockets(Instant deadline) {
+  Status status;
   for (int peer = 0; peer < rank_ && status.ok(); ++peer) {
     for (int kind = 0; kind < kConnectionKinds && status.ok(); ++kind) {
       status = StartConnecting(kind, peer);
@@ -399,10 +397,10 @@ absl::Status Listener::ConnectSockets(Instant deadline) {
   return status;
 }
 
-absl::StatusOr<Listener::Sockets> Listener::Connect(
+StatusOr<Listener::Sockets> Listener::Connect(
     const std::vector<RankAddress>& addresses, Instant deadline) {
   addresses_ = addresses;
-  absl::Status status = ConnectSockets(deadline);
+  Status status = ConnectSockets(deadline);
   if (!status.ok()) return status;
   Sockets sockets;
   for (Connection& connection : connections_[kData]) {
@@ -492,23 +490,23 @@ bool Listener::AwaitSocket(int socket, int events) const {
   return waits[0].revents == 0;
 }
 
-absl::Status Listener::CannotOffer(int peer, int error) const {
-  absl::Status status =
+Status Listener::CannotOffer(int peer, int error) const {
+  Status status =
       Failed(absl::StrCat("cannot open a connection to rank ", peer), error);
-  if (absl::IsUnavailable(status)) SetCulpritRank(status, peer);
+  if (IsUnavailable(status)) SetCulpritRank(status, peer);
   return status;
 }
 
-absl::StatusOr<int> Listener::Offer(int peer) const {
+StatusOr<int> Listener::Offer(int peer) const {
   for (int attempt = 1;; ++attempt) {
-    absl::StatusOr<int> socket = OfferOnce(peer);
+    StatusOr<int> socket = OfferOnce(peer);
     // It may have been dropped before it could say who it is.
-    if (!absl::IsAborted(socket.status())) return socket;
+    if (!IsAborted(socket.status())) return socket;
     if (attempt == kAttempts) return CannotOffer(peer, ECONNRESET);
   }
 }
 
-absl::StatusOr<int> Listener::OfferOnce(int peer) const {
+StatusOr<int> Listener::OfferOnce(int peer) const {
   const RankAddress& address = addresses_[peer];
   const int socket = MakeSocket(address.socket);
   if (socket < 0) return CannotOffer(peer, errno);
@@ -518,8 +516,8 @@ absl::StatusOr<int> Listener::OfferOnce(int peer) const {
       errno != EINPROGRESS) {
     return CannotOffer(peer, errno);
   }
-  const absl::Status woken = absl::CancelledError("woken");
-  const absl::Status dropped = absl::AbortedError("dropped");
+  const Status woken = CancelledError("woken");
+  const Status dropped = AbortedError("dropped");
   if (!AwaitSocket(socket, POLLOUT)) return woken;
   const OfferMessage offer = {.rank = rank_, .nonce = address.nonce};
   if (send(socket, &offer, sizeof(offer), MSG_NOSIGNAL) != sizeof(offer)) {

@@ -7,9 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/shared_thread.h"
@@ -31,7 +30,7 @@ class Listener {
   // Listens at the host of `address`, and returns that with the port. Errors:
   // kResourceExhausted (this process has no descriptor or memory left),
   // kUnavailable.
-  absl::StatusOr<RankAddress> Listen(AddressBytes address);
+  StatusOr<RankAddress> Listen(AddressBytes address);
 
   // Two connections to each peer: see TcpConnections and ControlConnections. By
   // rank, -1 at this one. And the memory of those that are on this host, if
@@ -47,8 +46,8 @@ class Listener {
   // naming one that does not listen, refuses this rank, or has gone, of which
   // its goodbye may say more; kCancelled after Wake; kResourceExhausted as of
   // Listen.
-  absl::StatusOr<Sockets> Connect(const std::vector<RankAddress>& addresses,
-                                  Instant deadline);
+  StatusOr<Sockets> Connect(const std::vector<RankAddress>& addresses,
+                            Instant deadline);
 
   // After Connect has failed: the connections for goodbyes of those peers that
   // know, or will know, whose they are; by rank, -1 of others.
@@ -73,7 +72,7 @@ class Listener {
   // taken it, -1 if the peer offers one itself. After Connect, from any thread.
   // Errors: kUnavailable naming the peer; kCancelled after Wake;
   // kResourceExhausted as of Listen.
-  absl::StatusOr<int> Offer(int peer) const;
+  StatusOr<int> Offer(int peer) const;
 
   // Ends what waits, and everything later. From any thread; does not block.
   void Wake();
@@ -120,30 +119,29 @@ class Listener {
   // Returns whether that is known now, or will never be.
   bool TakeHandshake(int socket);
   bool TakeOffer(int socket) const;
-  absl::Status StartConnecting(int kind, int peer);
+  Status StartConnecting(int kind, int peer);
   // The peer has closed it without an answer, which `error` says, or 0.
-  absl::Status ConnectAgain(int kind, int peer, int error);
+  Status ConnectAgain(int kind, int peer, int error);
   // What comes next on a socket to `peer` that is ready for it: greets it, or
   // reads its answer, or what it says to this rank's.
-  absl::Status Greet(int kind, int peer);
-  absl::Status TakeAnswer(int kind, int peer);
+  Status Greet(int kind, int peer);
+  Status TakeAnswer(int kind, int peer);
   void TakeVerdict(Connection& connection);
   // Waits until something happens to a connection that is being made, or
   // `deadline`.
-  absl::Status AwaitGreetings(Instant deadline, UnprovedConnections& unproved);
+  Status AwaitGreetings(Instant deadline, UnprovedConnections& unproved);
   std::vector<int> MissingRanks() const;
   // Whether Connect may go on waiting.
-  absl::Status CheckMissing(const std::vector<int>& missing,
-                            Instant deadline) const;
-  absl::Status ConnectSockets(Instant deadline);
+  Status CheckMissing(const std::vector<int>& missing, Instant deadline) const;
+  Status ConnectSockets(Instant deadline);
   // When to try again.
   Instant StartServer();
   void RunServer();
   // Waits for `events` on a socket. False after Wake.
   bool AwaitSocket(int socket, int events) const;
   // kAborted: the peer has dropped it unheard.
-  absl::StatusOr<int> OfferOnce(int peer) const;
-  absl::Status CannotOffer(int peer, int error) const;
+  StatusOr<int> OfferOnce(int peer) const;
+  Status CannotOffer(int peer, int error) const;
 
   const int rank_;
   const int woken_;  // an eventfd

@@ -19,9 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/unproved_connections.h"
 #include "dataplane/culprit.h"
@@ -77,12 +76,12 @@ class GreeterTest : public ::testing::Test {
     }
   }
 
-  absl::StatusOr<Sockets> Connect(int rank, std::chrono::milliseconds timeout) {
+  StatusOr<Sockets> Connect(int rank, std::chrono::milliseconds timeout) {
     return greeters_[rank]->Connect(addresses_, Clock::now() + timeout);
   }
 
   std::vector<Sockets> ConnectAll() {
-    std::vector<std::future<absl::StatusOr<Sockets>>> ranks;
+    std::vector<std::future<StatusOr<Sockets>>> ranks;
     for (size_t rank = 0; rank < greeters_.size(); ++rank) {
       ranks.push_back(std::async(std::launch::async, [this, rank] {
         return Connect(static_cast<int>(rank), std::chrono::seconds(60));
@@ -170,9 +169,8 @@ TEST_F(GreeterTest, EitherRankMayKeepBothFromReadingMemory) {
 
 TEST_F(GreeterTest, RanksThatDoNotConnectAreNamed) {
   Listen(3);
-  const absl::Status status =
-      Connect(0, std::chrono::milliseconds(20)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = Connect(0, std::chrono::milliseconds(20)).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(status.message()),
             "ranks 1, 2 did not connect to this rank (0) in time; 0 of 2 peers "
             "did");
@@ -182,8 +180,8 @@ TEST_F(GreeterTest, RanksThatDoNotConnectAreNamed) {
 TEST_F(GreeterTest, RankThatDoesNotListenIsNamedAtOnce) {
   Listen(2);
   greeters_[0].reset();
-  const absl::Status status = Connect(1, std::chrono::seconds(60)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  const Status status = Connect(1, std::chrono::seconds(60)).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
             "cannot connect to rank 0: Connection refused");
   EXPECT_EQ(CulpritRank(status), 0);
@@ -191,9 +189,8 @@ TEST_F(GreeterTest, RankThatDoesNotListenIsNamedAtOnce) {
 
 TEST_F(GreeterTest, RankThatDoesNotAnswerIsWaitedFor) {
   Listen(2);
-  const absl::Status status =
-      Connect(1, std::chrono::milliseconds(20)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Status status = Connect(1, std::chrono::milliseconds(20)).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(CulpritRank(status), 0);
 }
 
@@ -216,9 +213,9 @@ TEST_F(GreeterTest, RankOfAnotherGroupTakesNobodysPlace) {
       {addresses_[0].socket, addresses_[0].nonce + 1}, {}};
   auto rank0 = std::async(std::launch::async,
                           [&] { return Connect(0, std::chrono::seconds(60)); });
-  const absl::Status status =
+  const Status status =
       other.Connect(others, Clock::now() + std::chrono::seconds(60)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
             "rank 0 refuses a connection from this rank (1): is its process "
             "one of another run?");
@@ -235,8 +232,8 @@ TEST_F(GreeterTest, RankOfAnotherGroupTakesNobodysPlace) {
 TEST_F(GreeterTest, WithoutDescriptorsNobodyListens) {
   Listener listener(/*rank=*/0, /*world_size=*/4);
   const NoDescriptorsLeft none;
-  const absl::Status expected = absl::ResourceExhaustedError(
-      "cannot listen for 3 peers: Too many open files");
+  const Status expected =
+      ResourceExhaustedError("cannot listen for 3 peers: Too many open files");
   EXPECT_EQ(listener.Listen(Loopback()).status(), expected);
   // Nor where Wake would not.
   Listener later(/*rank=*/0, /*world_size=*/4);
@@ -249,10 +246,10 @@ TEST_F(GreeterTest, RankWithoutDescriptorsBlamesNobodyElse) {
   const NoDescriptorsLeft none;
   // Neither waits for the deadline.
   EXPECT_EQ(Connect(0, std::chrono::seconds(60)).status(),
-            absl::ResourceExhaustedError(
+            ResourceExhaustedError(
                 "rank 0 cannot accept connections: Too many open files"));
   EXPECT_EQ(Connect(1, std::chrono::seconds(60)).status(),
-            absl::ResourceExhaustedError(
+            ResourceExhaustedError(
                 "rank 1 cannot connect to its peers: Too many open files"));
   close(stranger);
 }
@@ -296,8 +293,8 @@ TEST_F(GreeterTest, OffersAreTakenUntilItStops) {
     EXPECT_TRUE(taken.IsConnectedTo(*socket));
   }
   greeters_[0]->Stop();
-  const absl::Status status = greeters_[1]->Offer(0).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  const Status status = greeters_[1]->Offer(0).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
             "cannot open a connection to rank 0: Connection refused");
   EXPECT_EQ(CulpritRank(status), 0);
@@ -314,8 +311,7 @@ TEST_F(GreeterTest, AnOfferIsRefusedOrNotNeeded) {
       [&](int peer, int socket, const auto& tell) { tell(reply); });
   EXPECT_EQ(*greeters_[1]->Offer(0), -1);
   reply = Listener::Reply::kRefused;
-  EXPECT_EQ(greeters_[1]->Offer(0).status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(greeters_[1]->Offer(0).status().code(), StatusCode::kUnavailable);
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
@@ -411,7 +407,7 @@ TEST_F(GreeterTest, WakeEndsAnOffer) {
   auto offering =
       std::async(std::launch::async, [&] { return greeters_[1]->Offer(0); });
   greeters_[1]->Wake();
-  EXPECT_TRUE(absl::IsCancelled(offering.get().status()));
+  EXPECT_TRUE(IsCancelled(offering.get().status()));
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
@@ -420,7 +416,7 @@ TEST_F(GreeterTest, WakeEndsConnecting) {
   auto connecting = std::async(
       std::launch::async, [&] { return Connect(0, std::chrono::hours(1)); });
   greeters_[0]->Wake();
-  EXPECT_TRUE(absl::IsCancelled(connecting.get().status()));
+  EXPECT_TRUE(IsCancelled(connecting.get().status()));
 }
 
 }  // namespace

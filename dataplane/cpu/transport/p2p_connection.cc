@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::cpu {
@@ -19,8 +19,8 @@ P2pConnection::P2pConnection(Transport& transport, int peer, Receiver listener)
       reader_([this] { RunReader(); }),
       reaper_([this] { RunReaper(); }) {}
 
-absl::Status P2pConnection::Post(const Message& message, const void* payload,
-                                 size_t bytes, uint64_t ticket) {
+Status P2pConnection::Post(const Message& message, const void* payload,
+                           size_t bytes, uint64_t ticket) {
   CHECK_LE(bytes, kMessagePayloadBytesMax);
   Posted posted;
   posted.ticket = ticket;
@@ -36,8 +36,7 @@ absl::Status P2pConnection::Post(const Message& message, const void* payload,
   return PostBuffer(std::move(posted));
 }
 
-absl::Status P2pConnection::PostTensor(uint64_t slot, void* data,
-                                       size_t bytes) {
+Status P2pConnection::PostTensor(uint64_t slot, void* data, size_t bytes) {
   Posted posted;
   posted.buffer = transport_.CreateQuietBuffer(data, bytes);
   posted.slot = slot;
@@ -45,20 +44,19 @@ absl::Status P2pConnection::PostTensor(uint64_t slot, void* data,
   return PostBuffer(std::move(posted));
 }
 
-absl::Status P2pConnection::PostBuffer(Posted posted) {
+Status P2pConnection::PostBuffer(Posted posted) {
   MutexLock lock(mutex_);
   if (open_) {
-    absl::Status status =
-        posted.buffer->Send(peer_, posted.slot, 0, posted.bytes);
+    Status status = posted.buffer->Send(peer_, posted.slot, 0, posted.bytes);
     if (!status.ok()) return status;
   }
   posted_.push_back(std::move(posted));
   if (open_) changed_.NotifyOne();
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status P2pConnection::Open() {
-  absl::Status status = transport_.OpenQuiet(peer_);
+Status P2pConnection::Open() {
+  Status status = transport_.OpenQuiet(peer_);
   if (!status.ok()) return status;
   MutexLock lock(mutex_);
   for (const Posted& posted : posted_) {
@@ -67,16 +65,16 @@ absl::Status P2pConnection::Open() {
   }
   open_ = true;
   changed_.NotifyOne();
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status P2pConnection::Announce(int slot) {
+Status P2pConnection::Announce(int slot) {
   return inbox_buffer_->Receive(peer_, kPointToPointSlot, slot * kSlotBytes,
                                 kSlotBytes);
 }
 
 void P2pConnection::RunReader() {
-  absl::Status status = Open();
+  Status status = Open();
   int announced = 0;
   while (announced < kDepth && status.ok()) {
     status = Announce(announced);
@@ -85,7 +83,7 @@ void P2pConnection::RunReader() {
   // A peer that has left may have sent something before: what is announced is
   // waited for to the end.
   for (int next = 0; announced > 0; next = (next + 1) % kDepth) {
-    const absl::Status received = inbox_buffer_->WaitReceive(peer_);
+    const Status received = inbox_buffer_->WaitReceive(peer_);
     if (!received.ok()) {
       status = received;
       break;

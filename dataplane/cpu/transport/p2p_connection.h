@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/transport.h"
 
 namespace muster::dataplane::cpu {
@@ -59,7 +59,7 @@ class P2pConnection {
     // A message that was posted with this `ticket` has left.
     std::function<void(uint64_t ticket)> sent;
     // Nothing comes any more; why. The last call.
-    std::function<void(const absl::Status&)> ended;
+    std::function<void(const Status&)> ended;
   };
 
   P2pConnection(Transport& transport, int peer, Receiver listener);
@@ -73,11 +73,11 @@ class P2pConnection {
   // Posts a message; `payload` is copied. `ticket` 0: nobody wants to know.
   // Does not block: what is posted before there is a connection, which the
   // reader makes, leaves when there is. Not after Join.
-  absl::Status Post(const Message& message, const void* payload, size_t bytes,
-                    uint64_t ticket);
+  Status Post(const Message& message, const void* payload, size_t bytes,
+              uint64_t ticket);
 
   // Posts a tensor on `slot`, to which the peer has announced its receive.
-  absl::Status PostTensor(uint64_t slot, void* data, size_t bytes);
+  Status PostTensor(uint64_t slot, void* data, size_t bytes);
 
   // Has a thread of the channel call `task`, unless Join comes first. Does not
   // block. Not after Join.
@@ -100,10 +100,10 @@ class P2pConnection {
     uint64_t ticket = 0;
   };
 
-  absl::Status PostBuffer(Posted posted);
+  Status PostBuffer(Posted posted);
   // Makes the connection, and sends what was posted before.
-  absl::Status Open();
-  absl::Status Announce(int slot);
+  Status Open();
+  Status Announce(int slot);
   void RunReader();
   void RunReaper();
 

@@ -57,23 +57,23 @@ bool PeerMemory::Read(uint64_t from, void* to, size_t bytes) const {
   return read == static_cast<ssize_t>(bytes + sizeof(value)) && value == value_;
 }
 
-absl::Status PeerMemory::WhyUnread(int reader, int peer, uint64_t from,
-                                   void* to, size_t bytes) const {
+Status PeerMemory::WhyUnread(int reader, int peer, uint64_t from, void* to,
+                             size_t bytes) const {
   const std::string theirs = WhyUnreadable(place_.process, from, bytes);
   // A peer clears its mark before it takes its memory back.
-  if (!IsReadable()) return absl::OkStatus();
+  if (!IsReadable()) return OkStatus();
   return theirs.empty() ? BadOwnMemory(reader, to, bytes)
                         : BadMemory(peer, theirs);
 }
 
-absl::Status BadMemory(int rank, absl::string_view why) {
-  absl::Status status = absl::InvalidArgumentError(
-      absl::StrCat("memory of rank ", rank, ": ", why));
+Status BadMemory(int rank, absl::string_view why) {
+  Status status =
+      InvalidArgumentError(absl::StrCat("memory of rank ", rank, ": ", why));
   SetCulpritRank(status, rank);
   return status;
 }
 
-absl::Status BadOwnMemory(int rank, const void* data, size_t bytes) {
+Status BadOwnMemory(int rank, const void* data, size_t bytes) {
   const auto address = reinterpret_cast<uint64_t>(data);
   const std::string unreadable = WhyUnreadable(getpid(), address, bytes);
   return BadMemory(rank,

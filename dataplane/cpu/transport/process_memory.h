@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace muster::dataplane::cpu {
 
@@ -50,8 +50,8 @@ class PeerMemory {
   // A Read of this process, rank `reader`, from rank `peer` has just failed:
   // which of the two has memory there that cannot be used, as BadMemory. OK:
   // the peer has gone.
-  absl::Status WhyUnread(int reader, int peer, uint64_t from, void* to,
-                         size_t bytes) const;
+  Status WhyUnread(int reader, int peer, uint64_t from, void* to,
+                   size_t bytes) const;
 
   // Whether it can be read at all.
   bool IsReadable() const { return Read(0, nullptr, 0); }
@@ -67,11 +67,11 @@ bool CanBeRead(const void* data, size_t bytes);
 
 // The error of a collective that rank `rank`, the culprit, has given memory
 // that cannot be used: kInvalidArgument.
-absl::Status BadMemory(int rank, absl::string_view why);
+Status BadMemory(int rank, absl::string_view why);
 
 // The same of this process, rank `rank`: the system has refused to use `bytes`
 // at `data`. If they can be read it was to write them.
-absl::Status BadOwnMemory(int rank, const void* data, size_t bytes);
+Status BadOwnMemory(int rank, const void* data, size_t bytes);
 
 }  // namespace muster::dataplane::cpu
 

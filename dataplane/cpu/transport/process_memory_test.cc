@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -90,17 +90,17 @@ TEST(PeerMemoryTest, WhatIsNotThereCannotBeRead) {
   const PeerMemory memory(mark.place(), kValue);
   EXPECT_TRUE(memory.Read(AddressOf(pages), copy.data(), page_bytes));
   EXPECT_FALSE(memory.Read(AddressOf(pages), copy.data(), copy.size()));
-  const absl::Status theirs =
+  const Status theirs =
       memory.WhyUnread(3, 7, AddressOf(pages), copy.data(), copy.size());
-  EXPECT_TRUE(absl::IsInvalidArgument(theirs)) << theirs;
+  EXPECT_TRUE(IsInvalidArgument(theirs)) << theirs;
   EXPECT_THAT(std::string(theirs.message()),
               EndsWith(absl::StrCat(" cannot be read from byte ", page_bytes,
                                     " on: Bad address")));
   EXPECT_EQ(CulpritRank(theirs), 7);
   const uint64_t from = AddressOf(copy.data());
   EXPECT_FALSE(memory.Read(from, pages, copy.size()));
-  absl::Status own = memory.WhyUnread(3, 7, from, pages, copy.size());
-  EXPECT_TRUE(absl::IsInvalidArgument(own)) << own;
+  Status own = memory.WhyUnread(3, 7, from, pages, copy.size());
+  EXPECT_TRUE(IsInvalidArgument(own)) << own;
   EXPECT_THAT(std::string(own.message()), HasSubstr(" cannot be read from "));
   EXPECT_EQ(CulpritRank(own), 3);
   ASSERT_EQ(mprotect(pages, page_bytes, PROT_READ), 0);
@@ -116,8 +116,7 @@ TEST(PeerMemoryTest, APeerThatIsGoneIsTheReasonWhyItIsNotRead) {
   char byte = 'x';
   const PeerMemory memory(mark.place(), kValue);
   mark.Clear();
-  EXPECT_EQ(memory.WhyUnread(3, 7, AddressOf(&byte), &byte, 1),
-            absl::OkStatus());
+  EXPECT_EQ(memory.WhyUnread(3, 7, AddressOf(&byte), &byte, 1), OkStatus());
 }
 
 }  // namespace

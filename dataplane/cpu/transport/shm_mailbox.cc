@@ -38,9 +38,9 @@ ShmMailbox::ShmMailbox(std::shared_ptr<void> memory, std::vector<int> ranks,
   for (int each = 0; each < count_; ++each) places_[ranks[each]] = each;
 }
 
-absl::Status ShmMailbox::Reserve(
-    absl::FunctionRef<absl::Status(size_t offset, size_t bytes)> reserve) {
-  absl::Status status = reserve(0, HeadBytesFor(count_));
+Status ShmMailbox::Reserve(
+    absl::FunctionRef<Status(size_t offset, size_t bytes)> reserve) {
+  Status status = reserve(0, HeadBytesFor(count_));
   if (!status.ok()) return status;
   // Who writes to a ring of another's waits until that one has opened it.
   const size_t own_bytes = static_cast<size_t>(count_ - 1) * ring_bytes_;

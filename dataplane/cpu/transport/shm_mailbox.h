@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
 
 namespace muster::dataplane::cpu {
@@ -58,8 +58,8 @@ class ShmMailbox {
 
   // Before all else, where the memory is not there yet: calls `reserve` for
   // what of it this rank touches before others have. Returns its first error.
-  absl::Status Reserve(
-      absl::FunctionRef<absl::Status(size_t offset, size_t bytes)> reserve);
+  Status Reserve(
+      absl::FunctionRef<Status(size_t offset, size_t bytes)> reserve);
 
   // Whether `rank` is one of the others.
   bool Reaches(int rank) const {

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {
@@ -61,10 +61,10 @@ bool IsOfThisProcess(int error) {
          error == ENOMEM || error == EADDRNOTAVAIL;
 }
 
-absl::Status Failed(absl::string_view what, int error) {
+Status Failed(absl::string_view what, int error) {
   const std::string text = absl::StrCat(what, ": ", std::strerror(error));
-  return IsOfThisProcess(error) ? absl::ResourceExhaustedError(text)
-                                : absl::UnavailableError(text);
+  return IsOfThisProcess(error) ? ResourceExhaustedError(text)
+                                : UnavailableError(text);
 }
 
 }  // namespace muster::dataplane::cpu

@@ -3,9 +3,9 @@
 
 #include <sys/socket.h>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 
 namespace muster::dataplane::cpu {
@@ -35,7 +35,7 @@ bool IsOfThisProcess(int error);
 
 // `what` has failed with `error`, an errno: kResourceExhausted if that is of
 // this process, else kUnavailable.
-absl::Status Failed(absl::string_view what, int error);
+Status Failed(absl::string_view what, int error);
 
 }  // namespace muster::dataplane::cpu
 

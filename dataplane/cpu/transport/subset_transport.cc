@@ -22,20 +22,17 @@ class PartBuffer : public Buffer {
   PartBuffer(const std::vector<int>& ranks, std::unique_ptr<Buffer> whole)
       : ranks_(ranks), whole_(std::move(whole)) {}
 
-  absl::Status Receive(int peer, uint64_t slot, size_t offset,
-                       size_t bytes) override {
+  Status Receive(int peer, uint64_t slot, size_t offset,
+                 size_t bytes) override {
     return whole_->Receive(ranks_[peer], slot, offset, bytes);
   }
-  absl::Status Send(int peer, uint64_t slot, size_t offset,
-                    size_t bytes) override {
+  Status Send(int peer, uint64_t slot, size_t offset, size_t bytes) override {
     return whole_->Send(ranks_[peer], slot, offset, bytes);
   }
-  absl::Status WaitReceive(int peer) override {
+  Status WaitReceive(int peer) override {
     return whole_->WaitReceive(ranks_[peer]);
   }
-  absl::Status WaitSend(int peer) override {
-    return whole_->WaitSend(ranks_[peer]);
-  }
+  Status WaitSend(int peer) override { return whole_->WaitSend(ranks_[peer]); }
 
  private:
   const std::vector<int>& ranks_;

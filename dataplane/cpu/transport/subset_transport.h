@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/transport.h"
 
 namespace muster::dataplane::cpu {
@@ -24,21 +24,19 @@ class SubsetTransport : public Transport {
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override;
   std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override;
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override;
-  absl::Status OpenQuiet(int peer) override {
-    return whole_.OpenQuiet(ranks_[peer]);
-  }
-  absl::Status Write(int peer, const void* head, size_t head_bytes,
-                     const void* body, size_t body_bytes) override {
+  Status OpenQuiet(int peer) override { return whole_.OpenQuiet(ranks_[peer]); }
+  Status Write(int peer, const void* head, size_t head_bytes, const void* body,
+               size_t body_bytes) override {
     return whole_.Write(ranks_[peer], head, head_bytes, body, body_bytes);
   }
-  absl::Status Read(int peer, void* data, size_t bytes) override {
+  Status Read(int peer, void* data, size_t bytes) override {
     return whole_.Read(ranks_[peer], data, bytes);
   }
-  void Abort(const absl::Status& cause) override { whole_.Abort(cause); }
-  absl::Status abort_cause() const override { return whole_.abort_cause(); }
-  absl::Status CheckPeers() override { return whole_.CheckPeers(); }
-  absl::Status Gone(int peer) override { return whole_.Gone(ranks_[peer]); }
-  void Close(const absl::Status& goodbye) override { whole_.Close(goodbye); }
+  void Abort(const Status& cause) override { whole_.Abort(cause); }
+  Status abort_cause() const override { return whole_.abort_cause(); }
+  Status CheckPeers() override { return whole_.CheckPeers(); }
+  Status Gone(int peer) override { return whole_.Gone(ranks_[peer]); }
+  void Close(const Status& goodbye) override { whole_.Close(goodbye); }
   int RankInGroup(int rank) const override {
     return whole_.RankInGroup(ranks_[rank]);
   }

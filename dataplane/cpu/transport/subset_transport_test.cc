@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/culprit.h"
@@ -22,20 +22,20 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Status Asked(int peer) {
-  return absl::UnavailableError(absl::StrCat("asked for rank ", peer));
+Status Asked(int peer) {
+  return UnavailableError(absl::StrCat("asked for rank ", peer));
 }
 
 class TellingBuffer : public Buffer {
  public:
-  absl::Status Receive(int peer, uint64_t, size_t, size_t) override {
+  Status Receive(int peer, uint64_t, size_t, size_t) override {
     return Asked(peer);
   }
-  absl::Status Send(int peer, uint64_t, size_t, size_t) override {
+  Status Send(int peer, uint64_t, size_t, size_t) override {
     return Asked(peer);
   }
-  absl::Status WaitReceive(int peer) override { return Asked(peer); }
-  absl::Status WaitSend(int peer) override { return Asked(peer); }
+  Status WaitReceive(int peer) override { return Asked(peer); }
+  Status WaitSend(int peer) override { return Asked(peer); }
 };
 
 // Rank 4 of 6.
@@ -52,21 +52,20 @@ class TellingMesh : public Transport {
   std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
     return std::make_unique<TellingBuffer>();
   }
-  absl::Status OpenQuiet(int peer) override { return Asked(peer); }
-  absl::Status Write(int peer, const void*, size_t, const void*,
-                     size_t) override {
+  Status OpenQuiet(int peer) override { return Asked(peer); }
+  Status Write(int peer, const void*, size_t, const void*, size_t) override {
     return Asked(peer);
   }
-  absl::Status Read(int, void* data, size_t bytes) override {
+  Status Read(int, void* data, size_t bytes) override {
     std::memcpy(data, inbox.data(), bytes);
     inbox.erase(0, bytes);
-    return absl::OkStatus();
+    return OkStatus();
   }
-  void Abort(const absl::Status&) override {}
-  absl::Status abort_cause() const override { return absl::OkStatus(); }
-  absl::Status CheckPeers() override { return absl::OkStatus(); }
-  absl::Status Gone(int peer) override { return Asked(peer); }
-  void Close(const absl::Status&) override {}
+  void Abort(const Status&) override {}
+  Status abort_cause() const override { return OkStatus(); }
+  Status CheckPeers() override { return OkStatus(); }
+  Status Gone(int peer) override { return Asked(peer); }
+  void Close(const Status&) override {}
 
   std::string inbox;
 };
@@ -84,7 +83,7 @@ TEST_F(PartMeshTest, ItsRanksHaveNumbersOfTheirOwn) {
 }
 
 TEST_F(PartMeshTest, AsksForTheRanksOfTheWholeMesh) {
-  const absl::Status asked = Asked(5);
+  const Status asked = Asked(5);
   EXPECT_EQ(part_.Write(2, nullptr, 0, nullptr, 0), asked);
   EXPECT_EQ(part_.OpenQuiet(2), asked);
   EXPECT_EQ(part_.Gone(2), asked);
@@ -112,7 +111,7 @@ TEST_F(PartMeshTest, AStepIsComparedAsWhatItIsAStepOf) {
                       sizeof(payload_bytes));
   Workspace workspace(part_);
   Exchange exchange(workspace, {.kind = CollectiveKind::kBarrier}, ours);
-  const absl::Status status = exchange.ReceiveNote(2).status();
+  const Status status = exchange.ReceiveNote(2).status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("rank 5 runs reduce #7 of 9 float32 sum root 0, rank 4 "
                         "reduce #7 of 8 float32 sum root 0"));

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/socket.h"
 
@@ -46,13 +46,13 @@ TcpConnections::~TcpConnections() {
   if (woken_ >= 0) ::close(woken_);
 }
 
-absl::Status TcpConnections::Take(const std::vector<int>& sockets,
-                                  const Memories& memories) {
+Status TcpConnections::Take(const std::vector<int>& sockets,
+                            const Memories& memories) {
   for (size_t peer = 0; peer < connections_.size(); ++peer) {
     connections_[peer].socket = sockets[peer];
     connections_[peer].memory = memories[peer];
   }
-  if (woken_ >= 0) return absl::OkStatus();
+  if (woken_ >= 0) return OkStatus();
   return Failed("cannot wait for peers", woken_error_);
 }
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 
 namespace muster::dataplane::cpu {
@@ -49,7 +49,7 @@ class TcpConnections {
   // Before anything else: the connected sockets, by rank; -1 at this one. Owns
   // them from now on. Where a rank has `memories` of a peer, so has that one of
   // this rank. kResourceExhausted: no descriptor is left for Wake.
-  absl::Status Take(const std::vector<int>& sockets, const Memories& memories);
+  Status Take(const std::vector<int>& sockets, const Memories& memories);
 
   // Queues `bytes` to be sent to `peer`, or to be received from it, which must
   // expect as many. Returns the number of this send, or receive: those with one
@@ -75,7 +75,7 @@ class TcpConnections {
   // After kBroken: whose connection has ended.
   int broken_peer() const { return broken_peer_; }
   // Or whose memory it is, and what is wrong with it; else OK.
-  const absl::Status& bad_memory() const { return bad_memory_; }
+  const Status& bad_memory() const { return bad_memory_; }
 
   // Ends what waits, and everything later. From any thread.
   void Wake();
@@ -185,7 +185,7 @@ class TcpConnections {
   // Peers with which something is under way.
   std::vector<int> active_;
   int broken_peer_ = -1;
-  absl::Status bad_memory_;
+  Status bad_memory_;
 };
 
 }  // namespace muster::dataplane::cpu

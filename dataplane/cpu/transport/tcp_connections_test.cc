@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
@@ -65,8 +65,7 @@ class LinesTest : public ::testing::Test {
     for (int rank = 0; rank < world_size; ++rank) {
       connections_.push_back(
           std::make_unique<TcpConnections>(rank, world_size));
-      EXPECT_EQ(connections_[rank]->Take(sockets[rank], memories),
-                absl::OkStatus());
+      EXPECT_EQ(connections_[rank]->Take(sockets[rank], memories), OkStatus());
     }
   }
 
@@ -300,7 +299,7 @@ TEST_F(LinesTest, MemoryThatIsNotThereIsNoFaultOfThePeer) {
   ASSERT_EQ(connections_[0]->AwaitSend(1, sent), Outcome::kDone);
   const uint64_t received = connections_[1]->PostReceive(0, page, text.size());
   EXPECT_EQ(connections_[1]->AwaitReceive(0, received), Outcome::kBroken);
-  EXPECT_TRUE(absl::IsInvalidArgument(connections_[1]->bad_memory()));
+  EXPECT_TRUE(IsInvalidArgument(connections_[1]->bad_memory()));
   EXPECT_EQ(CulpritRank(connections_[1]->bad_memory()), 1);
   const uint64_t bad = connections_[0]->PostSend(1, page, page_bytes);
   EXPECT_EQ(connections_[0]->AwaitSend(1, bad), Outcome::kBroken);

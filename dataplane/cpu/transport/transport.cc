@@ -18,11 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/control_connections.h"
 #include "dataplane/cpu/transport/gloo_pairs.h"
@@ -67,12 +66,10 @@ class TcpBuffer : public Buffer {
   TcpBuffer(TcpTransport& transport, void* data)
       : transport_(transport), data_(static_cast<std::byte*>(data)) {}
 
-  absl::Status Receive(int peer, uint64_t slot, size_t offset,
-                       size_t bytes) override;
-  absl::Status Send(int peer, uint64_t slot, size_t offset,
-                    size_t bytes) override;
-  absl::Status WaitReceive(int peer) override;
-  absl::Status WaitSend(int peer) override;
+  Status Receive(int peer, uint64_t slot, size_t offset, size_t bytes) override;
+  Status Send(int peer, uint64_t slot, size_t offset, size_t bytes) override;
+  Status WaitReceive(int peer) override;
+  Status WaitSend(int peer) override;
 
  private:
   // A send or receive that was not waited for.
@@ -96,12 +93,10 @@ class GlooBuffer : public Buffer {
   GlooBuffer(TcpTransport& transport, void* data, size_t bytes, bool quiet);
   ~GlooBuffer() override;
 
-  absl::Status Receive(int peer, uint64_t slot, size_t offset,
-                       size_t bytes) override;
-  absl::Status Send(int peer, uint64_t slot, size_t offset,
-                    size_t bytes) override;
-  absl::Status WaitReceive(int peer) override;
-  absl::Status WaitSend(int peer) override;
+  Status Receive(int peer, uint64_t slot, size_t offset, size_t bytes) override;
+  Status Send(int peer, uint64_t slot, size_t offset, size_t bytes) override;
+  Status WaitReceive(int peer) override;
+  Status WaitSend(int peer) override;
 
   // After the first Post.
   void WakeWaiters() {
@@ -111,9 +106,9 @@ class GlooBuffer : public Buffer {
 
  private:
   template <typename Function>
-  absl::Status Post(int peer, Function&& function);
+  Status Post(int peer, Function&& function);
   template <typename Function>
-  absl::Status Await(int peer, Function&& function);
+  Status Await(int peer, Function&& function);
 
   TcpTransport& transport_;
   void* const data_;
@@ -134,7 +129,7 @@ class TcpTransport : public Transport {
         how_gone_(options.world_size) {}
   ~TcpTransport() override { listener_.Stop(); }
 
-  absl::Status Open(absl::string_view backend, const BackendOptions& options);
+  Status Open(absl::string_view backend, const BackendOptions& options);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
     return std::make_unique<TcpBuffer>(*this, data);
@@ -145,34 +140,34 @@ class TcpTransport : public Transport {
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
     return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/true);
   }
-  absl::Status OpenQuiet(int peer) override;
-  absl::Status Write(int peer, const void* head, size_t head_bytes,
-                     const void* body, size_t body_bytes) override;
-  absl::Status Read(int peer, void* data, size_t bytes) override;
-  void Abort(const absl::Status& cause) override;
-  absl::Status abort_cause() const override;
-  absl::Status CheckPeers() override;
-  absl::Status Gone(int peer) override {
-    return Gone(peer, /*quiet=*/false, absl::OkStatus());
+  Status OpenQuiet(int peer) override;
+  Status Write(int peer, const void* head, size_t head_bytes, const void* body,
+               size_t body_bytes) override;
+  Status Read(int peer, void* data, size_t bytes) override;
+  void Abort(const Status& cause) override;
+  Status abort_cause() const override;
+  Status CheckPeers() override;
+  Status Gone(int peer) override {
+    return Gone(peer, /*quiet=*/false, OkStatus());
   }
-  void Close(const absl::Status& goodbye) override;
+  void Close(const Status& goodbye) override;
 
  private:
   friend class GlooBuffer;
   friend class TcpBuffer;
 
   // Makes the pair with `peer`, unless that was done.
-  absl::Status OpenPair(int peer, bool quiet);
+  Status OpenPair(int peer, bool quiet);
   // Does what waits for `peer` on its line.
   template <typename Function>
-  absl::Status OnLine(int peer, Function&& function);
+  Status OnLine(int peer, Function&& function);
   // Looks whether `peer` has gone, and how.
   void Look(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   void NoteGone(int peer, const ControlConnections::End& end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   // How `peer` went, one of whose connections has just failed: its pair with
   // `failure`, or its line.
-  absl::Status Gone(int peer, bool quiet, const absl::Status& failure);
+  Status Gone(int peer, bool quiet, const Status& failure);
 
   // Destroyed from below. The greeter's thread, which uses the pairs, ends
   // before.
@@ -184,35 +179,35 @@ class TcpTransport : public Transport {
   bool connected_ = false;
 
   mutable Mutex mutex_;
-  absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
+  Status abort_cause_ ABSL_GUARDED_BY(mutex_);
   // Those whose waiters an abort must wake.
   std::unordered_set<GlooBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
 
   Mutex peers_mutex_;
   // By rank: how it went, or OK.
-  std::vector<absl::Status> how_gone_ ABSL_GUARDED_BY(peers_mutex_);
+  std::vector<Status> how_gone_ ABSL_GUARDED_BY(peers_mutex_);
   // How the first peer went that did not leave in peace.
-  absl::Status first_broken_ ABSL_GUARDED_BY(peers_mutex_);
+  Status first_broken_ ABSL_GUARDED_BY(peers_mutex_);
 };
 
 template <typename Function>
-absl::Status TcpTransport::OnLine(int peer, Function&& function) {
+Status TcpTransport::OnLine(int peer, Function&& function) {
   waiting_for_.store(peer);
   // Looked at after waiting_for_ is set and before the wait: an abort that
   // comes later wakes it.
-  absl::Status aborted = abort_cause();
+  Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   switch (function()) {
     case TcpConnections::Outcome::kDone:
       waiting_for_.store(-1);
-      return absl::OkStatus();
+      return OkStatus();
     case TcpConnections::Outcome::kWoken:
       return abort_cause();
     case TcpConnections::Outcome::kBroken:
       break;
   }
   if (!connections_.bad_memory().ok()) return connections_.bad_memory();
-  return Gone(connections_.broken_peer(), /*quiet=*/false, absl::OkStatus());
+  return Gone(connections_.broken_peer(), /*quiet=*/false, OkStatus());
 }
 
 uint64_t TcpBuffer::Take(std::deque<Posted>& posted, int peer) {
@@ -225,30 +220,29 @@ uint64_t TcpBuffer::Take(std::deque<Posted>& posted, int peer) {
   return number;
 }
 
-absl::Status TcpBuffer::Receive(int peer, uint64_t, size_t offset,
-                                size_t bytes) {
-  absl::Status aborted = transport_.abort_cause();
+Status TcpBuffer::Receive(int peer, uint64_t, size_t offset, size_t bytes) {
+  Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
   receives_.push_back(
       {peer, transport_.connections_.PostReceive(peer, data_ + offset, bytes)});
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status TcpBuffer::Send(int peer, uint64_t, size_t offset, size_t bytes) {
-  absl::Status aborted = transport_.abort_cause();
+Status TcpBuffer::Send(int peer, uint64_t, size_t offset, size_t bytes) {
+  Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
   sends_.push_back(
       {peer, transport_.connections_.PostSend(peer, data_ + offset, bytes)});
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status TcpBuffer::WaitReceive(int peer) {
+Status TcpBuffer::WaitReceive(int peer) {
   return transport_.OnLine(peer, [&] {
     return transport_.connections_.AwaitReceive(peer, Take(receives_, peer));
   });
 }
 
-absl::Status TcpBuffer::WaitSend(int peer) {
+Status TcpBuffer::WaitSend(int peer) {
   return transport_.OnLine(peer, [&] {
     return transport_.connections_.AwaitSend(peer, Take(sends_, peer));
   });
@@ -264,10 +258,10 @@ GlooBuffer::~GlooBuffer() {
 }
 
 template <typename Function>
-absl::Status GlooBuffer::Post(int peer, Function&& function) {
-  absl::Status aborted = transport_.abort_cause();
+Status GlooBuffer::Post(int peer, Function&& function) {
+  Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
-  absl::Status opened = transport_.OpenPair(peer, quiet_);
+  Status opened = transport_.OpenPair(peer, quiet_);
   if (!opened.ok()) return opened;
   if (buffer_ == nullptr) {
     buffer_ = transport_.pairs_.context().createUnboundBuffer(data_, bytes_);
@@ -275,88 +269,87 @@ absl::Status GlooBuffer::Post(int peer, Function&& function) {
     transport_.buffers_.insert(this);
   }
   transport_.pairs_.Posting(true);
-  absl::Status posted = Guard(function);
+  Status posted = Guard(function);
   transport_.pairs_.Posting(false);
   return posted.ok() ? posted : transport_.Gone(peer, quiet_, posted);
 }
 
 template <typename Function>
-absl::Status GlooBuffer::Await(int peer, Function&& function) {
+Status GlooBuffer::Await(int peer, Function&& function) {
   if (!quiet_) transport_.waiting_for_.store(peer);
   // As in OnLine.
-  absl::Status aborted = transport_.abort_cause();
+  Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
   bool done = false;
-  absl::Status waited = Guard([&] { done = function(); });
+  Status waited = Guard([&] { done = function(); });
   // If the connection ends right after what is waited for, Gloo may report its
   // end first; but only to who was waiting already.
   if (!waited.ok()) waited = Guard([&] { done = function(); });
   if (!waited.ok()) return transport_.Gone(peer, quiet_, waited);
   if (!done) return transport_.abort_cause();
   if (!quiet_) transport_.waiting_for_.store(-1);
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status GlooBuffer::Receive(int peer, uint64_t slot, size_t offset,
-                                 size_t bytes) {
+Status GlooBuffer::Receive(int peer, uint64_t slot, size_t offset,
+                           size_t bytes) {
   return Post(peer, [&] { buffer_->recv(peer, slot, offset, bytes); });
 }
 
-absl::Status GlooBuffer::Send(int peer, uint64_t slot, size_t offset,
-                              size_t bytes) {
+Status GlooBuffer::Send(int peer, uint64_t slot, size_t offset, size_t bytes) {
   return Post(peer, [&] { buffer_->send(peer, slot, offset, bytes); });
 }
 
-absl::Status GlooBuffer::WaitReceive(int peer) {
+Status GlooBuffer::WaitReceive(int peer) {
   return Await(peer, [&] { return buffer_->waitRecv(nullptr, kNever); });
 }
 
-absl::Status GlooBuffer::WaitSend(int peer) {
+Status GlooBuffer::WaitSend(int peer) {
   return Await(peer, [&] { return buffer_->waitSend(nullptr, kNever); });
 }
 
-absl::Status TcpTransport::Open(absl::string_view backend,
-                                const BackendOptions& options) {
+Status TcpTransport::Open(absl::string_view backend,
+                          const BackendOptions& options) {
   IgnoreBrokenPipes();
-  absl::StatusOr<AddressBytes> host = pairs_.Start(options);
+  StatusOr<AddressBytes> host = pairs_.Start(options);
   if (!host.ok()) return host.status();
-  if (world_size() == 1) return absl::OkStatus();
+  if (world_size() == 1) return OkStatus();
   const std::stop_callback interrupted(options.interruption.token(), [&] {
-    absl::Status why = options.interruption.status();
+    Status why = options.interruption.status();
     // For its peers: it does not leave in peace itself.
-    if (absl::IsCancelled(why)) {
+    if (IsCancelled(why)) {
       const std::vector<int> culprits = CulpritRanks(why);
-      why = absl::UnavailableError(why.message());
+      why = UnavailableError(why.message());
       SetCulpritRanks(why, culprits);
     }
     Abort(why);
   });
-  absl::StatusOr<RankAddress> own = listener_.Listen(*std::move(host));
+  StatusOr<RankAddress> own = listener_.Listen(*std::move(host));
   if (!own.ok()) return own.status();
   own->backend = std::string(backend);
   own->interfaces =
       std::max(1, static_cast<int>(NamedInterfaces(options).size()));
-  absl::StatusOr<std::vector<RankAddress>> addresses =
+  StatusOr<std::vector<RankAddress>> addresses =
       ExchangeAddresses(*own, options);
   if (!addresses.ok()) return addresses.status();
-  absl::StatusOr<Listener::Sockets> sockets =
+  StatusOr<Listener::Sockets> sockets =
       listener_.Connect(*addresses, options.deadline);
   if (!sockets.ok()) {
-    absl::Status why = sockets.status();
+    Status why = sockets.status();
     control_connections_.Take(listener_.TakeControlConnections()).IgnoreError();
-    if (absl::IsUnavailable(why)) {
+    if (IsUnavailable(why)) {
       // A peer may have said why it, or another one, has gone.
-      const absl::Status first = CheckPeers();
+      const Status first = CheckPeers();
       if (!first.ok()) why = first;
     }
-    if (const absl::Status aborted = abort_cause(); !aborted.ok()) {
+    if (const Status aborted = abort_cause(); !aborted.ok()) {
       why = aborted;
     }
     // Those who have connected shall not take this rank for the culprit.
     control_connections_.Close(EncodeGoodbye(why));
     return why;
   }
-  absl::Status taken = connections_.Take(sockets->data, sockets->memories);
+  Status taken = connections_.Take(sockets->data, sockets->memories);
   taken.Update(control_connections_.Take(sockets->control));
   if (!taken.ok()) return taken;
   memories_ = sockets->memories;
@@ -364,27 +357,27 @@ absl::Status TcpTransport::Open(absl::string_view backend,
     pairs_.Take(peer, socket, tell);
   });
   connected_ = true;
-  return absl::OkStatus();
+  return OkStatus();
 }
 
-absl::Status TcpTransport::OpenPair(int peer, bool quiet) {
-  if (pairs_.IsOpen(peer)) return absl::OkStatus();
+Status TcpTransport::OpenPair(int peer, bool quiet) {
+  if (pairs_.IsOpen(peer)) return OkStatus();
   if (!quiet) waiting_for_.store(peer);
   // As in OnLine.
-  absl::Status aborted = abort_cause();
+  Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
-  absl::Status opened = pairs_.Open(peer);
-  if (absl::IsResourceExhausted(opened)) return opened;
+  Status opened = pairs_.Open(peer);
+  if (IsResourceExhausted(opened)) return opened;
   if (!opened.ok()) return Gone(peer, quiet, opened);
   if (!quiet) waiting_for_.store(-1);
   return opened;
 }
 
-absl::Status TcpTransport::OpenQuiet(int peer) {
+Status TcpTransport::OpenQuiet(int peer) {
   return OpenPair(peer, /*quiet=*/true);
 }
 
-void TcpTransport::Abort(const absl::Status& cause) {
+void TcpTransport::Abort(const Status& cause) {
   MutexLock lock(mutex_);
   if (!abort_cause_.ok()) return;
   abort_cause_ = cause;
@@ -395,23 +388,23 @@ void TcpTransport::Abort(const absl::Status& cause) {
   pairs_.Abort();
 }
 
-absl::Status TcpTransport::Write(int peer, const void* head, size_t head_bytes,
-                                 const void* body, size_t body_bytes) {
+Status TcpTransport::Write(int peer, const void* head, size_t head_bytes,
+                           const void* body, size_t body_bytes) {
   return OnLine(peer, [&] {
     return connections_.Write(peer, head, head_bytes, body, body_bytes);
   });
 }
 
-absl::Status TcpTransport::Read(int peer, void* data, size_t bytes) {
+Status TcpTransport::Read(int peer, void* data, size_t bytes) {
   return OnLine(peer, [&] { return connections_.Read(peer, data, bytes); });
 }
 
-absl::Status TcpTransport::abort_cause() const {
+Status TcpTransport::abort_cause() const {
   MutexLock lock(mutex_);
   return abort_cause_;
 }
 
-absl::Status TcpTransport::CheckPeers() {
+Status TcpTransport::CheckPeers() {
   MutexLock lock(peers_mutex_);
   for (int peer = 0; peer < world_size(); ++peer) Look(peer);
   return first_broken_;
@@ -424,8 +417,7 @@ void TcpTransport::Look(int peer) {
   if (end.has_value()) NoteGone(peer, *end);
 }
 
-absl::Status TcpTransport::Gone(int peer, bool quiet,
-                                const absl::Status& failure) {
+Status TcpTransport::Gone(int peer, bool quiet, const Status& failure) {
   // Gloo has no code for it, only the system's text, and does not say where.
   if (absl::StrContains(failure.message(), std::strerror(EFAULT))) {
     return BadMemory(rank(),
@@ -434,17 +426,17 @@ absl::Status TcpTransport::Gone(int peer, bool quiet,
   }
   // So that a deadline that passes meanwhile names it.
   if (!quiet) waiting_for_.store(peer);
-  absl::Status aborted = abort_cause();
+  Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   const std::optional<ControlConnections::End> end =
       control_connections_.AwaitEnd(peer, Clock::now() + kClosing);
   aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   // A peer that went earlier may be the reason why this one went.
-  absl::Status first = CheckPeers();
+  Status first = CheckPeers();
   if (!first.ok()) return first;
   if (!end.has_value()) {
-    absl::Status status = absl::UnavailableError(absl::StrCat(
+    Status status = UnavailableError(absl::StrCat(
         "rank ", peer,
         " closed a connection: ", WithoutSourcePosition(failure.message())));
     SetCulpritRank(status, peer);
@@ -461,7 +453,7 @@ void TcpTransport::NoteGone(int peer, const ControlConnections::End& end) {
   }
 }
 
-void TcpTransport::Close(const absl::Status& goodbye) {
+void TcpTransport::Close(const Status& goodbye) {
   pairs_.Abort();
   listener_.Stop();
   // One that never opened has nobody to take leave of.
@@ -474,10 +466,10 @@ void TcpTransport::Close(const absl::Status& goodbye) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Transport>> Transport::Connect(
+StatusOr<std::unique_ptr<Transport>> Transport::Connect(
     absl::string_view backend, const BackendOptions& options) {
   auto transport = std::make_unique<TcpTransport>(options);
-  absl::Status status = transport->Open(backend, options);
+  Status status = transport->Open(backend, options);
   if (!status.ok()) {
     return status;
   }

@@ -10,9 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/cpu/transport/process_memory.h"
 
@@ -34,19 +33,18 @@ class Buffer {
 
   // Announces to `peer` that the next of its messages on `slot` may come to
   // [offset, offset + bytes). It must not be longer; shorter is not noticed.
-  virtual absl::Status Receive(int peer, uint64_t slot, size_t offset,
-                               size_t bytes) = 0;
+  virtual Status Receive(int peer, uint64_t slot, size_t offset,
+                         size_t bytes) = 0;
 
   // Sends [offset, offset + bytes) once `peer` has announced its receive.
-  virtual absl::Status Send(int peer, uint64_t slot, size_t offset,
-                            size_t bytes) = 0;
+  virtual Status Send(int peer, uint64_t slot, size_t offset, size_t bytes) = 0;
 
   // Waits until the oldest receive or send under way is done. Errors: the
   // cause of Transport::Abort as it was given, kUnavailable naming the rank
   // that is gone, or kInvalidArgument naming the one whose memory cannot be
   // used.
-  virtual absl::Status WaitReceive(int peer) = 0;
-  virtual absl::Status WaitSend(int peer) = 0;
+  virtual Status WaitReceive(int peer) = 0;
+  virtual Status WaitSend(int peer) = 0;
 };
 
 // Transport is one rank's connections to all other ranks of its group: a line
@@ -61,7 +59,7 @@ class Transport {
   // Joins the group: publishes this rank's address, gets those of the others,
   // connects to all of them, who must be `backend`'s, too. See CreateBackend
   // for the errors.
-  static absl::StatusOr<std::unique_ptr<Transport>> Connect(
+  static StatusOr<std::unique_ptr<Transport>> Connect(
       absl::string_view backend, const BackendOptions& options);
 
   virtual ~Transport() = default;
@@ -85,35 +83,35 @@ class Transport {
 
   // Makes the connection of quiet buffers with `peer`, and waits for it.
   // Errors: those of Buffer's waits.
-  virtual absl::Status OpenQuiet(int peer) = 0;
+  virtual Status OpenQuiet(int peer) = 0;
 
   // Writes `head` and then `body`, or waits until `bytes` have come. On the
   // line of `peer`, in one order with its buffers. Errors: those of Buffer's
   // waits.
-  virtual absl::Status Write(int peer, const void* head, size_t head_bytes,
-                             const void* body, size_t body_bytes) = 0;
-  virtual absl::Status Read(int peer, void* data, size_t bytes) = 0;
+  virtual Status Write(int peer, const void* head, size_t head_bytes,
+                       const void* body, size_t body_bytes) = 0;
+  virtual Status Read(int peer, void* data, size_t bytes) = 0;
 
   // Makes every wait under way or to come return `cause`. From any thread;
   // does not block. Only the first call counts.
-  virtual void Abort(const absl::Status& cause) = 0;
+  virtual void Abort(const Status& cause) = 0;
 
   // OK, or the cause of the abort.
-  virtual absl::Status abort_cause() const = 0;
+  virtual Status abort_cause() const = 0;
 
   // Looks whether a peer has gone without leaving in peace: who leaves in
   // peace may have given all that anybody needs. Returns OK or how the first
   // one went: kUnavailable, or what its goodbye said. From any thread.
-  virtual absl::Status CheckPeers() = 0;
+  virtual Status CheckPeers() = 0;
 
   // How `peer` went, of whom somebody knows that it has gone: as a wait for it
   // would fail. Waits for its goodbye.
-  virtual absl::Status Gone(int peer) = 0;
+  virtual Status Gone(int peer) = 0;
 
   // Tells all peers `goodbye` (an error, or kCancelled for leaving in peace)
   // and closes the connections. No other thread may be in a Buffer's call, nor
   // make one later.
-  virtual void Close(const absl::Status& goodbye) = 0;
+  virtual void Close(const Status& goodbye) = 0;
 
   // Two ranks are near each other if each reads the other's memory (lines.h).
   // That of `peer`, or null. It can be read until that one has closed its

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/culprit.h"
 
@@ -16,11 +15,10 @@ std::string WithoutSourcePosition(absl::string_view text) {
   return std::string(text.substr(end + 2));
 }
 
-absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
+Status Prefixed(absl::string_view prefix, const Status& status) {
   if (Verdict(status).has_value()) return status;
-  absl::Status result(status.code(),
-                      absl::StrCat(prefix, ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
+  Status result(status.code(), absl::StrCat(prefix, ": ", status.message()));
+  status.ForEachPayload([&](const std::string& url, const std::string& value) {
     result.SetPayload(url, value);
   });
   return result;

@@ -5,9 +5,9 @@
 #include <string>
 #include <system_error>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/process_limits.h"
+#include "base/status.h"
 
 namespace muster::dataplane::cpu {
 
@@ -16,16 +16,16 @@ namespace muster::dataplane::cpu {
 // gloo::Exception and gloo::EnforceNotMet, which have only std::exception in
 // common.
 template <typename Function>
-absl::Status Guard(Function&& function) {
+Status Guard(Function&& function) {
   try {
     function();
-    return absl::OkStatus();
+    return OkStatus();
   } catch (const std::system_error& error) {
-    return absl::Status(IsOfThread(error) ? absl::StatusCode::kResourceExhausted
-                                          : absl::StatusCode::kUnavailable,
-                        DescribeSystemError(error));
+    return Status(IsOfThread(error) ? StatusCode::kResourceExhausted
+                                    : StatusCode::kUnavailable,
+                  DescribeSystemError(error));
   } catch (const std::exception& error) {
-    return absl::UnavailableError(error.what());
+    return UnavailableError(error.what());
   }
 }
 
@@ -33,7 +33,7 @@ absl::Status Guard(Function&& function) {
 std::string WithoutSourcePosition(absl::string_view text);
 
 // A status with text in front and its payload kept; a verdict as it is.
-absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
+Status Prefixed(absl::string_view prefix, const Status& status);
 
 }  // namespace muster::dataplane::cpu
 

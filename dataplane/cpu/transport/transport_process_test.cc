@@ -38,9 +38,9 @@ constexpr size_t kStream = 300'000;
 // Beyond what goes in one piece where shm has several hosts.
 constexpr size_t kPieces = 5'000'000;
 
-std::string Report(const absl::Status& status) {
+std::string Report(const Status& status) {
   const auto culprit = CulpritRank(status);
-  return absl::StrCat(absl::StatusCodeToString(status.code()), " culprit ",
+  return absl::StrCat(StatusCodeToString(status.code()), " culprit ",
                       culprit.value_or(-1), ": ", status.message());
 }
 
@@ -55,9 +55,9 @@ std::string RunUntilFailure(Communicator& communicator, CollectiveKind kind,
   sample.collective.timeout = timeout;
   for (int round = 0;; ++round) {
     const Instant start = Clock::now();
-    const absl::Status status =
-        round % 2 == 0 ? communicator.Run(Collective(sample.collective))
-                       : communicator.Start(sample.collective)->Wait();
+    const Status status = round % 2 == 0
+                              ? communicator.Run(Collective(sample.collective))
+                              : communicator.Start(sample.collective)->Wait();
     if (!status.ok()) {
       const std::chrono::duration<double> took = Clock::now() - start;
       return absl::StrCat(took.count() < 10 ? "soon " : "late ",
@@ -79,7 +79,7 @@ std::string SendUntilFailure(Communicator& communicator, size_t count) {
     const Instant start = Clock::now();
     const auto sent = communicator.Start(send.collective);
     const auto received = communicator.Start(receive.collective);
-    absl::Status status = received->Wait();
+    Status status = received->Wait();
     if (status.ok()) status = sent->Wait();
     if (!status.ok()) {
       const std::chrono::duration<double> took = Clock::now() - start;
@@ -95,11 +95,10 @@ TEST(GlooProcessTest, ProcessesReduceAndLeaveInAnyOrder) {
     for (int i = 0; i < 20; ++i) {
       std::vector<int64_t> values(i % 2 == 0 ? kSmall : kStream / 10,
                                   communicator.rank() + i);
-      const absl::Status status =
-          communicator
-              .Start({.kind = CollectiveKind::kAllReduce,
-                      .tensors = {Tensor(values)}})
-              ->Wait();
+      const Status status = communicator
+                                .Start({.kind = CollectiveKind::kAllReduce,
+                                        .tensors = {Tensor(values)}})
+                                ->Wait();
       if (!status.ok()) return Report(status);
       if (values.back() != 6 + 4 * i) return std::string("wrong sum");
     }
@@ -242,7 +241,7 @@ TEST(GlooProcessTest, WhatWasSentLastReachesWhoIsSlow) {
       for (int i = 0; i < kMessages; ++i) {
         sent.push_back(start(CollectiveKind::kSend, 0));
       }
-      absl::Status status;
+      Status status;
       for (const auto& work : sent) status.Update(work->Wait());
       // Leaves the group at once.
       return Report(status);
@@ -251,7 +250,7 @@ TEST(GlooProcessTest, WhatWasSentLastReachesWhoIsSlow) {
     for (int peer = 1; peer < 4; ++peer) {
       for (int i = 0; i < kMessages; ++i) {
         const auto work = start(CollectiveKind::kRecv, peer);
-        const absl::Status status = work->Wait();
+        const Status status = work->Wait();
         if (!status.ok()) return Report(status);
         sum += values.back();
       }

@@ -33,7 +33,7 @@ namespace {
 constexpr size_t kBytes = 512 << 10;
 constexpr uint64_t kSlot = 1;
 
-absl::StatusOr<std::unique_ptr<Transport>> ConnectOneOfTwo(
+StatusOr<std::unique_ptr<Transport>> ConnectOneOfTwo(
     int rank, std::shared_ptr<BootstrapStore> store,
     const std::string& address) {
   return Transport::Connect(
@@ -53,10 +53,10 @@ std::string ReceiveAfterAStop(const std::string& directory) {
   if (!transport.ok()) return transport.status().ToString();
   std::vector<char> data(kBytes);
   const auto buffer = (*transport)->CreateBuffer(data.data(), data.size());
-  absl::Status first = buffer->Receive(0, kSlot, 0, kBytes);
+  Status first = buffer->Receive(0, kSlot, 0, kBytes);
   raise(SIGSTOP);
   if (first.ok()) first = buffer->WaitReceive(0);
-  absl::Status second = buffer->Receive(0, kSlot, 0, kBytes);
+  Status second = buffer->Receive(0, kSlot, 0, kBytes);
   if (second.ok()) second = buffer->WaitReceive(0);
   return absl::StrCat(first.ToString(), "; last byte ",
                       static_cast<int>(data.back()), "; ", second.message());
@@ -89,7 +89,7 @@ TEST(MeshTest, WhatWasSentBeforeTheFarewellAndItselfReachAPeerThatIsBehind) {
     EXPECT_TRUE(buffer->WaitSend(1).ok());
   }
   // The peer has read neither: both are in this side's socket.
-  (*transport)->Close(absl::AbortedError("on purpose"));
+  (*transport)->Close(AbortedError("on purpose"));
   transport->reset();
   kill(peer, SIGCONT);
   char text[1024] = {};
@@ -106,7 +106,7 @@ class SilentPeer {
  public:
   ~SilentPeer() { HangUp(); }
 
-  absl::StatusOr<std::unique_ptr<Transport>> ConnectRank0() {
+  StatusOr<std::unique_ptr<Transport>> ConnectRank0() {
     auto transport = std::async(std::launch::async, [&] {
       return ConnectOneOfTwo(0, store_, "127.0.0.1");
     });
@@ -160,11 +160,10 @@ TEST(MeshTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
   EXPECT_TRUE(control.Take(greeters[0].TakeControlConnections()).ok());
   const auto end = control.AwaitEnd(0, Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(end.has_value());
-  const absl::Status how = InterpretGoodbye(0, end->goodbye, end->text);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(how)) << how;
+  const Status how = InterpretGoodbye(0, end->goodbye, end->text);
+  EXPECT_TRUE(IsDeadlineExceeded(how)) << how;
   EXPECT_EQ(CulpritRank(how), 2);
-  EXPECT_EQ(transport.get().status().code(),
-            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(transport.get().status().code(), StatusCode::kDeadlineExceeded);
 }
 
 TEST(MeshTest, RankThatFailedStaysTheOneWaitedFor) {
@@ -175,14 +174,14 @@ TEST(MeshTest, RankThatFailedStaysTheOneWaitedFor) {
     ASSERT_TRUE(transport.ok()) << transport.status();
     char byte = 0;
     const auto buffer = (*transport)->CreateBuffer(&byte, 1);
-    absl::Status status = buffer->Receive(1, kSlot, 0, 1);
+    Status status = buffer->Receive(1, kSlot, 0, 1);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ((*transport)->waiting_for(), -1);
     peer.HangUp();
     if (waits) status = buffer->WaitReceive(1);
     // Until the end of the connection is known here.
     while (status.ok()) status = (*transport)->Write(1, "x", 1, nullptr, 0);
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
     EXPECT_EQ((*transport)->waiting_for(), 1);
   }
 }

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "absl/status/status.h"
+#include "base/status.h"
 #include "dataplane/cpu/transport/socket.h"
 #include "dataplane/observe/metrics.h"
 
@@ -42,7 +42,7 @@ void UnprovedConnections::ProveAll(Prove prove) {
   while (deadline() <= Clock::now()) EndOldest(prove);
 }
 
-absl::Status UnprovedConnections::Accept(int listener, Prove prove) {
+Status UnprovedConnections::Accept(int listener, Prove prove) {
   for (size_t accepted = 0; accepted < limit_;) {
     const int socket =
         accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -59,7 +59,7 @@ absl::Status UnprovedConnections::Accept(int listener, Prove prove) {
       break;
     }
   }
-  return absl::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace muster::dataplane::cpu

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace muster::dataplane::cpu {
 
@@ -45,7 +45,7 @@ class UnprovedConnections {
   // Accepts those that have connected; the rest soon, if they are many. Errors:
   // kResourceExhausted (no descriptor or memory is left, and none is held
   // here).
-  absl::Status Accept(int listener, Prove prove);
+  Status Accept(int listener, Prove prove);
 
  private:
   struct Connection {

@@ -54,14 +54,14 @@ class OnDeviceBackend : public Backend {
     static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
     return kDevices;
   }
-  absl::Status Supports(const Collective& collective) const override {
+  Status Supports(const Collective& collective) const override {
     for (const auto* list :
          {&collective.tensors, &collective.inputs, &collective.outputs}) {
       if (list->empty() || list->front().device().type == DeviceType::kCpu) {
         continue;
       }
-      return absl::UnimplementedError(absl::StrCat(
-          name_, " takes CPU tensors, got ", list->front().Describe()));
+      return UnimplementedError(absl::StrCat(name_, " takes CPU tensors, got ",
+                                             list->front().Describe()));
     }
     return backend_->Supports(
         TensorCopies(collective, PlaceOn(api_, device_)).There());
@@ -73,7 +73,7 @@ class OnDeviceBackend : public Backend {
     auto work = std::make_shared<PromisedWork>(collective.Describe());
     const std::shared_ptr<Work> inner = backend_->Start(copies->There());
     inner->OnCompletion([&api = api_, device = device_, copies, work,
-                         inner](const absl::Status& status) {
+                         inner](const Status& status) {
       if (status.ok()) {
         copies->TakeBack();
         work->SetSourceRank(inner->source_rank());
@@ -87,10 +87,10 @@ class OnDeviceBackend : public Backend {
     });
     return work;
   }
-  void Refused(const Collective& collective, const absl::Status& why) override {
+  void Refused(const Collective& collective, const Status& why) override {
     backend_->Refused(collective, why);
   }
-  void Abort(absl::Status cause) override { backend_->Abort(std::move(cause)); }
+  void Abort(Status cause) override { backend_->Abort(std::move(cause)); }
 
  private:
   const Api& api_;

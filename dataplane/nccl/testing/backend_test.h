@@ -83,7 +83,7 @@ class BackendTest : public ::testing::Test {
     return backends_[static_cast<size_t>(rank)]->Start(collective);
   }
 
-  static absl::Status Wait(const std::shared_ptr<Work>& work) {
+  static Status Wait(const std::shared_ptr<Work>& work) {
     return work->Wait(Clock::now() + std::chrono::minutes(1));
   }
 

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -81,13 +80,10 @@ std::string Cut(std::string text, size_t bytes_max) {
   return text;
 }
 
-absl::Status Make(int code, absl::string_view message, const WireStatus& wire) {
-  // code() maps what absl does not know to kUnknown; the constructor alone
-  // would keep the odd number inside, and the status would equal no other.
-  const absl::Status raw(static_cast<absl::StatusCode>(code), "");
-  absl::Status status(raw.code(), message);
+Status Make(int code, absl::string_view message, const WireStatus& wire) {
+  Status status(static_cast<StatusCode>(code), std::string(message));
   for (const StatusPayload& payload : wire.payloads()) {
-    status.SetPayload(payload.type_url(), absl::Cord(payload.value()));
+    status.SetPayload(payload.type_url(), payload.value());
   }
   return status;
 }
@@ -172,12 +168,12 @@ size_t AddRanges(const Ranges& ranges, size_t bytes_max, Culprits* culprits) {
 
 }  // namespace
 
-WireStatus ToWire(const absl::Status& status) {
+WireStatus ToWire(const Status& status) {
   WireStatus wire;
   if (status.ok()) return wire;
   wire.set_code(static_cast<int>(status.code()));
   wire.set_message(Utf8(status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& bytes) {
+  status.ForEachPayload([&](const std::string& url, const std::string& bytes) {
     StatusPayload* payload = wire.add_payloads();
     payload->set_type_url(std::string(url));
     payload->set_value(std::string(bytes));
@@ -185,11 +181,11 @@ WireStatus ToWire(const absl::Status& status) {
   return wire;
 }
 
-absl::Status FromWire(const WireStatus& wire) {
+Status FromWire(const WireStatus& wire) {
   return Make(wire.code(), wire.message(), wire);
 }
 
-grpc::Status ToGrpc(const absl::Status& status) {
+grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
   WireStatus wire = ToWire(status);
   wire.set_message(Cut(wire.message(), kGrpcMessageBytesMax));
@@ -210,8 +206,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
       wire.payloads().empty() ? std::string() : wire.SerializeAsString());
 }
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
+Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return OkStatus();
   WireStatus wire;
   if (!wire.ParseFromString(status.error_details()) ||
       wire.code() != status.error_code()) {
@@ -251,12 +247,12 @@ Culprits FitCulprits(const Culprits& culprits, size_t bytes_max) {
   return fitting;
 }
 
-void SetCulprits(const Culprits& culprits, absl::Status* status) {
-  status->SetPayload(kCulpritsUrl, absl::Cord(culprits.SerializeAsString()));
+void SetCulprits(const Culprits& culprits, Status* status) {
+  status->SetPayload(kCulpritsUrl, culprits.SerializeAsString());
 }
 
-absl::optional<Culprits> GetCulprits(const absl::Status& status) {
-  const absl::optional<absl::Cord> bytes = status.GetPayload(kCulpritsUrl);
+absl::optional<Culprits> GetCulprits(const Status& status) {
+  const std::optional<std::string> bytes = status.GetPayload(kCulpritsUrl);
   Culprits culprits;
   if (!bytes.has_value() || !culprits.ParseFromString(std::string(*bytes))) {
     return absl::nullopt;

@@ -3,32 +3,32 @@
 
 #include <cstddef>
 
-#include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/status.h"
 #include "grpcpp/support/status.h"
 #include "muster/v1/common.pb.h"
 
-// How an absl::Status with its payloads travels: as a WireStatus inside a
+// How an Status with its payloads travels: as a WireStatus inside a
 // stream's result, and as a grpc::Status, whose binary details hold the same
 // WireStatus, for a unary call.
 namespace muster::v1 {
 
 // A message that is not UTF-8 arrives with its odd bytes as \x escapes: the
 // other side could not parse it at all.
-WireStatus ToWire(const absl::Status& status);
+WireStatus ToWire(const Status& status);
 
 // A code that absl does not know becomes kUnknown.
-absl::Status FromWire(const WireStatus& wire);
+Status FromWire(const WireStatus& wire);
 
 // Keeps within the 8 KiB of trailing metadata that gRPC clients accept by
 // default: a longer message is cut at its end, of Culprits' last members only
 // the ranks are left (FitCulprits), other payloads that do not fit are left
 // out.
-grpc::Status ToGrpc(const absl::Status& status);
+grpc::Status ToGrpc(const Status& status);
 
 // Details that do not parse, or that belong to another code, are ignored: then
 // code and message are all there is.
-absl::Status FromGrpc(const grpc::Status& status);
+Status FromGrpc(const grpc::Status& status);
 
 // As many of the first members as serialize within `bytes_max` together with
 // the ranks of all others; where these need more than three quarters of it, as
@@ -38,8 +38,8 @@ absl::Status FromGrpc(const grpc::Status& status);
 Culprits FitCulprits(const Culprits& culprits, size_t bytes_max);
 
 // The Culprits payload. `status` must not be OK.
-void SetCulprits(const Culprits& culprits, absl::Status* status);
-absl::optional<Culprits> GetCulprits(const absl::Status& status);
+void SetCulprits(const Culprits& culprits, Status* status);
+absl::optional<Culprits> GetCulprits(const Status& status);
 
 }  // namespace muster::v1
 

@@ -5,8 +5,7 @@
 #include <set>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/strings/cord.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -16,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::Status MissingRanks(int count) {
+Status MissingRanks(int count) {
   Culprits culprits;
   for (int rank = 0; rank < count; ++rank) {
     MemberInfo* member = culprits.add_members();
@@ -24,14 +23,14 @@ absl::Status MissingRanks(int count) {
     member->set_host("trainer-" + std::to_string(rank));
     member->set_cause("no heartbeat for 11.0s (lease 10s)");
   }
-  absl::Status status = absl::DeadlineExceededError("ranks are missing");
+  Status status = DeadlineExceededError("ranks are missing");
   SetCulprits(culprits, &status);
   return status;
 }
 
 TEST(StatusWireTest, EveryCodeSurvivesBothWays) {
   for (int code = 1; code <= 16; ++code) {
-    const absl::Status status(static_cast<absl::StatusCode>(code), "why");
+    const Status status(static_cast<StatusCode>(code), "why");
     EXPECT_EQ(FromWire(ToWire(status)), status) << code;
     EXPECT_EQ(FromGrpc(ToGrpc(status)), status) << code;
     EXPECT_EQ(ToGrpc(status).error_code(), code);
@@ -39,15 +38,15 @@ TEST(StatusWireTest, EveryCodeSurvivesBothWays) {
 }
 
 TEST(StatusWireTest, OkIsEmpty) {
-  EXPECT_EQ(ToWire(absl::OkStatus()).ByteSizeLong(), 0u);
+  EXPECT_EQ(ToWire(OkStatus()).ByteSizeLong(), 0u);
   EXPECT_TRUE(FromWire(WireStatus()).ok());
-  EXPECT_TRUE(ToGrpc(absl::OkStatus()).ok());
+  EXPECT_TRUE(ToGrpc(OkStatus()).ok());
   EXPECT_TRUE(FromGrpc(grpc::Status::OK).ok());
 }
 
 TEST(StatusWireTest, CulpritsSurviveBothWays) {
-  const absl::Status status = MissingRanks(3);
-  for (const absl::Status& arrived :
+  const Status status = MissingRanks(3);
+  for (const Status& arrived :
        {FromWire(ToWire(status)), FromGrpc(ToGrpc(status))}) {
     const absl::optional<Culprits> culprits = GetCulprits(arrived);
     ASSERT_TRUE(culprits.has_value());
@@ -58,14 +57,14 @@ TEST(StatusWireTest, CulpritsSurviveBothWays) {
 }
 
 TEST(StatusWireTest, UnknownPayloadSurvives) {
-  absl::Status status = absl::InternalError("why");
-  status.SetPayload("type.googleapis.com/other", absl::Cord("bytes"));
+  Status status = InternalError("why");
+  status.SetPayload("type.googleapis.com/other", "bytes");
   EXPECT_EQ(FromWire(ToWire(status)), status);
   EXPECT_EQ(FromGrpc(ToGrpc(status)), status);
 }
 
 TEST(StatusWireTest, NoPayloadMeansNoDetails) {
-  EXPECT_EQ(ToGrpc(absl::AbortedError("over")).error_details(), "");
+  EXPECT_EQ(ToGrpc(AbortedError("over")).error_details(), "");
 }
 
 TEST(StatusWireTest, TenThousandCulpritsFitTheTrailers) {
@@ -164,7 +163,7 @@ TEST(StatusWireTest, RangesOfNonsenseAreLeftOut) {
 TEST(StatusWireTest, LongMessageIsCutBetweenCharacters) {
   std::string text;
   for (int i = 0; i < 10'000; ++i) text += "\xC3\xA9";
-  const grpc::Status status = ToGrpc(absl::InternalError(text));
+  const grpc::Status status = ToGrpc(InternalError(text));
   EXPECT_LE(status.error_message().size(), 1'200u);
   EXPECT_EQ(status.error_message().substr(status.error_message().size() - 5),
             "\xC3\xA9...");
@@ -184,7 +183,7 @@ TEST(StatusWireTest, BytesThatAreNoUtf8AreEscaped) {
       {"past \xF4\x90\x80\x80", "past \\xf4\\x90\\x80\\x80"},
   };
   for (const auto& c : kCases) {
-    EXPECT_EQ(ToWire(absl::InternalError(c.text)).message(), c.want);
+    EXPECT_EQ(ToWire(InternalError(c.text)).message(), c.want);
   }
 }
 
@@ -192,23 +191,22 @@ TEST(StatusWireTest, UnknownCodeBecomesUnknown) {
   WireStatus wire;
   wire.set_code(99);
   wire.set_message("from the future");
-  EXPECT_EQ(FromWire(wire), absl::UnknownError("from the future"));
+  EXPECT_EQ(FromWire(wire), UnknownError("from the future"));
 }
 
 TEST(StatusWireTest, DetailsOfAnotherKindAreIgnored) {
   const grpc::Status garbage(grpc::StatusCode::ABORTED, "why", "\xFF\xFF");
-  EXPECT_EQ(FromGrpc(garbage), absl::AbortedError("why"));
+  EXPECT_EQ(FromGrpc(garbage), AbortedError("why"));
   // Parses, but speaks of another code.
   const grpc::Status other(grpc::StatusCode::ABORTED, "why",
                            ToWire(MissingRanks(1)).SerializeAsString());
-  EXPECT_EQ(FromGrpc(other), absl::AbortedError("why"));
+  EXPECT_EQ(FromGrpc(other), AbortedError("why"));
 }
 
 TEST(StatusWireTest, CulpritsThatDoNotParseAreNone) {
-  absl::Status status = absl::AbortedError("why");
+  Status status = AbortedError("why");
   EXPECT_FALSE(GetCulprits(status).has_value());
-  status.SetPayload("type.googleapis.com/muster.v1.Culprits",
-                    absl::Cord("\xFF\xFF"));
+  status.SetPayload("type.googleapis.com/muster.v1.Culprits", "\xFF\xFF");
   EXPECT_FALSE(GetCulprits(status).has_value());
 }
 
