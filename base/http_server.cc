@@ -21,13 +21,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 
 namespace muster::base {
 namespace {
@@ -54,19 +54,19 @@ class HttpConnections {
 
   // One was accepted, and will begin when a thread is free. Waits while
   // kQueuedMax others do so.
-  void Accept() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Accept() MUSTER_LOCKS_EXCLUDED(mutex_);
   // A thread has it. Returns its number.
-  uint64_t Begin(int socket) ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t Begin(int socket) MUSTER_LOCKS_EXCLUDED(mutex_);
   // Before its socket is closed.
-  void End(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(uint64_t number) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Waits until the client has sent or taken something (`events` as poll has
   // them), the connection was dropped, or `deadline`; false then.
   bool AwaitClient(uint64_t number, short events, Instant deadline)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Drops all, and every one that begins later.
-  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Stop() MUSTER_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Connection {
@@ -76,19 +76,19 @@ class HttpConnections {
     bool dropped = false;
   };
 
-  void MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Drop(Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeRoom() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(Connection& connection) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t threads_;
   const std::chrono::milliseconds patience_;
   Mutex mutex_;
   CondVar queue_shrank_;
-  size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t queued_ MUSTER_GUARDED_BY(mutex_) = 0;
+  size_t dropped_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t next_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // Connections that have a thread, the oldest first.
-  std::map<uint64_t, Connection> open_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Connection> open_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // Whether one of `events` comes before `deadline`.

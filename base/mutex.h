@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <condition_variable>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
+#include "base/thread_annotations.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -75,20 +75,20 @@ class BareMutex {
 // is free takes 10 instructions here; std::mutex, whose calls are not inlined,
 // takes 57. Not absl::Mutex: the packaged one is not built for ThreadSanitizer,
 // which then reports everything that it guards as a race.
-class ABSL_LOCKABLE Mutex {
+class MUSTER_LOCKABLE Mutex {
  public:
   Mutex() { mutex_internal::IsMade(this); }
   ~Mutex() { mutex_internal::WillGo(this); }
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+  void Lock() MUSTER_EXCLUSIVE_LOCK_FUNCTION() {
     mutex_internal::WillLock(this);
     bare_.Lock();
     mutex_internal::HasLocked(this);
   }
   // Who waits for it may destroy it before this returns.
-  void Unlock() ABSL_UNLOCK_FUNCTION() {
+  void Unlock() MUSTER_UNLOCK_FUNCTION() {
     mutex_internal::WillUnlock(this);
     bare_.Unlock();
     mutex_internal::HasUnlocked(this);
@@ -100,13 +100,13 @@ class ABSL_LOCKABLE Mutex {
 
 // `AnyMutex`: Mutex, or BiasedMutex. `kLock`: how it is locked.
 template <typename AnyMutex, void (AnyMutex::*kLock)() = &AnyMutex::Lock>
-class ABSL_SCOPED_LOCKABLE MutexLock {
+class MUSTER_SCOPED_LOCKABLE MutexLock {
  public:
-  explicit MutexLock(AnyMutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex)
+  explicit MutexLock(AnyMutex& mutex) MUSTER_EXCLUSIVE_LOCK_FUNCTION(mutex)
       : mutex_(mutex) {
     (mutex_.*kLock)();
   }
-  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
+  ~MutexLock() MUSTER_UNLOCK_FUNCTION() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
@@ -120,7 +120,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 class CondVar {
  public:
   template <typename AnyMutex>
-  void Wait(AnyMutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  void Wait(AnyMutex& mutex) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Lockable<AnyMutex> lockable{mutex};
     condition_.wait(lockable);
   }
@@ -128,7 +128,7 @@ class CondVar {
   // Returns false when `deadline` passed.
   template <typename AnyMutex>
   bool WaitUntil(AnyMutex& mutex, Instant deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Lockable<AnyMutex> lockable{mutex};
     return condition_.wait_until(lockable, deadline) ==
            std::cv_status::no_timeout;
@@ -141,8 +141,8 @@ class CondVar {
   // By the standard library's names.
   template <typename AnyMutex>
   struct Lockable {
-    void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
-    void unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex.Unlock(); }
+    void lock() MUSTER_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
+    void unlock() MUSTER_NO_THREAD_SAFETY_ANALYSIS { mutex.Unlock(); }
     AnyMutex& mutex;
   };
 

@@ -6,9 +6,9 @@
 #include <functional>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 
 namespace muster::base {
 
@@ -36,10 +36,10 @@ class SerialExecutor {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
-  size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
-  Status failure_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Task> waiting_ MUSTER_GUARDED_BY(mutex_);
+  size_t done_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Status failure_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

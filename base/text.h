@@ -7,11 +7,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace muster::base {
+
+// A text of the public API, which has the standard library's type, as Abseil's
+// functions take it; and back. Debian's Abseil has a type of its own.
+inline absl::string_view ToAbsl(std::string_view text) {
+  return {text.data(), text.size()};
+}
+inline std::string_view ToStd(absl::string_view text) {
+  return {text.data(), text.size()};
+}
 
 inline constexpr uint32_t kNoCharacter = 0xFFFFFFFF;
 

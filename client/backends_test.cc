@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -102,8 +103,8 @@ TEST(BackendsTest, ALibraryOfTheEnvironmentThatIsNotThere) {
 // A backend that never completes what it starts.
 class StuckBackend : public dataplane::Backend {
  public:
-  absl::string_view name() const override { return "stuck"; }
-  absl::Span<const dataplane::DeviceType> devices() const override {
+  std::string name() const override { return "stuck"; }
+  std::span<const dataplane::DeviceType> devices() const override {
     static constexpr dataplane::DeviceType kDevices[] = {
         dataplane::DeviceType::kCpu};
     return kDevices;
@@ -144,7 +145,7 @@ class NestingBackend : public StuckBackend {
   explicit NestingBackend(const std::function<void()>& within)
       : within_(within) {}
 
-  absl::string_view name() const override { return "nesting"; }
+  std::string name() const override { return "nesting"; }
   std::shared_ptr<dataplane::Work> Start(
       const dataplane::Collective& collective) override {
     if (within_ != nullptr) within_();

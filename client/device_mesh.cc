@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/mesh_arguments.h"
 #include "client/groups/mesh_layout.h"
@@ -322,7 +323,7 @@ std::vector<int> DeviceMesh::ranks() const {
   return root_->RanksAt(root_->WalkOf(all));
 }
 
-DeviceMesh DeviceMesh::operator[](absl::string_view name) const {
+DeviceMesh DeviceMesh::operator[](std::string_view name) const {
   return Slice({std::string(name)});
 }
 
@@ -436,7 +437,7 @@ DeviceMesh DeviceMesh::Unflatten(int dim, const std::vector<int64_t>& sizes,
   return {root_, std::move(dims)};
 }
 
-DeviceMesh DeviceMesh::Unflatten(absl::string_view dim,
+DeviceMesh DeviceMesh::Unflatten(std::string_view dim,
                                  const std::vector<int64_t>& sizes,
                                  const DeviceMeshOptions& options) const {
   for (int i = 0; i < ndim(); ++i) {
@@ -444,17 +445,18 @@ DeviceMesh DeviceMesh::Unflatten(absl::string_view dim,
       return Unflatten(i, sizes, options);
     }
   }
-  Invalid(absl::StrCat("dim ", dim, " specified in `_unflatten` is not in ",
+  Invalid(absl::StrCat("dim ", base::ToAbsl(dim),
+                       " specified in `_unflatten` is not in ",
                        Names(dim_names())));
 }
 
-int DeviceMesh::IndexOf(absl::string_view name) const {
+int DeviceMesh::IndexOf(std::string_view name) const {
   for (int i = 0; i < ndim(); ++i) {
     if ((*dims_)[static_cast<size_t>(i)].name == name && !name.empty())
       return i;
   }
   if (dim_names().empty()) Invalid("No `mesh_dim_names` found.");
-  Invalid(absl::StrCat("Mesh dimension '", name,
+  Invalid(absl::StrCat("Mesh dimension '", base::ToAbsl(name),
                        "' does not exist. Available mesh dimensions are: "
                        "mesh_dim_names=",
                        Names(dim_names())));
@@ -467,7 +469,7 @@ const DeviceMesh::Dim& DeviceMesh::DimOf(int index) const {
   return (*dims_)[static_cast<size_t>(index)];
 }
 
-const DeviceMesh::Dim& DeviceMesh::DimOf(absl::string_view name) const {
+const DeviceMesh::Dim& DeviceMesh::DimOf(std::string_view name) const {
   const auto flattened = root_->flattened.find(name);
   if (flattened != root_->flattened.end()) return flattened->second;
   return (*dims_)[static_cast<size_t>(IndexOf(name))];
@@ -498,8 +500,7 @@ std::shared_ptr<ProcessGroup> DeviceMesh::GetGroup(int dim) const {
   return DimOf(dim).group;
 }
 
-std::shared_ptr<ProcessGroup> DeviceMesh::GetGroup(
-    absl::string_view dim) const {
+std::shared_ptr<ProcessGroup> DeviceMesh::GetGroup(std::string_view dim) const {
   return DimOf(dim).group;
 }
 
@@ -516,7 +517,7 @@ int DeviceMesh::GetLocalRank() const { return LocalRankIn(OnlyDim()); }
 
 int DeviceMesh::GetLocalRank(int dim) const { return LocalRankIn(DimOf(dim)); }
 
-int DeviceMesh::GetLocalRank(absl::string_view dim) const {
+int DeviceMesh::GetLocalRank(std::string_view dim) const {
   return LocalRankIn(DimOf(dim));
 }
 

@@ -9,9 +9,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "client/process_group.h"
 
 namespace muster {
@@ -120,7 +120,7 @@ class DeviceMesh {
   // The slice of these dimensions, which must be in the mesh's order. All of
   // them are the mesh itself. The root also knows the names of dimensions that
   // were flattened.
-  DeviceMesh operator[](absl::string_view name) const;
+  DeviceMesh operator[](std::string_view name) const;
   DeviceMesh Slice(const std::vector<std::string>& names) const;
 
   // All dimensions as one. Empty `name`: the dimensions' names, joined with
@@ -131,7 +131,7 @@ class DeviceMesh {
   // With the dimension `dim` as several.
   DeviceMesh Unflatten(int dim, const std::vector<int64_t>& sizes,
                        const DeviceMeshOptions& options) const;
-  DeviceMesh Unflatten(absl::string_view dim, const std::vector<int64_t>& sizes,
+  DeviceMesh Unflatten(std::string_view dim, const std::vector<int64_t>& sizes,
                        const DeviceMeshOptions& options) const;
 
   // This process's group along a dimension, which need not be named if there is
@@ -140,7 +140,7 @@ class DeviceMesh {
   // also be one that was flattened.
   std::shared_ptr<ProcessGroup> GetGroup() const;
   std::shared_ptr<ProcessGroup> GetGroup(int dim) const;
-  std::shared_ptr<ProcessGroup> GetGroup(absl::string_view dim) const;
+  std::shared_ptr<ProcessGroup> GetGroup(std::string_view dim) const;
   std::vector<std::shared_ptr<ProcessGroup>> GetAllGroups() const;
 
   // This process's global rank, and its rank in GetGroup; -1 when it is not in
@@ -148,7 +148,7 @@ class DeviceMesh {
   int GetRank() const;
   int GetLocalRank() const;
   int GetLocalRank(int dim) const;
-  int GetLocalRank(absl::string_view dim) const;
+  int GetLocalRank(std::string_view dim) const;
 
   // Where this process is; none when it is not in the mesh.
   std::optional<std::vector<int64_t>> GetCoordinate() const;
@@ -170,9 +170,9 @@ class DeviceMesh {
       const std::vector<int64_t>& shape, const std::vector<int>& ranks,
       const std::vector<std::string>& dim_names);
 
-  int IndexOf(absl::string_view name) const;
+  int IndexOf(std::string_view name) const;
   const Dim& DimOf(int index) const;
-  const Dim& DimOf(absl::string_view name) const;
+  const Dim& DimOf(std::string_view name) const;
   const Dim& OnlyDim() const;
   int LocalRankIn(const Dim& dim) const;
 

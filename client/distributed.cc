@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "client/control/throw.h"
 #include "client/errors.h"
 #include "client/groups/group_state.h"
@@ -38,8 +38,8 @@ using internal::World;
 struct Default {
   Mutex mutex;
   // Somebody forms or ends a group, without the lock.
-  bool changing ABSL_GUARDED_BY(mutex) = false;
-  std::shared_ptr<World> world ABSL_GUARDED_BY(mutex);
+  bool changing MUSTER_GUARDED_BY(mutex) = false;
+  std::shared_ptr<World> world MUSTER_GUARDED_BY(mutex);
   // Another number whenever `world` is another one.
   std::atomic<uint64_t> version{1};
   // The process that forked this one off had a group: connections of its own,
@@ -62,7 +62,7 @@ struct Owner {
 
   // In a process that was forked off, where nobody else can be in here; whoever
   // had the lock then will never let it go.
-  void StartAnew() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void StartAnew() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
     // Forked off while the process exits.
     if (current == nullptr) return;
     auto fresh = std::make_unique<Default>();

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "client/errors.h"
 #include "client/session.h"
 #include "coordinator/server/server.h"
@@ -92,7 +92,7 @@ class ElasticTest : public ::testing::Test {
   std::unique_ptr<Server> server_;
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Told> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Told> waiting_ MUSTER_GUARDED_BY(mutex_);
 };
 
 TEST_F(ElasticTest, RanksStayWhenOneIsKilledAndANewcomerHasItsSeat) {

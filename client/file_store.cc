@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/control/fork_guard.h"
 #include "client/control/log_file.h"
@@ -82,17 +82,18 @@ class FileStore::File {
     return status;
   }
 
-  Status Set(absl::string_view key, absl::string_view value,
+  Status Set(std::string_view key, std::string_view value,
              const Deadline& deadline) {
     return Locked(Access::kExclusive, deadline,
                   [&] { return Put(key, value); });
   }
 
-  StatusOr<int64_t> Add(absl::string_view key, int64_t delta,
+  StatusOr<int64_t> Add(std::string_view key, int64_t delta,
                         const Deadline& deadline) {
     int64_t result = 0;
     Status status = Locked(Access::kExclusive, deadline, [&] {
-      const StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
+      const StatusOr<int64_t> sum =
+          internal::Sum(base::ToAbsl(key), Find(key), delta);
       if (!sum.ok()) return sum.status();
       result = *sum;
       return Put(key, absl::StrCat(result));
@@ -101,14 +102,14 @@ class FileStore::File {
     return result;
   }
 
-  StatusOr<std::string> CompareSet(absl::string_view key,
-                                   absl::string_view expected,
-                                   absl::string_view desired,
+  StatusOr<std::string> CompareSet(std::string_view key,
+                                   std::string_view expected,
+                                   std::string_view desired,
                                    const Deadline& deadline) {
     std::string result;
     Status status = Locked(Access::kExclusive, deadline, [&] {
-      const internal::CompareSetDecision decision =
-          internal::DecideCompareSet(Find(key), expected, desired);
+      const internal::CompareSetDecision decision = internal::DecideCompareSet(
+          Find(key), base::ToAbsl(expected), base::ToAbsl(desired));
       result = std::string(decision.result);
       return decision.write ? Put(key, desired) : OkStatus();
     });
@@ -156,18 +157,20 @@ class FileStore::File {
     }
   }
 
-  StatusOr<std::vector<std::string>> ListKeys(absl::string_view prefix,
+  StatusOr<std::vector<std::string>> ListKeys(std::string_view prefix,
                                               const Deadline& deadline) {
     std::vector<std::string> keys;
     Status status = Locked(Access::kShared, deadline, [&] {
       for (auto it = values_.lower_bound(prefix);
-           it != values_.end() && absl::StartsWith(it->first, prefix); ++it) {
+           it != values_.end() &&
+           absl::StartsWith(it->first, base::ToAbsl(prefix));
+           ++it) {
         keys.push_back(it->first);
       }
       return OkStatus();
     });
     if (!status.ok()) return status;
-    internal::DropReservedKeys(prefix, keys);
+    internal::DropReservedKeys(base::ToAbsl(prefix), keys);
     return keys;
   }
 
@@ -222,12 +225,12 @@ class FileStore::File {
     }
   }
 
-  const std::string* Find(absl::string_view key) const {
+  const std::string* Find(std::string_view key) const {
     const auto found = values_.find(key);
     return found == values_.end() ? nullptr : &found->second;
   }
 
-  Status Put(absl::string_view key, absl::string_view value) {
+  Status Put(std::string_view key, std::string_view value) {
     return log_->Append(
         {.kind = kSet, .key = std::string(key), .value = std::string(value)});
   }
@@ -254,7 +257,7 @@ class FileStore::File {
   Mutex changes_mutex_;
   // Those that no waiting call has.
   std::vector<std::unique_ptr<FileChange>> changes_
-      ABSL_GUARDED_BY(changes_mutex_);
+      MUSTER_GUARDED_BY(changes_mutex_);
 
   // For all that follows.
   Mutex mutex_;
@@ -288,25 +291,26 @@ FileStore::FileStore(std::shared_ptr<File> file,
 
 FileStore::~FileStore() = default;
 
-void FileStore::Set(absl::string_view key, absl::string_view value) {
+void FileStore::Set(std::string_view key, std::string_view value) {
   ThrowIfFailed(Origin::kStore,
                 file_->Set(key, value, internal::StoreDeadline(timeout())));
 }
 
-std::string FileStore::Get(absl::string_view key) {
+std::string FileStore::Get(std::string_view key) {
   const Deadline deadline = internal::StoreDeadline(timeout());
   auto values = file_->Await({std::string(key)}, deadline);
   if (IsDeadlineExceeded(values.status())) {
     internal::Throw(
         Origin::kStore,
         DeadlineExceededError(absl::StrCat(
-            "Timeout waiting for key: ", base::Escape(key), " after ",
-            deadline.timeout.count(), " ms: ", values.status().message())));
+            "Timeout waiting for key: ", base::Escape(base::ToAbsl(key)),
+            " after ", deadline.timeout.count(),
+            " ms: ", values.status().message())));
   }
   return *ValueOrThrow(Origin::kStore, std::move(values)).front();
 }
 
-int64_t FileStore::Add(absl::string_view key, int64_t delta) {
+int64_t FileStore::Add(std::string_view key, int64_t delta) {
   return ValueOrThrow(
       Origin::kStore,
       file_->Add(key, delta, internal::StoreDeadline(timeout())));
@@ -319,9 +323,9 @@ bool FileStore::Check(const std::vector<std::string>& keys) {
                      [](const auto& value) { return value.has_value(); });
 }
 
-std::string FileStore::CompareSet(absl::string_view key,
-                                  absl::string_view expected,
-                                  absl::string_view desired) {
+std::string FileStore::CompareSet(std::string_view key,
+                                  std::string_view expected,
+                                  std::string_view desired) {
   return ValueOrThrow(Origin::kStore,
                       file_->CompareSet(key, expected, desired,
                                         internal::StoreDeadline(timeout())));
@@ -332,7 +336,7 @@ int64_t FileStore::NumKeys() {
   return static_cast<int64_t>(ListKeys("").size()) + 1;
 }
 
-std::vector<std::string> FileStore::ListKeys(absl::string_view prefix) {
+std::vector<std::string> FileStore::ListKeys(std::string_view prefix) {
   return ValueOrThrow(
       Origin::kStore,
       file_->ListKeys(prefix, internal::StoreDeadline(timeout())));

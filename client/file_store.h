@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "client/store.h"
 
 namespace muster {
@@ -34,15 +34,15 @@ class FileStore : public Store {
 
   using Store::Set;
   using Store::Wait;
-  void Set(absl::string_view key, absl::string_view value) override;
+  void Set(std::string_view key, std::string_view value) override;
   // `Timeout waiting for key: K after N ms`.
-  std::string Get(absl::string_view key) override;
-  int64_t Add(absl::string_view key, int64_t delta) override;
+  std::string Get(std::string_view key) override;
+  int64_t Add(std::string_view key, int64_t delta) override;
   bool Check(const std::vector<std::string>& keys) override;
-  std::string CompareSet(absl::string_view key, absl::string_view expected,
-                         absl::string_view desired) override;
+  std::string CompareSet(std::string_view key, std::string_view expected,
+                         std::string_view desired) override;
   int64_t NumKeys() override;
-  std::vector<std::string> ListKeys(absl::string_view prefix) override;
+  std::vector<std::string> ListKeys(std::string_view prefix) override;
   void Wait(const std::vector<std::string>& keys,
             std::chrono::milliseconds timeout) override;
   // Counts as one store with this one.

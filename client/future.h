@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 
 namespace muster {
 
@@ -57,9 +57,9 @@ class FutureCore {
   const std::shared_ptr<Continuations> thread_;
   mutable Mutex mutex_;
   mutable CondVar changed_;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
-  std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool done_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> tasks_ MUSTER_GUARDED_BY(mutex_);
 };
 
 template <typename T>

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/control/fork_guard.h"
 #include "client/control/throw.h"
@@ -47,7 +47,7 @@ class HashStore::Map {
     return *this;
   }
 
-  Status Set(absl::string_view key, absl::string_view value) {
+  Status Set(std::string_view key, std::string_view value) {
     MutexLock lock(mutex_);
     if (Status queue = CheckIsNoQueue("set", key); !queue.ok()) {
       return queue;
@@ -72,23 +72,24 @@ class HashStore::Map {
     return values;
   }
 
-  StatusOr<int64_t> Add(absl::string_view key, int64_t delta) {
+  StatusOr<int64_t> Add(std::string_view key, int64_t delta) {
     MutexLock lock(mutex_);
     if (Status queue = CheckIsNoQueue("add", key); !queue.ok()) {
       return queue;
     }
-    StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
+    StatusOr<int64_t> sum = internal::Sum(base::ToAbsl(key), Find(key), delta);
     if (sum.ok()) Put(key, absl::StrCat(*sum), ++revision_);
     return sum;
   }
 
-  Status Append(absl::string_view key, absl::string_view value) {
+  Status Append(std::string_view key, std::string_view value) {
     MutexLock lock(mutex_);
     if (Status queue = CheckIsNoQueue("append", key); !queue.ok()) {
       return queue;
     }
     const std::string* const present = Find(key);
-    Put(key, absl::StrCat(present == nullptr ? "" : *present, value),
+    Put(key,
+        absl::StrCat(present == nullptr ? "" : *present, base::ToAbsl(value)),
         ++revision_);
     return OkStatus();
   }
@@ -103,23 +104,23 @@ class HashStore::Map {
     return Await(keys, deadline);
   }
 
-  StatusOr<std::string> CompareSet(absl::string_view key,
-                                   absl::string_view expected,
-                                   absl::string_view desired) {
+  StatusOr<std::string> CompareSet(std::string_view key,
+                                   std::string_view expected,
+                                   std::string_view desired) {
     MutexLock lock(mutex_);
     if (Status queue = CheckIsNoQueue("compare set", key); !queue.ok()) {
       return queue;
     }
-    const internal::CompareSetDecision decision =
-        internal::DecideCompareSet(Find(key), expected, desired);
+    const internal::CompareSetDecision decision = internal::DecideCompareSet(
+        Find(key), base::ToAbsl(expected), base::ToAbsl(desired));
     std::string result(decision.result);
     if (decision.write) Put(key, desired, ++revision_);
     return result;
   }
 
-  StatusOr<CompareAndSetResult> CompareAndSet(absl::string_view key,
+  StatusOr<CompareAndSetResult> CompareAndSet(std::string_view key,
                                               int64_t expected_revision,
-                                              absl::string_view desired) {
+                                              std::string_view desired) {
     if (expected_revision < 0) {
       return InvalidArgumentError(absl::StrCat("compare and set: revision is ",
                                                expected_revision,
@@ -140,7 +141,7 @@ class HashStore::Map {
                                .present = found->second.value};
   }
 
-  StatusOr<std::optional<StoreValue>> TryGet(absl::string_view key) {
+  StatusOr<std::optional<StoreValue>> TryGet(std::string_view key) {
     MutexLock lock(mutex_);
     if (Status queue = CheckIsNoQueue("get", key); !queue.ok()) {
       return queue;
@@ -150,7 +151,7 @@ class HashStore::Map {
     return found->second;
   }
 
-  bool Delete(absl::string_view key) {
+  bool Delete(std::string_view key) {
     MutexLock lock(mutex_);
     const auto value = values_.find(key);
     if (value != values_.end()) {
@@ -163,19 +164,21 @@ class HashStore::Map {
     return true;
   }
 
-  int64_t DeletePrefix(absl::string_view prefix) {
+  int64_t DeletePrefix(std::string_view prefix) {
     MutexLock lock(mutex_);
     return ErasePrefix(values_, prefix) + ErasePrefix(queues_, prefix);
   }
 
-  std::vector<std::string> ListKeys(absl::string_view prefix) {
+  std::vector<std::string> ListKeys(std::string_view prefix) {
     MutexLock lock(mutex_);
     std::vector<std::string> keys;
     for (auto it = values_.lower_bound(prefix);
-         it != values_.end() && absl::StartsWith(it->first, prefix); ++it) {
+         it != values_.end() &&
+         absl::StartsWith(it->first, base::ToAbsl(prefix));
+         ++it) {
       keys.push_back(it->first);
     }
-    internal::DropReservedKeys(prefix, keys);
+    internal::DropReservedKeys(base::ToAbsl(prefix), keys);
     return keys;
   }
 
@@ -194,7 +197,7 @@ class HashStore::Map {
     return OkStatus();
   }
 
-  Status Push(absl::string_view key, absl::string_view item) {
+  Status Push(std::string_view key, std::string_view item) {
     MutexLock lock(mutex_);
     if (Status value = CheckIsNoValue("queue push", key); !value.ok()) {
       return value;
@@ -215,7 +218,7 @@ class HashStore::Map {
     return OkStatus();
   }
 
-  StatusOr<std::string> Pop(absl::string_view key, bool block,
+  StatusOr<std::string> Pop(std::string_view key, bool block,
                             const Deadline& deadline) {
     MutexLock lock(mutex_);
     if (Status value = CheckIsNoValue("queue pop", key); !value.ok()) {
@@ -230,8 +233,8 @@ class HashStore::Map {
       return item;
     }
     if (!block) {
-      return NotFoundError(
-          absl::StrCat("queue is empty, key: ", base::Excerpt(key)));
+      return NotFoundError(absl::StrCat("queue is empty, key: ",
+                                        base::Excerpt(base::ToAbsl(key))));
     }
     Popper popper;
     poppers_[std::string(key)].push_back(&popper);
@@ -245,7 +248,7 @@ class HashStore::Map {
     return *std::move(popper.item);
   }
 
-  StatusOr<int64_t> Length(absl::string_view key) {
+  StatusOr<int64_t> Length(std::string_view key) {
     MutexLock lock(mutex_);
     if (Status value = CheckIsNoValue("queue len", key); !value.ok()) {
       return value;
@@ -266,10 +269,11 @@ class HashStore::Map {
   using Poppers = std::map<std::string, std::deque<Popper*>, std::less<>>;
 
   template <typename Container>
-  static int64_t ErasePrefix(Container& container, absl::string_view prefix) {
+  static int64_t ErasePrefix(Container& container, std::string_view prefix) {
     const auto begin = container.lower_bound(prefix);
     auto end = begin;
-    while (end != container.end() && absl::StartsWith(end->first, prefix)) {
+    while (end != container.end() &&
+           absl::StartsWith(end->first, base::ToAbsl(prefix))) {
       ++end;
     }
     const int64_t count = std::distance(begin, end);
@@ -277,30 +281,31 @@ class HashStore::Map {
     return count;
   }
 
-  const std::string* Find(absl::string_view key) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  const std::string* Find(std::string_view key) const
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto found = values_.find(key);
     return found == values_.end() ? nullptr : &found->second.value;
   }
 
-  Status CheckIsNoQueue(absl::string_view verb, absl::string_view key) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  Status CheckIsNoQueue(std::string_view verb, std::string_view key) const
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto queue = queues_.find(key);
     if (queue == queues_.end()) return OkStatus();
-    return InvalidArgumentError(
-        absl::StrCat(verb, ": key ", base::Excerpt(key), " is a queue of ",
-                     queue->second.size(), " items, no value"));
+    return InvalidArgumentError(absl::StrCat(
+        base::ToAbsl(verb), ": key ", base::Excerpt(base::ToAbsl(key)),
+        " is a queue of ", queue->second.size(), " items, no value"));
   }
 
-  Status CheckIsNoValue(absl::string_view verb, absl::string_view key) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  Status CheckIsNoValue(std::string_view verb, std::string_view key) const
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (Find(key) == nullptr) return OkStatus();
-    return InvalidArgumentError(absl::StrCat(verb, ": key ", base::Excerpt(key),
+    return InvalidArgumentError(absl::StrCat(base::ToAbsl(verb), ": key ",
+                                             base::Excerpt(base::ToAbsl(key)),
                                              " holds a value, no queue"));
   }
 
-  void Put(absl::string_view key, absl::string_view value, int64_t revision)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void Put(std::string_view key, std::string_view value, int64_t revision)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto found = values_.find(key);
     if (found != values_.end()) {
       found->second = {std::string(value), revision};
@@ -318,14 +323,14 @@ class HashStore::Map {
   }
 
   void Forget(Poppers::iterator waiting, const Popper& popper)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::deque<Popper*>& list = waiting->second;
     list.erase(std::find(list.begin(), list.end(), &popper));
     if (list.empty()) poppers_.erase(waiting);
   }
 
   std::vector<std::string> Missing(const std::vector<std::string>& keys) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<std::string> missing;
     for (const std::string& key : keys) {
       if (!values_.contains(key) && !queues_.contains(key)) {
@@ -336,7 +341,7 @@ class HashStore::Map {
   }
 
   Status Await(const std::vector<std::string>& keys, const Deadline& deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (;;) {
       const std::vector<std::string> missing = Missing(keys);
       if (missing.empty()) return OkStatus();
@@ -352,12 +357,12 @@ class HashStore::Map {
   // A key is there that was not.
   CondVar appeared_;
   std::map<std::string, StoreValue, std::less<>> values_
-      ABSL_GUARDED_BY(mutex_);
+      MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<std::string>, std::less<>> queues_
-      ABSL_GUARDED_BY(mutex_);
+      MUSTER_GUARDED_BY(mutex_);
   // First come, first served; no key without one.
-  Poppers poppers_ ABSL_GUARDED_BY(mutex_);
-  int64_t revision_ ABSL_GUARDED_BY(mutex_) = 0;
+  Poppers poppers_ MUSTER_GUARDED_BY(mutex_);
+  int64_t revision_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 HashStore::HashStore() : map_(internal::MakeAtHome<Map>()) {}
@@ -368,18 +373,18 @@ HashStore::HashStore(std::shared_ptr<Map> map,
 
 HashStore::~HashStore() = default;
 
-void HashStore::Set(absl::string_view key, absl::string_view value) {
+void HashStore::Set(std::string_view key, std::string_view value) {
   ThrowIfFailed(Origin::kStore, map_->Here().Set(key, value));
 }
 
-std::string HashStore::Get(absl::string_view key) {
+std::string HashStore::Get(std::string_view key) {
   return ValueOrThrow(Origin::kStore,
                       map_->Here().GetAll({std::string(key)},
                                           internal::StoreDeadline(timeout())))
       .front();
 }
 
-int64_t HashStore::Add(absl::string_view key, int64_t delta) {
+int64_t HashStore::Add(std::string_view key, int64_t delta) {
   return ValueOrThrow(Origin::kStore, map_->Here().Add(key, delta));
 }
 
@@ -387,14 +392,14 @@ bool HashStore::Check(const std::vector<std::string>& keys) {
   return map_->Here().Check(keys);
 }
 
-std::string HashStore::CompareSet(absl::string_view key,
-                                  absl::string_view expected,
-                                  absl::string_view desired) {
+std::string HashStore::CompareSet(std::string_view key,
+                                  std::string_view expected,
+                                  std::string_view desired) {
   return ValueOrThrow(Origin::kStore,
                       map_->Here().CompareSet(key, expected, desired));
 }
 
-bool HashStore::DeleteKey(absl::string_view key) {
+bool HashStore::DeleteKey(std::string_view key) {
   return map_->Here().Delete(key);
 }
 
@@ -402,7 +407,7 @@ int64_t HashStore::NumKeys() {
   return static_cast<int64_t>(map_->Here().ListKeys("").size());
 }
 
-std::vector<std::string> HashStore::ListKeys(absl::string_view prefix) {
+std::vector<std::string> HashStore::ListKeys(std::string_view prefix) {
   return map_->Here().ListKeys(prefix);
 }
 
@@ -416,7 +421,7 @@ void HashStore::Wait(const std::vector<std::string>& keys,
                 map_->Here().Wait(keys, internal::WaitDeadline(timeout)));
 }
 
-void HashStore::Append(absl::string_view key, absl::string_view value) {
+void HashStore::Append(std::string_view key, std::string_view value) {
   ThrowIfFailed(Origin::kStore, map_->Here().Append(key, value));
 }
 
@@ -433,13 +438,13 @@ void HashStore::MultiSet(const std::vector<std::string>& keys,
   ThrowIfFailed(Origin::kStore, map_->Here().MultiSet(keys, values));
 }
 
-std::optional<StoreValue> HashStore::TryGet(absl::string_view key) {
+std::optional<StoreValue> HashStore::TryGet(std::string_view key) {
   return ValueOrThrow(Origin::kStore, map_->Here().TryGet(key));
 }
 
-CompareAndSetResult HashStore::CompareAndSet(absl::string_view key,
+CompareAndSetResult HashStore::CompareAndSet(std::string_view key,
                                              int64_t expected_revision,
-                                             absl::string_view desired,
+                                             std::string_view desired,
                                              const SetOptions& options) {
   if (options.ttl.has_value() || options.ephemeral) {
     return Store::CompareAndSet(key, expected_revision, desired, options);
@@ -448,20 +453,20 @@ CompareAndSetResult HashStore::CompareAndSet(absl::string_view key,
                                           key, expected_revision, desired));
 }
 
-int64_t HashStore::DeletePrefix(absl::string_view prefix) {
+int64_t HashStore::DeletePrefix(std::string_view prefix) {
   return map_->Here().DeletePrefix(prefix);
 }
 
-void HashStore::QueuePush(absl::string_view key, absl::string_view value) {
+void HashStore::QueuePush(std::string_view key, std::string_view value) {
   ThrowIfFailed(Origin::kStore, map_->Here().Push(key, value));
 }
 
-std::string HashStore::QueuePop(absl::string_view key, bool block) {
+std::string HashStore::QueuePop(std::string_view key, bool block) {
   return internal::ItemOrThrow(
       map_->Here().Pop(key, block, internal::StoreDeadline(timeout())));
 }
 
-int64_t HashStore::QueueLen(absl::string_view key) {
+int64_t HashStore::QueueLen(std::string_view key) {
   return ValueOrThrow(Origin::kStore, map_->Here().Length(key));
 }
 

@@ -9,9 +9,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "client/store.h"
 
 namespace muster {
@@ -25,32 +25,32 @@ class HashStore : public Store {
 
   using Store::Set;
   using Store::Wait;
-  void Set(absl::string_view key, absl::string_view value) override;
-  std::string Get(absl::string_view key) override;
-  int64_t Add(absl::string_view key, int64_t delta) override;
+  void Set(std::string_view key, std::string_view value) override;
+  std::string Get(std::string_view key) override;
+  int64_t Add(std::string_view key, int64_t delta) override;
   bool Check(const std::vector<std::string>& keys) override;
-  std::string CompareSet(absl::string_view key, absl::string_view expected,
-                         absl::string_view desired) override;
-  bool DeleteKey(absl::string_view key) override;
+  std::string CompareSet(std::string_view key, std::string_view expected,
+                         std::string_view desired) override;
+  bool DeleteKey(std::string_view key) override;
   int64_t NumKeys() override;
-  std::vector<std::string> ListKeys(absl::string_view prefix) override;
+  std::vector<std::string> ListKeys(std::string_view prefix) override;
   void Wait(const std::vector<std::string>& keys,
             std::chrono::milliseconds timeout) override;
   bool HasExtendedApi() const override { return true; }
-  void Append(absl::string_view key, absl::string_view value) override;
+  void Append(std::string_view key, std::string_view value) override;
   std::vector<std::string> MultiGet(
       const std::vector<std::string>& keys) override;
   void MultiSet(const std::vector<std::string>& keys,
                 const std::vector<std::string>& values) override;
-  std::optional<StoreValue> TryGet(absl::string_view key) override;
-  CompareAndSetResult CompareAndSet(absl::string_view key,
+  std::optional<StoreValue> TryGet(std::string_view key) override;
+  CompareAndSetResult CompareAndSet(std::string_view key,
                                     int64_t expected_revision,
-                                    absl::string_view desired,
+                                    std::string_view desired,
                                     const SetOptions& options = {}) override;
-  int64_t DeletePrefix(absl::string_view prefix) override;
-  void QueuePush(absl::string_view key, absl::string_view value) override;
-  std::string QueuePop(absl::string_view key, bool block = true) override;
-  int64_t QueueLen(absl::string_view key) override;
+  int64_t DeletePrefix(std::string_view prefix) override;
+  void QueuePush(std::string_view key, std::string_view value) override;
+  std::string QueuePop(std::string_view key, bool block = true) override;
+  int64_t QueueLen(std::string_view key) override;
   std::shared_ptr<Store> Clone() override;
   void SetTimeout(std::chrono::milliseconds timeout) override;
   std::chrono::milliseconds timeout() const override;

@@ -15,6 +15,7 @@
 #include "client/future.h"
 #include "client/hash_store.h"
 #include "client/launch.h"
+#include "client/object_messages.h"
 #include "client/objects.h"
 #include "client/process_group.h"
 #include "client/session.h"

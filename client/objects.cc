@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,12 +21,106 @@
 #include "client/errors.h"
 #include "client/groups/device_copies.h"
 #include "client/groups/group_state.h"
-#include "client/object_bytes.h"
 
 namespace muster::internal {
 namespace {
 
 using std::chrono::milliseconds;
+using Bytes = std::vector<std::string>;
+
+// Views, which `bytes` outlives. Data goes out of the first, and is not
+// changed.
+Tensor ViewOf(std::string_view bytes) {
+  return {const_cast<char*>(bytes.data()),
+          DataType::kUint8,
+          {static_cast<int64_t>(bytes.size())}};
+}
+
+Tensor ViewOf(std::string& bytes) {
+  return {bytes.data(), DataType::kUint8, {static_cast<int64_t>(bytes.size())}};
+}
+
+int64_t TotalOf(const ObjectBytes& objects) {
+  int64_t total = 0;
+  for (const std::string_view object : objects.views) {
+    total += static_cast<int64_t>(object.size());
+  }
+  return total;
+}
+
+int64_t LargestOf(const ObjectBytes& objects) {
+  size_t largest = 0;
+  for (const std::string_view object : objects.views) {
+    largest = std::max(largest, object.size());
+  }
+  return static_cast<int64_t>(largest);
+}
+
+// The text of an error.
+std::string TooLarge(int64_t bytes, int64_t limit) {
+  return absl::StrCat("an object of ", bytes,
+                      " bytes is larger than object_bytes_max (", limit, ")");
+}
+
+// Throws DistError: `status`, with who is to blame.
+[[noreturn]] void ThrowBlaming(const ProcessGroup& group, int global_rank,
+                               const Status& status) {
+  MemberInfo culprit{.rank = global_rank};
+  for (const Seat& seat : group.state()->options().seats) {
+    if (seat.rank != global_rank) continue;
+    culprit.member = seat.member;
+    culprit.host = seat.host;
+    culprit.pid = seat.pid;
+  }
+  Throw(Origin::kControl, WithCulprits(status, {{culprit}}));
+}
+
+// The sizes of the objects, and then the objects.
+std::string Concatenate(const ObjectBytes& objects) {
+  std::string all;
+  all.reserve(objects.views.size() * sizeof(int64_t) +
+              static_cast<size_t>(TotalOf(objects)));
+  for (const std::string_view object : objects.views) {
+    const auto size = static_cast<int64_t>(object.size());
+    all.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  }
+  for (const std::string_view object : objects.views) {
+    all.append(object.data(), object.size());
+  }
+  return all;
+}
+
+// The other way. `all` comes from another rank: nothing in it is sure.
+// Errors: kInvalidArgument (an object of more than `limit` bytes), kDataLoss.
+StatusOr<Bytes> TakeApart(std::string_view all, size_t count, int64_t limit) {
+  if (all.size() / sizeof(int64_t) < count) {
+    return DataLossError(absl::StrCat(all.size(),
+                                      " bytes have no room for the sizes of ",
+                                      count, " objects"));
+  }
+  Bytes objects(count);
+  size_t at = count * sizeof(int64_t);
+  for (size_t i = 0; i < count; ++i) {
+    int64_t size = 0;
+    std::memcpy(&size, all.data() + i * sizeof(size), sizeof(size));
+    if (size > limit) {
+      return InvalidArgumentError(
+          absl::StrCat("object ", i, ": ", TooLarge(size, limit)));
+    }
+    if (size < 0 || static_cast<size_t>(size) > all.size() - at) {
+      return DataLossError(absl::StrCat(
+          "object ", i, " of ", count, " is said to have ", size, " bytes, ",
+          all.size() - at, " are left of those that came"));
+    }
+    objects[i] = std::string(all.substr(at, static_cast<size_t>(size)));
+    at += static_cast<size_t>(size);
+  }
+  if (at != all.size()) {
+    return DataLossError(absl::StrCat(
+        all.size() - at, " bytes came after the last of ", count, " objects"));
+  }
+  return objects;
+}
 
 enum class Verb : int64_t { kBroadcast, kAllGather, kGather, kScatter };
 
@@ -85,9 +181,9 @@ class Exchange {
     if (fault_.empty()) fault_ = std::move(fault);
   }
 
-  void SetRoot(const RankArgument& rank, absl::string_view name) {
+  void SetRoot(const RankArgument& rank, std::string_view name) {
     try {
-      root_ = group_->state()->GroupRankOf(OrZero(rank), name);
+      root_ = group_->state()->GroupRankOf(OrZero(rank), base::ToAbsl(name));
       // That of the default group leaves it to the data plane.
       if (rank.global.has_value()) {
         (void)group_->state()->MemberRankOf(*rank.global);
@@ -124,7 +220,7 @@ class Exchange {
   }
 
   // The objects in what the root has broadcast.
-  Bytes TakeApartOfRoot(absl::string_view all, size_t count) const {
+  Bytes TakeApartOfRoot(std::string_view all, size_t count) const {
     StatusOr<Bytes> objects = TakeApart(all, count, limit_);
     if (objects.ok()) return *std::move(objects);
     const int root = GlobalRank(root_);
@@ -174,9 +270,10 @@ class Exchange {
     return text;
   }
 
-  [[noreturn]] void Blame(int rank, absl::string_view text) const {
-    ThrowBlaming(*group_, GlobalRank(rank),
-                 InvalidArgumentError(absl::StrCat(Label(), text)));
+  [[noreturn]] void Blame(int rank, std::string_view text) const {
+    ThrowBlaming(
+        *group_, GlobalRank(rank),
+        InvalidArgumentError(absl::StrCat(Label(), base::ToAbsl(text))));
   }
 
   // Compared with the group's first rank, so that all ranks say the same.
@@ -348,7 +445,7 @@ std::optional<std::string> ScatterBytes(size_t outputs,
   std::vector<Tensor> size_list;
   std::vector<Tensor> parts = EmptyTensors(size);
   if (is_root) {
-    for (const absl::string_view object : objects.views) {
+    for (const std::string_view object : objects.views) {
       sizes.push_back(static_cast<int64_t>(object.size()));
     }
     for (size_t rank = 0; rank < sizes.size(); ++rank) {
@@ -456,8 +553,8 @@ void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
   };
   DeviceCopies first_placed(*group);
   Work first = group->Isend(first_placed.In(ViewOf(letterhead)), dst, step());
-  for (absl::string_view rest = all; !rest.empty();) {
-    const absl::string_view piece = rest.substr(0, kPieceBytes);
+  for (std::string_view rest = all; !rest.empty();) {
+    const std::string_view piece = rest.substr(0, kPieceBytes);
     DeviceCopies copies(*group);
     copies.End(group->Isend(copies.In(ViewOf(piece)), dst, step()));
     rest.remove_prefix(piece.size());

@@ -1,11 +1,7 @@
-// Collectives of objects: of byte strings, and of messages of protobuf.
+// Collectives of objects: byte strings, and what becomes one (ObjectCodec).
 //
 //   std::vector<std::string> names;
 //   muster::AllGatherObject(names, std::string("trainer-3"));
-//
-//   std::vector<TrainerConfig> config(1);         // a protobuf message
-//   if (muster::GetRank() == 0) config[0] = Read("trainer.textproto");
-//   muster::BroadcastObjectList(config, /*src=*/0);
 
 #ifndef MUSTER_CLIENT_OBJECTS_H_
 #define MUSTER_CLIENT_OBJECTS_H_
@@ -16,27 +12,36 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "client/process_group.h"
 
 namespace muster {
 
-// What serializes itself, as every message of protobuf does.
+// How an object becomes a byte string, and back. object_messages.h has it for
+// messages of protobuf; a program may add it for types of its own:
+//
+//   template <>
+//   struct muster::ObjectCodec<Config> {
+//     static bool ToBytes(const Config& object, std::string& bytes);
+//     static bool FromBytes(const std::string& bytes, Config& object);
+//   };
+//
+// False: it cannot be done with this object, or with these bytes.
 template <typename T>
-concept ObjectMessage = requires(const T& from, T& to, std::string* out,
-                                 const std::string& bytes) {
-  { from.SerializeToString(out) } -> std::convertible_to<bool>;
-  { to.ParseFromString(bytes) } -> std::convertible_to<bool>;
-};
+struct ObjectCodec;
 
-// What can be sent: a byte string as it is, or a message.
+// What can be sent: a byte string as it is, or what has an ObjectCodec.
 template <typename T>
-concept Object = std::same_as<T, std::string> || ObjectMessage<T>;
+concept Object = std::same_as<T, std::string> ||
+    requires(const T& from, T& to, std::string& out, const std::string& bytes) {
+  { ObjectCodec<T>::ToBytes(from, out) } -> std::convertible_to<bool>;
+  { ObjectCodec<T>::FromBytes(bytes, to) } -> std::convertible_to<bool>;
+};
 
 struct ObjectOptions {
   // Null is the default group.
@@ -89,7 +94,7 @@ namespace internal {
 struct ObjectBytes {
   std::vector<std::string> owned = {};
   // Of the objects themselves if those are byte strings, else of `owned`.
-  std::vector<absl::string_view> views = {};
+  std::vector<std::string_view> views = {};
   // Which one could not be serialized; empty: none.
   std::string fault = {};
 };
@@ -112,14 +117,14 @@ struct ObjectSource {
                                         size_t index, size_t bytes);
 
 template <Object T>
-ObjectBytes BytesOfObjects(absl::Span<const T> objects) {
+ObjectBytes BytesOfObjects(std::span<const T> objects) {
   ObjectBytes bytes;
   if constexpr (std::same_as<T, std::string>) {
     bytes.views.assign(objects.begin(), objects.end());
   } else {
     bytes.owned.resize(objects.size());
     for (size_t i = 0; i < objects.size(); ++i) {
-      if (!objects[i].SerializeToString(&bytes.owned[i])) {
+      if (!ObjectCodec<T>::ToBytes(objects[i], bytes.owned[i])) {
         bytes.fault = UnserializableObject(i);
       }
     }
@@ -134,7 +139,7 @@ void ParseObject(std::string bytes, T& object, const ObjectSource& source,
   if constexpr (std::same_as<T, std::string>) {
     object = std::move(bytes);
   } else {
-    if (!object.ParseFromString(bytes)) {
+    if (!ObjectCodec<T>::FromBytes(bytes, object)) {
       ThrowUnparsableObject(source, index, bytes.size());
     }
   }
@@ -204,7 +209,7 @@ template <Object T>
 void AllGatherObject(std::vector<T>& object_list, const T& object,
                      const ObjectOptions& options = {}) {
   auto bytes = internal::AllGatherBytes(
-      internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)), options);
+      internal::BytesOfObjects<T>(std::span(&object, 1)), options);
   if (bytes.has_value()) {
     internal::ParseObjects(*std::move(bytes), object_list,
                            {"all_gather_object", options.group});
@@ -218,7 +223,7 @@ void GatherObject(const T& object, std::vector<T>* object_gather_list = nullptr,
                   std::optional<int> dst = std::nullopt,
                   const ObjectDestinationOptions& options = {}) {
   auto bytes = internal::GatherBytes(
-      internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)),
+      internal::BytesOfObjects<T>(std::span(&object, 1)),
       object_gather_list != nullptr, {dst, options.group_dst},
       {options.group, options.timeout, options.object_bytes_max});
   if (bytes.has_value()) {
@@ -279,9 +284,8 @@ int RecvObjectList(std::vector<T>& object_list,
 template <Object T>
 void SendObject(const T& object, std::optional<int> dst,
                 const ObjectSendOptions& options = {}) {
-  internal::SendBytes(
-      internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)), dst,
-      options);
+  internal::SendBytes(internal::BytesOfObjects<T>(std::span(&object, 1)), dst,
+                      options);
 }
 
 template <Object T>

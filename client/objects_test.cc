@@ -7,17 +7,42 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "client/errors.h"
+#include "client/object_messages.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "muster/v1/membership.pb.h"
 
 namespace muster {
+namespace {
+
+// Of the test's own: it has no functions that serialize it.
+struct Hex {
+  int value = 0;
+};
+
+}  // namespace
+
+template <>
+struct ObjectCodec<Hex> {
+  static bool ToBytes(const Hex& object, std::string& bytes) {
+    std::ostringstream out;
+    out << std::hex << object.value;
+    bytes = out.str();
+    return true;
+  }
+  static bool FromBytes(const std::string& bytes, Hex& object) {
+    std::istringstream in(bytes);
+    return static_cast<bool>(in >> std::hex >> object.value);
+  }
+};
+
 namespace {
 
 using muster::testing::LocalGroups;
@@ -117,6 +142,17 @@ TEST_P(ObjectsTest, EveryVerbDoesWhatItsNameSays) {
     ScatterObjectList(list, rank == size() - 1 ? for_all : Texts(), last(),
                       {.group = group});
     EXPECT_EQ(list, (Texts{Text(rank, 5), "stays"}));
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
+TEST_P(ObjectsTest, TypesWithACodecOfTheirOwnGo) {
+  LocalGroups world = World();
+  const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
+    std::vector<Hex> list;
+    AllGatherObject(list, Hex{rank + 10}, {.group = group});
+    ASSERT_EQ(list.size(), static_cast<size_t>(size()));
+    for (int r = 0; r < size(); ++r) EXPECT_EQ(list[r].value, r + 10);
   });
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }

@@ -3,6 +3,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "client/control/continuations.h"
@@ -26,7 +26,7 @@ using dataplane::CollectiveKind;
 using dataplane::CollectiveView;
 using internal::CheckNotNegative;
 
-absl::Span<const Tensor> Just(const Tensor& tensor) { return {&tensor, 1}; }
+std::span<const Tensor> Just(const Tensor& tensor) { return {&tensor, 1}; }
 
 template <typename Options>
 CollectiveView Reduction(CollectiveKind kind, const Options& options) {
@@ -94,12 +94,12 @@ double CheckFactor(ReduceOp op, double factor) {
 
 Work::Work(std::shared_ptr<dataplane::Work> work,
            std::shared_ptr<internal::GroupState> group,
-           absl::Span<const Tensor> result)
+           std::span<const Tensor> result)
     : work_(std::move(work)), group_(std::move(group)) {
   SetResult(result);
 }
 
-void Work::AddResults(absl::Span<const Tensor> results) {
+void Work::AddResults(std::span<const Tensor> results) {
   more_results_.assign(results.begin(), results.end());
 }
 

@@ -6,11 +6,11 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
-#include "absl/types/span.h"
+#include "base/inlined_vector.h"
 #include "base/status.h"
 #include "client/future.h"
 #include "dataplane/backend.h"
@@ -138,19 +138,19 @@ class Work {
   friend class internal::GroupState;
   Work(std::shared_ptr<dataplane::Work> work,
        std::shared_ptr<internal::GroupState> group,
-       absl::Span<const Tensor> result);
+       std::span<const Tensor> result);
   // Of one that is complete, in the group whose continuations have the number.
   [[gnu::always_inline]] Work(uint64_t continuations_number,
-                              absl::Span<const Tensor> result)
+                              std::span<const Tensor> result)
       : continuations_number_(continuations_number) {
     SetResult(result);
   }
 
-  void SetResult(absl::Span<const Tensor> result) {
+  void SetResult(std::span<const Tensor> result) {
     if (!result.empty()) first_result_.emplace(result.front());
     if (result.size() > 1) AddResults(result.subspan(1));
   }
-  void AddResults(absl::Span<const Tensor> results);
+  void AddResults(std::span<const Tensor> results);
   std::vector<Tensor> ResultTensors() const;
   void Finish() noexcept {
     if (work_ != nullptr) FinishStarted();
@@ -167,7 +167,7 @@ class Work {
   // What it has written: one tensor in little time, a few without an
   // allocation.
   std::optional<Tensor> first_result_;
-  absl::InlinedVector<Tensor, 3> more_results_;
+  base::InlinedVector<Tensor, 3> more_results_;
   bool waited_ = false;
   std::optional<Future<std::vector<Tensor>>> future_;
 };

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/errors.h"
 
 namespace muster {
@@ -327,7 +327,7 @@ class Session {
 
   Mutex mutex_;
   // Of the last formation; rank -1: none.
-  Place place_ ABSL_GUARDED_BY(mutex_);
+  Place place_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

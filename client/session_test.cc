@@ -98,8 +98,8 @@ class Listener {
  private:
   Mutex mutex_;
   CondVar changed_;
-  std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
-  Status over_ ABSL_GUARDED_BY(mutex_);
+  std::vector<MemberEvent> events_ MUSTER_GUARDED_BY(mutex_);
+  Status over_ MUSTER_GUARDED_BY(mutex_);
 };
 
 SessionOptions Options(const std::string& address, const std::string& member) {
@@ -197,7 +197,7 @@ class LogLines : public google::LogSink {
  private:
   Mutex mutex_;
   CondVar changed_;
-  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> lines_ MUSTER_GUARDED_BY(mutex_);
 };
 
 TEST(SessionTest, AStopEndsConnectBeforeItsTimeout) {

@@ -54,14 +54,14 @@ v1::Result Call(Session& session, v1::Operation operation,
                       session.stream().Call(std::move(operation), deadline));
 }
 
-void Assign(absl::string_view from, std::string* to) {
+void Assign(std::string_view from, std::string* to) {
   to->assign(from.data(), from.size());
 }
 
-[[noreturn]] void ThrowUnimplemented(absl::string_view verb) {
-  internal::Throw(Origin::kStore,
-                  UnimplementedError(absl::StrCat(
-                      "Not implemented. This store has no ", verb)));
+[[noreturn]] void ThrowUnimplemented(std::string_view verb) {
+  internal::Throw(Origin::kStore, UnimplementedError(absl::StrCat(
+                                      "Not implemented. This store has no ",
+                                      base::ToAbsl(verb))));
 }
 
 // The watch of a part of a store: the changed keys without the prefix.
@@ -85,11 +85,11 @@ class PrefixWatch : public StoreWatch {
 
 }  // namespace
 
-bool Store::DeleteKey(absl::string_view) { ThrowUnimplemented("DeleteKey"); }
-std::vector<std::string> Store::ListKeys(absl::string_view) {
+bool Store::DeleteKey(std::string_view) { ThrowUnimplemented("DeleteKey"); }
+std::vector<std::string> Store::ListKeys(std::string_view) {
   ThrowUnimplemented("ListKeys");
 }
-void Store::Append(absl::string_view, absl::string_view) {
+void Store::Append(std::string_view, std::string_view) {
   ThrowUnimplemented("Append");
 }
 std::vector<std::string> Store::MultiGet(const std::vector<std::string>&) {
@@ -99,34 +99,34 @@ void Store::MultiSet(const std::vector<std::string>&,
                      const std::vector<std::string>&) {
   ThrowUnimplemented("MultiSet");
 }
-void Store::Set(absl::string_view key, absl::string_view value,
+void Store::Set(std::string_view key, std::string_view value,
                 const SetOptions& options) {
   if (options.ttl.has_value() || options.ephemeral) {
     ThrowUnimplemented("Set with a time to live or an owner");
   }
   Set(key, value);
 }
-std::optional<StoreValue> Store::TryGet(absl::string_view) {
+std::optional<StoreValue> Store::TryGet(std::string_view) {
   ThrowUnimplemented("TryGet");
 }
-CompareAndSetResult Store::CompareAndSet(absl::string_view, int64_t,
-                                         absl::string_view,
+CompareAndSetResult Store::CompareAndSet(std::string_view, int64_t,
+                                         std::string_view,
                                          const SetOptions& options) {
   ThrowUnimplemented(options.ttl.has_value() || options.ephemeral
                          ? "CompareAndSet with a time to live or an owner"
                          : "CompareAndSet");
 }
-int64_t Store::DeletePrefix(absl::string_view) {
+int64_t Store::DeletePrefix(std::string_view) {
   ThrowUnimplemented("DeletePrefix");
 }
-void Store::QueuePush(absl::string_view, absl::string_view) {
+void Store::QueuePush(std::string_view, std::string_view) {
   ThrowUnimplemented("QueuePush");
 }
-std::string Store::QueuePop(absl::string_view, bool) {
+std::string Store::QueuePop(std::string_view, bool) {
   ThrowUnimplemented("QueuePop");
 }
-int64_t Store::QueueLen(absl::string_view) { ThrowUnimplemented("QueueLen"); }
-std::unique_ptr<StoreWatch> Store::Watch(absl::string_view,
+int64_t Store::QueueLen(std::string_view) { ThrowUnimplemented("QueueLen"); }
+std::unique_ptr<StoreWatch> Store::Watch(std::string_view,
                                          const WatchOptions&) {
   ThrowUnimplemented("Watch");
 }
@@ -140,24 +140,25 @@ CoordinatorStore::CoordinatorStore(std::shared_ptr<Session> session)
   }
 }
 
-void CoordinatorStore::Set(absl::string_view key, absl::string_view value) {
+void CoordinatorStore::Set(std::string_view key, std::string_view value) {
   Set(key, value, {});
 }
 
-std::string CoordinatorStore::Get(absl::string_view key) {
+std::string CoordinatorStore::Get(std::string_view key) {
   const Deadline deadline = After(timeout());
   return ValueOrThrow(
       Origin::kStore,
-      Blamed(internal::GetKey(session_->stream(), key, deadline), deadline));
+      Blamed(internal::GetKey(session_->stream(), base::ToAbsl(key), deadline),
+             deadline));
 }
 
-int64_t CoordinatorStore::Add(absl::string_view key, int64_t delta) {
-  return ValueOrThrow(
-      Origin::kStore,
-      internal::AddToKey(session_->stream(), key, delta, After(timeout())));
+int64_t CoordinatorStore::Add(std::string_view key, int64_t delta) {
+  return ValueOrThrow(Origin::kStore,
+                      internal::AddToKey(session_->stream(), base::ToAbsl(key),
+                                         delta, After(timeout())));
 }
 
-void CoordinatorStore::Append(absl::string_view key, absl::string_view value) {
+void CoordinatorStore::Append(std::string_view key, std::string_view value) {
   v1::Operation operation;
   Assign(key, operation.mutable_append()->mutable_key());
   Assign(value, operation.mutable_append()->mutable_value());
@@ -172,9 +173,9 @@ bool CoordinatorStore::Check(const std::vector<std::string>& keys) {
       .all_present();
 }
 
-std::string CoordinatorStore::CompareSet(absl::string_view key,
-                                         absl::string_view expected,
-                                         absl::string_view desired) {
+std::string CoordinatorStore::CompareSet(std::string_view key,
+                                         std::string_view expected,
+                                         std::string_view desired) {
   v1::Operation operation;
   v1::CompareSetRequest& request = *operation.mutable_compare_set();
   Assign(key, request.mutable_key());
@@ -184,10 +185,10 @@ std::string CoordinatorStore::CompareSet(absl::string_view key,
   return std::move(*result.mutable_compare_set()->mutable_value());
 }
 
-bool CoordinatorStore::DeleteKey(absl::string_view key) {
-  return ValueOrThrow(
-      Origin::kStore,
-      internal::DeleteKey(session_->stream(), key, After(timeout())));
+bool CoordinatorStore::DeleteKey(std::string_view key) {
+  return ValueOrThrow(Origin::kStore,
+                      internal::DeleteKey(session_->stream(), base::ToAbsl(key),
+                                          After(timeout())));
 }
 
 int64_t CoordinatorStore::NumKeys() {
@@ -203,11 +204,12 @@ int64_t CoordinatorStore::NumKeys() {
   return all - static_cast<int64_t>(reserved.size());
 }
 
-std::vector<std::string> CoordinatorStore::ListKeys(absl::string_view prefix) {
-  auto keys = ValueOrThrow(
-      Origin::kStore,
-      internal::ListKeys(session_->stream(), prefix, After(timeout())));
-  internal::DropReservedKeys(prefix, keys);
+std::vector<std::string> CoordinatorStore::ListKeys(std::string_view prefix) {
+  auto keys =
+      ValueOrThrow(Origin::kStore,
+                   internal::ListKeys(session_->stream(), base::ToAbsl(prefix),
+                                      After(timeout())));
+  internal::DropReservedKeys(base::ToAbsl(prefix), keys);
   return keys;
 }
 
@@ -246,29 +248,32 @@ void CoordinatorStore::MultiSet(const std::vector<std::string>& keys,
   Call(*session_, std::move(operation), After(timeout()));
 }
 
-void CoordinatorStore::Set(absl::string_view key, absl::string_view value,
+void CoordinatorStore::Set(std::string_view key, std::string_view value,
                            const SetOptions& options) {
-  ThrowIfFailed(Origin::kStore, internal::SetKey(session_->stream(), key, value,
-                                                 options, After(timeout())));
-}
-
-std::optional<StoreValue> CoordinatorStore::TryGet(absl::string_view key) {
-  return ValueOrThrow(
+  ThrowIfFailed(
       Origin::kStore,
-      internal::TryGetKey(session_->stream(), key, After(timeout())));
+      internal::SetKey(session_->stream(), base::ToAbsl(key),
+                       base::ToAbsl(value), options, After(timeout())));
 }
 
-CompareAndSetResult CoordinatorStore::CompareAndSet(absl::string_view key,
+std::optional<StoreValue> CoordinatorStore::TryGet(std::string_view key) {
+  return ValueOrThrow(Origin::kStore,
+                      internal::TryGetKey(session_->stream(), base::ToAbsl(key),
+                                          After(timeout())));
+}
+
+CompareAndSetResult CoordinatorStore::CompareAndSet(std::string_view key,
                                                     int64_t expected_revision,
-                                                    absl::string_view desired,
+                                                    std::string_view desired,
                                                     const SetOptions& options) {
   return ValueOrThrow(
       Origin::kStore,
-      internal::CompareAndSetKey(session_->stream(), key, expected_revision,
-                                 desired, options, After(timeout())));
+      internal::CompareAndSetKey(session_->stream(), base::ToAbsl(key),
+                                 expected_revision, base::ToAbsl(desired),
+                                 options, After(timeout())));
 }
 
-int64_t CoordinatorStore::DeletePrefix(absl::string_view prefix) {
+int64_t CoordinatorStore::DeletePrefix(std::string_view prefix) {
   v1::Operation operation;
   Assign(prefix, operation.mutable_delete_prefix()->mutable_prefix());
   return Call(*session_, std::move(operation), After(timeout()))
@@ -276,15 +281,14 @@ int64_t CoordinatorStore::DeletePrefix(absl::string_view prefix) {
       .deleted();
 }
 
-void CoordinatorStore::QueuePush(absl::string_view key,
-                                 absl::string_view value) {
+void CoordinatorStore::QueuePush(std::string_view key, std::string_view value) {
   v1::Operation operation;
   Assign(key, operation.mutable_queue_push()->mutable_key());
   Assign(value, operation.mutable_queue_push()->mutable_value());
   Call(*session_, std::move(operation), After(timeout()));
 }
 
-std::string CoordinatorStore::QueuePop(absl::string_view key, bool block) {
+std::string CoordinatorStore::QueuePop(std::string_view key, bool block) {
   const Deadline deadline = After(timeout());
   v1::Operation operation;
   Assign(key, operation.mutable_queue_pop()->mutable_key());
@@ -295,7 +299,7 @@ std::string CoordinatorStore::QueuePop(absl::string_view key, bool block) {
   return std::move(*result->mutable_queue_pop()->mutable_value());
 }
 
-int64_t CoordinatorStore::QueueLen(absl::string_view key) {
+int64_t CoordinatorStore::QueueLen(std::string_view key) {
   v1::Operation operation;
   Assign(key, operation.mutable_queue_len()->mutable_key());
   return Call(*session_, std::move(operation), After(timeout()))
@@ -304,8 +308,9 @@ int64_t CoordinatorStore::QueueLen(absl::string_view key) {
 }
 
 std::unique_ptr<StoreWatch> CoordinatorStore::Watch(
-    absl::string_view key, const WatchOptions& options) {
-  return internal::NewStoreWatch(session_, key, options, After(timeout()));
+    std::string_view key, const WatchOptions& options) {
+  return internal::NewStoreWatch(session_, base::ToAbsl(key), options,
+                                 After(timeout()));
 }
 
 std::shared_ptr<Store> CoordinatorStore::Clone() {
@@ -321,17 +326,19 @@ void CoordinatorStore::SetTimeout(std::chrono::milliseconds timeout) {
 
 std::chrono::milliseconds CoordinatorStore::timeout() const { return timeout_; }
 
-PrefixStore::PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store)
-    : prefix_(absl::StrCat(prefix, "/")), store_(std::move(store)) {
+PrefixStore::PrefixStore(std::string_view prefix, std::shared_ptr<Store> store)
+    : prefix_(absl::StrCat(base::ToAbsl(prefix), "/")),
+      store_(std::move(store)) {
   if (store_ == nullptr) {
-    internal::Throw(Origin::kStore, InvalidArgumentError(absl::StrCat(
-                                        "PrefixStore ", base::Quote(prefix),
-                                        ": the underlying store is null")));
+    internal::Throw(Origin::kStore,
+                    InvalidArgumentError(absl::StrCat(
+                        "PrefixStore ", base::Quote(base::ToAbsl(prefix)),
+                        ": the underlying store is null")));
   }
 }
 
-std::string PrefixStore::Prefixed(absl::string_view key) const {
-  return absl::StrCat(prefix_, key);
+std::string PrefixStore::Prefixed(std::string_view key) const {
+  return absl::StrCat(prefix_, base::ToAbsl(key));
 }
 
 std::vector<std::string> PrefixStore::Prefixed(
@@ -342,21 +349,21 @@ std::vector<std::string> PrefixStore::Prefixed(
   return prefixed;
 }
 
-void PrefixStore::Set(absl::string_view key, absl::string_view value) {
+void PrefixStore::Set(std::string_view key, std::string_view value) {
   store_->Set(Prefixed(key), value);
 }
 
-std::string PrefixStore::Get(absl::string_view key) {
+std::string PrefixStore::Get(std::string_view key) {
   return store_->Get(Prefixed(key));
 }
 
-int64_t PrefixStore::Add(absl::string_view key, int64_t delta) {
+int64_t PrefixStore::Add(std::string_view key, int64_t delta) {
   return store_->Add(Prefixed(key), delta);
 }
 
 bool PrefixStore::HasExtendedApi() const { return store_->HasExtendedApi(); }
 
-void PrefixStore::Append(absl::string_view key, absl::string_view value) {
+void PrefixStore::Append(std::string_view key, std::string_view value) {
   const std::string full = Prefixed(key);
   if (store_->HasExtendedApi()) return store_->Append(full, value);
   for (;;) {
@@ -365,7 +372,7 @@ void PrefixStore::Append(absl::string_view key, absl::string_view value) {
     std::string present =
         store_->CompareSet(full, kNobodysValue, kNobodysValue);
     if (present == kNobodysValue) present.clear();
-    const std::string desired = absl::StrCat(present, value);
+    const std::string desired = absl::StrCat(present, base::ToAbsl(value));
     if (store_->CompareSet(full, present, desired) == desired) return;
   }
 }
@@ -374,13 +381,13 @@ bool PrefixStore::Check(const std::vector<std::string>& keys) {
   return store_->Check(Prefixed(keys));
 }
 
-std::string PrefixStore::CompareSet(absl::string_view key,
-                                    absl::string_view expected,
-                                    absl::string_view desired) {
+std::string PrefixStore::CompareSet(std::string_view key,
+                                    std::string_view expected,
+                                    std::string_view desired) {
   return store_->CompareSet(Prefixed(key), expected, desired);
 }
 
-bool PrefixStore::DeleteKey(absl::string_view key) {
+bool PrefixStore::DeleteKey(std::string_view key) {
   return store_->DeleteKey(Prefixed(key));
 }
 
@@ -388,7 +395,7 @@ int64_t PrefixStore::NumKeys() {
   return static_cast<int64_t>(store_->ListKeys(prefix_).size());
 }
 
-std::vector<std::string> PrefixStore::ListKeys(absl::string_view prefix) {
+std::vector<std::string> PrefixStore::ListKeys(std::string_view prefix) {
   std::vector<std::string> keys = store_->ListKeys(Prefixed(prefix));
   for (std::string& key : keys) key.erase(0, prefix_.size());
   return keys;
@@ -421,40 +428,40 @@ void PrefixStore::MultiSet(const std::vector<std::string>& keys,
   }
 }
 
-void PrefixStore::Set(absl::string_view key, absl::string_view value,
+void PrefixStore::Set(std::string_view key, std::string_view value,
                       const SetOptions& options) {
   store_->Set(Prefixed(key), value, options);
 }
 
-std::optional<StoreValue> PrefixStore::TryGet(absl::string_view key) {
+std::optional<StoreValue> PrefixStore::TryGet(std::string_view key) {
   return store_->TryGet(Prefixed(key));
 }
 
-CompareAndSetResult PrefixStore::CompareAndSet(absl::string_view key,
+CompareAndSetResult PrefixStore::CompareAndSet(std::string_view key,
                                                int64_t expected_revision,
-                                               absl::string_view desired,
+                                               std::string_view desired,
                                                const SetOptions& options) {
   return store_->CompareAndSet(Prefixed(key), expected_revision, desired,
                                options);
 }
 
-int64_t PrefixStore::DeletePrefix(absl::string_view prefix) {
+int64_t PrefixStore::DeletePrefix(std::string_view prefix) {
   return store_->DeletePrefix(Prefixed(prefix));
 }
 
-void PrefixStore::QueuePush(absl::string_view key, absl::string_view value) {
+void PrefixStore::QueuePush(std::string_view key, std::string_view value) {
   store_->QueuePush(Prefixed(key), value);
 }
 
-std::string PrefixStore::QueuePop(absl::string_view key, bool block) {
+std::string PrefixStore::QueuePop(std::string_view key, bool block) {
   return store_->QueuePop(Prefixed(key), block);
 }
 
-int64_t PrefixStore::QueueLen(absl::string_view key) {
+int64_t PrefixStore::QueueLen(std::string_view key) {
   return store_->QueueLen(Prefixed(key));
 }
 
-std::unique_ptr<StoreWatch> PrefixStore::Watch(absl::string_view key,
+std::unique_ptr<StoreWatch> PrefixStore::Watch(std::string_view key,
                                                const WatchOptions& options) {
   return std::make_unique<PrefixWatch>(prefix_.size(),
                                        store_->Watch(Prefixed(key), options));
@@ -467,8 +474,7 @@ const std::shared_ptr<Store>& PrefixStore::underlying_non_prefix_store() const {
 
 std::shared_ptr<Store> PrefixStore::Clone() {
   return std::make_shared<PrefixStore>(
-      absl::string_view(prefix_).substr(0, prefix_.size() - 1),
-      store_->Clone());
+      std::string_view(prefix_).substr(0, prefix_.size() - 1), store_->Clone());
 }
 
 void PrefixStore::SetTimeout(std::chrono::milliseconds timeout) {

@@ -7,9 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
-
-#include "absl/strings/string_view.h"
 
 namespace muster {
 
@@ -104,17 +103,17 @@ class Store {
   virtual ~Store() = default;
 
   // Sets `key` to `value` and wakes everybody who waits for it.
-  virtual void Set(absl::string_view key, absl::string_view value) = 0;
+  virtual void Set(std::string_view key, std::string_view value) = 0;
 
   // The value of `key`, waiting up to timeout() for somebody to set it.
   // Throws DistStoreError: kDeadlineExceeded (not set in time).
-  virtual std::string Get(absl::string_view key) = 0;
+  virtual std::string Get(std::string_view key) = 0;
 
   // Adds `delta` to the whole decimal number under `key`, 0 when there is
   // none, and returns the sum. Add(key, 0) creates the key.
   // Throws DistStoreError: kInvalidArgument (the key holds something else),
   // kOutOfRange (the sum leaves int64).
-  virtual int64_t Add(absl::string_view key, int64_t delta) = 0;
+  virtual int64_t Add(std::string_view key, int64_t delta) = 0;
 
   // Whether all of `keys` exist, at once.
   virtual bool Check(const std::vector<std::string>& keys) = 0;
@@ -123,12 +122,12 @@ class Store {
   // empty `expected`. Returns `desired` when it was written, the present value
   // when that differs, and `expected` when the key is missing and `expected`
   // is not empty.
-  virtual std::string CompareSet(absl::string_view key,
-                                 absl::string_view expected,
-                                 absl::string_view desired) = 0;
+  virtual std::string CompareSet(std::string_view key,
+                                 std::string_view expected,
+                                 std::string_view desired) = 0;
 
   // Whether there was such a key. Nobody is woken.
-  virtual bool DeleteKey(absl::string_view key);
+  virtual bool DeleteKey(std::string_view key);
 
   // How many keys there are; queues and those with which the SDK forms groups
   // do not count, and each store says what else it counts.
@@ -136,7 +135,7 @@ class Store {
 
   // The keys that begin with `prefix`, in byte order. Those of the SDK begin
   // with "muster/" and are listed if `prefix` does.
-  virtual std::vector<std::string> ListKeys(absl::string_view prefix);
+  virtual std::vector<std::string> ListKeys(std::string_view prefix);
 
   // Returns when all of `keys` exist. An empty list does at once.
   // Throws DistStoreError: kDeadlineExceeded (the text lists what is missing),
@@ -151,7 +150,7 @@ class Store {
   virtual bool HasExtendedApi() const { return false; }
 
   // Appends to the value of `key`, which comes into being when missing.
-  virtual void Append(absl::string_view key, absl::string_view value);
+  virtual void Append(std::string_view key, std::string_view value);
 
   // The values of all of `keys`, in their order, waiting for all up to
   // timeout().
@@ -165,22 +164,22 @@ class Store {
 
   // As above; replaces what the key had of a time to live and of an owner.
   // (So does a Set without options. Add, Append and CompareSet do not.)
-  virtual void Set(absl::string_view key, absl::string_view value,
+  virtual void Set(std::string_view key, std::string_view value,
                    const SetOptions& options);
 
   // The value of `key` if there is one, at once.
-  virtual std::optional<StoreValue> TryGet(absl::string_view key);
+  virtual std::optional<StoreValue> TryGet(std::string_view key);
 
   // Sets `key` to `desired` if its revision is `expected_revision`, or if it is
   // missing when that is 0.
-  virtual CompareAndSetResult CompareAndSet(absl::string_view key,
+  virtual CompareAndSetResult CompareAndSet(std::string_view key,
                                             int64_t expected_revision,
-                                            absl::string_view desired,
+                                            std::string_view desired,
                                             const SetOptions& options = {});
 
   // Deletes all keys and queues that begin with `prefix`, in one step; returns
   // how many.
-  virtual int64_t DeletePrefix(absl::string_view prefix);
+  virtual int64_t DeletePrefix(std::string_view prefix);
 
   // A key holds a value or a queue of items; for Check and Wait both are there.
   // A queue without items is none. A call for the one that meets the other
@@ -189,20 +188,20 @@ class Store {
   // Appends an item to the queue `key`. One QueuePop gets it, the one that has
   // waited longest, and no other call wakes; if none waits, the item stays, and
   // every Wait for the key sees it.
-  virtual void QueuePush(absl::string_view key, absl::string_view value);
+  virtual void QueuePush(std::string_view key, std::string_view value);
 
   // Takes the oldest item of the queue `key`, waiting for one up to timeout()
   // if `block`. An item whose answer does not come in time is lost with a call
   // that ends with DistNetworkError; one that only waited takes none.
   // Throws QueueEmptyError (`queue is empty`, not `block`), DistStoreError:
   // kDeadlineExceeded.
-  virtual std::string QueuePop(absl::string_view key, bool block = true);
+  virtual std::string QueuePop(std::string_view key, bool block = true);
 
   // How many items the queue has; 0 when there is none.
-  virtual int64_t QueueLen(absl::string_view key);
+  virtual int64_t QueueLen(std::string_view key);
 
   // Watches `key`, or all keys that begin with it; not queues.
-  virtual std::unique_ptr<StoreWatch> Watch(absl::string_view key,
+  virtual std::unique_ptr<StoreWatch> Watch(std::string_view key,
                                             const WatchOptions& options = {});
 
   // Another handle of the same keys, with a timeout of its own, which begins as
@@ -224,35 +223,35 @@ class CoordinatorStore : public Store {
   explicit CoordinatorStore(std::shared_ptr<Session> session);
 
   using Store::Wait;
-  void Set(absl::string_view key, absl::string_view value) override;
-  std::string Get(absl::string_view key) override;
-  int64_t Add(absl::string_view key, int64_t delta) override;
+  void Set(std::string_view key, std::string_view value) override;
+  std::string Get(std::string_view key) override;
+  int64_t Add(std::string_view key, int64_t delta) override;
   bool Check(const std::vector<std::string>& keys) override;
-  std::string CompareSet(absl::string_view key, absl::string_view expected,
-                         absl::string_view desired) override;
-  bool DeleteKey(absl::string_view key) override;
+  std::string CompareSet(std::string_view key, std::string_view expected,
+                         std::string_view desired) override;
+  bool DeleteKey(std::string_view key) override;
   int64_t NumKeys() override;
-  std::vector<std::string> ListKeys(absl::string_view prefix) override;
+  std::vector<std::string> ListKeys(std::string_view prefix) override;
   void Wait(const std::vector<std::string>& keys,
             std::chrono::milliseconds timeout) override;
   bool HasExtendedApi() const override { return true; }
-  void Append(absl::string_view key, absl::string_view value) override;
+  void Append(std::string_view key, std::string_view value) override;
   std::vector<std::string> MultiGet(
       const std::vector<std::string>& keys) override;
   void MultiSet(const std::vector<std::string>& keys,
                 const std::vector<std::string>& values) override;
-  void Set(absl::string_view key, absl::string_view value,
+  void Set(std::string_view key, std::string_view value,
            const SetOptions& options) override;
-  std::optional<StoreValue> TryGet(absl::string_view key) override;
-  CompareAndSetResult CompareAndSet(absl::string_view key,
+  std::optional<StoreValue> TryGet(std::string_view key) override;
+  CompareAndSetResult CompareAndSet(std::string_view key,
                                     int64_t expected_revision,
-                                    absl::string_view desired,
+                                    std::string_view desired,
                                     const SetOptions& options = {}) override;
-  int64_t DeletePrefix(absl::string_view prefix) override;
-  void QueuePush(absl::string_view key, absl::string_view value) override;
-  std::string QueuePop(absl::string_view key, bool block = true) override;
-  int64_t QueueLen(absl::string_view key) override;
-  std::unique_ptr<StoreWatch> Watch(absl::string_view key,
+  int64_t DeletePrefix(std::string_view prefix) override;
+  void QueuePush(std::string_view key, std::string_view value) override;
+  std::string QueuePop(std::string_view key, bool block = true) override;
+  int64_t QueueLen(std::string_view key) override;
+  std::unique_ptr<StoreWatch> Watch(std::string_view key,
                                     const WatchOptions& options = {}) override;
   std::shared_ptr<Store> Clone() override;
   void SetTimeout(std::chrono::milliseconds timeout) override;
@@ -272,38 +271,38 @@ class CoordinatorStore : public Store {
 class PrefixStore : public Store {
  public:
   // Throws DistStoreError: kInvalidArgument (`store` is null).
-  PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store);
+  PrefixStore(std::string_view prefix, std::shared_ptr<Store> store);
 
   using Store::Wait;
-  void Set(absl::string_view key, absl::string_view value) override;
-  std::string Get(absl::string_view key) override;
-  int64_t Add(absl::string_view key, int64_t delta) override;
+  void Set(std::string_view key, std::string_view value) override;
+  std::string Get(std::string_view key) override;
+  int64_t Add(std::string_view key, int64_t delta) override;
   bool Check(const std::vector<std::string>& keys) override;
-  std::string CompareSet(absl::string_view key, absl::string_view expected,
-                         absl::string_view desired) override;
-  bool DeleteKey(absl::string_view key) override;
+  std::string CompareSet(std::string_view key, std::string_view expected,
+                         std::string_view desired) override;
+  bool DeleteKey(std::string_view key) override;
   int64_t NumKeys() override;
-  std::vector<std::string> ListKeys(absl::string_view prefix) override;
+  std::vector<std::string> ListKeys(std::string_view prefix) override;
   void Wait(const std::vector<std::string>& keys,
             std::chrono::milliseconds timeout) override;
   bool HasExtendedApi() const override;
-  void Append(absl::string_view key, absl::string_view value) override;
+  void Append(std::string_view key, std::string_view value) override;
   std::vector<std::string> MultiGet(
       const std::vector<std::string>& keys) override;
   void MultiSet(const std::vector<std::string>& keys,
                 const std::vector<std::string>& values) override;
-  void Set(absl::string_view key, absl::string_view value,
+  void Set(std::string_view key, std::string_view value,
            const SetOptions& options) override;
-  std::optional<StoreValue> TryGet(absl::string_view key) override;
-  CompareAndSetResult CompareAndSet(absl::string_view key,
+  std::optional<StoreValue> TryGet(std::string_view key) override;
+  CompareAndSetResult CompareAndSet(std::string_view key,
                                     int64_t expected_revision,
-                                    absl::string_view desired,
+                                    std::string_view desired,
                                     const SetOptions& options = {}) override;
-  int64_t DeletePrefix(absl::string_view prefix) override;
-  void QueuePush(absl::string_view key, absl::string_view value) override;
-  std::string QueuePop(absl::string_view key, bool block = true) override;
-  int64_t QueueLen(absl::string_view key) override;
-  std::unique_ptr<StoreWatch> Watch(absl::string_view key,
+  int64_t DeletePrefix(std::string_view prefix) override;
+  void QueuePush(std::string_view key, std::string_view value) override;
+  std::string QueuePop(std::string_view key, bool block = true) override;
+  int64_t QueueLen(std::string_view key) override;
+  std::unique_ptr<StoreWatch> Watch(std::string_view key,
                                     const WatchOptions& options = {}) override;
   std::shared_ptr<Store> Clone() override;
   void SetTimeout(std::chrono::milliseconds timeout) override;
@@ -314,7 +313,7 @@ class PrefixStore : public Store {
   const std::shared_ptr<Store>& underlying_non_prefix_store() const;
 
  private:
-  std::string Prefixed(absl::string_view key) const;
+  std::string Prefixed(std::string_view key) const;
   std::vector<std::string> Prefixed(const std::vector<std::string>& keys) const;
 
   const std::string prefix_;  // With the slash.

@@ -66,16 +66,16 @@ class BasicStore : public Store {
  public:
   using Store::Set;
   using Store::Wait;
-  void Set(absl::string_view key, absl::string_view value) override {
+  void Set(std::string_view key, std::string_view value) override {
     values[std::string(key)] = std::string(value);
   }
-  std::string Get(absl::string_view key) override {
+  std::string Get(std::string_view key) override {
     return values.at(std::string(key));
   }
-  int64_t Add(absl::string_view, int64_t) override { return 0; }
+  int64_t Add(std::string_view, int64_t) override { return 0; }
   bool Check(const std::vector<std::string>&) override { return false; }
-  std::string CompareSet(absl::string_view key, absl::string_view expected,
-                         absl::string_view desired) override {
+  std::string CompareSet(std::string_view key, std::string_view expected,
+                         std::string_view desired) override {
     const std::string name(key);
     if (on_compare_set) on_compare_set();
     if (!values.contains(name) && !expected.empty()) {

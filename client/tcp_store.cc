@@ -10,11 +10,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/control/endpoint.h"
 #include "client/control/fork_guard.h"
@@ -94,7 +94,7 @@ bool IsAgents(const TcpStoreOptions& options) {
 struct SharedServers {
   Mutex mutex;
   std::map<std::string, std::weak_ptr<EmbeddedCoordinator>> by_address
-      ABSL_GUARDED_BY(mutex);
+      MUSTER_GUARDED_BY(mutex);
 };
 
 SharedServers& TheSharedServers() {

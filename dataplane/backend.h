@@ -6,23 +6,22 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
 #include "dataplane/interruption.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane {
+
+class ReleasableLock;
 
 // Of the nccl backend. What is not given is NCCL's own choice; its environment
 // (NCCL_...) goes before what is given. An NCCL that is too old for a field
@@ -185,10 +184,10 @@ class Backend {
   virtual ~Backend() = default;
 
   // "gloo", "nccl", ...
-  virtual absl::string_view name() const = 0;
+  virtual std::string name() const = 0;
 
   // Kinds of device whose tensors it takes.
-  virtual absl::Span<const DeviceType> devices() const = 0;
+  virtual std::span<const DeviceType> devices() const = 0;
 
   // OK if this backend can do `collective` (valid, see Validate) at all;
   // kUnimplemented, naming what is missing, if not, the same on every rank; or
@@ -231,13 +230,7 @@ class Backend {
   // if it never does, or not long, its owner does it afterwards. While it is
   // held nothing is done that takes as long as a tensor is large, or that calls
   // back.
-  virtual Completion Run(const Collective& collective, ReleasableLock& order) {
-    order.CallLast();
-    const std::shared_ptr<Work> work = Start(collective);
-    order.Release();
-    Status status = work->Wait();
-    return {std::move(status), Clock::now()};
-  }
+  virtual Completion Run(const Collective& collective, ReleasableLock& order);
 
   // What is started between the two begins as one, if the backend knows how:
   // collectives, or sends and receives, which then none of them waits for
@@ -266,10 +259,7 @@ class Backend {
   // the same words); after these the group goes on. kInvalidArgument (`bytes`
   // differ), kDeadlineExceeded (not all ranks came) and others end it.
   virtual StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
-      const SymmetricOptions& options) {
-    return UnimplementedError(
-        absl::StrCat("the ", name(), " backend has no symmetric memory"));
-  }
+      const SymmetricOptions& options);
 
   // Does not wait for anything. Empty if it has none.
   virtual CommunicatorStates communicator_states() const { return {}; }
@@ -277,7 +267,7 @@ class Backend {
   // Of tensors on `device`; sends and receives do not count. From any thread:
   // another collective may run meanwhile.
   virtual LastRun last_run(DeviceType device) const {
-    return {.backend = std::string(name())};
+    return {.backend = name()};
   }
 
   // Ends every started collective with `cause`, soon and without its peers'
@@ -298,8 +288,8 @@ class BackendDecorator : public Backend {
   explicit BackendDecorator(std::unique_ptr<Backend> inner)
       : inner_(std::move(inner)) {}
 
-  absl::string_view name() const override { return inner_->name(); }
-  absl::Span<const DeviceType> devices() const override {
+  std::string name() const override { return inner_->name(); }
+  std::span<const DeviceType> devices() const override {
     return inner_->devices();
   }
   Status Supports(const Collective& collective) const override {

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 
 namespace muster::dataplane {
 
@@ -33,7 +33,7 @@ namespace muster::dataplane {
 //
 // Unlike Mutex, it must live until Unlock has returned. And a thread that locks
 // it twice does not hang: the program fails if it is biased.
-class ABSL_LOCKABLE BiasedMutex {
+class MUSTER_LOCKABLE BiasedMutex {
  public:
   BiasedMutex() {
     mutex_internal::IsMade(this);
@@ -43,19 +43,19 @@ class ABSL_LOCKABLE BiasedMutex {
   BiasedMutex(const BiasedMutex&) = delete;
   BiasedMutex& operator=(const BiasedMutex&) = delete;
 
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+  void Lock() MUSTER_EXCLUSIVE_LOCK_FUNCTION() {
     mutex_internal::WillLock(this);
     if (!Enter()) LockSlowly(/*often=*/false);
     mutex_internal::HasLocked(this);
   }
   // The same of who may be its home: not of a thread in the background, which
   // may have it often in a row while nobody else does anything.
-  void LockOften() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+  void LockOften() MUSTER_EXCLUSIVE_LOCK_FUNCTION() {
     mutex_internal::WillLock(this);
     if (!Enter()) LockSlowly(/*often=*/true);
     mutex_internal::HasLocked(this);
   }
-  void Unlock() ABSL_UNLOCK_FUNCTION() {
+  void Unlock() MUSTER_UNLOCK_FUNCTION() {
     mutex_internal::WillUnlock(this);
     if (is_entered_) {
       // Before the next one may have it, who reads it.

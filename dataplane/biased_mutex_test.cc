@@ -16,9 +16,9 @@
 #include <iterator>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "base/blocked.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
@@ -42,7 +42,7 @@ int LockingsUntilBiased(BiasedMutex& mutex) {
 }
 
 // As clang's analysis would not let it pass.
-void LockAgain(BiasedMutex& mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void LockAgain(BiasedMutex& mutex) MUSTER_NO_THREAD_SAFETY_ANALYSIS {
   mutex.Lock();
 }
 

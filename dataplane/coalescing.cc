@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "dataplane/extents.h"
 #include "dataplane/reduction.h"
 
@@ -178,7 +178,7 @@ class Outcome {
   std::vector<Bin>& bins() { return bins_; }
 
   void Completed(size_t index, const Status& status)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
+      MUSTER_LOCKS_EXCLUDED(mutex_) {
     if (status.ok()) bins_[index].TakeApart();
     Status result;
     {
@@ -198,9 +198,9 @@ class Outcome {
   // Each used by one thread at a time: the starter, then whoever completes it.
   std::vector<Bin> bins_;
   Mutex mutex_;
-  size_t running_ ABSL_GUARDED_BY(mutex_);
-  size_t first_failed_ ABSL_GUARDED_BY(mutex_);
-  Status error_ ABSL_GUARDED_BY(mutex_);
+  size_t running_ MUSTER_GUARDED_BY(mutex_);
+  size_t first_failed_ MUSTER_GUARDED_BY(mutex_);
+  Status error_ MUSTER_GUARDED_BY(mutex_);
 };
 
 class CoalescedWork : public Work {

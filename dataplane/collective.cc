@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 
 namespace muster::dataplane {
 namespace {
@@ -38,14 +38,16 @@ void AppendTensors(std::string& text, absl::string_view between,
 void AppendSplits(std::string& text, absl::string_view name,
                   const std::vector<int64_t>& splits) {
   if (splits.empty()) return;
-  const auto shown = absl::MakeConstSpan(splits).subspan(0, kSplitsShown);
+  const auto shown =
+      std::span(splits).first(std::min(splits.size(), kSplitsShown));
   absl::StrAppend(&text, " ", name, " ", absl::StrJoin(shown, ","));
   if (splits.size() > shown.size()) absl::StrAppend(&text, ",...");
 }
 
 void AppendParts(std::string& text, const std::vector<int64_t>& parts) {
   if (parts.empty()) return;
-  const auto shown = absl::MakeConstSpan(parts).subspan(0, kSplitsShown);
+  const auto shown =
+      std::span(parts).first(std::min(parts.size(), kSplitsShown));
   absl::StrAppend(&text, " of ", parts.size(), " coalesced (",
                   absl::StrJoin(shown, ","),
                   parts.size() > shown.size() ? ",...)" : ")");
@@ -53,37 +55,40 @@ void AppendParts(std::string& text, const std::vector<int64_t>& parts) {
 
 }  // namespace
 
-absl::string_view CollectiveKindName(CollectiveKind kind) {
-  static constexpr std::array<absl::string_view, kCollectiveKindCount> kNames =
-      {"all_reduce",     "broadcast",
-       "barrier",        "reduce",
-       "all_gather",     "all_gather_into_tensor",
-       "gather",         "scatter",
-       "reduce_scatter", "reduce_scatter_tensor",
-       "all_to_all",     "all_to_all_single",
-       "send",           "recv"};
-  const auto index = static_cast<size_t>(kind);
-  return index < kNames.size() ? kNames[index] : "unknown collective";
+const std::string& CollectiveKindName(CollectiveKind kind) {
+  // Never destroyed: threads may use them while the process ends.
+  static const auto& kNames =
+      *new std::array<std::string, kCollectiveKindCount + 1>{
+          "all_reduce",
+          "broadcast",
+          "barrier",
+          "reduce",
+          "all_gather",
+          "all_gather_into_tensor",
+          "gather",
+          "scatter",
+          "reduce_scatter",
+          "reduce_scatter_tensor",
+          "all_to_all",
+          "all_to_all_single",
+          "send",
+          "recv",
+          "unknown collective"};
+  return kNames[std::min<size_t>(static_cast<size_t>(kind),
+                                 kCollectiveKindCount)];
 }
 
-absl::string_view StepName(Step step) {
-  switch (step) {
-    case Step::kNone:
-      return "";
-    case Step::kFormGroup:
-      return "form_group";
-    case Step::kAllocateSymmetric:
-      return "allocate_symmetric";
-  }
-  return "unknown step";
+const std::string& StepName(Step step) {
+  static const auto& kNames = *new std::array<std::string, 4>{
+      "", "form_group", "allocate_symmetric", "unknown step"};
+  return kNames[std::min<size_t>(static_cast<size_t>(step), 3)];
 }
 
-absl::string_view ReduceOpName(ReduceOp op) {
-  static constexpr std::array<absl::string_view, kReduceOpCount> kNames = {
-      "sum",  "avg", "min",  "max",       "product",
-      "band", "bor", "bxor", "premul_sum"};
-  const auto index = static_cast<size_t>(op);
-  return index < kNames.size() ? kNames[index] : "unknown";
+const std::string& ReduceOpName(ReduceOp op) {
+  static const auto& kNames = *new std::array<std::string, kReduceOpCount + 1>{
+      "sum",  "avg", "min",  "max",        "product",
+      "band", "bor", "bxor", "premul_sum", "unknown"};
+  return kNames[std::min<size_t>(static_cast<size_t>(op), kReduceOpCount)];
 }
 
 constinit const CollectiveView CollectiveView::kDefault = {};

@@ -6,13 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/inlined_vector.h"
 #include "base/status.h"
 #include "dataplane/tensor.h"
 
@@ -68,7 +67,7 @@ inline constexpr int kCollectiveKindCount = 14;
 inline constexpr int kAnyPeer = -1;
 
 // "all_reduce", "broadcast", ...: c10d's names.
-absl::string_view CollectiveKindName(CollectiveKind kind);
+const std::string& CollectiveKindName(CollectiveKind kind);
 
 // Whether the collective reduces, and so has a `reduce_op`.
 constexpr bool IsReduction(CollectiveKind kind) {
@@ -120,10 +119,10 @@ enum class Step : uint8_t {
 };
 
 // "form_group", "allocate_symmetric"; of kNone nothing.
-absl::string_view StepName(Step step);
+const std::string& StepName(Step step);
 
 // "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul_sum".
-absl::string_view ReduceOpName(ReduceOp op);
+const std::string& ReduceOpName(ReduceOp op);
 
 // Of a Collective or of a CollectiveView, which have them.
 template <typename Call>
@@ -174,7 +173,7 @@ struct Collective {
   // What it is a part of; of callers' own kNone.
   Step step = Step::kNone;
 
-  using Tensors = absl::InlinedVector<Tensor, 1>;
+  using Tensors = base::InlinedVector<Tensor, 1>;
 
   // What it works on, in place; what it reads; what it writes. Which of them a
   // kind has stands there; others are empty.
@@ -261,11 +260,11 @@ struct Collective {
 // What a caller says of a Collective, whose lists stay his.
 struct CollectiveView {
   CollectiveKind kind = CollectiveKind::kBarrier;
-  absl::Span<const Tensor> tensors = {};
-  absl::Span<const Tensor> inputs = {};
-  absl::Span<const Tensor> outputs = {};
-  absl::Span<const int64_t> input_splits = {};
-  absl::Span<const int64_t> output_splits = {};
+  std::span<const Tensor> tensors = {};
+  std::span<const Tensor> inputs = {};
+  std::span<const Tensor> outputs = {};
+  std::span<const int64_t> input_splits = {};
+  std::span<const int64_t> output_splits = {};
   ReduceOp reduce_op = ReduceOp::kSum;
   double factor = 1;
   int root = 0;
@@ -282,7 +281,7 @@ struct CollectiveView {
   static CollectiveView Of(const Collective& collective);
 
   // What it writes.
-  absl::Span<const Tensor> written() const {
+  std::span<const Tensor> written() const {
     return outputs.empty() ? tensors : outputs;
   }
 

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "dataplane/failed_call.h"
 #include "dataplane/quick_clock.h"
+#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -47,7 +48,7 @@ class Communicator::BackendRef {
   }
   // Of a caller that has the lock, which is let go.
   BackendRef(const Communicator& communicator,
-             ReleasableLock& lock) ABSL_NO_THREAD_SAFETY_ANALYSIS
+             ReleasableLock& lock) MUSTER_NO_THREAD_SAFETY_ANALYSIS
       : communicator_(communicator) {
     Take();
     lock.Release();
@@ -64,7 +65,7 @@ class Communicator::BackendRef {
   Backend* operator->() const { return backend_; }
 
  private:
-  void Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(communicator_.mutex_) {
+  void Take() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(communicator_.mutex_) {
     if (communicator_.ends_) return;
     backend_ = communicator_.backend_.get();
     ++communicator_.holders_;

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
@@ -83,13 +83,13 @@ class Communicator {
 
   // The same of a collective for whose end the caller waits, with its status:
   // quicker than Start(...)->Wait(). Fills in what is Communicator's of it.
-  Status Run(Collective& collective) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  Status Run(Collective& collective) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   Status Run(Collective&& collective) { return Run(collective); }
 
   // The same, no send or receive, and quicker still for what is run again and
   // again. `began` is set to when it was started.
   Status Run(const CollectiveView& view,
-             Instant& began) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+             Instant& began) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
 
   // As Start of several, all collectives or all sends and receives, that begin
   // as one if the backend knows how.
@@ -110,7 +110,7 @@ class Communicator {
 
   // Fails everything that is running and everything to come with `cause`.
   // Without effect when the group is poisoned already. Does not block.
-  void Abort(Status cause) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void Abort(Status cause) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
 
   // Aborts what is running, and returns when its handles are complete, its
   // callers gone and the backend destroyed. Everything later fails
@@ -162,14 +162,14 @@ class Communicator {
 
   // Numbers `collective` and says when it began.
   inline void Number(Collective& collective)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null: there is none that may run.
   [[gnu::always_inline]] inline Collective* FindPlanned(
-      const CollectiveView& view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      const CollectiveView& view) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it may run with its tensors where they are now. `looks`: the
   // backend is asked, too.
   bool IsGood(const Collective& planned, bool looks)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The rest of Run, where there is no plan.
   Status RunUnplanned(const CollectiveView& view, Instant& began);
   // It has succeeded without a plan.
@@ -177,25 +177,25 @@ class Communicator {
   // Has the backend run what has entered and is waited for.
   [[gnu::always_inline]] inline Status RunEntered(const Collective& collective,
                                                   ReleasableLock& order)
-      ABSL_NO_THREAD_SAFETY_ANALYSIS;
+      MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   // The end of what it has run, in a handler: it has thrown.
   void Threw(const Collective& collective, uint64_t sequence,
-             ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+             ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   // Numbers `collective`, and says why it may not run; or it is one of those
   // that do from now on, and its caller waits for it, and holds the backend, or
   // not.
   Refusal Enter(Collective& collective, bool waits)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPeerCall(const Collective& collective)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   inline void AddRunning(const Collective& collective, bool waits)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same of what first_running_ is not for.
   void AddNotFirst(const Collective& collective, bool waits)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the backend start what has entered.
   std::shared_ptr<Work> StartEntered(const Collective& collective)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the caller is told; the backend hears of it, too.
   Status ErrorOf(const Collective& collective, const Refusal& refusal);
   // The handle of one that has entered, and that the backend has started if it
@@ -207,20 +207,20 @@ class Communicator {
                  bool waits);
   // It runs no more, and if it is `ok`, counts as completed.
   inline void RemoveRunning(uint64_t sequence, bool ok, Instant at)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same of one in running_.
   void RemoveNotFirst(uint64_t sequence, Instant at)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // One that Start has started is complete. If it has succeeded, that is
   // counted by whoever looks next (TakeEnded): the thread that completes it
   // would wait for those that start more, and they for it.
   void StartedCompleted(uint64_t sequence, const Status& status);
   // Counts those that have succeeded. `all`: also behind others that run yet.
-  void TakeEnded(bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeEnded(bool all) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PointToPointCompleted(uint64_t sequence, const Status& status);
   // Poisons the group if nobody uses it and nothing has yet; whether it has.
   bool EndIdle(const Status& cause);
-  inline void LetGo() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  inline void LetGo() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction.
   const CommunicatorOptions options_;
@@ -232,32 +232,32 @@ class Communicator {
   // numbers; and to the end of a small collective that does not wait. But not
   // over anything of the backend that may wait, or that may call back.
   mutable BiasedMutex mutex_;
-  uint64_t last_enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t last_completed_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_enqueued_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t last_completed_ MUSTER_GUARDED_BY(mutex_) = 0;
   // What runs, in the order of their sequences. The first of them may be here,
   // of a caller of Run: to write and erase an entry takes longer than much of a
   // small collective.
-  const Collective* first_running_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::deque<Running> running_ ABSL_GUARDED_BY(mutex_);
+  const Collective* first_running_ MUSTER_GUARDED_BY(mutex_) = nullptr;
+  std::deque<Running> running_ MUSTER_GUARDED_BY(mutex_);
   // What was counted of them, for whoever comes next to give its memory back
   // without the lock; and when the last one of Start's ended.
-  Works ended_ ABSL_GUARDED_BY(mutex_);
+  Works ended_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<Instant> ended_at_{};
-  Instant since_ ABSL_GUARDED_BY(mutex_);
+  Instant since_ MUSTER_GUARDED_BY(mutex_);
   // Sends and receives, numbered apart.
-  uint64_t last_point_to_point_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, RunningPeerCall> point_to_point_ ABSL_GUARDED_BY(mutex_);
-  Status poison_ ABSL_GUARDED_BY(mutex_);
-  Plans plans_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_point_to_point_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, RunningPeerCall> point_to_point_ MUSTER_GUARDED_BY(mutex_);
+  Status poison_ MUSTER_GUARDED_BY(mutex_);
+  Plans plans_ MUSTER_GUARDED_BY(mutex_);
 
   // How many use the backend without the lock; whether Shutdown waits until
   // nobody does.
-  mutable int holders_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable int holders_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool ends_ MUSTER_GUARDED_BY(mutex_) = false;
   mutable CondVar let_go_;
   // Null after Shutdown. Its threads complete works, whose callbacks use what
   // stands above.
-  std::unique_ptr<Backend> backend_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Backend> backend_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "base/status.h"
 
 namespace muster::dataplane::dlpack {
@@ -99,13 +99,12 @@ StatusOr<Device> DeviceOf(DLDevice device) {
   }
 }
 
-Status CheckContiguous(const DLTensor& tensor,
-                       absl::Span<const int64_t> shape) {
+Status CheckContiguous(const DLTensor& tensor, std::span<const int64_t> shape) {
   if (tensor.strides == nullptr) return OkStatus();
   for (const int64_t dimension : shape) {
     if (dimension == 0) return OkStatus();
   }
-  const absl::Span<const int64_t> strides(tensor.strides, shape.size());
+  const std::span<const int64_t> strides(tensor.strides, shape.size());
   int64_t expected = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     if (shape[i] != 1 && strides[i] != expected) {
@@ -127,8 +126,8 @@ StatusOr<Tensor> ViewOf(const DLTensor& theirs) {
   if (theirs.ndim > 0 && theirs.shape == nullptr) {
     return Invalid("shape is null, ndim is ", theirs.ndim);
   }
-  const absl::Span<const int64_t> shape(theirs.shape,
-                                        static_cast<size_t>(theirs.ndim));
+  const std::span<const int64_t> shape(theirs.shape,
+                                       static_cast<size_t>(theirs.ndim));
   void* const data =
       theirs.data == nullptr
           ? nullptr

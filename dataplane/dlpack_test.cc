@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -162,8 +163,7 @@ TEST(DlpackTest, AnExportedTensorKeepsItsOwner) {
   const std::weak_ptr<std::vector<float>> alive = owner;
   const Tensor tensor(owner->data(), {2, 3});
   DLManagedTensor* const exported = *Export(tensor, std::move(owner));
-  EXPECT_THAT(absl::MakeConstSpan(exported->dl_tensor.shape, 2),
-              ElementsAre(2, 3));
+  EXPECT_THAT(std::span(exported->dl_tensor.shape, 2), ElementsAre(2, 3));
   EXPECT_EQ(exported->dl_tensor.strides, nullptr);
   EXPECT_FALSE(alive.expired());
   exported->deleter(exported);
@@ -286,7 +286,7 @@ TEST_F(VersionedTest, EveryTypeGoesOutWithItsVersionAndStrides) {
     EXPECT_EQ(exported->version.major, 1U);
     EXPECT_EQ(exported->version.minor, 0U);
     EXPECT_EQ(exported->flags, 0U);
-    EXPECT_THAT(absl::MakeConstSpan(exported->dl_tensor.strides, 3),
+    EXPECT_THAT(std::span(exported->dl_tensor.strides, 3),
                 ElementsAre(4, 4, 1));
     {
       const auto imported = Import(exported);

@@ -128,7 +128,7 @@ class Registry {
   }
 
   Mutex mutex_;
-  std::map<std::string, Definition> definitions_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Definition> definitions_ MUSTER_GUARDED_BY(mutex_);
 };
 
 Status Malformed(absl::string_view spec, absl::string_view why) {
@@ -320,7 +320,9 @@ std::string DefaultBackend() {
                                                         : "shm";
 }
 
-Status CheckBackend(absl::string_view spec) { return Choose(spec).status(); }
+Status CheckBackend(std::string_view spec) {
+  return Choose(base::ToAbsl(spec)).status();
+}
 
 namespace {
 
@@ -360,12 +362,12 @@ bool ServesCpu(const Choice& choice, const std::string& backend) {
 }  // namespace
 
 StatusOr<std::unique_ptr<Backend>> CreateBackend(
-    absl::string_view spec, const BackendOptions& options) {
-  StatusOr<Choice> choice = Choose(spec);
+    std::string_view spec, const BackendOptions& options) {
+  StatusOr<Choice> choice = Choose(base::ToAbsl(spec));
   if (!choice.ok()) return choice.status();
   if (Status status = CheckOptions(options); !status.ok()) return status;
   if (choice->assignments.empty()) {
-    return Make(spec, choice->single, options);
+    return Make(base::ToAbsl(spec), choice->single, options);
   }
   PerDevice::Map by_device;
   std::map<std::string, std::shared_ptr<Backend>> made;

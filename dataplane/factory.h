@@ -6,9 +6,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/tensor.h"
@@ -52,7 +52,7 @@ std::string DefaultBackend();
 // Errors: kInvalidArgument (malformed, or an unknown backend or device, or a
 // backend for a device that it does not take), kFailedPrecondition (a backend
 // that cannot be used here: why).
-Status CheckBackend(absl::string_view spec);
+Status CheckBackend(std::string_view spec);
 
 // The backend that `spec` names; of several, one that gives each collective to
 // that of its tensors' device, and those without tensors to the first.
@@ -60,7 +60,7 @@ Status CheckBackend(absl::string_view spec);
 // kDeadlineExceeded (naming the ranks that did not come or did not connect),
 // kUnavailable (no usable address, connection refused), and what the store
 // answers.
-StatusOr<std::unique_ptr<Backend>> CreateBackend(absl::string_view spec,
+StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view spec,
                                                  const BackendOptions& options);
 
 }  // namespace muster::dataplane

@@ -9,6 +9,7 @@
 #include "base/exception_guard.h"
 #include "base/text.h"
 #include "dataplane/failed_call.h"
+#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "dataplane/backend.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane {
 

@@ -5,9 +5,9 @@
 #include <stop_token>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 
 namespace muster::dataplane {
 
@@ -40,7 +40,7 @@ class Interruption {
  private:
   struct State {
     Mutex mutex;
-    Status why ABSL_GUARDED_BY(mutex);
+    Status why MUSTER_GUARDED_BY(mutex);
     std::stop_source source;
   };
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane {
 namespace {

@@ -15,6 +15,7 @@
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
+#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"
 
@@ -31,8 +32,8 @@ class PerDevice : public Backend {
   // `name`: "cpu:gloo,cuda:nccl".
   PerDevice(std::string name, Map backends);
 
-  absl::string_view name() const override { return name_; }
-  absl::Span<const DeviceType> devices() const override { return devices_; }
+  std::string name() const override { return name_; }
+  std::span<const DeviceType> devices() const override { return devices_; }
   // kUnimplemented also where no backend is for the device.
   Status Supports(const Collective& collective) const override;
   const std::atomic<bool>& looks_where_tensors_are(

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
-#include "absl/types/span.h"
 #include "dataplane/collective.h"
 #include "dataplane/tensor.h"
 
@@ -85,7 +85,7 @@ class Plans {
   static bool HasSplits(const CollectiveView& view, const Collective& known);
   // Whether `tensors` are as the `known` ones, which are as many, and valid.
   // Those are where these are then, and `moved` is set if they were elsewhere.
-  static bool Take(absl::Span<const Tensor> tensors, Collective::Tensors& known,
+  static bool Take(std::span<const Tensor> tensors, Collective::Tensors& known,
                    bool& moved);
 
   std::array<Place, kPlaces> places_;
@@ -107,7 +107,7 @@ inline bool Plans::IsAs(const CollectiveView& view, const Collective& known) {
           HasSplits(view, known));
 }
 
-inline bool Plans::Take(absl::Span<const Tensor> tensors,
+inline bool Plans::Take(std::span<const Tensor> tensors,
                         Collective::Tensors& known, bool& moved) {
   Tensor* of_known = known.data();
   for (const Tensor& tensor : tensors) {

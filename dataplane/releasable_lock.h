@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "base/thread_annotations.h"
 #include "dataplane/biased_mutex.h"
 
 namespace muster::dataplane {
@@ -14,7 +14,7 @@ namespace muster::dataplane {
 // can be left for then. Its owner is somebody who may be the mutex's home.
 class ReleasableLock {
  public:
-  explicit ReleasableLock(BiasedMutex& mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS
+  explicit ReleasableLock(BiasedMutex& mutex) MUSTER_NO_THREAD_SAFETY_ANALYSIS
       : mutex_(&mutex) {
     mutex_->LockOften();
   }
@@ -55,7 +55,7 @@ class ReleasableLock {
   void KeepInner() { inner_.reset(); }
 
   // Only the first call counts.
-  [[gnu::always_inline]] void Release() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  [[gnu::always_inline]] void Release() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
     if (mutex_ == nullptr) return;
     if (last_.has_value() || inner_.has_value()) CallLeft();
     mutex_->Unlock();

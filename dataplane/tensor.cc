@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,46 +12,33 @@
 namespace muster::dataplane {
 namespace {
 
-struct DataTypeFacts {
-  absl::string_view name;
-  // Of a complex number, that of its parts.
-  size_t alignment;
-};
-
-constexpr std::array<DataTypeFacts, kDataTypeCount> kFacts = {{
-    {"uint8", 1},
-    {"int8", 1},
-    {"int16", 2},
-    {"int32", 4},
-    {"int64", 8},
-    {"float16", 2},
-    {"bfloat16", 2},
-    {"float32", 4},
-    {"float64", 8},
-    {"bool", 1},
-    {"complex64", 4},
-    {"complex128", 8},
-    {"float8_e4m3fn", 1},
-    {"float8_e5m2", 1},
-}};
-
 // Of a number that is no DataType, too: Tensor::Validate refuses it.
-const DataTypeFacts& FactsOf(DataType type) {
-  static constexpr DataTypeFacts kNone = {"no DataType", 1};
-  const auto index = static_cast<size_t>(type);
-  return index < kFacts.size() ? kFacts[index] : kNone;
+constexpr size_t IndexOf(DataType type) {
+  return std::min<size_t>(static_cast<size_t>(type), kDataTypeCount);
 }
 
+// Of a complex number, that of its parts.
+constexpr std::array<size_t, kDataTypeCount + 1> kAlignments = {
+    1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 4, 8, 1, 1, 1};
+
 bool IsAligned(const void* data, DataType type) {
-  return reinterpret_cast<uintptr_t>(data) % FactsOf(type).alignment == 0;
+  return reinterpret_cast<uintptr_t>(data) % kAlignments[IndexOf(type)] == 0;
 }
 
 }  // namespace
 
-absl::string_view DataTypeName(DataType type) { return FactsOf(type).name; }
+const std::string& DataTypeName(DataType type) {
+  // Never destroyed: threads may use them while the process ends.
+  static const auto& kNames = *new std::array<std::string, kDataTypeCount + 1>{
+      "uint8",     "int8",       "int16",         "int32",       "int64",
+      "float16",   "bfloat16",   "float32",       "float64",     "bool",
+      "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "no DataType"};
+  return kNames[IndexOf(type)];
+}
 
-absl::string_view DeviceTypeName(DeviceType type) {
-  return type == DeviceType::kCpu ? "cpu" : "cuda";
+const std::string& DeviceTypeName(DeviceType type) {
+  static const auto& kNames = *new std::array<std::string, 2>{"cpu", "cuda"};
+  return kNames[type == DeviceType::kCpu ? 0 : 1];
 }
 
 std::string DeviceName(Device device) {
@@ -61,7 +49,7 @@ std::string DeviceName(Device device) {
   return absl::StrCat("device type ", static_cast<int>(device.type));
 }
 
-Tensor::Tensor(void* data, DataType type, absl::Span<const int64_t> shape,
+Tensor::Tensor(void* data, DataType type, std::span<const int64_t> shape,
                Device device)
     : data_(data), shape_(shape.begin(), shape.end()) {
   int64_t count = 1;
@@ -75,7 +63,7 @@ Tensor::Tensor(void* data, DataType type, absl::Span<const int64_t> shape,
                      count, static_cast<int64_t>(DataTypeBytes(type)), &bytes);
   if (shape_valid_) element_count_ = count;
   const bool is_valid =
-      shape_valid_ && static_cast<size_t>(type) < kFacts.size() &&
+      shape_valid_ && static_cast<size_t>(type) < size_t{kDataTypeCount} &&
       (count == 0 || (data != nullptr && IsAligned(data, type)));
   traits_ = Traits(type, device, shape.size() == 1, is_valid);
 }
@@ -85,7 +73,7 @@ bool Tensor::HasShapeOf(const Tensor& other) const {
 }
 
 Status Tensor::WhyInvalid() const {
-  if (static_cast<size_t>(data_type()) >= kFacts.size()) {
+  if (static_cast<size_t>(data_type()) >= size_t{kDataTypeCount}) {
     return InvalidArgumentError(absl::StrCat("a tensor's data type is ",
                                              static_cast<int>(data_type()),
                                              ", which is no DataType"));
@@ -106,7 +94,7 @@ Status Tensor::WhyInvalid() const {
   }
   return InvalidArgumentError(
       absl::StrCat("data pointer of ", Describe(), " is not aligned to ",
-                   FactsOf(data_type()).alignment, " bytes"));
+                   kAlignments[IndexOf(data_type())], " bytes"));
 }
 
 std::string Tensor::Describe() const {

@@ -13,9 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "base/inlined_vector.h"
 #include "base/status.h"
 
 namespace muster::dataplane {
@@ -44,7 +42,7 @@ enum class DataType : uint8_t {
 inline constexpr int kDataTypeCount = 14;
 
 // "float32", "bfloat16", ...
-absl::string_view DataTypeName(DataType type);
+const std::string& DataTypeName(DataType type);
 
 namespace tensor_internal {
 // Not in the function, which would write it to the stack each time.
@@ -62,7 +60,7 @@ constexpr size_t DataTypeBytes(DataType type) {
 enum class DeviceType : uint8_t { kCpu, kCuda };
 
 // "cpu" or "cuda".
-absl::string_view DeviceTypeName(DeviceType type);
+const std::string& DeviceTypeName(DeviceType type);
 
 struct Device {
   DeviceType type = DeviceType::kCpu;
@@ -133,7 +131,7 @@ inline constexpr DataType kDataTypeOf =
 class Tensor {
  public:
   // Most shapes fit without an allocation.
-  using Shape = absl::InlinedVector<int64_t, 4>;
+  using Shape = base::InlinedVector<int64_t, 4>;
 
   // An empty tensor: float32[0].
   Tensor() : shape_({0}) {}
@@ -156,22 +154,21 @@ class Tensor {
   template <Element T>
   Tensor(T* data, std::initializer_list<int64_t> shape, Device device = {})
       : Tensor(static_cast<void*>(data), kDataTypeOf<T>,
-               absl::MakeConstSpan(shape.begin(), shape.size()), device) {}
+               std::span(shape.begin(), shape.size()), device) {}
   template <Element T>
-  Tensor(T* data, absl::Span<const int64_t> shape, Device device = {})
+  Tensor(T* data, std::span<const int64_t> shape, Device device = {})
       : Tensor(static_cast<void*>(data), kDataTypeOf<T>, shape, device) {}
 
   // An empty `shape` is a scalar: one element.
   Tensor(void* data, DataType type, std::initializer_list<int64_t> shape,
          Device device = {})
-      : Tensor(data, type, absl::MakeConstSpan(shape.begin(), shape.size()),
-               device) {}
-  Tensor(void* data, DataType type, absl::Span<const int64_t> shape,
+      : Tensor(data, type, std::span(shape.begin(), shape.size()), device) {}
+  Tensor(void* data, DataType type, std::span<const int64_t> shape,
          Device device = {});
 
   void* data() const { return data_; }
   DataType data_type() const { return traits_.data_type(); }
-  absl::Span<const int64_t> shape() const { return shape_; }
+  std::span<const int64_t> shape() const { return shape_; }
   Device device() const { return traits_.device(); }
 
   // Number of elements, the product of the shape. Zero for a tensor that

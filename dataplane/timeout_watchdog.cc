@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "dataplane/failed_call.h"
 
 namespace muster::dataplane {
@@ -35,7 +35,7 @@ class TimeoutWatchdog::Clockwork {
 
   // If `work` is not complete at `deadline` and a grace, it fails with `late`.
   uint64_t Add(std::shared_ptr<ProxyWork> work, Instant deadline, Status late)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
+      MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     Entry entry{std::move(work), After(deadline, grace_), std::move(late)};
     if (!aborted_.ok()) entry.Hurry(After(Clock::now(), grace_), aborted_);
@@ -44,13 +44,13 @@ class TimeoutWatchdog::Clockwork {
     return last_;
   }
 
-  void Remove(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Remove(uint64_t number) MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     entries_.erase(number);
   }
 
   // What is under way, and what comes, has but the grace.
-  void Abort(const Status& cause) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Abort(const Status& cause) MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (!aborted_.ok()) return;
     aborted_ = cause;
@@ -60,7 +60,7 @@ class TimeoutWatchdog::Clockwork {
   }
 
   // Until Stop.
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Run() MUSTER_LOCKS_EXCLUDED(mutex_) {
     while (AwaitNext()) {
       for (const Entry& entry : TakeLate(Clock::now())) {
         entry.work->Complete(entry.late);
@@ -72,7 +72,7 @@ class TimeoutWatchdog::Clockwork {
   }
 
   // Nothing is under way any more.
-  void Stop() ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Stop() MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     stopping_ = true;
     changed_.NotifyAll();
@@ -91,7 +91,7 @@ class TimeoutWatchdog::Clockwork {
   };
 
   // False: it is to stop.
-  bool AwaitNext() ABSL_LOCKS_EXCLUDED(mutex_) {
+  bool AwaitNext() MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     for (;;) {
       if (stopping_) return false;
@@ -108,7 +108,7 @@ class TimeoutWatchdog::Clockwork {
     }
   }
 
-  std::vector<Entry> TakeLate(Instant now) ABSL_LOCKS_EXCLUDED(mutex_) {
+  std::vector<Entry> TakeLate(Instant now) MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     std::vector<Entry> late;
     for (auto it = entries_.begin(); it != entries_.end();) {
@@ -127,12 +127,12 @@ class TimeoutWatchdog::Clockwork {
   Mutex mutex_;
   CondVar changed_;
   // In their order.
-  std::map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Entry> entries_ MUSTER_GUARDED_BY(mutex_);
+  uint64_t last_ MUSTER_GUARDED_BY(mutex_) = 0;
   // Of the thread.
-  Instant wakes_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();
-  Status aborted_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Instant wakes_at_ MUSTER_GUARDED_BY(mutex_) = Instant::max();
+  Status aborted_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
 };
 
 TimeoutWatchdog::TimeoutWatchdog(std::unique_ptr<Backend> inner,

@@ -177,7 +177,9 @@ Status CheckRoot(const Collective& collective, int world_size) {
 // list[index] has the shape of `model`.
 Status CheckShape(absl::string_view name, const Collective::Tensors& list,
                   size_t index, const Tensor& model) {
-  if (list[index].shape() == model.shape()) return OkStatus();
+  if (std::ranges::equal(list[index].shape(), model.shape())) {
+    return OkStatus();
+  }
   return Invalid(At(name, index), "invalid tensor size at index ", index,
                  " (expected ", ShapeText(model), ", got ",
                  ShapeText(list[index]), ")");

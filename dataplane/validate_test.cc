@@ -1,6 +1,7 @@
 #include <chrono>
 #include <complex>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -309,7 +310,7 @@ TEST_F(ValidateListsTest, AllToAllSingle) {
       "4");
   EXPECT_EQ(Spoiled(kAllToAllSingle,
                     [&](Collective& c) {
-                      c.inputs = {Tensor(memory_, absl::Span<const int64_t>())};
+                      c.inputs = {Tensor(memory_, std::span<const int64_t>())};
                     }),
             "argument inputs[0]: all_to_all_single needs a dim 0, got "
             "float32[]");

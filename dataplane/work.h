@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 
 namespace muster::dataplane {
 
@@ -94,10 +94,10 @@ class [[nodiscard]] PromisedWork : public Work {
   mutable Mutex mutex_;
   // The first waiter's: most are not waited for so, and to make one takes a
   // tenth of the time in which a small collective is given to a device.
-  std::unique_ptr<CondVar> condition_ ABSL_GUARDED_BY(mutex_);
-  State state_ ABSL_GUARDED_BY(mutex_) = State::kRunning;
-  Status status_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<CondVar> condition_ MUSTER_GUARDED_BY(mutex_);
+  State state_ MUSTER_GUARDED_BY(mutex_) = State::kRunning;
+  Status status_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<Callback> callbacks_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // A PromisedWork that stands for one of another backend, which is started later
@@ -119,7 +119,7 @@ class [[nodiscard]] ProxyWork : public PromisedWork {
  private:
   Mutex mutex_;
   CondVar changed_;
-  std::shared_ptr<Work> inner_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Work> inner_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane

@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "client/control/operation_table.h"
 
 namespace muster::internal {
@@ -41,8 +41,8 @@ class Canceller {
   }
 
   mutable Mutex mutex_;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  PendingOperationPtr pending_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ MUSTER_GUARDED_BY(mutex_) = false;
+  PendingOperationPtr pending_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::internal

@@ -18,9 +18,9 @@ thread_local const void* g_served = nullptr;
 
 struct Table {
   Mutex mutex;
-  uint64_t last ABSL_GUARDED_BY(mutex) = 0;
+  uint64_t last MUSTER_GUARDED_BY(mutex) = 0;
   std::map<uint64_t, std::weak_ptr<Continuations>> numbered
-      ABSL_GUARDED_BY(mutex);
+      MUSTER_GUARDED_BY(mutex);
 };
 
 // Never destroyed: a group may end later than what is static.
@@ -40,7 +40,7 @@ class Tables {
 
   // In a process that was forked off, where nobody else can be in here; whoever
   // had the lock then will never let it go. No number is given twice.
-  void StartAnew() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void StartAnew() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
     auto* const fresh = new Table;
     fresh->last = current().last;
     current_.store(fresh, std::memory_order_release);

@@ -9,8 +9,8 @@
 #include <memory>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "client/control/fork_guard.h"
 
 namespace muster::internal {
@@ -51,8 +51,8 @@ class Continuations {
   struct Queue {
     Mutex mutex;
     CondVar changed;
-    std::deque<std::function<void()>> tasks ABSL_GUARDED_BY(mutex);
-    bool closed ABSL_GUARDED_BY(mutex) = false;
+    std::deque<std::function<void()>> tasks MUSTER_GUARDED_BY(mutex);
+    bool closed MUSTER_GUARDED_BY(mutex) = false;
   };
 
   // Takes `task` over; false after Close.
@@ -64,7 +64,7 @@ class Continuations {
   // 0: Find does not know it.
   uint64_t number_ = 0;
   mutable Mutex thread_mutex_;
-  std::thread thread_ ABSL_GUARDED_BY(thread_mutex_);
+  std::thread thread_ MUSTER_GUARDED_BY(thread_mutex_);
 };
 
 }  // namespace muster::internal

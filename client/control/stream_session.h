@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/control/backoff.h"
 #include "client/control/batch_window.h"
 #include "client/control/canceller.h"
@@ -62,30 +62,30 @@ class StreamSession {
   // `canceller`, if any, ends it from another thread: then kCancelled.
   StatusOr<v1::Result> Call(v1::Operation operation, const Deadline& deadline,
                             Canceller* canceller = nullptr)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Ends the stream and the threads. Calls in progress fail with kCancelled.
   // Not from a callback.
-  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Close() MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // The member has left, or is about to: from now on the end of the stream is
   // nothing to report.
-  bool has_left() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void set_left() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_left() const MUSTER_LOCKS_EXCLUDED(mutex_);
+  void set_left() MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // OK while the session lasts.
-  Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Status status() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // kFailedPrecondition in a process that was forked off.
   Status CheckIsHere() const;
 
   // Whether there is a stream now.
-  bool connected() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool connected() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   const SessionOptions& options() const { return options_; }
   const Endpoint& endpoint() const { return endpoint_; }
   uint64_t incarnation() const { return incarnation_; }
-  uint64_t epoch() const ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t epoch() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // "coordinator at 10.0.0.1:7070 (embedded in rank 0)".
   std::string Coordinator() const;
@@ -107,7 +107,7 @@ class StreamSession {
   Status Open(Connection& connection);
   bool HasNewToken(const Status& refusal) const;
   // Why there was no welcome.
-  Status Explain(const Status& failure) const ABSL_LOCKS_EXCLUDED(mutex_);
+  Status Explain(const Status& failure) const MUSTER_LOCKS_EXCLUDED(mutex_);
   bool AwaitMessage(Connection& connection);
   Status Welcome(const v1::StreamResponse& response);
   Status Serve(Connection& connection);
@@ -117,36 +117,36 @@ class StreamSession {
   void TellUnreached(const Status& why);
   bool GiveUp(const Status& why);
   // Without a connection until then, the session is over.
-  Instant GivesUpAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::chrono::milliseconds ProbeTime() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void End(const Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  Instant GivesUpAt() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::chrono::milliseconds ProbeTime() const MUSTER_LOCKS_EXCLUDED(mutex_);
+  void End(const Status& why) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // A heartbeat that tells how far this process has come. Of any thread.
-  v1::HeartbeatRequest CurrentProgress() const ABSL_LOCKS_EXCLUDED(mutex_);
+  v1::HeartbeatRequest CurrentProgress() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Of the heartbeat thread.
   void Beat();
-  void CancelIfStuck(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CancelIfStuck(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Of callers. Await sleeps until `pending` is done or its deadline passes,
   // and ends at `until`, if that is earlier, the gathering that it began.
   Status Await(PendingOperation& pending, Instant until,
-               const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+               const Deadline& deadline) MUSTER_LOCKS_EXCLUDED(mutex_);
   void PollFor(const PendingOperation& own)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status NoAnswer(const Deadline& deadline, Instant now) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Of whoever polls.
   void Handle(Connection& connection, Connection::Event event)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Complete(v1::StreamResponse& response) ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Complete(v1::StreamResponse& response) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  bool CanWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanWrite() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether something waits that can be written, and that nobody gathers.
-  bool WriteIsDue(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WriteIsDue(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Needs CanWrite. Gives the lock up while it writes.
-  void WriteWhatWaits(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteWhatWaits(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::StreamRequest HelloMessage() const;
 
   // Constant after construction.
@@ -163,43 +163,43 @@ class StreamSession {
   CondVar changed_;
   // It may be the turn of the session's own thread to poll.
   CondVar turn_;
-  OperationTable operations_ ABSL_GUARDED_BY(mutex_);
-  BatchWindow batch_window_ ABSL_GUARDED_BY(mutex_);
+  OperationTable operations_ MUSTER_GUARDED_BY(mutex_);
+  BatchWindow batch_window_ MUSTER_GUARDED_BY(mutex_);
   // A caller will write what has gathered at gathering_.until().
-  bool ends_gathering_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ends_gathering_ MUSTER_GUARDED_BY(mutex_) = false;
   // Set from the start of an attempt to its end, so that it can be cancelled.
-  Connection* connection_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Connection* connection_ MUSTER_GUARDED_BY(mutex_) = nullptr;
   // Welcomed: operations may be written.
-  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  bool open_ MUSTER_GUARDED_BY(mutex_) = false;
   // Something has come back on this connection.
-  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
+  bool answered_ MUSTER_GUARDED_BY(mutex_) = false;
   // Somebody polls the connection, without the lock; it stays until then.
-  bool polling_ ABSL_GUARDED_BY(mutex_) = false;
+  bool polling_ MUSTER_GUARDED_BY(mutex_) = false;
   // Who polled left a message with events for the session's own thread.
-  bool has_events_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_events_ MUSTER_GUARDED_BY(mutex_) = false;
   // The session's own thread wants to know when that ends.
-  bool waits_to_poll_ ABSL_GUARDED_BY(mutex_) = false;
+  bool waits_to_poll_ MUSTER_GUARDED_BY(mutex_) = false;
   // Calls that were alone on the stream, and so polled for themselves or leave
   // the next one to do so.
-  uint64_t lone_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t lone_calls_ MUSTER_GUARDED_BY(mutex_) = 0;
   // Somebody hands over a message, without the lock; the connection stays until
   // then.
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ MUSTER_GUARDED_BY(mutex_) = false;
   // The transport has not taken the last message yet.
-  bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
-  Instant writing_since_ ABSL_GUARDED_BY(mutex_);
-  Instant attempt_since_ ABSL_GUARDED_BY(mutex_);
-  bool heartbeat_due_ ABSL_GUARDED_BY(mutex_) = false;
-  v1::HeartbeatRequest heartbeat_ ABSL_GUARDED_BY(mutex_);
-  std::chrono::milliseconds lease_ ABSL_GUARDED_BY(mutex_){0};
-  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t job_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool flushing_ MUSTER_GUARDED_BY(mutex_) = false;
+  Instant writing_since_ MUSTER_GUARDED_BY(mutex_);
+  Instant attempt_since_ MUSTER_GUARDED_BY(mutex_);
+  bool heartbeat_due_ MUSTER_GUARDED_BY(mutex_) = false;
+  v1::HeartbeatRequest heartbeat_ MUSTER_GUARDED_BY(mutex_);
+  std::chrono::milliseconds lease_ MUSTER_GUARDED_BY(mutex_){0};
+  uint64_t epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t job_epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
   // The last reason why there is no connection, and since when there is none.
-  Status trouble_ ABSL_GUARDED_BY(mutex_);
-  Instant down_since_ ABSL_GUARDED_BY(mutex_);
-  bool left_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  Status over_ ABSL_GUARDED_BY(mutex_);
+  Status trouble_ MUSTER_GUARDED_BY(mutex_);
+  Instant down_since_ MUSTER_GUARDED_BY(mutex_);
+  bool left_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool closing_ MUSTER_GUARDED_BY(mutex_) = false;
+  Status over_ MUSTER_GUARDED_BY(mutex_);
 
   // Of the session's own thread: somebody listened at the address when it last
   // looked.

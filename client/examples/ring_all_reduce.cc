@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/muster.h"
@@ -35,8 +36,8 @@ class Ring {
 
   void SendRight(int step, std::span<const double> numbers) {
     store_.Set(Key(step, rank_),
-               absl::string_view(reinterpret_cast<const char*>(numbers.data()),
-                                 numbers.size_bytes()));
+               std::string_view(reinterpret_cast<const char*>(numbers.data()),
+                                numbers.size_bytes()));
   }
 
   std::vector<double> ReceiveLeft(int step) {

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/session.h"
 #include "client/store.h"
 
@@ -111,9 +111,9 @@ class CallBoard {
   mutable Mutex mutex_;
   // The instances of the last calls that this rank waits in, or that it has
   // come to the end of without an error.
-  std::deque<std::string> come_to_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> come_to_ MUSTER_GUARDED_BY(mutex_);
   // The quarrels that this rank was told of.
-  std::set<std::string> heard_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> heard_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // Of one thread.

@@ -9,12 +9,12 @@
 #include <optional>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "client/control/fork_guard.h"
 #include "client/control/throw.h"
 #include "glog/logging.h"
@@ -32,15 +32,15 @@ constexpr int64_t kBufferMax = 1'000'000;
 
 struct State {
   Mutex mutex;
-  std::optional<DebugLevel> level ABSL_GUARDED_BY(mutex);
-  std::shared_ptr<FlightRecorder> recorder ABSL_GUARDED_BY(mutex);
+  std::optional<DebugLevel> level MUSTER_GUARDED_BY(mutex);
+  std::shared_ptr<FlightRecorder> recorder MUSTER_GUARDED_BY(mutex);
 };
 
 // Never destroyed: groups may end after it would be. Another one in a process
 // that was forked off: what was recorded is the parent's, and so may be a lock.
 constinit std::atomic<State*> g_state{nullptr};
 
-void StartAnew() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void StartAnew() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
   auto* const fresh = new State;
   fresh->level = g_state.load()->level;
   KeepForParent(g_state.exchange(fresh));

@@ -22,7 +22,7 @@ using ::testing::StartsWith;
 class OnCuda : public dataplane::BackendDecorator {
  public:
   using BackendDecorator::BackendDecorator;
-  absl::Span<const DeviceType> devices() const override {
+  std::span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCuda};
     return kDevices;
   }

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/control/throw.h"
 #include "client/session.h"
@@ -104,41 +104,41 @@ class ErrorResolver {
   };
 
   // The callbacks of the session.
-  Completion OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  Completion OnSessionOver(const Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  Completion OnEvent(const MemberEvent& event) MUSTER_LOCKS_EXCLUDED(mutex_);
+  Completion OnSessionOver(const Status& why) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // The group, of which name, generation and seats are known, forms until
   // Begin, or End: its `abort` is called once, as soon as Known is an error;
   // with kCancelled where that is one that left in peace.
-  void Form(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Form(Group group) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // The group exists from now on; what came before is looked at again.
-  void Begin(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Begin(Group group) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // The group is no more; its functions are not called any longer.
-  void End() ABSL_LOCKS_EXCLUDED(mutex_);
+  void End() MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // The error that ended the group, so far as it is known; OK while it works.
   // Before Begin: whether somebody of it is gone in generation `generation`.
-  Status Known(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
+  Status Known(int64_t generation) const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // The same of a group that did not form because a connection failed: waits
   // up to `verdict_timeout` for who is gone.
-  Status AwaitKnown(int64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  Status AwaitKnown(int64_t generation) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // The group's error, given that a collective failed here with `symptom`.
   // Waits for the coordinator's verdict if need be. Always the same for one
   // group.
-  Status Decide(const Status& symptom) ABSL_LOCKS_EXCLUDED(mutex_);
+  Status Decide(const Status& symptom) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Waits until `until` for the error that ended the group; false when it is
   // not known then.
-  bool AwaitFinal(Instant until) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AwaitFinal(Instant until) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Waits until all other members of the group are gone, in peace or not, but
   // for those to blame: who is stuck does not come to its end.
   void AwaitOthersGone(std::chrono::milliseconds timeout)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
 
  private:
   // Who of a generation has gone.
@@ -157,72 +157,72 @@ class ErrorResolver {
   };
 
   Status WhatIsKnown(int64_t generation) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of a group that forms: whether one of it has left in peace.
   Status FindDeparture(int64_t generation) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What Form promises, if it is time for it.
-  Completion EndForming() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Completion EndForming() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWorld() const { return options_.ranks.empty(); }
   bool Includes(int rank) const;
   // Whether a member of the group is to blame for it, or left.
   bool Concerns(const MemberEvent& event) const;
   // The global rank of the group's rank `rank`; -1: none.
-  int GlobalRank(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int GlobalRank(int rank) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `why` for the data plane, whose peers are to pass on who is to blame.
-  Status ForGroup(Status why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status ForGroup(Status why) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status Verdict(const MemberEvent& event, const std::string& label) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An error with this rank's neighbour, or whoever they are, named in full.
   // Who the error is for: one that blames this rank itself must not read as if
   // another one was meant.
   enum class Reader { kThisRank, kOthers };
   Status WithSeats(const Status& symptom, const std::vector<int>& culprits,
-                   Reader reader) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                   Reader reader) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What another rank, or this one, has decided for the group.
   Status Decision(const Status& verdict) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status Departure(const Status& symptom, int culprit) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CoordinatorGone(const Status& why) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The head of an error: what failed here first, else what runs now.
-  std::string Label() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Label() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string LabelOf(const Status& symptom) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string GroupLabel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string GroupLabel() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitVerdict(const Status& symptom, const std::vector<int>& culprits)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the rank of the group has left in peace, and as what it is known.
-  bool HasLeft(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasLeft(int rank) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The first of them that has; -1: none.
   int FirstLeft(const std::vector<int>& ranks) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MemberInfo WhoLeft(int64_t generation, int rank) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks at all that is known; true when that is now the end of the group.
-  bool Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Completion ConcludeAndEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Conclude() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Completion ConcludeAndEnd() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The group has ended with `why`.
-  void Finish(Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(Status why) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
 
   mutable Mutex mutex_;
   CondVar changed_;
-  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
-  Group group_ ABSL_GUARDED_BY(mutex_);
+  bool begun_ MUSTER_GUARDED_BY(mutex_) = false;
+  Group group_ MUSTER_GUARDED_BY(mutex_);
   // In the coordinator's order, but for those that left in peace.
-  std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
+  std::vector<MemberEvent> events_ MUSTER_GUARDED_BY(mutex_);
   // How many of them Conclude has looked at for this group.
-  size_t concluded_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<int64_t, Gone> gone_ ABSL_GUARDED_BY(mutex_);  // by generation
+  size_t concluded_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, Gone> gone_ MUSTER_GUARDED_BY(mutex_);  // by generation
   // Why the session is over.
-  Status session_over_ ABSL_GUARDED_BY(mutex_);
+  Status session_over_ MUSTER_GUARDED_BY(mutex_);
   // What failed here first, for the head of the error.
-  std::string failed_label_ ABSL_GUARDED_BY(mutex_);
-  bool deciding_ ABSL_GUARDED_BY(mutex_) = false;
-  Status final_ ABSL_GUARDED_BY(mutex_);
+  std::string failed_label_ MUSTER_GUARDED_BY(mutex_);
+  bool deciding_ MUSTER_GUARDED_BY(mutex_) = false;
+  Status final_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // `why` as the error with which a group ends on every rank that hears of it,

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -261,7 +262,7 @@ void GroupState::CheckIsOther(int group_rank, absl::string_view verb) const {
 }
 
 Work GroupState::HandleOf(std::shared_ptr<dataplane::Work> started,
-                          absl::Span<const Tensor> result, bool async_op) {
+                          std::span<const Tensor> result, bool async_op) {
   auto* const live = communicator();
   // A bad argument is told at once: nobody might look at the handle.
   const bool refused = started->IsCompleted() && !started->status().ok() &&

@@ -9,14 +9,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/control/continuations.h"
 #include "client/control/fork_guard.h"
 #include "client/groups/error_resolver.h"
@@ -214,7 +214,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // What the user gets; complete if not asynchronous. Throws DistError if the
   // arguments were bad.
   Work HandleOf(std::shared_ptr<dataplane::Work> started,
-                absl::Span<const Tensor> result, bool async_op);
+                std::span<const Tensor> result, bool async_op);
   // Has the end of `work` looked at, if it is a failure: the group's error must
   // not wait for the user to look.
   // `collective`, if it is known, is what it runs.
@@ -257,16 +257,16 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   const ForkGuard fork_guard_;
 
   mutable Mutex mutex_;
-  bool failure_seen_ ABSL_GUARDED_BY(mutex_) = false;
+  bool failure_seen_ MUSTER_GUARDED_BY(mutex_) = false;
   // How the first collective to fail had begun: when the others' time was over.
-  bool began_late_ ABSL_GUARDED_BY(mutex_) = false;
+  bool began_late_ MUSTER_GUARDED_BY(mutex_) = false;
   // And how long after its time it ended.
-  Instant::duration overtime_ ABSL_GUARDED_BY(mutex_) = {};
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  Instant::duration overtime_ MUSTER_GUARDED_BY(mutex_) = {};
+  bool failed_ MUSTER_GUARDED_BY(mutex_) = false;
   // What that was (dataplane::Fingerprint); empty: not known.
-  std::string ran_ ABSL_GUARDED_BY(mutex_);
+  std::string ran_ MUSTER_GUARDED_BY(mutex_);
   // What failed, while its ranks find out whom to blame; empty: they do not.
-  std::string settling_ ABSL_GUARDED_BY(mutex_);
+  std::string settling_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::internal

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/distributed.h"
 #include "client/groups/call_board.h"
@@ -185,19 +185,19 @@ class Groups {
   const std::shared_ptr<ProcessGroup> non_member_;
 
   mutable Mutex mutex_;
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  bool over_ MUSTER_GUARDED_BY(mutex_) = false;
   // Of those that are being made, too: without a group yet.
-  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Entry> entries_ MUSTER_GUARDED_BY(mutex_);
   // Names by counting: those of all ranks, those of one list of ranks, and the
   // splits of one group, by its UniqueName.
-  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, int64_t> last_by_hash_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int64_t> last_split_ ABSL_GUARDED_BY(mutex_);
-  int64_t last_meeting_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t last_number_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, int64_t> last_by_hash_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, int64_t> last_split_ MUSTER_GUARDED_BY(mutex_);
+  int64_t last_meeting_ MUSTER_GUARDED_BY(mutex_) = 0;
   // How often a group of this name and these ranks was made, but for calls that
   // failed: the same on all of them.
   std::map<std::pair<std::string, std::vector<int>>, int64_t> made_
-      ABSL_GUARDED_BY(mutex_);
+      MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::internal

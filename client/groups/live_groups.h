@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
 #include "client/session.h"
@@ -29,12 +29,12 @@ inline constexpr size_t kProgressGroupsMax = 256;
 class LiveGroups {
  public:
   std::shared_ptr<ErrorResolver> NewJudge(ErrorResolver::Options options)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Its progress is in the heartbeats from now on, if it is among the oldest
   // kProgressGroupsMax that live.
   void Add(const std::shared_ptr<GroupState>& group)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // A group that connects, while this lives: the heartbeats tell that it is in
   // `call`, and has no collective yet.
@@ -56,12 +56,12 @@ class LiveGroups {
   };
 
   // The callbacks of the session.
-  void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnSessionOver(const Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<GroupProgress> Progress() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEvent(const MemberEvent& event) MUSTER_LOCKS_EXCLUDED(mutex_);
+  void OnSessionOver(const Status& why) MUSTER_LOCKS_EXCLUDED(mutex_);
+  std::vector<GroupProgress> Progress() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Whether the coordinator has told of the generation's end.
-  bool IsOver(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsOver(int64_t generation) const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Who of these ranks of the generation has left or was lost, and who has
   // reported a failure: it may live, but the coordinator answers it no more.
@@ -71,15 +71,16 @@ class LiveGroups {
     std::vector<int> reported;
   };
   Absent AbsentOf(int64_t generation, const std::vector<int>& ranks) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
 
  private:
   mutable Mutex mutex_;
-  std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
-  Status session_over_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::weak_ptr<ErrorResolver>> resolvers_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::weak_ptr<GroupState>> groups_ ABSL_GUARDED_BY(mutex_);
-  std::vector<const Connecting*> connecting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<MemberEvent> events_ MUSTER_GUARDED_BY(mutex_);
+  Status session_over_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<ErrorResolver>> resolvers_
+      MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<GroupState>> groups_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<const Connecting*> connecting_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::internal

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -16,6 +15,7 @@
 #include "base/http_server.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/control/channel_security.h"
 #include "client/control/endpoint.h"
 #include "client/groups/debugging.h"
@@ -66,7 +66,8 @@ class Telemetry::Groups {
   }
 
   mutable Mutex mutex_;
-  std::function<std::vector<GroupProgress>()> progress_ ABSL_GUARDED_BY(mutex_);
+  std::function<std::vector<GroupProgress>()> progress_
+      MUSTER_GUARDED_BY(mutex_);
 };
 
 namespace {

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -22,6 +21,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "client/control/backoff.h"
 #include "client/control/endpoint.h"
 #include "client/control/logging.h"
@@ -610,7 +610,7 @@ class World::OthersWatch {
 
   Mutex mutex_;
   CondVar changed_;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

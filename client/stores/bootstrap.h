@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/session.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/interruption.h"
@@ -57,10 +57,10 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   const Broken broken_;
   const dataplane::Interruption interruption_;
   Mutex mutex_;
-  std::vector<std::string> own_keys_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> own_keys_ MUSTER_GUARDED_BY(mutex_);
   // Those in which it was asked before.
-  int slices_ ABSL_GUARDED_BY(mutex_) = 0;
-  Instant next_ask_ ABSL_GUARDED_BY(mutex_) = Instant::min();
+  int slices_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Instant next_ask_ MUSTER_GUARDED_BY(mutex_) = Instant::min();
 };
 
 // Deletes what generations before `current` have left under `prefix`, which the

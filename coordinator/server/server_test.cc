@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/server/test_server.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
@@ -86,7 +86,7 @@ class LogLines : public google::LogSink {
  private:
   Mutex mu_;
   CondVar changed_;
-  std::vector<std::string> lines_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> lines_ MUSTER_GUARDED_BY(mu_);
 };
 
 // One call with bytes for messages, for services whose stubs are not at hand.

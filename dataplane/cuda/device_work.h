@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/work.h"
@@ -74,12 +74,12 @@ class DeviceWork : public PromisedWork {
   const std::shared_ptr<HostWaiters> waiters_;
 
   mutable Mutex mutex_;
-  mutable std::string description_ ABSL_GUARDED_BY(mutex_);
-  Event end_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  mutable std::string description_ MUSTER_GUARDED_BY(mutex_);
+  Event end_ MUSTER_GUARDED_BY(mutex_) = nullptr;
   // Which one it is in, where that is known: whose current one that is need not
   // wait for it.
-  std::optional<Stream> stream_ ABSL_GUARDED_BY(mutex_);
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Stream> stream_ MUSTER_GUARDED_BY(mutex_);
+  bool over_ MUSTER_GUARDED_BY(mutex_) = false;
   std::atomic<bool> is_placed_{false};
   std::atomic<int> given_source_{-1};
 };

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
@@ -83,14 +83,14 @@ class StagedMessages {
 
   Mutex mutex_;
   CondVar changed_;
-  std::vector<std::unique_ptr<Message>> started_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Message>> started_ MUSTER_GUARDED_BY(mutex_);
   // What `inner` has ended, and how.
-  std::vector<std::pair<Message*, Status>> ended_ ABSL_GUARDED_BY(mutex_);
-  Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<Message*, Status>> ended_ MUSTER_GUARDED_BY(mutex_);
+  Status status_ MUSTER_GUARDED_BY(mutex_);
   // Something above is new.
-  bool is_news_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+  bool is_news_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::thread thread_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane::cuda

@@ -86,8 +86,8 @@ class NetworkBackend : public Backend {
  public:
   explicit NetworkBackend(Network& network) : network_(network) {}
 
-  absl::string_view name() const override { return "gloo"; }
-  absl::Span<const DeviceType> devices() const override { return {}; }
+  std::string name() const override { return "gloo"; }
+  std::span<const DeviceType> devices() const override { return {}; }
   Status Supports(const Collective&) const override { return OkStatus(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return network_.Start(collective);

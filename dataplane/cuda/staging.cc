@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "dataplane/cuda/chunks.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/pinned.h"
@@ -123,9 +123,9 @@ class Staging : public Backend {
     }
   }
 
-  absl::string_view name() const override { return inner_->name(); }
+  std::string name() const override { return inner_->name(); }
 
-  absl::Span<const DeviceType> devices() const override {
+  std::span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCuda};
     return kDevices;
   }
@@ -486,9 +486,9 @@ class Staging : public Backend {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
-  Status status_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
+  Status status_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
   // Goes first: its thread calls Abort.

@@ -44,8 +44,8 @@ class DoublingBackend : public Backend {
 
   explicit DoublingBackend(Seen& seen) : seen_(seen) {}
 
-  absl::string_view name() const override { return "gloo"; }
-  absl::Span<const DeviceType> devices() const override { return {}; }
+  std::string name() const override { return "gloo"; }
+  std::span<const DeviceType> devices() const override { return {}; }
   Status Supports(const Collective& collective) const override {
     return collective.cuda_device() < 0 ? OkStatus()
                                         : UnimplementedError("not on the CPU");
@@ -83,7 +83,7 @@ class DoublingBackend : public Backend {
 
  private:
   bool IsAnnouncement(const Collective& collective) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seen_.mutex) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(seen_.mutex) {
     return !seen_.announced &&
            (collective.kind == CollectiveKind::kAllToAll ||
             collective.kind == CollectiveKind::kAllToAllSingle);

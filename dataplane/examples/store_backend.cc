@@ -57,9 +57,9 @@ class StoreBackend : public Backend {
     thread_.join();
   }
 
-  absl::string_view name() const override { return "store"; }
+  std::string name() const override { return "store"; }
 
-  absl::Span<const DeviceType> devices() const override {
+  std::span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
     return kDevices;
   }

@@ -91,9 +91,9 @@ class MpiBackend : public Backend {
     MPI_Comm_free(&comms_.messages);
   }
 
-  absl::string_view name() const override { return "mpi"; }
+  std::string name() const override { return "mpi"; }
 
-  absl::Span<const DeviceType> devices() const override {
+  std::span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
     return kDevices;
   }

@@ -3,8 +3,8 @@
 #include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "dataplane/cuda/stream.h"
 
 namespace muster::dataplane::nccl {
@@ -17,8 +17,8 @@ struct Aborter::Job {
 
   Mutex mutex;
   CondVar changed;
-  Keeps keeps ABSL_GUARDED_BY(mutex);
-  bool done ABSL_GUARDED_BY(mutex) = false;
+  Keeps keeps MUSTER_GUARDED_BY(mutex);
+  bool done MUSTER_GUARDED_BY(mutex) = false;
 
   void Run() {
     cuda::BeginOwnThread(platform.cuda);

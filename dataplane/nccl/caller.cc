@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "dataplane/cuda/stream.h"
 
 namespace muster::dataplane::nccl {
@@ -16,10 +16,10 @@ struct Caller::Job {
   Mutex mutex;
   CondVar changed;
   // Null when its thread has it.
-  Call call ABSL_GUARDED_BY(mutex);
-  bool calling ABSL_GUARDED_BY(mutex) = false;
-  Status status ABSL_GUARDED_BY(mutex);
-  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  Call call MUSTER_GUARDED_BY(mutex);
+  bool calling MUSTER_GUARDED_BY(mutex) = false;
+  Status status MUSTER_GUARDED_BY(mutex);
+  bool stopping MUSTER_GUARDED_BY(mutex) = false;
 
   void Run() {
     cuda::BeginOwnThread(platform.cuda);

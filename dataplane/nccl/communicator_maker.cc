@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "dataplane/culprit.h"
 #include "dataplane/nccl/config.h"
 #include "dataplane/nccl/issue.h"
@@ -112,8 +112,8 @@ StatusOr<Comm> Init(const Platform& platform, const BackendOptions& group,
 StatusOr<Comm> InitByCaller(const MakeOptions& options, const UniqueId& id) {
   struct Made {
     Mutex mutex;
-    bool is_left ABSL_GUARDED_BY(mutex) = false;
-    Comm comm ABSL_GUARDED_BY(mutex) = nullptr;
+    bool is_left MUSTER_GUARDED_BY(mutex) = false;
+    Comm comm MUSTER_GUARDED_BY(mutex) = nullptr;
   };
   const auto made = std::make_shared<Made>();
   options.caller->Begin([made, id, platform = options.platform,

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/text.h"
+#include "base/thread_annotations.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
@@ -87,9 +87,9 @@ class NcclBackend : public Backend {
     return GroupLane(options_.deadline).status();
   }
 
-  absl::string_view name() const override { return "nccl"; }
+  std::string name() const override { return "nccl"; }
 
-  absl::Span<const DeviceType> devices() const override {
+  std::span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCuda};
     return kDevices;
   }
@@ -203,7 +203,7 @@ class NcclBackend : public Backend {
  private:
   // In the same hold of the lock in which something has failed: the watchdog
   // takes for complete what was not given to the stream.
-  void End(Status cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void End(Status cause) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!status_.ok() || cause.ok()) return;
     status_ = std::move(cause);
     waiters_->came.NotifyAll();
@@ -267,7 +267,7 @@ class NcclBackend : public Backend {
   }
 
   Status Add(const std::shared_ptr<cuda::DeviceWork>& work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     const StatusOr<CommStream*> comm_stream = LaneOf(work->collective());
     if (!comm_stream.ok()) return comm_stream.status();
@@ -276,7 +276,7 @@ class NcclBackend : public Backend {
   }
 
   // Of the first collective, and then always the same.
-  Status ChooseDevice(int wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  Status ChooseDevice(int wanted) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (device_ >= 0) return OkStatus();
     if (wanted < 0) {
       return cuda::ToStatus(platform_.cuda, platform_.cuda.GetDevice(&device_),
@@ -287,13 +287,13 @@ class NcclBackend : public Backend {
   }
 
   StatusOr<CommStream*> GroupLane(Instant deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (group_lane_ != nullptr) return group_lane_;
     return LaneOf(kGroupLane, options_.rank, options_.world_size, deadline);
   }
 
   StatusOr<CommStream*> LaneOf(const Collective& collective)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     // What sends and receives begin together goes through one communicator,
     // as one operation of NCCL.
     if (!IsPointToPoint(collective.kind) || gathers_) {
@@ -307,7 +307,7 @@ class NcclBackend : public Backend {
 
   StatusOr<CommStream*> LaneOf(const std::string& key, int rank, int size,
                                Instant deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::unique_ptr<CommStream>& comm_stream = comm_streams_[key];
     if (comm_stream != nullptr) return comm_stream.get();
     comm_stream = std::make_unique<CommStream>(
@@ -367,7 +367,7 @@ class NcclBackend : public Backend {
   }
 
   Status GiveWaiting(CommStream& comm_stream)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     MUSTER_RETURN_IF_ERROR(comm_stream.GiveWaiting());
     // It looks by itself while something is under way: to wake it each time
     // would take longer than all the rest.
@@ -375,7 +375,7 @@ class NcclBackend : public Backend {
     return OkStatus();
   }
 
-  std::vector<Ended> TakeEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  std::vector<Ended> TakeEnded() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<Ended> ended;
     CommStream::End end = CommStream::End::kNo;
     if (!status_.ok()) {
@@ -389,7 +389,7 @@ class NcclBackend : public Backend {
   }
 
   // The deadlines of all that is on its way, and what NCCL says.
-  void LookForErrors(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void LookForErrors(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool asks = now >= next_error_look_;
     if (asks) next_error_look_ = now + kErrorLook;
     for (auto& [key, comm_stream] : comm_streams_) {
@@ -400,7 +400,7 @@ class NcclBackend : public Backend {
   }
 
   void LookAtTime(CommStream& comm_stream, Instant now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Entry* const overdue = comm_stream.Overdue(now);
     const bool has_peer =
         overdue != nullptr && IsPointToPoint(overdue->collective().kind);
@@ -437,7 +437,7 @@ class NcclBackend : public Backend {
 
   // Nobody writes to the tensors any more, soon. Communicators that are being
   // made are ended by those who make them.
-  void AbortCommunicators() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void AbortCommunicators() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (give_up_at_ == Instant::max()) {
       give_up_at_ = Clock::now() + kDrain;
       Aborter::Comms comms = {.parted = std::move(parted_)};
@@ -487,7 +487,7 @@ class NcclBackend : public Backend {
   }
 
   void GiveBack(std::shared_ptr<SymmetricPiece> piece)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!status_.ok()) {
       // When the communicator is no more.
       late_pieces_.push_back(std::move(piece));
@@ -500,7 +500,7 @@ class NcclBackend : public Backend {
   }
 
   // The windows of those that have owners yet: the communicator goes.
-  void GiveBackAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void GiveBackAll() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const std::weak_ptr<SymmetricPiece>& piece : pieces_) {
       if (auto owned = piece.lock(); owned != nullptr) GiveBack(owned);
     }
@@ -554,30 +554,30 @@ class NcclBackend : public Backend {
       std::make_shared<cuda::HostWaiters>();
 
   mutable Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // The watchdog has nothing to look at until it is told.
-  bool sleeps_ ABSL_GUARDED_BY(mutex_) = false;
+  bool sleeps_ MUSTER_GUARDED_BY(mutex_) = false;
   // Between BeginTogether and EndTogether.
-  bool gathers_ ABSL_GUARDED_BY(mutex_) = false;
+  bool gathers_ MUSTER_GUARDED_BY(mutex_) = false;
   // Why the group is at its end; OK while it is not.
-  Status status_ ABSL_GUARDED_BY(mutex_);
-  int device_ ABSL_GUARDED_BY(mutex_) = -1;
-  EventPool supply_ ABSL_GUARDED_BY(mutex_);
-  Aborter aborter_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Comm> parted_ ABSL_GUARDED_BY(mutex_);
+  Status status_ MUSTER_GUARDED_BY(mutex_);
+  int device_ MUSTER_GUARDED_BY(mutex_) = -1;
+  EventPool supply_ MUSTER_GUARDED_BY(mutex_);
+  Aborter aborter_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<Comm> parted_ MUSTER_GUARDED_BY(mutex_);
   // The overdue collective whose missing ranks are looked for; 0: none.
-  uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
-  Instant give_up_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();
-  Instant next_error_look_ ABSL_GUARDED_BY(mutex_) = Instant::min();
-  CommStreams comm_streams_ ABSL_GUARDED_BY(mutex_);
+  uint64_t asked_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Instant give_up_at_ MUSTER_GUARDED_BY(mutex_) = Instant::max();
+  Instant next_error_look_ MUSTER_GUARDED_BY(mutex_) = Instant::min();
+  CommStreams comm_streams_ MUSTER_GUARDED_BY(mutex_);
   // Of the communicator of all ranks; null: nobody has asked for it.
-  CommStream* group_lane_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  CommStream* group_lane_ MUSTER_GUARDED_BY(mutex_) = nullptr;
   // Of symmetric memory: how often it was asked for, what is registered, and
   // what is to be freed when the communicators are no more.
-  uint64_t allocations_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::weak_ptr<SymmetricPiece>> pieces_ ABSL_GUARDED_BY(mutex_);
+  uint64_t allocations_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::vector<std::weak_ptr<SymmetricPiece>> pieces_ MUSTER_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<SymmetricPiece>> late_pieces_
-      ABSL_GUARDED_BY(mutex_);
+      MUSTER_GUARDED_BY(mutex_);
   const std::shared_ptr<SymmetricReturns> returns_ =
       std::make_shared<SymmetricReturns>(
           [this](std::shared_ptr<SymmetricPiece> piece) {

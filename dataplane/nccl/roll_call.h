@@ -12,11 +12,11 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
 
@@ -67,7 +67,7 @@ class RollCall {
     Then then;
   };
 
-  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Serve();
   void Publish(uint64_t number) const;
 
@@ -77,9 +77,9 @@ class RollCall {
 
   Mutex mutex_;
   CondVar changed_;
-  uint64_t to_tell_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::optional<Question> question_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t to_tell_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::optional<Question> question_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

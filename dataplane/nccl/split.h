@@ -4,10 +4,10 @@
 #include <functional>
 #include <memory>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/comm_task.h"
@@ -69,9 +69,9 @@ class Split : public NcclParentHandle, public CommTask {
 
   Mutex mutex_;
   CondVar changed_;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ MUSTER_GUARDED_BY(mutex_) = false;
   // After the end, until it is taken.
-  Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Comm comm_ MUSTER_GUARDED_BY(mutex_) = nullptr;
 };
 
 // By ncclCommShrink of a communicator that the other group has given up. None

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/comm_task.h"
@@ -76,8 +76,8 @@ class SymmetricPiece : public CommTask {
 
   Mutex mutex_;
   CondVar changed_;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  Status why_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ MUSTER_GUARDED_BY(mutex_) = false;
+  Status why_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // An error of Backend::AllocateSymmetric that this rank has: kInternal in the
@@ -109,7 +109,7 @@ class SymmetricReturns {
 
  private:
   Mutex mutex_;
-  Take take_ ABSL_GUARDED_BY(mutex_);
+  Take take_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // What the owner of a piece has.

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/cuda/stream.h"
@@ -88,16 +88,16 @@ class ConsistencyCheck : public BackendDecorator {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::deque<Jobs> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Jobs> jobs_ MUSTER_GUARDED_BY(mutex_);
   // Between BeginTogether and EndTogether, and what has come by then.
-  bool gathers_ ABSL_GUARDED_BY(mutex_) = false;
-  Jobs gathered_ ABSL_GUARDED_BY(mutex_);
+  bool gathers_ MUSTER_GUARDED_BY(mutex_) = false;
+  Jobs gathered_ MUSTER_GUARDED_BY(mutex_);
   // That the thread is at, as far as they have not come to `inner`.
-  std::vector<std::shared_ptr<ProxyWork>> current_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<ProxyWork>> current_ MUSTER_GUARDED_BY(mutex_);
   // Whether the thread is at one.
-  bool runs_ ABSL_GUARDED_BY(mutex_) = false;
-  Status aborted_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool runs_ MUSTER_GUARDED_BY(mutex_) = false;
+  Status aborted_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
 
   // Held while something begins in `inner`: nothing comes between what begins
   // together.

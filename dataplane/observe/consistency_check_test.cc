@@ -23,8 +23,8 @@ using ::testing::HasSubstr;
 class InstantBackend : public Backend {
  public:
   explicit InstantBackend(std::atomic<int>* started) : started_(started) {}
-  absl::string_view name() const override { return "instant"; }
-  absl::Span<const DeviceType> devices() const override { return {}; }
+  std::string name() const override { return "instant"; }
+  std::span<const DeviceType> devices() const override { return {}; }
   Status Supports(const Collective&) const override { return OkStatus(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     ++*started_;

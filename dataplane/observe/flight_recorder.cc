@@ -14,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +23,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "base/mutex.h"
 #include "base/text.h"
 
@@ -263,7 +263,7 @@ void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
   for (size_t i = 0; i < outline.lists.size(); ++i) {
     outline.lists[i] = static_cast<uint32_t>(lists[i]->size());
     for (const Tensor& tensor : *lists[i]) {
-      const absl::Span<const int64_t> shape = tensor.shape();
+      const std::span<const int64_t> shape = tensor.shape();
       const size_t end = words + 1 + shape.size();
       if (outline.shapes.size() < end) outline.shapes.resize(end);
       int64_t* next = outline.shapes.data() + words;
@@ -448,8 +448,8 @@ void FlightRecorder::AppendEntry(int64_t record, const Entry& entry,
     for (size_t list = 0; list < outline.lists.size(); ++list) {
       for (size_t i = 0; i < outline.lists[list]; ++i) {
         const auto type = static_cast<DataType>(*next & 0xff);
-        const auto shape = absl::MakeConstSpan(next + 1, *next >> 8);
-        next = shape.end();
+        const auto shape = std::span(next + 1, *next >> 8);
+        next = shape.data() + shape.size();
         if (list == left_out) continue;
         sizes.push_back(absl::StrCat("[", absl::StrJoin(shape, ","), "]"));
         dtypes.push_back(absl::StrCat("\"", ScalarTypeName(type), "\""));

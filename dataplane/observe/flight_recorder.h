@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 
@@ -87,30 +87,30 @@ class FlightRecorder {
   };
 
   std::shared_ptr<GroupRecord> AddGroup(Group group)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
   // It has ended; its entries stay. Nothing is added to it any more.
-  void RemoveGroup(GroupRecord& group) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RemoveGroup(GroupRecord& group) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // `collective` was given to the backend. Returns a number for Complete.
   // `memo`: that of its plan, made by this recorder; null: it has none.
   int64_t Add(GroupRecord& group, const Collective& collective,
-              Memo* memo = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+              Memo* memo = nullptr) MUSTER_LOCKS_EXCLUDED(mutex_);
   // It ended then.
   void Complete(GroupRecord& group, int64_t record, const Status& status,
-                Instant at) ABSL_LOCKS_EXCLUDED(mutex_);
+                Instant at) MUSTER_LOCKS_EXCLUDED(mutex_);
   // Both at once, in less time, of one that has ended with OK.
   void AddCompleted(GroupRecord& group, const Collective& collective,
                     Instant at, Memo* memo = nullptr)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  std::string ToJson() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string ToJson() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // ToJson() into a file, which is there as a whole or not at all, of
   // whichever of several writers is the last.
   // Errors: what the system says, as kNotFound, kPermissionDenied,
   // kResourceExhausted or the like, never kUnavailable; the text names the
   // file.
-  Status WriteTo(const std::string& path) const ABSL_LOCKS_EXCLUDED(mutex_);
+  Status WriteTo(const std::string& path) const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   size_t capacity() const { return capacity_; }
 
@@ -132,62 +132,62 @@ class FlightRecorder {
 
   // That of the memo, or `spare_`, for NextEntry. Changes no entry.
   inline Outline& OutlineOf(GroupRecord& group, const Collective& collective,
-                            Memo* memo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                            Memo* memo) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same of a memo that has none, or another one, or of none.
   Outline& NewOutline(GroupRecord& group, const Collective& collective,
-                      Memo* memo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                      Memo* memo) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Describe(const Collective& collective, Outline& outline);
   // One entry or memo has it no more.
-  void Drop(Outline* outline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(Outline* outline) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetOutline(Entry& entry, Outline& outline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes what is known from the start, perhaps where the oldest one was. The
   // two times that follow are the caller's.
   inline Entry& NextEntry(Outline& outline, const Collective& collective,
                           int64_t created_ns)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null: it was overwritten.
-  Entry* Find(int64_t record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* Find(int64_t record) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void MarkStarted(Entry& entry, int64_t now_ns);
   // The first of those that run, if it has not started: the one before it is
   // complete.
   void StartFirst(const GroupRecord& group, int64_t now_ns)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets it when it has ended and has no entry any more.
-  void Tidy(const GroupRecord& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tidy(const GroupRecord& group) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Since 1970. Both clocks are read once a second: this is in the way of every
   // collective.
-  int64_t WallClockNs(Instant at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  int64_t WallClockNs(Instant at) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (at - anchor_ >= std::chrono::seconds(1)) ReadClocks();
     return at.time_since_epoch().count() + wall_clock_ahead_ns_;
   }
-  void ReadClocks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadClocks() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendEntry(int64_t record, const Entry& entry, std::string& json) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendCommunicators(std::string& json) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendConfig(std::string& json) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendStatus(std::string& json) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t capacity_;
 
   mutable BiasedMutex mutex_;
   // A moment, and what the wall clock was ahead of Instant then.
-  Instant anchor_ ABSL_GUARDED_BY(mutex_);
-  int64_t wall_clock_ahead_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t next_record_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;
+  Instant anchor_ MUSTER_GUARDED_BY(mutex_);
+  int64_t wall_clock_ahead_ns_ MUSTER_GUARDED_BY(mutex_) = 0;
+  int64_t next_record_ MUSTER_GUARDED_BY(mutex_) = 0;
+  int64_t next_group_ MUSTER_GUARDED_BY(mutex_) = 0;
   // Entry of record r at r % capacity; and that of the next one.
-  std::vector<Entry> ring_ ABSL_GUARDED_BY(mutex_);
-  size_t next_place_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Entry> ring_ MUSTER_GUARDED_BY(mutex_);
+  size_t next_place_ MUSTER_GUARDED_BY(mutex_) = 0;
   // One that nobody has, for the next collective without a memo. As a rule that
   // of the entry which the last one has overwritten.
-  std::unique_ptr<Outline> spare_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Outline> spare_ MUSTER_GUARDED_BY(mutex_);
   // Those that have ended go when none of their entries is left.
   std::map<int64_t, std::shared_ptr<GroupRecord>> groups_
-      ABSL_GUARDED_BY(mutex_);
+      MUSTER_GUARDED_BY(mutex_);
 };
 
 // Appends `text` as a JSON string, quoted. It may be any bytes: those that are

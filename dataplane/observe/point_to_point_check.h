@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/failed_call.h"
@@ -63,8 +63,8 @@ class PointToPointCheck : public BackendDecorator {
 
   void Serve();
   // When there is something to do: to tell of an operation, or to fail one.
-  Instant NextLook() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsTold(uint64_t number) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Instant NextLook() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsTold(uint64_t number) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the others in what this rank waits.
   void Tell();
   // The number of one whose time is over.
@@ -80,11 +80,11 @@ class PointToPointCheck : public BackendDecorator {
 
   Mutex mutex_;
   CondVar changed_;
-  uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, Operation> operations_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Operation> operations_ MUSTER_GUARDED_BY(mutex_);
   // The numbers of those that the others know of.
-  std::vector<uint64_t> told_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<uint64_t> told_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "dataplane/releasable_lock.h"
+
 namespace muster::dataplane {
 
 namespace {

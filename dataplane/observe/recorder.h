@@ -11,6 +11,7 @@
 #include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
 #include "dataplane/observe/metrics.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane {
 

@@ -8,14 +8,15 @@
 
 #include "base/status.h"
 #include "dataplane/backend.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::testing {
 
 // A backend that does nothing until the test says so. Single-threaded.
 class FakeBackend : public Backend {
  public:
-  absl::string_view name() const override { return "fake"; }
-  absl::Span<const DeviceType> devices() const override {
+  std::string name() const override { return "fake"; }
+  std::span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
     return kDevices;
   }

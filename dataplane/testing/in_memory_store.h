@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::testing {
@@ -37,7 +37,7 @@ class InMemoryStore : public BootstrapStore {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> values_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane::testing

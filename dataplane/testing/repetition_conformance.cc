@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "base/clock.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
@@ -97,7 +97,7 @@ class Repeater {
     std::vector<Tensor> tensors;
     for (int peer = 0; peer < world_size_; ++peer) {
       tensors.emplace_back(values.data() + static_cast<size_t>(peer) * count_,
-                           absl::Span<const int64_t>({Count()}));
+                           std::span<const int64_t>({Count()}));
     }
     return tensors;
   }
@@ -193,8 +193,8 @@ class Repeater {
                                       Count());
     const Tensor input(given);
     const Tensor output(taken);
-    for (const absl::Span<const int64_t> cut :
-         {absl::MakeConstSpan(splits), absl::Span<const int64_t>()}) {
+    for (const std::span<const int64_t> cut :
+         {std::span(splits), std::span<const int64_t>()}) {
       Put(Blank(static_cast<size_t>(world_size_)), taken);
       Run({.kind = CollectiveKind::kAllToAllSingle,
            .inputs = {&input, 1},

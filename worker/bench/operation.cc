@@ -1,6 +1,7 @@
 #include "worker/bench/operation.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -354,7 +355,7 @@ void Trial::MakeTensors(Place& place, bool is_whole) const {
       Tensor(place.data(), case_.data_type, {count * world_size_}, device_);
   for (int part = 0; part < world_size_; ++part) {
     place.parts.emplace_back(PartOf(place.data(), part), case_.data_type,
-                             absl::Span<const int64_t>({count}), device_);
+                             std::span<const int64_t>({count}), device_);
   }
 }
 

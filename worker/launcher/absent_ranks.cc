@@ -98,8 +98,8 @@ class AbsentRanks::PlaceholderMember {
   std::atomic<bool> standing_ = false;
 
   Mutex mutex_;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Session> session_ MUSTER_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all of the above
 };

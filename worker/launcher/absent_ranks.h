@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "client/control/host_members.h"
 #include "worker/launcher/rank_environment.h"
 
@@ -37,7 +37,7 @@ class AbsentRanks {
 
   // `end` is how it ended, as "exited with status 3".
   void Add(int rank, int64_t pid, const std::string& end)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Whether others wait for them, as it was half a second ago.
   bool others_wait() const { return others_wait_.load(); }
@@ -48,7 +48,7 @@ class AbsentRanks {
   void Run();
   // Whether others wait in a rendezvous for the world of these ranks.
   bool OthersWait();
-  void Stand() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Stand() MUSTER_LOCKS_EXCLUDED(mutex_);
 
   const CoordinatorAddress coordinator_;
   const int world_size_;
@@ -60,10 +60,10 @@ class AbsentRanks {
 
   Mutex mutex_;
   CondVar changed_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // One for each rank, which stands or not.
   std::vector<std::unique_ptr<PlaceholderMember>> absent_
-      ABSL_GUARDED_BY(mutex_);
+      MUSTER_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all of the above
 };

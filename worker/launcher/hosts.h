@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "client/control/error_file.h"
 #include "client/control/host_members.h"
 #include "worker/launcher/launch_options.h"
@@ -85,7 +85,7 @@ class Hosts {
     // than the coordinator's lease.
     bool lost = false;
   };
-  std::optional<Change> change() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<Change> change() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Asks the coordinator, so that change() is all that it knew by now. Waits
   // for --rdzv-conf's join_timeout at most while that one is out of reach.
@@ -120,14 +120,14 @@ class Hosts {
   // What all hosts of `formation` say, once they have.
   StatusOr<Meeting> Exchange(const std::shared_ptr<Session>& session,
                              const Formation& formation, const Report& report);
-  void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnOver(const Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEvent(const MemberEvent& event) MUSTER_LOCKS_EXCLUDED(mutex_);
+  void OnOver(const Status& why) MUSTER_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<Session> session() const MUSTER_LOCKS_EXCLUDED(mutex_);
   // Of the hosts' job; one who is no member.
   SessionOptions Options() const;
   StatusOr<internal::HostMembers> Ask() const;
   // Under which whoever gives up says whom it blames.
-  std::string BlamedKey() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string BlamedKey() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   const LaunchOptions& options_;
   const CoordinatorAddress coordinator_;
@@ -135,19 +135,19 @@ class Hosts {
   std::stop_source stop_connecting_;  // by Leave
 
   mutable Mutex mutex_;
-  std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
-  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Session> session_ MUSTER_GUARDED_BY(mutex_);
+  bool left_ MUSTER_GUARDED_BY(mutex_) = false;
   CondVar pause_;  // ends by Leave
-  int64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  int hosts_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t generation_ MUSTER_GUARDED_BY(mutex_) = 0;
+  int hosts_ MUSTER_GUARDED_BY(mutex_) = 0;
   // What came last for a generation that is over, and of one that others wait
   // in.
-  int64_t over_generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  Change over_ ABSL_GUARDED_BY(mutex_);
-  int64_t joined_generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  Change joined_ ABSL_GUARDED_BY(mutex_);
+  int64_t over_generation_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Change over_ MUSTER_GUARDED_BY(mutex_);
+  int64_t joined_generation_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Change joined_ MUSTER_GUARDED_BY(mutex_);
   // Of the session.
-  std::optional<Change> lost_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Change> lost_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::worker

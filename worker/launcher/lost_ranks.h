@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "client/control/host_members.h"
 #include "client/session.h"
 #include "client/tools/diagnose/hung_ranks.h"
@@ -66,34 +66,34 @@ class LostRanks {
   LostRanks& operator=(const LostRanks&) = delete;
 
   // Those since the last call.
-  std::vector<Hung> Take() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Hung> Take() MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // The coordinator's last answer, where ranks of this host are or were missing
   // (or, with a hang timeout, none has come yet), unless it was taken.
-  std::optional<Rendezvous> TakeRendezvous() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<Rendezvous> TakeRendezvous() MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Whether the coordinator, which has answered before, does not
   // (HangDetector).
-  bool IsOutOfTouch() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsOutOfTouch() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // For people, while that is so: "the coordinator at 10.0.0.7:7070 has not
   // answered for 7.2s"; else empty.
-  std::string DescribeSilence() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string DescribeSilence() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Whether this host was cut off from the coordinator for so long that its
   // ranks may just have been told that they were lost
   // (HangDetector::WasCutOff).
-  bool WasCutOff() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WasCutOff() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run();
   // Return the pause until the next time.
-  std::chrono::milliseconds AskForLost() ABSL_LOCKS_EXCLUDED(mutex_);
-  std::chrono::milliseconds AskForHung() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Tell(std::vector<Hung> hung) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::chrono::milliseconds AskForLost() MUSTER_LOCKS_EXCLUDED(mutex_);
+  std::chrono::milliseconds AskForHung() MUSTER_LOCKS_EXCLUDED(mutex_);
+  void Tell(std::vector<Hung> hung) MUSTER_LOCKS_EXCLUDED(mutex_);
   void TellRendezvous(const internal::HostMembers& answer,
                       std::chrono::steady_clock::time_point asked_at)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
   SessionOptions ForReader() const;
 
   const CoordinatorAddress coordinator_;
@@ -112,10 +112,10 @@ class LostRanks {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  HangDetector judge_ ABSL_GUARDED_BY(mutex_){Clock::now()};
-  std::optional<Rendezvous> rendezvous_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Hung> hung_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  HangDetector judge_ MUSTER_GUARDED_BY(mutex_){Clock::now()};
+  std::optional<Rendezvous> rendezvous_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<Hung> hung_ MUSTER_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all of the above
 };

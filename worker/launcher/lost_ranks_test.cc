@@ -112,7 +112,7 @@ class LostRanksTest : public ::testing::Test {
   std::unique_ptr<internal::HostMembersReader> reader_;
   Mutex mutex_;
   CondVar changed_;
-  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool woken_ MUSTER_GUARDED_BY(mutex_) = false;
 };
 
 TEST_F(LostRanksTest, TheEndDoesNotWaitForACoordinatorThatIsNotThere) {

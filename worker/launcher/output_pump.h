@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "worker/launcher/line_prefixer.h"
 
 namespace muster::worker {
@@ -67,7 +67,7 @@ class OutputPump {
   // Of the caller's thread; the other one knows the streams by pointers.
   std::vector<std::unique_ptr<Stream>> streams_;
   Mutex mutex_;
-  News news_ ABSL_GUARDED_BY(mutex_);
+  News news_ MUSTER_GUARDED_BY(mutex_);
   const int news_fd_;
   const int done_fd_;
   // Sinks that cannot be written any more. Used by the thread alone.

@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/server/auth/tokens.h"
 #include "coordinator/server/method.h"
 #include "grpcpp/server_context.h"
@@ -71,9 +71,9 @@ class Auth {
 
   const std::string path_;
   mutable Mutex mu_;
-  Snapshot now_ ABSL_GUARDED_BY(mu_);
+  Snapshot now_ MUSTER_GUARDED_BY(mu_);
   // Of the last Reload; kept so that it is told once.
-  Status refused_ ABSL_GUARDED_BY(mu_);
+  Status refused_ MUSTER_GUARDED_BY(mu_);
 
   // Of the thread that reloads.
   std::string text_;

@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "grpc/grpc_security.h"
 #include "grpcpp/security/server_credentials.h"
 
@@ -76,13 +76,13 @@ class TlsIdentity {
 
   const TlsFiles files_;
   Mutex mu_;
-  TlsMaterial material_ ABSL_GUARDED_BY(mu_);
-  absl::Time expiry_ ABSL_GUARDED_BY(mu_);
-  bool expiry_told_ ABSL_GUARDED_BY(mu_) = false;
+  TlsMaterial material_ MUSTER_GUARDED_BY(mu_);
+  absl::Time expiry_ MUSTER_GUARDED_BY(mu_);
+  bool expiry_told_ MUSTER_GUARDED_BY(mu_) = false;
   // Whether the transport has `material_`.
-  bool fetched_ ABSL_GUARDED_BY(mu_) = false;
+  bool fetched_ MUSTER_GUARDED_BY(mu_) = false;
   // Of the last Reload; kept so that it is told once.
-  Status refused_ ABSL_GUARDED_BY(mu_);
+  Status refused_ MUSTER_GUARDED_BY(mu_);
 };
 
 }  // namespace muster::coordinator

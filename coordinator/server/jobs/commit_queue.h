@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/records.h"
 #include "coordinator/storage/storage.h"
@@ -52,7 +52,7 @@ class CommitQueue {
 
   // Completes what was appended, syncs it and ends the thread. What is appended
   // later is never done.
-  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+  void Stop() MUSTER_LOCKS_EXCLUDED(mu_);
 
   CommitQueue(const CommitQueue&) = delete;
   CommitQueue& operator=(const CommitQueue&) = delete;
@@ -61,13 +61,13 @@ class CommitQueue {
   // they and all earlier commits are stored. Records may be none: then `done`
   // only keeps its place in the order. Does not block.
   void Append(const std::string& job, std::vector<core::Record> records,
-              std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
+              std::function<void()> done) MUSTER_LOCKS_EXCLUDED(mu_);
 
   // Queues the end of `job`: all of its records are erased.
-  void AppendErasure(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  void AppendErasure(const std::string& job) MUSTER_LOCKS_EXCLUDED(mu_);
 
   // How many commits are not completed.
-  int64_t depth() const ABSL_LOCKS_EXCLUDED(mu_);
+  int64_t depth() const MUSTER_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Commit {
@@ -79,7 +79,7 @@ class CommitQueue {
 
   void Run();
   // Waits for commits, or until it is time to sync. `last`: no more will come.
-  std::vector<Commit> Take(bool* last) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<Commit> Take(bool* last) MUSTER_LOCKS_EXCLUDED(mu_);
   void Complete(std::vector<Commit>& commits);
   Status WriteAll(std::vector<Commit>& commits, int64_t* records);
   void Fail(const Status& status);
@@ -94,9 +94,9 @@ class CommitQueue {
 
   mutable Mutex mu_;
   CondVar wakes_;
-  std::vector<Commit> waiting_ ABSL_GUARDED_BY(mu_);
-  int64_t depth_ ABSL_GUARDED_BY(mu_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Commit> waiting_ MUSTER_GUARDED_BY(mu_);
+  int64_t depth_ MUSTER_GUARDED_BY(mu_) = 0;
+  bool stopping_ MUSTER_GUARDED_BY(mu_) = false;
 
   std::thread thread_;
 };

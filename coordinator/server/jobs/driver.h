@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -107,15 +107,15 @@ class Driver {
   std::shared_ptr<Job> NewJob(const std::string& name, core::JobEpoch epoch);
   bool draining();
   Status CheckJobs(absl::string_view name, const TokenDigest* token)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
   void ForgetMaker(const std::string& name)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
   void Arm(const std::shared_ptr<Job>& job, core::Instant at);
   void TickerLoop();
   void Do(Job& job, std::function<void()> work);
   std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);
   // Waits a moment if the ticker woke late, before anybody is taken for lost.
-  void CatchUp(core::Duration late) ABSL_EXCLUSIVE_LOCKS_REQUIRED(ticker_mu_);
+  void CatchUp(core::Duration late) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(ticker_mu_);
   core::Duration RetentionOf(Job& job) const;
   void ForgetIdleJobs(core::Instant now);
 
@@ -126,18 +126,18 @@ class Driver {
   // Taken alone or before a job's lock, never after one.
   Mutex jobs_mu_;
   absl::btree_map<std::string, std::shared_ptr<Job>> jobs_
-      ABSL_GUARDED_BY(jobs_mu_);
+      MUSTER_GUARDED_BY(jobs_mu_);
   // Of the jobs that a token has made, and how many each has.
-  absl::btree_map<std::string, TokenDigest> makers_ ABSL_GUARDED_BY(jobs_mu_);
-  absl::btree_map<TokenDigest, int> made_ ABSL_GUARDED_BY(jobs_mu_);
-  Status draining_ ABSL_GUARDED_BY(jobs_mu_);
+  absl::btree_map<std::string, TokenDigest> makers_ MUSTER_GUARDED_BY(jobs_mu_);
+  absl::btree_map<TokenDigest, int> made_ MUSTER_GUARDED_BY(jobs_mu_);
+  Status draining_ MUSTER_GUARDED_BY(jobs_mu_);
 
   // A leaf: no other lock is taken under it.
   Mutex ticker_mu_;
   CondVar ticker_wakes_;
   // May hold entries that are no longer due; a Tick too many is harmless.
-  std::priority_queue<Due> due_ ABSL_GUARDED_BY(ticker_mu_);
-  bool stopping_ ABSL_GUARDED_BY(ticker_mu_) = false;
+  std::priority_queue<Due> due_ MUSTER_GUARDED_BY(ticker_mu_);
+  bool stopping_ MUSTER_GUARDED_BY(ticker_mu_) = false;
 
   std::thread ticker_;
 };

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
 
 namespace muster::coordinator {
@@ -70,7 +70,7 @@ class FairQueue {
   // into: whoever is none has a share by an address of its own. Null: of a
   // message that names no job that is here. After Stop the turn runs at once.
   void Post(const Job* job, const void* owner, std::function<void()> turn)
-      ABSL_LOCKS_EXCLUDED(mu_);
+      MUSTER_LOCKS_EXCLUDED(mu_);
 
   // Whether the job, which has a small message, may do what it says at once, on
   // the thread that has read it and reads for others, too. Not when other jobs
@@ -79,7 +79,7 @@ class FairQueue {
   bool AtOnce(const Job* job, Recent& recent, core::Instant now);
 
   // Runs what waits, and what that posts, and ends the threads.
-  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+  void Stop() MUSTER_LOCKS_EXCLUDED(mu_);
 
  private:
   using Turns = std::deque<std::function<void()>>;
@@ -105,11 +105,11 @@ class FairQueue {
 
   void Run();
   // Waits for one; none: the queue has ended.
-  std::optional<Turn> Take() ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<Turn> Take() MUSTER_LOCKS_EXCLUDED(mu_);
   // What follows from the end of a turn that has cost so much.
-  void Charge(const Turn& turn, core::Duration cost) ABSL_LOCKS_EXCLUDED(mu_);
-  void Place(const Share& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Remove(const Share& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Charge(const Turn& turn, core::Duration cost) MUSTER_LOCKS_EXCLUDED(mu_);
+  void Place(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Remove(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Clock clock_;
   const int threads_per_job_;
@@ -120,16 +120,16 @@ class FairQueue {
 
   Mutex mu_;
   CondVar wakes_;
-  absl::flat_hash_map<const Job*, Share> shares_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<const Job*, Share> shares_ MUSTER_GUARDED_BY(mu_);
   // Those that may have a turn now, and those that have nothing to do but have
   // cost more than others, which is not forgotten while those go on.
-  Order ready_ ABSL_GUARDED_BY(mu_);
-  Order idle_ ABSL_GUARDED_BY(mu_);
+  Order ready_ MUSTER_GUARDED_BY(mu_);
+  Order idle_ MUSTER_GUARDED_BY(mu_);
   // What the job had cost that had the last turn: who comes new begins there.
-  core::Duration level_ ABSL_GUARDED_BY(mu_){};
-  int running_ ABSL_GUARDED_BY(mu_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  core::Duration level_ MUSTER_GUARDED_BY(mu_){};
+  int running_ MUSTER_GUARDED_BY(mu_) = 0;
+  bool stopping_ MUSTER_GUARDED_BY(mu_) = false;
+  bool stopped_ MUSTER_GUARDED_BY(mu_) = false;
 
   std::vector<std::thread> threads_;
 };

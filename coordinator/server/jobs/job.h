@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
@@ -234,51 +234,51 @@ class Job : public std::enable_shared_from_this<Job> {
     core::Incarnation incarnation;
   };
 
-  core::Instant Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  core::Instant Now() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What is for `sink`, which makes the step, is not for others; null: nobody.
   void Collect(core::Outbox& out, const Sink* sink, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CollectParked(core::Reply& reply, const Sink* sink, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Next Conclude(const std::shared_ptr<Sink>& sink, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Commit(std::vector<core::Record> records, Told told)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Committed(Told& told) ABSL_LOCKS_EXCLUDED(mu_);
-  void CountTold(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Committed(Told& told) MUSTER_LOCKS_EXCLUDED(mu_);
+  void CountTold(int64_t bytes) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static int64_t BytesOf(const Outcome& outcome);
   bool TakesTurns(const Outcome& outcome) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Next AwaitTurn(Told told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Next AwaitTurn(Told told) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GoOn(Next next, const std::shared_ptr<Sink>& sink, Outcome& outcome)
-      ABSL_LOCKS_EXCLUDED(mu_);
+      MUSTER_LOCKS_EXCLUDED(mu_);
   void PostTurn();
-  void TellInTurn() ABSL_LOCKS_EXCLUDED(mu_);
+  void TellInTurn() MUSTER_LOCKS_EXCLUDED(mu_);
   bool Finish(const std::shared_ptr<Sink>& sink, Outcome& outcome, size_t count)
-      ABSL_LOCKS_EXCLUDED(mu_);
+      MUSTER_LOCKS_EXCLUDED(mu_);
   void Log(const core::Notice& notice) const;
 
   const std::string name_;
   const Options options_;
 
   Mutex mu_;
-  core::MemoryShare memory_ ABSL_GUARDED_BY(mu_);
-  core::Coordinator core_ ABSL_GUARDED_BY(mu_);
+  core::MemoryShare memory_ MUSTER_GUARDED_BY(mu_);
+  core::Coordinator core_ MUSTER_GUARDED_BY(mu_);
   // steady_clock does not run backwards, but two threads may read it in one
   // order and take the lock in the other.
-  core::Instant latest_ ABSL_GUARDED_BY(mu_);
-  uint64_t next_waiter_ ABSL_GUARDED_BY(mu_) = 1;
-  absl::flat_hash_map<core::WaiterId, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<core::MemberId, Online> online_ ABSL_GUARDED_BY(mu_);
-  core::Instant armed_ ABSL_GUARDED_BY(mu_) = core::Instant::max();
-  core::Instant used_at_ ABSL_GUARDED_BY(mu_);
-  bool stored_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t operations_ ABSL_GUARDED_BY(mu_) = 0;
-  OperationRate rate_ ABSL_GUARDED_BY(mu_);
+  core::Instant latest_ MUSTER_GUARDED_BY(mu_);
+  uint64_t next_waiter_ MUSTER_GUARDED_BY(mu_) = 1;
+  absl::flat_hash_map<core::WaiterId, Waiting> waiting_ MUSTER_GUARDED_BY(mu_);
+  absl::flat_hash_map<core::MemberId, Online> online_ MUSTER_GUARDED_BY(mu_);
+  core::Instant armed_ MUSTER_GUARDED_BY(mu_) = core::Instant::max();
+  core::Instant used_at_ MUSTER_GUARDED_BY(mu_);
+  bool stored_ MUSTER_GUARDED_BY(mu_) = false;
+  int64_t operations_ MUSTER_GUARDED_BY(mu_) = 0;
+  OperationRate rate_ MUSTER_GUARDED_BY(mu_);
   // Committed, and wait for their turn; a turn is posted while there are any.
-  std::deque<Told> for_turns_ ABSL_GUARDED_BY(mu_);
+  std::deque<Told> for_turns_ MUSTER_GUARDED_BY(mu_);
   // Changed under the lock.
   std::atomic<int64_t> untold_ = 0;
   std::atomic<int64_t> untold_bytes_ = 0;  // of these steps

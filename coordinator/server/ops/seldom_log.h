@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
 
 namespace muster::coordinator {
@@ -36,9 +36,9 @@ class SeldomLog {
   const std::string event_;
   const core::Duration interval_;
   Mutex mu_;
-  int64_t untold_ ABSL_GUARDED_BY(mu_) = 0;
-  std::string last_ ABSL_GUARDED_BY(mu_);
-  core::Instant next_ ABSL_GUARDED_BY(mu_);
+  int64_t untold_ MUSTER_GUARDED_BY(mu_) = 0;
+  std::string last_ MUSTER_GUARDED_BY(mu_);
+  core::Instant next_ MUSTER_GUARDED_BY(mu_);
 };
 
 }  // namespace muster::coordinator

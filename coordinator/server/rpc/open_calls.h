@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cstdint>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 
 namespace muster::coordinator {
 
@@ -39,7 +39,7 @@ class OpenCalls {
  private:
   Mutex mu_;
   CondVar none_;
-  int64_t count_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t count_ MUSTER_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace muster::coordinator

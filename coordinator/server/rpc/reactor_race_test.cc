@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/server/jobs/driver.h"
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/ops/metrics.h"
@@ -80,8 +80,8 @@ class Pool {
 
   Mutex mu_;
   CondVar wakes_;
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::function<void()>> tasks_ MUSTER_GUARDED_BY(mu_);
+  bool stopping_ MUSTER_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };
 
@@ -107,7 +107,7 @@ class FakeCall {
   void Bound() { Release(); }
 
   void React(std::function<void()> reaction)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++pending_;
     pool_.Post([this, reaction = std::move(reaction)] {
       reaction();
@@ -116,8 +116,8 @@ class FakeCall {
   }
 
   Mutex mu_;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ MUSTER_GUARDED_BY(mu_) = false;
+  bool done_ MUSTER_GUARDED_BY(mu_) = false;
 
  private:
   void Release() {
@@ -135,8 +135,8 @@ class FakeCall {
   Pool& pool_;
   const std::function<void()> on_done_;
   CondVar changed_;
-  bool on_done_posted_ ABSL_GUARDED_BY(mu_) = false;
-  int pending_ ABSL_GUARDED_BY(mu_) = 1;  // the handler
+  bool on_done_posted_ MUSTER_GUARDED_BY(mu_) = false;
+  int pending_ MUSTER_GUARDED_BY(mu_) = 1;  // the handler
 };
 
 // A stream as gRPC makes it: reactions to what is started, OnDone after Finish
@@ -222,7 +222,7 @@ class FakeStream : public FakeCall,
     React([] {});
   }
 
-  void MaybeRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void MaybeRead() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (reading_ == nullptr) return;
     const bool over = finished_ || cancelled_;
     if (!over && inbound_.empty() && !half_closed_) return;
@@ -236,13 +236,13 @@ class FakeStream : public FakeCall,
   }
 
   Session* const session_;
-  std::deque<grpc::ByteBuffer> inbound_ ABSL_GUARDED_BY(mu_);
-  grpc::ByteBuffer* reading_ ABSL_GUARDED_BY(mu_) = nullptr;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t results_ ABSL_GUARDED_BY(mu_) = 0;
-  std::function<void()> on_results_ ABSL_GUARDED_BY(mu_);
+  std::deque<grpc::ByteBuffer> inbound_ MUSTER_GUARDED_BY(mu_);
+  grpc::ByteBuffer* reading_ MUSTER_GUARDED_BY(mu_) = nullptr;
+  bool writing_ MUSTER_GUARDED_BY(mu_) = false;
+  bool half_closed_ MUSTER_GUARDED_BY(mu_) = false;
+  bool cancelled_ MUSTER_GUARDED_BY(mu_) = false;
+  int64_t results_ MUSTER_GUARDED_BY(mu_) = 0;
+  std::function<void()> on_results_ MUSTER_GUARDED_BY(mu_);
 };
 
 // A unary call as gRPC makes it.
@@ -360,8 +360,8 @@ class FakeWatch : public FakeCall,
   }
 
   grpc::ServerWriteReactor<v1::WatchResponse>* reactor_ = nullptr;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;
+  bool writing_ MUSTER_GUARDED_BY(mu_) = false;
+  int64_t revision_ MUSTER_GUARDED_BY(mu_) = 0;
 };
 
 Driver::Options DriverOptions(Metrics* metrics, FairQueue* turns) {

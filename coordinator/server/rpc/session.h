@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/auth/auth.h"
@@ -73,7 +73,7 @@ class Session final
   void OnDone() override;
 
  private:
-  void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReadNext() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AcceptInTurn();
   Status Accept();
   Status FindJob();
@@ -81,21 +81,21 @@ class Session final
   size_t ItemsLeft() const;
   bool TakesLong() const;
   void Continue();
-  void PostTurn(void (Session::*work)()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PostTurn(void (Session::*work)()) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeTurn(void (Session::*work)());
   void ProcessLong();
   void Process();
-  void GoOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GoOn() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Retire();
   size_t ProcessSlice(size_t count, Status* status);
   Job::Applied ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
                          Status* status);
   v1::Operation* OperationOf(size_t item) const;
   void Write();
-  void Build() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void Build() MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   void CountAnswers(absl::Span<const Answer> answers);
-  void FinishLocked(const Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FinishIfThroughLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishLocked(const Status& status) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishIfThroughLocked() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   SessionTable& table_;
   const ServiceContext& context_;
@@ -133,29 +133,29 @@ class Session final
   bool send_welcome_ = false;
 
   Mutex mu_;
-  bool greeted_ ABSL_GUARDED_BY(mu_) = false;
+  bool greeted_ MUSTER_GUARDED_BY(mu_) = false;
   // What it was let in with; set with greeted_, unless everybody is let in.
-  std::optional<Auth::Pass> pass_ ABSL_GUARDED_BY(mu_);
-  bool ready_ ABSL_GUARDED_BY(mu_) = false;  // the welcome may go out
-  v1::Welcome welcome_ ABSL_GUARDED_BY(mu_);
-  std::vector<Answer> queue_ ABSL_GUARDED_BY(mu_);
-  std::vector<SharedEvent> events_ ABSL_GUARDED_BY(mu_);
-  int64_t unsent_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of answers and events
-  int64_t unsent_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t unsent_answers_ ABSL_GUARDED_BY(mu_) = 0;
+  std::optional<Auth::Pass> pass_ MUSTER_GUARDED_BY(mu_);
+  bool ready_ MUSTER_GUARDED_BY(mu_) = false;  // the welcome may go out
+  v1::Welcome welcome_ MUSTER_GUARDED_BY(mu_);
+  std::vector<Answer> queue_ MUSTER_GUARDED_BY(mu_);
+  std::vector<SharedEvent> events_ MUSTER_GUARDED_BY(mu_);
+  int64_t unsent_bytes_ MUSTER_GUARDED_BY(mu_) = 0;  // of answers and events
+  int64_t unsent_event_bytes_ MUSTER_GUARDED_BY(mu_) = 0;
+  int64_t unsent_answers_ MUSTER_GUARDED_BY(mu_) = 0;
   // Calls without an answer. Below zero while a slice is applied whose answers
   // are delivered already.
-  int64_t outstanding_ ABSL_GUARDED_BY(mu_) = 0;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  core::Instant write_started_at_ ABSL_GUARDED_BY(mu_);
-  bool paused_ ABSL_GUARDED_BY(mu_) = false;
-  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t outstanding_ MUSTER_GUARDED_BY(mu_) = 0;
+  bool writing_ MUSTER_GUARDED_BY(mu_) = false;
+  core::Instant write_started_at_ MUSTER_GUARDED_BY(mu_);
+  bool paused_ MUSTER_GUARDED_BY(mu_) = false;
+  bool half_closed_ MUSTER_GUARDED_BY(mu_) = false;
+  bool finished_ MUSTER_GUARDED_BY(mu_) = false;
   // Its token does not count any more; the process may have another one.
-  bool dismissed_ ABSL_GUARDED_BY(mu_) = false;
-  core::Instant finished_at_ ABSL_GUARDED_BY(mu_);
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
-  int fair_queue_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
+  bool dismissed_ MUSTER_GUARDED_BY(mu_) = false;
+  core::Instant finished_at_ MUSTER_GUARDED_BY(mu_);
+  bool done_ MUSTER_GUARDED_BY(mu_) = false;
+  int fair_queue_ MUSTER_GUARDED_BY(mu_) = 0;  // posted, or under way
 };
 
 }  // namespace muster::coordinator

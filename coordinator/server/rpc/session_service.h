@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/rpc/unary.h"
 #include "grpcpp/impl/codegen/service_type.h"
@@ -51,8 +51,9 @@ class SessionTable {
   const ServiceContext& context_;
   const Options options_;
   mutable Mutex mu_;
-  absl::flat_hash_set<std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mu_);
-  Status draining_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<std::shared_ptr<Session>> sessions_
+      MUSTER_GUARDED_BY(mu_);
+  Status draining_ MUSTER_GUARDED_BY(mu_);
 };
 
 }  // namespace muster::coordinator

@@ -10,10 +10,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/auth/auth.h"
@@ -269,8 +269,8 @@ class UnaryCall
   std::shared_ptr<Job> job_;  // set by Open, before `opened_`
   std::shared_ptr<UnaryCall> self_;
   Mutex unsent_mu_;
-  bool added_ ABSL_GUARDED_BY(unsent_mu_) = false;    // to the unsent answers
-  bool retired_ ABSL_GUARDED_BY(unsent_mu_) = false;  // gRPC is done with it
+  bool added_ MUSTER_GUARDED_BY(unsent_mu_) = false;    // to the unsent answers
+  bool retired_ MUSTER_GUARDED_BY(unsent_mu_) = false;  // gRPC is done with it
   std::atomic<bool> opened_ = false;
   std::atomic<bool> ended_ = false;
   std::atomic<bool> cancelled_ = false;

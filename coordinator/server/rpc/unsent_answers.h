@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
 #include "grpcpp/server_context.h"
 
@@ -47,8 +47,8 @@ class UnsentAnswers {
   const int64_t bytes_max_;
   mutable Mutex mu_;
   absl::flat_hash_map<grpc::CallbackServerContext*, Answer> answers_
-      ABSL_GUARDED_BY(mu_);
-  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+      MUSTER_GUARDED_BY(mu_);
+  int64_t bytes_ MUSTER_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace muster::coordinator

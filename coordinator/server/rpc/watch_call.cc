@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -124,7 +124,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   }
 
   // A watch may be far behind, so it asks in turns.
-  void PostAsk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void PostAsk() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++fair_queue_;
     context_.turns->Post(job_.get(), TurnOwner(call_.member),
                          [self = self_] { self->TakeTurn(); });
@@ -181,12 +181,12 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
   Mutex mu_;
   // The next one: after what has been written.
-  v1::WatchRequest request_ ABSL_GUARDED_BY(mu_);
+  v1::WatchRequest request_ MUSTER_GUARDED_BY(mu_);
   // gRPC's while it is written; nobody has an answer then.
-  v1::WatchResponse response_ ABSL_GUARDED_BY(mu_);
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  int fair_queue_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  v1::WatchResponse response_ MUSTER_GUARDED_BY(mu_);
+  bool finished_ MUSTER_GUARDED_BY(mu_) = false;
+  int fair_queue_ MUSTER_GUARDED_BY(mu_) = 0;  // posted, or under way
+  bool done_ MUSTER_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace

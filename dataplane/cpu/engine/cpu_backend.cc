@@ -36,9 +36,9 @@ class EngineBackend : public Backend {
   // Others may have the engine, too.
   ~EngineBackend() override { engine_->Stop(); }
 
-  absl::string_view name() const override { return name_; }
+  std::string name() const override { return std::string(name_); }
 
-  absl::Span<const DeviceType> devices() const override {
+  std::span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
     return kDevices;
   }

@@ -17,6 +17,7 @@
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
 #include "dataplane/quick_clock.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::cpu {
 namespace {
@@ -183,7 +184,7 @@ Completion Engine::Run(const Collective& collective, ReleasableLock& order) {
   // Nobody sees it before the lock is let go: one that ends before that, as
   // most small ones do, is never queued.
   // (Of a lambda the analysis does not know what its caller holds.)
-  const auto let_go = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto let_go = [&]() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
     callers_job_.front().collective = &collective;
     const bool wake_watchdog = Enqueue(callers_job_);
     // Keeps the executor from it.

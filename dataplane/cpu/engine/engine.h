@@ -9,10 +9,10 @@
 #include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
@@ -80,7 +80,7 @@ class Engine {
   // See Backend.
   std::shared_ptr<Work> Start(const Collective& collective);
   Completion Run(const Collective& collective,
-                 ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+                 ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   void Abort(const Status& cause);
 
   // Aborts because of how `collective` fails, which is running: for a shortcut
@@ -107,21 +107,21 @@ class Engine {
 
   std::shared_ptr<Work> StartPointToPoint(const Collective& collective);
   // Queues `job`, the one there is. True: the watchdog has to know.
-  bool Enqueue(std::list<Job>& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Enqueue(std::list<Job>& job) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the executor, unless there is one. Errors: kResourceExhausted.
-  Status NeedExecutor() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status NeedExecutor() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunExecutor();
   // The watchdog's step.
-  Instant Look() ABSL_LOCKS_EXCLUDED(mutex_);
+  Instant Look() MUSTER_LOCKS_EXCLUDED(mutex_);
   // Closes the transport of a group that is aborted while nothing runs, which
   // may take a moment: on a thread of its own.
-  void CloseIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseIdle() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs the first job. Lets go of the lock meanwhile.
-  void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunFirst() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The first job, which is running, has ended so: completes it and takes it
   // away. `has_begun`: another rank may know of it.
   void EndFirst(const Job& job, const Status& status, bool has_begun)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
   // Run, if others are queued before it.
   Completion RunInTurn(const Collective& collective, ReleasableLock& order);
   // What is thrown in it is a status, and here.
@@ -135,16 +135,16 @@ class Engine {
   // failed, once. The caller is the one that runs collectives, or nobody does.
   // Lets go of the lock meanwhile.
   // `cuts_off`: this rank has begun a collective, and not finished it.
-  void CloseMesh(bool cuts_off) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseMesh(bool cuts_off) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When the watchdog has to look next. Deadlines count for punctuality alone,
   // here and where Start wakes it: it sees each within kLookPeriod anyway.
-  Instant NextLook(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Instant NextLook(Instant now) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why the group has failed by `now`, or OK. Lets go of the lock meanwhile.
-  Status FindFailure(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status FindFailure(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Something has been started and is not complete.
-  bool IsBusy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsBusy() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status TimeoutOf(const Collective& collective) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant until Stop.
   const std::string group_name_;
@@ -161,23 +161,23 @@ class Engine {
   // Or Stop, which waits for what runs.
   CondVar executor_wakes_;
   // The first one is running if `running_`.
-  std::list<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::list<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
   // The place of the one that its caller runs, while that is not queued: it
   // must not fail for want of memory when it already runs.
-  std::list<Job> callers_job_ ABSL_GUARDED_BY(mutex_) = std::list<Job>(1);
-  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  std::list<Job> callers_job_ MUSTER_GUARDED_BY(mutex_) = std::list<Job>(1);
+  bool running_ MUSTER_GUARDED_BY(mutex_) = false;
   // How many were queued, and had been when the watchdog looked last.
-  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t seen_started_ ABSL_GUARDED_BY(mutex_) = 0;
-  Status abort_cause_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t started_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t seen_started_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Status abort_cause_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // CloseMesh was called.
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
   // In which collective, and when, the watchdog first saw that a peer is gone.
-  FailedCall gone_noticed_in_ ABSL_GUARDED_BY(mutex_);
-  Instant gone_noticed_at_ ABSL_GUARDED_BY(mutex_);
+  FailedCall gone_noticed_in_ MUSTER_GUARDED_BY(mutex_);
+  Instant gone_noticed_at_ MUSTER_GUARDED_BY(mutex_);
   // When the watchdog looks next, unless woken; max() is never.
-  Instant next_look_ ABSL_GUARDED_BY(mutex_) = Instant::max();
+  Instant next_look_ MUSTER_GUARDED_BY(mutex_) = Instant::max();
 
   std::thread executor_;
   std::thread closer_;

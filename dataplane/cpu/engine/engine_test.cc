@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
@@ -36,19 +36,19 @@ struct Network {
   Mutex mutex;
   CondVar changed;
   // Receives end.
-  bool open ABSL_GUARDED_BY(mutex) = false;
+  bool open MUSTER_GUARDED_BY(mutex) = false;
   // Notes are not sent: whoever sends one waits for nobody.
-  bool hold_notes ABSL_GUARDED_BY(mutex) = false;
+  bool hold_notes MUSTER_GUARDED_BY(mutex) = false;
   // How many notes may be sent before the peer has left.
-  int notes_max ABSL_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
+  int notes_max MUSTER_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
   // What CheckPeers returns, and how often it was asked.
-  Status gone ABSL_GUARDED_BY(mutex);
-  int looks ABSL_GUARDED_BY(mutex) = 0;
+  Status gone MUSTER_GUARDED_BY(mutex);
+  int looks MUSTER_GUARDED_BY(mutex) = 0;
   // Connections are not closed yet.
-  bool hold_close ABSL_GUARDED_BY(mutex) = false;
-  Status aborted ABSL_GUARDED_BY(mutex);
-  std::vector<Status> goodbyes ABSL_GUARDED_BY(mutex);
-  std::vector<std::thread::id> received_on ABSL_GUARDED_BY(mutex);
+  bool hold_close MUSTER_GUARDED_BY(mutex) = false;
+  Status aborted MUSTER_GUARDED_BY(mutex);
+  std::vector<Status> goodbyes MUSTER_GUARDED_BY(mutex);
+  std::vector<std::thread::id> received_on MUSTER_GUARDED_BY(mutex);
 
   void Open() {
     MutexLock lock(mutex);
@@ -413,11 +413,11 @@ TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
 struct Path {
   Mutex mutex;
   CondVar changed;
-  bool throws ABSL_GUARDED_BY(mutex) = false;
-  bool runs ABSL_GUARDED_BY(mutex) = false;
-  bool woken ABSL_GUARDED_BY(mutex) = false;
+  bool throws MUSTER_GUARDED_BY(mutex) = false;
+  bool runs MUSTER_GUARDED_BY(mutex) = false;
+  bool woken MUSTER_GUARDED_BY(mutex) = false;
   // What Leave was told.
-  std::vector<bool> has_failed ABSL_GUARDED_BY(mutex);
+  std::vector<bool> has_failed MUSTER_GUARDED_BY(mutex);
 };
 
 // Runs until it is woken, or throws.

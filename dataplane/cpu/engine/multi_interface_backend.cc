@@ -31,8 +31,8 @@ class MultiInterfaceBackend : public Backend {
   explicit MultiInterfaceBackend(Backends backends)
       : backends_(std::move(backends)) {}
 
-  absl::string_view name() const override { return first().name(); }
-  absl::Span<const DeviceType> devices() const override {
+  std::string name() const override { return first().name(); }
+  std::span<const DeviceType> devices() const override {
     return first().devices();
   }
   Status Supports(const Collective& collective) const override {

@@ -131,7 +131,7 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
                                  Outcome& outcome) {
   // Callbacks, for which the caller's locks are in the way.
   std::erase_if(outcome.done, [&](const OperationPtr& done)
-                                  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                  MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                                     if (done == own) return false;
                                     left_.done.push_back(done);
                                     return true;
@@ -217,7 +217,7 @@ bool PointToPoint::TakeMail(Outcome& outcome) {
     if (peers_[peer].connection == nullptr || !mailbox_->Reaches(peer))
       continue;
     const auto take = [&](const Message& message, const std::byte* payload)
-                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                          MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                             Take(peer, message, payload, outcome);
                           };
     if (mailbox_->Take(peer, take)) has_come = true;

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/serial_executor.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
@@ -205,60 +205,61 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   Status FailureOf(const Collective& collective, const Status& failure) const;
 
   std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What `outcome` has, beside the end of `own`, is not for this thread.
   // Somebody may sleep if this rank wanted mail before: `wants`.
   void LeaveToOthers(const OperationPtr& own, bool wants, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartSend(const OperationPtr& operation, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartSendToSelf(const OperationPtr& operation, Message message,
                        bool is_small, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartReceive(const OperationPtr& operation, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Peer& Open(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Peer& Open(int peer) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Posts a message, by mail or on the channel; an offer has a ticket. It has
   // left: by mail.
   StatusOr<bool> Post(int peer, const Message& message, const void* payload,
                       size_t bytes, uint64_t ticket)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasMailFor(int peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasMailFor(int peer) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return mailbox_ != nullptr && mailbox_->Reaches(peer);
   }
   // Takes what has come by mail. False: nothing has.
-  bool TakeMail(Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeMail(Outcome& outcome) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same and what was left to others, for who waits for `own` until
   // `deadline`, or for the progress thread.
-  bool TakeMail(const Work* own, Instant deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool TakeMail(const Work* own, Instant deadline)
+      MUSTER_LOCKS_EXCLUDED(mutex_);
   // Keeps what that one shall read himself.
   void GiveAway(const Work* own, Instant deadline,
                 std::vector<Reading>& readings)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveToChannels(const std::vector<Reading>& readings)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has a thread copy what this rank sends to itself, and complete both: the
   // callbacks of the one that was started first need locks of Start's caller.
   void GiveToSelf(const OperationPtr& receive, const OperationPtr& send)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the first receive that waits for `tag` from `peer`; null: none does.
   OperationPtr TakeReceive(int peer, int tag)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the progress thread take what may have come.
-  void WakeProgressThread() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WakeProgressThread() MUSTER_LOCKS_EXCLUDED(mutex_);
   // Looks for mail until `work` is complete, or until `give_up`. Its caller
   // waits until `deadline`.
   void Look(const PromisedWork& work, Instant give_up, Instant deadline)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_LOCKS_EXCLUDED(mutex_);
   // From a wait that is over, in a sleep or in a look.
-  void Learn(bool sleeps, Instant began) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Learn(bool sleeps, Instant began) MUSTER_LOCKS_EXCLUDED(mutex_);
   // From now on until nothing runs the bell is to be rung. TakeMail has to
   // follow.
-  void WantMail() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WantMail() MUSTER_LOCKS_EXCLUDED(mutex_);
   void RunPostman();
   // Something has been started: the progress thread looks from time to time.
-  void HavePostmanLook() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HavePostmanLook() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Called by the threads of the channels.
   void Received(int peer, const Message& message, const std::byte* payload);
@@ -269,42 +270,42 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   static Unclaimed Copy(int peer, const Message& message,
                         const std::byte* payload);
   void Take(int peer, const Message& message, const std::byte* payload,
-            Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+            Outcome& outcome) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOffer(int peer, const Message& message, const std::byte* payload,
-                 Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                 Outcome& outcome) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOfferInOrder(int peer, const Message& message,
                         const std::byte* payload, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeClear(int peer, const Message& message, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeDone(int peer, const Message& message, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeTaken(int peer, const Message& message, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeReads(int peer, const Message& message)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Joins what came with the receive that wants it.
   void Match(const OperationPtr& operation, int peer, const Message& message,
              const std::byte* payload, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CheckFits(const Operation& operation, int peer,
                    const Message& message) const;
   // Announces the tensor of `request` and clears the peer to send it.
   Status Clear(const OperationPtr& operation, int peer, const Message& request)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the peer `type` of its `id`.
   Status Tell(int peer, Message::Type type, uint64_t id)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Read(const Reading& reading) ABSL_LOCKS_EXCLUDED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Read(const Reading& reading) MUSTER_LOCKS_EXCLUDED(mutex_);
   // `operation` is complete.
   void Done(const OperationPtr& operation, Outcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How the peer that an operation needs went, or OK.
   Status LossFor(const Operation& operation) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Does it, without the lock.
-  void Carry(const Outcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Carry(const Outcome& outcome) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Constant after construction.
   const std::string group_name_;
@@ -313,37 +314,37 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  MailMaker make_mail_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
+  MailMaker make_mail_ MUSTER_GUARDED_BY(mutex_);
   // Null: this rank has none, not yet, or no more.
-  std::shared_ptr<ShmMailbox> mailbox_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ShmMailbox> mailbox_ MUSTER_GUARDED_BY(mutex_);
   // Work for the thread that polls the mailbox, or for the progress thread.
-  Outcome left_ ABSL_GUARDED_BY(mutex_);
+  Outcome left_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
   // Of those who wait, told under the lock; and whether they go by it.
   SpinBudget spin_budget_;
   std::atomic<bool> learns_{false};
   Yielding yielding_;
   // How often there was something new for the progress thread to look after.
-  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t started_ MUSTER_GUARDED_BY(mutex_) = 0;
   // He sleeps until he is rung for.
-  bool postman_rests_ ABSL_GUARDED_BY(mutex_) = false;
-  MailboxOptions mail_options_ ABSL_GUARDED_BY(mutex_);
+  bool postman_rests_ MUSTER_GUARDED_BY(mutex_) = false;
+  MailboxOptions mail_options_ MUSTER_GUARDED_BY(mutex_);
   // Threads that do what mail has brought.
-  int carriers_ ABSL_GUARDED_BY(mutex_) = 0;
+  int carriers_ MUSTER_GUARDED_BY(mutex_) = 0;
   // By rank. Channels last until Close.
-  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Peer> peers_ MUSTER_GUARDED_BY(mutex_);
   // All that are not complete, by number.
-  std::map<uint64_t, OperationPtr> running_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, OperationPtr> running_ MUSTER_GUARDED_BY(mutex_);
   // Receives that nothing has come for, and what no receive has claimed, each
   // in their order.
-  std::list<OperationPtr> receives_ ABSL_GUARDED_BY(mutex_);
-  std::list<Unclaimed> unclaimed_ ABSL_GUARDED_BY(mutex_);
+  std::list<OperationPtr> receives_ MUSTER_GUARDED_BY(mutex_);
+  std::list<Unclaimed> unclaimed_ MUSTER_GUARDED_BY(mutex_);
 
   // Waits for mail, from the first peer on that is reached by it.
   std::thread progress_thread_;
   // Null until this rank first sends itself something that is waited for.
-  std::unique_ptr<SerialExecutor> to_self_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SerialExecutor> to_self_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane::cpu

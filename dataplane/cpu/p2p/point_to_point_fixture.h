@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/p2p/point_to_point.h"
 #include "dataplane/cpu/transport/p2p_connection.h"
@@ -163,12 +163,12 @@ class ScriptTransport : public Transport {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  Status cause_ ABSL_GUARDED_BY(mutex_);
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
-  bool holds_sends_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<Announced> announced_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Message> sent_ ABSL_GUARDED_BY(mutex_);
-  int tensors_sent_ ABSL_GUARDED_BY(mutex_) = 0;
+  Status cause_ MUSTER_GUARDED_BY(mutex_);
+  bool gone_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool holds_sends_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::deque<Announced> announced_ MUSTER_GUARDED_BY(mutex_);
+  std::deque<Message> sent_ MUSTER_GUARDED_BY(mutex_);
+  int tensors_sent_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 class PointToPointTest : public ::testing::Test {
@@ -223,7 +223,7 @@ class PointToPointTest : public ::testing::Test {
 
   Mutex mutex_;
   CondVar failed_;
-  Status failure_ ABSL_GUARDED_BY(mutex_);
+  Status failure_ MUSTER_GUARDED_BY(mutex_);
   ScriptTransport transport_;
   std::shared_ptr<PointToPoint> point_to_point_ =
       std::make_shared<PointToPoint>("g", transport_,

@@ -14,6 +14,7 @@
 #include "dataplane/cpu/shm/intra_host.h"
 #include "dataplane/cpu/shm/selection.h"
 #include "dataplane/reduction.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::shm {
 namespace {

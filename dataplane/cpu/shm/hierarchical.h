@@ -22,6 +22,7 @@
 #include "dataplane/cpu/shm/topology.h"
 #include "dataplane/cpu/transport/subset_transport.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::shm {
 

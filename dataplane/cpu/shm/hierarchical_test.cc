@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/shm/intra_host.h"
@@ -191,8 +191,8 @@ class SilentMesh : public cpu::FakeTransport {
  private:
   mutable Mutex mutex_;
   CondVar changed_;
-  Status broken_ ABSL_GUARDED_BY(mutex_);
-  Status aborted_ ABSL_GUARDED_BY(mutex_);
+  Status broken_ MUSTER_GUARDED_BY(mutex_);
+  Status aborted_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // Rank 0 runs an all_reduce of three pieces. Rank 1, of the same host, does its

@@ -12,9 +12,9 @@
 #include <optional>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/cpu/shm/available_memory.h"
 #include "dataplane/cpu/shm/segment.h"
 
@@ -140,14 +140,14 @@ class Regions {
 
   // The one in which this rank has `data`, if that is in any; else its end.
   Known::const_iterator At(const void* data) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_number_ MUSTER_GUARDED_BY(mutex_) = 0;
   // By number.
-  Known regions_ ABSL_GUARDED_BY(mutex_);
+  Known regions_ MUSTER_GUARDED_BY(mutex_);
   // By where this rank's slices begin: the numbers.
-  std::map<const void*, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
+  std::map<const void*, uint64_t> numbers_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // RegionFinder looks things up in Regions, and remembers what it found last: a

@@ -31,6 +31,7 @@
 #include "dataplane/cpu/shm/topology.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/culprit.h"
+#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "dataplane/cpu/shm/path_trials.h"
 #include "dataplane/cpu/shm/symmetric_all_reduce.h"
+#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::shm {

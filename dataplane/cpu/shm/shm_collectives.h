@@ -22,6 +22,7 @@
 #include "dataplane/cpu/shm/selection.h"
 #include "dataplane/cpu/shm/staged.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::shm {
 

@@ -7,9 +7,9 @@
 #include <memory>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/cpu/shm/shm_backend.h"
 #include "dataplane/factory.h"
@@ -62,8 +62,8 @@ class Pool {
   const std::shared_ptr<SymmetricMemory> memory_;
   std::byte* const begin_;
   Mutex mutex_;
-  size_t used_ ABSL_GUARDED_BY(mutex_) = 0;
-  int pieces_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t used_ MUSTER_GUARDED_BY(mutex_) = 0;
+  int pieces_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 class InSymmetricMemory : public BackendDecorator {
@@ -71,7 +71,7 @@ class InSymmetricMemory : public BackendDecorator {
   InSymmetricMemory(std::unique_ptr<Backend> inner, std::shared_ptr<Pool> pool)
       : BackendDecorator(std::move(inner)), pool_(std::move(pool)) {}
 
-  absl::string_view name() const override { return kName; }
+  std::string name() const override { return kName; }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
     auto copies = std::make_shared<TensorCopies>(

@@ -7,13 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "dataplane/bootstrap_store.h"
@@ -61,9 +61,9 @@ size_t AddressSize(const AddressBytes& address) {
 std::string DescribeRanks(const std::vector<int>& ranks) {
   constexpr size_t kShownMax = 8;
   const size_t shown = std::min(ranks.size(), kShownMax);
-  std::string text = absl::StrCat(
-      ranks.size() == 1 ? "rank " : "ranks ",
-      absl::StrJoin(absl::MakeConstSpan(ranks).first(shown), ", "));
+  std::string text =
+      absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                   absl::StrJoin(std::span(ranks).first(shown), ", "));
   if (shown < ranks.size()) {
     absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
   }

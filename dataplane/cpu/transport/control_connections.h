@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/cpu/transport/goodbye_message.h"
 
 namespace muster::dataplane::cpu {
@@ -57,13 +57,13 @@ class ControlConnections {
     std::optional<End> end;
   };
 
-  void CloseAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseAll() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int woken_;  // an eventfd
   // errno of it.
   const int woken_error_;
   Mutex mutex_;
-  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Peer> peers_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane::cpu

@@ -12,8 +12,8 @@
 #include <atomic>
 #include <functional>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 
 namespace muster::dataplane::cpu {
 
@@ -62,7 +62,7 @@ class LoopSpinner : public gloo_transport::tcp::Handler {
   const int descriptor_;
   Mutex mutex_;
   CondVar changed_;
-  const std::function<void()>* task_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  const std::function<void()>* task_ MUSTER_GUARDED_BY(mutex_) = nullptr;
 };
 
 // Gloo's event loop passes over a connection that another thread has locked,

@@ -240,7 +240,8 @@ Status Pairs::Make(int peer, int socket) {
   Status made;
   {
     MutexLock lock(mutex_);
-    made = Guard([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { MakeDevice(); });
+    made =
+        Guard([&]() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { MakeDevice(); });
   }
   if (made.ok()) {
     Spin(true);

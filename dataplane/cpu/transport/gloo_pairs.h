@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/gloo_loop_handlers.h"
@@ -78,7 +78,7 @@ class Pairs {
   };
 
   // Waits until nobody is about to make the pair.
-  Status AwaitMade(const Pair& pair) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status AwaitMade(const Pair& pair) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the pair, which is kMaking, of a connection to the peer, and owns
   // that.
   Status Make(int peer, int socket);
@@ -88,9 +88,9 @@ class Pairs {
   // throws.
   Status InLoop(const std::function<void()>& function);
   Status End(int peer, const Status& status)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Unless that was done. Throws as Gloo does.
-  void MakeDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeDevice() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Spin(bool on);
 
   const int rank_;
@@ -112,10 +112,10 @@ class Pairs {
 
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Pair> pairs_ ABSL_GUARDED_BY(mutex_);
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Pair> pairs_ MUSTER_GUARDED_BY(mutex_);
+  bool aborted_ MUSTER_GUARDED_BY(mutex_) = false;
   // How many want it.
-  int spins_ ABSL_GUARDED_BY(mutex_) = 0;
+  int spins_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace muster::dataplane::cpu

@@ -108,7 +108,7 @@ void P2pConnection::RunReaper() {
     std::function<void()> task;
     {
       MutexLock lock(mutex_);
-      const auto has_posted = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      const auto has_posted = [this]() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return open_ && !posted_.empty();
       };
       while (!has_posted() && tasks_.empty() && !joining_) {

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "dataplane/cpu/transport/transport.h"
 
 namespace muster::dataplane::cpu {
@@ -118,10 +118,10 @@ class P2pConnection {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool open_ ABSL_GUARDED_BY(mutex_) = false;
-  bool joining_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Posted> posted_ MUSTER_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> tasks_ MUSTER_GUARDED_BY(mutex_);
+  bool open_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool joining_ MUSTER_GUARDED_BY(mutex_) = false;
 
   // Last: they use the others.
   std::thread reader_;

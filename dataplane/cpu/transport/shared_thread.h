@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 
 namespace muster::dataplane::cpu {
 
@@ -63,15 +63,15 @@ class SharedThread {
   // The one of this process.
   static std::shared_ptr<SharedThread> Get();
 
-  void Add(Task* task) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Remove(Task* task) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Unwatch(Task* task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Wake(Task* task) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(Task* task) MUSTER_LOCKS_EXCLUDED(mutex_);
+  void Remove(Task* task) MUSTER_LOCKS_EXCLUDED(mutex_);
+  void Unwatch(Task* task) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake(Task* task) MUSTER_LOCKS_EXCLUDED(mutex_);
+  void Run() MUSTER_LOCKS_EXCLUDED(mutex_);
   // Calls those that are due; returns when the next one will be.
-  Instant RunDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Instant RunDue() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until `next`, or somebody wakes it. Lets go of the lock meanwhile.
-  void Sleep(Instant next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Sleep(Instant next) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A process that was forked off has no such thread.
   bool is_here() const { return getpid() == process_; }
 
@@ -81,10 +81,10 @@ class SharedThread {
 
   Mutex mutex_;
   CondVar stepped_;
-  std::set<Task*> tasks_ ABSL_GUARDED_BY(mutex_);
-  Task* running_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  bool is_asleep_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<Task*> tasks_ MUSTER_GUARDED_BY(mutex_);
+  Task* running_ MUSTER_GUARDED_BY(mutex_) = nullptr;
+  bool is_asleep_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool is_over_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

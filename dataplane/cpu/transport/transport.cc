@@ -162,9 +162,9 @@ class TcpTransport : public Transport {
   template <typename Function>
   Status OnLine(int peer, Function&& function);
   // Looks whether `peer` has gone, and how.
-  void Look(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
+  void Look(int peer) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   void NoteGone(int peer, const ControlConnections::End& end)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   // How `peer` went, one of whose connections has just failed: its pair with
   // `failure`, or its line.
   Status Gone(int peer, bool quiet, const Status& failure);
@@ -179,15 +179,15 @@ class TcpTransport : public Transport {
   bool connected_ = false;
 
   mutable Mutex mutex_;
-  Status abort_cause_ ABSL_GUARDED_BY(mutex_);
+  Status abort_cause_ MUSTER_GUARDED_BY(mutex_);
   // Those whose waiters an abort must wake.
-  std::unordered_set<GlooBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_set<GlooBuffer*> buffers_ MUSTER_GUARDED_BY(mutex_);
 
   Mutex peers_mutex_;
   // By rank: how it went, or OK.
-  std::vector<Status> how_gone_ ABSL_GUARDED_BY(peers_mutex_);
+  std::vector<Status> how_gone_ MUSTER_GUARDED_BY(peers_mutex_);
   // How the first peer went that did not leave in peace.
-  Status first_broken_ ABSL_GUARDED_BY(peers_mutex_);
+  Status first_broken_ MUSTER_GUARDED_BY(peers_mutex_);
 };
 
 template <typename Function>

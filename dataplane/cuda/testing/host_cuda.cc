@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 
 namespace muster::dataplane::cuda::testing {
 namespace {
@@ -69,9 +69,9 @@ class HostStream {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
-  uint64_t given_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<std::function<void()>> queue_ MUSTER_GUARDED_BY(mutex_);
+  uint64_t given_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t done_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 
@@ -103,22 +103,23 @@ class HostEvent {
  private:
   Mutex mutex_;
   CondVar changed_;
-  uint64_t recorded_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t reached_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t recorded_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t reached_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 struct World {
   Mutex mutex;
-  int devices ABSL_GUARDED_BY(mutex) = 0;
-  std::map<Stream, std::shared_ptr<HostStream>> streams ABSL_GUARDED_BY(mutex);
+  int devices MUSTER_GUARDED_BY(mutex) = 0;
+  std::map<Stream, std::shared_ptr<HostStream>> streams
+      MUSTER_GUARDED_BY(mutex);
   // Of each device.
-  std::map<int, std::shared_ptr<HostStream>> defaults ABSL_GUARDED_BY(mutex);
-  std::map<Event, std::shared_ptr<HostEvent>> events ABSL_GUARDED_BY(mutex);
-  std::map<const char*, size_t> device_memory ABSL_GUARDED_BY(mutex);
-  std::set<const void*> host_memory ABSL_GUARDED_BY(mutex);
-  std::set<int> contexts ABSL_GUARDED_BY(mutex);
-  std::set<Stream> captured ABSL_GUARDED_BY(mutex);
-  std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
+  std::map<int, std::shared_ptr<HostStream>> defaults MUSTER_GUARDED_BY(mutex);
+  std::map<Event, std::shared_ptr<HostEvent>> events MUSTER_GUARDED_BY(mutex);
+  std::map<const char*, size_t> device_memory MUSTER_GUARDED_BY(mutex);
+  std::set<const void*> host_memory MUSTER_GUARDED_BY(mutex);
+  std::set<int> contexts MUSTER_GUARDED_BY(mutex);
+  std::set<Stream> captured MUSTER_GUARDED_BY(mutex);
+  std::vector<std::string> misuses MUSTER_GUARDED_BY(mutex);
 };
 
 World& GlobalWorld() {

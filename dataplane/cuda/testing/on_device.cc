@@ -49,8 +49,8 @@ class OnDeviceBackend : public Backend {
         name_(std::move(name)),
         backend_(std::move(backend)) {}
 
-  absl::string_view name() const override { return name_; }
-  absl::Span<const DeviceType> devices() const override {
+  std::string name() const override { return name_; }
+  std::span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
     return kDevices;
   }

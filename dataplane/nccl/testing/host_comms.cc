@@ -17,16 +17,16 @@ namespace {
 
 struct World {
   Mutex mutex;
-  std::map<Comm, std::shared_ptr<HostComm>> comms ABSL_GUARDED_BY(mutex);
+  std::map<Comm, std::shared_ptr<HostComm>> comms MUSTER_GUARDED_BY(mutex);
   // By unique id; ranks that have come to it.
-  std::map<std::string, std::shared_ptr<Team>> teams ABSL_GUARDED_BY(mutex);
-  Config last_config ABSL_GUARDED_BY(mutex);
-  int aborts ABSL_GUARDED_BY(mutex) = 0;
-  std::function<void()> free_hook ABSL_GUARDED_BY(mutex);
-  std::function<void()> connect_hook ABSL_GUARDED_BY(mutex);
-  Made made ABSL_GUARDED_BY(mutex);
-  uint64_t last_id ABSL_GUARDED_BY(mutex) = 0;
-  std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
+  std::map<std::string, std::shared_ptr<Team>> teams MUSTER_GUARDED_BY(mutex);
+  Config last_config MUSTER_GUARDED_BY(mutex);
+  int aborts MUSTER_GUARDED_BY(mutex) = 0;
+  std::function<void()> free_hook MUSTER_GUARDED_BY(mutex);
+  std::function<void()> connect_hook MUSTER_GUARDED_BY(mutex);
+  Made made MUSTER_GUARDED_BY(mutex);
+  uint64_t last_id MUSTER_GUARDED_BY(mutex) = 0;
+  std::vector<std::string> misuses MUSTER_GUARDED_BY(mutex);
 };
 
 World& GlobalWorld() {
@@ -44,9 +44,9 @@ struct Memories {
     void* raw = nullptr;  // of the device
     size_t bytes = 0;
   };
-  std::map<void*, Piece> pieces ABSL_GUARDED_BY(mutex);
-  std::map<Window, void*> windows ABSL_GUARDED_BY(mutex);
-  uintptr_t last_window ABSL_GUARDED_BY(mutex) = 0;
+  std::map<void*, Piece> pieces MUSTER_GUARDED_BY(mutex);
+  std::map<Window, void*> windows MUSTER_GUARDED_BY(mutex);
+  uintptr_t last_window MUSTER_GUARDED_BY(mutex) = 0;
 };
 
 Memories& TheMemories() {
@@ -135,7 +135,7 @@ std::vector<int> MembersOf(const std::vector<Call>& calls, int color) {
 }
 
 // Of a communicator that is going.
-void ForgetWindows(HostComm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(comm.mutex) {
+void ForgetWindows(HostComm& comm) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(comm.mutex) {
   Memories& memories = TheMemories();
   MutexLock lock(memories.mutex);
   for (const Window window : comm.windows) memories.windows.erase(window);

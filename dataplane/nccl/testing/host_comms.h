@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/testing/host_team.h"
 
@@ -34,41 +34,41 @@ struct Place {
 struct HostComm {
   Mutex mutex;
   // Null until all its ranks are there.
-  std::shared_ptr<Team> team ABSL_GUARDED_BY(mutex);
-  int rank ABSL_GUARDED_BY(mutex) = -1;
+  std::shared_ptr<Team> team MUSTER_GUARDED_BY(mutex);
+  int rank MUSTER_GUARDED_BY(mutex) = -1;
   // Finds both out, as soon as all are there.
-  std::function<std::optional<Place>()> settle ABSL_GUARDED_BY(mutex);
-  uint64_t next_step ABSL_GUARDED_BY(mutex) = 1;
+  std::function<std::optional<Place>()> settle MUSTER_GUARDED_BY(mutex);
+  uint64_t next_step MUSTER_GUARDED_BY(mutex) = 1;
   // Whether calls may be in progress when they return. Constant once there is
   // somebody else to ask.
   bool nonblocking = false;
   // Calls of one that blocks which have not returned.
   std::atomic<int> calls{0};
   // What such calls have yet to put into streams, and for how many more looks.
-  std::vector<std::function<void()>> in_progress ABSL_GUARDED_BY(mutex);
-  int looks_left ABSL_GUARDED_BY(mutex) = 0;
+  std::vector<std::function<void()>> in_progress MUSTER_GUARDED_BY(mutex);
+  int looks_left MUSTER_GUARDED_BY(mutex) = 0;
   // Also asked while a team's lock is held, which comes after `mutex`.
   std::atomic<bool> aborted{false};
   // It was ended by CommShrink: it is to be aborted.
-  bool shrunk_by_abort ABSL_GUARDED_BY(mutex) = false;
+  bool shrunk_by_abort MUSTER_GUARDED_BY(mutex) = false;
   // A split or a shrink of it, of which not all ranks were there: gives the new
   // communicator out and is true when they are.
-  std::function<bool()> dividing ABSL_GUARDED_BY(mutex);
+  std::function<bool()> dividing MUSTER_GUARDED_BY(mutex);
   // Of the configuration: NCCL keeps the pointer, and looks at it to the end.
-  const char* name ABSL_GUARDED_BY(mutex) = nullptr;
-  std::string name_then ABSL_GUARDED_BY(mutex);
-  Result async_error ABSL_GUARDED_BY(mutex) = kSuccess;
-  std::map<RedOp, double> factors ABSL_GUARDED_BY(mutex);
-  RedOp next_op ABSL_GUARDED_BY(mutex) = kAvg + 1;
+  const char* name MUSTER_GUARDED_BY(mutex) = nullptr;
+  std::string name_then MUSTER_GUARDED_BY(mutex);
+  Result async_error MUSTER_GUARDED_BY(mutex) = kSuccess;
+  std::map<RedOp, double> factors MUSTER_GUARDED_BY(mutex);
+  RedOp next_op MUSTER_GUARDED_BY(mutex) = kAvg + 1;
 
   // Windows that were registered and not given back.
-  std::set<Window> windows ABSL_GUARDED_BY(mutex);
+  std::set<Window> windows MUSTER_GUARDED_BY(mutex);
   // What is in streams and has not ended.
   std::atomic<int> outstanding{0};
 
   bool IsAborted() const { return aborted; }
   // Whether it is made.
-  bool Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  bool Settle() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (settle == nullptr) return true;
     const std::optional<Place> place = settle();
     if (!place.has_value()) return false;

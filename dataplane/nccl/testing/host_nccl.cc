@@ -42,7 +42,7 @@ std::atomic<int> g_looks{0};
 std::atomic<int> g_copy_engine_calls{0};
 
 Mutex g_launches_mutex;
-std::vector<size_t> g_launches ABSL_GUARDED_BY(g_launches_mutex);
+std::vector<size_t> g_launches MUSTER_GUARDED_BY(g_launches_mutex);
 
 void LaunchGathered(const Gathered& one) {
   cuda::testing::Launch(one.stream, [one] {

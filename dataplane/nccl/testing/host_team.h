@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/thread_annotations.h"
 
 namespace muster::dataplane::nccl::testing {
 
@@ -123,10 +123,11 @@ class Team {
   const int size_;
   Mutex mutex_;
   CondVar changed_;
-  std::map<uint64_t, Step> steps_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::pair<int, int>, std::deque<Call>> mail_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Step> steps_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int>, std::deque<Call>> mail_
+      MUSTER_GUARDED_BY(mutex_);
   std::map<std::pair<uint64_t, int>, std::shared_ptr<Team>> divided_
-      ABSL_GUARDED_BY(mutex_);
+      MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane::nccl::testing

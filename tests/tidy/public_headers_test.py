@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""A program that includes the SDK needs the standard library alone.
+
+Compiles client/muster.h and looks where every header that it reads lies: in
+this tree, in the compiler, or among the C library's and the kernel's. Abseil,
+protobuf, gRPC and glog lie in folders of /usr/include of their own.
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+# The C++ library's, the compiler's, the C library's and the kernel's.
+STANDARD = re.compile(
+    r"^/usr/(lib/gcc/|include/(c\+\+/|[^/]+-linux-gnu/|[^/]+\.h$|"
+    r"(asm|asm-generic|linux)/))")
+
+
+def headers_of(text, root):
+    """The headers that a program of this text reads."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "program.cc")
+        with open(program, "w", encoding="utf-8") as out:
+            out.write(text)
+        # As a program of another project may be compiled.
+        made = subprocess.run(
+            ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror",
+             "-Wno-unused-parameter", "-I", root, "-M", "-MT", "x", program],
+            check=True, capture_output=True, text=True)
+        subprocess.run(
+            ["g++", "-std=c++20", "-fsyntax-only", "-I", root, program],
+            check=True)
+        words = made.stdout.replace("\\\n", " ").split()
+        return [os.path.realpath(word) for word in words[2:]]
+
+
+class PublicHeadersTest(unittest.TestCase):
+
+    def setUp(self):
+        # Bazel's runfiles point into the clone; its real path is the root.
+        here = os.path.dirname(os.path.realpath(__file__))
+        self.root = os.path.realpath(os.path.join(here, "..", ".."))
+
+    def foreign(self, text):
+        return [header for header in headers_of(text, self.root)
+                if not header.startswith(self.root + "/")
+                and not STANDARD.match(header)]
+
+    def test_the_sdk_needs_the_standard_library_alone(self):
+        self.assertEqual(
+            self.foreign('#include "client/muster.h"\n'
+                         "int main() { return muster::IsInitialized(); }\n"), [])
+
+    def test_each_header_stands_alone(self):
+        folder = os.path.join(self.root, "client")
+        names = sorted(name for name in os.listdir(folder)
+                       if name.endswith(".h"))
+        self.assertIn("muster.h", names)
+        for name in names:
+            with self.subTest(name):
+                self.assertEqual(self.foreign(f'#include "client/{name}"\n'), [])
+
+    def test_a_library_is_found(self):
+        self.assertNotEqual(
+            self.foreign('#include "absl/strings/string_view.h"\n'), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
