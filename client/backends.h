@@ -1,4 +1,4 @@
-// Which backends a process group can have, and how others are added.
+// Lists the backends that a process group can use, and adds others.
 
 #ifndef MUSTER_CLIENT_BACKENDS_H_
 #define MUSTER_CLIENT_BACKENDS_H_
@@ -12,31 +12,32 @@
 
 namespace muster {
 
-// Of the nccl backend.
+// Settings of the nccl backend.
 using dataplane::NcclOptions;
 
-// Adds a backend to this process, for good: from then on it can be named in
-// InitProcessGroupOptions::backend and NewGroupOptions::backend, alone or for
-// some devices ("cpu:mine,cuda:nccl"). All ranks of a group need it.
-// dataplane/backend.h says what one has to do;
-// dataplane/examples/store_backend.cc is one. Thread-safe. Throws DistError:
-// kInvalidArgument (`name` is not of 1 to 64 lower-case letters, digits, `_`
-// and `-`; no devices; no factory), kAlreadyExists.
+// Adds a backend to this process for good. From then on
+// InitProcessGroupOptions::backend and NewGroupOptions::backend accept its
+// name, alone or for some devices ("cpu:mine,cuda:nccl"). All ranks of a group
+// must have the backend. dataplane/backend.h is the interface that a backend
+// implements; dataplane/examples/store_backend.cc is an example. Thread-safe.
+// Throws DistError: kInvalidArgument (`name` is not 1 to 64 lower-case letters,
+// digits, `_` and `-`; no devices; no factory), kAlreadyExists (the name is
+// taken).
 void RegisterBackend(const std::string& name,
                      const std::vector<dataplane::DeviceType>& devices,
                      dataplane::BackendFactory factory);
 
-// The same with a backend from a shared library (dataplane/plugin.h); returns
-// its name. InitProcessGroup does this with each library of the environment
-// variable MUSTER_BACKEND_LIBRARIES (paths with `:` between them). Loading it
-// again changes nothing.
-// Throws DistError: kNotFound (no such library, or it does not load),
-// kFailedPrecondition (it is none, or was built for another version), and as
-// RegisterBackend.
+// Loads a backend from a shared library (dataplane/plugin.h), registers it and
+// returns its name. InitProcessGroup does this with every library that the
+// environment variable MUSTER_BACKEND_LIBRARIES lists (paths separated by `:`).
+// Loading a library again changes nothing.
+// Throws DistError: kNotFound (there is no such library, or it does not load),
+// kFailedPrecondition (it is not a backend library, or was built for another
+// version), and what RegisterBackend throws.
 std::string LoadBackend(const std::string& path);
 
-// Whether groups can have the backend: it is built in, registered or loaded.
-// In small or capital letters.
+// Returns whether groups can use the backend: it is built in and works here, or
+// it is registered or loaded. The case of `name` does not matter.
 bool IsBackendAvailable(const std::string& name);
 
 inline bool IsGlooAvailable() { return IsBackendAvailable("gloo"); }
@@ -45,9 +46,9 @@ inline bool IsMpiAvailable() { return IsBackendAvailable("mpi"); }
 inline bool IsUccAvailable() { return IsBackendAvailable("ucc"); }
 inline bool IsXcclAvailable() { return IsBackendAvailable("xccl"); }
 
-// The backend that takes the tensors of `device` ("cpu", "cuda", "cuda:1") in a
-// group that names none: "shm", "nccl". Throws DistError (kInvalidArgument)
-// for another device.
+// Returns the backend that handles tensors on `device` ("cpu", "cuda",
+// "cuda:1") in a group that names no backend: "shm" or "nccl". Throws DistError
+// (kInvalidArgument) for another device.
 std::string GetDefaultBackendForDevice(const std::string& device);
 
 }  // namespace muster

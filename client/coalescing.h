@@ -1,4 +1,4 @@
-// Several collectives as one.
+// Runs several collectives as one.
 //
 //   std::vector<muster::Tensor> biases = ...;     // many small ones
 //   muster::AllReduceCoalesced(biases, {.op = muster::ReduceOp::kAvg});
@@ -24,15 +24,17 @@ namespace muster {
 
 using CoalesceOptions = CollectiveOptions;
 
-// CoalescingManager collects what Coalesce starts: collectives of one verb,
-// and of one reduction. Its methods throw DistError (kInvalidArgument) when
-// something else was there before; then nothing is started.
+// CoalescingManager collects the collectives that Coalesce starts. All must
+// have the same verb and the same reduction. A method throws DistError
+// (kInvalidArgument) if its collective does not go with the first one; then
+// nothing is started.
 class CoalescingManager {
  public:
   CoalescingManager(const CoalescingManager&) = delete;
   CoalescingManager& operator=(const CoalescingManager&) = delete;
 
-  // As the methods of ProcessGroup. `factor` is that of kPremulSum.
+  // The arguments are those of ProcessGroup's methods. `factor` is the factor
+  // of kPremulSum.
   void AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,
                  double factor = 1);
   void AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor);
@@ -50,20 +52,21 @@ class CoalescingManager {
   std::vector<dataplane::Collective> collectives_;
 };
 
-// Calls `add`, which adds collectives, and then starts them together: one Work
-// that is complete when all are, and whose Result() are all tensors written, in
-// their order. If `add` throws, so does this, and nothing is started. Without
-// any it is complete at once.
+// Calls `add`, which adds collectives, and then starts them together. The
+// result is one Work, which is complete when all collectives are; its Result()
+// has all tensors that were written, in order. If `add` adds nothing, the Work
+// is complete at once. If `add` throws, Coalesce throws the same, and nothing
+// is started.
 //
-// The results are bit for bit those of the collectives apart, but small tensors
-// of one type travel as one, at the price of copying them. Types may differ.
-// All ranks must add the same, in the same order. Nothing is started if one of
-// them has bad arguments. Throws what Work::Wait throws.
+// The results are bitwise equal to those of separate collectives. Small tensors
+// of one type are copied into one buffer and sent together. Types may differ.
+// All ranks must add the same collectives in the same order. If one collective
+// has bad arguments, nothing is started. Throws what Work::Wait throws.
 Work Coalesce(const CoalesceOptions& options,
               const std::function<void(CoalescingManager&)>& add);
 
-// The same of lists, which must not be empty; of outputs and inputs equally
-// long ones.
+// These functions coalesce one verb over the tensors of a list, which must not
+// be empty. Lists of outputs and inputs must have the same length.
 Work AllReduceCoalesced(const std::vector<Tensor>& tensors,
                         const AllReduceOptions& options = {});
 // `output_tensor_lists[rank][i]` becomes that rank's `input_tensor_list[i]`.

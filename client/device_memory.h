@@ -1,5 +1,5 @@
-// Memory of CUDA devices, for programs that are built without CUDA: one program
-// runs where there are devices and where there are none.
+// Memory of CUDA devices for programs that are built without CUDA: one program
+// runs with and without devices.
 //
 //   muster::DeviceMemory memory(/*device=*/0, count * sizeof(float));
 //   memory.Write(values.data(), memory.bytes());
@@ -14,44 +14,47 @@
 
 namespace muster {
 
-// How many CUDA devices this process can use. None: 0; `musterctl version
-// --verbose` says why. Looked at once.
+// Returns how many CUDA devices this process can use; if 0, `musterctl version
+// --verbose` says why. The first call detects them; later calls return the same
+// number.
 int CudaDeviceCount();
 
-// Memory of one device, which it frees when it goes, but for somebody else's;
-// what is under way on the device is waited for then. Movable. One thread at a
-// time.
+// DeviceMemory is memory of one device. The destructor frees it, unless it
+// belongs to somebody else (Of); freeing waits for the work under way on the
+// device. Movable. One thread at a time.
 //
-// What the methods do is ordered with the calling thread's current stream
-// (streams.h), as collectives are.
+// The methods are ordered with the calling thread's current stream (streams.h),
+// as collectives are.
 class DeviceMemory {
  public:
-  // None.
+  // Has no memory.
   DeviceMemory() = default;
-  // Throws DistError: kFailedPrecondition (no CUDA here, and why),
-  // kInvalidArgument (no such device), kResourceExhausted (it has no room for
-  // `bytes`).
+  // Allocates `bytes` on cuda:`device`. Throws DistError: kFailedPrecondition
+  // (no CUDA here; the text says why), kInvalidArgument (no such device),
+  // kResourceExhausted (the device has no room for `bytes`).
   DeviceMemory(int device, size_t bytes);
-  // `bytes` at `data` on the device, of somebody who frees them, and outlives
-  // this: a SymmetricTensor's, for instance. Throws as the other one.
+  // Makes a view of `bytes` at `data` on the device, for instance of a
+  // SymmetricTensor's memory. The owner frees the memory, which must outlive
+  // the view. Throws what the constructor throws.
   static DeviceMemory Of(int device, void* data, size_t bytes);
   DeviceMemory(DeviceMemory&& other) noexcept;
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
   ~DeviceMemory();
 
-  // On the device: not for the host to read. Null of no bytes.
+  // A device address, which the host cannot read. Null if nothing was
+  // allocated.
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   int device() const { return device_; }
 
-  // Copies `bytes` from or to memory of the host, from the start of this or
-  // from `offset` on, and returns when they are there. Throws DistError:
-  // kInvalidArgument (more than this has), kInternal (CUDA refuses, or reports
-  // an earlier failure of the device).
+  // Copies `bytes` between host memory and this memory at `offset`, and returns
+  // when they have arrived. Throws DistError: kInvalidArgument (this memory has
+  // fewer bytes), kInternal (CUDA refuses, or reports an earlier failure of the
+  // device).
   void Write(const void* from, size_t bytes, size_t offset = 0);
   void Read(void* to, size_t bytes, size_t offset = 0) const;
 
-  // Makes all of it zero; the host does not wait. Throws as Write.
+  // Sets all bytes to zero; the host does not wait. Throws as Write.
   void Clear();
 
  private:
@@ -63,8 +66,8 @@ class DeviceMemory {
   bool owns_ = true;
 };
 
-// Waits on the host until what the calling thread's current stream of
-// cuda:`device` has been given is done. Throws DistError: kFailedPrecondition
+// Blocks the host until cuda:`device` has finished all work that was submitted
+// to the calling thread's current stream. Throws DistError: kFailedPrecondition
 // (no CUDA here), kInvalidArgument (no such device), kInternal (CUDA reports a
 // failure of the device).
 void SynchronizeCurrentStream(int device);
