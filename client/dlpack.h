@@ -1,5 +1,5 @@
-// Tensors of other libraries, and for them, by DLPack: of PyTorch, JAX, NumPy,
-// TVM and others, without a copy.
+// Exchanges tensors with PyTorch, JAX, NumPy, TVM and other libraries without a
+// copy, by DLPack.
 //
 //   // From a capsule of Python's "dltensor" or "dltensor_versioned", for
 //   // instance.
@@ -24,14 +24,15 @@ dlpack::Imported ImportOrThrow(dlpack::DLManagedTensorVersioned* managed,
                                const dlpack::ImportOptions& options);
 }  // namespace internal
 
-// Takes `managed` over, a DLManagedTensor or, of DLPack 1.x, a
-// DLManagedTensorVersioned: this library's or that of DLPack's header. The
-// result is a view of its memory, and calls its deleter when it is destroyed:
-// after every collective on it, and not while one runs.
-// Throws DistError (kInvalidArgument: not contiguous, not aligned, of a device
-// or an element type that tensors do not have here, of another version, or
-// read-only unless `options` allow that; the text says which); then it is still
-// the caller's.
+// Takes over `managed`, a DLManagedTensor or, for DLPack 1.x, a
+// DLManagedTensorVersioned; the types may be this library's or those of
+// DLPack's header. The result is a view of the memory and calls the deleter
+// when it is destroyed. It must outlive the Work of every collective on the
+// tensor.
+// Throws DistError (kInvalidArgument) if the tensor is not contiguous, not
+// aligned, of a device or an element type that Tensor does not have, of another
+// version of DLPack, or read-only unless `options` allow that; the text says
+// which. Then the caller still owns `managed`.
 template <dlpack::Managed T>
 dlpack::Imported FromDLPack(T* managed) {
   return internal::ImportOrThrow(
@@ -44,14 +45,14 @@ dlpack::Imported FromDLPack(T* managed,
       reinterpret_cast<dlpack::DLManagedTensorVersioned*>(managed), options);
 }
 
-// `tensor` for another library, which calls the deleter once when it is done
-// with it, on any thread. Until then `owner` is kept, which keeps the memory;
-// null if that lives long enough anyway.
-// Throws DistError (kInvalidArgument): a bad tensor.
+// Exports `tensor` to another library, which calls the deleter once, on any
+// thread, when it no longer needs it. Until then `owner` is kept, which keeps
+// the memory alive; null if the memory lives long enough anyway.
+// Throws DistError (kInvalidArgument) for a bad tensor.
 dlpack::DLManagedTensor* ToDLPack(const Tensor& tensor,
                                   std::shared_ptr<void> owner = nullptr);
 
-// The same for who wants DLPack 1.0 or a later 1.x.
+// Does the same for a library that wants DLPack 1.0 or a later 1.x.
 dlpack::DLManagedTensorVersioned* ToDLPackVersioned(
     const Tensor& tensor, std::shared_ptr<void> owner = nullptr);
 

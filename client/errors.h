@@ -1,6 +1,6 @@
-// What the SDK throws. Everything below the SDK returns Status; here an
-// error becomes an exception, because a failed collective that nobody looks at
-// corrupts a training run silently.
+// The exceptions that the SDK throws. Everything below the SDK returns Status;
+// the SDK turns an error into an exception, because a failed collective whose
+// status nobody checks would corrupt a training run silently.
 
 #ifndef MUSTER_CLIENT_ERRORS_H_
 #define MUSTER_CLIENT_ERRORS_H_
@@ -15,10 +15,10 @@
 
 namespace muster {
 
-// One member of a job, as an error or an event shows it. What is not known is
-// empty, or -1 for the rank.
+// One member of a job in an error or an event. An unknown field is empty; an
+// unknown rank is -1.
 struct MemberInfo {
-  // In the world group.
+  // The global rank.
   int rank = -1;
   std::string member = {};
   std::string host = {};
@@ -37,28 +37,29 @@ struct RankRange {
   int count = 0;
 };
 
-// The root of all that the SDK throws. As such: a failed barrier, a failed
-// rendezvous, a bad argument, a call on a group that does not exist.
+// The base class of all exceptions of the SDK. Thrown as such for a failed
+// barrier, a failed rendezvous, a bad argument, or a call on a group that does
+// not exist.
 //
 // what() is the text for people; with TORCH_SHOW_CPP_STACKTRACES=1 in the
-// environment it ends with the stack of the call that throws. Programs look at
+// environment it ends with the stack of the call that throws. Programs read
 // status().code(), culprits() and culprit_ranks().
 class DistError : public std::runtime_error {
  public:
-  // `status` must not be OK. `others`: who is to blame beside `culprits`, of
-  // whom nothing but the rank is known.
+  // `status` must not be OK. `others` are further culprits of which only the
+  // rank is known.
   explicit DistError(Status status, std::vector<MemberInfo> culprits = {},
                      const std::vector<RankRange>& others = {});
 
   const Status& status() const noexcept;
 
-  // The members that caused the failure, in rank order; empty when nobody else
-  // did, or nobody is known. Of very many (more than 32 at a barrier) it is
-  // some, first those that are gone.
+  // The members that caused the failure, in rank order; empty if no other
+  // member caused it, or if none is known. If there are very many (more than 32
+  // at a barrier), it has some of them, first those that are gone.
   const std::vector<MemberInfo>& culprits() const noexcept;
 
-  // The ranks of all members that caused the failure, ascending, in the world
-  // group; also of those that are too many for culprits().
+  // The global ranks of all members that caused the failure, ascending,
+  // including those that are too many for culprits().
   const std::vector<int>& culprit_ranks() const noexcept;
 
  private:
@@ -73,8 +74,8 @@ class DistBackendError : public DistError {
   using DistError::DistError;
 };
 
-// No answer: a connection broke or could not be made, a peer or the
-// coordinator is gone.
+// There was no answer: a connection broke or could not be made, or a peer or
+// the coordinator is gone.
 class DistNetworkError : public DistError {
  public:
   using DistError::DistError;
@@ -86,7 +87,7 @@ class DistStoreError : public DistError {
   using DistError::DistError;
 };
 
-// A pop that does not wait found no item.
+// A QueuePop with `block` false found no item.
 class QueueEmptyError : public DistStoreError {
  public:
   using DistStoreError::DistStoreError;

@@ -15,27 +15,29 @@
 
 namespace muster {
 
-// For processes of one host, or of hosts that share a folder whose file system
-// has flock. Has the basic part of Store without DeleteKey, because the file
-// only grows; NumKeys counts the file's own key, too. Thread-safe.
+// FileStore keeps its keys in a file. The processes are on one host, or on
+// hosts that share a folder whose file system has flock. It has the basic part
+// of Store without DeleteKey, because the file only grows. NumKeys counts one
+// key of the file's own, too. Thread-safe.
 //
-// The file must not be that of a job before: its keys are still there. The last
-// store to be destroyed removes it if at least `world_size` stores of it have
-// been; a process that was killed leaves it.
+// The file must not be that of an earlier job, whose keys are still in it. The
+// last store to be destroyed removes the file if at least `world_size` stores
+// of it were destroyed. A killed process leaves the file behind.
 //
-// Every call may throw DistStoreError: kDeadlineExceeded (a process that was
-// stopped keeps the file locked), kDataLoss (the file is damaged), or with the
-// system's reason (no such folder, no permission, no space left).
+// Every call may throw DistStoreError: kDeadlineExceeded (a stopped process
+// keeps the file locked), kDataLoss (the file is damaged), or the code of a
+// system error (no such folder, no permission, no space left).
 class FileStore : public Store {
  public:
-  // Makes the file if there is none. world_size -1: nobody removes it.
+  // Creates the file if there is none. With world_size -1 nothing removes it.
   explicit FileStore(const std::string& path, int world_size = -1);
   ~FileStore() override;
 
   using Store::Set;
   using Store::Wait;
   void Set(std::string_view key, std::string_view value) override;
-  // `Timeout waiting for key: K after N ms`.
+  // Throws DistStoreError: kDeadlineExceeded (`Timeout waiting for key: K after
+  // N ms`).
   std::string Get(std::string_view key) override;
   int64_t Add(std::string_view key, int64_t delta) override;
   bool Check(const std::vector<std::string>& keys) override;
@@ -45,14 +47,14 @@ class FileStore : public Store {
   std::vector<std::string> ListKeys(std::string_view prefix) override;
   void Wait(const std::vector<std::string>& keys,
             std::chrono::milliseconds timeout) override;
-  // Counts as one store with this one.
+  // The clone and this store count as one store.
   std::shared_ptr<Store> Clone() override;
   void SetTimeout(std::chrono::milliseconds timeout) override;
   std::chrono::milliseconds timeout() const override;
 
   const std::string& path() const;
-  // How many stores of the file there are, in all processes; those that were
-  // killed count.
+  // How many stores of the file are open in all processes; those of killed
+  // processes count, too.
   int64_t OpenStores();
 
  private:

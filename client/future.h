@@ -1,4 +1,4 @@
-// Futures with continuations: what Work::GetFuture gives.
+// Futures with continuations, as Work::GetFuture returns them.
 
 #ifndef MUSTER_CLIENT_FUTURE_H_
 #define MUSTER_CLIENT_FUTURE_H_
@@ -27,7 +27,7 @@ namespace internal {
 
 class Continuations;
 
-// What a future is but for its value. Thread-safe.
+// The part of a future that does not depend on the value's type. Thread-safe.
 class FutureCore {
  public:
   explicit FutureCore(std::shared_ptr<Continuations> thread);
@@ -38,15 +38,18 @@ class FutureCore {
 
   bool Done() const;
   std::exception_ptr Exception() const;
-  // Throws the error, if there is one.
+  // Waits until it is done, and throws its error, if there is one.
   void Wait() const;
   bool WaitFor(std::chrono::milliseconds timeout) const;
-  // Throws DistError (kFailedPrecondition) before it is done, then as Wait.
+  // Throws DistError (kFailedPrecondition) before it is done; afterwards throws
+  // as Wait.
   void CheckValue() const;
 
-  // Runs `task` on the thread when it is done. `task` throws nothing.
+  // Runs `task` on the continuations' thread when it is done. `task` must not
+  // throw.
   void OnDone(std::function<void()> task);
-  // Once, on the thread. The value, if there is no error, is there.
+  // Called once, on the continuations' thread. Without an error, the value must
+  // have been written.
   void Complete(std::exception_ptr error);
 
   const std::shared_ptr<Continuations>& thread() const { return thread_; }
@@ -72,14 +75,15 @@ class FutureState : public FutureCore {
   std::optional<Stored> value = {};
 };
 
-// Writes an error of a continuation whose result nobody has to the log.
+// Logs the error of a continuation that has no future to report it.
 void LogContinuationError(const std::exception_ptr& error);
 
 }  // namespace internal
 
-// Future is a value that comes when a collective is complete: of Work, the list
-// of the tensors that it has written; of Then, what the continuation returns.
-// Copies are of the same future. Thread-safe.
+// Future is a value that exists once a collective is complete. The future of a
+// Work has the list of the tensors that the collective has written; the future
+// of Then has what the continuation returns. Copies are the same future.
+// Thread-safe.
 //
 //   auto norm = muster::AllReduce(gradients, {.async_op = true})
 //                   .GetFuture()
@@ -87,46 +91,50 @@ void LogContinuationError(const std::exception_ptr& error);
 //   ...
 //   norm.Wait();
 //
-// Continuations run on a thread of the group's own, which the first GetFuture
-// starts and DestroyProcessGroup ends; never on the caller's, and never on one
-// that moves data, so that they may take their time and may start collectives,
-// and wait for them. Those of one group run one after the other, works in the
-// order in which they complete (collectives: in that of their start),
-// continuations of one future in the order of Then, each before what hangs on
-// its own result. So a continuation may not wait for another future of the
-// group: that throws (kFailedPrecondition). After the end of the group they run
-// at once, on the thread that calls Then.
+// Continuations run on one thread of the group, which the first GetFuture
+// starts and DestroyProcessGroup ends. They never run on the caller's thread or
+// on a thread that moves data, so they may take long, start collectives and
+// wait for them. The continuations of a group run one after the other: works in
+// the order in which they complete (collectives: in the order of their start),
+// and the continuations of one future in the order of Then, each before the
+// continuations of its own result. So a continuation must not wait for another
+// future of the group that is not done: that throws (kFailedPrecondition).
+// After the end of the group, continuations run at once on the thread that
+// calls Then.
 //
-// A Wait may return before the continuations of what it waits for have run:
-// wait for what Then has returned.
+// Wait may return before the continuations of the same future have run. To wait
+// for a continuation, wait for the future that Then returned.
 template <typename T>
 class Future {
  public:
-  // With a value, or an error. Does not block.
+  // True if it has a value or an error. Does not block.
   bool Done() const { return state_->Done(); }
 
-  // Waits for it. Throws its error: of a collective what Work::Wait throws, of
-  // a continuation what that has thrown, or its future's.
+  // Waits until it is done. Throws its error: for a collective, what Work::Wait
+  // throws; for a continuation, what the continuation has thrown, which may be
+  // the error of the future before it.
   void Wait() const { state_->Wait(); }
 
-  // As Wait(), but returns false when `timeout` passes first. Throws DistError
-  // (kInvalidArgument) if that is negative.
+  // As Wait(), but returns false if `timeout` passes first. Throws DistError
+  // (kInvalidArgument) if `timeout` is negative.
   bool WaitFor(std::chrono::milliseconds timeout) const {
     return state_->WaitFor(timeout);
   }
 
-  // Once it is done. Throws its error; DistError (kFailedPrecondition) before.
+  // The value, once it is done. Throws its error, if there is one, and
+  // DistError (kFailedPrecondition) before it is done.
   std::add_lvalue_reference_t<const T> Value() const {
     state_->CheckValue();
     if constexpr (!std::is_void_v<T>) return *state_->value;
   }
 
-  // Null before it is done, and without an error.
+  // The error; null before it is done, and if there is none.
   std::exception_ptr Exception() const { return state_->Exception(); }
 
-  // Runs `continuation` with this future when it is done, failed or not (its
-  // Value() throws then). The result is the future of what it returns, or of
-  // what it throws, which is not to be lost: wait for it.
+  // Runs `continuation` with this future when it is done, also if it has failed
+  // (then its Value() throws). Returns a future of what the continuation
+  // returns or throws. Wait for that future; otherwise an exception of the
+  // continuation is lost.
   template <typename F>
   [[nodiscard]] auto Then(F continuation) const
       -> Future<std::invoke_result_t<F, const Future<T>&>> {
@@ -149,7 +157,7 @@ class Future {
     return Future<U>(std::move(next));
   }
 
-  // The same for its effects alone: what it throws goes to the log.
+  // Does the same without a result: what `callback` throws goes to the log.
   template <typename F>
   void AddDoneCallback(F callback) const {
     state_->OnDone([self = *this, callback = std::move(callback)]() mutable {

@@ -16,8 +16,9 @@
 
 namespace muster {
 
-// The keys are those of this object and of its clones; they go with the last
-// of them. Has all of Store but lifetimes of keys and watches. Thread-safe.
+// HashStore keeps its keys in this process. This object and its clones share
+// them; the keys are gone with the last of these. It has all of Store except
+// lifetimes of keys and watches. Thread-safe.
 class HashStore : public Store {
  public:
   HashStore();

@@ -1,4 +1,4 @@
-// All of the SDK: what a program includes.
+// The whole SDK: the header that a program includes.
 
 #ifndef MUSTER_CLIENT_MUSTER_H_
 #define MUSTER_CLIENT_MUSTER_H_

@@ -1,5 +1,5 @@
-// Objects that are messages of protobuf, or of another library that serializes
-// itself with functions of the same names.
+// Object collectives for messages of protobuf, and for other types that
+// serialize themselves with functions of the same names.
 //
 //   std::vector<TrainerConfig> config(1);         // a protobuf message
 //   if (muster::GetRank() == 0) config[0] = Read("trainer.textproto");
@@ -15,7 +15,7 @@
 
 namespace muster {
 
-// What serializes itself, as every message of protobuf does.
+// A type that serializes itself, as every message of protobuf does.
 template <typename T>
 concept ObjectMessage = requires(const T& from, T& to, std::string* out,
                                  const std::string& bytes) {

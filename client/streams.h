@@ -1,4 +1,4 @@
-// CUDA streams: in which order collectives are with other work on a device.
+// CUDA streams: how collectives are ordered with other work on a device.
 //
 //   cudaStream_t stream;
 //   cudaStreamCreate(&stream);
@@ -8,8 +8,8 @@
 //   work.Wait();                              // the stream waits, not the host
 //   Read<<<..., stream>>>(data);              // finds the sums
 //
-// Work on another stream is not ordered: it needs a Wait() while that one is
-// the current stream, or an event of CUDA's.
+// Work on another stream is not ordered with the collective: call Wait() while
+// that stream is the current one, or use a CUDA event.
 
 #ifndef MUSTER_CLIENT_STREAMS_H_
 #define MUSTER_CLIENT_STREAMS_H_
@@ -19,14 +19,14 @@ namespace muster {
 // A cudaStream_t; null is the default stream.
 using Stream = void*;
 
-// Of the calling thread, for cuda:`device`: the default stream until the thread
-// sets another one, which must live while it is set. Both throw DistError
-// (kInvalidArgument) if `device` is negative.
+// The calling thread's current stream of cuda:`device`: the default stream
+// until the thread sets another one, which must live while it is set. Both
+// throw DistError (kInvalidArgument) if `device` is negative.
 Stream CurrentStream(int device);
 void SetCurrentStream(int device, Stream stream);
 
-// Sets the current stream for as long as it lives, on the thread that makes and
-// destroys it.
+// Sets the current stream of the thread that makes it, and restores the
+// previous one when it is destroyed, on the same thread.
 class StreamGuard {
  public:
   StreamGuard(int device, Stream stream)

@@ -18,35 +18,38 @@ struct Deadline;
 }  // namespace internal
 
 struct TcpStoreOptions {
-  // Where the store is served: what all of its processes are told.
+  // The host that serves the store, as all of its processes name it.
   std::string host = {};
-  // 0, which a server alone can use: any free one; TcpStore::port() tells.
+  // The port of the store. 0: any free port, for the server only;
+  // TcpStore::port() returns it.
   int port = 0;
-  // How many stores there will be, with the server. Not given: any number.
+  // How many stores there will be, including the server's. Not given: any
+  // number.
   std::optional<int> world_size = std::nullopt;
-  // This process serves the store. It listens on `host` if that is numeric or
-  // "localhost", and on all of the host's addresses if it is a name. Where
-  // TORCHELASTIC_USE_AGENT_STORE is "True", the launcher serves the store at
-  // MASTER_ADDR:MASTER_PORT, and there this counts as false.
+  // True: this process serves the store. It listens on `host` if that is
+  // numeric or "localhost", and on all addresses of the host if it is a name.
+  // If TORCHELASTIC_USE_AGENT_STORE is "True", the launcher serves the store at
+  // MASTER_ADDR:MASTER_PORT; for that address this counts as false.
   bool is_master = false;
-  // Store::timeout(), and how long the constructor may take.
+  // The value of Store::timeout(), and the limit for the constructor.
   std::chrono::milliseconds timeout = Store::kDefaultTimeout;
-  // With a world size: the server waits in its constructor for all the others.
+  // Has an effect with `world_size` only: the server's constructor waits for
+  // all other stores.
   bool wait_for_workers = true;
-  // A server shares the port and the keys with other servers of this process
-  // that have this set and the same host and port.
+  // True: the server shares its port and its keys with other servers of this
+  // process that have the same host and port and also set this.
   bool multi_tenant = false;
-  // A TCP socket that is bound, and may listen already, for a server, which
-  // takes it over. Its port must be `port`, unless that is 0.
+  // A bound TCP socket, which may listen already. The server takes it over. Its
+  // port must be `port`, unless that is 0.
   std::optional<int> master_listen_fd = std::nullopt;
 };
 
-// The store is served by a coordinator inside the process that is_master, for
-// as long as that process has the store or a clone of it. It has all of Store.
-// NumKeys counts one key more than the user's when a store with a world size
-// has waited for workers. Thread-safe.
+// TcpStore is a store that one process, the one with is_master, serves by a
+// coordinator inside it, for as long as it has the store or a clone of it. It
+// has all of Store. NumKeys counts one key more than the user's if a store with
+// a world size has waited for workers. Thread-safe.
 //
-// When the server is gone, calls throw DistNetworkError.
+// Calls throw DistNetworkError when the server is gone.
 class TcpStore : public CoordinatorStore {
  public:
   // Throws DistStoreError: kInvalidArgument (an option), kDeadlineExceeded
@@ -63,7 +66,7 @@ class TcpStore : public CoordinatorStore {
   int port() const { return link_.port; }
 
  private:
-  // What the clones share. The session keeps the server.
+  // The clones share this. The session keeps the server alive.
   struct Link {
     std::shared_ptr<Session> session;
     std::string host;
