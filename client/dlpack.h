@@ -1,8 +1,8 @@
 // Exchanges tensors with PyTorch, JAX, NumPy, TVM and other libraries without a
 // copy, by DLPack.
 //
-//   // From a capsule of Python's "dltensor" or "dltensor_versioned", for
-//   // instance.
+//   // `managed` comes from a Python capsule, for instance ("dltensor" or
+//   // "dltensor_versioned").
 //   muster::dlpack::Imported gradients = muster::FromDLPack(managed);
 //   muster::AllReduce(gradients.tensor());
 

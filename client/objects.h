@@ -1,4 +1,4 @@
-// Collectives of objects: byte strings, and what becomes one (ObjectCodec).
+// Collectives of objects: byte strings, and types that have an ObjectCodec.
 //
 //   std::vector<std::string> names;
 //   muster::AllGatherObject(names, std::string("trainer-3"));
@@ -22,8 +22,8 @@
 
 namespace muster {
 
-// How an object becomes a byte string, and back. object_messages.h has it for
-// messages of protobuf; a program may add it for types of its own:
+// Converts objects to byte strings and back. object_messages.h defines it for
+// messages of protobuf; a program may define it for its own types:
 //
 //   template <>
 //   struct muster::ObjectCodec<Config> {
@@ -31,11 +31,11 @@ namespace muster {
 //     static bool FromBytes(const std::string& bytes, Config& object);
 //   };
 //
-// False: it cannot be done with this object, or with these bytes.
+// A function returns false if it cannot convert the object or the bytes.
 template <typename T>
 struct ObjectCodec;
 
-// What can be sent: a byte string as it is, or what has an ObjectCodec.
+// A type that can be sent: a byte string, or a type with an ObjectCodec.
 template <typename T>
 concept Object = std::same_as<T, std::string> ||
     requires(const T& from, T& to, std::string& out, const std::string& bytes) {
@@ -46,14 +46,15 @@ concept Object = std::same_as<T, std::string> ||
 struct ObjectOptions {
   // Null is the default group.
   std::shared_ptr<ProcessGroup> group = nullptr;
-  // For the whole of it; zero is the group's.
+  // For the whole call; zero: the group's.
   std::chrono::milliseconds timeout{0};
-  // The largest object, in bytes. The least of what the ranks give holds.
+  // The largest object, in bytes. The lowest value of all ranks applies.
   int64_t object_bytes_max = int64_t{1} << 30;
 };
 
-// Of what one rank gives to all, or gets from all: the same, and that rank's
-// number in the group, instead of the argument `src` or `dst`.
+// Options of collectives in which one rank gives objects to all, or gets
+// objects from all: those of ObjectOptions, and that rank's number in the
+// group, instead of the argument `src` or `dst`.
 struct ObjectSourceOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
@@ -68,14 +69,14 @@ struct ObjectDestinationOptions {
   std::optional<int> group_dst = std::nullopt;
 };
 
-// Of sends and receives.
+// Options of sends and receives.
 struct ObjectSendOptions {
-  // Not negative. A send meets a receive of the same tag.
+  // Not negative. A send matches a receive with the same tag.
   int tag = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
-  // The largest object, in bytes. Each side's holds, and bounds the memory that
-  // a receiver takes.
+  // The largest object, in bytes. Each side applies its own value, which also
+  // bounds the memory that a receiver takes.
   int64_t object_bytes_max = int64_t{1} << 30;
   std::optional<int> group_dst = std::nullopt;
 };
@@ -93,23 +94,23 @@ namespace internal {
 // Objects as byte strings.
 struct ObjectBytes {
   std::vector<std::string> owned = {};
-  // Of the objects themselves if those are byte strings, else of `owned`.
+  // Views of the objects themselves if these are byte strings, else of `owned`.
   std::vector<std::string_view> views = {};
-  // Which one could not be serialized; empty: none.
+  // Says which object could not be serialized; empty: all could.
   std::string fault = {};
 };
 
 std::string UnserializableObject(size_t index);
 
-// What a list of objects that is sent begins with.
+// The first number of a message that announces a list of objects.
 inline constexpr int64_t kObjectsMagic = 0x6d75737465726f62;
 
-// Where objects come from.
+// Says where objects come from, for error texts.
 struct ObjectSource {
   const char* verb;
   // Null is the default group.
   std::shared_ptr<ProcessGroup> group;
-  // None: the group's rank i gave the i-th.
+  // If not given, the group's rank i gave object i.
   std::optional<RankArgument> rank = std::nullopt;
 };
 
@@ -154,8 +155,9 @@ void ParseObjects(std::vector<std::string> bytes, std::vector<T>& objects,
   }
 }
 
-// The functions below on bytes. Nothing comes where there is nothing to write:
-// on the source, on ranks that are not the destination, on who is not a member.
+// These functions do the work of the functions below, on bytes. They return
+// nothing on a rank that has nothing to write: the source, a rank that is not
+// the destination, or a rank that is not in the group.
 std::optional<std::vector<std::string>> BroadcastBytes(
     const ObjectBytes& objects, const RankArgument& src,
     const ObjectOptions& options);
@@ -170,26 +172,29 @@ std::optional<std::string> ScatterBytes(size_t outputs,
                                         const ObjectOptions& options);
 void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
                const ObjectSendOptions& options);
-// The rank that they have come from, or -1.
+// Also returns the rank that sent the objects, or -1.
 std::pair<int, std::vector<std::string>> RecvBytes(
     size_t count, std::optional<int> src, const ObjectRecvOptions& options);
 
 }  // namespace internal
 
-// All of them wait until they are complete, and are made of several collectives
-// of the group, so that two threads may not run them there at a time. Memory is
-// bounded by the sum of the objects' sizes: those are exchanged first.
+// All these functions wait until they are complete. Each runs several
+// collectives of the group, so two threads must not call them on one group at
+// the same time. They take memory for the sum of the objects' sizes, which the
+// ranks exchange first.
 //
-// Throw what Work::Wait throws, and DistError, kInvalidArgument: bad arguments,
-// objects that are too large or cannot be serialized, ranks that do not run the
-// same. All ranks of the group throw then, nothing was sent, and the group is
-// as before; but bytes that a receiver cannot parse (kDataLoss) are its alone.
+// They throw what Work::Wait throws, and DistError (kInvalidArgument) for bad
+// arguments, for objects that are too large or cannot be serialized, and if
+// ranks do not run the same function. Then all ranks of the group throw,
+// nothing was sent, and the group goes on. If a receiver cannot parse the bytes
+// (kDataLoss), that receiver alone throws.
 //
-// Ranks are global, or in the group where the options give them; without both
-// it is global rank 0. On who is not in the group they warn and do nothing.
+// Ranks are global, or ranks in the group where the options give them; without
+// both, the rank is global rank 0. On a rank that is not in the group the
+// functions log a warning and do nothing.
 
-// `object_list` becomes that of rank `src`. It has the same length on all
-// ranks.
+// `object_list` becomes the list of rank `src`. It must have the same length on
+// all ranks.
 template <Object T>
 void BroadcastObjectList(std::vector<T>& object_list,
                          std::optional<int> src = std::nullopt,
@@ -204,7 +209,7 @@ void BroadcastObjectList(std::vector<T>& object_list,
   }
 }
 
-// `object_list` becomes all ranks' objects, by rank in the group.
+// `object_list` becomes the objects of all ranks, by rank in the group.
 template <Object T>
 void AllGatherObject(std::vector<T>& object_list, const T& object,
                      const ObjectOptions& options = {}) {
@@ -216,8 +221,8 @@ void AllGatherObject(std::vector<T>& object_list, const T& object,
   }
 }
 
-// Rank `dst` gets all ranks' objects, by rank in the group, in
-// `object_gather_list`, which is null on the others.
+// On rank `dst`, `object_gather_list` becomes the objects of all ranks, by rank
+// in the group. On the other ranks it must be null.
 template <Object T>
 void GatherObject(const T& object, std::vector<T>* object_gather_list = nullptr,
                   std::optional<int> dst = std::nullopt,
@@ -232,9 +237,10 @@ void GatherObject(const T& object, std::vector<T>* object_gather_list = nullptr,
   }
 }
 
-// The first of `scatter_object_output_list`, which has one at least, becomes
-// this rank's of `scatter_object_input_list` of rank `src`, which has one for
-// each rank of the group. Those of other ranks are ignored.
+// The first element of `scatter_object_output_list`, which must not be empty,
+// becomes this rank's element of the `scatter_object_input_list` of rank `src`,
+// which has one for each rank of the group. The input lists of other ranks are
+// ignored.
 template <Object T>
 void ScatterObjectList(std::vector<T>& scatter_object_output_list,
                        const std::vector<T>& scatter_object_input_list = {},
@@ -251,16 +257,18 @@ void ScatterObjectList(std::vector<T>& scatter_object_output_list,
   }
 }
 
-// Sends and receives; they have no order with collectives, and are made of two
-// messages each of the tag.
+// Sends and receives. They have no order with collectives. A list is sent as
+// several messages with the tag: one that announces it, and its bytes in
+// pieces.
 //
-// RecvObjectList gets as many objects as `object_list` has, from rank `src`,
-// else from whoever sends first; returns who that was. If the sender's list is
-// of another length it throws (kInvalidArgument) when it has received that.
-// What cannot be a list of these objects, or is larger than object_bytes_max
-// allows, is refused with who sent it in culprits() (kInvalidArgument,
-// kDataLoss); objects that are too large in all are not received then, nor is
-// what follows them with this tag.
+// RecvObjectList receives as many objects as `object_list` has, from rank
+// `src`, or, if it is not given, from the rank that sends first. Returns that
+// rank. If the sender's list has another length, it throws (kInvalidArgument)
+// after it has received the list. It also refuses data that is not a list of
+// these objects, and objects larger than object_bytes_max allows
+// (kInvalidArgument, kDataLoss; the sender is in culprits()). Objects that are
+// too large together are received without being kept, so the next list with
+// this tag can be received.
 template <Object T>
 void SendObjectList(const std::vector<T>& object_list, std::optional<int> dst,
                     const ObjectSendOptions& options = {}) {
@@ -280,7 +288,7 @@ int RecvObjectList(std::vector<T>& object_list,
   return from;
 }
 
-// The same of one object.
+// The same functions for one object.
 template <Object T>
 void SendObject(const T& object, std::optional<int> dst,
                 const ObjectSendOptions& options = {}) {

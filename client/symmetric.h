@@ -1,4 +1,5 @@
-// Tensors in memory that the ranks of a group reach on each other.
+// Symmetric tensors: each rank's memory can be accessed by all ranks of a
+// group.
 //
 //   using muster::DataType;
 //   auto sums = muster::AllocateSymmetric(group, DataType::kBfloat16, {count});
@@ -20,17 +21,17 @@
 
 namespace muster {
 
-// SymmetricTensor owns one rank's memory, which is freed with it, and has a
-// tensor of it. Whatever works on that must be complete by then, on this rank;
-// others free theirs when they like. A view of it that is used later is a
-// segmentation fault, or, in a collective of its group, kInvalidArgument (on
-// the CPU). The group may be gone, or have failed:
-// the memory is its owner's as before, and good for every other group, as any
-// memory of its device. Movable: what it was moved from has nothing. The
-// functions of one object are called by one thread at a time.
+// SymmetricTensor owns one rank's memory and has a tensor in it. The destructor
+// frees the memory. By then everything that works on the memory must be
+// complete on this rank; other ranks free their memory independently. A view
+// that is used after that causes a segmentation fault, or kInvalidArgument in a
+// collective of the group on the CPU. The group may have ended or failed: the
+// owner keeps the memory, and every other group can use it like any memory of
+// its device. Movable: a moved-from object has no memory. One thread at a time
+// may call the functions of an object.
 class SymmetricTensor {
  public:
-  // Nothing.
+  // Has no memory.
   SymmetricTensor() = default;
   SymmetricTensor(std::shared_ptr<dataplane::SymmetricMemory> memory,
                   Tensor tensor)
@@ -45,7 +46,8 @@ class SymmetricTensor {
     return *this;
   }
 
-  // float32[0] if it has nothing. Contiguous and aligned to at least 256 bytes.
+  // float32[0] if there is no memory. Contiguous and aligned to at least 256
+  // bytes.
   const Tensor& tensor() const { return tensor_; }
 
  private:
@@ -54,45 +56,47 @@ class SymmetricTensor {
 };
 
 struct AllocateSymmetricOptions {
-  // Empty: CUDA, where the group takes CUDA tensors, else the CPU.
+  // Empty: CUDA if the group takes CUDA tensors, else the CPU.
   std::optional<DeviceType> device = std::nullopt;
-  // What the ranks may take to come. Zero: the group's.
+  // How long the ranks may take to make the call. Zero: the group's timeout.
   std::chrono::milliseconds timeout{0};
 };
 
-// A tensor of every rank of `group` (null: the default group), all of one size
-// in bytes. All ranks make the call, in one order with the group's collectives,
-// which threads of a rank that both allocate, or do either, keep among
-// themselves; it returns when all have. What the memory holds then is not
-// defined.
+// Allocates a tensor on every rank of `group` (null: the default group), all of
+// the same size in bytes. All ranks make the call, in one order with the
+// group's collectives; if several threads of a rank allocate or start
+// collectives, they must keep that order among themselves. It returns when all
+// ranks have made the call. The initial content is undefined.
 //
-// The shm backend has it on the CPU: in memory that the ranks of each host
-// share, in which its collectives combine and copy where the tensors are, if
-// those are not small (of several hosts those of one tensor, and not
-// all_to_all, gather and scatter); where the ranks share none it is memory as
-// any other. It is there at once. The first rank of a host makes what all ranks
-// of that host have: its control group pays for it.
-// In a process that was forked off it is the same memory: what that
-// writes, its parent has; what it frees, its parent keeps.
+// On the CPU the shm backend allocates memory that the ranks of each host
+// share. Its collectives combine and copy data directly in these tensors,
+// except small ones. In a group of several hosts only collectives of one tensor
+// do so, and not all_to_all, gather and scatter. If the ranks share no memory,
+// it is ordinary memory. All pages are allocated at once. The first rank of a
+// host allocates for all ranks of that host: its cgroup is charged. A forked
+// child has the same memory: its parent sees what it writes, and keeps what it
+// frees.
 //
-// The nccl backend has it, from NCCL 2.27 on, on the device that the group is
-// bound to, or else on the thread's current one. The group's collectives whose
-// tensors all lie in such memory need no copies in between; with
-// NcclOptions::CtaPolicy::kZero (2.28) copy engines move what they can, and no
-// processor of the device does. By NCCL's documentation its reductions of
-// float16 and bfloat16 there add in float32 and round once, where else each
-// step rounds, and those of the float8 types add in float16; where the devices
-// have no way to each other's memory it is memory as any other.
+// From NCCL 2.27 on the nccl backend allocates it on the device to which the
+// group is bound, or else on the thread's current device. The group's
+// collectives whose tensors all lie in such memory need no copies in between;
+// with NcclOptions::CtaPolicy::kZero (2.28) copy engines move what they can,
+// without a processor of the device. According to NCCL's documentation,
+// reductions of float16 and bfloat16 in this memory add in float32 and round
+// once, whereas in other memory each step rounds; reductions of the float8
+// types add in float16. If the devices cannot reach each other's memory, it is
+// ordinary memory.
 //
-// Throws DistError: kInvalidArgument (no elements, or more than 63 bits of
-// bytes), kUnimplemented (the group's backend has no such memory: gloo, mpi,
-// an older NCCL), and on the CPU kResourceExhausted (there is not so much
-// memory, or a process has thousands of pieces of it: on all ranks alike, with
-// what is left and whose limit that is; culprits() is the rank that has it
-// not); after these the group goes on. And what a collective throws, which ends
-// the group: not all ranks came in time, or they ask for different sizes (both
-// named), or a device has not so much memory. In a group that this process is
-// not in, the result has nothing.
+// Throws DistError: kInvalidArgument (no elements, or a size in bytes of more
+// than 63 bits), kUnimplemented (the group's backend has no such memory: gloo,
+// mpi, an older NCCL), and on the CPU kResourceExhausted (there is not enough
+// memory, or a process has thousands of such allocations; all ranks throw it,
+// with what is left and whose limit that is; culprits() has the rank that lacks
+// the memory). After these errors the group goes on.
+// Also throws what a collective throws, which ends the group, if not all ranks
+// came in time, if they ask for different sizes (the text names both), or if a
+// device has not enough memory.
+// If this process is not in the group, the result has no memory.
 SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
                                   DataType data_type,
                                   const std::vector<int64_t>& shape,
