@@ -36,7 +36,7 @@ namespace internal {
 
 class GroupState;
 
-// A rank as a caller names it: the global one, or the rank in the group.
+// A rank as a caller names it: by the global rank, or by the rank in the group.
 struct RankArgument {
   std::optional<int> global = std::nullopt;
   std::optional<int> in_group = std::nullopt;
@@ -46,7 +46,7 @@ struct RankArgument {
 
 class ProcessGroup;
 
-// How a collective ended, for those who choose what to do next by it.
+// The outcome of a collective, for code that chooses what to do next.
 enum class WorkResult {
   kSuccess,
   // Its timeout passed.
@@ -60,31 +60,32 @@ enum class WorkResult {
 // Work is the handle of one started collective.
 //
 // The tensors of the collective must live until it is complete. So that an
-// exception cannot free them earlier, destroying a Work waits for completion
-// (without throwing); after a failure of the group that is at once.
+// exception cannot free them earlier, the destructor waits for completion
+// (without throwing); after a failure of the group it returns at once.
 //
-// Several may be outstanding. Collectives of one group complete in the order in
-// which they were started, on each rank; sends and receives when they are
-// matched. Where a group spans hosts and GLOO_SOCKET_IFNAME names several
-// interfaces, collectives run at the same time, and only a barrier completes
-// after all that were started before it. They can be waited for in any order.
-// There is no way to take one back, since the other ranks count on it:
-// ProcessGroup::Abort ends all of them.
+// Several Works may be outstanding, and a program may wait for them in any
+// order. On each rank the collectives of a group complete in the order in which
+// they were started; sends and receives complete when they are matched. If a
+// group spans hosts and GLOO_SOCKET_IFNAME names several interfaces,
+// collectives run at the same time, and only a barrier completes after
+// everything that was started before it. A started collective cannot be
+// cancelled, since the other ranks count on it; ProcessGroup::Abort ends all
+// collectives of the group.
 //
-// Of tensors on a CUDA device (streams.h) a collective begins after what the
-// calling thread's current stream had been given, and waiting for it, also by
-// destroying the Work, holds up that stream and not the host: what is given to
-// the stream afterwards finds the results. IsCompleted and WaitFor are about
-// the collective itself. What fails after the wait is told by the next call on
-// the group, and by Exception().
+// With tensors on a CUDA device (streams.h), a collective begins after the work
+// that was submitted to the calling thread's current stream before it. Waiting
+// for it, also by destroying the Work, makes that stream wait and not the host:
+// work that is submitted to the stream afterwards finds the results.
+// IsCompleted and WaitFor are about the collective itself. If it fails after
+// the wait, Exception() and the next call on the group report that.
 //
-// A collective that failed is complete when its error is known: who is to blame
-// may take a few seconds more to find out (client/README.md, Errors). Wait
-// takes part in that; WaitFor, IsCompleted, IsSuccess and Exception do not wait
-// for it.
+// A failed collective is complete when its error is known. It may take a few
+// seconds more to find out which rank is to blame (client/README.md, Errors).
+// Wait takes part in that; WaitFor, IsCompleted, IsSuccess and Exception do not
+// wait for it.
 //
-// Movable; one that was moved from is to be assigned to or destroyed. One
-// thread at a time.
+// Movable; a moved-from Work may only be assigned to or destroyed. One thread
+// at a time.
 class Work {
  public:
   Work() = default;
@@ -92,46 +93,46 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work() { Finish(); }
 
-  // Waits for completion; on a CUDA device, as said above, until the current
-  // stream does (a barrier waits for completion there, too). Every Wait of a
-  // failed collective throws the same.
-  // Throws DistNetworkError (a peer is gone; culprits() says who),
-  // DistBackendError (the collective failed or its timeout passed).
+  // Waits for completion; with CUDA tensors it makes the current stream wait,
+  // as said above (but waits for the completion of a barrier). Every Wait of a
+  // failed collective throws the same error.
+  // Throws DistNetworkError (a peer is gone; culprits() names it),
+  // DistBackendError (the collective failed, or its timeout passed).
   void Wait();
 
-  // As Wait.
+  // Does the same as Wait.
   void Synchronize() { Wait(); }
 
-  // Waits for completion itself, on the host, but returns false when `timeout`
-  // passes first; the collective, or the search for its error, goes on. Throws
-  // DistError (kInvalidArgument) if that is negative.
+  // Makes the host wait for completion, but returns false if `timeout` passes
+  // first; the collective, or the search for its error, goes on. Throws
+  // DistError (kInvalidArgument) if `timeout` is negative.
   bool WaitFor(std::chrono::milliseconds timeout);
 
   bool IsCompleted() const;
 
-  // Completed, and without an error.
+  // True if it has completed without an error.
   bool IsSuccess() const;
 
-  // What Wait() would throw; null while it runs, and when there is no error.
+  // The exception that Wait() would throw; null while the collective runs, and
+  // if there is no error.
   std::exception_ptr Exception() const;
 
-  // The tensors that it has written: the outputs, or what it worked on in
-  // place. Throws DistError (kFailedPrecondition) before it was waited for or
-  // is complete, and what Wait() throws after a failure.
+  // The tensors that the collective has written: the outputs, or the tensors
+  // that it changed in place. Throws DistError (kFailedPrecondition) unless it
+  // is complete or was waited for, and after a failure what Wait() throws.
   std::vector<Tensor> Result() const;
 
-  // Of Result(), for continuations: future.h says where and in which order they
-  // run. The future does not keep the tensors' memory: this Work does, and what
-  // ends it waits for completion, though not for the continuations.
-  // Always the same one.
+  // A future of Result(), for continuations; future.h says where and in which
+  // order they run. The future does not keep the tensors' memory alive.
+  // Destroying this Work still waits for the collective, but not for the
+  // continuations. Every call returns the same future.
   Future<std::vector<Tensor>> GetFuture();
 
-  // How the collective ended, when it has: it throws nothing, whatever that
-  // was.
+  // A future of the outcome. It does not fail, whatever the outcome is.
   Future<WorkResult> GetFutureResult();
 
-  // The global rank that a receive has come from; -1 of anything else, and
-  // before completion; on a CUDA device of gloo's as soon as Wait returns.
+  // The global rank that sent the message of a receive, once it is complete
+  // (with a CUDA tensor on gloo, as soon as Wait returns). Otherwise -1.
   int SourceRank() const;
 
  private:
@@ -139,7 +140,7 @@ class Work {
   Work(std::shared_ptr<dataplane::Work> work,
        std::shared_ptr<internal::GroupState> group,
        std::span<const Tensor> result);
-  // Of one that is complete, in the group whose continuations have the number.
+  // Makes a complete Work of the group whose continuations have this number.
   [[gnu::always_inline]] Work(uint64_t continuations_number,
                               std::span<const Tensor> result)
       : continuations_number_(continuations_number) {
@@ -157,15 +158,15 @@ class Work {
   }
   void FinishStarted() noexcept;
 
-  // Null: it is complete.
+  // Null if it is complete.
   std::shared_ptr<dataplane::Work> work_;
-  // Null as well then, and a number by which the group's continuations are
-  // found; 0: there is no group. (References are counted, also weak ones, which
-  // takes a part of a small collective's time.)
+  // Also null then; in its place the number finds the group's continuations (0:
+  // there is no group). Counting references, even weak ones, would take a part
+  // of a small collective's time.
   std::shared_ptr<internal::GroupState> group_;
   uint64_t continuations_number_ = 0;
-  // What it has written: one tensor in little time, a few without an
-  // allocation.
+  // The tensors that it has written. The first is stored fast, and a few more
+  // without an allocation.
   std::optional<Tensor> first_result_;
   base::InlinedVector<Tensor, 3> more_results_;
   bool waited_ = false;
@@ -173,15 +174,16 @@ class Work {
 };
 
 // A bad argument throws DistError (kInvalidArgument, kUnimplemented) from the
-// call, also from an asynchronous one. It starts nothing on this rank, and ends
-// nothing; but the call has taken its number. So when it was bad on every rank,
-// all can go on with the next one; on one rank alone, the others wait for the
-// one that was refused, and another call in its place ends the group.
+// call, also from an asynchronous one. The call starts nothing on this rank and
+// ends nothing, but it uses up a sequence number of the group. If the argument
+// is bad on every rank, all ranks can go on with the next call. If it is bad on
+// one rank only, the others wait for the refused call, and another call in its
+// place ends the group.
 //
 // Options of the collectives. `group`: null is the default group. `timeout`:
-// zero is the group's. `async_op`: return at once; the caller waits on the
-// Work. Otherwise the call returns when the collective is complete, or throws
-// what Work::Wait throws.
+// zero is the group's. `async_op`: if true, the call returns at once, and the
+// caller waits on the Work; otherwise the call returns when the collective is
+// complete, or throws what Work::Wait throws.
 struct CollectiveOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
@@ -195,14 +197,14 @@ struct BarrierOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
   bool async_op = false;
-  // One CUDA device, of a group with nccl: the barrier is nccl's, and comes
-  // after what that device's current stream has been given. Empty: of the
-  // host, where the group has a backend for CPU tensors.
+  // One CUDA device, for a group with nccl: the barrier runs on nccl and comes
+  // after the work submitted to that device's current stream. Empty: the
+  // barrier is the host's, if the group has a backend for CPU tensors.
   std::vector<int> device_ids = {};
 };
 
-// Of those that one rank gives to all: its rank in the group, instead of the
-// argument `src`.
+// Options of collectives in which one rank gives data to all. `group_src` is
+// that rank in the group, instead of the argument `src`.
 struct SourceOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
@@ -213,8 +215,8 @@ struct SourceOptions {
 using BroadcastOptions = SourceOptions;
 using ScatterOptions = SourceOptions;
 
-// Of those that one rank gets from all: its rank in the group, instead of the
-// argument `dst`.
+// Options of collectives in which one rank gets data from all. `group_dst` is
+// that rank in the group, instead of the argument `dst`.
 struct GatherOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
@@ -222,11 +224,11 @@ struct GatherOptions {
   std::optional<int> group_dst = std::nullopt;
 };
 
-// Of those that reduce.
+// Options of collectives that reduce.
 struct ReductionOptions {
   ReduceOp op = ReduceOp::kSum;
-  // Of kPremulSum alone: what this rank's tensor is multiplied with before the
-  // sum.
+  // For kPremulSum only: the factor by which this rank's tensor is multiplied
+  // before the sum.
   double factor = 1;
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
@@ -247,8 +249,8 @@ struct ReduceOptions {
 };
 
 struct AllToAllSingleOptions {
-  // How much of dimension 0 comes from, and goes to, each rank. Empty: equal
-  // parts.
+  // How many elements of dimension 0 come from each rank (output) and go to
+  // each rank (input). Empty: equal parts.
   std::vector<int64_t> output_split_sizes = {};
   std::vector<int64_t> input_split_sizes = {};
   std::shared_ptr<ProcessGroup> group = nullptr;
@@ -256,8 +258,8 @@ struct AllToAllSingleOptions {
   bool async_op = false;
 };
 
-// A send meets a receive of the same tag, which is not negative. `group_dst`
-// and `group_src` are ranks in the group, instead of the argument.
+// A send matches a receive with the same tag, which must not be negative.
+// `group_dst` and `group_src` are ranks in the group, instead of the argument.
 struct SendOptions {
   int tag = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;
@@ -278,11 +280,11 @@ struct P2POp {
 
   Kind op = Kind::kIsend;
   Tensor tensor = {};
-  // Where to, or where from: a global rank, or `group_peer`.
+  // The destination or the source: a global rank here, or `group_peer`.
   std::optional<int> peer = std::nullopt;
   std::shared_ptr<ProcessGroup> group = nullptr;
   int tag = 0;
-  // A rank in the group.
+  // The peer's rank in the group, instead of `peer`.
   std::optional<int> group_peer = std::nullopt;
 };
 
@@ -294,117 +296,122 @@ struct MonitoredBarrierOptions {
   bool wait_all_ranks = false;
 };
 
-// ProcessGroup is this process's end of a group of ranks. All ranks must start
-// the same collectives in the same order; several threads may use it if they
-// keep that order between them.
+// ProcessGroup is this process's handle of a group of ranks. All ranks must
+// start the same collectives in the same order. Several threads may use it if
+// they keep that order among themselves.
 //
 // The first failure of a collective ends the group on every rank, within
-// moments when a peer dies: what runs fails, and every later call throws the
-// same error, which names the rank, its host, the cause and what it was last
-// seen doing. Groups that the peer is not in go on.
+// moments if a peer dies: running calls fail, and every later call throws the
+// same error, which names the culprit, its host, the cause and its last
+// progress. Groups that do not contain the culprit go on.
 //
-// Ranks that are arguments or results are global: of the default group. Where
-// one is wanted, the rank in the group may be given instead, as `group_src`,
-// `group_dst` or `group_peer` of the options, with none (`{}`) for the
-// argument. Both of them, or none where one is needed, throw DistError
-// (kInvalidArgument), as does a rank that is not in the group.
-// In lists of tensors, number r belongs to the group's rank r.
+// Ranks in arguments and results are global, that is, ranks of the default
+// group. Instead of a global rank the options may give the rank in the group as
+// `group_src`, `group_dst` or `group_peer`; then the argument is empty (`{}`).
+// If both are given, if none is given where one is needed, or if the rank is
+// not in the group, the call throws DistError (kInvalidArgument). In lists of
+// tensors, tensor r belongs to the group's rank r.
 //
-// What a collective writes must not overlap what else it writes or reads:
-// kInvalidArgument. A rank's own part alone may be in place: the input where
-// this rank's output is, or the output where this rank's input is.
+// Memory that a collective writes must not overlap other memory that it writes
+// or reads (kInvalidArgument). Only a rank's own part may be in place: its
+// input may be its own part of the output, or its output its own part of the
+// input.
 //
-// In the methods `group` of the options is ignored.
+// The methods ignore `group` of the options.
 class ProcessGroup {
  public:
   explicit ProcessGroup(std::shared_ptr<internal::GroupState> state);
 
-  // Of this process in the group, and of how many; both -1 in what stands for
-  // the groups that it is not in (NewGroup).
+  // This process's rank in the group, and the number of ranks. Both are -1 in
+  // the non-member group (NewGroup).
   int rank() const;
   int size() const;
-  // The global ranks, by the ranks in the group.
+  // The global ranks, by rank in the group.
   std::vector<int> ranks() const;
   const std::string& name() const;
-  // For people: what its maker said of it.
+  // A description for people, given when the group was made.
   const std::string& description() const;
   std::string backend() const;
 
-  // How the last collective of tensors on `device` went that this rank has run:
-  // by which backend (shm, where ranks share no memory, is gloo), and by which
-  // of its algorithms. Sends and receives do not count. Both empty where this
-  // process is not in the group, or that was destroyed.
+  // Tells how this rank's last collective with tensors on `device` ran: the
+  // backend (gloo for a group of shm whose ranks share no memory), and the
+  // algorithm of that backend. Sends and receives do not count. Both are empty
+  // if this process is not in the group, or if the group was destroyed.
   LastRun last_run(DeviceType device = DeviceType::kCpu) const;
 
-  // Of collectives that name none.
+  // The timeout of collectives whose options give none.
   std::chrono::milliseconds timeout() const;
 
-  // `tensor` becomes the reduction of all ranks' tensors, bit for bit the same
-  // everywhere.
+  // `tensor` becomes the reduction of all ranks' tensors, bitwise equal on all
+  // ranks.
   Work AllReduce(const Tensor& tensor, const AllReduceOptions& options = {});
 
-  // `tensor` becomes that of rank `src`.
+  // `tensor` becomes the tensor of rank `src`.
   Work Broadcast(const Tensor& tensor, std::optional<int> src,
                  const BroadcastOptions& options = {});
 
-  // `tensor` of rank `dst` becomes the reduction of all ranks' tensors; those
-  // of the others stay as they are.
+  // `tensor` of rank `dst` becomes the reduction of all ranks' tensors. The
+  // other ranks' tensors do not change.
   Work Reduce(const Tensor& tensor, std::optional<int> dst,
               const ReduceOptions& options = {});
 
-  // Every rank gets all ranks' `tensor`s, in `tensor_list`. Sizes may differ
+  // Every rank gets all ranks' `tensor`s in `tensor_list`. Sizes may differ
   // from rank to rank; all ranks must know them.
   Work AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor,
                  const AllGatherOptions& options = {});
 
-  // Every rank gets all ranks' `input`s, one after the other in `output`, which
-  // has as many elements as all of them: concatenated along dimension 0, or
-  // stacked along a new one.
+  // Every rank gets all ranks' `input`s, one after the other, in `output`,
+  // which has as many elements as all of them: concatenated along dimension 0,
+  // or stacked along a new one.
   Work AllGatherIntoTensor(const Tensor& output, const Tensor& input,
                            const AllGatherOptions& options = {});
 
-  // Rank `dst` (none: 0) gets all ranks' `tensor`s, of one size, in
-  // `gather_list`, which the others leave empty.
+  // Rank `dst` (default 0) gets all ranks' `tensor`s in `gather_list`, which
+  // the other ranks leave empty. All tensors have the same size.
   Work Gather(const Tensor& tensor, const std::vector<Tensor>& gather_list = {},
               std::optional<int> dst = std::nullopt,
               const GatherOptions& options = {});
 
-  // Every rank's `tensor` becomes its part of `scatter_list` of rank `src`
-  // (none: 0), which the others leave empty. All of one size.
+  // Every rank's `tensor` becomes its element of the `scatter_list` of rank
+  // `src` (default 0), which the other ranks leave empty. All tensors have the
+  // same size.
   Work Scatter(const Tensor& tensor,
                const std::vector<Tensor>& scatter_list = {},
                std::optional<int> src = std::nullopt,
                const ScatterOptions& options = {});
 
-  // `output` becomes the reduction of all ranks' `input_list` at this rank's
-  // number. Sizes may differ from number to number.
+  // `output` becomes the reduction of element r of all ranks' `input_list`,
+  // where r is this rank in the group. Sizes may differ from element to
+  // element.
   Work ReduceScatter(const Tensor& output,
                      const std::vector<Tensor>& input_list,
                      const ReduceScatterOptions& options = {});
 
-  // `output` becomes the reduction of this rank's of the equal parts of all
-  // ranks' `input`.
+  // Cuts `input` into equal parts, one for each rank. `output` becomes the
+  // reduction of this rank's part of all ranks' `input`.
   Work ReduceScatterTensor(const Tensor& output, const Tensor& input,
                            const ReduceScatterOptions& options = {});
 
-  // Every rank gives each other rank one of `input_tensor_list`, of any size,
-  // and gets one of `output_tensor_list` from it.
+  // Every rank sends element r of `input_tensor_list`, of any size, to rank r,
+  // and receives element r of `output_tensor_list` from rank r.
   Work AllToAll(const std::vector<Tensor>& output_tensor_list,
                 const std::vector<Tensor>& input_tensor_list,
                 const AllToAllOptions& options = {});
 
-  // The same with one tensor each, cut along dimension 0.
+  // Does the same with one input and one output tensor, cut along dimension 0.
   Work AllToAllSingle(const Tensor& output, const Tensor& input,
                       const AllToAllSingleOptions& options = {});
 
-  // Sends and receives. They have no order with the collectives; those of one
-  // tag between two ranks keep theirs. Sizes and types must be equal.
+  // Sends and receives. They have no order with the collectives. Sends from one
+  // rank to another with the same tag are received in their order. Sizes and
+  // types must be equal.
   //
   // Send returns when the tensor may be used again. Recv returns the rank that
-  // it has come from; without `src` and `group_src` that is whoever sends
-  // first. Isend and Irecv return at once. A rank may Isend to itself, and
-  // receives that with Irecv or Recv, also without `src`; Send to itself is an
-  // error. On nccl both have to be in one BatchIsendIrecv.
+  // sent the message; without `src` and `group_src` it receives from the rank
+  // that sends first. Isend and Irecv return at once. A rank may Isend to
+  // itself and receive that with Irecv or Recv, also without `src`; Send to
+  // itself is an error. On nccl, an Isend to itself and its Irecv must be in
+  // one BatchIsendIrecv.
   void Send(const Tensor& tensor, std::optional<int> dst,
             const SendOptions& options = {});
   int Recv(const Tensor& tensor, std::optional<int> src = std::nullopt,
@@ -414,31 +421,32 @@ class ProcessGroup {
   Work Irecv(const Tensor& tensor, std::optional<int> src = std::nullopt,
              const RecvOptions& options = {});
 
-  // Waits until every rank has come here. Throws DistError (kInvalidArgument)
-  // for `device_ids` that are not one, or of a group without nccl.
+  // Waits until every rank has made the call. Throws DistError
+  // (kInvalidArgument) if `device_ids` has more than one device or a negative
+  // one, or if it is given and the group has no nccl.
   Work Barrier(const BarrierOptions& options = {});
 
-  // A barrier that the coordinator decides: when ranks are missing, every rank
+  // A barrier that the coordinator decides. If ranks are missing, every rank
   // gets an error that counts all of them and names up to 32. Always
-  // synchronous. A rank that is late does not end the group. Throws DistError:
-  // kDeadlineExceeded (ranks are missing: culprits()), kAborted (a rank is
-  // gone), kInvalidArgument (arguments that conflict with another rank's).
-  // Throws DistNetworkError (the coordinator does not answer).
+  // synchronous. A late rank does not end the group.
+  // Throws DistError: kDeadlineExceeded (ranks are missing: culprits()),
+  // kAborted (a rank is gone), kInvalidArgument (arguments that conflict with
+  // another rank's). Throws DistNetworkError (the coordinator does not answer).
   void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
 
-  // Ends the group on every rank, of the default group all groups: what runs
-  // fails, and every later call, with an error that says that this rank has
-  // aborted it, and `reason`. The other ranks hear of it within 100 ms; those
-  // of a group beside the default one over its backend (gloo), in what they run
-  // there or at their next call. To blame is this rank. Without effect on a
-  // group that has ended or was destroyed. DestroyProcessGroup does not throw
-  // this error on this rank.
+  // Ends the group on every rank; on the default group, ends all groups.
+  // Running calls and all later calls fail with an error that says that this
+  // rank aborted the group, and `reason`; this rank is the culprit. The other
+  // ranks learn of it within 100 ms. In a group other than the default one they
+  // learn of it from the group's backend (gloo), in running calls or at their
+  // next call. Has no effect on a group that has ended or was destroyed.
+  // DestroyProcessGroup does not throw this error on this rank.
   void Abort(const std::string& reason = "");
 
-  // OK, or the error that ended the group. Does not block.
+  // Returns OK, or the error that ended the group. Does not block.
   Status status() const;
 
-  // For the rest of the SDK.
+  // Used by the rest of the SDK only.
   const std::shared_ptr<internal::GroupState>& state() const { return state_; }
 
  private:
