@@ -19,9 +19,9 @@ namespace muster {
 // number.
 int CudaDeviceCount();
 
-// DeviceMemory is memory of one device. The destructor frees it, unless it
-// belongs to somebody else (Of); freeing waits for the work under way on the
-// device. Movable. One thread at a time.
+// DeviceMemory is memory of one device. The destructor frees it, unless the
+// object is a view (Of); freeing waits for the work under way on the device.
+// Movable. One thread at a time.
 //
 // The methods are ordered with the calling thread's current stream (streams.h),
 // as collectives are.

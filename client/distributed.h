@@ -150,7 +150,7 @@ struct NewGroupOptions {
   std::string backend = {};
   // Not given: the default group's settings.
   std::optional<NcclOptions> nccl = std::nullopt;
-  // As in InitProcessGroupOptions: either all members give one, or none does.
+  // The CUDA device of this process. Either all members give one, or none does.
   // Not given: the default group's device. If the default group has one, this
   // must be the same.
   std::optional<int> device_id = std::nullopt;

@@ -23,9 +23,9 @@ struct MemberInfo {
   std::string member = {};
   std::string host = {};
   int64_t pid = 0;
-  // Why it is in this list: "no heartbeat for 11.0s (lease 10s)".
+  // The reason why it is in this list: "no heartbeat for 11.0s (lease 10s)".
   std::string cause = {};
-  // What it was last seen doing: "all_reduce #418 on group \"world\"".
+  // Its last known activity: "all_reduce #418 on group \"world\"".
   std::string last_progress = {};
   // host:port of its debug and metrics server.
   std::string debug_address = {};

@@ -115,7 +115,7 @@ class Future {
   // the error of the future before it.
   void Wait() const { state_->Wait(); }
 
-  // As Wait(), but returns false if `timeout` passes first. Throws DistError
+  // Like Wait(), but returns false if `timeout` passes first. Throws DistError
   // (kInvalidArgument) if `timeout` is negative.
   bool WaitFor(std::chrono::milliseconds timeout) const {
     return state_->WaitFor(timeout);

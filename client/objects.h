@@ -288,7 +288,7 @@ int RecvObjectList(std::vector<T>& object_list,
   return from;
 }
 
-// The same functions for one object.
+// These functions send and receive one object.
 template <Object T>
 void SendObject(const T& object, std::optional<int> dst,
                 const ObjectSendOptions& options = {}) {

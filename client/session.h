@@ -123,8 +123,8 @@ struct SessionOptions {
   // The member's name in the job. Empty: a name made of host, pid and a random
   // number.
   std::string member = {};
-  // The process id that other members are told; 0: this process. For a program
-  // that acts for another process of this host.
+  // The process id that other members see; 0: this process. For a program that
+  // acts for another process of this host.
   int64_t pid = 0;
   // How long Connect may take, and the default for calls that have no timeout
   // of their own.
@@ -151,8 +151,8 @@ struct SessionOptions {
   // Called for each event on the session's own thread, in the coordinator's
   // order: the order in which members went. But a new connection begins with
   // all members that left this generation, the event that ended it, and the
-  // members that wait, whether they were told before or not. Must not block,
-  // and must not call or destroy the session.
+  // members that wait, whether they were reported before or not. Must not
+  // block, and must not call or destroy the session.
   std::function<void(const MemberEvent&)> on_event = nullptr;
   // Called once on the session's own thread if the session is over for another
   // reason than Leave and Close. The rules of on_event apply.
