@@ -23,35 +23,37 @@ namespace muster::dataplane {
 
 class ReleasableLock;
 
-// Of the nccl backend. What is not given is NCCL's own choice; its environment
-// (NCCL_...) goes before what is given. An NCCL that is too old for a field
-// ignores it, but for cta_policy, which is an error then. A value that NCCL
-// would refuse is an error (kInvalidArgument) that names the field.
+// Options of the nccl backend. NCCL chooses every field that is not given.
+// NCCL's environment variables (NCCL_...) override the fields. An NCCL that is
+// too old for a field ignores it, except cta_policy, which is then an error. A
+// value that NCCL would refuse is an error (kInvalidArgument) that names the
+// field.
 struct NcclOptions {
-  // NCCL_CTA_POLICY_...: how many processors of the device a collective takes.
-  // kEfficiency: as few as do. kZero: none where copy engines can do it, which
-  // they can where all tensors of the collective lie in symmetric memory; NCCL
-  // says for which collectives.
+  // NCCL_CTA_POLICY_...: how many of the device's processors a collective uses.
+  // kEfficiency: as few as suffice. kZero: none where copy engines can do the
+  // work, which requires that all tensors of the collective lie in symmetric
+  // memory; NCCL documents for which collectives.
   enum class CtaPolicy { kDefault = 0, kEfficiency = 1, kZero = 2 };
 
-  // Collectives go before kernels of streams of ordinary priority.
+  // Collectives take precedence over kernels of streams of ordinary priority.
   bool is_high_priority_stream = false;
-  // Waiting for a collective holds up the host, too, until it is complete.
+  // Waiting for a collective also blocks the host until the collective is
+  // complete.
   bool blocking_wait = false;
 
-  // The fields of ncclConfig_t with these names; commName is the group's name.
+  // The fields of ncclConfig_t with these names. commName is the group's name.
 
-  // True: calls of NCCL come back when they are done, and not at once. No call
-  // of this library comes back later for it: the group makes NCCL's on threads
-  // of its own, one for each communicator, and errors and timeouts come as
-  // ever. But NCCL allows an abort while none of its calls is under way alone.
-  // So one that waits for a rank that does not come (when communicators are
-  // made, in the first collectives, which connect ranks, and in
-  // AllocateSymmetric) keeps its thread, its communicator and its stream, also
-  // after the group's end, until NCCL gives up by itself; the tensors of such a
-  // collective are to be left alone until then, though it has failed. And
-  // groups that are made of this one, or of which it is made, have
-  // communicators of their own from the start: not by ncclCommSplit or
+  // True: NCCL's calls return when they are done, not at once. No call of this
+  // library blocks longer because of it: the group makes NCCL's calls on
+  // threads of its own, one per communicator, and reports errors and timeouts
+  // as usual. But NCCL does not allow an abort while one of the communicator's
+  // calls is running. A call may wait for a rank that does not come: when
+  // communicators are made, in the first collectives (which connect ranks), and
+  // in AllocateSymmetric. Such a call keeps its thread, its communicator and
+  // its stream, even after the group's end, until NCCL gives up. Do not touch
+  // the tensors of such a collective until then, although the collective has
+  // failed. A group split from this one, or from which this one is split, makes
+  // its own communicators from scratch, not with ncclCommSplit or
   // ncclCommShrink.
   bool blocking = false;
   std::optional<int> cga_cluster_size = std::nullopt;  // 0 to 8
@@ -70,24 +72,26 @@ struct NcclOptions {
   friend bool operator==(const NcclOptions&, const NcclOptions&) = default;
 };
 
-// What a group that is made of ranks of another one has from that one's backend
-// (Backend::Split): only a backend of the same kind knows what it is. It may
-// outlive the group that it comes from.
+// What Backend::Split of a parent group hands to the backend of a group made of
+// some of its ranks. Only a backend of the same kind can read it. It may
+// outlive the parent group.
 class ParentHandle {
  public:
   virtual ~ParentHandle() = default;
 };
 
-// A group that is to be made of ranks of another one.
+// Describes a group to be made of ranks of an existing one, the parent.
 struct SplitOptions {
-  // Several can be made at once: the number, from 0 on, of the one that this
-  // rank is in, or kNoPart. Its ranks have the order that they have in the
-  // other one.
+  // One call can make several groups. This is the number, from 0, of the group
+  // that this rank joins, or kNoPart. The ranks of a group keep the order that
+  // they have in the parent.
   int part = 0;
-  // Or: it is the other one without these ranks, ascending. Those that are left
-  // alone take part then, and the other one is of no use any more.
+  // Alternatively, the new group is the parent without these ranks, in
+  // ascending order. Then only the remaining ranks call Split, and the parent
+  // cannot be used afterwards.
   std::vector<int> excluded = {};
-  // The same: what still runs there, perhaps for ever, is to be ended.
+  // With `excluded`: also ends whatever still runs in the parent, possibly for
+  // ever.
   bool aborts = false;
   std::string group_name = {};
   NcclOptions nccl = {};
@@ -95,8 +99,8 @@ struct SplitOptions {
 
 inline constexpr int kNoPart = -1;
 
-// What every backend needs to know to join its group. One backend object
-// serves one rank of one group.
+// What every backend needs to join its group. One backend object serves one
+// rank of one group.
 struct BackendOptions {
   int rank = 0;
   int world_size = 1;
@@ -104,15 +108,16 @@ struct BackendOptions {
   // For error texts, logs and metrics.
   std::string group_name = {};
 
-  // Where the ranks find each other. The backend keeps it.
+  // The store through which the ranks find each other. The backend keeps it.
   std::shared_ptr<BootstrapStore> store = {};
 
-  // When the group must be connected.
+  // The time by which the group must be connected.
   Instant deadline = Instant::max();
 
-  // Ends the making of the group before that, with the reason: a rank is gone.
-  // kCancelled: one has left in peace. That ends the wait for connections
-  // alone: who has all of them may have all that it needs from that rank.
+  // Ends the forming of the group before the deadline and carries the reason,
+  // for instance that a rank is gone. The reason kCancelled means that a rank
+  // has left in peace. It ends only the wait for connections: a rank that has
+  // all of its connections may need nothing more from the one that left.
   Interruption interruption = {};
 
   // Network interfaces to use, by name, comma separated as in
@@ -125,20 +130,20 @@ struct BackendOptions {
   std::string local_address = {};
 
   // The CUDA device that the group is bound to: a backend may connect its ranks
-  // at once, before the first collective. -1: that of the first collective.
+  // at once, before the first collective. -1: the device of the first
+  // collective.
   int device = -1;
 
   NcclOptions nccl = {};
 
-  // What Backend::Split of the group that this one is made from has given; null
-  // if there is none.
+  // The result of Backend::Split of the parent group; null without a parent.
   std::shared_ptr<ParentHandle> parent_handle = {};
 };
 
-// A rank's piece of memory of which all ranks of a group have one of the same
-// size, so that the group's collectives reach each other's without a copy in
-// between. It is given back when this is destroyed, which may be after the
-// group; collectives on it are to be complete by then.
+// This rank's block of memory in a group where every rank has one of the same
+// size, so that collectives access all of them directly, without a copy in
+// between. The destructor frees the block and may run after the group's end.
+// Collectives on it must be complete by then.
 class SymmetricMemory {
  public:
   virtual ~SymmetricMemory() = default;
@@ -148,24 +153,23 @@ class SymmetricMemory {
 };
 
 struct SymmetricOptions {
-  // The same on all ranks, and not 0.
+  // Equal on all ranks, and not 0.
   size_t bytes = 0;
   DeviceType device = DeviceType::kCuda;
   Instant deadline = Instant::max();
 };
 
-// What is known of the communicators of a library, for people and for c10d's
-// tools: texts by their names, of each communicator by a name that its ranks
-// share.
+// The state of a library's communicators, for people and for c10d's tools: for
+// each communicator, by a name that its ranks share, texts by their names.
 using CommunicatorStates =
     std::map<std::string, std::map<std::string, std::string>>;
 
-// How the last collective went that this rank has run to its end.
+// Describes the last collective that this rank has run to its end.
 struct LastRun {
-  // "gloo", "shm", ...: what moved the data.
+  // The backend that moved the data: "gloo", "shm", ...
   std::string backend = {};
-  // "ring", "one_round", ...: that backend's name for it. Empty: it has none,
-  // does not know, or there was nothing to move.
+  // The backend's name for its algorithm: "ring", "one_round", ... Empty if it
+  // has no name, is unknown, or nothing had to be moved.
   std::string algorithm = {};
 };
 
@@ -186,103 +190,109 @@ class Backend {
   // "gloo", "nccl", ...
   virtual std::string name() const = 0;
 
-  // Kinds of device whose tensors it takes.
+  // The kinds of device whose tensors this backend takes.
   virtual std::span<const DeviceType> devices() const = 0;
 
-  // OK if this backend can do `collective` (valid, see Validate) at all;
-  // kUnimplemented, naming what is missing, if not, the same on every rank; or
-  // kInvalidArgument: a tensor of this rank is where it has no memory any more.
+  // OK if this backend can run `collective`, which is valid (see Validate).
+  // Errors: kUnimplemented (names what is missing; the same on every rank),
+  // kInvalidArgument (a tensor of this rank points to memory that no longer
+  // exists).
   virtual Status Supports(const Collective& collective) const = 0;
 
-  // Whether what Supports says of collectives like `collective`, which it has
-  // taken, depends on where the tensors are: a flag that lives as long as this
-  // backend, and is looked at (acquire) in the way of each of them. While it is
-  // false, one like it is taken again without being asked about. It may change
-  // at any time, as when memory was freed (release). Called with the order of
-  // collectives held: quick, and calls nothing back. Who does not know says
-  // yes.
+  // Tells whether Supports must be asked again for collectives that differ from
+  // `collective`, which it has accepted, only in the addresses of their
+  // tensors. Returns a flag that lives as long as this backend. The caller
+  // reads the flag (acquire) before each such collective; while it is false,
+  // Supports is not asked again. The backend may change it at any time
+  // (release), for instance when memory was freed. Called while the lock on the
+  // order of collectives is held: it must be quick and call nothing back. By
+  // default the flag is always true.
   virtual const std::atomic<bool>& looks_where_tensors_are(
       const Collective& collective) const {
     return kLooks;
   }
 
-  // Up to how many bytes of accumulators (see reduction.h) an element's
-  // operands are combined in an order that depends neither on the size of the
-  // tensor nor on the element's place in it. Several all_reduces, or
-  // reduce_scatters, that are not larger together may then be made one with
-  // bitwise the same result.
+  // The largest size, in bytes of accumulators (reduction.h), up to which the
+  // order in which an element's operands are combined depends neither on the
+  // size of the tensor nor on the element's position in it. Several
+  // all_reduces, or several reduce_scatters, that are together no larger may be
+  // fused into one with bitwise the same result.
   virtual size_t fusable_bytes() const { return 0; }
 
-  // Starts `collective`, which is valid and supported, and returns its handle;
-  // never null, never blocks on the network. Failures complete the Work: see
-  // README.md for the codes. Its tensors belong to the backend until the Work
-  // is complete, and no longer, failed or not.
+  // Starts `collective`, which is valid and supported, and returns its handle.
+  // Never returns null and never blocks on the network. A failure completes the
+  // Work; README.md lists the codes. The backend owns the tensors until the
+  // Work is complete, with or without an error, and not longer.
   virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
 
-  // As Start, for a caller with nothing to do until `collective`, not a send or
-  // receive, is complete. A backend may run it on this thread: waking another
-  // one takes longer than a small collective. `order` is let go when the
-  // collective has its place in the order and, if it runs here, before it waits
-  // for another rank longer than a few looks take, or, where it gives its
-  // processor to another rank, a few turns of that: a small one that all ranks
-  // begin together may end with it held. What its owner has left for then is
-  // done when it waits (CallLast), while what others have to say is on its way;
-  // if it never does, or not long, its owner does it afterwards. While it is
-  // held nothing is done that takes as long as a tensor is large, or that calls
-  // back.
+  // Runs `collective`, which is not a send or receive, and returns when it is
+  // complete. A backend may run it on the calling thread, because waking
+  // another thread takes longer than a small collective. The caller holds
+  // `order`, the lock on the order of collectives. The backend releases it once
+  // the collective has its place in the order. A backend that runs the
+  // collective on this thread releases it before a wait for another rank that
+  // lasts longer than a short spin, or, on a shared processor, longer than a
+  // few yields; a small collective that all ranks begin together may therefore
+  // end with the lock held. Work that the owner of `order` has deferred
+  // (BeforeRelease) runs while this call waits for other ranks (CallLast); if
+  // it never waits, or only briefly, the owner does that work afterwards. While
+  // `order` is held, the backend does nothing that takes time in proportion to
+  // a tensor's size and nothing that calls back.
   virtual Completion Run(const Collective& collective, ReleasableLock& order);
 
-  // What is started between the two begins as one, if the backend knows how:
-  // collectives, or sends and receives, which then none of them waits for
-  // another to begin. One thread calls them, in pairs, with nothing but Start
-  // between; no other thread starts anything then.
+  // Whatever is started between these two calls begins as one batch, if the
+  // backend supports it: collectives, or sends and receives, of which none then
+  // waits for another one to begin. One thread makes the two calls, with only
+  // calls of Start between them; no other thread starts anything meanwhile.
   virtual void BeginTogether() {}
   virtual void EndTogether() {}
 
-  // `collective`, not a send or receive, is not started here, because of `why`:
-  // its arguments are bad. The other ranks may have started it. May take a
-  // second.
+  // Tells the backend that `collective`, which is not a send or receive, was
+  // not started on this rank because its arguments are bad (`why`). Other ranks
+  // may have started theirs. May take a second.
   virtual void Refused(const Collective& collective, const Status& why) {}
 
-  // Groups of the same backend are made of ranks of this one. All ranks call
-  // it, those that are in none, too (but for `excluded`), in one order with the
-  // collectives. What it
-  // returns goes into the options of the new group's backend, or is dropped.
-  // Null, on all ranks alike: that one needs nothing of this. Does not block.
+  // Prepares groups of the same backend that are made of ranks of this one. All
+  // ranks call it, also those that join no group (but not those in `excluded`),
+  // in one order with the collectives. The caller puts the result into the
+  // options of the new group's backend, or drops it. Null, on all ranks alike,
+  // if the new group's backend needs nothing from this one. Does not block.
   virtual std::shared_ptr<ParentHandle> Split(const SplitOptions& options) {
     return nullptr;
   }
 
-  // All ranks call it, in one order with the collectives. Waits for them.
-  // Errors: kUnimplemented (it has none), kResourceExhausted (a rank has not so
-  // much memory, as all ranks have found out together: each has this error, in
-  // the same words); after these the group goes on. kInvalidArgument (`bytes`
-  // differ), kDeadlineExceeded (not all ranks came) and others end it.
+  // Allocates symmetric memory. All ranks call it, in one order with the
+  // collectives. Waits for them.
+  // Errors: kUnimplemented (this backend has none) and kResourceExhausted (a
+  // rank lacks the memory; all ranks have agreed on that and get the same text)
+  // leave the group usable. kInvalidArgument (`bytes` differ),
+  // kDeadlineExceeded (not all ranks came) and all others end the group.
   virtual StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options);
 
-  // Does not wait for anything. Empty if it has none.
+  // Does not wait. Empty if the backend has no communicators.
   virtual CommunicatorStates communicator_states() const { return {}; }
 
-  // Of tensors on `device`; sends and receives do not count. From any thread:
-  // another collective may run meanwhile.
+  // The last run of a collective of tensors on `device`; sends and receives do
+  // not count. Callable from any thread, also while another collective runs.
   virtual LastRun last_run(DeviceType device) const {
     return {.backend = name()};
   }
 
-  // Ends every started collective with `cause`, soon and without its peers'
-  // help, closes the connections, and makes every later Start fail with the
-  // first `cause` given. Does not block; may be called from a Work's callback.
+  // Ends every started collective with `cause`, promptly and without help from
+  // other ranks, closes the connections, and makes every later Start fail with
+  // the first `cause` given. Does not block. May be called from a Work's
+  // callback.
   virtual void Abort(Status cause) = 0;
 
  protected:
-  // Always true, and always false.
+  // kLooks is always true, kLooksNever always false.
   static constexpr std::atomic<bool> kLooks{true};
   static constexpr std::atomic<bool> kLooksNever{false};
 };
 
-// Base of a backend that does something around another one. A decorator
-// overrides Start; and Run, if there is less to do around that.
+// Base of a backend that wraps another one. A decorator overrides Start, and
+// also Run if it can do less work there.
 class BackendDecorator : public Backend {
  public:
   explicit BackendDecorator(std::unique_ptr<Backend> inner)
@@ -326,7 +336,8 @@ class BackendDecorator : public Backend {
  protected:
   Backend& inner() { return *inner_; }
 
-  // In the destructor, when something is to be done after that of `inner`.
+  // For a subclass's destructor that must do something after `inner` is
+  // destroyed.
   void DestroyInner() { inner_ = nullptr; }
 
  private:

@@ -1,11 +1,11 @@
-// Tensors of other libraries, and for them: DLPack, an agreement on how a
-// tensor looks in memory (https://dmlc.github.io/dlpack). The client exports
-// these names as muster::dlpack, and has functions that throw.
+// Exchange of tensors with other libraries by DLPack, a convention on how a
+// tensor is laid out in memory (https://dmlc.github.io/dlpack). The client
+// exports these names as muster::dlpack and adds functions that throw.
 //
-// A managed tensor is a DLManagedTensor, as it has been since DLPack 0.2, or a
-// DLManagedTensorVersioned, which came with 1.0. They are declared here so that
-// nobody needs DLPack's header, and the functions take those of that header as
-// well.
+// A managed tensor is a DLManagedTensor, the form since DLPack 0.2, or a
+// DLManagedTensorVersioned, the form since 1.0. This header declares both, so
+// that nobody needs DLPack's header; the functions also take the types of that
+// header.
 
 #ifndef MUSTER_DATAPLANE_DLPACK_H_
 #define MUSTER_DATAPLANE_DLPACK_H_
@@ -48,7 +48,7 @@ struct DLDevice {
 struct DLDataType {
   uint8_t code;
   uint8_t bits;
-  // Numbers in an element of a vector type; 1 of all others.
+  // The number of values in an element of a vector type; 1 for all others.
   uint16_t lanes;
 };
 
@@ -58,17 +58,17 @@ struct DLTensor {
   int32_t ndim;
   DLDataType dtype;
   const int64_t* shape;
-  // In elements; null: contiguous, row-major.
+  // Counted in elements. Null: contiguous, row-major.
   const int64_t* strides;
-  // From `data` to the first element.
+  // Bytes from `data` to the first element.
   uint64_t byte_offset;
 };
 
-// A tensor, and how to give it back.
+// A tensor with the function that frees it.
 struct DLManagedTensor {
   DLTensor dl_tensor;
   void* manager_ctx;
-  // Called once by whoever uses it last. May be null.
+  // The last user calls it, once. May be null.
   void (*deleter)(DLManagedTensor* self);
 };
 
@@ -77,17 +77,18 @@ struct DLPackVersion {
   uint32_t minor;
 };
 
-// The only one that is known: another one may be laid out otherwise.
+// The only major version known here: another one may have another layout.
 inline constexpr uint32_t kMajorVersion = 1;
 
-// Of DLManagedTensorVersioned::flags: nobody may write to the tensor.
+// A bit of DLManagedTensorVersioned::flags: the tensor must not be written.
 inline constexpr uint64_t kReadOnly = 1;
 
-// The same with what it is. In capsules of Python: "dltensor_versioned".
+// DLManagedTensor with a version and flags. Python capsules name it
+// "dltensor_versioned".
 struct DLManagedTensorVersioned {
   DLPackVersion version;
   void* manager_ctx;
-  // Called once by whoever uses it last. May be null.
+  // The last user calls it, once. May be null.
   void (*deleter)(DLManagedTensorVersioned* self);
   uint64_t flags;
   DLTensor dl_tensor;
@@ -101,19 +102,19 @@ concept AnyManaged = std::is_standard_layout_v<T> && requires(T managed) {
   managed.deleter(&managed);
 };
 
-// Calls a managed tensor's deleter, whichever structure it is.
+// Calls the deleter of a managed tensor of either form.
 struct GiveBack {
   void operator()(void* managed) const { call(managed); }
   void (*call)(void* managed) = nullptr;
 };
 }  // namespace dlpack_internal
 
-// DLManagedTensor, this one or that of DLPack's header.
+// This header's DLManagedTensor or that of DLPack's header.
 template <typename T>
 concept Managed = dlpack_internal::AnyManaged<T> &&
                   sizeof(T) == sizeof(DLManagedTensor);
 
-// DLManagedTensorVersioned, this one or that of DLPack's header.
+// This header's DLManagedTensorVersioned or that of DLPack's header.
 template <typename T>
 concept ManagedVersioned = dlpack_internal::AnyManaged<T> &&
     requires(T managed) {
@@ -122,17 +123,18 @@ concept ManagedVersioned = dlpack_internal::AnyManaged<T> &&
 } && sizeof(T) == sizeof(DLManagedTensorVersioned);
 
 struct ImportOptions {
-  // Also takes a tensor that must not be written, as JAX's. Use it for what a
-  // collective reads alone: nothing here keeps one from writing to it.
+  // Also accepts a read-only tensor, for instance one of JAX. Pass such a
+  // tensor only as an input that a collective does not write: nothing here
+  // prevents writing to it.
   bool allow_read_only = false;
 };
 
-// Imported holds a tensor of another library, and gives it back by calling the
-// deleter when it is destroyed. Movable.
+// Imported owns a tensor of another library. Its destructor calls the tensor's
+// deleter. Movable.
 class Imported {
  public:
   Imported() = default;
-  // What was moved from has no tensor any more.
+  // A moved-from object has no tensor.
   Imported(Imported&& other) noexcept
       : tensor_(std::exchange(other.tensor_, Tensor())),
         managed_(std::move(other.managed_)) {}
@@ -142,8 +144,8 @@ class Imported {
     return *this;
   }
 
-  // A view of its memory, which lives as long as this object does: longer than
-  // the Work of every collective on it.
+  // A view of the imported memory, valid as long as this object. Keep the
+  // object until the Work of every collective on the view is complete.
   const Tensor& tensor() const { return tensor_; }
 
  private:
@@ -158,13 +160,13 @@ class Imported {
   std::unique_ptr<void, dlpack_internal::GiveBack> managed_;
 };
 
-// Takes `managed` over. It must be contiguous and row-major (strides of
-// dimensions of one element do not matter), on the CPU or a CUDA device (CUDA's
-// host memory counts as the CPU), aligned to its elements, and of a type that
-// tensors have here, with one lane; with a version it must be 1, and the tensor
-// may be written unless `options` say otherwise.
-// Errors: kInvalidArgument, saying which of this it is not; then it is still
-// the caller's, and its deleter was not called.
+// Takes ownership of `managed`. The tensor must be contiguous and row-major
+// (strides of dimensions of size 1 do not matter), on the CPU or a CUDA device
+// (CUDA's host memory counts as the CPU), aligned to its elements, and of a
+// type in DataType, with one lane. A versioned tensor must have major version 1
+// and be writable unless `options` allow otherwise.
+// Errors: kInvalidArgument, naming the violated condition; then the caller
+// still owns `managed`, and its deleter was not called.
 StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
 StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
                                  const ImportOptions& options = {});
@@ -180,14 +182,15 @@ StatusOr<Imported> Import(T* managed, const ImportOptions& options = {}) {
                        options);
 }
 
-// `tensor` for another library, which calls the deleter once when it is done
-// with it, on any thread. Until then `owner` is kept, which keeps the memory;
-// null if that lives long enough anyway.
+// Makes a managed tensor of `tensor` for another library, which calls the
+// deleter once, on any thread, when it is done. Until then the managed tensor
+// holds `owner`, which keeps the memory alive; null if the memory lives long
+// enough anyway.
 // Errors: kInvalidArgument (Tensor::Validate).
 StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
                                   std::shared_ptr<void> owner = nullptr);
 
-// The same for who wants DLPack 1.0 or a later 1.x.
+// As Export, for a library that wants DLPack 1.0 or a later 1.x.
 StatusOr<DLManagedTensorVersioned*> ExportVersioned(
     const Tensor& tensor, std::shared_ptr<void> owner = nullptr);
 

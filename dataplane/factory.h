@@ -1,4 +1,4 @@
-// Which backends there are, and how one is made.
+// Lists, registers and makes backends.
 
 #ifndef MUSTER_DATAPLANE_FACTORY_H_
 #define MUSTER_DATAPLANE_FACTORY_H_
@@ -17,49 +17,51 @@ namespace muster::dataplane {
 
 // Joins the group that the options describe and returns this rank's backend,
 // connected to every peer. Blocks until then, at most until options.deadline.
-// The rank is in the group, and a group of several has a store.
+// The caller guarantees that the rank is in the group and that a group of
+// several ranks has a store.
 using BackendFactory = std::function<StatusOr<std::unique_ptr<Backend>>(
     const BackendOptions& options)>;
 
 // All functions are thread-safe.
 
-// Names of the backends in this program that can be used here and of those that
-// were registered, sorted. May look for devices.
+// The names, sorted, of the built-in backends that can be used on this machine
+// and of those that were registered. May probe for devices.
 std::vector<std::string> Backends();
 
-// Makes `factory` known as `name`, for tensors on `devices`, to this process
-// for good. All processes of a group must do so.
-// Errors: kInvalidArgument (`name` is not of 1 to 64 lower-case letters,
-// digits, `_` and `-`; no devices; no factory), kAlreadyExists.
+// Registers `factory` as the backend `name` for tensors on `devices`, for the
+// rest of this process. All processes of a group must do so.
+// Errors: kInvalidArgument (`name` is not 1 to 64 lower-case letters, digits,
+// `_` and `-`; no devices; no factory), kAlreadyExists.
 Status RegisterBackend(const std::string& name, std::vector<DeviceType> devices,
                        BackendFactory factory);
 
-// Loads a shared library that has a backend (plugin.h), registers it and
-// returns its name. The library stays loaded; loading it again changes nothing.
-// Errors: kNotFound (no such library, or it does not load; the system says
-// why), kFailedPrecondition (it is no such library, or was built for another
-// version), and what RegisterBackend answers.
+// Loads a shared library that contains a backend (plugin.h), registers the
+// backend and returns its name. The library stays loaded; loading it again
+// changes nothing.
+// Errors: kNotFound (no such library, or it does not load; the text is the
+// system's), kFailedPrecondition (not such a library, or built for another
+// version), and the errors of RegisterBackend.
 StatusOr<std::string> LoadBackend(const std::string& path);
 
 // The backends of a group that names none: "cpu:shm,cuda:nccl" where nccl can
-// be used, else "shm", which is gloo where ranks share no memory. Looks for
-// devices, once. Groups of ranks with the one and ranks with the other have CPU
-// tensors in common.
+// be used, otherwise "shm". (shm works as gloo where ranks share no memory.)
+// Probes for devices once. If the default differs between the ranks of a group,
+// the group can still run collectives of CPU tensors.
 std::string DefaultBackend();
 
-// Whether `spec` says which backend to use: a name, or one for each device,
+// Checks that `spec` names a backend, or one backend per device as in
 // "cpu:gloo,cuda:nccl".
-// Errors: kInvalidArgument (malformed, or an unknown backend or device, or a
-// backend for a device that it does not take), kFailedPrecondition (a backend
-// that cannot be used here: why).
+// Errors: kInvalidArgument (malformed; an unknown backend or device; a backend
+// for a device that it does not take), kFailedPrecondition (a backend cannot be
+// used here; the text says why).
 Status CheckBackend(std::string_view spec);
 
-// The backend that `spec` names; of several, one that gives each collective to
-// that of its tensors' device, and those without tensors to the first.
+// Makes the backend that `spec` names. If `spec` names several, the result
+// passes each collective to the backend for its tensors' device, and a
+// collective without tensors to the first.
 // Errors: those of CheckBackend; kInvalidArgument (bad options),
 // kDeadlineExceeded (naming the ranks that did not come or did not connect),
-// kUnavailable (no usable address, connection refused), and what the store
-// answers.
+// kUnavailable (no usable address, connection refused), and the store's errors.
 StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view spec,
                                                  const BackendOptions& options);
 

@@ -1,5 +1,5 @@
-// Numbers of the float8 types, of which C++ has none. Part of the public API:
-// the client exports these names in muster.
+// Conversions of the float8 types, for which C++ has no type. Part of the
+// public API: the client exports these names in muster.
 
 #ifndef MUSTER_DATAPLANE_FLOAT8_H_
 #define MUSTER_DATAPLANE_FLOAT8_H_
@@ -10,18 +10,18 @@
 
 namespace muster::dataplane {
 
-// kFloat8E4m3fn (4 bits of exponent, 3 of mantissa; up to 448, no infinity) or
-// kFloat8E5m2 (5 and 2; up to 57344).
+// True for kFloat8E4m3fn (4 exponent bits, 3 mantissa bits; largest value 448,
+// no infinity) and kFloat8E5m2 (5 and 2; 57344).
 inline bool IsFloat8(DataType type) {
   return type == DataType::kFloat8E4m3fn || type == DataType::kFloat8E5m2;
 }
 
-// The element nearest to `value`, of two the one with an even last bit. What is
-// beyond the largest number becomes that, infinity too, as CUDA's conversions
-// have it; NaN stays NaN. `type` is one of those two.
+// Rounds `value` to the nearest element, ties to even. Values beyond the
+// largest finite number, infinity included, become that number, as in CUDA's
+// saturating conversions; NaN stays NaN. `type` must be a float8 type.
 uint8_t ToFloat8(DataType type, float value);
 
-// Exact.
+// The conversion is exact.
 float FromFloat8(DataType type, uint8_t element);
 
 }  // namespace muster::dataplane

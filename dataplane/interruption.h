@@ -11,14 +11,14 @@
 
 namespace muster::dataplane {
 
-// Interruption ends, from outside, what waits in another thread, and says why:
-// a std::stop_source with a reason. A copy is the same one. Thread-safe.
+// Interruption ends the waits of another thread and carries the reason: a
+// std::stop_source with a Status. Copies share their state. Thread-safe.
 class Interruption {
  public:
   Interruption() : state_(std::make_shared<State>()) {}
 
-  // Ends what waits now or later, with `why`, an error. Only the first call
-  // counts. Calls what waits for token().
+  // Ends all current and later waits with `why`, an error. Only the first call
+  // counts. Runs the callbacks that are registered with token().
   void Interrupt(Status why) const {
     {
       MutexLock lock(state_->mutex);
@@ -28,13 +28,13 @@ class Interruption {
     state_->source.request_stop();
   }
 
-  // OK, or why.
+  // OK, or the reason given to Interrupt.
   Status status() const {
     MutexLock lock(state_->mutex);
     return state_->why;
   }
 
-  // For a std::stop_callback, which ends a wait; it does not block.
+  // For a std::stop_callback that ends a wait. The callback must not block.
   std::stop_token token() const { return state_->source.get_token(); }
 
  private:

@@ -1,5 +1,5 @@
-// How a backend is put into a shared library of its own, which a program loads
-// at run time (LoadBackend):
+// Defines a backend in a shared library, which a program loads at run time with
+// LoadBackend:
 //
 //   class StoreBackend : public muster::dataplane::Backend { ... };
 //
@@ -7,10 +7,10 @@
 //
 //   MUSTER_BACKEND_PLUGIN("store", Create, muster::dataplane::DeviceType::kCpu)
 //
-// The library brings its own copy of what it uses of muster's code, and shares
-// Abseil with the program. C++ has no stable binary interface: library and
-// program must be built with the same muster, Abseil and standard library,
-// which LoadBackend checks as far as it can.
+// The library contains its own copy of the muster code that it uses, and shares
+// Abseil with the program. C++ has no stable binary interface: build library
+// and program with the same muster, Abseil and standard library. LoadBackend
+// checks this as far as it can.
 
 #ifndef MUSTER_DATAPLANE_PLUGIN_H_
 #define MUSTER_DATAPLANE_PLUGIN_H_
@@ -27,9 +27,10 @@
 
 namespace muster::dataplane {
 
-// What must be equal on both sides.
+// The properties of the binary interface that must be equal in program and
+// library.
 struct PluginAbi {
-  // Raised when the meaning of the interface changes and no size does.
+  // Incremented when the interface changes its meaning without changing a size.
   int interface = 7;
   int abseil = ABSL_LTS_RELEASE_VERSION;
   int compiler = __GXX_ABI_VERSION;
@@ -55,13 +56,13 @@ struct BackendPlugin {
   StatusOr<std::unique_ptr<Backend>> (*create)(const BackendOptions& options);
 };
 
-// The function that a library exports.
+// The name of the function that a library exports.
 inline constexpr char kBackendPluginSymbol[] = "muster_backend_plugin";
 
 }  // namespace muster::dataplane
 
-// Defines it. After the name and the function come the kinds of device whose
-// tensors the backend takes.
+// Defines the exported function. The arguments are the backend's name, its
+// factory function, and the kinds of device whose tensors it takes.
 #define MUSTER_BACKEND_PLUGIN(backend_name, create_function, ...)   \
   extern "C" __attribute__((visibility("default")))                 \
   const ::muster::dataplane::BackendPlugin*                         \

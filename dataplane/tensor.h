@@ -1,5 +1,6 @@
-// Tensor and the names of what is in one. Part of the public API: the client
-// exports it as muster::Tensor.
+// Tensor, a view of an array on the CPU or on a GPU, and the names of its
+// element types and devices. Part of the public API: the client exports it as
+// muster::Tensor.
 
 #ifndef MUSTER_DATAPLANE_TENSOR_H_
 #define MUSTER_DATAPLANE_TENSOR_H_
@@ -18,7 +19,7 @@
 
 namespace muster::dataplane {
 
-// Element types. Not every backend computes with every one: a collective on a
+// Element types. Not every backend computes with every type: a collective on a
 // type that its backend lacks fails with kUnimplemented, naming both.
 enum class DataType : uint8_t {
   kUint8,
@@ -33,8 +34,8 @@ enum class DataType : uint8_t {
   kBool,
   kComplex64,
   kComplex128,
-  // float8.h. They move on every backend; of those built in nccl alone reduces
-  // them.
+  // See float8.h. Every backend moves these two; among the built-in backends
+  // only nccl reduces them.
   kFloat8E4m3fn,
   kFloat8E5m2,
 };
@@ -45,12 +46,13 @@ inline constexpr int kDataTypeCount = 14;
 const std::string& DataTypeName(DataType type);
 
 namespace tensor_internal {
-// Not in the function, which would write it to the stack each time.
+// Outside the function, because inside it the table would be written to the
+// stack on every call.
 inline constexpr uint8_t kDataTypeBytes[kDataTypeCount] = {
     1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 8, 16, 1, 1};
 }  // namespace tensor_internal
 
-// Bytes of one element; 1 of a number that is no DataType.
+// Bytes of one element; 1 if `type` is not a valid DataType.
 constexpr size_t DataTypeBytes(DataType type) {
   const auto index = static_cast<size_t>(type);
   return index < kDataTypeCount ? tensor_internal::kDataTypeBytes[index] : 1;
@@ -110,8 +112,8 @@ struct DataTypeOfImpl<std::complex<double>> : Known<DataType::kComplex128> {};
 
 }  // namespace tensor_internal
 
-// C++ types that are elements of a tensor. float16, bfloat16 and the float8
-// types have none in C++20: make their tensors from a pointer and a DataType.
+// C++ types that can be elements of a tensor. C++20 has no types for float16,
+// bfloat16 and float8: make such tensors from a pointer and a DataType.
 template <typename T>
 concept Element = tensor_internal::DataTypeOfImpl<T>::kKnown;
 
@@ -119,10 +121,10 @@ template <Element T>
 inline constexpr DataType kDataTypeOf =
     tensor_internal::DataTypeOfImpl<T>::kType;
 
-// Tensor is a view of memory that belongs to somebody else: contiguous,
-// row-major elements of one type on one device. Copying it copies the view.
-// Collectives write to the memory, from other threads, until their Work is
-// complete: until then the memory must live and nobody else may touch it.
+// Tensor is a non-owning view of memory: contiguous, row-major elements of one
+// type on one device. Copying it copies the view. A collective writes to the
+// memory from other threads until its Work is complete: until then the memory
+// must live and nothing else may touch it.
 //
 //   std::vector<float> gradients(1000);
 //   Tensor a(gradients);                        // float32[1000]
@@ -147,7 +149,7 @@ class Tensor {
              elements)
       : Tensor(std::span<T>(elements)) {}
 
-  // A vector<bool> has no array of elements.
+  // std::vector<bool> stores no array of elements.
   template <typename Allocator>
   Tensor(std::vector<bool, Allocator>&) = delete;
 
@@ -180,24 +182,25 @@ class Tensor {
     return static_cast<size_t>(element_count_) * DataTypeBytes(data_type());
   }
 
-  // True, or OK, if the view can be used: no negative dimension, a size that
-  // fits into 63 bits, no null pointer unless empty, an address aligned to the
-  // element. Otherwise kInvalidArgument with what is wrong, for instance
-  // "negative dimension in float32[8,-1]". Collectives call it; a caller need
-  // not.
+  // True, or OK, if the view is usable: no negative dimension, a size that fits
+  // into 63 bits, no null pointer unless the tensor is empty, an address
+  // aligned to the element. Otherwise kInvalidArgument with the reason, for
+  // instance "negative dimension in float32[8,-1]". Collectives call it;
+  // callers need not.
   bool is_valid() const { return traits_.is_valid(); }
   Status Validate() const { return is_valid() ? OkStatus() : WhyInvalid(); }
 
-  // "float32[8,128]", with the device when that is not the CPU.
+  // "float32[8,128]", followed by the device unless that is the CPU.
   std::string Describe() const;
 
  private:
-  // It compares tensors, and has some at other places than before.
+  // Plans compares tensors and changes the addresses of those that it keeps.
   friend class Plans;
 
-  // All but its shape: what every small collective compares. In one word, which
-  // is written as one: it is mostly read right after that, and what was written
-  // in pieces a processor cannot read before it is in a cache.
+  // Everything but the address and the shape, which every small collective
+  // compares. It is one word and written as one, because it is usually read
+  // right after: a processor cannot forward a word that was written in pieces
+  // to such a read.
   class Traits {
    public:
     constexpr Traits(DataType type, Device device, bool has_one_dimension,
@@ -213,7 +216,7 @@ class Tensor {
       return {.type = static_cast<DeviceType>(word_ >> 8 & 0xff),
               .index = static_cast<int>(word_ >> 32)};
     }
-    // Of a valid one the number of elements is its shape.
+    // If true, the tensor's element count is its shape (for a valid tensor).
     bool has_one_dimension() const { return (word_ >> 16 & 0xff) != 0; }
     bool is_valid() const { return (word_ >> 24 & 0xff) != 0; }
 
@@ -223,8 +226,8 @@ class Tensor {
     uint64_t word_;
   };
 
-  // Of a valid one: `other` is valid, too, and has the same type, shape and
-  // device.
+  // For a valid tensor: whether `other` is valid, too, and has the same type,
+  // shape and device.
   bool IsLike(const Tensor& other) const {
     return traits_ == other.traits_ && element_count_ == other.element_count_ &&
            (traits_.has_one_dimension() || HasShapeOf(other));

@@ -16,26 +16,27 @@
 namespace muster::dataplane {
 
 // The handle of one started collective. It completes exactly once, with OK or
-// with the error that every later look at it returns. Thread-safe. Dropping the
-// handle does not cancel the collective.
+// with an error; every later query returns the same result. Thread-safe.
+// Dropping the handle does not cancel the collective.
 class [[nodiscard]] Work {
  public:
   using Callback = std::function<void(const Status&)>;
 
   virtual ~Work() = default;
 
-  // Waits for completion and returns the collective's status. When `deadline`
-  // passes first it returns kDeadlineExceeded, and the collective goes on.
+  // Waits for completion and returns the collective's status. If `deadline`
+  // passes first, it returns kDeadlineExceeded and the collective continues.
   [[nodiscard]] virtual Status Wait(Instant deadline) = 0;
 
-  // Waits as long as the collective's own deadline lets it run.
+  // Waits until the collective completes or its own deadline ends it.
   [[nodiscard]] Status Wait() { return Wait(Instant::max()); }
 
-  // Orders what this thread does next with the tensors behind the collective.
-  // On CPU tensors that is Wait(). On CUDA tensors it orders what the thread
-  // gives to its current stream (cuda/stream.h): that stream waits, unless the
-  // collective is in it, and this call only until that has been given to a
-  // stream. It returns what has failed by then; status() says what fails later.
+  // Makes what this thread does next with the tensors come after the
+  // collective. On CPU tensors this is Wait(). On CUDA tensors it orders the
+  // thread's current stream (cuda/stream.h): that stream waits for the
+  // collective, unless the collective runs in it, and the host waits only until
+  // the collective has been enqueued. Returns an error that is known by then;
+  // status() reports later ones.
   [[nodiscard]] virtual Status Synchronize() { return Wait(); }
 
   virtual bool IsCompleted() const = 0;
@@ -44,26 +45,26 @@ class [[nodiscard]] Work {
   virtual Status status() const = 0;
 
   // Calls `callback` with the status when the collective completes, before any
-  // Wait returns; at once if it is complete. The callback runs on the thread
-  // that completes the work, which may be one that waits for another work. It
-  // must not block, throw, or wait for this work.
+  // Wait returns, or at once if it is already complete. The callback runs on
+  // the thread that completes the work, which may be a thread that waits for
+  // another work. It must not block, throw, or wait for this work.
   virtual void OnCompletion(Callback callback) = 0;
 
-  // Collective::Describe() of what was started.
+  // Collective::Describe() of the started collective.
   virtual const std::string& description() const = 0;
 
-  // Of a receive that has completed without an error: the rank that sent, also
-  // in its callbacks. Otherwise -1.
+  // For a receive that has completed without an error, also in its callbacks:
+  // the rank that sent. Otherwise -1.
   virtual int source_rank() const = 0;
 };
 
-// A Work that somebody completes by calling Complete.
+// A Work that its maker completes by calling Complete.
 class [[nodiscard]] PromisedWork : public Work {
  public:
   explicit PromisedWork(std::string description);
 
-  // The first call completes the work and returns true; later ones are without
-  // effect and return false.
+  // The first call completes the work and returns true; later calls do nothing
+  // and return false.
   bool Complete(const Status& status);
 
   using Work::Wait;
@@ -74,11 +75,11 @@ class [[nodiscard]] PromisedWork : public Work {
   const std::string& description() const override { return description_; }
   int source_rank() const override;
 
-  // Before Complete.
+  // Call it before Complete.
   void SetSourceRank(int rank) { source_rank_.store(rank); }
 
  protected:
-  // Of one that describes itself when it is asked to.
+  // For a subclass that overrides description().
   PromisedWork() = default;
 
  private:
@@ -88,32 +89,34 @@ class [[nodiscard]] PromisedWork : public Work {
 
   std::atomic<int> source_rank_{-1};
 
-  // Says kCompleted without the lock, for IsCompleted and the fast Wait.
+  // True once state_ is kCompleted; read without the lock by IsCompleted and by
+  // a Wait that need not block.
   std::atomic<bool> completed_{false};
 
   mutable Mutex mutex_;
-  // The first waiter's: most are not waited for so, and to make one takes a
-  // tenth of the time in which a small collective is given to a device.
+  // Made by the first waiter: most works are never waited for in this way, and
+  // making it costs a tenth of the time in which a small collective is enqueued
+  // on a device.
   std::unique_ptr<CondVar> condition_ MUSTER_GUARDED_BY(mutex_);
   State state_ MUSTER_GUARDED_BY(mutex_) = State::kRunning;
   Status status_ MUSTER_GUARDED_BY(mutex_);
   std::vector<Callback> callbacks_ MUSTER_GUARDED_BY(mutex_);
 };
 
-// A PromisedWork that stands for one of another backend, which is started later
-// or not at all.
+// A PromisedWork that stands for the Work of another backend, `inner`, which is
+// started later or never.
 class [[nodiscard]] ProxyWork : public PromisedWork {
  public:
   using PromisedWork::PromisedWork;
 
-  // The other one is started. Whoever calls it sees to it that this one
-  // completes with it.
+  // Records that `inner` was started. The caller makes sure that this work
+  // completes when `inner` does.
   void Started(std::shared_ptr<Work> inner);
 
-  // As PromisedWork's; the other one is let go.
+  // As PromisedWork::Complete; also drops `inner`.
   bool Complete(const Status& status);
 
-  // That of the other one.
+  // Calls Synchronize of `inner`.
   [[nodiscard]] Status Synchronize() override;
 
  private:
