@@ -5,7 +5,8 @@
 
 namespace muster::base {
 
-// The clock of every deadline here. It never jumps when somebody sets the time.
+// The clock of every deadline. It is monotonic: setting the system's time does
+// not affect it.
 using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
 
@@ -13,7 +14,7 @@ using Instant = Clock::time_point;
 
 namespace muster {
 
-// So common that they go without the prefix.
+// Used so often that they need no prefix.
 using base::Clock;
 using base::Instant;
 

@@ -1,4 +1,4 @@
-// A host and a port.
+// Endpoint, a host and a port, and its text form.
 
 #ifndef MUSTER_BASE_ENDPOINT_H_
 #define MUSTER_BASE_ENDPOINT_H_
@@ -14,17 +14,18 @@ struct Endpoint {
   std::string host;  // A name or a literal, without brackets.
   int port = 0;
 
-  // "host:port", an IPv6 host in brackets.
+  // "host:port", with an IPv6 literal in brackets.
   std::string ToString() const;
 };
 
-// Parses "host:port"; `what` begins the error, the name of the option or
-// another word for the text.
+// Parses "host:port". The error text begins with `what`, the name of the option
+// or another word for the text.
 // Errors: INVALID_ARGUMENT (`listen "[::1]": port number missing`).
 StatusOr<Endpoint> ParseEndpoint(absl::string_view what,
                                  absl::string_view text);
 
-// Whether `address` is numeric, also with a scope, and of the loopback network.
+// Whether `address` is a numeric address, possibly with a scope, of the
+// loopback network.
 bool IsLoopback(absl::string_view address);
 
 }  // namespace muster::base

@@ -5,14 +5,15 @@
 
 namespace muster::base {
 
-// What is caught, in a handler, as a status: kResourceExhausted if there was no
-// memory, or no thread, with the limits of this process; else kInternal. The
-// text may stand behind who did it: "threw: no licence". Not
-// inlined: a caller in whose way texts are made is slower also when nothing is
-// thrown.
+// Call it in a catch handler. Converts the caught exception to a status:
+// kResourceExhausted if memory, a thread or a file descriptor was lacking (for
+// memory and threads the text names this process's limits), else kInternal. The
+// text is written to follow a subject: "threw: no licence". Not inlined,
+// because code that formats texts slows its caller even when nothing is thrown.
 [[gnu::noinline, gnu::cold]] Status StatusOfCaught();
 
-// What `call`, which returns a status, returns; or, as one, what it throws.
+// Returns the status that `call` returns, or converts the exception that it
+// throws.
 template <typename Call>
 [[gnu::always_inline]] inline Status Guarded(const Call& call) {
   try {
@@ -26,7 +27,7 @@ template <typename Call>
 
 namespace muster {
 
-// So common that they go without the prefix.
+// Used so often that they need no prefix.
 using base::Guarded;
 using base::StatusOfCaught;
 

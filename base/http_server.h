@@ -15,7 +15,8 @@
 
 namespace muster::base {
 
-// How long a request may take, from its first byte to the last of its answer.
+// The longest time that a request may take, from its first byte to the last
+// byte of its answer.
 inline constexpr std::chrono::seconds kHttpRequestTime(5);
 
 struct HttpResponse {
@@ -28,46 +29,49 @@ struct HttpResponse {
 struct HttpPage {
   std::string path;                      // "/metrics"
   std::function<HttpResponse()> render;  // called from any thread
-  // Takes the body of a POST; null: only GET is allowed. An error becomes
-  // status 400 with its text; else the page is answered.
+  // Handles the body of a POST; null: only GET is allowed. An error is answered
+  // with status 400 and its text; OK is answered with the page.
   std::function<Status(const std::string& body)> accept = nullptr;
-  // Only for requests that the server's HttpGuard lets in.
+  // Served only for requests that the server's HttpGuard allows.
   bool guarded = false;
 };
 
-// A page's function that answers with status 200 and what `body` returns.
+// Makes a page's render function that answers with status 200 and the result of
+// `body`.
 std::function<HttpResponse()> RenderAs(const std::string& type,
                                        std::function<std::string()> body);
 
-// Whether a request may have guarded pages, by its Authorization header (empty:
-// it has none). An error becomes status 401 (UNAUTHENTICATED) or 403, with its
-// text.
+// Decides from a request's Authorization header (empty if it has none) whether
+// the request may have guarded pages. An error is answered with status 401
+// (UNAUTHENTICATED) or 403 and its text.
 using HttpGuard = std::function<Status(const std::string& header)>;
 
 struct HttpServerOptions {
-  // Null: every request of this host may have guarded pages.
+  // Null: every request from this host may have guarded pages.
   HttpGuard may = nullptr;
   size_t threads = 4;
-  // How long a client may take for its request, or to read a part of the
+  // How long a client may take to send its request, or to read a part of the
   // answer, while other clients wait for a thread.
   std::chrono::milliseconds patience{10};
 };
 
-// HttpServer serves a fixed set of pages, one request a connection. A client
-// that sends or reads slowly has kHttpRequestTime, or `patience` while others
-// wait for a thread. The process ignores SIGPIPE from then on, because the HTTP
-// library does so. Thread-safe.
+// HttpServer serves a fixed set of pages, one request per connection. A client
+// that sends or reads slowly gets kHttpRequestTime, or `patience` while other
+// clients wait for a thread. Once a server has started, the process ignores
+// SIGPIPE, because the HTTP library does so. Thread-safe.
 class HttpServer {
  public:
-  // Listens on `endpoint` (port 0: any free port) and serves when it returns.
+  // Listens on `endpoint` (port 0: any free port). The server is serving when
+  // this returns.
   // Errors: INVALID_ARGUMENT (port out of range), UNAVAILABLE (cannot listen;
-  //   the text names the address and the cause).
+  // the
+  //   text names the address and the cause).
   static StatusOr<std::unique_ptr<HttpServer>> Start(
       const Endpoint& endpoint, const std::vector<HttpPage>& pages,
       const HttpServerOptions& options = {});
 
-  // Drops all connections; waits for no client, only for a page that is being
-  // rendered.
+  // Drops all connections. Waits only for a page that is being rendered, not
+  // for clients.
   virtual ~HttpServer() = default;
 
   HttpServer(const HttpServer&) = delete;
@@ -79,8 +83,8 @@ class HttpServer {
   HttpServer() = default;
 };
 
-// The body of the page `path` of the HTTP server that listens on `endpoint` of
-// this host; empty: there is none that answers within a second.
+// Fetches the page `path` from the HTTP server that listens on `endpoint` of
+// this host and returns its body; empty if no server answers within a second.
 std::string FetchPage(const Endpoint& endpoint, const std::string& path);
 
 }  // namespace muster::base

@@ -1,4 +1,4 @@
-// A vector whose first elements need no allocation.
+// A vector that stores its first elements without an allocation.
 
 #ifndef MUSTER_BASE_INLINED_VECTOR_H_
 #define MUSTER_BASE_INLINED_VECTOR_H_
@@ -14,9 +14,9 @@
 
 namespace muster::base {
 
-// As std::vector, for up to `kInline` elements without an allocation. Moving
-// one that has no allocation moves its elements. Has the functions that are
-// used, no more.
+// As std::vector, but up to `kInline` elements need no allocation. Moving a
+// vector without an allocation moves its elements. Provides only the functions
+// that are in use.
 template <typename T, size_t kInline>
 class InlinedVector {
  public:
@@ -69,7 +69,7 @@ class InlinedVector {
   template <typename... Arguments>
   T& emplace_back(Arguments&&... arguments) {
     if (size_ == capacity_) [[unlikely]] {
-      // An argument may be one of its elements.
+      // An argument may refer to an element of this vector.
       T value(std::forward<Arguments>(arguments)...);
       Grow(2 * size_t{capacity_});
       return *std::construct_at(data_ + size_++, std::move(value));
@@ -85,7 +85,7 @@ class InlinedVector {
     while (size_ > size) std::destroy_at(data_ + --size_);
     while (size_ < size) std::construct_at(data_ + size_++);
   }
-  // Neither iterator is one of its own.
+  // The range must not lie in this vector.
   template <std::input_iterator Iterator>
   void assign(Iterator begin, Iterator end) {
     clear();
@@ -124,7 +124,8 @@ class InlinedVector {
     std::destroy_n(data_, size_);
     Free();
   }
-  // This one has no elements and no allocation; `other` has none afterwards.
+  // Precondition: this vector has no elements and no allocation. Afterwards
+  // `other` has none.
   void TakeFrom(InlinedVector& other) noexcept {
     size_ = other.size_;
     if (other.is_inline()) {

@@ -1,4 +1,4 @@
-// How every program of ours, and the SDK in a user's program, sets up glog.
+// Sets up glog, for every muster program and for the SDK in a user's program.
 
 #ifndef MUSTER_BASE_LOGGING_H_
 #define MUSTER_BASE_LOGGING_H_
@@ -11,12 +11,13 @@
 
 namespace muster::base {
 
-// google::InitGoogleLogging, with lines that begin like this, in UTC:
-// `W 2026-11-27T15:07:25.123456Z 4711 server.cc:288] `. `program` must outlive
-// the process's last line. Call it once a process.
+// Calls google::InitGoogleLogging with a line prefix of this form, in UTC:
+//   W 2026-11-27T15:07:25.123456Z 4711 server.cc:288]
+// `program` must live until the process's last log line. Call it once per
+// process.
 void InitLogging(const char* program);
 
-// That beginning, without the blank at its end.
+// That prefix, without a space at its end.
 std::string LogPrefix(absl::string_view severity, std::time_t second,
                       int32_t microsecond, int thread, absl::string_view file,
                       int line);

@@ -16,7 +16,7 @@ namespace muster::base {
 
 namespace mutex_internal {
 
-// What ThreadSanitizer is told, which looks at the order of locks then.
+// Annotations for ThreadSanitizer, which then also checks the order of locks.
 #if defined(__SANITIZE_THREAD__)
 inline void IsMade(void* mutex) { __tsan_mutex_create(mutex, 0); }
 inline void WillGo(void* mutex) { __tsan_mutex_destroy(mutex, 0); }
@@ -33,8 +33,8 @@ inline void WillUnlock(void*) {}
 inline void HasUnlocked(void*) {}
 #endif
 
-// The mutex of U. Drepper, "Futexes Are Tricky" (2011). ThreadSanitizer is not
-// told of it: whoever has it as a part does that.
+// The mutex of U. Drepper, "Futexes Are Tricky" (2011). It has no
+// ThreadSanitizer annotations; the class that contains it adds them.
 class BareMutex {
  public:
   void Lock() {
@@ -44,8 +44,8 @@ class BareMutex {
       LockSlowly();
     }
   }
-  // Who waits for it may have it, and be rid of it, before it returns: the
-  // standard library wakes by the address alone.
+  // Another thread may take and destroy the mutex before this returns:
+  // notify_one uses only the address.
   void Unlock() {
     if (state_.exchange(kFree, std::memory_order_release) == kWaitedFor) {
       state_.notify_one();
@@ -53,12 +53,12 @@ class BareMutex {
   }
 
  private:
-  // kWaitedFor: held, and perhaps somebody sleeps until it is free.
+  // kWaitedFor: held, and some thread may be sleeping until it is free.
   enum State : int { kFree, kHeld, kWaitedFor };
 
-  // Who has slept takes it as waited for: others may sleep still.
+  // A thread that has slept sets kWaitedFor, because others may still sleep.
   [[gnu::noinline]] void LockSlowly() {
-    // As std::mutex, which leaves it alone.
+    // Preserves errno, as std::mutex does.
     const int error = errno;
     while (state_.exchange(kWaitedFor, std::memory_order_acquire) != kFree) {
       state_.wait(kWaitedFor, std::memory_order_relaxed);
@@ -71,10 +71,11 @@ class BareMutex {
 
 }  // namespace mutex_internal
 
-// A mutex with clang's thread-safety annotations. To lock and unlock one that
-// is free takes 10 instructions here; std::mutex, whose calls are not inlined,
-// takes 57. Not absl::Mutex: the packaged one is not built for ThreadSanitizer,
-// which then reports everything that it guards as a race.
+// A mutex with clang's thread-safety annotations. Locking and unlocking it when
+// it is free takes 10 instructions; std::mutex, whose calls are not inlined,
+// takes 57. It is not absl::Mutex, because the packaged Abseil is not built for
+// ThreadSanitizer, which then reports everything that the mutex guards as a
+// race.
 class MUSTER_LOCKABLE Mutex {
  public:
   Mutex() { mutex_internal::IsMade(this); }
@@ -87,7 +88,8 @@ class MUSTER_LOCKABLE Mutex {
     bare_.Lock();
     mutex_internal::HasLocked(this);
   }
-  // Who waits for it may destroy it before this returns.
+  // A thread that waits for the mutex may take and destroy it before this
+  // returns.
   void Unlock() MUSTER_UNLOCK_FUNCTION() {
     mutex_internal::WillUnlock(this);
     bare_.Unlock();
@@ -98,7 +100,8 @@ class MUSTER_LOCKABLE Mutex {
   mutex_internal::BareMutex bare_;
 };
 
-// `AnyMutex`: Mutex, or BiasedMutex. `kLock`: how it is locked.
+// Holds a mutex for the duration of a scope. `AnyMutex` is Mutex or
+// BiasedMutex; `kLock` is the function that locks it.
 template <typename AnyMutex, void (AnyMutex::*kLock)() = &AnyMutex::Lock>
 class MUSTER_SCOPED_LOCKABLE MutexLock {
  public:
@@ -115,8 +118,8 @@ class MUSTER_SCOPED_LOCKABLE MutexLock {
 };
 
 // A condition variable for one mutex, which the caller of Wait holds. Wakes
-// spuriously: wait in a loop. It allocates when it is made, and waits and
-// notifications take a mutex of its own: not for what is in a hurry.
+// spuriously: wait in a loop. The constructor allocates, and waits and
+// notifications lock an internal mutex: do not use it where latency matters.
 class CondVar {
  public:
   template <typename AnyMutex>
@@ -125,7 +128,7 @@ class CondVar {
     condition_.wait(lockable);
   }
 
-  // Returns false when `deadline` passed.
+  // Returns false if `deadline` has passed.
   template <typename AnyMutex>
   bool WaitUntil(AnyMutex& mutex, Instant deadline)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -138,7 +141,7 @@ class CondVar {
   void NotifyAll() { condition_.notify_all(); }
 
  private:
-  // By the standard library's names.
+  // Adapts AnyMutex to the standard library's names.
   template <typename AnyMutex>
   struct Lockable {
     void lock() MUSTER_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
@@ -153,7 +156,7 @@ class CondVar {
 
 namespace muster {
 
-// So common that they go without the prefix.
+// Used so often that they need no prefix.
 using base::CondVar;
 using base::Mutex;
 using base::MutexLock;

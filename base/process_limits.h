@@ -9,69 +9,74 @@
 
 namespace muster::base {
 
-// A control group (cgroups(7)) that this process is in, or one above it.
+// A control group (cgroups(7)) that contains this process, or an ancestor of
+// one.
 struct ControlGroup {
-  std::string folder;      // where its files are
-  std::string path;        // "/" is the top
-  bool is_second = false;  // of version 2
+  std::string folder;      // the folder of its files
+  std::string path;        // "/" is the root
+  bool is_second = false;  // cgroup version 2
 };
 
-// Those that have `controller` ("memory", "pids"), of each version the lowest
-// one first. `root` is where the system's files are, for tests.
+// Finds the control groups that have `controller` ("memory", "pids"); those of
+// each version are ordered from the innermost outwards. `root` replaces the
+// root of the file system in tests.
 std::vector<ControlGroup> FindControlGroups(const std::string& controller,
                                             const std::string& root = "");
 
-// How much processor time a control group may have, in processors: its CPU
-// quota.
+// The CPU quota of a control group, in processors.
 struct ProcessorQuota {
   double processors = 0;
-  // The same for all processes of this host that share the quota; not 0.
+  // A number that is equal for all processes of this host that share the quota;
+  // not 0.
   uint64_t group = 0;
 };
 
-// The least one of the control groups that this process is in and of those
-// above them. `root` is as for FindControlGroups.
+// The smallest quota among the control groups that contain this process and
+// their ancestors. `root` is as for FindControlGroups.
 std::optional<ProcessorQuota> FindProcessorQuota(const std::string& root = "");
 
-// How many processors this process may keep busy: those of its affinity mask,
-// or the whole ones of its quota where these are fewer; at least 1.
+// The number of processors that this process may keep busy: those of its
+// affinity mask, or the whole processors of its quota if these are fewer; at
+// least 1.
 int UsableProcessors(const std::string& root = "");
 
-// How much more address space this process may map (RLIMIT_AS), or the largest
-// number.
+// The bytes of address space that this process may still map (RLIMIT_AS), or
+// the largest number if there is no limit.
 uint64_t AddressSpaceLeft();
 
-// How many file descriptors this process may have (RLIMIT_NOFILE), and how many
-// more it may open; or the largest number.
+// The number of file descriptors that this process may have (RLIMIT_NOFILE),
+// and the number that it may still open; the largest number if there is no
+// limit.
 uint64_t DescriptorLimit();
 uint64_t DescriptorsLeft();
 
-// How many threads, up to `wanted`, this process can have beside those that it
-// has. Starts them for a moment: what others of the same user or the same
-// control group have counts, too.
+// The number of threads, up to `wanted`, that this process can start in
+// addition to those that it has. Starts them briefly to find out, so that it
+// also accounts for threads of other processes of the same user or control
+// group.
 int StartableThreads(int wanted);
 
-// For errors of who got no memory: "; RLIMIT_AS (ulimit -v) is 1048576 bytes"
-// where this process has such a limit, else "".
+// A suffix for the error of a failed allocation: "; RLIMIT_AS (ulimit -v) is
+// 1048576 bytes" if this process has such a limit, else "".
 std::string AddressSpaceLimitText();
 
-// The same for a thread that did not start, with the limits that this process
-// has: of address space, of the user's threads (RLIMIT_NPROC), and the least
-// one of its control groups (pids.max). `root` is where the system's files are,
-// for tests.
+// A suffix for the error of a thread that did not start. Names the limits that
+// this process has: on address space, on the user's threads (RLIMIT_NPROC), and
+// the smallest pids.max of its control groups. `root` replaces the root of the
+// file system in tests.
 std::string ThreadLimitsText(const std::string& root = "");
 
-// It is of a thread that did not start.
+// Whether `error` means that a thread could not be started.
 bool IsOfThread(const std::system_error& error);
 
-// What it says; of a thread that did not start, with those limits.
+// The text of `error`; for a thread that did not start, with those limits.
 std::string DescribeSystemError(const std::system_error& error);
 
 }  // namespace muster::base
 
 namespace muster {
 
-// So common that they go without the prefix.
+// Used so often that they need no prefix.
 using base::AddressSpaceLeft;
 using base::AddressSpaceLimitText;
 using base::ControlGroup;

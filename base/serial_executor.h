@@ -12,15 +12,15 @@
 
 namespace muster::base {
 
-// SerialExecutor are run by a thread of their own, in the order of Post, until
-// one fails. Posted and awaited by one thread.
+// SerialExecutor runs tasks on a thread of its own, in the order of Post, until
+// one fails. A single thread calls Post and Await.
 class SerialExecutor {
  public:
   using Task = std::function<Status()>;
 
   SerialExecutor();
 
-  // Waits for the one that runs. The others do not run any more.
+  // Waits for the running task and drops the others.
   ~SerialExecutor();
 
   SerialExecutor(const SerialExecutor&) = delete;
@@ -28,7 +28,8 @@ class SerialExecutor {
 
   void Post(Task task);
 
-  // Waits until the first `count` have run. Errors: of the first that failed.
+  // Waits until the first `count` tasks have run. Returns the error of the
+  // first task that failed.
   Status Await(size_t count);
 
  private:
@@ -48,7 +49,7 @@ class SerialExecutor {
 
 namespace muster {
 
-// So common that they go without the prefix.
+// Used so often that they need no prefix.
 using base::SerialExecutor;
 
 }  // namespace muster

@@ -1,12 +1,12 @@
-// How a call went, without an exception: a Status, or a StatusOr<T> that holds
-// a value or says why there is none.
+// The result of a call that throws no exceptions: a Status, or a StatusOr<T>,
+// which holds either a value or the reason why there is none.
 //
 //   muster::StatusOr<int> port = ParsePort(text);
 //   if (!port.ok()) return port.status();
 //   Listen(*port);
 //
-// The codes and their meanings are gRPC's. Any thread may use an object; an
-// object that one thread changes is that thread's alone.
+// The codes and their meanings are gRPC's. Several threads may read an object
+// at the same time; a thread that changes it needs exclusive access.
 
 #ifndef MUSTER_BASE_STATUS_H_
 #define MUSTER_BASE_STATUS_H_
@@ -42,62 +42,64 @@ enum class StatusCode : int {
   kUnauthenticated = 16,
 };
 
-// "INVALID_ARGUMENT"; empty if it is no code.
+// "INVALID_ARGUMENT"; empty if `code` is not a known code.
 const char* StatusCodeToString(StatusCode code);
 std::ostream& operator<<(std::ostream& out, StatusCode code);
 
-// The code for an error number of the system; kUnknown for most.
+// The code for an errno value; kUnknown for most.
 StatusCode ErrnoToStatusCode(int error);
 
-// A code, a text for people, and payloads: bytes under a name, for programs.
-// OK has neither a text nor payloads.
+// A code, a text for people, and payloads for programs (named byte strings). An
+// OK status has neither text nor payloads.
 class [[nodiscard]] Status {
  public:
   // OK.
   Status() = default;
-  // A number that is no code becomes kUnknown.
+  // An unknown code becomes kUnknown.
   Status(StatusCode code, std::string message);
 
   bool ok() const { return failure_ == nullptr; }
   StatusCode code() const;
-  // Lives as long as this status is neither changed nor destroyed.
+  // The reference is valid until this status is changed or destroyed.
   const std::string& message() const;
 
   // "OK", or the code, ": ", the text, and each payload as " [name='bytes']".
   std::string ToString() const;
 
-  // Takes `other` if this one is OK: the first failure stays.
+  // Assigns `other` if this status is OK, so the first failure stays.
   void Update(Status other) {
     if (ok()) *this = std::move(other);
   }
 
-  // None if there is no payload of this name.
+  // Returns nullopt if there is no payload of this name.
   std::optional<std::string> GetPayload(std::string_view name) const;
-  // Replaces the one of this name. Does nothing if the status is OK.
+  // Sets or replaces the payload of this name. Does nothing if the status is
+  // OK.
   void SetPayload(std::string_view name, std::string bytes);
-  // Whether there was one.
+  // Returns whether there was a payload of this name.
   bool ErasePayload(std::string_view name);
-  // In the order in which they were set.
+  // Visits the payloads in the order in which they were set.
   void ForEachPayload(
       const std::function<void(const std::string& name,
                                const std::string& bytes)>& visit) const;
 
-  // Says to the compiler that the caller does not mind a failure.
+  // Silences the compiler's warning about an unused result.
   void IgnoreError() const {}
 
-  // Whether code, text and payloads are equal.
+  // Compares code, text and payloads.
   friend bool operator==(const Status& a, const Status& b);
 
  private:
   struct Failure;
 
-  // Null: OK. Copies share it, so it never changes.
+  // Null: OK. Copies share the object, so it never changes.
   std::shared_ptr<const Failure> failure_;
 };
 
 std::ostream& operator<<(std::ostream& out, const Status& status);
 
-// The error number's code, and `message`, ": ", the system's text for it.
+// The code for errno value `error`, with the text `message`, ": ", and the
+// system's description.
 Status ErrnoToStatus(int error, std::string message);
 
 inline Status OkStatus() { return Status(); }
@@ -141,7 +143,8 @@ class StatusOr;
 
 namespace internal {
 
-// Ends the process: a value was read where `status` says that there is none.
+// Ends the process: a value was read from a StatusOr that holds `status`
+// instead.
 [[noreturn]] void NoValue(const Status& status);
 
 template <typename T>
@@ -151,16 +154,16 @@ inline constexpr bool kIsStatusOr<StatusOr<T>> = true;
 
 }  // namespace internal
 
-// A T, or a status that is not OK. Reading the value of one that has none ends
+// A T, or a status that is not OK. Reading the value when there is none ends
 // the process with the status's text.
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:
   using value_type = T;
 
-  // Without a value: kUnknown.
+  // Holds no value; the status is kUnknown.
   StatusOr() : status_(UnknownError("")) {}
-  // `status` is not OK; an OK one becomes kInternal.
+  // `status` must not be OK; an OK one becomes kInternal.
   StatusOr(Status status) : status_(std::move(status)) {
     if (status_.ok()) status_ = InternalError("an OK status without a value");
   }
@@ -204,10 +207,10 @@ class [[nodiscard]] StatusOr {
     return std::move(value_).value_or(std::forward<U>(otherwise));
   }
 
-  // As Status's.
+  // As Status::IgnoreError.
   void IgnoreError() const {}
 
-  // Whether the values are equal, or the failures.
+  // Compares the values, or the failures.
   friend bool operator==(const StatusOr& a, const StatusOr& b) {
     return a.value_ == b.value_ && a.status_ == b.status_;
   }
