@@ -64,8 +64,7 @@ class HttpServer {
   // Listens on `endpoint` (port 0: any free port). The server is serving when
   // this returns.
   // Errors: INVALID_ARGUMENT (port out of range), UNAVAILABLE (cannot listen;
-  // the
-  //   text names the address and the cause).
+  //   the text names the address and the cause).
   static StatusOr<std::unique_ptr<HttpServer>> Start(
       const Endpoint& endpoint, const std::vector<HttpPage>& pages,
       const HttpServerOptions& options = {});

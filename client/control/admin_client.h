@@ -1,4 +1,4 @@
-// What tools ask of a coordinator: single calls, of nobody who is a member.
+// Unary client for tools. Does not join a job.
 
 #ifndef MUSTER_CLIENT_CONTROL_ADMIN_CLIENT_H_
 #define MUSTER_CLIENT_CONTROL_ADMIN_CLIENT_H_
@@ -18,9 +18,9 @@
 
 namespace muster::internal {
 
-// Control is a connection to a coordinator. Every call returns what the
-// coordinator says, or kUnavailable with an address and a cause when it does
-// not answer within the timeout. One thread.
+// AdminClient is a connection to a coordinator. Every call returns the
+// coordinator's answer, or kUnavailable with an address and a cause if there is
+// no answer within the timeout. Used by one thread.
 class AdminClient {
  public:
   // Of `options`: address, connect_timeout (of each call) and what concerns TLS

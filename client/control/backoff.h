@@ -7,11 +7,12 @@
 
 namespace muster::internal {
 
-// Delays between attempts: they grow by half from one to the next, up to half
-// a second, and each is drawn from the upper half of its range, so that
-// thousands of processes that lost the same coordinator come back spread out.
-// Short at first: processes of a job start together, and the one that serves
-// the coordinator may be a few milliseconds behind.
+// Computes the delays between attempts to reconnect. Each delay is half as long
+// again as the one before, up to half a second, and is drawn from the upper
+// half of its range, so that thousands of processes that lost the same
+// coordinator do not return all at once. The first delay is short: the
+// processes of a job start together, and the one that serves the coordinator
+// may be a few milliseconds behind.
 class Backoff {
  public:
   explicit Backoff(uint64_t seed) : random_(seed) {}

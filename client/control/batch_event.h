@@ -1,4 +1,4 @@
-// What the callers of one message sleep on.
+// The event on which the callers of one message sleep.
 
 #ifndef MUSTER_CLIENT_CONTROL_BATCH_EVENT_H_
 #define MUSTER_CLIENT_CONTROL_BATCH_EVENT_H_
@@ -10,16 +10,16 @@
 
 namespace muster::internal {
 
-// BatchEvent is where the callers of the operations of one message wait. Their
-// answers come together, and one system call wakes all of them: a condition
-// variable each costs one system call each, and one for all of a session wakes
-// also those whose answers are still under way. Who waits looks first, then at
-// what it waits for, and then sleeps:
+// BatchEvent wakes, with one system call, all callers whose operations travel
+// in one message, because their answers arrive together. A condition variable
+// per caller costs one system call each; one condition variable per session
+// also wakes callers whose answers are still under way. A waiter reads the
+// event, checks its condition, and then sleeps:
 //
 //   for (;;) {
-//     const uint32_t seen = wave.Look();
+//     const uint32_t seen = event.Look();
 //     if (done) break;
-//     wave.Sleep(seen, until);
+//     event.Sleep(seen, until);
 //   }
 //
 // Thread-safe.

@@ -1,4 +1,4 @@
-// When a session lets its callers gather before it writes.
+// Decides how long a session waits for more callers before it writes a message.
 
 #ifndef MUSTER_CLIENT_CONTROL_BATCH_WINDOW_H_
 #define MUSTER_CLIENT_CONTROL_BATCH_WINDOW_H_
@@ -11,15 +11,15 @@
 
 namespace muster::internal {
 
-// A message that answers many callers wakes them all, and most of them come
-// back at once with their next operation. Whoever is first would write a
-// message for itself alone, and the next one too: 64 callers then share
-// messages of 2 to 4 operations, and what a message costs is paid 20 times a
-// round. BatchWindow makes the first one wait until all of them are back, for a
-// time that is short beside what their messages would cost. Who comes while the
-// others are under way waits for them too, so that they stay together.
+// A message that answers many callers wakes them all, and most of them issue
+// their next operation at once. If the first one wrote a message for itself
+// alone, and so on, 64 callers would share messages of 2 to 4 operations and
+// pay the cost of a message 20 times per round. BatchWindow makes the first
+// caller wait until all of them are back, for a time that is short compared
+// with the cost of the messages saved. A caller that arrives meanwhile waits,
+// too, so that they stay together.
 //
-// Few callers do not gather, so that one caller is never held up.
+// With few callers there is no wait, so a single caller is never delayed.
 //
 // Not thread-safe: the session's lock guards it.
 class BatchWindow {

@@ -9,8 +9,8 @@
 
 namespace muster::internal {
 
-// Canceller lets one thread end the calls of another one: that which is under
-// way, and all later ones. Thread-safe.
+// Canceller lets one thread end the calls of another thread: the running call
+// and all later ones. Thread-safe.
 class Canceller {
  public:
   void Cancel() {

@@ -11,16 +11,18 @@
 
 namespace muster::internal {
 
-// Whether this process may open the file descriptors of a client, and start the
-// threads that gRPC starts with the first credentials, channel or server of a
-// process: where one of them does not start gRPC aborts the process, or waits
-// for ever. OK where they run already. Errors: kResourceExhausted (the text
-// names the limit, what is left of it and what is needed).
+// Checks that this process may open the file descriptors that a client needs
+// and start the threads that gRPC starts with the first credentials, channel or
+// server of a process. If such a thread does not start, gRPC aborts the process
+// or waits for ever. OK if these threads already run.
+// Errors: kResourceExhausted (the text names the limit, what is left of it and
+// what is needed).
 Status CheckProcessLimits();
 
-// A channel of its own to the coordinator: it resolves the name anew, and no
-// back-off of an earlier one holds it up. It breaks when the coordinator has
-// said nothing for `silence_max`, although asked; 0: for 30 s.
+// Makes a new channel to the coordinator. It resolves the name afresh, and the
+// back-off of earlier channels does not delay it. The connection is closed if
+// the coordinator does not answer keepalive pings for `silence_max`; 0 means 30
+// s.
 std::shared_ptr<grpc::Channel> NewChannel(
     const Endpoint& endpoint, const ConnectionSecurity& security,
     std::chrono::milliseconds silence_max = std::chrono::milliseconds(0));

@@ -1,5 +1,5 @@
-// What a client shows of itself and asks of the coordinator: certificates and
-// tokens.
+// The certificates and tokens with which a client authenticates itself and the
+// coordinator.
 
 #ifndef MUSTER_CLIENT_CONTROL_CHANNEL_SECURITY_H_
 #define MUSTER_CLIENT_CONTROL_CHANNEL_SECURITY_H_
@@ -19,8 +19,8 @@ namespace muster::internal {
 using EnvironmentReader = std::function<const char*(const char* name)>;
 const char* ReadEnvironment(const char* name);
 
-// What one connection shows and asks. Only ChannelSecurity makes it, and there
-// is no channel without it (NewChannel).
+// The credentials of one connection. Only ChannelSecurity makes it, and
+// NewChannel requires one for every channel.
 class ConnectionSecurity {
  public:
   const std::shared_ptr<grpc::ChannelCredentials>& credentials() const {
@@ -40,9 +40,9 @@ class ConnectionSecurity {
   std::string authorization_;
 };
 
-// ChannelSecurity is where every client of this process has its certificates
-// and tokens from: its SessionOptions and, where those say nothing, the
-// environment.
+// ChannelSecurity supplies the certificates and tokens of every client in this
+// process. It takes them from the client's SessionOptions or, where these are
+// empty, from the environment.
 class ChannelSecurity {
  public:
   // Takes from the environment what `options` leave empty: MUSTER_TLS_CA,

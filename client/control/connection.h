@@ -1,4 +1,4 @@
-// One stream to the coordinator, from its first message to its end.
+// One gRPC stream to the coordinator, from its first message to its end.
 
 #ifndef MUSTER_CLIENT_CONTROL_CONNECTION_H_
 #define MUSTER_CLIENT_CONTROL_CONNECTION_H_
@@ -17,9 +17,9 @@
 
 namespace muster::internal {
 
-// Connection reads and writes messages for whichever thread polls it. It has no
-// thread: nothing moves while nobody is in Poll, except that Write may hand its
-// message to the system at once.
+// Connection reads and writes messages in whichever thread polls it. It has no
+// thread of its own: nothing moves while no thread is in Poll, except that
+// Write may hand its message to the system at once.
 class Connection {
  public:
   enum class Event {

@@ -1,4 +1,4 @@
-// The thread on which the continuations of a group's futures run.
+// Runs the continuations of a group's futures on a thread.
 
 #ifndef MUSTER_CLIENT_CONTROL_CONTINUATIONS_H_
 #define MUSTER_CLIENT_CONTROL_CONTINUATIONS_H_
@@ -15,8 +15,8 @@
 
 namespace muster::internal {
 
-// Continuations runs tasks one after the other, in their order, on a thread
-// that the first of them starts. Thread-safe.
+// Continuations runs tasks one after the other, in the order in which they were
+// added, on a thread that the first task starts. Thread-safe.
 class Continuations {
  public:
   Continuations();

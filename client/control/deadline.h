@@ -8,8 +8,8 @@
 
 namespace muster::internal {
 
-// When a call must end, and what an error then says about it. One deadline
-// goes from the user's call through all layers.
+// The time by which a call must end, and how an error then describes it. One
+// deadline passes from the user's call through all layers.
 struct Deadline {
   // `name` is the option or variable in which the user finds the timeout.
   static Deadline After(std::chrono::milliseconds timeout, std::string name);

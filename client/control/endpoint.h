@@ -1,5 +1,5 @@
-// Addresses: asking the system what answers there, and from
-// where one gets there.
+// Parses and probes network addresses, and finds the local address that reaches
+// one.
 
 #ifndef MUSTER_CLIENT_CONTROL_ENDPOINT_H_
 #define MUSTER_CLIENT_CONTROL_ENDPOINT_H_

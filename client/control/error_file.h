@@ -1,4 +1,5 @@
-// What a rank says of its failure in a file, as torchelastic's workers do.
+// Reads and writes the file in which a rank describes its failure, in the
+// format of torchelastic's workers.
 
 #ifndef MUSTER_CLIENT_CONTROL_ERROR_FILE_H_
 #define MUSTER_CLIENT_CONTROL_ERROR_FILE_H_

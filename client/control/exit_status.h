@@ -5,7 +5,7 @@
 
 namespace muster::internal {
 
-// How a process ended.
+// How a process ended: by exit or by a signal.
 struct ExitStatus {
   int code = 0;    // exit status, when `signal` is 0
   int signal = 0;  // the signal that killed it

@@ -1,4 +1,4 @@
-// Which process made an object: this one, or one that forked it off.
+// Detects that an object was made by the process that forked this one.
 
 #ifndef MUSTER_CLIENT_CONTROL_FORK_GUARD_H_
 #define MUSTER_CLIENT_CONTROL_FORK_GUARD_H_
@@ -10,8 +10,8 @@
 
 namespace muster::internal {
 
-// ForkGuard is a member of what a process must leave alone that was forked off:
-// it tells that without a system call.
+// ForkGuard is a member of an object that a forked child must not touch. It
+// detects the child without a system call.
 class ForkGuard {
  public:
   ForkGuard();

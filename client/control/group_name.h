@@ -1,4 +1,4 @@
-// The names of groups that are made of another one.
+// The names of groups that are made from another group.
 
 #ifndef MUSTER_CLIENT_CONTROL_GROUP_NAME_H_
 #define MUSTER_CLIENT_CONTROL_GROUP_NAME_H_
@@ -10,9 +10,9 @@
 
 namespace muster::internal {
 
-// A name says how its group is made, as PARENT:split:CALL:PART or
-// PARENT:shrink:EXCLUDED; the last of these counts. Any other name is the
-// user's. What is made of the default group has "world" as PARENT.
+// A name tells how its group was made: PARENT:split:CALL:PART or
+// PARENT:shrink:EXCLUDED; the last such suffix counts. Any other name is the
+// user's. PARENT is "world" for the default group.
 std::string NameOfSplit(absl::string_view parent, int64_t call, int part);
 std::string NameOfShrunk(absl::string_view parent, absl::string_view excluded);
 

@@ -1,4 +1,5 @@
-// The members of a job on one host, for who looks after their processes.
+// Lists the members of a job on one host, for a program that supervises their
+// processes.
 
 #ifndef MUSTER_CLIENT_CONTROL_HOST_MEMBERS_H_
 #define MUSTER_CLIENT_CONTROL_HOST_MEMBERS_H_
@@ -50,8 +51,8 @@ struct HostMembers {
   std::string waiting = {};
 };
 
-// HostMembersReader asks the coordinator for them: single calls, of nobody who
-// is a member. One thread.
+// HostMembersReader fetches them from the coordinator with unary calls and does
+// not join the job. Used by one thread.
 class HostMembersReader {
  public:
   // As Control::Open.

@@ -1,5 +1,5 @@
-// A file that several processes append records to and read them from: what a
-// FileStore stands on.
+// A file to which several processes append records and from which they read
+// them. FileStore is built on it.
 
 #ifndef MUSTER_CLIENT_CONTROL_LOG_FILE_H_
 #define MUSTER_CLIENT_CONTROL_LOG_FILE_H_
@@ -15,16 +15,16 @@
 
 namespace muster::internal {
 
-// LogFile is one process's handle of the file, with a place up to which it has
-// read. Every process sees the records in the same order.
+// LogFile is one process's handle of the file, with the position up to which
+// the process has read. Every process sees the records in the same order.
 //
-// The lock is flock's: it goes with the process that holds it. A process that
-// dies while it writes leaves a part of a record at the end; readers take it
-// for nothing, and the next one to append cuts it off.
+// The lock is flock's: it is released when its process ends. A process that
+// dies while it writes leaves a partial record at the end; readers ignore it,
+// and the next writer truncates it.
 //
 // Not thread-safe. Errors: kDeadlineExceeded (another process keeps the lock),
-// kDataLoss (the file has other contents than a LogFile's), and what the
-// system says; the texts name the file.
+// kDataLoss (the file was not written by LogFile), and the system's errors; the
+// texts name the file.
 class LogFile {
  public:
   struct Record {

@@ -3,14 +3,14 @@
 
 namespace muster::internal {
 
-// Sets up the log, to standard error, unless the program has done so. The SDK
-// calls it before its first line: glog would say otherwise that nobody did. The
-// least level is TORCH_CPP_LOG_LEVEL's (INFO, WARNING, ERROR, FATAL, or 0 to 3;
-// WARNING without it); with INFO and MUSTER_DEBUG or TORCH_DISTRIBUTED_DEBUG,
-// INFO of these is verbosity 1 and DETAIL is 2. GLOG_minloglevel and GLOG_v go
-// before that.
-// Thread-safe. A program that calls google::InitGoogleLogging does so before it
-// uses the SDK, because glog ends a process that does it twice.
+// Sets up glog to log to standard error, unless the program has done so. The
+// SDK calls it before its first line, because glog would otherwise complain.
+// The minimum level is TORCH_CPP_LOG_LEVEL (INFO, WARNING, ERROR, FATAL, or 0
+// to 3; default WARNING). At INFO, MUSTER_DEBUG or TORCH_DISTRIBUTED_DEBUG sets
+// the verbosity: INFO is 1, DETAIL is 2. GLOG_minloglevel and GLOG_v override
+// these. Thread-safe. A program that calls google::InitGoogleLogging must do so
+// before it uses the SDK, because glog ends a process that initializes it
+// twice.
 void EnsureLogging();
 
 }  // namespace muster::internal

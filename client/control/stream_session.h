@@ -1,4 +1,4 @@
-// The connection behind a Session: one stream to the coordinator, made again
+// The connection behind a Session: one stream to the coordinator, reestablished
 // when it breaks.
 
 #ifndef MUSTER_CLIENT_CONTROL_STREAM_SESSION_H_
@@ -27,22 +27,22 @@
 
 namespace muster::internal {
 
-// StreamSession carries operations. Who issues one writes it at once, with all
-// that waits, unless the stream is busy, or other callers were woken just now
-// and are about to issue theirs (BatchWindow).
+// StreamSession carries operations. A caller that issues one writes it at once,
+// together with all that are waiting, unless the stream is busy or other
+// callers were woken just now and are about to issue theirs (BatchWindow).
 //
 // One thread at a time polls the connection: it reads, wakes callers, and
-// writes what gathered while the stream was busy. A caller that is alone polls
-// for itself, which spares the two switches between threads that a wake-up
-// costs (25 of 90 us on an idle machine). Else it is the session's own thread,
-// which also connects and delivers events; when callers come one after
-// another it stands back. Another thread sends heartbeats and ends writes and
+// writes what gathered while the stream was busy. A lone caller polls for
+// itself, which saves the two thread switches of a wake-up (25 of 90 us on an
+// idle machine). Otherwise the session's own thread polls. That thread also
+// connects and delivers events; when callers come one after another, it leaves
+// polling to them. Another thread sends heartbeats and ends writes and
 // connection attempts that are stuck.
 //
 // All errors are statuses; kUnavailable means that there was no answer.
 //
-// In a process that was forked off every call fails at once, and touches
-// neither the connection nor a lock.
+// In a forked child every call fails at once and touches neither the connection
+// nor a lock.
 class StreamSession {
  public:
   // Connects, and returns when the coordinator has welcomed this member or

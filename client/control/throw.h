@@ -1,4 +1,5 @@
-// Where a status becomes an exception, and what a status carries until then.
+// Converts a status to an exception, and attaches what a status carries until
+// then.
 
 #ifndef MUSTER_CLIENT_CONTROL_THROW_H_
 #define MUSTER_CLIENT_CONTROL_THROW_H_
@@ -15,8 +16,9 @@
 
 namespace muster::internal {
 
-// Who gave the status: it decides the class. kUnavailable means everywhere
-// that there was no answer: DistNetworkError.
+// The source of a status, which decides the class of the exception.
+// kUnavailable from any source means that there was no answer:
+// DistNetworkError.
 enum class Origin {
   // DistError.
   kControl,

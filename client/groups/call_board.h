@@ -1,4 +1,5 @@
-// Whether the ranks that make a call together mean the same by it.
+// Checks that the ranks that make a collective call of the default group agree
+// on its arguments.
 
 #ifndef MUSTER_CLIENT_GROUPS_CALL_BOARD_H_
 #define MUSTER_CLIENT_GROUPS_CALL_BOARD_H_
@@ -22,10 +23,10 @@
 
 namespace muster::internal {
 
-// The same in every process: 16 hexadecimal digits.
+// A hash that is the same in every process: 16 hexadecimal digits.
 std::string StableHash(absl::string_view text);
 
-// A call in which ranks of the default group wait for each other.
+// A call in which the ranks of the default group wait for each other.
 struct SharedCall {
   // Counts those that all ranks make in the same order, from 1; 0: another.
   int64_t number = 0;
@@ -43,21 +44,23 @@ struct SharedCall {
   std::vector<int> ranks = {};
 };
 
-// CallBoard is where ranks that wait in such calls tell each other which, in
-// the job's store. Two that wait for each other in different calls, or that
-// mean different things by the call of one number, would wait in vain: they and
-// all that wait with them get an error that says who does what, and so do ranks
-// that come later. What differs by ranks alone that are known to be gone is no
-// quarrel: one of the two is about to hear of it.
+// CallBoard lets ranks that wait in such calls tell each other, through the
+// job's store, in which call they wait. Two ranks conflict if they wait for
+// each other in different calls, or pass different arguments to the call of the
+// same number: they would wait for ever. Then they, all ranks that wait with
+// them, and ranks that come later get an error that says which rank called
+// what. A difference that concerns only ranks known to be gone is no conflict:
+// one of the two calls is about to learn of their failure.
 //
-// What another rank tells may be old: it has come to the end of that call, or
-// this rank has, and has only not been running since. So two calls quarrel only
-// if each rank has said of the other's call that it has not come to it: one
-// asks, and the other decides. Calls of one number need no question.
+// An entry of another rank may be stale: that rank may have returned from the
+// call, or this rank may have returned and not run since. So two calls conflict
+// only if each rank has confirmed that it has not reached the other's call: one
+// rank asks, the other decides. Calls of the same number need no confirmation.
 //
-// Nothing is told before a call has waited for a while, but by ranks that do
-// not wait in it, and of calls that may come to their end on a rank that means
-// something else by them than one that waits. Thread-safe.
+// A call publishes nothing until it has waited for a while, with two
+// exceptions: ranks that do not wait in the call, and calls that may complete
+// on a rank whose arguments differ from those of a rank that waits.
+// Thread-safe.
 class CallBoard {
  public:
   struct Options {

@@ -1,4 +1,4 @@
-// What all groups of a process share for debugging.
+// The debug level and the flight recorder, which all groups of a process share.
 
 #ifndef MUSTER_CLIENT_GROUPS_DEBUGGING_H_
 #define MUSTER_CLIENT_GROUPS_DEBUGGING_H_

@@ -1,4 +1,4 @@
-// Tensors of the host in groups that take tensors on devices alone.
+// Lets groups that take only device tensors run collectives on CPU tensors.
 
 #ifndef MUSTER_CLIENT_GROUPS_DEVICE_COPIES_H_
 #define MUSTER_CLIENT_GROUPS_DEVICE_COPIES_H_
@@ -11,9 +11,10 @@
 
 namespace muster::internal {
 
-// The tensors of one collective where its group takes them: where they are, or,
-// if that takes no CPU tensors, copies on its device, which is the one that it
-// is bound to, or else the calling thread's current one. One thread at a time.
+// Provides the tensors of one collective where its group takes them: in place
+// or, if the group takes no CPU tensors, as copies on the group's device. That
+// is the device that the group is bound to, or else the calling thread's
+// current one. Used by one thread at a time.
 class DeviceCopies {
  public:
   // Throws DistError (kFailedPrecondition): the group takes no CPU tensors, and

@@ -29,8 +29,8 @@ struct EmbeddedCoordinatorOptions {
   std::string tls_client_ca = {};
 };
 
-// A coordinator inside this process: for programs that start without an
-// external one, and for the launcher. Serves no HTTP. Thread-safe.
+// A coordinator inside this process, for the launcher and for programs that
+// start without an external one. Serves no HTTP. Thread-safe.
 class EmbeddedCoordinator {
  public:
   // Errors: kInvalidArgument, kUnavailable (cannot listen: the address and the

@@ -1,4 +1,4 @@
-// Which error ended a group, and who is to blame.
+// Decides which error ended a group and which rank is the culprit.
 
 #ifndef MUSTER_CLIENT_GROUPS_ERROR_RESOLVER_H_
 #define MUSTER_CLIENT_GROUPS_ERROR_RESOLVER_H_

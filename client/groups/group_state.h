@@ -1,4 +1,4 @@
-// What a ProcessGroup is made of.
+// The implementation behind a ProcessGroup.
 
 #ifndef MUSTER_CLIENT_GROUPS_GROUP_STATE_H_
 #define MUSTER_CLIENT_GROUPS_GROUP_STATE_H_
@@ -68,8 +68,8 @@ Status EndInStore(Session& session, const std::string& key_prefix);
 std::vector<Seat> SeatsOf(const Formation& formation,
                           const std::vector<int>& ranks);
 
-// GroupState joins one communicator with the control plane: it starts
-// collectives, and turns their failures into the group's one error.
+// GroupState connects one communicator with the control plane: it starts
+// collectives, and converts their failures into the group's one error.
 // Thread-safe.
 class GroupState : public std::enable_shared_from_this<GroupState> {
  public:

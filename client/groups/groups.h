@@ -1,4 +1,4 @@
-// The process groups beside the default one.
+// Makes, names and destroys the process groups other than the default one.
 
 #ifndef MUSTER_CLIENT_GROUPS_GROUPS_H_
 #define MUSTER_CLIENT_GROUPS_GROUPS_H_

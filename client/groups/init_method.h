@@ -1,5 +1,5 @@
-// What the options, the URL and the environment of InitProcessGroup say
-// together.
+// Combines the options, the URL and the environment of InitProcessGroup into
+// one plan.
 
 #ifndef MUSTER_CLIENT_GROUPS_INIT_METHOD_H_
 #define MUSTER_CLIENT_GROUPS_INIT_METHOD_H_

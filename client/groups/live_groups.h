@@ -1,5 +1,5 @@
-// What a session's callbacks reach: the judges and the progress of all process
-// groups.
+// Passes a session's events to all process groups, and their progress to the
+// session.
 
 #ifndef MUSTER_CLIENT_GROUPS_LIVE_GROUPS_H_
 #define MUSTER_CLIENT_GROUPS_LIVE_GROUPS_H_
@@ -23,9 +23,9 @@ namespace muster::internal {
 // The groups whose progress the coordinator takes from one process.
 inline constexpr size_t kProgressGroupsMax = 256;
 
-// LiveGroups gives what the session says to the judges of all groups, in the
-// coordinator's order, and to those that come later what has come before. It
-// keeps no group and no judge alive. Thread-safe.
+// LiveGroups delivers the session's events to the error resolvers of all
+// groups, in the coordinator's order, and replays earlier events to resolvers
+// that are added later. It keeps no group and no resolver alive. Thread-safe.
 class LiveGroups {
  public:
   std::shared_ptr<ErrorResolver> NewJudge(ErrorResolver::Options options)

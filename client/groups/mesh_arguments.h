@@ -1,4 +1,4 @@
-// What the arguments of device meshes must be, in c10d's words.
+// Checks the arguments of device meshes, with c10d's error texts.
 
 #ifndef MUSTER_CLIENT_GROUPS_MESH_ARGUMENTS_H_
 #define MUSTER_CLIENT_GROUPS_MESH_ARGUMENTS_H_

@@ -1,4 +1,5 @@
-// The arithmetic of device meshes: which ranks a dimension joins. Pure.
+// The index arithmetic of device meshes: which ranks a dimension connects. Pure
+// functions.
 
 #ifndef MUSTER_CLIENT_GROUPS_MESH_LAYOUT_H_
 #define MUSTER_CLIENT_GROUPS_MESH_LAYOUT_H_
@@ -11,11 +12,11 @@
 
 namespace muster::internal {
 
-// The root mesh numbers its places 0 to n-1, row-major. A dimension of it, or
-// of a mesh that is made of it, is a walk over places: nested loops, the
-// outermost first, each of which steps `size` times by `stride` places. A
-// dimension of the root is one loop; one that was flattened from dimensions
-// that do not follow each other is several.
+// The root mesh numbers its positions 0 to n-1, row-major. A dimension of it,
+// or of a mesh made from it, is a walk over positions: nested loops, the
+// outermost first, each with `size` steps of `stride` positions. A dimension of
+// the root is one loop. A dimension that was flattened from non-adjacent
+// dimensions is several loops.
 struct MeshLoop {
   int64_t size = 1;
   int64_t stride = 1;

@@ -1,4 +1,4 @@
-// The process's metrics and debug pages, as the SDK starts them.
+// Serves this process's metrics and debug pages on behalf of the SDK.
 
 #ifndef MUSTER_CLIENT_GROUPS_PROCESS_TELEMETRY_H_
 #define MUSTER_CLIENT_GROUPS_PROCESS_TELEMETRY_H_
@@ -19,8 +19,9 @@ class Telemetry;
 
 namespace muster::internal {
 
-// Serves while it lives. Beyond loopback the pages below /debug/ want the token
-// that the process itself shows the coordinator; without one nobody gets them.
+// Serves while it lives. When it listens beyond loopback, the pages below
+// /debug/ require the token with which this process authenticates to the
+// coordinator; without such a token they are refused to everyone.
 class Telemetry {
  public:
   // On `port` (0: any free one); without one on MUSTER_HTTP_PORT; without that

@@ -1,4 +1,4 @@
-// Everything behind the default group, from InitProcessGroup to
+// The state behind the default group, from InitProcessGroup to
 // DestroyProcessGroup.
 
 #ifndef MUSTER_CLIENT_GROUPS_WORLD_H_

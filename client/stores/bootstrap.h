@@ -1,4 +1,5 @@
-// Where the ranks of a new group meet: the store as the data plane wants it.
+// Implements the data plane's BootstrapStore, through which the ranks of a new
+// group find each other, on a store.
 
 #ifndef MUSTER_CLIENT_STORES_BOOTSTRAP_H_
 #define MUSTER_CLIENT_STORES_BOOTSTRAP_H_
@@ -19,7 +20,7 @@
 
 namespace muster::internal {
 
-// On the job's store at the coordinator. Waiting ends early when the group is
+// Uses the job's store at the coordinator. A wait ends early when the group is
 // known to be broken.
 class SessionBootstrap : public dataplane::BootstrapStore {
  public:

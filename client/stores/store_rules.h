@@ -1,5 +1,5 @@
-// What the stores within a process or a file have in common with the
-// coordinator's: results, and the words of errors.
+// Rules that the in-process and file stores share with the coordinator's store:
+// results and error texts.
 
 #ifndef MUSTER_CLIENT_STORES_STORE_RULES_H_
 #define MUSTER_CLIENT_STORES_STORE_RULES_H_

@@ -10,12 +10,13 @@
 
 namespace muster::internal {
 
-// A watch over the session's stream: it asks for the changes after those that
-// it has, and asks again with the revision of the answer. A broken connection
-// repeats the question on the next one, so nothing is missed.
+// Makes a watch over the session's stream. It asks for the changes after the
+// revision that it has, and then again with the revision of the answer. After a
+// broken connection it repeats the question on the next one, so it misses no
+// change.
 //
-// Throws DistStoreError, DistNetworkError (no answer before `deadline` where
-// options.after_revision leaves it to the coordinator to say where to begin).
+// Throws DistStoreError, and DistNetworkError if there is no answer before
+// `deadline` and options.after_revision leaves the start to the coordinator.
 std::unique_ptr<StoreWatch> NewStoreWatch(std::shared_ptr<Session> session,
                                           absl::string_view key,
                                           const WatchOptions& options,

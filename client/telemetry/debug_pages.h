@@ -1,4 +1,4 @@
-// What every worker process shows below /debug/, beside its stacks.
+// The pages that every worker process serves below /debug/, except the stacks.
 
 #ifndef MUSTER_CLIENT_TELEMETRY_DEBUG_PAGES_H_
 #define MUSTER_CLIENT_TELEMETRY_DEBUG_PAGES_H_

@@ -9,7 +9,7 @@
 
 namespace muster::worker {
 
-// Metrics holds the numbers of one worker process. Thread-safe.
+// Metrics holds the metrics of one worker process. Thread-safe.
 //
 //   muster_build_info{version}                                  always 1
 //   muster_worker_rank, muster_worker_world_size                gauges
@@ -21,9 +21,9 @@ namespace muster::worker {
 //   process_cpu_seconds_total, process_open_fds,
 //   process_resident_memory_bytes, process_start_time_seconds
 //
-// Bytes and durations count collectives that succeeded: a failed one's bytes
-// did not arrive, and its duration is a timeout's, not the network's. At the
-// debug level DETAIL what ranks compare first is a part of it.
+// Bytes and durations count only collectives that succeeded: the bytes of a
+// failed one did not arrive, and its duration reflects a timeout, not the
+// network. At debug level DETAIL a duration includes the consistency check.
 class Metrics : public dataplane::Metrics {
  public:
   static std::unique_ptr<Metrics> Create();

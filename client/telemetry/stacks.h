@@ -1,4 +1,4 @@
-// The stacks of all threads of this process.
+// Captures the stacks of all threads of this process.
 
 #ifndef MUSTER_CLIENT_TELEMETRY_STACKS_H_
 #define MUSTER_CLIENT_TELEMETRY_STACKS_H_
@@ -7,12 +7,13 @@
 
 namespace muster::worker {
 
-// As text, a block for each thread: its id, name and state, and its frames,
-// innermost first, with the names of functions as far as the programs' symbols
-// have them. Each thread is interrupted by a signal (SIGRTMAX - 2) for the time
-// that it takes to walk its stack; one that does not answer within 200 ms
-// (it blocks the signal, or the kernel holds it) is listed without frames. The
-// signal's handler stays installed. One call at a time; others wait.
+// Returns the stacks as text: a block per thread with its id, name, state and
+// frames, innermost first, with function names as far as the symbols of the
+// program and its libraries provide them. A signal (SIGRTMAX - 2) interrupts
+// each thread while its stack is walked. A thread that does not answer within
+// 200 ms, because it blocks the signal or is stuck in the kernel, is listed
+// without frames. The signal's handler stays installed. One call runs at a
+// time; others wait.
 std::string StacksOfAllThreads();
 
 }  // namespace muster::worker

@@ -34,11 +34,11 @@ struct TelemetryOptions {
 // Errors: INVALID_ARGUMENT (a variable's value; the text names both).
 StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv();
 
-// Telemetry is what one worker process shows of itself over HTTP: /metrics
-// (Prometheus text), /healthz ("ok" while the process can answer), /identity
-// (its rank, -1 in no group, and its pid, for who only has an address), and
-// below /debug/ the stacks of its threads, its environment and its log level,
-// which can be set there. / links to all. Thread-safe.
+// Telemetry serves one worker process's state over HTTP: /metrics (Prometheus
+// text), /healthz ("ok" while the process can answer), /identity (its rank, or
+// -1 outside a group, and its pid, for a client that knows only an address),
+// and below /debug/ the stacks of its threads, its environment and its log
+// level, which can be set there. / links to all pages. Thread-safe.
 class Telemetry {
  public:
   // Listens and serves when it returns.

@@ -1,5 +1,5 @@
-// Who keeps a job from going on: conclusions from what its members last told
-// the coordinator, and from whether their processes answer.
+// Finds the ranks that block a job, from what its members last reported to the
+// coordinator and from whether their processes answer.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_DIAGNOSIS_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_DIAGNOSIS_H_

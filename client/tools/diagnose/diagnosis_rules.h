@@ -1,4 +1,4 @@
-// Why a rank that others wait for does not come.
+// Determines why a rank that others wait for does not arrive.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_DIAGNOSIS_RULES_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_DIAGNOSIS_RULES_H_

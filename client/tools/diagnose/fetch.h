@@ -1,4 +1,4 @@
-// Pages of worker processes.
+// Fetches HTTP pages from worker processes.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_FETCH_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_FETCH_H_

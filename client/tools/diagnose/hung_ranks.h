@@ -1,4 +1,4 @@
-// Which ranks of a host hang in code of their own, for a launcher.
+// Finds the ranks of a host that hang in code of their own, for a launcher.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_HUNG_RANKS_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_HUNG_RANKS_H_
@@ -39,8 +39,8 @@ std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
                                 const std::string& host,
                                 std::chrono::milliseconds hung_after);
 
-// HungRanksReader asks the coordinator for them: single calls, of nobody who is
-// a member. One thread.
+// HungRanksReader fetches the job's state from the coordinator with unary calls
+// and does not join the job. Used by one thread.
 class HungRanksReader {
  public:
   // As Control::Open.

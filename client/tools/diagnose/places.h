@@ -1,5 +1,5 @@
-// How far each rank of a job has come in each group, as it last told the
-// coordinator.
+// The progress of each rank of a job in each group, as the rank last reported
+// it to the coordinator.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_PLACES_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_PLACES_H_

@@ -1,4 +1,4 @@
-// The flight recorders of a job's ranks, together.
+// Merges the flight recorders of a job's ranks.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_RECORDERS_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_RECORDERS_H_

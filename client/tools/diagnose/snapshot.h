@@ -1,4 +1,5 @@
-// What ranks wait for at the coordinator itself, and how a job stands there.
+// Reads from a job's snapshot what its ranks wait for at the coordinator, and
+// the state of the job there.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_SNAPSHOT_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_SNAPSHOT_H_

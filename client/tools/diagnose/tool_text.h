@@ -1,5 +1,5 @@
-// What musterctl prints for people. All names that members chose are made
-// harmless to a terminal.
+// Formats musterctl's output for people. Escapes every name that a member
+// chose, so that it cannot control the terminal.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_TOOL_TEXT_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_TOOL_TEXT_H_

@@ -1,4 +1,5 @@
-// What ranks wait for that is no collective: the coordinator knows of it.
+// The waits of ranks that the coordinator knows of: barriers, groups that form,
+// keys and queues, but not collectives.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_WAITS_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_WAITS_H_

@@ -1,4 +1,4 @@
-// Where muster-run has placed the ranks of a job.
+// Finds the host on which muster-run has placed each rank of a job.
 
 #ifndef MUSTER_CLIENT_TOOLS_MUSTERCTL_AGENTS_H_
 #define MUSTER_CLIENT_TOOLS_MUSTERCTL_AGENTS_H_

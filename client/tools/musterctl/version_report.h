@@ -5,8 +5,8 @@
 
 namespace muster::tools {
 
-// What `musterctl version` prints; with `verbose` also what of CUDA and NCCL
-// this machine has, or why none of it can be used. Loads them.
+// The output of `musterctl version`. With `verbose` it also names the CUDA and
+// NCCL of this machine, or why they cannot be used; it loads them to find out.
 std::string VersionReport(bool verbose);
 
 }  // namespace muster::tools
