@@ -21,31 +21,32 @@
 
 namespace muster::internal {
 
-// ErrorResolver makes one error out of what comes in about a broken group: the
+// ErrorResolver makes one error out of the reports about a broken group: the
 // backend's error, which may be a symptom of a symptom (a connection that a
 // neighbour closed because its own neighbour died), the coordinator's events,
 // and the loss of the coordinator.
 //
 // The coordinator's first event that ends the generation is the same for every
-// rank, so it wins over whatever the backend says, if it comes within
-// `verdict_timeout` of that. Without one a rank reports what it thinks, and the
-// first report is the event. A member that left in peace ends nothing, but is
-// the explanation when its connections then break. What ended the group is
+// rank. It overrides the backend's error if it arrives within `verdict_timeout`
+// of it. Without such an event a rank reports its own conclusion, and the first
+// report becomes the event. A member that left in peace ends nothing, but it
+// explains connections that break afterwards. The cause of the group's end is
 // logged once.
 //
-// An error with which a rank aborts the group (AsVerdict) needs no other
-// verdict, unless it is the default group, where the coordinator tells it.
+// An error with which a rank aborts the group (AsVerdict) needs no
+// confirmation, except in the default group, where the coordinator announces
+// it.
 //
-// Each group has a judge of its own. A group beside the default one ends when
-// one of its own members is to blame, whether or not that was what ended the
-// generation; others may come and go. Its ranks report nothing, which would end
-// all groups, but agree among themselves (Group::accuse).
+// Each group has its own resolver. A group other than the default one ends when
+// one of its own members is the culprit, whether or not that ended the
+// generation; other members of the job may come and go. Its ranks report
+// nothing to the coordinator, because that would end all groups, but agree
+// among themselves (Group::accuse).
 //
-// Ranks are global, but in the backend's errors, which count those of the
+// Ranks are global, except in the backend's errors, which use ranks of the
 // group.
 //
-// Thread-safe. Events may come before Begin, from the moment at which there is
-// a session.
+// Thread-safe. Events may arrive before Begin, as soon as there is a session.
 class ErrorResolver {
  public:
   struct Options {

@@ -1,5 +1,5 @@
 // Implements the data plane's BootstrapStore, through which the ranks of a new
-// group find each other, on a store.
+// group find each other, on the job's store at the coordinator.
 
 #ifndef MUSTER_CLIENT_STORES_BOOTSTRAP_H_
 #define MUSTER_CLIENT_STORES_BOOTSTRAP_H_
@@ -20,8 +20,7 @@
 
 namespace muster::internal {
 
-// Uses the job's store at the coordinator. A wait ends early when the group is
-// known to be broken.
+// A wait ends early when the group is known to be broken.
 class SessionBootstrap : public dataplane::BootstrapStore {
  public:
   // Says why nobody needs to wait any longer; OK while they do. It may ask the

@@ -1,5 +1,5 @@
-// What a barrier says about itself. The same facts are in BarrierResult; nobody
-// needs to read them out of a text.
+// Formats a barrier's results for people. BarrierResult holds the same facts,
+// so no program needs to parse these texts.
 
 #ifndef MUSTER_COORDINATOR_CORE_BARRIER_TEXT_H_
 #define MUSTER_COORDINATOR_CORE_BARRIER_TEXT_H_

@@ -1,4 +1,5 @@
-// Monitored barriers: who has arrived, who is missing, and one answer for all.
+// Monitored barriers: they record which ranks have arrived and which are
+// missing, and give every caller the same answer.
 
 #ifndef MUSTER_COORDINATOR_CORE_BARRIERS_H_
 #define MUSTER_COORDINATOR_CORE_BARRIERS_H_
@@ -43,9 +44,9 @@ struct BarrierRequest {
   bool wait_all_ranks = false;
 };
 
-// What of one barrier survives a restart (records.h): the decisions, and who
-// has had which. Arrivals that wait for a decision are repeated by their
-// callers. Written anew with each decision.
+// The part of one barrier that survives a restart (records.h): the decisions,
+// and which ranks have received which. Ranks whose arrival awaits a decision
+// call again after a restart. Rewritten with each decision.
 struct SeriesRecord {
   std::string group;    // name
   std::string barrier;  // name

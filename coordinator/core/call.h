@@ -1,4 +1,4 @@
-// Who calls, and how the answer finds its way back.
+// Identifies the caller of a verb and the waiter that its answer goes to.
 
 #ifndef MUSTER_COORDINATOR_CORE_CALL_H_
 #define MUSTER_COORDINATOR_CORE_CALL_H_

@@ -1,4 +1,4 @@
-// One job's coordinator: the state machines behind one door.
+// One job's coordinator: one class that contains all state machines of the job.
 
 #ifndef MUSTER_COORDINATOR_CORE_COORDINATOR_H_
 #define MUSTER_COORDINATOR_CORE_COORDINATOR_H_
@@ -42,17 +42,17 @@ struct CoordinatorOptions {
 };
 
 // Coordinator is the whole state of one job. It reads no clock and has no
-// thread: the caller passes `now`, which must not run backwards, and calls
-// Tick at NextDeadline() or a little later. Not thread-safe.
+// thread: the caller passes `now`, which must not run backwards, and calls Tick
+// at NextDeadline() or a little later. Not thread-safe.
 //
-// Every verb with a Call answers its waiter exactly once through the Outbox,
-// in the same step or in a later one. Before anything else the caller is
-// checked: FAILED_PRECONDITION when it names a member that is not registered,
-// has departed, or with another incarnation than the current one; such a call
-// changes nothing. No other error has that code, except that of a numbered
-// mutation which was acknowledged before. A mutation with a sequence number is
-// applied once, however often it is retried; each retry gets the first one's
-// answer. INVALID_ARGUMENT when the number was another verb's before.
+// Every verb with a Call answers its waiter exactly once through the Outbox, in
+// the same step or in a later one. The caller is checked first:
+// FAILED_PRECONDITION if it names a member that is not registered or has
+// departed, or an incarnation other than the current one; such a call changes
+// nothing. No other error has that code, except that of a numbered mutation
+// that was already acknowledged. A mutation with a sequence number is applied
+// once, however often it is retried, and each retry gets the first one's
+// answer. INVALID_ARGUMENT if another verb has used the number before.
 class Coordinator {
  public:
   Coordinator(CoordinatorEpoch epoch, const CoordinatorOptions& options);

@@ -1,4 +1,4 @@
-// What members are told of others that leave in peace.
+// Batches the events that tell members which others have left in peace.
 
 #ifndef MUSTER_COORDINATOR_CORE_DEPARTURE_BATCHER_H_
 #define MUSTER_COORDINATOR_CORE_DEPARTURE_BATCHER_H_
@@ -18,24 +18,24 @@
 
 namespace muster::coordinator::core {
 
-// The longest time for which leaves are gathered, as a multiple of the shortest
-// and in any case.
+// The longest time for which departures are batched, as a multiple of the
+// shortest and as an absolute time.
 inline constexpr int kFarewellPauseGrowth = 10;
 inline constexpr Duration kFarewellPauseMax = std::chrono::seconds(1);
 
-// Of those that are told together so many are described, each with texts of so
-// many bytes.
+// The number of departures in one batch that are described, and the largest
+// size of each description's texts, in bytes.
 inline constexpr size_t kDescribedFarewellsMax = 8;
 inline constexpr int64_t kFarewellTextMax = 256;
 
-// DepartureBatcher holds who has left the newest generation, and who of them
-// the others have not been told of.
+// DepartureBatcher records which members have left the newest generation, and
+// which of these the others have not been told of.
 //
-// The end of a job of n members is n leaves. If each were told to all that are
-// still there, that would be n * n / 2 events. So a leave is told at once when
-// there was none for twice the longest pause; those that follow are told
-// together, a few times in all, and to those that are there by then. Pauses
-// grow with the members: so does what it takes to tell them.
+// When a job of n members ends, all n leave. If each departure were sent at
+// once to all that remain, that would be n * n / 2 events. So a departure is
+// sent at once only if there was none for twice the longest pause. Those that
+// follow are sent together, in a few batches, to the members that remain by
+// then. Pauses grow with the number of members, as does the cost of a batch.
 class DepartureBatcher {
  public:
   // A member has left the generation in which it had `event.rank`. After this

@@ -1,4 +1,4 @@
-// The process groups of a generation, as its members register them.
+// The process groups of a generation, as registered by its members.
 
 #ifndef MUSTER_COORDINATOR_CORE_GROUPS_H_
 #define MUSTER_COORDINATOR_CORE_GROUPS_H_
@@ -32,9 +32,9 @@ struct GroupDefinition {
   std::string description{};  // for people
 };
 
-// What of a group survives a restart (records.h): its definition, and apart
-// from it who has registered, so that a large group is not written anew by each
-// of its ranks.
+// The part of a group that survives a restart (records.h): its definition and,
+// separately, which ranks have registered, so that a large group is not
+// rewritten for each of its ranks.
 struct GroupRecord {
   std::string name;  // name
   bool erased = false;
@@ -52,9 +52,9 @@ struct GroupRankRecord {
 // are all `count` or at least kRanksInTextMax of them.
 std::string RanksText(absl::Span<const Rank> first, size_t count);
 
-// GroupTable holds the groups of the newest generation. Who registers a group
-// first defines it; the others must mean the same ranks. The last to leave it
-// ends it.
+// GroupTable holds the groups of the newest generation. The first member to
+// register a group defines it; the others must name the same ranks. The last
+// member to leave the group removes it.
 class GroupTable {
  public:
   // Both must outlive the table.

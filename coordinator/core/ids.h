@@ -1,5 +1,5 @@
-// The names of things in a job. Each is a type of its own, so that a swapped
-// argument does not compile.
+// The types of identifiers in a job. Each kind is a type of its own, so that
+// swapped arguments do not compile.
 
 #ifndef MUSTER_COORDINATOR_CORE_IDS_H_
 #define MUSTER_COORDINATOR_CORE_IDS_H_

@@ -1,4 +1,5 @@
-// Time as the state machines see it: a value that their caller passes in.
+// Time as the state machines use it: a value that the caller passes in. They
+// read no clock.
 
 #ifndef MUSTER_COORDINATOR_CORE_INSTANT_H_
 #define MUSTER_COORDINATOR_CORE_INSTANT_H_

@@ -1,4 +1,4 @@
-// What a step has changed, by name.
+// Collects the names of the records that a step has changed.
 
 #ifndef MUSTER_COORDINATOR_CORE_JOURNAL_H_
 #define MUSTER_COORDINATOR_CORE_JOURNAL_H_
@@ -15,9 +15,9 @@
 namespace muster::coordinator::core {
 
 // Journal collects the names of the records (records.h) that have changed since
-// it was last cleared; their contents are read when the step is over, so a key
-// that a batch writes a hundred times is written down once. Machines of a job
-// that is not durable have one that is off.
+// it was last cleared. Their contents are read when the step is over, so a key
+// that a batch writes a hundred times is written to storage once. A job that is
+// not durable has a disabled journal.
 class Journal {
  public:
   explicit Journal(bool on) : on_(on) {}

@@ -1,4 +1,4 @@
-// The caps of every table of a job. Past one of them a call fails with
+// The limits of every table of a job. A call that would exceed one fails with
 // RESOURCE_EXHAUSTED, which names the limit, and changes nothing.
 
 #ifndef MUSTER_COORDINATOR_CORE_LIMITS_H_

@@ -1,4 +1,4 @@
-// The processes of one job: who is registered, alive, or gone and why.
+// The processes of one job: which are registered, alive or gone, and why.
 
 #ifndef MUSTER_COORDINATOR_CORE_MEMBERSHIP_H_
 #define MUSTER_COORDINATOR_CORE_MEMBERSHIP_H_
@@ -122,8 +122,8 @@ struct MemberRecord {
 
 // Membership is the table of a job's members.
 //
-// Verbs that make a member depart append an Event to `departed` for it; what
-// follows from a departure is for the caller.
+// A verb that makes a member depart appends an Event to `departed` for it; the
+// caller handles the consequences.
 class Membership {
  public:
   // `limits` and `journal` must outlive the table.

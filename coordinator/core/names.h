@@ -1,4 +1,4 @@
-// What members, hosts, groups and barriers may be called.
+// Checks the names of members, hosts, groups and barriers.
 
 #ifndef MUSTER_COORDINATOR_CORE_NAMES_H_
 #define MUSTER_COORDINATOR_CORE_NAMES_H_
@@ -9,12 +9,12 @@
 
 namespace muster::coordinator::core {
 
-// Whether `verb` may use the name. Names are shown in logs, on terminals and on
-// pages, so they are UTF-8 without what would act there: control characters
-// (U+0000 to U+001F, U+007F to U+009F) and marks that turn the direction of
-// the text around them.
-// RESOURCE_EXHAUSTED (name_bytes), INVALID_ARGUMENT (`register: host "a\\n" has
-// a control character`).
+// Checks a name given to `verb`. Names appear in logs, on terminals and on
+// pages, so they must be UTF-8 without characters that act there: control
+// characters (U+0000 to U+001F, U+007F to U+009F) and marks that change the
+// direction of the surrounding text.
+// Errors: RESOURCE_EXHAUSTED (name_bytes), INVALID_ARGUMENT (`register: host
+//   "a\\n" has a control character`).
 Status CheckName(const Limits& limits, absl::string_view verb,
                  const Offer& offer);
 

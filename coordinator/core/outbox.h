@@ -1,5 +1,6 @@
-// Where decisions go: answers for waiters, events for members, notices for
-// logs and metrics. The driver delivers them after it has left the job's lock.
+// Collects the results of a step: answers for waiters, events for members,
+// notices for logs and metrics. The driver delivers them after it has released
+// the job's lock.
 
 #ifndef MUSTER_COORDINATOR_CORE_OUTBOX_H_
 #define MUSTER_COORDINATOR_CORE_OUTBOX_H_

@@ -1,4 +1,4 @@
-// What answers carry besides their status.
+// The contents of answers, besides their status.
 
 #ifndef MUSTER_COORDINATOR_CORE_PAYLOAD_H_
 #define MUSTER_COORDINATOR_CORE_PAYLOAD_H_

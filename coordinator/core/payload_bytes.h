@@ -1,4 +1,4 @@
-// The memory that an answer takes.
+// Computes the memory that an answer holds.
 
 #ifndef MUSTER_COORDINATOR_CORE_PAYLOAD_BYTES_H_
 #define MUSTER_COORDINATOR_CORE_PAYLOAD_BYTES_H_
@@ -9,10 +9,10 @@
 
 namespace muster::coordinator::core {
 
-// The bytes that `payload` keeps beyond its own fixed size. Values count in
-// full: who else has one may let go of it. Formations do not: all members share
-// the newest. Barrier results are shared as well, but there may be any number
-// of them, so they count.
+// The bytes that `payload` keeps alive beyond its own fixed size. Values count
+// in full, because other holders may release theirs. Formations do not count:
+// all members share the newest. Barrier results count although they are shared,
+// because there may be any number of them.
 int64_t HeldBytes(const Payload& payload);
 
 }  // namespace muster::coordinator::core

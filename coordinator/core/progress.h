@@ -1,4 +1,4 @@
-// What a member last said about its collectives.
+// The progress of a member's collectives, as it last reported it.
 
 #ifndef MUSTER_COORDINATOR_CORE_PROGRESS_H_
 #define MUSTER_COORDINATOR_CORE_PROGRESS_H_

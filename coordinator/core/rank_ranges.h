@@ -1,4 +1,4 @@
-// Sets of ranks, short where ranks lie next to one another.
+// Sets of ranks as ranges: short where ranks are consecutive.
 
 #ifndef MUSTER_COORDINATOR_CORE_RANK_RANGES_H_
 #define MUSTER_COORDINATOR_CORE_RANK_RANGES_H_

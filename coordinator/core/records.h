@@ -1,13 +1,13 @@
-// What of a job survives a restart of the coordinator.
+// The state of a job that survives a restart of the coordinator.
 //
-// The state of a job is a set of records, each with a name (its kind and the
-// fields marked "name") and contents; every machine defines those of its own
-// state. The changes of a step are the records that it wrote or erased. Applied
-// in order to an empty set they give the state.
+// The state of a job is a set of records. Each has a name (its kind and the
+// fields marked "name") and contents; every state machine defines the records
+// of its own state. The changes of a step are the records that it wrote or
+// erased. Applied in order to an empty set they give the state.
 //
-// Not in records, because their owners bring them again: parked calls, leases
-// and times to live (each begins anew), progress, arrivals at barriers that are
-// not decided. The history of changes that watches go back to is lost.
+// Not in records, because their owners supply them again: parked calls, leases
+// and times to live (each starts afresh), progress, and arrivals at undecided
+// barriers. The history of changes that watches refer to is lost.
 
 #ifndef MUSTER_COORDINATOR_CORE_RECORDS_H_
 #define MUSTER_COORDINATOR_CORE_RECORDS_H_
@@ -23,7 +23,8 @@
 
 namespace muster::coordinator::core {
 
-// Says which life of the job the other records are of. One for each job.
+// Identifies the life of the job to which the other records belong. One per
+// job.
 struct JobRecord {
   JobEpoch epoch;
 };

@@ -1,4 +1,4 @@
-// How members get their ranks: static and elastic rendezvous.
+// Assigns ranks to members: static and elastic rendezvous.
 
 #ifndef MUSTER_COORDINATOR_CORE_RENDEZVOUS_H_
 #define MUSTER_COORDINATOR_CORE_RENDEZVOUS_H_
@@ -26,12 +26,13 @@
 
 namespace muster::coordinator::core {
 
-// How long an elastic rendezvous waits for more than its minimum, where the
+// How long an elastic rendezvous waits for more than its minimum, if the
 // members do not say.
 inline constexpr Duration kDefaultLastCall = std::chrono::seconds(30);
 
-// A world size is asked for in one of two forms: static, `world_size`, or
-// elastic, `min_world_size` and `max_world_size`. What is 0 is not asked for.
+// A join requests a world size in one of two forms: static, with `world_size`,
+// or elastic, with `min_world_size` and `max_world_size`. Fields that are 0 are
+// not part of the request.
 struct JoinRequest {
   // Static form only. None: see Rendezvous.
   std::optional<Rank> rank{};
@@ -44,7 +45,7 @@ struct JoinRequest {
   std::optional<Duration> last_call{};
 };
 
-// What of a rendezvous survives a restart (records.h). One for each job.
+// The part of a rendezvous that survives a restart (records.h). One per job.
 struct GenerationRecord {
   FormationReply formation;  // null: none has formed
   bool running = false;
@@ -53,23 +54,24 @@ struct GenerationRecord {
 };
 
 // Rendezvous holds the running generation and the one that is forming. Joins
-// are parked until it forms; then all that have a seat get the same Formation.
-// A generation ends when a member of it is lost, fails, is replaced, or joins
-// the next one, and when its last member leaves.
+// are parked until the latter forms; then every member with a seat gets the
+// same Formation. A generation ends when one of its members is lost, fails, is
+// replaced, or joins the next one, and when its last member leaves.
 //
-// It forms as soon as the maximum waits, or at the end of the last call, which
-// begins when the minimum waits and is void when fewer do. Live members of the
-// generation before, who may be on their way, have the last call to come before
-// newcomers get their seats. Who finds no seat waits on, for the next one.
+// A generation forms as soon as the maximum number of members waits, or at the
+// end of the last call. The last call begins when the minimum waits, and is
+// cancelled when fewer do. Live members of the previous generation may still be
+// on their way; they have until the end of the last call before newcomers get
+// their seats. A member without a seat keeps waiting for the next generation.
 //
-// A static rendezvous is one with minimum and maximum `world_size` and no last
-// call. What is more in it: a member may claim a rank, and others may not take
-// the seat of a live member of a running generation. In the elastic form
-// newcomers wait for the end of a running generation.
+// A static rendezvous has `world_size` as minimum and maximum and no last call.
+// In addition, a member may claim a rank, and no other member may take the seat
+// of a live member of a running generation. In the elastic form newcomers wait
+// for the end of a running generation.
 //
-// Ranks: those that are claimed; then a member, whichever its incarnation, has
-// the one that it had in the generation before; the others have the lowest free
-// ones, in the order in which they joined.
+// Ranks are assigned in this order: claimed ranks; then a member, whatever its
+// incarnation, keeps its rank of the previous generation; the others get the
+// lowest free ranks, in the order in which they joined.
 class Rendezvous {
  public:
   // All must outlive the rendezvous.

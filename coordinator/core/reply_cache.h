@@ -1,4 +1,4 @@
-// The answers that a member may still ask for again.
+// Keeps the answers that a member may still request again.
 
 #ifndef MUSTER_COORDINATOR_CORE_REPLY_CACHE_H_
 #define MUSTER_COORDINATOR_CORE_REPLY_CACHE_H_
@@ -21,9 +21,10 @@
 
 namespace muster::coordinator::core {
 
-// Whether a member can have the answers of all its numbers up to `through`.
-// Errors: INVALID_ARGUMENT (beyond 2^63 - 1: nobody counts that far, and there
-// must be a number after it).
+// Checks that a member can have received the answers to all its numbers up to
+// `through`.
+// Errors: INVALID_ARGUMENT (beyond 2^63 - 1: no member counts that far, and a
+//   number must remain after it).
 Status CheckAcknowledged(SequenceNumber through);
 
 // The answer to a numbered mutation of a live member, as it survives a restart
@@ -44,7 +45,7 @@ struct ReplyRecord {
 // ReplyCache remembers the numbered mutations of one incarnation, so that each
 // is applied once however often it is retried. It holds the numbers that the
 // member has not acknowledged: the window of the newest ones, and below it the
-// few that the member said are unanswered. What it holds counts towards the
+// few that the member has listed as unanswered. Its contents count towards the
 // job's memory.
 class ReplyCache {
  public:

@@ -1,4 +1,4 @@
-// The state of a job as operators see it.
+// The state of a job as shown to operators.
 
 #ifndef MUSTER_COORDINATOR_CORE_SNAPSHOT_H_
 #define MUSTER_COORDINATOR_CORE_SNAPSHOT_H_
@@ -20,13 +20,14 @@
 
 namespace muster::coordinator::core {
 
-// A snapshot is made under the lock of its job: it names so many open barriers,
-// and so many of the ranks that one barrier or group waits for.
+// The largest number of open barriers in a snapshot, and of ranks listed per
+// barrier or group as missing. They are limited because a snapshot is made
+// under the job's lock.
 inline constexpr size_t kBarriersInSnapshotMax = 256;
 inline constexpr size_t kMissingInSnapshotMax = 64;
 inline constexpr int64_t kRanksInSnapshotMax = 1 << 17;
-// So many calls that wait for keys, of which it shows so much of one, and for
-// which it looks up so many.
+// The largest number of calls waiting for keys in a snapshot, the bytes shown
+// of one key, and the number of keys looked up.
 inline constexpr size_t kKeyWaitsInSnapshotMax = 1024;
 inline constexpr size_t kKeyBytesInSnapshotMax = 256;
 inline constexpr int64_t kLookupsInSnapshotMax = 1 << 17;

@@ -26,7 +26,7 @@
 
 namespace muster::coordinator::core {
 
-// What a key that is written gets besides its value.
+// The properties of a written key besides its value.
 struct SetOptions {
   // The key goes away when this has passed. INVALID_ARGUMENT unless positive.
   std::optional<Duration> ttl{};
@@ -45,18 +45,19 @@ struct WatchRequest {
 
 // StoreEngine maps keys to values and to queues of items, all byte strings.
 // Each change of a key and each item pushed or popped gets the store's next
-// revision; the keys of one MultiSet share theirs. Of the Call only `member`
-// and `waiter` matter here: fencing and deduplication come before.
+// revision; the keys of one MultiSet share one. Of the Call only `member` and
+// `waiter` matter here: fencing and deduplication have already happened.
 //
 // A call that waits is answered in the step that makes its last key appear,
 // whatever verb that step is, or fails at its deadline.
 //
-// A key holds a value or a queue. An empty queue is no queue: the key is free.
-// For Check and Wait a queue is there like a value. A verb for the other kind
-// fails with INVALID_ARGUMENT (`set: key "k" is a queue of 2 items, no value`).
+// A key holds a value or a queue. A queue that becomes empty ceases to exist,
+// and the key is free. Check and Wait count a queue as present, as they do a
+// value. A verb for the other kind fails with INVALID_ARGUMENT (`set: key "k"
+// is a queue of 2 items, no value`).
 //
-// Set, MultiSet and CompareAndSet replace a key with all that it had; the
-// other verbs that write leave its time to live and its owner as they are.
+// Set, MultiSet and CompareAndSet replace a key with all its properties; the
+// other verbs that write leave its time to live and its owner unchanged.
 //
 // Every verb may fail with RESOURCE_EXHAUSTED (a limit of limits.h); it then
 // changes nothing.

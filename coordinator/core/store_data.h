@@ -1,4 +1,4 @@
-// What a store holds: values, queues, and when they go away by themselves.
+// The contents of a store: values, queues, and when they expire.
 
 #ifndef MUSTER_COORDINATOR_CORE_STORE_DATA_H_
 #define MUSTER_COORDINATOR_CORE_STORE_DATA_H_
@@ -25,7 +25,7 @@
 
 namespace muster::coordinator::core {
 
-// When a value goes away by itself.
+// When a value expires.
 struct Lifetime {
   std::optional<Duration> ttl{};
   Instant expires_at{};  // if there is a ttl
@@ -34,8 +34,8 @@ struct Lifetime {
   bool unlimited() const { return !ttl.has_value() && owner.value().empty(); }
 };
 
-// What of the store survives a restart (records.h): each value, each item of a
-// queue, and the revision. A time to live begins anew.
+// The part of the store that survives a restart (records.h): each value, each
+// item of a queue, and the revision. A time to live starts afresh.
 struct EntryRecord {
   std::string key;  // name
   Value value;      // null: erased
@@ -51,12 +51,11 @@ struct StoreRecord {
   int64_t revision = 0;
 };
 
-// StoreData is the content of a store, without rules about who may do what
-// when. A key holds a value, or a queue of at least one item, or nothing.
+// StoreData holds the contents of a store, without rules about permissions or
+// timing. A key holds a value, or a queue of at least one item, or nothing.
 //
-// Advance, Put, Erase, Push, Pop and EraseQueue are the only functions that
-// change it, and enter each change in the journal; what it takes up counts
-// towards the limits' memory.
+// Only Advance, Put, Erase, Push, Pop and EraseQueue change it. They record
+// each change in the journal and charge its memory to the limits.
 class StoreData {
  public:
   struct Entry {

@@ -1,4 +1,4 @@
-// The calls that wait for something in a store.
+// The calls that wait for a key or a queue item in a store.
 
 #ifndef MUSTER_COORDINATOR_CORE_STORE_WAITERS_H_
 #define MUSTER_COORDINATOR_CORE_STORE_WAITERS_H_
@@ -48,7 +48,7 @@ struct StoreWaiter {
 };
 
 // StoreWaiters finds parked calls by what they wait for, by their deadline and
-// by their member. It answers nobody. Pointers to waiters are good until
+// by their member. It sends no answers. Pointers to waiters are valid until
 // Remove.
 class StoreWaiters {
  public:

@@ -1,4 +1,5 @@
-// What all jobs of a coordinator may hold together, and each one's part of it.
+// Limits the memory of all jobs of a coordinator together, and each job's share
+// of it.
 
 #ifndef MUSTER_COORDINATOR_CORE_TOTAL_MEMORY_H_
 #define MUSTER_COORDINATOR_CORE_TOTAL_MEMORY_H_
@@ -12,20 +13,20 @@
 
 namespace muster::coordinator::core {
 
-// What a table takes up for an entry beside the bytes that its limit counts,
-// about: measured, and rounded up.
+// Estimated memory of a table's entry in addition to the bytes that its limit
+// counts: measured and rounded up.
 inline constexpr int64_t kKeyMemory = 256;  // its value included
 inline constexpr int64_t kItemMemory = 96;  // of a queue
 inline constexpr int64_t kWaiterMemory = 512;
 inline constexpr int64_t kMemberMemory = 2048;
 inline constexpr int64_t kReplyMemory = 128;  // kept for a retry
 
-// TotalMemory is the limit total_bytes. One half of it is for whoever comes
-// first; the other one is kept for jobs that are within their share. That is
-// one sixteenth of that half, or less where more than sixteen jobs hold more
-// than a thousandth of it. So one job cannot have it all, what it has is no
-// reason to refuse another one that wants little, and jobs that hold next to
-// nothing, of which anybody can make many, take no share from others.
+// TotalMemory enforces the limit total_bytes. Any job may use the first half.
+// The other half is reserved for jobs that are within their share: one
+// sixteenth of that half, or less if more than sixteen jobs hold more than a
+// thousandth of it. So one job cannot take everything, its use does not cause
+// another job with small needs to be refused, and jobs that hold next to
+// nothing, of which anybody can create many, do not reduce the share of others.
 // Thread-safe.
 class TotalMemory {
  public:
@@ -46,7 +47,7 @@ class TotalMemory {
   std::atomic<int64_t> sharing_jobs_ = 0;  // that hold more than little
 };
 
-// MemoryShare is what one job holds. Guarded by who guards the job.
+// MemoryShare counts the memory of one job. The owner of the job guards it.
 class MemoryShare {
  public:
   // `total` outlives the share. Null: everything is allowed.
@@ -75,8 +76,8 @@ class MemoryShare {
   bool shares_ = false;  // it holds more than little
 };
 
-// MemoryHeld is what one part of a job holds of the job's memory. Its end gives
-// that back.
+// MemoryHeld counts the memory of one part of a job. Its destructor releases
+// that memory.
 class MemoryHeld {
  public:
   // `share` outlives it. Null: nothing is counted.

@@ -1,4 +1,4 @@
-// The last changes of a store, for those who watch it.
+// Keeps the last changes of a store for its watches.
 
 #ifndef MUSTER_COORDINATOR_CORE_WATCH_HISTORY_H_
 #define MUSTER_COORDINATOR_CORE_WATCH_HISTORY_H_
@@ -17,7 +17,7 @@
 
 namespace muster::coordinator::core {
 
-// Which keys somebody watches.
+// Selects the keys of a watch.
 struct WatchSelector {
   std::string key;
   bool prefix = false;  // else that key alone
@@ -67,8 +67,9 @@ class WatchHistory {
   int64_t forgotten_through_ = 0;  // the newest revision that was forgotten
 };
 
-// WatchIndex finds the changes of one step for many watches: of n changes that
-// n watches wait for, one each, not each watch looks at all.
+// WatchIndex finds the changes of one step for many watches without checking
+// every change against every watch. If n watches wait for one change each, it
+// finds n pairs.
 class WatchIndex {
  public:
   // Of the changes after `after`, up to `newest`, the store's revision.

@@ -8,7 +8,7 @@
 
 namespace muster::coordinator {
 
-// Where to listen; port 0 is any free one.
+// An address to listen on; port 0 means any free port.
 using base::Endpoint;
 using base::ParseEndpoint;
 
@@ -17,15 +17,15 @@ using base::ParseEndpoint;
 // resolve to today.
 bool IsLoopback(const Endpoint& endpoint);
 
-// Where a server that is to listen at `endpoint` listens on this kernel: on one
-// without IPv6 "[::]", every address of this host, is 0.0.0.0.
+// The address on which a server for `endpoint` must listen on this kernel:
+// without IPv6, "[::]" (every address of this host) becomes 0.0.0.0.
 Endpoint ListeningEndpoint(const Endpoint& endpoint);
 
-// Who is at the other end of a connected TCP socket: "10.0.0.7:41000".
+// The address of the peer of a connected TCP socket: "10.0.0.7:41000".
 std::string PeerAddress(int fd);
 
-// Whether a server could listen there; tries it. The libraries that do listen
-// tell no cause when they fail.
+// Checks that a server could listen there, by trying it. The libraries that
+// listen do not report why they fail.
 // Errors: UNAVAILABLE `cannot listen on 127.0.0.1:7070: address already in
 //   use`.
 Status CheckCanListen(const Endpoint& endpoint);

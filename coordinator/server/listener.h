@@ -11,11 +11,11 @@
 
 namespace muster::coordinator {
 
-// Listener accepts connections for somebody else, on a thread of its own.
-// gRPC's own listening ends for good with the first accept that finds no free
-// file descriptor, so whoever opens enough connections would shut out everybody
-// who comes later. This one keeps the process's last descriptors free, for its
-// files and its HTTP, and hangs up on connections beyond.
+// Listener accepts connections on a thread of its own and hands them to gRPC.
+// gRPC's own listener stops for good at the first accept that finds no free
+// file descriptor, so a client that opens enough connections would lock out
+// every later one. This listener keeps the process's last descriptors free, for
+// its files and its HTTP server, and closes connections beyond that.
 class Listener {
  public:
   // Takes the connection's descriptor over.

@@ -85,10 +85,10 @@ struct ServerOptions {
   bool log_state_changes = true;
 };
 
-// Server is a whole coordinator in this process: gRPC services, health,
-// reflection, HTTP. It installs no signal handlers and has no global state:
-// several may serve in one process. With HTTP, the process ignores SIGPIPE
-// from then on. Thread-safe.
+// Server is a complete coordinator in this process: gRPC services, health,
+// reflection, HTTP. It installs no signal handlers and has no global state, so
+// several can run in one process. If it serves HTTP, the process ignores
+// SIGPIPE from then on. Thread-safe.
 class Server {
  public:
   // Listens and serves when it returns.

@@ -18,7 +18,8 @@
 #include "muster/v1/session.grpc.pb.h"
 #include "muster/v1/store.grpc.pb.h"
 
-// A coordinator in the test's process, and clients of it over real channels.
+// A coordinator in the test's process, and clients that reach it over real
+// channels.
 namespace muster::coordinator {
 
 // Longer than any correct test takes; a call that hangs fails by it.

@@ -1,4 +1,4 @@
-// Records as bytes: the keys and values of a storage.
+// Encodes records as the keys and values of a storage, and decodes them.
 
 #ifndef MUSTER_COORDINATOR_STORAGE_RECORD_CODEC_H_
 #define MUSTER_COORDINATOR_STORAGE_RECORD_CODEC_H_
@@ -15,10 +15,10 @@ namespace muster::coordinator {
 // All keys of a job begin with this, and no other job's do.
 std::string JobPrefix(absl::string_view job);
 
-// The record's place: the job, the kind of the record, its names.
+// The record's key: the job, the kind of the record, its names.
 std::string EncodeKey(absl::string_view job, const core::Record& record);
 
-// Its contents; none when it is erased.
+// The record's contents; none if it is erased.
 std::optional<std::string> EncodeValue(const core::Record& record);
 
 struct DecodedRecord {

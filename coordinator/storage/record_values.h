@@ -5,7 +5,7 @@
 #include "coordinator/core/payload.h"
 #include "coordinator/storage/records.pb.h"
 
-// The values that several kinds of records are made of.
+// Encodes and decodes the values that several kinds of records contain.
 namespace muster::coordinator {
 
 void FillStatus(const Status& status, storage::v1::Status* message);
@@ -15,8 +15,8 @@ void FillBarrier(const core::BarrierResult& result,
                  storage::v1::Barrier* message);
 core::BarrierReply BarrierOf(const storage::v1::Barrier& message);
 
-// Of an answer that is kept. A formation is by its number:
-// core::Coordinator::Restore puts the newest one in its place.
+// Encode and decode an answer that is kept. A formation is stored as its
+// number; core::Coordinator::Restore replaces it with the newest one.
 void FillPayload(const core::Payload& payload, storage::v1::Reply* message);
 core::Payload PayloadOf(const storage::v1::Reply& message);
 

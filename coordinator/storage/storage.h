@@ -1,4 +1,4 @@
-// Where the records of all jobs lie.
+// The interface of the storage that holds the records of all jobs.
 
 #ifndef MUSTER_COORDINATOR_STORAGE_STORAGE_H_
 #define MUSTER_COORDINATOR_STORAGE_STORAGE_H_
@@ -13,7 +13,7 @@
 
 namespace muster::coordinator {
 
-// One change of what is stored: a key with its new value, or none to erase it.
+// One change: a key with its new value, or without a value to erase it.
 struct StorageChange {
   std::string key;
   std::optional<std::string> value;

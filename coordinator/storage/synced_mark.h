@@ -13,10 +13,10 @@ namespace muster::coordinator {
 // Where the mark of the database in `folder` is.
 std::string SyncedMarkPath(const std::string& folder);
 
-// How far a database was surely on the disk. It stands in a file of its own
-// beside the database, so that the next start can tell a log whose
-// acknowledged end was lost from one that ends in a change that nobody was
-// told of: the database takes both for the end of its log.
+// Records how far a database is known to be on the disk, in a file beside the
+// database. The next start uses it to tell a log whose acknowledged end was
+// lost from a log that ends in an unacknowledged change: the database itself
+// accepts both as the end of its log.
 struct SyncedMark {
   // Of the last change that was synced.
   uint64_t sequence = 0;

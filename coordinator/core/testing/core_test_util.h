@@ -1,4 +1,4 @@
-// What the tests of the state machines share: made-up time, calls, and
+// Shared by the tests of the state machines: artificial time, calls, and
 // matchers for an outbox.
 
 #ifndef MUSTER_COORDINATOR_CORE_TESTING_CORE_TEST_UTIL_H_
@@ -21,7 +21,7 @@ namespace muster::coordinator::core {
 
 using namespace std::chrono_literals;  // NOLINT(build/namespaces)
 
-// The beginning of all tests' time.
+// The start of time in all tests.
 inline const Instant t0{1000s};
 
 // A call of a client without a name.

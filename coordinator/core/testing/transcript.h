@@ -1,4 +1,4 @@
-// Golden transcripts: what a coordinator answers to a list of commands.
+// Golden transcripts: the answers of a coordinator to a list of commands.
 
 #ifndef MUSTER_COORDINATOR_CORE_TESTING_TRANSCRIPT_H_
 #define MUSTER_COORDINATOR_CORE_TESTING_TRANSCRIPT_H_

@@ -1,4 +1,4 @@
-// How golden transcripts write down what comes out of the coordinator.
+// Formats the coordinator's output for golden transcripts.
 
 #ifndef MUSTER_COORDINATOR_CORE_TESTING_TRANSCRIPT_TEXT_H_
 #define MUSTER_COORDINATOR_CORE_TESTING_TRANSCRIPT_TEXT_H_

@@ -16,9 +16,9 @@
 
 namespace muster::coordinator {
 
-// Auth says who may make which call: it knows the tokens of a file, as it is
-// now, and finds a caller's in the headers of a call. Who holds a null Auth
-// lets everybody in. Thread-safe.
+// Auth decides which caller may make which call. It reads the tokens of a file,
+// which may change, and finds a caller's token in the headers of a call. A
+// server whose Auth is null allows every call. Thread-safe.
 class Auth {
  public:
   // What a call was let in with, so that it can be looked at again.

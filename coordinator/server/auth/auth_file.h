@@ -8,9 +8,10 @@
 
 namespace muster::coordinator {
 
-// Reads a file of certificates, keys or tokens; `option` names the offending
-// option in the error. Such files are read again once a second and compared:
-// they are small, and times of change are coarser than changes.
+// Reads a file of certificates, keys or tokens; `option` names the option in
+// the error. The server rereads such files once a second and compares their
+// contents: they are small, and modification times are too coarse to show every
+// change.
 // Errors: INVALID_ARGUMENT `tls_cert "/x.pem": no such file or directory`, or
 //   over 16 MiB.
 StatusOr<std::string> ReadAuthFile(absl::string_view option,

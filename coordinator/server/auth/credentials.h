@@ -14,14 +14,14 @@
 
 namespace muster::coordinator {
 
-// The files of a server's TLS, PEM.
+// The PEM files of a server's TLS configuration.
 struct TlsFiles {
   std::string cert;       // its certificate, and those that lead to the root
   std::string key;        // the private key of that certificate
   std::string client_ca;  // who signs clients' certificates; empty: not asked
 };
 
-// What the files hold.
+// The contents of the files.
 struct TlsMaterial {
   std::string cert;
   std::string key;
@@ -38,10 +38,11 @@ struct TlsMaterial {
 //   option and path, and nothing secret).
 StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files);
 
-// TlsIdentity is who a server is in the handshakes of now: it follows its files
-// as they are replaced. Connections that are open keep what they have. What
-// does not pass the checks, such as a new certificate whose key is yet to
-// come, is not taken: handshakes go on with the last good state. Thread-safe.
+// TlsIdentity supplies a server's certificates for new handshakes and follows
+// its files as they are replaced. Open connections are unaffected. Contents
+// that fail the checks, such as a new certificate whose key has not been
+// written yet, are ignored: handshakes go on with the last good state.
+// Thread-safe.
 class TlsIdentity {
  public:
   // Errors: as LoadTlsMaterial.

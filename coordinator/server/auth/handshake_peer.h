@@ -9,7 +9,8 @@ namespace muster::coordinator {
 // tells of each new connection state, which is made while the connection is
 // accepted, and of each record of its handshake, on the thread that handles it.
 
-// While it lives, this thread accepts a connection from `peer`.
+// Records, while it lives, that this thread is accepting a connection from
+// `peer`.
 class AcceptingFrom {
  public:
   explicit AcceptingFrom(std::string peer);

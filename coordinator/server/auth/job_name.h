@@ -6,7 +6,7 @@
 
 namespace muster::coordinator {
 
-// 1 to 128 of [A-Za-z0-9._-].
+// Checks that `name` consists of 1 to 128 characters of [A-Za-z0-9._-].
 // Errors: INVALID_ARGUMENT.
 Status CheckJobName(absl::string_view name);
 

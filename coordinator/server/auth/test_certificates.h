@@ -7,7 +7,7 @@
 
 namespace muster::coordinator {
 
-// A certificate and its key, paths of PEM files.
+// The paths of a certificate and its key, PEM files.
 struct TestIdentity {
   std::string cert;
   std::string key;
@@ -21,8 +21,8 @@ struct TestIssue {
   std::string usage = "serverAuth,clientAuth";
 };
 
-// An authority of certificates that exists for one test; made by the openssl
-// command, in the test's folder. `name` is unique in the test.
+// A certificate authority for one test, made by the openssl command in the
+// test's folder. `name` must be unique in the test.
 class TestAuthority {
  public:
   explicit TestAuthority(const std::string& name);
@@ -41,8 +41,8 @@ class TestAuthority {
 // A line of a file of tokens: the digest of `token`, and `rest`.
 std::string TestTokenLine(const std::string& token, const std::string& rest);
 
-// The files of a coordinator on 127.0.0.1 that asks for certificates and
-// tokens, and of its clients. One for a test.
+// The files of a coordinator on 127.0.0.1 that requires certificates and
+// tokens, and of its clients. At most one per test.
 class TestProtection {
  public:
   // Clients may do everything in `jobs`: "job*".

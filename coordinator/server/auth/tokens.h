@@ -25,12 +25,12 @@ using TokenDigest = std::array<uint8_t, 32>;
 
 TokenDigest DigestOf(absl::string_view token);
 
-// TokenTable is what a file of tokens says. One line is
+// TokenTable is the contents of a token file. Each line is
 //   <SHA-256 of the token, hexadecimal> <role> <jobs> [expires=<RFC 3339>]
-// where roles are read, member and admin, and jobs the name of one, or the
-// beginning of names and a *. What follows a # is a comment. A token may have
-// several lines; each counts for itself. Immutable; decides, and nothing else:
-// the time comes in.
+// where the role is read, member or admin, and jobs is the name of one job, or
+// a prefix of names followed by *. A # starts a comment. A token may have
+// several lines; each applies independently. Immutable; the caller passes the
+// time in.
 class TokenTable {
  public:
   // Errors: INVALID_ARGUMENT `line 3: ...`, which shows nothing of the token.

@@ -1,4 +1,4 @@
-// Group commit: one write to the storage for all that waits.
+// Group commit: one write to the storage for all waiting commits.
 
 #ifndef MUSTER_COORDINATOR_SERVER_JOBS_COMMIT_QUEUE_H_
 #define MUSTER_COORDINATOR_SERVER_JOBS_COMMIT_QUEUE_H_
@@ -20,7 +20,7 @@
 
 namespace muster::coordinator {
 
-// When what was written is put on the disk.
+// When written data is synced to the disk.
 struct SyncPolicy {
   // Zero: before a commit completes, so that it also survives the end of the
   // machine. Above: this often; the end of the machine may then cost what was
@@ -28,10 +28,10 @@ struct SyncPolicy {
   std::chrono::milliseconds interval{0};
 };
 
-// CommitQueue has one thread, which takes all commits that wait, writes their
-// changes with one call of the storage, or a few where they are large, syncs
-// once, and then completes them in their order. Under load one sync of the disk
-// so serves as many commits as came in during the one before. Thread-safe.
+// CommitQueue has one thread. It takes all waiting commits, writes their
+// changes with one call of the storage, or a few if they are large, syncs once,
+// and then completes them in order. Under load, one sync thus serves all
+// commits that arrived during the previous one. Thread-safe.
 class CommitQueue {
  public:
   struct Observer {

@@ -31,8 +31,8 @@
 namespace muster::coordinator {
 
 // Driver holds the jobs of a coordinator and the one thread that ticks them:
-// it sleeps until the next deadline of any job. Jobs have their own locks and
-// do not wait for each other. Thread-safe.
+// the thread sleeps until the next deadline of any job. Jobs have their own
+// locks and do not wait for each other. Thread-safe.
 class Driver {
  public:
   struct Options {

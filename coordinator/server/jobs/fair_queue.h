@@ -1,4 +1,4 @@
-// Whose turn it is when jobs want more than the processors can do.
+// Shares the processors fairly among jobs under load.
 
 #ifndef MUSTER_COORDINATOR_SERVER_JOBS_FAIR_QUEUE_H_
 #define MUSTER_COORDINATOR_SERVER_JOBS_FAIR_QUEUE_H_
@@ -24,12 +24,12 @@ namespace muster::coordinator {
 
 class Job;
 
-// FairQueue runs the work of jobs that takes long, in turns: each turn costs
-// its job the processor time that it took, and the next one is of the job that
-// has cost least, however many turns each of them has waiting. Within a job the
-// owners of turns (its sessions, the calls of one member) get one after
-// another. gRPC's own threads, which read for all jobs, are kept free of it.
-// Thread-safe.
+// FairQueue runs the long work of jobs in slices. Each slice charges its job
+// the processor time that it took, and the next slice belongs to the job that
+// has been charged least, however many slices each job has waiting. Within a
+// job the owners of slices (its sessions, the calls of one member) are served
+// round robin. This work does not run on gRPC's own threads, which read for all
+// jobs. Thread-safe.
 class FairQueue {
  public:
   // What is no more than this is quicker done than handed over: a message of a

@@ -43,13 +43,12 @@ struct Turn {
   core::Outbox& out;
 };
 
-// Job is the state of one job, its lock, and the way back from an answer to
-// the sink that waits for it. Everything that a step decides is delivered
-// after the lock is released and, when the job is durable, after the step and
-// all before it are committed: so nobody is told what a restart could take
-// back, neither of a write nor by a read. A step that answers or tells many
-// others does so in turns, and what later steps decide comes after it.
-// Thread-safe.
+// Job is the state of one job, its lock, and the routing of answers to the
+// sinks that wait for them. The results of a step are delivered after the lock
+// is released and, if the job is durable, after this step and all earlier ones
+// are committed. So no caller learns, from a write or from a read, of a state
+// that a restart could undo. A step that answers or notifies many callers does
+// so in slices, and the results of later steps follow it. Thread-safe.
 class Job : public std::enable_shared_from_this<Job> {
  public:
   struct Options {

@@ -7,12 +7,12 @@
 
 namespace muster::coordinator {
 
-// Logs that a call was refused by a limit, when `status` says so; at most one
-// line a second, which counts those that it stands for. `job` is empty where
-// the limit is the coordinator's. Thread-safe.
+// If `status` says that a limit refused a call, logs it: at most one line per
+// second, with the number of calls that it stands for. `job` is empty for a
+// limit of the coordinator. Thread-safe.
 void LogIfLimited(absl::string_view job, const Status& status);
 
-// Writes that line when it is time for it. Call it about once a second.
+// Writes the pending line when it is due. Call it about once a second.
 void TellOfLimits(core::Instant now);
 
 }  // namespace muster::coordinator

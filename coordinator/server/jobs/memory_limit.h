@@ -6,10 +6,10 @@
 
 namespace muster::coordinator {
 
-// How many bytes of memory this process may use: what the machine has, or less
-// where its control groups (cgroups(7), of both versions) or those above them
-// allow less. The largest number: nobody knows. `root` is where the system's
-// files are, for tests.
+// The bytes of memory that this process may use: the machine's memory, or less
+// if its control groups (cgroups(7), both versions) or their ancestors allow
+// less. The largest number if unknown. `root` replaces the root of the file
+// system in tests.
 int64_t MemoryLimit(const std::string& root = "");
 
 }  // namespace muster::coordinator

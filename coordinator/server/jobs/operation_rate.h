@@ -9,7 +9,7 @@
 
 namespace muster::coordinator {
 
-// How often something has happened lately. Not thread-safe.
+// Measures the recent rate of an event. Not thread-safe.
 class OperationRate {
  public:
   // `total` have happened until `now`. Call it about once a second.

@@ -32,9 +32,9 @@ struct Answer : CallName {
 // An event, made once for all who get it.
 using SharedEvent = std::shared_ptr<const core::Event>;
 
-// Sink is where answers and events go: a unary call, or a session with any
+// Sink receives answers and events: it is a unary call, or a session with any
 // number of calls. All methods are called without a job's lock, from any
-// thread and possibly after the client has gone; they do not block.
+// thread, possibly after the client has gone. They must not block.
 class Sink {
  public:
   virtual ~Sink() = default;

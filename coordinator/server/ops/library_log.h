@@ -5,15 +5,15 @@
 
 namespace muster::coordinator {
 
-// Sends what gRPC and protobuf have to say to the log of this process. They
-// write a line for every handshake that fails and every message that they
-// cannot parse, and a stranger can send those all day: there is one line of
-// each kind in a while, with the number of those that it stands for and the
-// text of the last. What gRPC says below its errors, on request by
-// GRPC_VERBOSITY, is written in full. Later calls do nothing. Thread-safe.
+// Redirects the log output of gRPC and protobuf to this process's log. They log
+// a line for every failed handshake and every malformed message, which any
+// client can cause all day. So each kind of line is logged once in a while,
+// with the number of lines that it stands for and the text of the last. gRPC's
+// output below its errors, requested with GRPC_VERBOSITY, is logged in full.
+// Later calls do nothing. Thread-safe.
 void TakeOverLibraryLogs();
 
-// Writes those lines when it is time for them. Call it about once a second.
+// Writes the pending lines when they are due. Call it about once a second.
 void TellOfLibraries(core::Instant now);
 
 }  // namespace muster::coordinator

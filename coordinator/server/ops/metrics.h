@@ -35,8 +35,8 @@ struct Gauges {
   std::optional<int64_t> token_expiry;
 };
 
-// Metrics counts what happens and renders it for Prometheus. Labels take
-// values of closed sets only, never a job, key, member or barrier name.
+// Metrics counts events and renders the counts for Prometheus. Label values
+// come from closed sets only, never from job, key, member or barrier names.
 // Thread-safe.
 class Metrics {
  public:

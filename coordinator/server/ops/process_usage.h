@@ -7,7 +7,7 @@
 
 namespace muster::coordinator {
 
-// What this process uses of its machine. 0: the system does not tell.
+// The resources that this process uses. 0: the system does not say.
 struct ProcessUsage {
   double cpu_seconds = 0;  // in user mode and in the kernel, of all threads
   double resident_bytes = 0;

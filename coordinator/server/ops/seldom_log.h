@@ -11,10 +11,10 @@
 
 namespace muster::coordinator {
 
-// SeldomLog writes of an event that others can bring about as often as they
-// like: of the first at once, then at most one line in each interval, with the
-// number of those that it stands for and what the last of them was:
-// `EVENT: count=3 DETAIL`. Thread-safe.
+// SeldomLog logs an event that clients can cause as often as they like: the
+// first one at once, then at most one line per interval, with the number of
+// events that it stands for and the details of the last: `EVENT: count=3
+// DETAIL`. Thread-safe.
 class SeldomLog {
  public:
   SeldomLog(absl::string_view event, core::Duration interval)

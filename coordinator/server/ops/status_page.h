@@ -9,7 +9,7 @@
 
 namespace muster::coordinator {
 
-// What the page shows.
+// The contents of the status page.
 struct StatusPageInput {
   core::Duration uptime{};
   int64_t sessions = 0;
