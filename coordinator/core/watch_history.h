@@ -67,9 +67,8 @@ class WatchHistory {
   int64_t forgotten_through_ = 0;  // the newest revision that was forgotten
 };
 
-// WatchIndex finds the changes of one step for many watches without checking
-// every change against every watch. If n watches wait for one change each, it
-// finds n pairs.
+// WatchIndex finds the changes of one step for many watches. If n watches wait
+// for one change each, they do not each scan all n changes.
 class WatchIndex {
  public:
   // Of the changes after `after`, up to `newest`, the store's revision.

@@ -1,4 +1,4 @@
-// What a collective of CUDA tensors is to those who wait for it.
+// The Work of a collective on CUDA tensors.
 
 #ifndef MUSTER_DATAPLANE_CUDA_DEVICE_WORK_H_
 #define MUSTER_DATAPLANE_CUDA_DEVICE_WORK_H_
@@ -27,7 +27,7 @@ struct HostWaiters {
   CondVar came;
 };
 
-// One started collective. At once or later it, or the last of it, is in a
+// One started collective. At some time it, or its last part, is enqueued in a
 // stream; in the end it is over: complete, or about to be.
 class DeviceWork : public PromisedWork {
  public:

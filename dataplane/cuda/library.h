@@ -1,4 +1,4 @@
-// Shared libraries that a machine may have or not.
+// Loads shared libraries that a machine may lack.
 
 #ifndef MUSTER_DATAPLANE_CUDA_LIBRARY_H_
 #define MUSTER_DATAPLANE_CUDA_LIBRARY_H_
@@ -11,8 +11,8 @@
 
 namespace muster::dataplane::cuda {
 
-// Library is a shared library that stays loaded until the process ends: what it
-// has started may outlive everything else.
+// Library is a shared library that stays loaded until the process ends, because
+// what it has started may outlive everything else.
 class Library {
  public:
   // Loads the first of `names` that there is, as dlopen looks for it and then

@@ -1,4 +1,5 @@
-// Memory of the host that CUDA copies from and to without a copy in between.
+// Pinned host memory, to and from which CUDA copies without an intermediate
+// copy.
 
 #ifndef MUSTER_DATAPLANE_CUDA_PINNED_H_
 #define MUSTER_DATAPLANE_CUDA_PINNED_H_
@@ -10,8 +11,8 @@
 
 namespace muster::dataplane::cuda {
 
-// One piece of pinned memory, which grows by being made anew. One thread at a
-// time. No copy may be on its way when it goes.
+// One block of pinned memory. It grows by reallocation. Used by one thread at a
+// time. No copy may be running when it is destroyed.
 class Pinned {
  public:
   // `api` outlives it.

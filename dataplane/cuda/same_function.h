@@ -1,4 +1,4 @@
-// Whether two C functions can be called the same way.
+// Checks at compile time that two C function types can be called the same way.
 
 #ifndef MUSTER_DATAPLANE_CUDA_SAME_FUNCTION_H_
 #define MUSTER_DATAPLANE_CUDA_SAME_FUNCTION_H_

@@ -1,4 +1,4 @@
-// Sends and receives of CUDA tensors, through the host.
+// Sends and receives of CUDA tensors through host memory.
 
 #ifndef MUSTER_DATAPLANE_CUDA_STAGED_MESSAGES_H_
 #define MUSTER_DATAPLANE_CUDA_STAGED_MESSAGES_H_
@@ -25,13 +25,13 @@ namespace muster::dataplane::cuda {
 // kDeadlineExceeded: the stream has not come to `collective` in time.
 Status StreamIsLate(const Collective& collective);
 
-// Each message goes as a whole, by pinned memory of its own. A receive is with
-// the inner backend from its start on, and is copied to the device when it has
-// come and the stream has come so far; a send is copied from the device first,
-// and its tensor is free then. So none holds up another, but that sends to one
-// peer with one tag keep their order.
+// Each message moves as a whole through its own pinned memory. A receive is
+// started on the inner backend at once, and is copied to the device when the
+// data has come and the stream has reached the receive. A send is first copied
+// from the device, after which its tensor is free. So no message delays
+// another, except that sends to one peer with one tag keep their order.
 //
-// A thread does all of it, from the first message on. Thread-safe.
+// One thread does all of it, from the first message on. Thread-safe.
 class StagedMessages {
  public:
   // `api` and `inner`, which takes CPU tensors, outlive it. `fail` is called by

@@ -1,4 +1,4 @@
-// A backend of CUDA tensors, made of one of CPU tensors.
+// Makes a backend for CUDA tensors out of one for CPU tensors.
 
 #ifndef MUSTER_DATAPLANE_CUDA_STAGING_H_
 #define MUSTER_DATAPLANE_CUDA_STAGING_H_
@@ -22,20 +22,20 @@ struct StagingOptions {
   size_t chunk_bytes = 4 << 20;
 };
 
-// Collectives of tensors on any CUDA device, through pinned memory of the host
-// and `inner`, which belongs to this group alone: in chunks, of which at the
-// same time one is copied from the device, one is with `inner`, one is copied
-// back, and one has been. Before an all_to_all the ranks tell each other, by a
-// small all_to_all of `inner`, how much they give and how many chunks they
-// need. Sends and receives go as a whole, beside the collectives
-// (staged_messages.h).
+// Runs collectives of tensors on any CUDA device through pinned host memory and
+// `inner`, which must belong to this group alone. A tensor moves in chunks, in
+// a pipeline: while one chunk is copied from the device, another is with
+// `inner`, a third is copied back, and a fourth has been. Before an all_to_all
+// the ranks tell each other, by a small all_to_all of `inner`, how much they
+// give and how many chunks they need. Sends and receives move as a whole, in
+// parallel to the collectives (staged_messages.h).
 //
-// They begin after what the calling thread's current stream has been given, one
-// after the other, and are over when their results are on the device.
-// Work::Synchronize waits until the last copy has been given to a stream, and
-// lets the current stream wait for that.
+// Collectives begin after the work that the calling thread's current stream has
+// been given, run one after the other, and are complete when their results are
+// on the device. Work::Synchronize waits until the last copy has been enqueued
+// in a stream, and makes the current stream wait for that.
 //
-// A thread does the collectives, and another one the sends and receives.
+// One thread runs the collectives, another one the sends and receives.
 std::unique_ptr<Backend> CreateStaging(const Api& api,
                                        std::unique_ptr<Backend> inner,
                                        const StagingOptions& options);

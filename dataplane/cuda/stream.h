@@ -1,4 +1,4 @@
-// Which stream a thread works on.
+// The current CUDA stream and device of a thread.
 
 #ifndef MUSTER_DATAPLANE_CUDA_STREAM_H_
 #define MUSTER_DATAPLANE_CUDA_STREAM_H_

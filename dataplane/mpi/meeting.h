@@ -8,16 +8,17 @@
 
 namespace muster::dataplane::mpi_internal {
 
-// How the ranks of a group find each other in MPI. MPI itself waits without an
-// end for a process that does not come, so each of its steps in which all take
-// part comes after they have met in the store, by the group's deadline.
+// Lets the ranks of a group find each other in MPI. MPI waits without end for a
+// process that does not come, so the ranks meet in the store, by the group's
+// deadline, before each MPI step in which all take part.
 
-// Waits until all ranks have come, before MPI is started. kDeadlineExceeded,
-// naming those that have not.
+// Waits until all ranks have arrived; called before MPI is started.
+// Errors: kDeadlineExceeded (names the missing ranks).
 Status AwaitAll(const BackendOptions& options);
 
-// MPI's communicator of the group's ranks, in their order; after AwaitAll and
-// MPI_Init. kFailedPrecondition, the same on all ranks: they are not the
+// Makes MPI's communicator of the group's ranks, in their order; called after
+// AwaitAll and MPI_Init.
+// Errors: kFailedPrecondition, the same on all ranks: they are not the
 // processes of one mpirun.
 StatusOr<MPI_Comm> Meet(const BackendOptions& options);
 

@@ -10,13 +10,13 @@
 
 namespace muster::dataplane::mpi_internal {
 
-// An accumulator of `op` on `type` (Reduction), as one element.
+// The MPI type for one accumulator of `op` on `type` (Reduction).
 MPI_Datatype AccumulatorType(DataType type, ReduceOp op);
 
-// Combines such elements as all backends do.
+// The MPI operation that combines such elements exactly as all backends do.
 MPI_Op OperationOf(ReduceOp op);
 
-// What MPI says about `code`, which `call` has returned: kInternal.
+// The error for `code`, which `call` has returned, with MPI's text: kInternal.
 Status ErrorOf(int code, absl::string_view call);
 
 }  // namespace muster::dataplane::mpi_internal

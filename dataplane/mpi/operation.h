@@ -22,8 +22,8 @@ struct Comms {
   MPI_Comm messages = MPI_COMM_NULL;
 };
 
-// Operation is one collective, send or receive on its way through MPI: copies
-// of what goes out and of what comes in, and MPI's request. Of one thread.
+// Operation is one running collective, send or receive in MPI: the copies of
+// its inputs and outputs, and MPI's request. Used by one thread.
 class Operation {
  public:
   // Touches no tensor.

@@ -13,11 +13,11 @@
 
 namespace muster::dataplane::nccl {
 
-// Aborter gives the communicators of one group back, on a thread of its own:
-// when NCCL gives their memory back, CUDA waits for all that the device does,
-// which may be a collective of another communicator that nobody ends before
-// that one times out. Those that are aborted are one group of NCCL, which tells
-// all of them before it waits for any. One thread at a time uses it.
+// Aborter aborts and destroys the communicators of one group on a thread of its
+// own. When NCCL frees their memory, CUDA waits for everything that the device
+// does, which may include a collective of another communicator that ends only
+// by its timeout. Communicators to abort go into one NCCL group, which signals
+// all of them before it waits for any. Used by one thread at a time.
 class Aborter {
  public:
   // What is kept as long as NCCL may look at it, or use it.

@@ -11,8 +11,8 @@
 
 namespace muster::dataplane::nccl {
 
-// Caller makes the calls of a communicator that blocks, one after the other, on
-// a thread of its own: there a call may wait for other ranks, maybe for ever,
+// Caller makes the calls of a blocking communicator, one after the other, on a
+// thread of its own: such a call may wait for other ranks, possibly for ever,
 // and no other thread may use or abort the communicator meanwhile. Thread-safe.
 class Caller {
  public:

@@ -1,4 +1,4 @@
-// A communicator of the nccl backend, and the stream that it works in.
+// A communicator of the nccl backend with its CUDA stream.
 
 #ifndef MUSTER_DATAPLANE_NCCL_COMM_STREAM_H_
 #define MUSTER_DATAPLANE_NCCL_COMM_STREAM_H_
@@ -27,7 +27,7 @@
 
 namespace muster::dataplane::nccl {
 
-// A collective, a send or a receive on its way.
+// A collective, send or receive in progress.
 struct Entry {
   std::shared_ptr<cuda::DeviceWork> work;
   const Collective& collective() const { return work->collective(); }
@@ -38,7 +38,7 @@ struct Entry {
   Instant since;
 };
 
-// What begins together, and ends so.
+// Entries that begin and end together.
 using Entries = absl::InlinedVector<Entry, 1>;
 
 // What has ended together, and as what it is to be completed.
@@ -86,13 +86,13 @@ class EventPool {
   void* scratch_ = nullptr;
 };
 
-// CommStream is a communicator with its stream, and what is on its way there,
-// which happens in the order in which it was added. What is added before there
-// is a communicator, or while NCCL has yet to take what came before, waits. A
-// collective that may run in its caller's stream does, if it need not wait so:
-// for two streams to wait for each other takes three calls of CUDA, longer than
-// all the rest. Not thread-safe. Calls that return a status are followed by
-// GiveUp if it is an error.
+// CommStream is a communicator, its stream, and the operations in progress
+// there, which run in the order in which they were added. An operation that is
+// added before the communicator exists, or while NCCL has not accepted an
+// earlier one, waits. A collective that may run in its caller's stream does so
+// if it then need not wait: making two streams wait for each other takes three
+// CUDA calls, longer than everything else. Not thread-safe. After a call
+// returns an error, call GiveUp.
 class CommStream {
  public:
   struct Options {

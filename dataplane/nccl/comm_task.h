@@ -6,8 +6,9 @@
 
 namespace muster::dataplane::nccl {
 
-// What is done with a communicator and is no collective, while nothing else is
-// under way there. A lane calls both, with a lock held.
+// An operation on a communicator that is not a collective. It runs while
+// nothing else is in progress there. CommStream calls both functions, with a
+// lock held.
 class CommTask {
  public:
   virtual ~CommTask() = default;

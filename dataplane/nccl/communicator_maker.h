@@ -1,4 +1,4 @@
-// How ranks come to a communicator.
+// Makes the communicators of the nccl backend.
 
 #ifndef MUSTER_DATAPLANE_NCCL_COMMUNICATOR_MAKER_H_
 #define MUSTER_DATAPLANE_NCCL_COMMUNICATOR_MAKER_H_
@@ -37,12 +37,13 @@ struct MakeOptions {
   std::function<Status()> over;
 };
 
-// Meets the other ranks and returns this rank's communicator, ready. The
-// current device of the thread is the communicator's. It comes of the heritage,
-// if there is one and something can come of it; else rank 0 makes the unique
-// id, the others wait for it in the store, and after that nothing is read
-// there. Errors: kDeadlineExceeded (rank 0 did not come, or others did not),
-// kInternal with NCCL's own words, what `over` and the store say.
+// Meets the other ranks and returns this rank's communicator, ready. Its device
+// is the thread's current one. It is made from the parent's communicator, if
+// there is a parent and that is possible. Otherwise rank 0 makes the unique id,
+// the others wait for it in the store, and after that nothing more is read
+// there.
+// Errors: kDeadlineExceeded (rank 0 or other ranks did not come), kInternal
+// with NCCL's own words, and the errors of `over` and the store.
 StatusOr<Comm> MakeCommunicator(const MakeOptions& options);
 
 }  // namespace muster::dataplane::nccl

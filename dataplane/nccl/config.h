@@ -10,16 +10,17 @@
 
 namespace muster::dataplane::nccl {
 
-// For an NCCL of this version. Its texts are those of the arguments, and NCCL
-// does not copy them: these must outlive the communicator.
+// The configuration for an NCCL of this version. Its strings point into the
+// arguments and NCCL does not copy them: the arguments must outlive the
+// communicator.
 Config ConfigOf(const NcclOptions& options, const std::string& group_name,
                 int version);
 
-// Whether the communicator blocks: NCCL goes by NCCL_COMM_BLOCKING in the
-// environment first.
+// Whether the communicator blocks. NCCL_COMM_BLOCKING in the environment
+// overrides the option.
 bool IsBlocking(const NcclOptions& options);
 
-// Whether copy engines are to do what they can.
+// Whether the options ask for copy engines wherever possible.
 bool WantsCopyEngines(const NcclOptions& options);
 
 // Errors: kInvalidArgument (a device that is not there, options of NCCL that it

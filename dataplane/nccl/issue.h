@@ -1,4 +1,4 @@
-// Collectives as calls of NCCL.
+// Runs collectives as NCCL calls.
 
 #ifndef MUSTER_DATAPLANE_NCCL_ISSUE_H_
 #define MUSTER_DATAPLANE_NCCL_ISSUE_H_
@@ -28,10 +28,11 @@ struct Target {
   bool wants_copy_engines = false;
 };
 
-// OK if NCCL can do `collective` in a group that is bound to `device` (-1: to
-// none yet); if not, kUnimplemented, naming what it, or the device, lacks, or
-// kInvalidArgument (tensors on another device), kFailedPrecondition (the
-// current stream is captured into a CUDA graph).
+// OK if NCCL can run `collective` in a group that is bound to `device` (-1: not
+// bound yet).
+// Errors: kUnimplemented (names what it or the device lacks), kInvalidArgument
+// (tensors on another device), kFailedPrecondition (the current stream is being
+// captured into a CUDA graph).
 Status CheckSupported(const Platform& platform, const Collective& collective,
                       int device, int rank, int world_size);
 

@@ -6,7 +6,7 @@
 
 namespace muster::dataplane::nccl {
 
-// What the backend stands on: what is loaded, or a test's stand-in.
+// The libraries that the backend uses: the loaded ones, or a test's fakes.
 struct Platform {
   cuda::Api cuda;
   Api nccl;

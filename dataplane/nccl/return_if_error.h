@@ -3,7 +3,8 @@
 
 #include "base/status.h"
 
-// Leaves the function with the error, if it is one.
+// Returns from the calling function with the status of `expression` if that is
+// an error.
 #define MUSTER_RETURN_IF_ERROR(expression)                    \
   do {                                                        \
     if (muster::Status failed = (expression); !failed.ok()) { \

@@ -1,4 +1,5 @@
-// Which ranks others wait for: NCCL does not know.
+// Finds the ranks that others wait for in a collective, which NCCL does not
+// report.
 
 #ifndef MUSTER_DATAPLANE_NCCL_ROLL_CALL_H_
 #define MUSTER_DATAPLANE_NCCL_ROLL_CALL_H_
@@ -22,9 +23,10 @@
 
 namespace muster::dataplane::nccl {
 
-// RollCall is one rank's part in finding out who has not come to a collective.
-// A rank that has waited in one for some time says so in the group's store, so
-// that whoever gives up can tell the late from the missing. Thread-safe.
+// RollCall is one rank's part in finding the ranks that have not come to a
+// collective. A rank that has waited in one for some time notes this in the
+// group's store, so that a rank that times out can tell late ranks from missing
+// ones. Thread-safe.
 class RollCall {
  public:
   // `store` may be null in a group of one.

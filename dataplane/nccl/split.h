@@ -15,7 +15,7 @@
 
 namespace muster::dataplane::nccl {
 
-// Who asks for a communicator: a rank of a new group.
+// A rank of a new group, which needs a communicator.
 struct SplitRank {
   const BackendOptions& group;
   // Its device.
@@ -26,9 +26,9 @@ struct SplitRank {
   const std::function<Status()>& over;
 };
 
-// NcclParentHandle is a communicator that comes of another group's, and the way
-// from that group's backend to its own. It keeps the communicator's texts, so
-// it outlives it. Thread-safe.
+// NcclParentHandle makes a communicator for a new group from another group's,
+// and passes it from that group's backend to the new one. It keeps the
+// communicator's strings, so it outlives the communicator. Thread-safe.
 class NcclParentHandle : public ParentHandle {
  public:
   // The communicator, which may be in progress and is the caller's from then
@@ -39,8 +39,9 @@ class NcclParentHandle : public ParentHandle {
   virtual StatusOr<Comm> Make(const SplitRank& asker) = 0;
 };
 
-// By ncclCommSplit, which the other group calls in its turn. None can come when
-// that has ended, of which all ranks are told.
+// Makes the communicator by ncclCommSplit, which the parent group calls in the
+// order of its collectives. If the parent group has ended, none can be made,
+// and all ranks are told.
 class Split : public NcclParentHandle, public CommTask {
  public:
   // `key`: this rank in the other group.
@@ -74,9 +75,9 @@ class Split : public NcclParentHandle, public CommTask {
   Comm comm_ MUSTER_GUARDED_BY(mutex_) = nullptr;
 };
 
-// By ncclCommShrink of a communicator that the other group has given up. None
-// can come unless each rank has one, with nothing under way: they tell each
-// other in the new group's store.
+// Makes the communicator by ncclCommShrink of a communicator that the parent
+// group has given up. That is possible only if each rank has one with nothing
+// in progress; the ranks agree on this in the new group's store.
 class Shrink : public NcclParentHandle {
  public:
   // `parent`, which may be null, is of this device, and its own from then on.

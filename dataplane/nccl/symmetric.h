@@ -1,4 +1,4 @@
-// Memory that NCCL reaches on other ranks.
+// Symmetric memory: memory that NCCL accesses on other ranks.
 
 #ifndef MUSTER_DATAPLANE_NCCL_SYMMETRIC_H_
 #define MUSTER_DATAPLANE_NCCL_SYMMETRIC_H_
@@ -22,9 +22,9 @@
 
 namespace muster::dataplane::nccl {
 
-// SymmetricPiece is memory of ncclMemAlloc's, from its being registered as a
-// window of a communicator until it is freed, which comes after the window has
-// been given back, or the communicator has ended. Thread-safe.
+// SymmetricPiece is memory of ncclMemAlloc, from its registration as a window
+// of a communicator until it is freed. It is freed after the window was
+// deregistered or the communicator has ended. Thread-safe.
 class SymmetricPiece : public CommTask {
  public:
   // `bytes` on `device`, the current one, as the group's `number`th.

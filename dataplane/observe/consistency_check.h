@@ -1,4 +1,4 @@
-// The check of debug level DETAIL: do all ranks run the same?
+// The check of debug level DETAIL that all ranks run the same collectives.
 
 #ifndef MUSTER_DATAPLANE_OBSERVE_CONSISTENCY_CHECK_H_
 #define MUSTER_DATAPLANE_OBSERVE_CONSISTENCY_CHECK_H_
@@ -26,17 +26,18 @@ struct ConsistencyCheckOptions {
   std::shared_ptr<BootstrapStore> store = {};
 };
 
-// ConsistencyCheck starts a collective of `inner` when every rank has come to
-// it and all want the same (Fingerprint). When they do not, it fails on every
-// rank with one error that shows what most of them run and who differs; when
-// some do not come by its deadline, with one that names them. No collective of
-// `inner` is used for it, and no rank waits for one that has failed.
+// ConsistencyCheck starts a collective of `inner` when every rank has reached
+// it and all pass matching arguments (Fingerprint). If they do not match, it
+// fails on every rank with one error that shows what most ranks run and which
+// ranks differ. If some ranks do not come by its deadline, the error names
+// them. The check uses no collective of `inner`, and no rank waits for a rank
+// that has failed.
 //
-// A rank whose arguments are refused says so, and the others fail with that
-// when all have come.
+// A rank whose arguments are refused announces that, and the others fail with
+// that error when all have come.
 //
-// Sends and receives are not compared: they pass. But those of CUDA tensors
-// that begin together have their turn among the collectives, as they have in a
+// Sends and receives are not compared; they pass through. But those of CUDA
+// tensors that begin together are ordered among the collectives, as in a
 // communicator of NCCL, and begin together there.
 //
 // A thread of its own waits for the other ranks. All ranks of the group must

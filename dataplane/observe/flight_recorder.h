@@ -1,4 +1,4 @@
-// What the collectives of this process did last.
+// Records the last collectives of this process.
 
 #ifndef MUSTER_DATAPLANE_OBSERVE_FLIGHT_RECORDER_H_
 #define MUSTER_DATAPLANE_OBSERVE_FLIGHT_RECORDER_H_
@@ -22,12 +22,12 @@
 namespace muster::dataplane {
 
 // FlightRecorder keeps the last collectives, sends and receives of all groups
-// of a process, running ones and complete ones, for a look at what happened
-// before a failure. Thread-safe. What runs out of memory throws
-// std::bad_alloc and leaves all as it was.
+// of a process, running and complete, to show what happened before a failure.
+// Thread-safe. A function that runs out of memory throws std::bad_alloc and
+// changes nothing.
 //
 // Its JSON has the fields of c10d's flight recorder (version "2.10"), so that
-// tools which read that read this. What they mean here:
+// tools that read that format read this. The fields mean:
 //   state             scheduled: started by the caller; started: the one before
 //                     it in its group is complete, so that it can run;
 //                     completed
@@ -39,7 +39,7 @@ namespace muster::dataplane {
 //   frames            empty
 //   nccl_comm_state   of each communicator of NCCL's, by the name of its group
 //                     and its own, in the words of the backend
-// Besides: "error" of a failed one, which stays in the state that it had.
+// A failed collective also has "error", and keeps the state that it had.
 class FlightRecorder {
  public:
   // The last `capacity` are kept; 0: none.

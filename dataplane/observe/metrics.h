@@ -11,8 +11,8 @@
 
 namespace muster::dataplane {
 
-// What the data plane counts. The owner of the process's metrics implements
-// it. Thread-safe.
+// The interface through which the data plane reports its metrics. The owner of
+// the process's metrics implements it. Thread-safe.
 class Metrics {
  public:
   virtual ~Metrics() = default;

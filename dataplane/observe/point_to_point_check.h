@@ -1,4 +1,4 @@
-// What debug level DETAIL does for sends and receives.
+// The check of debug level DETAIL for sends and receives.
 
 #ifndef MUSTER_DATAPLANE_OBSERVE_POINT_TO_POINT_CHECK_H_
 #define MUSTER_DATAPLANE_OBSERVE_POINT_TO_POINT_CHECK_H_
@@ -31,14 +31,14 @@ struct PointToPointCheckOptions {
   std::chrono::milliseconds patience = std::chrono::seconds(1);
 };
 
-// PointToPointCheck ends the group when a send or receive has timed out, with
-// an error that says in which sends and receives its peer waits by then, and
-// that none of them goes with it if that is so. It lets nothing fail earlier: a
-// peer that waits for something else may come to this yet.
+// PointToPointCheck ends the group when a send or receive has timed out. The
+// error lists the sends and receives in which its peer waits at that time, and
+// says so if none of them matches. It makes nothing fail earlier: a peer that
+// waits for something else may still reach the matching call.
 //
-// So nothing is said of what completes soon; what waits is told once in the
-// store. All ranks of the group must have the check. A thread of its own tells
-// and asks.
+// So an operation that completes soon is not reported. One that waits is
+// published once in the store. All ranks of the group must have the check. A
+// thread of its own publishes and asks.
 class PointToPointCheck : public BackendDecorator {
  public:
   PointToPointCheck(std::unique_ptr<Backend> inner,

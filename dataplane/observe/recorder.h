@@ -15,8 +15,9 @@
 
 namespace muster::dataplane {
 
-// Writes every collective, send and receive of `inner` to a flight recorder,
-// and reports it to metrics when it completes.
+// Recorder is a decorator that writes every collective, send and receive of
+// `inner` to a flight recorder, and reports it to the metrics when it
+// completes.
 class Recorder : public BackendDecorator {
  public:
   // `metrics`: null if there are none. `on_failure`, if any, is called once,

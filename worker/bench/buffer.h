@@ -8,9 +8,9 @@
 
 namespace muster::worker::bench {
 
-// Memory for collectives, on the CPU or on a CUDA device, and what the host
-// sees of it. It may be symmetric memory of the default group; then all ranks
-// make theirs at once.
+// Memory for collectives, on the CPU or on a CUDA device, with the host's view
+// of it. It may be symmetric memory of the default group; then all ranks must
+// make theirs at the same time.
 class Buffer {
  public:
   // All zero. Throws DistError (kResourceExhausted, and what AllocateSymmetric

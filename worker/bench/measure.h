@@ -13,7 +13,7 @@
 
 namespace muster::worker::bench {
 
-// Of one case by one program.
+// The results of one case run by one program.
 struct Figures {
   // What ran it, and by which algorithm; empty: not known.
   std::string backend = {};
@@ -28,7 +28,7 @@ struct Figures {
   double Max() const;
 };
 
-// A case with its figures: this program's, then the peers'.
+// A case with its results: this program's first, then the peers'.
 struct Row {
   Case measured = {};
   int world_size = 0;

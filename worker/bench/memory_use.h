@@ -8,8 +8,7 @@
 
 namespace muster::worker::bench {
 
-// What a process has of the host's memory, in bytes; -1: the system does not
-// say.
+// The host memory that a process uses, in bytes; -1: the system does not say.
 struct MemoryUse {
   // The most that was resident since the process began.
   int64_t resident_max_bytes = -1;

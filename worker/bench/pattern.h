@@ -9,9 +9,9 @@
 
 namespace muster::worker::bench {
 
-// Pattern is an endless sequence of elements of one type, which repeats after a
-// prime number of them: what ranks bring, and what has to come out. Filling
-// memory with it and comparing is as fast as copying.
+// Pattern is an endless sequence of elements of one type with a prime period.
+// It gives the ranks' inputs and the expected results. Filling and comparing
+// memory with it is as fast as copying.
 class Pattern {
  public:
   // What rank `rank` brings to a reduction by `op`, or to anything else.

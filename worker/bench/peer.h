@@ -13,11 +13,11 @@
 
 namespace muster::worker::bench {
 
-// Peer is another program that can do the same: one process beside each rank,
-// which forms a group of its own with those beside the other ranks, and runs
-// calls when it is told to. So both are measured in the same minutes, by turns.
+// Peer is another program that can run the same operations. One process beside
+// each rank forms a group with the peers of the other ranks, and runs calls on
+// request. So both programs are measured in the same minutes, alternately.
 //
-// It is told by lines on its standard input, and answers each on its standard
+// Requests are lines on its standard input; it answers each on its standard
 // output (README.md beside this file):
 //   run OPERATION DATATYPE REDOP ELEMENTS ROOT CALLS
 class Peer {

@@ -11,7 +11,7 @@
 
 namespace muster::worker::bench {
 
-// One size: results to other memory, and to the same; either may be missing.
+// The results for one size, out of place and in place; either may be missing.
 struct Line {
   std::vector<Row> out_of_place;
   std::vector<Row> in_place;

@@ -11,14 +11,14 @@
 
 namespace muster::worker::bench {
 
-// One size of one algorithm.
+// One measurement: one size with one algorithm.
 struct TuneSample {
   int64_t bytes = 0;
   std::string algorithm;
   double time_us = 0;
 };
 
-// What can be tuned of a backend, gloo or shm.
+// The tunable setting of a backend, gloo or shm.
 struct Tunable {
   // Says which algorithm to use.
   const char* variable;
@@ -31,7 +31,7 @@ struct Tunable {
 // Null: nothing can be tuned of that backend.
 const Tunable* FindTunable(const std::string& backend);
 
-// Where samples were taken.
+// The setting in which samples were taken.
 struct TuneSetting {
   std::string backend;
   int ranks = 0;
@@ -39,9 +39,9 @@ struct TuneSetting {
   bool is_symmetric = false;
 };
 
-// Rows of the backend's table (dataplane/backends/*/selection.cc) that say of
-// each size the algorithm that was fastest, or that of the size before if no
-// other one was clearly faster.
+// Makes rows of the backend's table (selection.cc in dataplane/cpu/collectives
+// or dataplane/cpu/shm). They give for each size the fastest algorithm, or that
+// of the size before if no other one was clearly faster.
 std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       const std::vector<TuneSample>& samples);
 

@@ -16,14 +16,16 @@
 
 namespace muster::worker {
 
-// AbsentRanks are the ranks of this host that have ended for good. Whoever
-// waits for one in the rendezvous would wait for its whole timeout, so somebody
-// takes its seat there and, when the generation has formed, says that it has
-// failed: the others hear of that rank what they hear of one that dies later.
+// AbsentRanks stands in for the ranks of this host that have ended for good. A
+// rank that waits for one of them in the rendezvous would wait for its whole
+// timeout. So a placeholder takes the seat of the ended rank and, when the
+// generation has formed, reports that it has failed: the others then get the
+// same error as for a rank that dies later.
 //
-// Nothing is done while nobody waits: most ranks end when all is done.
+// Nothing happens while nobody waits, because most ranks end when all are done.
 //
-// Thread-safe. A thread of its own, and one for each rank that is waited for.
+// Thread-safe. Has a thread of its own, and one for each rank that is waited
+// for.
 class AbsentRanks {
  public:
   // Ranks of another world size, which the program chose, are not waited for

@@ -47,8 +47,8 @@ struct Outcome {
   std::string failure;
 };
 
-// One attempt of the ranks of this host, from their start to their end. All
-// calls are made on one thread, on which no other attempt is in progress.
+// One attempt to run the ranks of this host, from their start to their end. All
+// calls are made on one thread, with no other attempt in progress on it.
 class Attempt {
  public:
   struct Setting {

@@ -11,7 +11,7 @@
 
 namespace muster::worker {
 
-// One rank's end, in the order in which the ranks ended.
+// How one rank ended. Lists of these are in the order in which the ranks ended.
 struct RankExit {
   int rank = 0;
   pid_t pid = 0;

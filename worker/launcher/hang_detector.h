@@ -14,13 +14,14 @@
 
 namespace muster::worker {
 
-// HangDetector says which processes of this host hang, by what the coordinator
-// tells of its members time and again: those that it has taken for lost, and
-// that have not come back as another member.
+// HangDetector decides which processes of this host hang, from the
+// coordinator's repeated reports on its members: those that the coordinator has
+// declared lost and that have not come back as another member.
 //
-// Whoever falls silent while this process hears from the coordinator hangs.
-// While it does not, its host is cut off, or the coordinator gone: then all are
-// silent. Who is lost after that has a lease and kReturnTime more to come back.
+// A process that falls silent while this one hears from the coordinator hangs.
+// While this process does not hear from it, its host is cut off or the
+// coordinator is gone, and all are silent. A member that is lost after that has
+// a lease and kReturnTime more to come back.
 class HangDetector {
  public:
   using Instant = std::chrono::steady_clock::time_point;

@@ -1,4 +1,4 @@
-// How the muster-runs of a job's hosts find each other, and hear of each other.
+// Connects the muster-run processes of a job's hosts through the coordinator.
 
 #ifndef MUSTER_WORKER_LAUNCHER_HOSTS_H_
 #define MUSTER_WORKER_LAUNCHER_HOSTS_H_
@@ -33,11 +33,12 @@ namespace muster::worker {
 // its ranks have succeeded.
 inline constexpr char kJobFinishedUrl[] = "muster/job_finished";
 
-// Hosts is this host's place among those of the job. Its muster-run is a member
-// of the job JOB.agents on the coordinator (the ranks are those of JOB): each
-// generation of that job is one attempt of all ranks. A host that goes, joins
-// the rendezvous again (since its ranks failed) or comes in addition ends the
-// generation; the others hear of it, end their ranks, and meet again.
+// Hosts represents this host among the hosts of the job. Its muster-run is a
+// member of the job JOB.agents on the coordinator (the ranks are members of
+// JOB). Each generation of that job is one attempt of all ranks. A host that
+// leaves, joins the rendezvous again (because its ranks failed) or joins in
+// addition ends the generation. The other hosts are told, end their ranks, and
+// meet again.
 //
 // Thread-safe.
 class Hosts {

@@ -8,11 +8,11 @@
 
 namespace muster::worker {
 
-// LateRanks says which ranks of this host have not joined the job though others
-// wait for them in the rendezvous: when to speak of them, and which of them
-// hang.
+// LateRanks decides which ranks of this host have not joined the job although
+// others wait for them in the rendezvous: when to report them, and which of
+// them hang.
 //
-// It takes the time as an argument. One thread.
+// It takes the time as an argument. Used by one thread.
 class LateRanks {
  public:
   using Instant = std::chrono::steady_clock::time_point;

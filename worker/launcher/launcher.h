@@ -9,9 +9,9 @@ namespace muster::worker {
 
 // Runs the ranks of this host, attempt after attempt, to the end of the job,
 // and returns muster-run's exit status. With several hosts it meets the others
-// before each attempt (Hosts). Call it on the main thread, with SIGCHLD and
-// what `signals` reads blocked in every thread. Prints the ranks' lines and
-// what it does itself.
+// before each attempt (Hosts). Call it on the main thread, with SIGCHLD and the
+// signals that `signals` reads blocked in every thread. Prints the ranks'
+// output and its own messages.
 int Launch(const LaunchOptions& options, const SignalPlan& signals,
            const CoordinatorAddress& coordinator,
            const Environment& environment);

@@ -5,17 +5,18 @@
 
 namespace muster::worker {
 
-// Where the output of the run `run` of `job`, from 1, is below --log-dir:
+// The folder below --log-dir for the output of run `run`, from 1, of `job`:
 // "LOG_DIR/JOB", and "LOG_DIR/JOB.2" for the second.
 std::string LogRunFolder(const std::string& log_dir, const std::string& job,
                          int run);
 
-// The folder of an attempt in it: "attempt_0" for the first.
+// The folder of an attempt in that folder: "attempt_0" for the first.
 std::string AttemptFolder(int attempt);
 
-// The lowest number, `run` or a later one, from which on no run has output of
-// `attempt` or a later one. So whatever lies in the folder stays, and a number
-// that is good for one host is good for all whose own is not higher.
+// The lowest number from `run` on such that no run with this or a later number
+// has output of `attempt` or a later attempt. So existing output stays, and a
+// number that is free on one host is usable on all hosts whose own number is
+// not higher.
 int FreeLogRun(const std::string& log_dir, const std::string& job, int run,
                int attempt);
 

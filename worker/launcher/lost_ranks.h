@@ -21,13 +21,14 @@
 
 namespace muster::worker {
 
-// LostRanks asks the coordinator, ten times in a lease, which processes of this
-// host it has taken for lost: those that hang (HangDetector). It asks, and is
-// no member who is told, because that one might be lost with them. And it asks,
-// four times in a hang timeout, which hang though their heartbeats go on: those
-// in code of their own that others have waited for for so long.
+// LostRanks asks the coordinator, ten times per lease, which processes of this
+// host it has declared lost: those hang (HangDetector). It asks instead of
+// being a member that is told, because such a member might be lost together
+// with them. Four times per hang timeout it also asks which processes hang
+// although their heartbeats continue: those in code of their own for which
+// others have waited that long.
 //
-// Thread-safe. A thread of its own.
+// Thread-safe. Has a thread of its own.
 class LostRanks {
  public:
   struct Hung {

@@ -1,4 +1,4 @@
-// Which CPUs the ranks of a host run on (--numa-binding).
+// Chooses the CPUs on which the ranks of a host run (--numa-binding).
 
 #ifndef MUSTER_WORKER_LAUNCHER_NUMA_H_
 #define MUSTER_WORKER_LAUNCHER_NUMA_H_

@@ -15,9 +15,9 @@
 
 namespace muster::worker {
 
-// OutputPump reads what processes print and prints it line by line with
-// prefixes, on a thread of its own: whoever reads our output slowly must not
-// keep the launcher from its signals.
+// OutputPump reads the output of processes and prints it line by line with
+// prefixes, on a thread of its own: a slow reader of our output must not keep
+// the launcher from handling signals.
 class OutputPump {
  public:
   OutputPump();

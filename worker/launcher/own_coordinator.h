@@ -11,20 +11,20 @@
 
 namespace muster::worker {
 
-// The coordinator that this muster-run serves, if it is its part, and sets
-// `address` to where the job's coordinator is; null: another one is there. A
-// muster-run's coordinator knows no tokens, and speaks TLS only with those who
-// show a certificate, where MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY
-// are all in `environment`. What is there for others is taken out of it, and
-// out of this process's own.
+// Starts the coordinator if this muster-run is to serve it, and sets `address`
+// to that of the job's coordinator. Returns null if another process serves it.
+// A muster-run's coordinator uses no tokens. It uses TLS, with required client
+// certificates, if MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY are all in
+// `environment`. Variables that are meant for other coordinators are removed
+// from `environment` and from this process's own.
 // Errors: kUnavailable (cannot listen; the text says where and why),
-//   kInvalidArgument (a file of those; the text names it).
+//   kInvalidArgument (one of those files is bad; the text names it).
 StatusOr<std::unique_ptr<internal::EmbeddedCoordinator>> ServeOwnCoordinator(
     const LaunchOptions& options, CoordinatorAddress& address,
     Environment& environment);
 
-// Whether `host`, a name or an address, is this one: whether something could
-// listen at an address of it.
+// Whether `host`, a name or an address, is this host: whether a socket could
+// listen at one of its addresses.
 bool IsThisHost(const std::string& host);
 
 }  // namespace muster::worker

@@ -12,9 +12,9 @@
 
 namespace muster::worker {
 
-// ProcessGroup is the process group that all ranks of this host and their
-// children live in, and a guard process that kills it when this process is
-// gone, however that happened.
+// ProcessGroup is the process group of all ranks of this host and their
+// children, and a guard process that kills it when this process is gone, for
+// whatever reason.
 class ProcessGroup {
  public:
   // Forks the guard, which also removes the folder `scratch` (empty: none) when

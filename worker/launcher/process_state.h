@@ -7,10 +7,10 @@
 
 namespace muster::worker {
 
-// For people, what a process does now: `"train" (pid 7) sleeps in
-// futex_wait_queue, after 2.1s on a processor`. Where it only waits for the one
-// child that it has, as a shell does, it is about that child. Empty: the system
-// does not say.
+// Describes for people what a process does now: `"train" (pid 7) sleeps in
+// futex_wait_queue, after 2.1s on a processor`. If the process only waits for
+// its one child, as a shell does, describes the child. Empty: the system does
+// not say.
 std::string DescribeProcessState(pid_t pid);
 
 }  // namespace muster::worker

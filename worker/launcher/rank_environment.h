@@ -8,10 +8,10 @@
 
 namespace muster::worker {
 
-// Where a rank leaves what it failed of.
+// The variable that names the file in which a rank describes its failure.
 inline constexpr char kErrorFileVariable[] = "TORCHELASTIC_ERROR_FILE";
 
-// Where the ranks find the coordinator.
+// The address of the coordinator, for the ranks.
 struct CoordinatorAddress {
   std::string host;
   int port = 0;
@@ -21,7 +21,8 @@ struct CoordinatorAddress {
   std::string HostPort() const;
 };
 
-// What the hosts agreed on: the same for all but for the first two.
+// The hosts' agreement on an attempt. All fields but the first two are the same
+// on all hosts.
 struct Assignment {
   int group_rank = 0;  // which host this is
   int first_rank = 0;  // of this host's ranks

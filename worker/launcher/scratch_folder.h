@@ -8,9 +8,9 @@
 
 namespace muster::worker {
 
-// ScratchFolder is a folder below TMPDIR that is there as long as this. Those
-// of processes that were killed are removed when the next one is made: a lock
-// on the folder, which ends with its process, tells them from the others.
+// ScratchFolder is a folder below TMPDIR that exists as long as this object.
+// Folders of processes that were killed are removed when the next one is made:
+// each process holds a lock on its folder, which ends with the process.
 class ScratchFolder {
  public:
   // Errors: FAILED_PRECONDITION (the text has the folder and the cause).

@@ -6,8 +6,8 @@
 
 namespace muster::worker {
 
-// What muster-run does with the signals that it gets. Those that it reads,
-// `stop` and `pass`, are blocked in all its threads.
+// How muster-run handles signals. The signals that it reads, `stop` and `pass`,
+// are blocked in all its threads.
 struct SignalPlan {
   // Passed on to the ranks and their children, which then have --stop-grace.
   std::vector<int> stop;

@@ -7,21 +7,22 @@
 
 namespace muster::dataplane::cpu {
 
-// One function per collective, on one rank, blocking until its part is done.
-// Each picks its algorithm by numbers of bytes and of ranks alone that all
-// ranks know, so that all pick the same. The collective is valid and supported.
+// One function per collective. It runs this rank's part and blocks until that
+// is done. It selects its algorithm only by numbers of bytes and ranks that all
+// ranks know, so all ranks select the same. The collective is valid and
+// supported.
 
 Status AllReduce(const Collective& collective, Exchange& exchange);
 Status Broadcast(const Collective& collective, Exchange& exchange);
 Status Barrier(const Collective& collective, Exchange& exchange);
 Status Reduce(const Collective& collective, Exchange& exchange);
-// Also of kAllGatherIntoTensor.
+// Also runs kAllGatherIntoTensor.
 Status AllGather(const Collective& collective, Exchange& exchange);
 Status Gather(const Collective& collective, Exchange& exchange);
 Status Scatter(const Collective& collective, Exchange& exchange);
-// Also of kReduceScatterTensor.
+// Also runs kReduceScatterTensor.
 Status ReduceScatter(const Collective& collective, Exchange& exchange);
-// Also of kAllToAllSingle.
+// Also runs kAllToAllSingle.
 Status AllToAll(const Collective& collective, Exchange& exchange);
 
 }  // namespace muster::dataplane::cpu

@@ -99,14 +99,14 @@ class Workspace {
   size_t scratch_bytes_ = 0;
 };
 
-// Exchange is the traffic of one running collective on this rank. The
-// algorithms are written in terms of it.
+// Exchange sends and receives the data of one running collective on this rank.
+// The algorithms are written in terms of it.
 //
-// Two kinds of message: notes (see MessageConnection), and streams, which go
-// from and to the caller's memory without a copy and have any size. A stream
-// may begin only when a note has shown that both sides run the same collective:
-// through Gloo, a message longer than what its receiver announced kills the
-// process.
+// It has two kinds of message: notes, which are short (see MessageConnection),
+// and streams, which may have any size and move directly between the callers'
+// memory, without a copy. A stream may begin only after a note has shown that
+// both sides run the same collective: Gloo kills the process if a message is
+// longer than its receiver announced.
 class Exchange {
  public:
   Exchange(Workspace& workspace, const Collective& collective);

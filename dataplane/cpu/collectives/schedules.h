@@ -15,15 +15,15 @@
 
 namespace muster::dataplane::cpu {
 
-// What the algorithms of several collectives have in common.
+// Building blocks shared by the algorithms of several collectives.
 
-// Elements of the collective's type.
+// A range of elements of the collective's type.
 struct Block {
   std::byte* data = nullptr;
   size_t count = 0;
 };
 
-// By rank, mostly: where these are not many, without an allocation.
+// Blocks, usually one per rank; few of them need no allocation.
 using Blocks = absl::InlinedVector<Block, 8>;
 
 // Part `index` of `parts` of a block, equal to one element.
@@ -47,9 +47,8 @@ inline Block BlockOf(const Tensor& tensor) {
           static_cast<size_t>(tensor.element_count())};
 }
 
-// Blocks by rank, of which each is found out when it is asked for: to make all
-// of them takes longer than to move what is small. What it is made of lives
-// longer.
+// Blocks by rank, each computed on access, because computing all of them takes
+// longer than moving small ones. The tensors must outlive this object.
 class Parts {
  public:
   // As BlocksOf; one tensor is cut without a rest.
@@ -87,7 +86,8 @@ class Parts {
 // For what a rank gives itself. Nothing to do if it is there already.
 void CopyBlock(const Block& to, const Block& from, size_t element_bytes);
 
-// Who a rank hears from (-1 for the root) and whom it tells, in order.
+// The rank from which a rank receives (-1 for the root), and the ranks to which
+// it sends, in order.
 struct Links {
   int parent = -1;
   std::vector<int> children;
@@ -111,8 +111,9 @@ Status ReduceAndScatter(const Reduction& reduction, double factor,
                         absl::Span<const Block> inputs, Block output,
                         Exchange& exchange);
 
-// Who gives blocks to whom. Both have one entry for each rank, of which those
-// of other ranks than the named ones, and this one's own, are not looked at.
+// The blocks that this rank gives and takes. `give` and `take` have one entry
+// per rank; the entries of ranks that are not in `receivers` or `senders`, and
+// this rank's own, are ignored.
 struct Moves {
   Blocks give = {};
   Blocks take = {};

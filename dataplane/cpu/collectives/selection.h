@@ -10,7 +10,8 @@
 
 namespace muster::dataplane::cpu {
 
-// For collectives that have several algorithms. See dataplane/MEASUREMENTS.md.
+// The algorithms of collectives that have several. See
+// dataplane/MEASUREMENTS.md.
 enum class Algorithm : uint8_t {
   // all_reduce
   kDoubling,
@@ -24,25 +25,27 @@ enum class Algorithm : uint8_t {
 // "doubling", ...
 const char* AlgorithmName(Algorithm algorithm);
 
-// What the table says for `kind` (all_reduce or broadcast) of `bytes`: the same
-// on every rank. MUSTER_GLOO_ALGORITHM, a name, goes before it in collectives
-// that have such an algorithm; `muster-bench --tune` measures with it. It must
-// be the same on every rank.
+// Selects the algorithm for `kind` (all_reduce or broadcast) of `bytes` from a
+// table; the result is the same on every rank. The environment variable
+// MUSTER_GLOO_ALGORITHM, an algorithm's name, overrides the table for
+// collectives that have such an algorithm; `muster-bench --tune` measures with
+// it. It must be the same on every rank.
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes);
 
-// kInvalidArgument: the variable's value, `forced`, names no algorithm.
+// Errors: kInvalidArgument (`forced`, the variable's value, names no
+// algorithm).
 Status CheckForced(absl::string_view forced);
 
-// The same for a given value of that variable.
+// As above, for a given value of that variable.
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,
                           absl::string_view forced);
 
-// Where the bytes of a stream go, if it may go through Gloo at all
-// (Exchange::PathFor). TcpConnections are faster until the messages are so
-// large that a second thread, Gloo's, pays.
+// The transport of a stream, if it may use Gloo at all (Exchange::PathFor).
+// TcpConnections are faster until messages are so large that Gloo's second
+// thread pays.
 enum class Path : uint8_t { kLines, kGloo };
 
-// For messages of `bytes` between two ranks, both of which know that number.
+// The path for messages of `bytes` between two ranks that both know that size.
 Path PathOf(CollectiveKind kind, size_t bytes);
 
 }  // namespace muster::dataplane::cpu

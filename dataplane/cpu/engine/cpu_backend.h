@@ -26,8 +26,8 @@ StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
 std::unique_ptr<Backend> BackendOf(absl::string_view name,
                                    std::shared_ptr<Engine> engine);
 
-// Aborts the engine of a group that forms when that is interrupted, while this
-// lives. Both arguments live longer.
+// While it lives, aborts `engine` when the forming of its group is interrupted.
+// Both arguments must outlive it.
 class InterruptedAbort {
  public:
   InterruptedAbort(const BackendOptions& options, Engine& engine);

@@ -48,12 +48,12 @@ class Shortcut {
 };
 
 // Engine runs one group's collectives, one after the other in the order of
-// Start and Run. A caller of Run runs it himself: that saves waking two
-// threads, which takes longer than a small collective. What nobody waits for at
-// once is for a thread of the group, the executor, which the first Start makes.
-// The watchdog, which keeps deadlines and looks after peers, is a task of the
-// thread that all groups share. A group that fails closes its connections
-// before its works complete. Sends and receives do not queue with the others.
+// Start and Run. Run executes the collective on the calling thread: that saves
+// waking two threads, which takes longer than a small collective. Start hands
+// it to the executor, a thread of the group that the first Start creates. The
+// watchdog, which enforces deadlines and monitors peers, is a task of a thread
+// that all groups share. A group that fails closes its connections before its
+// works complete. Sends and receives do not queue behind collectives.
 class Engine {
  public:
   Engine(std::string group_name, std::unique_ptr<Transport> transport)

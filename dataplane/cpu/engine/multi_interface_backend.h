@@ -9,6 +9,7 @@
 
 namespace muster::dataplane::cpu {
 
+// A group's backend over one network interface.
 struct SingleInterfaceBackend {
   std::unique_ptr<Backend> backend;
   // The same on all ranks: the group is on one host, or has one rank, and its
@@ -20,18 +21,19 @@ struct SingleInterfaceBackend {
 using SingleInterfaceFactory = std::function<StatusOr<SingleInterfaceBackend>(
     const BackendOptions& options)>;
 
-// Returns what `make` makes; or, for a group on several hosts for which several
-// interfaces are named (NamedInterfaces), a backend that has one of those for
-// each interface, with keys of its own in the store. Collective k of the group
-// goes over interface k % n, and a send or receive over interface tag % n. What
-// goes over different interfaces has no order, and two of it may fail each in
-// its own words; but a barrier comes after every collective that was started
-// before it. Ranks that run different collectives may not find out before they
-// meet again over the same interface. Symmetric memory is the first
-// interface's, to the others it is memory as any other. Its owner aborts it at
-// the first failure, as Communicator does: that ends it on all interfaces.
+// Returns the backend that `make` makes. For a group on several hosts with
+// several named interfaces (NamedInterfaces) it returns a backend that contains
+// one such backend per interface, each with its own keys in the store.
+// Collective k of the group uses interface k % n, and a send or receive
+// interface tag % n. Operations on different interfaces are not ordered, and
+// two of them may fail with different errors; but a barrier follows every
+// collective that was started before it. Ranks that run different collectives
+// may not notice until they meet again on the same interface. Symmetric memory
+// belongs to the first interface; the others treat it as ordinary memory. The
+// owner must abort the backend at the first failure, as Communicator does: that
+// ends it on all interfaces.
 //
-// Errors: those of `make`, with the interface in front.
+// Errors: those of `make`, with the interface's name in front.
 StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
     const BackendOptions& options, const SingleInterfaceFactory& make);
 

@@ -29,15 +29,15 @@
 
 namespace muster::dataplane::cpu {
 
-// PointToPoint runs the sends and receives of one group on one rank, beside the
-// collectives.
+// PointToPoint runs the sends and receives of one group on one rank, in
+// parallel to the collectives.
 //
-// Between two ranks there is a channel in each direction, for messages of
-// bounded size. What sends give is matched with what receives want in the order
-// in which it comes, by peer and tag. A small tensor travels in its message; as
-// many as kEagerWindow may lie unclaimed on the receiver. For a large one the
-// message is a request; once a receive claims it, and has announced exactly its
-// size, the receiver clears the sender to send, from tensor to tensor.
+// Each pair of ranks has a channel in each direction, for messages of bounded
+// size. Sends are matched with receives by peer and tag, in the order in which
+// they arrive. A small tensor travels inside its message; up to kEagerWindow of
+// these may lie unclaimed at the receiver. For a large tensor the message is a
+// request. Once a receive claims it, and has announced exactly its size, the
+// receiver clears the sender to send, from tensor to tensor.
 //
 //   sender                      receiver
 //   kEager + payload     ->     copied to the tensor, or kept
@@ -49,33 +49,33 @@ namespace muster::dataplane::cpu {
 //   kDone                ->     which nobody has waited for until now
 //                        <-     kTaken
 //
-// Where the receiver reads the sender's memory (Transport::MemoryOf), the
-// request says where the tensor is there, and the receiver copies it:
+// If the receiver can read the sender's memory (Transport::MemoryOf), the
+// request carries the tensor's address, and the receiver copies the tensor:
 //
 //   kRequest             ->     waits until it is claimed
 //                        <-     kReads, in case that it leaves after it
 //                               the tensor; if it cannot be read: kClear
 //                        <-     kTaken
 //
-// Ranks of one host may share ShmMailbox (SetMail). It takes what it has room
-// for of all messages but kClear and kDone, which go with the tensor; and no
-// kEager or kRequest before all those have left that went on the channel, or
-// one that is complete could be lost with one that is not. What comes both ways
-// is put in the order of its ids.
+// Ranks of one host may share a ShmMailbox (SetMail). It carries all messages
+// for which it has room, except kClear and kDone, which travel with the tensor.
+// It carries no kEager or kRequest before all messages that went over the
+// channel have left; otherwise a complete message could be lost together with
+// an incomplete one. Messages that arrive over both are ordered by their ids.
 //
-// What this rank sends to itself is matched in the same way, without a channel:
-// a small tensor is kept until a receive claims it, and a large one is copied
+// A rank's sends to itself are matched in the same way, without a channel: a
+// small tensor is kept until a receive claims it, and a large one is copied
 // from tensor to tensor.
 //
-// Who waits for a send or receive looks for mail himself for a while, and so
-// takes what comes without another thread. Only when he gives that up, or when
-// the progress thread, who looks from time to time, finds something running,
-// does this rank want to be rung for: a thread that wakes up is in the way of
-// those who look.
+// A thread that waits for a send or receive polls the mailbox for a while, so
+// it gets messages without another thread. Only when it stops polling, or when
+// the progress thread, which polls from time to time, finds something running,
+// does this rank ask its peers to wake it: a thread that wakes up competes with
+// those that poll.
 //
-// Thread-safe. Its threads are those of the channels, which are opened when
-// this rank first sends to or receives from a peer; one for mail that comes
-// while nobody looks for it; and one for what this rank sends to itself.
+// Thread-safe. Its threads are: those of the channels, which are opened when
+// this rank first sends to or receives from a peer; one for mailbox messages
+// that arrive while no thread polls; and one for this rank's sends to itself.
 class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
  public:
   // `fail` ends the group; it may be called from any thread, without locks.

@@ -26,6 +26,7 @@ namespace muster::dataplane::cpu {
 
 inline constexpr size_t kLarge = kMessagePayloadBytesMax / sizeof(float) + 1;
 
+// A transport whose peer is scripted by the test.
 class ScriptTransport : public Transport {
  public:
   ScriptTransport() : Transport(/*rank=*/0, /*world_size=*/2) {}

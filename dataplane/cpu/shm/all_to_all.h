@@ -1,4 +1,5 @@
-// all_to_all, through the board or from tensor to tensor.
+// all_to_all among the ranks of one host: through the RoundBuffer, or from
+// tensor to tensor.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_ALL_TO_ALL_H_
 #define MUSTER_DATAPLANE_CPU_SHM_ALL_TO_ALL_H_

@@ -7,6 +7,7 @@
 
 namespace muster::dataplane::shm {
 
+// The memory that is still available, and the owner of the limit.
 struct MemoryLeft {
   uint64_t bytes = std::numeric_limits<uint64_t>::max();
   // Whose they are: "on the host", "to control group /job/1 (memory.max)".

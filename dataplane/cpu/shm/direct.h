@@ -1,4 +1,4 @@
-// Collectives whose ranks take from each other's tensors what they need.
+// Collectives in which ranks copy directly from each other's tensors.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_DIRECT_H_
 #define MUSTER_DATAPLANE_CPU_SHM_DIRECT_H_
@@ -9,11 +9,11 @@
 
 namespace muster::dataplane::shm {
 
-// Runs `collective`, but no all_to_all (all_to_all.h), and no all_reduce of
-// symmetric memory alone (symmetric_all_reduce.h), from tensor to tensor: the
-// ranks show each other where they have what they give, and each takes what it
-// wants from there. False, on all ranks: some tensor is not `where` it must be,
-// and nothing was done.
+// Runs `collective` from tensor to tensor: the ranks publish the addresses of
+// their inputs, and each copies what it needs from there. Not for all_to_all
+// (all_to_all.h), nor for all_reduce that is entirely in symmetric memory
+// (symmetric_all_reduce.h). Returns false, on all ranks, if some tensor is not
+// `where` it must be; then nothing was done.
 StatusOr<bool> RunSingleCopy(ShmContext& context, const Collective& collective,
                              Scope where);
 

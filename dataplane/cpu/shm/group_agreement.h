@@ -17,10 +17,10 @@
 
 namespace muster::dataplane::shm {
 
-// What the ranks of a group say to each other beside its collectives. All ranks
-// make the same calls, in one order with those. Where nothing else is said,
-// errors are those of collectives: other ranks may have another one, or none,
-// and the group is at its end.
+// Lets the ranks of a group agree on something outside its collectives. All
+// ranks make the same calls, in one order with the collectives. Unless stated
+// otherwise, an error is one of a collective: other ranks may have a different
+// one, or none, and the group is broken.
 class GroupAgreement {
  public:
   // A rank that cannot do what all were to do, and why: the same on all ranks.

@@ -1,5 +1,5 @@
-// The collectives of a group on several hosts: inside each, and on inter-host
-// groups between them.
+// The collectives of a group on several hosts: in shared memory within each
+// host, and over inter-host groups between hosts.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_HIERARCHICAL_H_
 #define MUSTER_DATAPLANE_CPU_SHM_HIERARCHICAL_H_
@@ -26,15 +26,14 @@
 
 namespace muster::dataplane::shm {
 
-// Told how a collective fails that has not ended yet; ends all that it waits
-// for. From any thread.
+// Called with the error of a collective that has failed but not ended yet; ends
+// everything that the collective waits for. Called from any thread.
 using TellFailure =
     std::function<void(const Collective& collective, const Status&)>;
 
-// The collectives of a group on several hosts, of which one at least has
-// several ranks: those of a host do what they can in the memory that they
-// share, and what is left goes between the hosts on inter-host groups. See
-// README.md.
+// Runs the collectives of a group on several hosts, at least one of which has
+// several ranks. The ranks of a host do what they can in the memory that they
+// share; the rest goes between hosts over inter-host groups. See README.md.
 class Hierarchical : public cpu::Shortcut {
  public:
   // `segment`, of the ranks of this host, has RoundBuffer::BytesFor their

@@ -1,4 +1,4 @@
-// Collectives among one rank of each host.
+// Collectives among a group that has one rank of each host.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_INTER_HOST_GROUP_H_
 #define MUSTER_DATAPLANE_CPU_SHM_INTER_HOST_GROUP_H_
@@ -26,9 +26,9 @@ struct Sum {
   ReduceOp op = ReduceOp::kSum;
 };
 
-// InterHostGroup is one rank of each host. They do gloo's collectives among
-// each other, as steps of a collective of the group: `header` is that one's.
-// Ranks are the numbers of hosts here.
+// InterHostGroup consists of one rank of each host. These ranks run the gloo
+// backend's collectives among each other, as steps of a collective of the whole
+// group, whose header is `header`. Ranks are host numbers here.
 class InterHostGroup {
  public:
   // `ranks` of `transport`, by host. It lives longer.

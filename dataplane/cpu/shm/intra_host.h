@@ -1,4 +1,4 @@
-// What the ranks of one host do for each other in a group on several.
+// The steps of a hierarchical collective within one host.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_INTRA_HOST_H_
 #define MUSTER_DATAPLANE_CPU_SHM_INTRA_HOST_H_
@@ -24,9 +24,9 @@ size_t CountOf(const BlockList& block_list);
 // What all ranks of a group that run `collective` say to each other.
 MessageHeader HeaderOf(const Collective& collective);
 
-// What the ranks of one host do for each other in a collective of a group that
-// has more of them. Ranks are numbered by their places on the host here. In the
-// first round all look at all, and see that they run the same.
+// The steps that the ranks of one host do together in a collective of a group
+// on several hosts. Ranks are numbered by their positions on the host. In the
+// first round every rank checks that all run the same collective.
 class IntraHost : public Rounds {
  public:
   IntraHost(ShmContext& context, const Collective& collective);

@@ -1,4 +1,4 @@
-// Finds out which of two ways of doing the same is faster.
+// Measures at run time which of two ways to do the same thing is faster.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_PATH_TRIALS_H_
 #define MUSTER_DATAPLANE_CPU_SHM_PATH_TRIALS_H_
@@ -14,9 +14,9 @@
 
 namespace muster::dataplane::shm {
 
-// Goes the usual way, tries the other one now and then, and goes that one for
-// as long as it is faster, while it tries the usual one. Which is can change at
-// any time in a virtual machine, whose processors its host moves.
+// Uses the usual way and tries the other one now and then. While the other one
+// is faster, it uses that and tries the usual one. Which one is faster can
+// change at any time in a virtual machine whose processors the host moves.
 class PathTrials {
  public:
   enum class Path : uint8_t { kUsual, kOther };

@@ -1,4 +1,4 @@
-// Rounds in which a rank gives each other one its own.
+// Rounds in which a rank has different data for each other rank.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_PER_PEER_ROUNDS_H_
 #define MUSTER_DATAPLANE_CPU_SHM_PER_PEER_ROUNDS_H_
@@ -31,8 +31,9 @@ inline Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
   return {block.data + first * element_bytes, count};
 }
 
-// Each begins with a row: what its rank has for each other one. Behind that it
-// shows what of it goes in this round, in the order of the ranks.
+// Each round begins with a row of counts: how much this rank has for each other
+// rank. The part of that data that goes in this round follows, in the order of
+// the ranks.
 class PerPeerRounds : public Rounds {
  protected:
   PerPeerRounds(ShmContext& context, const Collective& collective)

@@ -7,7 +7,8 @@
 
 namespace muster::dataplane::shm {
 
-// Which processors a rank may use. Ranks send it to each other as it is.
+// The processors that a rank may use. Ranks send this struct to each other as
+// raw bytes.
 struct ProcessorShare {
   // A bit for each; from the 64th on they share the bits of those before.
   uint64_t processors = 0;

@@ -20,10 +20,10 @@
 
 namespace muster::dataplane::shm {
 
-// Region is symmetric memory of a group: a slice for each rank, all of one
-// size, in a Segment that all ranks have mapped. In front of a rank's own and
-// behind it is memory that it cannot touch: who goes beyond the end of a tensor
-// does not write to another rank's. A process that was forked off has it all,
+// Region is a block of symmetric memory of a group: one slice per rank, all of
+// one size, in a Segment that all ranks have mapped. The pages before and after
+// a rank's own slice are inaccessible to it, so that an overrun of a tensor
+// does not write to another rank's slice. A forked child inherits the mapping
 // and releases nothing. Thread-safe.
 class Region {
  public:
@@ -87,8 +87,8 @@ class Region {
   std::atomic<bool> released_{false};
 };
 
-// The regions of a group, by numbers that are the same on all ranks.
-// Thread-safe.
+// Regions holds the regions of a group, by numbers that are the same on all
+// ranks. Thread-safe.
 class Regions {
  public:
   // What of a rank's memory is in a region.

@@ -1,4 +1,4 @@
-// How a rank copies what it shows (board.h).
+// Copies the data that a rank publishes into its ring (round_buffer.h).
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_RING_WRITER_H_
 #define MUSTER_DATAPLANE_CPU_SHM_RING_WRITER_H_
@@ -10,11 +10,11 @@
 
 namespace muster::dataplane::shm {
 
-// RingWriter copies through the caches or past them, whichever is faster. Where
-// processors share a cache, through it takes some half of the time, that of who
-// reads it counted. Where they do not, every line is first taken away from the
-// caches of who has read it last, which takes ten times as long as to write
-// past them. Not thread-safe.
+// RingWriter copies through the caches or past them (non-temporal stores),
+// whichever is faster. Where processors share a cache, copying through it takes
+// about half the time, the reader's time included. Where they do not, each line
+// must first be taken from the cache of its last reader, which takes ten times
+// as long as writing past the caches. Not thread-safe.
 class RingWriter {
  public:
   // After the first so many bytes a ring has been gone round. Through the

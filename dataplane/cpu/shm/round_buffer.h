@@ -1,5 +1,5 @@
-// The rounds in which the ranks of a host show each other what they have: all
-// the synchronisation of their collectives.
+// The shared memory in which the ranks of a host publish data to each other in
+// rounds. It is the only synchronization of their collectives.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_ROUND_BUFFER_H_
 #define MUSTER_DATAPLANE_CPU_SHM_ROUND_BUFFER_H_
@@ -33,63 +33,64 @@ struct RoundBufferTraits {
   constexpr size_t most_bytes() const { return ring_bytes / 4; }
 };
 
-// RoundBuffer is shared memory in which the ranks of a group show each other
-// what they have, in rounds that all of them go through. A round of a rank:
+// RoundBuffer is shared memory in which the ranks of a group publish data to
+// each other, in rounds that all of them go through. A round of a rank:
 //
-//   Open     waits until what it is to be written over is not read any more
-//   Post     shows what it has written
-//   Await    waits until another rank has shown its own, and returns it
+//   Open     waits until the memory that it will overwrite is no longer read
+//   Post     publishes what it has written
+//   Await    waits until another rank has published its own, and returns it
 //
-// Each rank has kSlots notes, one after the other for each round, and a ring.
-// What is short stands in the note; what is not, in the ring, one behind the
-// other, and the note says where. Posting round t says as well that all that
-// its rank wanted of round t - 1 and before has been read. So what was written
-// in round u may be written over when all others have posted round u + 1. They
-// have long done so where everybody awaits everybody: then a round is one
-// synchronisation, and nothing closes it. And who awaits nobody, as the root of
-// a broadcast, goes kSlots - 1 rounds ahead of the others, or as far as its
-// ring goes.
+// Each rank has kSlots slots, used one after the other, one per round, and a
+// ring. Short data lies in the slot. Longer data lies in the ring, one piece
+// behind the other, and the slot says where. Posting round t also states that
+// the rank has read all that it wanted of round t - 1 and before. So data
+// written in round u may be overwritten when all others have posted round u +
+// 1. Where every rank awaits every other, they have done so long ago: a round
+// is then one synchronization, and nothing has to close it. A rank that awaits
+// nobody, such as the root of a broadcast, runs up to kSlots - 1 rounds ahead
+// of the others, or as far as its ring reaches.
 //
-// The ring is larger than it needs to be for that: larger than a processor's
-// own cache. What has been read is in the reader's. Who writes there again soon
-// takes it away from that, line by line; a MiB or two later it has moved to the
+// The ring is larger than this requires: larger than a processor's own cache.
+// Data that was read is in the reader's cache. A writer that returns there soon
+// takes it away line by line; a MiB or two later the data has moved to the
 // cache that both share, from where it comes four times as fast
 // (MEASUREMENTS.md).
 //
-// The number of the round stands in the note, in front of what is shown: where
-// that is small, it all comes to a reader in one cache line. It is written
-// last, with release, and read first, with acquire; that is all the order among
-// processors that notes and rings need, on any of them.
+// The number of the round stands in the slot, in front of the data: if the data
+// is small, a reader gets both in one cache line. The number is written last,
+// with release, and read first, with acquire; slots and rings need no other
+// memory ordering, on any processor.
 //
-// Where processors share no cache a line takes as long to come as a small
-// collective takes otherwise. So what fits in one line is asked for before it
-// is needed: by who writes it, when he has posted the round before; and by who
-// reads it, three rounds ahead, if he has not had to wait for this one. Who
-// shows a few lines himself asks for the next ones of another's as soon as the
-// first has come.
+// Where processors share no cache, a line takes as long to arrive as a small
+// collective takes otherwise. So data that fits in one line is prefetched: by
+// its writer, after it has posted the round before, and by its reader, three
+// rounds ahead, if the reader did not have to wait for this one. A rank that
+// itself publishes a few lines prefetches another rank's next lines as soon as
+// the first has come.
 //
-// Who waits looks for a while, in which it gives its processor to whoever else
-// can use it, and then sleeps until its bell is rung (futex(2)). It says that
-// it sleeps, and looks again; who posts looks who sleeps after it has posted:
-// first how many do, as mostly nobody does, and that is one line to look at for
-// any number of ranks.
-// Those who post are many, and in a hurry: they have no fence between the two,
-// and a processor may hold back what they have posted for some microseconds,
-// while they look who sleeps. So a sleep begins with a nap of kNapTime, after
-// which its rank looks once more; it says all the while that it sleeps. Who did
-// not see that had posted before, and what he posted is there after the nap;
-// who posts later sees it, and rings.
+// A waiting thread spins for a while, yielding its processor to any thread that
+// can use it, and then sleeps until it is woken (futex(2)). It marks itself as
+// sleeping and checks again before it sleeps. A rank checks for sleepers after
+// it has posted: first their number, usually zero, which is one line to read
+// for any number of ranks. Posts are frequent and urgent, so there is no fence
+// between the two steps, and a processor may hold back the post for some
+// microseconds while it reads the marks. Therefore a sleep begins with a nap of
+// kNapTime, after which the rank checks once more; it stays marked as sleeping
+// all the while. A rank that did not see the mark had posted before, and its
+// post is visible after the nap; a rank that posts later sees the mark and
+// wakes the sleeper.
 //
-// Two ranks on one processor take turns on it, which takes ten times as long,
-// and the system may leave them there for good while others are idle. So who
-// waits for a rank that was last seen waiting on this one's processor goes to
-// another one of those that it may be on, if no rank is there, and says so
-// before it goes, or the other would go as well. And where there are fewer
-// processors than ranks, the first of those that wait on one goes to another on
-// which two fewer do. It does so by narrowing the affinity of its thread
-// (sched_setaffinity(2)), and has it as it was when it has had its turn there.
+// Two ranks on one processor alternate on it, which takes ten times as long,
+// and the system may leave them there for good while other processors are idle.
+// So a rank that waits for a rank last seen waiting on the same processor moves
+// to another one that it may use, if no rank is there; it announces this first,
+// because otherwise the other rank would move as well. Where there are fewer
+// processors than ranks, the first of those that wait on one processor moves to
+// another one on which two fewer wait. It moves by narrowing the affinity of
+// its thread (sched_setaffinity(2)), and restores the affinity after it has run
+// there.
 //
-// Used by one thread at a time, but for Wake.
+// Used by one thread at a time, except for Wake.
 class RoundBuffer {
  public:
   enum class Outcome {

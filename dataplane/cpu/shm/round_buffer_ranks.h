@@ -1,4 +1,4 @@
-// A board for tests: all of its ranks are in this process.
+// A RoundBuffer for tests, with all of its ranks in this process.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_ROUND_BUFFER_RANKS_H_
 #define MUSTER_DATAPLANE_CPU_SHM_ROUND_BUFFER_RANKS_H_
@@ -18,7 +18,7 @@
 
 namespace muster::dataplane::shm {
 
-// The memory of a board, and its ranks, each to be used by a thread.
+// The memory of a RoundBuffer and its ranks, each to be used by one thread.
 class Ranks {
  public:
   explicit Ranks(int world_size,

@@ -1,4 +1,4 @@
-// The rounds of one collective, in which ranks see that they run the same.
+// The rounds of one collective, in which ranks check that they run the same.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_ROUNDS_H_
 #define MUSTER_DATAPLANE_CPU_SHM_ROUNDS_H_
@@ -32,7 +32,8 @@ using cpu::Block;
 using cpu::Blocks;
 using cpu::MessageHeader;
 
-// What a rank has run, by which others see whether they ran the same.
+// Summarizes what a rank has run, so that ranks can check that they ran the
+// same.
 struct History {
   // Of what a header says, but for the number.
   static uint64_t DigestOf(const MessageHeader& header);
@@ -146,9 +147,9 @@ struct ShmContext {
   }
 };
 
-// The rounds of one collective on this rank: those of RoundBuffer, in which all
-// ranks begin what they show with what they run, and see in the first one that
-// they run the same.
+// The rounds of one collective on this rank, on a RoundBuffer. Every rank
+// begins its data with a description of what it runs; in the first round the
+// ranks check that they run the same.
 class Rounds {
  public:
   // `has_rows`: who gives something shows a row (below) first.

@@ -1,4 +1,4 @@
-// Memory that several processes map, without a name.
+// Anonymous memory that several processes map.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_SEGMENT_H_
 #define MUSTER_DATAPLANE_CPU_SHM_SEGMENT_H_
@@ -13,7 +13,8 @@
 
 namespace muster::dataplane::shm {
 
-// What segments lie in, one behind the other: a descriptor for all of them.
+// The file that holds segments one behind the other: one descriptor for all of
+// them.
 struct SegmentFile {
   SegmentFile(int descriptor, uint64_t nonce)
       : descriptor(descriptor), nonce(nonce) {}
@@ -28,10 +29,11 @@ struct SegmentFile {
 };
 
 // Segment is memory that processes of one host share. It has no name in any
-// file system: one process makes it, and the others find it among that one's
-// descriptors. So nothing is left behind by whoever is killed, and the size of
-// a container's /dev/shm does not matter. Who must see whose descriptors: the
-// processes of one user, that have the same process numbers.
+// file system: one process creates it, and the others open it through that
+// process's descriptors. So nothing is left behind when a process is killed,
+// and the size of a container's /dev/shm does not matter. A process must be
+// able to see the other's descriptors: this holds for processes of one user in
+// one pid namespace.
 class Segment {
  public:
   // Into how many mappings users divide one (Withdraw, mprotect(2)) by and

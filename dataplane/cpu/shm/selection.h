@@ -1,4 +1,5 @@
-// Which algorithm a collective goes by: the tables, and what forces one.
+// Selects the algorithm of a collective: the tables, and the setting that
+// overrides them.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_SELECTION_H_
 #define MUSTER_DATAPLANE_CPU_SHM_SELECTION_H_
@@ -14,7 +15,7 @@
 
 namespace muster::dataplane::shm {
 
-// How the collectives of a host go. See README.md.
+// The algorithms of collectives within a host. See README.md.
 enum class Algorithm : uint8_t {
   // What the table says.
   kFastest,

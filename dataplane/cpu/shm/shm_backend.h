@@ -8,9 +8,9 @@
 
 namespace muster::dataplane {
 
-// CPU tensors, among ranks of one host in memory that they share, and among
-// several hosts in two levels. Where no ranks can share any, as the gloo
-// backend does it, and the log says why. See CreateBackend.
+// Makes a backend for CPU tensors: through shared memory among the ranks of one
+// host, and hierarchically over several hosts. If no ranks can share memory, it
+// works as the gloo backend, and the log says why. See CreateBackend.
 StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
     const BackendOptions& options);
 

@@ -35,11 +35,11 @@ struct ShmTraits {
   Algorithm algorithm = Algorithm::kFastest;
 };
 
-// The collectives of a group whose ranks share a Segment: by what they show in
-// it, and those in symmetric memory from tensor to tensor.
+// Runs the collectives of a group whose ranks share a Segment: through data
+// that they publish there, or from tensor to tensor in symmetric memory.
 //
-// A tensor of a reduction is combined in the order of the ranks, so the results
-// are bitwise the same everywhere.
+// Reductions combine the ranks' tensors in rank order, so the results are
+// bitwise the same on all ranks.
 class ShmCollectives : public cpu::Shortcut {
  public:
   // `segment` has RoundBuffer::BytesFor the transport's ranks, two at least,

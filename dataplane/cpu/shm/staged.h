@@ -10,10 +10,10 @@ namespace muster::dataplane::shm {
 
 using StagedRun = Status (*)(ShmContext& context, const Collective& collective);
 
-// What runs `collective`, and others of its kind and size, through what the
-// ranks show on the board: copied in by who has it, and out by who wants it. An
-// all_reduce goes by `algorithm`; kOneRound as far as that holds it. Null of an
-// all_to_all (all_to_all.h).
+// Returns the function that runs `collective`, and others of its kind and size,
+// through the RoundBuffer: each rank copies its data in, and each receiver
+// copies it out. An all_reduce uses `algorithm`; kOneRound only as far as one
+// round can hold it. Returns null for an all_to_all (all_to_all.h).
 StagedRun FindStaged(const Collective& collective, Algorithm algorithm);
 
 }  // namespace muster::dataplane::shm

@@ -1,4 +1,4 @@
-// Copies of what is larger than the caches.
+// Copies for data that is larger than the caches.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_STREAMING_H_
 #define MUSTER_DATAPLANE_CPU_SHM_STREAMING_H_

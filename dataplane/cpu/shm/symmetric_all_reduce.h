@@ -7,10 +7,11 @@
 
 namespace muster::dataplane::shm {
 
-// Runs `collective`, an all_reduce, where the tensors are: each rank combines
-// its part of all of them, and writes it to all. If that fails, other ranks
-// cannot write to this one's tensor any more (Regions::Withdraw). False, on all
-// ranks: some tensor is not in symmetric memory, and nothing was done.
+// Runs `collective`, an all_reduce, in place in symmetric memory: each rank
+// combines its part of all tensors and writes the result to all of them. If
+// that fails, other ranks can no longer write to this one's tensor
+// (Regions::Withdraw). Returns false, on all ranks, if some tensor is not in
+// symmetric memory; then nothing was done.
 StatusOr<bool> RunSymmetricAllReduce(ShmContext& context,
                                      const Collective& collective);
 

@@ -1,4 +1,4 @@
-// Symmetric memory in tests: pieces of it as tensors of float32.
+// Helpers for tests of symmetric memory: parts of it as float32 tensors.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_SYMMETRIC_TESTING_H_
 #define MUSTER_DATAPLANE_CPU_SHM_SYMMETRIC_TESTING_H_

@@ -1,4 +1,4 @@
-// Which ranks of a group are on which host, and by what they know.
+// Determines which ranks of a group are on which host.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_TOPOLOGY_H_
 #define MUSTER_DATAPLANE_CPU_SHM_TOPOLOGY_H_
@@ -13,7 +13,7 @@
 
 namespace muster::dataplane::shm {
 
-// What ranks tell each other of where they are.
+// What a rank publishes about the host that it runs on.
 struct HostIdentity {
   // The same on one host; never 0.
   uint64_t host = 0;
@@ -30,9 +30,9 @@ struct HostIdentity {
 StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
                                     const std::string& root = "");
 
-// Which ranks of a group are on which host. Hosts are numbered in the order of
-// their first ranks, and the ranks of a host in their own; the same on all
-// ranks of the group.
+// The assignment of a group's ranks to hosts. Hosts are numbered in the order
+// of their first ranks, and the ranks of a host in rank order; the numbers are
+// the same on all ranks of the group.
 class Topology {
  public:
   // `identities`, by rank: equal where the host is.

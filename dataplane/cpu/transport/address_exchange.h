@@ -18,8 +18,8 @@ using AddressBytes = std::vector<char>;
 // How many bytes of it are the socket address, of which it has the family.
 size_t AddressSize(const AddressBytes& address);
 
-// Where a rank waits for its peers, and a number by which it knows those who
-// mean this very group: a port may have been another group's before.
+// The address on which a rank accepts its peers, and a nonce that identifies
+// this very group: the port may have belonged to another group before.
 struct RankAddress {
   AddressBytes socket = {};
   uint64_t nonce = 0;

@@ -14,9 +14,10 @@
 
 namespace muster::dataplane::cpu {
 
-// ControlConnections are connections to all peers on which nothing is said but
-// a goodbye, at the end. So it is never behind data that nobody reads, and the
-// end of a process is seen at once, whatever it was doing. From any thread.
+// ControlConnections are connections to all peers that carry nothing but one
+// goodbye message, at the end. So a goodbye never queues behind data that
+// nobody reads, and the end of a process is noticed at once, whatever it was
+// doing. Called from any thread.
 class ControlConnections {
  public:
   // How a connection has ended.

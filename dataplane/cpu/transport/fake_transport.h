@@ -1,4 +1,4 @@
-// The base of the transports of tests.
+// The base class of the tests' transports.
 
 #ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_FAKE_TRANSPORT_H_
 #define MUSTER_DATAPLANE_CPU_TRANSPORT_FAKE_TRANSPORT_H_
@@ -11,8 +11,8 @@
 
 namespace muster::dataplane::cpu {
 
-// A transport without a network, and without streams: what small collectives
-// need of one is left to tests.
+// A transport without a network and without streams. Tests implement what small
+// collectives need.
 class FakeTransport : public Transport {
  public:
   using Transport::Transport;

@@ -19,9 +19,9 @@ namespace muster::dataplane::cpu {
 
 namespace gloo_transport = ::gloo::transport;
 
-// Gloo takes a descriptor out of its event loop by waiting for the loop's next
-// turn, up to 10 ms later, for each connection made and each one closed. While
-// a LoopSpinner is on, turns follow each other without pause.
+// Gloo removes a descriptor from its event loop, for each connection made and
+// each one closed, by waiting for the loop's next iteration, up to 10 ms later.
+// While a LoopSpinner is on, iterations follow each other without pause.
 class LoopSpinner : public gloo_transport::tcp::Handler {
  public:
   explicit LoopSpinner(gloo_transport::tcp::Device& device)
@@ -65,11 +65,11 @@ class LoopSpinner : public gloo_transport::tcp::Handler {
   const std::function<void()>* task_ MUSTER_GUARDED_BY(mutex_) = nullptr;
 };
 
-// Gloo's event loop passes over a connection that another thread has locked,
-// and looks again at once. So it spins while a thread posts a message to a
-// connection on which another one arrives; and if it has taken that thread's
-// processor, it spins for a whole time slice before the thread can go on.
-// With this handler, which is called in the same turns, it gives way.
+// Gloo's event loop skips a connection that another thread has locked and polls
+// again at once. So it spins while a thread posts a message to a connection on
+// which another message arrives. If it has taken that thread's processor, it
+// spins for a whole time slice before the thread can continue. This handler,
+// which the loop calls in the same iterations, yields the processor.
 class LoopYielder : public gloo_transport::tcp::Handler {
  public:
   explicit LoopYielder(gloo_transport::tcp::Device& device)

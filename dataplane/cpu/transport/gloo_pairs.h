@@ -20,9 +20,9 @@
 
 namespace muster::dataplane::cpu {
 
-// Pairs are Gloo's connections, one to a peer, of which each is made when it is
-// first used, by a connection of the greeters: left to itself Gloo listens on a
-// port of its own for each, and takes whoever connects there first for the
+// Pairs are Gloo's connections, one per peer, each made when it is first used,
+// over a connection of the group's Listener. By itself Gloo would listen on a
+// separate port for each, and take the first client that connects there for the
 // peer. Used by several threads.
 class Pairs {
  public:

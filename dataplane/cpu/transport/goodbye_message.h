@@ -9,15 +9,16 @@
 
 namespace muster::dataplane::cpu {
 
-// What one rank says to another before it closes their connection, as bytes.
+// The message, as bytes, that a rank sends to a peer before it closes their
+// connection.
 using GoodbyeBytes = std::array<char, 512>;
 
 // `reason` is the error that ended the group here, or kCancelled for leaving
 // in peace. A long text is cut.
 GoodbyeBytes EncodeGoodbye(const Status& reason);
 
-// What the end of the connection to `peer` means, given the bytes that it sent
-// before; `transport_error` is what the transport says about the end.
+// Interprets the end of the connection to `peer`, given the bytes that the peer
+// sent before it; `transport_error` is the transport's description of the end.
 //   nothing sent:  kUnavailable, the peer died; it is the culprit
 //   left in peace: kUnavailable, the peer left; it is the culprit
 //   an error:      that code and text, and the culprit that the peer named, or

@@ -9,7 +9,8 @@
 
 namespace muster::dataplane::cpu {
 
-// Where a group's sockets are bound: at an interface by name, or at an address.
+// The network interface, by name, or the address to which a group's sockets are
+// bound.
 struct NetworkChoice {
   std::string interface_name;
   std::string address;

@@ -16,9 +16,9 @@
 
 namespace muster::dataplane::cpu {
 
-// Listener is where a rank of a group is found: the one socket on which it
-// listens. First it connects the rank to all others, and sees to it that both
-// sides are of this group; later it takes more connections, which they offer.
+// Listener is the one socket on which a rank of a group listens. First it
+// connects the rank to all others and verifies that both sides belong to this
+// group. Later it accepts further connections that they open.
 class Listener {
  public:
   Listener(int rank, int world_size);

@@ -45,11 +45,11 @@ struct Message {
 };
 static_assert(sizeof(Message) == 40);
 
-// P2pConnection carries messages between this rank and one peer, both ways and
-// in their order, and tensors that the peer waits for. Two threads serve it:
-// one takes what comes, one waits until what was posted has left, and runs
-// tasks. So nothing that is posted keeps this rank from taking what comes, and
-// no two ranks can block each other.
+// P2pConnection carries messages between this rank and one peer, in both
+// directions and in order, and tensors that the peer waits for. Two threads
+// serve it: one receives; the other waits until posted data has left, and runs
+// tasks. So posted data never keeps this rank from receiving, and no two ranks
+// can block each other.
 class P2pConnection {
  public:
   // Called by the channel's threads, without locks.

@@ -10,14 +10,15 @@
 
 namespace muster::dataplane::cpu {
 
-// Where a process keeps its mark, as it tells its peers.
+// The address of a process's mark, as it tells its peers.
 struct MarkPlace {
   int32_t process = 0;
   uint64_t address = 0;
 };
 
-// Mark is a number in this process's memory by which a peer that reads this
-// memory sees that it is the right one's, and may still be read.
+// Mark is a number in this process's memory. A peer that reads this memory
+// checks the mark to see that it reads the right process and that reading is
+// still allowed.
 class Mark {
  public:
   explicit Mark(uint64_t value) : value_(value) {}
@@ -32,10 +33,10 @@ class Mark {
   std::atomic<uint64_t> value_;
 };
 
-// PeerMemory is the memory of another process of this host, which the system
-// lets this one read: one copy, by the thread that wants the bytes, where a
-// connection takes two and has the other process run. The system allows it
-// among processes of one user, unless it is told not to
+// PeerMemory reads the memory of another process of this host
+// (process_vm_readv(2)). The thread that wants the bytes makes one copy, where
+// a connection makes two and needs the other process to run. The system allows
+// it among processes of one user, unless configured otherwise
 // (kernel.yama.ptrace_scope, or a container's seccomp filter).
 class PeerMemory {
  public:

@@ -15,9 +15,9 @@
 
 namespace muster::dataplane::cpu {
 
-// SharedThread does for all groups of a process what each of them needs from
-// time to time and what takes no time: a program may have a thousand groups. It
-// lives as long as any of them.
+// SharedThread runs the short periodic tasks of all groups of a process on one
+// thread, because a program may have a thousand groups. It lives as long as any
+// group.
 class SharedThread {
  public:
   // Something that the thread does. Thread-safe.

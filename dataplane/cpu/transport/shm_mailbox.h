@@ -15,8 +15,8 @@
 
 namespace muster::dataplane::cpu {
 
-// ShmMailbox is memory that ranks of one host share, in which they leave each
-// other messages: each has a slot from each other. A slot is a ring, of one
+// ShmMailbox is shared memory through which the ranks of one host send each
+// other messages: each rank has one slot per sender. A slot is a ring with one
 // writer and one reader (Lamport, Proving the correctness of multiprocess
 // programs, 1977):
 //
@@ -25,24 +25,25 @@ namespace muster::dataplane::cpu {
 //         ^ next to be taken                        ^ next to be put
 //
 // A message's size is written last, with release, and read first, with acquire;
-// the word behind it was made zero before. So who looks for the next message
-// reads where it will stand, and a small one comes to him in one cache line.
-// How much has been taken is written by the reader (release), and read by the
-// writer where he has no room left, as far as he knows (acquire).
+// the word behind the message was set to zero before. So a reader polls the
+// place where the next message will stand, and a small message reaches it in
+// one cache line. The reader publishes how much it has taken (release); the
+// writer reads that (acquire) when it knows of no more free space.
 //
-// A slot takes what there is room for, and only if its reader has opened it.
-// What it does not take has to go another way: messages overtake each other
-// then.
+// A slot accepts a message only if it has room and its reader has opened it. A
+// message that it does not accept must travel another way; messages then
+// overtake each other.
 //
-// Who looks for mail says so, and says when he stops. Whoever leaves some rings
-// the bell (futex(2)) of a rank that wants mail, where nobody looks and
-// somebody sleeps. Between leaving it and seeing who looks there is a
-// sequentially consistent fence, and so there is between saying that nobody
-// looks, or that somebody sleeps, and the look for mail that has to follow: one
-// of the two sees the other (Dekker's argument).
+// A thread that polls for messages announces when it begins and when it stops.
+// A sender wakes (futex(2)) a rank that wants to be woken, if no thread of that
+// rank polls and one sleeps. There is a sequentially consistent fence between
+// putting a message and reading these announcements, and another between
+// announcing that no thread polls, or that one sleeps, and the check for
+// messages that must follow: one of the two sides sees the other (Dekker's
+// argument).
 //
-// Threads: Put and Take of one rank are for one thread at a time, as are Open
-// and SetWants; all else is for any.
+// Threads: Put and Take of one rank may be called by one thread at a time, as
+// may Open and SetWants; everything else by any thread.
 class ShmMailbox {
  public:
   // Whether so many ranks may have it. If more had, slots would be too small.

@@ -10,31 +10,35 @@
 
 namespace muster::dataplane::cpu {
 
-// What the sockets of this folder have in common.
+// Helpers shared by the sockets of this folder.
 
 const sockaddr* Generic(const AddressBytes& address);
 
-// Of the address's family, not blocking. -1 with errno.
+// Makes a non-blocking socket of the address's family. Returns -1 and sets
+// errno on failure.
 int MakeSocket(const AddressBytes& address);
 
-// Small messages do not wait for others.
+// Disables Nagle's algorithm: small messages are sent at once.
 void SendAtOnce(int socket);
 
-// For a connection of messages: the same, and two ranks may write to each other
-// those of a collective before either reads.
+// As SendAtOnce, for a connection that carries messages. Also makes its buffers
+// large enough that two ranks may write a collective's messages to each other
+// before either reads.
 void SetForMessages(int socket);
 
-// For poll, which ends by `deadline`, or after an hour.
+// The timeout in milliseconds for a poll(2) that ends by `deadline`, or after
+// an hour.
 int PollTimeout(Instant deadline);
 
-// Of an errno: the call may be made again, later.
+// Whether `error`, an errno, means that the call may be repeated later.
 bool IsTemporary(int error);
 
-// Of an errno: this process has no descriptor, port or memory left.
+// Whether `error`, an errno, means that this process lacks descriptors, ports
+// or memory.
 bool IsOfThisProcess(int error);
 
-// `what` has failed with `error`, an errno: kResourceExhausted if that is of
-// this process, else kUnavailable.
+// The status for `what` failing with `error`, an errno: kResourceExhausted if
+// IsOfThisProcess, otherwise kUnavailable.
 Status Failed(absl::string_view what, int error);
 
 }  // namespace muster::dataplane::cpu

@@ -1,5 +1,4 @@
-// How a thread looks for what one of another process may bring at any moment,
-// and sleeps.
+// Spinning and sleeping while a thread waits for data from another process.
 
 #ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_SPIN_WAIT_H_
 #define MUSTER_DATAPLANE_CPU_TRANSPORT_SPIN_WAIT_H_
@@ -17,22 +16,22 @@
 
 namespace muster::dataplane::cpu {
 
-// How often it looks, 2 us or so, before it gives way to others: what comes
-// from other processors at about the same time is there by then.
+// The number of spins, about 2 us, before a waiter first yields its processor:
+// data that other processors send at about the same time has arrived by then.
 inline constexpr int kQuickSpins = 64;
 
-// How long it looks in all before it sleeps. Waking up mostly takes 25 to 50
-// us: somebody who is that late is waited for without a sleep.
+// The total time that a waiter spins before it sleeps. Waking up usually takes
+// 25 to 50 us, so a peer that is late by that much does not cause a sleep.
 inline constexpr std::chrono::microseconds kSpinTime{100};
 
-// The same where that is learnt from the waits before. Where waking up takes
-// longer than others look, one sleep would be followed by another for ever: who
-// wakes up comes late, those who wait for him sleep, and are late in their
-// turn. So who has slept, and for what came soon, looks for twice as long as
-// that took (as KVM's halt_poll_ns of processors that have nothing to do). That
-// is over after a few long looks. Where it is not, others are late for reasons
-// of their own, and looking is a waste: it gives up, and grows again only after
-// more sleeps each time.
+// The spin time, adapted to earlier waits. Where waking up takes longer than
+// others spin, one sleep would cause the next for ever: a rank that wakes up
+// arrives late, those that wait for it sleep, and are late in turn. So after a
+// sleep for something that came soon, a waiter spins for twice as long as that
+// took (as KVM's halt_poll_ns does for idle processors). A few long spins end
+// such a chain. If they do not, the others are late for other reasons and
+// spinning is a waste: the budget shrinks again, and after that grows only
+// after more sleeps each time.
 class SpinBudget {
  public:
   using Clock = std::chrono::steady_clock;

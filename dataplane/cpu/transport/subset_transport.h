@@ -11,10 +11,10 @@
 
 namespace muster::dataplane::cpu {
 
-// SubsetTransport is some of the ranks of another transport, with numbers of
-// their own, so that what works among all ranks of a group works among those.
-// Its connections are the other one's, each in one order with what that moves.
-// Errors have the group's numbers of ranks.
+// SubsetTransport presents some of the ranks of another transport under numbers
+// of their own, so that code for all ranks of a group works for a subset. It
+// uses the other transport's connections, each in one order with that
+// transport's own traffic. Errors use the group's rank numbers.
 class SubsetTransport : public Transport {
  public:
   // `ranks` of `whole`, by their numbers here; its own is one of them. `whole`

@@ -14,19 +14,18 @@
 
 namespace muster::dataplane::cpu {
 
-// TcpConnections are connections of their own beside Gloo's, one to each peer,
-// for the collectives. The thread that waits for something reads and writes the
-// sockets itself, all of those on which something is under way: one write and
-// one wake-up for each message. Gloo has a thread of its own read every socket,
-// announces each send and each receive in a message, and so takes three writes
-// and up to four wake-ups.
+// TcpConnections are the collectives' own connections beside Gloo's, one to
+// each peer. The thread that waits for data reads and writes all sockets with
+// pending operations itself: one write and one wake-up per message. Gloo reads
+// every socket on a thread of its own and announces each send and each receive
+// in a message, which takes three writes and up to four wake-ups.
 //
-// They carry messages, both ways and in their order: notes, which are read as
-// bytes, and what is posted. Of a peer whose memory this rank may read, what is
-// posted and large comes from there: the line carries an offer, which says
-// where it is, and an answer when it was taken.
+// They carry messages in both directions and in order: notes, which are read as
+// bytes, and posted buffers. If this rank may read a peer's memory, it copies
+// large posted buffers from there: the connection then carries an offer with
+// the address, and an answer when the buffer was taken.
 //
-// Used by one thread at a time, but for Wake.
+// Used by one thread at a time, except for Wake.
 class TcpConnections {
  public:
   enum class Outcome {

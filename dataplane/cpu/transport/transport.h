@@ -47,13 +47,13 @@ class Buffer {
   virtual Status WaitSend(int peer) = 0;
 };
 
-// Transport is one rank's connections to all other ranks of its group: a line
-// to each, one for a goodbye, and a pair of Gloo's to those for whom Gloo is
-// used.
+// Transport is one rank's connections to all other ranks of its group: one
+// connection each for collectives, one for a goodbye, and a Gloo pair to each
+// peer with which Gloo is used.
 //
-// Each rank says at most one goodbye to each other, so that one which ends
-// because of an error tells its peers the culprit, and one which leaves in
-// peace is not taken for dead.
+// A rank sends each peer at most one goodbye. With it a rank that ends because
+// of an error tells its peers the culprit, and a rank that leaves in peace is
+// not mistaken for dead.
 class Transport {
  public:
   // Joins the group: publishes this rank's address, gets those of the others,

@@ -11,10 +11,10 @@
 
 namespace muster::dataplane::cpu {
 
-// Calls `function`, which calls Gloo, and turns what it throws into
-// kUnavailable, or kResourceExhausted if a thread did not start. Gloo throws
-// gloo::Exception and gloo::EnforceNotMet, which have only std::exception in
-// common.
+// Calls `function`, which uses Gloo, and converts its exceptions to
+// kUnavailable, or to kResourceExhausted if a thread did not start. Gloo throws
+// gloo::Exception and gloo::EnforceNotMet, whose only common base is
+// std::exception.
 template <typename Function>
 Status Guard(Function&& function) {
   try {
@@ -29,10 +29,12 @@ Status Guard(Function&& function) {
   }
 }
 
-// Gloo's texts begin with where in Gloo they were made: "[./a/b.cc:12] text".
+// Removes the source position with which Gloo's texts begin: "[./a/b.cc:12]
+// text".
 std::string WithoutSourcePosition(absl::string_view text);
 
-// A status with text in front and its payload kept; a verdict as it is.
+// `status` with `prefix` in front of its text and its payloads kept. A verdict
+// is returned unchanged.
 Status Prefixed(absl::string_view prefix, const Status& status);
 
 }  // namespace muster::dataplane::cpu

@@ -14,10 +14,11 @@
 
 namespace muster::dataplane::cpu {
 
-// UnprovedConnections are those that a listener has accepted and that have not
-// shown yet that they are of the group. Anybody can connect and say nothing: so
-// there are at most as many as the limit says, of which the oldest goes, each
-// for a while, and none where this process has no descriptor left for another.
+// UnprovedConnections are the connections that a listener has accepted and that
+// have not proved yet that they belong to the group. Anybody can connect and
+// send nothing, so their number is limited (the oldest is closed), each is kept
+// only for a while, and none is kept when this process has no free descriptor
+// for another connection.
 class UnprovedConnections {
  public:
   static constexpr size_t kLimit = 64;

@@ -1,4 +1,4 @@
-// A CUDA runtime without a GPU: the seam's stand-in for tests.
+// A fake CUDA runtime for tests, without a GPU.
 
 #ifndef MUSTER_DATAPLANE_CUDA_TESTING_HOST_CUDA_H_
 #define MUSTER_DATAPLANE_CUDA_TESTING_HOST_CUDA_H_
@@ -12,12 +12,12 @@
 namespace muster::dataplane::cuda::testing {
 
 // Functions that do on the host what CUDA does on devices: a stream is a thread
-// that does one thing after the other, an event is a place in that, and device
-// memory is memory. As on a device, what was given to a stream is done at some
-// later time: who does not wait for it reads what was there before. Everything
-// is of the whole process, and `devices` of the first call counts. A call that
-// CUDA would refuse returns an error and is noted as a misuse. Streams, events
-// and memory that are not given back are noted by Leaks. Thread-safe.
+// that runs one task after the other, an event is a position in it, and device
+// memory is host memory. As on a device, work given to a stream is done at some
+// later time: code that does not wait for it reads the old contents. All state
+// is global to the process, and `devices` of the first call counts. A call that
+// CUDA would refuse returns an error and is recorded as a misuse. Leaks reports
+// streams, events and memory that were not freed. Thread-safe.
 Api HostCudaApi(int devices = 2);
 
 // Does `kernel` on the stream, as a kernel is launched. Null is the current

@@ -9,10 +9,10 @@
 
 namespace muster::dataplane::cuda::testing {
 
-// A backend of CPU tensors for the conformance suites, made of one of CUDA
-// tensors: each collective runs on copies in the memory of `device`, which are
-// made in the current stream and not waited for. Tensors that share memory do
-// so there, too.
+// Wraps a backend for CUDA tensors as one for CPU tensors, for the conformance
+// suites: each collective runs on copies in the memory of `device`, made in the
+// current stream without waiting for them. Tensors that share memory share it
+// there, too.
 std::unique_ptr<Backend> OnDevice(const Api& api, int device, std::string name,
                                   std::unique_ptr<Backend> backend);
 

@@ -1,5 +1,5 @@
-// What the tests of the nccl backend begin with: the backends of all ranks of a
-// group in one process, on NCCL and CUDA of the host.
+// The fixture of the nccl backend's tests: the backends of all ranks of a group
+// in one process, on fake NCCL and CUDA libraries.
 
 #ifndef MUSTER_DATAPLANE_NCCL_TESTING_BACKEND_TEST_H_
 #define MUSTER_DATAPLANE_NCCL_TESTING_BACKEND_TEST_H_

@@ -1,4 +1,4 @@
-// What the stand-in of NCCL computes.
+// The arithmetic of the fake NCCL (host_nccl.h).
 
 #ifndef MUSTER_DATAPLANE_NCCL_TESTING_HOST_ARITHMETIC_H_
 #define MUSTER_DATAPLANE_NCCL_TESTING_HOST_ARITHMETIC_H_

@@ -1,4 +1,5 @@
-// The communicators of host_nccl.h: how they are made, used and given back.
+// The communicators of the fake NCCL (host_nccl.h): making, using and
+// destroying them.
 
 #ifndef MUSTER_DATAPLANE_NCCL_TESTING_HOST_COMMS_H_
 #define MUSTER_DATAPLANE_NCCL_TESTING_HOST_COMMS_H_

@@ -1,4 +1,4 @@
-// NCCL without a GPU: the seam's stand-in for tests.
+// A fake NCCL for tests, without a GPU.
 
 #ifndef MUSTER_DATAPLANE_NCCL_TESTING_HOST_NCCL_H_
 #define MUSTER_DATAPLANE_NCCL_TESTING_HOST_NCCL_H_

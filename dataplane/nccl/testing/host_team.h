@@ -17,7 +17,7 @@
 
 namespace muster::dataplane::nccl::testing {
 
-// One rank's part in a collective, as the others see it.
+// One rank's part in a collective, as seen by the others.
 struct Call {
   std::string what = {};  // which must be the same on all ranks
   const void* from = nullptr;
@@ -28,7 +28,8 @@ struct Call {
   int key = 0;
 };
 
-// The ranks of a communicator. A step is one of their collectives, by number.
+// The ranks of a communicator. A step is the number of one of their
+// collectives.
 class Team {
  public:
   explicit Team(int size) : size_(size) {}
