@@ -72,9 +72,9 @@ struct NcclOptions {
   friend bool operator==(const NcclOptions&, const NcclOptions&) = default;
 };
 
-// What Backend::Split of a parent group hands to the backend of a group made of
-// some of its ranks. Only a backend of the same kind can read it. It may
-// outlive the parent group.
+// The result of Backend::Split of a parent group, for the backend of a group
+// made of some of its ranks. Only a backend of the same kind can read it. It
+// may outlive the parent group.
 class ParentHandle {
  public:
   virtual ~ParentHandle() = default;
@@ -99,8 +99,8 @@ struct SplitOptions {
 
 inline constexpr int kNoPart = -1;
 
-// What every backend needs to join its group. One backend object serves one
-// rank of one group.
+// The options with which a backend joins its group. One backend object serves
+// one rank of one group.
 struct BackendOptions {
   int rank = 0;
   int world_size = 1;

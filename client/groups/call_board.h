@@ -50,7 +50,7 @@ struct SharedCall {
 // same number: they would wait for ever. Then they, all ranks that wait with
 // them, and ranks that come later get an error that says which rank called
 // what. A difference that concerns only ranks known to be gone is no conflict:
-// one of the two calls is about to learn of their failure.
+// one of the two ranks is about to learn that they are gone.
 //
 // An entry of another rank may be stale: that rank may have returned from the
 // call, or this rank may have returned and not run since. So two calls conflict

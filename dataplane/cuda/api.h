@@ -1,4 +1,4 @@
-// The CUDA runtime as a table of functions.
+// The CUDA runtime as a table of function pointers, loaded at run time.
 
 #ifndef MUSTER_DATAPLANE_CUDA_API_H_
 #define MUSTER_DATAPLANE_CUDA_API_H_
@@ -31,10 +31,10 @@ using CaptureMode = int;  // cudaStreamCaptureMode
 inline constexpr CaptureMode kCaptureGlobal = 0;
 inline constexpr CaptureMode kCaptureRelaxed = 2;
 
-// Api is the seam to the CUDA runtime: what is called of it goes through one of
-// these, so that one program runs with and without CUDA, and tests put a
-// stand-in there. The functions are those that the CUDA runtime documents under
-// the same names with `cuda` in front.
+// Api holds the functions of the CUDA runtime that are used here. All calls go
+// through it, so that one program runs with and without CUDA, and tests can
+// substitute a fake. The functions are those that CUDA documents under the same
+// names with `cuda` in front.
 struct Api {
   Error (*RuntimeGetVersion)(int* version) = nullptr;
   Error (*DriverGetVersion)(int* version) = nullptr;

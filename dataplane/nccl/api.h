@@ -1,4 +1,4 @@
-// NCCL as a table of functions.
+// NCCL as a table of function pointers, loaded at run time.
 
 #ifndef MUSTER_DATAPLANE_NCCL_API_H_
 #define MUSTER_DATAPLANE_NCCL_API_H_
@@ -80,10 +80,10 @@ struct Config {
   int nvlink_centric_sched = kUndefined;
 };
 
-// Api is the seam to NCCL: what is called of it goes through one of these, so
-// that one program runs with and without it, and tests put a stand-in there.
-// The functions are those that NCCL documents under the same names with `nccl`
-// in front.
+// Api holds the functions of NCCL that are used here. All calls go through it,
+// so that one program runs with and without NCCL, and tests can substitute a
+// fake. The functions are those that NCCL documents under the same names with
+// `nccl` in front.
 struct Api {
   Result (*GetVersion)(int* version) = nullptr;
   const char* (*GetErrorString)(Result result) = nullptr;

@@ -13,7 +13,7 @@
 
 namespace muster::dataplane::shm {
 
-// What a rank publishes about the host that it runs on.
+// Identifies the host that a rank runs on, as the rank tells the others.
 struct HostIdentity {
   // The same on one host; never 0.
   uint64_t host = 0;
