@@ -29,7 +29,7 @@ struct TelemetryOptions {
   base::HttpGuard may_debug = nullptr;
 };
 
-// Reads MUSTER_HTTP_PORT and MUSTER_HTTP_ADDRESS. Nothing when
+// Reads MUSTER_HTTP_PORT and MUSTER_HTTP_ADDRESS. Returns nullopt if
 // MUSTER_HTTP_PORT is unset or empty: the process then serves no HTTP.
 // Errors: INVALID_ARGUMENT (a variable's value; the text names both).
 StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv();

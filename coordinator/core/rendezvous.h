@@ -204,7 +204,7 @@ class Rendezvous {
   absl::btree_map<Rank, MemberId> SeatJoins() const;
   void Remove(const PendingJoin& join);
 
-  // rendezvous_text.cc
+  // The texts of errors and events.
   std::string WaitingText(Duration waited, Instant now) const;
   std::string ElasticWaitingText(Duration waited, Instant now) const;
   std::vector<Rank> MissingRanks() const;

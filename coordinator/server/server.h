@@ -13,7 +13,7 @@
 
 namespace muster::coordinator {
 
-// How a coordinator serves. The defaults suit a test or an embedded
+// The configuration of a coordinator. The defaults suit a test or an embedded
 // coordinator: loopback, any free port, no HTTP.
 struct ServerOptions {
   // host:port of the gRPC endpoint; port 0 takes any free one. An IPv6 host

@@ -10,7 +10,7 @@
 
 namespace muster::coordinator {
 
-// Where the mark of the database in `folder` is.
+// The path of the mark of the database in `folder`.
 std::string SyncedMarkPath(const std::string& folder);
 
 // Records how far a database is known to be on the disk, in a file beside the

@@ -5,9 +5,10 @@
 
 namespace muster::coordinator {
 
-// The transport says that a TLS handshake failed, and not with whom. OpenSSL
-// tells of each new connection state, which is made while the connection is
-// accepted, and of each record of its handshake, on the thread that handles it.
+// Finds the peer of a failed TLS handshake, which gRPC's transport does not
+// report. OpenSSL calls back for each new connection state, which is made while
+// the connection is accepted, and for each record of its handshake, on the
+// thread that handles it.
 
 // Records, while it lives, that this thread is accepting a connection from
 // `peer`.

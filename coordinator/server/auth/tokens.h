@@ -12,7 +12,7 @@
 
 namespace muster::coordinator {
 
-// What a token allows, each what those before it do, too.
+// The permissions of a token. Each role includes those before it.
 enum class Role : uint8_t {
   kRead,    // to look at keys and at the state of jobs
   kMember,  // everything that a job does

@@ -35,7 +35,7 @@
 
 namespace muster::coordinator {
 
-// What a step of a job works on while it holds the job's lock.
+// The state that a step of a job uses while it holds the job's lock.
 struct Turn {
   core::Coordinator& core;
   const core::Limits& limits;

@@ -15,7 +15,7 @@
 
 namespace muster::coordinator {
 
-// Which call of a sink an answer is for.
+// Identifies the call of a sink to which an answer belongs.
 struct CallName {
   uint64_t tag = 0;  // the sink's own number of the call
   Method method = Method::kSet;

@@ -16,7 +16,7 @@
 
 namespace muster::coordinator {
 
-// What the coordinator holds right now, over all jobs; read at each scrape.
+// The current totals of the coordinator over all jobs, read at each scrape.
 struct Gauges {
   int64_t jobs = 0;
   int64_t sessions = 0;

@@ -13,7 +13,7 @@
 
 namespace muster::dataplane::cpu {
 
-// Largest payload of a note, in bytes.
+// The largest payload of a note (see Exchange), in bytes.
 inline constexpr size_t kNotePayloadBytesMax = 32 << 10;
 
 // Kinds in which a rank has for each other one what that one alone gets.

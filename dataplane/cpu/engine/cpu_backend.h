@@ -12,7 +12,8 @@
 
 namespace muster::dataplane {
 
-// CPU tensors over TCP, with Gloo as the transport. See CreateBackend.
+// Makes the gloo backend: CPU tensors over TCP, with Gloo as a transport. See
+// CreateBackend.
 StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options);
 

@@ -26,7 +26,8 @@
 
 namespace muster::dataplane::cpu {
 
-// Does the collectives of ranks that share more than connections.
+// Runs the collectives of ranks that share more than connections, for instance
+// memory.
 class Shortcut {
  public:
   virtual ~Shortcut() = default;

@@ -1,8 +1,9 @@
 #ifndef MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_FIXTURE_H_
 #define MUSTER_DATAPLANE_CPU_P2P_POINT_TO_POINT_FIXTURE_H_
 
-// What is said between two ranks about sends and receives: this rank is 0, and
-// the test speaks for rank 1, over a transport without a network.
+// A fixture for tests of the messages that two ranks exchange about sends and
+// receives: this rank is 0, and the test plays rank 1, over a transport without
+// a network.
 
 #include <cstring>
 #include <deque>

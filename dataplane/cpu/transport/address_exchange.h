@@ -11,8 +11,8 @@
 
 namespace muster::dataplane::cpu {
 
-// A socket address, and behind it what is of no meaning here: Gloo's have a
-// sequence number there.
+// A socket address, followed by bytes that are ignored here: Gloo's addresses
+// have a sequence number there.
 using AddressBytes = std::vector<char>;
 
 // How many bytes of it are the socket address, of which it has the family.

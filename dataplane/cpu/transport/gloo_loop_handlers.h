@@ -1,7 +1,8 @@
 #ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_GLOO_LOOP_HANDLERS_H_
 #define MUSTER_DATAPLANE_CPU_TRANSPORT_GLOO_LOOP_HANDLERS_H_
 
-// Part of pairs.h alone: what runs in the turns of Gloo's event loop.
+// Used only by gloo_pairs.h: handlers that run in each iteration of Gloo's
+// event loop.
 
 #include <gloo/transport/tcp/device.h>
 #include <sched.h>

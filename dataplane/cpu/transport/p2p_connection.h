@@ -16,7 +16,7 @@
 
 namespace muster::dataplane::cpu {
 
-// Largest payload of a message, in bytes.
+// The largest payload of a message, in bytes.
 inline constexpr size_t kMessagePayloadBytesMax = 32 << 10;
 
 // What one rank says to another about sends and receives: see PointToPoint.

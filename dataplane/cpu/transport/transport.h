@@ -17,15 +17,15 @@
 
 namespace muster::dataplane::cpu {
 
-// Slots from here on are those of sends and receives, the ones below those of
+// Slots from this number on belong to sends and receives, lower ones to
 // collectives.
 inline constexpr uint64_t kPointToPointSlot = uint64_t{1} << 63;
 
 class Transport;
 
-// Memory from and to which a Transport moves data. Several receives and several
-// sends may be under way; those with one peer complete in the order in which
-// they were posted. Used by one thread at a time. When it is destroyed nothing
+// Memory from and to which a Transport moves data. Several sends and receives
+// may be in progress; those with one peer complete in the order in which they
+// were posted. Used by one thread at a time. After its destruction nothing
 // writes to its memory any more.
 class Buffer {
  public:
@@ -56,28 +56,28 @@ class Buffer {
 // not mistaken for dead.
 class Transport {
  public:
-  // Joins the group: publishes this rank's address, gets those of the others,
-  // connects to all of them, who must be `backend`'s, too. See CreateBackend
-  // for the errors.
+  // Joins the group: publishes this rank's address, gets the addresses of the
+  // other ranks, and connects to all of them. They must use `backend`, too.
+  // Errors: see CreateBackend.
   static StatusOr<std::unique_ptr<Transport>> Connect(
       absl::string_view backend, const BackendOptions& options);
 
   virtual ~Transport() = default;
 
-  // Of collectives: one thread at a time uses all of them, and Write and Read.
-  // Their bytes go on lines (lines.h), in one order for each peer, whatever
-  // their slots are; a send needs no announcement, and what they wait for shows
-  // in waiting_for().
+  // Makes a buffer for collectives. One thread at a time uses all of them, and
+  // Write and Read. Their bytes travel on the TcpConnections
+  // (tcp_connections.h), in one order for each peer, whatever their slots; a
+  // send needs no announcement. waiting_for() shows what they wait for.
   virtual std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) = 0;
 
-  // Of collectives, too, for large tensors: through Gloo, whose thread moves
-  // them. Who waits for one moves nothing on the lines meanwhile, so what it
-  // waits for must not depend on that. Not before UseGloo.
+  // Makes a buffer for large tensors of collectives, moved by Gloo's thread. A
+  // thread that waits for it moves nothing on the TcpConnections meanwhile, so
+  // the awaited data must not depend on them. Call UseGloo first.
   virtual std::unique_ptr<Buffer> CreateGlooBuffer(void* data,
                                                    size_t bytes) = 0;
 
-  // Of sends and receives, through Gloo: for several threads. Their waits do
-  // not show in waiting_for(). Not before OpenQuiet.
+  // Makes a buffer for sends and receives through Gloo, usable by several
+  // threads. Their waits do not show in waiting_for(). Call OpenQuiet first.
   virtual std::unique_ptr<Buffer> CreateQuietBuffer(void* data,
                                                     size_t bytes) = 0;
 
@@ -85,9 +85,9 @@ class Transport {
   // Errors: those of Buffer's waits.
   virtual Status OpenQuiet(int peer) = 0;
 
-  // Writes `head` and then `body`, or waits until `bytes` have come. On the
-  // line of `peer`, in one order with its buffers. Errors: those of Buffer's
-  // waits.
+  // Writes `head` and then `body`, or waits until `bytes` have arrived. Uses
+  // the TcpConnection to `peer`, in one order with its buffers. Errors: those
+  // of Buffer's waits.
   virtual Status Write(int peer, const void* head, size_t head_bytes,
                        const void* body, size_t body_bytes) = 0;
   virtual Status Read(int peer, void* data, size_t bytes) = 0;
@@ -99,13 +99,14 @@ class Transport {
   // OK, or the cause of the abort.
   virtual Status abort_cause() const = 0;
 
-  // Looks whether a peer has gone without leaving in peace: who leaves in
-  // peace may have given all that anybody needs. Returns OK or how the first
-  // one went: kUnavailable, or what its goodbye said. From any thread.
+  // Checks whether a peer is gone without having left in peace; a peer that
+  // left in peace may have sent everything that is needed. Returns OK or how
+  // the first one went: kUnavailable, or the error in its goodbye. From any
+  // thread.
   virtual Status CheckPeers() = 0;
 
-  // How `peer` went, of whom somebody knows that it has gone: as a wait for it
-  // would fail. Waits for its goodbye.
+  // Returns how `peer`, which is known to be gone, ended: the error with which
+  // a wait for it would fail. Waits for its goodbye.
   virtual Status Gone(int peer) = 0;
 
   // Tells all peers `goodbye` (an error, or kCancelled for leaving in peace)
@@ -113,9 +114,9 @@ class Transport {
   // make one later.
   virtual void Close(const Status& goodbye) = 0;
 
-  // Two ranks are near each other if each reads the other's memory (lines.h).
-  // That of `peer`, or null. It can be read until that one has closed its
-  // connections.
+  // Returns the memory of `peer`, or null if this rank cannot read it. It can
+  // be read until that peer has closed its connections. Two ranks are near each
+  // other if each reads the other's memory.
   const PeerMemory* MemoryOf(int peer) const {
     return memories_[peer].has_value() ? &*memories_[peer] : nullptr;
   }
@@ -124,25 +125,26 @@ class Transport {
   bool has_near_peer() const { return near_peers() > 0; }
   bool is_near_all() const { return near_peers() == world_size_ - 1; }
 
-  // Says that no two ranks of the group are near each other, as all of them
-  // have found out: large tensors may go through Gloo. Where some are, all go
-  // on lines. A rank serves its near peers only while it waits on its lines;
-  // if it waited in Gloo for another host, and that host for one of those, none
-  // of them would ever go on. Before a collective that may need it is started.
+  // Call it, before a collective that may need Gloo is started, if no two ranks
+  // of the group are near each other, as all ranks have agreed: large tensors
+  // may then go through Gloo. If some ranks are near, everything uses the
+  // TcpConnections. A rank serves its near peers only while it waits on its
+  // TcpConnections; if it waited in Gloo for another host, and that host for
+  // one of those peers, none of them would ever continue.
   void UseGloo() { uses_gloo_ = true; }
   bool uses_gloo() const { return uses_gloo_; }
 
-  // The rank that the thread of a collective is waiting for, or -1. Once that
-  // has failed it stays the one with which it failed.
+  // The rank for which the thread of a collective waits, or -1. After a failed
+  // wait it remains the rank of that wait.
   int waiting_for() const {
     const int rank = waiting_for_.load();
     return rank >= 0 ? rank : waiting_beside_for_.load();
   }
-  // For what is waited for without this object, by that thread or another one.
+  // For waits that do not use this object, by that thread or another one.
   void set_waiting_for(int rank) { waiting_beside_for_.store(rank); }
 
-  // By which algorithm this rank ran its last collective; empty before the
-  // first. `name` stays.
+  // The algorithm of this rank's last collective; empty before the first.
+  // `name` must live for ever.
   const char* algorithm() const {
     return algorithm_.load(std::memory_order_relaxed);
   }
@@ -150,8 +152,8 @@ class Transport {
     algorithm_.store(name, std::memory_order_relaxed);
   }
 
-  // What the group calls `rank`: another number where this is a part of its
-  // transport (part_mesh.h). For what is said to people.
+  // The group's number of `rank`, for texts. It differs if this transport is a
+  // part of the group's transport (subset_transport.h).
   virtual int RankInGroup(int rank) const { return rank; }
 
   int rank() const { return rank_; }
