@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/mutex.h"
 #include "base/text.h"
 #include "base/thread_annotations.h"
@@ -31,13 +32,11 @@ bool IsExact(DataType type) {
 
 // What one of them reads, and what it writes.
 const Tensor& InputOf(const Collective& collective) {
-  return collective.kind == CollectiveKind::kAllReduce ? collective.tensors[0]
-                                                       : collective.inputs[0];
+  return collective.read()[0];
 }
 
 const Tensor& OutputOf(const Collective& collective) {
-  return collective.kind == CollectiveKind::kAllReduce ? collective.tensors[0]
-                                                       : collective.outputs[0];
+  return collective.written()[0];
 }
 
 // How large it may be to travel with others, in bytes as CostOf counts them; 0:
@@ -45,7 +44,7 @@ const Tensor& OutputOf(const Collective& collective) {
 size_t LimitOf(const Collective& collective, size_t fusable_bytes) {
   if (InputOf(collective).device().type != DeviceType::kCpu) return 0;
   // Its outputs are in many places already.
-  if (collective.kind == CollectiveKind::kAllGather) return 0;
+  if (TraitsOf(collective.kind).outputs == TensorList::kPerRank) return 0;
   const bool any_order =
       !IsReduction(collective.kind) || IsExact(collective.data_type());
   return any_order ? kFusedBytesMax : fusable_bytes;
@@ -103,14 +102,13 @@ class Bin {
       output_bytes_ += OutputOf(member).bytes();
     }
     const Tensor input = Allocate(input_, input_bytes_);
-    if (fused.kind == CollectiveKind::kAllReduce) {
+    if (!fused.tensors.empty()) {
       fused.tensors = {input};
     } else {
       fused.inputs = {input};
       fused.outputs = {Allocate(output_, output_bytes_)};
     }
-    const bool parts = fused.kind == CollectiveKind::kReduceScatterTensor;
-    Walk(input_.get(), parts ? world_size_ : 1, &InputOf,
+    Walk(input_.get(), GivesEachItsOwn(fused.kind) ? world_size_ : 1, &InputOf,
          [](std::byte* here, std::byte* theirs, size_t bytes) {
            Copy(here, theirs, bytes);
          });
@@ -120,11 +118,10 @@ class Bin {
   // To where it belongs.
   void TakeApart() {
     if (members_.size() == 1) return;
-    const bool parts = members_[0].kind == CollectiveKind::kAllGatherIntoTensor;
-    std::byte* const from = members_[0].kind == CollectiveKind::kAllReduce
-                                ? input_.get()
-                                : output_.get();
-    Walk(from, parts ? world_size_ : 1, &OutputOf,
+    const Collective& first = members_[0];
+    std::byte* const from =
+        first.tensors.empty() ? output_.get() : input_.get();
+    Walk(from, TakesFromEach(first.kind) ? world_size_ : 1, &OutputOf,
          [](std::byte* here, std::byte* theirs, size_t bytes) {
            Copy(theirs, here, bytes);
          });
@@ -238,8 +235,9 @@ class CoalescedWork : public Work {
 Status CheckOverlap(const std::vector<Collective>& collectives) {
   Extents written;
   for (size_t i = 0; i < collectives.size(); ++i) {
-    for (const Tensor& tensor : collectives[i].tensors) written.Add(tensor, i);
-    for (const Tensor& output : collectives[i].outputs) written.Add(output, i);
+    for (const Tensor& tensor : collectives[i].written()) {
+      written.Add(tensor, i);
+    }
   }
   auto clash = written.Clash();
   for (size_t i = 0; i < collectives.size() && !clash.has_value(); ++i) {
@@ -299,16 +297,14 @@ std::vector<Bin> Sort(std::vector<Collective> collectives, int world_size,
 }  // namespace
 
 Status CanCoalesce(CollectiveKind kind) {
-  if (kind == CollectiveKind::kAllReduce ||
-      kind == CollectiveKind::kAllGather ||
-      kind == CollectiveKind::kAllGatherIntoTensor ||
-      kind == CollectiveKind::kReduceScatterTensor) {
-    return OkStatus();
+  if (TraitsOf(kind).can_coalesce) return OkStatus();
+  std::vector<absl::string_view> able;
+  for (const CollectiveTraits& traits : kCollectiveTraits) {
+    if (traits.can_coalesce) able.push_back(traits.name);
   }
-  return InvalidArgumentError(
-      absl::StrCat("cannot coalesce ", CollectiveKindName(kind),
-                   ": only all_reduce, all_gather, all_gather_into_tensor, "
-                   "reduce_scatter_tensor"));
+  return InvalidArgumentError(absl::StrCat("cannot coalesce ",
+                                           CollectiveKindName(kind), ": only ",
+                                           absl::StrJoin(able, ", ")));
 }
 
 Status CanCoalesceWith(const Collective& first, const Collective& next) {

@@ -13,8 +13,8 @@
 
 namespace muster::dataplane {
 
-// OK if collectives of this kind can be coalesced: kAllReduce, kAllGather,
-// kAllGatherIntoTensor, kReduceScatterTensor. Otherwise kInvalidArgument.
+// OK if collectives of this kind can be coalesced (CollectiveTraits). Otherwise
+// kInvalidArgument.
 Status CanCoalesce(CollectiveKind kind);
 
 // OK if `next` can go with `first`: the same kind, reduction and factor.

@@ -57,23 +57,13 @@ void AppendParts(std::string& text, const std::vector<int64_t>& parts) {
 
 const std::string& CollectiveKindName(CollectiveKind kind) {
   // Never destroyed: threads may use them while the process ends.
-  static const auto& kNames =
-      *new std::array<std::string, kCollectiveKindCount + 1>{
-          "all_reduce",
-          "broadcast",
-          "barrier",
-          "reduce",
-          "all_gather",
-          "all_gather_into_tensor",
-          "gather",
-          "scatter",
-          "reduce_scatter",
-          "reduce_scatter_tensor",
-          "all_to_all",
-          "all_to_all_single",
-          "send",
-          "recv",
-          "unknown collective"};
+  static const auto& kNames = *[] {
+    auto* names = new std::array<std::string, kCollectiveTraits.size()>;
+    for (size_t i = 0; i < names->size(); ++i) {
+      (*names)[i] = kCollectiveTraits[i].name;
+    }
+    return names;
+  }();
   return kNames[std::min<size_t>(static_cast<size_t>(kind),
                                  kCollectiveKindCount)];
 }
@@ -127,6 +117,16 @@ CollectiveView CollectiveView::Of(const Collective& collective) {
           .timeout = collective.timeout};
 }
 
+const Collective::Tensors* Collective::common() const {
+  if (IsAllToAll(kind) || IsPointToPoint(kind)) return nullptr;
+  if (!tensors.empty()) return &tensors;
+  const CollectiveTraits& traits = TraitsOf(kind);
+  // A list for each rank that only the root has, or one for this rank alone.
+  const bool is_outputs = traits.outputs == TensorList::kPerRank ||
+                          traits.inputs == TensorList::kPerRankOnRoot;
+  return is_outputs ? &outputs : &inputs;
+}
+
 size_t Collective::SumOfBytes() const {
   return BytesOf(tensors) + std::max(BytesOf(inputs), BytesOf(outputs));
 }
@@ -157,6 +157,32 @@ std::string Collective::Describe() const {
     absl::StrAppend(&text, " tag ", tag);
   }
   return text;
+}
+
+Status NoSuchKind(std::string_view backend, CollectiveKind kind) {
+  return UnimplementedError(absl::StrCat("the ", std::string(backend),
+                                         " backend has no ",
+                                         CollectiveKindName(kind)));
+}
+
+std::vector<int64_t> PartCounts(const Collective::Tensors& list,
+                                const std::vector<int64_t>& splits,
+                                int world_size) {
+  std::vector<int64_t> counts;
+  if (list.size() != 1) {
+    for (const Tensor& tensor : list) counts.push_back(tensor.element_count());
+    return counts;
+  }
+  const int64_t count = list[0].element_count();
+  if (splits.empty()) {
+    return std::vector<int64_t>(static_cast<size_t>(world_size),
+                                count / world_size);
+  }
+  const int64_t rows = list[0].shape()[0];
+  for (const int64_t split : splits) {
+    counts.push_back(rows == 0 ? 0 : count / rows * split);
+  }
+  return counts;
 }
 
 }  // namespace muster::dataplane

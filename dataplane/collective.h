@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_COLLECTIVE_H_
 #define MUSTER_DATAPLANE_COLLECTIVE_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -8,86 +9,19 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/inlined_vector.h"
 #include "base/status.h"
+#include "dataplane/collective_kind.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane {
 
-// In lists of inputs or outputs, number r belongs to rank r of the group.
-// A rank's own part may be the same memory as what it becomes part of, for
-// instance inputs[0] a part of outputs[0]; nothing else may overlap.
-enum class CollectiveKind : uint8_t {
-  // tensors[0] of every rank becomes the reduction of all of them.
-  kAllReduce,
-  // tensors[0] of every rank becomes that of `root`.
-  kBroadcast,
-  // No rank completes before every rank has started.
-  kBarrier,
-  // tensors[0] of `root` becomes the reduction of all of them. That of others
-  // stays as it is.
-  kReduce,
-  // outputs[r] becomes inputs[0] of rank r; of any sizes.
-  kAllGather,
-  // outputs[0] becomes all ranks' inputs[0], one after the other.
-  kAllGatherIntoTensor,
-  // On `root`: outputs[r] becomes inputs[0] of rank r. Others have no outputs.
-  // All of one size.
-  kGather,
-  // outputs[0] becomes inputs[rank] of `root`. Others have no inputs. All of
-  // one size.
-  kScatter,
-  // outputs[0] becomes the reduction of all ranks' inputs[rank]; of any sizes.
-  kReduceScatter,
-  // outputs[0] becomes the reduction of the rank-th of equal parts of all
-  // ranks' inputs[0].
-  kReduceScatterTensor,
-  // outputs[r] becomes inputs[rank] of rank r; of any sizes.
-  kAllToAll,
-  // The same with one tensor each, cut along dimension 0 by the splits.
-  kAllToAllSingle,
-
-  // Point to point: not ordered with what stands above, and numbered apart.
-  // Messages of one rank to another with one `tag` arrive in the order of their
-  // sends. A rank may send to itself.
-  //
-  // inputs[0] goes to rank `peer`. Complete when the tensor may be used again.
-  kSend,
-  // outputs[0] becomes what rank `peer` sends, or kAnyPeer does; the handle's
-  // source_rank() says who.
-  kRecv,
-};
-
-inline constexpr int kCollectiveKindCount = 14;
-
 // As `peer` of a kRecv: whoever sends first.
 inline constexpr int kAnyPeer = -1;
-
-// "all_reduce", "broadcast", ...: c10d's names.
-const std::string& CollectiveKindName(CollectiveKind kind);
-
-// Whether the collective reduces, and so has a `reduce_op`.
-constexpr bool IsReduction(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce ||
-         kind == CollectiveKind::kReduce ||
-         kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kReduceScatterTensor;
-}
-
-// Whether it has a `root`.
-constexpr bool IsRooted(CollectiveKind kind) {
-  return kind == CollectiveKind::kBroadcast ||
-         kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kScatter;
-}
-
-// Whether it is a kSend or kRecv.
-constexpr bool IsPointToPoint(CollectiveKind kind) {
-  return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
-}
 
 enum class ReduceOp : uint8_t {
   kSum,
@@ -181,7 +115,7 @@ struct Collective {
   Tensors inputs = {};
   Tensors outputs = {};
 
-  // Of kAllToAllSingle: how many of dimension 0 go to, and come from, each
+  // Of kinds that HasSplits: how many of dimension 0 go to, and come from, each
   // rank. Empty: equal parts.
   std::vector<int64_t> input_splits = {};
   std::vector<int64_t> output_splits = {};
@@ -195,7 +129,7 @@ struct Collective {
   // Of kPremulSum, this rank's: the others may have another one.
   double factor = 1;
 
-  // Of kBroadcast, kReduce, kGather and kScatter: a rank of the group.
+  // Of kinds that have one: a rank of the group.
   int root = 0;
 
   // Of kSend and kRecv. A tag is not negative.
@@ -231,6 +165,29 @@ struct Collective {
   // Bytes of this rank's tensors together: of the inputs or of the outputs,
   // whichever are more.
   size_t bytes() const { return plan != nullptr ? plan->bytes : SumOfBytes(); }
+
+  // All three lists.
+  std::array<Tensors*, 3> lists() { return {&tensors, &inputs, &outputs}; }
+  std::array<const Tensors*, 3> lists() const {
+    return {&tensors, &inputs, &outputs};
+  }
+
+  // The lists that it reads from and writes to.
+  const Tensors& read() const { return tensors.empty() ? inputs : tensors; }
+  const Tensors& written() const { return tensors.empty() ? outputs : tensors; }
+
+  // The list whose sizes are the same on all ranks; null: there is none.
+  const Tensors* common() const;
+
+  // Whether rank `rank` reads and writes `tensors`, which it works on in place:
+  // a broadcast is read on the root and written elsewhere, the result of a
+  // reduce is written on the root.
+  bool ReadsInPlace(int rank) const {
+    return IsReduction(kind) || !IsRooted(kind) || rank == root;
+  }
+  bool WritesInPlace(int rank) const {
+    return !IsRooted(kind) || IsReduction(kind) == (rank == root);
+  }
 
   // One of its tensors; null if it has none.
   const Tensor* first_tensor() const { return FirstTensorOf(*this); }
@@ -290,8 +247,19 @@ struct CollectiveView {
   int cuda_device() const { return CudaDeviceOf(first_tensor(), device); }
 };
 
+// How many elements each rank's part of `list` has: a list of one tensor for
+// each rank, or one tensor that is cut along dimension 0 by `splits`; without
+// splits into equal parts.
+std::vector<int64_t> PartCounts(const Collective::Tensors& list,
+                                const std::vector<int64_t>& splits,
+                                int world_size);
+
+// What Backend::Supports says of a kind that the backend called `backend` has
+// nothing for: kUnimplemented.
+Status NoSuchKind(std::string_view backend, CollectiveKind kind);
+
 // OK if rank `rank` of `world_size` may start `collective`. Otherwise
-// kInvalidArgument, naming the argument and its value. One rule per kind.
+// kInvalidArgument, naming the argument and its value.
 Status Validate(const Collective& collective, int rank, int world_size);
 
 }  // namespace muster::dataplane

@@ -1,6 +1,8 @@
 #include "dataplane/collective.h"
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -69,6 +71,32 @@ TEST(CollectiveTest, BytesAreThoseOfAllTensors) {
   EXPECT_EQ((Collective{.tensors = {Tensor(a), Tensor(b)}}).bytes(), 28u);
   EXPECT_EQ((Collective{.inputs = {Tensor(a)}, .outputs = {Tensor(b)}}).bytes(),
             16u);
+}
+
+TEST(CollectiveTest, PartsAreThoseOfAListOrOfOneTensorThatIsCut) {
+  std::vector<float> values(12);
+  const Tensor rows(values.data(), {6, 2});
+  const Tensor row(values.data(), {2});
+  using Counts = std::vector<int64_t>;
+  EXPECT_EQ(PartCounts({rows, row, row}, {}, 3), (Counts{12, 2, 2}));
+  EXPECT_EQ(PartCounts({rows}, {}, 3), (Counts{4, 4, 4}));
+  EXPECT_EQ(PartCounts({rows}, {1, 0, 5}, 3), (Counts{2, 0, 10}));
+  EXPECT_EQ(PartCounts({Tensor(values.data(), {0, 2})}, {0, 0}, 2),
+            (Counts{0, 0}));
+}
+
+TEST(CollectiveTest, TheRootAloneReadsABroadcastAndWritesAReduce) {
+  const auto reads_and_writes = [](CollectiveKind kind, int rank) {
+    const Collective collective = {.kind = kind, .root = 1};
+    return std::pair(collective.ReadsInPlace(rank),
+                     collective.WritesInPlace(rank));
+  };
+  using enum CollectiveKind;
+  EXPECT_EQ(reads_and_writes(kAllReduce, 0), std::pair(true, true));
+  EXPECT_EQ(reads_and_writes(kBroadcast, 0), std::pair(false, true));
+  EXPECT_EQ(reads_and_writes(kBroadcast, 1), std::pair(true, false));
+  EXPECT_EQ(reads_and_writes(kReduce, 0), std::pair(true, false));
+  EXPECT_EQ(reads_and_writes(kReduce, 1), std::pair(true, true));
 }
 
 }  // namespace

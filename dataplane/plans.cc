@@ -9,7 +9,7 @@
 
 namespace muster::dataplane {
 
-bool Plans::HasSplits(const CollectiveView& view, const Collective& known) {
+bool Plans::HasSameSplits(const CollectiveView& view, const Collective& known) {
   return std::ranges::equal(view.input_splits, known.input_splits) &&
          std::ranges::equal(view.output_splits, known.output_splits);
 }

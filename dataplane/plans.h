@@ -81,8 +81,9 @@ class Plans {
   // Each field counts, but for those of sends and receives, which are not
   // known, those that Find takes over, and what the tensors are like.
   static bool IsAs(const CollectiveView& view, const Collective& known);
-  // Of kAllToAllSingle.
-  static bool HasSplits(const CollectiveView& view, const Collective& known);
+  // Of kinds that HasSplits.
+  static bool HasSameSplits(const CollectiveView& view,
+                            const Collective& known);
   // Whether `tensors` are as the `known` ones, which are as many, and valid.
   // Those are where these are then, and `moved` is set if they were elsewhere.
   static bool Take(std::span<const Tensor> tensors, Collective::Tensors& known,
@@ -103,8 +104,7 @@ inline bool Plans::IsAs(const CollectiveView& view, const Collective& known) {
          view.tensors.size() == known.tensors.size() &&
          view.inputs.size() == known.inputs.size() &&
          view.outputs.size() == known.outputs.size() &&
-         (view.kind != CollectiveKind::kAllToAllSingle ||
-          HasSplits(view, known));
+         (!HasSplits(view.kind) || HasSameSplits(view, known));
 }
 
 inline bool Plans::Take(std::span<const Tensor> tensors,

@@ -19,6 +19,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dataplane/backend.h"

@@ -1,10 +1,12 @@
 // The table of what works in README.md is what the code says.
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -53,26 +55,35 @@ class Table {
     lines_.push_back("|---|---|---|---|---|---|---|---|---|");
   }
 
-  // Lines of a backend, which the table calls `name`, with tensors on `device`.
+  // Lines of a backend, which the table calls `name`, with tensors on `device`:
+  // one for all of `kinds`, or one for those of which it says the same.
   void Add(const std::string& name, const Backend& backend, Device device,
            const std::vector<CollectiveKind>& kinds, ReduceOp op,
            bool reduces) {
-    std::vector<std::string> names;
-    std::vector<std::string> cells;
+    std::vector<std::pair<std::string, std::string>> lines;
     for (const CollectiveKind kind : kinds) {
-      names.push_back(std::string(CollectiveKindName(kind)));
       std::vector<std::string> own;
       for (const TypeClass& types : TypeClasses()) {
         own.push_back(CellFor(backend, device, kind, op, types));
       }
-      // Verbs that share a line say the same.
-      if (cells.empty()) cells = own;
-      EXPECT_EQ(own, cells) << CollectiveKindName(kind);
+      const std::string cells = absl::StrJoin(own, " | ");
+      const auto same =
+          std::find_if(lines.begin(), lines.end(),
+                       [&](const auto& line) { return line.second == cells; });
+      if (same == lines.end()) {
+        lines.emplace_back(CollectiveKindName(kind), cells);
+      } else {
+        absl::StrAppend(&same->first, ", ", CollectiveKindName(kind));
+      }
     }
-    lines_.push_back(absl::StrCat("| ", absl::StrJoin(names, ", "), " | ",
-                                  reduces ? std::string(ReduceOpName(op)) : "",
-                                  " | ", name, " | ",
-                                  absl::StrJoin(cells, " | "), " |"));
+    if (lines.size() == 1) {
+      lines[0].first = reduces ? "all reductions" : "all others";
+    }
+    for (const auto& [names, cells] : lines) {
+      lines_.push_back(absl::StrCat(
+          "| ", names, " | ", reduces ? std::string(ReduceOpName(op)) : "",
+          " | ", name, " | ", cells, " |"));
+    }
   }
 
   std::string Text() const {
@@ -101,8 +112,7 @@ class Table {
       sample.collective.reduce_op = op;
       Status status = Validate(sample.collective, 0, 2);
       Collective collective = sample.collective;
-      for (auto* list :
-           {&collective.tensors, &collective.inputs, &collective.outputs}) {
+      for (auto* list : collective.lists()) {
         for (Tensor& tensor : *list) {
           tensor = Tensor(tensor.data(), type, tensor.shape(), device);
         }
@@ -122,6 +132,7 @@ class Table {
     const std::string text = absl::StrReplaceAll(
         status.message(),
         {{absl::StrCat(": ", CollectiveKindName(kind)), ": VERB"},
+         {absl::StrCat("has no ", CollectiveKindName(kind)), "has no VERB"},
          {absl::StrCat("got ", DataTypeName(type)), "got TYPE"},
          {absl::StrCat("backend does not reduce ", DataTypeName(type)),
           "backend does not reduce TYPE"}});
@@ -149,7 +160,7 @@ std::string TableOf(const std::vector<Named>& backends) {
   std::vector<CollectiveKind> reductions;
   for (int i = 0; i < kCollectiveKindCount; ++i) {
     const auto kind = static_cast<CollectiveKind>(i);
-    if (kind == CollectiveKind::kBarrier) continue;
+    if (!HasTensors(kind)) continue;
     (IsReduction(kind) ? reductions : movements).push_back(kind);
   }
   for (const auto& [name, backend, device] : backends) {
@@ -170,18 +181,28 @@ std::string TableOf(const Backend& backend) {
   return TableOf({{kGlooAndShm, &backend, {DeviceType::kCpu, 0}}});
 }
 
+// Without devices. Backends keep a reference to it.
+const cuda::Api& HostCuda() {
+  static const auto* const api = new cuda::Api(cuda::testing::HostCudaApi());
+  return *api;
+}
+std::unique_ptr<Backend> MakeStaging() {
+  return cuda::CreateStaging(HostCuda(),
+                             *CreateBackend("gloo", {.world_size = 1}), {});
+}
+std::unique_ptr<Backend> MakeNccl() {
+  return *nccl::CreateNcclBackend({.cuda = HostCuda(),
+                                   .nccl = nccl::testing::HostNcclApi(),
+                                   .nccl_version = 22809},
+                                  {.world_size = 2});
+}
+
 std::string Expected() {
-  const cuda::Api api = cuda::testing::HostCudaApi();
   const auto gloo = CreateBackend("gloo", {.world_size = 1});
   const auto shm = CreateBackend("shm", {.world_size = 1});
   EXPECT_EQ(TableOf(**shm), TableOf(**gloo));
-  const auto staged =
-      cuda::CreateStaging(api, *CreateBackend("gloo", {.world_size = 1}), {});
-  const auto nccl =
-      *nccl::CreateNcclBackend({.cuda = api,
-                                .nccl = nccl::testing::HostNcclApi(),
-                                .nccl_version = 22809},
-                               {.world_size = 2});
+  const auto staged = MakeStaging();
+  const auto nccl = MakeNccl();
   return TableOf({{kGlooAndShm, gloo->get(), {DeviceType::kCpu, 0}},
                   {"cuda:gloo", staged.get(), {DeviceType::kCuda, 0}},
                   {"nccl", nccl.get(), {DeviceType::kCuda, 0}}});
@@ -199,6 +220,16 @@ TEST(SupportTableTest, ReadmeSaysWhatTheCodeSays) {
   const size_t first = begin + sizeof(kBegin) - 1;
   // Put this there.
   EXPECT_EQ(text.substr(first, end - first), Expected());
+}
+
+TEST(SupportTableTest, AKindThatABackendLacksIsAnErrorThatNamesBoth) {
+  const Collective unknown = {.kind = CollectiveKind(kCollectiveKindCount)};
+  const auto gloo = CreateBackend("gloo", {.world_size = 1});
+  EXPECT_EQ((*gloo)->Supports(unknown),
+            UnimplementedError("the gloo backend has no unknown collective"));
+  EXPECT_EQ(MakeStaging()->Supports(unknown), (*gloo)->Supports(unknown));
+  EXPECT_EQ(MakeNccl()->Supports(unknown),
+            UnimplementedError("the nccl backend has no unknown collective"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The rules of collective.h: one per kind.
+// The rules of collective.h: one for each way to lay out tensors.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,43 +17,6 @@
 namespace muster::dataplane {
 namespace {
 
-// How many tensors a list of a kind has; its rule looks at those of the others.
-constexpr int kRuleOfItsOwn = -1;
-
-struct Needs {
-  int tensors = 0;
-  int inputs = 0;
-  int outputs = 0;
-};
-
-Needs NeedsOf(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-      return {.tensors = 1};
-    case CollectiveKind::kBarrier:
-      return {};
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kGather:
-      return {.inputs = 1, .outputs = kRuleOfItsOwn};
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kReduceScatter:
-      return {.inputs = kRuleOfItsOwn, .outputs = 1};
-    case CollectiveKind::kAllToAll:
-      return {.inputs = kRuleOfItsOwn, .outputs = kRuleOfItsOwn};
-    case CollectiveKind::kAllGatherIntoTensor:
-    case CollectiveKind::kReduceScatterTensor:
-    case CollectiveKind::kAllToAllSingle:
-      return {.inputs = 1, .outputs = 1};
-    case CollectiveKind::kSend:
-      return {.inputs = 1};
-    case CollectiveKind::kRecv:
-      return {.outputs = 1};
-  }
-  return {};
-}
-
 template <typename... Pieces>
 Status Invalid(absl::string_view argument, const Pieces&... pieces) {
   return InvalidArgumentError(
@@ -68,17 +31,23 @@ std::string ShapeText(const Tensor& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
 }
 
-Status WrongNumber(const Collective& collective, absl::string_view name,
-                   const Collective::Tensors& list, int needed) {
+// Of a list for each rank the rule of its layout knows the number.
+Status CheckNumber(const Collective& collective, absl::string_view name,
+                   const Collective::Tensors& list, TensorList needed) {
+  if (needed == TensorList::kPerRank || needed == TensorList::kPerRankOnRoot) {
+    return OkStatus();
+  }
+  const bool none = needed == TensorList::kEmpty;
+  if (list.size() == (none ? 0 : 1)) return OkStatus();
   return Invalid(name, CollectiveKindName(collective.kind), " takes ",
-                 needed == 0 ? "none" : "1 tensor", ", got ", list.size());
+                 none ? "none" : "1 tensor", ", got ", list.size());
 }
 
 // Every tensor is one, and they go together.
 Status CheckTensors(const Collective& collective) {
-  const Needs needs = NeedsOf(collective.kind);
+  const CollectiveTraits& traits = TraitsOf(collective.kind);
   // As most small calls are, which take little longer than what follows.
-  if (needs.tensors == 1 && collective.tensors.size() == 1 &&
+  if (traits.tensors == TensorList::kOne && collective.tensors.size() == 1 &&
       collective.inputs.empty() && collective.outputs.empty() &&
       collective.tensors[0].is_valid()) {
     return OkStatus();
@@ -86,20 +55,19 @@ Status CheckTensors(const Collective& collective) {
   struct List {
     absl::string_view name;
     const Collective::Tensors& tensors;
-    int needed;
+    TensorList needed;
   };
   const Tensor* first = nullptr;
   for (const List& list :
-       {List{"tensors", collective.tensors, needs.tensors},
-        List{"inputs", collective.inputs, needs.inputs},
-        List{"outputs", collective.outputs, needs.outputs}}) {
-    if (list.needed != kRuleOfItsOwn &&
-        static_cast<int>(list.tensors.size()) != list.needed) {
-      return WrongNumber(collective, list.name, list.tensors, list.needed);
-    }
+       {List{"tensors", collective.tensors, traits.tensors},
+        List{"inputs", collective.inputs, traits.inputs},
+        List{"outputs", collective.outputs, traits.outputs}}) {
+    Status status =
+        CheckNumber(collective, list.name, list.tensors, list.needed);
+    if (!status.ok()) return status;
     for (size_t i = 0; i < list.tensors.size(); ++i) {
       const Tensor& tensor = list.tensors[i];
-      const Status status = tensor.Validate();
+      status = tensor.Validate();
       if (!status.ok()) return Invalid(At(list.name, i), status.message());
       if (first == nullptr) first = &tensor;
       if (tensor.data_type() != first->data_type()) {
@@ -161,9 +129,8 @@ Status CheckReduction(const Collective& collective) {
   if (collective.reduce_op == ReduceOp::kSum) return OkStatus();
   const std::string why = WhyNotReduced(collective, collective.data_type());
   if (why.empty()) return OkStatus();
-  const Tensor& tensor = collective.tensors.empty() ? collective.outputs[0]
-                                                    : collective.tensors[0];
-  return Invalid("reduce_op", why, ", got ", tensor.Describe());
+  return Invalid("reduce_op", why, ", got ",
+                 collective.written()[0].Describe());
 }
 
 Status CheckRoot(const Collective& collective, int world_size) {
@@ -220,7 +187,8 @@ Status ValidateAllGatherIntoTensor(const Collective& collective,
 // Of gather and scatter: the list that the root alone has, one for each rank.
 Status CheckRootsList(const Collective& collective, bool is_root,
                       int world_size) {
-  const bool gathers = collective.kind == CollectiveKind::kGather;
+  const bool gathers =
+      TraitsOf(collective.kind).outputs == TensorList::kPerRankOnRoot;
   const Collective::Tensors& list =
       gathers ? collective.outputs : collective.inputs;
   const Tensor& model = gathers ? collective.inputs[0] : collective.outputs[0];
@@ -331,14 +299,6 @@ Status CheckSplits(absl::string_view list, absl::string_view splits_name,
                  ", got ", tensor.Describe(), ")");
 }
 
-// Elements of what a rank gives itself, or takes from itself.
-int64_t OwnCount(const Tensor& tensor, const std::vector<int64_t>& splits,
-                 int rank, int world_size) {
-  const int64_t rows = tensor.shape()[0];
-  if (splits.empty()) return tensor.element_count() / world_size;
-  return rows == 0 ? 0 : tensor.element_count() / rows * splits[rank];
-}
-
 Status ValidateAllToAllSingle(const Collective& collective, int rank,
                               int world_size) {
   const Tensor& input = collective.inputs[0];
@@ -350,10 +310,11 @@ Status ValidateAllToAllSingle(const Collective& collective, int rank,
                          collective.output_splits, world_size);
   }
   if (!status.ok()) return status;
+  // What the rank gives itself, and what it takes from itself.
   const int64_t given =
-      OwnCount(input, collective.input_splits, rank, world_size);
-  const int64_t taken =
-      OwnCount(output, collective.output_splits, rank, world_size);
+      PartCounts(collective.inputs, collective.input_splits, world_size)[rank];
+  const int64_t taken = PartCounts(collective.outputs, collective.output_splits,
+                                   world_size)[rank];
   if (given == taken) return OkStatus();
   return Invalid("output_split_sizes", "rank ", rank, " gives itself ", given,
                  " elements and takes ", taken);
@@ -373,64 +334,71 @@ Status ValidatePointToPoint(const Collective& collective, int world_size) {
   return OkStatus();
 }
 
-// The rule of its kind.
-Status CheckKind(const Collective& collective, int rank, int world_size) {
-  switch (collective.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kReduce:
-      break;
-    case CollectiveKind::kAllGather:
-      return ValidateAllGather(collective, rank, world_size);
-    case CollectiveKind::kAllGatherIntoTensor:
-      return ValidateAllGatherIntoTensor(collective, world_size);
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-      return CheckRootsList(collective, rank == collective.root, world_size);
-    case CollectiveKind::kReduceScatter:
-      return ValidateReduceScatter(collective, rank, world_size);
-    case CollectiveKind::kReduceScatterTensor:
-      return ValidateReduceScatterTensor(collective, world_size);
-    case CollectiveKind::kAllToAll:
-      return ValidateAllToAll(collective, rank, world_size);
-    case CollectiveKind::kAllToAllSingle:
-      return ValidateAllToAllSingle(collective, rank, world_size);
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv:
-      return ValidatePointToPoint(collective, world_size);
+// The rule of its layout.
+Status CheckLists(const Collective& collective, int rank, int world_size) {
+  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  if (traits.is_point_to_point) {
+    return ValidatePointToPoint(collective, world_size);
+  }
+  const auto are = [&](TensorList inputs, TensorList outputs) {
+    return traits.inputs == inputs && traits.outputs == outputs;
+  };
+  using enum TensorList;
+  if (are(kOne, kPerRankOnRoot) || are(kPerRankOnRoot, kOne)) {
+    return CheckRootsList(collective, rank == collective.root, world_size);
+  }
+  if (are(kOne, kPerRank)) {
+    return ValidateAllGather(collective, rank, world_size);
+  }
+  if (are(kOne, kWhole)) {
+    return ValidateAllGatherIntoTensor(collective, world_size);
+  }
+  if (are(kPerRank, kOne)) {
+    return ValidateReduceScatter(collective, rank, world_size);
+  }
+  if (are(kWhole, kOne)) {
+    return ValidateReduceScatterTensor(collective, world_size);
+  }
+  if (are(kPerRank, kPerRank)) {
+    return ValidateAllToAll(collective, rank, world_size);
+  }
+  if (are(kWhole, kWhole)) {
+    return ValidateAllToAllSingle(collective, rank, world_size);
   }
   return OkStatus();
 }
 
+// Where in list[index] the part of rank `rank` is; null: that is another
+// rank's.
+const std::byte* OwnPart(TensorList layout, const Collective::Tensors& list,
+                         size_t index, size_t rank, int world_size) {
+  const auto* const data = static_cast<const std::byte*>(list[index].data());
+  if (layout == TensorList::kOne) return data;
+  if (layout == TensorList::kWhole) {
+    return data + rank * (list[index].bytes() / world_size);
+  }
+  return index == rank ? data : nullptr;
+}
+
 // Whether this rank's input `i` may be where its output `j` is: at its own
 // place, where nothing has to move.
-bool MayOverlap(const Collective& collective, size_t rank, size_t i, size_t j) {
-  const Tensor& input = collective.inputs[i];
-  const Tensor& output = collective.outputs[j];
-  const auto* const from = static_cast<const std::byte*>(input.data());
-  const auto* const to = static_cast<const std::byte*>(output.data());
-  switch (collective.kind) {
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kGather:
-      return j == rank && from == to;
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kReduceScatter:
-      return i == rank && from == to;
-    case CollectiveKind::kAllToAll:
-      return i == rank && j == rank && from == to;
-    case CollectiveKind::kAllGatherIntoTensor:
-      return from == to + rank * input.bytes();
-    case CollectiveKind::kReduceScatterTensor:
-      return to == from + rank * output.bytes();
-    default:
-      return false;
+bool MayOverlap(const Collective& collective, size_t rank, int world_size,
+                size_t i, size_t j) {
+  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  // Parts of other ranks would be overwritten.
+  if (traits.inputs == TensorList::kWhole &&
+      traits.outputs == TensorList::kWhole) {
+    return false;
   }
+  const std::byte* const from =
+      OwnPart(traits.inputs, collective.inputs, i, rank, world_size);
+  return from != nullptr && from == OwnPart(traits.outputs, collective.outputs,
+                                            j, rank, world_size);
 }
 
 // What is written must not be read, or written, by another name: which bytes
 // would come out depended on the size, or on who is first.
-Status CheckOverlap(const Collective& collective, int rank) {
+Status CheckOverlap(const Collective& collective, int rank, int world_size) {
   if (collective.outputs.empty()) return OkStatus();
   Extents outputs;
   for (size_t i = 0; i < collective.outputs.size(); ++i) {
@@ -443,7 +411,8 @@ Status CheckOverlap(const Collective& collective, int rank) {
   for (size_t i = 0; i < collective.inputs.size(); ++i) {
     const auto touched =
         outputs.Touching(collective.inputs[i], [&](size_t output) {
-          return MayOverlap(collective, static_cast<size_t>(rank), i, output);
+          return MayOverlap(collective, static_cast<size_t>(rank), world_size,
+                            i, output);
         });
     if (touched.has_value()) {
       return Invalid(At("inputs", i), "overlaps ", At("outputs", *touched),
@@ -474,8 +443,8 @@ Status Validate(const Collective& collective, int rank, int world_size) {
   if (status.ok() && IsReduction(collective.kind)) {
     status = CheckReduction(collective);
   }
-  if (status.ok()) status = CheckKind(collective, rank, world_size);
-  if (status.ok()) status = CheckOverlap(collective, rank);
+  if (status.ok()) status = CheckLists(collective, rank, world_size);
+  if (status.ok()) status = CheckOverlap(collective, rank, world_size);
   return status;
 }
 

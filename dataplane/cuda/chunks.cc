@@ -20,17 +20,14 @@ Tensor Slice(const Tensor& tensor, int64_t begin, int64_t end) {
       tensor.data_type(), {end - begin}, tensor.device());
 }
 
-// The parts of `tensor` that go to, or come from, each rank.
-Tensors SplitsOf(const Tensor& tensor, const std::vector<int64_t>& splits,
-                 int world_size) {
-  if (splits.empty()) return Rows(tensor, world_size);
-  const int64_t rows = tensor.shape()[0];
-  const int64_t row = rows == 0 ? 0 : tensor.element_count() / rows;
+// A tensor for each part of `list`, as PartCounts cuts it.
+Tensors PartsOf(const Tensors& list, const std::vector<int64_t>& splits,
+                int world_size) {
   Tensors parts;
   int64_t begin = 0;
-  for (const int64_t split : splits) {
-    parts.push_back(Slice(tensor, begin, begin + split * row));
-    begin += split * row;
+  for (const int64_t count : PartCounts(list, splits, world_size)) {
+    parts.push_back(Slice(list[0], begin, begin + count));
+    begin += count;
   }
   return parts;
 }
@@ -42,38 +39,24 @@ int64_t ChunksFor(int64_t size, int64_t chunk_size) {
 }  // namespace
 
 Tensors Rows(const Tensor& tensor, int count) {
-  const int64_t each = tensor.element_count() / count;
-  Tensors rows;
-  for (int64_t row = 0; row < count; ++row) {
-    rows.push_back(Slice(tensor, row * each, (row + 1) * each));
-  }
-  return rows;
+  return PartsOf({tensor}, {}, count);
 }
 
 Collective CutAlike(const Collective& collective, int world_size) {
+  const CollectiveTraits& traits = TraitsOf(collective.kind);
   Collective cut = collective;
   cut.plan = nullptr;
-  switch (collective.kind) {
-    case CollectiveKind::kAllGatherIntoTensor:
-      cut.kind = CollectiveKind::kAllGather;
-      cut.outputs = Rows(collective.outputs[0], world_size);
-      break;
-    case CollectiveKind::kReduceScatterTensor:
-      cut.kind = CollectiveKind::kReduceScatter;
-      cut.inputs = Rows(collective.inputs[0], world_size);
-      break;
-    case CollectiveKind::kAllToAllSingle:
-      cut.kind = CollectiveKind::kAllToAll;
-      cut.inputs =
-          SplitsOf(collective.inputs[0], collective.input_splits, world_size);
-      cut.outputs =
-          SplitsOf(collective.outputs[0], collective.output_splits, world_size);
-      cut.input_splits.clear();
-      cut.output_splits.clear();
-      break;
-    default:
-      break;
+  cut.kind = traits.list_form;
+  if (traits.inputs == TensorList::kWhole) {
+    cut.inputs =
+        PartsOf(collective.inputs, collective.input_splits, world_size);
   }
+  if (traits.outputs == TensorList::kWhole) {
+    cut.outputs =
+        PartsOf(collective.outputs, collective.output_splits, world_size);
+  }
+  cut.input_splits.clear();
+  cut.output_splits.clear();
   return cut;
 }
 
@@ -92,13 +75,13 @@ Tensor Cut::PartOf(const Tensor& tensor, int64_t chunk) const {
 Cut CutOf(const Collective& alike, int world_size, size_t chunk_bytes) {
   int64_t longest = 0;
   size_t bytes = 0;
-  for (const Tensors* list : ListsOf(alike)) {
+  for (const Tensors* list : alike.lists()) {
     for (const Tensor& tensor : *list) {
       longest = std::max(longest, tensor.element_count());
       bytes += tensor.bytes();
     }
   }
-  if (IsAllToAll(alike)) {
+  if (IsAllToAll(alike.kind)) {
     return {.chunks = ChunksFor(static_cast<int64_t>(bytes),
                                 static_cast<int64_t>(chunk_bytes)),
             .elements = 0};

@@ -3,7 +3,6 @@
 #ifndef MUSTER_DATAPLANE_CUDA_CHUNKS_H_
 #define MUSTER_DATAPLANE_CUDA_CHUNKS_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,20 +10,6 @@
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane::cuda {
-
-inline std::array<Collective::Tensors*, 3> ListsOf(Collective& collective) {
-  return {&collective.tensors, &collective.inputs, &collective.outputs};
-}
-
-inline std::array<const Collective::Tensors*, 3> ListsOf(
-    const Collective& collective) {
-  return {&collective.tensors, &collective.inputs, &collective.outputs};
-}
-
-inline bool IsAllToAll(const Collective& collective) {
-  return collective.kind == CollectiveKind::kAllToAll ||
-         collective.kind == CollectiveKind::kAllToAllSingle;
-}
 
 // `tensor` cut into equal parts.
 Collective::Tensors Rows(const Tensor& tensor, int count);

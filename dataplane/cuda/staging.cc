@@ -133,7 +133,7 @@ class Staging : public Backend {
   Status Supports(const Collective& collective) const override {
     Collective on_host = collective;
     on_host.plan = nullptr;
-    for (Tensors* list : ListsOf(on_host)) {
+    for (Tensors* list : on_host.lists()) {
       for (Tensor& tensor : *list) {
         if (tensor.device().type != DeviceType::kCuda) {
           return UnimplementedError(absl::StrCat("the ", name(),
@@ -258,7 +258,7 @@ class Staging : public Backend {
     const Collective alike = CutAlike(job.collective(), options_.world_size);
     Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
     // Before anything is given to a stream: a failure has nothing to wait for.
-    if (IsAllToAll(alike)) {
+    if (IsAllToAll(alike.kind)) {
       const auto chunks = Announce(job, alike, cut.chunks);
       if (!chunks.ok()) return chunks.status();
       cut.chunks = *chunks;
@@ -347,7 +347,7 @@ class Staging : public Backend {
     Collective asked = job.collective();
     asked.input_splits.clear();
     asked.output_splits.clear();
-    const bool single = asked.kind == CollectiveKind::kAllToAllSingle;
+    const bool single = HasSplits(asked.kind);
     asked.inputs = single ? Tensors{give} : Rows(give, world_size);
     asked.outputs = single ? Tensors{take} : Rows(take, world_size);
     Status status = inner_->Start(asked)->Wait();
@@ -378,7 +378,7 @@ class Staging : public Backend {
     }
     slot.collective = whole;
     size_t bytes = 0;
-    for (Tensors* list : ListsOf(slot.collective)) {
+    for (Tensors* list : slot.collective.lists()) {
       for (Tensor& tensor : *list) {
         if (cut.chunks > 1) {
           tensor = cut.PartOf(tensor, static_cast<int64_t>(number));
@@ -403,22 +403,22 @@ class Staging : public Backend {
   // to be copied before and after it.
   void ToHost(Slot& slot) const {
     Collective& collective = slot.collective;
-    const bool is_root = options_.rank == collective.root;
-    const bool reads = collective.kind != CollectiveKind::kBroadcast || is_root;
-    const bool writes =
-        (collective.kind != CollectiveKind::kReduce || is_root) &&
-        (collective.kind != CollectiveKind::kBroadcast || !is_root);
     slot.in.clear();
     slot.out.clear();
     char* next = slot.memory.data();
-    for (Tensors* list : ListsOf(collective)) {
+    for (Tensors* list : collective.lists()) {
+      const bool in_place = list == &collective.tensors;
+      const bool reads = in_place ? collective.ReadsInPlace(options_.rank)
+                                  : list == &collective.inputs;
+      const bool writes = in_place ? collective.WritesInPlace(options_.rank)
+                                   : list == &collective.outputs;
       for (Tensor& tensor : *list) {
         const Copy copy = {tensor.data(), next, tensor.bytes()};
         tensor = Tensor(next, tensor.data_type(), tensor.shape());
         next += copy.bytes;
         if (copy.bytes == 0) continue;
-        if (list != &collective.outputs && reads) slot.in.push_back(copy);
-        if (list != &collective.inputs && writes) slot.out.push_back(copy);
+        if (reads) slot.in.push_back(copy);
+        if (writes) slot.out.push_back(copy);
       }
     }
   }

@@ -99,8 +99,10 @@ class MpiBackend : public Backend {
   }
 
   Status Supports(const Collective& collective) const override {
-    for (const auto* list :
-         {&collective.tensors, &collective.inputs, &collective.outputs}) {
+    if (!Operation::Has(collective.kind)) {
+      return NoSuchKind("mpi", collective.kind);
+    }
+    for (const auto* list : collective.lists()) {
       if (!list->empty() && list->front().device().type != DeviceType::kCpu) {
         return UnimplementedError(
             absl::StrCat("the mpi backend takes CPU tensors, got ",

@@ -36,31 +36,103 @@ Operation::Layout Operation::LayoutOf(const Collective::Tensors& tensors,
   return layout;
 }
 
-Operation::Layout Operation::Equal(size_t bytes) const {
+Operation::Layout Operation::PartsOf(const Collective::Tensors& list,
+                                     const std::vector<int64_t>& splits) const {
   Layout layout;
-  for (int rank = 0; rank < world_size_; ++rank) {
+  for (const int64_t count : PartCounts(list, splits, world_size_)) {
+    const auto bytes =
+        static_cast<size_t>(count) * DataTypeBytes(collective_.data_type());
     layout.starts.push_back(layout.total);
-    layout.counts.push_back(static_cast<int>(bytes) / world_size_);
+    layout.counts.push_back(static_cast<int>(bytes));
     layout.total += layout.counts.back();
   }
   return layout;
 }
 
-Operation::Layout Operation::Split(const Tensor& tensor,
-                                   const std::vector<int64_t>& splits) const {
-  if (splits.empty()) return Equal(tensor.bytes());
-  int64_t rows = 0;
-  for (const int64_t split : splits) rows += split;
-  const int64_t row_bytes =
-      rows == 0 ? 0 : static_cast<int64_t>(tensor.bytes()) / rows;
-  Layout layout;
-  for (const int64_t split : splits) {
-    layout.starts.push_back(layout.total);
-    layout.counts.push_back(static_cast<int>(split * row_bytes));
-    layout.total += layout.counts.back();
+Operation::KindFunction Operation::FindFunction(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Iallreduce(o.out(), o.in(), o.out_.total, o.type(), o.op(),
+                              comm, &o.request_);
+      };
+    case CollectiveKind::kBroadcast:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Ibcast(o.in(), static_cast<int>(o.incoming_.size()),
+                          MPI_BYTE, o.collective_.root, comm, &o.request_);
+      };
+    case CollectiveKind::kBarrier:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Ibarrier(comm, &o.request_);
+      };
+    case CollectiveKind::kReduce:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Ireduce(o.out(), o.in(), o.out_.total, o.type(), o.op(),
+                           o.collective_.root, comm, &o.request_);
+      };
+    case CollectiveKind::kAllGather:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Iallgatherv(o.out(), o.out_.total, MPI_BYTE, o.in(),
+                               o.in_.counts.data(), o.in_.starts.data(),
+                               MPI_BYTE, comm, &o.request_);
+      };
+    case CollectiveKind::kAllGatherIntoTensor:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Iallgather(o.out(), o.out_.total, MPI_BYTE, o.in(),
+                              o.out_.total, MPI_BYTE, comm, &o.request_);
+      };
+    case CollectiveKind::kGather:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Igather(o.out(), o.out_.total, MPI_BYTE, o.in(),
+                           o.out_.total, MPI_BYTE, o.collective_.root, comm,
+                           &o.request_);
+      };
+    case CollectiveKind::kScatter:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Iscatter(o.out(), o.in_.total, MPI_BYTE, o.in(), o.in_.total,
+                            MPI_BYTE, o.collective_.root, comm, &o.request_);
+      };
+    case CollectiveKind::kReduceScatter:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Ireduce_scatter(o.out(), o.in(), o.out_.counts.data(),
+                                   o.type(), o.op(), comm, &o.request_);
+      };
+    case CollectiveKind::kReduceScatterTensor:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Ireduce_scatter_block(o.out(), o.in(),
+                                         o.out_.total / o.world_size_, o.type(),
+                                         o.op(), comm, &o.request_);
+      };
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Ialltoallv(o.out(), o.out_.counts.data(),
+                              o.out_.starts.data(), MPI_BYTE, o.in(),
+                              o.in_.counts.data(), o.in_.starts.data(),
+                              MPI_BYTE, comm, &o.request_);
+      };
+    case CollectiveKind::kSend:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Isend(o.out(), o.out_.total, MPI_BYTE, o.collective_.peer,
+                         o.collective_.tag, comm, &o.request_);
+      };
+    case CollectiveKind::kRecv:
+      return [](Operation& o, MPI_Comm comm) {
+        const int peer = o.collective_.peer;
+        return MPI_Irecv(o.in(), o.in_.total, MPI_BYTE,
+                         peer == kAnyPeer ? MPI_ANY_SOURCE : peer,
+                         o.collective_.tag, comm, &o.request_);
+      };
+    default:
+      return nullptr;
   }
-  return layout;
 }
+
+MPI_Datatype Operation::type() const {
+  return AccumulatorType(collective_.data_type(), collective_.reduce_op);
+}
+
+MPI_Op Operation::op() const { return OperationOf(collective_.reduce_op); }
 
 void Operation::CopyIn(const Collective::Tensors& tensors) {
   const size_t wide =
@@ -94,108 +166,39 @@ void Operation::CopyOut(const Collective::Tensors& tensors) {
 }
 
 void Operation::Begin(const Comms& comms) {
-  if (IsPointToPoint(collective_.kind)) {
-    code_ = BeginMessage(comms.messages);
-  } else if (reduction_ != nullptr) {
-    code_ = BeginReduction(comms.collectives);
-  } else {
-    code_ = BeginMovement(comms.collectives);
-  }
+  reduction_ != nullptr ? PrepareReduction() : PrepareMovement();
+  code_ = FindFunction(collective_.kind)(
+      *this, is_message() ? comms.messages : comms.collectives);
 }
 
-int Operation::BeginReduction(MPI_Comm comm) {
-  const MPI_Datatype type =
-      AccumulatorType(collective_.data_type(), collective_.reduce_op);
-  const MPI_Op op = OperationOf(collective_.reduce_op);
-  const bool in_place = collective_.kind == CollectiveKind::kAllReduce ||
-                        collective_.kind == CollectiveKind::kReduce;
-  const Collective::Tensors& from =
-      in_place ? collective_.tensors : collective_.inputs;
-  CopyIn(from);
-  results_ = in_place ? collective_.tensors : collective_.outputs;
-  if (collective_.kind == CollectiveKind::kReduce &&
-      rank_ != collective_.root) {
+void Operation::PrepareReduction() {
+  CopyIn(collective_.read());
+  results_ = collective_.written();
+  if (!collective_.tensors.empty() && !collective_.WritesInPlace(rank_)) {
     results_.clear();
   }
+  out_ = LayoutOf(collective_.read(), /*in_bytes=*/false);
   incoming_.resize(
       static_cast<size_t>(LayoutOf(results_, /*in_bytes=*/false).total) *
       reduction_->accumulator_bytes());
-  out_ = LayoutOf(from, /*in_bytes=*/false);
-  switch (collective_.kind) {
-    case CollectiveKind::kAllReduce:
-      return MPI_Iallreduce(outgoing_.data(), incoming_.data(), out_.total,
-                            type, op, comm, &request_);
-    case CollectiveKind::kReduce:
-      return MPI_Ireduce(outgoing_.data(), incoming_.data(), out_.total, type,
-                         op, collective_.root, comm, &request_);
-    case CollectiveKind::kReduceScatter:
-      return MPI_Ireduce_scatter(outgoing_.data(), incoming_.data(),
-                                 out_.counts.data(), type, op, comm, &request_);
-    default:  // kReduceScatterTensor
-      return MPI_Ireduce_scatter_block(outgoing_.data(), incoming_.data(),
-                                       out_.total / world_size_, type, op, comm,
-                                       &request_);
-  }
 }
 
-int Operation::BeginMovement(MPI_Comm comm) {
+void Operation::PrepareMovement() {
+  results_ = collective_.written();
+  if (!collective_.tensors.empty()) {
+    // MPI works in place, too.
+    if (collective_.ReadsInPlace(rank_)) CopyIn(collective_.tensors);
+    incoming_ = std::move(outgoing_);
+    incoming_.resize(collective_.tensors[0].bytes());
+    return;
+  }
   CopyIn(collective_.inputs);
-  results_ = collective_.outputs;
-  in_ = LayoutOf(collective_.outputs, /*in_bytes=*/true);
-  out_ = LayoutOf(collective_.inputs, /*in_bytes=*/true);
+  const bool has_parts = IsAllToAll(collective_.kind);
+  out_ = has_parts ? PartsOf(collective_.inputs, collective_.input_splits)
+                   : LayoutOf(collective_.inputs, /*in_bytes=*/true);
+  in_ = has_parts ? PartsOf(collective_.outputs, collective_.output_splits)
+                  : LayoutOf(collective_.outputs, /*in_bytes=*/true);
   incoming_.resize(static_cast<size_t>(in_.total));
-  switch (collective_.kind) {
-    case CollectiveKind::kBarrier:
-      return MPI_Ibarrier(comm, &request_);
-    case CollectiveKind::kBroadcast:
-      results_ = collective_.tensors;
-      if (rank_ == collective_.root) CopyIn(collective_.tensors);
-      incoming_ = std::move(outgoing_);
-      incoming_.resize(collective_.tensors[0].bytes());
-      return MPI_Ibcast(incoming_.data(), static_cast<int>(incoming_.size()),
-                        MPI_BYTE, collective_.root, comm, &request_);
-    case CollectiveKind::kAllGather:
-      return MPI_Iallgatherv(outgoing_.data(), out_.total, MPI_BYTE,
-                             incoming_.data(), in_.counts.data(),
-                             in_.starts.data(), MPI_BYTE, comm, &request_);
-    case CollectiveKind::kAllGatherIntoTensor:
-      return MPI_Iallgather(outgoing_.data(), out_.total, MPI_BYTE,
-                            incoming_.data(), out_.total, MPI_BYTE, comm,
-                            &request_);
-    case CollectiveKind::kGather:
-      return MPI_Igather(outgoing_.data(), out_.total, MPI_BYTE,
-                         incoming_.data(), out_.total, MPI_BYTE,
-                         collective_.root, comm, &request_);
-    case CollectiveKind::kScatter:
-      return MPI_Iscatter(outgoing_.data(), in_.total, MPI_BYTE,
-                          incoming_.data(), in_.total, MPI_BYTE,
-                          collective_.root, comm, &request_);
-    case CollectiveKind::kAllToAllSingle:
-      out_ = Split(collective_.inputs[0], collective_.input_splits);
-      in_ = Split(collective_.outputs[0], collective_.output_splits);
-      break;
-    default:  // kAllToAll
-      break;
-  }
-  return MPI_Ialltoallv(outgoing_.data(), out_.counts.data(),
-                        out_.starts.data(), MPI_BYTE, incoming_.data(),
-                        in_.counts.data(), in_.starts.data(), MPI_BYTE, comm,
-                        &request_);
-}
-
-int Operation::BeginMessage(MPI_Comm comm) {
-  if (collective_.kind == CollectiveKind::kSend) {
-    CopyIn(collective_.inputs);
-    return MPI_Isend(outgoing_.data(), static_cast<int>(outgoing_.size()),
-                     MPI_BYTE, collective_.peer, collective_.tag, comm,
-                     &request_);
-  }
-  results_ = collective_.outputs;
-  incoming_.resize(collective_.outputs[0].bytes());
-  const int from =
-      collective_.peer == kAnyPeer ? MPI_ANY_SOURCE : collective_.peer;
-  return MPI_Irecv(incoming_.data(), static_cast<int>(incoming_.size()),
-                   MPI_BYTE, from, collective_.tag, comm, &request_);
 }
 
 bool Operation::Ask() {

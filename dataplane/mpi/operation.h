@@ -26,6 +26,9 @@ struct Comms {
 // its inputs and outputs, and MPI's request. Used by one thread.
 class Operation {
  public:
+  // Whether it does collectives of this kind.
+  static bool Has(CollectiveKind kind) { return FindFunction(kind) != nullptr; }
+
   // Touches no tensor.
   Operation(const Collective& collective, std::shared_ptr<PromisedWork> work,
             int rank, int world_size);
@@ -51,13 +54,23 @@ class Operation {
     int total = 0;
   };
 
-  static Layout LayoutOf(const Collective::Tensors& tensors, bool in_bytes);
-  Layout Equal(size_t bytes) const;
-  Layout Split(const Tensor& tensor, const std::vector<int64_t>& splits) const;
+  // Begins a collective whose data are in the outgoing buffer: MPI's answer.
+  using KindFunction = int (*)(Operation& operation, MPI_Comm comm);
+  // Null: MPI has nothing for the kind.
+  static KindFunction FindFunction(CollectiveKind kind);
 
-  int BeginReduction(MPI_Comm comm);
-  int BeginMovement(MPI_Comm comm);
-  int BeginMessage(MPI_Comm comm);
+  static Layout LayoutOf(const Collective::Tensors& tensors, bool in_bytes);
+  // Of the parts of the list, in bytes.
+  Layout PartsOf(const Collective::Tensors& list,
+                 const std::vector<int64_t>& splits) const;
+
+  char* out() { return outgoing_.data(); }
+  char* in() { return incoming_.data(); }
+  MPI_Datatype type() const;
+  MPI_Op op() const;
+
+  void PrepareReduction();
+  void PrepareMovement();
   // Copies tensors to the outgoing buffer, one after the other, as
   // accumulators where it reduces; and back from the incoming one.
   void CopyIn(const Collective::Tensors& tensors);

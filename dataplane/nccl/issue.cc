@@ -170,9 +170,13 @@ class Issuer {
     if (op_ == kAvg && target.size == 1) op_ = kSum;
   }
 
+  using KindFunction = void (Issuer::*)();
+  // Null: NCCL has nothing for the kind.
+  static KindFunction FindFunction(CollectiveKind kind);
+
   Status Run() {
     MakeOp();
-    if (status_.ok()) Call();
+    if (status_.ok()) (this->*FindFunction(collective_.kind))();
     if (made_op_) {
       Note(target_.nccl.RedOpDestroy(op_, target_.comm), "ncclRedOpDestroy");
     }
@@ -301,45 +305,91 @@ class Issuer {
            count > 0;
   }
 
-  void AllToAll(const void* from, void* to, size_t count) {
-    Note(target_.nccl.AlltoAll(from, to, count, unit_.type, target_.comm,
-                               target_.stream),
-         "ncclAlltoAll");
+  void AllReduce() { AllReduce(collective_.tensors[0]); }
+
+  void Broadcast() {
+    const Tensor& tensor = collective_.tensors[0];
+    Broadcast(tensor, tensor, collective_.root);
+  }
+
+  void Barrier() {
+    Note(target_.nccl.AllReduce(target_.scratch, target_.scratch, 1, kFloat32,
+                                kSum, target_.comm, target_.stream),
+         "ncclAllReduce");
+  }
+
+  void Reduce() {
+    const Tensor& tensor = collective_.tensors[0];
+    Reduce(tensor, tensor, collective_.root);
+  }
+
+  // Of all_gather_into_tensor, too, whose outputs are one.
+  void AllGather() {
+    const Tensor& own = collective_.inputs[0];
+    const Collective::Tensors& outputs = collective_.outputs;
+    if (IsOne(outputs)) return AllGather(own, outputs[0]);
+    Group([&] {
+      for (int rank = 0; rank < target_.size; ++rank) {
+        const Tensor& to = outputs[static_cast<size_t>(rank)];
+        Broadcast(rank == target_.rank ? own : to, to, rank);
+      }
+    });
+  }
+
+  // Of reduce_scatter_tensor, too, whose inputs are one.
+  void ReduceScatter() {
+    const Tensor& result = collective_.outputs[0];
+    const Collective::Tensors& inputs = collective_.inputs;
+    if (IsOne(inputs)) return ReduceScatter(inputs[0], result);
+    Group([&] {
+      for (int rank = 0; rank < target_.size; ++rank) {
+        Reduce(inputs[static_cast<size_t>(rank)], result, rank);
+      }
+    });
   }
 
   // To and from every rank, this one too.
-  void AllToAllSingle() {
-    const Tensor& in = collective_.inputs[0];
-    const Tensor& out = collective_.outputs[0];
-    const size_t each = CountOf(in) / static_cast<size_t>(target_.size);
-    if (CanAllToAll(each) && AreEqual(collective_.input_splits) &&
-        AreEqual(collective_.output_splits) && CountOf(in) == CountOf(out)) {
-      return AllToAll(in.data(), out.data(), each);
+  void AllToAll() {
+    const std::vector<int64_t> sent =
+        UnitsOf(collective_.inputs, collective_.input_splits);
+    const std::vector<int64_t> taken =
+        UnitsOf(collective_.outputs, collective_.output_splits);
+    const auto each = static_cast<size_t>(sent[0]);
+    if (CanAllToAll(each) && AreEqual(sent) && sent == taken &&
+        IsOne(collective_.inputs) && IsOne(collective_.outputs)) {
+      return Note(
+          target_.nccl.AlltoAll(collective_.inputs[0].data(),
+                                collective_.outputs[0].data(), each, unit_.type,
+                                target_.comm, target_.stream),
+          "ncclAlltoAll");
     }
-    const auto row = [&](const Tensor& tensor) {
-      const int64_t rows = tensor.shape().empty() ? 1 : tensor.shape()[0];
-      return rows == 0 ? 0 : CountOf(tensor) / static_cast<size_t>(rows);
-    };
-    const auto part = [&](const Tensor& tensor,
-                          const std::vector<int64_t>& splits, int rank) {
-      if (splits.empty()) {
-        return CountOf(tensor) / static_cast<size_t>(target_.size);
-      }
-      return static_cast<size_t>(splits[static_cast<size_t>(rank)]) *
-             row(tensor);
+    // Parts of a whole tensor lie one after the other.
+    const bool is_whole = HasSplits(collective_.kind);
+    const auto begin_of = [&](const Collective::Tensors& list, size_t rank) {
+      return static_cast<char*>(list[is_whole ? 0 : rank].data());
     };
     Group([&] {
-      const char* from = static_cast<const char*>(in.data());
-      char* to = static_cast<char*>(out.data());
+      size_t from = 0;
+      size_t to = 0;
       for (int rank = 0; rank < target_.size; ++rank) {
-        const size_t sent = part(in, collective_.input_splits, rank);
-        const size_t got = part(out, collective_.output_splits, rank);
-        Send(from, sent, rank);
-        Recv(to, got, rank);
-        from += sent * unit_bytes_;
-        to += got * unit_bytes_;
+        const auto place = static_cast<size_t>(rank);
+        const auto out = static_cast<size_t>(sent[place]);
+        const auto in = static_cast<size_t>(taken[place]);
+        Send(begin_of(collective_.inputs, place) + from, out, rank);
+        Recv(begin_of(collective_.outputs, place) + to, in, rank);
+        if (!is_whole) continue;
+        from += out * unit_bytes_;
+        to += in * unit_bytes_;
       }
     });
+  }
+
+  // Of each rank's part of the list.
+  std::vector<int64_t> UnitsOf(const Collective::Tensors& list,
+                               const std::vector<int64_t>& splits) const {
+    std::vector<int64_t> counts = PartCounts(list, splits, target_.size);
+    for (int64_t& count : counts) count *= static_cast<int64_t>(unit_.count);
+    return counts;
   }
 
   void GatherOrScatter() {
@@ -369,62 +419,11 @@ class Issuer {
     });
   }
 
-  void Call() {
-    const Collective& c = collective_;
-    switch (c.kind) {
-      case CollectiveKind::kAllReduce:
-        return AllReduce(c.tensors[0]);
-      case CollectiveKind::kBroadcast:
-        return Broadcast(c.tensors[0], c.tensors[0], c.root);
-      case CollectiveKind::kBarrier:
-        return Note(target_.nccl.AllReduce(target_.scratch, target_.scratch, 1,
-                                           kFloat32, kSum, target_.comm,
-                                           target_.stream),
-                    "ncclAllReduce");
-      case CollectiveKind::kReduce:
-        return Reduce(c.tensors[0], c.tensors[0], c.root);
-      case CollectiveKind::kAllGather:
-        if (IsOne(c.outputs)) return AllGather(c.inputs[0], c.outputs[0]);
-        return Group([&] {
-          for (int rank = 0; rank < target_.size; ++rank) {
-            const Tensor& to = c.outputs[static_cast<size_t>(rank)];
-            Broadcast(rank == target_.rank ? c.inputs[0] : to, to, rank);
-          }
-        });
-      case CollectiveKind::kAllGatherIntoTensor:
-        return AllGather(c.inputs[0], c.outputs[0]);
-      case CollectiveKind::kGather:
-      case CollectiveKind::kScatter:
-        return GatherOrScatter();
-      case CollectiveKind::kReduceScatter:
-        if (IsOne(c.inputs)) return ReduceScatter(c.inputs[0], c.outputs[0]);
-        return Group([&] {
-          for (int rank = 0; rank < target_.size; ++rank) {
-            Reduce(c.inputs[static_cast<size_t>(rank)], c.outputs[0], rank);
-          }
-        });
-      case CollectiveKind::kReduceScatterTensor:
-        return ReduceScatter(c.inputs[0], c.outputs[0]);
-      case CollectiveKind::kAllToAll:
-        if (CanAllToAll(CountOf(c.inputs[0])) && IsOne(c.inputs) &&
-            IsOne(c.outputs) && c.inputs[0].bytes() == c.outputs[0].bytes()) {
-          return AllToAll(c.inputs[0].data(), c.outputs[0].data(),
-                          CountOf(c.inputs[0]));
-        }
-        return Group([&] {
-          for (int rank = 0; rank < target_.size; ++rank) {
-            const auto place = static_cast<size_t>(rank);
-            Send(c.inputs[place], rank);
-            Recv(c.outputs[place], rank);
-          }
-        });
-      case CollectiveKind::kAllToAllSingle:
-        return AllToAllSingle();
-      case CollectiveKind::kSend:
-        return Send(c.inputs[0], target_.is_pair ? 1 : c.peer);
-      case CollectiveKind::kRecv:
-        return Recv(c.outputs[0], target_.is_pair ? 0 : c.peer);
-    }
+  void Send() {
+    Send(collective_.inputs[0], target_.is_pair ? 1 : collective_.peer);
+  }
+  void Recv() {
+    Recv(collective_.outputs[0], target_.is_pair ? 0 : collective_.peer);
   }
 
   const Collective& collective_;
@@ -435,6 +434,34 @@ class Issuer {
   bool made_op_ = false;
   Status status_;
 };
+
+Issuer::KindFunction Issuer::FindFunction(CollectiveKind kind) {
+  switch (TraitsOf(kind).list_form) {
+    case CollectiveKind::kAllReduce:
+      return &Issuer::AllReduce;
+    case CollectiveKind::kBroadcast:
+      return &Issuer::Broadcast;
+    case CollectiveKind::kBarrier:
+      return &Issuer::Barrier;
+    case CollectiveKind::kReduce:
+      return &Issuer::Reduce;
+    case CollectiveKind::kAllGather:
+      return &Issuer::AllGather;
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      return &Issuer::GatherOrScatter;
+    case CollectiveKind::kReduceScatter:
+      return &Issuer::ReduceScatter;
+    case CollectiveKind::kAllToAll:
+      return &Issuer::AllToAll;
+    case CollectiveKind::kSend:
+      return &Issuer::Send;
+    case CollectiveKind::kRecv:
+      return &Issuer::Recv;
+    default:
+      return nullptr;
+  }
+}
 
 }  // namespace
 
@@ -450,6 +477,9 @@ Status ToStatus(const Api& api, Result result, absl::string_view what,
 
 Status CheckSupported(const Platform& platform, const Collective& collective,
                       int device, int rank, int world_size) {
+  if (Issuer::FindFunction(collective.kind) == nullptr) {
+    return NoSuchKind("nccl", collective.kind);
+  }
   if (const int own = collective.device; own >= 0) {
     if (device >= 0 && own != device) {
       return InvalidArgumentError(
@@ -458,8 +488,7 @@ Status CheckSupported(const Platform& platform, const Collective& collective,
     }
     device = own;
   }
-  for (const auto* list :
-       {&collective.tensors, &collective.inputs, &collective.outputs}) {
+  for (const auto* list : collective.lists()) {
     for (const Tensor& tensor : *list) {
       if (tensor.device().type != DeviceType::kCuda) {
         return UnimplementedError(absl::StrCat(

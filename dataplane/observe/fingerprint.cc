@@ -36,55 +36,6 @@ std::string ShapesOf(const Collective::Tensors& tensors) {
                        });
 }
 
-// Of what all ranks have alike; empty: nothing.
-std::string CommonShape(const Collective& collective) {
-  switch (collective.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-      return ShapesOf(collective.tensors);
-    // Of all_gather and reduce_scatter they are one for each rank.
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kScatter:
-      return ShapesOf(collective.outputs);
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kAllGatherIntoTensor:
-    case CollectiveKind::kReduceScatterTensor:
-      return ShapesOf(collective.inputs);
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv:
-      break;
-  }
-  return "";
-}
-
-std::vector<int64_t> Counts(const Collective::Tensors& tensors) {
-  std::vector<int64_t> counts;
-  counts.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) counts.push_back(tensor.element_count());
-  return counts;
-}
-
-std::vector<int64_t> Counts(const Tensor& tensor,
-                            const std::vector<int64_t>& splits,
-                            int world_size) {
-  if (splits.empty()) {
-    return std::vector<int64_t>(static_cast<size_t>(world_size),
-                                tensor.element_count() / world_size);
-  }
-  const int64_t rows = tensor.shape()[0];
-  std::vector<int64_t> counts;
-  counts.reserve(splits.size());
-  for (const int64_t split : splits) {
-    counts.push_back(rows == 0 ? 0 : tensor.element_count() / rows * split);
-  }
-  return counts;
-}
-
 std::string JoinRanks(const std::vector<int>& ranks) {
   const size_t shown = std::min(ranks.size(), kRanksShown);
   std::string text = absl::StrCat(
@@ -245,8 +196,8 @@ Fingerprint Fingerprint::Of(const Collective& collective, int world_size) {
     common["dtype"] = std::string(DataTypeName(tensor->data_type()));
     common["device"] = std::string(DeviceTypeName(tensor->device().type));
   }
-  const std::string shape = CommonShape(collective);
-  if (!shape.empty()) common["shape"] = shape;
+  const Collective::Tensors* const list = collective.common();
+  if (list != nullptr && !list->empty()) common["shape"] = ShapesOf(*list);
   if (!collective.parts.empty()) {
     common["coalesced sizes"] = absl::StrJoin(collective.parts, ",");
   }
@@ -254,14 +205,11 @@ Fingerprint Fingerprint::Of(const Collective& collective, int world_size) {
     common["reduce op"] = std::string(ReduceOpName(collective.reduce_op));
   }
   if (IsRooted(collective.kind)) common["root"] = absl::StrCat(collective.root);
-  if (collective.kind == CollectiveKind::kAllToAll) {
-    print.given = Counts(collective.inputs);
-    print.taken = Counts(collective.outputs);
-  } else if (collective.kind == CollectiveKind::kAllToAllSingle) {
+  if (IsAllToAll(collective.kind)) {
     print.given =
-        Counts(collective.inputs[0], collective.input_splits, world_size);
+        PartCounts(collective.inputs, collective.input_splits, world_size);
     print.taken =
-        Counts(collective.outputs[0], collective.output_splits, world_size);
+        PartCounts(collective.outputs, collective.output_splits, world_size);
   }
   return print;
 }

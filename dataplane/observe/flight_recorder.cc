@@ -256,8 +256,7 @@ void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
   outline.timeout_ms = collective.timeout.count();
   const Thread& thread = ThisThread();
   if (outline.thread.number != thread.number) outline.thread = thread;
-  const Collective::Tensors* const lists[] = {
-      &collective.tensors, &collective.inputs, &collective.outputs};
+  const auto lists = collective.lists();
   size_t words = 0;
   int64_t elements = 0;
   for (size_t i = 0; i < outline.lists.size(); ++i) {

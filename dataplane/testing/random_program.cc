@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/coalescing.h"
 #include "dataplane/testing/reference.h"
 
 namespace muster::dataplane::testing {
@@ -100,10 +102,8 @@ class Generator {
     }
     Note(first);
     std::vector<Instruction> together = {std::move(first)};
-    const bool coalesces = next.kind == CollectiveKind::kAllReduce ||
-                           next.kind == CollectiveKind::kAllGatherIntoTensor ||
-                           next.kind == CollectiveKind::kReduceScatterTensor;
-    while (coalesces && together.size() < kCoalescedMax && Below(3) != 0) {
+    while (CanCoalesce(next.kind).ok() && together.size() < kCoalescedMax &&
+           Below(3) != 0) {
       Instruction more = next;
       Fill(more);
       if (!IsApart(together, more) || !IsExact(more)) break;
@@ -277,51 +277,57 @@ class Generator {
     return one;
   }
 
+  // What ranks have whose parts are of these sizes.
+  Counts CountsOf(TensorList layout, int root,
+                  const std::vector<size_t>& sizes) const {
+    switch (layout) {
+      case TensorList::kEmpty:
+        break;
+      case TensorList::kOne:
+        return Each(sizes);
+      case TensorList::kWhole:
+        return Everywhere(
+            {std::accumulate(sizes.begin(), sizes.end(), size_t{0})});
+      case TensorList::kPerRank:
+        return Everywhere(sizes);
+      case TensorList::kPerRankOnRoot:
+        return OnRoot(root, sizes);
+    }
+    return Counts(size_);
+  }
+
   void Fill(Instruction& next) {
+    const CollectiveTraits& traits = TraitsOf(next.kind);
     const size_t part = room_ / size_;
     const std::vector<size_t> equal(size_, Count(part));
-    std::vector<size_t> uneven;
-    for (size_t rank = 0; rank < size_; ++rank) uneven.push_back(Count(part));
-    switch (next.kind) {
-      case CollectiveKind::kAllReduce:
-      case CollectiveKind::kBroadcast:
-      case CollectiveKind::kReduce:
-        return FillBoth(next, Everywhere({Count(room_)}), Counts(size_));
-      case CollectiveKind::kBarrier:
-        return FillBoth(next, Counts(size_), Counts(size_));
-      case CollectiveKind::kAllGather:
-        return FillBoth(next, Each(uneven), Everywhere(uneven));
-      case CollectiveKind::kAllGatherIntoTensor:
-        return FillBoth(next, Each(equal), Everywhere({equal[0] * size_}));
-      case CollectiveKind::kGather:
-        return FillBoth(next, Each(equal), OnRoot(next.root, equal));
-      case CollectiveKind::kScatter:
-        return FillBoth(next, OnRoot(next.root, equal), Each(equal));
-      case CollectiveKind::kReduceScatter:
-        return FillBoth(next, Everywhere(uneven), Each(uneven));
-      case CollectiveKind::kReduceScatterTensor:
-        return FillBoth(next, Everywhere({equal[0] * size_}), Each(equal));
-      case CollectiveKind::kAllToAll:
-      case CollectiveKind::kAllToAllSingle: {
-        Counts to(size_);
-        Counts from(size_);
-        for (size_t a = 0; a < size_; ++a) {
-          for (size_t b = 0; b < size_; ++b) {
-            const size_t count = Count(part);
-            to[a].push_back(count);
-            from[b].push_back(count);
-          }
-        }
-        return FillBoth(next, to, from);
-      }
-      case CollectiveKind::kSend:
-      case CollectiveKind::kRecv:
-        next.peer = static_cast<int>(
-            (static_cast<size_t>(next.root) + 1 + Below(size_ - 1)) % size_);
-        next.tag = static_cast<int>(Below(3));
-        return FillBoth(next, OnRoot(next.root, {equal[0]}),
-                        OnRoot(next.peer, {equal[0]}));
+    if (traits.tensors == TensorList::kOne) {
+      return FillBoth(next, Everywhere({Count(room_)}), Counts(size_));
     }
+    if (traits.is_point_to_point) {
+      next.peer = static_cast<int>(
+          (static_cast<size_t>(next.root) + 1 + Below(size_ - 1)) % size_);
+      next.tag = static_cast<int>(Below(3));
+      return FillBoth(next, OnRoot(next.root, {equal[0]}),
+                      OnRoot(next.peer, {equal[0]}));
+    }
+    if (IsAllToAll(next.kind)) {
+      Counts to(size_);
+      Counts from(size_);
+      for (size_t a = 0; a < size_; ++a) {
+        for (size_t b = 0; b < size_; ++b) {
+          const size_t count = Count(part);
+          to[a].push_back(count);
+          from[b].push_back(count);
+        }
+      }
+      return FillBoth(next, to, from);
+    }
+    std::vector<size_t> sizes = equal;
+    if (traits.is_uneven) {
+      for (size_t& size : sizes) size = Count(part);
+    }
+    FillBoth(next, CountsOf(traits.inputs, next.root, sizes),
+             CountsOf(traits.outputs, next.root, sizes));
   }
 
   std::mt19937_64 random_;

@@ -16,6 +16,7 @@
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/random_program.h"
 #include "dataplane/testing/reference.h"
+#include "glog/logging.h"
 
 namespace muster::dataplane::testing {
 namespace {
@@ -68,44 +69,47 @@ class Simulation {
     for (size_t rank = 0; rank < size; ++rank) {
       in.push_back(Read(rank, instruction.inputs[rank]));
     }
+    // One that works in place has no outputs.
+    const bool in_place =
+        TraitsOf(instruction.kind).tensors == TensorList::kOne;
     for (size_t rank = 0; rank < size; ++rank) {
-      const auto& outputs = instruction.outputs[rank];
-      switch (instruction.kind) {
+      const auto& outputs =
+          (in_place ? instruction.inputs : instruction.outputs)[rank];
+      switch (TraitsOf(instruction.kind).list_form) {
         case CollectiveKind::kBarrier:
           break;
         case CollectiveKind::kAllReduce:
-          Write(rank, instruction.inputs[rank], Reduced(in, instruction.op));
+          Write(rank, outputs, Reduced(in, instruction.op));
           break;
         case CollectiveKind::kReduce:
           if (rank != root) break;
-          Write(rank, instruction.inputs[rank], Reduced(in, instruction.op));
+          Write(rank, outputs, Reduced(in, instruction.op));
           break;
         case CollectiveKind::kBroadcast:
-          Write(rank, instruction.inputs[rank], in[root]);
+          Write(rank, outputs, in[root]);
           break;
         case CollectiveKind::kGather:
           if (rank != root) break;
           [[fallthrough]];
         case CollectiveKind::kAllGather:
-        case CollectiveKind::kAllGatherIntoTensor:
           Write(rank, outputs, Joined(in));
           break;
         case CollectiveKind::kScatter:
           Write(rank, outputs, Part(in[root], instruction.inputs[root], rank));
           break;
-        case CollectiveKind::kReduceScatter:
-          Write(rank, outputs,
-                Part(Reduced(in, instruction.op), instruction.inputs[0], rank));
-          break;
-        case CollectiveKind::kReduceScatterTensor: {
+        case CollectiveKind::kReduceScatter: {
+          // Behind those of the ranks before it.
+          size_t begin = 0;
+          for (size_t before = 0; before < rank; ++before) {
+            begin += instruction.outputs[before][0].count;
+          }
           const std::vector<T> all = Reduced(in, instruction.op);
-          const auto part = static_cast<ptrdiff_t>(all.size() / size);
-          const auto begin = all.begin() + part * static_cast<ptrdiff_t>(rank);
-          Write(rank, outputs, std::vector<T>(begin, begin + part));
+          const auto first = all.begin() + static_cast<ptrdiff_t>(begin);
+          Write(rank, outputs,
+                {first, first + static_cast<ptrdiff_t>(outputs[0].count)});
           break;
         }
-        case CollectiveKind::kAllToAll:
-        case CollectiveKind::kAllToAllSingle: {
+        case CollectiveKind::kAllToAll: {
           std::vector<std::vector<T>> parts;
           for (size_t from = 0; from < size; ++from) {
             parts.push_back(Part(in[from], instruction.inputs[from], rank));
@@ -114,11 +118,13 @@ class Simulation {
           break;
         }
         case CollectiveKind::kSend:
-        case CollectiveKind::kRecv:
           if (rank == static_cast<size_t>(instruction.peer)) {
             Write(rank, outputs, in[root]);
           }
           break;
+        default:
+          LOG(FATAL) << CollectiveKindName(instruction.kind)
+                     << " has no simulation";
       }
     }
   }
@@ -351,27 +357,22 @@ class Runner {
                           .root = instruction.root,
                           .peer = instruction.peer,
                           .tag = instruction.tag};
-    switch (instruction.kind) {
-      case CollectiveKind::kAllReduce:
-      case CollectiveKind::kBroadcast:
-      case CollectiveKind::kReduce:
-        collective.tensors = Tensors(inputs);
-        break;
-      case CollectiveKind::kAllToAllSingle:
-        collective.inputs = Whole(inputs, collective.input_splits);
-        collective.outputs = Whole(outputs, collective.output_splits);
-        break;
-      case CollectiveKind::kSend:
-        if (group.rank() == instruction.peer) {
-          collective.kind = CollectiveKind::kRecv;
-          collective.peer = instruction.root;
-        } else if (group.rank() != instruction.root) {
-          return;
-        }
-        [[fallthrough]];
-      default:
-        collective.inputs = Tensors(inputs);
-        collective.outputs = Tensors(outputs);
+    if (IsPointToPoint(instruction.kind)) {
+      if (group.rank() == instruction.peer) {
+        collective.kind = CollectiveKind::kRecv;
+        collective.peer = instruction.root;
+      } else if (group.rank() != instruction.root) {
+        return;
+      }
+    }
+    if (TraitsOf(instruction.kind).tensors == TensorList::kOne) {
+      collective.tensors = Tensors(inputs);
+    } else if (HasSplits(instruction.kind)) {
+      collective.inputs = Whole(inputs, collective.input_splits);
+      collective.outputs = Whole(outputs, collective.output_splits);
+    } else {
+      collective.inputs = Tensors(inputs);
+      collective.outputs = Tensors(outputs);
     }
     if (instruction.with_next || !together_.empty()) {
       together_.push_back(std::move(collective));

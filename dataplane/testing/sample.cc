@@ -8,7 +8,7 @@ std::vector<CollectiveKind> KindsWithTensors() {
   std::vector<CollectiveKind> kinds;
   for (int i = 0; i < kCollectiveKindCount; ++i) {
     const auto kind = static_cast<CollectiveKind>(i);
-    if (kind == CollectiveKind::kBarrier || IsPointToPoint(kind)) continue;
+    if (!HasTensors(kind) || IsPointToPoint(kind)) continue;
     kinds.push_back(kind);
   }
   return kinds;
@@ -21,60 +21,37 @@ Tensor Sample::Add(size_t count) {
                 {static_cast<int64_t>(count)});
 }
 
-void Sample::AddList(Collective::Tensors& list, bool as_one, bool present) {
-  if (!present) return;
-  if (as_one) {
-    list.push_back(Add(options_.count * options_.world_size));
-    return;
-  }
-  for (int rank = 0; rank < options_.world_size; ++rank) {
-    list.push_back(Add(options_.count));
+void Sample::AddList(Collective::Tensors& list, TensorList layout) {
+  const auto ranks = static_cast<size_t>(options_.world_size);
+  switch (layout) {
+    case TensorList::kEmpty:
+      return;
+    case TensorList::kOne:
+      list.push_back(Add(options_.count));
+      return;
+    case TensorList::kWhole:
+      list.push_back(Add(options_.count * ranks));
+      return;
+    case TensorList::kPerRankOnRoot:
+      if (options_.rank != options_.root) return;
+      [[fallthrough]];
+    case TensorList::kPerRank:
+      for (size_t i = 0; i < ranks; ++i) list.push_back(Add(options_.count));
   }
 }
 
 Sample::Sample(CollectiveKind kind, const SampleOptions& options)
     : options_(options) {
-  using enum CollectiveKind;
-  const bool is_root = options.rank == options.root;
+  const CollectiveTraits& traits = TraitsOf(kind);
   collective.kind = kind;
   collective.root = options.root;
-  switch (kind) {
-    case kBarrier:
-      break;
-    case kAllReduce:
-    case kBroadcast:
-    case kReduce:
-      collective.tensors.push_back(Add(options.count));
-      break;
-    case kAllGather:
-    case kAllGatherIntoTensor:
-    case kGather:
-      collective.inputs.push_back(Add(options.count));
-      AddList(collective.outputs, kind == kAllGatherIntoTensor,
-              kind != kGather || is_root);
-      break;
-    case kScatter:
-    case kReduceScatter:
-    case kReduceScatterTensor:
-      AddList(collective.inputs, kind == kReduceScatterTensor,
-              kind != kScatter || is_root);
-      collective.outputs.push_back(Add(options.count));
-      break;
-    case kAllToAll:
-    case kAllToAllSingle:
-      AddList(collective.inputs, kind == kAllToAllSingle, true);
-      AddList(collective.outputs, kind == kAllToAllSingle, true);
-      break;
-    case kSend:
-      collective.inputs.push_back(Add(options.count));
-      collective.peer = (options.rank + 1) % options.world_size;
-      break;
-    case kRecv:
-      collective.outputs.push_back(Add(options.count));
-      collective.peer =
-          (options.rank - 1 + options.world_size) % options.world_size;
-      break;
-  }
+  AddList(collective.tensors, traits.tensors);
+  AddList(collective.inputs, traits.inputs);
+  AddList(collective.outputs, traits.outputs);
+  if (!traits.is_point_to_point) return;
+  const int step = traits.inputs == TensorList::kOne ? 1 : -1;
+  collective.peer =
+      (options.rank + step + options.world_size) % options.world_size;
 }
 
 }  // namespace muster::dataplane::testing

@@ -35,7 +35,7 @@ class Sample {
 
  private:
   Tensor Add(size_t count);
-  void AddList(Collective::Tensors& list, bool as_one, bool present);
+  void AddList(Collective::Tensors& list, TensorList layout);
 
   const SampleOptions options_;
   // Aligned for every type.

@@ -233,7 +233,7 @@ Row Measure(const Case& measured, const BenchOptions& options,
   }
   row.figures[0].backend = ran.backend;
   // Sends and receives have none.
-  if (measured.operation->verb != Operation::Verb::kSendRecv) {
+  if (measured.operation->flow != Operation::Flow::kRing) {
     row.figures[0].algorithm = ran.algorithm;
   }
   if (options.check) row.figures[0].wrong += CountWrong(trial, ulps);

@@ -345,7 +345,7 @@ class Run {
   }
 
   void CheckRanks(const Operation& operation) const {
-    if (operation.verb == Operation::Verb::kSendRecv &&
+    if (operation.flow == Operation::Flow::kRing &&
         options_.backend == "nccl" && GetWorldSize() == 1) {
       throw DistError(InvalidArgumentError(
           "sendrecv by nccl needs 2 ranks: NCCL has no send to oneself alone"));
@@ -380,8 +380,7 @@ class Run {
   }
 
   void RunSizes(Case measured) {
-    const bool has_sizes =
-        measured.operation->verb != Operation::Verb::kBarrier;
+    const bool has_sizes = measured.operation->flow != Operation::Flow::kNone;
     for (int64_t bytes = options_.bytes_min; bytes <= options_.bytes_max;) {
       measured.count = CountFor(measured, bytes, GetWorldSize());
       if (!RunSize(measured) || !has_sizes) return;
@@ -396,13 +395,13 @@ class Run {
     Line line;
     try {
       const Operation& operation = *measured.operation;
-      if (operation.out_of_place && options_.out_of_place) {
+      if (operation.out_of_place() && options_.out_of_place) {
         measured.in_place = false;
         line.out_of_place.push_back(Measure(measured, options_, peers_));
       }
       // One that has no other place is measured whatever was asked for.
-      if (operation.in_place &&
-          (options_.in_place || !operation.out_of_place)) {
+      if (operation.in_place() &&
+          (options_.in_place || !operation.out_of_place())) {
         measured.in_place = true;
         line.in_place.push_back(Measure(measured, options_, peers_));
       }

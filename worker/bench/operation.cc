@@ -9,100 +9,132 @@
 namespace muster::worker::bench {
 namespace {
 
-using Verb = Operation::Verb;
+using Flow = Operation::Flow;
+
+// Calls with `options`, which are made once.
+template <typename Options, typename Call>
+Calls With(Options options, Call call) {
+  return [options, call](bool async, int calls) mutable {
+    options.async_op = async;
+    for (; calls > 1; --calls) call(options);
+    return call(options);
+  };
+}
+
+// A list that the root alone has.
+const std::vector<Tensor>& OnRoot(const CallArguments& a,
+                                  const Operand& operand) {
+  static const std::vector<Tensor> kNone;
+  return a.is_root ? operand.parts : kNone;
+}
 
 constexpr Operation kOperations[] = {
-    {.verb = Verb::kAllReduce,
-     .name = "all_reduce",
-     .is_cut = false,
+    {.name = "all_reduce",
+     .flow = Flow::kInPlace,
      .reduces = true,
-     .has_root = false,
-     .out_of_place = false,
-     .in_place = true},
-    {.verb = Verb::kBroadcast,
-     .name = "broadcast",
-     .is_cut = false,
-     .reduces = false,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(a.reduction, [&a](const auto& options) {
+             return AllReduce(a.output.one, options);
+           });
+         }},
+    {.name = "broadcast",
+     .flow = Flow::kInPlace,
      .has_root = true,
-     .out_of_place = false,
-     .in_place = true},
-    {.verb = Verb::kReduce,
-     .name = "reduce",
-     .is_cut = false,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(BroadcastOptions(), [&a](const auto& options) {
+             return Broadcast(a.output.one, a.root, options);
+           });
+         }},
+    {.name = "reduce",
+     .flow = Flow::kInPlace,
      .reduces = true,
      .has_root = true,
-     .out_of_place = false,
-     .in_place = true},
-    {.verb = Verb::kAllGather,
-     .name = "all_gather",
-     .is_cut = true,
-     .reduces = false,
-     .has_root = false,
-     .out_of_place = true,
-     .in_place = true},
-    {.verb = Verb::kAllGatherIntoTensor,
-     .name = "all_gather_into_tensor",
-     .is_cut = true,
-     .reduces = false,
-     .has_root = false,
-     .out_of_place = true,
-     .in_place = true},
-    {.verb = Verb::kGather,
-     .name = "gather",
-     .is_cut = true,
-     .reduces = false,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(ReduceOptions{.op = a.reduction.op,
+                                     .factor = a.reduction.factor},
+                       [&a](const auto& options) {
+                         return Reduce(a.output.one, a.root, options);
+                       });
+         }},
+    {.name = "all_gather",
+     .flow = Flow::kGather,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(CollectiveOptions(), [&a](const auto& options) {
+             return AllGather(a.output.parts, a.input.one, options);
+           });
+         }},
+    {.name = "all_gather_into_tensor",
+     .flow = Flow::kGather,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(CollectiveOptions(), [&a](const auto& options) {
+             return AllGatherIntoTensor(a.output.all, a.input.one, options);
+           });
+         }},
+    {.name = "gather",
+     .flow = Flow::kGather,
      .has_root = true,
-     .out_of_place = true,
-     .in_place = true},
-    {.verb = Verb::kScatter,
-     .name = "scatter",
-     .is_cut = true,
-     .reduces = false,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(GatherOptions(), [&a](const auto& options) {
+             return Gather(a.input.one, OnRoot(a, a.output), a.root, options);
+           });
+         }},
+    {.name = "scatter",
+     .flow = Flow::kScatter,
      .has_root = true,
-     .out_of_place = true,
-     .in_place = true},
-    {.verb = Verb::kReduceScatter,
-     .name = "reduce_scatter",
-     .is_cut = true,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(ScatterOptions(), [&a](const auto& options) {
+             return Scatter(a.output.one, OnRoot(a, a.input), a.root, options);
+           });
+         }},
+    {.name = "reduce_scatter",
+     .flow = Flow::kScatter,
      .reduces = true,
-     .has_root = false,
-     .out_of_place = true,
-     .in_place = true},
-    {.verb = Verb::kReduceScatterTensor,
-     .name = "reduce_scatter_tensor",
-     .is_cut = true,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(a.reduction, [&a](const auto& options) {
+             return ReduceScatter(a.output.one, a.input.parts, options);
+           });
+         }},
+    {.name = "reduce_scatter_tensor",
+     .flow = Flow::kScatter,
      .reduces = true,
-     .has_root = false,
-     .out_of_place = true,
-     .in_place = true},
-    {.verb = Verb::kAllToAll,
-     .name = "all_to_all",
-     .is_cut = true,
-     .reduces = false,
-     .has_root = false,
-     .out_of_place = true,
-     .in_place = false},
-    {.verb = Verb::kAllToAllSingle,
-     .name = "all_to_all_single",
-     .is_cut = true,
-     .reduces = false,
-     .has_root = false,
-     .out_of_place = true,
-     .in_place = false},
-    {.verb = Verb::kSendRecv,
-     .name = "sendrecv",
-     .is_cut = false,
-     .reduces = false,
-     .has_root = false,
-     .out_of_place = true,
-     .in_place = false},
-    {.verb = Verb::kBarrier,
-     .name = "barrier",
-     .is_cut = false,
-     .reduces = false,
-     .has_root = false,
-     .out_of_place = true,
-     .in_place = false},
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(a.reduction, [&a](const auto& options) {
+             return ReduceScatterTensor(a.output.one, a.input.all, options);
+           });
+         }},
+    {.name = "all_to_all",
+     .flow = Flow::kExchange,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(CollectiveOptions(), [&a](const auto& options) {
+             return AllToAll(a.output.parts, a.input.parts, options);
+           });
+         }},
+    {.name = "all_to_all_single",
+     .flow = Flow::kExchange,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(AllToAllSingleOptions(), [&a](const auto& options) {
+             return AllToAllSingle(a.output.all, a.input.all, options);
+           });
+         }},
+    {.name = "sendrecv", .flow = Flow::kRing},
+    {.name = "barrier",
+     .flow = Flow::kNone,
+     .make_calls =
+         [](const CallArguments&) {
+           return With(BarrierOptions(),
+                       [](const auto& options) { return Barrier(options); });
+         }},
 };
 
 struct TypeName {
@@ -154,19 +186,7 @@ constexpr OpName kOps[] = {
 
 // How many parts the larger of a rank's two tensors has.
 int PartsFor(const Operation& operation, int world_size) {
-  return operation.is_cut ? world_size : 1;
-}
-
-// The input is the smaller one.
-bool Gathers(const Operation& operation) {
-  return operation.verb == Verb::kAllGather ||
-         operation.verb == Verb::kAllGatherIntoTensor ||
-         operation.verb == Verb::kGather;
-}
-
-bool Exchanges(const Operation& operation) {
-  return operation.verb == Verb::kAllToAll ||
-         operation.verb == Verb::kAllToAllSingle;
+  return operation.is_cut() ? world_size : 1;
 }
 
 // Where in its pattern rank `source`'s part for rank `target` begins: in all
@@ -194,8 +214,11 @@ std::string OperationNames() {
 
 double BusFactor(const Operation& operation, int world_size) {
   const double others = world_size - 1;
-  if (operation.verb == Verb::kAllReduce) return 2 * others / world_size;
-  return operation.is_cut ? others / world_size : 1;
+  // To all ranks and from all ranks.
+  if (operation.flow == Flow::kInPlace && !operation.has_root) {
+    return 2 * others / world_size;
+  }
+  return operation.is_cut() ? others / world_size : 1;
 }
 
 std::optional<DataType> FindDataType(absl::string_view name) {
@@ -241,7 +264,7 @@ size_t Case::Bytes(int world_size) const {
 }
 
 size_t CountFor(const Case& measured, int64_t bytes, int world_size) {
-  if (measured.operation->verb == Verb::kBarrier) return 0;
+  if (measured.operation->flow == Flow::kNone) return 0;
   const size_t parts = PartsFor(*measured.operation, world_size);
   return std::max<size_t>(1, bytes / DataTypeBytes(measured.data_type) / parts);
 }
@@ -262,24 +285,34 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device,
         Pattern::Input(measured.data_type, measured.reduce_op, r));
   }
   const Operation& operation = *measured.operation;
-  input_.buffer = &memory_;
-  output_.buffer = &memory_;
-  Place& smaller = Gathers(operation) ? input_ : output_;
+  Operand& input = arguments_.input;
+  Operand& output = arguments_.output;
+  input.buffer = &memory_;
+  output.buffer = &memory_;
+  Operand& smaller = operation.flow == Flow::kGather ? input : output;
+  const bool both = operation.flow == Flow::kExchange;
   if (!measured.in_place) {
-    const bool is_small = operation.is_cut && !Exchanges(operation);
+    const bool is_small = operation.is_cut() && !both;
     other_memory_.emplace(
         device,
         is_small ? part_bytes_ : part_bytes_ * PartsFor(operation, world_size),
         is_symmetric);
     smaller.buffer = &*other_memory_;
-  } else if (operation.is_cut) {
+  } else if (operation.is_cut()) {
     // The smaller one is this rank's part of the larger one.
     smaller.offset = static_cast<size_t>(rank) * part_bytes_;
   }
-  const bool both = Exchanges(operation);
-  MakeTensors(input_, operation.is_cut && (both || &smaller != &input_));
-  MakeTensors(output_, operation.is_cut && (both || &smaller != &output_));
-  calls_ = MakeCalls();
+  MakeTensors(input, operation.is_cut() && (both || &smaller != &input));
+  MakeTensors(output, operation.is_cut() && (both || &smaller != &output));
+  arguments_.root = measured.root;
+  arguments_.is_root = rank == measured.root;
+  arguments_.reduction.op = measured.reduce_op;
+  if (measured.reduce_op == ReduceOp::kPremulSum) {
+    arguments_.reduction.factor = FactorOf(rank);
+  }
+  if (operation.make_calls != nullptr) {
+    calls_ = operation.make_calls(arguments_);
+  }
 }
 
 std::byte* Trial::PartOf(std::byte* memory, int part) const {
@@ -294,11 +327,13 @@ void Trial::Clear() {
 void Trial::Bring() {
   Clear();
   const Pattern& own = inputs_[rank_];
-  const bool has_parts = case_.operation->is_cut && !Gathers(*case_.operation);
+  const Flow flow = case_.operation->flow;
+  const bool has_parts = flow == Flow::kScatter || flow == Flow::kExchange;
   for (int part = 0; part < (has_parts ? world_size_ : 1); ++part) {
-    own.Fill(PartOf(input_.host(), part), case_.count, FirstOf(case_, part));
+    own.Fill(PartOf(arguments_.input.host(), part), case_.count,
+             FirstOf(case_, part));
   }
-  input_.buffer->Give();
+  arguments_.input.buffer->Give();
 }
 
 void Trial::Synchronize() const {
@@ -308,138 +343,68 @@ void Trial::Synchronize() const {
 }
 
 int64_t Trial::CountWrong(int ulps) {
-  output_.buffer->Take();
-  const std::byte* const output = output_.host();
+  const Operand& operand = arguments_.output;
+  operand.buffer->Take();
+  std::byte* const output = operand.host();
   const size_t count = case_.count;
-  const bool is_root = rank_ == case_.root;
-  switch (case_.operation->verb) {
-    case Verb::kBarrier:
+  const Operation& operation = *case_.operation;
+  const bool is_root = arguments_.is_root;
+  // Of this rank's part, where ranks get different ones.
+  const size_t own = FirstOf(case_, rank_);
+  switch (operation.flow) {
+    case Flow::kNone:
       return 0;
-    case Verb::kAllReduce:
-      return reduced_.CountWrong(output, count, 0, ulps);
-    case Verb::kReduce:
-      return (is_root ? reduced_ : inputs_[rank_])
-          .CountWrong(output, count, 0, is_root ? ulps : 0);
-    case Verb::kBroadcast:
-      return inputs_[case_.root].CountWrong(output, count);
-    case Verb::kScatter:
-      return inputs_[case_.root].CountWrong(output, count,
-                                            FirstOf(case_, rank_));
-    case Verb::kReduceScatter:
-    case Verb::kReduceScatterTensor:
-      return reduced_.CountWrong(output, count, FirstOf(case_, rank_), ulps);
-    case Verb::kSendRecv:
+    case Flow::kInPlace:
+    case Flow::kScatter: {
+      const size_t first = operation.flow == Flow::kScatter ? own : 0;
+      if (!operation.reduces) {
+        return inputs_[case_.root].CountWrong(output, count, first);
+      }
+      // Others keep what they had.
+      if (operation.has_root && !is_root) {
+        return inputs_[rank_].CountWrong(output, count, first);
+      }
+      return reduced_.CountWrong(output, count, first, ulps);
+    }
+    case Flow::kRing:
       return inputs_[(rank_ + world_size_ - 1) % world_size_].CountWrong(output,
                                                                          count);
-    case Verb::kGather:
-      if (!is_root) return 0;
+    case Flow::kGather:
+      if (operation.has_root && !is_root) return 0;
       break;
-    default:
+    case Flow::kExchange:
       break;
   }
   // All ranks' parts, one after the other.
-  const size_t first = Exchanges(*case_.operation) ? FirstOf(case_, rank_) : 0;
+  const size_t first = operation.flow == Flow::kExchange ? own : 0;
   int64_t wrong = 0;
   for (int part = 0; part < world_size_; ++part) {
-    wrong +=
-        inputs_[part].CountWrong(PartOf(output_.host(), part), count, first);
+    wrong += inputs_[part].CountWrong(PartOf(output, part), count, first);
   }
   return wrong;
 }
 
-void Trial::MakeTensors(Place& place, bool is_whole) const {
+void Trial::MakeTensors(Operand& operand, bool is_whole) const {
   const auto count = static_cast<int64_t>(case_.count);
-  place.one = Tensor(place.data(), case_.data_type, {count}, device_);
+  operand.one = Tensor(operand.data(), case_.data_type, {count}, device_);
   if (!is_whole) return;
-  place.all =
-      Tensor(place.data(), case_.data_type, {count * world_size_}, device_);
+  operand.all =
+      Tensor(operand.data(), case_.data_type, {count * world_size_}, device_);
   for (int part = 0; part < world_size_; ++part) {
-    place.parts.emplace_back(PartOf(place.data(), part), case_.data_type,
-                             std::span<const int64_t>({count}), device_);
+    operand.parts.emplace_back(PartOf(operand.data(), part), case_.data_type,
+                               std::span<const int64_t>({count}), device_);
   }
 }
 
 // Round the ring of ranks.
 std::vector<Work> Trial::SendAndReceive(bool wait) {
   std::vector<Work> works;
-  works.push_back(Irecv(output_.one, (rank_ + world_size_ - 1) % world_size_));
-  works.push_back(Isend(input_.one, (rank_ + 1) % world_size_));
+  works.push_back(
+      Irecv(arguments_.output.one, (rank_ + world_size_ - 1) % world_size_));
+  works.push_back(Isend(arguments_.input.one, (rank_ + 1) % world_size_));
   if (!wait) return works;
   for (Work& work : works) work.Wait();
   return {};
-}
-
-Trial::Calls Trial::MakeCalls() {
-  // What is the same in each call is made once: whoever measures MPI does so.
-  const auto with = [](auto options, auto call) {
-    return [options, call](bool async, int calls) mutable {
-      options.async_op = async;
-      for (; calls > 1; --calls) call(options);
-      return call(options);
-    };
-  };
-  const bool is_root = rank_ == case_.root;
-  // As the calls take it: to put one together in each takes a while.
-  const std::optional<int> root = case_.root;
-  const ReductionOptions reduction = {
-      .op = case_.reduce_op,
-      .factor = case_.reduce_op == ReduceOp::kPremulSum ? FactorOf(rank_) : 1};
-  static const std::vector<Tensor> kNone;
-  switch (case_.operation->verb) {
-    case Verb::kAllReduce:
-      return with(reduction, [this](const auto& options) {
-        return AllReduce(output_.one, options);
-      });
-    case Verb::kBroadcast:
-      return with(BroadcastOptions(), [this, root](const auto& options) {
-        return Broadcast(output_.one, root, options);
-      });
-    case Verb::kReduce:
-      return with(ReduceOptions{.op = reduction.op, .factor = reduction.factor},
-                  [this, root](const auto& options) {
-                    return Reduce(output_.one, root, options);
-                  });
-    case Verb::kAllGather:
-      return with(CollectiveOptions(), [this](const auto& options) {
-        return AllGather(output_.parts, input_.one, options);
-      });
-    case Verb::kAllGatherIntoTensor:
-      return with(CollectiveOptions(), [this](const auto& options) {
-        return AllGatherIntoTensor(output_.all, input_.one, options);
-      });
-    case Verb::kGather:
-      return with(GatherOptions(), [this, root, is_root](const auto& options) {
-        return Gather(input_.one, is_root ? output_.parts : kNone, root,
-                      options);
-      });
-    case Verb::kScatter:
-      return with(ScatterOptions(), [this, root, is_root](const auto& options) {
-        return Scatter(output_.one, is_root ? input_.parts : kNone, root,
-                       options);
-      });
-    case Verb::kReduceScatter:
-      return with(reduction, [this](const auto& options) {
-        return ReduceScatter(output_.one, input_.parts, options);
-      });
-    case Verb::kReduceScatterTensor:
-      return with(reduction, [this](const auto& options) {
-        return ReduceScatterTensor(output_.one, input_.all, options);
-      });
-    case Verb::kAllToAll:
-      return with(CollectiveOptions(), [this](const auto& options) {
-        return AllToAll(output_.parts, input_.parts, options);
-      });
-    case Verb::kAllToAllSingle:
-      return with(AllToAllSingleOptions(), [this](const auto& options) {
-        return AllToAllSingle(output_.all, input_.all, options);
-      });
-    case Verb::kBarrier:
-      return with(BarrierOptions(),
-                  [](const auto& options) { return Barrier(options); });
-    case Verb::kSendRecv:  // SendAndReceive
-      break;
-  }
-  return nullptr;
 }
 
 void Trial::Run(int calls) {
@@ -454,7 +419,7 @@ void Trial::Run(int calls) {
 }
 
 std::vector<Work> Trial::Call(bool wait) {
-  if (case_.operation->verb == Verb::kSendRecv) return SendAndReceive(wait);
+  if (calls_ == nullptr) return SendAndReceive(wait);
   Work work = calls_(/*async=*/!wait, /*calls=*/1);
   std::vector<Work> works;
   if (!wait) works.push_back(std::move(work));

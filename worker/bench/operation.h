@@ -16,32 +16,68 @@
 
 namespace muster::worker::bench {
 
+// A rank's input or output in the forms that calls take: one rank's part, all
+// ranks' parts together, and one by one. They are made once: whoever measures
+// MPI makes nothing anew for each call, either.
+struct Operand {
+  std::byte* data() const { return buffer->data() + offset; }
+  std::byte* host() const { return buffer->host() + offset; }
+  Buffer* buffer = nullptr;
+  size_t offset = 0;
+  Tensor one = {};
+  Tensor all = {};
+  std::vector<Tensor> parts = {};
+};
+
+struct CallArguments {
+  Operand input = {};
+  Operand output = {};
+  bool is_root = false;
+  // As the calls take it: to put one together in each takes a while.
+  std::optional<int> root = 0;
+  ReductionOptions reduction = {};
+};
+
+// Calls a verb as often as it is told, once at the least, and returns the last
+// call's work.
+using Calls = std::function<Work(bool async, int calls)>;
+
 // One verb of the SDK, and how nccl-tests counts it.
 struct Operation {
-  enum class Verb {
-    kAllReduce,
-    kBroadcast,
-    kReduce,
-    kAllGather,
-    kAllGatherIntoTensor,
+  // From where to where a rank's data go.
+  enum class Flow {
+    // There are none.
+    kNone,
+    // They stay in their tensor.
+    kInPlace,
+    // From one part to all ranks' parts.
     kGather,
+    // From all ranks' parts to one.
     kScatter,
-    kReduceScatter,
-    kReduceScatterTensor,
-    kAllToAll,
-    kAllToAllSingle,
-    kSendRecv,
-    kBarrier,
+    // From all ranks' parts to all ranks' parts.
+    kExchange,
+    // To the next rank, by sends and receives.
+    kRing,
   };
-  Verb verb;
+
   const char* name;
+  Flow flow;
+  bool reduces = false;
+  bool has_root = false;
+  // The arguments live longer. Null: it is not one collective.
+  Calls (*make_calls)(const CallArguments& arguments) = nullptr;
+
   // Its size is that of all ranks' parts together.
-  bool is_cut;
-  bool reduces;
-  bool has_root;
+  bool is_cut() const {
+    return flow == Flow::kGather || flow == Flow::kScatter ||
+           flow == Flow::kExchange;
+  }
   // Results may go to other memory than they come from, or to the same.
-  bool out_of_place;
-  bool in_place;
+  bool out_of_place() const { return flow != Flow::kInPlace; }
+  bool in_place() const {
+    return flow == Flow::kInPlace || flow == Flow::kGather ||
+           flow == Flow::kScatter;
+  }
 };
 
 // Null: there is none of that name.
@@ -107,27 +143,10 @@ class Trial {
   void Synchronize() const;
 
  private:
-  // Where this rank's input or output begins, and that as calls have it: as one
-  // rank's part, as all ranks' parts together, and one by one. Whoever measures
-  // MPI makes nothing anew for each call, either.
-  struct Place {
-    std::byte* data() const { return buffer->data() + offset; }
-    std::byte* host() const { return buffer->host() + offset; }
-    Buffer* buffer = nullptr;
-    size_t offset = 0;
-    Tensor one = {};
-    Tensor all = {};
-    std::vector<Tensor> parts = {};
-  };
-
   // The part of `memory` that belongs to rank `part`.
   std::byte* PartOf(std::byte* memory, int part) const;
   // `is_whole`: it has all ranks' parts.
-  void MakeTensors(Place& place, bool is_whole) const;
-  // Of operations that are one collective; of others null. Calls it as often as
-  // it is told, once at the least, and returns the last one's.
-  using Calls = std::function<Work(bool async, int calls)>;
-  Calls MakeCalls();
+  void MakeTensors(Operand& operand, bool is_whole) const;
   std::vector<Work> SendAndReceive(bool wait);
 
   const Case case_;
@@ -140,8 +159,8 @@ class Trial {
   const Pattern reduced_;
   Buffer memory_;
   std::optional<Buffer> other_memory_;
-  Place input_;
-  Place output_;
+  CallArguments arguments_;
+  // Null of operations that are not one collective.
   Calls calls_;
 };
 

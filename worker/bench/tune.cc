@@ -23,26 +23,22 @@ using Names = std::vector<std::string>;
 constexpr double kClearly = 1.1;
 
 Names OfGloo(const Operation& operation, bool) {
-  switch (operation.verb) {
-    case Operation::Verb::kAllReduce:
-      return {"doubling", "pairwise", "ring"};
-    case Operation::Verb::kBroadcast:
-      return {"tree", "chain"};
-    default:
-      return {};
-  }
+  const absl::string_view name = operation.name;
+  if (name == "all_reduce") return {"doubling", "pairwise", "ring"};
+  if (name == "broadcast") return {"tree", "chain"};
+  return {};
 }
 
 Names OfShm(const Operation& operation, bool is_symmetric) {
   const char* const direct = is_symmetric ? "symmetric" : "single_copy";
-  switch (operation.verb) {
-    case Operation::Verb::kAllReduce:
-      return {"one_round", "by_parts", direct};
-    case Operation::Verb::kSendRecv:
-    case Operation::Verb::kBarrier:
+  if (absl::string_view(operation.name) == "all_reduce") {
+    return {"one_round", "by_parts", direct};
+  }
+  switch (operation.flow) {
+    case Operation::Flow::kRing:
+    case Operation::Flow::kNone:
       return {};
-    case Operation::Verb::kAllToAll:
-    case Operation::Verb::kAllToAllSingle:
+    case Operation::Flow::kExchange:
       // In symmetric memory it goes by what its first round shows, not by the
       // table.
       if (is_symmetric) return {};

@@ -10,20 +10,47 @@ namespace muster::dataplane::cpu {
 // One function per collective. It runs this rank's part and blocks until that
 // is done. It selects its algorithm only by numbers of bytes and ranks that all
 // ranks know, so all ranks select the same. The collective is valid and
-// supported.
+// supported. A function of a list form
+// also takes whole tensors (CollectiveTraits).
 
 Status AllReduce(const Collective& collective, Exchange& exchange);
 Status Broadcast(const Collective& collective, Exchange& exchange);
 Status Barrier(const Collective& collective, Exchange& exchange);
 Status Reduce(const Collective& collective, Exchange& exchange);
-// Also runs kAllGatherIntoTensor.
 Status AllGather(const Collective& collective, Exchange& exchange);
 Status Gather(const Collective& collective, Exchange& exchange);
 Status Scatter(const Collective& collective, Exchange& exchange);
-// Also runs kReduceScatterTensor.
 Status ReduceScatter(const Collective& collective, Exchange& exchange);
-// Also runs kAllToAllSingle.
 Status AllToAll(const Collective& collective, Exchange& exchange);
+
+using AlgorithmFunction = Status (*)(const Collective& collective,
+                                     Exchange& exchange);
+
+// The function of `kind`; null: there is none.
+inline AlgorithmFunction FindFunction(CollectiveKind kind) {
+  switch (TraitsOf(kind).list_form) {
+    case CollectiveKind::kAllReduce:
+      return &AllReduce;
+    case CollectiveKind::kBroadcast:
+      return &Broadcast;
+    case CollectiveKind::kBarrier:
+      return &Barrier;
+    case CollectiveKind::kReduce:
+      return &Reduce;
+    case CollectiveKind::kAllGather:
+      return &AllGather;
+    case CollectiveKind::kGather:
+      return &Gather;
+    case CollectiveKind::kScatter:
+      return &Scatter;
+    case CollectiveKind::kReduceScatter:
+      return &ReduceScatter;
+    case CollectiveKind::kAllToAll:
+      return &AllToAll;
+    default:
+      return nullptr;
+  }
+}
 
 }  // namespace muster::dataplane::cpu
 

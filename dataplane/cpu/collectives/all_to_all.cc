@@ -32,7 +32,7 @@ Status AllToAll(const Collective& collective, Exchange& exchange) {
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
   Moves moves;
-  if (collective.kind == CollectiveKind::kAllToAllSingle) {
+  if (HasSplits(collective.kind)) {
     moves.give =
         CutBlocks(collective.inputs[0], collective.input_splits, world_size);
     moves.take =

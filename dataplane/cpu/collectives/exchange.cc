@@ -21,9 +21,7 @@ struct NoteHead {
 
 // Kinds in which a rank gives each other one a size of its own.
 bool IsDirected(CollectiveKind kind) {
-  return GivesEachItsOwn(kind) || kind == CollectiveKind::kAllGather ||
-         kind == CollectiveKind::kAllGatherIntoTensor ||
-         kind == CollectiveKind::kGather;
+  return GivesEachItsOwn(kind) || TakesFromEach(kind);
 }
 
 // FNV-1a: the same in every process.
@@ -84,9 +82,7 @@ std::string SizeMismatch(int peer, int rank, const MessageHeader& theirs,
                         LabelText(theirs), ", rank ", rank, " takes ",
                         ours.element_count);
   }
-  const auto kind = static_cast<CollectiveKind>(theirs.kind);
-  if (kind == CollectiveKind::kAllGather ||
-      kind == CollectiveKind::kReduceScatter) {
+  if (KnowsAllSizes(static_cast<CollectiveKind>(theirs.kind))) {
     return absl::StrCat("rank ", peer, " and rank ", rank,
                         " expect different sizes of other ranks in ",
                         LabelText(theirs));
@@ -121,7 +117,7 @@ MessageHeader MessageHeader::Of(const Collective& collective) {
   header.kind = static_cast<uint8_t>(collective.kind);
   header.step = static_cast<uint8_t>(collective.step);
   // What a kind does not use must not make two ranks differ.
-  if (collective.kind != CollectiveKind::kBarrier) {
+  if (HasTensors(collective.kind)) {
     header.data_type = static_cast<uint8_t>(collective.data_type());
   }
   if (IsReduction(collective.kind)) {
@@ -134,11 +130,8 @@ MessageHeader MessageHeader::Of(const Collective& collective) {
   } else if (IsReduction(collective.kind)) {
     header.element_count = TotalOf(collective.inputs);
   }
-  if (collective.kind == CollectiveKind::kAllGather) {
-    header.sizes_hash = HashOfCounts(collective.outputs);
-  }
-  if (collective.kind == CollectiveKind::kReduceScatter) {
-    header.sizes_hash = HashOfCounts(collective.inputs);
+  if (KnowsAllSizes(collective.kind)) {
+    header.sizes_hash = HashOfCounts(*collective.common());
   }
   if (!collective.parts.empty()) {
     header.sizes_hash = HashOfCounts(collective.parts);
@@ -150,7 +143,7 @@ std::string MessageHeader::Describe() const {
   const auto collective_kind = static_cast<CollectiveKind>(kind);
   std::string text = LabelText(*this);
   if (static_cast<Step>(step) != Step::kNone) return text;
-  if (collective_kind == CollectiveKind::kBarrier) return text;
+  if (!HasTensors(collective_kind)) return text;
   absl::StrAppend(&text, " of ");
   // One rank's own size is no part of what all ranks run.
   if (element_count > 0 || !IsDirected(collective_kind)) {

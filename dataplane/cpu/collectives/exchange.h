@@ -16,20 +16,6 @@ namespace muster::dataplane::cpu {
 // The largest payload of a note (see Exchange), in bytes.
 inline constexpr size_t kNotePayloadBytesMax = 32 << 10;
 
-// Kinds in which a rank has for each other one what that one alone gets.
-constexpr bool GivesEachItsOwn(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // The first bytes of every note: what its sender is doing.
 struct MessageHeader {
   uint64_t sequence = 0;

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "dataplane/biased_mutex.h"
+#include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/engine/engine.h"
@@ -44,6 +45,10 @@ class EngineBackend : public Backend {
   }
 
   Status Supports(const Collective& collective) const override {
+    if (!IsPointToPoint(collective.kind) &&
+        FindFunction(collective.kind) == nullptr) {
+      return NoSuchKind(name(), collective.kind);
+    }
     // All of a collective's tensors are on one device.
     const Tensor* const tensor = collective.first_tensor();
     if (tensor != nullptr && tensor->device().type != DeviceType::kCpu) {

@@ -315,34 +315,10 @@ void Engine::RunExecutor() {
 }
 
 Status Engine::RunOnConnections(const Collective& collective) {
+  const AlgorithmFunction run = FindFunction(collective.kind);
+  if (run == nullptr) return InternalError("not a collective");
   Exchange exchange(workspace_, collective);
-  switch (collective.kind) {
-    case CollectiveKind::kAllReduce:
-      return AllReduce(collective, exchange);
-    case CollectiveKind::kBroadcast:
-      return Broadcast(collective, exchange);
-    case CollectiveKind::kBarrier:
-      return Barrier(collective, exchange);
-    case CollectiveKind::kReduce:
-      return Reduce(collective, exchange);
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
-      return AllGather(collective, exchange);
-    case CollectiveKind::kGather:
-      return Gather(collective, exchange);
-    case CollectiveKind::kScatter:
-      return Scatter(collective, exchange);
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
-      return ReduceScatter(collective, exchange);
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-      return AllToAll(collective, exchange);
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv:
-      return InternalError("not a collective");
-  }
-  return InternalError("no such kind");
+  return run(collective, exchange);
 }
 
 Status Engine::FailNow(const Collective& collective, const Status& failure,

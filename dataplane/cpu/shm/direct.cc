@@ -117,7 +117,7 @@ StatusOr<bool> SingleCopy::Run() {
 void SingleCopy::Arrange() {
   const Collective& run = collective();
   const bool is_root = rank_ == run.root;
-  switch (run.kind) {
+  switch (TraitsOf(run.kind).list_form) {
     case CollectiveKind::kAllReduce:
       give_.assign(world_size_, BlockOf(run.tensors[0]));
       break;
@@ -130,7 +130,6 @@ void SingleCopy::Arrange() {
       if (!is_root) take_[run.root] = BlockOf(run.tensors[0]);
       break;
     case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kGather:
       give_.assign(world_size_, BlockOf(run.inputs[0]));
       if (!run.outputs.empty()) {
@@ -143,15 +142,10 @@ void SingleCopy::Arrange() {
       take_[run.root] = BlockOf(run.outputs[0]);
       break;
     case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
       give_ = BlocksOf(run.inputs, world_size_);
       take_[rank_] = BlockOf(run.outputs[0]);
       break;
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv:
+    default:
       break;
   }
   const bool takes_tensors = !run.outputs.empty();

@@ -69,18 +69,17 @@ Block PieceOf(const Block& block, size_t piece, size_t per_piece,
 // The one tensor of which ranks read each other's parts; without data, where
 // there are several.
 Block WholeOf(const Collective& collective) {
-  switch (collective.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-      return BlockOf(collective.tensors[0]);
-    case CollectiveKind::kAllGatherIntoTensor:
-      return BlockOf(collective.outputs[0]);
-    case CollectiveKind::kReduceScatterTensor:
-      return BlockOf(collective.inputs[0]);
-    default:
-      return {};
+  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  if (traits.tensors == TensorList::kOne) return BlockOf(collective.tensors[0]);
+  if (traits.outputs == TensorList::kWhole &&
+      traits.inputs == TensorList::kOne) {
+    return BlockOf(collective.outputs[0]);
   }
+  if (traits.inputs == TensorList::kWhole &&
+      traits.outputs == TensorList::kOne) {
+    return BlockOf(collective.inputs[0]);
+  }
+  return {};
 }
 
 // One collective on this rank.
@@ -104,11 +103,15 @@ class Walk {
 
   // `is_symmetric`: looks whether its tensors are in symmetric memory.
   Status Run(bool is_symmetric);
+  using KindFunction = Status (Walk::*)();
+  // Null: there is none, so the kind takes the connections, as those do in
+  // which every byte has one receiver: they cross once anyway.
+  static KindFunction FindFunction(CollectiveKind kind);
+
   // After it: they were.
   bool is_mapped() const { return inside_.is_mapped(); }
 
  private:
-  Status RunKind();
   Status Barrier();
   Status Broadcast();
   Status AllGather();
@@ -170,29 +173,27 @@ class Walk {
 Status Walk::Run(bool is_symmetric) {
   Status status;
   if (is_symmetric) status = inside_.MeetAt(WholeOf(collective_));
-  if (status.ok()) status = RunKind();
+  if (status.ok()) status = (this->*FindFunction(collective_.kind))();
   // Others may still read here.
   return status.ok() && is_mapped() ? inside_.Meet() : status;
 }
 
-Status Walk::RunKind() {
-  switch (collective_.kind) {
+Walk::KindFunction Walk::FindFunction(CollectiveKind kind) {
+  switch (TraitsOf(kind).list_form) {
     case CollectiveKind::kBarrier:
-      return Barrier();
+      return &Walk::Barrier;
     case CollectiveKind::kBroadcast:
-      return Broadcast();
+      return &Walk::Broadcast;
     case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
-      return AllGather();
+      return &Walk::AllGather;
     case CollectiveKind::kAllReduce:
-      return AllReduce();
+      return &Walk::AllReduce;
     case CollectiveKind::kReduce:
-      return Reduce();
+      return &Walk::Reduce;
     case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
-      return ReduceScatter();
+      return &Walk::ReduceScatter;
     default:
-      return InternalError("not one of two levels");
+      return nullptr;
   }
 }
 
@@ -541,17 +542,7 @@ bool Hierarchical::LooksForSymmetric(const Collective& collective) const {
 }
 
 bool Hierarchical::Takes(const Collective& collective) const {
-  switch (collective.kind) {
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv:
-      return false;
-    default:
-      return true;
-  }
+  return Walk::FindFunction(collective.kind) != nullptr;
 }
 
 Status Hierarchical::Run(const Collective& collective, ReleasableLock* order) {

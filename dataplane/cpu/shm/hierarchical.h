@@ -45,7 +45,6 @@ class Hierarchical : public cpu::Shortcut {
                TellFailure tell_failure);
   ~Hierarchical() override { round_buffer_.Leave(/*has_failed=*/false); }
 
-  // Not those in which every byte has one receiver: they cross once anyway.
   bool Takes(const Collective& collective) const override;
   Status Run(const Collective& collective, ReleasableLock* order) override;
   void Wake() override { round_buffer_.Wake(); }

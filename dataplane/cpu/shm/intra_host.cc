@@ -52,7 +52,7 @@ size_t CountOf(const BlockList& block_list) {
 MessageHeader HeaderOf(const Collective& collective) {
   MessageHeader header = MessageHeader::Of(collective);
   // Of others whose sizes a rank may have to itself it has a hash.
-  if (collective.kind == CollectiveKind::kAllGatherIntoTensor) {
+  if (TraitsOf(collective.kind).outputs == TensorList::kWhole) {
     header.element_count = collective.inputs[0].element_count();
   }
   return header;

@@ -252,7 +252,7 @@ class Rounds {
   static constexpr uint64_t kEven = uint64_t{1} << 63;
   // Of collectives in which what a rank gives to each need not be of one size.
   static constexpr bool HasRows(CollectiveKind kind) {
-    return cpu::GivesEachItsOwn(kind);
+    return GivesEachItsOwn(kind);
   }
   bool has_rows() const { return has_rows_; }
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }

@@ -19,31 +19,19 @@
 namespace muster::dataplane::shm {
 namespace {
 
-bool IsAllToAll(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllToAll ||
-         kind == CollectiveKind::kAllToAllSingle;
-}
-
 // How large it is, of all ranks' parts together, where all ranks know the same;
 // else 0.
 size_t KnownBytes(const Collective& collective, int world_size) {
-  switch (collective.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-      return collective.tensors[0].bytes();
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
-      return collective.bytes();
-    case CollectiveKind::kGather:
-      return collective.inputs[0].bytes() * static_cast<size_t>(world_size);
-    case CollectiveKind::kScatter:
-      return collective.outputs[0].bytes() * static_cast<size_t>(world_size);
-    default:
-      return 0;
+  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  if (IsAllToAll(collective.kind)) return 0;
+  const auto ranks = static_cast<size_t>(world_size);
+  if (traits.outputs == TensorList::kPerRankOnRoot) {
+    return collective.inputs[0].bytes() * ranks;
   }
+  if (traits.inputs == TensorList::kPerRankOnRoot) {
+    return collective.outputs[0].bytes() * ranks;
+  }
+  return collective.bytes();
 }
 
 // Reading takes one copy where staging takes two, and has the system find the
@@ -114,6 +102,10 @@ ShmCollectives::ShmCollectives(std::shared_ptr<Segment> segment,
       reduce_scatter_choices_(gather_choices_),
       all_to_all_choices_(gather_choices_) {
   CHECK_GT(round_buffer_.world_size(), 1);
+  for (size_t i = 0; i < takes_.size(); ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    takes_[i] = IsAllToAll(kind) || FindStaged(kind) != nullptr;
+  }
 }
 
 inline ShmCollectives::Memo* ShmCollectives::MemoOf(
@@ -251,12 +243,10 @@ ShmCollectives::Choices* ShmCollectives::FindChoices(
   }
   if (IsAllToAll(collective.kind)) return &all_to_all_choices_;
   if (traits_.round_buffer.is_crowded) return nullptr;
-  switch (collective.kind) {
+  switch (TraitsOf(collective.kind).list_form) {
     case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
       return &gather_choices_;
     case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
       return &reduce_scatter_choices_;
     default:
       return nullptr;

@@ -49,6 +49,10 @@ class ShmCollectives : public cpu::Shortcut {
                  cpu::Transport& transport, const ShmTraits& traits);
   ~ShmCollectives() override { round_buffer_.Leave(/*has_failed=*/false); }
 
+  // Kinds that it has no algorithm for take the connections.
+  bool Takes(const Collective& collective) const override {
+    return takes_[static_cast<size_t>(collective.kind)];
+  }
   Status Run(const Collective& collective, ReleasableLock* order) override;
   void Wake() override { round_buffer_.Wake(); }
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
@@ -126,6 +130,8 @@ class ShmCollectives : public cpu::Shortcut {
   ShmContext context_;
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
+  // By kind.
+  std::array<bool, kCollectiveKindCount> takes_ = {};
   Choices gather_choices_;
   Choices reduce_scatter_choices_;
   Choices all_to_all_choices_;

@@ -92,7 +92,7 @@ void Staged::Combine(const Reduction& reduction, const Operands& operands,
 // Every giver shows what it has, in as many rounds as it takes; whoever wants
 // it looks. All are givers, and all take, or the root of a gather alone.
 Status Staged::Gather() {
-  const bool to_root = collective().kind == CollectiveKind::kGather;
+  const bool to_root = IsRooted(collective().kind);
   const bool takes = !to_root || rank_ == collective().root;
   const Block give = BlockOf(collective().inputs[0]);
   const Parts take(collective().outputs, world_size_);
@@ -332,16 +332,13 @@ template <Status (Staged::*kRun)(), Algorithm kAlgorithm = Algorithm::kStaged>
 
 }  // namespace
 
-StagedRun FindStaged(const Collective& collective, Algorithm algorithm) {
-  switch (collective.kind) {
+StagedRun FindStaged(CollectiveKind kind) {
+  switch (TraitsOf(kind).list_form) {
     case CollectiveKind::kAllReduce:
-      return algorithm == Algorithm::kOneRound && Staged::FitsAtOnce(collective)
-                 ? RunBy<&Staged::ReduceAtOnce, Algorithm::kOneRound>
-                 : RunBy<&Staged::ReduceByParts, Algorithm::kByParts>;
+      return RunBy<&Staged::ReduceByParts, Algorithm::kByParts>;
     case CollectiveKind::kReduce:
       return RunBy<&Staged::Reduce>;
     case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
       return RunBy<&Staged::ReduceScatter>;
     case CollectiveKind::kScatter:
       return RunBy<&Staged::Scatter>;
@@ -350,16 +347,20 @@ StagedRun FindStaged(const Collective& collective, Algorithm algorithm) {
     case CollectiveKind::kBarrier:
       return RunBy<&Staged::Barrier>;
     case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kGather:
       return RunBy<&Staged::Gather>;
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv:
-      break;
+    default:
+      return nullptr;
   }
-  return nullptr;
+}
+
+StagedRun FindStaged(const Collective& collective, Algorithm algorithm) {
+  if (algorithm == Algorithm::kOneRound &&
+      collective.kind == CollectiveKind::kAllReduce &&
+      Staged::FitsAtOnce(collective)) {
+    return RunBy<&Staged::ReduceAtOnce, Algorithm::kOneRound>;
+  }
+  return FindStaged(collective.kind);
 }
 
 }  // namespace muster::dataplane::shm

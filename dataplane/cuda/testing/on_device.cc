@@ -55,8 +55,7 @@ class OnDeviceBackend : public Backend {
     return kDevices;
   }
   Status Supports(const Collective& collective) const override {
-    for (const auto* list :
-         {&collective.tensors, &collective.inputs, &collective.outputs}) {
+    for (const auto* list : collective.lists()) {
       if (list->empty() || list->front().device().type == DeviceType::kCpu) {
         continue;
       }
