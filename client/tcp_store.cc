@@ -41,7 +41,7 @@ constexpr char kJob[] = "tcp_store";
 constexpr char kInitKey[] = "muster/tcp_store/init";
 // A server that cannot be reached is not started again.
 constexpr std::chrono::seconds kServerLoss{3};
-constexpr milliseconds kFarewell{200};
+constexpr milliseconds kLeaveTimeout{200};
 
 const char* Getenv(const char* name) { return std::getenv(name); }
 
@@ -171,8 +171,8 @@ std::shared_ptr<Session> ConnectTo(const Endpoint& server,
 
 struct Parts {
   ~Parts() {
-    // Often the server has gone before; nobody misses a farewell.
-    if (session != nullptr) session->Leave("store closed", kFarewell);
+    // Often the server has gone before; nobody misses a goodbye.
+    if (session != nullptr) session->Leave("store closed", kLeaveTimeout);
     session = nullptr;
   }
 

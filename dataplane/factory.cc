@@ -339,9 +339,8 @@ StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
                                                        options.group_name);
       if (definition.is_ours) return guarding;
       return std::make_unique<TimeoutWatchdog>(
-          std::move(guarding),
-          TimekeepingOptions{.group_name = options.group_name,
-                             .rank = options.rank});
+          std::move(guarding), WatchdogOptions{.group_name = options.group_name,
+                                               .rank = options.rank});
     }
   } catch (...) {
     problem = StatusOfCaught();
@@ -382,7 +381,7 @@ StatusOr<std::unique_ptr<Backend>> CreateBackend(
         own.store = PrefixedStore(options.store, assignment.backend + "/");
       }
       own.parent_handle =
-          PerDevice::DescentFor(assignment.device, options.parent_handle);
+          PerDevice::FindParentHandle(assignment.device, options.parent_handle);
       auto created = Make(assignment.backend,
                           choice->definitions[assignment.backend], own);
       if (!created.ok()) return created.status();

@@ -49,9 +49,9 @@ class Prefixed : public BootstrapStore {
   const std::string prefix_;
 };
 
-class Descents : public ParentHandle {
+class DeviceParentHandles : public ParentHandle {
  public:
-  explicit Descents(
+  explicit DeviceParentHandles(
       std::map<DeviceType, std::shared_ptr<ParentHandle>> by_device)
       : by_device_(std::move(by_device)) {}
 
@@ -142,12 +142,13 @@ std::shared_ptr<ParentHandle> PerDevice::Split(const SplitOptions& options) {
     if (is_new) found->second = backend->Split(options);
     by_device[device] = found->second;
   }
-  return std::make_shared<Descents>(std::move(by_device));
+  return std::make_shared<DeviceParentHandles>(std::move(by_device));
 }
 
-std::shared_ptr<ParentHandle> PerDevice::DescentFor(
+std::shared_ptr<ParentHandle> PerDevice::FindParentHandle(
     DeviceType device, const std::shared_ptr<ParentHandle>& parent_handle) {
-  const auto* const all = dynamic_cast<const Descents*>(parent_handle.get());
+  const auto* const all =
+      dynamic_cast<const DeviceParentHandles*>(parent_handle.get());
   return all == nullptr ? nullptr : all->Of(device);
 }
 

@@ -52,7 +52,7 @@ class PerDevice : public Backend {
   void Abort(Status cause) override;
 
   // Of what Split has given, what is for the backend of `device`.
-  static std::shared_ptr<ParentHandle> DescentFor(
+  static std::shared_ptr<ParentHandle> FindParentHandle(
       DeviceType device, const std::shared_ptr<ParentHandle>& parent_handle);
 
  private:

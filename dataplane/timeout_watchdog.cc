@@ -136,7 +136,7 @@ class TimeoutWatchdog::Clockwork {
 };
 
 TimeoutWatchdog::TimeoutWatchdog(std::unique_ptr<Backend> inner,
-                                 TimekeepingOptions options)
+                                 WatchdogOptions options)
     : BackendDecorator(std::move(inner)),
       options_(std::move(options)),
       clockwork_(std::make_shared<Clockwork>(options_.grace)),

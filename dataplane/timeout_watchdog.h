@@ -11,7 +11,7 @@
 
 namespace muster::dataplane {
 
-struct TimekeepingOptions {
+struct WatchdogOptions {
   std::string group_name = {};
   int rank = 0;
   // Beyond a collective's deadline, or after an Abort: for a backend that keeps
@@ -28,7 +28,7 @@ struct TimekeepingOptions {
 // A thread of its own looks at the clock.
 class TimeoutWatchdog : public BackendDecorator {
  public:
-  TimeoutWatchdog(std::unique_ptr<Backend> inner, TimekeepingOptions options);
+  TimeoutWatchdog(std::unique_ptr<Backend> inner, WatchdogOptions options);
   ~TimeoutWatchdog() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
@@ -37,7 +37,7 @@ class TimeoutWatchdog : public BackendDecorator {
  private:
   class Clockwork;
 
-  const TimekeepingOptions options_;
+  const WatchdogOptions options_;
   // Completions of the backend may come as long as they like.
   const std::shared_ptr<Clockwork> clockwork_;
   std::thread thread_;

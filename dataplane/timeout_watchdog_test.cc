@@ -30,7 +30,7 @@ class TimeoutWatchdogTest : public ::testing::Test {
     BackendType& inner = *backend;
     timekeeping_ = std::make_unique<TimeoutWatchdog>(
         std::move(backend),
-        TimekeepingOptions{.group_name = "tp0", .rank = 1, .grace = grace});
+        WatchdogOptions{.group_name = "tp0", .rank = 1, .grace = grace});
     return inner;
   }
 

@@ -11,7 +11,7 @@
 namespace muster::internal {
 namespace {
 
-TEST(WaveTest, WakesEverybody) {
+TEST(BatchEventTest, WakesEverybody) {
   BatchEvent batch_event;
   std::atomic<bool> done{false};
   std::atomic<int> looked{0};
@@ -33,14 +33,14 @@ TEST(WaveTest, WakesEverybody) {
   for (std::thread& caller : callers) caller.join();
 }
 
-TEST(WaveTest, AWakeBetweenLookAndSleepIsNotLost) {
+TEST(BatchEventTest, AWakeBetweenLookAndSleepIsNotLost) {
   BatchEvent batch_event;
   const uint32_t seen = batch_event.Look();
   batch_event.WakeAll();
   batch_event.Sleep(seen, Instant::max());
 }
 
-TEST(WaveTest, SleepsNoLongerThanItWasTold) {
+TEST(BatchEventTest, SleepsNoLongerThanItWasTold) {
   BatchEvent batch_event;
   const Instant until = Clock::now() + std::chrono::milliseconds(20);
   const uint32_t seen = batch_event.Look();

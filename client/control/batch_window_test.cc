@@ -9,14 +9,14 @@ namespace {
 
 constexpr Instant kNow{std::chrono::seconds(1000)};
 
-TEST(GatheringTest, FewCallersAreNotWaitedFor) {
+TEST(BatchWindowTest, FewCallersAreNotWaitedFor) {
   BatchWindow batch_window;
   EXPECT_FALSE(batch_window.Expects(kNow));
   batch_window.Woke(BatchWindow::kCallersMin - 1, kNow);
   EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
-TEST(GatheringTest, ManyAreWaitedForUntilAllAreBack) {
+TEST(BatchWindowTest, ManyAreWaitedForUntilAllAreBack) {
   BatchWindow batch_window;
   batch_window.Woke(64, kNow);
   for (int i = 0; i < 64; ++i) {
@@ -26,7 +26,7 @@ TEST(GatheringTest, ManyAreWaitedForUntilAllAreBack) {
   EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
-TEST(GatheringTest, WhoDoesNotComeBackIsNotWaitedForLong) {
+TEST(BatchWindowTest, WhoDoesNotComeBackIsNotWaitedForLong) {
   BatchWindow batch_window;
   batch_window.Woke(10, kNow);
   EXPECT_EQ(batch_window.until(), kNow + 10 * BatchWindow::kPerCaller);
@@ -35,7 +35,7 @@ TEST(GatheringTest, WhoDoesNotComeBackIsNotWaitedForLong) {
   EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
-TEST(GatheringTest, ALatecomerWaitsForThoseWhoAreUnderWay) {
+TEST(BatchWindowTest, ALatecomerWaitsForThoseWhoAreUnderWay) {
   BatchWindow batch_window;
   batch_window.Woke(8, kNow);
   for (int i = 0; i < 8; ++i) batch_window.CameBack(0, kNow);
@@ -48,7 +48,7 @@ TEST(GatheringTest, ALatecomerWaitsForThoseWhoAreUnderWay) {
   EXPECT_FALSE(batch_window.Expects(kNow));
 }
 
-TEST(GatheringTest, ACrowdThatIsParkedOrGoneHoldsNobodyUp) {
+TEST(BatchWindowTest, ACrowdThatIsParkedOrGoneHoldsNobodyUp) {
   BatchWindow batch_window;
   batch_window.Woke(64, kNow);
   Instant now = batch_window.until();
@@ -61,7 +61,7 @@ TEST(GatheringTest, ACrowdThatIsParkedOrGoneHoldsNobodyUp) {
   EXPECT_FALSE(batch_window.Expects(now));
 }
 
-TEST(GatheringTest, NewcomersCountForThoseWhoStayAway) {
+TEST(BatchWindowTest, NewcomersCountForThoseWhoStayAway) {
   BatchWindow batch_window;
   batch_window.CameBack(0, kNow);
   batch_window.Woke(4, kNow);

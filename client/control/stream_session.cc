@@ -392,7 +392,7 @@ std::string StreamSession::Coordinator() const {
 
 void StreamSession::Complete(v1::StreamResponse& response) {
   // Events whose callers must wake; nearly always one.
-  absl::InlinedVector<std::shared_ptr<BatchEvent>, 4> waves;
+  absl::InlinedVector<std::shared_ptr<BatchEvent>, 4> events;
   {
     MutexLock lock(mutex_);
     size_t callers = 0;
@@ -403,9 +403,9 @@ void StreamSession::Complete(v1::StreamResponse& response) {
           operations_.Complete(std::move(result));
       if (pending == nullptr) continue;
       ++callers;
-      if (std::find(waves.begin(), waves.end(), pending->batch_event) ==
-          waves.end()) {
-        waves.push_back(pending->batch_event);
+      if (std::find(events.begin(), events.end(), pending->batch_event) ==
+          events.end()) {
+        events.push_back(pending->batch_event);
       }
       pending->status = std::move(status);
       pending->SetDone();
@@ -413,7 +413,7 @@ void StreamSession::Complete(v1::StreamResponse& response) {
     answered_ = answered_ || response.results_size() > 0;
     if (callers > 0) batch_window_.Woke(callers, Clock::now());
   }
-  for (const std::shared_ptr<BatchEvent>& batch_event : waves)
+  for (const std::shared_ptr<BatchEvent>& batch_event : events)
     batch_event->WakeAll();
 }
 
@@ -552,12 +552,12 @@ Status StreamSession::Open(Connection& connection) {
   Status welcomed = Welcome(connection.received());
   if (!welcomed.ok()) {
     // The newcomer's members shall not see this one as lost.
-    v1::StreamRequest farewell;
-    *farewell.mutable_heartbeat() = CurrentProgress();
-    farewell.add_operations()->mutable_leave()->set_reason(
+    v1::StreamRequest goodbye;
+    *goodbye.mutable_heartbeat() = CurrentProgress();
+    goodbye.add_operations()->mutable_leave()->set_reason(
         "was a member of the coordinator before its restart");
     while (connection.writing()) connection.Poll(Instant::max());
-    connection.Write(farewell);
+    connection.Write(goodbye);
     AwaitMessage(connection);
     connection.Cancel();
     while (connection.Poll(Instant::max()) != Connection::Event::kBroken) {

@@ -85,10 +85,10 @@ class ErrorResolver {
 
   explicit ErrorResolver(Options options) : options_(std::move(options)) {}
 
-  // Wakes who waits for the judge, and ends what runs in a group that is at its
-  // end; when it is destroyed, which needs the judge, no locks, and that all
-  // judges know what one of them concludes from: the user, whom it wakes, may
-  // ask any group.
+  // Wakes who waits for the resolver, and ends what runs in a group that is at
+  // its end; when it is destroyed, which needs the resolver, no locks, and that
+  // all resolvers know what one of them concludes from: the user, whom it
+  // wakes, may ask any group.
   class Completion {
    public:
     Completion() = default;

@@ -68,7 +68,7 @@ std::vector<int> Ranks(const Status& status) {
   return ranks;
 }
 
-class FailureJudgeTest : public ::testing::Test {
+class ErrorResolverTest : public ::testing::Test {
  protected:
   void Make(const ErrorResolver::Options& options) {
     resolver_ = std::make_unique<ErrorResolver>(options);
@@ -106,7 +106,7 @@ class FailureJudgeTest : public ::testing::Test {
   std::atomic<bool> connected_{true};
 };
 
-TEST_F(FailureJudgeTest, AnEventAbortsTheGroupAndNamesEverything) {
+TEST_F(ErrorResolverTest, AnEventAbortsTheGroupAndNamesEverything) {
   Begin();
   resolver_->OnEvent(
       Event(MemberEvent::Kind::kLost, 2, "no heartbeat for 11s (lease 10s)"));
@@ -119,9 +119,9 @@ TEST_F(FailureJudgeTest, AnEventAbortsTheGroupAndNamesEverything) {
 }
 
 // Of ranks 1 and 3, whose ranks in it are 0 and 1.
-class SubgroupJudgeTest : public ::testing::Test {
+class SubgroupErrorResolverTest : public ::testing::Test {
  protected:
-  SubgroupJudgeTest() {
+  SubgroupErrorResolverTest() {
     ErrorResolver::Group group;
     group.name = "odd";
     group.generation = kGeneration;
@@ -139,7 +139,7 @@ class SubgroupJudgeTest : public ::testing::Test {
 
 // The first is to be woken from every wait for the others, also when it heard
 // before; who has left in peace is told apart, as it may have formed the group.
-TEST(FormingJudgeTest, WhoIsGoneEndsTheFormingOfItsGroup) {
+TEST(FormingErrorResolverTest, WhoIsGoneEndsTheFormingOfItsGroup) {
   using Kind = MemberEvent::Kind;
   for (const auto& [kind, code] :
        {std::pair(Kind::kLost, StatusCode::kUnavailable),
@@ -166,14 +166,14 @@ TEST(FormingJudgeTest, WhoIsGoneEndsTheFormingOfItsGroup) {
   }
 }
 
-TEST_F(SubgroupJudgeTest, OthersComeAndGo) {
+TEST_F(SubgroupErrorResolverTest, OthersComeAndGo) {
   resolver_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   resolver_.OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
   resolver_.OnSessionOver(UnavailableError("rank 0 took it along"));
   EXPECT_TRUE(resolver_.Known(kGeneration).ok());
 }
 
-TEST_F(SubgroupJudgeTest, AMemberEndsItWhateverHasEndedTheGeneration) {
+TEST_F(SubgroupErrorResolverTest, AMemberEndsItWhateverHasEndedTheGeneration) {
   resolver_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   MemberEvent second = Event(MemberEvent::Kind::kLost, 3, "connection closed");
   second.generation_ended = false;
@@ -192,7 +192,8 @@ Status Verdict(const std::vector<int>& culprits) {
   return verdict;
 }
 
-TEST_F(SubgroupJudgeTest, WhatARankHasDecidedIsTheEndWordForWordAndAtOnce) {
+TEST_F(SubgroupErrorResolverTest,
+       WhatARankHasDecidedIsTheEndWordForWordAndAtOnce) {
   resolver_.OnEvent(Event(MemberEvent::Kind::kLeft, 1, "finished"));
   const Status error = resolver_.Decide(Verdict({1, 3}));
   EXPECT_EQ(error.message(), "group \"odd\": aborted by rank 1: enough");
@@ -201,7 +202,7 @@ TEST_F(SubgroupJudgeTest, WhatARankHasDecidedIsTheEndWordForWordAndAtOnce) {
   EXPECT_EQ(CulpritsOf(error).members[1].host, "host-3");
 }
 
-TEST_F(FailureJudgeTest, OfManyThatADecisionBlamesSomeAreDescribed) {
+TEST_F(ErrorResolverTest, OfManyThatADecisionBlamesSomeAreDescribed) {
   ErrorResolver::Options options;
   std::vector<int> culprits;
   ErrorResolver::Group group;
@@ -231,7 +232,7 @@ TEST(VerdictTest, NamesAsManyRanksAsHaveRoom) {
   EXPECT_EQ(dataplane::Verdict(AsVerdict(AbortedError(""), {5, 3, 4})), "3-5");
 }
 
-TEST_F(FailureJudgeTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
+TEST_F(ErrorResolverTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
   Begin();
   std::thread decides([&] {
     EXPECT_EQ(resolver_->Decide(Verdict({0})).message(), "out of memory");
@@ -241,7 +242,7 @@ TEST_F(FailureJudgeTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
   EXPECT_TRUE(accused_.ok());
 }
 
-TEST_F(FailureJudgeTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
+TEST_F(ErrorResolverTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
   connected_ = false;
   Begin();
   EXPECT_EQ(resolver_->Decide(Verdict({0})).message(),
@@ -249,7 +250,7 @@ TEST_F(FailureJudgeTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
   EXPECT_TRUE(accused_.ok());
 }
 
-TEST_F(FailureJudgeTest, RanksThatDoNotRunTheSameAreNoSymptom) {
+TEST_F(ErrorResolverTest, RanksThatDoNotRunTheSameAreNoSymptom) {
   Begin();
   Status symptom = InvalidArgumentError("rank 2 runs barrier #5");
   dataplane::SetCulpritRank(symptom, 2);
@@ -259,13 +260,14 @@ TEST_F(FailureJudgeTest, RanksThatDoNotRunTheSameAreNoSymptom) {
 }
 
 // So that the news of a loss blames nobody who only brings it.
-TEST_F(SubgroupJudgeTest, TheDataPlaneHearsWhoIsToBlameByItsRankInTheGroup) {
+TEST_F(SubgroupErrorResolverTest,
+       TheDataPlaneHearsWhoIsToBlameByItsRankInTheGroup) {
   resolver_.OnEvent(Event(MemberEvent::Kind::kLost, 3, "no heartbeat for 11s"));
   EXPECT_EQ(dataplane::CulpritRanks(aborted_), std::vector<int>{1});
 }
 
 // Resumed when all that knew more are gone, with rank 0's coordinator.
-TEST_F(FailureJudgeTest, WhomTheOthersHoldForLostNamesItself) {
+TEST_F(ErrorResolverTest, WhomTheOthersHoldForLostNamesItself) {
   Make({.verdict_timeout = milliseconds(1),
         .embedded = true,
         .coordinator_loss = seconds(60)});
@@ -278,7 +280,7 @@ TEST_F(FailureJudgeTest, WhomTheOthersHoldForLostNamesItself) {
               EndsWith("; rank 1 is pid 101 on host-1"));
 }
 
-TEST_F(FailureJudgeTest, AllWhomASymptomBlamesAreNamed) {
+TEST_F(ErrorResolverTest, AllWhomASymptomBlamesAreNamed) {
   Begin();
   Status symptom = InvalidArgumentError("they run barrier #5");
   dataplane::SetCulpritRanks(symptom, {0, 2});
@@ -289,7 +291,7 @@ TEST_F(FailureJudgeTest, AllWhomASymptomBlamesAreNamed) {
             "102 on host-2");
 }
 
-TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
+TEST_F(SubgroupErrorResolverTest, WhoReportsIsNotToBlame) {
   resolver_.OnEvent(Report(3, "all_reduce #5 on group \"world\"", {2}));
   EXPECT_TRUE(resolver_.Known(kGeneration).ok());
   resolver_.OnEvent(Report(0, "all_reduce #5 on group \"world\"", {2, 1}));
@@ -297,7 +299,8 @@ TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
 }
 
 // Of sixty that are stuck it describes some.
-TEST_F(SubgroupJudgeTest, CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
+TEST_F(SubgroupErrorResolverTest,
+       CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
   MemberEvent report = Report(4, "sixty ranks are stuck", {6, 7, 8});
   report.other_culprits = {{.first = 9, .count = 57}};
   resolver_.OnEvent(report);
@@ -309,14 +312,14 @@ TEST_F(SubgroupJudgeTest, CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
   EXPECT_EQ(CulpritsOf(aborted_).size(), 5u);
 }
 
-TEST_F(SubgroupJudgeTest, WhereNotAllCulpritsAreKnownItMayBeAnybody) {
+TEST_F(SubgroupErrorResolverTest, WhereNotAllCulpritsAreKnownItMayBeAnybody) {
   MemberEvent report = Report(4, "sixty ranks are stuck", {6, 7, 8});
   report.unknown_culprits = 57;
   resolver_.OnEvent(report);
   EXPECT_EQ(resolver_.Known(kGeneration), aborted_);
 }
 
-TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
+TEST_F(SubgroupErrorResolverTest, ASymptomsRankIsTheGroups) {
   const Status why = resolver_.Decide(ClosedBy(1));
   EXPECT_THAT(Ranks(why), ElementsAre(3));
   EXPECT_THAT(std::string(why.message()),
@@ -324,7 +327,7 @@ TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
   EXPECT_EQ(resolver_.Known(kGeneration), why);
 }
 
-TEST_F(FailureJudgeTest, TheVerdictWinsOverTheSymptom) {
+TEST_F(ErrorResolverTest, TheVerdictWinsOverTheSymptom) {
   Begin();
   Status decided;
   std::thread caller([&] { decided = resolver_->Decide(ClosedBy(3)); });
@@ -334,7 +337,7 @@ TEST_F(FailureJudgeTest, TheVerdictWinsOverTheSymptom) {
   EXPECT_TRUE(accused_.ok());
 }
 
-TEST_F(FailureJudgeTest, EveryFailureAfterTheFirstIsTheSame) {
+TEST_F(ErrorResolverTest, EveryFailureAfterTheFirstIsTheSame) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
@@ -343,14 +346,14 @@ TEST_F(FailureJudgeTest, EveryFailureAfterTheFirstIsTheSame) {
   EXPECT_EQ(resolver_->Decide(ClosedBy(0)), first);
 }
 
-TEST_F(FailureJudgeTest, WhoLeavesInPeaceEndsNothing) {
+TEST_F(ErrorResolverTest, WhoLeavesInPeaceEndsNothing) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
   EXPECT_TRUE(aborted_.ok());
   EXPECT_TRUE(resolver_->Known(kGeneration).ok());
 }
 
-TEST_F(FailureJudgeTest, WhoLeftExplainsItsClosedConnection) {
+TEST_F(ErrorResolverTest, WhoLeftExplainsItsClosedConnection) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
   const Status decided = resolver_->Decide(ClosedBy(2));
@@ -360,7 +363,7 @@ TEST_F(FailureJudgeTest, WhoLeftExplainsItsClosedConnection) {
                  "102) left: finished"));
 }
 
-TEST_F(FailureJudgeTest, WithoutAVerdictTheFirstReportIsEverybodys) {
+TEST_F(ErrorResolverTest, WithoutAVerdictTheFirstReportIsEverybodys) {
   Make({.verdict_timeout = milliseconds(1)});
   first_report_ = Report(0, "rank 2 is stuck", {2});
   Begin();
@@ -376,14 +379,14 @@ TEST_F(FailureJudgeTest, WithoutAVerdictTheFirstReportIsEverybodys) {
               HasSubstr("rank 3 is pid 103 on host-3"));
 }
 
-TEST_F(FailureJudgeTest, OnesOwnFaultIsReportedAtOnce) {
+TEST_F(ErrorResolverTest, OnesOwnFaultIsReportedAtOnce) {
   Begin();  // With a verdict timeout that the test would not survive.
   const Status own = InternalError("reduction failed");
   EXPECT_EQ(resolver_->Decide(own), own);
   EXPECT_EQ(accused_, own);
 }
 
-TEST_F(FailureJudgeTest, AReportBlamesWhomItNamesFromTheStart) {
+TEST_F(ErrorResolverTest, AReportBlamesWhomItNamesFromTheStart) {
   Begin();
   resolver_->OnEvent(Report(0, "rank 3 is stuck", {3}));
   EXPECT_THAT(Ranks(resolver_->Known(kGeneration)), ElementsAre(3));
@@ -392,7 +395,7 @@ TEST_F(FailureJudgeTest, AReportBlamesWhomItNamesFromTheStart) {
   EXPECT_TRUE(accused_.ok());
 }
 
-TEST_F(FailureJudgeTest, AReportOfATextBlamesItsMember) {
+TEST_F(ErrorResolverTest, AReportOfATextBlamesItsMember) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(0));
@@ -401,7 +404,7 @@ TEST_F(FailureJudgeTest, AReportOfATextBlamesItsMember) {
               HasSubstr("rank 0 (host-0, pid 100) failed: out of memory"));
 }
 
-TEST_F(FailureJudgeTest, OnlyTheEventThatEndedTheGenerationDecides) {
+TEST_F(ErrorResolverTest, OnlyTheEventThatEndedTheGenerationDecides) {
   Begin();
   MemberEvent late = Report(0, "rank 3 is stuck", {3});
   late.generation_ended = false;
@@ -429,7 +432,7 @@ class LogLines : public google::LogSink {
   std::vector<std::string> lines_;
 };
 
-TEST_F(FailureJudgeTest, TheEndOfAGroupIsOneLineInTheLog) {
+TEST_F(ErrorResolverTest, TheEndOfAGroupIsOneLineInTheLog) {
   Begin();
   LogLines log;
   resolver_->OnEvent(
@@ -444,7 +447,7 @@ TEST_F(FailureJudgeTest, TheEndOfAGroupIsOneLineInTheLog) {
                           "progress: all_reduce #4\""));
 }
 
-TEST_F(FailureJudgeTest, WhatIsDecidedHereIsLoggedToo) {
+TEST_F(ErrorResolverTest, WhatIsDecidedHereIsLoggedToo) {
   Begin();
   LogLines log;
   resolver_->Decide(InternalError("reduction failed")).IgnoreError();
@@ -453,7 +456,7 @@ TEST_F(FailureJudgeTest, WhatIsDecidedHereIsLoggedToo) {
                           "culprits= cause=\"reduction failed\""));
 }
 
-TEST_F(FailureJudgeTest, WhoWaitsForTheNextGenerationIsNoCulprit) {
+TEST_F(ErrorResolverTest, WhoWaitsForTheNextGenerationIsNoCulprit) {
   MemberEvent waiting =
       Event(MemberEvent::Kind::kWaiting, -1, "waits for a seat");
   waiting.generation_ended = false;
@@ -464,7 +467,7 @@ TEST_F(FailureJudgeTest, WhoWaitsForTheNextGenerationIsNoCulprit) {
   EXPECT_TRUE(aborted_.ok());
 }
 
-TEST_F(FailureJudgeTest, EventsBeforeTheGroupCount) {
+TEST_F(ErrorResolverTest, EventsBeforeTheGroupCount) {
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   EXPECT_FALSE(resolver_->Known(kGeneration).ok());
   EXPECT_TRUE(resolver_->Known(kGeneration + 1).ok());
@@ -472,7 +475,7 @@ TEST_F(FailureJudgeTest, EventsBeforeTheGroupCount) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
 }
 
-TEST_F(FailureJudgeTest, WhatBreaksWhileTheGroupFormsWaitsForWhoIsGone) {
+TEST_F(ErrorResolverTest, WhatBreaksWhileTheGroupFormsWaitsForWhoIsGone) {
   Status known;
   std::thread waiter([&] { known = resolver_->AwaitKnown(kGeneration); });
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "gone"));
@@ -482,7 +485,7 @@ TEST_F(FailureJudgeTest, WhatBreaksWhileTheGroupFormsWaitsForWhoIsGone) {
   EXPECT_TRUE(resolver_->AwaitKnown(kGeneration).ok());
 }
 
-TEST_F(FailureJudgeTest, OtherGenerationsDoNotMatter) {
+TEST_F(ErrorResolverTest, OtherGenerationsDoNotMatter) {
   Begin();
   MemberEvent event = Event(MemberEvent::Kind::kLost, 2, "old");
   event.generation = kGeneration - 1;
@@ -490,7 +493,7 @@ TEST_F(FailureJudgeTest, OtherGenerationsDoNotMatter) {
   EXPECT_TRUE(aborted_.ok());
 }
 
-TEST_F(FailureJudgeTest, AnEmbeddedCoordinatorTakesItsGroupWithIt) {
+TEST_F(ErrorResolverTest, AnEmbeddedCoordinatorTakesItsGroupWithIt) {
   Make({.verdict_timeout = seconds(60), .embedded = true});
   Begin();
   resolver_->OnSessionOver(UnavailableError(
@@ -503,7 +506,7 @@ TEST_F(FailureJudgeTest, AnEmbeddedCoordinatorTakesItsGroupWithIt) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(0));
 }
 
-TEST_F(FailureJudgeTest, UnlessRankZeroHasLeftInPeace) {
+TEST_F(ErrorResolverTest, UnlessRankZeroHasLeftInPeace) {
   Make({.verdict_timeout = seconds(60), .embedded = true});
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
@@ -511,7 +514,7 @@ TEST_F(FailureJudgeTest, UnlessRankZeroHasLeftInPeace) {
   EXPECT_TRUE(aborted_.ok());
 }
 
-TEST_F(FailureJudgeTest, AnExternalCoordinatorDoesNot) {
+TEST_F(ErrorResolverTest, AnExternalCoordinatorDoesNot) {
   Begin();
   resolver_->OnSessionOver(AbortedError("restarted"));
   EXPECT_TRUE(aborted_.ok());
@@ -520,7 +523,7 @@ TEST_F(FailureJudgeTest, AnExternalCoordinatorDoesNot) {
   EXPECT_THAT(Ranks(decided), ElementsAre(3));
 }
 
-TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
+TEST_F(ErrorResolverTest, OneThatHoldsThisMemberForLostDoes) {
   Begin();
   resolver_->OnSessionOver(FailedPreconditionError("was lost"));
   EXPECT_TRUE(IsFailedPrecondition(aborted_));
@@ -528,19 +531,19 @@ TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 
-TEST_F(SubgroupJudgeTest, WhomTheCoordinatorHoldsForLostNamesItself) {
+TEST_F(SubgroupErrorResolverTest, WhomTheCoordinatorHoldsForLostNamesItself) {
   resolver_.OnSessionOver(FailedPreconditionError("was lost"));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 
-TEST_F(FailureJudgeTest, OneThatDoesNotLetItInAnyMoreDoes) {
+TEST_F(ErrorResolverTest, OneThatDoesNotLetItInAnyMoreDoes) {
   Begin();
   resolver_->OnSessionOver(UnauthenticatedError("the token expired"));
   EXPECT_TRUE(IsUnauthenticated(aborted_));
   EXPECT_THAT(std::string(aborted_.message()), HasSubstr("token expired"));
 }
 
-TEST_F(FailureJudgeTest, DoesNotWaitForWhoIsToBlame) {
+TEST_F(ErrorResolverTest, DoesNotWaitForWhoIsToBlame) {
   Begin();
   resolver_->OnEvent(Report(0, "rank 3 is stuck", {3}));
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
@@ -548,7 +551,7 @@ TEST_F(FailureJudgeTest, DoesNotWaitForWhoIsToBlame) {
   resolver_->AwaitOthersGone(std::chrono::hours(1));
 }
 
-TEST_F(FailureJudgeTest, DoesNotWaitForCulpritsOfWhomOnlyTheRankIsKnown) {
+TEST_F(ErrorResolverTest, DoesNotWaitForCulpritsOfWhomOnlyTheRankIsKnown) {
   Begin();
   MemberEvent report = Report(0, "two ranks are stuck", {3});
   report.other_culprits = {{.first = 2, .count = 1}};
@@ -565,7 +568,7 @@ MemberEvent LeftTogether() {
   return event;
 }
 
-TEST_F(FailureJudgeTest, AllThatLeftTogetherHaveLeft) {
+TEST_F(ErrorResolverTest, AllThatLeftTogetherHaveLeft) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
   resolver_->OnEvent(LeftTogether());
@@ -574,7 +577,7 @@ TEST_F(FailureJudgeTest, AllThatLeftTogetherHaveLeft) {
   EXPECT_TRUE(resolver_->Known(kGeneration).ok());
 }
 
-TEST_F(FailureJudgeTest, WhoLeftAmongManyExplainsItsClosedConnection) {
+TEST_F(ErrorResolverTest, WhoLeftAmongManyExplainsItsClosedConnection) {
   Begin();
   resolver_->OnEvent(LeftTogether());
   EXPECT_EQ(resolver_->Decide(ClosedBy(3)).message(),
@@ -582,7 +585,7 @@ TEST_F(FailureJudgeTest, WhoLeftAmongManyExplainsItsClosedConnection) {
             "last progress: not told");
 }
 
-TEST_F(FailureJudgeTest, WhoLeavesWhileTheGroupFormsEndsIt) {
+TEST_F(ErrorResolverTest, WhoLeavesWhileTheGroupFormsEndsIt) {
   resolver_->OnEvent(LeftTogether());
   EXPECT_TRUE(resolver_->Known(kGeneration + 1).ok());
   EXPECT_THAT(std::string(resolver_->Known(kGeneration).message()),
@@ -590,7 +593,7 @@ TEST_F(FailureJudgeTest, WhoLeavesWhileTheGroupFormsEndsIt) {
                          "left: finished"));
 }
 
-TEST_F(FailureJudgeTest, WaitsForTheFarewellOfAllOthers) {
+TEST_F(ErrorResolverTest, WaitsForTheGoodbyeOfAllOthers) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));

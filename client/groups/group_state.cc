@@ -81,7 +81,7 @@ std::shared_ptr<GroupState> GroupState::Create(
           .world_size = state->size(),
           .default_timeout = state->options_.timeout},
       std::move(backend));
-  state->TellJudge();
+  state->TellResolver();
   return state;
 }
 
@@ -100,7 +100,7 @@ bool GroupState::is_cuda_only() const {
          std::ranges::find(devices_, DeviceType::kCpu) == devices_.end();
 }
 
-void GroupState::TellJudge() {
+void GroupState::TellResolver() {
   const std::weak_ptr<GroupState> weak = weak_from_this();
   ErrorResolver::Group group;
   group.name = options_.name;
@@ -144,7 +144,7 @@ int GroupState::global_rank() const {
 }
 
 int GroupState::GroupRankOf(int global_rank) const {
-  // The first for the data plane to judge; of the second nothing comes.
+  // The first for the data plane to check; of the second nothing comes.
   if (options_.is_world) return global_rank;
   if (!is_member()) return -1;
   for (size_t i = 0; i < options_.seats.size(); ++i) {

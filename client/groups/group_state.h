@@ -156,7 +156,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // Between global ranks, which users see, and the group's own. Throw DistError
   // (kInvalidArgument): it is not in the group.
-  // (Of the default group any number is taken, for the data plane to judge.)
+  // (Of the default group any number is taken, for the data plane to check.)
   int GroupRankOf(int global_rank) const;
   // The same of any group.
   int MemberRankOf(int global_rank) const;
@@ -208,7 +208,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   Status NotLive() const;
   [[noreturn]] void ThrowNotLive() const;
   int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
-  void TellJudge();
+  void TellResolver();
   // Run, if the caller does not wait here, or is not in the group.
   Work Start(const dataplane::CollectiveView& collective, bool async_op);
   // What the user gets; complete if not asynchronous. Throws DistError if the

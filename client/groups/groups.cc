@@ -264,7 +264,8 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   try {
     plan = PlanNew(options, number);
   } catch (const DistError& error) {
-    if (number > 0) options_.board->Refuse({.number = number}, error.what());
+    if (number > 0)
+      options_.call_registry->Refuse({.number = number}, error.what());
     throw;
   }
   const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
@@ -277,7 +278,7 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
                                         .nccl = plan.nccl});
   }
   if (!member) {
-    if (number > 0) options_.board->Pass(CallOf(plan));
+    if (number > 0) options_.call_registry->Pass(CallOf(plan));
     return non_member_;
   }
   if (!options.name.empty() || number > 0) {
@@ -285,7 +286,7 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
     // One that means another group may have come to the end of this call: with
     // numbers for names it could not.
     if (!options.name.empty() && number > 0) {
-      options_.board->Pass(CallOf(plan));
+      options_.call_registry->Pass(CallOf(plan));
     }
     return group;
   }
@@ -371,12 +372,13 @@ std::shared_ptr<ProcessGroup> Groups::Split(
   try {
     plan = PlanSplit(*parent, split_ranks, options, number);
   } catch (const DistError& error) {
-    options_.board->Refuse({.number = number, .series = series}, error.what());
+    options_.call_registry->Refuse({.number = number, .series = series},
+                                   error.what());
     throw;
   }
   std::shared_ptr<ProcessGroup> group =
       plan.ranks.empty() ? non_member_ : Form(plan);
-  options_.board->Pass(CallOf(plan));
+  options_.call_registry->Pass(CallOf(plan));
   return group;
 }
 
@@ -429,7 +431,7 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
         "The specified group name has already been created, "
         "please use a different group name: ",
         base::Quote(plan.name));
-    options_.board->Refuse(CallOf(plan), why);
+    options_.call_registry->Refuse(CallOf(plan), why);
     Invalid(why);
   }
   absl::Cleanup forget = [&] {
@@ -451,11 +453,11 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   return made.group;
 }
 
-std::shared_ptr<ErrorResolver> Groups::JudgeOf(
+std::shared_ptr<ErrorResolver> Groups::FindResolver(
     const std::vector<int>& ranks) const {
   ErrorResolver::Options judging = options_.judging;
   judging.ranks = ranks;
-  return options_.live->NewJudge(std::move(judging));
+  return options_.live->NewResolver(std::move(judging));
 }
 
 // So that its barriers, and whoever looks at the job, know who is in it.
@@ -473,9 +475,10 @@ void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
   // Other ranks than those have that were here before.
   if (IsInvalidArgument(registered)) {
     if (plan.call_number > 0) {
-      options_.board->Pass(CallOf(plan));
+      options_.call_registry->Pass(CallOf(plan));
     } else {
-      options_.board->Refuse(CallOf(plan), std::string(registered.message()));
+      options_.call_registry->Refuse(CallOf(plan),
+                                     std::string(registered.message()));
     }
   }
   const Status known = resolver.Known(generation);
@@ -490,7 +493,7 @@ Groups::Made Groups::Connect(const Plan& plan) {
     MutexLock lock(mutex_);
     number = made_[{plan.name, plan.ranks}]++;
   }
-  const std::shared_ptr<ErrorResolver> resolver = JudgeOf(plan.ranks);
+  const std::shared_ptr<ErrorResolver> resolver = FindResolver(plan.ranks);
   Register(plan, *resolver, deadline);
   const std::string key_prefix =
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
@@ -498,8 +501,8 @@ Groups::Made Groups::Connect(const Plan& plan) {
   Made made;
   SharedCall call = CallOf(plan);
   call.instance = key_prefix;
-  const auto forming = std::make_shared<CallBoard::Waiting>(
-      options_.board.get(), std::move(call));
+  const auto forming = std::make_shared<CallRegistry::Waiting>(
+      options_.call_registry.get(), std::move(call));
   made.bootstrap =
       BootstrapOf(options_.session, key_prefix, resolver, generation, forming);
   const int rank =
@@ -716,7 +719,7 @@ std::unique_ptr<dataplane::Backend> Watched(
 std::shared_ptr<SessionBootstrap> BootstrapOf(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
     const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
-    const std::shared_ptr<CallBoard::Waiting>& forming) {
+    const std::shared_ptr<CallRegistry::Waiting>& forming) {
   return std::make_shared<SessionBootstrap>(
       session, key_prefix,
       [resolver, generation, session, key_prefix,
@@ -771,15 +774,16 @@ void Groups::Meet(const std::string& meaning) {
   }
   const std::string place =
       absl::StrCat("meetings/", number, "/", StableHash(meaning), "/");
-  const auto waiting = std::make_shared<CallBoard::Waiting>(
-      options_.board.get(), SharedCall{.number = number,
-                                       .series = "meetings",
-                                       .place = place,
-                                       .meaning = meaning,
-                                       .ranks = ranks});
+  const auto waiting = std::make_shared<CallRegistry::Waiting>(
+      options_.call_registry.get(), SharedCall{.number = number,
+                                               .series = "meetings",
+                                               .place = place,
+                                               .meaning = meaning,
+                                               .ranks = ranks});
   const std::string prefix = absl::StrCat(options_.key_prefix, place);
-  const auto bootstrap = BootstrapOf(options_.session, prefix, JudgeOf(ranks),
-                                     options_.formation.generation, waiting);
+  const auto bootstrap =
+      BootstrapOf(options_.session, prefix, FindResolver(ranks),
+                  options_.formation.generation, waiting);
   Status met = SetKey(options_.session->stream(),
                       absl::StrCat(prefix, options_.formation.rank), "",
                       {.ttl = std::chrono::hours(1)}, deadline);

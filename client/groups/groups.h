@@ -17,7 +17,7 @@
 #include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/distributed.h"
-#include "client/groups/call_board.h"
+#include "client/groups/call_registry.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
 #include "client/groups/live_groups.h"
@@ -47,14 +47,14 @@ std::vector<int> SurvivorsOf(const ProcessGroup& group,
 void AbortToShrink(ProcessGroup& group,
                    const std::vector<int>& ranks_to_exclude);
 
-// Where the ranks of a group meet; nobody waits there any more once the judge,
-// or the group's keys in the store, say how it ended, nor as long as `forming`
-// lives when the ranks quarrel about the call that it stands for (null: there
-// is none).
+// Where the ranks of a group meet; nobody waits there any more once the
+// resolver, or the group's keys in the store, say how it ended, nor as long as
+// `forming` lives when the ranks disagree about the call that it stands for
+// (null: there is none).
 std::shared_ptr<SessionBootstrap> BootstrapOf(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
     const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
-    const std::shared_ptr<CallBoard::Waiting>& forming);
+    const std::shared_ptr<CallRegistry::Waiting>& forming);
 
 // Connects this process with its peers of the group, and adds the group to
 // `live`. `metrics` may be null.
@@ -70,8 +70,8 @@ struct GroupsOptions {
   std::shared_ptr<ProcessGroup> world;
   std::shared_ptr<Session> session;
   std::shared_ptr<LiveGroups> live;
-  std::shared_ptr<CallBoard> board;
-  // Of the groups' judges; without ranks.
+  std::shared_ptr<CallRegistry> call_registry;
+  // Of the groups' resolvers; without ranks.
   ErrorResolver::Options judging;
   // As in dataplane::BackendOptions.
   std::string local_address;
@@ -177,7 +177,8 @@ class Groups {
   // Ends those that nobody has any more, unless they run something or have
   // failed. Where groups are made and ended, as that may take a moment.
   void EndDropped();
-  std::shared_ptr<ErrorResolver> JudgeOf(const std::vector<int>& ranks) const;
+  std::shared_ptr<ErrorResolver> FindResolver(
+      const std::vector<int>& ranks) const;
   void Register(const Plan& plan, const ErrorResolver& resolver,
                 const Deadline& deadline) const;
 

@@ -51,10 +51,11 @@ std::optional<MemberInfo> DepartureOf(const MemberEvent& event, int rank) {
 
 }  // namespace
 
-std::shared_ptr<ErrorResolver> LiveGroups::NewJudge(
+std::shared_ptr<ErrorResolver> LiveGroups::NewResolver(
     ErrorResolver::Options options) {
   auto resolver = std::make_shared<ErrorResolver>(std::move(options));
-  // Told under the lock, so that no judge misses an event or hears one twice.
+  // Told under the lock, so that no resolver misses an event or hears one
+  // twice.
   MutexLock lock(mutex_);
   for (const MemberEvent& event : events_) resolver->OnEvent(event);
   if (!session_over_.ok()) resolver->OnSessionOver(session_over_);

@@ -28,7 +28,7 @@ inline constexpr size_t kProgressGroupsMax = 256;
 // that are added later. It keeps no group and no resolver alive. Thread-safe.
 class LiveGroups {
  public:
-  std::shared_ptr<ErrorResolver> NewJudge(ErrorResolver::Options options)
+  std::shared_ptr<ErrorResolver> NewResolver(ErrorResolver::Options options)
       MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Its progress is in the heartbeats from now on, if it is among the oldest

@@ -33,32 +33,32 @@ std::shared_ptr<GroupState> MakeGroup(LiveGroups& live,
   options.rank = 0;
   auto group = GroupState::Create(
       options, std::make_unique<dataplane::testing::FakeBackend>(), nullptr,
-      live.NewJudge({.ranks = {0, 1}}));
+      live.NewResolver({.ranks = {0, 1}}));
   live.Add(group);
   return group;
 }
 
-TEST(LiveGroupsTest, EveryJudgeHearsOfAllThatHappensAndHappened) {
+TEST(LiveGroupsTest, EveryResolverHearsOfAllThatHappensAndHappened) {
   LiveGroups live;
-  const auto early = live.NewJudge({.ranks = {0, 1}});
+  const auto early = live.NewResolver({.ranks = {0, 1}});
   live.OnEvent(Lost(1));
-  const auto late = live.NewJudge({.ranks = {0, 1}});
-  const auto other = live.NewJudge({.ranks = {0, 2}});
+  const auto late = live.NewResolver({.ranks = {0, 1}});
+  const auto other = live.NewResolver({.ranks = {0, 2}});
   EXPECT_FALSE(early->Known(1).ok());
   EXPECT_FALSE(late->Known(1).ok());
   EXPECT_TRUE(other->Known(1).ok());
   live.OnSessionOver(AbortedError("its state is lost"));
   EXPECT_TRUE(IsAborted(other->Known(1)));
-  EXPECT_TRUE(IsAborted(live.NewJudge({.ranks = {0}})->Known(1)));
+  EXPECT_TRUE(IsAborted(live.NewResolver({.ranks = {0}})->Known(1)));
 }
 
 // Whoever is woken by the end of one group finds the others ended.
-TEST(LiveGroupsTest, AllJudgesKnowBeforeAnyGroupEnds) {
+TEST(LiveGroupsTest, AllResolversKnowBeforeAnyGroupEnds) {
   LiveGroups live;
   std::vector<std::shared_ptr<ErrorResolver>> resolvers;
   int ended = 0;
   for (int i = 0; i < 3; ++i)
-    resolvers.push_back(live.NewJudge({.ranks = {1}}));
+    resolvers.push_back(live.NewResolver({.ranks = {1}}));
   for (const auto& resolver : resolvers) {
     ErrorResolver::Group group;
     group.generation = 1;

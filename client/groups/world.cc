@@ -50,7 +50,7 @@ constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 // The others' rendezvous shall time out before the coordinator goes that could
 // tell them who is missing; a tenth of the timeout is enough.
 constexpr milliseconds kServerPatienceMax = seconds(1);
-constexpr milliseconds kFarewellTimeout = seconds(10);
+constexpr milliseconds kGoodbyeTimeout = seconds(10);
 // Everybody has left by then, or has had the time to.
 constexpr milliseconds kDrainTimeout{200};
 // An embedded coordinator that cannot be reached is not started again.
@@ -354,7 +354,7 @@ void World::ConnectAndJoin(InitPlan& plan) {
 
 Formation World::TryToJoin(const InitPlan& plan) {
   live_ = std::make_shared<LiveGroups>();
-  resolver_ = live_->NewJudge(Judging(plan));
+  resolver_ = live_->NewResolver(Judging(plan));
   SessionOptions session;
   session.address = plan.endpoint.ToString();
   session.job = plan.job;
@@ -472,7 +472,7 @@ void World::Connect(const InitPlan& plan) {
   }
   state_ = *std::move(state);
   group_ = std::make_shared<ProcessGroup>(state_);
-  board_ = std::make_shared<CallBoard>(CallBoard::Options{
+  call_registry_ = std::make_shared<CallRegistry>(CallRegistry::Options{
       .session = session_,
       .key_prefix = prefix,
       .seats = formation_.seats,
@@ -485,7 +485,7 @@ void World::Connect(const InitPlan& plan) {
                     .world = group_,
                     .session = session_,
                     .live = live_,
-                    .board = board_,
+                    .call_registry = call_registry_,
                     .judging = Judging(plan),
                     .local_address = local_address,
                     .device = options_.device_id.value_or(-1),
@@ -522,7 +522,7 @@ void World::Destroy() {
     unseen = unseen.ok() ? others.unseen : state_->Explain(unseen);
   }
   if (coordinator_ == nullptr) bootstrap_->DeleteOwnKeys();
-  if (ServesOthers()) resolver_->AwaitOthersGone(kFarewellTimeout);
+  if (ServesOthers()) resolver_->AwaitOthersGone(kGoodbyeTimeout);
   session_->Leave(PartingReason(state_->status()));
   session_->Close();
   state_->Shutdown();
@@ -544,7 +544,7 @@ using std::chrono::seconds;
 // How often those that wait for all that stay in a group look who is gone.
 constexpr milliseconds kSurvivorsLook{100};
 // After how many looks they ask what the others do instead.
-constexpr int kLooksPerQuarrel = 3;
+constexpr int kTriesPerDisagreement = 3;
 // In which a coordinator with the usual lease knows who is lost.
 constexpr milliseconds kLossTime = seconds(12);
 // In which those that have met join the new group. What keeps one from it the
@@ -628,12 +628,13 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     ThrowIfLost(excluded);
     return AwaitFates(shrinking, deadline);
   }
-  CallBoard::Waiting waiting(
-      board_.get(), {.series = absl::StrCat("shrink/", excluded),
-                     .place = absl::StrCat("shrink/", excluded),
-                     .meaning = absl::StrCat("shrinks group \"", kWorldName,
-                                             "\" without ", excluded),
-                     .ranks = shrinking.survivors});
+  CallRegistry::Waiting waiting(
+      call_registry_.get(),
+      {.series = absl::StrCat("shrink/", excluded),
+       .place = absl::StrCat("shrink/", excluded),
+       .meaning = absl::StrCat("shrinks group \"", kWorldName, "\" without ",
+                               excluded),
+       .ranks = shrinking.survivors});
   for (int looks = 1;; ++looks) {
     // Before the question who has come: who leaves has.
     const LiveGroups::Absent absent =
@@ -661,13 +662,13 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     // Or the coordinator is no more.
     if (!IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
     if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
-    if (looks % kLooksPerQuarrel == 0) {
-      if (Status quarrel = waiting.Look(); !quarrel.ok()) {
+    if (looks % kTriesPerDisagreement == 0) {
+      if (Status disagreement = waiting.Look(); !disagreement.ok()) {
         // Not for the next call's.
         DeleteKey(stream, key_of(formation_.rank), deadline)
             .status()
             .IgnoreError();
-        Throw(Origin::kControl, std::move(quarrel));
+        Throw(Origin::kControl, std::move(disagreement));
       }
     }
     if (deadline.Passed(Clock::now())) {

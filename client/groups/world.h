@@ -13,7 +13,7 @@
 #include "client/control/deadline.h"
 #include "client/distributed.h"
 #include "client/errors.h"
-#include "client/groups/call_board.h"
+#include "client/groups/call_registry.h"
 #include "client/groups/embedded_coordinator.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
@@ -128,7 +128,7 @@ class World {
   std::shared_ptr<SessionBootstrap> bootstrap_;
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<ProcessGroup> group_;
-  std::shared_ptr<CallBoard> board_;
+  std::shared_ptr<CallRegistry> call_registry_;
   std::unique_ptr<Groups> groups_;
   std::shared_ptr<Store> store_;
   // Without whom this group was to be shrunk before.

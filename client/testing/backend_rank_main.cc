@@ -239,10 +239,10 @@ int MakeParts(const std::string& backend) {
       backend, {DeviceType::kCpu},
       [](const dataplane::BackendOptions& options)
           -> StatusOr<std::unique_ptr<dataplane::Backend>> {
-        const auto* const heritage =
+        const auto* const parent_handle =
             dynamic_cast<const TokenHandle*>(options.parent_handle.get());
         Say(options.group_name + " from " +
-            (heritage == nullptr ? "nowhere" : heritage->from));
+            (parent_handle == nullptr ? "nowhere" : parent_handle->from));
         auto gloo = dataplane::CreateBackend("gloo", options);
         if (!gloo.ok()) return gloo.status();
         return std::make_unique<TellingBackend>(*std::move(gloo),

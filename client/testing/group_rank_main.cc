@@ -295,7 +295,7 @@ int Late() {
 
 // Of four ranks: what goes wrong in a group of three, where each sees something
 // else of it.
-int Quarrel() {
+int TellDisagreement() {
   InitProcessGroup(kOptions);
   const bool member = GetRank() > 0;
   const auto trio = [](const std::string& name) {
@@ -512,7 +512,7 @@ int Disagree() {
   split(1, {{0}, {1, 3}, {2}}, {{0}, {1}, {2, 3}});
   split(2, {{0, 1}}, {{0, 1, 2}});
   split(3, {{0, 1}, {2, 2}}, {{0, 1}, {2, 3}});
-  // Names that were quarrelled about are free.
+  // Names that were disagreed about are free.
   const Group group = NewGroup({.name = "a"});
   if (GetRank() < 3) {
     const std::vector<int> excluded = {GetRank() == 0 ? 1 : 3};
@@ -639,7 +639,7 @@ int Main(int argc, char** argv) {
       {"mourners", &Mourners},
       {"late", &Late},
       {"names again", &NamesAgain},
-      {"quarrel", &Quarrel},
+      {"quarrel", &TellDisagreement},
       {"bystanders", &Bystanders},
       {"alone", &Alone},
       {"disagree", &Disagree},

@@ -395,7 +395,7 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
     if (event.kind == EventKind::kLeft && !ended) {
       departures_.Add(
           std::move(event),
-          membership_.live() * membership_.options().farewell_pause_per_member,
+          membership_.live() * membership_.options().departure_pause_per_member,
           now);
     } else {
       published.push_back(std::move(event));
@@ -758,7 +758,7 @@ std::vector<Record> Coordinator::TakeChanges() {
 
 // Finds the departures from the newest generation by its seats: a member may
 // have come back with a new incarnation, or be forgotten.
-void Coordinator::RestoreFarewells(Instant now) {
+void Coordinator::RestoreDepartures(Instant now) {
   const FormationReply formation = rendezvous_.formation();
   if (formation == nullptr) return;
   for (size_t i = 0; i < formation->world.size(); ++i) {
@@ -792,7 +792,7 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
                         std::move(record.closed));
     generation_end_ = std::move(record.end);
   }
-  RestoreFarewells(now);
+  RestoreDepartures(now);
 
   std::vector<GroupRecord> groups;
   TakeOut(records, groups);

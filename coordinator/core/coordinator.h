@@ -196,7 +196,7 @@ class Coordinator {
   void Publish(std::vector<Event> events, Outbox& out);
   void Tell(std::optional<Event> event, Outbox& out);
   void TellAgain(const Call& call, std::optional<Event> event, Outbox& out);
-  void RestoreFarewells(Instant now);
+  void RestoreDepartures(Instant now);
 
   const CoordinatorEpoch epoch_;
   const Limits limits_;

@@ -13,8 +13,8 @@ namespace {
 // As it stands among others.
 Event Described(const Event& event) {
   Event described = event;
-  described.cause = CutText(event.cause, kFarewellTextMax);
-  described.last_progress = CutText(event.last_progress, kFarewellTextMax);
+  described.cause = CutText(event.cause, kDepartureTextMax);
+  described.last_progress = CutText(event.last_progress, kDepartureTextMax);
   return described;
 }
 
@@ -34,7 +34,7 @@ Event Together(const absl::btree_set<Rank>& ranks,
 
 void DepartureBatcher::Remember(const Event& event) {
   left_.insert(*event.rank);
-  if (described_.size() < kDescribedFarewellsMax) {
+  if (described_.size() < kDescribedDeparturesMax) {
     described_.push_back(Described(event));
   }
   all_.reset();
@@ -43,8 +43,8 @@ void DepartureBatcher::Remember(const Event& event) {
 void DepartureBatcher::Add(Event event, Duration pause, Instant now) {
   if (!told_at_.has_value() || now - *told_at_ >= 2 * pause_max_) {
     pause_ = Duration::zero();
-    pause_max_ = std::min(kFarewellPauseMax, kFarewellPauseGrowth * pause);
-    pause_min_ = std::min(kFarewellPauseMax, pause);
+    pause_max_ = std::min(kDeparturePauseMax, kDeparturePauseGrowth * pause);
+    pause_min_ = std::min(kDeparturePauseMax, pause);
   }
   if (untold_.empty()) {
     due_ = told_at_.has_value() ? std::max(now, *told_at_ + pause_) : now;
@@ -68,7 +68,7 @@ std::optional<Event> DepartureBatcher::TakeUntold(Instant now) {
   std::vector<Event> described;
   for (const Event& event : events) {
     ranks.insert(*event.rank);
-    if (described.size() < kDescribedFarewellsMax) {
+    if (described.size() < kDescribedDeparturesMax) {
       described.push_back(Described(event));
     }
   }
@@ -96,7 +96,7 @@ Status DepartureBatcher::CheckInvariants(Generation newest) const {
   for (const Event& event : untold_) {
     if (event.generation == newest) continue;
     return InternalError(
-        absl::StrCat("farewells: nobody was told that ", event.member.value(),
+        absl::StrCat("departures: nobody was told that ", event.member.value(),
                      " left generation ", event.generation.value(),
                      " before generation ", newest.value(), " began"));
   }

@@ -20,13 +20,13 @@ namespace muster::coordinator::core {
 
 // The longest time for which departures are batched, as a multiple of the
 // shortest and as an absolute time.
-inline constexpr int kFarewellPauseGrowth = 10;
-inline constexpr Duration kFarewellPauseMax = std::chrono::seconds(1);
+inline constexpr int kDeparturePauseGrowth = 10;
+inline constexpr Duration kDeparturePauseMax = std::chrono::seconds(1);
 
 // The number of departures in one batch that are described, and the largest
 // size of each description's texts, in bytes.
-inline constexpr size_t kDescribedFarewellsMax = 8;
-inline constexpr int64_t kFarewellTextMax = 256;
+inline constexpr size_t kDescribedDeparturesMax = 8;
+inline constexpr int64_t kDepartureTextMax = 256;
 
 // DepartureBatcher records which members have left the newest generation, and
 // which of these the others have not been told of.
@@ -40,7 +40,7 @@ class DepartureBatcher {
  public:
   // A member has left the generation in which it had `event.rank`. After this
   // is told, the next ones are gathered for `pause`, for twice as long each
-  // time that some were, and for kFarewellPauseGrowth times as long at most.
+  // time that some were, and for kDeparturePauseGrowth times as long at most.
   void Add(Event event, Duration pause, Instant now);
 
   // What the others are to be told now, and it is taken for told: nothing
@@ -60,7 +60,7 @@ class DepartureBatcher {
   // A new generation begins. Nothing may be untold.
   void Reset();
 
-  // Of new farewells, after a restart: a member that has left the newest
+  // Of new departures, after a restart: a member that has left the newest
   // generation. It is taken for told: those that come back will ask for All.
   void Restore(const Event& event) { Remember(event); }
 

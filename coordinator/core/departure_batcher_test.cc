@@ -101,7 +101,7 @@ TEST_F(DepartureBatcherTest, TheFirstIsToldAtOnceAndTheNextOnesTogether) {
   EXPECT_THAT(TakeEvents(), IsEmpty());
   // For each of the four that were told.
   ASSERT_EQ(coordinator_.NextDeadline(),
-            now_ + 4 * options_.membership.farewell_pause_per_member);
+            now_ + 4 * options_.membership.departure_pause_per_member);
   AdvanceTo(*coordinator_.NextDeadline());
   told = TakeEvents();
   ASSERT_THAT(told, SizeIs(1));
@@ -117,7 +117,7 @@ TEST_F(DepartureBatcherTest, TheFirstIsToldAtOnceAndTheNextOnesTogether) {
 TEST_F(DepartureBatcherTest, AfterAQuietTimeALeaveIsToldAtOnceAgain) {
   Form(3);
   Leave(2);
-  AdvanceTo(now_ + 2 * kFarewellPauseMax);
+  AdvanceTo(now_ + 2 * kDeparturePauseMax);
   TakeEvents();
   Leave(1);
   EXPECT_THAT(TakeEvents(), SizeIs(1));
@@ -216,7 +216,7 @@ TEST_F(DepartureBatcherTest, WhoRegistersAgainIsToldOfAllThatLeft) {
   Form(6);
   Leave(5);
   Leave(4);
-  AdvanceTo(now_ + kFarewellPauseMax);
+  AdvanceTo(now_ + kDeparturePauseMax);
   Leave(3);
   Leave(1);
   TakeEvents();
@@ -226,7 +226,7 @@ TEST_F(DepartureBatcherTest, WhoRegistersAgainIsToldOfAllThatLeft) {
   EXPECT_THAT(*told[0].audience, ElementsAre(MemberId("m0")));
   EXPECT_TRUE(told[0].again);
   const std::set<int32_t> again = RanksOf(told[0].event);
-  AdvanceTo(now_ + kFarewellPauseMax);
+  AdvanceTo(now_ + kDeparturePauseMax);
   told = TakeEvents();
   ASSERT_THAT(told, SizeIs(1));
   EXPECT_FALSE(told[0].again);
@@ -298,15 +298,15 @@ TEST_F(DepartureBatcherTest, OfManyAFewAreDescribedAndTheirTextsAreCut) {
   Leave(99);
   TakeEvents();
   for (int32_t i = 0; i < 50; ++i) Leave(i, std::string(4000, 'x'));
-  AdvanceTo(now_ + kFarewellPauseMax);
+  AdvanceTo(now_ + kDeparturePauseMax);
   const std::vector<Publication> told = TakeEvents();
   ASSERT_THAT(told, SizeIs(1));
   const LeftTogether& together = *told[0].event.together;
   EXPECT_EQ(together.count, 50);
   EXPECT_THAT(together.ranks, ElementsAre(0u, 50u));
-  EXPECT_THAT(together.described, SizeIs(kDescribedFarewellsMax));
+  EXPECT_THAT(together.described, SizeIs(kDescribedDeparturesMax));
   for (const Event& event : together.described) {
-    EXPECT_THAT(event.cause.size(), Le(kFarewellTextMax));
+    EXPECT_THAT(event.cause.size(), Le(kDepartureTextMax));
   }
 }
 
@@ -333,7 +333,7 @@ TEST_P(EndOfJobTest, MembersAreToldAFewTimesEach) {
     AdvanceTo(now_ + GetParam());
     count();
   }
-  AdvanceTo(now_ + kFarewellPauseMax);
+  AdvanceTo(now_ + kDeparturePauseMax);
   count();
   // 4, 8, 16, 32 and 40 ms after the first, and then every 40 ms.
   const int tellings = 6 + static_cast<int>(kSize * GetParam() / 40ms);

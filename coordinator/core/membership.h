@@ -56,7 +56,7 @@ struct MembershipOptions {
 
   // After a leave was told, those that follow are gathered for so long for each
   // live member, or longer (DepartureBatcher).
-  Duration farewell_pause_per_member = std::chrono::microseconds(10);
+  Duration departure_pause_per_member = std::chrono::microseconds(10);
 };
 
 // What a process tells about itself.

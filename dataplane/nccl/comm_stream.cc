@@ -143,12 +143,10 @@ void CommStream::Add(std::shared_ptr<CommTask> task) {
   waiting_.insert(waiting_.end() - (gathers ? 1 : 0), std::move(batch));
 }
 
-bool CommStream::OnlyErrands() const {
-  const auto is_errand = [](const Batch& batch) {
-    return batch.task != nullptr;
-  };
-  return std::all_of(running_.begin(), running_.end(), is_errand) &&
-         std::all_of(waiting_.begin(), waiting_.end(), is_errand);
+bool CommStream::HasTasksAlone() const {
+  const auto is_task = [](const Batch& batch) { return batch.task != nullptr; };
+  return std::all_of(running_.begin(), running_.end(), is_task) &&
+         std::all_of(waiting_.begin(), waiting_.end(), is_task);
 }
 
 bool CommStream::CanGive() const {
@@ -202,7 +200,7 @@ Target CommStream::TargetOn(const Platform& platform,
 Status CommStream::Give() {
   const Batch& batch = running_.back();
   if (batch.task != nullptr) {
-    MUSTER_RETURN_IF_ERROR(CallErrand(batch));
+    MUSTER_RETURN_IF_ERROR(CallTask(batch));
     // It waits for the other ranks.
     return LookAfter();
   }
@@ -224,7 +222,7 @@ Status CommStream::Give() {
   return AwaitGiven();
 }
 
-Status CommStream::CallErrand(const Batch& batch) {
+Status CommStream::CallTask(const Batch& batch) {
   if (caller_ == nullptr) return Nccl(batch.task->Begin(comm_), "NCCL");
   caller_->Begin([platform = platform_, task = batch.task, comm = comm_] {
     return ToStatus(platform.nccl, task->Begin(comm), "NCCL");
@@ -258,7 +256,7 @@ Status CommStream::AwaitGiven() {
 }
 
 // Whether NCCL has put the last one of `running_` into the stream, or is done
-// with that errand.
+// with that task.
 Status CommStream::LookAfter() {
   in_progress_ = IsCalling();
   if (in_progress_) return OkStatus();
@@ -470,10 +468,10 @@ bool AreIdle(const CommStreams& streams) {
                      [](const auto& entry) { return entry.second->IsIdle(); });
 }
 
-bool AreOnErrands(const CommStreams& streams) {
+bool RunTasksAlone(const CommStreams& streams) {
   return !AreIdle(streams) &&
          std::all_of(streams.begin(), streams.end(), [](const auto& entry) {
-           return entry.second->OnlyErrands();
+           return entry.second->HasTasksAlone();
          });
 }
 

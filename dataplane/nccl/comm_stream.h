@@ -31,8 +31,8 @@ namespace muster::dataplane::nccl {
 struct Entry {
   std::shared_ptr<cuda::DeviceWork> work;
   const Collective& collective() const { return work->collective(); }
-  // It is the lane's first collective, second, ...: the same on all ranks. 0 of
-  // a send or a receive.
+  // It is the stream's first collective, second, ...: the same on all ranks. 0
+  // of a send or a receive.
   uint64_t number = 0;
   // When it was added.
   Instant since;
@@ -75,7 +75,7 @@ class EventPool {
   Status MakeScratch();
   void* scratch() const { return scratch_; }
 
-  // When no lane uses anything of it any more. To free memory waits for all
+  // When no stream uses anything of it any more. To free memory waits for all
   // that the device does: if something there `is_stuck`, that is left.
   void Free(bool is_stuck);
 
@@ -145,7 +145,7 @@ class CommStream {
   Status Look(bool asks);
 
   // The oldest entry; null: there is none. Good until something is done with
-  // the lane.
+  // the stream.
   const Entry* Oldest() const;
   // One whose deadline has passed. Looks at them only when the earliest has.
   const Entry* Overdue(Instant now);
@@ -170,8 +170,8 @@ class CommStream {
   void TakeEnded(End end, Status& why, std::vector<Ended>& ended);
 
   bool IsIdle() const { return running_.empty() && waiting_.empty(); }
-  // Whether nothing but errands is on its way.
-  bool OnlyErrands() const;
+  // Whether nothing but tasks is on its way.
+  bool HasTasksAlone() const;
 
   // Begins to part from the other ranks; false: nothing to part from.
   bool BeginToPart();
@@ -190,7 +190,7 @@ class CommStream {
 
  private:
   // What begins together: one collective, several as one group of NCCL, or an
-  // errand.
+  // task.
   struct Batch {
     Entries entries;
     std::shared_ptr<CommTask> task;
@@ -216,7 +216,7 @@ class CommStream {
   // goes on, and may be in his.
   bool CanRunInCallersStream(const Collective& collective) const;
   Status Give();
-  Status CallErrand(const Batch& batch);
+  Status CallTask(const Batch& batch);
   Status CallEntries(const Batch& batch);
   Status AwaitGiven();
   Status LookAfter();
@@ -257,8 +257,8 @@ class CommStream {
 using CommStreams = std::map<std::string, std::unique_ptr<CommStream>>;
 
 bool AreIdle(const CommStreams& streams);
-// Whether something is on its way, and nothing but errands.
-bool AreOnErrands(const CommStreams& streams);
+// Whether something is on its way, and nothing but tasks.
+bool RunTasksAlone(const CommStreams& streams);
 
 }  // namespace muster::dataplane::nccl
 

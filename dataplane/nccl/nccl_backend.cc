@@ -48,7 +48,7 @@ constexpr milliseconds kPart(1000);
 constexpr milliseconds kDrain(3000);
 
 // The key of the communicator of all ranks.
-constexpr char kGroupLane[] = "nccl";
+constexpr char kGroupStream[] = "nccl";
 
 class NcclBackend : public Backend {
  public:
@@ -57,7 +57,7 @@ class NcclBackend : public Backend {
         kept_options_(std::make_shared<const BackendOptions>(options)),
         options_(*kept_options_),
         roll_call_(options.store, options.rank, options.world_size),
-        heritage_(
+        parent_handle_(
             std::dynamic_pointer_cast<NcclParentHandle>(options.parent_handle)),
         supply_(platform_),
         aborter_(platform_),
@@ -158,7 +158,7 @@ class NcclBackend : public Backend {
       return split;
     }
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    CommStream& comm_stream = *group_lane_;
+    CommStream& comm_stream = *group_stream_;
     comm_stream.Add(split);
     End(GiveWaiting(comm_stream));
     return split;
@@ -216,7 +216,7 @@ class NcclBackend : public Backend {
                                status);
   }
 
-  // The same, as that of the oldest one on the lane.
+  // The same, as that of the oldest one on the stream.
   Status Labelled(const CommStream& comm_stream, const Status& status) const {
     const Entry* const oldest = comm_stream.Oldest();
     return oldest == nullptr ? status : Labelled(oldest->collective(), status);
@@ -228,9 +228,9 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     Comm comm = nullptr;
     if (platform_.nccl.CommShrink != nullptr && !blocks && status_.ok() &&
-        group_lane_ != nullptr) {
+        group_stream_ != nullptr) {
       GiveBackAll();
-      comm = group_lane_->TakeComm();
+      comm = group_stream_->TakeComm();
     }
     if (comm != nullptr) {
       End(AbortedError(absl::StrCat("group ", base::Quote(options_.group_name),
@@ -269,7 +269,7 @@ class NcclBackend : public Backend {
   Status Add(const std::shared_ptr<cuda::DeviceWork>& work)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    const StatusOr<CommStream*> comm_stream = LaneOf(work->collective());
+    const StatusOr<CommStream*> comm_stream = FindStream(work->collective());
     if (!comm_stream.ok()) return comm_stream.status();
     MUSTER_RETURN_IF_ERROR((*comm_stream)->Add(work, gathers_));
     return gathers_ ? OkStatus() : GiveWaiting(**comm_stream);
@@ -288,11 +288,12 @@ class NcclBackend : public Backend {
 
   StatusOr<CommStream*> GroupLane(Instant deadline)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (group_lane_ != nullptr) return group_lane_;
-    return LaneOf(kGroupLane, options_.rank, options_.world_size, deadline);
+    if (group_stream_ != nullptr) return group_stream_;
+    return FindStream(kGroupStream, options_.rank, options_.world_size,
+                      deadline);
   }
 
-  StatusOr<CommStream*> LaneOf(const Collective& collective)
+  StatusOr<CommStream*> FindStream(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     // What sends and receives begin together goes through one communicator,
     // as one operation of NCCL.
@@ -300,13 +301,14 @@ class NcclBackend : public Backend {
       return GroupLane(collective.deadline);
     }
     const bool sends = collective.kind == CollectiveKind::kSend;
-    return LaneOf(absl::StrCat("nccl/", sends ? options_.rank : collective.peer,
-                               "-", sends ? collective.peer : options_.rank),
-                  sends ? 0 : 1, 2, collective.deadline);
+    return FindStream(
+        absl::StrCat("nccl/", sends ? options_.rank : collective.peer, "-",
+                     sends ? collective.peer : options_.rank),
+        sends ? 0 : 1, 2, collective.deadline);
   }
 
-  StatusOr<CommStream*> LaneOf(const std::string& key, int rank, int size,
-                               Instant deadline)
+  StatusOr<CommStream*> FindStream(const std::string& key, int rank, int size,
+                                   Instant deadline)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::unique_ptr<CommStream>& comm_stream = comm_streams_[key];
     if (comm_stream != nullptr) return comm_stream.get();
@@ -317,18 +319,18 @@ class NcclBackend : public Backend {
             .rank = rank,
             .size = size,
             .device = device_,
-            .is_pair = key != kGroupLane,
+            .is_pair = key != kGroupStream,
             .is_high_priority = options_.nccl.is_high_priority_stream,
             .wants_copy_engines = WantsCopyEngines(options_.nccl),
             .is_blocking = IsBlocking(options_.nccl)});
     MUSTER_RETURN_IF_ERROR(comm_stream->Open());
     CommStream* const made = comm_stream.get();
-    if (key == kGroupLane) group_lane_ = made;
+    if (key == kGroupStream) group_stream_ = made;
     makers_.emplace_back([this, made, deadline] { Make(*made, deadline); });
     return made;
   }
 
-  // On a thread of the lane's: its communicator, and what waits for it.
+  // On a thread of the stream's: its communicator, and what waits for it.
   void Make(CommStream& comm_stream, Instant deadline) {
     cuda::BeginOwnThread(platform_.cuda);
     const CommStream::Options& place = comm_stream.options();
@@ -338,7 +340,7 @@ class NcclBackend : public Backend {
          .group = kept_options_,
          .device = place.device,
          .caller = comm_stream.caller(),
-         .parent = place.key == kGroupLane ? heritage_ : nullptr,
+         .parent = place.key == kGroupStream ? parent_handle_ : nullptr,
          .key = place.key,
          .rank = place.rank,
          .size = place.size,
@@ -442,7 +444,8 @@ class NcclBackend : public Backend {
       give_up_at_ = Clock::now() + kDrain;
       Aborter::Comms comms = {.parted = std::move(parted_)};
       for (auto& [key, comm_stream] : comm_streams_) comm_stream->GiveUp(comms);
-      aborter_.Begin(device_, std::move(comms), {kept_options_, heritage_});
+      aborter_.Begin(device_, std::move(comms),
+                     {kept_options_, parent_handle_});
     }
     if (aborter_.IsDone()) late_pieces_.clear();
   }
@@ -494,7 +497,7 @@ class NcclBackend : public Backend {
       return;
     }
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    CommStream& comm_stream = *group_lane_;
+    CommStream& comm_stream = *group_stream_;
     comm_stream.Add(SymmetricPiece::GivingBack(std::move(piece), late_pieces_));
     End(GiveWaiting(comm_stream));
   }
@@ -515,7 +518,7 @@ class NcclBackend : public Backend {
     const Instant until = Clock::now() + kPart;
     GiveBackAll();
     // Others may need this rank for a split that it is in no part of.
-    while (status_.ok() && AreOnErrands(comm_streams_) &&
+    while (status_.ok() && RunTasksAlone(comm_streams_) &&
            Clock::now() < until) {
       waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
     }
@@ -547,7 +550,7 @@ class NcclBackend : public Backend {
   const BackendOptions& options_;
   RollCall roll_call_;
   // That the communicator of all ranks comes of; null: of none.
-  const std::shared_ptr<NcclParentHandle> heritage_;
+  const std::shared_ptr<NcclParentHandle> parent_handle_;
 
   // Its condition is that of the watchdog: also that something else is to do.
   const std::shared_ptr<cuda::HostWaiters> waiters_ =
@@ -571,7 +574,7 @@ class NcclBackend : public Backend {
   Instant next_error_look_ MUSTER_GUARDED_BY(mutex_) = Instant::min();
   CommStreams comm_streams_ MUSTER_GUARDED_BY(mutex_);
   // Of the communicator of all ranks; null: nobody has asked for it.
-  CommStream* group_lane_ MUSTER_GUARDED_BY(mutex_) = nullptr;
+  CommStream* group_stream_ MUSTER_GUARDED_BY(mutex_) = nullptr;
   // Of symmetric memory: how often it was asked for, what is registered, and
   // what is to be freed when the communicators are no more.
   uint64_t allocations_ MUSTER_GUARDED_BY(mutex_) = 0;

@@ -47,7 +47,7 @@ class SymmetricPiece : public CommTask {
   Status Await(Instant deadline, const std::string& group,
                const std::function<Status()>& over);
 
-  // The errand that gives the window back, and keeps the piece until then. If
+  // The task that gives the window back, and keeps the piece until then. If
   // that comes to nothing the piece is added to `late`, for whoever ends the
   // communicator: its memory must not go before.
   static std::shared_ptr<CommTask> GivingBack(

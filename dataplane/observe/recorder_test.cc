@@ -301,12 +301,12 @@ TEST_F(RecorderTest, APlanMayOutliveItsGroup) {
   plan.of_recording = nullptr;
 }
 
-class SmallRecordingTest : public RecorderTest {
+class SmallRecorderTest : public RecorderTest {
  protected:
-  SmallRecordingTest() : RecorderTest(3) {}
+  SmallRecorderTest() : RecorderTest(3) {}
 };
 
-TEST_F(SmallRecordingTest, TheOldestGo) {
+TEST_F(SmallRecorderTest, TheOldestGo) {
   for (uint64_t i = 1; i <= 5; ++i) Start(CollectiveKind::kBarrier, i);
   json dump = Dump(*recorder_);
   ASSERT_EQ(dump["entries"].size(), 3U);
@@ -327,7 +327,7 @@ TEST_F(SmallRecordingTest, TheOldestGo) {
   EXPECT_EQ(Dump(*recorder_)["pg_config"].size(), 1U);
 }
 
-TEST_F(SmallRecordingTest, ACollectiveMayEndWhenItsGroupIsForgotten) {
+TEST_F(SmallRecorderTest, ACollectiveMayEndWhenItsGroupIsForgotten) {
   Start(CollectiveKind::kAllReduce, 1);
   Start(CollectiveKind::kAllReduce, 2);
   const auto works = fake_->works;
@@ -343,7 +343,7 @@ TEST_F(SmallRecordingTest, ACollectiveMayEndWhenItsGroupIsForgotten) {
   EXPECT_EQ(recorder_->ToJson(), before);
 }
 
-TEST_F(SmallRecordingTest, NothingStaysOfWhatWasThere) {
+TEST_F(SmallRecorderTest, NothingStaysOfWhatWasThere) {
   std::vector<float> floats(16);
   Collective large = {.kind = CollectiveKind::kAllToAllSingle, .sequence = 1};
   large.inputs = {Tensor(floats.data(), {2, 1, 2, 1, 4})};
@@ -391,7 +391,7 @@ std::shared_ptr<FlightRecorder> NoRecorder() {
   return std::make_shared<FlightRecorder>(0);
 }
 
-TEST(RecordingMetricsTest, ReportsEachCollectiveWhenItCompletes) {
+TEST(RecorderMetricsTest, ReportsEachCollectiveWhenItCompletes) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
   const auto metrics = std::make_shared<FakeMetrics>();
@@ -413,7 +413,7 @@ TEST(RecordingMetricsTest, ReportsEachCollectiveWhenItCompletes) {
 }
 
 // Another clock may have said when it began.
-TEST(RecordingMetricsTest, NothingEndsBeforeItHasBegun) {
+TEST(RecorderMetricsTest, NothingEndsBeforeItHasBegun) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
   const auto metrics = std::make_shared<FakeMetrics>();
@@ -430,7 +430,7 @@ TEST(RecordingMetricsTest, NothingEndsBeforeItHasBegun) {
   EXPECT_THAT(metrics->records, ElementsAre(at_once, at_once));
 }
 
-TEST(RecordingMetricsTest, ReportsWhatTheCallerWaitsFor) {
+TEST(RecorderMetricsTest, ReportsWhatTheCallerWaitsFor) {
   auto fake = std::make_unique<testing::FakeBackend>();
   fake->run = [] { return UnavailableError("gone"); };
   const auto metrics = std::make_shared<FakeMetrics>();
@@ -445,7 +445,7 @@ TEST(RecordingMetricsTest, ReportsWhatTheCallerWaitsFor) {
                                     StatusCode::kUnavailable)));
 }
 
-TEST(RecordingMetricsTest, AsksOnceForTheSeriesOfAKind) {
+TEST(RecorderMetricsTest, AsksOnceForTheSeriesOfAKind) {
   auto fake = std::make_unique<testing::FakeBackend>();
   fake->run = [] { return OkStatus(); };
   const auto metrics = std::make_shared<FakeMetrics>();
@@ -461,7 +461,7 @@ TEST(RecordingMetricsTest, AsksOnceForTheSeriesOfAKind) {
   EXPECT_EQ(std::get<0>(metrics->records.back()), "barrier");
 }
 
-TEST(RecordingMetricsTest, PassesEverythingElseOn) {
+TEST(RecorderMetricsTest, PassesEverythingElseOn) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
   backend.supports = UnimplementedError("no");
@@ -478,7 +478,7 @@ TEST(RecordingMetricsTest, PassesEverythingElseOn) {
   EXPECT_THAT(backend.aborts, ElementsAre(AbortedError("stop")));
 }
 
-TEST(RecordingMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
+TEST(RecorderMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;
   fake->run = [] { return OkStatus(); };

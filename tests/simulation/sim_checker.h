@@ -153,7 +153,7 @@ class SimChecker {
   void CheckEvents(const core::Outbox& out, const core::JobSnapshot& job,
                    core::Instant now);
   void NoteLeave(const core::Notice& notice, core::Instant now);
-  void ObserveFarewell(const core::Event& event, core::Instant now);
+  void ObserveDeparture(const core::Event& event, core::Instant now);
   void CheckLeaves(core::Instant now,
                    const std::set<core::MemberId>& listeners);
   void CheckToldBefore(const core::Event& event);

@@ -261,13 +261,13 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
 
 // A member left. Where none did shortly before, the others must know at once.
 void SimChecker::NoteLeave(const core::Notice& notice, core::Instant now) {
-  const bool alone = now - left_told_at_ >= 2 * core::kFarewellPauseMax;
+  const bool alone = now - left_told_at_ >= 2 * core::kDeparturePauseMax;
   leaves_.emplace(IncarnationOf(notice), Leave{now, alone, false});
   left_.insert(IncarnationOf(notice));
 }
 
 // Those that left are told of together, once.
-void SimChecker::ObserveFarewell(const core::Event& event, core::Instant now) {
+void SimChecker::ObserveDeparture(const core::Event& event, core::Instant now) {
   left_told_at_ = now;
   for (const auto& [member, incarnation] : LeftIn(event)) {
     leaves_.erase({member, incarnation});
@@ -287,7 +287,7 @@ void SimChecker::CheckLeaves(core::Instant now,
     const size_t itself = listeners.count(it->first.first);
     leave.excused = leave.excused || listeners.size() == itself;
     const bool late =
-        now - leave.since > core::kFarewellPauseMax + late_ || leave.at_once;
+        now - leave.since > core::kDeparturePauseMax + late_ || leave.at_once;
     if (late && !leave.excused) {
       Fail(absl::StrCat("I6: nobody is told that ", it->first.first.value(),
                         " left"));
@@ -407,7 +407,7 @@ void SimChecker::CheckEvents(const core::Outbox& out,
     }
     if (event.together != nullptr) {
       ++seen_.together;
-      if (audience != listeners) Fail("I6: a farewell is not told to all");
+      if (audience != listeners) Fail("I6: a departure is not told to all");
     }
     const bool waiting = event.kind == core::EventKind::kWaiting;
     if (event.together == nullptr &&
@@ -422,7 +422,7 @@ void SimChecker::CheckEvents(const core::Outbox& out,
     if (waiting || absl::StartsWith(event.cause, "gave up")) continue;
     seen_.told += static_cast<int64_t>(audience.size());
     if (left) {
-      ObserveFarewell(event, now);
+      ObserveDeparture(event, now);
     } else {
       CheckOrder(event);
       --untold;

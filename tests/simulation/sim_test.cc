@@ -100,7 +100,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << " calls released by barriers of parts, " << seen.read_together
             << " multi gets, " << seen.waited << " waits, " << seen.stragglers
             << " stragglers, " << seen.told << " members told, "
-            << seen.together << " farewells together\n";
+            << seen.together << " departures together\n";
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ core::CoordinatorOptions SimWorld::OptionsOfCoordinator() const {
   options.durable = trouble_.durable;
   options.membership.silence_max = kSilenceMax;
   // Worlds are small, and should leave together now and then.
-  options.membership.farewell_pause_per_member = milliseconds(20);
+  options.membership.departure_pause_per_member = milliseconds(20);
   options.limits.watch_history_changes = kWatchHistoryChanges;
   // One decision or two, so that late ranks find theirs gone now and then.
   options.limits.decided_barrier_bytes = 700;

@@ -19,14 +19,14 @@ using State = HostMember::State;
 
 constexpr seconds kLease(2);
 
-class HangJudgeTest : public ::testing::Test {
+class HangDetectorTest : public ::testing::Test {
  protected:
   // Time passes, and then the coordinator answers at once.
   std::vector<pid_t> After(milliseconds time, std::vector<HostMember> members) {
     now_ += time;
     std::vector<pid_t> pids;
     for (const HangDetector::Lost& lost :
-         judge_.Decide({std::move(members), kLease}, now_, now_)) {
+         detector_.Decide({std::move(members), kLease}, now_, now_)) {
       pids.push_back(lost.pid);
       cause_ = lost.cause;
     }
@@ -64,19 +64,19 @@ class HangJudgeTest : public ::testing::Test {
   }
 
   HangDetector::Instant now_{std::chrono::hours(1)};
-  HangDetector judge_{now_};
+  HangDetector detector_{now_};
   std::string cause_;
 };
 
 // The coordinator was out of reach from the start on.
-TEST_F(HangJudgeTest, WhoWasHeardOfSinceTheStartMayHangAtTheFirstAnswer) {
+TEST_F(HangDetectorTest, WhoWasHeardOfSinceTheStartMayHangAtTheFirstAnswer) {
   const HostMember lost = Member(7, State::kLost, seconds(3), 1);
   EXPECT_THAT(After(seconds(4), {lost}), ElementsAre());
   EXPECT_THAT(During(kLease + HangDetector::kReturnTime, {lost}),
               ElementsAre(7));
 }
 
-TEST_F(HangJudgeTest, WhoFallsSilentAloneHangsAndIsToldOnce) {
+TEST_F(HangDetectorTest, WhoFallsSilentAloneHangsAndIsToldOnce) {
   const HostMember other = Member(8, State::kLive, milliseconds(0), 2);
   EXPECT_THAT(
       During(seconds(5), {Member(7, State::kLive, milliseconds(0), 1), other}),
@@ -87,7 +87,7 @@ TEST_F(HangJudgeTest, WhoFallsSilentAloneHangsAndIsToldOnce) {
   EXPECT_THAT(After(milliseconds(500), {lost, other}), ElementsAre());
 }
 
-TEST_F(HangJudgeTest, WhoWasGoneBeforeIsNobodyOfNow) {
+TEST_F(HangDetectorTest, WhoWasGoneBeforeIsNobodyOfNow) {
   EXPECT_THAT(During(seconds(60), {Member(7, State::kLost, kLease, 1)}),
               ElementsAre());
   // A process may have the number of one that was.
@@ -96,10 +96,10 @@ TEST_F(HangJudgeTest, WhoWasGoneBeforeIsNobodyOfNow) {
               ElementsAre(7));
 }
 
-TEST_F(HangJudgeTest, AfterACutWhoIsLostMayComeBackForAWhile) {
+TEST_F(HangDetectorTest, AfterACutWhoIsLostMayComeBackForAWhile) {
   After(seconds(0), {Member(7, State::kLive, milliseconds(0), 1),
                      Member(8, State::kLive, milliseconds(0), 2)});
-  judge_.NoAnswer();
+  detector_.NoAnswer();
   const HostMember seven = Member(7, State::kLost, seconds(5), 1);
   const HostMember eight = Member(8, State::kLost, seconds(5), 2);
   EXPECT_THAT(After(seconds(5), {seven, eight}), ElementsAre());
@@ -111,7 +111,7 @@ TEST_F(HangJudgeTest, AfterACutWhoIsLostMayComeBackForAWhile) {
               ElementsAre(8));
 }
 
-TEST_F(HangJudgeTest, WhoWasStoppedItselfGivesTheOthersTime) {
+TEST_F(HangDetectorTest, WhoWasStoppedItselfGivesTheOthersTime) {
   After(seconds(0), {Member(7, State::kLive, milliseconds(0), 1)});
   const HostMember lost = Member(7, State::kLost, seconds(2), 1);
   EXPECT_THAT(After(seconds(2), {lost}), ElementsAre());
@@ -119,43 +119,43 @@ TEST_F(HangJudgeTest, WhoWasStoppedItselfGivesTheOthersTime) {
               ElementsAre(7));
 }
 
-TEST_F(HangJudgeTest, SilenceInWhichAllMayHaveBeenLostIsACut) {
+TEST_F(HangDetectorTest, SilenceInWhichAllMayHaveBeenLostIsACut) {
   const milliseconds shorter = milliseconds(kLease) / 2;
   const milliseconds longer = milliseconds(kLease) * 3 / 4;
-  EXPECT_FALSE(judge_.WasCutOff(now_ + seconds(60)));
+  EXPECT_FALSE(detector_.WasCutOff(now_ + seconds(60)));
   After(seconds(0), {});
-  EXPECT_FALSE(judge_.WasCutOff(now_ + shorter));
-  EXPECT_TRUE(judge_.WasCutOff(now_ + longer));
+  EXPECT_FALSE(detector_.WasCutOff(now_ + shorter));
+  EXPECT_TRUE(detector_.WasCutOff(now_ + longer));
   After(shorter, {});
-  EXPECT_FALSE(judge_.WasCutOff(now_));
+  EXPECT_FALSE(detector_.WasCutOff(now_));
   After(longer, {});
   // Who connects anew hears of it a while later.
-  EXPECT_TRUE(judge_.WasCutOff(now_));
+  EXPECT_TRUE(detector_.WasCutOff(now_));
   During(kLease + HangDetector::kReturnTime, {});
-  EXPECT_FALSE(judge_.WasCutOff(now_));
+  EXPECT_FALSE(detector_.WasCutOff(now_));
 }
 
-TEST_F(HangJudgeTest, OfACutTheLeaseMayBeKnownAtItsEndAlone) {
-  EXPECT_FALSE(judge_.IsOutOfTouch(now_ + seconds(60)));
-  judge_.Decide(HostMembers(), now_, now_);
+TEST_F(HangDetectorTest, OfACutTheLeaseMayBeKnownAtItsEndAlone) {
+  EXPECT_FALSE(detector_.IsOutOfTouch(now_ + seconds(60)));
+  detector_.Decide(HostMembers(), now_, now_);
   now_ += kLease;
-  EXPECT_FALSE(judge_.WasCutOff(now_));
-  EXPECT_FALSE(judge_.IsOutOfTouch(now_));
+  EXPECT_FALSE(detector_.WasCutOff(now_));
+  EXPECT_FALSE(detector_.IsOutOfTouch(now_));
   now_ += milliseconds(1);
-  EXPECT_TRUE(judge_.IsOutOfTouch(now_));
+  EXPECT_TRUE(detector_.IsOutOfTouch(now_));
   After(seconds(0), {});
-  EXPECT_FALSE(judge_.IsOutOfTouch(now_));
-  EXPECT_TRUE(judge_.WasCutOff(now_));
+  EXPECT_FALSE(detector_.IsOutOfTouch(now_));
+  EXPECT_TRUE(detector_.WasCutOff(now_));
 }
 
-TEST_F(HangJudgeTest, WhoLeftAsTheLastThingItDidDoesNotHang) {
+TEST_F(HangDetectorTest, WhoLeftAsTheLastThingItDidDoesNotHang) {
   After(seconds(0), {Member(7, State::kLive, milliseconds(0), 1)});
   EXPECT_THAT(During(seconds(60), {Member(7, State::kLost, seconds(5), 1),
                                    Member(7, State::kGone, seconds(1), 2)}),
               ElementsAre());
 }
 
-TEST_F(HangJudgeTest, WhoLeftAndCameBackAndIsLostHangs) {
+TEST_F(HangDetectorTest, WhoLeftAndCameBackAndIsLostHangs) {
   After(seconds(0), {Member(7, State::kLive, milliseconds(0), 1)});
   After(milliseconds(500), {Member(7, State::kGone, milliseconds(100), 1),
                             Member(7, State::kLive, milliseconds(0), 2)});
@@ -169,8 +169,8 @@ TEST_F(HangJudgeTest, WhoLeftAndCameBackAndIsLostHangs) {
       ElementsAre(7));
 }
 
-TEST_F(HangJudgeTest, WithoutAJobNobodyHangs) {
-  EXPECT_TRUE(judge_.Decide(HostMembers(), now_, now_).empty());
+TEST_F(HangDetectorTest, WithoutAJobNobodyHangs) {
+  EXPECT_TRUE(detector_.Decide(HostMembers(), now_, now_).empty());
 }
 
 }  // namespace

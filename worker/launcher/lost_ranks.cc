@@ -54,22 +54,22 @@ std::optional<LostRanks::Rendezvous> LostRanks::TakeRendezvous() {
 
 bool LostRanks::IsOutOfTouch() const {
   MutexLock lock(mutex_);
-  return judge_.IsOutOfTouch(Clock::now());
+  return detector_.IsOutOfTouch(Clock::now());
 }
 
 std::string LostRanks::DescribeSilence() const {
   MutexLock lock(mutex_);
   const auto now = Clock::now();
-  if (!judge_.IsOutOfTouch(now)) return "";
+  if (!detector_.IsOutOfTouch(now)) return "";
   return absl::StrFormat(
       "the coordinator at %s has not answered for %.1fs",
       coordinator_.HostPort(),
-      std::chrono::duration<double>(*judge_.Silence(now)).count());
+      std::chrono::duration<double>(*detector_.Silence(now)).count());
 }
 
 bool LostRanks::WasCutOff() const {
   MutexLock lock(mutex_);
-  return judge_.WasCutOff(Clock::now());
+  return detector_.WasCutOff(Clock::now());
 }
 
 void LostRanks::Tell(std::vector<Hung> hung) {
@@ -131,14 +131,14 @@ milliseconds LostRanks::AskForLost() {
     // may be another one by then.
     reader_.reset();
     MutexLock lock(mutex_);
-    judge_.NoAnswer();
+    detector_.NoAnswer();
     return kPauseMax;
   }
   std::vector<Hung> hung;
   {
     MutexLock lock(mutex_);
     for (const HangDetector::Lost& lost :
-         judge_.Decide(*answer, asked_at, Clock::now())) {
+         detector_.Decide(*answer, asked_at, Clock::now())) {
       hung.push_back({.pid = lost.pid,
                       .fate = "was lost to the others",
                       .cause = lost.cause});

@@ -114,7 +114,7 @@ class LostRanks {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
-  HangDetector judge_ MUSTER_GUARDED_BY(mutex_){Clock::now()};
+  HangDetector detector_ MUSTER_GUARDED_BY(mutex_){Clock::now()};
   std::optional<Rendezvous> rendezvous_ MUSTER_GUARDED_BY(mutex_);
   std::vector<Hung> hung_ MUSTER_GUARDED_BY(mutex_);
 

@@ -60,10 +60,10 @@ std::string Disagreement(const std::vector<Place>& places) {
 // The collective that the last one has to complete: nobody can be past it. What
 // is old, or of who is gone or ill, says nothing of it.
 int64_t AwaitedSequence(const std::vector<Place>& places,
-                        const DiagnosisRules& judge) {
+                        const DiagnosisRules& rules) {
   std::optional<int64_t> sequence;
   for (const Place& place : places) {
-    if (!judge.IsSure(place) || judge.IsIll(place)) continue;
+    if (!rules.IsSure(place) || rules.IsIll(place)) continue;
     const int64_t next = place.completed() + 1;
     sequence = std::min(sequence.value_or(next), next);
   }
@@ -75,11 +75,11 @@ int64_t AwaitedSequence(const std::vector<Place>& places,
 // heartbeat, nobody knows: where all others wait for one that is slow, they
 // come out together, and tell it one after the other.
 bool IsLeftIn(const Place& place, int64_t sequence,
-              const std::vector<Place>& places, const DiagnosisRules& judge,
+              const std::vector<Place>& places, const DiagnosisRules& rules,
               milliseconds margin) {
   milliseconds completed_for(0);
   for (const Place& other : places) {
-    if (!judge.IsSure(other) || other.completed() < sequence) continue;
+    if (!rules.IsSure(other) || other.completed() < sequence) continue;
     completed_for = std::max(
         completed_for, other.in_collective() ? other.running_for() : other.age);
   }
@@ -88,17 +88,17 @@ bool IsLeftIn(const Place& place, int64_t sequence,
 
 std::optional<StuckGroup> LookAtCollectives(const std::string& name,
                                             const std::vector<Place>& places,
-                                            const DiagnosisRules& judge,
+                                            const DiagnosisRules& rules,
                                             milliseconds stuck_after,
                                             milliseconds told_within) {
   StuckGroup group;
   group.group = name;
-  group.sequence = AwaitedSequence(places, judge);
+  group.sequence = AwaitedSequence(places, rules);
   bool all_in_it = true;
   std::vector<Place> behind;
   std::vector<Place> last;  // who has to complete it
   for (const Place& place : places) {
-    const bool sure = judge.IsSure(place);
+    const bool sure = rules.IsSure(place);
     const bool there = sure && place.completed() + 1 == group.sequence;
     const bool waits = sure && place.in_collective();
     if (waits) {
@@ -107,7 +107,7 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
     }
     if (there) last.push_back(place);
     all_in_it = all_in_it && there && waits;
-    if (!sure || judge.IsIll(place) ||
+    if (!sure || rules.IsIll(place) ||
         (there && !(waits && place.enqueued() >= group.sequence))) {
       behind.push_back(place);
     } else if (waits) {
@@ -118,7 +118,7 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   if (behind.empty() && !all_in_it) {
     // Others are past it: who is left in it has not got, or not sent, its part.
     for (const Place& place : last) {
-      if (IsLeftIn(place, group.sequence, places, judge, told_within)) {
+      if (IsLeftIn(place, group.sequence, places, rules, told_within)) {
         behind.push_back(place);
       }
     }
@@ -132,7 +132,7 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   const Awaited awaited = {name, group.sequence,
                            absl::StrCat("has not called #", group.sequence)};
   for (const Place& place : behind) {
-    group.culprits.push_back(judge.Blame(place, awaited));
+    group.culprits.push_back(rules.Blame(place, awaited));
   }
   if (behind.empty()) {
     const std::string disagreement = Disagreement(places);
@@ -151,13 +151,13 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
 // A group whose ranks have met, or are said to, and do not get connected.
 std::optional<StuckGroup> LookAtConnecting(const std::string& name,
                                            const std::vector<Place>& places,
-                                           const DiagnosisRules& judge,
+                                           const DiagnosisRules& rules,
                                            milliseconds stuck_after) {
   StuckGroup group;
   group.group = name;
   std::vector<Place> missing;
   for (const Place& place : places) {
-    if (!judge.IsSure(place) || judge.IsIll(place) || place.group == nullptr) {
+    if (!rules.IsSure(place) || rules.IsIll(place) || place.group == nullptr) {
       missing.push_back(place);
     } else if (place.connecting()) {
       group.waiting.push_back(place.rank);
@@ -170,7 +170,7 @@ std::optional<StuckGroup> LookAtConnecting(const std::string& name,
   }
   const Awaited awaited = {name, 0, "has not come to it"};
   for (const Place& place : missing) {
-    group.culprits.push_back(judge.Blame(place, awaited));
+    group.culprits.push_back(rules.Blame(place, awaited));
   }
   if (missing.empty()) {
     group.note =
@@ -191,10 +191,10 @@ bool IsForming(const v1::GetJobResponse& job, const std::string& name) {
 // Sends and receives: who waits for whom, through all that wait themselves.
 class PeerChains {
  public:
-  PeerChains(const std::vector<Place>& places, const DiagnosisRules& judge) {
+  PeerChains(const std::vector<Place>& places, const DiagnosisRules& rules) {
     for (const Place& place : places) {
       by_rank_[place.rank] = &place;
-      if (judge.IsSure(place) && !judge.IsIll(place) && place.peer_call) {
+      if (rules.IsSure(place) && !rules.IsIll(place) && place.peer_call) {
         waiting_[place.rank] = &place;
       }
     }
@@ -248,9 +248,9 @@ std::string CircleText(const std::set<int>& ranks, const PeerChains& chains) {
 
 std::optional<StuckGroup> LookAtPeers(const std::string& name,
                                       const std::vector<Place>& places,
-                                      const DiagnosisRules& judge,
+                                      const DiagnosisRules& rules,
                                       milliseconds stuck_after) {
-  const PeerChains chains(places, judge);
+  const PeerChains chains(places, rules);
   StuckGroup group;
   group.group = name;
   const Place* longest = nullptr;
@@ -277,7 +277,7 @@ std::optional<StuckGroup> LookAtPeers(const std::string& name,
         absl::StrCat(
             sends ? "has not received what rank " : "has not sent what rank ",
             end.waiter->rank, sends ? " sends" : " waits for")};
-    group.culprits.push_back(judge.Blame(*end.awaited, awaited));
+    group.culprits.push_back(rules.Blame(*end.awaited, awaited));
   }
   if (!circle.empty()) {
     group.note = CircleText(circle, chains);
@@ -358,7 +358,7 @@ class GroupCircle {
 };
 
 // Who tells nothing any more, and whom nobody is known to wait for.
-void AddSilent(const v1::GetJobResponse& job, const DiagnosisRules& judge,
+void AddSilent(const v1::GetJobResponse& job, const DiagnosisRules& rules,
                Diagnosis& diagnosis) {
   std::set<int> named;
   for (const StuckGroup& group : diagnosis.groups) {
@@ -368,11 +368,11 @@ void AddSilent(const v1::GetJobResponse& job, const DiagnosisRules& judge,
     Place place;
     place.rank = member.rank();
     place.member = &member;
-    if (place.rank < 0 || IsGone(member) || !judge.IsSilent(place) ||
+    if (place.rank < 0 || IsGone(member) || !rules.IsSilent(place) ||
         !named.insert(place.rank).second) {
       continue;
     }
-    diagnosis.silent.push_back(judge.Blame(place, {}));
+    diagnosis.silent.push_back(rules.Blame(place, {}));
   }
 }
 
@@ -380,11 +380,11 @@ void AddSilent(const v1::GetJobResponse& job, const DiagnosisRules& judge,
 std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
                                      const std::string& name) {
   const Answers answers;
-  const DiagnosisRules judge(job, nullptr, answers);
+  const DiagnosisRules rules(job, nullptr, answers);
   const std::vector<Place> places = PlacesIn(job, name);
   const milliseconds told_within = ToldWithin(job);
   const auto group =
-      LookAtCollectives(name, places, judge, told_within / 4, told_within);
+      LookAtCollectives(name, places, rules, told_within / 4, told_within);
   if (!group.has_value() || group->culprits.empty() ||
       group->culprits.size() > group->waiting.size()) {
     return std::nullopt;
@@ -443,28 +443,28 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
   const milliseconds stuck_after =
       std::max(options.stuck_after, ToldWithin(job));
   Diagnosis diagnosis;
-  const DiagnosisRules judge(job, earlier, answers);
+  const DiagnosisRules rules(job, earlier, answers);
   for (const std::string& name : GroupNames(job)) {
     const std::vector<Place> places = PlacesIn(job, name);
     auto group =
-        LookAtCollectives(name, places, judge, stuck_after, ToldWithin(job));
+        LookAtCollectives(name, places, rules, stuck_after, ToldWithin(job));
     if (!group.has_value() && !IsForming(job, name)) {
-      group = LookAtConnecting(name, places, judge, stuck_after);
+      group = LookAtConnecting(name, places, rules, stuck_after);
     }
     if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
-    group = LookAtPeers(name, places, judge, stuck_after);
+    group = LookAtPeers(name, places, rules, stuck_after);
     if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
   }
   for (const v1::OpenBarrier& barrier : job.barriers()) {
     if (Ms(barrier.open_for()) < options.stuck_after) continue;
-    diagnosis.groups.push_back(LookAtBarrier(job, barrier, judge));
+    diagnosis.groups.push_back(LookAtBarrier(job, barrier, rules));
   }
   for (const v1::RegisteredGroup& forming : job.groups()) {
     if (!forming.has_forming_for() ||
         Ms(forming.forming_for()) < options.stuck_after) {
       continue;
     }
-    auto group = LookAtForming(job, forming, judge);
+    auto group = LookAtForming(job, forming, rules);
     if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
   }
   std::stable_sort(diagnosis.groups.begin(), diagnosis.groups.end(),
@@ -472,7 +472,7 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
                      return a.running_for > b.running_for;
                    });
   diagnosis.keys = KeysAwaited(job, earlier, options.stuck_after);
-  AddSilent(job, judge, diagnosis);
+  AddSilent(job, rules, diagnosis);
   diagnosis.also = StandingOf(job);
   const std::string circle = GroupCircle(diagnosis.groups).Text();
   if (!circle.empty()) {

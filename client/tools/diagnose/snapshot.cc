@@ -134,7 +134,7 @@ std::string NotToldYet(const v1::GetJobResponse& job) {
 
 StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
                          const v1::OpenBarrier& barrier,
-                         const DiagnosisRules& judge) {
+                         const DiagnosisRules& rules) {
   StuckGroup group;
   group.group = barrier.group();
   group.collective = absl::StrCat("barrier ", base::Quote(barrier.name()));
@@ -150,7 +150,7 @@ StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
       group.culprits.push_back(std::move(unknown));
       continue;
     }
-    group.culprits.push_back(judge.Blame(place->second, awaited));
+    group.culprits.push_back(rules.Blame(place->second, awaited));
     places.erase(place);
   }
   const int missing = barrier.expected() - barrier.arrived();
@@ -166,7 +166,7 @@ StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
 
 std::optional<StuckGroup> LookAtForming(const v1::GetJobResponse& job,
                                         const v1::RegisteredGroup& forming,
-                                        const DiagnosisRules& judge) {
+                                        const DiagnosisRules& rules) {
   const int missing = forming.ranks_size() - forming.registered();
   StuckGroup group;
   group.group = forming.name();
@@ -186,7 +186,7 @@ std::optional<StuckGroup> LookAtForming(const v1::GetJobResponse& job,
   for (const int rank : forming.missing()) {
     const auto place = places.find(rank);
     if (place != places.end()) {
-      group.culprits.push_back(judge.Blame(place->second, awaited));
+      group.culprits.push_back(rules.Blame(place->second, awaited));
     }
   }
   return group;

@@ -19,13 +19,13 @@ namespace muster::tools {
 // Of a barrier that is open.
 StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
                          const v1::OpenBarrier& barrier,
-                         const DiagnosisRules& judge);
+                         const DiagnosisRules& rules);
 
 // Of a group that forms; nothing when all that have registered it are in it:
 // who is missing has left it then.
 std::optional<StuckGroup> LookAtForming(const v1::GetJobResponse& job,
                                         const v1::RegisteredGroup& forming,
-                                        const DiagnosisRules& judge);
+                                        const DiagnosisRules& rules);
 
 // The keys that members have waited for since `stuck_after`. Not those of a
 // rank that goes on in its groups since `earlier`, which may be null: another

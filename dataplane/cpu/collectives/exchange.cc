@@ -192,17 +192,17 @@ StatusOr<const std::byte*> MessageConnection::Receive(
 }
 
 Workspace::Workspace(Transport& transport)
-    : transport_(transport), lanes_(transport.world_size()) {}
+    : transport_(transport), connections_(transport.world_size()) {}
 
-MessageConnection& Workspace::LaneTo(int peer) {
-  std::unique_ptr<MessageConnection>& lane = lanes_[peer];
-  if (lane == nullptr)
-    lane = std::make_unique<MessageConnection>(transport_, peer);
-  return *lane;
+MessageConnection& Workspace::ConnectionTo(int peer) {
+  std::unique_ptr<MessageConnection>& connection = connections_[peer];
+  if (connection == nullptr)
+    connection = std::make_unique<MessageConnection>(transport_, peer);
+  return *connection;
 }
 
 void Workspace::Clear() {
-  for (auto& lane : lanes_) lane.reset();
+  for (auto& connection : connections_) connection.reset();
   scratch_.reset();
   scratch_bytes_ = 0;
 }
@@ -236,21 +236,22 @@ MessageHeader Exchange::HeaderFor(size_t element_count) const {
 }
 
 Status Exchange::SendNote(int peer, const void* payload, size_t bytes) {
-  return workspace_.LaneTo(peer).Send(header_, payload, bytes);
+  return workspace_.ConnectionTo(peer).Send(header_, payload, bytes);
 }
 
 StatusOr<const std::byte*> Exchange::ReceiveNote(int peer) {
-  return workspace_.LaneTo(peer).Receive(header_);
+  return workspace_.ConnectionTo(peer).Receive(header_);
 }
 
 Status Exchange::SendNote(int peer, const void* payload, size_t bytes,
                           size_t element_count) {
-  return workspace_.LaneTo(peer).Send(HeaderFor(element_count), payload, bytes);
+  return workspace_.ConnectionTo(peer).Send(HeaderFor(element_count), payload,
+                                            bytes);
 }
 
 StatusOr<const std::byte*> Exchange::ReceiveNote(int peer,
                                                  size_t element_count) {
-  return workspace_.LaneTo(peer).Receive(HeaderFor(element_count));
+  return workspace_.ConnectionTo(peer).Receive(HeaderFor(element_count));
 }
 
 Status Exchange::Handshake(const std::vector<int>& receivers,

@@ -63,14 +63,14 @@ class MessageConnection {
   std::unique_ptr<std::byte[]> payload_;
 };
 
-// The lanes and the scratch memory of a group. Lanes are made at first use and
-// kept: 32 KiB for each peer that payloads come from.
+// The connections and the scratch memory of a group. Connections are made at
+// first use and kept: 32 KiB for each peer that payloads come from.
 class Workspace {
  public:
   explicit Workspace(Transport& transport);
 
   Transport& transport() { return transport_; }
-  MessageConnection& LaneTo(int peer);
+  MessageConnection& ConnectionTo(int peer);
 
   // Gives everything back.
   void Clear();
@@ -80,7 +80,7 @@ class Workspace {
 
  private:
   Transport& transport_;
-  std::vector<std::unique_ptr<MessageConnection>> lanes_;
+  std::vector<std::unique_ptr<MessageConnection>> connections_;
   std::unique_ptr<std::byte[]> scratch_;
   size_t scratch_bytes_ = 0;
 };

@@ -29,9 +29,10 @@ constexpr size_t kShortBytesMax = 1 << 20;
 }  // namespace
 
 // One that mail may complete.
-class PointToPoint::LookingWork : public PromisedWork {
+class PointToPoint::SpinningWork : public PromisedWork {
  public:
-  LookingWork(const Collective& collective, std::shared_ptr<PointToPoint> looks)
+  SpinningWork(const Collective& collective,
+               std::shared_ptr<PointToPoint> looks)
       : PromisedWork(collective.Describe()), looks_(std::move(looks)) {}
 
   using Work::Wait;
@@ -107,7 +108,7 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
       if (mailbox_ != nullptr) {
         // A small send has no use for it.
         if (running_.contains(collective.sequence)) TakeMail(outcome);
-        HavePostmanLook();
+        HaveProgressThreadLook();
       }
       LeaveToOthers(operation, wants, outcome);
     }
@@ -124,7 +125,7 @@ std::shared_ptr<PromisedWork> PointToPoint::WorkOf(
       mailbox_ != nullptr &&
       (collective.peer == kAnyPeer || mailbox_->Reaches(collective.peer));
   if (!looks) return std::make_shared<PromisedWork>(collective.Describe());
-  return std::make_shared<LookingWork>(collective, shared_from_this());
+  return std::make_shared<SpinningWork>(collective, shared_from_this());
 }
 
 void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
@@ -146,8 +147,8 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
   has_left_.store(true, std::memory_order_relaxed);
   ++started_;
   // Else nobody sleeps, or the progress thread looks soon.
-  if (wants || postman_rests_) mailbox_->Wake();
-  postman_rests_ = false;
+  if (wants || progress_thread_rests_) mailbox_->Wake();
+  progress_thread_rests_ = false;
 }
 
 void PointToPoint::GiveToChannels(const std::vector<Reading>& readings) {
@@ -177,11 +178,11 @@ void PointToPoint::GiveToSelf(const OperationPtr& receive,
   });
 }
 
-void PointToPoint::HavePostmanLook() {
+void PointToPoint::HaveProgressThreadLook() {
   if (running_.empty()) return;
   ++started_;
-  if (!postman_rests_) return;
-  postman_rests_ = false;
+  if (!progress_thread_rests_) return;
+  progress_thread_rests_ = false;
   mailbox_->Wake();
 }
 
@@ -326,7 +327,7 @@ void PointToPoint::WantMail() {
   if (!closed_ && !running_.empty()) mailbox_->SetWants(true);
 }
 
-void PointToPoint::RunPostman() {
+void PointToPoint::RunProgressThread() {
   std::shared_ptr<ShmMailbox> mailbox;
   {
     MutexLock lock(mutex_);
@@ -344,9 +345,9 @@ void PointToPoint::RunPostman() {
       if (closed_) return;
       idle_looks = started_ == seen_started ? idle_looks + 1 : 0;
       seen_started = started_;
-      postman_rests_ = idle_looks > mail_options_.idle_looks;
-      period = postman_rests_ ? std::chrono::microseconds(0)
-                              : mail_options_.look_period;
+      progress_thread_rests_ = idle_looks > mail_options_.idle_looks;
+      period = progress_thread_rests_ ? std::chrono::microseconds(0)
+                                      : mail_options_.look_period;
     }
     mailbox->Sleep(dozed, period);
   }
@@ -368,7 +369,7 @@ PointToPoint::Peer& PointToPoint::Open(int peer) {
     if (HasMailFor(peer)) {
       mailbox_->Open(peer);
       if (!progress_thread_.joinable()) {
-        progress_thread_ = std::thread([this] { RunPostman(); });
+        progress_thread_ = std::thread([this] { RunProgressThread(); });
       }
     }
   }

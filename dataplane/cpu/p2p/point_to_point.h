@@ -124,7 +124,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   void Close(const Status& cause);
 
  private:
-  class LookingWork;
+  class SpinningWork;
 
   // Small messages to one peer that may lie unclaimed there: 2 MiB of them.
   static constexpr uint64_t kEagerWindow = 64;
@@ -257,9 +257,9 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // From now on until nothing runs the bell is to be rung. TakeMail has to
   // follow.
   void WantMail() MUSTER_LOCKS_EXCLUDED(mutex_);
-  void RunPostman();
+  void RunProgressThread();
   // Something has been started: the progress thread looks from time to time.
-  void HavePostmanLook() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HaveProgressThreadLook() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Called by the threads of the channels.
   void Received(int peer, const Message& message, const std::byte* payload);
@@ -328,7 +328,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // How often there was something new for the progress thread to look after.
   uint64_t started_ MUSTER_GUARDED_BY(mutex_) = 0;
   // He sleeps until he is rung for.
-  bool postman_rests_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool progress_thread_rests_ MUSTER_GUARDED_BY(mutex_) = false;
   MailboxOptions mail_options_ MUSTER_GUARDED_BY(mutex_);
   // Threads that do what mail has brought.
   int carriers_ MUSTER_GUARDED_BY(mutex_) = 0;

@@ -32,7 +32,7 @@ struct AllToAllOutcome {
 
 // Runs `collective`, an all_to_all. Sizes may differ, and no rank knows what
 // the others have before it has seen their first round. What a rank gives it
-// shows on the board, as others do (staged.h), or where it is.
+// shows on the round buffer, as others do (staged.h), or where it is.
 //
 // It is not done, on all ranks, if `reads_rather`, the same on all, says that
 // one goes better if all show where theirs is: it is to be run anew so. Asked

@@ -28,16 +28,17 @@ using cpu::Transport;
 
 // Up to here one rank of each host does it all: the fewest messages. Beyond,
 // each inter-host group has its part.
-constexpr size_t kOneLaneBytesMax = kNotePayloadBytesMax;
+constexpr size_t kOneGroupBytesMax = kNotePayloadBytesMax;
 
 // How many bytes of accumulators there are at a time, where they are not in the
 // tensor. Large enough for what a piece costs besides not to count.
 constexpr size_t kAccumulatorBytes = 16 << 20;
 
 // The same of each inter-host group in an all_reduce.
-constexpr size_t kLanePieceBytes = 4 << 20;
+constexpr size_t kGroupPieceBytes = 4 << 20;
 
-std::vector<int> RanksOfLane(const Topology& hosts, size_t inter_host_group) {
+std::vector<int> InterHostRanks(const Topology& hosts,
+                                size_t inter_host_group) {
   std::vector<int> ranks;
   ranks.reserve(hosts.count());
   for (int host = 0; host < hosts.count(); ++host) {
@@ -116,8 +117,8 @@ class Walk {
   Status Broadcast();
   Status AllGather();
   Status AllReduce();
-  Status ReduceOnLane(const Reduction& reduction, std::byte* accumulators,
-                      const Block& part);
+  Status ReduceBetweenHosts(const Reduction& reduction, std::byte* accumulators,
+                            const Block& part);
   // Ends what the other thread of this rank waits for, if it is an error.
   Status Tell(Status status) const {
     if (!status.ok()) tell_failure_(collective_, status);
@@ -129,18 +130,18 @@ class Walk {
   Status ReduceScatter();
   Status ReduceScatterPiece(const Reduction& reduction, const Blocks& inputs,
                             const Block& output);
-  Status GatherOnLane(const Blocks& blocks, size_t bytes);
+  Status GatherBetweenHosts(const Blocks& blocks, size_t bytes);
   Status GatherPacked(const Blocks& blocks, size_t bytes);
 
   // How many inter-host groups carry something of `bytes`.
-  size_t LanesFor(size_t bytes) const {
-    return bytes <= kOneLaneBytesMax ? 1 : topology_.fewest();
+  size_t InterHostGroupsFor(size_t bytes) const {
+    return bytes <= kOneGroupBytesMax ? 1 : topology_.fewest();
   }
   bool IsOn(size_t inter_host_groups) const {
     return place_ < inter_host_groups;
   }
   // Of the ranks of this host: none yet.
-  std::vector<BlockList> NoStrands() const {
+  std::vector<BlockList> NoBlockLists() const {
     return std::vector<BlockList>(topology_.neighbours().size());
   }
   // Part l of `whole` is that of the rank at place l.
@@ -199,7 +200,7 @@ Walk::KindFunction Walk::FindFunction(CollectiveKind kind) {
 
 std::vector<BlockList> Walk::InParts(const Block& whole,
                                      size_t inter_host_groups) const {
-  std::vector<BlockList> block_lists = NoStrands();
+  std::vector<BlockList> block_lists = NoBlockLists();
   for (size_t i = 0; i < inter_host_groups; ++i) {
     block_lists[i] = {PartOf(whole, i, inter_host_groups, element_bytes_)};
   }
@@ -215,10 +216,11 @@ Status Walk::Barrier() {
 Status Walk::Broadcast() {
   const Block tensor = BlockOf(collective_.tensors[0]);
   const int root_host = topology_.host_of(collective_.root);
-  const size_t inter_host_groups = LanesFor(tensor.count * element_bytes_);
+  const size_t inter_host_groups =
+      InterHostGroupsFor(tensor.count * element_bytes_);
   Status status;
   if (topology_.own() == root_host) {
-    std::vector<BlockList> block_lists = NoStrands();
+    std::vector<BlockList> block_lists = NoBlockLists();
     block_lists[topology_.place_of(collective_.root)] = {tensor};
     status = inside_.PublishWhole(block_lists);
   } else if (!inside_.has_met()) {
@@ -242,18 +244,18 @@ Status Walk::AllGather() {
   const Blocks blocks = BlocksOf(collective_.outputs, topology_.world_size());
   size_t bytes = 0;
   for (const Block& block : blocks) bytes += block.count * element_bytes_;
-  const size_t inter_host_groups = LanesFor(bytes);
+  const size_t inter_host_groups = InterHostGroupsFor(bytes);
   cpu::CopyBlock(blocks[topology_.neighbours()[place_]],
                  BlockOf(collective_.inputs[0]), element_bytes_);
-  std::vector<BlockList> block_lists = NoStrands();
+  std::vector<BlockList> block_lists = NoBlockLists();
   for (size_t i = 0; i < block_lists.size(); ++i) {
     block_lists[i] = {blocks[topology_.neighbours()[i]]};
   }
   Status status = inside_.PublishWhole(block_lists);
   if (status.ok() && IsOn(inter_host_groups))
-    status = GatherOnLane(blocks, bytes);
+    status = GatherBetweenHosts(blocks, bytes);
   if (!status.ok()) return status;
-  block_lists = NoStrands();
+  block_lists = NoBlockLists();
   for (int host = 0; host < topology_.count(); ++host) {
     if (host == topology_.own()) continue;
     const std::vector<int>& ranks = topology_.ranks(host);
@@ -264,8 +266,8 @@ Status Walk::AllGather() {
   return inside_.PublishWhole(block_lists);
 }
 
-Status Walk::GatherOnLane(const Blocks& blocks, size_t bytes) {
-  if (bytes <= kOneLaneBytesMax) return GatherPacked(blocks, bytes);
+Status Walk::GatherBetweenHosts(const Blocks& blocks, size_t bytes) {
+  if (bytes <= kOneGroupBytesMax) return GatherPacked(blocks, bytes);
   const size_t inter_host_groups = topology_.fewest();
   for (size_t turn = 0; turn < Turns(inter_host_groups); ++turn) {
     Blocks served(topology_.count());
@@ -314,8 +316,8 @@ Status Walk::AllReduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
-  const size_t inter_host_groups = LanesFor(tensor.count * bytes);
-  const size_t per_piece = inter_host_groups * kLanePieceBytes / bytes;
+  const size_t inter_host_groups = InterHostGroupsFor(tensor.count * bytes);
+  const size_t per_piece = inter_host_groups * kGroupPieceBytes / bytes;
   const size_t pieces = PiecesOf(tensor.count, per_piece);
   const auto parts_of = [&](size_t piece) {
     return InParts(PieceOf(tensor, piece, per_piece, element_bytes_),
@@ -340,10 +342,10 @@ Status Walk::AllReduce() {
         done = inside_.Combine(reduction, parts, sums);
         if (done.ok() && executor.has_value()) {
           executor->Post([this, &reduction, sums, part] {
-            return Tell(ReduceOnLane(reduction, sums, part));
+            return Tell(ReduceBetweenHosts(reduction, sums, part));
           });
         } else if (done.ok() && IsOn(inter_host_groups)) {
-          done = ReduceOnLane(reduction, sums, part);
+          done = ReduceBetweenHosts(reduction, sums, part);
         }
       }
       if (i == 0 || !done.ok()) continue;
@@ -357,12 +359,12 @@ Status Walk::AllReduce() {
 }
 
 // Makes this inter-host group's `part` of the result.
-Status Walk::ReduceOnLane(const Reduction& reduction, std::byte* accumulators,
-                          const Block& part) {
+Status Walk::ReduceBetweenHosts(const Reduction& reduction,
+                                std::byte* accumulators, const Block& part) {
   const Sum sum = SumOf(reduction, collective_);
   const size_t bytes = reduction.accumulator_bytes();
   const Block whole = {accumulators, part.count};
-  if (reduction.in_place() || part.count * bytes <= kOneLaneBytesMax) {
+  if (reduction.in_place() || part.count * bytes <= kOneGroupBytesMax) {
     Status status = inter_host_->AllReduce(header_, sum, whole);
     if (!status.ok()) return status;
     reduction.Finish(accumulators, part.count, topology_.world_size());
@@ -385,7 +387,7 @@ Status Walk::Reduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
-  const size_t inter_host_groups = LanesFor(tensor.count * bytes);
+  const size_t inter_host_groups = InterHostGroupsFor(tensor.count * bytes);
   const size_t per_piece = kAccumulatorBytes / bytes;
   const size_t pieces = PiecesOf(tensor.count, per_piece);
   for (size_t i = 0; i < pieces; ++i) {
@@ -449,9 +451,9 @@ Status Walk::ReduceScatterPiece(const Reduction& reduction,
                                 const Blocks& inputs, const Block& output) {
   const size_t inter_host_groups = topology_.fewest();
   const size_t bytes = reduction.accumulator_bytes();
-  std::vector<BlockList> wanted = NoStrands();
+  std::vector<BlockList> wanted = NoBlockLists();
   // What of it is for the ranks of this host.
-  std::vector<BlockList> results = NoStrands();
+  std::vector<BlockList> results = NoBlockLists();
   Blocks sums(topology_.count());
   for (int host = 0; host < topology_.count(); ++host) {
     const std::vector<int>& ranks = topology_.ranks(host);
@@ -527,7 +529,7 @@ Hierarchical::Hierarchical(std::shared_ptr<Segment> segment,
                .regions = RegionFinder(*regions_)} {
   const auto place = static_cast<size_t>(topology_.place());
   if (place < topology_.fewest())
-    inter_host_.emplace(transport, RanksOfLane(topology_, place));
+    inter_host_.emplace(transport, InterHostRanks(topology_, place));
 }
 
 bool Hierarchical::LooksForSymmetric(const Collective& collective) const {

@@ -75,12 +75,12 @@ class OnHosts {
   }
 };
 
-class TwoLevelsTest : public ::testing::TestWithParam<const char*> {
+class HierarchicalTest : public ::testing::TestWithParam<const char*> {
  private:
   const OnHosts on_hosts_{GetParam()};
 };
 
-TEST_P(TwoLevelsTest, WhatWentInTwoLevelsIsKnown) {
+TEST_P(HierarchicalTest, WhatWentHierarchicallyIsKnown) {
   LocalWorld world({.backend = "shm", .world_size = kRanks});
   world.OnEachRank([](Communicator& communicator) {
     const auto ran = [&](CollectiveKind kind) {
@@ -98,7 +98,7 @@ TEST_P(TwoLevelsTest, WhatWentInTwoLevelsIsKnown) {
 
 // One inter-host group carries small tensors and all carry large ones: ranks
 // that differ in this meet none the less.
-TEST_P(TwoLevelsTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
+TEST_P(HierarchicalTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
   for (const CollectiveKind kind : kTaken) {
     for (const int odd_one : {0, 1, kRanks - 1}) {
       for (const bool odd_is_large : {false, true}) {
@@ -146,7 +146,7 @@ TEST(TwoHostsTest, ARankThatExpectsALargeBroadcastIsToldByItsHost) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Topology, TwoLevelsTest,
+INSTANTIATE_TEST_SUITE_P(Topology, HierarchicalTest,
                          ::testing::Values("0011", "0110", "0012"));
 
 // Of three ranks, of which the last one, on another host, sends nothing.
@@ -262,7 +262,7 @@ TEST_F(PiecesTest, ANeighbourThatLeavesEndsTheWaitForAnotherHost) {
   ExpectFailure(UnavailableError("rank 1 has left"));
 }
 
-TEST_F(PiecesTest, ALaneThatFailsEndsTheWaitForANeighbour) {
+TEST_F(PiecesTest, AnInterHostGroupThatFailsEndsTheWaitForANeighbour) {
   transport_.Break(UnavailableError("rank 2 has left"));
   ExpectFailure(UnavailableError("rank 2 has left"));
 }

@@ -14,7 +14,7 @@ PathTrials::Path PathTrials::Next(size_t amount) {
     interval_ = std::min(2 * interval_, terms_.period);
     until_trial_ = interval_;
     left_of_trial_ = terms_.length;
-    tried_ = path_ == Path::kOther ? Path::kUsual : Path::kOther;
+    tried_ = path_ == Path::kAlternative ? Path::kDefault : Path::kAlternative;
   }
   left_of_trial_ -= std::min(amount, left_of_trial_);
   return tried_;
@@ -32,13 +32,13 @@ void PathTrials::Took(Path way, size_t amount, std::chrono::nanoseconds time) {
   times_[static_cast<size_t>(way)].Add(
       static_cast<double>(time.count()) / static_cast<double>(amount),
       terms_.remembered);
-  const Times& usual = times_[static_cast<size_t>(Path::kUsual)];
-  const Times& other = times_[static_cast<size_t>(Path::kOther)];
+  const Times& usual = times_[static_cast<size_t>(Path::kDefault)];
+  const Times& other = times_[static_cast<size_t>(Path::kAlternative)];
   if (usual.known == 0 || other.known == 0) return;
   const Path faster =
       usual.Least() * 100 > terms_.slower_percent * other.Least()
-          ? Path::kOther
-          : Path::kUsual;
+          ? Path::kAlternative
+          : Path::kDefault;
   if (faster == path_) return;
   path_ = faster;
   // The one that is left may have had a bad time that is over soon. But where
@@ -56,7 +56,7 @@ PathTrials& TrialsBySize::Of(size_t size_class) {
   for (size_t smaller = size_class; smaller-- > 0;) {
     const PathTrials& trials = classes_[smaller].trials;
     if (!trials.has_found()) continue;
-    if (trials.way() == PathTrials::Path::kOther)
+    if (trials.way() == PathTrials::Path::kAlternative)
       wanted.trials.StartWithOther();
     break;
   }

@@ -19,7 +19,7 @@ namespace muster::dataplane::shm {
 // change at any time in a virtual machine whose processors the host moves.
 class PathTrials {
  public:
-  enum class Path : uint8_t { kUsual, kOther };
+  enum class Path : uint8_t { kDefault, kAlternative };
 
   // Amounts are bytes, or whatever is counted.
   struct Terms {
@@ -55,7 +55,7 @@ class PathTrials {
   // The usual one is tried after kLater times as much as the other one would
   // have been: what is alike mostly goes alike. Before the first Next.
   void StartWithOther() {
-    path_ = told_ = Path::kOther;
+    path_ = told_ = Path::kAlternative;
     interval_ = until_trial_ = std::min(kLater * terms_.first, terms_.period);
   }
   static constexpr size_t kLater = 8;
@@ -84,7 +84,7 @@ class PathTrials {
   };
 
   Terms terms_;
-  Path path_ = Path::kUsual;
+  Path path_ = Path::kDefault;
   // From one trial to the next, and what is left of it.
   size_t interval_;
   size_t until_trial_;
@@ -92,10 +92,10 @@ class PathTrials {
   size_t since_restart_ = 0;
   // Of the trial that is on; and which way that tries.
   size_t left_of_trial_ = 0;
-  Path tried_ = Path::kOther;
+  Path tried_ = Path::kAlternative;
   std::array<Times, 2> times_ = {};
   // What Took was last told of, and how many times that does not count yet.
-  Path told_ = Path::kUsual;
+  Path told_ = Path::kDefault;
   int unsettled_ = 0;
 };
 

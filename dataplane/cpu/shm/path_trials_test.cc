@@ -45,7 +45,7 @@ constexpr size_t kManyBytes = 4 * kTerms.period;
 constexpr Machine kNear = {.through_ns = 30'000, .past_ns = 50'000};
 constexpr Machine kFar = {.through_ns = 400'000, .past_ns = 45'000};
 
-TEST(WayTrialsTest, TheFasterWayIsTaken) {
+TEST(PathTrialsTest, TheFasterWayIsTaken) {
   PathTrials near(kTerms);
   EXPECT_EQ(WriteOn(near, kNear, kManyBytes), kTrials * kBytes);
   PathTrials far(kTerms);
@@ -53,7 +53,7 @@ TEST(WayTrialsTest, TheFasterWayIsTaken) {
   EXPECT_LE(through, kTerms.first + kTrials * kBytes);
 }
 
-TEST(WayTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
+TEST(PathTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
   for (const Machine& machine : {kNear, kFar}) {
     PathTrials trials(kTerms);
     trials.StartWithOther();
@@ -63,26 +63,26 @@ TEST(WayTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
     EXPECT_EQ(WriteOn(trials, machine, kBytes), 0);
     EXPECT_TRUE(trials.has_found());
     EXPECT_EQ(trials.way(), machine.past_ns < machine.through_ns
-                                ? Path::kOther
-                                : Path::kUsual);
+                                ? Path::kAlternative
+                                : Path::kDefault);
   }
 }
 
 // What goes first has gone the usual way before its trials were asked.
-TEST(WayTrialsTest, WhatStartsWithTheOtherWayKnowsTheUsualOneByItsTrialAlone) {
+TEST(PathTrialsTest, WhatStartsWithTheOtherWayKnowsTheUsualOneByItsTrialAlone) {
   PathTrials trials({.first = 8, .period = 800, .length = 8, .settling = 4});
   trials.StartWithOther();
-  trials.Took(Path::kUsual, 1, std::chrono::milliseconds(9));
+  trials.Took(Path::kDefault, 1, std::chrono::milliseconds(9));
   for (size_t i = 0; i < PathTrials::kLater * 8 - 1; ++i) {
-    EXPECT_EQ(trials.Next(1), Path::kOther);
-    trials.Took(Path::kOther, 1, std::chrono::milliseconds(2));
+    EXPECT_EQ(trials.Next(1), Path::kAlternative);
+    trials.Took(Path::kAlternative, 1, std::chrono::milliseconds(2));
   }
   EXPECT_FALSE(trials.has_found());
   for (int i = 0; i < 8; ++i) {
-    EXPECT_EQ(trials.Next(1), Path::kUsual);
-    trials.Took(Path::kUsual, 1, std::chrono::milliseconds(1));
+    EXPECT_EQ(trials.Next(1), Path::kDefault);
+    trials.Took(Path::kDefault, 1, std::chrono::milliseconds(1));
   }
-  EXPECT_EQ(trials.way(), Path::kUsual);
+  EXPECT_EQ(trials.way(), Path::kDefault);
 }
 
 // A class of sizes, of which there have been so many bytes.
@@ -93,26 +93,26 @@ void Write(TrialsBySize& trials, size_t size_class, const Machine& machine,
 
 TEST(TrialsBySizeTest, WhatBeginsGoesAsTheNextSmallerOneThatHasFoundOut) {
   TrialsBySize trials(kTerms, 5);
-  EXPECT_EQ(trials.Of(3).way(), Path::kUsual);
+  EXPECT_EQ(trials.Of(3).way(), Path::kDefault);
   Write(trials, 1, kFar, 2 * kTerms.first);
   Write(trials, 0, kNear, 2 * kTerms.first);
   // It has not, and is not asked.
   Write(trials, 2, kNear, kBytes);
-  EXPECT_EQ(trials.Of(2).way(), Path::kOther);
+  EXPECT_EQ(trials.Of(2).way(), Path::kAlternative);
   EXPECT_FALSE(trials.Of(2).has_found());
-  EXPECT_EQ(trials.Of(4).way(), Path::kOther);
+  EXPECT_EQ(trials.Of(4).way(), Path::kAlternative);
   // It had begun.
-  EXPECT_EQ(trials.Of(3).way(), Path::kUsual);
+  EXPECT_EQ(trials.Of(3).way(), Path::kDefault);
 }
 
 TEST(TrialsBySizeTest, LargerOnesAreNotAsked) {
   TrialsBySize trials(kTerms, 2);
   Write(trials, 1, kFar, 2 * kTerms.first);
-  EXPECT_EQ(trials.Of(1).way(), Path::kOther);
-  EXPECT_EQ(trials.Of(0).way(), Path::kUsual);
+  EXPECT_EQ(trials.Of(1).way(), Path::kAlternative);
+  EXPECT_EQ(trials.Of(0).way(), Path::kDefault);
 }
 
-TEST(WayTrialsTest, PastTheCachesMustBeMuchFaster) {
+TEST(PathTrialsTest, PastTheCachesMustBeMuchFaster) {
   PathTrials trials(kTerms);
   EXPECT_EQ(
       WriteOn(trials, {.through_ns = 79'000, .past_ns = 40'000}, kManyBytes),
@@ -121,7 +121,7 @@ TEST(WayTrialsTest, PastTheCachesMustBeMuchFaster) {
   EXPECT_EQ(trials.way(), RingWriter::kPastCaches);
 }
 
-TEST(WayTrialsTest, WhatChangesIsFoundOut) {
+TEST(PathTrialsTest, WhatChangesIsFoundOut) {
   PathTrials trials(kTerms);
   WriteOn(trials, kNear, kManyBytes);
   // At once, when the past has been tried: not by the first ones, which may
@@ -135,7 +135,7 @@ TEST(WayTrialsTest, WhatChangesIsFoundOut) {
 }
 
 // Another program had the processor meanwhile.
-TEST(WayTrialsTest, OneLongTimeChangesNothing) {
+TEST(PathTrialsTest, OneLongTimeChangesNothing) {
   PathTrials trials(kTerms);
   WriteOn(trials, kNear, kManyBytes);
   WriteOn(trials, {.through_ns = 9'000'000, .past_ns = 9'000'000}, kBytes);
@@ -145,7 +145,7 @@ TEST(WayTrialsTest, OneLongTimeChangesNothing) {
 }
 
 // The first ones of a way find caches as the other one has left them.
-TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
+TEST(PathTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
   constexpr int kUnsettled = 3;
   constexpr PathTrials::Terms kLong = {.first = 8,
                                        .period = 100,
@@ -159,12 +159,12 @@ TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
   int since_change = kUnsettled;
   for (int i = 0; i < kTimes; ++i) {
     const Path way = trials.Next(1);
-    others.push_back(way == Path::kOther);
+    others.push_back(way == Path::kAlternative);
     if (i > 0 && others[i] != others[i - 1]) since_change = 0;
     trials.Took(way, 1,
-                std::chrono::microseconds(since_change < kUnsettled ? 900
-                                          : way == Path::kOther     ? 50
-                                                                    : 100));
+                std::chrono::microseconds(since_change < kUnsettled   ? 900
+                                          : way == Path::kAlternative ? 50
+                                                                      : 100));
     ++since_change;
   }
   // Seven before the first trial. Then trials of the usual way: 16 later, 32,
@@ -178,50 +178,50 @@ TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
 }
 
 // Somebody else had the processor for long.
-TEST(WayTrialsTest, AWayThatIsLeftIsTriedSoon) {
+TEST(PathTrialsTest, AWayThatIsLeftIsTriedSoon) {
   constexpr PathTrials::Terms kSeldom = {.first = 8, .period = 1000};
   PathTrials trials(kSeldom);
   const auto run = [&](int times, int us_of_other) {
     for (int i = 0; i < times; ++i) {
       const Path way = trials.Next(1);
-      trials.Took(
-          way, 1,
-          std::chrono::microseconds(way == Path::kOther ? us_of_other : 100));
+      trials.Took(way, 1,
+                  std::chrono::microseconds(
+                      way == Path::kAlternative ? us_of_other : 100));
     }
   };
   run(5000, 50);
-  ASSERT_EQ(trials.way(), Path::kOther);
+  ASSERT_EQ(trials.way(), Path::kAlternative);
   run(kSeldom.remembered, 300);
-  ASSERT_EQ(trials.way(), Path::kUsual);
+  ASSERT_EQ(trials.way(), Path::kDefault);
   run(static_cast<int>(kSeldom.first), 50);
-  EXPECT_EQ(trials.way(), Path::kOther);
+  EXPECT_EQ(trials.way(), Path::kAlternative);
   // Not if that is so again and again.
   run(kSeldom.remembered, 300);
   run(static_cast<int>(kSeldom.first), 50);
-  EXPECT_EQ(trials.way(), Path::kUsual);
+  EXPECT_EQ(trials.way(), Path::kDefault);
   run(static_cast<int>(kSeldom.period), 50);
-  EXPECT_EQ(trials.way(), Path::kOther);
+  EXPECT_EQ(trials.way(), Path::kAlternative);
 }
 
 // Most of the times are those of somebody else, too.
-TEST(WayTrialsTest, TheLeastOfThoseRememberedCounts) {
+TEST(PathTrialsTest, TheLeastOfThoseRememberedCounts) {
   PathTrials trials({.first = 1, .period = 100, .remembered = 3});
   const auto took = [&](Path way, int us) {
     trials.Took(way, 1, std::chrono::microseconds(us));
   };
-  took(Path::kUsual, 100);
-  for (const int us : {90, 300, 300}) took(Path::kOther, us);
-  EXPECT_EQ(trials.way(), Path::kOther);
-  took(Path::kOther, 300);
-  EXPECT_EQ(trials.way(), Path::kUsual);
+  took(Path::kDefault, 100);
+  for (const int us : {90, 300, 300}) took(Path::kAlternative, us);
+  EXPECT_EQ(trials.way(), Path::kAlternative);
+  took(Path::kAlternative, 300);
+  EXPECT_EQ(trials.way(), Path::kDefault);
 }
 
 // Another rank came so late.
-TEST(WayTrialsTest, ALongWaitIsNoSmallNumber) {
+TEST(PathTrialsTest, ALongWaitIsNoSmallNumber) {
   PathTrials trials({.first = 1, .period = 100, .slower_percent = 115});
-  trials.Took(Path::kUsual, 1, std::chrono::milliseconds(1));
-  trials.Took(Path::kOther, 1, std::chrono::hours(24));
-  EXPECT_EQ(trials.way(), Path::kUsual);
+  trials.Took(Path::kDefault, 1, std::chrono::milliseconds(1));
+  trials.Took(Path::kAlternative, 1, std::chrono::hours(24));
+  EXPECT_EQ(trials.way(), Path::kDefault);
 }
 
 }  // namespace

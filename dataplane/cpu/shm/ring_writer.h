@@ -24,8 +24,9 @@ class RingWriter {
                                                .period = 64 << 20,
                                                .remembered = 4,
                                                .slower_percent = 200};
-  static constexpr PathTrials::Path kThroughCaches = PathTrials::Path::kUsual;
-  static constexpr PathTrials::Path kPastCaches = PathTrials::Path::kOther;
+  static constexpr PathTrials::Path kThroughCaches = PathTrials::Path::kDefault;
+  static constexpr PathTrials::Path kPastCaches =
+      PathTrials::Path::kAlternative;
 
   // As memcpy, to where nobody reads meanwhile.
   void Copy(void* to, const void* from, size_t bytes) {

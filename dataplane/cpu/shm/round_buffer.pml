@@ -1,4 +1,4 @@
-/* What board.h promises, for spin(1) to check in every interleaving of a few
+/* What round_buffer.h promises, for spin(1) to check in every interleaving of a few
  * ranks and rounds: nobody is shown anything but the round that he awaits,
  * nothing that is being read is written, and nobody sleeps for ever. Who awaits
  * whom is any choice; so is, with -DRING=5, whether a round's contents go to
@@ -13,7 +13,7 @@
  * and before the end of another one's nap if it held them when that began. With
  * -DHOLDS=0 nothing is held back, and more rounds can be gone through.
  *
- * Who sleeps does so until he is rung for: no ring may need the look that Board
+ * Who sleeps does so until he is rung for: no ring may need the look that RoundBuffer
  * has each second.
  *
  * With -DLEAVES=1 any rank may fail before any of its rounds, and leave; so does
@@ -110,7 +110,7 @@ inline LookWhen(guard, peer, round) {
   }
 }
 
-/* Board::IsOver, where nothing has been posted yet at the first look. */
+/* RoundBuffer::IsOver, where nothing has been posted yet at the first look. */
 inline FindWhetherOver(peer, round) {
 #if BREAK == 11 /* looks whether the peer has left after what it posted */
   over = SHOWS(peer, round);
@@ -147,7 +147,7 @@ inline SayAwake() {
   sleepers--
 }
 
-/* Board::Await; looking for a while is the loop's first choice. `gone`: it has
+/* RoundBuffer::Await; looking for a while is the loop's first choice. `gone`: it has
  * ended otherwise. */
 inline Await(peer, round) {
   do
@@ -222,7 +222,7 @@ inline Write(to, value) {
   to = value
 }
 
-/* Board::TakeOfRing */
+/* RoundBuffer::TakeOfRing */
 #if RING
 inline TakeOfRing() {
   if
@@ -266,7 +266,7 @@ inline SayThatItFailed() {
   }
 }
 
-/* Board::Leave, and what its owner does then. */
+/* RoundBuffer::Leave, and what its owner does then. */
 inline Leave() {
 #if BREAK != 12 /* says that it failed after that it has left */
   SayThatItFailed();
@@ -289,7 +289,7 @@ inline Leave() {
 #endif
 
 #if DIES
-/* Board::Wake */
+/* RoundBuffer::Wake */
 proctype Waker(byte rank) {
 #if BREAK == 15 /* rings before there is anything to see */
   rung[rank] = true;

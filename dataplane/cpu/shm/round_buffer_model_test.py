@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""board.pml holds in every interleaving, and each of its breaks is found."""
+"""round_buffer.pml holds in every interleaving, and each of its breaks is found."""
 
 import sys
 import unittest
@@ -9,7 +9,7 @@ sys.path.insert(0, "dataplane/testing")
 from model_check import ModelTest, few_or_full, rounds  # noqa: E402
 
 
-class BoardModelTest(ModelTest):
+class RoundBufferModelTest(ModelTest):
 
     def test_two_ranks(self):
         self.assert_holds("RANKS=2", "ROUNDS=6")

@@ -1,4 +1,5 @@
-// On which processors the ranks of a board are, and what waits cost there.
+// On which processors the ranks of a round buffer are, and what waits cost
+// there.
 
 #include <sched.h>
 
@@ -46,7 +47,7 @@ void MeetOtherOn(const cpu_set_t& one, const cpu_set_t& all,
   ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
-TEST(BoardProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
+TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
   const cpu_set_t all = Processors();
   const bool has_another = CPU_COUNT(&all) > 1;
   const cpu_set_t one = FirstOf(all);
@@ -77,7 +78,7 @@ TEST(BoardProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
 
 // If both went, they would be on one again. (The system may bring them there,
 // but hardly as often as not.)
-TEST(BoardProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
+TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
   const cpu_set_t all = Processors();
   const cpu_set_t one = FirstOf(all);
   constexpr int kTimes = 20;
@@ -97,7 +98,7 @@ TEST(BoardProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
   EXPECT_EQ(one_of_them > 0, CPU_COUNT(&all) > 1);
 }
 
-TEST(BoardProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
+TEST(RoundBufferProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
   const cpu_set_t all = Processors();
   const bool has_another = CPU_COUNT(&all) > 1;
   const cpu_set_t one = FirstOf(all);
@@ -135,7 +136,7 @@ TEST(BoardProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
   EXPECT_EQ(moves > 0, has_another);
 }
 
-TEST(BoardProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
+TEST(RoundBufferProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
   const cpu_set_t all = Processors();
   const cpu_set_t one = FirstOf(all);
   Ranks ranks(2, {.is_crowded = true});
@@ -153,7 +154,7 @@ TEST(BoardProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
   }
 }
 
-TEST(BoardProcessorsTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
+TEST(RoundBufferProcessorsTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
   const cpu_set_t one = FirstOf(Processors());
   Ranks ranks(2, {.is_crowded = false});
   ranks.OnEach([&](RoundBuffer& round_buffer) {

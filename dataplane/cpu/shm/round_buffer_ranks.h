@@ -30,7 +30,7 @@ class Ranks {
         told_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       awaited_[rank].store(-1);
-      boards_.push_back(std::make_unique<RoundBuffer>(
+      round_buffers_.push_back(std::make_unique<RoundBuffer>(
           memory_.data(), rank, world_size, traits,
           [this, rank](int peer) {
             awaited_[rank].store(peer);
@@ -40,8 +40,8 @@ class Ranks {
     }
   }
 
-  RoundBuffer& at(int rank) { return *boards_[rank]; }
-  int world_size() const { return static_cast<int>(boards_.size()); }
+  RoundBuffer& at(int rank) { return *round_buffers_[rank]; }
+  int world_size() const { return static_cast<int>(round_buffers_.size()); }
   // In a rank's memory in RoundBuffer the first word counts the rings of its
   // bell, and the second one says for which rank it sleeps.
   std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
@@ -55,8 +55,8 @@ class Ranks {
 
   void OnEach(const std::function<void(RoundBuffer&)>& body) {
     std::vector<std::thread> threads;
-    threads.reserve(boards_.size());
-    for (const auto& round_buffer : boards_) {
+    threads.reserve(round_buffers_.size());
+    for (const auto& round_buffer : round_buffers_) {
       threads.emplace_back(
           [&, round_buffer = round_buffer.get()] { body(*round_buffer); });
     }
@@ -81,7 +81,7 @@ class Ranks {
   std::vector<Line> memory_;
   std::vector<std::atomic<int>> awaited_;
   std::vector<std::atomic<uint64_t>> told_;
-  std::vector<std::unique_ptr<RoundBuffer>> boards_;
+  std::vector<std::unique_ptr<RoundBuffer>> round_buffers_;
 };
 
 }  // namespace muster::dataplane::shm

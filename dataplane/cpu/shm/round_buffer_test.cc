@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, RoundBufferTest,
                          Combine(Values(2, 3, 8, 16), Bool()));
 
 // Without a wait: nobody else is there.
-TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
+TEST(RoundBufferWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
   Ranks ranks(2);
   for (uint64_t round = 1; round < RoundBuffer::kSlots; ++round) {
     ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes), Outcome::kDone);
@@ -217,7 +217,7 @@ TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
 }
 
 // Alone, so nothing waits.
-TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
+TEST(RoundBufferWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
   const RoundBufferTraits traits;
   struct alignas(RoundBuffer::kLineBytes) Line {
     std::byte bytes[RoundBuffer::kLineBytes];
@@ -249,7 +249,7 @@ TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
   EXPECT_EQ(reserved, std::vector({ring, ring}));
 }
 
-TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {
+TEST(RoundBufferWaitTest, InTheRingAsFarAsThatGoes) {
   constexpr int kRanks = 3;
   Ranks ranks(kRanks);
   const size_t pieces =
@@ -281,7 +281,7 @@ TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {
   waits.join();
 }
 
-TEST(BoardRingTest, RingsAreAPowerOfTwoAndOfAGroupNotMany) {
+TEST(RoundBufferRingTest, RingsAreAPowerOfTwoAndOfAGroupNotMany) {
   EXPECT_EQ(RoundBuffer::RingBytesFor(1), size_t{2} << 20);
   EXPECT_EQ(RoundBuffer::RingBytesFor(4), size_t{2} << 20);
   EXPECT_EQ(RoundBuffer::RingBytesFor(5), size_t{1} << 20);
@@ -289,7 +289,7 @@ TEST(BoardRingTest, RingsAreAPowerOfTwoAndOfAGroupNotMany) {
   EXPECT_EQ(RoundBuffer::RingBytesFor(64), size_t{512} << 10);
 }
 
-TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
+TEST(RoundBufferWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   Ranks ranks(2);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {
@@ -343,7 +343,7 @@ class Waiting {
   std::thread thread_;
 };
 
-TEST(BoardWaitTest, WhoSleepsIsLeftAloneByOthers) {
+TEST(RoundBufferWaitTest, WhoSleepsIsLeftAloneByOthers) {
   Ranks ranks(3);
   const Waiting waiting(ranks);
   AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
@@ -368,7 +368,7 @@ bool Naps(const Waiting& waiting) {
 }
 
 // What a processor has held back is out by then.
-TEST(BoardWaitTest, WhoIsNotRungForInHisNapLooksAfterIt) {
+TEST(RoundBufferWaitTest, WhoIsNotRungForInHisNapLooksAfterIt) {
   bool naps = false;
   // Until it is in a nap when it has been posted.
   for (int attempt = 0; attempt < 1000 && !naps; ++attempt) {
@@ -386,7 +386,7 @@ TEST(BoardWaitTest, WhoIsNotRungForInHisNapLooksAfterIt) {
   EXPECT_TRUE(naps);
 }
 
-TEST(BoardWaitTest, NoSignalEndsANapEarlier) {
+TEST(RoundBufferWaitTest, NoSignalEndsANapEarlier) {
   struct sigaction action = {};
   action.sa_handler = [](int) {};
   struct sigaction before = {};
@@ -407,7 +407,7 @@ TEST(BoardWaitTest, NoSignalEndsANapEarlier) {
   ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
-TEST(BoardWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
+TEST(RoundBufferWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
   Ranks ranks(2);
   const Waiting waiting(ranks);
   AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
@@ -416,7 +416,7 @@ TEST(BoardWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
 
 // Where who wakes up comes later than others look for him: one sleep is not
 // followed by the next for ever.
-TEST(BoardWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
+TEST(RoundBufferWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds kLate{300};
   constexpr int kRounds = 500;
@@ -444,7 +444,7 @@ TEST(BoardWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
 // A process that computes has the processor for a time slice when a rank
 // yields. What the rank waits for comes meanwhile, and it has to sleep to be
 // there soon.
-TEST(BoardWaitTest, ALongYieldIsFollowedByASleep) {
+TEST(RoundBufferWaitTest, ALongYieldIsFollowedByASleep) {
   using Clock = std::chrono::steady_clock;
   static std::atomic<int> yields;
   for (const bool is_crowded : {false, true}) {
@@ -466,7 +466,7 @@ TEST(BoardWaitTest, ALongYieldIsFollowedByASleep) {
   }
 }
 
-TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
+TEST(RoundBufferWaitTest, WakeEndsASleepAndEverythingLater) {
   Ranks ranks(2);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {
@@ -485,7 +485,7 @@ TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
   EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
 }
 
-TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
+TEST(RoundBufferWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
   Ranks ranks(3);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {

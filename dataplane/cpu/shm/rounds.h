@@ -95,10 +95,10 @@ struct ShmContext {
   std::vector<const void*> operands = {};
   History history = {};
   RingWriter writer = {};
-  // What the board's first rank was heard saying beside the collective that
-  // runs, and says: less than kHint. It stands in the `step` of the last one
-  // that it has run, where no step is that much. Beside what has fewer bytes
-  // nothing is said.
+  // What the round buffer's first rank was heard saying beside the collective
+  // that runs, and says: less than kHint. It stands in the `step` of the last
+  // one that it has run, where no step is that much. Beside what has fewer
+  // bytes nothing is said.
   static constexpr uint8_t kHint = 0x80;
   static constexpr size_t kHintBytesMin = 256 << 10;
   std::optional<uint8_t> hint = std::nullopt;
@@ -311,7 +311,7 @@ class Rounds {
   void set_element_count(uint64_t count) { element_count_ = count; }
   uint64_t element_count() const { return element_count_; }
   const ShmContext& context() const { return context_; }
-  // Those of the shop, for who fills them in anew.
+  // Those of the context, for who fills them in anew.
   RemoteBuffers& kept_places() { return context_.places; }
   std::vector<const void*>& kept_operands() { return context_.operands; }
   // What errors call it.

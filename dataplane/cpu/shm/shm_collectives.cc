@@ -47,7 +47,7 @@ constexpr PathTrials::Terms kReadingTerms = {.first = 8,
                                              .settling = 4,
                                              .remembered = 4,
                                              .slower_percent = 115};
-constexpr PathTrials::Path kReading = PathTrials::Path::kOther;
+constexpr PathTrials::Path kReading = PathTrials::Path::kAlternative;
 
 constexpr size_t kChoiceBytesMin = ShmContext::kHintBytesMin;
 
@@ -293,7 +293,7 @@ Status ShmCollectives::RunByChoice(const Collective& collective,
   if (!went.ok()) return went.status();
   if (says && *went) {
     choices.trials.Of(size_class)
-        .Took(reads ? kReading : PathTrials::Path::kUsual, bytes,
+        .Took(reads ? kReading : PathTrials::Path::kDefault, bytes,
               ReadClock(is_crowded) - began);
   }
   if (context_.hint.has_value() && SizeClassIn(*context_.hint) < kSizeClasses) {

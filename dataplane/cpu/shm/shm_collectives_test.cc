@@ -48,9 +48,9 @@ using ::testing::HasSubstr;
 constexpr int kRanks = 2;
 
 // Nobody goes that way.
-class UnusedMesh : public cpu::FakeTransport {
+class UnusedTransport : public cpu::FakeTransport {
  public:
-  explicit UnusedMesh(int rank, int world_size = kRanks)
+  explicit UnusedTransport(int rank, int world_size = kRanks)
       : FakeTransport(rank, world_size) {}
 
   // `mark` is that of `peer`, whose memory is this process's.
@@ -108,7 +108,7 @@ class HalfKnownMemoryTest : public ::testing::Test {
       RoundBuffer::BytesFor(kRanks, RoundBufferTraits().ring_bytes));
   const std::shared_ptr<Regions> regions_[kRanks] = {
       std::make_shared<Regions>(), std::make_shared<Regions>()};
-  UnusedMesh meshes_[kRanks] = {UnusedMesh(0), UnusedMesh(1)};
+  UnusedTransport meshes_[kRanks] = {UnusedTransport(0), UnusedTransport(1)};
   std::vector<std::unique_ptr<ShmCollectives>> ranks_;
 };
 
@@ -128,7 +128,7 @@ TEST(CrowdedTest, ShortWaitsAreNoted) {
   const std::shared_ptr<Segment> segment = *Segment::Create(
       RoundBuffer::BytesFor(kRanks, RoundBufferTraits().ring_bytes));
   const auto regions = std::make_shared<Regions>();
-  UnusedMesh transports[kRanks] = {UnusedMesh(0), UnusedMesh(1)};
+  UnusedTransport transports[kRanks] = {UnusedTransport(0), UnusedTransport(1)};
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(sched_getcpu(), &one);
@@ -184,13 +184,13 @@ class OriginsTest : public ::testing::Test {
 
   OriginsTest() {
     for (int rank = 0; rank < kMany; ++rank) {
-      meshes_.push_back(std::make_unique<UnusedMesh>(rank, kMany));
-      boards_.push_back(std::make_unique<RoundBuffer>(
+      meshes_.push_back(std::make_unique<UnusedTransport>(rank, kMany));
+      round_buffers_.push_back(std::make_unique<RoundBuffer>(
           segment_->memory(), rank, kMany, RoundBufferTraits(), [](int) {}));
-      shops_.push_back({.round_buffer = *boards_[rank],
-                        .transport = *meshes_[rank],
-                        .regions = RegionFinder(regions_),
-                        .reads_memory = true});
+      contexts_.push_back({.round_buffer = *round_buffers_[rank],
+                           .transport = *meshes_[rank],
+                           .regions = RegionFinder(regions_),
+                           .reads_memory = true});
       for (int peer = 0; peer < kMany; ++peer) {
         if (peer != rank) meshes_[rank]->Know(peer, marks_[peer]);
       }
@@ -230,10 +230,10 @@ class OriginsTest : public ::testing::Test {
       EXPECT_EQ(transport->algorithm(), algorithm);
   }
 
-  std::vector<std::unique_ptr<UnusedMesh>> meshes_;
-  cpu::Mark marks_[kMany] = {cpu::Mark(UnusedMesh::kMark),
-                             cpu::Mark(UnusedMesh::kMark),
-                             cpu::Mark(UnusedMesh::kMark)};
+  std::vector<std::unique_ptr<UnusedTransport>> meshes_;
+  cpu::Mark marks_[kMany] = {cpu::Mark(UnusedTransport::kMark),
+                             cpu::Mark(UnusedTransport::kMark),
+                             cpu::Mark(UnusedTransport::kMark)};
   bool reads_rather_ = false;
   std::atomic<size_t> bytes_asked_ = 0;
   // What the last rank gives the first one, if it is not null.
@@ -259,7 +259,7 @@ class OriginsTest : public ::testing::Test {
       collective.inputs[0] = Tensor(last_gives_, DataType::kFloat32,
                                     {static_cast<int64_t>(counts[rank][0])});
     }
-    ShmContext& context = shops_[rank];
+    ShmContext& context = contexts_[rank];
     context.Say(collective);
     const StatusOr<AllToAllOutcome> outcome =
         RunAllToAll(context, collective,
@@ -271,7 +271,7 @@ class OriginsTest : public ::testing::Test {
                       return reads_rather_;
                     });
     if (!outcome.ok()) {
-      boards_[rank]->Leave(/*has_failed=*/true);
+      round_buffers_[rank]->Leave(/*has_failed=*/true);
       return outcome;
     }
     context.history.Add(*context.header, context.sequence,
@@ -292,11 +292,11 @@ class OriginsTest : public ::testing::Test {
     return outcome;
   }
 
-  std::vector<std::unique_ptr<RoundBuffer>> boards_;
+  std::vector<std::unique_ptr<RoundBuffer>> round_buffers_;
   const std::shared_ptr<Segment> segment_ = *Segment::Create(
       RoundBuffer::BytesFor(kMany, RoundBufferTraits().ring_bytes));
   const Regions regions_;
-  std::vector<ShmContext> shops_;
+  std::vector<ShmContext> contexts_;
   uint64_t sequence_ = 0;
 };
 

@@ -20,9 +20,9 @@ GoodbyeBytes Goodbye(const char* text) {
 }
 
 // Two ranks as objects of one process.
-class FarewellsTest : public ::testing::Test {
+class ControlConnectionsTest : public ::testing::Test {
  protected:
-  FarewellsTest() {
+  ControlConnectionsTest() {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
     EXPECT_EQ(rank0_.Take({-1, ends[0]}), OkStatus());
@@ -35,7 +35,7 @@ class FarewellsTest : public ::testing::Test {
   int rank1s_end_ = -1;
 };
 
-TEST_F(FarewellsTest, FarewellIsSeenAndStays) {
+TEST_F(ControlConnectionsTest, GoodbyeIsSeenAndStays) {
   EXPECT_FALSE(rank0_.Look(1).has_value());
   EXPECT_FALSE(rank0_.AwaitEnd(1, Clock::now()).has_value());
   rank1_.Close(Goodbye("on purpose"));
@@ -49,7 +49,7 @@ TEST_F(FarewellsTest, FarewellIsSeenAndStays) {
   EXPECT_FALSE(rank0_.Look(0).has_value());
 }
 
-TEST_F(FarewellsTest, FarewellThatComesInPartsIsAwaited) {
+TEST_F(ControlConnectionsTest, GoodbyeThatComesInPartsIsAwaited) {
   const GoodbyeBytes bytes = Goodbye("on purpose");
   EXPECT_EQ(send(rank1s_end_, bytes.data(), 100, 0), 100);
   EXPECT_FALSE(rank0_.Look(1).has_value());
@@ -61,7 +61,7 @@ TEST_F(FarewellsTest, FarewellThatComesInPartsIsAwaited) {
   EXPECT_EQ(end.get()->goodbye, bytes);
 }
 
-TEST_F(FarewellsTest, EndWithoutOneIsSeen) {
+TEST_F(ControlConnectionsTest, EndWithoutOneIsSeen) {
   EXPECT_EQ(shutdown(rank1s_end_, SHUT_RDWR), 0);
   const auto end = rank0_.Look(1);
   ASSERT_TRUE(end.has_value());
@@ -69,14 +69,14 @@ TEST_F(FarewellsTest, EndWithoutOneIsSeen) {
   EXPECT_EQ(end->text, "connection closed");
 }
 
-TEST_F(FarewellsTest, WakeEndsTheWait) {
+TEST_F(ControlConnectionsTest, WakeEndsTheWait) {
   auto end = std::async(std::launch::async,
                         [&] { return rank0_.AwaitEnd(1, Instant::max()); });
   rank0_.Wake();
   EXPECT_FALSE(end.get().has_value());
 }
 
-TEST_F(FarewellsTest, ClosingWaitsForNobody) {
+TEST_F(ControlConnectionsTest, ClosingWaitsForNobody) {
   rank0_.Close(Goodbye("first"));
   rank1_.Close(Goodbye("second"));
   EXPECT_FALSE(rank0_.Look(1).has_value());

@@ -26,7 +26,7 @@ namespace muster::dataplane::cpu {
 // peer. Used by several threads.
 class Pairs {
  public:
-  // `greeter` serves Take.
+  // `listener` serves Take.
   Pairs(int rank, int world_size, const Listener& listener);
   // After Close, or before anything was opened.
   ~Pairs();
@@ -45,11 +45,11 @@ class Pairs {
     return is_open_[peer].load(std::memory_order_acquire);
   }
 
-  // What the greeter does with a connection that a peer offers for its pair.
+  // What the listener does with a connection that a peer offers for its pair.
   void Take(int peer, int socket,
             const std::function<void(Listener::Reply reply)>& tell);
 
-  // No pair is made any more. Ends Open if the greeter is woken, too. Does not
+  // No pair is made any more. Ends Open if the listener is woken, too. Does not
   // block.
   void Abort();
 

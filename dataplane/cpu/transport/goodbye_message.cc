@@ -35,7 +35,7 @@ Layout LayoutOf(const GoodbyeBytes& bytes) {
   return layout;
 }
 
-bool IsFarewell(const Layout& layout) {
+bool IsGoodbye(const Layout& layout) {
   return layout.mark == kMark && layout.text_bytes <= sizeof(layout.text) &&
          layout.verdict_bytes <= static_cast<int64_t>(layout.text_bytes);
 }
@@ -76,7 +76,7 @@ Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
                         absl::string_view transport_error) {
   const Layout layout = LayoutOf(bytes);
   Status status;
-  if (!IsFarewell(layout)) {
+  if (!IsGoodbye(layout)) {
     status = UnavailableError(
         absl::StrCat("rank ", peer,
                      " closed its connection without leaving the group; its "
@@ -110,7 +110,7 @@ Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
 
 bool LeftInPeace(const GoodbyeBytes& bytes) {
   const Layout layout = LayoutOf(bytes);
-  return IsFarewell(layout) && IsPeaceful(layout);
+  return IsGoodbye(layout) && IsPeaceful(layout);
 }
 
 }  // namespace muster::dataplane::cpu

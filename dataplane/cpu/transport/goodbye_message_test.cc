@@ -8,7 +8,7 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-TEST(FarewellTest, SilenceMeansThatThePeerDied) {
+TEST(GoodbyeMessageTest, SilenceMeansThatThePeerDied) {
   const Status status =
       InterpretGoodbye(3, GoodbyeBytes{}, "Connection reset by peer");
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
@@ -18,7 +18,7 @@ TEST(FarewellTest, SilenceMeansThatThePeerDied) {
   EXPECT_EQ(CulpritRank(status), 3);
 }
 
-TEST(FarewellTest, LeavingInPeaceIsSaid) {
+TEST(GoodbyeMessageTest, LeavingInPeaceIsSaid) {
   const Status status =
       InterpretGoodbye(3, EncodeGoodbye(CancelledError("destroyed")), "");
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
@@ -26,7 +26,7 @@ TEST(FarewellTest, LeavingInPeaceIsSaid) {
   EXPECT_EQ(CulpritRank(status), 3);
 }
 
-TEST(FarewellTest, ErrorKeepsCodeTextAndCulprit) {
+TEST(GoodbyeMessageTest, ErrorKeepsCodeTextAndCulprit) {
   Status cause = DeadlineExceededError("timed out");
   SetCulpritRank(cause, 5);
   const Status status = InterpretGoodbye(3, EncodeGoodbye(cause), "");
@@ -35,13 +35,13 @@ TEST(FarewellTest, ErrorKeepsCodeTextAndCulprit) {
   EXPECT_EQ(CulpritRank(status), 5);
 }
 
-TEST(FarewellTest, ErrorWithoutCulpritIsItsSenders) {
+TEST(GoodbyeMessageTest, ErrorWithoutCulpritIsItsSenders) {
   EXPECT_EQ(
       CulpritRank(InterpretGoodbye(3, EncodeGoodbye(InternalError("bug")), "")),
       3);
 }
 
-TEST(FarewellTest, TextDoesNotGrowFromRankToRank) {
+TEST(GoodbyeMessageTest, TextDoesNotGrowFromRankToRank) {
   Status status = AbortedError("original");
   for (int rank = 1; rank < 4; ++rank) {
     status = InterpretGoodbye(rank, EncodeGoodbye(status), "");
@@ -50,7 +50,7 @@ TEST(FarewellTest, TextDoesNotGrowFromRankToRank) {
   EXPECT_EQ(CulpritRank(status), 1);
 }
 
-TEST(FarewellTest, AVerdictIsPassedOnWordForWord) {
+TEST(GoodbyeMessageTest, AVerdictIsPassedOnWordForWord) {
   Status status = AbortedError("aborted by rank 1: enough");
   SetVerdict(status, "1,4");
   SetCulpritRank(status, 4);
@@ -66,7 +66,7 @@ TEST(FarewellTest, AVerdictIsPassedOnWordForWord) {
             std::nullopt);
 }
 
-TEST(FarewellTest, LongTextIsCutAndRubbishIsNoFarewell) {
+TEST(GoodbyeMessageTest, LongTextIsCutAndRubbishIsNoGoodbye) {
   const Status status = InterpretGoodbye(
       3, EncodeGoodbye(AbortedError(std::string(5000, 'x'))), "");
   EXPECT_EQ(status.code(), StatusCode::kAborted);

@@ -67,22 +67,22 @@ void CloseAll(const Sockets& sockets) {
 }
 
 // Ranks as objects of one process.
-class GreeterTest : public ::testing::Test {
+class ListenerTest : public ::testing::Test {
  protected:
   void Listen(int world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
-      greeters_.push_back(std::make_unique<Listener>(rank, world_size));
-      addresses_.push_back(*greeters_[rank]->Listen(Loopback()));
+      listeners_.push_back(std::make_unique<Listener>(rank, world_size));
+      addresses_.push_back(*listeners_[rank]->Listen(Loopback()));
     }
   }
 
   StatusOr<Sockets> Connect(int rank, std::chrono::milliseconds timeout) {
-    return greeters_[rank]->Connect(addresses_, Clock::now() + timeout);
+    return listeners_[rank]->Connect(addresses_, Clock::now() + timeout);
   }
 
   std::vector<Sockets> ConnectAll() {
     std::vector<std::future<StatusOr<Sockets>>> ranks;
-    for (size_t rank = 0; rank < greeters_.size(); ++rank) {
+    for (size_t rank = 0; rank < listeners_.size(); ++rank) {
       ranks.push_back(std::async(std::launch::async, [this, rank] {
         return Connect(static_cast<int>(rank), std::chrono::seconds(60));
       }));
@@ -110,11 +110,11 @@ class GreeterTest : public ::testing::Test {
         0);
   }
 
-  std::vector<std::unique_ptr<Listener>> greeters_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<RankAddress> addresses_;
 };
 
-TEST_F(GreeterTest, EveryRankIsConnectedToEveryOther) {
+TEST_F(ListenerTest, EveryRankIsConnectedToEveryOther) {
   Listen(4);
   const std::vector<Sockets> all = ConnectAll();
   for (int rank = 0; rank < 4; ++rank) {
@@ -133,7 +133,7 @@ TEST_F(GreeterTest, EveryRankIsConnectedToEveryOther) {
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-TEST_F(GreeterTest, RanksOfOneHostReadEachOthersMemoryUntilTheyStop) {
+TEST_F(ListenerTest, RanksOfOneHostReadEachOthersMemoryUntilTheyStop) {
   Listen(3);
   const std::vector<Sockets> all = ConnectAll();
   for (int rank = 0; rank < 3; ++rank) {
@@ -144,21 +144,21 @@ TEST_F(GreeterTest, RanksOfOneHostReadEachOthersMemoryUntilTheyStop) {
       EXPECT_TRUE(all[rank].memories[peer]->IsReadable());
     }
   }
-  greeters_[2]->Stop();
+  listeners_[2]->Stop();
   EXPECT_TRUE(all[0].memories[1]->IsReadable());
   EXPECT_FALSE(all[0].memories[2]->IsReadable());
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-TEST_F(GreeterTest, EitherRankMayKeepBothFromReadingMemory) {
+TEST_F(ListenerTest, EitherRankMayKeepBothFromReadingMemory) {
   for (const size_t alone : {0, 1}) {
-    greeters_.clear();
+    listeners_.clear();
     addresses_.clear();
     for (const size_t rank : {0, 1}) {
       if (rank == alone) setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1);
-      greeters_.push_back(std::make_unique<Listener>(rank, 2));
+      listeners_.push_back(std::make_unique<Listener>(rank, 2));
       unsetenv("MUSTER_GLOO_PEER_MEMORY");
-      addresses_.push_back(*greeters_[rank]->Listen(Loopback()));
+      addresses_.push_back(*listeners_[rank]->Listen(Loopback()));
     }
     const std::vector<Sockets> all = ConnectAll();
     EXPECT_FALSE(all[0].memories[1].has_value());
@@ -167,7 +167,7 @@ TEST_F(GreeterTest, EitherRankMayKeepBothFromReadingMemory) {
   }
 }
 
-TEST_F(GreeterTest, RanksThatDoNotConnectAreNamed) {
+TEST_F(ListenerTest, RanksThatDoNotConnectAreNamed) {
   Listen(3);
   const Status status = Connect(0, std::chrono::milliseconds(20)).status();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
@@ -177,9 +177,9 @@ TEST_F(GreeterTest, RanksThatDoNotConnectAreNamed) {
   EXPECT_EQ(CulpritRank(status), 1);
 }
 
-TEST_F(GreeterTest, RankThatDoesNotListenIsNamedAtOnce) {
+TEST_F(ListenerTest, RankThatDoesNotListenIsNamedAtOnce) {
   Listen(2);
-  greeters_[0].reset();
+  listeners_[0].reset();
   const Status status = Connect(1, std::chrono::seconds(60)).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
@@ -187,14 +187,14 @@ TEST_F(GreeterTest, RankThatDoesNotListenIsNamedAtOnce) {
   EXPECT_EQ(CulpritRank(status), 0);
 }
 
-TEST_F(GreeterTest, RankThatDoesNotAnswerIsWaitedFor) {
+TEST_F(ListenerTest, RankThatDoesNotAnswerIsWaitedFor) {
   Listen(2);
   const Status status = Connect(1, std::chrono::milliseconds(20)).status();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(CulpritRank(status), 0);
 }
 
-TEST_F(GreeterTest, StrangersAreSentAway) {
+TEST_F(ListenerTest, StrangersAreSentAway) {
   Listen(2);
   const int stranger = ConnectStranger();
   ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
@@ -205,7 +205,7 @@ TEST_F(GreeterTest, StrangersAreSentAway) {
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-TEST_F(GreeterTest, RankOfAnotherGroupTakesNobodysPlace) {
+TEST_F(ListenerTest, RankOfAnotherGroupTakesNobodysPlace) {
   Listen(2);
   // Its rank 0 has listened there before.
   Listener other(/*rank=*/1, /*world_size=*/2);
@@ -229,7 +229,7 @@ TEST_F(GreeterTest, RankOfAnotherGroupTakesNobodysPlace) {
   CloseAll(*connected);
 }
 
-TEST_F(GreeterTest, WithoutDescriptorsNobodyListens) {
+TEST_F(ListenerTest, WithoutDescriptorsNobodyListens) {
   Listener listener(/*rank=*/0, /*world_size=*/4);
   const NoDescriptorsLeft none;
   const Status expected =
@@ -240,7 +240,7 @@ TEST_F(GreeterTest, WithoutDescriptorsNobodyListens) {
   EXPECT_EQ(later.Listen(Loopback()).status(), expected);
 }
 
-TEST_F(GreeterTest, RankWithoutDescriptorsBlamesNobodyElse) {
+TEST_F(ListenerTest, RankWithoutDescriptorsBlamesNobodyElse) {
   Listen(2);
   const int stranger = ConnectStranger();
   const NoDescriptorsLeft none;
@@ -279,21 +279,21 @@ class Taken {
   std::atomic<int> socket_{-1};
 };
 
-TEST_F(GreeterTest, OffersAreTakenUntilItStops) {
+TEST_F(ListenerTest, OffersAreTakenUntilItStops) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
-  const Taken taken(*greeters_[0]);
+  const Taken taken(*listeners_[0]);
   // Who says nothing, or something else, holds up nobody.
   const int silent = ConnectStranger();
   const int stranger = ConnectStranger();
   ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
   for (int i = 0; i < 3; ++i) {
-    const auto socket = greeters_[1]->Offer(0);
+    const auto socket = listeners_[1]->Offer(0);
     ASSERT_TRUE(socket.ok()) << socket.status();
     EXPECT_TRUE(taken.IsConnectedTo(*socket));
   }
-  greeters_[0]->Stop();
-  const Status status = greeters_[1]->Offer(0).status();
+  listeners_[0]->Stop();
+  const Status status = listeners_[1]->Offer(0).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
             "cannot open a connection to rank 0: Connection refused");
@@ -303,15 +303,15 @@ TEST_F(GreeterTest, OffersAreTakenUntilItStops) {
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-TEST_F(GreeterTest, AnOfferIsRefusedOrNotNeeded) {
+TEST_F(ListenerTest, AnOfferIsRefusedOrNotNeeded) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
   Listener::Reply reply = Listener::Reply::kNotNeeded;
-  greeters_[0]->Serve(
+  listeners_[0]->Serve(
       [&](int peer, int socket, const auto& tell) { tell(reply); });
-  EXPECT_EQ(*greeters_[1]->Offer(0), -1);
+  EXPECT_EQ(*listeners_[1]->Offer(0), -1);
   reply = Listener::Reply::kRefused;
-  EXPECT_EQ(greeters_[1]->Offer(0).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(listeners_[1]->Offer(0).status().code(), StatusCode::kUnavailable);
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
@@ -345,7 +345,7 @@ class Silent {
   std::vector<int> sockets_;
 };
 
-TEST_F(GreeterTest, ConnectionsThatSayNothingAreFewWhenAGroupForms) {
+TEST_F(ListenerTest, ConnectionsThatSayNothingAreFewWhenAGroupForms) {
   Listen(2);
   Silent silent;
   auto rank0 = std::async(std::launch::async,
@@ -365,27 +365,27 @@ TEST_F(GreeterTest, ConnectionsThatSayNothingAreFewWhenAGroupForms) {
   CloseAll(*sockets);
 }
 
-TEST_F(GreeterTest, ConnectionsThatSayNothingAreFewAndNotForLong) {
+TEST_F(ListenerTest, ConnectionsThatSayNothingAreFewAndNotForLong) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
-  const Taken taken(*greeters_[0]);
+  const Taken taken(*listeners_[0]);
   Silent silent;
   for (int i = 0; i < 200; ++i) silent.Add(ConnectStranger());
   EXPECT_GT(silent.AwaitAtMost(UnprovedConnections::kLimit), 0u);
-  const auto socket = greeters_[1]->Offer(0);
+  const auto socket = listeners_[1]->Offer(0);
   ASSERT_TRUE(socket.ok()) << socket.status();
   EXPECT_TRUE(taken.IsConnectedTo(*socket));
   EXPECT_EQ(silent.AwaitAtMost(0), 0u);
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-TEST_F(GreeterTest, WithoutDescriptorsConnectionsThatSayNothingGo) {
+TEST_F(ListenerTest, WithoutDescriptorsConnectionsThatSayNothingGo) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
-  const Taken taken(*greeters_[0]);
+  const Taken taken(*listeners_[0]);
   Silent silent;
   for (int i = 0; i < 10; ++i) silent.Add(ConnectStranger());
-  const auto first = greeters_[1]->Offer(0);
+  const auto first = listeners_[1]->Offer(0);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(taken.IsConnectedTo(*first));
   // The ten are accepted: they came before.
@@ -400,22 +400,22 @@ TEST_F(GreeterTest, WithoutDescriptorsConnectionsThatSayNothingGo) {
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-TEST_F(GreeterTest, WakeEndsAnOffer) {
+TEST_F(ListenerTest, WakeEndsAnOffer) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
   // Rank 0 listens, but does not serve.
   auto offering =
-      std::async(std::launch::async, [&] { return greeters_[1]->Offer(0); });
-  greeters_[1]->Wake();
+      std::async(std::launch::async, [&] { return listeners_[1]->Offer(0); });
+  listeners_[1]->Wake();
   EXPECT_TRUE(IsCancelled(offering.get().status()));
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-TEST_F(GreeterTest, WakeEndsConnecting) {
+TEST_F(ListenerTest, WakeEndsConnecting) {
   Listen(2);
   auto connecting = std::async(
       std::launch::async, [&] { return Connect(0, std::chrono::hours(1)); });
-  greeters_[0]->Wake();
+  listeners_[0]->Wake();
   EXPECT_TRUE(IsCancelled(connecting.get().status()));
 }
 

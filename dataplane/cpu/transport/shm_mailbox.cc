@@ -52,9 +52,9 @@ ShmMailbox::Bell& ShmMailbox::BellOf(int place) const {
 }
 
 ShmMailbox::SlotState& ShmMailbox::SlotStateOf(int to, int from) const {
-  auto* const desks =
+  auto* const slots =
       reinterpret_cast<SlotState*>(static_cast<Bell*>(memory_.get()) + count_);
-  return desks[SlotOf(to, from)];
+  return slots[SlotOf(to, from)];
 }
 
 void ShmMailbox::Open(int rank) {
@@ -65,9 +65,9 @@ bool ShmMailbox::Put(int rank, const Message& message, const void* payload,
                      size_t bytes) {
   const int place = *places_[rank];
   Peer& peer = peers_[place];
-  SlotState& desk = SlotStateOf(place, own_);
+  SlotState& slot = SlotStateOf(place, own_);
   if (!peer.is_open) {
-    peer.is_open = desk.is_open.load(std::memory_order_acquire) != 0;
+    peer.is_open = slot.is_open.load(std::memory_order_acquire) != 0;
     if (!peer.is_open) return false;
   }
   const size_t size = (sizeof(Record) + bytes + kLine - 1) / kLine * kLine;
@@ -78,7 +78,7 @@ bool ShmMailbox::Put(int rank, const Message& message, const void* payload,
   // And a line behind it, for the zero.
   const uint64_t end = peer.put + skipped + size + kLine;
   if (end - peer.seen_taken > ring_bytes_) {
-    peer.seen_taken = desk.taken.load(std::memory_order_acquire);
+    peer.seen_taken = slot.taken.load(std::memory_order_acquire);
     if (end - peer.seen_taken > ring_bytes_) return false;
   }
   std::byte* const ring = RingOf(place, own_);

@@ -81,7 +81,7 @@ inline Start(next) {
     complete[me] = false;
     running++;
     TakePut();
-    /* HavePostmanLook */
+    /* HaveProgressThreadLook */
     if
     :: running > 0 ->
 #if BREAK != 5 /* the postman does not learn of it */

@@ -78,7 +78,7 @@ std::vector<uint64_t> TakeAll(ShmMailbox& mailbox, int rank) {
 
 using Numbers = std::vector<uint64_t>;
 
-TEST(MailTest, ReachesTheOthersAlone) {
+TEST(ShmMailboxTest, ReachesTheOthersAlone) {
   Ranks ranks(3);
   for (const int rank : {0, 9, 11, 13, 1000}) {
     EXPECT_FALSE(ranks.of(11).Reaches(rank)) << rank;
@@ -87,7 +87,7 @@ TEST(MailTest, ReachesTheOthersAlone) {
   EXPECT_TRUE(ranks.of(11).Reaches(12));
 }
 
-TEST(MailTest, ItIsForSomeButNotForTooMany) {
+TEST(ShmMailboxTest, ItIsForSomeButNotForTooMany) {
   for (const int ranks : {0, 1, 257, 100'000}) {
     EXPECT_FALSE(ShmMailbox::IsFor(ranks)) << ranks;
     EXPECT_EQ(ShmMailbox::BytesFor(ranks), 0u);
@@ -101,7 +101,7 @@ TEST(MailTest, ItIsForSomeButNotForTooMany) {
   }
 }
 
-TEST(MailTest, ABoxTakesNothingBeforeItIsOpen) {
+TEST(ShmMailboxTest, ABoxTakesNothingBeforeItIsOpen) {
   Ranks ranks(3);
   ranks.of(10).Open(12);
   EXPECT_FALSE(Put(ranks.of(11), 10, LetterOf(1, 4)));
@@ -113,7 +113,7 @@ TEST(MailTest, ABoxTakesNothingBeforeItIsOpen) {
   EXPECT_FALSE(ranks.of(10).MayHaveCome());
 }
 
-TEST(MailTest, EachHasABoxFromEachOther) {
+TEST(ShmMailboxTest, EachHasABoxFromEachOther) {
   Ranks ranks(3);
   for (int to = 10; to < 13; ++to) {
     for (int from = 10; from < 13; ++from) {
@@ -132,7 +132,7 @@ TEST(MailTest, EachHasABoxFromEachOther) {
 
 // All that goes in comes out in order, whatever the sizes and however full the
 // slot: its end is met at every place.
-TEST(MailTest, ComesInOrderAndWholeAroundTheEndOfTheRing) {
+TEST(ShmMailboxTest, ComesInOrderAndWholeAroundTheEndOfTheRing) {
   for (const int count : {2, 5, 40}) {
     Ranks ranks(count);
     ranks.of(11).Open(10);
@@ -157,7 +157,7 @@ TEST(MailTest, ComesInOrderAndWholeAroundTheEndOfTheRing) {
   }
 }
 
-TEST(MailTest, AFullBoxTakesNoMoreUntilSomethingWasTaken) {
+TEST(ShmMailboxTest, AFullBoxTakesNoMoreUntilSomethingWasTaken) {
   Ranks ranks(2);
   ranks.of(11).Open(10);
   uint64_t put = 0;
@@ -174,7 +174,7 @@ TEST(MailTest, AFullBoxTakesNoMoreUntilSomethingWasTaken) {
 // With many ranks a slot is small. A message that does not fit into an empty
 // slot goes another way. An empty slot takes at once every message that it
 // takes at all.
-TEST(MailTest, HalfABoxIsTheMost) {
+TEST(ShmMailboxTest, HalfABoxIsTheMost) {
   Ranks ranks(40);
   ranks.of(11).Open(10);
   size_t most = 0;
@@ -193,7 +193,7 @@ TEST(MailTest, HalfABoxIsTheMost) {
 
 // Nobody sleeps for ever: one who wants mail has it however it comes, whether
 // he sleeps, or looks and stops looking.
-TEST(MailTest, WhoeverWantsMailGetsIt) {
+TEST(ShmMailboxTest, WhoeverWantsMailGetsIt) {
   constexpr uint64_t kLetters = 30'000;
   Ranks ranks(2);
   ranks.of(10).Open(11);
@@ -230,7 +230,7 @@ TEST(MailTest, WhoeverWantsMailGetsIt) {
   other.join();
 }
 
-TEST(MailTest, WhoWantsNoneSleepsOn) {
+TEST(ShmMailboxTest, WhoWantsNoneSleepsOn) {
   Ranks ranks(2);
   ranks.of(11).Open(10);
   ShmMailbox& mailbox = ranks.of(11);

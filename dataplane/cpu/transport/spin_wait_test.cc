@@ -15,7 +15,7 @@ using std::chrono::seconds;
 
 constexpr microseconds kSoon{300};
 
-class LookTimeTest : public ::testing::Test {
+class SpinBudgetTest : public ::testing::Test {
  protected:
   void Sleep(nanoseconds waited) {
     time_.HasSlept(now_, now_ + waited);
@@ -42,12 +42,12 @@ class LookTimeTest : public ::testing::Test {
   SpinBudget::Clock::time_point now_ = SpinBudget::Clock::now();
 };
 
-TEST_F(LookTimeTest, AtFirstAsLongAsWakingUpTakes) {
+TEST_F(SpinBudgetTest, AtFirstAsLongAsWakingUpTakes) {
   EXPECT_EQ(time_.value(), kSpinTime);
   EXPECT_FALSE(time_.is_long());
 }
 
-TEST_F(LookTimeTest, WhatCameSoonAfterAllIsLookedForTwiceAsLong) {
+TEST_F(SpinBudgetTest, WhatCameSoonAfterAllIsLookedForTwiceAsLong) {
   Sleep(microseconds(130));
   EXPECT_EQ(time_.value(), microseconds(260));
   Sleep(microseconds(400));
@@ -59,19 +59,19 @@ TEST_F(LookTimeTest, WhatCameSoonAfterAllIsLookedForTwiceAsLong) {
   EXPECT_EQ(time_.value(), SpinBudget::kMost);
 }
 
-TEST_F(LookTimeTest, NothingIsLearntFromWhatCameLate) {
+TEST_F(SpinBudgetTest, NothingIsLearntFromWhatCameLate) {
   Sleep(SpinBudget::kMost + microseconds(1));
   EXPECT_EQ(time_.value(), kSpinTime);
   EXPECT_EQ(SleepUntilLong(kSoon), 1);
   EXPECT_EQ(time_.value(), 2 * kSoon);
 }
 
-TEST_F(LookTimeTest, NeverForLessThanAtFirst) {
+TEST_F(SpinBudgetTest, NeverForLessThanAtFirst) {
   Sleep(microseconds(1));
   EXPECT_EQ(time_.value(), kSpinTime);
 }
 
-TEST_F(LookTimeTest, WhoIsLateAgainAndAgainIsNotLookedFor) {
+TEST_F(SpinBudgetTest, WhoIsLateAgainAndAgainIsNotLookedFor) {
   EXPECT_EQ(SleepUntilLong(kSoon), 1);
   EXPECT_EQ(SeeUntilGivenUp(kSoon), SpinBudget::kLongSpinsMax);
   EXPECT_EQ(time_.value(), kSpinTime);
@@ -85,14 +85,14 @@ TEST_F(LookTimeTest, WhoIsLateAgainAndAgainIsNotLookedFor) {
   EXPECT_EQ(ignored, SpinBudget::kIgnoredMax);
 }
 
-TEST_F(LookTimeTest, ALongSleepAfterALongLookIsEnough) {
+TEST_F(SpinBudgetTest, ALongSleepAfterALongLookIsEnough) {
   EXPECT_EQ(SleepUntilLong(kSoon), 1);
   Sleep(seconds(1000));
   EXPECT_EQ(time_.value(), kSpinTime);
   EXPECT_EQ(SleepUntilLong(kSoon), SpinBudget::kIgnoredMin + 1);
 }
 
-TEST_F(LookTimeTest, SleepsAfterLongLooksCountAsThose) {
+TEST_F(SpinBudgetTest, SleepsAfterLongLooksCountAsThose) {
   int sleeps = 0;
   for (bool was_long = false; time_.is_long() || !was_long; ++sleeps) {
     Sleep(kSoon);
@@ -102,13 +102,13 @@ TEST_F(LookTimeTest, SleepsAfterLongLooksCountAsThose) {
 }
 
 // As it is when one sleep has led to the next.
-TEST_F(LookTimeTest, ShortLooksDoNotCount) {
+TEST_F(SpinBudgetTest, ShortLooksDoNotCount) {
   Sleep(kSoon);
   for (int look = 0; look < 10'000; ++look) See(kSpinTime);
   EXPECT_EQ(time_.value(), 2 * kSoon);
 }
 
-TEST_F(LookTimeTest, ALongLookNowAndThenIsNoReason) {
+TEST_F(SpinBudgetTest, ALongLookNowAndThenIsNoReason) {
   // It has given up before.
   for (int time = 0; time < 3; ++time) {
     SleepUntilLong(kSoon);

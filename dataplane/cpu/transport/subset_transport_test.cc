@@ -70,19 +70,19 @@ class TellingMesh : public Transport {
   std::string inbox;
 };
 
-class PartMeshTest : public ::testing::Test {
+class SubsetTransportTest : public ::testing::Test {
  protected:
   TellingMesh whole_;
   SubsetTransport part_{whole_, {1, 4, 5}};
 };
 
-TEST_F(PartMeshTest, ItsRanksHaveNumbersOfTheirOwn) {
+TEST_F(SubsetTransportTest, ItsRanksHaveNumbersOfTheirOwn) {
   EXPECT_EQ(part_.rank(), 1);
   EXPECT_EQ(part_.world_size(), 3);
   EXPECT_EQ(part_.RankInGroup(2), 5);
 }
 
-TEST_F(PartMeshTest, AsksForTheRanksOfTheWholeMesh) {
+TEST_F(SubsetTransportTest, AsksForTheRanksOfTheWholeMesh) {
   const Status asked = Asked(5);
   EXPECT_EQ(part_.Write(2, nullptr, 0, nullptr, 0), asked);
   EXPECT_EQ(part_.OpenQuiet(2), asked);
@@ -97,7 +97,7 @@ TEST_F(PartMeshTest, AsksForTheRanksOfTheWholeMesh) {
   }
 }
 
-TEST_F(PartMeshTest, AStepIsComparedAsWhatItIsAStepOf) {
+TEST_F(SubsetTransportTest, AStepIsComparedAsWhatItIsAStepOf) {
   std::vector<float> values(8);
   Collective meant = {.kind = CollectiveKind::kReduce,
                       .tensors = {Tensor(values)},

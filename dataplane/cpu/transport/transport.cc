@@ -169,7 +169,7 @@ class TcpTransport : public Transport {
   // `failure`, or its line.
   Status Gone(int peer, bool quiet, const Status& failure);
 
-  // Destroyed from below. The greeter's thread, which uses the pairs, ends
+  // Destroyed from below. The listener's thread, which uses the pairs, ends
   // before.
   Listener listener_;
   Pairs pairs_;

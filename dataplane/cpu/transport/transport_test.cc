@@ -63,7 +63,8 @@ std::string ReceiveAfterAStop(const std::string& directory) {
 }
 
 // First in this file: it forks, and later there may be other threads.
-TEST(MeshTest, WhatWasSentBeforeTheFarewellAndItselfReachAPeerThatIsBehind) {
+TEST(TransportTest,
+     WhatWasSentBeforeTheGoodbyeAndItselfReachAPeerThatIsBehind) {
   // Through the connections: a peer that is stopped takes nothing.
   setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1);
   std::string directory = absl::StrCat(::testing::TempDir(), "/mesh.XXXXXX");
@@ -132,7 +133,7 @@ class SilentPeer {
       std::make_shared<testing::InMemoryStore>();
 };
 
-TEST(MeshTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
+TEST(TransportTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
   const auto store = std::make_shared<testing::InMemoryStore>();
   const Instant deadline = Clock::now() + std::chrono::seconds(2);
   auto transport = std::async(std::launch::async, [&] {
@@ -147,17 +148,17 @@ TEST(MeshTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
   ASSERT_TRUE(values.ok()) << values.status();
   std::vector<RankAddress> addresses = {*DecodeAddress((*values)[0], 3)};
   // As sockets alone; and rank 2 never connects.
-  Listener greeters[] = {Listener(1, 3), Listener(2, 3)};
+  Listener listeners[] = {Listener(1, 3), Listener(2, 3)};
   for (int rank : {1, 2}) {
-    addresses.push_back(*greeters[rank - 1].Listen(addresses[0].socket));
+    addresses.push_back(*listeners[rank - 1].Listen(addresses[0].socket));
     ASSERT_TRUE(store
                     ->Set(absl::StrCat("gloo/", rank),
                           EncodeAddress(addresses[rank], 3))
                     .ok());
   }
-  EXPECT_FALSE(greeters[0].Connect(addresses, deadline).ok());
+  EXPECT_FALSE(listeners[0].Connect(addresses, deadline).ok());
   ControlConnections control(3);
-  EXPECT_TRUE(control.Take(greeters[0].TakeControlConnections()).ok());
+  EXPECT_TRUE(control.Take(listeners[0].TakeControlConnections()).ok());
   const auto end = control.AwaitEnd(0, Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(end.has_value());
   const Status how = InterpretGoodbye(0, end->goodbye, end->text);
@@ -166,7 +167,7 @@ TEST(MeshTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
   EXPECT_EQ(transport.get().status().code(), StatusCode::kDeadlineExceeded);
 }
 
-TEST(MeshTest, RankThatFailedStaysTheOneWaitedFor) {
+TEST(TransportTest, RankThatFailedStaysTheOneWaitedFor) {
   // A deadline that passes while the failure is looked into shall name it.
   for (const bool waits : {true, false}) {
     SilentPeer peer;

@@ -1,4 +1,4 @@
-#include "client/groups/call_board.h"
+#include "client/groups/call_registry.h"
 
 #include <memory>
 #include <optional>
@@ -21,9 +21,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // The boards of three ranks; how far each is in its calls is up to the test.
-class CallBoardTest : public ::testing::Test {
+class CallRegistryTest : public ::testing::Test {
  protected:
-  CallBoardTest() {
+  CallRegistryTest() {
     coordinator::ServerOptions options;
     options.listen = "127.0.0.1:0";
     auto server = Server::Start(options);
@@ -32,19 +32,21 @@ class CallBoardTest : public ::testing::Test {
     const std::shared_ptr<Session> session = Session::Connect(
         {.address = absl::StrCat("127.0.0.1:", server_->port()), .job = "j"});
     for (int rank = 0; rank < 3; ++rank) {
-      boards_.push_back(std::make_unique<CallBoard>(
-          CallBoard::Options{.session = session,
-                             .key_prefix = "board/",
-                             .seats = {},
-                             .rank = rank,
-                             .is_gone = [](int) { return false; }}));
+      registries_.push_back(std::make_unique<CallRegistry>(
+          CallRegistry::Options{.session = session,
+                                .key_prefix = "board/",
+                                .seats = {},
+                                .rank = rank,
+                                .is_gone = [](int) { return false; }}));
     }
   }
 
-  CallBoard& Board(int rank) { return *boards_[static_cast<size_t>(rank)]; }
+  CallRegistry& Registry(int rank) {
+    return *registries_[static_cast<size_t>(rank)];
+  }
 
   std::unique_ptr<Server> server_;
-  std::vector<std::unique_ptr<CallBoard>> boards_;
+  std::vector<std::unique_ptr<CallRegistry>> registries_;
 };
 
 // All ranks make it, as the number-th of their calls.
@@ -66,7 +68,7 @@ SharedCall Local(const std::string& name, const std::vector<int>& ranks) {
 }
 
 // The errors that both get, as in calls that wait for long.
-Status LookOften(CallBoard::Waiting& one, CallBoard::Waiting& other) {
+Status LookOften(CallRegistry::Waiting& one, CallRegistry::Waiting& other) {
   Status first;
   Status second;
   for (int i = 0; i < 3; ++i) {
@@ -77,32 +79,33 @@ Status LookOften(CallBoard::Waiting& one, CallBoard::Waiting& other) {
   return first;
 }
 
-TEST_F(CallBoardTest, WhoWasStoppedAtTheEndOfACallIsNotInTheNextOnesWay) {
+TEST_F(CallRegistryTest, WhoWasStoppedAtTheEndOfACallIsNotInTheNextOnesWay) {
   const std::vector<int> ranks = {0, 1};
   const std::vector<std::pair<SharedCall, SharedCall>> pairs = {
       {Numbered(1, ranks), Numbered(2, ranks)},
       {Local("a", ranks), Local("b", ranks)},
       {Numbered(3, ranks), Local("c", ranks)}};
   for (const auto& [first, second] : pairs) {
-    std::optional<CallBoard::Waiting> slow(std::in_place, &Board(1), first);
+    std::optional<CallRegistry::Waiting> slow(std::in_place, &Registry(1),
+                                              first);
     EXPECT_EQ(slow->Look(), OkStatus());
     {
-      CallBoard::Waiting quick(&Board(0), first);
+      CallRegistry::Waiting quick(&Registry(0), first);
       EXPECT_EQ(quick.Look(), OkStatus());
       quick.Succeed();
     }
-    CallBoard::Waiting next(&Board(0), second);
+    CallRegistry::Waiting next(&Registry(0), second);
     EXPECT_EQ(LookOften(next, *slow), OkStatus());
     slow->Succeed();
     slow.reset();
-    CallBoard::Waiting too(&Board(1), second);
+    CallRegistry::Waiting too(&Registry(1), second);
     EXPECT_EQ(LookOften(next, too), OkStatus());
   }
 }
 
-TEST_F(CallBoardTest, RanksThatWaitForEachOtherInDifferentCallsAreTold) {
-  CallBoard::Waiting a(&Board(0), Local("a", {0, 1}));
-  CallBoard::Waiting b(&Board(1), Local("b", {0, 1}));
+TEST_F(CallRegistryTest, RanksThatWaitForEachOtherInDifferentCallsAreTold) {
+  CallRegistry::Waiting a(&Registry(0), Local("a", {0, 1}));
+  CallRegistry::Waiting b(&Registry(1), Local("b", {0, 1}));
   const Status told = LookOften(a, b);
   EXPECT_TRUE(IsInvalidArgument(told)) << told;
   EXPECT_THAT(std::string(told.message()),
@@ -110,32 +113,32 @@ TEST_F(CallBoardTest, RanksThatWaitForEachOtherInDifferentCallsAreTold) {
                     HasSubstr("rank 1 makes group b of 2")));
 }
 
-TEST_F(CallBoardTest, WhoComesAfterAQuarrelIsToldOnce) {
+TEST_F(CallRegistryTest, WhoComesAfterADisagreementIsToldOnce) {
   const std::vector<std::pair<SharedCall, SharedCall>> pairs = {
       {Numbered(1, {0, 1, 2}), Numbered(1, {0, 1})},
       {Local("a", {0, 1, 2}), Local("b", {0, 1})}};
   for (const auto& [call, odd] : pairs) {
     Status told;
     {
-      CallBoard::Waiting a(&Board(0), call);
-      CallBoard::Waiting b(&Board(1), odd);
+      CallRegistry::Waiting a(&Registry(0), call);
+      CallRegistry::Waiting b(&Registry(1), odd);
       told = LookOften(a, b);
     }
     ASSERT_TRUE(IsInvalidArgument(told)) << told;
-    EXPECT_EQ(CallBoard::Waiting(&Board(2), call).Look(), told);
+    EXPECT_EQ(CallRegistry::Waiting(&Registry(2), call).Look(), told);
     // They make the call again.
     const SharedCall again =
         call.number == 0 ? call : Numbered(call.number + 1, call.ranks);
-    CallBoard::Waiting a(&Board(0), again);
-    CallBoard::Waiting c(&Board(2), again);
+    CallRegistry::Waiting a(&Registry(0), again);
+    CallRegistry::Waiting c(&Registry(2), again);
     EXPECT_EQ(LookOften(a, c), OkStatus());
   }
 }
 
-TEST_F(CallBoardTest, WhatOneRankIsRefusedIsToldToTheOthers) {
+TEST_F(CallRegistryTest, WhatOneRankIsRefusedIsToldToTheOthers) {
   for (const SharedCall& call : {Numbered(1, {0, 1}), Local("a", {0, 1})}) {
-    Board(1).Refuse(call, "no such backend");
-    CallBoard::Waiting waiting(&Board(0), call);
+    Registry(1).Refuse(call, "no such backend");
+    CallRegistry::Waiting waiting(&Registry(0), call);
     const Status told = waiting.Look();
     EXPECT_TRUE(IsInvalidArgument(told)) << told;
     EXPECT_THAT(std::string(told.message()),

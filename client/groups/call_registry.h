@@ -1,8 +1,8 @@
 // Checks that the ranks that make a collective call of the default group agree
 // on its arguments.
 
-#ifndef MUSTER_CLIENT_GROUPS_CALL_BOARD_H_
-#define MUSTER_CLIENT_GROUPS_CALL_BOARD_H_
+#ifndef MUSTER_CLIENT_GROUPS_CALL_REGISTRY_H_
+#define MUSTER_CLIENT_GROUPS_CALL_REGISTRY_H_
 
 #include <cstdint>
 #include <deque>
@@ -44,7 +44,7 @@ struct SharedCall {
   std::vector<int> ranks = {};
 };
 
-// CallBoard lets ranks that wait in such calls tell each other, through the
+// CallRegistry lets ranks that wait in such calls tell each other, through the
 // job's store, in which call they wait. Two ranks conflict if they wait for
 // each other in different calls, or pass different arguments to the call of the
 // same number: they would wait for ever. Then they, all ranks that wait with
@@ -61,7 +61,7 @@ struct SharedCall {
 // exceptions: ranks that do not wait in the call, and calls that may complete
 // on a rank whose arguments differ from those of a rank that waits.
 // Thread-safe.
-class CallBoard {
+class CallRegistry {
  public:
   struct Options {
     std::shared_ptr<Session> session;
@@ -72,7 +72,7 @@ class CallBoard {
     std::function<bool(int rank)> is_gone;
   };
 
-  explicit CallBoard(Options options) : options_(std::move(options)) {}
+  explicit CallRegistry(Options options) : options_(std::move(options)) {}
 
   // This rank has made the call and does not wait in it (any more): it has no
   // part in it, or it worked; or it was refused, which `why` says then.
@@ -103,10 +103,10 @@ class CallBoard {
   Status LookAt(const SharedCall& call, const Entry& other,
                 const std::vector<Entry>& entries);
   Status Answer(const SharedCall& call, const Told& asker);
-  Status Quarrel(const SharedCall& call, const Told& other,
-                 const std::vector<Entry>& entries);
-  Status Hear(const SharedCall& call, const Told& quarrel);
-  bool HasHeard(const Told& quarrel) const;
+  Status TellDisagreement(const SharedCall& call, const Told& other,
+                          const std::vector<Entry>& entries);
+  Status Hear(const SharedCall& call, const Told& disagreement);
+  bool HasHeard(const Told& disagreement) const;
   std::string NameOf(int rank) const;
 
   const Options options_;
@@ -115,15 +115,15 @@ class CallBoard {
   // The instances of the last calls that this rank waits in, or that it has
   // come to the end of without an error.
   std::deque<std::string> come_to_ MUSTER_GUARDED_BY(mutex_);
-  // The quarrels that this rank was told of.
+  // The disagreements that this rank was told of.
   std::set<std::string> heard_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // Of one thread.
-class CallBoard::Waiting {
+class CallRegistry::Waiting {
  public:
-  // The board must outlive it.
-  Waiting(CallBoard* board, SharedCall call);
+  // The registry must outlive it.
+  Waiting(CallRegistry* registry, SharedCall call);
   ~Waiting();
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
@@ -137,7 +137,7 @@ class CallBoard::Waiting {
   void Succeed() { succeeded_ = true; }
 
  private:
-  CallBoard& board_;
+  CallRegistry& registry_;
   const SharedCall call_;
   const Entry own_;
   bool told_ = false;
@@ -147,4 +147,4 @@ class CallBoard::Waiting {
 
 }  // namespace muster::internal
 
-#endif  // MUSTER_CLIENT_GROUPS_CALL_BOARD_H_
+#endif  // MUSTER_CLIENT_GROUPS_CALL_REGISTRY_H_

@@ -1,4 +1,4 @@
-#include "client/groups/call_board.h"
+#include "client/groups/call_registry.h"
 
 #include <algorithm>
 #include <chrono>
@@ -24,28 +24,28 @@ namespace muster::internal {
 namespace {
 
 // What a rank tells of a call: it waits in it, it does not, it was refused, or
-// it left it when it heard that ranks quarrel about it.
+// it left it when it heard that ranks disagree about it.
 constexpr absl::string_view kWaits = "waits";
 constexpr absl::string_view kPasses = "passes";
 constexpr absl::string_view kRefused = "refused";
-constexpr absl::string_view kQuarrelled = "quarrelled";
+constexpr absl::string_view kDisagreed = "quarrelled";
 
 // The kinds of keys: calls that ranks have told, questions to ranks, and
-// quarrels.
+// disagreements.
 constexpr char kCalls[] = "calls";
 constexpr char kQuestions[] = "questions";
-constexpr char kQuarrels[] = "quarrels";
+constexpr char kDisagreements[] = "quarrels";
 
-// The others look at the board when they come themselves; what ranks have told
-// that do not wait is found later.
+// The others look at the registry when they come themselves; what ranks have
+// told that do not wait is found later.
 constexpr int64_t kFirstLooks = 4;
 constexpr int64_t kLaterLooks = 8;
 
-Deadline BoardDeadline() {
+Deadline AnswerDeadline() {
   return Deadline::After(std::chrono::seconds(1), "1s for other ranks' calls");
 }
 
-// For how long questions and quarrels stay for those that they are for.
+// For how long questions and disagreements stay for those that they are for.
 constexpr std::chrono::minutes kMessageTime(1);
 
 // Of what ranks have told without waiting the last few are kept.
@@ -84,12 +84,12 @@ bool IsSameCall(const SharedCall& one, const SharedCall& other) {
 
 }  // namespace
 
-struct CallBoard::Told {
+struct CallRegistry::Told {
   std::string stand;
   int rank = -1;
-  // Names a refusal or a quarrel, wherever it is told.
+  // Names a refusal or a disagreement, wherever it is told.
   std::string id = {};
-  // Canonical; of kQuarrelled the meaning is the quarrel's text.
+  // Canonical; of kDisagreed the meaning is the disagreement's text.
   SharedCall call = {};
 
   std::string Encode() const {
@@ -132,48 +132,49 @@ std::string StableHash(absl::string_view text) {
   return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
 }
 
-std::string CallBoard::KeyOf(absl::string_view kind, const Entry& entry) const {
+std::string CallRegistry::KeyOf(absl::string_view kind,
+                                const Entry& entry) const {
   return absl::StrCat(options_.key_prefix, kind, "/", entry.rank, "/",
                       entry.place, "/", entry.key);
 }
 
-std::optional<CallBoard::Told> CallBoard::Read(absl::string_view kind,
-                                               const Entry& entry) const {
+std::optional<CallRegistry::Told> CallRegistry::Read(absl::string_view kind,
+                                                     const Entry& entry) const {
   const auto told = TryGetKey(options_.session->stream(), KeyOf(kind, entry),
-                              BoardDeadline());
+                              AnswerDeadline());
   if (!told.ok() || !told->has_value()) return std::nullopt;
   return Told::Decode((*told)->value);
 }
 
-bool CallBoard::Write(absl::string_view kind, const Entry& entry,
-                      const Told& told, const SetOptions& options) const {
+bool CallRegistry::Write(absl::string_view kind, const Entry& entry,
+                         const Told& told, const SetOptions& options) const {
   return SetKey(options_.session->stream(), KeyOf(kind, entry), told.Encode(),
-                options, BoardDeadline())
+                options, AnswerDeadline())
       .ok();
 }
 
 // For ranks that come to the call later.
-void CallBoard::Leave(Told told) const {
+void CallRegistry::Leave(Told told) const {
   told.rank = options_.rank;
   Write(kCalls, {.rank = options_.rank, .key = PassedKeyOf(told.call)}, told,
         {.ephemeral = true});
 }
 
-void CallBoard::Pass(const SharedCall& call) const {
+void CallRegistry::Pass(const SharedCall& call) const {
   Leave({.stand = std::string(kPasses), .call = Canonical(call)});
 }
 
-void CallBoard::Refuse(SharedCall call, const std::string& why) const {
+void CallRegistry::Refuse(SharedCall call, const std::string& why) const {
   call.meaning = absl::StrCat("was refused: ", why);
   Leave({.stand = std::string(kRefused),
          .id = NewId(),
          .call = Canonical(std::move(call))});
 }
 
-std::vector<CallBoard::Entry> CallBoard::Entries() const {
+std::vector<CallRegistry::Entry> CallRegistry::Entries() const {
   const std::string prefix = absl::StrCat(options_.key_prefix, kCalls, "/");
   const auto keys =
-      ListKeys(options_.session->stream(), prefix, BoardDeadline());
+      ListKeys(options_.session->stream(), prefix, AnswerDeadline());
   std::vector<Entry> entries;
   if (!keys.ok()) return entries;
   for (const std::string& key : *keys) {
@@ -189,8 +190,8 @@ std::vector<CallBoard::Entry> CallBoard::Entries() const {
 }
 
 // Whether they meet elsewhere, for another reason than ranks that are gone.
-bool CallBoard::MeetElsewhere(const SharedCall& call,
-                              const SharedCall& other) const {
+bool CallRegistry::MeetElsewhere(const SharedCall& call,
+                                 const SharedCall& other) const {
   if (call.place == other.place) return false;
   std::vector<int> difference;
   std::set_symmetric_difference(call.ranks.begin(), call.ranks.end(),
@@ -202,7 +203,7 @@ bool CallBoard::MeetElsewhere(const SharedCall& call,
 
 // Whether `other`, in which its rank waits, cannot end before this rank comes
 // to it, as far as this rank knows.
-bool CallBoard::WaitsForThisRank(const SharedCall& other) const {
+bool CallRegistry::WaitsForThisRank(const SharedCall& other) const {
   if (!std::binary_search(other.ranks.begin(), other.ranks.end(),
                           options_.rank)) {
     return false;
@@ -212,7 +213,7 @@ bool CallBoard::WaitsForThisRank(const SharedCall& other) const {
          come_to_.end();
 }
 
-std::string CallBoard::NameOf(int rank) const {
+std::string CallRegistry::NameOf(int rank) const {
   for (const Seat& seat : options_.seats) {
     if (seat.rank != rank) continue;
     return DescribeMember({.rank = rank, .host = seat.host, .pid = seat.pid},
@@ -221,18 +222,18 @@ std::string CallBoard::NameOf(int rank) const {
   return absl::StrCat("rank ", rank);
 }
 
-Status CallBoard::LookAt(const SharedCall& call, const Entry& other,
-                         const std::vector<Entry>& entries) {
+Status CallRegistry::LookAt(const SharedCall& call, const Entry& other,
+                            const std::vector<Entry>& entries) {
   const std::optional<Told> told = Read(kCalls, other);
   // It has gone on meanwhile.
   if (!told.has_value()) return OkStatus();
   const bool same = IsSameCall(call, told->call);
-  if (told->stand == kRefused || told->stand == kQuarrelled) {
-    return same && !HasHeard(*told) ? Quarrel(call, *told, entries)
+  if (told->stand == kRefused || told->stand == kDisagreed) {
+    return same && !HasHeard(*told) ? TellDisagreement(call, *told, entries)
                                     : OkStatus();
   }
   if (!MeetElsewhere(call, told->call)) return OkStatus();
-  if (same && call.number > 0) return Quarrel(call, *told, entries);
+  if (same && call.number > 0) return TellDisagreement(call, *told, entries);
   if (told->stand == kWaits && WaitsForThisRank(told->call)) {
     Write(kQuestions, other,
           {.stand = std::string(kWaits), .rank = options_.rank, .call = call},
@@ -243,20 +244,20 @@ Status CallBoard::LookAt(const SharedCall& call, const Entry& other,
 
 // To a rank that waits in another call, for this one, and asks whether this
 // rank has come to that.
-Status CallBoard::Answer(const SharedCall& call, const Told& asker) {
+Status CallRegistry::Answer(const SharedCall& call, const Told& asker) {
   if (!MeetElsewhere(call, asker.call) || !WaitsForThisRank(asker.call)) {
     return OkStatus();
   }
-  return Quarrel(call, asker, Entries());
+  return TellDisagreement(call, asker, Entries());
 }
 
-Status CallBoard::Quarrel(const SharedCall& call, const Told& other,
-                          const std::vector<Entry>& entries) {
-  Told quarrel = {.stand = std::string(kQuarrelled),
-                  .rank = options_.rank,
-                  .id = other.id.empty() ? NewId() : other.id};
-  quarrel.call.meaning =
-      other.stand == kQuarrelled
+Status CallRegistry::TellDisagreement(const SharedCall& call, const Told& other,
+                                      const std::vector<Entry>& entries) {
+  Told disagreement = {.stand = std::string(kDisagreed),
+                       .rank = options_.rank,
+                       .id = other.id.empty() ? NewId() : other.id};
+  disagreement.call.meaning =
+      other.stand == kDisagreed
           ? other.call.meaning
           : absl::StrCat("ranks do not mean the same by one call: ",
                          NameOf(other.rank), " ", other.call.meaning, ", ",
@@ -266,74 +267,76 @@ Status CallBoard::Quarrel(const SharedCall& call, const Told& other,
         entry.place == call.place ||
         (other.stand == kWaits && entry.place == other.call.place);
     if (concerned && entry.rank != options_.rank) {
-      Write(kQuarrels, entry, quarrel, {.ttl = kMessageTime});
+      Write(kDisagreements, entry, disagreement, {.ttl = kMessageTime});
     }
   }
-  return Hear(call, quarrel);
+  return Hear(call, disagreement);
 }
 
-Status CallBoard::Hear(const SharedCall& call, const Told& quarrel) {
+Status CallRegistry::Hear(const SharedCall& call, const Told& disagreement) {
   {
     MutexLock lock(mutex_);
-    heard_.insert(quarrel.id);
+    heard_.insert(disagreement.id);
   }
-  Told left = quarrel;
+  Told left = disagreement;
   left.call.number = call.number;
   left.call.series = call.series;
   Leave(std::move(left));
-  return InvalidArgumentError(quarrel.call.meaning);
+  return InvalidArgumentError(disagreement.call.meaning);
 }
 
-bool CallBoard::HasHeard(const Told& quarrel) const {
+bool CallRegistry::HasHeard(const Told& disagreement) const {
   MutexLock lock(mutex_);
-  return heard_.contains(quarrel.id);
+  return heard_.contains(disagreement.id);
 }
 
-CallBoard::Waiting::Waiting(CallBoard* const board, SharedCall call)
-    : board_(*board),
+CallRegistry::Waiting::Waiting(CallRegistry* const registry, SharedCall call)
+    : registry_(*registry),
       call_(Canonical(std::move(call))),
-      own_{.rank = board->options_.rank, .place = call_.place, .key = NewId()} {
-  MutexLock lock(board_.mutex_);
-  board_.come_to_.push_back(call_.instance);
-  if (board_.come_to_.size() > kComeToMax) board_.come_to_.pop_front();
+      own_{.rank = registry->options_.rank,
+           .place = call_.place,
+           .key = NewId()} {
+  MutexLock lock(registry_.mutex_);
+  registry_.come_to_.push_back(call_.instance);
+  if (registry_.come_to_.size() > kComeToMax) registry_.come_to_.pop_front();
 }
 
-CallBoard::Waiting::~Waiting() {
+CallRegistry::Waiting::~Waiting() {
   if (!succeeded_) {
-    MutexLock lock(board_.mutex_);
-    std::erase(board_.come_to_, call_.instance);
+    MutexLock lock(registry_.mutex_);
+    std::erase(registry_.come_to_, call_.instance);
   }
   if (!told_) return;
-  DeleteKey(board_.options_.session->stream(), board_.KeyOf(kCalls, own_),
-            BoardDeadline())
+  DeleteKey(registry_.options_.session->stream(), registry_.KeyOf(kCalls, own_),
+            AnswerDeadline())
       .status()
       .IgnoreError();
 }
 
-Status CallBoard::Waiting::Look() {
+Status CallRegistry::Waiting::Look() {
   // Again when it did not arrive.
   if (!told_) {
-    told_ = board_.Write(
+    told_ = registry_.Write(
         kCalls, own_,
         {.stand = std::string(kWaits), .rank = own_.rank, .call = call_},
         {.ephemeral = true});
   }
-  const auto quarrel = board_.Read(kQuarrels, own_);
-  if (quarrel.has_value() && !board_.HasHeard(*quarrel)) {
-    return board_.Hear(call_, *quarrel);
+  const auto disagreement = registry_.Read(kDisagreements, own_);
+  if (disagreement.has_value() && !registry_.HasHeard(*disagreement)) {
+    return registry_.Hear(call_, *disagreement);
   }
-  if (const auto asker = board_.Read(kQuestions, own_); asker.has_value()) {
-    DeleteKey(board_.options_.session->stream(), board_.KeyOf(kQuestions, own_),
-              BoardDeadline())
+  if (const auto asker = registry_.Read(kQuestions, own_); asker.has_value()) {
+    DeleteKey(registry_.options_.session->stream(),
+              registry_.KeyOf(kQuestions, own_), AnswerDeadline())
         .status()
         .IgnoreError();
-    Status answer = board_.Answer(call_, *asker);
+    Status answer = registry_.Answer(call_, *asker);
     if (!answer.ok()) return answer;
   }
   if (++looks_ > kFirstLooks && looks_ % kLaterLooks != 0) {
     return OkStatus();
   }
-  const std::vector<Entry> entries = board_.Entries();
+  const std::vector<Entry> entries = registry_.Entries();
   std::set<int> here = {own_.rank};
   for (const Entry& entry : entries) {
     if (entry.place == own_.place) here.insert(entry.rank);
@@ -345,7 +348,7 @@ Status CallBoard::Waiting::Look() {
                             other.rank)) {
       continue;
     }
-    Status seen = board_.LookAt(call_, other, entries);
+    Status seen = registry_.LookAt(call_, other, entries);
     if (!seen.ok()) return seen;
   }
   return OkStatus();
