@@ -1,4 +1,4 @@
-"""The tests of one file."""
+"""Tests of GoogleTest's."""
 
 def muster_test(name, srcs = None, size = "small", deps = [], **kwargs):
     """A test of GoogleTest's.
@@ -17,3 +17,18 @@ def muster_test(name, srcs = None, size = "small", deps = [], **kwargs):
         deps = deps + ["@com_google_googletest//:gtest_main"],
         **kwargs
     )
+
+def muster_tests(names, **kwargs):
+    """Tests that differ in nothing but their files.
+
+    Args:
+      names: what the files are called, without .cc; with the folder, if that
+        has no BUILD file of its own, which is no part of a test's name.
+      **kwargs: as for muster_test.
+    """
+    for name in names:
+        muster_test(
+            name = name.rpartition("/")[2],
+            srcs = [name + ".cc"],
+            **kwargs
+        )
