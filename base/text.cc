@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace muster::base {
 namespace {
@@ -153,6 +154,28 @@ std::string LogValue(absl::string_view value) {
   const bool word =
       !value.empty() && std::all_of(value.begin(), value.end(), IsWordByte);
   return word ? std::string(value) : Quote(value);
+}
+
+namespace {
+
+// "3, 5 and 120 more"
+std::string JoinRanks(absl::Span<const int> first, size_t count) {
+  const size_t shown = std::min(count, kRanksInTextMax);
+  return absl::StrCat(
+      absl::StrJoin(first.subspan(0, shown), ", "),
+      shown < count ? absl::StrCat(" and ", count - shown, " more") : "");
+}
+
+}  // namespace
+
+std::string RanksText(absl::Span<const int> ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      JoinRanks(ranks, ranks.size()));
+}
+
+std::string CountedRanksText(absl::Span<const int> first, size_t count) {
+  return absl::StrCat(count, count == 1 ? " rank (" : " ranks (",
+                      JoinRanks(first, count), ")");
 }
 
 std::string FormatDuration(std::chrono::nanoseconds duration) {

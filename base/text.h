@@ -66,6 +66,16 @@ std::string Excerpt(absl::string_view bytes);
 // ASCII letters, digits and `-_.,:;/@%+*#()[]`, otherwise quoted.
 std::string LogValue(absl::string_view value);
 
+// Error texts name at most so many ranks, and then the number of the others.
+inline constexpr size_t kRanksInTextMax = 8;
+
+// "rank 3"; "ranks 3, 5 and 120 more".
+std::string RanksText(absl::Span<const int> ranks);
+
+// "1 rank (3)"; "122 ranks (3, 5 and 120 more)". `first` are the first of
+// `count` ranks: all, or at least kRanksInTextMax of them.
+std::string CountedRanksText(absl::Span<const int> first, size_t count);
+
 // "10s", "1.5s", "250ms"; truncated, not rounded.
 std::string FormatDuration(std::chrono::nanoseconds duration);
 

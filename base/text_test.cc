@@ -94,5 +94,16 @@ TEST(WaitTimeoutTextTest, NamesEightKeys) {
             "wait timeout after 1s, keys: 1, 2, 3, 4, 5, 6, 7, 8 and 2 more");
 }
 
+TEST(RanksTextTest, ManyRanksAreCut) {
+  EXPECT_EQ(RanksText({7}), "rank 7");
+  EXPECT_EQ(RanksText({1, 2, 3, 4, 5, 6, 7, 8}),
+            "ranks 1, 2, 3, 4, 5, 6, 7, 8");
+  EXPECT_EQ(RanksText({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}),
+            "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more");
+  EXPECT_EQ(CountedRanksText({0}, 1), "1 rank (0)");
+  EXPECT_EQ(CountedRanksText({0, 1, 2, 3, 4, 5, 6, 7}, 90),
+            "90 ranks (0, 1, 2, 3, 4, 5, 6, 7 and 82 more)");
+}
+
 }  // namespace
 }  // namespace muster::base

@@ -1,10 +1,5 @@
 #include "client/control/channel_security.h"
 
-#include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -12,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/small_file.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -39,36 +34,10 @@ constexpr size_t kFileBytesMax = 1 << 20;
 // The coordinator takes no longer ones: all headers of a call have 8 KiB.
 constexpr size_t kTokenBytesMax = 4096;
 
-StatusOr<std::string> ReadFile(absl::string_view option,
-                               const std::string& path) {
-  const auto failure = [&](std::string why) {
-    why[0] = absl::ascii_tolower(why[0]);
-    return InvalidArgumentError(
-        absl::StrCat(option, " ", base::Quote(path), ": ", why));
-  };
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return failure(strerror(errno));
-  const absl::Cleanup closer = [fd] { close(fd); };
-  struct stat info = {};
-  if (fstat(fd, &info) != 0) return failure(strerror(errno));
-  if (!S_ISREG(info.st_mode)) return failure("not a regular file");
-  std::string content;
-  char buffer[4096];
-  while (content.size() <= kFileBytesMax) {
-    const ssize_t bytes = read(fd, buffer, sizeof(buffer));
-    if (bytes == 0) return content;
-    if (bytes > 0) {
-      content.append(buffer, static_cast<size_t>(bytes));
-    } else if (errno != EINTR) {
-      return failure(strerror(errno));
-    }
-  }
-  return failure(absl::StrCat("more than ", kFileBytesMax, " bytes"));
-}
-
 StatusOr<std::string> ReadPem(absl::string_view option, const std::string& path,
                               absl::string_view kind) {
-  StatusOr<std::string> content = ReadFile(option, path);
+  StatusOr<std::string> content =
+      base::ReadSmallFile(option, path, kFileBytesMax);
   if (content.ok() && !absl::StrContains(*content, kind)) {
     return InvalidArgumentError(absl::StrCat(option, " ", base::Quote(path),
                                              ": holds no ", base::Quote(kind),
@@ -196,7 +165,8 @@ StatusOr<std::string> ReadToken(const std::string& given,
                                 const std::string& file) {
   std::string token = given;
   if (token.empty() && !file.empty()) {
-    StatusOr<std::string> content = ReadFile("token_file", file);
+    StatusOr<std::string> content =
+        base::ReadSmallFile("token_file", file, kFileBytesMax);
     if (!content.ok()) return content.status();
     token = std::string(absl::StripAsciiWhitespace(*content));
     if (token.empty()) {

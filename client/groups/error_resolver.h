@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/control/throw.h"
@@ -240,7 +241,7 @@ Culprits SeatedAt(const std::vector<Seat>& seats, const std::vector<int>& ranks,
 std::string DescribeMember(const MemberInfo& member, bool in_world);
 
 // How many ranks an error text or a line of the log lists.
-inline constexpr size_t kRanksInTextMax = 8;
+using base::kRanksInTextMax;
 
 }  // namespace muster::internal
 

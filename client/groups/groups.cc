@@ -41,19 +41,6 @@ std::string HashOf(const std::vector<int>& ranks) {
   return StableHash(absl::StrJoin(ranks, "_"));
 }
 
-// "3 ranks (0, 1, 2)"
-std::string RanksText(const std::vector<int>& ranks) {
-  const size_t shown = std::min(ranks.size(), kRanksInTextMax);
-  return absl::StrCat(
-      ranks.size(), ranks.size() == 1 ? " rank (" : " ranks (",
-      absl::StrJoin(ranks.begin(),
-                    ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-      shown < ranks.size()
-          ? absl::StrCat(" and ", ranks.size() - shown, " more")
-          : "",
-      ")");
-}
-
 // Throws when a rank is there twice; `ranks` ascend.
 void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
   const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
@@ -181,10 +168,12 @@ SharedCall Groups::CallOf(const Plan& plan) {
   return {.number = plan.call_number,
           .series = plan.call_number > 0 ? plan.call_series : plan.name,
           .place = absl::StrCat(plan.name, "/", HashOf(plan.ranks)),
-          .meaning = plan.meaning.empty()
-                         ? absl::StrCat("makes group ", base::Quote(plan.name),
-                                        " of ", RanksText(plan.ranks))
-                         : plan.meaning,
+          .meaning =
+              plan.meaning.empty()
+                  ? absl::StrCat(
+                        "makes group ", base::Quote(plan.name), " of ",
+                        base::CountedRanksText(plan.ranks, plan.ranks.size()))
+                  : plan.meaning,
           .ranks = plan.ranks};
 }
 
@@ -402,8 +391,9 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   // Once it has formed, there is no group left to be shrunk again.
   plan.name = NameWithout(UniqueName(*group), ranks_to_exclude);
   plan.name_is_fresh = true;
-  plan.meaning = absl::StrCat("shrinks group ", base::Quote(group->name()),
-                              " to ", RanksText(plan.ranks));
+  plan.meaning =
+      absl::StrCat("shrinks group ", base::Quote(group->name()), " to ",
+                   base::CountedRanksText(plan.ranks, plan.ranks.size()));
   const bool aborts = options.shrink_flags == ShrinkGroupOptions::Flags::kAbort;
   std::vector<int> excluded = ranks_to_exclude;
   std::sort(excluded.begin(), excluded.end());

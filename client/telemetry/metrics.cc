@@ -1,6 +1,5 @@
 #include "client/telemetry/metrics.h"
 
-#include <dirent.h>
 #include <prometheus/client_metric.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
@@ -8,14 +7,11 @@
 #include <prometheus/metric_type.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
@@ -25,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/process_usage.h"
 #include "base/status.h"
 #include "base/version.h"
 
@@ -39,31 +36,6 @@ constexpr std::array<int64_t, 22> kDurationBounds = {
     2'500'000,      5'000'000,     10'000'000,  25'000'000,    50'000'000,
     100'000'000,    250'000'000,   500'000'000, 1'000'000'000, 2'500'000'000,
     10'000'000'000, 60'000'000'000};
-
-double CpuSeconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-double ResidentBytes() {
-  double total_pages = 0;
-  double resident_pages = 0;
-  std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
-  return resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
-
-double OpenFds() {
-  DIR* const folder = opendir("/proc/self/fd");
-  if (folder == nullptr) return 0;
-  int entries = 0;
-  while (readdir(folder) != nullptr) ++entries;
-  closedir(folder);
-  return entries - 3;  // ".", ".." and the descriptor of `folder`
-}
 
 prometheus::MetricFamily Family(std::string name, std::string help,
                                 prometheus::MetricType type) {
@@ -293,12 +265,13 @@ class PrometheusMetrics final : public Metrics {
     // A counter can only go up: add what was used since the last scrape, in
     // one scrape at a time.
     const std::lock_guard<std::mutex> lock(render_mutex_);
-    cpu_seconds_.Increment(CpuSeconds() - cpu_seconds_.Value());
+    const base::ProcessUsage usage = base::ReadProcessUsage();
+    cpu_seconds_.Increment(usage.cpu_seconds - cpu_seconds_.Value());
     refused_connections_.Increment(
         static_cast<double>(dataplane::refused_connections.load()) -
         refused_connections_.Value());
-    open_fds_.Set(OpenFds());
-    resident_bytes_.Set(ResidentBytes());
+    open_fds_.Set(usage.open_fds);
+    resident_bytes_.Set(usage.resident_bytes);
     std::vector<prometheus::MetricFamily> families = registry_.Collect();
     CollectiveFamilies collectives;
     {

@@ -22,15 +22,11 @@ std::string RanksText(const std::vector<Rank>& ranks) {
 }  // namespace
 
 std::string RanksText(absl::Span<const Rank> first, size_t count) {
-  std::string text = absl::StrCat(count, count == 1 ? " rank (" : " ranks (");
-  for (size_t i = 0; i < std::min(count, kRanksInTextMax); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", first[i].value());
+  std::vector<int> numbers;
+  for (const Rank rank : first.subspan(0, kRanksInTextMax)) {
+    numbers.push_back(rank.value());
   }
-  if (count > kRanksInTextMax) {
-    absl::StrAppend(&text, " and ", count - kRanksInTextMax, " more");
-  }
-  absl::StrAppend(&text, ")");
-  return text;
+  return base::CountedRanksText(numbers, count);
 }
 
 GroupTable::GroupTable(const Limits* limits, const Membership* membership,

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "coordinator/core/instant.h"
 
 namespace muster::coordinator::core {
@@ -63,7 +64,7 @@ struct Limits {
 };
 
 // Error texts list so many ranks, and then `and 120 more`.
-inline constexpr size_t kRanksInTextMax = 8;
+using base::kRanksInTextMax;
 
 // What goes past a limit, for the error text: `key`, and which. A long name is
 // cut.

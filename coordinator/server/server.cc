@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/http_server.h"
 #include "base/mutex.h"
+#include "base/process_usage.h"
 #include "base/text.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/membership.h"
@@ -31,7 +32,7 @@
 #include "coordinator/server/listener.h"
 #include "coordinator/server/ops/library_log.h"
 #include "coordinator/server/ops/metrics.h"
-#include "coordinator/server/ops/process_usage.h"
+#include "coordinator/server/ops/start_checks.h"
 #include "coordinator/server/ops/status_page.h"
 #include "coordinator/server/rpc/admin_service.h"
 #include "coordinator/server/rpc/call_service.h"
@@ -523,7 +524,7 @@ StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   Status status =
       CheckAddressSpace(AddressSpaceLimit(), sysconf(_SC_NPROCESSORS_CONF));
   if (status.ok()) {
-    const ProcessUsage usage = ReadProcessUsage();
+    const base::ProcessUsage usage = base::ReadProcessUsage();
     status = CheckDescriptors(static_cast<uint64_t>(usage.max_fds),
                               static_cast<uint64_t>(usage.open_fds));
   }

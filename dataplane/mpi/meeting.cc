@@ -28,8 +28,6 @@ namespace {
 constexpr std::chrono::seconds kGreetingTimeout(10);
 constexpr std::chrono::milliseconds kPause(1);
 
-constexpr size_t kMissingNamed = 8;
-
 // What a rank tells the others over the store.
 struct Place {
   int mpi_rank = 0;
@@ -39,17 +37,6 @@ struct Place {
 
 std::string KeyOf(const char* step, int rank) {
   return absl::StrCat("mpi/", step, "/", rank);
-}
-
-std::string NamesOf(const std::vector<int>& ranks) {
-  const size_t named = std::min(ranks.size(), kMissingNamed);
-  return absl::StrCat(
-      ranks.size() == 1 ? "rank " : "ranks ",
-      absl::StrJoin(ranks.begin(),
-                    ranks.begin() + static_cast<ptrdiff_t>(named), ", "),
-      named < ranks.size()
-          ? absl::StrCat(" and ", ranks.size() - named, " more")
-          : "");
 }
 
 // Every rank's value of this step, by rank, once all are there.
@@ -74,7 +61,7 @@ StatusOr<std::vector<std::string>> Exchange(const char* step,
   Status status = DeadlineExceededError(absl::StrCat(
       static_cast<size_t>(options.world_size) - missing.size(), " of ",
       options.world_size, " ranks came to the rendezvous in time; missing ",
-      NamesOf(missing)));
+      base::RanksText(missing)));
   SetCulpritRanks(status, missing);
   return status;
 }
@@ -217,8 +204,8 @@ Status Greet(const std::vector<Place>& places, const BackendOptions& options) {
         now + std::min<Clock::duration>((options.deadline - now) / 2,
                                         kGreetingTimeout));
   }
-  auto found =
-      Exchange("met", strangers.empty() ? "" : NamesOf(strangers), options);
+  auto found = Exchange(
+      "met", strangers.empty() ? "" : base::RanksText(strangers), options);
   if (!found.ok()) return found.status();
   for (size_t rank = 0; rank < found->size(); ++rank) {
     if ((*found)[rank].empty()) continue;

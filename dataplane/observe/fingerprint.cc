@@ -21,7 +21,6 @@ namespace {
 
 // What a text shows of ranks that differ, and of ranks that do not.
 constexpr size_t kDifferingShown = 4;
-constexpr size_t kRanksShown = 8;
 
 constexpr char kRefused[] = "refused";
 
@@ -34,18 +33,6 @@ std::string ShapesOf(const Collective::Tensors& tensors) {
                        [](std::string* out, const Tensor& tensor) {
                          absl::StrAppend(out, ShapeOf(tensor));
                        });
-}
-
-std::string JoinRanks(const std::vector<int>& ranks) {
-  const size_t shown = std::min(ranks.size(), kRanksShown);
-  std::string text = absl::StrCat(
-      ranks.size() == 1 ? "rank " : "ranks ",
-      absl::StrJoin(ranks.begin(),
-                    ranks.begin() + static_cast<ptrdiff_t>(shown), ", "));
-  if (shown < ranks.size()) {
-    absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
-  }
-  return text;
 }
 
 // The names of what two differ in.
@@ -79,7 +66,7 @@ Status FindRefusals(absl::Span<const Fingerprint> fingerprints) {
                    first.common.at(kRefused));
   if (refusing.size() > 1) {
     absl::StrAppend(&text, "; so did ",
-                    JoinRanks({refusing.begin() + 1, refusing.end()}));
+                    base::RanksText(absl::MakeConstSpan(refusing).subspan(1)));
   }
   Status status = InvalidArgumentError(text);
   SetCulpritRanks(status, refusing);
@@ -116,7 +103,7 @@ Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
   std::sort(differing.begin(), differing.end());
   std::string text =
       absl::StrCat("Detected mismatch between collectives on ranks. ",
-                   JoinRanks(*most), " of ", fingerprints.size(),
+                   base::RanksText(*most), " of ", fingerprints.size(),
                    most->size() == 1 ? " runs " : " run ", model.description);
   size_t shown = 0;
   for (const auto& [first, ranks] : others) {
@@ -126,7 +113,7 @@ Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
       break;
     }
     const Fingerprint& other = fingerprints[static_cast<size_t>(first)];
-    absl::StrAppend(&text, "; ", JoinRanks(*ranks),
+    absl::StrAppend(&text, "; ", base::RanksText(*ranks),
                     ranks->size() == 1 ? " runs " : " run ", other.description,
                     " (different ", Differences(model, other), ")");
   }
@@ -292,7 +279,7 @@ Status FindOdd(const std::map<int, Fingerprint>& fingerprints, int world_size,
     if (2 * ranks.size() <= static_cast<size_t>(world_size)) continue;
     majority = true;
     for (const int rank : ranks) odd.erase(rank);
-    text = absl::StrCat(JoinRanks(ranks), " of ", world_size, " run ",
+    text = absl::StrCat(base::RanksText(ranks), " of ", world_size, " run ",
                         fingerprints.at(ranks[0]).description);
     if (!odd.empty()) break;
     // Then it is one that says nothing.

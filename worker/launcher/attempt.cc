@@ -62,22 +62,8 @@ constexpr uint64_t kSignalToken = ~uint64_t{0};
 constexpr uint64_t kOutputToken = kSignalToken - 1;
 constexpr uint64_t kWakeToken = kSignalToken - 2;
 
-constexpr size_t kRanksInTextMax = 8;
-
 std::string Seconds(std::chrono::duration<double> duration) {
   return absl::StrFormat("%.1fs", duration.count());
-}
-
-// "rank 3", "ranks 3, 5 and 120 more". `ranks` is not empty.
-std::string DescribeRanks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kRanksInTextMax); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", ranks[i]);
-  }
-  if (ranks.size() > kRanksInTextMax) {
-    absl::StrAppend(&text, " and ", ranks.size() - kRanksInTextMax, " more");
-  }
-  return text;
 }
 
 std::vector<int> RanksOf(const std::vector<internal::Culprit>& culprits) {
@@ -323,15 +309,15 @@ void Attempt::NoteMissing(const std::vector<int>& missing, int joined) {
   const LateRanks::Verdict verdict = late_ranks_.Decide(running, Clock::now());
   if (!verdict.tell.empty()) {
     std::string who;
-    for (size_t i = 0; i < std::min(verdict.tell.size(), kRanksInTextMax);
+    for (size_t i = 0; i < std::min(verdict.tell.size(), base::kRanksInTextMax);
          ++i) {
       const Rank& rank = rank_of(verdict.tell[i].rank);
       absl::StrAppend(&who, i == 0 ? "" : ", ", "rank ", rank.rank, " (pid ",
                       rank.pid, ")");
     }
-    if (verdict.tell.size() > kRanksInTextMax) {
-      absl::StrAppend(&who, " and ", verdict.tell.size() - kRanksInTextMax,
-                      " more");
+    if (verdict.tell.size() > base::kRanksInTextMax) {
+      absl::StrAppend(&who, " and ",
+                      verdict.tell.size() - base::kRanksInTextMax, " more");
     }
     Say(absl::StrCat(others, " for ", Seconds(verdict.tell[0].waited),
                      "; not joined on this host: ", who));
@@ -482,7 +468,7 @@ void Attempt::OnDeadline() {
       Stop(SIGTERM);
       break;
     case Phase::kStopping:
-      Say(absl::StrCat(DescribeRanks(Running()),
+      Say(absl::StrCat(base::RanksText(Running()),
                        Running().size() == 1 ? " still runs " : " still run ",
                        Seconds(options_.stop_grace),
                        " after being told to stop, killing"));
@@ -551,7 +537,7 @@ Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
     }
   }
   std::sort(killed.begin(), killed.end());
-  if (!killed.empty()) outcome.killed = DescribeRanks(killed);
+  if (!killed.empty()) outcome.killed = base::RanksText(killed);
   const size_t first = FirstFailure(exits_, elsewhere);
   const bool failed =
       first < exits_.size() &&
@@ -579,7 +565,7 @@ Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
         BlamedBeside(exits_, assignment_.first_rank, options_.nproc_per_node);
     if (!outcome.blamed.empty()) {
       outcome.failure = absl::StrCat("on another host, in ",
-                                     DescribeRanks(RanksOf(outcome.blamed)),
+                                     base::RanksText(RanksOf(outcome.blamed)),
                                      "; here ", outcome.failure);
     }
   }

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/small_file.h"
 #include "base/text.h"
-#include "coordinator/server/auth/auth_file.h"
 #include "glog/logging.h"
 
 namespace muster::coordinator {
@@ -63,7 +63,8 @@ void LogLoaded(const std::string& path, size_t lines) {
 }  // namespace
 
 StatusOr<std::unique_ptr<Auth>> Auth::Load(const std::string& path) {
-  StatusOr<std::string> text = ReadAuthFile("token_file", path);
+  StatusOr<std::string> text =
+      base::ReadSmallFile("token_file", path, kAuthFileBytesMax);
   if (!text.ok()) return text.status();
   StatusOr<TokenTable> table = ParseFile(path, *text);
   if (!table.ok()) return table.status();
@@ -78,7 +79,8 @@ Auth::Auth(std::string path, std::string text, TokenTable table)
       text_(std::move(text)) {}
 
 void Auth::Reload() {
-  StatusOr<std::string> text = ReadAuthFile("token_file", path_);
+  StatusOr<std::string> text =
+      base::ReadSmallFile("token_file", path_, kAuthFileBytesMax);
   Status status = text.status();
   const bool same = status.ok() && *text == text_;
   StatusOr<TokenTable> table;

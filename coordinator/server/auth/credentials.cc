@@ -6,8 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/small_file.h"
 #include "base/text.h"
-#include "coordinator/server/auth/auth_file.h"
+#include "coordinator/server/auth/tokens.h"
 #include "glog/logging.h"
 #include "grpc/grpc.h"
 #include "openssl/bio.h"
@@ -147,7 +148,8 @@ StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files) {
                {"tls_client_ca", files.client_ca, &material.client_ca}};
   for (const auto& part : parts) {
     if (part.path.empty()) continue;
-    StatusOr<std::string> content = ReadAuthFile(part.option, part.path);
+    StatusOr<std::string> content =
+        base::ReadSmallFile(part.option, part.path, kAuthFileBytesMax);
     if (!content.ok()) return content.status();
     *part.content = *std::move(content);
   }

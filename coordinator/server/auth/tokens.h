@@ -2,6 +2,7 @@
 #define MUSTER_COORDINATOR_SERVER_AUTH_TOKENS_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +12,11 @@
 #include "base/status.h"
 
 namespace muster::coordinator {
+
+// Files of certificates, keys and tokens may be so large. The server rereads
+// them once a second and compares their contents: modification times are too
+// coarse to show every change.
+inline constexpr size_t kAuthFileBytesMax = 16 << 20;
 
 // The permissions of a token. Each role includes those before it.
 enum class Role : uint8_t {

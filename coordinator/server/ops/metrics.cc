@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/process_usage.h"
 #include "base/version.h"
-#include "coordinator/server/ops/process_usage.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"
@@ -107,7 +107,7 @@ prometheus::MetricFamily GaugeFamily(const char* name, const char* help,
 
 // Under the names and with the meaning of Prometheus' own client libraries.
 std::vector<prometheus::MetricFamily> ProcessFamilies() {
-  const ProcessUsage usage = ReadProcessUsage();
+  const base::ProcessUsage usage = base::ReadProcessUsage();
   prometheus::MetricFamily cpu;
   cpu.name = "process_cpu_seconds_total";
   cpu.help = "User and system CPU time of the process in seconds.";

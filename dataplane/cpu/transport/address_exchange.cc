@@ -58,18 +58,6 @@ size_t AddressSize(const AddressBytes& address) {
   return family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
 }
 
-std::string DescribeRanks(const std::vector<int>& ranks) {
-  constexpr size_t kShownMax = 8;
-  const size_t shown = std::min(ranks.size(), kShownMax);
-  std::string text =
-      absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                   absl::StrJoin(std::span(ranks).first(shown), ", "));
-  if (shown < ranks.size()) {
-    absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
-  }
-  return text;
-}
-
 std::string EncodeAddress(const RankAddress& address, int world_size) {
   Head head = {.more_interfaces = static_cast<uint16_t>(address.interfaces - 1),
                .world_size = world_size,
@@ -127,7 +115,7 @@ StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     Status status = DeadlineExceededError(absl::StrCat(
         options.world_size - missing.size(), " of ", options.world_size,
         " ranks came to the rendezvous in time; missing ",
-        DescribeRanks(missing)));
+        base::RanksText(missing)));
     SetCulpritRanks(status, missing);
     return status;
   }

@@ -43,9 +43,6 @@ StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size);
 StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options);
 
-// "rank 3", "ranks 3, 5", at most 8 of them and then "and 120 more".
-std::string DescribeRanks(const std::vector<int>& ranks);
-
 }  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_ADDRESS_EXCHANGE_H_

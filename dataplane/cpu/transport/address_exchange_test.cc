@@ -159,13 +159,5 @@ TEST(RendezvousTest, StoreThatAnswersWithTooFewValuesIsAnError) {
             InternalError("the bootstrap store returned 0 values for 1 keys"));
 }
 
-TEST(RendezvousTest, ManyRanksAreCutInText) {
-  EXPECT_EQ(DescribeRanks({7}), "rank 7");
-  EXPECT_EQ(DescribeRanks({1, 2, 3, 4, 5, 6, 7, 8}),
-            "ranks 1, 2, 3, 4, 5, 6, 7, 8");
-  EXPECT_EQ(DescribeRanks({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}),
-            "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more");
-}
-
 }  // namespace
 }  // namespace muster::dataplane::cpu

@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/socket.h"
 #include "dataplane/cpu/transport/unproved_connections.h"
@@ -318,7 +319,7 @@ Status Listener::CheckMissing(const std::vector<int>& missing,
   }
   if (missing.empty() || Clock::now() < deadline) return status;
   status = DeadlineExceededError(absl::StrCat(
-      DescribeRanks(missing), " did not connect to this rank (", rank_,
+      base::RanksText(missing), " did not connect to this rank (", rank_,
       ") in time; ", world_size_ - 1 - static_cast<int>(missing.size()), " of ",
       world_size_ - 1, " peers did"));
   SetCulpritRanks(status, missing);

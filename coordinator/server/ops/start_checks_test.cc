@@ -1,14 +1,10 @@
-#include "coordinator/server/ops/process_usage.h"
+#include "coordinator/server/ops/start_checks.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <iostream>
-#include <vector>
 
 #include "base/status.h"
 #include "gtest/gtest.h"
@@ -16,26 +12,7 @@
 namespace muster::coordinator {
 namespace {
 
-TEST(ProcessUsageTest, DescriptorsAreCounted) {
-  const double before = ReadProcessUsage().open_fds;
-  const int fd = open("/dev/null", O_RDONLY);
-  EXPECT_EQ(ReadProcessUsage().open_fds, before + 1);
-  close(fd);
-  EXPECT_EQ(ReadProcessUsage().open_fds, before);
-  EXPECT_GT(ReadProcessUsage().max_fds, before);
-}
-
-TEST(ProcessUsageTest, MemoryThatIsTouchedIsResident) {
-  constexpr size_t kBytes = 64 << 20;
-  const ProcessUsage before = ReadProcessUsage();
-  std::vector<char> memory(kBytes, 'x');
-  const ProcessUsage with = ReadProcessUsage();
-  EXPECT_EQ(memory.back(), 'x');
-  EXPECT_GT(with.resident_bytes - before.resident_bytes, kBytes / 2);
-  EXPECT_GT(with.virtual_bytes, with.resident_bytes);
-}
-
-TEST(ProcessUsageTest, ATightLimitOfAddressSpaceIsNamed) {
+TEST(StartChecksTest, ATightLimitOfAddressSpaceIsNamed) {
   EXPECT_TRUE(CheckAddressSpace(RLIM_INFINITY, 1'000).ok());
   EXPECT_TRUE(CheckAddressSpace(uint64_t{1} << 30, 2).ok());
   EXPECT_TRUE(CheckAddressSpace(uint64_t{1} << 30, 1).ok());
@@ -47,7 +24,7 @@ TEST(ProcessUsageTest, ATightLimitOfAddressSpaceIsNamed) {
                 "-v), and a coordinator's threads need 1048576"));
 }
 
-TEST(ProcessUsageTest, ATightLimitOfDescriptorsIsNamed) {
+TEST(StartChecksTest, ATightLimitOfDescriptorsIsNamed) {
   EXPECT_TRUE(CheckDescriptors(RLIM_INFINITY, 1'000).ok());
   EXPECT_TRUE(CheckDescriptors(64, 8).ok());
   EXPECT_TRUE(CheckDescriptors(1'024, 800).ok());
@@ -67,7 +44,7 @@ void LimitThreads(rlim_t most) {
   }
 }
 
-TEST(ProcessUsageTest, ATightLimitOfThreadsIsNamed) {
+TEST(StartChecksTest, ATightLimitOfThreadsIsNamed) {
   EXPECT_TRUE(CheckThreads(2).ok());
   EXPECT_EXIT(
       {
@@ -78,23 +55,6 @@ TEST(ProcessUsageTest, ATightLimitOfThreadsIsNamed) {
       ::testing::ExitedWithCode(0),
       "RESOURCE_EXHAUSTED: a coordinator needs 28 threads, and this process "
       "can start [0-9]+ \\(ulimit -u is 3;");
-}
-
-TEST(ProcessUsageTest, CpuTimeGoesOn) {
-  const double before = ReadProcessUsage().cpu_seconds;
-  double sum = 0;
-  while (ReadProcessUsage().cpu_seconds < before + 0.02) sum += 1;
-  EXPECT_GT(sum, 0);
-}
-
-TEST(ProcessUsageTest, ItHasStartedALittleWhileAgo) {
-  const double now = std::chrono::duration<double>(
-                         std::chrono::system_clock::now().time_since_epoch())
-                         .count();
-  const double start = ReadProcessUsage().start_time_seconds;
-  // The clock's second of the machine's start is rounded.
-  EXPECT_LT(start, now + 2);
-  EXPECT_GT(start, now - 600);
 }
 
 }  // namespace

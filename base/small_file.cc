@@ -1,4 +1,4 @@
-#include "coordinator/server/auth/auth_file.h"
+#include "base/small_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,19 +13,14 @@
 #include "base/status.h"
 #include "base/text.h"
 
-namespace muster::coordinator {
-namespace {
+namespace muster::base {
 
-constexpr size_t kFileBytesMax = 16 << 20;
-
-}  // namespace
-
-StatusOr<std::string> ReadAuthFile(absl::string_view option,
-                                   const std::string& path) {
+StatusOr<std::string> ReadSmallFile(absl::string_view option,
+                                    const std::string& path, size_t bytes_max) {
   const auto failure = [&](std::string why) {
     why[0] = absl::ascii_tolower(why[0]);
     return InvalidArgumentError(
-        absl::StrCat(option, " ", base::Quote(path), ": ", why));
+        absl::StrCat(option, " ", Quote(path), ": ", why));
   };
   // Without O_NONBLOCK a pipe would hold up who reads it until somebody writes.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -37,7 +32,7 @@ StatusOr<std::string> ReadAuthFile(absl::string_view option,
   if (!S_ISREG(info.st_mode)) return failure("not a regular file");
   std::string content;
   char buffer[16 << 10];
-  while (content.size() <= kFileBytesMax) {
+  while (content.size() <= bytes_max) {
     const ssize_t bytes = read(fd, buffer, sizeof(buffer));
     if (bytes == 0) return content;
     if (bytes > 0) {
@@ -46,7 +41,7 @@ StatusOr<std::string> ReadAuthFile(absl::string_view option,
       return failure(strerror(errno));
     }
   }
-  return failure(absl::StrCat("more than ", kFileBytesMax, " bytes"));
+  return failure(absl::StrCat("more than ", bytes_max, " bytes"));
 }
 
-}  // namespace muster::coordinator
+}  // namespace muster::base

@@ -1,23 +1,11 @@
-#ifndef MUSTER_COORDINATOR_SERVER_OPS_PROCESS_USAGE_H_
-#define MUSTER_COORDINATOR_SERVER_OPS_PROCESS_USAGE_H_
+#ifndef MUSTER_COORDINATOR_SERVER_OPS_START_CHECKS_H_
+#define MUSTER_COORDINATOR_SERVER_OPS_START_CHECKS_H_
 
 #include <cstdint>
 
 #include "base/status.h"
 
 namespace muster::coordinator {
-
-// The resources that this process uses. 0: the system does not say.
-struct ProcessUsage {
-  double cpu_seconds = 0;  // in user mode and in the kernel, of all threads
-  double resident_bytes = 0;
-  double virtual_bytes = 0;
-  double open_fds = 0;
-  double max_fds = 0;             // the limit at which no more are given out
-  double start_time_seconds = 0;  // since 1970
-};
-
-ProcessUsage ReadProcessUsage();
 
 // Whether a coordinator's threads have room in so much address space, on so
 // many processors, for each of which gRPC starts some: it aborts the process,
@@ -38,4 +26,4 @@ uint64_t AddressSpaceLimit();
 
 }  // namespace muster::coordinator
 
-#endif  // MUSTER_COORDINATOR_SERVER_OPS_PROCESS_USAGE_H_
+#endif  // MUSTER_COORDINATOR_SERVER_OPS_START_CHECKS_H_
