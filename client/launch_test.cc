@@ -178,7 +178,10 @@ TEST(SpawnTest, RanksThatDisagreeNameTheOneOfTheError) {
           std::vector<float> sum(index == 2 ? 4 : 64);
           AllReduce(Tensor(sum));
         },
-        3);
+        3,
+        // Rank 2 may wait for the coordinator, which is in rank 0's process,
+        // before it throws.
+        {.failure_grace = std::chrono::seconds(60)});
   };
   try {
     call();
