@@ -102,7 +102,14 @@ Status Options::ReadEnvironment(const Environment& environment) {
   for (Option& option : options_) {
     for (const std::string& prefix : form_.variables) {
       const std::string name = prefix + absl::AsciiStrToUpper(option.name);
-      const auto found = environment.find(name);
+      auto found = environment.find(name);
+      if (found == environment.end() && form_.style == Style::kAbseil) {
+        // As Abseil's flags, in letters of any size.
+        found = std::find_if(
+            environment.begin(), environment.end(), [&](const auto& variable) {
+              return absl::AsciiStrToUpper(variable.first) == name;
+            });
+      }
       if (found == environment.end() ||
           (found->second.empty() && form_.style != Style::kAbseil)) {
         continue;

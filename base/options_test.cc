@@ -148,6 +148,15 @@ TEST_F(OptionsTest, AnOptionIsCalledWhatItWasGivenBy) {
   EXPECT_FALSE(table.IsFromEnvironment("how_many"));
 }
 
+TEST_F(OptionsTest, AVariableInSmallLettersIsReadWhereAbseilsFlagsWere) {
+  Options table = Table({.style = Style::kAbseil, .variables = {"A_"}});
+  EXPECT_TRUE(table.ReadEnvironment({{"A_how_Many", "5"}}).ok());
+  EXPECT_EQ(table.Get<int>("how_many"), 5);
+  Options other = Table({.variables = {"A_"}});
+  EXPECT_TRUE(other.ReadEnvironment({{"A_how_Many", "5"}}).ok());
+  EXPECT_FALSE(other.IsFromEnvironment("how_many"));
+}
+
 TEST_F(OptionsTest, WhatIsWrongIsNamed) {
   EXPECT_EQ(Read({"--oats"}), "unknown option \"--oats\"");
   EXPECT_EQ(Read({"--s7"}), "unknown option \"--s7\"");
