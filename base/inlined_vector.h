@@ -25,11 +25,11 @@ class InlinedVector {
   using const_iterator = const T*;
 
   InlinedVector() = default;
-  explicit InlinedVector(size_t count) { resize(count); }
+  explicit InlinedVector(size_t count) : InlinedVector() { resize(count); }
   InlinedVector(std::initializer_list<T> values)
       : InlinedVector(values.begin(), values.end()) {}
   template <std::input_iterator Iterator>
-  InlinedVector(Iterator begin, Iterator end) {
+  InlinedVector(Iterator begin, Iterator end) : InlinedVector() {
     assign(begin, end);
   }
   InlinedVector(const InlinedVector& other)
@@ -72,10 +72,15 @@ class InlinedVector {
       // An argument may refer to an element of this vector.
       T value(std::forward<Arguments>(arguments)...);
       Grow(2 * size_t{capacity_});
-      return *std::construct_at(data_ + size_++, std::move(value));
+      T* const added = std::construct_at(end(), std::move(value));
+      ++size_;
+      return *added;
     }
-    return *std::construct_at(data_ + size_++,
-                              std::forward<Arguments>(arguments)...);
+    // It counts once it is there: the constructor may throw.
+    T* const added =
+        std::construct_at(end(), std::forward<Arguments>(arguments)...);
+    ++size_;
+    return *added;
   }
   void push_back(const T& value) { emplace_back(value); }
   void push_back(T&& value) { emplace_back(std::move(value)); }
@@ -83,7 +88,7 @@ class InlinedVector {
   void resize(size_t size) {
     reserve(size);
     while (size_ > size) std::destroy_at(data_ + --size_);
-    while (size_ < size) std::construct_at(data_ + size_++);
+    for (; size_ < size; ++size_) std::construct_at(end());
   }
   // The range must not lie in this vector.
   template <std::input_iterator Iterator>

@@ -71,6 +71,19 @@ TEST(InlinedVectorTest, AnElementOfItsOwnCanBeAppended) {
   EXPECT_THAT(texts, ElementsAre(Text(0), Text(1), Text(0)));
 }
 
+TEST(InlinedVectorTest, AnElementThatThrowsIsNotCounted) {
+  struct Thrower {
+    explicit Thrower(bool throws) : alive(std::make_unique<int>(1)) {
+      if (throws) throw 1;
+    }
+    std::unique_ptr<int> alive;
+  };
+  InlinedVector<Thrower, 2> list;
+  list.emplace_back(false);
+  EXPECT_THROW(list.emplace_back(true), int);
+  EXPECT_EQ(list.size(), 1U);
+}
+
 TEST(InlinedVectorTest, TakesRangesAndElementsThatOnlyMove) {
   std::istringstream words("a b c");
   Texts texts{std::istream_iterator<std::string>(words),
