@@ -165,7 +165,7 @@ class StreamSession {
   CondVar turn_;
   OperationTable operations_ MUSTER_GUARDED_BY(mutex_);
   BatchWindow batch_window_ MUSTER_GUARDED_BY(mutex_);
-  // A caller will write what has gathered at gathering_.until().
+  // A caller will write what has gathered at batch_window_.until().
   bool ends_gathering_ MUSTER_GUARDED_BY(mutex_) = false;
   // Set from the start of an attempt to its end, so that it can be cancelled.
   Connection* connection_ MUSTER_GUARDED_BY(mutex_) = nullptr;

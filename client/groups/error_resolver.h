@@ -86,10 +86,10 @@ class ErrorResolver {
 
   explicit ErrorResolver(Options options) : options_(std::move(options)) {}
 
-  // Wakes who waits for the resolver, and ends what runs in a group that is at
-  // its end; when it is destroyed, which needs the resolver, no locks, and that
-  // all resolvers know what one of them concludes from: the user, whom it
-  // wakes, may ask any group.
+  // Its destructor wakes those who wait for the resolver, and aborts what runs
+  // in a group that is at its end. It is destroyed without locks, before the
+  // resolver, and after all resolvers have the event: the user, whom it wakes,
+  // may ask any group.
   class Completion {
    public:
     Completion() = default;
@@ -175,10 +175,10 @@ class ErrorResolver {
   Status ForGroup(Status why) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status Verdict(const MemberEvent& event, const std::string& label) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An error with this rank's neighbour, or whoever they are, named in full.
   // Who the error is for: one that blames this rank itself must not read as if
   // another one was meant.
   enum class Reader { kThisRank, kOthers };
+  // `symptom` with its culprits named in full.
   Status WithSeats(const Status& symptom, const std::vector<int>& culprits,
                    Reader reader) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What another rank, or this one, has decided for the group.

@@ -694,10 +694,10 @@ ErrorResolver::Accusation GroupState::AccuseTheOdd(const Status& own) {
   SetKey(stream, absl::StrCat(prefix, rank()), ran,
          {.ttl = std::chrono::minutes(1)}, SettleDeadline())
       .IgnoreError();
-  const auto resolvers =
+  const auto finders =
       AddToKey(stream, absl::StrCat(options_.key_prefix, "ran_judges"), 1,
                SettleDeadline());
-  if (!resolvers.ok() || *resolvers == 1) return Tell(NameTheOdd(own, prefix));
+  if (!finders.ok() || *finders == 1) return Tell(NameTheOdd(own, prefix));
   if (options_.is_world) return {.error = own, .told = true};
   return {.error = AwaitAgreed(own)};
 }

@@ -389,7 +389,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
           ? milliseconds(0)
           : std::min(kServerPatienceMax, options_.timeout / 10);
   const Deadline joined = UntilJoined();
-  const auto vigil = WatchForOthers();
+  const auto watch = WatchForOthers();
   return session_->Join({.rank = plan.rank,
                          .world_size = std::max(plan.world_size, 0),
                          .timeout = joined.Remaining(Clock::now()) + patience,

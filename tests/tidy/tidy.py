@@ -94,7 +94,7 @@ OLD_WORDS = re.compile(
     r"Greeter|Farewells?|FarewellBytes|Errands?|Council|Workshop|DealtRounds|"
     r"WayTrials|TwoLevels|HostCollectives|NoteLane|NoteHeader|LaneSupply|"
     r"BoardTraits|LookTime|Heritage|Descent|Guarding|Timekeeping|FailureJudge|"
-    r"Accuse|HangJudge|Gathering|TheWorld|StandIn|Vigil|TurnQueue)\b")
+    r"Accuse|HangJudge|CloseMesh|OnLine|CallBoard|Gathering|TheWorld|StandIn|Vigil|TurnQueue)\b")
 OLD_FILES = re.compile(
     r"(^|/)(mesh|bare_mesh|part_mesh|lines|greeter|farewells?|errands|council|"
     r"dealt_rounds|way_trials|two_levels|host_collectives|looking|birth|placed|"

@@ -214,7 +214,7 @@ class Job : public std::enable_shared_from_this<Job> {
     size_t delivered = 0;
     size_t flushed = 0;
   };
-  // A step, or what somebody wants to do after it.
+  // What is to be told when its step is durable, or what is to be done then.
   struct Told {
     std::shared_ptr<Sink> sink;
     Outcome outcome;

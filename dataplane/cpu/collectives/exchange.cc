@@ -124,7 +124,8 @@ MessageHeader MessageHeader::Of(const Collective& collective) {
     header.reduce_op = static_cast<uint8_t>(collective.reduce_op);
   }
   if (IsRooted(collective.kind)) header.root = collective.root;
-  // Of directed kinds that of a note to all, if they have such.
+  // A kind with a part for each peer has its count in each message; a
+  // reduction has a total that all ranks share.
   if (!collective.tensors.empty()) {
     header.element_count = collective.tensors[0].element_count();
   } else if (IsReduction(collective.kind)) {
@@ -143,7 +144,7 @@ std::string MessageHeader::Describe() const {
   const auto collective_kind = static_cast<CollectiveKind>(kind);
   std::string text = LabelText(*this);
   if (static_cast<Step>(step) != Step::kNone) return text;
-  if (!HasTensors(collective_kind)) return text;
+  if (collective_kind == CollectiveKind::kBarrier) return text;
   absl::StrAppend(&text, " of ");
   // One rank's own size is no part of what all ranks run.
   if (element_count > 0 || !IsDirected(collective_kind)) {

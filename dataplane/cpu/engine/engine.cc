@@ -108,7 +108,7 @@ void Engine::Stop() {
   {
     MutexLock lock(mutex_);
     while (running_ || !jobs_.empty()) executor_wakes_.Wait(mutex_);
-    CloseMesh(/*cuts_off=*/false);
+    CloseTransport(/*cuts_off=*/false);
   }
   // Nobody runs a collective, and none is left, so no thread in Run uses these.
   workspace_.Clear();
@@ -268,7 +268,7 @@ void Engine::EndFirst(const Job& job, const Status& status, bool has_begun) {
     // let go of it; and ranks that still read from it must not take what they
     // find there for what they want.
     MutexLock lock(mutex_);
-    CloseMesh(/*cuts_off=*/has_begun);
+    CloseTransport(/*cuts_off=*/has_begun);
   }
   const bool is_of_executor = job.work != nullptr;
   // Before another thread may run the next one: works complete in their order.
@@ -287,7 +287,7 @@ void Engine::EndFirst(const Job& job, const Status& status, bool has_begun) {
   }
 }
 
-void Engine::CloseMesh(bool cuts_off) {
+void Engine::CloseTransport(bool cuts_off) {
   if (closed_) return;
   closed_ = true;
   const Status goodbye = abort_cause_;
@@ -422,11 +422,11 @@ void Engine::CloseIdle() {
   try {
     closer_ = std::thread([this] {
       MutexLock lock(mutex_);
-      if (!running_) CloseMesh(/*cuts_off=*/false);
+      if (!running_) CloseTransport(/*cuts_off=*/false);
     });
   } catch (const std::system_error&) {
     // There is no thread left, and other groups wait.
-    CloseMesh(/*cuts_off=*/false);
+    CloseTransport(/*cuts_off=*/false);
   }
 }
 

@@ -136,7 +136,7 @@ class Engine {
   // failed, once. The caller is the one that runs collectives, or nobody does.
   // Lets go of the lock meanwhile.
   // `cuts_off`: this rank has begun a collective, and not finished it.
-  void CloseMesh(bool cuts_off) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseTransport(bool cuts_off) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When the watchdog has to look next. Deadlines count for punctuality alone,
   // here and where Start wakes it: it sees each within kLookPeriod anyway.
   Instant NextLook(Instant now) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -172,7 +172,7 @@ class Engine {
   uint64_t seen_started_ MUSTER_GUARDED_BY(mutex_) = 0;
   Status abort_cause_ MUSTER_GUARDED_BY(mutex_);
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
-  // CloseMesh was called.
+  // CloseTransport was called.
   bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
   // In which collective, and when, the watchdog first saw that a peer is gone.
   FailedCall gone_noticed_in_ MUSTER_GUARDED_BY(mutex_);

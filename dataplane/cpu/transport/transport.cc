@@ -59,8 +59,8 @@ void IgnoreBrokenPipes() {
 
 class TcpTransport;
 
-// Memory of a collective: moves on the lines. What has failed leaves parts
-// under way, but nobody moves them any more.
+// Memory of a collective: moves on the connections. What has failed leaves
+// parts under way, but nobody moves them any more.
 class TcpBuffer : public Buffer {
  public:
   TcpBuffer(TcpTransport& transport, void* data)
@@ -160,7 +160,7 @@ class TcpTransport : public Transport {
   Status OpenPair(int peer, bool quiet);
   // Does what waits for `peer` on its line.
   template <typename Function>
-  Status OnLine(int peer, Function&& function);
+  Status OnConnection(int peer, Function&& function);
   // Looks whether `peer` has gone, and how.
   void Look(int peer) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   void NoteGone(int peer, const ControlConnections::End& end)
@@ -191,7 +191,7 @@ class TcpTransport : public Transport {
 };
 
 template <typename Function>
-Status TcpTransport::OnLine(int peer, Function&& function) {
+Status TcpTransport::OnConnection(int peer, Function&& function) {
   waiting_for_.store(peer);
   // Looked at after waiting_for_ is set and before the wait: an abort that
   // comes later wakes it.
@@ -237,13 +237,13 @@ Status TcpBuffer::Send(int peer, uint64_t, size_t offset, size_t bytes) {
 }
 
 Status TcpBuffer::WaitReceive(int peer) {
-  return transport_.OnLine(peer, [&] {
+  return transport_.OnConnection(peer, [&] {
     return transport_.connections_.AwaitReceive(peer, Take(receives_, peer));
   });
 }
 
 Status TcpBuffer::WaitSend(int peer) {
-  return transport_.OnLine(peer, [&] {
+  return transport_.OnConnection(peer, [&] {
     return transport_.connections_.AwaitSend(peer, Take(sends_, peer));
   });
 }
@@ -277,7 +277,7 @@ Status GlooBuffer::Post(int peer, Function&& function) {
 template <typename Function>
 Status GlooBuffer::Await(int peer, Function&& function) {
   if (!quiet_) transport_.waiting_for_.store(peer);
-  // As in OnLine.
+  // As in OnConnection.
   Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
   bool done = false;
@@ -363,7 +363,7 @@ Status TcpTransport::Open(absl::string_view backend,
 Status TcpTransport::OpenPair(int peer, bool quiet) {
   if (pairs_.IsOpen(peer)) return OkStatus();
   if (!quiet) waiting_for_.store(peer);
-  // As in OnLine.
+  // As in OnConnection.
   Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   Status opened = pairs_.Open(peer);
@@ -390,13 +390,14 @@ void TcpTransport::Abort(const Status& cause) {
 
 Status TcpTransport::Write(int peer, const void* head, size_t head_bytes,
                            const void* body, size_t body_bytes) {
-  return OnLine(peer, [&] {
+  return OnConnection(peer, [&] {
     return connections_.Write(peer, head, head_bytes, body, body_bytes);
   });
 }
 
 Status TcpTransport::Read(int peer, void* data, size_t bytes) {
-  return OnLine(peer, [&] { return connections_.Read(peer, data, bytes); });
+  return OnConnection(peer,
+                      [&] { return connections_.Read(peer, data, bytes); });
 }
 
 Status TcpTransport::abort_cause() const {
