@@ -524,6 +524,36 @@ TEST_F(ReactorRaceTest, DrainWhileEverybodyTalks) {
   EXPECT_FALSE(driver_.GetJob("j").ok());
 }
 
+// The client of an answered call must not send it again, to a server that may
+// never come.
+TEST_F(ReactorRaceTest, ADrainSendsTheAnswersThatWait) {
+  Pool pool(1);
+  const auto waiting = NewStream(pool);
+  const auto setter = NewStream(pool);
+  std::promise<void> gate;
+  pool.Post([&gate] { gate.get_future().wait(); });
+  v1::StreamRequest get;
+  get.mutable_hello()->mutable_caller()->set_job("j");
+  get.add_operations()->mutable_set()->set_key("other");
+  get.mutable_operations(0)->set_id(1);
+  get.add_operations()->mutable_get()->set_key("k");
+  get.mutable_operations(1)->set_id(2);
+  waiting->Send(get);
+  // It is answered while the first answer is being written.
+  v1::StreamRequest set;
+  set.mutable_hello()->mutable_caller()->set_job("j");
+  set.add_operations()->mutable_set()->set_key("k");
+  set.mutable_operations(0)->set_id(1);
+  setter->Send(set);
+  pool.Post(
+      [this] { sessions_.Drain(UnavailableError("the coordinator drains")); });
+  gate.set_value();
+  waiting->AwaitDone();
+  setter->AwaitDone();
+  EXPECT_EQ(waiting->results(), 2);
+  EXPECT_EQ(setter->results(), 1);
+}
+
 // The answer was in a step that was being stored when the drain ended the call.
 TEST_F(ReactorRaceTest, AnAnswerToACallThatADrainHasEndedIsNotCounted) {
   Pool pool(1);

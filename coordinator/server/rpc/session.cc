@@ -133,7 +133,7 @@ void Session::OnReadDone(bool ok) {
   {
     MutexLock lock(mu_);
     greeted = job_ != nullptr;
-    if (finished_) return;
+    if (finished_ || !draining_.ok()) return;
     if (!ok) {
       half_closed_ = true;
       if (!greeted) {
@@ -397,6 +397,7 @@ void Session::Deliver(absl::Span<Answer> answers) {
       if (!answer.status.ok()) return FinishLocked(answer.status);
       continue;
     }
+    if (!draining_.ok() && IsUnavailable(answer.status)) continue;
     if (answer.status.ok()) {
       answer.status = CheckAnswerBytes(answer, context_.message_bytes_max);
       if (!answer.status.ok()) answer.payload = std::monostate();
@@ -574,6 +575,12 @@ void Session::Close(const Status& status) {
   FinishLocked(status);
 }
 
+void Session::Drain(const Status& status) {
+  MutexLock lock(mu_);
+  draining_ = status;
+  FinishIfThroughLocked();
+}
+
 void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
   MutexLock lock(mu_);
   if (done_) return;
@@ -620,12 +627,15 @@ void Session::FinishLocked(const Status& status) {
   Finish(v1::ToGrpc(status));
 }
 
-// A client that has half-closed gets all its answers.
+// A client that has half-closed gets all its answers, and so does each in a
+// drain: it would send an answered mutation again, to a server that may never
+// come.
 void Session::FinishIfThroughLocked() {
-  if (half_closed_ && outstanding_ == 0 && unsent_answers_ == 0 &&
-      unsent_event_bytes_ == 0 && !writing_ && !send_welcome_) {
-    FinishLocked(OkStatus());
+  if (outstanding_ > 0 || unsent_answers_ > 0 || writing_ || send_welcome_) {
+    return;
   }
+  if (!draining_.ok()) return FinishLocked(draining_);
+  if (half_closed_ && unsent_event_bytes_ == 0) FinishLocked(OkStatus());
 }
 
 }  // namespace muster::coordinator

@@ -59,6 +59,11 @@ class Session final
   void Flush() override;
   void Close(const Status& status) override;
 
+  // Takes no more messages, and ends the session with `status` when all that
+  // it has taken is answered and sent. A call that is refused with kUnavailable
+  // meanwhile is left to the client to send again.
+  void Drain(const Status& status);
+
   // Ends the session when its client has not taken a message, or not said its
   // hello, for `timeout`.
   void CutOffIfStalled(core::Instant now, core::Duration timeout);
@@ -150,6 +155,8 @@ class Session final
   core::Instant write_started_at_ MUSTER_GUARDED_BY(mu_);
   bool paused_ MUSTER_GUARDED_BY(mu_) = false;
   bool half_closed_ MUSTER_GUARDED_BY(mu_) = false;
+  // Not OK: the coordinator drains.
+  Status draining_ MUSTER_GUARDED_BY(mu_);
   bool finished_ MUSTER_GUARDED_BY(mu_) = false;
   // Its token does not count any more; the process may have another one.
   bool dismissed_ MUSTER_GUARDED_BY(mu_) = false;

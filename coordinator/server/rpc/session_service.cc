@@ -54,7 +54,7 @@ void SessionTable::Drain(const Status& status) {
     sessions.assign(sessions_.begin(), sessions_.end());
   }
   for (const std::shared_ptr<Session>& session : sessions) {
-    session->Close(status);
+    session->Drain(status);
   }
 }
 
