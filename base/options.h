@@ -90,11 +90,11 @@ struct Option {
   OptionValue value;
   std::string help;
   char letter = 0;  // 0: it has none
-  // What it is called elsewhere; empty: nothing else.
+  // A second name, which is read as well; empty: there is none.
   std::string other_name = {};
 };
 
-// What is wrong with an argument or a variable.
+// Tells how an argument or a variable is wrong.
 struct OptionError {
   enum Kind { kUnknown, kNeedsValue, kTakesNoValue, kWrongValue };
   Kind kind;
@@ -142,7 +142,7 @@ class Options {
                        std::vector<std::string>& words);
 
   // When all is read: brings the values to where they go, in the table's order.
-  // What nobody gave and is empty by default goes nowhere.
+  // An option that was not given and has an empty default is left alone.
   // Errors: those of `take`.
   Status Finish() const;
 
@@ -183,7 +183,7 @@ class Options {
 
   const Form form_;
   std::vector<Option> options_;
-  // Of each option that was given, what it was called.
+  // The argument or variable by which each option was given.
   std::map<std::string, std::string, std::less<>> given_;
 };
 

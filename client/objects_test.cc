@@ -22,7 +22,7 @@
 namespace muster {
 namespace {
 
-// Of the test's own: it has no functions that serialize it.
+// A type without functions that serialize it.
 struct Hex {
   int value = 0;
 };

@@ -31,7 +31,7 @@ enum class Origin {
 // `status` must not be OK.
 [[noreturn]] void Throw(Origin origin, Status status);
 
-// What a caller gave is wrong: DistError (kInvalidArgument).
+// Throws DistError (kInvalidArgument): a caller's argument is wrong.
 [[noreturn]] void Invalid(std::string text);
 
 inline void ThrowIfFailed(Origin origin, Status status) {
@@ -44,7 +44,8 @@ T ValueOrThrow(Origin origin, StatusOr<T> value) {
   return *std::move(value);
 }
 
-// Of a pop. Throws DistStoreError; of it QueueEmptyError for kNotFound.
+// Returns the item of a pop. Throws DistStoreError, and its subclass
+// QueueEmptyError for kNotFound.
 std::string ItemOrThrow(StatusOr<std::string> item);
 
 // `timeout`. Throws DistError (kInvalidArgument) if it is negative.

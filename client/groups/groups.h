@@ -71,7 +71,7 @@ struct GroupsOptions {
   std::shared_ptr<Session> session;
   std::shared_ptr<LiveGroups> live;
   std::shared_ptr<CallRegistry> call_registry;
-  // Of the groups' resolvers; without ranks.
+  // Options for each group's resolver; its ranks are filled in.
   ErrorResolver::Options judging;
   // As in dataplane::BackendOptions.
   std::string local_address;

@@ -128,7 +128,7 @@ class Player {
     return true;
   }
 
-  // What a command asks of the store. A read has no method.
+  // The store's call for a command. A read has no method.
   struct StoreCommand {
     std::string method;
     std::function<void(StoreEngine& store, const Call& call)> verb;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/process_usage.h"
+#include "base/status.h"
 #include "base/version.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
@@ -47,28 +48,6 @@ const std::vector<double>& BatchBuckets() {
 
 double Seconds(core::Duration duration) {
   return std::chrono::duration<double>(duration).count();
-}
-
-// Names of google.rpc.Code, as gRPC's own tools show them.
-const char* CodeName(int code) {
-  static const char* const kNames[kCodeCount] = {"OK",
-                                                 "CANCELLED",
-                                                 "UNKNOWN",
-                                                 "INVALID_ARGUMENT",
-                                                 "DEADLINE_EXCEEDED",
-                                                 "NOT_FOUND",
-                                                 "ALREADY_EXISTS",
-                                                 "PERMISSION_DENIED",
-                                                 "RESOURCE_EXHAUSTED",
-                                                 "FAILED_PRECONDITION",
-                                                 "ABORTED",
-                                                 "OUT_OF_RANGE",
-                                                 "UNIMPLEMENTED",
-                                                 "INTERNAL",
-                                                 "UNAVAILABLE",
-                                                 "DATA_LOSS",
-                                                 "UNAUTHENTICATED"};
-  return kNames[code];
 }
 
 // The outcome of a barrier notice, -1 for other notices.
@@ -219,7 +198,8 @@ struct Metrics::Families {
     prometheus::Counter* counter = slot.load(std::memory_order_acquire);
     if (counter == nullptr) {
       counter = &requests.Add(
-          {{"method", MethodName(method)}, {"code", CodeName(index)}});
+          {{"method", MethodName(method)},
+           {"code", StatusCodeToString(static_cast<StatusCode>(index))}});
       slot.store(counter, std::memory_order_release);
     }
     return *counter;
