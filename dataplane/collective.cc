@@ -179,9 +179,9 @@ std::vector<int64_t> PartCounts(const Collective::Tensors& list,
                                 count / world_size);
   }
   const int64_t rows = list[0].shape()[0];
-  for (const int64_t split : splits) {
-    counts.push_back(rows == 0 ? 0 : count / rows * split);
-  }
+  const int64_t row_count = rows == 0 ? 0 : count / rows;
+  counts.reserve(splits.size());
+  for (const int64_t split : splits) counts.push_back(row_count * split);
   return counts;
 }
 

@@ -84,27 +84,15 @@ class Ring {
   // Receives announced beyond the one waited for: bounds the scratch memory.
   static constexpr size_t kAhead = 4;
 
-  struct Range {
-    size_t first;
-    size_t count;
-  };
-
   size_t SegmentsPerChunk() const {
     const size_t chunk_bytes = reduced_.tensor.bytes() / world_size_ + 1;
-    return std::max(kSegmentsMin,
-                    (chunk_bytes + kSegmentBytesMax - 1) / kSegmentBytesMax);
-  }
-
-  // Part `index` of `parts` equal ones (to one element) of `whole`.
-  static Range Part(Range whole, size_t index, size_t parts) {
-    const size_t first = whole.count * index / parts;
-    const size_t end = whole.count * (index + 1) / parts;
-    return {whole.first + first, end - first};
+    return std::max(kSegmentsMin, ChunksFor(chunk_bytes, kSegmentBytesMax));
   }
 
   Range Segment(int chunk, size_t segment) const {
-    const Range all = {0, reduced_.count()};
-    return Part(Part(all, chunk, world_size_), segment, segments_);
+    const Range whole = PartOf(reduced_.count(), chunk, world_size_);
+    const Range part = PartOf(whole.count, segment, segments_);
+    return {whole.first + part.first, part.count};
   }
 
   // What this rank sends as message i.

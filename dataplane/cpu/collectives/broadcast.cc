@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -55,28 +54,28 @@ Status BroadcastStream(const Tensor& tensor, const Links& links,
   const size_t bytes = tensor.bytes();
   const std::unique_ptr<Buffer> buffer =
       exchange.Wrap(tensor.data(), bytes, exchange.PathFor(bytes));
-  const auto segment_at = [bytes](size_t offset) {
-    return std::min(kSegmentBytes, bytes - offset);
-  };
+  const size_t segments = ChunksFor(bytes, kSegmentBytes);
   if (links.parent >= 0) {
-    for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
+    for (size_t i = 0; i < segments; ++i) {
+      const Range segment = ChunkOf(bytes, i, kSegmentBytes);
       Status announced = buffer->Receive(links.parent, exchange.stream_slot(),
-                                         offset, segment_at(offset));
+                                         segment.first, segment.count);
       if (!announced.ok()) return announced;
     }
   }
-  for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
+  for (size_t i = 0; i < segments; ++i) {
     if (links.parent >= 0) {
       Status received = buffer->WaitReceive(links.parent);
       if (!received.ok()) return received;
     }
+    const Range segment = ChunkOf(bytes, i, kSegmentBytes);
     for (const int child : links.children) {
-      Status sent = buffer->Send(child, exchange.stream_slot(), offset,
-                                 segment_at(offset));
+      Status sent = buffer->Send(child, exchange.stream_slot(), segment.first,
+                                 segment.count);
       if (!sent.ok()) return sent;
     }
   }
-  for (size_t offset = 0; offset < bytes; offset += kSegmentBytes) {
+  for (size_t i = 0; i < segments; ++i) {
     for (const int child : links.children) {
       Status sent = buffer->WaitSend(child);
       if (!sent.ok()) return sent;

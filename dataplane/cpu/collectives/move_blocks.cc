@@ -95,13 +95,6 @@ class Mover {
 
 }  // namespace
 
-Block PartOf(const Block& whole, size_t index, size_t parts,
-             size_t element_bytes) {
-  const size_t first = whole.count * index / parts;
-  const size_t end = whole.count * (index + 1) / parts;
-  return {whole.data + first * element_bytes, end - first};
-}
-
 Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes) {
   Blocks blocks;
   blocks.reserve(parts);
@@ -111,14 +104,24 @@ Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes) {
   return blocks;
 }
 
-Blocks BlocksOf(const Collective::Tensors& tensors, int world_size) {
-  if (tensors.size() == 1) {
-    return PartsOf(BlockOf(tensors[0]), world_size,
-                   DataTypeBytes(tensors[0].data_type()));
-  }
+Blocks BlocksOf(const Collective::Tensors& tensors,
+                const std::vector<int64_t>& splits, int world_size) {
   Blocks blocks;
-  blocks.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) blocks.push_back(BlockOf(tensor));
+  if (splits.empty() || tensors.size() != 1) {
+    const Parts parts(tensors, world_size);
+    const size_t count = tensors.size() == 1 ? world_size : tensors.size();
+    blocks.reserve(count);
+    for (size_t i = 0; i < count; ++i) blocks.push_back(parts[i]);
+    return blocks;
+  }
+  const Block whole = BlockOf(tensors[0]);
+  const size_t element_bytes = DataTypeBytes(tensors[0].data_type());
+  blocks.reserve(splits.size());
+  Range part;
+  for (const int64_t count : PartCounts(tensors, splits, world_size)) {
+    part = {part.first + part.count, static_cast<size_t>(count)};
+    blocks.push_back(whole.Slice(part, element_bytes));
+  }
   return blocks;
 }
 

@@ -77,8 +77,7 @@ class Scatterer {
   size_t SegmentsOf(const Block& block) const {
     const size_t bytes = block.count * element_bytes_;
     if (bytes <= kNotePayloadBytesMax) return block.count > 0 ? 1 : 0;
-    return std::max(kSegmentsMin,
-                    (bytes + kSegmentBytesMax - 1) / kSegmentBytesMax);
+    return std::max(kSegmentsMin, ChunksFor(bytes, kSegmentBytesMax));
   }
 
   // Tells all others this rank's factor, and learns theirs.
@@ -125,8 +124,8 @@ class Scatterer {
   }
 
   Status Announce(size_t i) {
-    const Block segment =
-        PartOf(output_, i / (world_size_ - 1), segments_, element_bytes_);
+    const Range segment =
+        PartOf(output_.count, i / (world_size_ - 1), segments_);
     return slot_buffers_[i % kAhead]->Receive(
         Behind(i), exchange_.stream_slot(), 0, segment.count * element_bytes_);
   }
@@ -143,9 +142,9 @@ class Scatterer {
         const Block& input = inputs_[peer];
         const size_t segments = SegmentsOf(input);
         if (i >= segments) continue;
-        const Block segment = PartOf(input, i, segments, element_bytes_);
+        const Range segment = PartOf(input.count, i, segments);
         Status sent = sent_[peer]->Send(peer, exchange_.stream_slot(),
-                                        segment.data - input.data,
+                                        segment.first * element_bytes_,
                                         segment.count * element_bytes_);
         if (!sent.ok()) return sent;
       }

@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "dataplane/blocks.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/reduction.h"
@@ -17,29 +18,18 @@ namespace muster::dataplane::cpu {
 
 // Building blocks shared by the algorithms of several collectives.
 
-// A range of elements of the collective's type.
-struct Block {
-  std::byte* data = nullptr;
-  size_t count = 0;
-};
-
 // Blocks, usually one per rank; few of them need no allocation.
 using Blocks = absl::InlinedVector<Block, 8>;
 
-// Part `index` of `parts` of a block, equal to one element.
-Block PartOf(const Block& whole, size_t index, size_t parts,
-             size_t element_bytes);
-
-// All of them: one for each rank.
+// All even parts of a block, by PartOf.
 Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes);
 
-// What a rank gives to each rank, or takes from each: a list of tensors, or one
-// tensor cut in equal parts.
-Blocks BlocksOf(const Collective::Tensors& tensors, int world_size);
-
-// Of a tensor that is cut along dimension 0; without splits in equal parts.
-Blocks CutBlocks(const Tensor& tensor, const std::vector<int64_t>& splits,
-                 int world_size);
+// What a rank gives to each rank, or takes from each: see PartCounts.
+Blocks BlocksOf(const Collective::Tensors& tensors,
+                const std::vector<int64_t>& splits, int world_size);
+inline Blocks BlocksOf(const Collective::Tensors& tensors, int world_size) {
+  return BlocksOf(tensors, {}, world_size);
+}
 
 // All of a tensor.
 inline Block BlockOf(const Tensor& tensor) {
@@ -47,11 +37,11 @@ inline Block BlockOf(const Tensor& tensor) {
           static_cast<size_t>(tensor.element_count())};
 }
 
-// Blocks by rank, each computed on access, because computing all of them takes
-// longer than moving small ones. The tensors must outlive this object.
+// What BlocksOf lists, each computed on access, because computing all of them
+// takes longer than moving small ones. The tensors must outlive this object.
 class Parts {
  public:
-  // As BlocksOf; one tensor is cut without a rest.
+  // One tensor is cut without a rest: Validate has seen to that.
   Parts(const Collective::Tensors& tensors, int world_size)
       : tensors_(tensors) {
     if (tensors.size() != 1) return;
@@ -59,13 +49,10 @@ class Parts {
              static_cast<size_t>(world_size);
     stride_ = count_ * DataTypeBytes(tensors[0].data_type());
   }
-  // As CutBlocks.
   Parts(const Collective::Tensors& tensors, const std::vector<int64_t>& splits,
         int world_size)
       : Parts(tensors, world_size) {
-    if (splits.empty()) return;
-    const Blocks blocks = CutBlocks(tensors[0], splits, world_size);
-    cut_.assign(blocks.begin(), blocks.end());
+    if (!splits.empty()) cut_ = BlocksOf(tensors, splits, world_size);
   }
 
   Block operator[](int rank) const {
@@ -80,7 +67,7 @@ class Parts {
   const Collective::Tensors& tensors_;
   size_t count_ = 0;
   size_t stride_ = 0;
-  std::vector<Block> cut_;
+  Blocks cut_;
 };
 
 // For what a rank gives itself. Nothing to do if it is there already.

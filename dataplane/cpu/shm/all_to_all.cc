@@ -170,13 +170,13 @@ inline void AllToAll::LookAtRows() {
     if (shows_ == kElements) most = std::max<uint64_t>(most, give_[peer].count);
     farthest_ = std::max(farthest_, ShownBy(peer));
   }
-  rounds_ = RoundsFor(most, per_round_);
+  rounds_ = ChunksFor(most, per_round_);
 }
 
 // It may have more for itself than any rank has for another.
 inline void AllToAll::CopyRestOfOwn() {
   const Block own = give_[rank_];
-  const size_t done = std::min(own.count, rounds_ * per_round_);
+  const size_t done = ChunkOf(own.count, rounds_, per_round_).first;
   CopyTo(take_[rank_].data + done * element_bytes_,
          own.data + done * element_bytes_, own.count - done);
 }

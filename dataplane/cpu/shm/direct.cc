@@ -253,18 +253,16 @@ Status SingleCopy::Combine(const Reduction& reduction, const Block& result,
 
 Status SingleCopy::AllReduce(const Reduction& reduction) {
   const Block& tensor = give_[rank_];
-  const Blocks parts = cpu::PartsOf(tensor, world_size_, element_bytes_);
-  const auto offset_of = [&](const Block& part) {
-    return static_cast<size_t>(part.data - tensor.data);
-  };
-  Status status = Combine(reduction, parts[rank_],
-                          offset_of(parts[rank_]) / element_bytes_);
+  const Range own = PartOf(tensor.count, rank_, world_size_);
+  Status status =
+      Combine(reduction, tensor.Slice(own, element_bytes_), own.first);
   // All have theirs.
   if (status.ok()) status = Meet();
   for (const int peer : Others()) {
     if (!status.ok()) return status;
-    const Block& part = parts[peer];
-    status = Read(peer, sources_[peer], offset_of(part), part.data,
+    const Range part = PartOf(tensor.count, peer, world_size_);
+    status = Read(peer, sources_[peer], part.first * element_bytes_,
+                  tensor.Slice(part, element_bytes_).data,
                   part.count * element_bytes_);
   }
   return status;

@@ -22,7 +22,6 @@ namespace {
 using cpu::BlockOf;
 using cpu::BlocksOf;
 using cpu::kNotePayloadBytesMax;
-using cpu::PartOf;
 using cpu::PartsOf;
 using cpu::Transport;
 
@@ -54,17 +53,6 @@ Sum SumOf(const Reduction& reduction, const Collective& collective) {
   return {.type = reduction.in_place() ? collective.data_type()
                                        : DataType::kFloat32,
           .op = adds ? ReduceOp::kSum : op};
-}
-
-size_t PiecesOf(size_t count, size_t per_piece) {
-  return std::max<size_t>(1, (count + per_piece - 1) / per_piece);
-}
-
-Block PieceOf(const Block& block, size_t piece, size_t per_piece,
-              size_t element_bytes) {
-  const size_t first = std::min(block.count, piece * per_piece);
-  return {block.data + first * element_bytes,
-          std::min(per_piece, block.count - first)};
 }
 
 // The one tensor of which ranks read each other's parts; without data, where
@@ -318,9 +306,9 @@ Status Walk::AllReduce() {
   const size_t bytes = reduction.accumulator_bytes();
   const size_t inter_host_groups = InterHostGroupsFor(tensor.count * bytes);
   const size_t per_piece = inter_host_groups * kGroupPieceBytes / bytes;
-  const size_t pieces = PiecesOf(tensor.count, per_piece);
+  const size_t pieces = ChunksFor(tensor.count, per_piece);
   const auto parts_of = [&](size_t piece) {
-    return InParts(PieceOf(tensor, piece, per_piece, element_bytes_),
+    return InParts(ChunkOf(tensor, piece, per_piece, element_bytes_),
                    inter_host_groups);
   };
   // Room for the piece in the inter-host groups and for the next one.
@@ -389,10 +377,10 @@ Status Walk::Reduce() {
   const size_t bytes = reduction.accumulator_bytes();
   const size_t inter_host_groups = InterHostGroupsFor(tensor.count * bytes);
   const size_t per_piece = kAccumulatorBytes / bytes;
-  const size_t pieces = PiecesOf(tensor.count, per_piece);
+  const size_t pieces = ChunksFor(tensor.count, per_piece);
   for (size_t i = 0; i < pieces; ++i) {
     Status status =
-        ReducePiece(reduction, PieceOf(tensor, i, per_piece, element_bytes_),
+        ReducePiece(reduction, ChunkOf(tensor, i, per_piece, element_bytes_),
                     inter_host_groups);
     if (!status.ok()) return status;
   }
@@ -432,14 +420,14 @@ Status Walk::ReduceScatter() {
   for (const Block& input : inputs) most = std::max(most, input.count);
   const size_t per_piece = std::max<size_t>(
       1, kAccumulatorBytes / reduction.accumulator_bytes() / inputs.size());
-  const size_t pieces = PiecesOf(most, per_piece);
+  const size_t pieces = ChunksFor(most, per_piece);
   Blocks of_piece(inputs.size());
   for (size_t i = 0; i < pieces; ++i) {
     for (size_t rank = 0; rank < inputs.size(); ++rank) {
-      of_piece[rank] = PieceOf(inputs[rank], i, per_piece, element_bytes_);
+      of_piece[rank] = ChunkOf(inputs[rank], i, per_piece, element_bytes_);
     }
     Status status = ReduceScatterPiece(
-        reduction, of_piece, PieceOf(output, i, per_piece, element_bytes_));
+        reduction, of_piece, ChunkOf(output, i, per_piece, element_bytes_));
     if (!status.ok()) return status;
   }
   return OkStatus();

@@ -14,7 +14,6 @@
 
 namespace muster::dataplane::shm {
 
-using cpu::Block;
 using cpu::Blocks;
 using cpu::MessageHeader;
 

@@ -36,11 +36,6 @@ void ForPieces(const BlockList& block_list, size_t first, size_t count,
   }
 }
 
-// How many of `count` go in round `round`.
-size_t CountIn(size_t count, size_t round, size_t per_round) {
-  return std::min(per_round, count - std::min(count, round * per_round));
-}
-
 }  // namespace
 
 size_t CountOf(const BlockList& block_list) {
@@ -70,13 +65,6 @@ std::vector<size_t> IntraHost::CountsOf(
   for (const BlockList& block_list : block_lists)
     counts.push_back(CountOf(block_list));
   return counts;
-}
-
-// One at least, for who looks what the others run.
-size_t IntraHost::RoundsFor(const std::vector<size_t>& counts,
-                            size_t per_round) {
-  const size_t most = *std::max_element(counts.begin(), counts.end());
-  return std::max<size_t>(1, (most + per_round - 1) / per_round);
 }
 
 Status IntraHost::Meet() {
@@ -170,10 +158,10 @@ Status IntraHost::Combine(const Reduction& reduction,
   const auto idle = std::count(counts.begin(), counts.end(), size_t{0});
   const auto busy = std::max<size_t>(1, counts.size() - idle);
   const size_t per_round = kPieceBytes / busy / bytes;
-  const size_t rounds = RoundsFor(counts, per_round);
+  const size_t rounds = ChunksFor(std::ranges::max(counts), per_round);
   for (size_t round = 0; round < rounds; ++round) {
     const auto count_of = [&](int rank) {
-      return CountIn(counts[rank], round, per_round);
+      return ChunkOf(counts[rank], round, per_round).count;
     };
     // Its own part nobody else reads, so no rank shows that.
     const auto elements_before = [&](int rank, int shower) {
@@ -215,10 +203,10 @@ Status IntraHost::Show(const std::vector<BlockList>& block_lists, bool takes) {
   if (world_size_ == 1) return OkStatus();
   const std::vector<size_t> counts = CountsOf(block_lists);
   const size_t per_round = kPieceBytes / element_bytes_;
-  const size_t rounds = RoundsFor(counts, per_round);
+  const size_t rounds = ChunksFor(std::ranges::max(counts), per_round);
   for (size_t round = 0; round < rounds; ++round) {
     const size_t first = round * per_round;
-    const size_t shows = CountIn(counts[rank_], round, per_round);
+    const size_t shows = ChunkOf(counts[rank_], round, per_round).count;
     Status status = Open(shows * element_bytes_);
     if (!status.ok()) return status;
     ForPieces(block_lists[rank_], first, shows, element_bytes_,
@@ -231,7 +219,7 @@ Status IntraHost::Show(const std::vector<BlockList>& block_lists, bool takes) {
     if (!status.ok()) return status;
     if (!takes) continue;
     for (const int peer : Others()) {
-      const size_t count = CountIn(counts[peer], round, per_round);
+      const size_t count = ChunkOf(counts[peer], round, per_round).count;
       if (count == 0) continue;
       status = Await(peer, element_count());
       if (!status.ok()) return status;

@@ -67,8 +67,6 @@ class IntraHost : public Rounds {
   void CombineThere(const Reduction& reduction, const BlockList& block_list,
                     std::byte* accumulators);
 
-  // The rounds that `counts`, by rank, take with so many in each.
-  static size_t RoundsFor(const std::vector<size_t>& counts, size_t per_round);
   static std::vector<size_t> CountsOf(
       const std::vector<BlockList>& block_lists);
 

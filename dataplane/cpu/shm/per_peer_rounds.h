@@ -3,7 +3,6 @@
 #ifndef MUSTER_DATAPLANE_CPU_SHM_PER_PEER_ROUNDS_H_
 #define MUSTER_DATAPLANE_CPU_SHM_PER_PEER_ROUNDS_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,21 +14,6 @@
 #include "dataplane/cpu/shm/rounds.h"
 
 namespace muster::dataplane::shm {
-
-inline size_t RoundsFor(size_t count, size_t count_per_round) {
-  return count <= count_per_round
-             ? 1
-             : (count + count_per_round - 1) / count_per_round;
-}
-
-// What of `block` goes in round `round`.
-inline Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
-                     size_t element_bytes) {
-  if (round == 0 && block.count <= count_per_round) return block;
-  const size_t first = std::min(block.count, round * count_per_round);
-  const size_t count = std::min(block.count - first, count_per_round);
-  return {block.data + first * element_bytes, count};
-}
 
 // Each round begins with a row of counts: how much this rank has for each other
 // rank. The part of that data that goes in this round follows, in the order of
@@ -104,7 +88,7 @@ inline Status PerPeerRounds::OpenPerPeer(const cpu::Parts* give,
   for (int rank = some; rank != rank_; rank = After(rank)) {
     const Block block = given_to(rank);
     is_even = is_even && block.count == even_count;
-    count += ChunkOf(block, round_, count_per_round, element_bytes_).count;
+    count += ChunkOf(block.count, round_, count_per_round).count;
   }
   const size_t head_bytes = is_even ? EvenRowBytes(even_count) : row_bytes();
   size_t offset = head_bytes + factor_bytes();
@@ -134,8 +118,7 @@ inline size_t PerPeerRounds::PerPeerOffset(int peer,
   const uint64_t* const row = RowOf(peer);
   if ((row[0] & kEven) == 0) return UnevenOffset(row, peer, count_per_round);
   const uint64_t count = row[0] & ~kEven;
-  const size_t each =
-      ChunkOf({nullptr, count}, round_, count_per_round, 0).count;
+  const size_t each = ChunkOf(count, round_, count_per_round).count;
   const auto before = static_cast<size_t>(peer < rank_ ? rank_ - 1 : rank_);
   return EvenRowBytes(count) + factor_bytes() + each * before * element_bytes_;
 }
@@ -145,7 +128,7 @@ inline size_t PerPeerRounds::UnevenOffset(const uint64_t* row, int peer,
   size_t before = 0;
   for (int rank = 0; rank < rank_; ++rank) {
     if (rank == peer) continue;
-    before += ChunkOf({nullptr, row[rank]}, round_, count_per_round, 0).count;
+    before += ChunkOf(row[rank], round_, count_per_round).count;
   }
   return row_bytes() + factor_bytes() + before * element_bytes_;
 }

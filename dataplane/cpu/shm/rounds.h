@@ -16,6 +16,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "dataplane/blocks.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
@@ -28,7 +29,6 @@
 
 namespace muster::dataplane::shm {
 
-using cpu::Block;
 using cpu::Blocks;
 using cpu::MessageHeader;
 

@@ -105,7 +105,7 @@ Status Staged::Gather() {
   const bool shows = !to_root || !takes;
   if (shows) set_element_count(give.count);
   const size_t per_round = ElementsIn(to_root ? kPieceBytes : most_bytes());
-  const size_t rounds = RoundsFor(most, per_round);
+  const size_t rounds = ChunksFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block shown_now =
         shows ? ChunkOf(give, round_, per_round, element_bytes_) : Block();
@@ -137,7 +137,7 @@ Status Staged::Broadcast() {
   const size_t bytes = tensor.count << element_bits_;
   if (bytes <= kPieceBytes) return BroadcastRound(tensor, bytes);
   const size_t per_round = ElementsIn(kPieceBytes);
-  const size_t rounds = RoundsFor(tensor.count, per_round);
+  const size_t rounds = ChunksFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Status status = BroadcastRound(
         ChunkOf(tensor, round_, per_round, element_bytes_), bytes);
@@ -188,7 +188,7 @@ Status Staged::ReduceByParts() {
   // at most an element more than an equal one, and takes whole lines.
   const size_t per_round =
       ElementsIn(most_bytes() - kFactorBytes - RoundBuffer::kLineBytes) - 1;
-  const size_t chunks = RoundsFor(tensor.count, per_round);
+  const size_t chunks = ChunksFor(tensor.count, per_round);
   // Of the last round's chunk.
   Blocks parts;
   // For those of the last round, in front of the elements, on all ranks.
@@ -243,7 +243,7 @@ Status Staged::Reduce() {
   const Block tensor = BlockOf(collective().tensors[0]);
   const bool is_root = rank_ == collective().root;
   const size_t per_round = ElementsIn(kPieceBytes - kFactorBytes);
-  const size_t rounds = RoundsFor(tensor.count, per_round);
+  const size_t rounds = ChunksFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
     Status status = Open(factor_bytes() + chunk.count * element_bytes_);
@@ -270,7 +270,7 @@ Status Staged::ReduceScatter() {
   for (int peer = 0; peer < world_size_; ++peer) {
     most = std::max(most, give[peer].count);
   }
-  const size_t rounds = RoundsFor(most, per_round);
+  const size_t rounds = ChunksFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     Status status = OpenPerPeer(&give, per_round);
     if (!status.ok()) return status;
@@ -300,7 +300,7 @@ Status Staged::Scatter() {
   // Others have none.
   const Parts give(collective().inputs, world_size_);
   const size_t per_round = CountForEachOther(kPieceBytes);
-  const size_t rounds = RoundsFor(output.count, per_round);
+  const size_t rounds = ChunksFor(output.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     Status status = OpenPerPeer(is_root ? &give : nullptr, per_round);
     if (!status.ok()) return status;

@@ -29,7 +29,7 @@ class SymmetricAllReduce : public Rounds {
  private:
   StatusOr<bool> Go();
   // This rank's part of all tensors, which are where kept_places() says.
-  Status CombineThere(const Reduction& reduction, const Block& own);
+  Status CombineThere(const Reduction& reduction, Range own);
 
   const Block tensor_;
 };
@@ -58,7 +58,7 @@ StatusOr<bool> SymmetricAllReduce::Go() {
   // While those of the others come.
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
-  const Block own = cpu::PartOf(tensor_, rank_, world_size_, element_bytes_);
+  const Range own = PartOf(tensor_.count, rank_, world_size_);
   kept_operands().resize(world_size_);
   const StatusOr<bool> are_there = AwaitRemoteBuffers(kept_places());
   if (!are_there.ok() || !*are_there) return are_there;
@@ -71,12 +71,11 @@ StatusOr<bool> SymmetricAllReduce::Go() {
   return true;
 }
 
-Status SymmetricAllReduce::CombineThere(const Reduction& reduction,
-                                        const Block& own) {
+Status SymmetricAllReduce::CombineThere(const Reduction& reduction, Range own) {
   const RemoteBuffers& tensors = kept_places();
   std::vector<const void*>& operands = kept_operands();
   const size_t at_once = ElementsIn(kNearBytes);
-  auto offset = static_cast<size_t>(own.data - tensor_.data);
+  size_t offset = own.first * element_bytes_;
   for (size_t left = own.count; left > 0;) {
     if (context().round_buffer.is_woken())
       return context().transport.abort_cause();
