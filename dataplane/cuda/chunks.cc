@@ -5,35 +5,30 @@
 #include <cstdint>
 #include <vector>
 
+#include "dataplane/blocks.h"
+
 namespace muster::dataplane::cuda {
 namespace {
 
 using Tensors = Collective::Tensors;
 
-// Elements [begin, end) of it, as far as it has them.
-Tensor Slice(const Tensor& tensor, int64_t begin, int64_t end) {
-  begin = std::min(begin, tensor.element_count());
-  end = std::min(end, tensor.element_count());
-  char* const data = static_cast<char*>(tensor.data());
-  return Tensor(
-      data + static_cast<size_t>(begin) * DataTypeBytes(tensor.data_type()),
-      tensor.data_type(), {end - begin}, tensor.device());
+Tensor Slice(const Tensor& tensor, Range range) {
+  auto* const data = static_cast<std::byte*>(tensor.data());
+  return Tensor(data + range.first * DataTypeBytes(tensor.data_type()),
+                tensor.data_type(), {static_cast<int64_t>(range.count)},
+                tensor.device());
 }
 
 // A tensor for each part of `list`, as PartCounts cuts it.
 Tensors PartsOf(const Tensors& list, const std::vector<int64_t>& splits,
                 int world_size) {
   Tensors parts;
-  int64_t begin = 0;
+  Range part;
   for (const int64_t count : PartCounts(list, splits, world_size)) {
-    parts.push_back(Slice(list[0], begin, begin + count));
-    begin += count;
+    part = {part.first + part.count, static_cast<size_t>(count)};
+    parts.push_back(Slice(list[0], part));
   }
   return parts;
-}
-
-int64_t ChunksFor(int64_t size, int64_t chunk_size) {
-  return std::max<int64_t>((size + chunk_size - 1) / chunk_size, 1);
 }
 
 }  // namespace
@@ -60,36 +55,32 @@ Collective CutAlike(const Collective& collective, int world_size) {
   return cut;
 }
 
-Tensor Cut::PartOf(const Tensor& tensor, int64_t chunk) const {
-  if (elements > 0) {
-    return Slice(tensor, chunk * elements, (chunk + 1) * elements);
-  }
-  const int64_t each = tensor.element_count() / chunks;
-  const int64_t rest = tensor.element_count() % chunks;
-  const auto begin = [&](int64_t number) {
-    return number * each + std::min(number, rest);
-  };
-  return Slice(tensor, begin(chunk), begin(chunk + 1));
+Tensor Cut::PartOf(const Tensor& tensor, size_t chunk) const {
+  const auto count = static_cast<size_t>(tensor.element_count());
+  if (elements > 0) return Slice(tensor, ChunkOf(count, chunk, elements));
+  // Not as dataplane::PartOf: the first ones are the longer ones.
+  const size_t each = count / chunks;
+  const size_t rest = count % chunks;
+  return Slice(tensor, {chunk * each + std::min(chunk, rest),
+                        each + (chunk < rest ? 1 : 0)});
 }
 
 Cut CutOf(const Collective& alike, int world_size, size_t chunk_bytes) {
-  int64_t longest = 0;
+  size_t longest = 0;
   size_t bytes = 0;
   for (const Tensors* list : alike.lists()) {
     for (const Tensor& tensor : *list) {
-      longest = std::max(longest, tensor.element_count());
+      longest = std::max<size_t>(longest, tensor.element_count());
       bytes += tensor.bytes();
     }
   }
   if (IsAllToAll(alike.kind)) {
-    return {.chunks = ChunksFor(static_cast<int64_t>(bytes),
-                                static_cast<int64_t>(chunk_bytes)),
-            .elements = 0};
+    return {.chunks = ChunksFor(bytes, chunk_bytes), .elements = 0};
   }
   const size_t tensors =
       alike.tensors.empty() ? static_cast<size_t>(world_size) + 1 : 1;
-  const auto elements = static_cast<int64_t>(std::max<size_t>(
-      chunk_bytes / (DataTypeBytes(alike.data_type()) * tensors), 1));
+  const size_t elements = std::max<size_t>(
+      chunk_bytes / (DataTypeBytes(alike.data_type()) * tensors), 1);
   return {.chunks = ChunksFor(longest, elements), .elements = elements};
 }
 

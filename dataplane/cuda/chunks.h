@@ -4,7 +4,6 @@
 #define MUSTER_DATAPLANE_CUDA_CHUNKS_H_
 
 #include <cstddef>
-#include <cstdint>
 
 #include "dataplane/collective.h"
 #include "dataplane/tensor.h"
@@ -20,12 +19,12 @@ Collective CutAlike(const Collective& collective, int world_size);
 
 // Which part of a collective's tensors goes at a time.
 struct Cut {
-  int64_t chunks = 1;
+  size_t chunks = 1;
   // Of each tensor in each chunk; 0: equal parts.
-  int64_t elements = 0;
+  size_t elements = 0;
 
   // What of `tensor` goes in a chunk, from 0.
-  Tensor PartOf(const Tensor& tensor, int64_t chunk) const;
+  Tensor PartOf(const Tensor& tensor, size_t chunk) const;
 };
 
 // Of one that is cut alike and has tensors, in chunks of about `chunk_bytes`.

@@ -45,7 +45,7 @@ using Tensors = Collective::Tensors;
 // and how many elements it has for the other. They go as elements of its type,
 // so that who runs something else is told that, though not how many it has.
 struct Announcement {
-  int64_t chunks = 0;
+  uint64_t chunks = 0;
   int64_t count = 0;
 };
 
@@ -268,7 +268,7 @@ class Staging : public Backend {
                    "cudaStreamWaitEvent");
     if (!status.ok()) return status;
     const Collective& whole = cut.chunks == 1 ? job.collective() : alike;
-    const auto chunks = static_cast<size_t>(cut.chunks);
+    const size_t chunks = cut.chunks;
     const auto slot = [&](size_t chunk) -> Slot& {
       return *slots_[chunk % kSlots];
     };
@@ -330,8 +330,8 @@ class Staging : public Backend {
   // returns how many it takes: as many as any rank needs. Whether all need as
   // many is no rank's to know, so that all always ask. kInvalidArgument: a rank
   // gives what this one does not take. `alike`: in parts.
-  StatusOr<int64_t> Announce(const Job& job, const Collective& alike,
-                             int64_t chunks) {
+  StatusOr<size_t> Announce(const Job& job, const Collective& alike,
+                            size_t chunks) {
     const int world_size = options_.world_size;
     const auto ranks = static_cast<size_t>(world_size);
     std::vector<Announcement> own(ranks);
@@ -381,7 +381,7 @@ class Staging : public Backend {
     for (Tensors* list : slot.collective.lists()) {
       for (Tensor& tensor : *list) {
         if (cut.chunks > 1) {
-          tensor = cut.PartOf(tensor, static_cast<int64_t>(number));
+          tensor = cut.PartOf(tensor, number);
         }
         bytes += tensor.bytes();
       }
