@@ -23,27 +23,13 @@ Operation::Operation(const Collective& collective,
               ? &Reduction::Of(collective.data_type(), collective.reduce_op)
               : nullptr) {}
 
-Operation::Layout Operation::LayoutOf(const Collective::Tensors& tensors,
-                                      bool in_bytes) {
+Operation::Layout Operation::LayoutOf(const std::vector<int64_t>& counts,
+                                      size_t units) {
   Layout layout;
-  for (const Tensor& tensor : tensors) {
+  for (const int64_t count : counts) {
     layout.starts.push_back(layout.total);
-    layout.counts.push_back(in_bytes
-                                ? static_cast<int>(tensor.bytes())
-                                : static_cast<int>(tensor.element_count()));
-    layout.total += layout.counts.back();
-  }
-  return layout;
-}
-
-Operation::Layout Operation::PartsOf(const Collective::Tensors& list,
-                                     const std::vector<int64_t>& splits) const {
-  Layout layout;
-  for (const int64_t count : PartCounts(list, splits, world_size_)) {
-    const auto bytes =
-        static_cast<size_t>(count) * DataTypeBytes(collective_.data_type());
-    layout.starts.push_back(layout.total);
-    layout.counts.push_back(static_cast<int>(bytes));
+    layout.counts.push_back(
+        static_cast<int>(static_cast<size_t>(count) * units));
     layout.total += layout.counts.back();
   }
   return layout;
@@ -177,10 +163,9 @@ void Operation::PrepareReduction() {
   if (!collective_.tensors.empty() && !collective_.WritesInPlace(rank_)) {
     results_.clear();
   }
-  out_ = LayoutOf(collective_.read(), /*in_bytes=*/false);
-  incoming_.resize(
-      static_cast<size_t>(LayoutOf(results_, /*in_bytes=*/false).total) *
-      reduction_->accumulator_bytes());
+  out_ = LayoutOf(collective_.read(), /*units=*/1);
+  incoming_.resize(static_cast<size_t>(LayoutOf(results_, /*units=*/1).total) *
+                   reduction_->accumulator_bytes());
 }
 
 void Operation::PrepareMovement() {
@@ -193,11 +178,13 @@ void Operation::PrepareMovement() {
     return;
   }
   CopyIn(collective_.inputs);
-  const bool has_parts = IsAllToAll(collective_.kind);
-  out_ = has_parts ? PartsOf(collective_.inputs, collective_.input_splits)
-                   : LayoutOf(collective_.inputs, /*in_bytes=*/true);
-  in_ = has_parts ? PartsOf(collective_.outputs, collective_.output_splits)
-                  : LayoutOf(collective_.outputs, /*in_bytes=*/true);
+  // All others give or take tensors whole.
+  const int parts = IsAllToAll(collective_.kind) ? world_size_ : 1;
+  const size_t bytes = DataTypeBytes(collective_.data_type());
+  out_ = LayoutOf(
+      PartCounts(collective_.inputs, collective_.input_splits, parts), bytes);
+  in_ = LayoutOf(
+      PartCounts(collective_.outputs, collective_.output_splits, parts), bytes);
   incoming_.resize(static_cast<size_t>(in_.total));
 }
 

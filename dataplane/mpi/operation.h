@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,10 +60,13 @@ class Operation {
   // Null: MPI has nothing for the kind.
   static KindFunction FindFunction(CollectiveKind kind);
 
-  static Layout LayoutOf(const Collective::Tensors& tensors, bool in_bytes);
-  // Of the parts of the list, in bytes.
-  Layout PartsOf(const Collective::Tensors& list,
-                 const std::vector<int64_t>& splits) const;
+  // Of parts with these counts of elements, one after the other. An element is
+  // one unit, or its bytes.
+  static Layout LayoutOf(const std::vector<int64_t>& counts, size_t units);
+  // Of whole tensors.
+  static Layout LayoutOf(const Collective::Tensors& tensors, size_t units) {
+    return LayoutOf(PartCounts(tensors, {}, /*world_size=*/1), units);
+  }
 
   char* out() { return outgoing_.data(); }
   char* in() { return incoming_.data(); }
