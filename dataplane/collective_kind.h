@@ -89,14 +89,15 @@ struct CollectiveTraits {
   bool can_coalesce = false;
   // The kind that does the same with kPerRank lists in place of kWhole ones.
   // Backends that cut whole tensors into parts need only that one.
-  CollectiveKind list_form = kind;
+  // By default the kind itself.
+  CollectiveKind list_form = CollectiveKind(kCollectiveKindCount);
 };
 
 // In the order of CollectiveKind.
 inline constexpr auto kCollectiveTraits = [] {
   using enum CollectiveKind;
   using enum TensorList;
-  return std::to_array<CollectiveTraits>({
+  auto kinds = std::to_array<CollectiveTraits>({
       {.kind = kAllReduce,
        .name = "all_reduce",
        .tensors = kOne,
@@ -170,6 +171,12 @@ inline constexpr auto kCollectiveTraits = [] {
       {.kind = CollectiveKind(kCollectiveKindCount),
        .name = "unknown collective"},
   });
+  for (CollectiveTraits& traits : kinds) {
+    if (traits.list_form == CollectiveKind(kCollectiveKindCount)) {
+      traits.list_form = traits.kind;
+    }
+  }
+  return kinds;
 }();
 
 consteval bool AreInOrder() {
