@@ -91,6 +91,9 @@ struct GroupProgress {
   std::chrono::milliseconds running_for{0};
   // Set if `current` is a send or a receive.
   std::optional<PeerCall> peer_call = std::nullopt;
+  // Set if `current` is a collective: a hash of the arguments that all ranks
+  // must pass alike, by which tools tell whether they do.
+  std::optional<uint64_t> arguments_hash = std::nullopt;
 };
 
 struct SessionOptions {

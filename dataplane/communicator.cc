@@ -38,6 +38,36 @@ Instant After(Instant begin, std::chrono::milliseconds time) {
 
 }  // namespace
 
+uint64_t ArgumentsHash(const Collective& collective) {
+  // FNV-1a, by words.
+  uint64_t hash = 14695981039346656037u;
+  const auto add = [&hash](auto value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211u;
+    hash ^= hash >> 32;
+  };
+  add(collective.kind);
+  add(collective.step);
+  add(collective.sequence);
+  if (const Tensor* const tensor = collective.first_tensor();
+      tensor != nullptr) {
+    add(tensor->data_type());
+    add(tensor->device().type);
+  }
+  if (const Collective::Tensors* const list = collective.common();
+      list != nullptr) {
+    add(list->size());
+    for (const Tensor& tensor : *list) {
+      add(tensor.shape().size());
+      for (const int64_t extent : tensor.shape()) add(extent);
+    }
+  }
+  add(collective.parts.size());
+  for (const int64_t part : collective.parts) add(part);
+  if (IsReduction(collective.kind)) add(collective.reduce_op);
+  if (IsRooted(collective.kind)) add(collective.root);
+  return hash;
+}
+
 // One of the holders.
 class Communicator::BackendRef {
  public:
@@ -333,7 +363,8 @@ void Communicator::AddPeerCall(const Collective& collective) {
 
 void Communicator::AddNotFirst(const Collective& collective, bool waits) {
   running_.push_back({.sequence = collective.sequence,
-                      .collective = waits ? &collective : nullptr});
+                      .collective = waits ? &collective : nullptr,
+                      .arguments_hash = waits ? 0 : ArgumentsHash(collective)});
 }
 
 std::shared_ptr<Work> Communicator::StartEntered(const Collective& collective) {
@@ -488,11 +519,15 @@ Progress Communicator::progress() {
                        .since = since_};
   if (first_running_ != nullptr) {
     progress.current = first_running_->Describe();
+    progress.arguments_hash = ArgumentsHash(*first_running_);
   } else if (!running_.empty()) {
     const Running& oldest = running_.front();
     progress.current = oldest.collective != nullptr
                            ? oldest.collective->Describe()
                            : oldest.work->description();
+    progress.arguments_hash = oldest.collective != nullptr
+                                  ? ArgumentsHash(*oldest.collective)
+                                  : oldest.arguments_hash;
   } else if (!point_to_point_.empty()) {
     const RunningPeerCall& oldest = point_to_point_.begin()->second;
     progress.current = oldest.description;

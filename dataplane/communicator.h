@@ -47,9 +47,17 @@ struct Progress {
   std::string current = {};
   // When that is a send or a receive.
   std::optional<PeerCall> peer_call = std::nullopt;
+  // When it is a collective: its ArgumentsHash.
+  std::optional<uint64_t> arguments_hash = std::nullopt;
   // Since when `current` is the oldest one, or since when there is none.
   Instant since = {};
 };
+
+// A hash of what all ranks must pass alike: what Fingerprint::common has, but
+// without texts, because Start makes one for every collective. The same in
+// every process, also of another version: heartbeats carry it. `collective` is
+// valid.
+uint64_t ArgumentsHash(const Collective& collective);
 
 struct CommunicatorOptions {
   std::string group_name = {};
@@ -140,6 +148,8 @@ class Communicator {
     uint64_t sequence = 0;
     const Collective* collective = nullptr;
     std::shared_ptr<Work> work = nullptr;
+    // Where there is no `collective`.
+    uint64_t arguments_hash = 0;
   };
 
   using Works = absl::InlinedVector<std::shared_ptr<Work>, 4>;

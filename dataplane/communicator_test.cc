@@ -116,12 +116,15 @@ TEST_F(CommunicatorTest, ProgressFollowsTheOldestRunningCollective) {
   EXPECT_EQ(progress.last_enqueued, 2u);
   EXPECT_EQ(progress.last_completed, 0u);
   EXPECT_EQ(progress.current, "all_reduce #1 float32[4] sum");
+  EXPECT_EQ(progress.arguments_hash, ArgumentsHash(backend_->started[0]));
   backend_->works[0]->Complete(OkStatus());
   progress = communicator_.progress();
   EXPECT_EQ(progress.last_completed, 1u);
   EXPECT_EQ(progress.current, "barrier #2");
+  EXPECT_EQ(progress.arguments_hash, ArgumentsHash(backend_->started[1]));
   backend_->works[1]->Complete(OkStatus());
   EXPECT_EQ(communicator_.progress().current, "");
+  EXPECT_EQ(communicator_.progress().arguments_hash, std::nullopt);
   EXPECT_EQ(communicator_.progress().last_completed, 2u);
 }
 
@@ -177,6 +180,8 @@ TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
   };
   backend_->run = [this] {
     EXPECT_EQ(communicator_.progress().current, "all_reduce #1 float32[4] sum");
+    EXPECT_EQ(communicator_.progress().arguments_hash,
+              ArgumentsHash(backend_->started[0]));
     (void)StartAllReduce();
     EXPECT_EQ(backend_->started[1].sequence, 2u);
     EXPECT_EQ(communicator_.progress().last_completed, 0u);
@@ -382,6 +387,7 @@ TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
   backend_->works[0]->Complete(OkStatus());
   EXPECT_EQ(communicator_.progress().current,
             "recv #2 float32[4] from rank 0 tag 0");
+  EXPECT_EQ(communicator_.progress().arguments_hash, std::nullopt);
   const std::optional<PeerCall> call = communicator_.progress().peer_call;
   ASSERT_TRUE(call.has_value());
   EXPECT_FALSE(call->sends);

@@ -192,6 +192,9 @@ v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups) {
     proto.set_last_completed(group.last_completed);
     proto.set_current(group.current);
     *proto.mutable_running_for() = ToProto(group.running_for);
+    if (group.arguments_hash.has_value()) {
+      proto.set_arguments_hash(*group.arguments_hash);
+    }
     if (!group.peer_call.has_value()) continue;
     v1::PeerCall& call = *proto.mutable_peer_call();
     call.set_sends(group.peer_call->sends);

@@ -69,6 +69,14 @@ TEST(ConvertTest, TextsThatAreNoUtf8AreEscaped) {
   EXPECT_EQ(heartbeat.groups(0).group(), "\\xfe");
 }
 
+TEST(ConvertTest, AHeartbeatTellsTheArgumentsOfACollective) {
+  const v1::HeartbeatRequest heartbeat =
+      ToHeartbeat({{.group = "world", .arguments_hash = 0},
+                   {.group = "pair", .peer_call = PeerCall{.peer = 1}}});
+  EXPECT_TRUE(heartbeat.groups(0).has_arguments_hash());
+  EXPECT_FALSE(heartbeat.groups(1).has_arguments_hash());
+}
+
 // Sets all texts of a message and of those in it, but for the caller's; returns
 // how many.
 int SetTexts(const std::string& text, google::protobuf::Message* message) {

@@ -405,7 +405,8 @@ std::vector<GroupProgress> GroupState::Progress() const {
            .current = progress.current,
            .running_for = std::chrono::duration_cast<milliseconds>(
                Clock::now() - progress.since),
-           .peer_call = peer_call}};
+           .peer_call = peer_call,
+           .arguments_hash = progress.arguments_hash}};
 }
 
 // The coordinator counts a barrier's instances by group and name: one that a

@@ -32,6 +32,9 @@ struct GroupProgress {
   Duration current_age{};
   // Of `current`, when it is a send or a receive.
   std::optional<PeerCall> peer_call{};
+  // Of `current`, when it is a collective of a client that tells it: whether
+  // ranks have passed the same.
+  std::optional<uint64_t> arguments_hash{};
 };
 
 // Returns `group "world": 417 of 418 done, in all_reduce float32[1024] for

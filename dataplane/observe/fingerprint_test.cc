@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,7 +31,8 @@ Collective AllReduce(Tensor tensor) {
   return collective;
 }
 
-// What the ranks find when they run these, over the wire.
+// What the ranks find when they run these, over the wire. Heartbeats tell apart
+// the same ones.
 Status Compared(const std::vector<Collective>& collectives) {
   std::vector<Fingerprint> prints;
   for (const Collective& collective : collectives) {
@@ -42,6 +44,9 @@ Status Compared(const std::vector<Collective>& collectives) {
     EXPECT_EQ(parsed->given, print.given);
     EXPECT_EQ(parsed->taken, print.taken);
     prints.push_back(*parsed);
+    EXPECT_EQ(ArgumentsHash(collective) == ArgumentsHash(collectives.front()),
+              print.common == prints.front().common)
+        << print.description;
   }
   return Compare(prints);
 }

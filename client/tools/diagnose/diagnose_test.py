@@ -130,6 +130,12 @@ class DiagnoseTest(unittest.TestCase):
         self.assertIn("rank 1 (", text)
         self.assertIn("stacks of rank 1:", text)
         self.assertIn("LostInUserCode", text)
+        # Those that wait tell that they have passed the same.
+        members = json.loads(self.ctl("members", "job", "--json").stdout)
+        hashes = [told["arguments_hash"] for progress in members["progress"]
+                  for told in progress["groups"] if told["current"]]
+        self.assertEqual(len(hashes), 2, members)
+        self.assertEqual(hashes[0], hashes[1])
 
     def test_metrics_tell_how_long_a_rank_waits_already(self):
         self.hang("point_to_point")

@@ -26,35 +26,51 @@ using std::chrono::milliseconds;
 
 constexpr size_t kRanksShown = 16;
 
-// Without the numbers of " on cuda:1": a rank's tensors are on a device of its
-// own. Whether they are on one is the same on all.
-std::string WithoutDevices(std::string text) {
-  const std::string device = " on cuda:";
-  for (size_t at = text.find(device); at != std::string::npos;
-       at = text.find(device, at)) {
-    at += device.size();
-    const size_t end = text.find_first_not_of("0123456789", at);
-    text.erase(at - 1, (end == std::string::npos ? text.size() : end) - at + 1);
-  }
-  return text;
+// "rank 2", "ranks 0, 1".
+std::string RanksOf(const std::vector<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(ranks, ", "));
 }
 
-// `"all_reduce #42 float32[4] sum" on rank 0, 1; "broadcast ..." on rank 2`,
-// when not all tell the same.
-std::string Disagreement(const std::vector<Place>& places) {
-  std::map<std::string, std::vector<int>> ranks;
+// Why nobody gets out of a collective in which all are.
+std::string NoteOnAllInIt(const std::vector<Place>& places) {
+  // Those that have passed the same, shown as the first of them shows it.
+  struct Side {
+    std::string call = {};
+    std::vector<int> ranks = {};
+  };
+  std::vector<Side> sides;
+  std::map<uint64_t, size_t> side_of;
+  std::vector<int> untold;
   for (const Place& place : places) {
     if (!place.in_collective()) continue;
-    ranks[WithoutDevices(place.call())].push_back(place.rank);
+    if (!place.group->has_arguments_hash()) {
+      untold.push_back(place.rank);
+      continue;
+    }
+    const auto [found, is_new] =
+        side_of.emplace(place.group->arguments_hash(), sides.size());
+    if (is_new) sides.push_back({.call = place.call()});
+    sides[found->second].ranks.push_back(place.rank);
   }
-  if (ranks.size() < 2) return "";
-  std::vector<std::string> sides;
-  for (const auto& [text, who] : ranks) {
-    sides.push_back(absl::StrCat(base::Quote(text), " on ",
-                                 who.size() == 1 ? "rank " : "ranks ",
-                                 absl::StrJoin(who, ", ")));
+  if (sides.size() > 1) {
+    return absl::StrCat(
+        "they do not agree: ",
+        absl::StrJoin(sides, "; ", [](std::string* out, const Side& side) {
+          absl::StrAppend(out, base::Quote(side.call), " on ",
+                          RanksOf(side.ranks));
+        }));
   }
-  return absl::StrCat("they do not agree: ", absl::StrJoin(sides, "; "));
+  std::string note =
+      "all ranks are in it, and who can be asked answers: the network between "
+      "them is slow or cut, or the tensors are large";
+  if (!untold.empty()) {
+    absl::StrAppend(&note,
+                    "; whether they agree is not known: ", RanksOf(untold),
+                    untold.size() == 1 ? " does" : " do",
+                    " not tell with what arguments (an older version)");
+  }
+  return note;
 }
 
 // The collective that the last one has to complete: nobody can be past it. What
@@ -135,12 +151,7 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
     group.culprits.push_back(rules.Blame(place, awaited));
   }
   if (behind.empty()) {
-    const std::string disagreement = Disagreement(places);
-    group.note = disagreement.empty()
-                     ? "all ranks are in it, and who can be asked answers: the "
-                       "network between them is slow or cut, or the tensors "
-                       "are large"
-                     : disagreement;
+    group.note = NoteOnAllInIt(places);
   }
   if (group.collective.empty()) {
     group.collective = absl::StrCat("collective #", group.sequence);

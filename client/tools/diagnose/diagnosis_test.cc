@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dataplane/collective.h"
+#include "dataplane/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -63,16 +64,16 @@ class DiagnosisTest : public ::testing::Test {
     group.clear_peer_call();
   }
 
-  // As the data plane describes what runs.
-  static std::string Describe(CollectiveKind kind, int64_t sequence,
-                              int peer = 0) {
-    std::vector<float> values(8);
+  // What runs, as a data plane has it.
+  static dataplane::Collective MakeCollective(CollectiveKind kind,
+                                              int64_t sequence, int peer = 0) {
+    static std::vector<float> values(8);
     dataplane::Collective collective;
     collective.kind = kind;
     collective.sequence = static_cast<uint64_t>(sequence);
     collective.tensors = {dataplane::Tensor(values)};
     collective.peer = peer;
-    return collective.Describe();
+    return collective;
   }
 
   void In(int rank, const std::string& name, int64_t sequence, int for_seconds,
@@ -80,7 +81,9 @@ class DiagnosisTest : public ::testing::Test {
     v1::GroupProgress& group = GroupOf(rank, name);
     group.set_last_enqueued(sequence);
     group.set_last_completed(sequence - 1);
-    group.set_current(Describe(kind, sequence));
+    const dataplane::Collective collective = MakeCollective(kind, sequence);
+    group.set_current(collective.Describe());
+    group.set_arguments_hash(dataplane::ArgumentsHash(collective));
     group.clear_peer_call();
     group.mutable_running_for()->set_seconds(for_seconds);
   }
@@ -89,7 +92,8 @@ class DiagnosisTest : public ::testing::Test {
   void InPeerCall(int rank, CollectiveKind kind, int peer, int for_seconds,
                   const std::string& name = "world") {
     v1::GroupProgress& group = GroupOf(rank, name);
-    group.set_current(Describe(kind, 1, peer));
+    group.set_current(MakeCollective(kind, 1, peer).Describe());
+    group.clear_arguments_hash();
     v1::PeerCall& call = *group.mutable_peer_call();
     call.set_sends(kind == CollectiveKind::kSend);
     call.set_number(1);
@@ -294,14 +298,34 @@ TEST_F(DiagnosisTest, RanksThatDoNotAgreeAreShown) {
             "1, 3; \"broadcast #42 float32[8] root 0\" on rank 2");
 }
 
-TEST_F(DiagnosisTest, RanksOnSeveralDevicesAgree) {
+TEST_F(DiagnosisTest, RanksAgreeByTheirArgumentsWhateverTheTextsSay) {
   for (const int rank : {0, 1, 2, 3}) {
     In(rank, "world", 42, 30);
     GroupOf(rank, "world").set_current("sum on cuda:" + std::to_string(rank));
   }
   EXPECT_THAT(Look().note, HasSubstr("all ranks are in it"));
-  GroupOf(3, "world").set_current("sum");
-  EXPECT_THAT(Look().note, HasSubstr("\"sum on cuda\" on ranks 0, 1, 2"));
+  for (const int rank : {0, 1, 2, 3}) {
+    GroupOf(rank, "world").set_current("sum");
+  }
+  GroupOf(2, "world").set_arguments_hash(0);
+  EXPECT_EQ(Look().note,
+            "they do not agree: \"sum\" on ranks 0, 1, 3; \"sum\" on rank 2");
+}
+
+TEST_F(DiagnosisTest, WhetherRanksAgreeThatDoNotTellTheirArgumentsIsNotKnown) {
+  for (const int rank : {0, 1, 2}) In(rank, "world", 42, 30);
+  In(3, "world", 42, 30, CollectiveKind::kBroadcast);
+  GroupOf(3, "world").clear_arguments_hash();
+  EXPECT_EQ(Look().note,
+            "all ranks are in it, and who can be asked answers: the network "
+            "between them is slow or cut, or the tensors are large; whether "
+            "they agree is not known: rank 3 does not tell with what arguments "
+            "(an older version)");
+  // Those that tell may disagree.
+  In(1, "world", 42, 30, CollectiveKind::kBroadcast);
+  EXPECT_EQ(Look().note,
+            "they do not agree: \"all_reduce #42 float32[8] sum\" on ranks 0, "
+            "2; \"broadcast #42 float32[8] root 0\" on rank 1");
 }
 
 TEST_F(DiagnosisTest, ARankThatIsNotInTheGroupYetIsBehind) {
@@ -405,7 +429,8 @@ TEST_F(DiagnosisTest, WhomACallWaitsForIsNotReadFromItsText) {
             "\"a message\"");
   for (const int rank : {0, 1}) {
     v1::GroupProgress& group = GroupOf(rank, "world");
-    group.set_current(Describe(CollectiveKind::kRecv, 1, 1 - rank));
+    group.set_current(
+        MakeCollective(CollectiveKind::kRecv, 1, 1 - rank).Describe());
     group.clear_peer_call();
   }
   EXPECT_THAT(Look().note, Not(HasSubstr("they wait for each other")));

@@ -104,6 +104,9 @@ void FillProgress(const core::MemberSnapshot& member,
     group->set_last_completed(progress.last_completed);
     group->set_current(progress.current);
     FillDuration(progress.current_age, group->mutable_running_for());
+    if (progress.arguments_hash.has_value()) {
+      group->set_arguments_hash(*progress.arguments_hash);
+    }
     if (!progress.peer_call.has_value()) continue;
     v1::PeerCall* call = group->mutable_peer_call();
     call->set_sends(progress.peer_call->sends);

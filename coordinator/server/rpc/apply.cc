@@ -31,6 +31,9 @@ std::vector<core::GroupProgress> ProgressOf(
     progress.push_back({group.group(), group.last_enqueued(),
                         group.last_completed(), group.current(),
                         DurationOf(group.running_for())});
+    if (group.has_arguments_hash()) {
+      progress.back().arguments_hash = group.arguments_hash();
+    }
     if (!group.has_peer_call()) continue;
     progress.back().peer_call = {group.peer_call().sends(),
                                  group.peer_call().number(),
