@@ -83,7 +83,7 @@ class ReferenceStore {
         }
         return "";
       }
-      case Verb::kPush:
+      case Verb::kQueuePush:
         ++revision_;
         queues_[key].push_back(request.value);
         return "";

@@ -28,14 +28,14 @@ std::string AnswerText(const core::Payload& payload) {
 core::Duration TimeoutOf(const Request& request) {
   switch (request.verb) {
     case Verb::kGet:
-    case Verb::kPop:
+    case Verb::kQueuePop:
     case Verb::kWait:
     case Verb::kMultiGet:
     case Verb::kWatch:
       return request.timeout;
     case Verb::kJoin:
       return request.join.timeout;
-    case Verb::kArrive:
+    case Verb::kAwaitBarrier:
       // The first caller's timeout counts; the longest one that members use
       // bounds it.
       return std::chrono::seconds(10);
@@ -121,7 +121,7 @@ void SimChecker::Before(const Request& request,
       expected_answer_ = answers_[number];
     }
   }
-  if (request.verb == Verb::kArrive) {
+  if (request.verb == Verb::kAwaitBarrier) {
     arrivals_[{epoch_.value(), request.barrier.generation.value(),
                request.barrier.group, request.barrier.barrier,
                request.barrier.rank}]
@@ -214,7 +214,7 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
   }
   if (IsMutation(waiting.request.verb)) ObserveMutation(waiting, reply);
   switch (waiting.request.verb) {
-    case Verb::kArrive:
+    case Verb::kAwaitBarrier:
       ObserveBarrier(waiting, reply);
       break;
     case Verb::kJoin:
@@ -223,7 +223,7 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
         ObserveFormation(waiting, *formed);
       }
       break;
-    case Verb::kGroups:
+    case Verb::kRegisterGroups:
       ObserveGroups(waiting, reply);
       break;
     case Verb::kRegister:
@@ -238,7 +238,7 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
     case Verb::kWait:
       ObserveWait(waiting, reply);
       break;
-    case Verb::kPop:
+    case Verb::kQueuePop:
       ObservePop(waiting, reply);
       break;
     case Verb::kWatch:

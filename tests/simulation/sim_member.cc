@@ -69,8 +69,9 @@ void SimMember::Issue(Request request) {
   request.call.member = id_;
   request.call.incarnation = incarnation_;
   if (IsMutation(request.verb) || request.verb == Verb::kJoin ||
-      request.verb == Verb::kClose || request.verb == Verb::kGroups ||
-      request.verb == Verb::kArrive || request.verb == Verb::kPop) {
+      request.verb == Verb::kCloseRendezvous ||
+      request.verb == Verb::kRegisterGroups ||
+      request.verb == Verb::kAwaitBarrier || request.verb == Verb::kQueuePop) {
     request.call.sequence = core::SequenceNumber(next_sequence_++);
   }
   const uint64_t operation = request.operation;
@@ -101,14 +102,14 @@ void SimMember::IssueLifetimeOrQueue() {
   switch (random_.Below(9)) {
     case 0:
     case 1:
-      request.verb = Verb::kPush;
+      request.verb = Verb::kQueuePush;
       request.key = "queue";
       request.value =
           absl::StrCat(id_.value(), incarnation_.value(), "-", next_value_++);
       break;
     case 2:
     case 3:
-      request.verb = Verb::kPop;
+      request.verb = Verb::kQueuePop;
       request.key = "queue";
       if (random_.Chance(0.7)) request.timeout = random_.Between(1, 5000);
       break;
@@ -222,7 +223,7 @@ std::vector<core::Rank> SimMember::Neighbours(int32_t width) const {
 // same turns.
 void SimMember::IssueBarrier() {
   Request request;
-  request.verb = Verb::kArrive;
+  request.verb = Verb::kAwaitBarrier;
   request.barrier.generation = formation_->generation;
   request.barrier.barrier = "b";
   request.barrier.rank = rank_;
@@ -245,7 +246,7 @@ void SimMember::IssueBarrier() {
 // as a whole; with a conflict, one of them is another one.
 void SimMember::IssueGroups() {
   Request request;
-  request.verb = Verb::kGroups;
+  request.verb = Verb::kRegisterGroups;
   request.generation = formation_->generation;
   const int32_t size = static_cast<int32_t>(formation_->world.size());
   for (const int32_t width : {2, 3, size}) {
@@ -296,16 +297,16 @@ std::vector<Request> SimMember::Step(core::Instant now) {
       phase_ = Phase::kEnding;
       pending_.clear();
       Request request;
-      request.verb = leaves ? Verb::kLeave : Verb::kFail;
+      request.verb = leaves ? Verb::kLeave : Verb::kReportFailure;
       Issue(std::move(request));
     }
   }
   if (phase_ == Phase::kRunning) {
-    if (!Waiting(Verb::kArrive) && random_.Chance(0.7)) IssueBarrier();
-    if (!Waiting(Verb::kGroups) && random_.Chance(0.1)) IssueGroups();
+    if (!Waiting(Verb::kAwaitBarrier) && random_.Chance(0.7)) IssueBarrier();
+    if (!Waiting(Verb::kRegisterGroups) && random_.Chance(0.1)) IssueGroups();
     if (!calm_ && random_.Chance(habits_.close)) {
       Request request;
-      request.verb = Verb::kClose;
+      request.verb = Verb::kCloseRendezvous;
       Issue(std::move(request));
     }
     while (static_cast<int64_t>(pending_.size()) < habits_.operations_max &&
@@ -403,7 +404,7 @@ void SimMember::Complete(const Request& request, const Response& response) {
   const StatusCode code = response.reply.status.code();
   if (phase_ == Phase::kEnding) {
     // Answered or fenced: over either way.
-    if (request.verb == Verb::kLeave || request.verb == Verb::kFail) {
+    if (request.verb == Verb::kLeave || request.verb == Verb::kReportFailure) {
       phase_ = Phase::kGone;
     }
     return;
@@ -443,8 +444,8 @@ void SimMember::Complete(const Request& request, const Response& response) {
       }
       barriers_ = 0;
       grouped_ = false;
-      Forget(Verb::kArrive);
-      Forget(Verb::kGroups);
+      Forget(Verb::kAwaitBarrier);
+      Forget(Verb::kRegisterGroups);
       phase_ = Phase::kRunning;
       break;
     }
@@ -462,10 +463,10 @@ void SimMember::Complete(const Request& request, const Response& response) {
         seen_.reset();
       }
       break;
-    case Verb::kArrive:
+    case Verb::kAwaitBarrier:
       if (phase_ == Phase::kRunning) CompleteBarrier(request, response);
       break;
-    case Verb::kGroups:
+    case Verb::kRegisterGroups:
       if (phase_ == Phase::kRunning && response.reply.status.ok()) {
         grouped_ = true;
       }

@@ -1,5 +1,7 @@
 #include "tests/simulation/sim_message.h"
 
+#include <cstddef>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -21,53 +23,12 @@ std::string RanksText(const std::vector<core::Rank>& ranks) {
 }  // namespace
 
 std::string VerbName(Verb verb) {
-  switch (verb) {
-    case Verb::kRegister:
-      return "register";
-    case Verb::kHeartbeat:
-      return "heartbeat";
-    case Verb::kLeave:
-      return "leave";
-    case Verb::kFail:
-      return "fail";
-    case Verb::kJoin:
-      return "join";
-    case Verb::kClose:
-      return "close";
-    case Verb::kGroups:
-      return "groups";
-    case Verb::kArrive:
-      return "arrive";
-    case Verb::kSet:
-      return "set";
-    case Verb::kAppend:
-      return "append";
-    case Verb::kAdd:
-      return "add";
-    case Verb::kCompareSet:
-      return "cas";
-    case Verb::kCompareAndSet:
-      return "cas_revision";
-    case Verb::kDelete:
-      return "delete";
-    case Verb::kDeletePrefix:
-      return "delete_prefix";
-    case Verb::kPush:
-      return "push";
-    case Verb::kPop:
-      return "pop";
-    case Verb::kMultiSet:
-      return "multiset";
-    case Verb::kGet:
-      return "get";
-    case Verb::kWait:
-      return "wait";
-    case Verb::kMultiGet:
-      return "multiget";
-    case Verb::kWatch:
-      return "watch";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {
+#define MUSTER_OPERATION(service, name, ...) #name,
+#define MUSTER_RPC(service, name, role) #name,
+#include "proto/muster/v1/verbs.inc"
+  };
+  return kNames[static_cast<size_t>(verb)];
 }
 
 void ApplyToStore(const Request& request, core::Instant now,
@@ -90,9 +51,9 @@ void ApplyToStore(const Request& request, core::Instant now,
       return store.DeleteKey(call, key, out);
     case Verb::kDeletePrefix:
       return store.DeletePrefix(call, key, out);
-    case Verb::kPush:
+    case Verb::kQueuePush:
       return store.QueuePush(call, key, request.value, out);
-    case Verb::kPop:
+    case Verb::kQueuePop:
       return store.QueuePop(call, key,
                             request.timeout > core::Duration::zero()
                                 ? std::make_optional(request.timeout)
@@ -137,7 +98,7 @@ std::string ToCommand(const Request& request) {
       absl::StrAppend(&line, " at=", request.expected_revision,
                       " v=", request.value);
       break;
-    case Verb::kPop:
+    case Verb::kQueuePop:
       if (request.timeout > core::Duration::zero()) {
         absl::StrAppend(&line, " t=", Milliseconds(request.timeout));
       }
@@ -148,7 +109,7 @@ std::string ToCommand(const Request& request) {
       }
       absl::StrAppend(&line, " t=", Milliseconds(request.timeout));
       break;
-    case Verb::kPush:
+    case Verb::kQueuePush:
     case Verb::kSet:
     case Verb::kAppend:
       absl::StrAppend(&line, " v=", request.value);
@@ -183,7 +144,7 @@ std::string ToCommand(const Request& request) {
       }
       absl::StrAppend(&line, " t=", Milliseconds(request.join.timeout));
       break;
-    case Verb::kGroups:
+    case Verb::kRegisterGroups:
       absl::StrAppend(&line, " generation=", request.generation.value(), " of=",
                       absl::StrJoin(request.groups, ";",
                                     [](std::string* out, const auto& group) {
@@ -192,7 +153,7 @@ std::string ToCommand(const Request& request) {
                                     }),
                       " left=", absl::StrJoin(request.groups_left, ","));
       break;
-    case Verb::kArrive:
+    case Verb::kAwaitBarrier:
       absl::StrAppend(&line, " rank=", request.barrier.rank.value(),
                       " name=", request.barrier.barrier,
                       " generation=", request.barrier.generation.value(),

@@ -23,28 +23,9 @@ namespace muster::simulation {
 namespace core = ::muster::coordinator::core;
 
 enum class Verb {
-  kRegister,
-  kHeartbeat,
-  kLeave,
-  kFail,
-  kJoin,
-  kClose,
-  kGroups,
-  kArrive,
-  kSet,
-  kAppend,
-  kAdd,
-  kCompareSet,
-  kCompareAndSet,
-  kDelete,
-  kDeletePrefix,
-  kPush,
-  kPop,
-  kMultiSet,
-  kGet,
-  kWait,
-  kMultiGet,
-  kWatch,
+#define MUSTER_OPERATION(service, name, ...) k##name,
+#define MUSTER_RPC(service, name, role) k##name,
+#include "proto/muster/v1/verbs.inc"
 };
 
 // So few that a watch falls behind now and then.
@@ -55,7 +36,7 @@ inline bool IsMutation(Verb verb) {
   return verb == Verb::kSet || verb == Verb::kAppend || verb == Verb::kAdd ||
          verb == Verb::kCompareSet || verb == Verb::kCompareAndSet ||
          verb == Verb::kDelete || verb == Verb::kDeletePrefix ||
-         verb == Verb::kPush || verb == Verb::kMultiSet;
+         verb == Verb::kQueuePush || verb == Verb::kMultiSet;
 }
 
 struct Request {
@@ -73,7 +54,7 @@ struct Request {
   std::optional<int64_t> after{};  // of a watch
   core::JoinRequest join{};
   core::BarrierRequest barrier{};
-  core::Generation generation{};  // of kGroups
+  core::Generation generation{};  // of kRegisterGroups
   std::vector<core::GroupDefinition> groups{};
   std::vector<std::string> groups_left{};
 };

@@ -350,16 +350,16 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
       return to.Heartbeat(call, {}, now_, out);
     case Verb::kLeave:
       return to.Leave(call, "done", now_, out);
-    case Verb::kFail:
+    case Verb::kReportFailure:
       return to.ReportFailure(call, {.text = "broken"}, now_, out);
     case Verb::kJoin:
       return to.Join(call, request.join, now_, out);
-    case Verb::kClose:
+    case Verb::kCloseRendezvous:
       return to.CloseRendezvous(call, "finished", now_, out);
-    case Verb::kGroups:
+    case Verb::kRegisterGroups:
       return to.RegisterGroups(call, request.generation, request.groups_left,
                                request.groups, now_, out);
-    case Verb::kArrive:
+    case Verb::kAwaitBarrier:
       return to.Arrive(call, request.barrier, now_, out);
     default:
       break;
@@ -369,7 +369,7 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
   };
   if (IsMutation(request.verb)) {
     to.Mutate(call, VerbName(request.verb), now_, out, verb);
-  } else if (request.verb == Verb::kPop) {
+  } else if (request.verb == Verb::kQueuePop) {
     to.MutateAndPark(call, VerbName(request.verb), now_, out, verb);
   } else {
     to.Read(call, now_, out, verb);

@@ -30,6 +30,8 @@ SOURCE_FOLDERS = (
 # Tests beside the code may include more: TEST_MAY.
 MAY_INCLUDE = [
     ("base/", ["base/"]),
+    ("coordinator/core/testing/",
+     ["base/", "coordinator/core/", "proto/muster/v1/verbs.inc"]),
     ("coordinator/core/", ["base/", "coordinator/core/"]),
     ("coordinator/storage/",
      ["base/", "coordinator/core/", "coordinator/storage/"]),

@@ -49,6 +49,24 @@ std::string Text(const std::string& word) {
   return absl::StrReplaceAll(word, {{"+", " "}});
 }
 
+// A rpc of verbs.inc.
+struct Verb {
+  bool mutates = false;
+  bool may_wait = false;
+};
+
+// By name.
+const std::map<std::string, Verb>& Verbs() {
+  static const auto& verbs = *new std::map<std::string, Verb>{
+#define MUSTER_OPERATION(service, name, field, role, mutates, may_wait, \
+                         takes_long)                                    \
+  {#name, {mutates, may_wait}},
+#define MUSTER_RPC(service, name, role) {#name, {}},
+#include "proto/muster/v1/verbs.inc"
+  };
+  return verbs;
+}
+
 // Player runs commands on one coordinator and writes down what comes out.
 class Player {
  public:
@@ -118,6 +136,9 @@ class Player {
       coordinator_->CancelWaiter(NamedWaiter(), out_);
     } else if (verb_ == "detach") {
       coordinator_->DetachWaiter(NamedWaiter(), out_);
+    } else if (verb_ == "disconnect") {
+      const auto [member, incarnation] = ParseMember(words_.at(1));
+      coordinator_->Disconnected(member, incarnation, now_, out_);
     } else if (verb_ == "status") {
       Status();
     } else if (verb_ == "restart") {
@@ -128,25 +149,23 @@ class Player {
     return true;
   }
 
-  // The store's call for a command. A read has no method.
-  struct StoreCommand {
-    std::string method;
-    std::function<void(StoreEngine& store, const Call& call)> verb;
-  };
-  using StoreCommands = std::map<std::string, StoreCommand>;
+  // By verb.
+  using StoreCalls =
+      std::map<std::string,
+               std::function<void(StoreEngine& store, const Call& call)>>;
 
-  bool PlayOnStore(const StoreCommands& commands) {
-    const auto it = commands.find(verb_);
-    if (it == commands.end()) return false;
-    const auto& [method, run] = it->second;
+  bool PlayOnStore(const StoreCalls& calls) {
+    const auto found = calls.find(verb_);
+    if (found == calls.end()) return false;
+    const Verb& verb = Verbs().at(verb_);
     const Call call = NewCall();
-    const auto verb = [&](StoreEngine& store) { run(store, call); };
-    if (method.empty()) {
-      coordinator_->Read(call, now_, out_, verb);
-    } else if (method == "QueuePop") {
-      coordinator_->MutateAndPark(call, method, now_, out_, verb);
+    const auto run = [&](StoreEngine& store) { found->second(store, call); };
+    if (!verb.mutates) {
+      coordinator_->Read(call, now_, out_, run);
+    } else if (verb.may_wait) {
+      coordinator_->MutateAndPark(call, verb_, now_, out_, run);
     } else {
-      coordinator_->Mutate(call, method, now_, out_, verb);
+      coordinator_->Mutate(call, verb_, now_, out_, run);
     }
     return true;
   }
@@ -154,101 +173,82 @@ class Player {
   bool PlayMutation() {
     const auto& key = Argument("k");
     return PlayOnStore({
-        {"set",
-         {"Set",
-          [&](StoreEngine& store, const Call& call) {
-            store.Set(call, key, Argument("v"), Options(), now_, out_);
-          }}},
-        {"append",
-         {"Append",
-          [&](StoreEngine& store, const Call& call) {
-            store.Append(call, key, Argument("v"), out_);
-          }}},
-        {"add",
-         {"Add",
-          [&](StoreEngine& store, const Call& call) {
-            store.Add(call, key, Number(Argument("by")), out_);
-          }}},
-        {"cas",
-         {"CompareSet",
-          [&](StoreEngine& store, const Call& call) {
-            store.CompareSet(call, key, Argument("old"), Argument("new"), out_);
-          }}},
-        {"cas_revision",
-         {"CompareAndSet",
-          [&](StoreEngine& store, const Call& call) {
-            store.CompareAndSet(call, key, Number(Argument("at")),
-                                Argument("v"), Options(), now_, out_);
-          }}},
-        {"delete",
-         {"Delete",
-          [&](StoreEngine& store, const Call& call) {
-            store.DeleteKey(call, key, out_);
-          }}},
-        {"multiset",
-         {"MultiSet",
-          [&](StoreEngine& store, const Call& call) {
-            store.MultiSet(call, Keys(), Split(Argument("v"), ','), out_);
-          }}},
-        {"delete_prefix",
-         {"DeletePrefix",
-          [&](StoreEngine& store, const Call& call) {
-            store.DeletePrefix(call, Argument("prefix"), out_);
-          }}},
-        {"push",
-         {"QueuePush",
-          [&](StoreEngine& store, const Call& call) {
-            store.QueuePush(call, key, Argument("v"), out_);
-          }}},
-        {"pop",
-         {"QueuePop",
-          [&](StoreEngine& store, const Call& call) {
-            store.QueuePop(call, key, OptionalDuration("t"), now_, out_);
-          }}},
+        {"Set",
+         [&](StoreEngine& store, const Call& call) {
+           store.Set(call, key, Argument("v"), Options(), now_, out_);
+         }},
+        {"Append",
+         [&](StoreEngine& store, const Call& call) {
+           store.Append(call, key, Argument("v"), out_);
+         }},
+        {"Add",
+         [&](StoreEngine& store, const Call& call) {
+           store.Add(call, key, Number(Argument("by")), out_);
+         }},
+        {"CompareSet",
+         [&](StoreEngine& store, const Call& call) {
+           store.CompareSet(call, key, Argument("old"), Argument("new"), out_);
+         }},
+        {"CompareAndSet",
+         [&](StoreEngine& store, const Call& call) {
+           store.CompareAndSet(call, key, Number(Argument("at")), Argument("v"),
+                               Options(), now_, out_);
+         }},
+        {"Delete", [&](StoreEngine& store,
+                       const Call& call) { store.DeleteKey(call, key, out_); }},
+        {"MultiSet",
+         [&](StoreEngine& store, const Call& call) {
+           store.MultiSet(call, Keys(), Split(Argument("v"), ','), out_);
+         }},
+        {"DeletePrefix",
+         [&](StoreEngine& store, const Call& call) {
+           store.DeletePrefix(call, Argument("prefix"), out_);
+         }},
+        {"QueuePush",
+         [&](StoreEngine& store, const Call& call) {
+           store.QueuePush(call, key, Argument("v"), out_);
+         }},
+        {"QueuePop",
+         [&](StoreEngine& store, const Call& call) {
+           store.QueuePop(call, key, OptionalDuration("t"), now_, out_);
+         }},
     });
   }
 
   bool PlayRead() {
     const auto& key = Argument("k");
     return PlayOnStore({
-        {"get",
-         {"",
-          [&](StoreEngine& store, const Call& call) {
-            store.Get(call, key, Timeout(), now_, out_);
-          }}},
-        {"tryget",
-         {"", [&](StoreEngine& store,
-                  const Call& call) { store.TryGet(call, key, out_); }}},
-        {"check",
-         {"", [&](StoreEngine& store,
-                  const Call& call) { store.Check(call, Keys(), out_); }}},
-        {"wait",
-         {"",
-          [&](StoreEngine& store, const Call& call) {
-            store.Wait(call, Keys(), Timeout(), now_, out_);
-          }}},
-        {"multiget",
-         {"",
-          [&](StoreEngine& store, const Call& call) {
-            store.MultiGet(call, Keys(), Timeout(), now_, out_);
-          }}},
-        {"len",
-         {"", [&](StoreEngine& store,
-                  const Call& call) { store.QueueLen(call, key, out_); }}},
-        {"watch",
-         {"",
-          [&](StoreEngine& store, const Call& call) {
-            store.Watch(call, Watched(), now_, out_);
-          }}},
-        {"numkeys",
-         {"", [&](StoreEngine& store,
-                  const Call& call) { store.NumKeys(call, out_); }}},
-        {"list",
-         {"",
-          [&](StoreEngine& store, const Call& call) {
-            store.ListKeys(call, Argument("prefix"), Argument("after"),
-                           Number(Argument("max")), out_);
-          }}},
+        {"Get",
+         [&](StoreEngine& store, const Call& call) {
+           store.Get(call, key, Timeout(), now_, out_);
+         }},
+        {"TryGet", [&](StoreEngine& store,
+                       const Call& call) { store.TryGet(call, key, out_); }},
+        {"Check", [&](StoreEngine& store,
+                      const Call& call) { store.Check(call, Keys(), out_); }},
+        {"Wait",
+         [&](StoreEngine& store, const Call& call) {
+           store.Wait(call, Keys(), Timeout(), now_, out_);
+         }},
+        {"MultiGet",
+         [&](StoreEngine& store, const Call& call) {
+           store.MultiGet(call, Keys(), Timeout(), now_, out_);
+         }},
+        {"QueueLen",
+         [&](StoreEngine& store, const Call& call) {
+           store.QueueLen(call, key, out_);
+         }},
+        {"Watch",
+         [&](StoreEngine& store, const Call& call) {
+           store.Watch(call, Watched(), now_, out_);
+         }},
+        {"NumKeys", [&](StoreEngine& store,
+                        const Call& call) { store.NumKeys(call, out_); }},
+        {"ListKeys",
+         [&](StoreEngine& store, const Call& call) {
+           store.ListKeys(call, Argument("prefix"), Argument("after"),
+                          Number(Argument("max")), out_);
+         }},
     });
   }
 
@@ -272,39 +272,40 @@ class Player {
   }
 
   bool PlayMember() {
-    if (verb_ == "disconnect") {
-      const auto [member, incarnation] = ParseMember(words_.at(1));
-      coordinator_->Disconnected(member, incarnation, now_, out_);
-      return true;
-    }
-    if (verb_ != "register" && verb_ != "heartbeat" && verb_ != "leave" &&
-        verb_ != "fail" && verb_ != "join" && verb_ != "close" &&
-        verb_ != "groups" && verb_ != "arrive") {
-      return false;
-    }
-    const Call call = NewCall();
-    if (verb_ == "register") {
-      coordinator_->Register(
-          call,
-          {.host = "host-" + call.member.value(),
-           .pid = 100 * static_cast<int64_t>(call.incarnation.value())},
-          now_, out_);
-    } else if (verb_ == "heartbeat") {
-      coordinator_->Heartbeat(call, Progress(), now_, out_);
-    } else if (verb_ == "leave") {
-      coordinator_->Leave(call, Text(Argument("why")), now_, out_);
-    } else if (verb_ == "fail") {
-      coordinator_->ReportFailure(call, {.text = Text(Argument("why"))}, now_,
-                                  out_);
-    } else if (verb_ == "join") {
-      Join(call);
-    } else if (verb_ == "close") {
-      coordinator_->CloseRendezvous(call, Text(Argument("why")), now_, out_);
-    } else if (verb_ == "groups") {
-      RegisterGroups(call);
-    } else {
-      Arrive(call);
-    }
+    const std::map<std::string, std::function<void(const Call& call)>> calls = {
+        {"Register",
+         [&](const Call& call) {
+           coordinator_->Register(
+               call,
+               {.host = "host-" + call.member.value(),
+                .pid = 100 * static_cast<int64_t>(call.incarnation.value())},
+               now_, out_);
+         }},
+        {"Heartbeat",
+         [&](const Call& call) {
+           coordinator_->Heartbeat(call, Progress(), now_, out_);
+         }},
+        {"Leave",
+         [&](const Call& call) {
+           coordinator_->Leave(call, Text(Argument("why")), now_, out_);
+         }},
+        {"ReportFailure",
+         [&](const Call& call) {
+           coordinator_->ReportFailure(call, {.text = Text(Argument("why"))},
+                                       now_, out_);
+         }},
+        {"Join", [&](const Call& call) { Join(call); }},
+        {"CloseRendezvous",
+         [&](const Call& call) {
+           coordinator_->CloseRendezvous(call, Text(Argument("why")), now_,
+                                         out_);
+         }},
+        {"RegisterGroups", [&](const Call& call) { RegisterGroups(call); }},
+        {"AwaitBarrier", [&](const Call& call) { AwaitBarrier(call); }},
+    };
+    const auto found = calls.find(verb_);
+    if (found == calls.end() || !Verbs().contains(verb_)) return false;
+    found->second(NewCall());
     return true;
   }
 
@@ -355,7 +356,7 @@ class Player {
         Split(Argument("left"), ','), std::move(groups), now_, out_);
   }
 
-  void Arrive(const Call& call) {
+  void AwaitBarrier(const Call& call) {
     BarrierRequest request;
     request.generation = Generation(Number(Argument("generation")));
     request.group = Argument("group");

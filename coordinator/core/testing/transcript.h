@@ -16,26 +16,31 @@ namespace muster::coordinator::core {
 // `----`, the answers, an empty line. Lines that begin with `#` stay. A command
 // is a verb, a member with its incarnation (`b/2`; `-` for a client without a
 // name), and arguments `name=value`; `seq=`, `ack=` and `open=` (the unanswered
-// ones) belong to the call. Calls are numbered from w1.
+// ones) belong to the call. Calls are numbered from w1. The verbs with a
+// capital letter are the rpcs of proto/muster/v1/verbs.inc:
 //
-//   register a/1                       heartbeat a/1 progress=world:3:2:barrier
-//   set|append a/1 k=KEY v=VALUE       get|multiget|wait a/1 k=KEY,KEY t=1s
-//   add a/1 k=KEY by=5                 tryget|delete|check a/1 k=KEY
-//   set a/1 k=KEY v=VALUE ttl=5s ephemeral=1
-//   cas_revision a/1 k=KEY at=3 v=VALUE ttl=5s ephemeral=1
-//   push a/1 k=KEY v=VALUE             pop a/1 k=KEY t=1s
-//   len a/1 k=KEY                      delete_prefix a/1 prefix=KEY
-//   watch a/1 k=KEY after=3 t=1s       watch a/1 prefix=KEY after=3 t=1s
-//   cas a/1 k=KEY old=VALUE new=VALUE  multiset a/1 k=KEY,KEY v=VALUE,VALUE
-//   numkeys a/1                        list a/1 prefix=KEY after=KEY max=2
-//   join a/1 rank=0 world=2 t=30s      arrive a/1 rank=0 name=b t=30s all=1
-//   leave a/1 why=TEXT                 fail a/1 why=TEXT
+//   Register a/1                       Heartbeat a/1 progress=world:3:2:barrier
+//   Set|Append a/1 k=KEY v=VALUE       Get|MultiGet|Wait a/1 k=KEY,KEY t=1s
+//   Add a/1 k=KEY by=5                 TryGet|Delete|Check a/1 k=KEY
+//   Set a/1 k=KEY v=VALUE ttl=5s ephemeral=1
+//   CompareAndSet a/1 k=KEY at=3 v=VALUE ttl=5s ephemeral=1
+//   CompareSet a/1 k=KEY old=VALUE new=VALUE
+//   MultiSet a/1 k=KEY,KEY v=VALUE,VALUE
+//   QueuePush a/1 k=KEY v=VALUE        QueuePop a/1 k=KEY t=1s
+//   QueueLen a/1 k=KEY                 DeletePrefix a/1 prefix=KEY
+//   Watch a/1 k=KEY after=3 t=1s       Watch a/1 prefix=KEY after=3 t=1s
+//   NumKeys a/1                        ListKeys a/1 prefix=KEY after=KEY max=2
+//   Join a/1 rank=0 world=2 t=30s      Leave|ReportFailure a/1 why=TEXT
+//   RegisterGroups a/1 of=tp:0,1;dp:0,2 left=pp
+//   AwaitBarrier a/1 rank=0 name=b t=30s all=1
+//   CloseRendezvous a/1 why=TEXT
+//
 //   disconnect a/1                     cancel w3        detach w3
 //   advance 10s alive=a/1,b/1          status             restart
 //
 // `advance` lets time pass as a driver does: it ticks at every deadline on the
 // way, and the members in `alive` send a heartbeat every second. A plus in TEXT
-// stands for a blank. Without `t` a pop does not wait, without `after` a watch
+// stands for a blank. Without `t` QueuePop does not wait, without `after` Watch
 // begins now. `restart` is the end of the coordinator, and a new one
 // with the records of the old; parked calls end without an answer.
 std::string Replay(absl::string_view transcript);
