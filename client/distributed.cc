@@ -450,6 +450,12 @@ DeviceMesh InitDeviceMesh(const std::string& device_type,
                           const DeviceMeshOptions& options) {
   if (!IsInitialized()) InitProcessGroup();
   DefaultWorld()->groups().Meet(
+      absl::StrCat(absl::StrJoin(shape, ","), "/",
+                   absl::StrJoin(options.dim_names, ",",
+                                 [](std::string* out, const std::string& name) {
+                                   absl::StrAppend(out, base::Quote(name));
+                                 }),
+                   "/", device_type),
       absl::StrCat("makes a device mesh of shape [", absl::StrJoin(shape, ", "),
                    "]", options.dim_names.empty() ? "" : ", dimensions ",
                    absl::StrJoin(options.dim_names, ", "), ", on ",

@@ -460,6 +460,8 @@ TEST_F(GroupsTest, RanksThatMeanDifferentThingsByOneCallAreAllToldSo) {
               "makes a device mesh of shape [2, 2], dimensions a, b, on "
               "\"cpu\"",
               "makes a device mesh of shape [4, 1], on \"cpu\"");
+  // These differ, and read the same.
+  expect_told(all, "do not mean the same", "dimensions a, b, c, on \"cpu\"");
   expect_told({0, 1, 2}, "makes group \"c\" of 4 ranks (0, 1, 2, 3)",
               "makes group \"d\" of 1 rank (3)");
   ExpectAll("next sum 1111");

@@ -753,7 +753,7 @@ StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
   return state;
 }
 
-void Groups::Meet(const std::string& meaning) {
+void Groups::Meet(const std::string& arguments, const std::string& meaning) {
   const Deadline deadline = Deadline::After(options_.world->timeout(),
                                             "InitProcessGroupOptions::timeout");
   const std::vector<int> ranks = options_.world->ranks();
@@ -763,7 +763,7 @@ void Groups::Meet(const std::string& meaning) {
     number = ++last_meeting_;
   }
   const std::string place =
-      absl::StrCat("meetings/", number, "/", StableHash(meaning), "/");
+      absl::StrCat("meetings/", number, "/", StableHash(arguments), "/");
   const auto waiting = std::make_shared<CallRegistry::Waiting>(
       options_.call_registry.get(), SharedCall{.number = number,
                                                .series = "meetings",

@@ -108,10 +108,11 @@ class Groups {
       const std::vector<int>& ranks_to_exclude,
       const ShrinkGroupOptions& options);
 
-  // Waits until all ranks of the default group have made this call, which makes
-  // what `meaning` says: `makes a device mesh of shape [2, 2]`. Throws as New;
-  // DistError (kInvalidArgument): another rank makes something else.
-  void Meet(const std::string& meaning);
+  // Waits until all ranks of the default group have made this call with the
+  // same `arguments`. `meaning` says to people what it makes: `makes a device
+  // mesh of shape [2, 2]`. Throws as New; DistError (kInvalidArgument): another
+  // rank passes other arguments.
+  void Meet(const std::string& arguments, const std::string& meaning);
 
   // Ends `group`. Returns its error if it failed and nobody has seen that.
   // Throws DistError (kInvalidArgument): there is no such group.

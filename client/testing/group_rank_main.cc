@@ -500,6 +500,12 @@ int Disagree() {
     GetRank() == 3 ? InitDeviceMesh("cpu", {4, 1})
                    : InitDeviceMesh("cpu", {2, 2}, {.dim_names = {"a", "b"}});
   });
+  SayProblem([] {
+    InitDeviceMesh("cpu", {2, 2},
+                   GetRank() == 3
+                       ? DeviceMeshOptions{.dim_names = {"a", "b, c"}}
+                       : DeviceMeshOptions{.dim_names = {"a, b", "c"}});
+  });
   // The odd one alone comes to the end of what it means.
   either(3, {.ranks = {{3}}, .name = "d"}, {.name = "c"});
   using Parts = std::vector<std::vector<int>>;
