@@ -178,10 +178,14 @@ std::vector<int64_t> PartCounts(const Collective::Tensors& list,
     return std::vector<int64_t>(static_cast<size_t>(world_size),
                                 count / world_size);
   }
-  const int64_t rows = list[0].shape()[0];
-  const int64_t row_count = rows == 0 ? 0 : count / rows;
+  const std::span<const int64_t> shape = list[0].shape();
+  const int64_t row = shape.empty() || shape[0] == 0 ? 0 : count / shape[0];
   counts.reserve(splits.size());
-  for (const int64_t split : splits) counts.push_back(row_count * split);
+  for (const int64_t split : splits) {
+    // Without overflow: a split may be any number.
+    counts.push_back(static_cast<int64_t>(static_cast<uint64_t>(row) *
+                                          static_cast<uint64_t>(split)));
+  }
   return counts;
 }
 

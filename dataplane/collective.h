@@ -249,7 +249,7 @@ struct CollectiveView {
 
 // How many elements each rank's part of `list` has: a list of one tensor for
 // each rank, or one tensor that is cut along dimension 0 by `splits`; without
-// splits into equal parts.
+// splits into equal parts. Of what Validate refuses, the counts mean nothing.
 std::vector<int64_t> PartCounts(const Collective::Tensors& list,
                                 const std::vector<int64_t>& splits,
                                 int world_size);

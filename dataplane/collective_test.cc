@@ -85,6 +85,16 @@ TEST(CollectiveTest, PartsAreThoseOfAListOrOfOneTensorThatIsCut) {
             (Counts{0, 0}));
 }
 
+TEST(CollectiveTest, PartsOfWhatNobodyHasValidatedAreCountedWithoutHarm) {
+  std::vector<float> values(12);
+  const Tensor scalar(values.data(), {});
+  const Tensor rows(values.data(), {6, 2});
+  using Counts = std::vector<int64_t>;
+  EXPECT_EQ(PartCounts({scalar}, {1, 2}, 2), (Counts{0, 0}));
+  EXPECT_EQ(PartCounts({}, {1, 2}, 2), Counts());
+  EXPECT_EQ(PartCounts({rows}, {INT64_MAX, 1, -1}, 2), (Counts{-2, 2, -2}));
+}
+
 TEST(CollectiveTest, TheRootAloneReadsABroadcastAndWritesAReduce) {
   const auto reads_and_writes = [](CollectiveKind kind, int rank) {
     const Collective collective = {.kind = kind, .root = 1};

@@ -138,7 +138,9 @@ Status ComparePairs(absl::Span<const Fingerprint> fingerprints) {
   std::vector<int> disputes(fingerprints.size());
   for (size_t from = 0; from < fingerprints.size(); ++from) {
     const Fingerprint& giver = fingerprints[from];
-    for (size_t to = 0; to < giver.given.size(); ++to) {
+    // They are a peer's, who may say anything.
+    const size_t count = std::min(giver.given.size(), fingerprints.size());
+    for (size_t to = 0; to < count; ++to) {
       const Fingerprint& taker = fingerprints[to];
       const int64_t taken = from < taker.taken.size() ? taker.taken[from] : 0;
       if (giver.given[to] == taken) continue;

@@ -29,7 +29,7 @@ struct Fingerprint {
   // Collective::Describe().
   std::string description;
 
-  // `collective` is valid.
+  // Validate may refuse `collective`: in a group that has failed, nobody asks.
   static Fingerprint Of(const Collective& collective, int world_size);
 
   // Of a rank that does not run `collective`, because of `why`.
