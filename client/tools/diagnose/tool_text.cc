@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -271,6 +273,13 @@ std::string ChangesText(const v1::WatchResponse& response) {
     text += '\n';
   }
   return text;
+}
+
+std::string ErrorJson(absl::string_view error) {
+  const nlohmann::json json = {{"error", std::string(error)}};
+  return json.dump(-1, ' ', /*ensure_ascii=*/true,
+                   nlohmann::json::error_handler_t::replace) +
+         "\n";
 }
 
 }  // namespace muster::tools

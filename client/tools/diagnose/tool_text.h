@@ -1,5 +1,5 @@
-// Formats musterctl's output for people. Escapes every name that a member
-// chose, so that it cannot control the terminal.
+// Formats musterctl's output for people: every name that a member chose is
+// escaped, so that it cannot control the terminal. And its errors as JSON.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_TOOL_TEXT_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_TOOL_TEXT_H_
@@ -28,6 +28,10 @@ std::string BarriersText(const v1::GetJobResponse& response);
 
 // One line for each change: `put 17 "key" "value"`.
 std::string ChangesText(const v1::WatchResponse& response);
+
+// `{"error":"..."}` and a line break, in ASCII; bytes that are not UTF-8 become
+// U+FFFD.
+std::string ErrorJson(absl::string_view error);
 
 }  // namespace muster::tools
 

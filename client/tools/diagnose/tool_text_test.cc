@@ -1,5 +1,6 @@
 #include "client/tools/diagnose/tool_text.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -200,5 +201,22 @@ TEST(CtlTextTest, ChangesAreOneLineEach) {
 }
 
 // Whoever may join a job chooses names that an operator's terminal shows.
+TEST(CtlTextTest, AnErrorIsJsonWhateverItsText) {
+  const std::string texts[] = {"",
+                               "a \"quoted\" \\ text",
+                               "two\nlines\r\t",
+                               std::string("\0\x01\x1b[2J\x7f", 7),
+                               "\u202Ereversed",
+                               "größer"};
+  for (const std::string& text : texts) {
+    const std::string json = ErrorJson(text);
+    EXPECT_EQ(json.find('\n'), json.size() - 1) << json;
+    EXPECT_EQ(nlohmann::json::parse(json).at("error"), text) << json;
+    for (const char c : json) EXPECT_GE(c, '\n') << json;
+  }
+  EXPECT_EQ(nlohmann::json::parse(ErrorJson("a\xff b\xe2\x80")).at("error"),
+            "a\uFFFD b\uFFFD");
+}
+
 }  // namespace
 }  // namespace muster::tools

@@ -60,9 +60,7 @@ std::string Json(const google::protobuf::Message& message) {
   std::string text;
   const auto status =
       google::protobuf::util::MessageToJsonString(message, &text, options);
-  return status.ok()
-             ? text + "\n"
-             : absl::StrCat("{\"error\": \"", status.ToString(), "\"}\n");
+  return status.ok() ? text + "\n" : ErrorJson(status.ToString());
 }
 
 class Ctl {
