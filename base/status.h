@@ -50,7 +50,8 @@ std::ostream& operator<<(std::ostream& out, StatusCode code);
 StatusCode ErrnoToStatusCode(int error);
 
 // A code, a text for people, and payloads for programs (named byte strings). An
-// OK status has neither text nor payloads.
+// OK status has neither text nor payloads. A status that was moved from is OK:
+// whoever moves one away must not ask it afterwards.
 class [[nodiscard]] Status {
  public:
   // OK.
@@ -155,7 +156,8 @@ inline constexpr bool kIsStatusOr<StatusOr<T>> = true;
 }  // namespace internal
 
 // A T, or a status that is not OK. Reading the value when there is none ends
-// the process with the status's text.
+// the process with the status's text. A move leaves ok() as it was; the status
+// that was moved away is OK then, as Status says.
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:

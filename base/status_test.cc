@@ -28,6 +28,13 @@ TEST(StatusTest, OkHasNeitherTextNorPayloads) {
   EXPECT_EQ(status, OkStatus());
 }
 
+TEST(StatusTest, OneThatWasMovedFromIsOk) {
+  Status from = AbortedError("x");
+  const Status to = std::move(from);
+  EXPECT_EQ(to, AbortedError("x"));
+  EXPECT_EQ(from, OkStatus());  // NOLINT(bugprone-use-after-move)
+}
+
 TEST(StatusTest, ItsTextEscapesPayloads) {
   Status status = NotFoundError("no key \"k\"");
   status.SetPayload("muster/a", std::string("\0\n\xff'x", 5));
@@ -140,6 +147,12 @@ TEST(StatusOrTest, AnEmptyOptionalIsAValue) {
   EXPECT_EQ(*number, 7);
   number = std::nullopt;
   EXPECT_TRUE(number.ok());
+}
+
+TEST(StatusOrTest, OneWhoseStatusWasMovedAwayHasNoValueStill) {
+  StatusOr<int> from = AbortedError("x");
+  EXPECT_EQ(std::move(from).status(), AbortedError("x"));
+  EXPECT_FALSE(from.ok());  // NOLINT(bugprone-use-after-move)
 }
 
 TEST(StatusOrTest, AnOkStatusIsNoValue) {

@@ -14,12 +14,9 @@
 
 namespace muster::base {
 
-// Convert between std::string_view, which the public API uses, and
-// absl::string_view, which Debian's Abseil defines as a type of its own.
+// Converts std::string_view, which the public API uses, to absl::string_view,
+// which Debian's Abseil defines as a type of its own.
 inline absl::string_view ToAbsl(std::string_view text) {
-  return {text.data(), text.size()};
-}
-inline std::string_view ToStd(absl::string_view text) {
   return {text.data(), text.size()};
 }
 

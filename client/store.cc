@@ -54,10 +54,6 @@ v1::Result Call(Session& session, v1::Operation operation,
                       session.stream().Call(std::move(operation), deadline));
 }
 
-void Assign(std::string_view from, std::string* to) {
-  to->assign(from.data(), from.size());
-}
-
 [[noreturn]] void ThrowUnimplemented(std::string_view verb) {
   internal::Throw(Origin::kStore, UnimplementedError(absl::StrCat(
                                       "Not implemented. This store has no ",
@@ -160,8 +156,8 @@ int64_t CoordinatorStore::Add(std::string_view key, int64_t delta) {
 
 void CoordinatorStore::Append(std::string_view key, std::string_view value) {
   v1::Operation operation;
-  Assign(key, operation.mutable_append()->mutable_key());
-  Assign(value, operation.mutable_append()->mutable_value());
+  operation.mutable_append()->mutable_key()->assign(key);
+  operation.mutable_append()->mutable_value()->assign(value);
   Call(*session_, std::move(operation), After(timeout()));
 }
 
@@ -178,9 +174,9 @@ std::string CoordinatorStore::CompareSet(std::string_view key,
                                          std::string_view desired) {
   v1::Operation operation;
   v1::CompareSetRequest& request = *operation.mutable_compare_set();
-  Assign(key, request.mutable_key());
-  Assign(expected, request.mutable_expected());
-  Assign(desired, request.mutable_desired());
+  request.mutable_key()->assign(key);
+  request.mutable_expected()->assign(expected);
+  request.mutable_desired()->assign(desired);
   v1::Result result = Call(*session_, std::move(operation), After(timeout()));
   return std::move(*result.mutable_compare_set()->mutable_value());
 }
@@ -275,7 +271,7 @@ CompareAndSetResult CoordinatorStore::CompareAndSet(std::string_view key,
 
 int64_t CoordinatorStore::DeletePrefix(std::string_view prefix) {
   v1::Operation operation;
-  Assign(prefix, operation.mutable_delete_prefix()->mutable_prefix());
+  operation.mutable_delete_prefix()->mutable_prefix()->assign(prefix);
   return Call(*session_, std::move(operation), After(timeout()))
       .delete_prefix()
       .deleted();
@@ -283,15 +279,15 @@ int64_t CoordinatorStore::DeletePrefix(std::string_view prefix) {
 
 void CoordinatorStore::QueuePush(std::string_view key, std::string_view value) {
   v1::Operation operation;
-  Assign(key, operation.mutable_queue_push()->mutable_key());
-  Assign(value, operation.mutable_queue_push()->mutable_value());
+  operation.mutable_queue_push()->mutable_key()->assign(key);
+  operation.mutable_queue_push()->mutable_value()->assign(value);
   Call(*session_, std::move(operation), After(timeout()));
 }
 
 std::string CoordinatorStore::QueuePop(std::string_view key, bool block) {
   const Deadline deadline = After(timeout());
   v1::Operation operation;
-  Assign(key, operation.mutable_queue_pop()->mutable_key());
+  operation.mutable_queue_pop()->mutable_key()->assign(key);
   operation.mutable_queue_pop()->set_no_wait(!block);
   StatusOr<v1::Result> result =
       Blamed(session_->stream().Call(std::move(operation), deadline), deadline);
@@ -301,7 +297,7 @@ std::string CoordinatorStore::QueuePop(std::string_view key, bool block) {
 
 int64_t CoordinatorStore::QueueLen(std::string_view key) {
   v1::Operation operation;
-  Assign(key, operation.mutable_queue_len()->mutable_key());
+  operation.mutable_queue_len()->mutable_key()->assign(key);
   return Call(*session_, std::move(operation), After(timeout()))
       .queue_len()
       .length();

@@ -235,8 +235,7 @@ Status ReadArguments(const std::vector<std::string>& arguments,
   std::vector<std::string> words;
   const StatusOr<Asked> asked = flags.Read(arguments, words);
   if (!asked.ok()) {
-    fprintf(stderr, "ERROR: %s\n",
-            std::string(asked.status().message()).c_str());
+    fprintf(stderr, "ERROR: %s\n", asked.status().message().c_str());
     exit(EXIT_FAILURE);
   }
   if (*asked == Asked::kVersion) {

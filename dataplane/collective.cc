@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 
 namespace muster::dataplane {
 namespace {
@@ -160,7 +161,7 @@ std::string Collective::Describe() const {
 }
 
 Status NoSuchKind(std::string_view backend, CollectiveKind kind) {
-  return UnimplementedError(absl::StrCat("the ", std::string(backend),
+  return UnimplementedError(absl::StrCat("the ", base::ToAbsl(backend),
                                          " backend has no ",
                                          CollectiveKindName(kind)));
 }

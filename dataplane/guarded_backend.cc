@@ -16,7 +16,7 @@ namespace muster::dataplane {
 namespace {
 
 // The text of the exception that a handler has caught.
-std::string TextOfCaught() { return std::string(StatusOfCaught().message()); }
+std::string TextOfCaught() { return StatusOfCaught().message(); }
 
 // Returns the text of what `call` throws, or "".
 template <typename Call>

@@ -347,8 +347,7 @@ Status StreamSession::NoAnswer(const Deadline& deadline, Instant now) const {
   const milliseconds down = std::min(
       waited, std::chrono::duration_cast<milliseconds>(now - down_since_));
   return UnavailableError(absl::StrCat(
-      Coordinator(), ": ",
-      trouble_.ok() ? "no connection" : std::string(trouble_.message()),
+      Coordinator(), ": ", trouble_.ok() ? "no connection" : trouble_.message(),
       " for ", FormatDuration(down), " ", deadline.Blame()));
 }
 

@@ -309,8 +309,7 @@ Status ErrorResolver::Verdict(const MemberEvent& event,
 Status ErrorResolver::WithSeats(const Status& symptom,
                                 const std::vector<int>& culprits,
                                 Reader reader) const {
-  const Culprits seated =
-      SeatedAt(group_.seats, culprits, std::string(symptom.message()));
+  const Culprits seated = SeatedAt(group_.seats, culprits, symptom.message());
   std::string text(symptom.message());
   const absl::string_view whose = IsWorld() ? "rank " : "global rank ";
   for (const MemberInfo& member : seated.members) {

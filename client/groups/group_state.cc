@@ -422,7 +422,7 @@ using std::chrono::milliseconds;
 std::string GroupState::BarrierText(const Status& status,
                                     milliseconds timeout) const {
   const Culprits missing = CulpritsOf(status);
-  if (missing.empty()) return std::string(status.message());
+  if (missing.empty()) return status.message();
   std::vector<int> ranks;
   for (const MemberInfo& member : missing.members) {
     if (ranks.size() < kRanksInTextMax) ranks.push_back(member.rank);
@@ -740,8 +740,7 @@ Status GroupState::NameTheOdd(const Status& own, const std::string& prefix) {
     ranks.push_back(GlobalRankOf(each));
   }
   std::string text = absl::StrCat(own.message(), "; ", odd.message());
-  const Culprits culprits =
-      SeatedAt(options_.seats, ranks, std::string(odd.message()));
+  const Culprits culprits = SeatedAt(options_.seats, ranks, odd.message());
   for (const MemberInfo& member : culprits.members) {
     if (before.Include(member.rank)) continue;
     absl::StrAppend(&text, "; ", options_.is_world ? "rank " : "global rank ",

@@ -467,8 +467,7 @@ void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
     if (plan.call_number > 0) {
       options_.call_registry->Pass(CallOf(plan));
     } else {
-      options_.call_registry->Refuse(CallOf(plan),
-                                     std::string(registered.message()));
+      options_.call_registry->Refuse(CallOf(plan), registered.message());
     }
   }
   const Status known = resolver.Known(generation);
@@ -640,8 +639,7 @@ Status NotFormed(const GroupStateOptions& group, const Status& why) {
     in_group[ranks.back()] = rank;
   }
   std::sort(ranks.begin(), ranks.end());
-  const Culprits culprits =
-      SeatedAt(group.seats, ranks, std::string(why.message()));
+  const Culprits culprits = SeatedAt(group.seats, ranks, why.message());
   for (const MemberInfo& member : culprits.members) {
     absl::StrAppend(
         &text, "; ",

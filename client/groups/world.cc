@@ -461,8 +461,7 @@ void World::Connect(const InitPlan& plan) {
       const auto deadline =
           Deadline::After(seconds(2), "2s to report a failure");
       (CulpritsOf(why).empty()
-           ? ReportFailure(session_->stream(), std::string(why.message()),
-                           deadline)
+           ? ReportFailure(session_->stream(), why.message(), deadline)
            : ReportError(session_->stream(), why, deadline))
           .IgnoreError();
       // They hear of it from the coordinator that ends with this rank.
@@ -713,8 +712,7 @@ std::vector<MemberInfo> World::Gone(const std::vector<int>& survivors) const {
   const Status over = session_->status();
   if (embedded_ && IsUnavailable(over) && absent.gone.empty() &&
       std::count(survivors.begin(), survivors.end(), 0) > 0) {
-    absent.gone =
-        SeatedAt(formation_.seats, {0}, std::string(over.message())).members;
+    absent.gone = SeatedAt(formation_.seats, {0}, over.message()).members;
   }
   return absent.gone;
 }
@@ -761,7 +759,7 @@ void World::ThrowIfLost(const std::string& excluded) const {
                         .member = session_->member(),
                         .host = HostName(),
                         .pid = getpid(),
-                        .cause = std::string(why.message())};
+                        .cause = why.message()};
   Throw(
       Origin::kBackend,
       WithCulprits(FailedPreconditionError(absl::StrCat(

@@ -57,7 +57,7 @@ struct PayloadFiller {
 
 void FillStatus(const Status& status, storage::v1::Status* message) {
   message->set_code(static_cast<int32_t>(status.code()));
-  message->set_message(std::string(status.message()));
+  message->set_message(status.message());
   status.ForEachPayload([&](const std::string& url, const std::string& bytes) {
     storage::v1::Status::Payload* payload = message->add_payloads();
     payload->set_type_url(std::string(url));

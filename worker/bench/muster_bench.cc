@@ -166,7 +166,7 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
   auto coordinator = muster::internal::EmbeddedCoordinator::Start({});
   if (!coordinator.ok()) {
     return Fail(absl::StrCat("cannot serve a coordinator: ",
-                             std::string(coordinator.status().message())));
+                             coordinator.status().message()));
   }
   LaunchOptions launch;
   launch.nproc_per_node = nproc;

@@ -455,7 +455,7 @@ bool Attempt::RestartRank(Rank& rank, const internal::ExitStatus& status) {
   const Status started = StartRank(rank);
   if (started.ok()) return true;
   rank.ended = true;
-  Say(std::string(started.message()));
+  Say(started.message());
   return false;
 }
 

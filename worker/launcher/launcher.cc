@@ -385,7 +385,7 @@ std::optional<int> Launcher::Try() {
   running = &attempt;
   const Status started = attempt.Start();
   if (!started.ok()) {
-    Say(std::string(started.message()));
+    Say(started.message());
     if (hosts_ != nullptr) {
       hosts_->GiveUp(
           absl::StrCat("host ", internal::HostName(), ": ", started.message()));
@@ -440,9 +440,8 @@ std::optional<int> Launcher::AfterSuccess(const Attempt& attempt) {
   if (change.has_value() && change->failed) {
     return FailedElsewhere(attempt, change->why);
   }
-  Say(absl::StrCat(
-      change.has_value() ? change->why : std::string(status.message()),
-      "; starting all ranks again"));
+  Say(absl::StrCat(change.has_value() ? change->why : status.message(),
+                   "; starting all ranks again"));
   return std::nullopt;
 }
 

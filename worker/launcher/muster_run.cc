@@ -100,7 +100,7 @@ bool GiveLogFolder(muster::worker::LaunchOptions& options) {
       muster::worker::MakeFolderToKeep("muster-logs.", "the ranks' output");
   if (!folder.ok()) {
     std::fprintf(stderr, "muster-run: %s (--log-dir names another one)\n",
-                 std::string(folder.status().message()).c_str());
+                 folder.status().message().c_str());
     return false;
   }
   options.log_dir = *std::move(folder);
@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
       std::vector<std::string>(argv + 1, argv + argc), environment);
   if (!options.ok()) {
     std::fprintf(stderr, "muster-run: %s; see muster-run --help\n",
-                 std::string(options.status().message()).c_str());
+                 options.status().message().c_str());
     return 2;
   }
   if (options->help) {
@@ -140,8 +140,7 @@ int main(int argc, char** argv) {
   // Here, because threads that do not start end a process without a word.
   const muster::Status limits = muster::internal::CheckProcessLimits();
   if (!limits.ok()) {
-    std::fprintf(stderr, "muster-run: %s\n",
-                 std::string(limits.message()).c_str());
+    std::fprintf(stderr, "muster-run: %s\n", limits.message().c_str());
     return 1;
   }
   CoordinatorAddress address;
@@ -149,7 +148,7 @@ int main(int argc, char** argv) {
       muster::worker::ServeOwnCoordinator(*options, address, environment);
   if (!coordinator.ok()) {
     std::fprintf(stderr, "muster-run: cannot serve a coordinator: %s\n",
-                 std::string(coordinator.status().message()).c_str());
+                 coordinator.status().message().c_str());
     return 1;
   }
   if (*coordinator != nullptr && options->rendezvous_host.empty()) {

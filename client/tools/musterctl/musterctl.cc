@@ -283,7 +283,7 @@ class Ctl {
       if (fetched.status.ok()) {
         recorders.by_rank[rank] = std::move(fetched.body);
       } else {
-        recorders.missing[rank] = std::string(fetched.status.message());
+        recorders.missing[rank] = fetched.status.message();
       }
     }
     const std::string prefix =

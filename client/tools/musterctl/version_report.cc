@@ -12,7 +12,7 @@ namespace {
 
 std::string CudaLine() {
   const auto& runtime = dataplane::cuda::TheRuntime();
-  if (!runtime.ok()) return std::string(runtime.status().message());
+  if (!runtime.ok()) return runtime.status().message();
   return absl::StrCat("CUDA ",
                       dataplane::cuda::VersionText(runtime->runtime_version),
                       " (", runtime->path, "), the driver is for CUDA ",
@@ -22,7 +22,7 @@ std::string CudaLine() {
 
 std::string NcclLine() {
   const auto library = dataplane::nccl::Load();
-  if (!library.ok()) return std::string(library.status().message());
+  if (!library.ok()) return library.status().message();
   return absl::StrCat("NCCL ", dataplane::nccl::VersionText(library->version),
                       " (", library->path, ")",
                       dataplane::cuda::TheRuntime().ok()

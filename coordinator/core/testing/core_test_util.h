@@ -50,7 +50,7 @@ inline void PrintTo(const Reply& reply, std::ostream* out) {
 
 // The message as a std::string, for gmock's matchers.
 inline std::string MessageOf(const Reply& reply) {
-  return std::string(reply.status.message());
+  return reply.status.message();
 }
 
 MATCHER_P2(AnsweredTo, waiter, code, "") {

@@ -129,7 +129,7 @@ std::string TextOf(const Reply& reply) {
       "reply w", reply.waiter.value(), " ",
       reply.status.ok() ? "ok" : StatusCodeToString(reply.status.code()),
       std::visit(Describe(), reply.payload), reply.status.ok() ? "" : " ",
-      absl::string_view(reply.status.message()), "\n");
+      reply.status.message(), "\n");
 }
 
 std::string TextOf(const Publication& publication) {
