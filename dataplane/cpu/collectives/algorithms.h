@@ -8,10 +8,10 @@
 namespace muster::dataplane::cpu {
 
 // One function per collective. It runs this rank's part and blocks until that
-// is done. It selects its algorithm only by numbers of bytes and ranks that all
-// ranks know, so all ranks select the same. The collective is valid and
-// supported. A function of a list form
-// also takes whole tensors (CollectiveTraits).
+// is done. It selects its algorithm by numbers of bytes and ranks that all
+// ranks know, so all select the same. The collective must be valid and
+// supported. The function of a list form also takes whole tensors
+// (CollectiveTraits).
 
 Status AllReduce(const Collective& collective, Exchange& exchange);
 Status Broadcast(const Collective& collective, Exchange& exchange);
@@ -26,7 +26,7 @@ Status AllToAll(const Collective& collective, Exchange& exchange);
 using AlgorithmFunction = Status (*)(const Collective& collective,
                                      Exchange& exchange);
 
-// The function of `kind`; null: there is none.
+// The function of `kind`, or null.
 inline AlgorithmFunction FindFunction(CollectiveKind kind) {
   switch (TraitsOf(kind).list_form) {
     case CollectiveKind::kAllReduce:

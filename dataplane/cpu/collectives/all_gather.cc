@@ -10,10 +10,10 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// Bruck: blocks are numbered from this rank on, round the ring of ranks. In
-// the step with distance d (1, 2, 4, ...) a rank has the first d blocks, gives
-// them to the one d behind, for which they are numbers d and up, and gets its
-// own next ones from the one d ahead. After ceil(log2(n)) steps it has all.
+// Bruck: blocks are numbered from this rank on, round the ring of ranks. In the
+// step with distance d (1, 2, 4, ...) a rank has the first d blocks. It gives
+// them to the rank d behind, for which they are numbers d and up, and gets its
+// own next ones from the rank d ahead. After ceil(log2(n)) steps it has all.
 // (Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all
 // communications in multiport message-passing systems, 1997.)
 Status GatherByNotes(const Block& own, const Blocks& all, Exchange& exchange) {
@@ -21,7 +21,7 @@ Status GatherByNotes(const Block& own, const Blocks& all, Exchange& exchange) {
   const int world_size = exchange.world_size();
   const size_t element_bytes = exchange.element_bytes();
   const auto number = [&](int i) { return (rank + i) % world_size; };
-  // Where each block begins in the scratch memory.
+  // The offset of each block in the scratch memory.
   std::vector<size_t> begin(world_size + 1, 0);
   for (int i = 0; i < world_size; ++i) {
     begin[i + 1] = begin[i] + all[number(i)].count * element_bytes;

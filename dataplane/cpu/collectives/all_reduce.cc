@@ -14,9 +14,9 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// Every operand order below depends on ranks alone, and each element is
-// combined either once (ring) or on every rank in the same order of the same
-// operands (recursive doubling). So results are bitwise the same everywhere.
+// The order of operands below depends on ranks only. Each element is combined
+// either once (ring) or on every rank from the same operands in the same order
+// (recursive doubling). So results are bitwise equal on all ranks.
 
 struct Reduced {
   const Tensor& tensor;
@@ -27,14 +27,14 @@ struct Reduced {
   size_t element_bytes() const { return DataTypeBytes(tensor.data_type()); }
 };
 
-// Ring: reduce-scatter, then all-gather, in 2(n - 1) steps in which each rank
-// sends one n-th of the tensor to the next rank; each byte crosses each link
-// twice at most, which no algorithm betters.
-// (Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms, 2009.)
+// Ring: reduce-scatter, then all-gather, in 2(n - 1) steps. In each, a rank
+// sends one n-th of the tensor to the next rank. Each byte crosses each link at
+// most twice, which is optimal. (Patarasuk, Yuan: Bandwidth optimal all-reduce
+// algorithms, 2009.)
 //
-// A chunk, the n-th part, is cut into segments, and all of them flow at once:
-// message i carries segment (i mod segments) in step (i / segments). A segment
-// that arrives in one step is what is sent in the next.
+// A chunk, the n-th part, is cut into segments, which are all on the way at
+// once: message i carries segment (i mod segments) in step (i / segments). A
+// segment that arrives in one step is sent on in the next.
 class Ring {
  public:
   Ring(const Reduced& reduced, Exchange& exchange)
@@ -56,7 +56,7 @@ class Ring {
       status = Announce(i);
       if (!status.ok()) return status;
     }
-    // The first step sends what this rank brought.
+    // The first step sends this rank's own chunk.
     for (size_t i = 0; i < segments_; ++i) {
       status = Send(i);
       if (!status.ok()) return status;
@@ -81,7 +81,7 @@ class Ring {
   // At least two, so that combining one segment overlaps receiving another.
   static constexpr size_t kSegmentsMin = 2;
 
-  // Receives announced beyond the one waited for: bounds the scratch memory.
+  // The number of receives announced ahead. It bounds the scratch memory.
   static constexpr size_t kAhead = 4;
 
   size_t SegmentsPerChunk() const {
@@ -95,14 +95,14 @@ class Ring {
     return {whole.first + part.first, part.count};
   }
 
-  // What this rank sends as message i.
+  // The range that this rank sends as message i.
   Range Sent(size_t i) const {
     const int step = static_cast<int>(i / segments_);
     const int chunk = (rank_ - step + 2 * world_size_) % world_size_;
     return Segment(chunk, i % segments_);
   }
 
-  // What arrives as message i: what the previous rank sends as such.
+  // The range that arrives as message i: the previous rank sends it.
   Range Received(size_t i) const {
     const int step = static_cast<int>(i / segments_);
     const int chunk = (rank_ - 1 - step + 2 * world_size_) % world_size_;
@@ -160,7 +160,7 @@ class Ring {
   const int next_;
   const int previous_;
   const size_t segments_;
-  // Messages of the reduce-scatter, and of both phases.
+  // The number of messages of the reduce-scatter, and of both phases.
   const size_t combining_messages_;
   const size_t messages_;
 
@@ -169,7 +169,7 @@ class Ring {
   std::unique_ptr<Buffer> slot_buffers_[kAhead];
 };
 
-// Reduces without others, or with them by notes.
+// Reduces by notes, or locally if this is the only rank.
 Status ReduceSmall(const Reduced& reduced, double factor, Exchange& exchange) {
   const Reduction& reduction = reduced.reduction;
   const size_t count = reduced.count();
@@ -184,8 +184,8 @@ Status ReduceSmall(const Reduced& reduced, double factor, Exchange& exchange) {
 }
 
 // Pairwise reduce-scatter, then each rank gives its part of the result to all
-// others. All that travels are elements, so this is also for those whose
-// accumulators are larger.
+// others. Only elements travel, so this also suits types with larger
+// accumulators.
 Status ReducePairwise(const Reduced& reduced, double factor,
                       Exchange& exchange) {
   const int rank = exchange.rank();
@@ -204,12 +204,12 @@ Status ReducePairwise(const Reduced& reduced, double factor,
 
 }  // namespace
 
-// Recursive doubling: in step k every rank exchanges what it has with the one
-// whose number differs in bit k, and both combine; after log2(n) steps all have
-// everything. For other sizes than powers of two, the ranks beyond the largest
-// power first give their part to one of the others, and get the result from it
-// at the end. Fewest steps, so best while steps cost more than bytes.
-// (Thakur, Rabenseifner, Gropp: Optimization of collective communication
+// Recursive doubling: in step k every rank exchanges its accumulators with the
+// rank whose number differs in bit k, and both combine them; after log2(n)
+// steps all have the result. If the size is not a power of two, each rank
+// beyond the largest power first gives its part to another rank, and gets the
+// result from it at the end. It takes the fewest steps, so it is best for small
+// sizes. (Thakur, Rabenseifner, Gropp: Optimization of collective communication
 // operations in MPICH, 2005.)
 Status ReduceEverywhere(const Reduction& reduction, std::byte* accumulators,
                         size_t count, Exchange& exchange) {
@@ -240,7 +240,7 @@ Status ReduceEverywhere(const Reduction& reduction, std::byte* accumulators,
     if (!sent.ok()) return sent;
     StatusOr<const std::byte*> other = exchange.ReceiveNote(partner);
     if (!other.ok()) return other.status();
-    // The lower rank's first: so both get the same bits.
+    // The lower rank's operand comes first, so both get the same bits.
     const std::byte* const lower = partner < rank ? *other : accumulators;
     const std::byte* const higher = partner < rank ? accumulators : *other;
     reduction.Combine(accumulators, lower, higher, count);
@@ -260,7 +260,7 @@ Status AllReduce(const Collective& collective, Exchange& exchange) {
   const double factor = collective.factor;
   const Algorithm algorithm = SelectAlgorithm(
       CollectiveKind::kAllReduce, exchange.world_size(), tensor.bytes());
-  // Within what a note holds, and partial results are no larger than elements.
+  // Whether the accumulators fit into a note.
   const bool fits_notes =
       reduced.count() * reduction.accumulator_bytes() <= kNotePayloadBytesMax;
   if (exchange.world_size() == 1 ||

@@ -4,8 +4,8 @@
 
 namespace muster::dataplane::cpu {
 
-// Everybody gives everybody his block at once. With steps in between (Bruck)
-// there would be fewer messages, but all sizes would have to be equal.
+// Every rank gives each rank its block directly. Bruck's algorithm would need
+// fewer messages, but equal sizes.
 Status AllToAll(const Collective& collective, Exchange& exchange) {
   exchange.set_algorithm("direct");
   const int rank = exchange.rank();

@@ -4,9 +4,10 @@
 namespace muster::dataplane::cpu {
 
 // Dissemination: in the round with distance d (1, 2, 4, ...) each rank tells
-// the one d ahead that it and the d - 1 before it have come, and hears the same
-// from the one d behind. After ceil(log2(n)) rounds it has heard of all.
-// (Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, 1988.)
+// the rank d ahead that it and the d - 1 ranks behind it have come, and
+// receives the same from the rank d behind. After ceil(log2(n)) rounds it knows
+// this of all. (Hensgen, Finkel, Manber: Two algorithms for barrier
+// synchronization, 1988.)
 Status Barrier(const Collective& collective, Exchange& exchange) {
   exchange.set_algorithm("dissemination");
   const int world_size = exchange.world_size();

@@ -42,8 +42,8 @@ Status BroadcastNote(const Tensor& tensor, const Links& links,
   return OkStatus();
 }
 
-// Segment after segment goes down the tree; a rank passes one on while the next
-// arrives.
+// The segments go down the tree one after the other. A rank passes one on while
+// the next arrives.
 Status BroadcastStream(const Tensor& tensor, const Links& links,
                        Exchange& exchange) {
   std::vector<int> parents;

@@ -13,18 +13,18 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// What a note begins with.
+// The head of a note.
 struct NoteHead {
   MessageHeader header;
   uint64_t payload_bytes = 0;
 };
 
-// Kinds in which a rank gives each other one a size of its own.
+// Whether each pair of ranks has its own size.
 bool IsDirected(CollectiveKind kind) {
   return GivesEachItsOwn(kind) || TakesFromEach(kind);
 }
 
-// FNV-1a: the same in every process.
+// FNV-1a, which gives the same value in every process.
 class CountsHash {
  public:
   void Add(int64_t count) {
@@ -58,7 +58,7 @@ uint64_t TotalOf(const Collective::Tensors& tensors) {
 }
 
 std::string TypeText(const MessageHeader& header) {
-  // It may be anything: it came over the network.
+  // The value came over the network and may be invalid.
   return header.data_type < kDataTypeCount
              ? std::string(
                    DataTypeName(static_cast<DataType>(header.data_type)))
@@ -73,7 +73,7 @@ std::string LabelText(const MessageHeader& header) {
       header.sequence);
 }
 
-// Of two that are the same but for sizes, in a directed kind.
+// Describes two headers of a directed kind that differ in sizes only.
 std::string SizeMismatch(int peer, int rank, const MessageHeader& theirs,
                          const MessageHeader& ours) {
   if (theirs.element_count != ours.element_count) {
@@ -94,7 +94,7 @@ std::string SizeMismatch(int peer, int rank, const MessageHeader& theirs,
 
 }  // namespace
 
-// Both by their numbers: the text goes to all ranks, also to third ones.
+// Names both ranks by number, because all ranks of the group see the text.
 Status Mismatch(int peer, int rank, const MessageHeader& theirs,
                 const MessageHeader& ours) {
   MessageHeader ours_with_their_sizes = ours;
@@ -116,7 +116,8 @@ MessageHeader MessageHeader::Of(const Collective& collective) {
   header.sequence = collective.sequence;
   header.kind = static_cast<uint8_t>(collective.kind);
   header.step = static_cast<uint8_t>(collective.step);
-  // What a kind does not use must not make two ranks differ.
+  // Fields that a kind does not use stay zero, so that ranks do not differ in
+  // them.
   if (HasTensors(collective.kind)) {
     header.data_type = static_cast<uint8_t>(collective.data_type());
   }
@@ -146,7 +147,7 @@ std::string MessageHeader::Describe() const {
   if (static_cast<Step>(step) != Step::kNone) return text;
   if (collective_kind == CollectiveKind::kBarrier) return text;
   absl::StrAppend(&text, " of ");
-  // One rank's own size is no part of what all ranks run.
+  // In a directed kind the size is one rank's own.
   if (element_count > 0 || !IsDirected(collective_kind)) {
     absl::StrAppend(&text, element_count, " ");
   }
@@ -210,7 +211,7 @@ void Workspace::Clear() {
 
 std::byte* Workspace::Scratch(size_t bytes) {
   if (scratch_bytes_ < bytes) {
-    scratch_.reset();  // Never both at once.
+    scratch_.reset();  // Frees the old memory first.
     scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     scratch_bytes_ = bytes;
   }

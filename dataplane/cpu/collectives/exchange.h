@@ -16,18 +16,18 @@ namespace muster::dataplane::cpu {
 // The largest payload of a note (see Exchange), in bytes.
 inline constexpr size_t kNotePayloadBytesMax = 32 << 10;
 
-// The first bytes of every note: what its sender is doing.
+// The first bytes of every note. They say what its sender runs.
 struct MessageHeader {
   uint64_t sequence = 0;
-  // Where ranks give each other different sizes: what goes to this receiver.
+  // In kinds with a size per pair of ranks: the size for this receiver.
   uint64_t element_count = 0;
   int32_t root = 0;
   uint8_t kind = 0;
   uint8_t data_type = 0;
   uint8_t reduce_op = 0;
   uint8_t step = 0;
-  // Of the sizes of all ranks, where every rank must know the same ones; of
-  // what was coalesced, of its parts.
+  // The hash of all ranks' sizes, if every rank must know them; for coalesced
+  // collectives, of the sizes of their parts.
   uint64_t sizes_hash = 0;
 
   static MessageHeader Of(const Collective& collective);
@@ -37,8 +37,8 @@ struct MessageHeader {
 // The payload after it is aligned for every element type.
 static_assert(sizeof(MessageHeader) == 32);
 
-// kInvalidArgument: `peer` runs `theirs` where this rank runs `ours`, in words
-// that show both.
+// kInvalidArgument: `peer` runs `theirs`, this rank runs `ours`. The text
+// describes both.
 Status Mismatch(int peer, int rank, const MessageHeader& theirs,
                 const MessageHeader& ours);
 
@@ -49,22 +49,22 @@ class MessageConnection {
   MessageConnection(Transport& transport, int peer)
       : transport_(transport), peer_(peer) {}
 
-  // Returns when `payload` may be written again.
+  // Returns when `payload` may be overwritten.
   Status Send(const MessageHeader& header, const void* payload, size_t bytes);
 
   // Waits for the next note, which must begin with `expected`, and returns its
-  // payload, which stays until the next one.
+  // payload, valid until the next call.
   StatusOr<const std::byte*> Receive(const MessageHeader& expected);
 
  private:
   Transport& transport_;
   const int peer_;
-  // At the first payload.
+  // Allocated at the first payload.
   std::unique_ptr<std::byte[]> payload_;
 };
 
 // The connections and the scratch memory of a group. Connections are made at
-// first use and kept: 32 KiB for each peer that payloads come from.
+// first use and kept. Each takes 32 KiB if payloads come from its peer.
 class Workspace {
  public:
   explicit Workspace(Transport& transport);
@@ -72,10 +72,10 @@ class Workspace {
   Transport& transport() { return transport_; }
   MessageConnection& ConnectionTo(int peer);
 
-  // Gives everything back.
+  // Frees all memory.
   void Clear();
 
-  // At least `bytes` of scratch, kept for the next caller.
+  // At least `bytes` of scratch memory. The next call reuses it.
   std::byte* Scratch(size_t bytes);
 
  private:
@@ -97,7 +97,7 @@ class Exchange {
  public:
   Exchange(Workspace& workspace, const Collective& collective);
 
-  // The same for what is a step of another collective: all notes say `header`.
+  // For a step of another collective: all notes carry `header`.
   Exchange(Workspace& workspace, const Collective& step,
            const MessageHeader& header);
 
@@ -106,11 +106,11 @@ class Exchange {
 
   Status SendNote(int peer, const void* payload, size_t bytes);
 
-  // The payload stays until the next note from this peer.
+  // The payload is valid until the next note from this peer.
   StatusOr<const std::byte*> ReceiveNote(int peer);
 
-  // The same where ranks give each other different sizes: `element_count` is
-  // what this rank gives to that one, or takes from it.
+  // For kinds with a size per pair of ranks: `element_count` is the size that
+  // this rank gives to `peer`, or takes from it.
   Status SendNote(int peer, const void* payload, size_t bytes,
                   size_t element_count);
   StatusOr<const std::byte*> ReceiveNote(int peer, size_t element_count);
@@ -120,15 +120,15 @@ class Exchange {
   Status Handshake(const std::vector<int>& receivers,
                    const std::vector<int>& senders);
 
-  // For streams, which go by `path`, the same on both sides. All of one
-  // collective's use one slot: between two ranks those of one path come in the
-  // order in which they were sent.
+  // Makes a buffer for streams over `path`, which both sides must choose alike.
+  // All streams of a collective use one slot: between two ranks, streams of one
+  // path arrive in the order in which they were sent.
   std::unique_ptr<Buffer> Wrap(void* data, size_t bytes, Path path);
 
-  // For messages of `bytes` between two ranks: on lines in a group in which any
-  // two ranks are near each other. In others some messages of a collective may
-  // go through Gloo and some on lines, if sizes differ; then those of Gloo's
-  // must all come without any of the others (see CreateGlooBuffer).
+  // The path for messages of `bytes` between two ranks: kLines if any two ranks
+  // of the group are near each other. Otherwise messages of one collective may
+  // use both paths, if sizes differ. Those on kGloo must then not depend on the
+  // others (see CreateGlooBuffer).
   Path PathFor(size_t bytes) const {
     return workspace_.transport().uses_gloo()
                ? PathOf(static_cast<CollectiveKind>(header_.kind), bytes)
@@ -137,10 +137,10 @@ class Exchange {
   uint64_t stream_slot() const { return header_.sequence; }
   std::byte* Scratch(size_t bytes) { return workspace_.Scratch(bytes); }
 
-  // Of the type that is moved.
+  // The size of an element of the collective's type.
   size_t element_bytes() const { return element_bytes_; }
 
-  // See Transport: a name that selection.h or dataplane/MEASUREMENTS.md has.
+  // See Transport. `name` is from selection.h or dataplane/MEASUREMENTS.md.
   void set_algorithm(const char* name) {
     workspace_.transport().set_algorithm(name);
   }
@@ -151,7 +151,7 @@ class Exchange {
   Workspace& workspace_;
   const MessageHeader header_;
   const size_t element_bytes_;
-  // Ranks give each other different sizes.
+  // Each pair of ranks has its own size.
   const bool directed_;
 };
 

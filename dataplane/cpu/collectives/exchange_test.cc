@@ -1,5 +1,5 @@
-// Notes over a transport without a network: it writes down what is asked of it
-// and delivers what the test has put into its inbox.
+// Tests notes over a transport without a network. It records its calls and
+// delivers the notes that the test has put into its inbox.
 
 #include "dataplane/cpu/collectives/exchange.h"
 
@@ -45,7 +45,8 @@ class TapeMesh : public FakeTransport {
   Status Gone(int) override { return OkStatus(); }
   void Close(const Status&) override {}
 
-  // The next note from the peer. `payload_bytes`: what it says of its payload.
+  // Puts the next note of the peer into the inbox. `payload_bytes`: the size
+  // that the note claims.
   void Deliver(const MessageHeader& header, const std::string& payload,
                uint64_t payload_bytes) {
     inbox_.append(reinterpret_cast<const char*>(&header), sizeof(header));
@@ -57,7 +58,7 @@ class TapeMesh : public FakeTransport {
     Deliver(header, payload, payload.size());
   }
 
-  // What has happened since the last call.
+  // The recorded calls since the last TakeTape.
   std::vector<std::string> TakeTape() { return std::exchange(tape_, {}); }
 
  private:
@@ -81,7 +82,7 @@ class ExchangeTest : public ::testing::Test {
             .sequence = 7};
   }
 
-  // What this rank, which runs `ours`, says to a peer that runs `theirs`.
+  // The error of this rank, which runs `ours`, for a peer that runs `theirs`.
   std::string Mismatch(const Collective& ours, const MessageHeader& theirs) {
     transport_.Deliver(theirs);
     Exchange exchange(workspace_, ours);
@@ -209,7 +210,7 @@ TEST_F(ExchangeTest, SizesOfThirdRanksAreCompared) {
                      .sequence = 7};
   Collective theirs = ours;
   EXPECT_EQ(Mismatch(ours, theirs), "");
-  // In another order they are others.
+  // The same sizes in another order differ, too.
   ours.outputs[0] = theirs.outputs[1] = Tensor(longer);
   EXPECT_EQ(Mismatch(ours, theirs),
             "rank 1 and rank 0 expect different sizes of other ranks in "

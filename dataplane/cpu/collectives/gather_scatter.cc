@@ -5,9 +5,8 @@
 
 namespace muster::dataplane::cpu {
 
-// Both without steps in between, whatever the size: all of it passes the root's
-// connections in any case, and a tree would only make small ones wait for each
-// other.
+// Gather and Scatter move data directly at every size: all of it passes the
+// root's connections in any case, and a tree would only add waits.
 
 Status Gather(const Collective& collective, Exchange& exchange) {
   exchange.set_algorithm("direct");

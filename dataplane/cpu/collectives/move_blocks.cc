@@ -9,11 +9,11 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// The moves of one rank. Every pair of ranks is served at the same time, and
-// all streams are posted before one is waited for, so that none needs another;
-// within one pair a note goes ahead, by which its receiver knows that what
-// follows fits. So the receiver announces a stream only then, and the sender,
-// which Gloo lets wait for that, may post it at once.
+// The moves of one rank. All pairs of ranks move at the same time, and all
+// streams are posted before the first wait, so no stream depends on another.
+// Within a pair a note goes first, from which the receiver knows that the
+// stream fits. The receiver then announces the stream; the sender may post it
+// at once, because Gloo makes it wait for that.
 class Mover {
  public:
   Mover(const Moves& moves, bool agreed, Exchange& exchange)

@@ -9,14 +9,14 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// A binomial tree, upward: every rank combines its own with what its children
-// bring, and gives that to its parent.
+// A binomial tree, upward: every rank combines its data with its children's and
+// gives the result to its parent.
 Status ReduceByNotes(const Collective& collective, const Reduction& reduction,
                      Exchange& exchange) {
   const int rank = exchange.rank();
   const Block own = BlockOf(collective.tensors[0]);
   const size_t bytes = own.count * reduction.accumulator_bytes();
-  // Who is not the root keeps his tensor as it is.
+  // Ranks other than the root keep their tensors unchanged.
   const bool is_root = rank == collective.root;
   std::byte* const accumulators =
       is_root && reduction.in_place() ? own.data : exchange.Scratch(bytes);
@@ -58,7 +58,7 @@ Status ReduceByParts(const Collective& collective, const Reduction& reduction,
   if (!status.ok()) return status;
   Moves moves;
   if (rank == root) {
-    // Each has had this rank's part before it has a result to give.
+    // Each rank has received this rank's part before it has a result to give.
     moves.WithEverybody(rank, world_size);
     moves.receivers.clear();
     moves.take = parts;

@@ -19,16 +19,17 @@ constexpr size_t kSegmentsMin = 2;
 // Receives announced beyond the one waited for: bounds the scratch memory.
 constexpr size_t kAhead = 4;
 
-// Pairwise exchange: every rank sends every other one the part that is that
-// rank's, and combines what comes for its own. The same bytes as in a ring, in
-// n - 1 steps that do not wait for each other.
-// (Thakur, Rabenseifner, Gropp: Optimization of collective communication
-// operations in MPICH, 2005, calls it pairwise exchange.)
+// Pairwise exchange: every rank sends each other rank that rank's part, and
+// combines the parts that it receives with its own. It moves the same bytes as
+// a ring, in n - 1 steps that do not wait for each other. (Thakur,
+// Rabenseifner, Gropp: Optimization of collective communication operations in
+// MPICH, 2005, calls it pairwise exchange.)
 //
 // A part is cut into segments. Segment s of the rank k behind arrives as
-// message s (n - 1) + k - 1, and is added to the accumulators of segment s:
-// this rank's own first, then in the order of k. All ranks have as much for a
-// rank, so it comes one way; and all is posted before any is waited for.
+// message s (n - 1) + k - 1 and is added to the accumulators of segment s: this
+// rank's own segment first, then the others in the order of k. The parts of one
+// rank have one size on all ranks, so they arrive on one path. All sends are
+// posted before the first wait.
 class Scatterer {
  public:
   Scatterer(const Reduction& reduction, double factor,
@@ -80,7 +81,7 @@ class Scatterer {
     return std::max(kSegmentsMin, ChunksFor(bytes, kSegmentBytesMax));
   }
 
-  // Tells all others this rank's factor, and learns theirs.
+  // Exchanges factors with all other ranks.
   Status Agree() {
     const double own = factors_[rank_];
     for (int distance = 1; distance < world_size_; ++distance) {
@@ -113,7 +114,7 @@ class Scatterer {
     const size_t accumulators_bytes =
         reduction_.in_place() ? 0
                               : segment_count * reduction_.accumulator_bytes();
-    // The accumulators first: they need the larger alignment.
+    // The accumulators come first: they need the larger alignment.
     std::byte* scratch =
         exchange_.Scratch(accumulators_bytes + kAhead * slot_bytes);
     accumulators_ = scratch;
@@ -130,7 +131,7 @@ class Scatterer {
         Behind(i), exchange_.stream_slot(), 0, segment.count * element_bytes_);
   }
 
-  // In the order in which they are waited for.
+  // Sends segments in the order in which receivers wait for them.
   Status SendAll() {
     size_t segments_max = 0;
     for (const Block& input : inputs_) {
@@ -182,7 +183,7 @@ class Scatterer {
   const int rank_;
   const int world_size_;
   const size_t element_bytes_;
-  // Of this rank's part, and all that come for it.
+  // The segments of this rank's part, and the messages that arrive for it.
   const size_t segments_;
   const size_t messages_;
 

@@ -8,7 +8,7 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// All of it on every rank, who keeps his part: the fewest steps.
+// Reduces everything on every rank, which keeps its part: the fewest steps.
 Status ReduceAll(const Reduction& reduction, double factor,
                  const Blocks& inputs, const Block& output, size_t count,
                  Exchange& exchange) {

@@ -41,7 +41,7 @@ inline Block BlockOf(const Tensor& tensor) {
 // takes longer than moving small ones. The tensors must outlive this object.
 class Parts {
  public:
-  // One tensor is cut without a rest: Validate has seen to that.
+  // As BlocksOf. One tensor must be divisible by `world_size`.
   Parts(const Collective::Tensors& tensors, int world_size)
       : tensors_(tensors) {
     if (tensors.size() != 1) return;
@@ -70,7 +70,7 @@ class Parts {
   Blocks cut_;
 };
 
-// For what a rank gives itself. Nothing to do if it is there already.
+// Copies a block that a rank gives to itself, unless `to` is `from`.
 void CopyBlock(const Block& to, const Block& from, size_t element_bytes);
 
 // The rank from which a rank receives (-1 for the root), and the ranks to which
@@ -85,15 +85,15 @@ struct Links {
 // first.
 Links BinomialTree(int rank, int root, int world_size);
 
-// Reduces `accumulators` over all ranks, on every rank, and finishes them. They
-// take a note at most. By recursive doubling.
+// Reduces `accumulators` over all ranks, on every rank, and finishes them, by
+// recursive doubling. They must fit into a note.
 Status ReduceEverywhere(const Reduction& reduction, std::byte* accumulators,
                         size_t count, Exchange& exchange);
 
-// Pairwise reduce-scatter: `inputs[r]` of every rank, of one size everywhere,
-// becomes the finished `output` of rank r, which may be its inputs[r]. `factor`
-// is this rank's, see Reduction. Inputs are sent as they are, and an element is
-// combined on one rank alone: the 16 bit types are rounded once.
+// Pairwise reduce-scatter: reduces `inputs[r]` of all ranks, of one size
+// everywhere, to the finished `output` of rank r, which may be its inputs[r].
+// `factor` is this rank's (see Reduction). Inputs are sent unchanged, and only
+// one rank combines an element: 16-bit types are rounded once.
 Status ReduceAndScatter(const Reduction& reduction, double factor,
                         absl::Span<const Block> inputs, Block output,
                         Exchange& exchange);
@@ -107,14 +107,14 @@ struct Moves {
   std::vector<int> receivers = {};
   std::vector<int> senders = {};
 
-  // Receivers and senders are all other ranks, nearest first: in step k
-  // everybody gives to the rank k ahead, so that no rank is everybody's first.
+  // Makes all other ranks receivers and senders, nearest first: in step k every
+  // rank gives to the rank k ahead, so that no rank is the first of all.
   void WithEverybody(int rank, int world_size);
 };
 
-// Moves them, all at once: a small block in a note, a large one from and to the
-// tensor without a copy. If `agreed`, notes have shown already that all ranks
-// run this collective with the same sizes.
+// Makes all moves at once: a small block in a note, a large one from tensor to
+// tensor without a copy. `agreed`: earlier notes have shown that all ranks run
+// this collective with the same sizes.
 Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange);
 
 }  // namespace muster::dataplane::cpu

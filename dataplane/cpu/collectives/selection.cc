@@ -15,8 +15,8 @@ namespace {
 constexpr int kAnyRanks = std::numeric_limits<int>::max();
 constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
 
-// The first row that holds. `muster-bench all_reduce broadcast --tune` measures
-// anew and prints such rows.
+// The first matching row counts. `muster-bench all_reduce broadcast --tune`
+// measures and prints such rows.
 struct Row {
   CollectiveKind kind;
   int ranks_max;
@@ -46,7 +46,7 @@ constexpr Name kNames[] = {
     {Algorithm::kChain, CollectiveKind::kBroadcast, "chain"},
 };
 
-// Largest messages that lines carry.
+// The largest messages on the TcpConnections (kLines).
 constexpr size_t kLineBytesMax = 2 << 20;
 constexpr size_t kLineBroadcastBytesMax = 8 << 20;
 

@@ -23,7 +23,7 @@ TEST(SelectionTest, LargerTensorsTakeMoreSteps) {
 TEST(SelectionTest, TheVariableGoesBeforeTheTableWhereItApplies) {
   EXPECT_EQ(AllReduceOf(4, "ring"), Algorithm::kRing);
   EXPECT_EQ(AllReduceOf(64 << 20, "doubling"), Algorithm::kDoubling);
-  // Another collective's, and none at all.
+  // The name of another collective's algorithm, and an unknown name.
   EXPECT_EQ(AllReduceOf(4, "chain"), Algorithm::kDoubling);
   EXPECT_EQ(AllReduceOf(4, "fastest"), Algorithm::kDoubling);
 }

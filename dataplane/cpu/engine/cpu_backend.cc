@@ -34,7 +34,7 @@ class EngineBackend : public Backend {
  public:
   EngineBackend(absl::string_view name, std::shared_ptr<Engine> engine)
       : name_(name), engine_(std::move(engine)) {}
-  // Others may have the engine, too.
+  // Stop it: others may hold the engine, too.
   ~EngineBackend() override { engine_->Stop(); }
 
   std::string name() const override { return std::string(name_); }
@@ -49,7 +49,7 @@ class EngineBackend : public Backend {
         FindFunction(collective.kind) == nullptr) {
       return NoSuchKind(name(), collective.kind);
     }
-    // All of a collective's tensors are on one device.
+    // All tensors of a collective are on one device.
     const Tensor* const tensor = collective.first_tensor();
     if (tensor != nullptr && tensor->device().type != DeviceType::kCpu) {
       return UnimplementedError(absl::StrCat("the ", name_,
@@ -63,7 +63,8 @@ class EngineBackend : public Backend {
     return kLooksNever;
   }
 
-  // Recursive doubling: all_reduce.cc, reduce_scatter.cc.
+  // Up to this size recursive doubling is used (all_reduce.cc,
+  // reduce_scatter.cc).
   size_t fusable_bytes() const override { return kNotePayloadBytesMax; }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
@@ -87,8 +88,8 @@ class EngineBackend : public Backend {
   const std::shared_ptr<Engine> engine_;
 };
 
-// c10d's variable, with c10d's values. A group finds out when it forms who
-// cannot be reached, so its ranks always connect then.
+// Checks c10d's variable, with c10d's values. It has no effect: ranks always
+// connect when the group forms, so that an unreachable rank is named then.
 Status CheckLazyInit() {
   constexpr char kLazyInit[] = "TORCH_GLOO_LAZY_INIT";
   const char* const variable = std::getenv(kLazyInit);
@@ -129,10 +130,9 @@ Status CheckEnvironment() {
   return CheckForced(algorithm == nullptr ? "" : algorithm);
 }
 
-// Waits until all ranks are here, and finds out whether any two of them are
-// near each other, which pairs know by themselves. A rank is connected when its
-// peers have opened their sockets. Nobody may leave before everybody has come
-// that far.
+// Waits until all ranks are connected, and enables Gloo if no two ranks are
+// near each other. A rank is connected when its peers have opened their
+// sockets; no rank may leave before all have come that far.
 Status Meet(const BackendOptions& options, Transport& transport,
             Engine& engine) {
   std::vector<uint8_t> own = {transport.has_near_peer()};
@@ -145,7 +145,7 @@ Status Meet(const BackendOptions& options, Transport& transport,
   meeting.deadline = options.deadline;
   meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
       options.deadline - Clock::now());
-  // Nobody else has it.
+  // Only this thread uses it.
   BiasedMutex mutex;
   ReleasableLock order(mutex);
   Status met = engine.Run(meeting, order).status;
@@ -171,8 +171,8 @@ StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
   return engine;
 }
 
-// Who has left in peace may have given all that was needed of it: the engine
-// finds out by itself.
+// If a member has left in peace, it may have sent everything that was needed.
+// So the engine does not abort then; it detects a missing rank itself.
 InterruptedAbort::InterruptedAbort(const BackendOptions& options,
                                    Engine& engine)
     : callback_(options.interruption.token(), [&] {

@@ -19,9 +19,9 @@ StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
 
 namespace cpu {
 
-// For backends that do more than this one: its parts. The group, connected, all
-// of whose ranks are here, each for the backend `name`; and the backend that
-// runs it, to which `name` stays.
+// Parts of this backend, for backends built on it. JoinGroup connects the group
+// and returns when all ranks are connected, each with backend `name`. BackendOf
+// makes the backend that runs the engine; `name` must outlive it.
 StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
                                             const BackendOptions& options);
 std::unique_ptr<Backend> BackendOf(absl::string_view name,

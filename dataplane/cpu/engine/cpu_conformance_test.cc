@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Gloo, DisagreementConformance,
 INSTANTIATE_TEST_SUITE_P(Gloo, ProgramConformance,
                          Combine(Values("gloo"), Values(1, 2, 3, 4, 5)));
 
-// On one rank alone: nothing is sent.
+// Only one rank calls: the refusal needs no communication.
 TEST(GlooTest, ReductionsOfFloat8AreRefusedAtOnce) {
   LocalWorld world({.backend = "gloo", .world_size = 2});
   uint8_t element = 0;

@@ -22,26 +22,26 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// How often a running collective's peers are looked at. A peer that the
-// algorithm is waiting for is noticed at once; this is for the others.
+// The period of checks for gone peers during a collective. If the algorithm
+// waits for a peer, its end is noticed at once; this is for the others.
 constexpr std::chrono::milliseconds kLookPeriod{100};
 
-// How long a collective may go on after a peer has gone: it may have all it
-// needs from that peer already, and end well.
+// The time that a collective may go on after a peer has gone: it may have
+// everything it needs from that peer, and succeed.
 constexpr std::chrono::milliseconds kPeerGoneGrace{300};
 
-// How long a collective may go on after its deadline if it waits for nobody
-// then: its thread has no processor, and will wait for whoever is missing as
-// soon as it has one. And how often that is looked at.
+// The time that a collective may go on after its deadline while it waits for no
+// rank: its thread lacks a processor, and will wait for the missing rank when
+// it gets one. And the period of checks for that.
 constexpr std::chrono::milliseconds kNotWaitingGrace{1000};
 constexpr std::chrono::milliseconds kNotWaitingPeriod{5};
 
-// To read a clock takes a tenth of the time of a small collective that waits
-// for nobody. Of those with one plan, one in so many is timed.
+// Reading a clock takes a tenth of the time of a small collective that does not
+// wait. So only one in so many with the same plan is timed.
 constexpr int kUnwaitedPerTimed = 16;
 
-// When `collective` has ended, just now, if it has waited for nobody: others of
-// its plan that were timed took as long as it does.
+// The end time of `collective`, which has just ended without waiting. Assumes
+// the duration of the last timed one of the same plan.
 inline Instant EndOfUnwaited(const Collective& collective) {
   Plan* const plan = collective.plan;
   if (plan != nullptr && plan->unwaited_untimed > 0) {
@@ -90,7 +90,7 @@ void Engine::SetShortcut(std::unique_ptr<Shortcut> shortcut) {
   MutexLock lock(mutex_);
   if (!abort_cause_.ok()) shortcut->Wake();
   shortcut_ = std::move(shortcut);
-  // What the ranks met by takes the shortcut from now on.
+  // The group now meets through the shortcut, so this memory is not needed.
   workspace_.Clear();
 }
 
@@ -110,7 +110,7 @@ void Engine::Stop() {
     while (running_ || !jobs_.empty()) executor_wakes_.Wait(mutex_);
     CloseTransport(/*cuts_off=*/false);
   }
-  // Nobody runs a collective, and none is left, so no thread in Run uses these.
+  // No collective runs or is queued, so no thread in Run uses these.
   workspace_.Clear();
   shortcut_.reset();
   point_to_point_.reset();
@@ -174,20 +174,21 @@ inline Status Engine::RunNow(const Collective& collective,
   return status.ok() ? status : FailNow(collective, status, order);
 }
 
-// One that ends with `order` held nobody has seen: the lock was held, too.
+// A collective that ends while `order` is held was visible to no other thread,
+// because `mutex_` was held, too.
 Completion Engine::Run(const Collective& collective, ReleasableLock& order) {
   ReleasableLock lock(mutex_);
   if (!abort_cause_.ok() || !jobs_.empty()) {
     lock.Release();
     return RunInTurn(collective, order);
   }
-  // Nobody sees it before the lock is let go: one that ends before that, as
-  // most small ones do, is never queued.
-  // (Of a lambda the analysis does not know what its caller holds.)
+  // No other thread sees the collective before the lock is released. If it ends
+  // before that, as most small ones do, it is never queued. (The analysis does
+  // not know the locks that the caller of a lambda holds.)
   const auto let_go = [&]() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
     callers_job_.front().collective = &collective;
     const bool wake_watchdog = Enqueue(callers_job_);
-    // Keeps the executor from it.
+    // Keeps the executor from running it.
     running_ = true;
     if (wake_watchdog) watchdog_->Wake();
     lock.Release();
@@ -199,9 +200,9 @@ Completion Engine::Run(const Collective& collective, ReleasableLock& order) {
     return {std::move(status),
             order.has_waited() ? QuickNow() : EndOfUnwaited(collective)};
   }
-  // What follows may wait, and call back.
+  // EndFirst may block and call callbacks.
   order.Release();
-  // It is the first until it is taken away.
+  // The job stays the first until EndFirst removes it.
   EndFirst({&collective}, status, /*has_begun=*/true);
   return {std::move(status), Clock::now()};
 }
@@ -232,12 +233,12 @@ void Engine::Abort(const Status& cause) {
     MutexLock lock(mutex_);
     if (!abort_cause_.ok()) return;
     abort_cause_ = cause;
-    // Under the lock, for Stop, which ends the transport after it has had it.
+    // Under the lock, because Stop takes it before it destroys the transport.
     transport_->Abort(cause);
     if (shortcut_ != nullptr) shortcut_->Wake();
   }
   executor_wakes_.NotifyAll();
-  // If nothing watches the transport yet, Stop closes it.
+  // Without a watchdog, Stop closes the transport.
   if (watchdog_.has_value()) watchdog_->Wake();
 }
 
@@ -250,7 +251,7 @@ void Engine::Fail(const Collective& collective, const Status& failure) {
 
 void Engine::RunFirst() {
   Status status = abort_cause_;
-  // It stays where it is until it is taken away.
+  // The reference stays valid until EndFirst removes the job.
   const Job& job = jobs_.front();
   running_ = true;
   mutex_.Unlock();
@@ -264,14 +265,14 @@ void Engine::RunFirst() {
 
 void Engine::EndFirst(const Job& job, const Status& status, bool has_begun) {
   if (!status.ok()) {
-    // Whoever sees the failure may free the tensor, so Gloo's thread must have
-    // let go of it; and ranks that still read from it must not take what they
-    // find there for what they want.
+    // A caller that sees the failure may free the tensor. So Gloo's thread must
+    // not use it any more, and reads by other ranks must be invalid.
     MutexLock lock(mutex_);
     CloseTransport(/*cuts_off=*/has_begun);
   }
   const bool is_of_executor = job.work != nullptr;
-  // Before another thread may run the next one: works complete in their order.
+  // Complete it before another thread may run the next job: works complete in
+  // order.
   if (is_of_executor) job.work->Complete(status);
   MutexLock lock(mutex_);
   running_ = false;
@@ -280,7 +281,7 @@ void Engine::EndFirst(const Job& job, const Status& status, bool has_begun) {
   } else {
     callers_job_.splice(callers_job_.begin(), jobs_, jobs_.begin());
   }
-  // An idle group that is aborted is closed by the watchdog.
+  // The watchdog closes an idle group that is aborted.
   if (!abort_cause_.ok()) watchdog_->Wake();
   if (!is_of_executor && (!jobs_.empty() || stopping_)) {
     executor_wakes_.NotifyOne();
@@ -294,7 +295,7 @@ void Engine::CloseTransport(bool cuts_off) {
   mutex_.Unlock();
   point_to_point_->Quiesce();
   transport_->Close(goodbye);
-  // A peer that sees it looks for the goodbye.
+  // After Close: a peer that sees this rank leave reads its goodbye.
   if (shortcut_ != nullptr) {
     shortcut_->Leave(/*has_failed=*/cuts_off || !IsCancelled(goodbye));
   }
@@ -323,10 +324,9 @@ Status Engine::RunOnConnections(const Collective& collective) {
 
 Status Engine::FailNow(const Collective& collective, const Status& failure,
                        ReleasableLock* order) {
-  // Also what is said of a failure may throw, and the lock has to be taken
-  // again.
+  // Describing a failure may throw, too, and the lock must be taken again.
   return Guarded([&] {
-    // What follows takes it.
+    // Fail takes the lock.
     if (order != nullptr) order->Release();
     Fail(collective, failure);
     // The first abort's cause is the group's error, word for word.
@@ -363,7 +363,7 @@ Status Engine::TimeoutOf(const Collective& collective) const {
 Status Engine::FindFailure(Instant now) {
   for (const Job& job : jobs_) {
     const Instant deadline = job.collective->deadline;
-    // Only who is waited for can be named.
+    // Wait until the awaited rank can be named.
     if (deadline <= now && (transport_->waiting_for() >= 0 ||
                             now - deadline >= kNotWaitingGrace)) {
       return TimeoutOf(*job.collective);
@@ -374,7 +374,7 @@ Status Engine::FindFailure(Instant now) {
   mutex_.Unlock();
   Status gone = transport_->CheckPeers();
   mutex_.Lock();
-  // Who went by a verdict does not want it to end.
+  // A peer that ended by a verdict ends this group at once, without the grace.
   if (gone.ok() || Verdict(gone).has_value()) return gone;
   FailedCall call;
   if (!jobs_.empty()) {
@@ -407,8 +407,8 @@ Instant Engine::Look() {
     }
   }
   if (!abort_cause_.ok()) CloseIdle();
-  // It goes on looking while collectives come and go, so that Start does not
-  // have to wake it for each.
+  // The watchdog keeps checking while collectives come and go, so that Start
+  // need not wake it for each.
   const bool idle = !IsBusy() && started_ == seen_started_;
   seen_started_ = started_;
   next_look_ =
@@ -417,7 +417,7 @@ Instant Engine::Look() {
 }
 
 void Engine::CloseIdle() {
-  // Stop does it itself.
+  // Stop closes the transport itself.
   if (running_ || closed_ || stopping_ || closer_.joinable()) return;
   try {
     closer_ = std::thread([this] {
@@ -425,7 +425,7 @@ void Engine::CloseIdle() {
       if (!running_) CloseTransport(/*cuts_off=*/false);
     });
   } catch (const std::system_error&) {
-    // There is no thread left, and other groups wait.
+    // No thread can be started. Closing here delays the other groups' tasks.
     CloseTransport(/*cuts_off=*/false);
   }
 }

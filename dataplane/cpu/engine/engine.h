@@ -26,25 +26,26 @@
 
 namespace muster::dataplane::cpu {
 
-// Runs the collectives of ranks that share more than connections, for instance
+// Runs the collectives of ranks that share more than connections, such as
 // memory.
 class Shortcut {
  public:
   virtual ~Shortcut() = default;
 
-  // Whether it does `collective`, the same on all ranks. If not, that takes the
-  // connections.
+  // Whether the shortcut runs `collective`; the same on all ranks. If not, the
+  // connections run it.
   virtual bool Takes(const Collective& collective) const { return true; }
 
   // Runs `collective`, on one thread at a time. `order`: see Backend::Run; null
-  // if nobody has it. Errors: as those of algorithms.h; of one that Wake has
-  // ended, any.
+  // if the caller does not hold it. Errors: as in algorithms.h; any error after
+  // Wake.
   virtual Status Run(const Collective& collective, ReleasableLock* order) = 0;
 
-  // Ends what runs, and everything later. From any thread; does not block.
+  // Makes the running collective and all later ones fail. From any thread; does
+  // not block.
   virtual void Wake() = 0;
 
-  // This rank takes part no more. Nothing runs, nor will.
+  // The last call: this rank leaves. No collective runs now or later.
   virtual void Leave(bool has_failed) = 0;
 };
 
@@ -62,20 +63,20 @@ class Engine {
     Serve();
   }
 
-  // Runs collectives, from the next one on, by `shortcut`. Before the group is
-  // anybody's: nothing runs.
+  // Runs collectives by `shortcut` from the next one on. Call it before the
+  // group is handed out, while nothing runs.
   void SetShortcut(std::unique_ptr<Shortcut> shortcut);
 
-  // Sends and receives go by the mail that `make` returns, too, where it
-  // reaches their peers. As SetShortcut.
+  // Lets sends and receives also use the mailbox that `make` returns, for the
+  // peers that it reaches. Call it when SetShortcut may be called.
   void SetMail(PointToPoint::MailMaker make, bool is_crowded) {
     point_to_point_->SetMail(std::move(make), {.is_crowded = is_crowded});
   }
 
-  // Stops it if that was not done.
+  // Calls Stop unless it was called.
   ~Engine();
 
-  // Until Stop.
+  // Valid until Stop.
   Transport& transport() { return *transport_; }
 
   // See Backend.
@@ -84,16 +85,18 @@ class Engine {
                  ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   void Abort(const Status& cause);
 
-  // Aborts because of how `collective` fails, which is running: for a shortcut
-  // that has to end what another of its threads waits for. From any thread.
+  // Aborts because the running `collective` fails with `failure`. For a
+  // shortcut that has to end the waits of another of its threads. From any
+  // thread.
   void Fail(const Collective& collective, const Status& failure);
 
-  // Aborts, and returns when all works are complete, its threads have ended
-  // and the connections are closed.
+  // Aborts, and returns when all works are complete, the threads have ended and
+  // the connections are closed.
   void Stop();
 
  private:
-  // Nobody watches it yet. Apart, so that it is stopped if no thread is left.
+  // Constructs without the watchdog. Serve is separate so that the destructor
+  // runs if no thread can be started.
   struct Unserved {};
   Engine(std::string group_name, std::unique_ptr<Transport> transport,
          Unserved);
@@ -102,47 +105,48 @@ class Engine {
   class QueuedWork;
   struct Job {
     const Collective* collective = nullptr;
-    // What the collective is part of; null: its caller runs it.
+    // The work of the collective; null if its caller runs it.
     std::shared_ptr<QueuedWork> work = nullptr;
   };
 
   std::shared_ptr<Work> StartPointToPoint(const Collective& collective);
-  // Queues `job`, the one there is. True: the watchdog has to know.
+  // Queues the only element of `job`. Returns true if the watchdog must be
+  // woken.
   bool Enqueue(std::list<Job>& job) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes the executor, unless there is one. Errors: kResourceExhausted.
+  // Makes the executor unless it exists. Errors: kResourceExhausted.
   Status NeedExecutor() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunExecutor();
   // The watchdog's step.
   Instant Look() MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Closes the transport of a group that is aborted while nothing runs, which
-  // may take a moment: on a thread of its own.
+  // Closes the transport of a group that was aborted while nothing runs. Uses a
+  // separate thread, because closing may block.
   void CloseIdle() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs the first job. Lets go of the lock meanwhile.
+  // Runs the first job. Releases the lock meanwhile.
   void RunFirst() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The first job, which is running, has ended so: completes it and takes it
-  // away. `has_begun`: another rank may know of it.
+  // Completes the first job, which is running, with `status`, and removes it.
+  // `has_begun`: another rank may have seen it begin.
   void EndFirst(const Job& job, const Status& status, bool has_begun)
       MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Run, if others are queued before it.
+  // Run, if other jobs are queued before it.
   Completion RunInTurn(const Collective& collective, ReleasableLock& order);
-  // What is thrown in it is a status, and here.
+  // Runs `collective` now. Converts exceptions to a status, here.
   [[gnu::always_inline]] inline Status RunNow(const Collective& collective,
                                               ReleasableLock* order);
-  // Fail, of what was running. The group's error.
+  // Calls Fail for a collective that was running. Returns the group's error.
   Status FailNow(const Collective& collective, const Status& failure,
                  ReleasableLock* order);
   Status RunOnConnections(const Collective& collective);
-  // Takes leave of the peers and closes the connections of a group that has
-  // failed, once. The caller is the one that runs collectives, or nobody does.
-  // Lets go of the lock meanwhile.
+  // Sends goodbyes and closes the connections of a group that has failed, once.
+  // No other thread may run a collective. Releases the lock meanwhile.
   // `cuts_off`: this rank has begun a collective, and not finished it.
   void CloseTransport(bool cuts_off) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // When the watchdog has to look next. Deadlines count for punctuality alone,
-  // here and where Start wakes it: it sees each within kLookPeriod anyway.
+  // The time of the watchdog's next check. Deadlines only make it punctual,
+  // here and in Start: it checks each within kLookPeriod anyway.
   Instant NextLook(Instant now) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Why the group has failed by `now`, or OK. Lets go of the lock meanwhile.
+  // The reason why the group has failed by `now`, or OK. Releases the lock
+  // meanwhile.
   Status FindFailure(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Something has been started and is not complete.
+  // Whether anything started is not complete.
   bool IsBusy() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status TimeoutOf(const Collective& collective) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -151,38 +155,39 @@ class Engine {
   const std::string group_name_;
   std::unique_ptr<Transport> transport_;
 
-  // Of the thread that runs a collective.
+  // Used by the thread that runs a collective.
   Workspace workspace_;
   std::unique_ptr<Shortcut> shortcut_;
 
-  // Sends and receives, which have threads of their own.
+  // Runs sends and receives on its own threads.
   std::shared_ptr<PointToPoint> point_to_point_;
 
   BiasedMutex mutex_;
-  // Or Stop, which waits for what runs.
+  // Also wakes Stop, which waits for the running collective.
   CondVar executor_wakes_;
-  // The first one is running if `running_`.
+  // The first job is running if `running_`.
   std::list<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
-  // The place of the one that its caller runs, while that is not queued: it
-  // must not fail for want of memory when it already runs.
+  // The list node of a job that its caller runs, while no such job is queued.
+  // Allocated in advance: a running collective must not fail to allocate it.
   std::list<Job> callers_job_ MUSTER_GUARDED_BY(mutex_) = std::list<Job>(1);
   bool running_ MUSTER_GUARDED_BY(mutex_) = false;
-  // How many were queued, and had been when the watchdog looked last.
+  // The number of jobs queued so far, and at the watchdog's last check.
   uint64_t started_ MUSTER_GUARDED_BY(mutex_) = 0;
   uint64_t seen_started_ MUSTER_GUARDED_BY(mutex_) = 0;
   Status abort_cause_ MUSTER_GUARDED_BY(mutex_);
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // CloseTransport was called.
   bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
-  // In which collective, and when, the watchdog first saw that a peer is gone.
+  // The collective in which, and the time at which, the watchdog first saw that
+  // a peer is gone.
   FailedCall gone_noticed_in_ MUSTER_GUARDED_BY(mutex_);
   Instant gone_noticed_at_ MUSTER_GUARDED_BY(mutex_);
-  // When the watchdog looks next, unless woken; max() is never.
+  // The time of the watchdog's next check unless it is woken; max(): never.
   Instant next_look_ MUSTER_GUARDED_BY(mutex_) = Instant::max();
 
   std::thread executor_;
   std::thread closer_;
-  // Nothing until Serve.
+  // Empty until Serve.
   std::optional<SharedThread::Task> watchdog_;
 };
 

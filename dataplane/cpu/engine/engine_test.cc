@@ -1,5 +1,5 @@
-// The engine over a transport without a network, whose receives end when the
-// test says so.
+// Tests the engine over a transport without a network. The test decides when
+// receives end.
 
 #include "dataplane/cpu/engine/engine.h"
 
@@ -35,16 +35,16 @@ using std::chrono::milliseconds;
 struct Network {
   Mutex mutex;
   CondVar changed;
-  // Receives end.
+  // Receives return.
   bool open MUSTER_GUARDED_BY(mutex) = false;
-  // Notes are not sent: whoever sends one waits for nobody.
+  // Sends of notes block. Their thread then waits for no rank.
   bool hold_notes MUSTER_GUARDED_BY(mutex) = false;
-  // How many notes may be sent before the peer has left.
+  // The number of notes that may be sent before the peer leaves.
   int notes_max MUSTER_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
-  // What CheckPeers returns, and how often it was asked.
+  // The result of CheckPeers, and the number of its calls.
   Status gone MUSTER_GUARDED_BY(mutex);
   int looks MUSTER_GUARDED_BY(mutex) = 0;
-  // Connections are not closed yet.
+  // Close blocks.
   bool hold_close MUSTER_GUARDED_BY(mutex) = false;
   Status aborted MUSTER_GUARDED_BY(mutex);
   std::vector<Status> goodbyes MUSTER_GUARDED_BY(mutex);
@@ -72,7 +72,7 @@ class FakeMesh : public FakeTransport {
       : FakeTransport(/*rank=*/0, /*world_size=*/2),
         network_(std::move(network)) {}
 
-  // The peer answers with what it was sent: the same collective.
+  // The peer answers with the header that it received: the same collective.
   Status Write(int peer, const void* head, size_t head_bytes, const void*,
                size_t) override {
     const auto* const bytes = static_cast<const std::byte*>(head);
@@ -141,13 +141,13 @@ class EngineTest : public ::testing::Test {
     return engine_->Start(NextBarrier(deadline));
   }
 
-  // Of which this thread waits for the end.
+  // Runs a barrier on this thread.
   Status RunBarrier() {
     ReleasableLock order(order_);
     return engine_->Run(NextBarrier(), order).status;
   }
 
-  // Until a collective waits for its peer.
+  // Waits until a collective waits for its peer.
   void AwaitReceive() {
     MutexLock lock(network_->mutex);
     while (network_->received_on.empty()) {
@@ -155,7 +155,7 @@ class EngineTest : public ::testing::Test {
     }
   }
 
-  // Until the watchdog has looked after the peers once more.
+  // Waits until the watchdog has checked the peers once more.
   void AwaitLook() {
     MutexLock lock(network_->mutex);
     const int before = network_->looks;
@@ -178,7 +178,7 @@ TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
   bool completing = false;
   bool second_done = false;
   bool overtaken = false;
-  // Whoever completes the first takes his time over it.
+  // The first completion takes long.
   first->OnCompletion([&](const Status&) {
     const Instant until = Clock::now() + milliseconds(100);
     MutexLock lock(mutex);
@@ -204,7 +204,7 @@ TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
 }
 
 TEST_F(EngineTest, FailedWorkCompletesAfterItsConnectionsAreClosed) {
-  // Gloo's thread may touch the tensor until then.
+  // Until the connections are closed, Gloo's thread may use the tensor.
   const Status cause = AbortedError("on purpose");
   std::vector<std::shared_ptr<Work>> works;
   for (int i = 0; i < 2; ++i) {
@@ -236,7 +236,7 @@ TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
     network_->gone = UnavailableError("rank 1 is gone");
   }
   for (int round = 0; round < 6; ++round) {
-    // Each collective has its own: together they take longer than one grace.
+    // Each collective has its own grace: together they take longer than one.
     const auto work = StartBarrier();
     AwaitLook();
     ASSERT_FALSE(network_->AbortsSoon()) << round;
@@ -262,7 +262,7 @@ TEST_F(EngineTest, AVerdictNeedsNoGraceAndNoLabel) {
   }
   EXPECT_EQ(work->Wait(), verdict);
   MutexLock lock(network_->mutex);
-  // One may have been under way.
+  // One check may have been under way.
   EXPECT_LE(network_->looks, looks + 2);
 }
 
@@ -274,7 +274,7 @@ TEST_F(EngineTest, PeerMayLeaveOnceItHasSentItsNote) {
   }
   const auto last = StartBarrier();
   EXPECT_TRUE(last->Wait().ok()) << last->status();
-  // The next one needs it, and does not wait for who cannot answer.
+  // The next collective needs the peer, and fails instead of waiting.
   EXPECT_EQ(
       StartBarrier()->Wait(),
       Labelled({"barrier #2"}, "g", UnavailableError("rank 1 left the group")));
@@ -291,7 +291,7 @@ TEST_F(EngineTest, CallerWhoWaitsComesAfterWhatWasStartedBefore) {
   const auto before = StartBarrier();
   AwaitReceive();
   std::thread caller([this] { EXPECT_TRUE(RunBarrier().ok()); });
-  // It has its place by then.
+  // By then it has its place in the queue.
   order_.Lock();
   while (sequence_ < 2) {
     order_.Unlock();
@@ -309,7 +309,7 @@ TEST_F(EngineTest, CallerWhoWaitsComesAfterWhatWasStartedBefore) {
 TEST_F(EngineTest, CallerWhoWaitsLeavesWhatOthersStartedToTheExecutor) {
   std::thread caller([this] { EXPECT_TRUE(RunBarrier().ok()); });
   AwaitReceive();
-  // It has let go of the order while it runs.
+  // The barrier has released the order while it runs.
   order_.Lock();
   const auto other = StartBarrier();
   order_.Unlock();
@@ -409,14 +409,14 @@ TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
   caller.join();
 }
 
-// What a shortcut was told, and does.
+// The state that the test shares with a FakeShortcut.
 struct Path {
   Mutex mutex;
   CondVar changed;
   bool throws MUSTER_GUARDED_BY(mutex) = false;
   bool runs MUSTER_GUARDED_BY(mutex) = false;
   bool woken MUSTER_GUARDED_BY(mutex) = false;
-  // What Leave was told.
+  // The arguments of the calls of Leave.
   std::vector<bool> has_failed MUSTER_GUARDED_BY(mutex);
 };
 
@@ -449,7 +449,7 @@ class FakeShortcut : public Shortcut {
   const std::shared_ptr<Path> path_;
 };
 
-// Ends at once, well or not, and lets nobody else start.
+// Ends at once with a given status, without releasing the order.
 class QuickShortcut : public Shortcut {
  public:
   explicit QuickShortcut(Status ends) : ends_(std::move(ends)) {}
@@ -469,11 +469,11 @@ TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
     EXPECT_TRUE(engine_->Run(NextBarrier(), order).status.ok());
     EXPECT_TRUE(order.is_held());
   }
-  // The executor runs the next one, which nobody waits for.
+  // The executor runs the next collective.
   EXPECT_TRUE(StartBarrier()->Wait().ok());
 }
 
-// Who runs collectives so often has the engine's lock by the bias.
+// A thread that runs collectives so often holds the engine's lock by its bias.
 TEST_F(EngineTest, AnotherThreadEndsWhatIsRunAgainAndAgain) {
   engine_->SetShortcut(std::make_unique<QuickShortcut>(OkStatus()));
   for (int i = 0; i < 2 * BiasedMutex::kStreak; ++i) {
@@ -485,7 +485,7 @@ TEST_F(EngineTest, AnotherThreadEndsWhatIsRunAgainAndAgain) {
   EXPECT_EQ(StartBarrier()->Wait(), cause);
 }
 
-// Takes as long as it is told, and waits for others then, or for nobody.
+// Takes a given time, with or without waiting for other ranks.
 class TimedShortcut : public Shortcut {
  public:
   struct Told {
@@ -522,7 +522,7 @@ TEST_F(EngineTest, OneOfSixteenThatWaitForNobodyIsTimed) {
   const auto timed = run(&plan, {.time = milliseconds(2)});
   EXPECT_GE(timed, milliseconds(2));
   for (int i = 1; i < 16; ++i) {
-    // Who has waited is timed, and so is who has no plan.
+    // A collective that has waited, or has no plan, is always timed.
     EXPECT_GE(run(&plan, {milliseconds(3), /*waits=*/true}), milliseconds(3));
     EXPECT_GE(run(nullptr, {.time = milliseconds(3)}), milliseconds(3));
     EXPECT_EQ(run(&plan, {}), timed);
@@ -556,7 +556,7 @@ TEST_F(ShortcutTest, WhatItThrowsIsTheGroupsFailure) {
   const Status thrown =
       Labelled({"barrier #1"}, "g", InternalError("threw: no thread left"));
   EXPECT_EQ(RunBarrier(), thrown);
-  // Also on the engine's own thread.
+  // The same on the executor's thread.
   EXPECT_EQ(StartBarrier()->Wait(), thrown);
   MutexLock lock(network_->mutex);
   EXPECT_EQ(network_->goodbyes, std::vector<Status>{thrown});
@@ -572,7 +572,7 @@ TEST_F(ShortcutTest, WhatItThrowsOnTheExecutorIsTheGroupsFailure) {
       Labelled({"barrier #1"}, "g", InternalError("threw: no thread left")));
 }
 
-// Others may still read what is its owner's again.
+// Other ranks may still read memory that belongs to its owner again.
 TEST_F(ShortcutTest, WhoDestroysHisGroupInACollectiveHasFailed) {
   const auto work = StartBarrier();
   {

@@ -27,7 +27,7 @@ using Backends = std::vector<std::unique_ptr<Backend>>;
 
 class MultiInterfaceBackend : public Backend {
  public:
-  // One for each interface; all of one kind.
+  // One backend per interface, all with the same name.
   explicit MultiInterfaceBackend(Backends backends)
       : backends_(std::move(backends)) {}
 
@@ -63,7 +63,7 @@ class MultiInterfaceBackend : public Backend {
     return first().AllocateSymmetric(options);
   }
 
-  // That over the interface of the last one that was started.
+  // The last run on the interface of the last collective that was started.
   LastRun last_run(DeviceType device) const override {
     const size_t started = started_.load();
     const size_t last = started == 0 ? 0 : (started - 1) % backends_.size();
@@ -84,8 +84,8 @@ class MultiInterfaceBackend : public Backend {
     return *backends_[number % backends_.size()];
   }
 
-  // Each backend runs its collectives in their order, so what was started
-  // before is complete when all have come here.
+  // Each backend runs its collectives in order, so all earlier collectives are
+  // complete when the barrier is complete on all interfaces.
   std::shared_ptr<Work> StartOnAll(const Collective& collective) {
     const auto whole = std::make_shared<PromisedWork>(collective.Describe());
     const auto left = std::make_shared<std::atomic<size_t>>(backends_.size());
@@ -101,7 +101,7 @@ class MultiInterfaceBackend : public Backend {
   }
 
   const Backends backends_;
-  // Collectives, but for barriers.
+  // The number of collectives started, without barriers.
   std::atomic<size_t> started_{0};
 };
 
@@ -115,7 +115,8 @@ StatusOr<std::unique_ptr<Backend>> CreateMultiInterfaceBackend(
   BackendOptions own = options;
   for (size_t i = 0; i < count; ++i) {
     if (i > 0) {
-      // Its own is the first of them; how many there are says every rank.
+      // A backend uses the first name. The number of names stays, because every
+      // rank publishes it.
       std::rotate(names.begin(), names.begin() + 1, names.end());
       own.network_interfaces = absl::StrJoin(names, ",");
       own.store =

@@ -43,7 +43,7 @@ std::vector<uint64_t> NumbersOf(const FakeBackend& backend) {
   return numbers;
 }
 
-// One over two interfaces, made of fakes.
+// A backend over two fake interfaces.
 class MultiInterfaceBackendTest : public ::testing::Test {
  protected:
   MultiInterfaceBackendTest() {
@@ -100,7 +100,7 @@ TEST_F(MultiInterfaceBackendTest, SendsAndReceivesGoByTheirTags) {
   (void)Start(CollectiveKind::kSend, 1, /*tag=*/7);
   (void)Start(CollectiveKind::kRecv, 2, /*tag=*/7);
   (void)Start(CollectiveKind::kSend, 3, /*tag=*/4);
-  // They are in nobody's turn.
+  // Sends and receives do not change the turns of the collectives.
   (void)Start(CollectiveKind::kAllReduce, 9);
   EXPECT_THAT(NumbersOf(*fakes_[0]), ElementsAre(3, 9));
   EXPECT_THAT(NumbersOf(*fakes_[1]), ElementsAre(1, 2));
@@ -195,7 +195,7 @@ TEST(MultiInterfaceTest, RanksThatNameDifferentNumbersAreRefused) {
   }
 }
 
-// Ranks of this process.
+// Ranks in this process, with two interfaces.
 class TwoInterfacesTest : public ::testing::Test {
  protected:
   TwoInterfacesTest() { setenv("GLOO_SOCKET_IFNAME", "lo,lo", 1); }
@@ -219,7 +219,7 @@ TEST_F(TwoInterfacesTest, ReceiveFromAnybodyGetsTheMessageOfItsTag) {
                           .tag = tag}));
         }
       } else {
-        // The last tag first.
+        // Send the last tag first.
         values[tag] = message(rank.rank(), 3 - tag);
         works.push_back(
             rank.Start({.kind = CollectiveKind::kSend,
@@ -242,7 +242,7 @@ TEST_F(TwoInterfacesTest, FailureOverOneEndsTheGroupOverTheOther) {
   LocalWorld world({.world_size = 2});
   std::vector<float> values(1 << 10);
   std::vector<float> received(4);
-  // Over the second interface, and nobody sends it.
+  // A receive on the second interface that no rank sends.
   const auto waits = world.at(0).Start({.kind = CollectiveKind::kRecv,
                                         .outputs = {Tensor(received)},
                                         .peer = 1,

@@ -23,12 +23,12 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// To read so much takes no longer than having a thread wake up for it.
+// Reading so many bytes takes no longer than a thread's wake-up.
 constexpr size_t kShortBytesMax = 1 << 20;
 
 }  // namespace
 
-// One that mail may complete.
+// The work of an operation that a mailbox message may complete.
 class PointToPoint::SpinningWork : public PromisedWork {
  public:
   SpinningWork(const Collective& collective,
@@ -51,8 +51,8 @@ class PointToPoint::SpinningWork : public PromisedWork {
     return status;
   }
 
-  // A caller that asks again and again does not wait for the progress thread's
-  // next look. Once or twice everybody asks.
+  // A caller that asks repeatedly should not wait for the progress thread's
+  // next poll. Every caller asks once or twice.
   bool IsCompleted() const override {
     if (PromisedWork::IsCompleted()) return true;
     if (asked_.fetch_add(1, std::memory_order_relaxed) >= kAskedInPassing) {
@@ -106,7 +106,7 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
         StartReceive(operation, outcome);
       }
       if (mailbox_ != nullptr) {
-        // A small send has no use for it.
+        // A small send that is complete does not need it.
         if (running_.contains(collective.sequence)) TakeMail(outcome);
         HaveProgressThreadLook();
       }
@@ -130,14 +130,14 @@ std::shared_ptr<PromisedWork> PointToPoint::WorkOf(
 
 void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
                                  Outcome& outcome) {
-  // Callbacks, for which the caller's locks are in the way.
+  // Completing them runs callbacks, which may need locks that the caller holds.
   std::erase_if(outcome.done, [&](const OperationPtr& done)
                                   MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                                     if (done == own) return false;
                                     left_.done.push_back(done);
                                     return true;
                                   });
-  // They take their time.
+  // Reading may take long.
   if (!progress_thread_.joinable()) {
     GiveToChannels(outcome.readings);
     return;
@@ -146,7 +146,7 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
   if (left_.done.empty() && left_.readings.empty()) return;
   has_left_.store(true, std::memory_order_relaxed);
   ++started_;
-  // Else nobody sleeps, or the progress thread looks soon.
+  // Otherwise no thread sleeps, or the progress thread polls soon.
   if (wants || progress_thread_rests_) mailbox_->Wake();
   progress_thread_rests_ = false;
 }
@@ -199,7 +199,7 @@ StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
   Peer& state = peers_[peer];
   const bool goes_with_tensor =
       message.type == Message::kClear || message.type == Message::kDone;
-  // Nothing that is complete shall wait for what has not left.
+  // No offer that completes at once may overtake one that has not left.
   const bool is_offer = ticket != 0;
   if (!goes_with_tensor && !(is_offer && state.unsent_offers > 0) &&
       HasMailFor(peer) && mailbox_->Put(peer, message, payload, bytes)) {
@@ -214,7 +214,7 @@ StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
 bool PointToPoint::TakeMail(Outcome& outcome) {
   bool has_come = false;
   for (int peer = 0; peer < transport_.world_size(); ++peer) {
-    // Nothing comes before that.
+    // Nothing comes from a peer before its connection exists.
     if (peers_[peer].connection == nullptr || !mailbox_->Reaches(peer))
       continue;
     const auto take = [&](const Message& message, const std::byte* payload)
@@ -279,7 +279,8 @@ void PointToPoint::Look(const PromisedWork& work, Instant give_up,
   mailbox->BeginLooking();
   for (int look = 1; !work.PromisedWork::IsCompleted(); ++look) {
     if (mailbox->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
-      // The message may take a while, in which nobody looks.
+      // Handling the message may take long; this thread does not poll
+      // meanwhile.
       mailbox->EndLooking();
       const bool has_come = TakeMail(&work, deadline);
       mailbox->BeginLooking();
@@ -509,7 +510,7 @@ void PointToPoint::Quiesce() {
     if (mailbox_ != nullptr) mailbox_->Wake();
   }
   {
-    // They use the channels.
+    // Carriers use the connections.
     MutexLock lock(mutex_);
     while (carriers_ > 0) changed_.Wait(mutex_);
   }
@@ -537,18 +538,19 @@ void PointToPoint::Close(const Status& cause) {
   for (const OperationPtr& each : done) {
     each->work->Complete(OkStatus());
   }
-  // Buffers before works: their tensors belong to the callers afterwards.
+  // Destroy the buffers before completing the works: then the tensors belong to
+  // the callers.
   peers.clear();
   for (const auto& [sequence, operation] : left) {
     operation->work->Complete(cause);
   }
 }
 
-// PointToPoint: what its peers' messages do.
+// PointToPoint: handling of the peers' messages.
 
 namespace {
 
-// How much is read before it looks whether the group has been aborted.
+// The bytes read between two checks for an abort.
 constexpr size_t kReadBytes = 4 << 20;
 
 uint64_t SlotOf(uint64_t id) { return kPointToPointSlot + id; }
@@ -681,7 +683,7 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
     Message credit;
     credit.type = Message::kCredit;
     credit.count = std::exchange(state.claimed, 0);
-    // A peer that is gone needs none.
+    // A peer that is gone needs no credit.
     Post(peer, credit, nullptr, 0, /*ticket=*/0).status().IgnoreError();
     return;
   }
@@ -722,7 +724,7 @@ void PointToPoint::Read(const Reading& reading) {
   const size_t bytes = tensor.bytes();
   bool is_read = true;
   for (size_t done = 0; done < bytes && is_read; done += kReadBytes) {
-    // Close completes it.
+    // Close completes the operation.
     if (!transport_.abort_cause().ok()) return;
     is_read = memory.Read(reading.request.address + done,
                           static_cast<std::byte*>(tensor.data()) + done,
@@ -733,7 +735,7 @@ void PointToPoint::Read(const Reading& reading) {
     MutexLock lock(mutex_);
     if (is_read) {
       Done(reading.operation, outcome);
-      // One that is gone does not wait for this.
+      // A peer that is gone does not wait for this.
       Tell(reading.peer, Message::kTaken, reading.request.id).IgnoreError();
     } else if (Status status =
                    Clear(reading.operation, reading.peer, reading.request);
@@ -773,14 +775,15 @@ void PointToPoint::TakeDone(int peer, const Message& message,
   }
   const Arriving arrived = std::move(found->second);
   state.arriving.erase(found);
-  // It was sent before this message, on the same connection, so it is there.
+  // The tensor was sent before this message on the same connection, so it has
+  // come.
   Status status = arrived.buffer->WaitReceive(peer);
   if (!status.ok()) {
     outcome.failure = FailureOf(arrived.operation->collective, status);
     return;
   }
   Done(arrived.operation, outcome);
-  // One that is gone does not wait for this.
+  // A peer that is gone does not wait for this.
   Tell(peer, Message::kTaken, message.id).IgnoreError();
 }
 
@@ -805,7 +808,7 @@ void PointToPoint::Sent(int peer, uint64_t sequence) {
     MutexLock lock(mutex_);
     --peers_[peer].unsent_offers;
     const auto found = running_.find(sequence);
-    // A large one waits for more.
+    // A large send also waits for kTaken.
     if (found != running_.end() && found->second->is_eager) {
       Done(OperationPtr(found->second), outcome);
     }
@@ -814,7 +817,7 @@ void PointToPoint::Sent(int peer, uint64_t sequence) {
 }
 
 void PointToPoint::Ended(int peer, const Status& how) {
-  // Close completes what an abort ends.
+  // After an abort, Close completes the operations.
   if (!transport_.abort_cause().ok()) return;
   Outcome outcome;
   const bool in_peace = transport_.CheckPeers().ok();
@@ -829,7 +832,7 @@ void PointToPoint::Ended(int peer, const Status& how) {
     for (const auto& [sequence, operation] : running_) {
       const Status loss = LossFor(*operation);
       if (loss.ok()) continue;
-      // Its receiver has left in peace: it has what it wanted.
+      // The receiver has left in peace, so it has the tensor.
       if (operation->is_leaving && in_peace) {
         left.push_back(operation);
       } else {
@@ -866,7 +869,7 @@ void PointToPoint::Carry(const Outcome& outcome) {
   for (const OperationPtr& operation : outcome.done) {
     operation->work->Complete(OkStatus());
   }
-  // It ends this group, and with it what is left here.
+  // This ends the group and all its operations.
   if (!outcome.failure.ok()) fail_(outcome.failure);
 }
 

@@ -32,101 +32,102 @@ namespace muster::dataplane::cpu {
 // PointToPoint runs the sends and receives of one group on one rank, in
 // parallel to the collectives.
 //
-// Each pair of ranks has a channel in each direction, for messages of bounded
-// size. Sends are matched with receives by peer and tag, in the order in which
-// they arrive. A small tensor travels inside its message; up to kEagerWindow of
-// these may lie unclaimed at the receiver. For a large tensor the message is a
-// request. Once a receive claims it, and has announced exactly its size, the
-// receiver clears the sender to send, from tensor to tensor.
+// Each pair of ranks has a P2pConnection for messages of bounded size. Sends
+// are matched with receives by peer and tag, in order of arrival. A small
+// tensor travels inside its message; up to kEagerWindow of these may lie
+// unclaimed at the receiver. The message of a large tensor is a request. When a
+// receive claims it, the receiver announces the receive and clears the sender
+// to send, from tensor to tensor.
 //
 //   sender                      receiver
 //   kEager + payload     ->     copied to the tensor, or kept
-//                        <-     kCredit, for every few that were claimed
+//                        <-     kCredit, once for several claimed ones
 //
 //   kRequest             ->     waits until it is claimed
 //                        <-     kClear
 //   the tensor           ->
-//   kDone                ->     which nobody has waited for until now
+//   kDone                ->     no thread waits before this comes
 //                        <-     kTaken
 //
 // If the receiver can read the sender's memory (Transport::MemoryOf), the
 // request carries the tensor's address, and the receiver copies the tensor:
 //
 //   kRequest             ->     waits until it is claimed
-//                        <-     kReads, in case that it leaves after it
+//                        <-     kReads: begins to read, and may then leave
 //                               the tensor; if it cannot be read: kClear
 //                        <-     kTaken
 //
 // Ranks of one host may share a ShmMailbox (SetMail). It carries all messages
-// for which it has room, except kClear and kDone, which travel with the tensor.
-// It carries no kEager or kRequest before all messages that went over the
-// channel have left; otherwise a complete message could be lost together with
-// an incomplete one. Messages that arrive over both are ordered by their ids.
+// for which it has room, except kClear and kDone, which travel with the tensor,
+// and except a kEager or kRequest while an earlier one has not left the
+// connection: a send could complete there while an earlier one can still be
+// lost. Messages that arrive on both are ordered by their ids.
 //
-// A rank's sends to itself are matched in the same way, without a channel: a
+// A rank's sends to itself are matched in the same way, without a connection: a
 // small tensor is kept until a receive claims it, and a large one is copied
 // from tensor to tensor.
 //
 // A thread that waits for a send or receive polls the mailbox for a while, so
-// it gets messages without another thread. Only when it stops polling, or when
-// the progress thread, which polls from time to time, finds something running,
-// does this rank ask its peers to wake it: a thread that wakes up competes with
-// those that poll.
+// it gets messages without another thread. This rank asks its peers to wake it
+// only when that thread stops polling, or when the progress thread, which polls
+// from time to time, finds something running: a thread that wakes up competes
+// with polling threads.
 //
-// Thread-safe. Its threads are: those of the channels, which are opened when
-// this rank first sends to or receives from a peer; one for mailbox messages
-// that arrive while no thread polls; and one for this rank's sends to itself.
+// Thread-safe. Its threads: two per connection, which is made when this rank
+// first sends to or receives from a peer; the progress thread, for mailbox
+// messages that arrive while no thread polls; and one for this rank's sends to
+// itself.
 class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
  public:
   // `fail` ends the group; it may be called from any thread, without locks.
   PointToPoint(std::string group_name, Transport& transport,
                std::function<void(const Status&)> fail);
 
-  // After Close, unless nothing was started.
+  // Destroy it after Close, unless nothing was started.
   ~PointToPoint() = default;
 
   struct MailboxOptions {
-    // There are fewer processors than ranks: who waits does not look for longer
-    // than kSpinTime, whatever he has learnt.
+    // The host has fewer processors than ranks. Waiters then never spin for
+    // longer than kSpinTime.
     bool is_crowded = false;
-    // How often the progress thread looks for mail while sends and receives are
-    // started, and how often in vain before he sleeps until he is rung for.
+    // How often the progress thread polls while sends and receives are started,
+    // and how many polls may find nothing before it sleeps until it is woken.
     std::chrono::microseconds look_period{500};
     int idle_looks = 100;
   };
 
-  // Makes what it shares with the ranks of its host; null: it cannot be had.
+  // Makes the mailbox that the ranks of this host share, or returns null.
   using MailMaker = std::function<std::shared_ptr<ShmMailbox>()>;
 
-  // `make` is called by the first Start, and SetMail before that.
+  // The first Start calls `make`. Call SetMail before it.
   void SetMail(MailMaker make, const MailboxOptions& options);
 
-  // Of a kSend or kRecv. Does not block.
+  // Starts a kSend or kRecv. Does not block.
   std::shared_ptr<Work> Start(const Collective& collective);
 
-  // The oldest that is not complete.
+  // The oldest incomplete operation.
   struct Oldest {
     uint64_t sequence;
     FailedCall call;
   };
   std::optional<Oldest> oldest() const;
 
-  // When the first of those that run has to be complete.
+  // The earliest deadline of the running operations.
   Instant FirstDeadline() const;
 
-  // The error of one whose deadline has passed at `now`, or OK.
+  // The error of an operation whose deadline has passed at `now`, or OK.
   Status FindTimeout(Instant now) const;
 
-  // Ends the threads. The transport is aborted.
+  // Ends the threads. Abort the transport first.
   void Quiesce();
 
-  // Completes what is left with `cause`. The transport is closed.
+  // Completes the remaining operations with `cause`. Close the transport first.
   void Close(const Status& cause);
 
  private:
   class SpinningWork;
 
-  // Small messages to one peer that may lie unclaimed there: 2 MiB of them.
+  // The number of small messages that may lie unclaimed at one peer: 2 MiB.
   static constexpr uint64_t kEagerWindow = 64;
 
   struct Operation {
@@ -134,7 +135,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       return collective.kind == CollectiveKind::kSend ? collective.inputs[0]
                                                       : collective.outputs[0];
     }
-    // Of a receive.
+    // Call it on receives only.
     bool Wants(int from, int tag) const {
       return collective.tag == tag &&
              (collective.peer == from || collective.peer == kAnyPeer);
@@ -142,17 +143,17 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
     Collective collective;
     std::shared_ptr<PromisedWork> work;
-    // A send in one message.
+    // True for a send in one message.
     bool is_eager = false;
-    // A send whose tensor is posted, or is being read: all that it waits for is
-    // to hear that it has left, or was taken.
+    // True for a send whose tensor is posted or being read. It waits only for
+    // the news that the tensor has left or was taken.
     bool is_leaving = false;
-    // Of a receive that has been matched: who sends; otherwise as asked for.
+    // The caller's peer; for a matched receive, the rank that sends.
     int peer = kAnyPeer;
   };
   using OperationPtr = std::shared_ptr<Operation>;
 
-  // Something that came and that no receive has claimed yet.
+  // A message that no receive has claimed yet.
   struct Unclaimed {
     int peer;
     Message message;
@@ -167,47 +168,49 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   struct Peer {
     std::unique_ptr<P2pConnection> connection;
-    // How many more small messages may be sent without a request.
+    // The number of small messages that may still be sent eagerly.
     uint64_t credit = 0;
-    // How many small ones were claimed since it was last told.
+    // Small messages claimed since the last kCredit to the peer.
     uint64_t claimed = 0;
     uint64_t last_id = 0;
-    // Large ones that are not taken yet, by id.
+    // Large sends that the peer has not taken yet, by id.
     std::map<uint64_t, OperationPtr> requests;
     // Tensors that were cleared to come, by the peer's id.
     std::map<uint64_t, Arriving> arriving;
-    // Of what was offered on the connection, how many have not left.
+    // The number of kEager and kRequest messages on the connection that have
+    // not left.
     int unsent_offers = 0;
-    // Of what the peer offers: the last id in order, and what has overtaken
-    // others, by id.
+    // The last id that the peer offered in order, and the later offers that
+    // have overtaken others, by id.
     uint64_t last_offered = 0;
     std::map<uint64_t, Unclaimed> early;
-    // How it went, once its messages have ended.
+    // The reason why no more messages come, or OK.
     Status ended;
   };
 
-  // A tensor that this rank reads in its sender's memory.
+  // A tensor that this rank reads from its sender's memory.
   struct Reading {
     OperationPtr operation;
     int peer;
     Message request;
   };
 
-  // What has to be done without the lock.
+  // Work to do after the lock is released.
   struct Outcome {
     std::vector<OperationPtr> done = {};
-    // By a thread of the peer's channel.
+    // Done by a thread of the peer's connection, or by a waiting thread.
     std::vector<Reading> readings = {};
     Status failure = OkStatus();
   };
 
-  // Its error; a verdict as it is.
+  // The error of `collective` for `failure`. A verdict is returned unchanged.
   Status FailureOf(const Collective& collective, const Status& failure) const;
 
   std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What `outcome` has, beside the end of `own`, is not for this thread.
-  // Somebody may sleep if this rank wanted mail before: `wants`.
+  // Leaves the work in `outcome`, except the end of `own`, to other threads.
+  // `wants`: this rank asked to be woken before, so its progress thread may
+  // sleep.
   void LeaveToOthers(const OperationPtr& own, bool wants, Outcome& outcome)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartSend(const OperationPtr& operation, Outcome& outcome)
@@ -219,54 +222,57 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Peer& Open(int peer) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Posts a message, by mail or on the channel; an offer has a ticket. It has
-  // left: by mail.
+  // Posts a message through the mailbox or on the connection. kEager and
+  // kRequest have a ticket. Returns true if the message has left, through the
+  // mailbox.
   StatusOr<bool> Post(int peer, const Message& message, const void* payload,
                       size_t bytes, uint64_t ticket)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasMailFor(int peer) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return mailbox_ != nullptr && mailbox_->Reaches(peer);
   }
-  // Takes what has come by mail. False: nothing has.
+  // Takes all messages from the mailbox. False if there was none.
   bool TakeMail(Outcome& outcome) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same and what was left to others, for who waits for `own` until
-  // `deadline`, or for the progress thread.
+  // As above; also does the work that was left to others. Called by a thread
+  // that waits for `own` until `deadline`, or by the progress thread (null).
   bool TakeMail(const Work* own, Instant deadline)
       MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Keeps what that one shall read himself.
+  // Gives readings to the connections' threads, except those that the waiter
+  // for `own` shall do itself.
   void GiveAway(const Work* own, Instant deadline,
                 std::vector<Reading>& readings)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveToChannels(const std::vector<Reading>& readings)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has a thread copy what this rank sends to itself, and complete both: the
-  // callbacks of the one that was started first need locks of Start's caller.
+  // Has a thread copy a tensor that this rank sends to itself and complete both
+  // operations. Not done in Start: its caller may hold locks that the callbacks
+  // of the earlier operation need.
   void GiveToSelf(const OperationPtr& receive, const OperationPtr& send)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the first receive that waits for `tag` from `peer`; null: none does.
+  // Removes and returns the first receive for `tag` from `peer`, or null.
   OperationPtr TakeReceive(int peer, int tag)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has the progress thread take what may have come.
+  // Wakes the progress thread if a message may have come.
   void WakeProgressThread() MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Looks for mail until `work` is complete, or until `give_up`. Its caller
+  // Polls the mailbox until `work` is complete or until `give_up`. The caller
   // waits until `deadline`.
   void Look(const PromisedWork& work, Instant give_up, Instant deadline)
       MUSTER_LOCKS_EXCLUDED(mutex_);
-  // From a wait that is over, in a sleep or in a look.
+  // Adapts the spin budget to a wait that has ended, in a sleep or in a poll.
   void Learn(bool sleeps, Instant began) MUSTER_LOCKS_EXCLUDED(mutex_);
-  // From now on until nothing runs the bell is to be rung. TakeMail has to
-  // follow.
+  // Asks the peers to wake this rank until nothing runs. Call TakeMail
+  // afterwards.
   void WantMail() MUSTER_LOCKS_EXCLUDED(mutex_);
   void RunProgressThread();
-  // Something has been started: the progress thread looks from time to time.
+  // Call it after a start. Makes the progress thread poll from time to time.
   void HaveProgressThreadLook() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Called by the threads of the channels.
+  // Called by the threads of the connections.
   void Received(int peer, const Message& message, const std::byte* payload);
   void Sent(int peer, uint64_t sequence);
   void Ended(int peer, const Status& how);
 
-  // A copy of what was offered.
+  // A copy of an offer.
   static Unclaimed Copy(int peer, const Message& message,
                         const std::byte* payload);
   void Take(int peer, const Message& message, const std::byte* payload,
@@ -285,26 +291,27 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   void TakeReads(int peer, const Message& message)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Joins what came with the receive that wants it.
+  // Gives a message to the receive that matches it.
   void Match(const OperationPtr& operation, int peer, const Message& message,
              const std::byte* payload, Outcome& outcome)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CheckFits(const Operation& operation, int peer,
                    const Message& message) const;
-  // Announces the tensor of `request` and clears the peer to send it.
+  // Announces the receive of the tensor of `request` and clears the peer to
+  // send it.
   Status Clear(const OperationPtr& operation, int peer, const Message& request)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the peer `type` of its `id`.
+  // Sends a message of `type` for tensor `id` to the peer.
   Status Tell(int peer, Message::Type type, uint64_t id)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Read(const Reading& reading) MUSTER_LOCKS_EXCLUDED(mutex_);
-  // `operation` is complete.
+  // Removes the completed `operation` and adds it to `outcome`.
   void Done(const OperationPtr& operation, Outcome& outcome)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // How the peer that an operation needs went, or OK.
+  // The error if a peer that `operation` needs has gone, or OK.
   Status LossFor(const Operation& operation) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Does it, without the lock.
+  // Completes the works of `outcome` and reports its failure, without the lock.
   void Carry(const Outcome& outcome) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Constant after construction.
@@ -316,34 +323,33 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   CondVar changed_;
   bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
   MailMaker make_mail_ MUSTER_GUARDED_BY(mutex_);
-  // Null: this rank has none, not yet, or no more.
+  // Null before the first Start, after Close, or if there is none.
   std::shared_ptr<ShmMailbox> mailbox_ MUSTER_GUARDED_BY(mutex_);
   // Work for the thread that polls the mailbox, or for the progress thread.
   Outcome left_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
-  // Of those who wait, told under the lock; and whether they go by it.
+  // The waiters' spin budget, updated under the lock, and whether they use it.
   SpinBudget spin_budget_;
   std::atomic<bool> learns_{false};
   Yielding yielding_;
-  // How often there was something new for the progress thread to look after.
+  // Counts the events that make the progress thread poll.
   uint64_t started_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // He sleeps until he is rung for.
+  // The progress thread sleeps until it is woken.
   bool progress_thread_rests_ MUSTER_GUARDED_BY(mutex_) = false;
   MailboxOptions mail_options_ MUSTER_GUARDED_BY(mutex_);
-  // Threads that do what mail has brought.
+  // The number of threads that do work from the mailbox.
   int carriers_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // By rank. Channels last until Close.
+  // By rank. Connections last until Close.
   std::vector<Peer> peers_ MUSTER_GUARDED_BY(mutex_);
-  // All that are not complete, by number.
+  // The incomplete operations, by sequence number.
   std::map<uint64_t, OperationPtr> running_ MUSTER_GUARDED_BY(mutex_);
-  // Receives that nothing has come for, and what no receive has claimed, each
-  // in their order.
+  // Receives without a message, and messages without a receive, each in order.
   std::list<OperationPtr> receives_ MUSTER_GUARDED_BY(mutex_);
   std::list<Unclaimed> unclaimed_ MUSTER_GUARDED_BY(mutex_);
 
-  // Waits for mail, from the first peer on that is reached by it.
+  // Started with the first peer that the mailbox reaches.
   std::thread progress_thread_;
-  // Null until this rank first sends itself something that is waited for.
+  // Null until this rank first copies a tensor to itself.
   std::unique_ptr<SerialExecutor> to_self_ MUSTER_GUARDED_BY(mutex_);
 };
 

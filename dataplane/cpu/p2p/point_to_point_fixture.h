@@ -61,7 +61,7 @@ class ScriptTransport : public Transport {
   Status Gone(int) override { return OkStatus(); }
   void Close(const Status&) override {}
 
-  // A message of the peer comes.
+  // Delivers a message from the peer.
   void Deliver(const Message& message, const std::vector<float>& payload = {}) {
     MutexLock lock(mutex_);
     while (announced_.empty()) changed_.Wait(mutex_);
@@ -76,7 +76,7 @@ class ScriptTransport : public Transport {
     changed_.NotifyAll();
   }
 
-  // The next message that this rank sends.
+  // Returns the next message that this rank sends.
   Message TakeSent() {
     MutexLock lock(mutex_);
     while (sent_.empty()) changed_.Wait(mutex_);
@@ -85,19 +85,19 @@ class ScriptTransport : public Transport {
     return message;
   }
 
-  // The peer's memory is that of who has `mark`, which is `value`.
+  // Lets this rank read the peer's memory: that of the process with `mark`.
   void MakeNear(const Mark& mark, uint64_t value) {
     memories_[1].emplace(mark.place(), value);
   }
 
-  // The peer leaves in peace; what this rank has posted does not leave.
+  // The peer leaves in peace. Posted sends do not leave.
   void Leave() {
     MutexLock lock(mutex_);
     gone_ = true;
     changed_.NotifyAll();
   }
 
-  // From now on nothing that is posted leaves.
+  // Posted sends do not leave from now on.
   void HoldSends() {
     MutexLock lock(mutex_);
     holds_sends_ = true;
@@ -119,7 +119,7 @@ class ScriptTransport : public Transport {
         transport_.announced_.push_back({this, data_ + offset});
         transport_.changed_.NotifyAll();
       } else {
-        ++received_;  // A tensor is there when its kDone is.
+        ++received_;  // A tensor has come when its kDone has.
       }
       return OkStatus();
     }
@@ -216,7 +216,7 @@ class PointToPointTest : public ::testing::Test {
     return message;
   }
 
-  // How the group has failed, once it has.
+  // Waits until the group has failed, and returns the error.
   Status Failure() {
     MutexLock lock(mutex_);
     while (failure_.ok()) failed_.Wait(mutex_);

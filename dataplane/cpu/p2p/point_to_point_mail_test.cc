@@ -1,4 +1,4 @@
-// What goes by mail, of two ranks: see the fixture.
+// Tests messages through the ShmMailbox between two ranks: see the fixture.
 
 #include <sys/syscall.h>
 #include <time.h>
@@ -33,8 +33,8 @@ namespace {
 
 using MailboxOptions = PointToPoint::MailboxOptions;
 
-// Both have a slot from the other; this rank opens its own when it first sends
-// or receives.
+// Each rank has a slot for the other. This rank opens its own when it first
+// sends or receives.
 class AnyMailPointToPointTest : public PointToPointTest {
  protected:
   explicit AnyMailPointToPointTest(const MailboxOptions& options) {
@@ -47,13 +47,13 @@ class AnyMailPointToPointTest : public PointToPointTest {
     ASSERT_TRUE(peer_mail_->Put(0, message, payload.data(),
                                 payload.size() * sizeof(float)));
   }
-  // Not as Wait does it, which looks for mail.
+  // Waits without polling the mailbox, unlike Work::Wait.
   static void AwaitCompletion(Work& work) {
     std::promise<void> complete;
     work.OnCompletion([&](const Status&) { complete.set_value(); });
     complete.get_future().wait();
   }
-  // What this rank left.
+  // Takes the messages that this rank has put into the mailbox.
   std::vector<Message> TakeLeft() {
     std::vector<Message> messages;
     peer_mail_->Take(0, [&](const Message& message, const std::byte*) {
@@ -61,7 +61,7 @@ class AnyMailPointToPointTest : public PointToPointTest {
     });
     return messages;
   }
-  // Until one that waits is about to sleep.
+  // Waits until a waiter is about to sleep.
   void AwaitWants() {
     const auto own = MailOf(0);
     while (!own->wants()) std::this_thread::yield();
@@ -82,16 +82,16 @@ class AnyMailPointToPointTest : public PointToPointTest {
   std::shared_ptr<ShmMailbox> peer_mail_;
 };
 
-// The progress thread sleeps, and does nothing before he is rung for.
+// The progress thread sleeps until it is woken.
 class MailPointToPointTest : public AnyMailPointToPointTest {
  protected:
   explicit MailPointToPointTest(MailboxOptions options = {})
       : AnyMailPointToPointTest(WithoutLooks(options)) {
-    // Number 1. It has him come.
+    // Send number 1 starts the progress thread.
     std::vector<float> values(1);
     EXPECT_TRUE(Send(values)->IsCompleted());
     EXPECT_EQ(TakeLeft().size(), 1u);
-    // Where that cannot be seen a test may pass that should not.
+    // Wait until it sleeps. If that cannot be seen, a test may pass wrongly.
     const Instant until = Clock::now() + std::chrono::seconds(1);
     while (!SomebodySleepsIn(memory_.get()) && Clock::now() < until) {
       std::this_thread::yield();
@@ -104,7 +104,7 @@ class MailPointToPointTest : public AnyMailPointToPointTest {
     options.idle_looks = 1'000'000;
     return options;
   }
-  // Whether a thread of this process is in futex(2) on what is at `word`.
+  // Whether a thread of this process is in futex(2) on `word`.
   static bool SomebodySleepsIn(const void* word) {
     const std::string begin = absl::StrFormat(
         "%d 0x%x ", SYS_futex, reinterpret_cast<uintptr_t>(word));
@@ -144,8 +144,7 @@ TEST_F(MailPointToPointTest, WhatTheBoxDoesNotTakeGoesOnTheConnection) {
   EXPECT_EQ(TakeLeft().size(), 1u);
 }
 
-// A send that is complete shall arrive, whatever becomes of earlier ones that
-// are not.
+// A completed send must arrive even if earlier, incomplete ones do not.
 TEST_F(MailPointToPointTest, NothingOvertakesWhatHasNotLeft) {
   transport_.HoldSends();
   std::vector<float> large(kLarge - 1);
@@ -194,18 +193,18 @@ TEST_F(MailPointToPointTest, WhoSleepsIsRungFor) {
   }
 }
 
-// Where messages come some time after their receiver began to wait.
+// Messages come some time after their receiver began to wait.
 class LateMailPointToPointTest : public MailPointToPointTest {
  protected:
   using MailPointToPointTest::MailPointToPointTest;
 
   struct Wait {
-    // About to sleep when its message came.
+    // True if the waiter was about to sleep when its message came.
     bool sleeps = false;
-    // Of the processor.
+    // Processor time.
     std::chrono::nanoseconds time;
   };
-  // The next one, whose message comes so late.
+  // Waits for one receive whose message comes `late` after its start.
   Wait AwaitOne(std::chrono::nanoseconds late) {
     std::vector<float> values(1);
     const auto work = Receive(values);
@@ -228,7 +227,7 @@ class LateMailPointToPointTest : public MailPointToPointTest {
     return wait;
   }
   void LeaveNext() { Leave(Offer(Message::kEager, 1, ++id_), {7}); }
-  // Some that come after 1 ms.
+  // A number of receives, each with a message after 1 ms.
   static constexpr int kTimes = 16;
   static constexpr std::chrono::milliseconds kLate{1};
 
@@ -250,9 +249,8 @@ class CrowdedMailPointToPointTest : public LateMailPointToPointTest {
       : LateMailPointToPointTest({.is_crowded = true}) {}
 };
 
-// Else one sleep would be followed by the next where who wakes up comes later
-// than others look for him. Where others have the processors most of them
-// sleep; a thread that never looks for longer has none that does not.
+// Otherwise one sleep could cause the next for ever (see SpinBudget). On a busy
+// machine most waits sleep; without the adaptation all would.
 TEST_F(LateMailPointToPointTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
   int looks = 0;
   for (int time = 0; time < 300 && looks < kTimes / 2; ++time) {
@@ -267,7 +265,7 @@ TEST_F(CrowdedMailPointToPointTest, WhereProcessorsAreWantedHeDoesNot) {
   EXPECT_LT(together, kTimes * kLate / 2);
 }
 
-// What he waits for may come much later than he asks.
+// The message may come much later than a short timeout.
 TEST_F(LateMailPointToPointTest, WhoAsksForAShortTimeLearnsNothingFromThat) {
   std::vector<std::chrono::nanoseconds> times;
   for (int time = 0; time < 20; ++time) {
@@ -278,14 +276,14 @@ TEST_F(LateMailPointToPointTest, WhoAsksForAShortTimeLearnsNothingFromThat) {
     LeaveNext();
     EXPECT_TRUE(asked->Wait().ok());
     TakeLeft();
-    // So late that nothing is learnt from that, either.
+    // This wait is too long for the budget to grow, too.
     times.push_back(AwaitOne(2 * SpinBudget::kMost).time);
   }
   std::ranges::sort(times);
   EXPECT_LT(times[times.size() / 2], SpinBudget::kMost / 4);
 }
 
-// Of those who ask again and again.
+// Repeated IsCompleted wakes the progress thread.
 TEST_F(MailPointToPointTest, WhoAsksIsTold) {
   std::vector<float> values(1);
   const auto work = Receive(values);
@@ -294,7 +292,7 @@ TEST_F(MailPointToPointTest, WhoAsksIsTold) {
   EXPECT_EQ(values[0], 7);
 }
 
-// What is there when a receive starts is its own.
+// A receive takes a message that has already come.
 TEST_F(MailPointToPointTest, WhatHasComeBeforeIsTakenAtOnce) {
   std::vector<float> values(1);
   std::vector<float> more(1);
@@ -306,8 +304,8 @@ TEST_F(MailPointToPointTest, WhatHasComeBeforeIsTakenAtOnce) {
   EXPECT_EQ(more[0], 8);
 }
 
-// A start completes nothing else itself: its caller may have locks that the
-// other's callbacks want.
+// Start completes no other operation: its caller may hold locks that the
+// other's callbacks need.
 TEST_F(MailPointToPointTest, AStartLeavesTheEndOfOthersToThoseWhoWait) {
   std::vector<float> values(1);
   std::vector<float> other(1);
@@ -332,7 +330,7 @@ TEST_F(MailPointToPointTest, WhoSleepsIsToldOfWhatAStartHasTaken) {
     const auto first = Receive(values);
     std::thread waits([&] { EXPECT_TRUE(first->Wait().ok()); });
     AwaitWants();
-    // Nothing is rung.
+    // While a thread polls, the peer wakes none.
     looker->BeginLooking();
     Leave(Offer(Message::kEager, 1, 2 * id - 1), {7});
     const auto second = Receive(other, /*tag=*/9);
@@ -347,7 +345,7 @@ TEST_F(MailPointToPointTest, WhoSleepsIsToldOfWhatAStartHasTaken) {
   }
 }
 
-// Also if nothing runs any more.
+// The same if nothing else runs.
 TEST_F(MailPointToPointTest, WhoSleepsIsToldOfTheLastThatAStartHasTaken) {
   const auto looker = MailOf(0);
   for (uint64_t id = 1; id <= 20; ++id) {
@@ -368,7 +366,7 @@ TEST_F(MailPointToPointTest, WhoSleepsIsToldOfTheLastThatAStartHasTaken) {
   }
 }
 
-// What is offered is matched in the order of its ids, whichever way it came.
+// Offers are matched in the order of their ids, whichever way they came.
 TEST_F(MailPointToPointTest, WhatOvertakesWaitsForWhatItOvertook) {
   std::vector<float> one(1);
   std::vector<float> two(1);
@@ -394,7 +392,7 @@ TEST_F(MailPointToPointTest, WhatOvertakesWaitsForWhatItOvertook) {
   EXPECT_TRUE(third->Wait().ok());
 }
 
-// Though its connection has ended, and nobody was told of it.
+// The connection has ended, and no thread was woken for the message.
 TEST_F(MailPointToPointTest, WhatAPeerLeftBeforeItWentIsTaken) {
   const auto looker = MailOf(0);
   looker->BeginLooking();
@@ -441,7 +439,7 @@ TEST_F(MailPointToPointTest, TheEndWaitsForWhoDoesWhatMailHasBrought) {
   ends.join();
 }
 
-// The test's memory is the peer's.
+// This rank reads the test's memory as the peer's.
 class NearMailPointToPointTest : public MailPointToPointTest {
  protected:
   NearMailPointToPointTest() { transport_.MakeNear(mark_, kValue); }
@@ -472,7 +470,7 @@ TEST_F(NearMailPointToPointTest, WhoWaitsReadsWhatIsHis) {
   EXPECT_EQ(left[1].type, Message::kTaken);
 }
 
-// Another thread does, or it would wait until somebody waits for that.
+// Another thread reads it.
 TEST_F(NearMailPointToPointTest, WhoWaitsReadsNothingLargeForOthers) {
   std::vector<float> theirs(3'000'000, 5);
   std::vector<float> mine(theirs.size());
@@ -488,13 +486,13 @@ TEST_F(NearMailPointToPointTest, WhoWaitsReadsNothingLargeForOthers) {
   EXPECT_TRUE(mine == theirs);
 }
 
-// As he is by default.
+// The progress thread with default options.
 class TickingMailPointToPointTest : public AnyMailPointToPointTest {
  protected:
   TickingMailPointToPointTest() : AnyMailPointToPointTest(MailboxOptions()) {}
 };
 
-// Nobody waits, and it completes nevertheless.
+// A receive completes although no thread waits for it.
 TEST_F(TickingMailPointToPointTest, WhatNobodyWaitsForCompletes) {
   for (uint64_t id = 1; id <= 100; ++id) {
     std::vector<float> values(1);
@@ -506,7 +504,7 @@ TEST_F(TickingMailPointToPointTest, WhatNobodyWaitsForCompletes) {
   }
 }
 
-// He has rested by the next start, as a rule.
+// The progress thread usually sleeps before the next start.
 class RestingMailPointToPointTest : public AnyMailPointToPointTest {
  protected:
   RestingMailPointToPointTest()

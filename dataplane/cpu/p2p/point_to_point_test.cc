@@ -1,4 +1,4 @@
-// What goes on connections, of two ranks: see the fixture.
+// Tests messages on connections between two ranks: see the fixture.
 
 #include <memory>
 #include <string>
@@ -51,7 +51,7 @@ TEST_F(PointToPointTest, RequestIsClearedOnceAReceiveWantsIt) {
   EXPECT_FALSE(first->IsCompleted());
 }
 
-// The test's memory is the peer's.
+// This rank reads the test's memory as the peer's.
 class NearPointToPointTest : public PointToPointTest {
  protected:
   static constexpr uint64_t kValue = 0x1234567;
@@ -73,7 +73,7 @@ class NearPointToPointTest : public PointToPointTest {
 };
 
 TEST_F(NearPointToPointTest, LargeTensorIsReadWhereItIs) {
-  // More than is read at once.
+  // Larger than one read.
   std::vector<float> theirs(3'000'000);
   for (size_t i = 0; i < theirs.size(); ++i) theirs[i] = static_cast<float>(i);
   std::vector<float> first(theirs.size());
@@ -84,7 +84,7 @@ TEST_F(NearPointToPointTest, LargeTensorIsReadWhereItIs) {
   EXPECT_TRUE(first == theirs);
   ExpectSent(Message::kReads, 7);
   ExpectSent(Message::kTaken, 7);
-  // The same of one that is wanted later.
+  // The same for a request that is claimed later.
   std::vector<float> small(1);
   const auto other = Receive(small, /*tag=*/9);
   transport_.Deliver(RequestOf(theirs, 8));
@@ -102,7 +102,7 @@ TEST_F(NearPointToPointTest, LargeTensorIsReadWhereItIs) {
 TEST_F(NearPointToPointTest, WhatCannotBeReadIsSent) {
   std::vector<float> theirs(kLarge, 3);
   std::vector<float> mine(kLarge);
-  // As of a peer that has taken its memory back.
+  // The peer has taken its memory back.
   mark_.Clear();
   const auto work = Receive(mine);
   transport_.Deliver(RequestOf(theirs, 7));
@@ -133,7 +133,7 @@ TEST_F(NearPointToPointTest, ASendThatIsBeingReadIsCompleteWhenThePeerLeaves) {
   std::vector<float> small(1);
   const auto other = Receive(small);
   transport_.Deliver(Offer(Message::kReads, 0, request.id));
-  // Messages are taken in their order.
+  // Messages are taken in order, so the earlier one is taken, too.
   transport_.Deliver(Offer(Message::kEager, 1), {5});
   EXPECT_TRUE(other->Wait().ok());
   transport_.Leave();
@@ -157,7 +157,8 @@ TEST_F(PointToPointTest, MoreSmallOnesThanTheReceiverClaimsBecomeRequests) {
   EXPECT_EQ(transport_.TakeSent().type, Message::kRequest);
   EXPECT_FALSE(waiting->IsCompleted());
   transport_.Deliver(Offer(Message::kCredit, 1));
-  // Messages are taken in their order, so this one is when its answer comes.
+  // Messages are taken in order, so the earlier one is taken when this
+  // completes.
   std::vector<float> other(1);
   const auto received = Receive(other);
   transport_.Deliver(Offer(Message::kEager, 1), {5});
@@ -189,7 +190,7 @@ TEST_F(PointToPointTest, SmallSendThatHasNotLeftIsCompleteWhenThePeerLeaves) {
   EXPECT_FALSE(work->IsCompleted());
   transport_.Leave();
   EXPECT_TRUE(work->Wait().ok());
-  // But the next one needs it.
+  // The next send needs the peer.
   (void)Send(values);
   EXPECT_EQ(Failure(), LeftDuring("send #2"));
 }

@@ -22,15 +22,15 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// First byte of the value; another layout takes another, as does another way in
-// which the ranks speak to each other.
+// The first byte of the value. Change it with this layout or with the protocol
+// between ranks.
 constexpr char kLayout = 5;
 
-// Before the socket address.
+// Stands before the socket address.
 struct Head {
   char layout = kLayout;
   char unused = 0;
-  // Than one.
+  // The number of interfaces less one.
   uint16_t more_interfaces = 0;
   int32_t world_size = 0;
   uint64_t nonce = 0;
@@ -104,7 +104,7 @@ StatusOr<std::vector<RankAddress>> ExchangeAddresses(
       options.store->Get(keys, options.deadline);
   if (!values.ok()) {
     if (!IsDeadlineExceeded(values.status())) return values.status();
-    // Which of them: ask for each, now that waiting is over.
+    // Finds the missing ranks: asks for each key without waiting.
     std::vector<int> missing;
     for (const int peer : peers) {
       const Status came =

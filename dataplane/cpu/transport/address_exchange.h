@@ -11,11 +11,11 @@
 
 namespace muster::dataplane::cpu {
 
-// A socket address, followed by bytes that are ignored here: Gloo's addresses
+// A socket address, followed by bytes that are ignored here. Gloo's addresses
 // have a sequence number there.
 using AddressBytes = std::vector<char>;
 
-// How many bytes of it are the socket address, of which it has the family.
+// The size of the socket address at the start of `address`, by its family.
 size_t AddressSize(const AddressBytes& address);
 
 // The address on which a rank accepts its peers, and a nonce that identifies
@@ -23,23 +23,23 @@ size_t AddressSize(const AddressBytes& address);
 struct RankAddress {
   AddressBytes socket = {};
   uint64_t nonce = 0;
-  // What it is a backend of, of up to 8 letters: those that share this one's
-  // connections meet under the same keys.
+  // The backend's name, at most 8 letters. All backends that use these
+  // connections publish under the same keys, so each rank compares the names.
   std::string backend = "gloo";
-  // How many network interfaces it uses, each with connections of its own.
+  // The number of network interfaces that the rank uses. Each has its own
+  // connections.
   int interfaces = 1;
 };
 
-// The one value of a rank of a group of `world_size`.
+// The value that a rank of a group of `world_size` publishes.
 std::string EncodeAddress(const RankAddress& address, int world_size);
 
-// The inverse. kInvalidArgument if `value` is not that of a group of
-// `world_size`.
+// The inverse. kInvalidArgument if `value` is not from a group of `world_size`.
 StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size);
 
-// Publishes `own` and returns where the peers are, by rank; empty at this one.
-// One Set and one Get. Errors name the ranks that did not come, and one that
-// has another backend or another number of interfaces.
+// Publishes `own` and returns the peers' addresses by rank; this rank's entry
+// is empty. Makes one Set and one Get. Errors name the ranks that did not come,
+// or a rank with another backend or number of interfaces.
 StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options);
 

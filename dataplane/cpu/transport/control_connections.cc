@@ -44,7 +44,7 @@ std::optional<ControlConnections::End> ControlConnections::Look(int peer) {
   MutexLock lock(mutex_);
   Peer& state = peers_[peer];
   if (state.end.has_value() || state.socket < 0) return state.end;
-  // At its end there is always something to be read, if only that.
+  // At the end of a connection recv returns at once, with 0 or an error.
   char* const rest = state.goodbye.data() + state.bytes;
   const size_t wanted = state.goodbye.size() - state.bytes;
   const ssize_t received = recv(state.socket, rest, wanted, MSG_DONTWAIT);
@@ -79,7 +79,8 @@ void ControlConnections::Wake() {
 void ControlConnections::Close(const GoodbyeBytes& goodbye) {
   MutexLock lock(mutex_);
   for (const Peer& peer : peers_) {
-    // Into an empty buffer. One that is gone needs none.
+    // Fits into the empty socket buffer. A peer that is gone needs no goodbye,
+    // so errors are ignored.
     if (peer.socket >= 0) {
       (void)send(peer.socket, goodbye.data(), goodbye.size(),
                  MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -24,7 +24,7 @@ class ControlConnections {
   struct End {
     // Zeros if the peer has sent none.
     GoodbyeBytes goodbye = {};
-    // What the system says.
+    // The system's error text, or "connection closed".
     std::string text;
   };
 
@@ -34,25 +34,27 @@ class ControlConnections {
   ControlConnections(const ControlConnections&) = delete;
   ControlConnections& operator=(const ControlConnections&) = delete;
 
-  // Before anything else: as TcpConnections::Take.
+  // Call it first. Takes ownership of the sockets, as TcpConnections::Take
+  // does.
   Status Take(const std::vector<int>& sockets);
 
-  // Whether `peer` has gone, and how. Not after Close.
+  // How the connection to `peer` ended; nullopt while it is open. Does not
+  // wait. Do not call it after Close.
   std::optional<End> Look(int peer);
-  // The same, and waits for that until `deadline`, or Wake.
+  // As Look, but waits for the end until `deadline` or Wake.
   std::optional<End> AwaitEnd(int peer, Instant deadline);
 
-  // Ends AwaitEnd, now and later.
+  // Makes AwaitEnd return, now and in later calls.
   void Wake();
 
-  // Says it to all peers, and closes the connections. Does not block. Nobody is
-  // in AwaitEnd.
+  // Sends `goodbye` to all peers and closes the connections. Does not block. No
+  // thread may be in AwaitEnd.
   void Close(const GoodbyeBytes& goodbye);
 
  private:
   struct Peer {
     int socket = -1;
-    // The part of its goodbye that has come.
+    // The received part of the peer's goodbye.
     GoodbyeBytes goodbye = {};
     size_t bytes = 0;
     std::optional<End> end;
@@ -61,7 +63,7 @@ class ControlConnections {
   void CloseAll() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int woken_;  // an eventfd
-  // errno of it.
+  // The errno if eventfd failed, or 0.
   const int woken_error_;
   Mutex mutex_;
   std::vector<Peer> peers_ MUSTER_GUARDED_BY(mutex_);

@@ -29,7 +29,7 @@ class LoopSpinner : public gloo_transport::tcp::Handler {
       : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     device.registerDescriptor(descriptor_, EPOLLIN, this);
   }
-  // After the device, whose loop calls it.
+  // Destroy it after the device, whose loop calls it.
   ~LoopSpinner() override { ::close(descriptor_); }
 
   void On() { eventfd_write(descriptor_, 1); }
@@ -38,7 +38,8 @@ class LoopSpinner : public gloo_transport::tcp::Handler {
     eventfd_read(descriptor_, &value);
   }
 
-  // Calls `function` in a turn of the loop, and waits for that. While it is on.
+  // Calls `function` in an iteration of the loop and waits until it returns.
+  // Only while the spinner is on.
   void Run(const std::function<void()>& function) {
     MutexLock lock(mutex_);
     while (task_ != nullptr) changed_.Wait(mutex_);
@@ -55,7 +56,7 @@ class LoopSpinner : public gloo_transport::tcp::Handler {
         changed_.NotifyAll();
       }
     }
-    // The thread that waits for the turn needs a processor more than the loop.
+    // The waiting thread needs the processor more than the loop does.
     sched_yield();
   }
 
@@ -77,17 +78,18 @@ class LoopYielder : public gloo_transport::tcp::Handler {
       : descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
     device.registerDescriptor(descriptor_, EPOLLIN, this);
   }
-  // After the device, whose loop calls it.
+  // Destroy it after the device, whose loop calls it.
   ~LoopYielder() override { ::close(descriptor_); }
 
-  // `socket` is a connection's. It is forgotten when it is closed.
+  // `socket` belongs to a connection. Closing it removes it.
   void Watch(int socket) {
     epoll_event event = {};
     event.events = EPOLLIN;
     epoll_ctl(descriptor_, EPOLL_CTL_ADD, socket, &event);
   }
 
-  // Around what locks a connection.
+  // Call with true before, and with false after, a call that locks a
+  // connection.
   void Posting(bool on) { posting_.store(on, std::memory_order_relaxed); }
 
   void handleEvents(int) override {

@@ -25,14 +25,13 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// Of Gloo's waits, of which there are none.
+// For Gloo's own waits. None is used.
 constexpr std::chrono::milliseconds kTimeout = std::chrono::seconds(1);
 
-// A pair waits for this process alone until it is made.
+// The limit for making a pair, which waits for this process alone.
 constexpr std::chrono::seconds kMaking{10};
 
-// Of a connection's end: the socket address, as those of two sockets are
-// compared.
+// The socket address of a connection's end, in a form that can be compared.
 using Name = std::string;
 
 Name NameOf(const sockaddr_storage& address) {
@@ -42,7 +41,8 @@ Name NameOf(const sockaddr_storage& address) {
   return {bytes.data(), AddressSize(bytes)};
 }
 
-// Of this end, or of the other one; empty: `socket` is none, or not connected.
+// The name of this end (getsockname) or the other end (getpeername). Empty if
+// `socket` is no socket or not connected.
 Name NameOf(int socket, decltype(&getsockname) get) {
   sockaddr_storage address = {};
   socklen_t bytes = sizeof(address);
@@ -50,8 +50,8 @@ Name NameOf(int socket, decltype(&getsockname) get) {
   return get(socket, generic, &bytes) == 0 ? NameOf(address) : "";
 }
 
-// The socket of this process that is one end of that connection; -1: none is.
-// Gloo does not give its own away.
+// The socket of this process whose ends are `here` and `there`, or -1. Gloo
+// does not tell its sockets.
 int FindSocket(const Name& here, const Name& there) {
   std::error_code error;
   for (const auto& entry :
@@ -147,7 +147,7 @@ Status Pairs::Open(int peer) {
   {
     MutexLock lock(mutex_);
     Pair& pair = pairs_[peer];
-    // The peer has offered one itself, or is about to.
+    // The peer has offered a connection itself, or is about to.
     if (pair.phase != Phase::kOffering || (socket.ok() && *socket < 0)) {
       return AwaitMade(pair);
     }
@@ -162,7 +162,7 @@ void Pairs::Take(int peer, int socket,
   {
     MutexLock lock(mutex_);
     Pair& pair = pairs_[peer];
-    // Of two that cross, that of the lower rank is taken.
+    // If two offers cross, that of the lower rank is taken.
     const bool crosses = pair.phase == Phase::kOffering;
     if (aborted_ || (pair.phase != Phase::kNone && !crosses)) {
       return tell(Listener::Reply::kRefused);
@@ -170,7 +170,7 @@ void Pairs::Take(int peer, int socket,
     if (crosses && rank_ < peer) return tell(Listener::Reply::kNotNeeded);
     pair.phase = Phase::kMaking;
   }
-  // Before anything else comes on it.
+  // Send the reply before anything else uses the connection.
   tell(Listener::Reply::kTaken);
   Make(peer, socket).IgnoreError();
 }
@@ -181,10 +181,10 @@ Status Pairs::InLoop(const std::function<void()>& function) {
   return status;
 }
 
-// Gloo connects a pair to whoever comes first to the port at which it listens.
-// This process comes first: the port is made and connected to in one turn of
-// the loop, which accepts in a later one. Then it puts the peer's connection in
-// the place of its own.
+// Gloo connects a pair to the first client of the port at which it listens.
+// This process is the first client: it makes the port and connects to it in one
+// iteration of the loop, which accepts in a later one. Then it replaces its own
+// connection with the peer's.
 Status Pairs::MakeOnce(int peer, int socket) {
   ::gloo::transport::Pair* pair = nullptr;
   AddressBytes port;
@@ -222,12 +222,12 @@ Status Pairs::MakeOnce(int peer, int socket) {
       if (accepted < 0) return;
       auto* const handler = dynamic_cast<gloo_transport::tcp::Handler*>(pair);
       device_->unregisterDescriptor(accepted, handler);
-      // As Gloo does with its own.
+      // Gloo does this for its own connections.
       SendAtOnce(socket);
       dup3(socket, accepted, O_CLOEXEC);
       device_->registerDescriptor(accepted, EPOLLIN, handler);
-      // Until others may use the pair, this thread alone closes its socket:
-      // when that has ended.
+      // Until other threads may use the pair, only this thread closes its
+      // socket, when the connection has ended.
       yielder_->Watch(accepted);
       is_made = true;
     });
@@ -262,7 +262,7 @@ Status Pairs::Make(int peer, int socket) {
 
 void Pairs::Abort() {
   MutexLock lock(mutex_);
-  // One that is just being made is not closed: that waits for Gloo's thread.
+  // A pair that is being made is not closed: closing waits for Gloo's thread.
   aborted_ = true;
   changed_.NotifyAll();
 }
@@ -271,8 +271,8 @@ void Pairs::Close() {
   if (context_ == nullptr) return;
   spinner_->On();
   for (int peer = 0; peer < world_size_; ++peer) {
-    // Destroyed, not closed: close() resets the connection, and what is still
-    // on its way is lost with it.
+    // Destroy, do not close: close() resets the connection and loses the data
+    // that is still on its way.
     context_->getPair(peer).reset();
   }
   spinner_->Off();

@@ -20,15 +20,15 @@
 
 namespace muster::dataplane::cpu {
 
-// Pairs are Gloo's connections, one per peer, each made when it is first used,
-// over a connection of the group's Listener. By itself Gloo would listen on a
-// separate port for each, and take the first client that connects there for the
-// peer. Used by several threads.
+// Pairs are Gloo's connections, one per peer. Each is made at its first use,
+// over a connection of the group's Listener. Gloo alone would listen on a
+// separate port for each pair and take the first client there for the peer.
+// Used by several threads.
 class Pairs {
  public:
-  // `listener` serves Take.
+  // The owner has `listener` call Take.
   Pairs(int rank, int world_size, const Listener& listener);
-  // After Close, or before anything was opened.
+  // Destroy it after Close, or before any pair was opened.
   ~Pairs();
 
   // Chooses the network, and returns the address of this host there. Gloo's
@@ -36,60 +36,61 @@ class Pairs {
   // CreateBackend for the errors.
   StatusOr<AddressBytes> Start(const BackendOptions& options);
 
-  // Connects to `peer`, unless that was done, and waits until it is. Errors:
-  // kUnavailable naming the peer; kResourceExhausted, of this process; when
-  // aborted, any.
+  // Connects to `peer` unless the pair is open, and waits for the connection.
+  // Errors: kUnavailable naming the peer; kResourceExhausted of this process;
+  // any code after an abort.
   Status Open(int peer);
 
   bool IsOpen(int peer) const {
     return is_open_[peer].load(std::memory_order_acquire);
   }
 
-  // What the listener does with a connection that a peer offers for its pair.
+  // Handles a connection that a peer offers for its pair (Listener::Take).
   void Take(int peer, int socket,
             const std::function<void(Listener::Reply reply)>& tell);
 
-  // No pair is made any more. Ends Open if the listener is woken, too. Does not
+  // Prevents new pairs. Ends Open if the listener is woken, too. Does not
   // block.
   void Abort();
 
-  // Gloo's buffers are made from it. After Open.
+  // Makes Gloo's buffers. Call it after Open.
   ::gloo::transport::Context& context() { return *context_; }
 
-  // Around what locks a connection.
+  // See LoopYielder::Posting.
   void Posting(bool on) { yielder_->Posting(on); }
 
-  // Closes all of them, orderly. No other call is under way, nor comes later.
+  // Closes all pairs and delivers the data on its way. No other call may run
+  // meanwhile or later.
   void Close();
 
  private:
   enum class Phase {
     kNone,
-    kOffering,  // a connection to the peer
-    kMaking,    // of a connection that is there
+    kOffering,  // this rank offers the peer a connection
+    kMaking,    // the connection exists; the pair is being made
     kOpen,
     kFailed,
   };
 
   struct Pair {
     Phase phase = Phase::kNone;
-    // Of kFailed.
+    // Set in phase kFailed.
     Status failure = OkStatus();
   };
 
-  // Waits until nobody is about to make the pair.
+  // Waits until no thread is making the pair.
   Status AwaitMade(const Pair& pair) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes the pair, which is kMaking, of a connection to the peer, and owns
-  // that.
+  // Makes the pair, in phase kMaking, from `socket`, a connection to the peer,
+  // which it owns.
   Status Make(int peer, int socket);
-  // kAborted: it is to be tried again.
+  // kAborted: call it again.
   Status MakeOnce(int peer, int socket);
-  // Calls `function` in a turn of Gloo's event loop; its status is what that
-  // throws.
+  // Calls `function` in an iteration of Gloo's event loop. Returns its
+  // exception as a status.
   Status InLoop(const std::function<void()>& function);
   Status End(int peer, const Status& status)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Unless that was done. Throws as Gloo does.
+  // Makes the device unless it exists. Throws Gloo's exceptions.
   void MakeDevice() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Spin(bool on);
 
@@ -97,11 +98,11 @@ class Pairs {
   const int world_size_;
   const Listener& listener_;
 
-  // Of the device. Constant after Start.
+  // The device's attributes. Constant after Start.
   gloo_transport::tcp::attr attributes_;
 
-  // Constant after MakeDevice. Destroyed from below: the device's handlers
-  // after it, the context before it.
+  // Constant after MakeDevice. Destroyed in reverse order: the context, the
+  // device, then its handlers.
   std::unique_ptr<LoopSpinner> spinner_;
   std::unique_ptr<LoopYielder> yielder_;
   std::shared_ptr<gloo_transport::tcp::Device> device_;
@@ -114,7 +115,7 @@ class Pairs {
   CondVar changed_;
   std::vector<Pair> pairs_ MUSTER_GUARDED_BY(mutex_);
   bool aborted_ MUSTER_GUARDED_BY(mutex_) = false;
-  // How many want it.
+  // The number of callers that need the spinner on.
   int spins_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 

@@ -11,19 +11,20 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// Bytes that were never sent are zero, so zero is no mark.
+// The mark of a goodbye. Not zero, because bytes that were never sent are zero.
 constexpr uint32_t kMark = 0x6d747266;
 
-// The payload says which rank failed first and with which text. It is passed on
-// as it came, so that a text does not grow from rank to rank.
+// The payload holds the rank that failed first and its text. It is passed on
+// unchanged, so that a text does not grow from rank to rank.
 constexpr char kOriginUrl[] = "muster/failure_origin";
 
 struct Layout {
   uint32_t mark;
   int32_t code;
-  int32_t culprit;        // -1: none
-  int32_t origin;         // -1: the sender
-  int32_t verdict_bytes;  // of the text's beginning; -1: it is no verdict
+  int32_t culprit;  // -1: none
+  int32_t origin;   // -1: the sender
+  // length of the verdict that begins the text; -1: none
+  int32_t verdict_bytes;
   uint32_t text_bytes;
   char text[512 - 24];
 };

@@ -17,8 +17,8 @@ using GoodbyeBytes = std::array<char, 512>;
 // in peace. A long text is cut.
 GoodbyeBytes EncodeGoodbye(const Status& reason);
 
-// Interprets the end of the connection to `peer`, given the bytes that the peer
-// sent before it; `transport_error` is the transport's description of the end.
+// Interprets the end of the connection to `peer`. `bytes` are the peer's last
+// bytes; `transport_error` is the transport's description of the end.
 //   nothing sent:  kUnavailable, the peer died; it is the culprit
 //   left in peace: kUnavailable, the peer left; it is the culprit
 //   an error:      that code and text, and the culprit that the peer named, or

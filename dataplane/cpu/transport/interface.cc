@@ -40,14 +40,14 @@ std::set<std::string> UsableInterfaces() {
   return names;
 }
 
-// OK if a socket can be bound at `address`. Gloo would find out too, but leak
+// OK if a socket can be bound at `address`. Gloo checks this too, but leaks
 // memory.
 Status CheckLocalAddress(const std::string& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST;
   addrinfo* found = nullptr;
-  // Also of one with a scope: fe80::1%eth0.
+  // Accepts scopes, too: fe80::1%eth0.
   if (getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) {
     return InvalidArgumentError(absl::StrCat(
         "argument local_address: ", base::Quote(address), " is no IP address"));

@@ -17,14 +17,14 @@ struct NetworkChoice {
 };
 
 // The names in options.network_interfaces or, if that is empty, in the
-// environment variable GLOO_SOCKET_IFNAME; empty if there is none. One may come
-// several times.
+// environment variable GLOO_SOCKET_IFNAME; empty if there is none. A name may
+// occur several times.
 std::vector<std::string> NamedInterfaces(const BackendOptions& options);
 
 // The first of NamedInterfaces; else options.local_address; else loopback, with
-// one warning for the process. kInvalidArgument, listing the interfaces that
-// there are, if any of the named ones is not among them; kUnavailable if the
-// address is not one of this host.
+// one warning per process. Errors: kInvalidArgument, listing the host's
+// interfaces, if a named one is not among them; kUnavailable if the address
+// does not belong to this host.
 StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
 
 }  // namespace muster::dataplane::cpu

@@ -36,13 +36,13 @@ namespace {
 
 constexpr uint32_t kHelloMagic = 0x6d757374;
 
-// One more connection, and what became of it.
+// An offer of one more connection, and its answer.
 struct OfferMessage {
   uint32_t magic = 0x6d75736f;
   int32_t rank = 0;
-  // That of the one to whom it is said.
+  // The receiver's nonce.
   uint64_t nonce = 0;
-  // In the answer.
+  // Set only in the answer.
   Listener::Reply reply = {};
 
   bool IsFor(uint64_t own_nonce) const {
@@ -50,17 +50,17 @@ struct OfferMessage {
   }
 };
 
-// A listener drops who is slow to say who it is, if many connect. As often this
-// rank tries again.
+// The number of attempts to connect. If many clients connect, a listener drops
+// those whose handshake is late.
 constexpr int kAttempts = 8;
 
-// It shows that it is not of the group.
+// Closes a connection that does not belong to the group.
 void Refuse(int socket) {
   ::close(socket);
   refused_connections.fetch_add(1, std::memory_order_relaxed);
 }
 
-// When a server that had no descriptor or thread left tries again.
+// The time after which a server without descriptors or threads tries again.
 constexpr std::chrono::milliseconds kNoDescriptors{100};
 
 uint64_t RandomNonce() {
@@ -71,7 +71,7 @@ uint64_t RandomNonce() {
   return nonce;
 }
 
-// Which host it is of.
+// The host part of `address`.
 absl::string_view HostOf(const AddressBytes& address) {
   const bool is_v4 = Generic(address)->sa_family == AF_INET;
   return {address.data() + (is_v4 ? offsetof(sockaddr_in, sin_addr)
@@ -79,7 +79,7 @@ absl::string_view HostOf(const AddressBytes& address) {
           is_v4 ? sizeof(in_addr) : sizeof(in6_addr)};
 }
 
-// Unless the environment says that connections are to be used.
+// False if the environment says that data shall use connections only.
 bool ReadsMemory() {
   const char* const text = std::getenv("MUSTER_GLOO_PEER_MEMORY");
   return text == nullptr || absl::string_view(text) != "0";
@@ -87,13 +87,13 @@ bool ReadsMemory() {
 
 }  // namespace
 
-// The first bytes of each side.
+// The first message of each side.
 struct Listener::Handshake {
-  uint32_t magic = kHelloMagic;  // and what the connection is for
+  uint32_t magic = kHelloMagic;  // plus the connection's Kind
   int32_t rank = 0;
-  // That of the one to whom it is said: who knows it means this group.
+  // The receiver's nonce. Only members of this group know it.
   uint64_t nonce = 0;
-  // Of the one who says it.
+  // The sender's mark.
   MarkPlace mark = {};
 };
 
@@ -124,15 +124,15 @@ Listener::~Listener() {
 StatusOr<RankAddress> Listener::Listen(AddressBytes address) {
   const std::string what =
       absl::StrCat("cannot listen for ", world_size_ - 1, " peers");
-  // Nothing could end a wait.
+  // Without the eventfd no wait could be ended.
   if (woken_ < 0) return Failed(what, woken_error_);
   auto* const generic = reinterpret_cast<sockaddr*>(address.data());
-  // The port has one place in both families.
+  // The port has the same offset in both families.
   std::memset(address.data() + offsetof(sockaddr_in, sin_port), 0,
               sizeof(in_port_t));
   listening_socket_ = MakeSocket(address);
   auto size = static_cast<socklen_t>(AddressSize(address));
-  // Strangers hold up nobody before they are too many.
+  // Leaves room for clients that are not of the group.
   const int backlog = kConnectionKinds * world_size_ +
                       static_cast<int>(UnprovedConnections::kLimit);
   if (listening_socket_ < 0 || bind(listening_socket_, generic, size) != 0 ||
@@ -197,7 +197,7 @@ Status Listener::Greet(int kind, int peer) {
       TakeVerdict(connection);
       return OkStatus();
     case State::kSettled:
-      // Nobody leaves before all are connected.
+      // No rank leaves in peace before all are connected, so the peer is gone.
       connection.state = State::kGone;
       return OkStatus();
     default:
@@ -208,7 +208,7 @@ Status Listener::Greet(int kind, int peer) {
                                .rank = rank_,
                                .nonce = addresses_[peer].nonce,
                                .mark = mark_.place()};
-  // Into an empty buffer. Fails if it could not connect.
+  // Fits into the empty socket buffer. Fails if connect failed.
   if (send(connection.socket, &handshake, sizeof(handshake), MSG_NOSIGNAL) ==
       sizeof(handshake)) {
     connection.state = State::kGreeted;
@@ -234,7 +234,7 @@ Status Listener::TakeAnswer(int kind, int peer) {
   }
   connection.state = State::kSettled;
   if (!SharesMemory(kind, peer)) return OkStatus();
-  // It has a mark if it can read this rank's memory.
+  // The answer has a mark if the peer can read this rank's memory.
   connection.memory = MemoryOf(peer, answer);
   const char verdict = connection.memory.has_value() ? 1 : 0;
   (void)send(connection.socket, &verdict, sizeof(verdict), MSG_NOSIGNAL);
@@ -246,7 +246,7 @@ void Listener::TakeVerdict(Connection& connection) {
   const ssize_t received =
       recv(connection.socket, &verdict, sizeof(verdict), MSG_DONTWAIT);
   if (received < 0 && IsTemporary(errno)) return;
-  // If the peer has gone, whoever uses the socket will see it.
+  // If the peer has gone, the first use of the socket fails.
   if (received != sizeof(verdict) || verdict == 0) connection.memory.reset();
   connection.state = State::kSettled;
 }
@@ -256,7 +256,7 @@ bool Listener::TakeHandshake(int socket) {
   const ssize_t received =
       recv(socket, &handshake, sizeof(handshake), MSG_DONTWAIT);
   if (received < 0 && IsTemporary(errno)) return false;
-  // Of anything else it is no kind.
+  // Any other magic gives an invalid kind.
   const uint32_t kind = handshake.magic - kHelloMagic;
   const bool is_peer =
       received == sizeof(handshake) && kind < kConnectionKinds &&
@@ -279,7 +279,8 @@ bool Listener::TakeHandshake(int socket) {
       .rank = rank_,
       .nonce = addresses_[handshake.rank].nonce,
       .mark = connection.memory.has_value() ? mark_.place() : MarkPlace()};
-  // Into an empty buffer. If it fails, so will whoever uses the socket.
+  // Fits into the empty socket buffer. If it fails, so does the first use of
+  // the socket.
   (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
   return true;
 }
@@ -334,7 +335,7 @@ Status Listener::AwaitGreetings(Instant deadline,
     for (int peer = 0; peer < world_size_; ++peer) {
       const Connection& connection = connections_[kind][peer];
       const State state = connection.state;
-      // On one that is settled nothing comes but a goodbye.
+      // A settled control connection is read for the peer's goodbye.
       const bool is_farewell = kind == kControl && connection.socket >= 0;
       if (state != State::kConnecting && state != State::kGreeted &&
           state != State::kAnswered &&
@@ -385,7 +386,7 @@ Status Listener::ConnectSockets(Instant deadline) {
       status = StartConnecting(kind, peer);
     }
   }
-  // All that are to come may connect before one of them says who it is.
+  // All higher ranks may connect before the first handshake comes.
   UnprovedConnections unproved(kConnectionKinds *
                                static_cast<size_t>(world_size_ - 1 - rank_));
   std::vector<int> missing = MissingRanks();
@@ -415,7 +416,8 @@ StatusOr<Listener::Sockets> Listener::Connect(
 std::vector<int> Listener::TakeControlConnections() {
   std::vector<int> sockets;
   for (Connection& connection : connections_[kControl]) {
-    // One that has greeted is settled for the peer, or will be.
+    // If this rank has sent its handshake, the peer knows the connection or
+    // will.
     const bool has_said_who = connection.state == State::kGreeted ||
                               connection.state == State::kSettled ||
                               connection.state == State::kGone;
@@ -434,7 +436,7 @@ Instant Listener::StartServer() {
   try {
     server_ = std::thread([this] { RunServer(); });
   } catch (const std::system_error&) {
-    // Who connects waits until there are threads again.
+    // Clients wait until a thread is available.
     return Clock::now() + kNoDescriptors;
   }
   return Instant::max();
@@ -455,7 +457,8 @@ bool Listener::TakeOffer(int socket) const {
     is_taken = reply == Reply::kTaken;
     const OfferMessage answer = {
         .rank = rank_, .nonce = addresses_[peer].nonce, .reply = reply};
-    // Into an empty buffer. If it fails, so will whoever uses the socket.
+    // Fits into the empty socket buffer. If it fails, so does the first use of
+    // the socket.
     (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
   });
   if (!is_taken) ::close(socket);
@@ -476,7 +479,7 @@ void Listener::RunServer() {
     unproved.ProveAll(prove);
     if (waits[1].revents != 0 &&
         !unproved.Accept(listening_socket_, prove).ok()) {
-      // Who connects waits until there are descriptors again.
+      // Clients wait until descriptors are available.
       (void)poll(waits.data(), 1, static_cast<int>(kNoDescriptors.count()));
     }
   }
@@ -501,7 +504,7 @@ Status Listener::CannotOffer(int peer, int error) const {
 StatusOr<int> Listener::Offer(int peer) const {
   for (int attempt = 1;; ++attempt) {
     StatusOr<int> socket = OfferOnce(peer);
-    // It may have been dropped before it could say who it is.
+    // The peer may have dropped the connection before it read the offer.
     if (!IsAborted(socket.status())) return socket;
     if (attempt == kAttempts) return CannotOffer(peer, ECONNRESET);
   }

@@ -27,58 +27,60 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Listens at the host of `address`, and returns that with the port. Errors:
-  // kResourceExhausted (this process has no descriptor or memory left),
+  // Listens at the host of `address` and returns the address with the port.
+  // Errors: kResourceExhausted (this process has no descriptor or memory left),
   // kUnavailable.
   StatusOr<RankAddress> Listen(AddressBytes address);
 
-  // Two connections to each peer: see TcpConnections and ControlConnections. By
-  // rank, -1 at this one. And the memory of those that are on this host, if
-  // they may read this rank's, too.
+  // Two connections to each peer (see TcpConnections and ControlConnections) by
+  // rank, -1 for this rank; and the memory of each peer on this host, if both
+  // ranks may read each other's.
   struct Sockets {
     std::vector<int> data = {};
     std::vector<int> control = {};
     std::vector<std::optional<PeerMemory>> memories = {};
   };
 
-  // Connects to all peers, `addresses[r]` being that of rank r. Errors:
+  // Connects to all peers; `addresses[r]` is the address of rank r. Errors:
   // kDeadlineExceeded, naming the ranks that did not connect; kUnavailable,
-  // naming one that does not listen, refuses this rank, or has gone, of which
-  // its goodbye may say more; kCancelled after Wake; kResourceExhausted as of
+  // naming a rank that does not listen, refuses this rank, or has gone (its
+  // goodbye may tell why); kCancelled after Wake; kResourceExhausted as in
   // Listen.
   StatusOr<Sockets> Connect(const std::vector<RankAddress>& addresses,
                             Instant deadline);
 
-  // After Connect has failed: the connections for goodbyes of those peers that
-  // know, or will know, whose they are; by rank, -1 of others.
+  // After Connect has failed: returns the control connections of the peers that
+  // know, or will know, that this rank opened them. By rank, -1 for the others.
   std::vector<int> TakeControlConnections();
 
-  // What becomes of one more connection that a peer offers.
+  // The answer to a peer that offers one more connection.
   enum class Reply : int32_t {
     kTaken = 1,
     kNotNeeded,  // this rank offers the peer one itself
     kRefused,
   };
-  // Decides, and calls `tell` with what it has decided. `socket` is the taker's
-  // then if that is kTaken.
+  // Decides about an offer and calls `tell` with the decision. If that is
+  // kTaken, the function owns `socket` from then on.
   using Take = std::function<void(
       int peer, int socket, const std::function<void(Reply reply)>& tell)>;
 
-  // After Connect: has what peers offer taken until Stop, on a thread of its
-  // own, which starts when somebody connects.
+  // After Connect: calls `take` for the peers' offers until Stop, on a separate
+  // thread, which starts at the first connection.
   void Serve(Take take);
 
-  // Offers `peer` one more connection: the caller's socket if the peer has
-  // taken it, -1 if the peer offers one itself. After Connect, from any thread.
+  // Offers `peer` one more connection. Returns its socket, owned by the caller,
+  // or -1 if the peer offers one itself. After Connect, from any thread.
   // Errors: kUnavailable naming the peer; kCancelled after Wake;
-  // kResourceExhausted as of Listen.
+  // kResourceExhausted as in Listen.
   StatusOr<int> Offer(int peer) const;
 
-  // Ends what waits, and everything later. From any thread; does not block.
+  // Makes waiting calls and all later ones fail. From any thread; does not
+  // block.
   void Wake();
 
-  // The same, and ends the thread and listens no more; and what peers read of
-  // this process's memory they do not believe. Not while somebody asks.
+  // As Wake; also ends the thread, closes the listening socket, and invalidates
+  // every later read of this process's memory by a peer. No thread may be in
+  // another call.
   void Stop();
 
  private:
@@ -87,11 +89,11 @@ class Listener {
   enum class State {
     kAwaited,     // the peer will connect
     kConnecting,  // to the peer
-    kGreeted,     // its answer is awaited
-    kAnswered,    // whether it can read this process's memory is awaited
-    kRefused,     // the peer has closed it, or does not listen
+    kGreeted,     // this rank waits for the peer's answer
+    kAnswered,    // this rank waits to hear if the peer can read its memory
+    kRefused,     // the peer closed the connection, or does not listen
     kSettled,
-    kGone,  // the peer has closed it since, or has said goodbye
+    kGone,  // was settled; then the peer closed it or said goodbye
   };
 
   // What a connection is for.
@@ -100,66 +102,67 @@ class Listener {
   struct Connection {
     int socket = -1;
     State state = State::kAwaited;
-    // Of kRefused: an errno, or 0.
+    // In state kRefused: an errno, or 0.
     int error = 0;
-    // Of a line.
+    // Set for data connections only.
     std::optional<PeerMemory> memory = {};
-    // How often this rank has connected.
+    // How often this rank has tried to connect.
     int attempts = 0;
 
     void Refused(int reason);
   };
 
-  // Whether ranks tell each other about their memory before this is settled.
+  // Whether the two ranks exchange marks before the connection is settled.
   bool SharesMemory(int kind, int peer) const;
-  // As `hello` says, if it can be read.
+  // The peer's memory by its `handshake`; nullopt if this rank cannot read it.
   std::optional<PeerMemory> MemoryOf(int peer,
                                      const Handshake& handshake) const;
-  // A socket that somebody has connected to this rank, not knowing yet who.
-  // Returns whether that is known now, or will never be.
+  // Reads the handshake from a socket of an unknown client. Returns true if the
+  // client is now known or was refused, false if the handshake has not come.
   bool TakeHandshake(int socket);
   bool TakeOffer(int socket) const;
   Status StartConnecting(int kind, int peer);
-  // The peer has closed it without an answer, which `error` says, or 0.
+  // Call it after the peer has closed the connection without an answer; `error`
+  // is an errno or 0.
   Status ConnectAgain(int kind, int peer, int error);
-  // What comes next on a socket to `peer` that is ready for it: greets it, or
-  // reads its answer, or what it says to this rank's.
+  // Takes the next step on a ready socket to `peer`: sends the handshake, or
+  // reads the peer's answer or verdict.
   Status Greet(int kind, int peer);
   Status TakeAnswer(int kind, int peer);
   void TakeVerdict(Connection& connection);
-  // Waits until something happens to a connection that is being made, or
-  // `deadline`.
+  // Waits until an unsettled connection is ready or `deadline` comes, and takes
+  // the next steps.
   Status AwaitGreetings(Instant deadline, UnprovedConnections& unproved);
   std::vector<int> MissingRanks() const;
   // Whether Connect may go on waiting.
   Status CheckMissing(const std::vector<int>& missing, Instant deadline) const;
   Status ConnectSockets(Instant deadline);
-  // When to try again.
+  // Returns the time of the next try.
   Instant StartServer();
   void RunServer();
   // Waits for `events` on a socket. False after Wake.
   bool AwaitSocket(int socket, int events) const;
-  // kAborted: the peer has dropped it unheard.
+  // kAborted: the peer has dropped the connection without reading the offer.
   StatusOr<int> OfferOnce(int peer) const;
   Status CannotOffer(int peer, int error) const;
 
   const int rank_;
   const int woken_;  // an eventfd
-  // errno of it.
+  // The errno if eventfd failed, or 0.
   const int woken_error_;
   const uint64_t nonce_;
   const int world_size_;
   const bool reads_memory_;
-  // The nonce again.
+  // Its value is the nonce.
   Mark mark_;
   AddressBytes own_;
   int listening_socket_ = -1;
   std::vector<Connection> connections_[kConnectionKinds];
   // Constant after Connect.
   std::vector<RankAddress> addresses_;
-  // Of the server.
+  // Used only by the server thread.
   Take take_;
-  // Waits for somebody who connects.
+  // Waits for the first client.
   std::optional<SharedThread::Task> awaits_offer_;
   std::thread server_;
 };

@@ -80,8 +80,8 @@ void P2pConnection::RunReader() {
     status = Announce(announced);
     if (status.ok()) ++announced;
   }
-  // A peer that has left may have sent something before: what is announced is
-  // waited for to the end.
+  // A peer that has left may have sent messages before: wait for every
+  // announced receive.
   for (int next = 0; announced > 0; next = (next + 1) % kDepth) {
     const Status received = inbox_buffer_->WaitReceive(peer_);
     if (!received.ok()) {
@@ -128,7 +128,8 @@ void P2pConnection::RunReaper() {
       task();
       continue;
     }
-    // What has not left stays where it is until the connection is closed.
+    // Data that has not left must stay in memory until the connection is
+    // closed.
     if (!buffer->WaitSend(peer_).ok()) return;
     Posted left;
     {

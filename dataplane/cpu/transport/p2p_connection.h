@@ -19,7 +19,7 @@ namespace muster::dataplane::cpu {
 // The largest payload of a message, in bytes.
 inline constexpr size_t kMessagePayloadBytesMax = 32 << 10;
 
-// What one rank says to another about sends and receives: see PointToPoint.
+// The header of a message about sends and receives: see PointToPoint.
 struct Message {
   enum Type : uint32_t {
     kEager = 1,
@@ -33,12 +33,12 @@ struct Message {
 
   uint32_t type = 0;
   int32_t tag = 0;
-  // Of kEager and kRequest: the tensor. Of kCredit: how many.
+  // kEager, kRequest: the tensor's elements. kCredit: the number of credits.
   uint64_t count = 0;
-  // Of all but kCredit: which tensor, of those of one sender, from 1.
+  // All but kCredit: the number of the tensor among the sender's, from 1.
   uint64_t id = 0;
-  // Of kRequest: where the tensor is in the sender's memory, if it can be read
-  // there; else 0.
+  // kRequest: the tensor's address in the sender's memory if the receiver may
+  // read it there; else 0.
   uint64_t address = 0;
   uint8_t data_type = 0;
   uint8_t padding[7] = {};
@@ -46,44 +46,44 @@ struct Message {
 static_assert(sizeof(Message) == 40);
 
 // P2pConnection carries messages between this rank and one peer, in both
-// directions and in order, and tensors that the peer waits for. Two threads
-// serve it: one receives; the other waits until posted data has left, and runs
-// tasks. So posted data never keeps this rank from receiving, and no two ranks
-// can block each other.
+// directions and in order, and tensors that the peer waits for. One thread
+// receives; another waits until posted data has left, and runs tasks. So posted
+// data never keeps this rank from receiving, and two ranks cannot block each
+// other.
 class P2pConnection {
  public:
-  // Called by the channel's threads, without locks.
+  // Called by the connection's threads, without locks.
   struct Receiver {
-    // A message came; the payload stays until the call returns.
+    // A message came. The payload is valid until the call returns.
     std::function<void(const Message&, const std::byte* payload)> received;
-    // A message that was posted with this `ticket` has left.
+    // The message that was posted with `ticket` has left.
     std::function<void(uint64_t ticket)> sent;
-    // Nothing comes any more; why. The last call.
+    // The last call: no more messages come, for the given reason.
     std::function<void(const Status&)> ended;
   };
 
   P2pConnection(Transport& transport, int peer, Receiver listener);
 
-  // After Join. The transport is closed.
+  // Destroy it after Join and after the transport is closed.
   ~P2pConnection() = default;
 
   P2pConnection(const P2pConnection&) = delete;
   P2pConnection& operator=(const P2pConnection&) = delete;
 
-  // Posts a message; `payload` is copied. `ticket` 0: nobody wants to know.
-  // Does not block: what is posted before there is a connection, which the
-  // reader makes, leaves when there is. Not after Join.
+  // Posts a message; `payload` is copied. `ticket` 0: `sent` is not called.
+  // Does not block: a message posted before the reader thread has made the
+  // connection leaves after that. Do not call it after Join.
   Status Post(const Message& message, const void* payload, size_t bytes,
               uint64_t ticket);
 
-  // Posts a tensor on `slot`, to which the peer has announced its receive.
+  // Posts a tensor on `slot`, on which the peer has announced its receive.
   Status PostTensor(uint64_t slot, void* data, size_t bytes);
 
-  // Has a thread of the channel call `task`, unless Join comes first. Does not
-  // block. Not after Join.
+  // Has a thread of the connection call `task`, unless Join comes first. Does
+  // not block. Do not call it after Join.
   void Run(std::function<void()> task);
 
-  // Ends the threads. The transport is aborted.
+  // Ends the threads. Abort the transport first.
   void Join();
 
  private:
@@ -101,7 +101,7 @@ class P2pConnection {
   };
 
   Status PostBuffer(Posted posted);
-  // Makes the connection, and sends what was posted before.
+  // Makes the connection and sends what was posted before.
   Status Open();
   Status Announce(int slot);
   void RunReader();
@@ -112,7 +112,7 @@ class P2pConnection {
   const int peer_;
   const Receiver listener_;
 
-  // Of the reader.
+  // Used only by the reader thread.
   std::vector<std::byte> inbox_;
   const std::unique_ptr<Buffer> inbox_buffer_;
 
@@ -123,7 +123,7 @@ class P2pConnection {
   bool open_ MUSTER_GUARDED_BY(mutex_) = false;
   bool joining_ MUSTER_GUARDED_BY(mutex_) = false;
 
-  // Last: they use the others.
+  // Declared last: the threads use the other members.
   std::thread reader_;
   std::thread reaper_;
 };

@@ -1,11 +1,10 @@
-// A function of Gloo, which this one takes the place of in the whole process:
-// the linker gives a program's own functions to the shared libraries that it
-// uses, before theirs.
+// Replaces a function of Gloo in the whole process: the dynamic linker prefers
+// a program's own functions to those of shared libraries.
 //
-// Gloo asks for a connection's peer in its event loop, as the last step of
-// making it. When the peer has reset the connection by then, Gloo's function
-// throws, nobody catches that, and the process ends. Without it the connection
-// is made, and fails at its first use, as one that is reset a little later.
+// Gloo asks for the peer of a new connection in its event loop. If the peer has
+// reset the connection by then, Gloo's function throws, nothing catches the
+// exception, and the process ends. With this function the connection fails at
+// its first use instead.
 
 #include <gloo/transport/tcp/address.h>
 #include <netinet/in.h>

@@ -16,11 +16,12 @@ namespace muster::dataplane::cpu {
 namespace {
 
 void* AddressOf(uint64_t address) {
-  return reinterpret_cast<void*>(address);  // NOLINT: another process's
+  // NOLINT: an address in another process
+  return reinterpret_cast<void*>(address);
 }
 
-// What is wrong with `bytes` at `address` of `process`; empty: they can be
-// read.
+// The reason why `bytes` at `address` of `process` cannot be read; empty if
+// they can.
 std::string WhyUnreadable(pid_t process, uint64_t address, size_t bytes) {
   std::vector<std::byte> room(std::min<size_t>(bytes, 64 << 10));
   for (size_t done = 0; done < bytes;) {
@@ -45,9 +46,9 @@ MarkPlace Mark::place() const {
 }
 
 bool PeerMemory::Read(uint64_t from, void* to, size_t bytes) const {
-  // The mark comes last: if it is there, it was when the bytes were read. By
-  // then a process that has ended may have left its number to another one, or
-  // one that goes on may have taken its memory back.
+  // The mark is read last: if it is valid, it was valid while the bytes were
+  // read. Otherwise the process may have ended and another may have its number,
+  // or the process may have reused its memory.
   uint64_t value = 0;
   const iovec local[] = {{to, bytes}, {&value, sizeof(value)}};
   const iovec remote[] = {{AddressOf(from), bytes},
@@ -60,7 +61,7 @@ bool PeerMemory::Read(uint64_t from, void* to, size_t bytes) const {
 Status PeerMemory::WhyUnread(int reader, int peer, uint64_t from, void* to,
                              size_t bytes) const {
   const std::string theirs = WhyUnreadable(place_.process, from, bytes);
-  // A peer clears its mark before it takes its memory back.
+  // A peer clears its mark before it reuses its memory.
   if (!IsReadable()) return OkStatus();
   return theirs.empty() ? BadOwnMemory(reader, to, bytes)
                         : BadMemory(peer, theirs);

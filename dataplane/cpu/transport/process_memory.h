@@ -10,7 +10,7 @@
 
 namespace muster::dataplane::cpu {
 
-// The address of a process's mark, as it tells its peers.
+// The address of a process's mark. Peers receive it.
 struct MarkPlace {
   int32_t process = 0;
   uint64_t address = 0;
@@ -25,8 +25,8 @@ class Mark {
 
   MarkPlace place() const;
 
-  // What peers read from now on they do not believe. Before memory that they
-  // may be reading is given back to its owner.
+  // Invalidates every read that a peer starts after this call. Call it before
+  // memory that peers may be reading goes back to its owner.
   void Clear() { value_.store(0); }
 
  private:
@@ -40,21 +40,21 @@ class Mark {
 // (kernel.yama.ptrace_scope, or a container's seccomp filter).
 class PeerMemory {
  public:
-  // Of the process whose mark, at `place`, has `value`.
+  // Reads the process whose mark, at `place`, has `value`.
   PeerMemory(const MarkPlace& place, uint64_t value)
       : place_(place), value_(value) {}
 
-  // Copies `bytes` from the peer's address `from`. False if that was not
-  // allowed, or is not there, or the mark was not there after it.
+  // Copies `bytes` from the peer's address `from`. False if the system refused,
+  // the memory does not exist, or the mark was gone after the copy.
   bool Read(uint64_t from, void* to, size_t bytes) const;
 
-  // A Read of this process, rank `reader`, from rank `peer` has just failed:
-  // which of the two has memory there that cannot be used, as BadMemory. OK:
+  // Call it after a Read by this process, rank `reader`, from rank `peer`
+  // failed. Returns BadMemory of the rank whose memory cannot be used, or OK if
   // the peer has gone.
   Status WhyUnread(int reader, int peer, uint64_t from, void* to,
                    size_t bytes) const;
 
-  // Whether it can be read at all.
+  // Whether this process may read the peer's memory.
   bool IsReadable() const { return Read(0, nullptr, 0); }
 
  private:
@@ -62,16 +62,17 @@ class PeerMemory {
   uint64_t value_;
 };
 
-// Whether peers could read `bytes` of this process at `data`: not what belongs
-// to a device. All of it is taken to be of one kind.
+// Whether peers could read `bytes` of this process at `data`. False for device
+// memory. Checks the first and the last byte.
 bool CanBeRead(const void* data, size_t bytes);
 
-// The error of a collective that rank `rank`, the culprit, has given memory
-// that cannot be used: kInvalidArgument.
+// kInvalidArgument: rank `rank`, the culprit, has given a collective memory
+// that cannot be used.
 Status BadMemory(int rank, absl::string_view why);
 
-// The same of this process, rank `rank`: the system has refused to use `bytes`
-// at `data`. If they can be read it was to write them.
+// BadMemory of this process, rank `rank`, after the system refused to use
+// `bytes` at `data`. If they can be read, the error says that they cannot be
+// written.
 Status BadOwnMemory(int rank, const void* data, size_t bytes);
 
 }  // namespace muster::dataplane::cpu

@@ -95,7 +95,7 @@ void SharedThread::Add(Task* task) {
 }
 
 void SharedThread::Remove(Task* task) {
-  // Of one that was forked off the locks may be held for ever.
+  // In a forked child the locks may be held for ever.
   if (!is_here()) return;
   MutexLock lock(mutex_);
   if (tasks_.erase(task) == 0) return;
@@ -113,7 +113,7 @@ void SharedThread::Wake(Task* task) {
   MutexLock lock(mutex_);
   if (!tasks_.contains(task)) return;
   task->is_due_ = true;
-  // Once: what follows is seen before it sleeps again.
+  // One wake-up is enough: the thread checks all tasks before it sleeps again.
   if (std::exchange(is_asleep_, false)) eventfd_write(woken_, 1);
 }
 
@@ -140,7 +140,7 @@ Instant SharedThread::RunDue() {
     if (tasks_.contains(task)) task->next_ = wanted;
     stepped_.NotifyAll();
   }
-  // Others may be due by now.
+  // Other tasks may be due by now.
   return due.empty() ? next : Instant::min();
 }
 

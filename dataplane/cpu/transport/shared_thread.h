@@ -20,15 +20,15 @@ namespace muster::dataplane::cpu {
 // group.
 class SharedThread {
  public:
-  // Something that the thread does. Thread-safe.
+  // A task of the thread. Thread-safe.
   class Task {
    public:
-    // The thread calls `step` after each Wake, when the time comes that `step`
-    // returned last (Instant::max(): never), and once when `socket` can be read
-    // (-1: there is none). `step` does not block and throws nothing. Throws
-    // std::system_error: the process has no thread or descriptor left.
+    // The thread calls `step` after each Wake, at the time that the last `step`
+    // returned (Instant::max(): never), and once when `socket` can be read (-1:
+    // no socket). `step` must not block or throw. Throws std::system_error if
+    // the process has no thread or descriptor left.
     explicit Task(std::function<Instant()> step, int socket = -1);
-    // As Stop.
+    // Calls Stop.
     ~Task();
 
     Task(const Task&) = delete;
@@ -36,8 +36,9 @@ class SharedThread {
 
     void Wake();
 
-    // `step` is not running any more, and is not called again. Not from `step`.
-    // Before `socket` is closed, unless `step` was called because of that.
+    // After it, `step` does not run and is not called again. Do not call it
+    // from `step`. Call it before `socket` is closed, unless `step` was already
+    // called for `socket`.
     void Stop();
 
    private:
@@ -47,12 +48,12 @@ class SharedThread {
     const int socket_;
     const std::shared_ptr<SharedThread> thread_;
     // Guarded by the thread's mutex.
-    bool is_watched_ = false;  // its socket, until that can be read
+    bool is_watched_ = false;  // until its socket can be read
     bool is_due_ = false;
     Instant next_ = Instant::max();
   };
 
-  // For Task alone.
+  // Only Task calls these.
   SharedThread();
   ~SharedThread();
 
@@ -60,7 +61,7 @@ class SharedThread {
   SharedThread& operator=(const SharedThread&) = delete;
 
  private:
-  // The one of this process.
+  // The thread of this process.
   static std::shared_ptr<SharedThread> Get();
 
   void Add(Task* task) MUSTER_LOCKS_EXCLUDED(mutex_);
@@ -68,11 +69,12 @@ class SharedThread {
   void Unwatch(Task* task) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Wake(Task* task) MUSTER_LOCKS_EXCLUDED(mutex_);
   void Run() MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Calls those that are due; returns when the next one will be.
+  // Runs the due tasks. Returns the time at which the next one is due.
   Instant RunDue() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Until `next`, or somebody wakes it. Lets go of the lock meanwhile.
+  // Waits until `next`, a Wake or a readable socket. Releases the lock
+  // meanwhile.
   void Sleep(Instant next) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A process that was forked off has no such thread.
+  // False in a forked child, which does not have the thread.
   bool is_here() const { return getpid() == process_; }
 
   const pid_t process_ = getpid();

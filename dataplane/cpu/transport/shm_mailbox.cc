@@ -42,7 +42,7 @@ Status ShmMailbox::Reserve(
     absl::FunctionRef<Status(size_t offset, size_t bytes)> reserve) {
   Status status = reserve(0, HeadBytesFor(count_));
   if (!status.ok()) return status;
-  // Who writes to a ring of another's waits until that one has opened it.
+  // Another rank's ring is written only after that rank has opened it.
   const size_t own_bytes = static_cast<size_t>(count_ - 1) * ring_bytes_;
   return reserve(HeadBytesFor(count_) + own_ * own_bytes, own_bytes);
 }
@@ -71,11 +71,11 @@ bool ShmMailbox::Put(int rank, const Message& message, const void* payload,
     if (!peer.is_open) return false;
   }
   const size_t size = (sizeof(Record) + bytes + kLine - 1) / kLine * kLine;
-  // So that there is a place for it sooner or later, wherever the next is.
+  // At most half the ring, so that a free ring has room at every position.
   if (size > ring_bytes_ / 2) return false;
   const size_t to_end = ring_bytes_ - peer.put % ring_bytes_;
   const size_t skipped = size <= to_end ? 0 : to_end;
-  // And a line behind it, for the zero.
+  // Includes a line behind the message, for the zero.
   const uint64_t end = peer.put + skipped + size + kLine;
   if (end - peer.seen_taken > ring_bytes_) {
     peer.seen_taken = slot.taken.load(std::memory_order_acquire);

@@ -46,84 +46,85 @@ namespace muster::dataplane::cpu {
 // may Open and SetWants; everything else by any thread.
 class ShmMailbox {
  public:
-  // Whether so many ranks may have it. If more had, slots would be too small.
+  // Whether a group of `ranks` can have a mailbox. With more than kRanksMax the
+  // slots would be too small.
   static constexpr int kRanksMax = 256;
   static bool IsFor(int ranks);
 
-  // Of the memory for so many ranks; 0: it is not for them.
+  // The size of the memory for `ranks`; 0 if IsFor is false.
   static size_t BytesFor(int ranks);
 
-  // `memory` is aligned to 64 bytes, and was zeros before the first rank came.
-  // `ranks`, by their places in it; this rank's is `place`.
+  // `memory` is aligned to 64 bytes and was zero before the first rank used it.
+  // `ranks[p]` is the rank at place p; this rank is at `place`.
   ShmMailbox(std::shared_ptr<void> memory, std::vector<int> ranks, int place);
 
-  // Before all else, where the memory is not there yet: calls `reserve` for
-  // what of it this rank touches before others have. Returns its first error.
+  // Call it first if the memory is not allocated yet. Calls `reserve` for each
+  // range that this rank is the first to touch. Returns its first error.
   Status Reserve(
       absl::FunctionRef<Status(size_t offset, size_t bytes)> reserve);
 
-  // Whether `rank` is one of the others.
+  // Whether `rank` is another rank of this mailbox.
   bool Reaches(int rank) const {
     return static_cast<size_t>(rank) < places_.size() &&
            places_[rank].has_value() && *places_[rank] != own_;
   }
 
-  // Those below are of ranks that are reached.
+  // The `rank` of the calls below must be one for which Reaches is true.
 
-  // From now on `rank` may leave messages here.
+  // Lets `rank` put messages into this rank's slot from now on.
   void Open(int rank);
 
-  // Leaves `rank` a message, and rings if need be. False: its slot is not open,
-  // or has no room.
+  // Puts a message into the slot of `rank`, and wakes it if needed. False if
+  // the slot is not open or has no room.
   bool Put(int rank, const Message& message, const void* payload, size_t bytes);
 
-  // Takes what has come from `rank`, in order; the payload stays until the
-  // call returns. False: nothing has.
+  // Calls `receive` for each message that has come from `rank`, in order. The
+  // payload is valid until `receive` returns. False if none has come.
   bool Take(
       int rank,
       absl::FunctionRef<void(const Message& message, const std::byte* payload)>
           receive);
 
-  // Whether something may have come: for those who look often. While another
-  // thread takes mail it may be wrong, either way.
+  // A cheap check whether a message may have come. It may be wrong in both
+  // directions while another thread takes messages.
   bool MayHaveCome() const;
 
-  // Whether the bell is to be rung. After true, Take has to be called.
+  // Sets whether senders shall wake this rank. Call Take after SetWants(true).
   void SetWants(bool wants);
 
   bool wants() const {
     return BellOf(own_).wants.load(std::memory_order_relaxed) != 0;
   }
 
-  // A thread looks for mail. After EndLooking Take has to be called.
+  // Announces that a thread polls, or has stopped. Call Take after EndLooking.
   void BeginLooking();
   void EndLooking();
 
-  // For one thread: sleeps until somebody rings after PrepareToSleep was
-  // called, between which and Sleep it has to call Take; or for `time`, if that
-  // is not zero. It wakes for no reason, too.
+  // Sleep returns after a wake-up that followed PrepareToSleep, after `time` if
+  // that is not zero, or spuriously. The thread must call Take between the two
+  // calls. For one thread.
   uint32_t PrepareToSleep();
   void Sleep(uint32_t dozed, std::chrono::microseconds time);
 
-  // Has it wake up.
+  // Wakes the thread that sleeps.
   void Wake();
 
  private:
-  // What all ranks see of one.
+  // The state of one rank that all ranks see.
   struct alignas(64) Bell {
     std::atomic<uint32_t> rings;
     std::atomic<uint32_t> wants;
     std::atomic<uint32_t> is_asleep;
     std::atomic<uint32_t> lookers;
   };
-  // The reader of a slot writes this.
+  // Written by the reader of the slot.
   struct alignas(64) SlotState {
     std::atomic<uint64_t> taken;
     std::atomic<uint32_t> is_open;
   };
   struct Record {
-    // With the payload, in whole lines. Zero: not there yet; kSkip: the next
-    // one is at the beginning of the ring.
+    // The size with the payload, in whole cache lines. Zero: no message yet;
+    // kSkip: the next message is at the beginning of the ring.
     std::atomic<uint64_t> size;
     Message message;
   };
@@ -134,21 +135,22 @@ class ShmMailbox {
 
   // The state of the slots between this rank and another one.
   struct Peer {
-    // To it: what was put, and what it had taken of that when last seen.
+    // To the peer: bytes put, and bytes it had taken when this rank last
+    // looked.
     uint64_t put = 0;
     uint64_t seen_taken = 0;
     bool is_open = false;
-    // From it. Written as Put and Take are.
+    // From the peer: bytes taken. Take alone writes it.
     std::atomic<uint64_t> taken{0};
   };
 
   static size_t RingBytesFor(int ranks);
-  // The size of all bells and slot states, which come first, by place and then
-  // by slot. The rings follow.
+  // The size of the bells, by place, and the slot states, by slot. They come
+  // first in the memory; the rings follow.
   static size_t HeadBytesFor(int ranks);
 
   Bell& BellOf(int place) const;
-  // Of what `from` leaves for `to`.
+  // The slot of `to` for messages from `from`.
   SlotState& SlotStateOf(int to, int from) const;
   std::byte* RingOf(int to, int from) const {
     return rings_ + SlotOf(to, from) * ring_bytes_;

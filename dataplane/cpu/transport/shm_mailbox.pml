@@ -1,13 +1,12 @@
-/* What mail.h and point_to_point.h promise of mail, for spin(1) to check in
- * every interleaving: nobody waits for ever for what has come. One rank leaves
- * another one messages; threads of that one start to receive them and wait for
- * their ends, looking for mail for a while or not at all; its postman looks from
- * time to time, and sleeps where it can do without.
+/* A model for spin(1) of the ShmMailbox and PointToPoint: in every interleaving,
+ * no thread waits for ever for a message that has come. One rank puts messages
+ * into the mailbox of another. Threads of that rank start to receive them and
+ * wait for their completion, with or without polling the mailbox; its progress
+ * thread (Postman) polls from time to time, and sleeps when it can.
  *
- * Steps of different threads come one after the other here. On processors a
- * store may come after a later load; where that matters mail.h has a fence.
- * -DBREAK=1 to 7 is what could happen without one of them, or without something
- * else, which must then be found.
+ * Steps of different threads are sequential here. On processors a store may come
+ * after a later load; where that matters, shm_mailbox.cc has a fence. Each of
+ * -DBREAK=1 to 7 models a missing fence or step, which spin must find.
  */
 #ifndef MESSAGES
 #define MESSAGES 3
@@ -19,17 +18,17 @@
 #define BREAK 0
 #endif
 
-byte put;                /* how many have come */
-byte taken;              /* how many of them were taken */
-byte awaited[WAITERS];   /* which one a thread has started to receive */
-bool complete[WAITERS];  /* it has been told of its end */
-byte running;            /* how many have been started and not taken */
-bool left;               /* ends that somebody else shall tell of */
+byte put;                /* the number of messages that have come */
+byte taken;              /* the number of messages taken */
+byte awaited[WAITERS];   /* the message that a thread receives */
+bool complete[WAITERS];  /* its receive is complete */
+byte running;            /* receives started and not taken */
+bool left;               /* completions left to other threads */
 byte started;
 bool wants;
 bool asleep;
-bool rung;  /* since the postman began to doze */
-bool rests; /* the postman sleeps until he is rung for */
+bool rung;  /* the progress thread was woken since PrepareToSleep */
+bool rests; /* the progress thread sleeps until it is woken */
 byte lookers;
 
 inline TakePut() {
@@ -84,10 +83,10 @@ inline Start(next) {
     /* HaveProgressThreadLook */
     if
     :: running > 0 ->
-#if BREAK != 5 /* the postman does not learn of it */
+#if BREAK != 5 /* the progress thread does not see the start */
       started++;
 #endif
-#if BREAK != 6 /* nor is he woken */
+#if BREAK != 6 /* the progress thread is not woken */
       if
       :: rests ->
         rests = false;
@@ -112,7 +111,7 @@ inline Start(next) {
     if
     :: left ->
       started++;
-#if BREAK != 7 /* leaves it to nobody */
+#if BREAK != 7 /* wakes no thread for it */
       if
       :: wants || rests -> rung = true
       :: else
@@ -143,7 +142,7 @@ proctype Sender() {
   do
   :: put == MESSAGES -> break
   :: else ->
-#if BREAK == 1 /* looks who sleeps before the message is out */
+#if BREAK == 1 /* checks for sleepers before the message is out */
     Ring();
     put++
 #else
@@ -169,19 +168,19 @@ proctype Waiter(byte me) {
         Take(has_come);
         lookers++
       :: !complete[me] ->
-#if BREAK == 2 /* wants mail after it has looked for it */
+#if BREAK == 2 /* asks to be woken after its last poll */
         Take(has_come);
 #endif
         WantMail();
         break
       od;
       lookers--;
-#if BREAK != 2 && BREAK != 3 /* does not look behind itself */
+#if BREAK != 2 && BREAK != 3 /* does not poll once more */
       Take(has_come)
 #endif
     :: true
     fi;
-    complete[me]; /* waits for its end */
+    complete[me]; /* waits for its completion */
     next = next + WAITERS
   od
 }
@@ -192,7 +191,7 @@ proctype Postman() {
   bool has_come;
   do
   :: true ->
-#if BREAK == 4 /* sleeps after its last look */
+#if BREAK == 4 /* sleeps after its last poll */
     WantMail();
     Take(has_come);
     rung = false;
@@ -216,7 +215,7 @@ proctype Postman() {
       if
       :: rests ->
 end:    rung /* FUTEX_WAIT */
-      :: else /* for a while */
+      :: else /* sleeps for a while */
       fi;
       asleep = false
     fi

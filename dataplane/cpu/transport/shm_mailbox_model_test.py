@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""mail.pml holds in every interleaving, and each of its breaks is found."""
+"""shm_mailbox.pml holds in every interleaving, and spin finds each break."""
 
 import sys
 import unittest
@@ -39,7 +39,7 @@ class MailModelTest(ModelTest):
         self.assert_sleeps_for_ever(6)
 
     def test_an_end_left_to_nobody_is_found(self):
-        # The other one who waits is left it.
+        # The completion is left to the other waiter.
         self.assert_sleeps_for_ever(7, "MESSAGES=2")
 
 

@@ -16,9 +16,8 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// What two ranks may write to each other at once without reading: both sides'
-// buffers hold the messages of a collective, so that nobody has to read while
-// he writes.
+// The socket buffers hold the messages of a collective, so two ranks may write
+// to each other without reading meanwhile.
 constexpr int kBufferBytes = 256 << 10;
 
 }  // namespace

@@ -20,40 +20,40 @@ namespace muster::dataplane::cpu {
 // data that other processors send at about the same time has arrived by then.
 inline constexpr int kQuickSpins = 64;
 
-// The total time that a waiter spins before it sleeps. Waking up usually takes
-// 25 to 50 us, so a peer that is late by that much does not cause a sleep.
+// The total time that a waiter spins before it sleeps. A wake-up usually takes
+// 25 to 50 us, so a peer that is late by that much causes no sleep.
 inline constexpr std::chrono::microseconds kSpinTime{100};
 
-// The spin time, adapted to earlier waits. Where waking up takes longer than
-// others spin, one sleep would cause the next for ever: a rank that wakes up
-// arrives late, those that wait for it sleep, and are late in turn. So after a
-// sleep for something that came soon, a waiter spins for twice as long as that
-// took (as KVM's halt_poll_ns does for idle processors). A few long spins end
-// such a chain. If they do not, the others are late for other reasons and
-// spinning is a waste: the budget shrinks again, and after that grows only
-// after more sleeps each time.
+// The spin time, adapted to earlier waits. If a wake-up takes longer than the
+// other ranks spin, each sleep causes the next: the rank that wakes up is late,
+// the ranks that wait for it sleep and are late in turn. So after a short wait
+// that ended in a sleep, a waiter spins for twice that wait (as KVM's
+// halt_poll_ns does for idle processors). A few long spins end such a chain. If
+// they do not, the other ranks are late for other reasons and spinning is a
+// waste: the budget shrinks again, and each time needs more sleeps to grow.
 class SpinBudget {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // It grows up to so much. In a virtual machine a rank for which 15 others
-  // sleep takes more than a millisecond to ring them all.
+  // The largest budget. In a virtual machine a rank takes more than a
+  // millisecond to wake 15 sleeping ranks.
   static constexpr std::chrono::microseconds kMost{2'000};
-  // It gives up after so many looks of more than kSpinTime in such a time.
+  // The budget shrinks after so many spins longer than kSpinTime in one period.
   static constexpr int kLongSpinsMax = 16;
   static constexpr std::chrono::seconds kPeriod{1};
-  // After so many sleeps it grows again: at first, and at the most.
+  // After it has shrunk, it ignores so many sleeps before it grows again: the
+  // first time, and at most.
   static constexpr int kIgnoredMin = 16;
   static constexpr int kIgnoredMax = 1'024;
 
-  // From any thread. The others by one at a time.
+  // From any thread. One thread at a time may call the functions below.
   std::chrono::nanoseconds value() const {
     return std::chrono::nanoseconds(
         nanoseconds_.load(std::memory_order_relaxed));
   }
   bool is_long() const { return value() > kSpinTime; }
 
-  // A wait that `began` has ended `now`, in a sleep.
+  // Records a wait that began at `began` and ended in a sleep at `now`.
   void HasSlept(Clock::time_point began, Clock::time_point now) {
     if (ignored_ > 0) {
       --ignored_;
@@ -69,7 +69,8 @@ class SpinBudget {
     if (waited > kMost || ignored_ > 0) return;
     Set(std::clamp<std::chrono::nanoseconds>(2 * waited, kSpinTime, kMost));
   }
-  // The same, in a look. It need not be told if it is not long.
+  // Records a wait that ended while spinning. Callers may omit it unless
+  // is_long.
   void HasSeen(Clock::time_point began, Clock::time_point now) {
     if (is_long() && now - began > kSpinTime) CountLong(now);
   }
@@ -77,7 +78,7 @@ class SpinBudget {
  private:
   void CountLong(Clock::time_point now) {
     if (now - since_ > kPeriod) {
-      // Some are late now and then.
+      // A few long spins per period are normal.
       since_ = now;
       long_spins_ = 0;
       next_ignored_ = kIgnoredMin;
@@ -95,15 +96,15 @@ class SpinBudget {
 
   std::atomic<int64_t> nanoseconds_{
       std::chrono::nanoseconds(kSpinTime).count()};
-  // Sleeps from which nothing is learnt: still, and the next time.
+  // Sleeps that are still ignored, and the number to ignore next time.
   int ignored_ = 0;
   int next_ignored_ = kIgnoredMin;
-  // Long looks since then.
+  // The number of long spins since `since_`.
   int long_spins_ = 0;
   Clock::time_point since_ = {};
 };
 
-// Between two looks.
+// Call it between two polls.
 inline void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -112,24 +113,24 @@ inline void Relax() {
 #endif
 }
 
-// A thread that looks yields its processor between two looks (sched_yield(2)).
-// Another one that looks, too, gives it back within microseconds. A process
-// that computes keeps it for a time slice, and what is looked for comes
-// meanwhile. After a yield that took so long the thread keeps its processor,
-// for kPauseFactor times as long: it looks until its time for that is over, and
-// then sleeps, as the system gives a processor to a thread that wakes up much
-// sooner than to one that has yielded. From any thread.
+// A polling thread yields its processor between two polls (sched_yield(2)).
+// Another polling thread gives it back within microseconds. A computing process
+// keeps it for a time slice, and the awaited data comes meanwhile. After a
+// yield of at least kLong, the thread does not yield for kPauseFactor times as
+// long: it polls until its spin time is over and then sleeps, because the
+// system gives a processor to a thread that wakes up much sooner than to one
+// that has yielded. From any thread.
 class Yielding {
  public:
   using Clock = std::chrono::steady_clock;
   using Yield = int (*)();
 
-  // Ranks that share a processor take less, and slices are not shorter.
+  // Ranks that share a processor yield for less; time slices are not shorter.
   static constexpr std::chrono::milliseconds kLong{1};
-  // Long yields take a small part of the time.
+  // Keeps the share of long yields small.
   static constexpr int kPauseFactor = 16;
 
-  // `yield` is another one in tests.
+  // Tests pass another `yield`.
   explicit Yielding(Yield yield = sched_yield) : yield_(yield) {}
 
   bool is_paused(Clock::time_point now) const {
@@ -137,7 +138,7 @@ class Yielding {
            paused_until_.load(std::memory_order_relaxed);
   }
 
-  // Yields, unless that is paused `now`. Returns what the time is then.
+  // Yields, unless yielding is paused at `now`. Returns the time afterwards.
   Clock::time_point GiveWay(Clock::time_point now) {
     if (is_paused(now)) {
       Relax();
@@ -158,13 +159,12 @@ class Yielding {
 
  private:
   const Yield yield_;
-  // In the clock's own count.
+  // In ticks of the clock.
   std::atomic<Clock::rep> paused_until_{0};
 };
 
-// futex(2) of a word in memory that processes share: FUTEX_WAIT, if it is
-// `value`, for `time` or, null, until it is woken; or FUTEX_WAKE, of `value`
-// sleepers.
+// futex(2) on a word in shared memory: FUTEX_WAIT while it is `value`, for
+// `time` or, if null, until woken; or FUTEX_WAKE of `value` sleepers.
 inline void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value,
                   const timespec* time = nullptr) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, time,

@@ -16,7 +16,7 @@ int NumberOf(const std::vector<int>& ranks, int rank) {
   return static_cast<int>(place - ranks.begin());
 }
 
-// A buffer of the whole transport.
+// Wraps a buffer of the whole transport.
 class PartBuffer : public Buffer {
  public:
   PartBuffer(const std::vector<int>& ranks, std::unique_ptr<Buffer> whole)

@@ -13,12 +13,12 @@ namespace muster::dataplane::cpu {
 
 // SubsetTransport presents some of the ranks of another transport under numbers
 // of their own, so that code for all ranks of a group works for a subset. It
-// uses the other transport's connections, each in one order with that
-// transport's own traffic. Errors use the group's rank numbers.
+// uses the other transport's connections; both share one order of messages on
+// each. Errors use the group's rank numbers.
 class SubsetTransport : public Transport {
  public:
-  // `ranks` of `whole`, by their numbers here; its own is one of them. `whole`
-  // lives longer.
+  // `ranks[n]` is the rank in `whole` of number n here. It must contain
+  // `whole.rank()`. `whole` must live longer.
   SubsetTransport(Transport& whole, std::vector<int> ranks);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override;

@@ -20,17 +20,16 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// A connection moves so many bytes before it is another one's turn, and so does
-// a peer's memory.
+// The bytes that one connection, or one peer's memory, moves before the next
+// connection's turn.
 constexpr size_t kTurnBytes = 256 << 10;
 constexpr size_t kTakenTurnBytes = 1 << 20;
 
-// From here on it is faster to offer something, and to be told that it was
-// taken, than to send it.
+// From this size on, an offer and its answer are faster than sending the data.
 constexpr size_t kOfferBytesMin = 128 << 10;
 
-// The bytes that are read at once where a message begins: a small one is there
-// as a whole.
+// The bytes read at once at the start of a message: enough for a whole small
+// message.
 constexpr size_t kAheadBytes = 4 << 10;
 
 }  // namespace
@@ -125,7 +124,7 @@ TcpConnections::Progress TcpConnections::Send(Connection& connection) {
     Outgoing& message = connection.sends.front();
     if (message.head_bytes + message.bytes > 0) {
       auto* const head_end = reinterpret_cast<std::byte*>(&message.head + 1);
-      // Nothing is written to it.
+      // sendmsg only reads the data.
       iovec parts[] = {{head_end - message.head_bytes, message.head_bytes},
                        {const_cast<std::byte*>(message.data),
                         std::min(message.bytes, kTurnBytes)}};
@@ -143,7 +142,7 @@ TcpConnections::Progress TcpConnections::Send(Connection& connection) {
       message.head_bytes -= sent_of_head;
       message.data += sent - sent_of_head;
       message.bytes -= sent - sent_of_head;
-      // It is the other lines' turn.
+      // Let the other connections have their turn.
       if (message.head_bytes + message.bytes > 0) break;
     }
     switch (message.end) {
@@ -162,8 +161,8 @@ TcpConnections::Progress TcpConnections::Send(Connection& connection) {
 }
 
 void TcpConnections::AnswerOffers(Connection& connection) {
-  // Before all that has not been begun: the peer may not read that before it
-  // has the answer.
+  // Insert the answer before all messages that are not begun: the peer may read
+  // those only after the answer.
   auto place = connection.sends.begin();
   while (place != connection.sends.end() &&
          (place->head_bytes < sizeof(Head) || place->end == Outgoing::kPart)) {
@@ -219,7 +218,7 @@ TcpConnections::Progress TcpConnections::Interpret(Connection& connection,
                               connection.offers.begin() + head.count);
       return Progress::kMoved;
   }
-  return Progress::kBroken;  // Not what a rank sends.
+  return Progress::kBroken;  // A rank never sends this.
 }
 
 TcpConnections::Progress TcpConnections::ReceiveHead(Connection& connection,
@@ -270,7 +269,7 @@ TcpConnections::Progress TcpConnections::ReceiveData(Connection& connection,
   const size_t of_part = received - of_head;
   if (of_head < sizeof(head) || head.kind != Kind::kData ||
       head.bytes != part.bytes) {
-    // Something else comes first.
+    // Another message comes first.
     connection.ahead.resize(std::max<size_t>(kAheadBytes, received));
     std::memcpy(connection.ahead.data(), &head, of_head);
     std::memcpy(connection.ahead.data() + of_head, part.data, of_part);
@@ -327,8 +326,8 @@ TcpConnections::Progress TcpConnections::ReceiveCurrent(Connection& connection,
       if (connection.current->bytes == 0) connection.current.reset();
       return progress;
     }
-    // A thread that waits for posted receives has read the peer's messages
-    // before.
+    // A thread that waits for posted receives has already read the peer's
+    // notes.
     return connection.receives.empty() ? Progress::kNothing : Progress::kBroken;
   }
   if (connection.receives.empty()) {
@@ -398,7 +397,7 @@ TcpConnections::Outcome TcpConnections::AwaitUntil(Done&& done) {
       const Connection& connection = connections_[active];
       const int events = (connection.sends.empty() ? 0 : POLLOUT) |
                          (connection.wants_input() ? POLLIN : 0);
-      // The end of a line that nobody reads would end every poll.
+      // Skip unread connections: the end of one would wake every poll.
       if (events == 0) continue;
       waits.push_back(
           {connection.socket, static_cast<short>(events), 0});  // NOLINT
@@ -418,7 +417,7 @@ TcpConnections::Outcome TcpConnections::AwaitSend(int peer, uint64_t number) {
 TcpConnections::Outcome TcpConnections::AwaitReceive(int peer,
                                                      uint64_t number) {
   const Connection& connection = connections_[peer];
-  // And the peer shall know it, even if nothing is awaited after this.
+  // Also send the answers, because no later wait may send them.
   return AwaitUntil(
       [&] { return connection.received >= number && connection.answers == 0; });
 }
@@ -429,8 +428,8 @@ TcpConnections::Outcome TcpConnections::Write(int peer, const void* head,
                                               size_t body_bytes) {
   Connection& connection = connections_[peer];
   // Data written to a peer that has closed its end is lost without an error,
-  // while something that it sent before may still be read: this rank would have
-  // done its part in a collective that has failed.
+  // while this rank may still read the peer's earlier data. This rank would
+  // then complete a collective that has failed.
   pollfd end = {connection.socket, POLLRDHUP, 0};
   if (connection.socket < 0 || poll(&end, 1, 0) > 0) {
     broken_peer_ = peer;
@@ -439,7 +438,7 @@ TcpConnections::Outcome TcpConnections::Write(int peer, const void* head,
   const Head first = {.bytes = head_bytes + body_bytes};
   size_t sent = 0;
   if (connection.sends.empty()) {
-    // All in one call, and normally that is all.
+    // Normally one call sends everything.
     iovec parts[] = {{const_cast<Head*>(&first), sizeof(first)},
                      {const_cast<void*>(head), head_bytes},
                      {const_cast<void*>(body), body_bytes}};

@@ -36,7 +36,7 @@ class TcpConnections {
     kBroken,
   };
 
-  // By rank; none: what is posted goes through the connection.
+  // By rank. nullopt: posted buffers travel through the connection.
   using Memories = std::vector<std::optional<PeerMemory>>;
 
   TcpConnections(int rank, int world_size);
@@ -45,64 +45,65 @@ class TcpConnections {
   TcpConnections(const TcpConnections&) = delete;
   TcpConnections& operator=(const TcpConnections&) = delete;
 
-  // Before anything else: the connected sockets, by rank; -1 at this one. Owns
-  // them from now on. Where a rank has `memories` of a peer, so has that one of
-  // this rank. kResourceExhausted: no descriptor is left for Wake.
+  // Call it first. Takes ownership of the connected `sockets`, by rank; -1 for
+  // this rank. If a rank has the memory of a peer in `memories`, the peer must
+  // have this rank's. kResourceExhausted if no descriptor is left for Wake.
   Status Take(const std::vector<int>& sockets, const Memories& memories);
 
-  // Queues `bytes` to be sent to `peer`, or to be received from it, which must
-  // expect as many. Returns the number of this send, or receive: those with one
-  // peer end in their order. Neither blocks, nor moves anything yet.
+  // Queues a send of `bytes` to `peer`, or a receive from it; both sides must
+  // give the same size. Returns the number of the send or receive; those with
+  // one peer complete in order. Does not block and moves nothing yet.
   uint64_t PostSend(int peer, const void* data, size_t bytes);
   uint64_t PostReceive(int peer, void* data, size_t bytes);
 
-  // Waits until that one is done: `data` is not needed any more, or has come.
-  // Meanwhile everything moves that is under way. A send may wait for its
-  // receive to be posted, and for this rank to post those of what the peer sent
-  // before it took that. What came before a connection ended can be received to
-  // the end.
+  // Waits until that send or receive is done: `data` is no longer needed, or
+  // has come. Moves everything that is under way meanwhile. A send may wait
+  // until the peer posts its receive, and until this rank posts the receives of
+  // everything that the peer sent before it took the data. Data that came
+  // before the end of a connection can still be received.
   Outcome AwaitSend(int peer, uint64_t number);
   Outcome AwaitReceive(int peer, uint64_t number);
 
   // Sends a note, `head` and then `body`, and waits until the system has it.
-  // kBroken also when the peer alone has closed its end.
+  // Also kBroken if only the peer has closed its end.
   Outcome Write(int peer, const void* head, size_t head_bytes, const void* body,
                 size_t body_bytes);
   // Waits for the next `bytes` of notes.
   Outcome Read(int peer, void* data, size_t bytes);
 
-  // After kBroken: whose connection has ended.
+  // After kBroken: the rank whose connection has ended.
   int broken_peer() const { return broken_peer_; }
-  // Or whose memory it is, and what is wrong with it; else OK.
+  // After kBroken because of memory: the error, which names the rank; else OK.
   const Status& bad_memory() const { return bad_memory_; }
 
-  // Ends what waits, and everything later. From any thread.
+  // Makes waiting calls and all later waits return kWoken. From any thread.
   void Wake();
 
-  // Closes all of them, and forgets what is under way.
+  // Closes all connections and drops what is under way.
   void Close();
 
  private:
   enum class Kind : uint32_t { kNote, kData, kOffer, kTaken };
 
-  // What every message begins with.
+  // The head of every message.
   struct Head {
     Kind kind = Kind::kNote;
-    // Of kTaken: how many offers.
+    // kTaken: the number of offers.
     uint32_t count = 0;
-    // What follows, in a note and in data; or what is offered.
+    // kNote, kData: the size of what follows. kOffer: the size of the offer.
     uint64_t bytes = 0;
-    // Of an offer: where that is.
+    // kOffer: the address of the data.
     uint64_t address = 0;
   };
 
-  // What is left of a message to be sent.
+  // The unsent rest of a message.
   struct Outgoing {
     Head head = {};
     size_t head_bytes = sizeof(Head);
     const std::byte* data = nullptr;
     size_t bytes = 0;
-    // What ends with it, besides an answer: nothing yet, or a number.
+    // kPart: the message goes on in the next entry. kWhole: a numbered message
+    // ends here. kAnswer: an answer, without a number.
     enum { kPart, kWhole, kAnswer } end = kWhole;
   };
 
@@ -113,64 +114,65 @@ class TcpConnections {
   };
 
   struct Connection {
-    int socket = -1;  // -1: not there
+    int socket = -1;  // -1: none
     std::optional<PeerMemory> memory = {};
 
     std::deque<Outgoing> sends = {};
-    // The last number that was given, and the last one that was written.
+    // The last number given out, and the last one written.
     uint64_t posted = 0;
     uint64_t written = 0;
-    // The numbers of offers that the peer has not taken yet.
+    // The numbers of the offers that the peer has not taken yet.
     std::deque<uint64_t> offers = {};
-    // Answers among `sends`.
+    // The number of answers in `sends`.
     int answers = 0;
 
     std::deque<Incoming> receives = {};
-    // How many are done.
+    // The number of completed receives.
     uint64_t received = 0;
-    Incoming note = {};  // what Read waits for
-    // What came with the end of a message, of the next one.
+    Incoming note = {};  // the rest of Read's memory
+    // Bytes of later messages that were read together with this one.
     std::vector<std::byte> ahead = {};
     size_t ahead_begin = 0;
     size_t ahead_end = 0;
-    // The note or the data under way: what is left of it.
+    // The unread rest of the current note or data message.
     std::optional<Head> current = {};
-    // The peer's, not taken yet.
+    // The peer's offers that are not taken yet.
     std::deque<Head> offered = {};
-    // How many were, and are not answered yet.
+    // The number of offers taken and not answered yet.
     uint32_t taken = 0;
 
-    // The last send that is done.
+    // The number of the last completed send.
     uint64_t sent() const;
     bool is_active() const;
-    // Something that arrives could be used.
+    // Whether arriving bytes could be used now.
     bool wants_input() const;
   };
 
   enum class Progress { kMoved, kNothing, kBroken };
 
-  // How what has this size is sent on `line`, unless its memory cannot be read.
+  // Whether data of this size is offered on `connection`, if its memory can be
+  // read.
   static bool IsOffered(const Connection& connection, size_t bytes);
   void Activate(int peer);
-  // Of what the system has moved from or to `data`, or of -1 and an errno.
-  // Notes bad memory.
+  // Interprets `moved`, the result of a system call on `data` (-1: see errno).
+  // Records bad memory.
   Progress ProgressOf(ssize_t moved, const void* data, size_t bytes);
   Progress Send(Connection& connection);
   Progress Receive(Connection& connection);
-  // A step of Receive; `turn` is what may still be moved in it.
+  // A step of Receive. `turn`: the bytes that Receive may still move.
   Progress ReceiveStep(Connection& connection, size_t& turn);
   Progress TakeOffered(Connection& connection, size_t& turn);
   Progress ReceiveHead(Connection& connection, size_t& turn);
-  // The head and, in the same call, what is expected behind it.
+  // Reads the head and, in the same call, the expected data.
   Progress ReceiveData(Connection& connection, size_t& turn);
-  // If all of it has come.
+  // Ends the current data message and its receive if all of it has come.
   static void FinishData(Connection& connection);
   Progress ReceiveCurrent(Connection& connection, size_t& turn);
-  // What is left of the message under way, as far as it has come.
+  // Reads the part of the current message that has come.
   Progress ReceiveInto(Connection& connection, Incoming& part, size_t& turn);
   Progress Interpret(Connection& connection, const Head& head);
   void AnswerOffers(Connection& connection);
-  // Moves what can be moved without waiting, on all lines.
+  // Moves what can be moved without waiting, on all active connections.
   Progress MoveAll();
   // Moves until `done` is true.
   template <typename Done>
@@ -178,10 +180,10 @@ class TcpConnections {
 
   const int rank_;
   const int woken_;  // an eventfd
-  // errno of it.
+  // The errno if eventfd failed, or 0.
   const int woken_error_;
   std::vector<Connection> connections_;
-  // Peers with which something is under way.
+  // Peers with sends or receives under way.
   std::vector<int> active_;
   int broken_peer_ = -1;
   Status bad_memory_;

@@ -37,13 +37,12 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// Gloo closes every connection of a context when one of its waits times out.
-// So its timeouts are out of reach, and whoever owns the deadline calls
+// Gloo closes every connection of a context when one of its waits times out. So
+// its timeouts are never reached; the owner of the deadline calls
 // Transport::Abort.
 constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 365 * 10);
 
-// How long the end of a peer may take to be seen on all connections, once it
-// is seen on one.
+// The limit for the end of a peer to show on all connections after the first.
 constexpr std::chrono::milliseconds kClosing = std::chrono::seconds(5);
 
 // A connection that the peer has closed answers a write with SIGPIPE, whose
@@ -59,8 +58,8 @@ void IgnoreBrokenPipes() {
 
 class TcpTransport;
 
-// Memory of a collective: moves on the connections. What has failed leaves
-// parts under way, but nobody moves them any more.
+// A buffer of a collective, moved on the TcpConnections. After a failure parts
+// may remain under way, but nothing moves them any more.
 class TcpBuffer : public Buffer {
  public:
   TcpBuffer(TcpTransport& transport, void* data)
@@ -72,12 +71,12 @@ class TcpBuffer : public Buffer {
   Status WaitSend(int peer) override;
 
  private:
-  // A send or receive that was not waited for.
+  // A send or receive that has no wait yet.
   struct Posted {
     int peer;
     uint64_t number;
   };
-  // The oldest with `peer`.
+  // Removes and returns the oldest with `peer`.
   static uint64_t Take(std::deque<Posted>& posted, int peer);
 
   TcpTransport& transport_;
@@ -86,8 +85,8 @@ class TcpBuffer : public Buffer {
   std::deque<Posted> receives_;
 };
 
-// Memory of sends and receives, which several threads move, and of large
-// tensors.
+// A buffer moved by Gloo: for sends and receives, by several threads, and for
+// large tensors of collectives.
 class GlooBuffer : public Buffer {
  public:
   GlooBuffer(TcpTransport& transport, void* data, size_t bytes, bool quiet);
@@ -98,7 +97,7 @@ class GlooBuffer : public Buffer {
   Status WaitReceive(int peer) override;
   Status WaitSend(int peer) override;
 
-  // After the first Post.
+  // Call it after the first Post.
   void WakeWaiters() {
     buffer_->abortWaitRecv();
     buffer_->abortWaitSend();
@@ -156,45 +155,46 @@ class TcpTransport : public Transport {
   friend class GlooBuffer;
   friend class TcpBuffer;
 
-  // Makes the pair with `peer`, unless that was done.
+  // Makes the pair with `peer` unless it exists.
   Status OpenPair(int peer, bool quiet);
-  // Does what waits for `peer` on its line.
+  // Calls `function`, which waits for `peer` on its connection, and converts
+  // its result.
   template <typename Function>
   Status OnConnection(int peer, Function&& function);
-  // Looks whether `peer` has gone, and how.
+  // Checks whether `peer` has gone, and records how.
   void Look(int peer) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   void NoteGone(int peer, const ControlConnections::End& end)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
-  // How `peer` went, one of whose connections has just failed: its pair with
-  // `failure`, or its line.
+  // The error of `peer`, one of whose connections has just failed: its pair
+  // with `failure`, or its TcpConnection.
   Status Gone(int peer, bool quiet, const Status& failure);
 
-  // Destroyed from below. The listener's thread, which uses the pairs, ends
-  // before.
+  // Destroyed in reverse order. The listener's thread, which uses the pairs,
+  // ends before that.
   Listener listener_;
   Pairs pairs_;
   TcpConnections connections_;
   ControlConnections control_connections_;
-  // All lines are there.
+  // All connections are made.
   bool connected_ = false;
 
   mutable Mutex mutex_;
   Status abort_cause_ MUSTER_GUARDED_BY(mutex_);
-  // Those whose waiters an abort must wake.
+  // Buffers whose waiters an abort must wake.
   std::unordered_set<GlooBuffer*> buffers_ MUSTER_GUARDED_BY(mutex_);
 
   Mutex peers_mutex_;
-  // By rank: how it went, or OK.
+  // By rank: the error with which the peer went, or OK.
   std::vector<Status> how_gone_ MUSTER_GUARDED_BY(peers_mutex_);
-  // How the first peer went that did not leave in peace.
+  // The error of the first peer that did not leave in peace.
   Status first_broken_ MUSTER_GUARDED_BY(peers_mutex_);
 };
 
 template <typename Function>
 Status TcpTransport::OnConnection(int peer, Function&& function) {
   waiting_for_.store(peer);
-  // Looked at after waiting_for_ is set and before the wait: an abort that
-  // comes later wakes it.
+  // Check after waiting_for_ is set and before the wait: a later abort wakes
+  // the wait.
   Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   switch (function()) {
@@ -277,13 +277,13 @@ Status GlooBuffer::Post(int peer, Function&& function) {
 template <typename Function>
 Status GlooBuffer::Await(int peer, Function&& function) {
   if (!quiet_) transport_.waiting_for_.store(peer);
-  // As in OnConnection.
+  // See OnConnection.
   Status aborted = transport_.abort_cause();
   if (!aborted.ok()) return aborted;
   bool done = false;
   Status waited = Guard([&] { done = function(); });
-  // If the connection ends right after what is waited for, Gloo may report its
-  // end first; but only to who was waiting already.
+  // If the connection ends right after the awaited message, Gloo may report the
+  // end first, but only to a thread that was already waiting.
   if (!waited.ok()) waited = Guard([&] { done = function(); });
   if (!waited.ok()) return transport_.Gone(peer, quiet_, waited);
   if (!done) return transport_.abort_cause();
@@ -316,7 +316,7 @@ Status TcpTransport::Open(absl::string_view backend,
   if (world_size() == 1) return OkStatus();
   const std::stop_callback interrupted(options.interruption.token(), [&] {
     Status why = options.interruption.status();
-    // For its peers: it does not leave in peace itself.
+    // kCancelled would tell the peers that this rank leaves in peace.
     if (IsCancelled(why)) {
       const std::vector<int> culprits = CulpritRanks(why);
       why = UnavailableError(why.message());
@@ -338,14 +338,14 @@ Status TcpTransport::Open(absl::string_view backend,
     Status why = sockets.status();
     control_connections_.Take(listener_.TakeControlConnections()).IgnoreError();
     if (IsUnavailable(why)) {
-      // A peer may have said why it, or another one, has gone.
+      // A goodbye may tell why this peer, or another one, has gone.
       const Status first = CheckPeers();
       if (!first.ok()) why = first;
     }
     if (const Status aborted = abort_cause(); !aborted.ok()) {
       why = aborted;
     }
-    // Those who have connected shall not take this rank for the culprit.
+    // Tells the connected peers the cause, so that they do not blame this rank.
     control_connections_.Close(EncodeGoodbye(why));
     return why;
   }
@@ -363,7 +363,7 @@ Status TcpTransport::Open(absl::string_view backend,
 Status TcpTransport::OpenPair(int peer, bool quiet) {
   if (pairs_.IsOpen(peer)) return OkStatus();
   if (!quiet) waiting_for_.store(peer);
-  // As in OnConnection.
+  // See OnConnection.
   Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   Status opened = pairs_.Open(peer);
@@ -419,13 +419,13 @@ void TcpTransport::Look(int peer) {
 }
 
 Status TcpTransport::Gone(int peer, bool quiet, const Status& failure) {
-  // Gloo has no code for it, only the system's text, and does not say where.
+  // Gloo has no code for EFAULT, only the system's text, and no address.
   if (absl::StrContains(failure.message(), std::strerror(EFAULT))) {
     return BadMemory(rank(),
                      absl::StrCat("a tensor cannot be read or written: ",
                                   WithoutSourcePosition(failure.message())));
   }
-  // So that a deadline that passes meanwhile names it.
+  // A deadline that passes meanwhile then names this peer.
   if (!quiet) waiting_for_.store(peer);
   Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
@@ -457,9 +457,10 @@ void TcpTransport::NoteGone(int peer, const ControlConnections::End& end) {
 void TcpTransport::Close(const Status& goodbye) {
   pairs_.Abort();
   listener_.Stop();
-  // One that never opened has nobody to take leave of.
+  // Without connections there is nobody to send a goodbye to.
   if (!connected_) return;
-  // First the goodbyes: whoever sees another connection end looks for one.
+  // Send the goodbyes first: a peer that sees another connection end reads
+  // them.
   control_connections_.Close(EncodeGoodbye(goodbye));
   pairs_.Close();
   connections_.Close();

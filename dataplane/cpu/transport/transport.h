@@ -31,18 +31,18 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
 
-  // Announces to `peer` that the next of its messages on `slot` may come to
-  // [offset, offset + bytes). It must not be longer; shorter is not noticed.
+  // Announces to `peer` that its next message on `slot` may be written to
+  // [offset, offset + bytes). It must not be longer; a shorter one is not
+  // noticed.
   virtual Status Receive(int peer, uint64_t slot, size_t offset,
                          size_t bytes) = 0;
 
   // Sends [offset, offset + bytes) once `peer` has announced its receive.
   virtual Status Send(int peer, uint64_t slot, size_t offset, size_t bytes) = 0;
 
-  // Waits until the oldest receive or send under way is done. Errors: the
-  // cause of Transport::Abort as it was given, kUnavailable naming the rank
-  // that is gone, or kInvalidArgument naming the one whose memory cannot be
-  // used.
+  // Waits until the oldest receive or send under way is done. Errors: the cause
+  // given to Transport::Abort; kUnavailable naming the rank that is gone;
+  // kInvalidArgument naming the rank whose memory cannot be used.
   virtual Status WaitReceive(int peer) = 0;
   virtual Status WaitSend(int peer) = 0;
 };
@@ -57,17 +57,17 @@ class Buffer {
 class Transport {
  public:
   // Joins the group: publishes this rank's address, gets the addresses of the
-  // other ranks, and connects to all of them. They must use `backend`, too.
-  // Errors: see CreateBackend.
+  // other ranks, and connects to all of them. All must use `backend`. Errors:
+  // see CreateBackend.
   static StatusOr<std::unique_ptr<Transport>> Connect(
       absl::string_view backend, const BackendOptions& options);
 
   virtual ~Transport() = default;
 
-  // Makes a buffer for collectives. One thread at a time uses all of them, and
+  // Makes a buffer for collectives. One thread at a time may use these buffers,
   // Write and Read. Their bytes travel on the TcpConnections
-  // (tcp_connections.h), in one order for each peer, whatever their slots; a
-  // send needs no announcement. waiting_for() shows what they wait for.
+  // (tcp_connections.h), in one order per peer for all slots; a send needs no
+  // announcement. waiting_for() shows the rank they wait for.
   virtual std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) = 0;
 
   // Makes a buffer for large tensors of collectives, moved by Gloo's thread. A
@@ -81,37 +81,36 @@ class Transport {
   virtual std::unique_ptr<Buffer> CreateQuietBuffer(void* data,
                                                     size_t bytes) = 0;
 
-  // Makes the connection of quiet buffers with `peer`, and waits for it.
-  // Errors: those of Buffer's waits.
+  // Connects to `peer` for quiet buffers, and waits for the connection. Errors:
+  // as in Buffer's waits.
   virtual Status OpenQuiet(int peer) = 0;
 
   // Writes `head` and then `body`, or waits until `bytes` have arrived. Uses
-  // the TcpConnection to `peer`, in one order with its buffers. Errors: those
-  // of Buffer's waits.
+  // the TcpConnection to `peer`, in one order with the buffers. Errors: as in
+  // Buffer's waits.
   virtual Status Write(int peer, const void* head, size_t head_bytes,
                        const void* body, size_t body_bytes) = 0;
   virtual Status Read(int peer, void* data, size_t bytes) = 0;
 
-  // Makes every wait under way or to come return `cause`. From any thread;
-  // does not block. Only the first call counts.
+  // Makes every current and later wait return `cause`. From any thread; does
+  // not block. Only the first call counts.
   virtual void Abort(const Status& cause) = 0;
 
   // OK, or the cause of the abort.
   virtual Status abort_cause() const = 0;
 
-  // Checks whether a peer is gone without having left in peace; a peer that
-  // left in peace may have sent everything that is needed. Returns OK or how
-  // the first one went: kUnavailable, or the error in its goodbye. From any
+  // Checks whether a peer is gone that did not leave in peace. (A peer that
+  // left in peace may have sent everything that is needed.) Returns OK, or the
+  // first such peer's end: kUnavailable or the error in its goodbye. From any
   // thread.
   virtual Status CheckPeers() = 0;
 
-  // Returns how `peer`, which is known to be gone, ended: the error with which
-  // a wait for it would fail. Waits for its goodbye.
+  // Returns the error with which a wait for `peer`, which must be gone, would
+  // fail. Waits for its goodbye.
   virtual Status Gone(int peer) = 0;
 
-  // Tells all peers `goodbye` (an error, or kCancelled for leaving in peace)
-  // and closes the connections. No other thread may be in a Buffer's call, nor
-  // make one later.
+  // Sends `goodbye` (an error, or kCancelled to leave in peace) to all peers
+  // and closes the connections. No thread may call a Buffer meanwhile or later.
   virtual void Close(const Status& goodbye) = 0;
 
   // Returns the memory of `peer`, or null if this rank cannot read it. It can
@@ -125,12 +124,12 @@ class Transport {
   bool has_near_peer() const { return near_peers() > 0; }
   bool is_near_all() const { return near_peers() == world_size_ - 1; }
 
-  // Call it, before a collective that may need Gloo is started, if no two ranks
-  // of the group are near each other, as all ranks have agreed: large tensors
-  // may then go through Gloo. If some ranks are near, everything uses the
-  // TcpConnections. A rank serves its near peers only while it waits on its
-  // TcpConnections; if it waited in Gloo for another host, and that host for
-  // one of those peers, none of them would ever continue.
+  // Allows Gloo for large tensors. Call it on all ranks, before a collective
+  // that may use Gloo, if the ranks have agreed that no two of them are near
+  // each other; otherwise everything uses the TcpConnections. A rank serves its
+  // near peers only while it waits on its TcpConnections: if it waited in Gloo
+  // for another host, and that host waited for one of those peers, none would
+  // ever continue.
   void UseGloo() { uses_gloo_ = true; }
   bool uses_gloo() const { return uses_gloo_; }
 
@@ -140,7 +139,7 @@ class Transport {
     const int rank = waiting_for_.load();
     return rank >= 0 ? rank : waiting_beside_for_.load();
   }
-  // For waits that do not use this object, by that thread or another one.
+  // For waits that do not use this object, on any thread.
   void set_waiting_for(int rank) { waiting_beside_for_.store(rank); }
 
   // The algorithm of this rank's last collective; empty before the first.
@@ -152,8 +151,8 @@ class Transport {
     algorithm_.store(name, std::memory_order_relaxed);
   }
 
-  // The group's number of `rank`, for texts. It differs if this transport is a
-  // part of the group's transport (subset_transport.h).
+  // The number of `rank` in the group, for texts. It differs from `rank` if
+  // this transport is a SubsetTransport.
   virtual int RankInGroup(int rank) const { return rank; }
 
   int rank() const { return rank_; }

@@ -17,18 +17,19 @@ namespace muster::dataplane::cpu {
 // UnprovedConnections are the connections that a listener has accepted and that
 // have not proved yet that they belong to the group. Anybody can connect and
 // send nothing, so their number is limited (the oldest is closed), each is kept
-// only for a while, and none is kept when this process has no free descriptor
-// for another connection.
+// only for kPatience, and the oldest ones are closed when this process has no
+// free descriptor for another connection.
 class UnprovedConnections {
  public:
   static constexpr size_t kLimit = 64;
   static constexpr std::chrono::seconds kPatience{5};
 
-  // Looks what a connection has said, without waiting. True: nothing more is to
-  // be seen to here, it was taken, or closed.
+  // Reads the connection without waiting. Returns true if it has taken or
+  // closed the socket, false if the client has sent too little so far.
   using Prove = absl::FunctionRef<bool(int socket)>;
 
-  // `expected`: how many of the group may come at once, beyond kLimit.
+  // `expected`: the connections of the group that may come at once. Added to
+  // kLimit.
   explicit UnprovedConnections(size_t expected = 0)
       : limit_(kLimit + expected) {}
   ~UnprovedConnections();
@@ -36,16 +37,17 @@ class UnprovedConnections {
   UnprovedConnections(const UnprovedConnections&) = delete;
   UnprovedConnections& operator=(const UnprovedConnections&) = delete;
 
-  // What to wait for, and until when.
+  // Adds the sockets to poll(2). deadline() is the time at which the oldest
+  // expires.
   void AddTo(std::vector<pollfd>& waits) const;
   Instant deadline() const;
 
-  // Proves those that are here, and closes those whose time is over.
+  // Calls `prove` for all connections and closes the expired ones.
   void ProveAll(Prove prove);
 
-  // Accepts those that have connected; the rest soon, if they are many. Errors:
-  // kResourceExhausted (no descriptor or memory is left, and none is held
-  // here).
+  // Accepts waiting connections, at most a limited number per call. Errors:
+  // kResourceExhausted (this process has no descriptor or memory left and no
+  // unproved connection to close).
   Status Accept(int listener, Prove prove);
 
  private:
