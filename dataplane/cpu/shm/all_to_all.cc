@@ -16,8 +16,8 @@
 namespace muster::dataplane::shm {
 namespace {
 
-// Up to here a rank shows what it gives, wherever that is, if one round holds
-// it: nobody has to go and get it.
+// Up to this size a rank publishes elements, not addresses, if one round holds
+// them: no rank has to fetch them.
 constexpr size_t kShownBytesMax = 24 << 10;
 
 class AllToAll : public PerPeerRounds {
@@ -29,30 +29,30 @@ class AllToAll : public PerPeerRounds {
         bytes_(collective.bytes()),
         per_round_(CountForEachOther(most_bytes())) {}
 
-  // What it calls is inlined: it is often run with little data.
+  // Its callees are inlined, because it often runs with little data.
   [[gnu::noinline, gnu::flatten]] StatusOr<AllToAllOutcome> Run(
       const AllToAllOptions& options,
       absl::FunctionRef<bool(size_t)> reads_rather);
 
  private:
-  // A row that is not even has one of these in its rank's own place: origins
-  // stand behind it, all of which are mapped, or some only the system can read.
+  // A row that is not even has one of these in its rank's own entry. kMapped,
+  // kReadable: addresses stand behind the row; all are mapped, or only the
+  // system can read some.
   enum Shows : uint64_t { kElements, kMapped, kReadable };
   Shows ShownBy(int peer) const {
     return IsEven(peer) ? kElements : Shows{RowOf(peer)[peer]};
   }
-  // Finds those. kElements: it is little, or not all of it is `where` it must
-  // be.
+  // Finds the addresses. kElements if the data is small or not all of it is in
+  // scope `where`.
   [[gnu::noinline]] Shows FindOrigins(Scope where);
-  // Begins a round, and writes such a row.
+  // Begins a round and writes a row with addresses.
   [[gnu::noinline]] Status OpenOrigins();
 
-  // All have shown their first round: finds rounds_ and farthest_.
+  // Sets rounds_ and farthest_ when all ranks have published their first round.
   inline void LookAtRows();
-  // Of all other ranks' rows behind which elements are shown: the largest count
-  // in any.
+  // The largest count in the other ranks' rows that have elements behind them.
   inline uint64_t CountMax() const;
-  // Of all ranks' rows: what reads_rather is asked with.
+  // The argument of reads_rather, from all ranks' rows.
   size_t BytesMax() const;
 
   Block ChunkOfThis(const Block& block) const {
@@ -61,23 +61,23 @@ class AllToAll : public PerPeerRounds {
   void CopyTo(std::byte* to, const std::byte* from, size_t count) const {
     CopyOut(to, from, count * element_bytes_, bytes_);
   }
-  // Of what this rank has for itself: what no round has.
+  // Copies the rest of this rank's data for itself that no round contains.
   inline void CopyRestOfOwn();
-  // What `peer` has for this rank and shows in this round, or all of it if it
-  // shows where that is.
+  // Takes the elements for this rank that `peer` publishes in this round, or
+  // all of them if it has published addresses.
   Status Take(int peer);
   [[gnu::noinline]] Status TakeThere(int peer);
 
   const cpu::Parts give_;
   const cpu::Parts take_;
   const size_t bytes_;
-  // For each.
+  // The elements per round for each rank.
   const size_t per_round_;
   size_t rounds_ = 1;
   Shows shows_ = kElements;
-  // What any rank shows that is farther away than what others do.
+  // The largest Shows of any rank.
   Shows farthest_ = kElements;
-  // By rank, if this one shows them.
+  // By rank; empty if this rank publishes elements.
   std::vector<SourceAddress> origins_;
 };
 
@@ -115,7 +115,7 @@ inline uint64_t AllToAll::CountMax() const {
   uint64_t most = 0;
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     const uint64_t* const row = RowOf(peer);
-    // Of an even row any other rank's is all.
+    // An even row has one count for all other ranks.
     if ((row[0] & kEven) != 0) {
       most = std::max(most, row[0] & ~kEven);
       continue;
@@ -173,7 +173,7 @@ inline void AllToAll::LookAtRows() {
   rounds_ = ChunksFor(most, per_round_);
 }
 
-// It may have more for itself than any rank has for another.
+// A rank may have more for itself than any rank has for another.
 inline void AllToAll::CopyRestOfOwn() {
   const Block own = give_[rank_];
   const size_t done = ChunkOf(own.count, rounds_, per_round_).first;
@@ -191,8 +191,8 @@ StatusOr<AllToAllOutcome> AllToAll::Run(
         shows_ == kElements ? OpenPerPeer(&give_, per_round_) : OpenOrigins();
     if (!status.ok()) return status;
     Post(bytes_);
-    // While others' come. (The first piece is copied once more if this does not
-    // go on.)
+    // Copy while the others' data comes. (A second run copies the first piece
+    // again.)
     const Block own = ChunkOfThis(give_[rank_]);
     CopyTo(ChunkOfThis(take_[rank_]).data, own.data, own.count);
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
@@ -207,11 +207,11 @@ StatusOr<AllToAllOutcome> AllToAll::Run(
         return outcome;
       }
     }
-    // This rank may have little, and others much that is to be read; or they
-    // have gone, and say why.
+    // Reading the others' data may take long, even if this rank has little, and
+    // so may reading the goodbye of a rank that has gone.
     if (farthest_ != kElements) LetOthersStart();
-    // Before what is read: a large collective takes a third longer the other
-    // way round.
+    // Copy before reading: in the other order a large collective takes a third
+    // longer.
     if (round_ + 1 == rounds_) CopyRestOfOwn();
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       status = Take(peer);

@@ -15,29 +15,30 @@
 namespace muster::dataplane::shm {
 
 struct AllToAllOptions {
-  // This rank shows where what it gives is, if all of that is where this says,
-  // and more than a little. Each rank as it likes; null: not.
+  // If set, this rank publishes the addresses of its inputs instead of their
+  // elements, if all lie in this scope and they are not small. Each rank may
+  // decide on its own.
   std::optional<Scope> origins = std::nullopt;
-  // Hears what the first rank says beside (ShmContext).
+  // Reads the first rank's hint (ShmContext).
   bool hears = false;
 };
 
 // The same on all ranks.
 struct AllToAllOutcome {
-  // All have what they take.
+  // All ranks have their outputs.
   bool is_done = true;
-  // Some have shown where theirs is, all of them in symmetric memory.
+  // Some ranks have published addresses, all of them in symmetric memory.
   bool is_mapped = false;
 };
 
-// Runs `collective`, an all_to_all. Sizes may differ, and no rank knows what
-// the others have before it has seen their first round. What a rank gives it
-// shows on the round buffer, as others do (staged.h), or where it is.
+// Runs `collective`, an all_to_all. Sizes may differ, and a rank learns the
+// others' sizes from their first round. A rank publishes its inputs on the
+// round buffer, as in staged.h, or their addresses.
 //
-// It is not done, on all ranks, if `reads_rather`, the same on all, says that
-// one goes better if all show where theirs is: it is to be run anew so. Asked
-// if the first round does not hold it, with the bytes that the rank that gives
-// most has for all, if it had for itself as much as for each other one.
+// Returns is_done = false, on all ranks, if `reads_rather` returns true, as it
+// must on all or none: the caller then runs it again with addresses. It is
+// called if the data exceeds one round, with the bytes that the rank with the
+// most data gives to all ranks (itself counted as an average rank).
 StatusOr<AllToAllOutcome> RunAllToAll(
     ShmContext& context, const Collective& collective,
     const AllToAllOptions& options,

@@ -13,7 +13,7 @@
 namespace muster::dataplane::shm {
 namespace {
 
-// The number in `file` that comes first, or after the word `name`; nothing if
+// The first number in `file`, or the one after the word `name`; nullopt if
 // there is none.
 std::optional<uint64_t> NumberIn(const std::string& file,
                                  const std::string& name) {
@@ -25,7 +25,7 @@ std::optional<uint64_t> NumberIn(const std::string& file,
   return in >> number ? std::optional<uint64_t>(number) : std::nullopt;
 }
 
-// Of a version of control groups: their files.
+// The files of a version of control groups.
 struct Hierarchy {
   const char* limit;
   const char* used;

@@ -10,18 +10,17 @@ namespace muster::dataplane::shm {
 // The memory that is still available, and the owner of the limit.
 struct MemoryLeft {
   uint64_t bytes = std::numeric_limits<uint64_t>::max();
-  // Whose they are: "on the host", "to control group /job/1 (memory.max)".
+  // The owner: "on the host", "to control group /job/1 (memory.max)".
   std::string where = "on the host";
 
   // "there are 4096 left on the host".
   std::string Describe() const;
 };
 
-// How much memory this process can still have: what the system has left, and
-// what each of its control groups has (cgroups(7), of version 1 and 2:
-// containers, batch systems); the least of them. What those keep of files that
-// they have read counts as left. `root` is where the system's files are, for
-// tests.
+// The memory that this process can still get: the least that is left to the
+// system and to each of its control groups (cgroups(7), version 1 and 2:
+// containers, batch systems). A group's cache of files counts as left. `root`
+// is the system's root directory, for tests.
 MemoryLeft FindMemoryLeft(const std::string& root = "");
 
 }  // namespace muster::dataplane::shm

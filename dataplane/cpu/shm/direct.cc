@@ -22,10 +22,9 @@ namespace {
 using cpu::BlockOf;
 using cpu::BlocksOf;
 
-// What is combined at once, of all ranks together at the most: it stays in a
-// processor's cache between being read and being combined. And of each one at
-// the least, also of so many that it is more: to have the system read takes 2
-// us, however little it is.
+// The most that is combined at once, of all ranks together: it stays in a
+// processor's cache between reading and combining. And the least of each rank,
+// which takes precedence: every system read takes 2 us, however short.
 constexpr size_t kPiecesBytes = 1 << 20;
 constexpr size_t kPieceBytesMin = 64 << 10;
 
@@ -45,43 +44,45 @@ class SingleCopy : public Rounds {
   StatusOr<bool> Run();
 
  private:
-  // Without an allocation, where these are not many.
+  // Needs no allocation for a few ranks.
   template <typename Value>
   using ByRank = absl::InlinedVector<Value, 8>;
 
-  // What a rank shows, behind a row; and, behind this, an Origin for each rank.
+  // Published behind the row. A SourceAddress for each rank follows it.
   struct Offer {
     double factor = 1;
-    // At the worst.
+    // The worst access of this rank's data.
     Access reach = Access::kMapped;
   };
 
-  // Fills in what this rank gives and takes.
+  // Fills in give_, take_ and expected_.
   void Arrange();
 
-  // All have shown where things are. kNone: not all of that can be read.
+  // Exchanges addresses with all ranks. kNone if some data cannot be read.
   StatusOr<Access> ShowAll();
-  // Writes down where what this rank gives to each other one is.
+  // Writes the addresses of this rank's data for each other rank.
   Access ShowOrigins(std::byte* to);
 
-  // Takes what each rank gives this one.
+  // Copies the data that each rank gives to this one.
   Status Move();
-  // Combines what all ranks give this one, from `first` on, to `result`.
+  // Combines the data that all ranks give to this one, from element `first` on,
+  // into `result`.
   Status Combine(const Reduction& reduction, const Block& result, size_t first);
-  // Each combines its part, and takes the others' from them.
+  // Each rank combines its part and copies the other parts from their ranks.
   Status AllReduce(const Reduction& reduction);
 
-  // Elements of what `peer` gives this rank, from `first` on, piece_bytes_ at
-  // most: where they are, or read to this rank's scratch.
+  // The address of `count` elements, from `first` on, of the data that `peer`
+  // gives to this rank, at most piece_bytes_; read into scratch if they are not
+  // mapped.
   StatusOr<const std::byte*> Operand(int peer, size_t first, size_t count);
   const Scope where_;
-  // What of each rank is combined at once.
+  // The bytes of each rank that are combined at once.
   const size_t piece_bytes_;
   Blocks give_;
   Blocks take_;
-  // How many elements each rank must give this one.
+  // The number of elements that each rank must give to this one.
   ByRank<uint64_t> expected_;
-  // After ShowAll: where what it gives this one is, and its factor.
+  // After ShowAll: each rank's data for this one, and its factor.
   ByRank<Source> sources_;
   ByRank<double> factors_;
 };
@@ -162,11 +163,11 @@ SingleCopy::Access SingleCopy::ShowOrigins(std::byte* to) {
   Block last;
   SourceAddress origin;
   for (int peer = 0; peer < world_size_; ++peer) {
-    // What it gives itself nobody reads there.
+    // No other rank reads data that this rank gives to itself.
     if (peer == rank_) continue;
     const Block& block = give_[peer];
-    // To ask the system takes as long as a small collective, and what all get
-    // is mostly the same.
+    // Asking the system takes as long as a small collective, and mostly all
+    // ranks get the same block.
     if (block.data != last.data || block.count != last.count) {
       reach = std::min(reach, FindSource(block, where_, origin));
       last = block;

@@ -17,7 +17,7 @@
 namespace muster::dataplane::shm {
 namespace {
 
-// Of a rank that refuses; what is longer is cut.
+// The reason of a rank that refuses. A longer text is cut.
 using Why = std::array<char, 512>;
 
 }  // namespace
@@ -36,7 +36,7 @@ Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
       .timeout =
           std::chrono::duration_cast<std::chrono::milliseconds>(timeout_),
       .deadline = deadline_};
-  // Nobody else has it.
+  // Only this thread uses it.
   BiasedMutex mutex;
   ReleasableLock order(mutex);
   return engine_.Run(gathering, order).status;
@@ -74,7 +74,8 @@ StatusOr<GroupAgreement::Shared> GroupAgreement::Share(
   }
   const auto places = Hear(place);
   if (!places.ok()) return places.status();
-  // One that was not made is not found; its maker, who comes first, says why.
+  // If the maker failed, Open fails here, too; FindRefusal returns the maker's
+  // reason, because its rank is the lowest of them.
   if (rank() != maker) {
     auto segment = Segment::Open((*places)[maker], bytes, file);
     had = segment.status();
@@ -83,7 +84,7 @@ StatusOr<GroupAgreement::Shared> GroupAgreement::Share(
   auto refusal = FindRefusal(had);
   if (!refusal.ok()) return refusal.status();
   if (!refusal->has_value()) return shared;
-  // The file may live on.
+  // The file may outlive the segment.
   if (rank() == maker && shared.segment != nullptr) {
     shared.segment->GiveBack(0, bytes);
   }

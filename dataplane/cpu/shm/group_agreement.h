@@ -23,7 +23,7 @@ namespace muster::dataplane::shm {
 // one, or none, and the group is broken.
 class GroupAgreement {
  public:
-  // A rank that cannot do what all were to do, and why: the same on all ranks.
+  // A rank that cannot take part, and its reason; the same on all ranks.
   struct Refusal {
     int rank = 0;
     std::string why = {};
@@ -32,7 +32,7 @@ class GroupAgreement {
     std::string Describe() const;
   };
 
-  // `engine` lives longer. Texts call it `step`.
+  // `engine` must live longer. Error texts name `step`.
   GroupAgreement(cpu::Engine& engine, Step step, Instant deadline)
       : engine_(engine),
         step_(step),
@@ -42,7 +42,7 @@ class GroupAgreement {
   int rank() const { return engine_.transport().rank(); }
   int world_size() const { return engine_.transport().world_size(); }
 
-  // What each of them says, by rank: bytes alone.
+  // Gathers `own`, a plain value, from all ranks. Returns the values by rank.
   template <typename Words>
   StatusOr<std::vector<Words>> Hear(Words own) {
     std::vector<Words> all(world_size());
@@ -51,25 +51,26 @@ class GroupAgreement {
     return all;
   }
 
-  // The first rank whose `own` is an error; nothing if there is none.
+  // The first rank whose `own` is an error, or nullopt.
   StatusOr<std::optional<Refusal>> FindRefusal(const Status& own);
 
-  // What became of a segment.
+  // The result of Share.
   struct Shared {
-    // Null: the reason why none of the ranks has one.
+    // Null if no rank has a segment; `refusal` is the reason.
     std::unique_ptr<Segment> segment = nullptr;
     Refusal refusal = {};
   };
 
-  // A segment of this rank and others: rank `maker`, which is one of them,
-  // makes it. All ranks of the group have one, or none. `file`, `reserved`: see
-  // Segment.
+  // Makes a segment that this rank shares with others; rank `maker`, one of
+  // them, creates it. Either all ranks of the group get one, or none. `file`,
+  // `reserved`: see Segment.
   StatusOr<Shared> Share(size_t bytes, int maker,
                          const std::shared_ptr<SegmentFile>& file = nullptr,
                          std::optional<size_t> reserved = std::nullopt);
 
-  // Of ranks that all fail, each with `failure`, which ends the group: nobody
-  // does that before all know why.
+  // Call it if all ranks fail, each with its `failure`. Returns it when all
+  // ranks have come here, so that none ends the group before the others know
+  // the reason.
   Status End(const Status& failure) {
     Hear(uint8_t{0}).status().IgnoreError();
     return failure;
@@ -81,7 +82,7 @@ class GroupAgreement {
   cpu::Engine& engine_;
   const Step step_;
   const Instant deadline_;
-  // Of all of it.
+  // For all calls together.
   const Clock::duration timeout_;
 };
 

@@ -25,15 +25,15 @@ using cpu::kNotePayloadBytesMax;
 using cpu::PartsOf;
 using cpu::Transport;
 
-// Up to here one rank of each host does it all: the fewest messages. Beyond,
-// each inter-host group has its part.
+// Up to this size one inter-host group carries everything, with the fewest
+// messages. Beyond, each group carries a part.
 constexpr size_t kOneGroupBytesMax = kNotePayloadBytesMax;
 
-// How many bytes of accumulators there are at a time, where they are not in the
-// tensor. Large enough for what a piece costs besides not to count.
+// The bytes of accumulators at a time, if they are not in the tensor: so many
+// that the overhead of a piece does not count.
 constexpr size_t kAccumulatorBytes = 16 << 20;
 
-// The same of each inter-host group in an all_reduce.
+// As kAccumulatorBytes, for each inter-host group in an all_reduce.
 constexpr size_t kGroupPieceBytes = 4 << 20;
 
 std::vector<int> InterHostRanks(const Topology& hosts,
@@ -74,7 +74,7 @@ Block WholeOf(const Collective& collective) {
 // One collective on this rank.
 class Walk {
  public:
-  // `comm_stream` is null on a rank that is in none.
+  // `inter_host_group` is null on a rank that is in none.
   Walk(const Collective& collective, const Topology& hosts, ShmContext& context,
        InterHostGroup* inter_host_group, const TellFailure& tell_failure,
        std::vector<std::byte>& accumulators, std::vector<std::byte>& results)
@@ -90,14 +90,14 @@ class Walk {
         accumulators_(accumulators),
         results_(results) {}
 
-  // `is_symmetric`: looks whether its tensors are in symmetric memory.
+  // `is_symmetric`: checks whether the tensors are in symmetric memory.
   Status Run(bool is_symmetric);
   using KindFunction = Status (Walk::*)();
-  // Null: there is none, so the kind takes the connections, as those do in
-  // which every byte has one receiver: they cross once anyway.
+  // Null for kinds that use the connections: those in which every byte has one
+  // receiver, so it crosses between hosts once anyway.
   static KindFunction FindFunction(CollectiveKind kind);
 
-  // After it: they were.
+  // After Run: whether the tensors were in symmetric memory.
   bool is_mapped() const { return inside_.is_mapped(); }
 
  private:
@@ -107,7 +107,7 @@ class Walk {
   Status AllReduce();
   Status ReduceBetweenHosts(const Reduction& reduction, std::byte* accumulators,
                             const Block& part);
-  // Ends what the other thread of this rank waits for, if it is an error.
+  // If `status` is an error, ends the waits of this rank's other thread.
   Status Tell(Status status) const {
     if (!status.ok()) tell_failure_(collective_, status);
     return status;
@@ -121,23 +121,23 @@ class Walk {
   Status GatherBetweenHosts(const Blocks& blocks, size_t bytes);
   Status GatherPacked(const Blocks& blocks, size_t bytes);
 
-  // How many inter-host groups carry something of `bytes`.
+  // The number of inter-host groups that carry data of `bytes`.
   size_t InterHostGroupsFor(size_t bytes) const {
     return bytes <= kOneGroupBytesMax ? 1 : topology_.fewest();
   }
   bool IsOn(size_t inter_host_groups) const {
     return place_ < inter_host_groups;
   }
-  // Of the ranks of this host: none yet.
+  // Empty block lists for the ranks of this host.
   std::vector<BlockList> NoBlockLists() const {
     return std::vector<BlockList>(topology_.neighbours().size());
   }
-  // Part l of `whole` is that of the rank at place l.
+  // Part p of `whole` belongs to the rank at place p.
   std::vector<BlockList> InParts(const Block& whole,
                                  size_t inter_host_groups) const;
-  // How many ranks of a host one of `inter-host groups` serves at most: those
-  // at its own place, and at every place that is further by a number of
-  // inter-host groups.
+  // The most ranks of one host that an inter-host group serves: those at its
+  // own place, and at every place that is a multiple of `inter_host_groups`
+  // further.
   size_t Turns(size_t inter_host_groups) const {
     return (topology_.most() + inter_host_groups - 1) / inter_host_groups;
   }
@@ -163,7 +163,7 @@ Status Walk::Run(bool is_symmetric) {
   Status status;
   if (is_symmetric) status = inside_.MeetAt(WholeOf(collective_));
   if (status.ok()) status = (this->*FindFunction(collective_.kind))();
-  // Others may still read here.
+  // Other ranks may still read from this one.
   return status.ok() && is_mapped() ? inside_.Meet() : status;
 }
 
@@ -212,8 +212,8 @@ Status Walk::Broadcast() {
     block_lists[topology_.place_of(collective_.root)] = {tensor};
     status = inside_.PublishWhole(block_lists);
   } else if (!inside_.has_met()) {
-    // Before a inter-host group waits: ranks of a host that differ may take
-    // other inter-host groups.
+    // Meet before an inter-host group waits: ranks of a host that run different
+    // collectives may use different inter-host groups.
     status = inside_.Meet();
   }
   const std::vector<BlockList> parts = InParts(tensor, inter_host_groups);
@@ -225,9 +225,9 @@ Status Walk::Broadcast() {
   return inside_.PublishWhole(parts);
 }
 
-// First the ranks of a host have each other's blocks, then the inter-host
-// groups carry them to the other hosts, and then the ranks of those have them
-// from the inter-host groups.
+// First the ranks of a host exchange their blocks, then the inter-host groups
+// carry them to the other hosts, and then the ranks there get them from their
+// ranks of the inter-host groups.
 Status Walk::AllGather() {
   const Blocks blocks = BlocksOf(collective_.outputs, topology_.world_size());
   size_t bytes = 0;
@@ -269,7 +269,7 @@ Status Walk::GatherBetweenHosts(const Blocks& blocks, size_t bytes) {
   return OkStatus();
 }
 
-// All blocks of a host as one.
+// Gathers all blocks of a host as one.
 Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
   std::byte* next = Room(results_, bytes);
   Blocks packed(topology_.count());
@@ -299,7 +299,7 @@ Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
   return OkStatus();
 }
 
-// While one piece is on the inter-host groups the next one is reduced inside.
+// While the inter-host groups reduce one piece, the host reduces the next.
 Status Walk::AllReduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
@@ -311,7 +311,7 @@ Status Walk::AllReduce() {
     return InParts(ChunkOf(tensor, piece, per_piece, element_bytes_),
                    inter_host_groups);
   };
-  // Room for the piece in the inter-host groups and for the next one.
+  // Room for the piece between hosts and for the next one.
   const size_t room =
       reduction.in_place()
           ? 0
@@ -342,11 +342,12 @@ Status Walk::AllReduce() {
     }
     return done;
   });
-  // Before the errand that runs is waited for: its host may not have begun.
+  // Tell before the executor is destroyed, which waits for its running task:
+  // that task may wait for a rank that has not begun.
   return executor.has_value() ? Tell(std::move(status)) : status;
 }
 
-// Makes this inter-host group's `part` of the result.
+// Computes this inter-host group's `part` of the result.
 Status Walk::ReduceBetweenHosts(const Reduction& reduction,
                                 std::byte* accumulators, const Block& part) {
   const Sum sum = SumOf(reduction, collective_);
@@ -359,8 +360,8 @@ Status Walk::ReduceBetweenHosts(const Reduction& reduction,
     reduction.Store(part.data, accumulators, part.count);
     return status;
   }
-  // What travels back are elements, which are smaller; and they are rounded
-  // where they are finished, once.
+  // Elements travel back, which are smaller than accumulators. They are rounded
+  // once, where they are finished.
   const Blocks sums = PartsOf(whole, topology_.count(), bytes);
   const Blocks elements = PartsOf(part, topology_.count(), element_bytes_);
   const Block& own = sums[topology_.own()];
@@ -387,7 +388,7 @@ Status Walk::Reduce() {
   return OkStatus();
 }
 
-// Who is not the root keeps his tensor as it is.
+// Ranks other than the root keep their tensors unchanged.
 Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
                          size_t inter_host_groups) {
   const int root = collective_.root;
@@ -433,14 +434,14 @@ Status Walk::ReduceScatter() {
   return OkStatus();
 }
 
-// A inter-host group reduces what the ranks that it serves shall have, host by
+// An inter-host group reduces the outputs of the ranks that it serves, host by
 // host.
 Status Walk::ReduceScatterPiece(const Reduction& reduction,
                                 const Blocks& inputs, const Block& output) {
   const size_t inter_host_groups = topology_.fewest();
   const size_t bytes = reduction.accumulator_bytes();
   std::vector<BlockList> wanted = NoBlockLists();
-  // What of it is for the ranks of this host.
+  // The results for the ranks of this host.
   std::vector<BlockList> results = NoBlockLists();
   Blocks sums(topology_.count());
   for (int host = 0; host < topology_.count(); ++host) {
@@ -548,7 +549,7 @@ Status Hierarchical::Run(const Collective& collective, ReleasableLock* order) {
   context_.history.Add(*context_.header, context_.sequence,
                        History::DigestOf(*context_.header));
   if (!done.ok()) return done;
-  // As in ShmCollectives.
+  // See ShmCollectives::Run.
   const int failed = round_buffer_.FindFailed();
   return failed < 0 ? done : near_.Gone(failed);
 }

@@ -36,9 +36,9 @@ using TellFailure =
 // share; the rest goes between hosts over inter-host groups. See README.md.
 class Hierarchical : public cpu::Shortcut {
  public:
-  // `segment`, of the ranks of this host, has RoundBuffer::BytesFor their
-  // number with rings as `traits` say; `regions` are theirs, by their places.
-  // `transport` lives longer.
+  // The ranks of this host share `segment`, which has the size
+  // RoundBuffer::BytesFor their number and the rings of `traits`, and
+  // `regions`, which number them by place. `transport` must live longer.
   Hierarchical(std::shared_ptr<Segment> segment,
                std::shared_ptr<const Regions> regions, const Topology& hosts,
                cpu::Transport& transport, const ShmTraits& traits,
@@ -51,7 +51,7 @@ class Hierarchical : public cpu::Shortcut {
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 
  private:
-  // The same on all ranks of this host, if they run the same.
+  // The same on all ranks of this host that run the same collective.
   bool LooksForSymmetric(const Collective& collective) const;
 
   const std::shared_ptr<Segment> segment_;
@@ -60,7 +60,7 @@ class Hierarchical : public cpu::Shortcut {
   cpu::Transport& transport_;
   // The ranks of this host.
   cpu::SubsetTransport near_;
-  // None: they are more than there are inter-host groups.
+  // nullopt if this rank's place is in no inter-host group.
   std::optional<InterHostGroup> inter_host_;
   RoundBuffer round_buffer_;
   const ShmTraits traits_;

@@ -14,8 +14,8 @@ namespace {
 
 using cpu::Exchange;
 
-// Up to so many hosts give each other all of a small tensor at once: that takes
-// one delay between hosts, and recursive doubling as many as it has steps.
+// Up to so many hosts send each other all of a small tensor at once. That takes
+// one delay between hosts; recursive doubling takes one per step.
 constexpr int kAtOnceHostsMax = 8;
 
 Tensor TensorOf(const Block& block, DataType type) {

@@ -17,11 +17,10 @@ namespace muster::dataplane::shm {
 using cpu::Blocks;
 using cpu::MessageHeader;
 
-// The reduction of an inter-host group: accumulators as elements of their own
-// type.
+// The reduction of an inter-host group, whose elements are accumulators.
 struct Sum {
   DataType type = DataType::kFloat32;
-  // Not kAvg nor kPremulSum.
+  // Neither kAvg nor kPremulSum.
   ReduceOp op = ReduceOp::kSum;
 };
 
@@ -30,18 +29,18 @@ struct Sum {
 // group, whose header is `header`. Ranks are host numbers here.
 class InterHostGroup {
  public:
-  // `ranks` of `transport`, by host. It lives longer.
+  // `ranks` of `transport`, by host. `transport` must live longer.
   InterHostGroup(cpu::Transport& transport, std::vector<int> ranks);
 
   Status AllReduce(const MessageHeader& header, const Sum& sum,
                    const Block& accumulators);
-  // To host `root`; the others keep theirs.
+  // Reduces to host `root`; the others' accumulators do not change.
   Status Reduce(const MessageHeader& header, const Sum& sum,
                 const Block& accumulators, int root);
-  // `blocks`, by host: this one's becomes the reduction.
+  // `blocks`, by host: this host's receives the result.
   Status ReduceScatter(const MessageHeader& header, const Sum& sum,
                        const Blocks& blocks);
-  // `blocks`, by host: this one's is there.
+  // `blocks`, by host: this host's is the input.
   Status AllGather(const MessageHeader& header, DataType type,
                    const Blocks& blocks);
   Status Broadcast(const MessageHeader& header, DataType type,
@@ -49,11 +48,11 @@ class InterHostGroup {
   Status Barrier(const MessageHeader& header);
 
  private:
-  // Every rank gives `give[h]` to host h, and combines what it gets, in the
-  // order of the hosts, in its own.
+  // Every rank sends `give[h]` to host h, and combines the blocks that it
+  // receives into its own, in the order of the hosts.
   Status CombineAtOnce(const Sum& sum, const Blocks& give,
                        cpu::Exchange& exchange);
-  // Whether reductions of so many bytes go that way.
+  // Whether CombineAtOnce runs reductions of `bytes`.
   bool IsAtOnce(size_t bytes) const;
 
   cpu::SubsetTransport transport_;

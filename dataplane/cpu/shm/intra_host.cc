@@ -11,12 +11,12 @@
 namespace muster::dataplane::shm {
 namespace {
 
-// What is combined at once of what others have: it stays in the cache of a
-// processor meanwhile.
+// The bytes of the others' data that are combined at once: they stay in a
+// processor's cache.
 constexpr size_t kThereBytes = 128 << 10;
 
-// Calls `function` with every piece of a block in elements [first, first +
-// count) of `block_list`, and how many there are in that before it.
+// Calls `function` with each block's piece of elements [first, first + count)
+// of `block_list`, and the number of elements before it in that range.
 template <typename Function>
 void ForPieces(const BlockList& block_list, size_t first, size_t count,
                size_t element_bytes, Function&& function) {
@@ -46,7 +46,7 @@ size_t CountOf(const BlockList& block_list) {
 
 MessageHeader HeaderOf(const Collective& collective) {
   MessageHeader header = MessageHeader::Of(collective);
-  // Of others whose sizes a rank may have to itself it has a hash.
+  // Kinds with a size per rank have a hash of all sizes instead.
   if (TraitsOf(collective.kind).outputs == TensorList::kWhole) {
     header.element_count = collective.inputs[0].element_count();
   }
@@ -85,9 +85,10 @@ Status IntraHost::MeetAt(const Block& whole) {
   return OkStatus();
 }
 
-// Of the results a rank's own part may be where its operand is, which must not
-// be lost before its turn: that of the first rank is loaded, or combined with
-// that of the second.
+// A rank's results may overwrite its own operand, which must not be lost before
+// its turn. The operand of the first rank (or of the first two, if elements are
+// combined) is used first; for other ranks, results go to scratch memory
+// before.
 void IntraHost::CombineThere(const Reduction& reduction,
                              const BlockList& block_list,
                              std::byte* accumulators) {
@@ -150,7 +151,8 @@ Status IntraHost::Combine(const Reduction& reduction,
     load(block_lists[0], 0, counts[0], accumulators);
     return OkStatus();
   }
-  // What others make of what they read here they show before it is written.
+  // The others publish what they have computed from this rank's data before
+  // that is overwritten.
   if (is_mapped()) {
     CombineThere(reduction, block_lists[rank_], accumulators);
     return OkStatus();
@@ -163,7 +165,7 @@ Status IntraHost::Combine(const Reduction& reduction,
     const auto count_of = [&](int rank) {
       return ChunkOf(counts[rank], round, per_round).count;
     };
-    // Its own part nobody else reads, so no rank shows that.
+    // No other rank reads a rank's own part, so it is not published.
     const auto elements_before = [&](int rank, int shower) {
       size_t before = 0;
       for (int each = 0; each < rank; ++each) {
@@ -179,7 +181,7 @@ Status IntraHost::Combine(const Reduction& reduction,
            elements_before(rank, rank_) * bytes);
     }
     Post();
-    // The accumulators may be where it is.
+    // Copied first, because the accumulators may overwrite it.
     const size_t own_count = count_of(rank_);
     std::byte* const own = Scratch(own_count * bytes);
     load(block_lists[rank_], round * per_round, own_count, own);

@@ -15,13 +15,13 @@
 
 namespace muster::dataplane::shm {
 
-// Blocks that are one after the other.
+// Blocks that form one sequence of elements.
 using BlockList = Blocks;
 
-// How many elements it has.
+// The number of elements of `block_list`.
 size_t CountOf(const BlockList& block_list);
 
-// What all ranks of a group that run `collective` say to each other.
+// The header of `collective`, the same on all ranks of its group.
 MessageHeader HeaderOf(const Collective& collective);
 
 // The steps that the ranks of one host do together in a collective of a group
@@ -31,36 +31,37 @@ class IntraHost : public Rounds {
  public:
   IntraHost(ShmContext& context, const Collective& collective);
 
-  // All are here.
+  // Waits until all ranks of the host have come.
   Status Meet();
 
-  // The same, and they have shown where `whole` is, which has one size on all
-  // of them. Where it is in symmetric memory of all, what others have of it is
-  // read there from now on, and is_mapped(): then nobody may leave before all
+  // As Meet, and the ranks publish the location of `whole`, which has one size
+  // on all. If it is in symmetric memory on all ranks, is_mapped() becomes true
+  // and the others' data is read from there: then no rank may leave before all
   // have met again.
   Status MeetAt(const Block& whole);
   bool is_mapped() const { return mapped_.has_value(); }
   bool has_met() const { return has_met_; }
 
-  // `block_lists`, by rank: what each shall have reduced, of this rank's own.
-  // They have the same sizes on all ranks. Writes the accumulators of this
-  // rank's block list, combined in the order of the ranks, and not finished.
-  // They may be the block list itself if that is one block and
-  // `reduction.in_place()`. If is_mapped(), block lists are parts of `whole`.
+  // `block_lists`, by rank: this rank's inputs for the part that each rank
+  // reduces. They have the same sizes on all ranks. Writes to `accumulators`
+  // this rank's part, combined in rank order and not finished. `accumulators`
+  // may be its block list if that is one block and `reduction.in_place()`. If
+  // is_mapped(), block lists must be parts of `whole`.
   Status Combine(const Reduction& reduction,
                  const std::vector<BlockList>& block_lists,
                  std::byte* accumulators);
 
-  // `block_lists`, by rank: what each has for the others, here. This rank's own
-  // is read, and the others' are written if it `takes` them, but for blocks
+  // `block_lists`, by rank: the data that each rank gives to the others. Reads
+  // this rank's own and, if it `takes`, writes the others', except blocks
   // without data.
   Status Show(const std::vector<BlockList>& block_lists, bool takes);
 
-  // The same of parts of `whole`, which all take.
+  // As Show, for parts of `whole`, which all ranks take.
   Status PublishWhole(const std::vector<BlockList>& block_lists);
 
  private:
-  // Where `peer` has what this rank has at `data`, a part of `whole`.
+  // The address of the peer's data that corresponds to `data`, a part of
+  // `whole`.
   const std::byte* There(int peer, const std::byte* data) const {
     return peer == rank_ ? data : mapped_->data[peer] + (data - whole_);
   }
@@ -71,7 +72,7 @@ class IntraHost : public Rounds {
       const std::vector<BlockList>& block_lists);
 
   bool has_met_ = false;
-  // Of MeetAt: where this rank has it; and where all have, if that is mapped.
+  // Set by MeetAt: this rank's `whole`, and all ranks', if mapped.
   const std::byte* whole_ = nullptr;
   std::optional<RemoteBuffers> mapped_;
 };

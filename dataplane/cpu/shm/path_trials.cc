@@ -41,8 +41,8 @@ void PathTrials::Took(Path way, size_t amount, std::chrono::nanoseconds time) {
           : Path::kDefault;
   if (faster == path_) return;
   path_ = faster;
-  // The one that is left may have had a bad time that is over soon. But where
-  // ways change often, trials shall not take much.
+  // The path that is left may be slow for a short time only, so trials restart.
+  // But if paths change often, trials must not take much.
   if (since_restart_ < terms_.period) return;
   since_restart_ = 0;
   interval_ = until_trial_ = terms_.first;

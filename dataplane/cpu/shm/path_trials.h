@@ -1,4 +1,4 @@
-// Measures at run time which of two ways to do the same thing is faster.
+// Measures at run time which of two paths for the same work is faster.
 
 #ifndef MUSTER_DATAPLANE_CPU_SHM_PATH_TRIALS_H_
 #define MUSTER_DATAPLANE_CPU_SHM_PATH_TRIALS_H_
@@ -14,30 +14,30 @@
 
 namespace muster::dataplane::shm {
 
-// Uses the usual way and tries the other one now and then. While the other one
-// is faster, it uses that and tries the usual one. Which one is faster can
-// change at any time in a virtual machine whose processors the host moves.
+// Uses the default path and tries the alternative now and then. While the
+// alternative is faster, it uses that and tries the default. Which is faster
+// can change at any time in a virtual machine whose processors the host moves.
 class PathTrials {
  public:
   enum class Path : uint8_t { kDefault, kAlternative };
 
-  // Amounts are bytes, or whatever is counted.
+  // Amounts are bytes or another count.
   struct Terms {
-    // The other way is tried after the first so much, then after twice as much
-    // each time, up to every so much; and so again after a change of ways, if
-    // the last time that was so is as long ago.
+    // The other path is tried after the amount `first`, then after twice as
+    // much each time, up to `period`. A change of path restarts this, at most
+    // once per `period`.
     size_t first = 0;
     size_t period = 0;
-    // How much a trial is.
+    // The amount of a trial.
     size_t length = 1;
-    // So many times that Took is told after a change of ways do not count: of
-    // what still finds things as the other way has left them.
+    // So many times given to Took after a change of path do not count: caches
+    // are still as the other path has left them.
     int settling = 0;
-    // Of so many times of a way, kTimesMax at the most, the least counts: the
-    // others may be those of whoever had the processor meanwhile, or was waited
-    // for.
+    // The least of so many last times of a path counts, at most kTimesMax:
+    // longer ones may include other threads' work, or waits.
     int remembered = 2;
-    // So many hundredths of its time the usual way must take to be left.
+    // The default is left if it takes more than this percentage of the
+    // alternative's time.
     int slower_percent = 100;
   };
 
@@ -47,32 +47,32 @@ class PathTrials {
         << terms.remembered;
   }
 
-  // Both ways are known: way() is the faster one.
+  // Whether both paths are measured, so that way() is the faster one.
   bool has_found() const {
     return times_[0].known != 0 && times_[1].known != 0;
   }
-  // Goes the other way at first, which was found faster of something like it.
-  // The usual one is tried after kLater times as much as the other one would
-  // have been: what is alike mostly goes alike. Before the first Next.
+  // Starts with the alternative, which was faster for similar work. Tries the
+  // default after kLater times the usual amount, because similar work mostly
+  // has the same faster path. Call it before the first Next.
   void StartWithOther() {
     path_ = told_ = Path::kAlternative;
     interval_ = until_trial_ = std::min(kLater * terms_.first, terms_.period);
   }
   static constexpr size_t kLater = 8;
 
-  // Which way to go with what comes next, when so much, in what the terms are,
-  // has been done since the last call. Took is told how long so much of it
-  // took, in whatever times grow with.
+  // The path for the next work; `amount` of work was done since the last call.
+  // Took records the time of `amount` of work on a path. Took may count amounts
+  // in another unit.
   Path Next(size_t amount);
   void Took(Path way, size_t amount, std::chrono::nanoseconds time);
 
-  // What is tried apart.
+  // The path in use, apart from trials.
   Path way() const { return path_; }
 
  private:
   static constexpr int kTimesMax = 4;
-  // In nanoseconds, of an amount of one, the last ones. (What is waited for may
-  // take half an hour: the product of whole numbers would not hold it.)
+  // The last times, in nanoseconds per unit. (A wait may take half an hour, for
+  // which a product of integers would overflow.)
   struct Times {
     std::array<double, kTimesMax> last = {};
     int known = 0;
@@ -85,27 +85,28 @@ class PathTrials {
 
   Terms terms_;
   Path path_ = Path::kDefault;
-  // From one trial to the next, and what is left of it.
+  // The amount from one trial to the next, and its rest.
   size_t interval_;
   size_t until_trial_;
-  // Since intervals were last the first ones.
+  // The amount since the intervals last restarted.
   size_t since_restart_ = 0;
-  // Of the trial that is on; and which way that tries.
+  // The rest of the current trial, and its path.
   size_t left_of_trial_ = 0;
   Path tried_ = Path::kAlternative;
   std::array<Times, 2> times_ = {};
-  // What Took was last told of, and how many times that does not count yet.
+  // The path last given to Took, and the number of its times still to ignore.
   Path told_ = Path::kDefault;
   int unsettled_ = 0;
 };
 
-// Those of some classes of sizes.
+// PathTrials by size class.
 class TrialsBySize {
  public:
   TrialsBySize(const PathTrials::Terms& terms, size_t classes)
       : classes_(classes, {PathTrials(terms)}) {}
 
-  // One that begins goes as the next smaller one that has found out.
+  // A new class starts with the path of the next smaller class that has found
+  // one.
   PathTrials& Of(size_t size_class);
 
  private:

@@ -23,11 +23,11 @@ class PerPeerRounds : public Rounds {
   PerPeerRounds(ShmContext& context, const Collective& collective)
       : Rounds(context, collective, HasRows(collective.kind)) {}
 
-  // Of reductions with factors: in front of its elements a rank shows its own,
-  // in so many bytes that those stay aligned.
+  // In reductions with factors, a rank publishes its factor in front of its
+  // elements, in so many bytes that these stay aligned.
   static constexpr size_t kFactorBytes = 16;
   size_t factor_bytes() const {
-    // What else has one there makes no use of it, and nobody compares it.
+    // Other reductions do not use `factor`, and ranks do not compare it.
     return IsReduction(collective().kind) &&
                    collective().reduce_op == ReduceOp::kPremulSum
                ? kFactorBytes
@@ -39,18 +39,19 @@ class PerPeerRounds : public Rounds {
     std::memcpy(payload() + offset, &factor, sizeof(factor));
   }
 
-  // Begins round `round_`, and writes a row, the factor if there is one, and
-  // what of `give` goes in it; null: nothing.
+  // Begins round `round_`. Writes the row, the factor if there is one, and this
+  // round's part of `give` (null: nothing).
   inline Status OpenPerPeer(const cpu::Parts* give, size_t count_per_round);
-  // Where in what `peer` shows the factor is, and what it has for this rank.
+  // The offsets, in the peer's published data, of its factor and of its
+  // elements for this rank.
   size_t FactorOffset(int peer) const {
     return !has_rows()    ? 0
            : IsEven(peer) ? EvenRowBytes(CountFor(rank_, peer))
                           : row_bytes();
   }
   inline size_t PerPeerOffset(int peer, size_t count_per_round) const;
-  // How many elements a rank shows for each other rank in a round of so many
-  // bytes: if that is not few, in whole lines.
+  // The elements for each other rank in a round of `round_bytes`; whole cache
+  // lines unless they are few.
   size_t CountForEachOther(size_t round_bytes) const {
     const size_t bytes =
         (round_bytes - kFactorBytes - RoundBuffer::WholeLines(row_bytes())) /
@@ -60,18 +61,17 @@ class PerPeerRounds : public Rounds {
                           : bytes - bytes % RoundBuffer::kLineBytes);
   }
 
-  // From 0: the one that runs.
+  // The current round, from 0.
   size_t round_ = 0;
 
  private:
-  // Of a row of one word, with so many elements for each behind it. What is
-  // long begins with a line: what a processor loads at once would else lie in
-  // two.
+  // The size of a one-word row with `count` elements for each rank behind it.
+  // Long data begins at a cache line, so that vector loads do not cross lines.
   size_t EvenRowBytes(uint64_t count) const {
     return count > ElementsIn(RoundBuffer::kSlotBytes) ? RoundBuffer::kLineBytes
                                                        : sizeof(uint64_t);
   }
-  // PerPeerOffset of a `row` that is not even.
+  // PerPeerOffset for a `row` that is not even.
   inline size_t UnevenOffset(const uint64_t* row, int peer,
                              size_t count_per_round) const;
 };

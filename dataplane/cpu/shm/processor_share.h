@@ -10,21 +10,21 @@ namespace muster::dataplane::shm {
 // The processors that a rank may use. Ranks send this struct to each other as
 // raw bytes.
 struct ProcessorShare {
-  // A bit for each; from the 64th on they share the bits of those before.
+  // A bit for each processor. The 64th and later ones reuse the bits.
   uint64_t processors = 0;
-  // How many its system has.
+  // The number of processors online in the system.
   int64_t online = 0;
-  // How much of them together its control group may use, as ProcessorQuota;
-  // group 0: as much as there is.
+  // The processors that its control group may use together (ProcessorQuota).
+  // Group 0: no quota.
   double quota = 0;
   uint64_t quota_group = 0;
 };
 
-// Of this process. `root` is where the system's files are, for tests.
+// The share of this process. `root` is the system's root directory, for tests.
 ProcessorShare FindProcessorShare(const std::string& root = "");
 
-// Whether ranks of one host that have `shares` have fewer processors than they
-// are: all of them, or those that share a quota.
+// Whether the ranks of one host, with `shares`, outnumber their processors: all
+// of them together, or those that share a quota.
 bool IsCrowded(const std::vector<ProcessorShare>& shares);
 
 }  // namespace muster::dataplane::shm

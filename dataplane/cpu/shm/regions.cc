@@ -16,19 +16,19 @@
 namespace muster::dataplane::shm {
 namespace {
 
-// Of the head, of what lies between slices, and what these are a multiple of:
-// every system's pages divide it.
+// The size of the head and of the gaps, and the unit of slices: a multiple of
+// every system's page size.
 constexpr size_t kPageBytes = 64 << 10;
 
-// Of a rank that fails, beside what it withdraws: errors, logs, what it writes
-// down of itself, and what the system has counted late.
+// Reserve of a rank that fails, beside its copy: for errors, logs, its flight
+// record, and memory that the system has counted late.
 constexpr uint64_t kReserveBytes = 16 << 20;
 
 size_t RoundedUp(size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-// From one slice to the next.
+// The distance between two slices.
 size_t StrideOf(size_t slice_bytes) {
   return RoundedUp(slice_bytes) + kPageBytes;
 }
@@ -53,9 +53,10 @@ Region::Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
       slice_bytes_(slice_bytes),
       rank_(rank),
       world_size_(world_size) {
-  // Around the others' there is none: a process may have so many mappings.
+  // Only around this rank's slice: the number of mappings per process is
+  // limited.
   for (const int place : {rank, rank + 1}) {
-    // Where this fails, nothing is missing but the protection.
+    // If this fails, only the protection is missing.
     segment_->GiveBack(OffsetOfSlice(place) - kPageBytes, kPageBytes);
     mprotect(slice(place) - kPageBytes, kPageBytes, PROT_NONE);
   }
@@ -65,7 +66,7 @@ Region::~Region() {
   if (!is_own()) return;
   const uint32_t before =
       head()->goodbyes.fetch_add(1, std::memory_order_acq_rel);
-  // The file lives on, and nobody else is left to look.
+  // The file lives on, and no rank reads the head any more.
   if (before + 1 == static_cast<uint32_t>(world_size_)) {
     segment_->GiveBack(0, kPageBytes);
   }
@@ -114,9 +115,9 @@ Status Region::Withdraw(uint64_t offset, size_t bytes, const MemoryLeft& left) {
 
 void Region::Release() {
   released_.store(true, std::memory_order_relaxed);
-  // Others have it mapped for longer: its pages must not wait for them.
+  // Others have the slice mapped for longer: free its pages now.
   segment_->GiveBack(OffsetOfSlice(rank_), RoundedUp(slice_bytes_));
-  // Who goes on using it would find zeros, and give those to the others.
+  // Without this, a program that still used it would read zeros and send them.
   mprotect(slice(rank_), RoundedUp(slice_bytes_), PROT_NONE);
   head()->releases.fetch_add(1, std::memory_order_release);
 }
@@ -206,7 +207,7 @@ std::byte* Regions::Locate(int peer, const Place& place) const {
 }
 
 void RegionFinder::ForgetWhatIsOld() {
-  // Before it is looked up again: what is found then is not older.
+  // Read the version before the lookup, so that results are not older than it.
   const uint64_t version = regions_.version();
   if (version == version_) return;
   version_ = version;

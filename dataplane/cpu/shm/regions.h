@@ -27,11 +27,11 @@ namespace muster::dataplane::shm {
 // and releases nothing. Thread-safe.
 class Region {
  public:
-  // Of a segment for slices of `slice_bytes` each; if there is no number for
-  // that, the largest that a segment can be asked for.
+  // The size of a segment for slices of `slice_bytes` each. On overflow, the
+  // largest size of a segment.
   static size_t BytesFor(size_t slice_bytes, int world_size);
 
-  // `segment` has BytesFor that, and was zeros before the first rank came.
+  // `segment` has the size BytesFor and was zero before the first rank used it.
   Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
          int world_size);
   ~Region();
@@ -43,27 +43,26 @@ class Region {
   std::byte* slice(int rank) const;
   std::byte* own_slice() const { return slice(rank_); }
 
-  // Where [data, data + bytes) is in this rank's slice, if it is there, and not
-  // released.
+  // The offset of [data, data + bytes) in this rank's slice; nullopt if it is
+  // elsewhere or the slice is released.
   std::optional<uint64_t> OffsetOf(const void* data, size_t bytes) const;
 
-  // Whether this rank has released its slice, and [data, data + bytes) was in
-  // it.
+  // Whether this rank has released its slice, which contained [data, data +
+  // bytes).
   bool WasIn(const void* data, size_t bytes) const;
 
-  // Nothing that other ranks write to these bytes of this rank's slice from now
-  // on is seen there: a rank that was stopped may do so when the group has long
-  // given it up. The group has failed. Takes so much memory again of what is
-  // `left`, if that does for all ranks: they all do so at about the same time,
-  // and each needs some for what it says and does then.
-  // Errors: kResourceExhausted: it is shared as before, or some of it.
+  // Call it when the group has failed. Hides all later writes by other ranks to
+  // these bytes of this rank's slice: a rank that was stopped may still write
+  // after the group has given it up. Takes `bytes` more memory, if `left`
+  // suffices for all ranks with a reserve: they all do this at about the same
+  // time. Errors: kResourceExhausted: all or some of it is still shared.
   Status Withdraw(uint64_t offset, size_t bytes, const MemoryLeft& left);
 
-  // Whether this process has made it: not one that was forked off.
+  // Whether this process has made the region; false in a forked child.
   bool is_own() const { return getpid() == process_; }
 
-  // This rank does not need its slice any more, whose memory goes back to the
-  // system, and which nobody can touch in this process from now on. Once.
+  // Returns the memory of this rank's slice to the system and makes it
+  // inaccessible in this process. Call it once.
   void Release();
   bool is_released() const { return released_.load(std::memory_order_relaxed); }
   bool IsReleasedByAll() const;
@@ -72,7 +71,7 @@ class Region {
   // The first bytes of the segment.
   struct Head {
     std::atomic<uint32_t> releases;
-    // By those who will not look here any more.
+    // The number of ranks that will not read this head again.
     std::atomic<uint32_t> goodbyes;
   };
   size_t OffsetOfSlice(int rank) const;
@@ -87,49 +86,50 @@ class Region {
   std::atomic<bool> released_{false};
 };
 
-// Regions holds the regions of a group, by numbers that are the same on all
+// Regions holds the regions of a group by numbers that are the same on all
 // ranks. Thread-safe.
 class Regions {
  public:
-  // What of a rank's memory is in a region.
+  // The location of a rank's memory in a region.
   struct Place {
     friend bool operator==(const Place&, const Place&) = default;
 
-    // From 1; 0: in none.
+    // The region's number, from 1; 0: in no region.
     uint64_t number = 0;
     uint64_t offset = 0;
   };
 
-  // In one order on all ranks.
+  // Adds a region. All ranks add in one order.
   void Add(std::shared_ptr<Region> region);
 
-  // Those that all ranks have released.
+  // Removes the regions that all ranks have released.
   void Forget();
 
-  // Whether any was ever added. The same on all ranks between two collectives,
-  // if they are in one order with AllocateSymmetric.
+  // Whether a region was ever added. The same on all ranks between two
+  // collectives, which are in one order with AllocateSymmetric.
   bool any() const { return any_.load(std::memory_order_acquire); }
 
-  // This rank does not need its slice of `region`, which was added, any more.
-  // Not in a process that was forked off: see Region::is_own.
+  // Releases this rank's slice of `region`, which was added. Do not call it in
+  // a forked child: see Region::is_own.
   void Release(Region& region);
 
-  // Whether this rank has released what it had there. That is forgotten with
-  // the region.
+  // Whether the memory was in a slice that this rank has released, and the
+  // region is not forgotten.
   bool WasIn(const void* data, size_t bytes) const;
-  // Whether anything was, and is not forgotten.
+  // Whether any region that is not forgotten has been released by this rank.
   const std::atomic<bool>& any_released() const { return any_released_; }
 
-  // Another number whenever Find or Locate may answer otherwise.
+  // Changes whenever the results of Find or Locate may change.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
-  // Where this rank's memory is.
+  // The location of this rank's memory.
   Place Find(const void* data, size_t bytes) const;
 
-  // See Region, of this rank's memory; elsewhere nothing has to be done.
+  // See Region::Withdraw. Does nothing for memory outside all regions.
   void Withdraw(const void* data, size_t bytes) const;
 
-  // `place` of `peer`, here; null if it is in none.
+  // The address in this process of `place` of `peer`; null if it is in no
+  // region.
   std::byte* Locate(int peer, const Place& place) const;
 
  private:
@@ -138,7 +138,7 @@ class Regions {
   std::atomic<uint64_t> version_{1};
   using Known = std::map<uint64_t, std::shared_ptr<Region>>;
 
-  // The one in which this rank has `data`, if that is in any; else its end.
+  // The region whose slice of this rank may contain `data`, or regions_.end().
   Known::const_iterator At(const void* data) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -146,15 +146,15 @@ class Regions {
   uint64_t last_number_ MUSTER_GUARDED_BY(mutex_) = 0;
   // By number.
   Known regions_ MUSTER_GUARDED_BY(mutex_);
-  // By where this rank's slices begin: the numbers.
+  // The numbers, by the beginning of this rank's slice.
   std::map<const void*, uint64_t> numbers_ MUSTER_GUARDED_BY(mutex_);
 };
 
-// RegionFinder looks things up in Regions, and remembers what it found last: a
-// collective mostly is where the last one was. For one thread at a time.
+// RegionFinder caches the last results of Regions: a collective mostly uses the
+// same memory as the last one. For one thread at a time.
 class RegionFinder {
  public:
-  // `regions` lives longer.
+  // `regions` must live longer.
   explicit RegionFinder(const Regions& regions) : regions_(regions) {}
 
   // See Regions.
@@ -186,7 +186,7 @@ class RegionFinder {
   void ForgetWhatIsOld();
 
   const Regions& regions_;
-  // Of what is remembered.
+  // The version of the cached results.
   uint64_t version_ = 0;
   Found found_;
   // By rank.

@@ -22,8 +22,8 @@ void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
   timed_way_ = trials_.Next(std::exchange(untimed_bytes_, 0));
   const Instant began = QuickNow();
   CopyBy(timed_way_, to, from, bytes);
-  // A processor may hold back half of a short one, by either way, and read its
-  // clock meanwhile.
+  // Otherwise a processor may read the clock before half of a short copy is
+  // done, on either path.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #if defined(__x86_64__)
   _mm_lfence();

@@ -11,15 +11,15 @@
 namespace muster::dataplane::shm {
 
 // RingWriter copies through the caches or past them (non-temporal stores),
-// whichever is faster. Where processors share a cache, copying through it takes
-// about half the time, the reader's time included. Where they do not, each line
-// must first be taken from the cache of its last reader, which takes ten times
-// as long as writing past the caches. Not thread-safe.
+// whichever is faster. If processors share a cache, copying through it takes
+// about half the time, the reader's included. If they do not, each line must
+// first be taken from its last reader's cache, which takes ten times as long as
+// writing past the caches. Not thread-safe.
 class RingWriter {
  public:
-  // After the first so many bytes a ring has been gone round. Through the
-  // caches it must take twice as long: whoever reads what went past them has to
-  // get it from memory.
+  // `first` is more than one round of a ring. Copying through the caches is
+  // left only if it takes twice as long, because data that went past them must
+  // be read from memory.
   static constexpr PathTrials::Terms kTerms = {.first = 4 << 20,
                                                .period = 64 << 20,
                                                .remembered = 4,
@@ -28,7 +28,7 @@ class RingWriter {
   static constexpr PathTrials::Path kPastCaches =
       PathTrials::Path::kAlternative;
 
-  // As memcpy, to where nobody reads meanwhile.
+  // As memcpy. No other thread may read `to` meanwhile.
   void Copy(void* to, const void* from, size_t bytes) {
     if (kWritesPastCaches && bytes >= kLongBytes) {
       CopyLong(to, from, bytes);
@@ -37,13 +37,13 @@ class RingWriter {
     }
   }
 
-  // By which way the last one went that was timed: for tests.
+  // The path of the last timed copy: for tests.
   PathTrials::Path timed_way() const { return timed_way_; }
 
  private:
-  // What is shorter takes not much longer than it takes to measure that. And
-  // that is done once for so many: where the time is told by the kernel alone
-  // it takes a microsecond or more.
+  // Shorter copies are not timed, because timing takes almost as long. One copy
+  // per kTimedBytes is timed: reading the clock by a system call takes a
+  // microsecond or more.
   static constexpr size_t kLongBytes = 4 << 10;
   static constexpr size_t kTimedBytes = 128 << 10;
 
@@ -53,7 +53,7 @@ class RingWriter {
 
   PathTrials trials_{kTerms};
   PathTrials::Path timed_way_ = kThroughCaches;
-  // With the one that was timed last behind them.
+  // The bytes copied since the last timed copy.
   size_t untimed_bytes_ = 0;
 };
 

@@ -23,41 +23,41 @@ using cpu::Futex;
 using cpu::kQuickSpins;
 using cpu::Relax;
 
-// After so many looks a rank says where it waits: mostly it need not. Others
-// must not take it to be where it was long ago.
+// After so many spins a rank announces its processor, so that others do not use
+// an old one. Most waits are shorter.
 constexpr int kLooksUntilWhere = 8;
 
-// Where there are fewer processors than ranks: how often in a round who waits
-// gives way before he says that he waits, which takes as long as that does.
-// Mostly once is enough. But one wait in so many is a long one from the first
-// look, as it is in those that ranks go to better processors.
+// If processors are fewer than ranks: the number of yields per round before a
+// waiter calls waits_for_, which takes as long as a yield. One is mostly
+// enough. But one wait in so many is a long one from the start, because ranks
+// move to better processors in long waits.
 constexpr int kQuickYields = 2;
 constexpr uint64_t kWaitsPerLongOne = 64;
 
-// Of all rings of a group, within the bounds of each. Larger ones than the
-// largest were no faster.
+// The total size of a group's rings, within the bounds of each. Rings larger
+// than kRingBytesMax were no faster.
 constexpr size_t kRingsBytes = 8 << 20;
 constexpr size_t kRingBytesMax = 2 << 20;
 
-// From one move to another processor, which takes some 10 us, to the next:
-// other programs may be there, and the system bring both ranks together again.
+// The least time between two moves, each of which takes some 10 us: other
+// programs may use the new processor, and the system may bring both ranks
+// together again.
 constexpr std::chrono::milliseconds kMovePeriod{10};
 
-// Tensors often begin where a page does. A processor that reads in one page
-// what is as far from its beginning as what it has just written in another
-// waits for that: so rings begin elsewhere.
+// Rings do not begin at a page, as tensors often do: a processor stalls when it
+// reads at the same page offset at which it has just written to another page.
 constexpr size_t kRingsOffset = 2 * RoundBuffer::kLineBytes;
 
-// Who sleeps looks again so often, though nobody has rung: a ring that is lost,
-// by whose fault ever, shall not hang a group.
+// The period at which a sleeper checks without being woken. A lost wake-up then
+// does not hang a group.
 constexpr std::chrono::nanoseconds kSleepTime = std::chrono::seconds(1);
 
-// Who has posted may have no processor for so long before he rings: that ring
-// is late, and not lost.
+// A rank may lose its processor for so long between its post and the wake-up.
+// Such a wake-up is late, not lost.
 constexpr std::chrono::nanoseconds kRingTime = std::chrono::milliseconds(100);
 
-// The `number`-th, round the ring, of the processors that are `own` and not
-// `taken`; -1: there is none.
+// The `number`-th (cyclically) of the processors in `own` and not in `taken`;
+// -1 if there is none.
 int FindProcessor(const cpu_set_t& own, const cpu_set_t& taken, int number) {
   cpu_set_t others;
   CPU_AND(&others, &own, &taken);
@@ -70,16 +70,15 @@ int FindProcessor(const cpu_set_t& own, const cpu_set_t& taken, int number) {
   return processor;
 }
 
-// This thread, which may be on `own`, goes to `processor`, and stays until the
-// system has a reason.
+// Moves this thread, whose affinity is `own`, to `processor`. The system may
+// move it again later.
 bool MoveTo(int processor, const cpu_set_t& own) {
   cpu_set_t there;
   CPU_ZERO(&there);
   CPU_SET(processor, &there);
   if (sched_setaffinity(0, sizeof(there), &there) != 0) return false;
-  // A thread that could go wherever its control group may has no affinity of
-  // its own, and shall have none: it is where that may go, also when that
-  // changes.
+  // A thread that may use all processors of its control group has no affinity
+  // of its own. It must not get one: it follows changes of the group.
   cpu_set_t every;
   CPU_ZERO(&every);
   for (int each = 0; each < CPU_SETSIZE; ++each) CPU_SET(each, &every);
@@ -106,7 +105,7 @@ size_t RoundBuffer::BytesFor(int world_size, size_t ring_bytes) {
 }
 
 size_t RoundBuffer::SlotsBytesFor(int world_size) {
-  // Rings are whole pages: until they are used they take no memory.
+  // Rings are whole pages, so that they take no memory until they are used.
   static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t bytes =
       static_cast<size_t>(world_size) * sizeof(Place) + sizeof(Common);
@@ -146,11 +145,11 @@ std::byte* RoundBuffer::TakeOfRing(size_t bytes, uint64_t& needed) {
   const size_t whole = WholeLines(bytes);
   const size_t offset = taken_ & (traits_.ring_bytes - 1);
   const size_t left = traits_.ring_bytes - offset;
-  // In one piece: what is left at the end is left out.
+  // In one piece: a rest at the end of the ring is skipped.
   const bool fits = whole <= left;
   taken_ += fits ? whole : left + whole;
-  // Of the rounds that may still be read, those of which something may be in
-  // the way. This one is not: see most_bytes.
+  // Rounds that may still be read and whose data may overlap the new data. The
+  // previous round's does not: see most_bytes.
   uint64_t round = std::max<uint64_t>(needed, 1);
   for (; taken_before_[round % kSlots] + traits_.ring_bytes < taken_; ++round) {
     needed = round + 1;
@@ -170,8 +169,8 @@ RoundBuffer::Outcome RoundBuffer::AwaitBehind(uint64_t round) {
   return Outcome::kDone;
 }
 
-// Else it would look at another of the peer's notes, which has to come from its
-// processor, in every round.
+// Otherwise this rank would read another slot of the peer in every round, and
+// each has to come from the peer's processor.
 void RoundBuffer::SeeAhead(int peer, uint64_t round) {
   constexpr uint64_t kStep = 4;
   for (uint64_t ahead = round_ - 1; ahead > round + kStep; ahead -= kStep) {
@@ -228,7 +227,7 @@ bool RoundBuffer::IsWantedHere(uint64_t round) {
 }
 
 bool RoundBuffer::IsOver(int peer, uint64_t round, Outcome& outcome) {
-  // Who has left posted before what it had to.
+  // A rank posts everything that it has to before it leaves.
   const bool has_left =
       places_[peer].bell.has_left.load(std::memory_order_acquire) != 0;
   if (HasPosted(peer, round)) {
@@ -248,7 +247,7 @@ RoundBuffer::Outcome RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
   Outcome outcome = Outcome::kDone;
   const Clock::time_point began = Clock::now();
   Clock::time_point until = began + spin_budget_.value();
-  // Ranks that need this processor get it sooner if this one sleeps.
+  // Ranks that need this processor get it sooner if this rank sleeps.
   if (traits_.is_crowded && yielding_.is_paused(began)) until = began;
   if (began >= next_move_) Spread(peer);
   for (Clock::time_point now = began; now < until;
@@ -261,7 +260,7 @@ RoundBuffer::Outcome RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
   do {
     Sleep(peer, round);
   } while (!IsOver(peer, round, outcome));
-  // Others need this processor meanwhile where there are too few.
+  // On a crowded host other ranks need this processor: do not spin longer.
   if (outcome == Outcome::kDone && !traits_.is_crowded) {
     spin_budget_.HasSlept(began, Clock::now());
   }
@@ -269,7 +268,7 @@ RoundBuffer::Outcome RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
 }
 
 void RoundBuffer::Spread(int peer) {
-  // It takes a while to find out.
+  // Checking takes long, so check rarely.
   if (traits_.is_crowded) next_move_ = Clock::now() + kMovePeriod;
   const int processor = sched_getcpu();
   SayWhere(processor);
@@ -279,12 +278,11 @@ void RoundBuffer::Spread(int peer) {
                                             : IsLeftTo(peer, processor, taken);
   cpu_set_t own;
   if (!is_wanted || sched_getaffinity(0, sizeof(own), &own) != 0) return;
-  // One that it can name: by rank, so that not all choose the same, and another
-  // one the next time.
+  // Chosen by rank, so that not all choose the same, and another one next time.
   const int target = FindProcessor(own, taken, rank_ + moves_);
   if (target < 0) return;
-  // Before it goes: whom it leaves there has the processor meanwhile, and would
-  // go as well.
+  // Announce it before moving: otherwise the other rank on this processor would
+  // move as well.
   SayWhere(target);
   if (MoveTo(target, own)) ++moves_;
   SayWhere(sched_getcpu());
@@ -294,7 +292,7 @@ void RoundBuffer::Spread(int peer) {
 void RoundBuffer::SayWhere(int processor) {
   const auto says = static_cast<uint32_t>(processor + 1);
   std::atomic<uint32_t>& said = own_.bell.processor;
-  // What others read stays where they have read it.
+  // Without a store the line stays in the readers' caches.
   if (said.load(std::memory_order_relaxed) == says) return;
   said.store(says, std::memory_order_relaxed);
 }
@@ -313,7 +311,7 @@ bool RoundBuffer::HasFewer(int processor, cpu_set_t& taken) const {
   for (int rank = 0; rank < world_size_; ++rank) {
     const int at = ProcessorOf(rank);
     if (at < 0 || at >= CPU_SETSIZE) continue;
-    // One at a time.
+    // Only the first rank there moves.
     if (at == processor && rank < rank_) return false;
     ++ranks[at];
   }
@@ -331,18 +329,18 @@ bool RoundBuffer::HasFewer(int processor, cpu_set_t& taken) const {
 
 void RoundBuffer::Sleep(int peer, uint64_t round) {
   Bell& bell = own_.bell;
-  // Before it can be rung.
+  // Read it before others see that this rank sleeps.
   const uint32_t rings = bell.rings.load(std::memory_order_acquire);
   common_.sleepers.fetch_add(1, std::memory_order_relaxed);
   bell.sleeps_for.store(static_cast<uint32_t>(peer + 1),
                         std::memory_order_relaxed);
-  // The nap begins when others see it.
+  // The nap begins when others see the mark.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   Outcome outcome;
   bool is_rung = false;
   int sleeps = 0;
-  // It says so from the nap on, and waits for the same ring: who posted while
-  // it did not would not ring, and no nap would come after that.
+  // The mark stays and `rings` is not read again between nap and sleep: a rank
+  // that posted in a gap would not wake this rank, and no nap would follow.
   while (!is_rung && !IsOver(peer, round, outcome)) {
     is_rung = IsRungWithin(sleeps == 0 ? kNapTime : kSleepTime, rings);
     ++sleeps;
@@ -387,14 +385,14 @@ void RoundBuffer::RingSleepers() {
 
 void RoundBuffer::Leave(bool has_failed) {
   if (own_.bell.has_left.load(std::memory_order_relaxed) != 0) return;
-  // Before it has left: who sees that sees this.
+  // Stored before has_left: a rank that sees that sees this.
   for (int peer = 0; has_failed && peer < world_size_; ++peer) {
     places_[peer].bell.failed_peer.store(static_cast<uint32_t>(rank_ + 1),
                                          std::memory_order_relaxed);
   }
   own_.bell.has_left.store(1, std::memory_order_release);
-  // Who sleeps sees it, or is seen. And what its owner writes to a tensor from
-  // now on comes after it, for who reads that and then asks FindFailed.
+  // A sleeper either sees has_left or is seen here. And a rank that reads data
+  // which this rank's owner writes later also sees failed_peer in FindFailed.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   RingSleepers();
 }

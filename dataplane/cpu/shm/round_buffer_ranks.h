@@ -18,7 +18,7 @@
 
 namespace muster::dataplane::shm {
 
-// The memory of a RoundBuffer and its ranks, each to be used by one thread.
+// The memory of a RoundBuffer and its ranks. One thread may use each rank.
 class Ranks {
  public:
   explicit Ranks(int world_size,
@@ -42,15 +42,15 @@ class Ranks {
 
   RoundBuffer& at(int rank) { return *round_buffers_[rank]; }
   int world_size() const { return static_cast<int>(round_buffers_.size()); }
-  // In a rank's memory in RoundBuffer the first word counts the rings of its
-  // bell, and the second one says for which rank it sleeps.
+  // The first words of a rank's memory in RoundBuffer: the number of rings of
+  // its bell, and the rank for which it sleeps.
   std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
   std::atomic<uint32_t>& sleeps_for(int rank) { return WordsOf(rank)[1]; }
-  // Behind those of all ranks: how many say so.
+  // Behind the memory of all ranks: the number of sleepers.
   std::atomic<uint32_t>& sleepers() { return WordsOf(world_size())[0]; }
   // The rank that `rank` waits for, or -1.
   int awaited_by(int rank) const { return awaited_[rank].load(); }
-  // How often it has said so.
+  // The number of waits that `rank` has reported.
   uint64_t told_by(int rank) const { return told_[rank].load(); }
 
   void OnEach(const std::function<void(RoundBuffer&)>& body) {
@@ -69,7 +69,7 @@ class Ranks {
   };
 
   std::atomic<uint32_t>* WordsOf(int rank) {
-    // Of so many ranks they are whole pages.
+    // The memory of so many ranks is whole pages.
     constexpr size_t kMany = 1024;
     static const size_t place_bytes = (RoundBuffer::SlotsBytesFor(kMany + 1) -
                                        RoundBuffer::SlotsBytesFor(1)) /

@@ -17,7 +17,7 @@ using cpu::Mismatch;
 
 namespace {
 
-// How much it reads before it looks whether the group has been aborted.
+// The bytes read between two checks for an abort.
 constexpr size_t kReadBytes = 4 << 20;
 
 }  // namespace
@@ -55,7 +55,7 @@ Status Rounds::StatusOf(RoundBuffer::Outcome outcome) {
 
 Status Rounds::AwaitOther(int peer, uint64_t count) {
   if (!round_buffer_.HasPublished(peer)) {
-    // It is on its way.
+    // The data is on its way.
     context_.TellOfWait();
     const RoundBuffer::Outcome outcome = round_buffer_.Await(peer);
     if (outcome != RoundBuffer::Outcome::kDone) return StatusOf(outcome);
@@ -80,7 +80,7 @@ Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   std::memcpy(&their_last, round_buffer_.published_tail(peer),
               sizeof(their_last));
   MessageHeader our_last = context_.history.last;
-  // Of the first rank that may be what it says beside.
+  // The first rank's `step` may be a hint.
   if (((their_last.step | our_last.step) & ShmContext::kHint) != 0) {
     their_last.step = our_last.step = 0;
   }
@@ -99,7 +99,7 @@ Status Rounds::DifferenceOf(int peer, uint64_t count) const {
 
 Status Rounds::PublishLocation(const Block& whole, size_t rest,
                                RemoteBuffers& places) {
-  // Where all factors are one, it is all in the first line of a note.
+  // Without factors, everything is in the slot's first cache line.
   static_assert(offsetof(Offer, place) == 0);
   const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
   const size_t bytes = has_factors ? sizeof(Offer) : sizeof(Regions::Place);
@@ -123,7 +123,7 @@ Status Rounds::PublishLocation(const Block& whole, size_t rest,
 StatusOr<bool> Rounds::AwaitRemoteBuffers(RemoteBuffers& places) {
   Status status = AwaitAll();
   if (!status.ok()) return status;
-  // The same on all ranks.
+  // All ranks return the same here.
   if (places.data[rank_] == nullptr) return false;
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;

@@ -35,10 +35,10 @@ using cpu::MessageHeader;
 // Summarizes what a rank has run, so that ranks can check that they ran the
 // same.
 struct History {
-  // Of what a header says, but for the number.
+  // The digest of a header without its sequence number.
   static uint64_t DigestOf(const MessageHeader& header);
 
-  // Of one more, with this number and its digest.
+  // Adds a collective with this sequence number and digest.
   void Add(const MessageHeader& header, uint64_t sequence, uint64_t digest) {
     last = header;
     last.sequence = sequence;
@@ -47,45 +47,44 @@ struct History {
   // The group has symmetric memory from now on.
   void AddSymmetricMemory() { hash = (hash ^ kBasis) * kPrime; }
 
-  // Those of FNV-1a.
+  // The constants of FNV-1a.
   static constexpr uint64_t kBasis = 14695981039346656037u;
   static constexpr uint64_t kPrime = 1099511628211u;
 
   uint64_t hash = 0;
-  // The last one.
+  // The last collective.
   MessageHeader last = {};
 };
 
-// Where all ranks have something of one size.
+// The addresses, in this process, of a buffer of one size on each rank.
 struct RemoteBuffers {
   double FactorOf(int rank) const {
     return factors.empty() ? 1 : factors[rank];
   }
 
-  // By rank: here, and the factor of each; empty: all are one.
+  // By rank. No factors: all are one.
   std::vector<std::byte*> data;
   std::vector<double> factors;
 };
 
-// Which collectives go from tensor to tensor.
+// The collectives that may copy from tensor to tensor.
 enum class Scope : uint8_t {
-  // Those whose tensors lie in symmetric memory.
+  // Only if the tensors lie in symmetric memory.
   kInRegions,
-  // Those, and of ranks that read each other's memory all whose tensors can be
-  // read at all.
+  // Also, if ranks read each other's memory, for all readable tensors.
   kAnywhere,
 };
 
-// What the collectives of a group work with.
+// State shared by the collectives of a group.
 struct ShmContext {
   RoundBuffer& round_buffer;
   cpu::Transport& transport;
   // Symmetric memory.
   RegionFinder regions;
-  // All ranks read each other's memory.
+  // Whether all ranks read each other's memory.
   bool reads_memory = false;
-  // What all ranks say that they run, and its number, which does not stand in
-  // `header`: a plan's, or `made`.
+  // The header of the running collective (a plan's, or `made`), and its
+  // sequence number, which the header does not contain.
   const MessageHeader* header = nullptr;
   uint64_t sequence = 0;
   MessageHeader made = {};
@@ -95,10 +94,10 @@ struct ShmContext {
   std::vector<const void*> operands = {};
   History history = {};
   RingWriter writer = {};
-  // What the round buffer's first rank was heard saying beside the collective
-  // that runs, and says: less than kHint. It stands in the `step` of the last
-  // one that it has run, where no step is that much. Beside what has fewer
-  // bytes nothing is said.
+  // The hint of the round buffer's first rank, less than kHint. It travels with
+  // the running collective, in the `step` of the first rank's `history.last`;
+  // no real step is as large as kHint. Collectives of fewer than kHintBytesMin
+  // bytes carry none.
   static constexpr uint8_t kHint = 0x80;
   static constexpr size_t kHintBytesMin = 256 << 10;
   std::optional<uint8_t> hint = std::nullopt;
@@ -106,14 +105,15 @@ struct ShmContext {
     history.last.step = kHint | word;
     hint = word;
   }
-  // Of the collective that runs, if its caller has it still: see Backend::Run.
+  // The order lock of the running collective, while its caller holds it: see
+  // Backend::Run.
   ReleasableLock* order = nullptr;
-  // The group had symmetric memory when the collective that runs began. Which
-  // way it goes depends on that.
+  // Whether the group had symmetric memory when the running collective began.
+  // Its path depends on that.
   bool has_regions = false;
 
-  // A collective begins. Ranks for which the first symmetric memory came before
-  // another one than for others have another history.
+  // Call it when a collective begins. Histories differ if ranks got their first
+  // symmetric memory before different collectives.
   void Begin(const Regions& group) {
     if (has_regions || !group.any()) return;
     has_regions = true;
@@ -124,7 +124,7 @@ struct ShmContext {
     header = &what;
     sequence = number;
   }
-  // Of a collective without a plan.
+  // For a collective without a plan.
   void Say(const Collective& collective) {
     made = MessageHeader::Of(collective);
     Say(made, collective.sequence);
@@ -133,10 +133,10 @@ struct ShmContext {
   void LetOthersStart() {
     if (order != nullptr) std::exchange(order, nullptr)->Release();
   }
-  // It is about to wait, or has waited: does what is left for then, while what
-  // it waits for comes, but lets others start later. Where there are fewer
-  // processors than ranks that is left for long waits: nothing comes meanwhile,
-  // and mostly a wait takes no longer than that.
+  // Call it before or after a wait. Does the work that can overlap with the
+  // wait, but does not let others start yet. If processors are fewer than
+  // ranks, only notes the wait: nothing comes meanwhile, and a wait is mostly
+  // as short as that work.
   void TellOfWait() {
     if (order == nullptr) return;
     if (round_buffer.is_crowded()) {
@@ -152,14 +152,14 @@ struct ShmContext {
 // ranks check that they run the same.
 class Rounds {
  public:
-  // `has_rows`: who gives something shows a row (below) first.
+  // `has_rows`: ranks that give data publish a row (see below) first.
   Rounds(ShmContext& context, const Collective& collective, bool has_rows)
       : rank_(context.round_buffer.rank()),
         world_size_(context.round_buffer.world_size()),
-        // What was said is of this collective.
+        // The header is that of this collective.
         element_bytes_(
             DataTypeBytes(static_cast<DataType>(context.header->data_type))),
-        // There is no type of none.
+        // No type has zero bytes.
         element_bits_(__builtin_ctzll(element_bytes_)),
         has_rows_(has_rows),
         context_(context),
@@ -169,15 +169,15 @@ class Rounds {
         element_count_(header_.element_count) {}
 
  protected:
-  // What a rank shows in a round of what goes in one direction: so small a
-  // piece that others read one while it writes the next.
+  // The bytes per round of data that goes in one direction: so few that others
+  // read one piece while its rank writes the next.
   static constexpr size_t kPieceBytes = RoundBuffer::kPieceBytes;
-  // And where all ranks write at a time, and then read: as much as it can, as
-  // each round is waited for, longest where processors are fewer than ranks.
+  // The bytes per round if all ranks write, and then read: as many as possible,
+  // because every round is waited for.
   size_t most_bytes() const { return round_buffer_.most_bytes(); }
 
-  // Begins the next round, in which this rank shows up to `bytes`. Then
-  // payload() may be written, until Post.
+  // Begins the next round, in which this rank publishes up to `bytes`. The
+  // caller may write to payload() until Post.
   Status Open(size_t bytes) {
     ++opened_;
     const RoundBuffer::Outcome outcome = round_buffer_.Open(bytes);
@@ -190,39 +190,39 @@ class Rounds {
     context_.writer.Copy(payload() + offset, from, bytes);
   }
   static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
-  // `rest`: how many bytes this rank copies or combines between this and the
-  // end of the collective, or the next round; if few, other threads may start
-  // theirs when it waits or has ended.
+  // Publishes the round. `rest`: the bytes that this rank copies or combines
+  // until the end of the collective or the next round. If they are few, other
+  // threads may start their collectives only when it waits or has ended.
   void Post(size_t rest = kManyBytes) {
-    // Written there at once, and not copied there.
+    // Constructed in place, without a copy.
     ::new (round_buffer_.head()) Head(HeadWith(element_count_));
     std::memcpy(round_buffer_.tail(), &context_.history.last,
                 sizeof(MessageHeader));
     round_buffer_.Post();
     if (rest > kFewBytes) context_.LetOthersStart();
   }
-  // Before what may take longer than was said.
+  // Call it before work that may take longer than `rest` said.
   void LetOthersStart() { context_.LetOthersStart(); }
 
-  // Waits until there is what `peer` shows. In the first round: and sees that
-  // it is of the same collective, in which it gives this rank `count` elements.
+  // Waits until `peer` has published this round. In the first round, checks
+  // that `peer` runs the same collective and gives this rank `count` elements.
   Status Await(int peer, uint64_t count) {
-    // As a rule: what is not so needs a status.
+    // The common case needs no status.
     const bool is_there = round_buffer_.HasPublished(peer) &&
                           (!is_first() || peer == rank_ || IsSame(peer, count));
     return is_there ? OkStatus() : AwaitOther(peer, count);
   }
-  // Of a collective in which all have one size.
+  // For collectives in which all ranks have one size.
   Status AwaitAll() {
     for (int peer = 0; peer < world_size_; ++peer) {
-      // It sees its own.
+      // A rank need not wait for itself.
       if (peer == rank_) continue;
       Status status = Await(peer, element_count());
       if (!status.ok()) return status;
     }
     return OkStatus();
   }
-  // After Await of `peer`: hears what it says, if it is the first rank.
+  // After Await of `peer`: reads its hint, if it is the first rank.
   void Hear(int peer) {
     if (peer != 0 || rank_ == 0) return;
     MessageHeader last;
@@ -230,33 +230,32 @@ class Rounds {
     if ((last.step & ShmContext::kHint) == 0) return;
     context_.hint = last.step & ~ShmContext::kHint;
   }
-  // Of another rank: what this one has shown is with the others by now, and
-  // would have to come back.
+  // Only for other ranks: this rank's own lines may be in the others' caches by
+  // now.
   const std::byte* published(int peer) const {
     DCHECK_NE(peer, rank_);
     return round_buffer_.published(peer);
   }
 
-  // A round in which all show where in symmetric memory their `whole` is, and
-  // fill in `places`: this rank's, and then, when they have come, those of all
-  // others. False, on all ranks: not all of them have it there. `rest`: see
-  // Post.
+  // A round in which all ranks publish the location of their `whole` in
+  // symmetric memory. PublishLocation fills in this rank's entry of `places`,
+  // AwaitRemoteBuffers the others'. False, on all ranks, if some rank's is
+  // elsewhere. `rest`: see Post.
   Status PublishLocation(const Block& whole, size_t rest,
                          RemoteBuffers& places);
   StatusOr<bool> AwaitRemoteBuffers(RemoteBuffers& places);
 
-  // A row: how many elements its rank has for each rank. Or one word, with
-  // kEven, where that is the same for each, perhaps but for itself: what comes
-  // after it is in the line of the cache that the note begins with, then, if
-  // that is short.
+  // A row holds the number of elements that its rank has for each rank. If that
+  // is the same for each other rank, it is one word with kEven: short data
+  // behind it is then in the slot's first cache line.
   static constexpr uint64_t kEven = uint64_t{1} << 63;
-  // Of collectives in which what a rank gives to each need not be of one size.
+  // True for kinds in which a rank may give each rank another size.
   static constexpr bool HasRows(CollectiveKind kind) {
     return GivesEachItsOwn(kind);
   }
   bool has_rows() const { return has_rows_; }
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
-  // All of it, also if it is even: what follows stands at row_bytes().
+  // Writes the whole row, even or not, so that data follows at row_bytes().
   void WriteRow(absl::Span<const Block> give);
   const uint64_t* RowOf(int peer) const {
     return reinterpret_cast<const uint64_t*>(published(peer));
@@ -266,21 +265,21 @@ class Rounds {
     return IsEven(peer) ? RowOf(peer)[0] & ~kEven : RowOf(peer)[rank];
   }
 
-  // Where what a rank gives is, for the others.
+  // The location of a rank's data, for other ranks.
   struct SourceAddress {
     uint64_t address = 0;
     Regions::Place place = {};
   };
-  // How they get at it.
+  // The way in which other ranks access it.
   enum class Access : uint64_t { kNone, kBySystem, kMapped };
-  // Finds where `block` is. kNone: not `where` it must be.
+  // Finds the location of `block`. kNone if it is not in scope `where`.
   Access FindSource(const Block& block, Scope where, SourceAddress& origin);
 
-  // What a rank gives another one, as that gets at it.
+  // Another rank's data, as this rank accesses it.
   struct Source {
-    // In the other process.
+    // The address in the other process.
     uint64_t address = 0;
-    // Here; null if it is not.
+    // The address in this process; null if it is not mapped.
     std::byte* mapped = nullptr;
   };
   Source SourceOf(int peer, const SourceAddress& origin) {
@@ -288,17 +287,17 @@ class Rounds {
                                 ? nullptr
                                 : regions().Locate(peer, origin.place)};
   }
-  // From `offset` bytes behind where what `peer` gives begins.
+  // Copies `bytes` at `offset` of the data of `peer` to `to`.
   Status Read(int peer, const Source& source, size_t offset, std::byte* to,
               size_t bytes);
-  // A round in which nothing is shown: when it is over all have come as far as
-  // this, and nobody reads any more what this rank gave. `rest`: see Post.
+  // A round without data. When it is over, all ranks have come here, and none
+  // reads this rank's data any more. `rest`: see Post.
   Status Meet(size_t rest = kManyBytes);
 
-  // How many there are in so many bytes.
+  // The number of elements in `bytes`.
   size_t ElementsIn(size_t bytes) const { return bytes >> element_bits_; }
 
-  // The next one, round the ring.
+  // The next rank, cyclically.
   int After(int rank) const { return rank + 1 == world_size_ ? 0 : rank + 1; }
   // All other ranks, the next one first.
   absl::InlinedVector<int, 16> Others() const;
@@ -307,14 +306,14 @@ class Rounds {
   std::byte* Scratch(size_t bytes);
 
   bool is_first() const { return opened_ == 1; }
-  // It is said to the others in the first round.
+  // The count that the first round publishes.
   void set_element_count(uint64_t count) { element_count_ = count; }
   uint64_t element_count() const { return element_count_; }
   const ShmContext& context() const { return context_; }
-  // Those of the context, for who fills them in anew.
+  // The context's memory for these, to be filled in anew.
   RemoteBuffers& kept_places() { return context_.places; }
   std::vector<const void*>& kept_operands() { return context_.operands; }
-  // What errors call it.
+  // The rank's number for errors.
   int RankInGroup(int rank) const {
     return context_.transport.RankInGroup(rank);
   }
@@ -323,26 +322,25 @@ class Rounds {
 
   const int rank_;
   const int world_size_;
-  // A power of two, and of which.
+  // A power of two, and its exponent.
   const size_t element_bytes_;
   const int element_bits_;
 
  private:
-  // What is copied or combined in some microseconds. To let the order of
-  // collectives go and have it again, and write the flight recorder's entry in
-  // two steps, takes some tenths of one.
+  // Copied or combined in some microseconds. Releasing and retaking the order
+  // of collectives, and writing the flight recorder's entry in two steps, takes
+  // some tenths of one.
   static constexpr size_t kFewBytes = 32 << 10;
 
   const bool has_rows_;
 
-  // The head of what is shown: MessageHeader, and the history of what was run
-  // before, as ranks that are done with a collective when they have shown what
-  // they have do not see in it that others run another one. Its tail is what
-  // was run last.
+  // The head of published data: MessageHeader and the history. A rank that is
+  // done as soon as it has published does not notice that others run another
+  // collective; the history shows it in the next one. The tail is the last
+  // collective that was run.
   //
-  // In words, which are in registers when it is written and compared: some come
-  // from where they have just been written, and a processor waits for what is
-  // read in one piece and was not written in one.
+  // It consists of words, which are written and compared in registers: a
+  // processor stalls if it reads in one piece what was just written in several.
   struct Head {
     uint64_t sequence;
     uint64_t element_count;
@@ -366,7 +364,7 @@ class Rounds {
                 sizeof(MessageHeader) == RoundBuffer::kTailBytes &&
                 std::has_unique_object_representations_v<MessageHeader>);
 
-  // This rank's, with so many elements.
+  // This rank's head, with `element_count`.
   Head HeadWith(uint64_t element_count) const {
     uint64_t what = 0;
     std::memcpy(&what,
@@ -379,15 +377,15 @@ class Rounds {
             .sizes_hash = header_.sizes_hash,
             .history = context_.history.hash};
   }
-  // Of what is not there yet, or not the same.
+  // Await if the data has not come or is not the same.
   Status AwaitOther(int peer, uint64_t count);
-  // `peer` shows what it should in the first round.
+  // Whether the head of `peer` in the first round matches this rank's.
   bool IsSame(int peer, uint64_t count) const {
     const Head ours = HeadWith(count);
-    // As it was written: a copy would go to the stack and come back from there.
+    // Read in place: a copy would go through the stack.
     const auto& theirs =
         *reinterpret_cast<const Head*>(round_buffer_.published_head(peer));
-    // Where there is none it is of something else, which shows as well.
+    // Without a row it is another collective's, which the other words show.
     const uint64_t count_there =
         has_rows_ ? CountFor(rank_, peer) : theirs.element_count;
     return ((theirs.sequence ^ ours.sequence) |
@@ -395,14 +393,14 @@ class Rounds {
             (theirs.sizes_hash ^ ours.sizes_hash) |
             (theirs.history ^ ours.history)) == 0;
   }
-  // Of what is not the same.
+  // The error for a head that does not match.
   Status DifferenceOf(int peer, uint64_t count) const;
   Status StatusOf(RoundBuffer::Outcome outcome);
 
   ShmContext& context_;
   RoundBuffer& round_buffer_;
   const Collective& collective_;
-  // What this rank says of itself, with this count.
+  // This rank's header, and its count.
   const MessageHeader& header_;
   uint64_t element_count_;
   int opened_ = 0;

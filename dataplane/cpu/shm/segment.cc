@@ -55,8 +55,8 @@ Status Failed(absl::string_view what, size_t bytes, int error) {
   }
 }
 
-// Nobody else asks: the system would give its last page, and then end a process
-// to have more.
+// Checks that `bytes` are available. The system does not: it would give its
+// last page and then kill a process to get more.
 Status CheckAvailable(size_t bytes) {
   const MemoryLeft left = FindMemoryLeft();
   if (bytes <= left.bytes) return OkStatus();
@@ -64,8 +64,8 @@ Status CheckAvailable(size_t bytes) {
       absl::StrCat("shared memory of ", bytes, " bytes: ", left.Describe()));
 }
 
-// The limit of files is one of this memory, too, and ends who goes beyond it
-// (SIGXFSZ).
+// The file size limit applies to this memory, too. A process that exceeds it is
+// killed (SIGXFSZ).
 Status CheckFileLimit(size_t offset, size_t bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
@@ -83,7 +83,7 @@ void PunchHole(const SegmentFile& file, size_t offset, size_t bytes) {
             static_cast<off_t>(offset), static_cast<off_t>(bytes));
 }
 
-// Of this process.
+// The number of segments of this process.
 std::atomic<int64_t> segments_count{0};
 
 Status CheckMappings(size_t bytes) {
@@ -101,7 +101,7 @@ Status CheckMappings(size_t bytes) {
       kName, " is ", most, "): free some, or have that raised"));
 }
 
-// Whether pages can be had later without a SIGBUS if there are none.
+// Whether pages can be allocated later without a SIGBUS on failure.
 bool CanReserveLater() {
   static const bool can = [] {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -134,7 +134,7 @@ StatusOr<std::unique_ptr<Segment>> Segment::Create(
   if (Status allowed = CheckFileLimit(offset, bytes); !allowed.ok()) {
     return allowed;
   }
-  // A page that cannot be had later would be a SIGBUS.
+  // Touching a page that cannot be allocated later would raise SIGBUS.
   const size_t there = CanReserveLater() ? reserved.value_or(bytes) : bytes;
   if (ftruncate(file->descriptor, static_cast<off_t>(offset + bytes)) != 0) {
     return Failed("ftruncate", bytes, errno);
@@ -144,7 +144,7 @@ StatusOr<std::unique_ptr<Segment>> Segment::Create(
   if (error != 0) return Failed("posix_fallocate", bytes, error);
   file->bytes += bytes;
   auto segment = Map(file, offset, bytes);
-  // The file may live on.
+  // The file may outlive the segment.
   if (!segment.ok()) PunchHole(*file, offset, bytes);
   return segment;
 }
@@ -154,7 +154,7 @@ StatusOr<std::unique_ptr<Segment>> Segment::Open(
   const std::string path =
       absl::StrCat("/proc/", place.process, "/fd/", place.descriptor);
   if (file == nullptr) {
-    // Before it is opened: it may be anything.
+    // Check the name before opening: the descriptor may be anything.
     std::array<char, 64> name;
     const ssize_t length = readlink(path.c_str(), name.data(), name.size());
     if (length < 0) return Failed(absl::StrCat("look at ", path), bytes, errno);
@@ -194,8 +194,8 @@ Segment::Segment(std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes,
 
 Status Segment::Withdraw(size_t offset, size_t bytes) {
   std::byte* const begin = static_cast<std::byte*>(memory_) + offset;
-  // What can fail does before anything has changed. Then in one step: there is
-  // no moment in which nothing is there.
+  // Steps that can fail come first. Then one step replaces the mapping: the
+  // memory is mapped at every moment.
   void* const mapped =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE,
            file_->descriptor, static_cast<off_t>(offset_ + offset));
@@ -206,10 +206,10 @@ Status Segment::Withdraw(size_t offset, size_t bytes) {
     munmap(mapped, bytes);
     return Failed("mremap", bytes, error);
   }
-  // A page is shared until it is written to.
+  // Pages are shared until they are written to.
   if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return OkStatus();
   if (errno != EINVAL) return Failed("MADV_POPULATE_WRITE", bytes, errno);
-  // A system before 5.14.
+  // Linux before 5.14: write to each page.
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   for (size_t at = 0; at < bytes; at += page) {
     std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(begin + at));
@@ -221,7 +221,7 @@ Status Segment::Withdraw(size_t offset, size_t bytes) {
 }
 
 void Segment::GiveBack(size_t offset, size_t bytes) {
-  // Copies that were withdrawn.
+  // Drops copies made by Withdraw.
   madvise(static_cast<std::byte*>(memory_) + offset, bytes, MADV_DONTNEED);
   PunchHole(*file_, offset_ + offset, bytes);
 }

@@ -13,8 +13,7 @@
 
 namespace muster::dataplane::shm {
 
-// The file that holds segments one behind the other: one descriptor for all of
-// them.
+// A file that holds segments one behind the other, with one descriptor for all.
 struct SegmentFile {
   SegmentFile(int descriptor, uint64_t nonce)
       : descriptor(descriptor), nonce(nonce) {}
@@ -24,7 +23,7 @@ struct SegmentFile {
 
   const int descriptor;
   const uint64_t nonce;
-  // Of those that were made here.
+  // The size of the segments made here.
   size_t bytes = 0;
 };
 
@@ -36,35 +35,37 @@ struct SegmentFile {
 // one pid namespace.
 class Segment {
  public:
-  // Into how many mappings users divide one (Withdraw, mprotect(2)) by and
-  // large. A process may have so many, and with none left gets no memory of any
-  // kind: of those, segments take half.
+  // The approximate number of mappings into which users divide a segment
+  // (Withdraw, mprotect(2)). The number of mappings per process is limited, and
+  // without a free one a process gets no memory at all. Segments take at most
+  // half of them.
   static constexpr int kMappings = 5;
 
-  // Where the others find it. `nonce` is part of the descriptor's name: on
-  // another host, or among other process numbers, nothing is called so.
+  // The address under which other processes find the segment. `nonce` is part
+  // of the descriptor's name, so nothing on another host, or in another pid
+  // namespace, is mistaken for it.
   struct Place {
     uint64_t process = 0;
     uint64_t descriptor = 0;
     uint64_t nonce = 0;
-    // In its file.
+    // The offset in the file.
     uint64_t offset = 0;
   };
 
-  // `bytes` of zeros. The first `reserved` (or all) are there: touching them
-  // later does not fail. The others take no memory before Reserve, and must not
-  // be touched; but the system has to have memory for them now, too. In `file`,
-  // behind what it has, or in a new one if that is null. Of one file they are
-  // whole pages, and all processes have opened one before the next is made.
-  // Errors: kResourceExhausted (memory, descriptors, mappings, a limit: named
-  // with its value).
+  // Creates `bytes` of zeros in `file`, behind its other segments, or in a new
+  // file if that is null. The first `reserved` (or all) are allocated and may
+  // be touched. The others take no memory and must not be touched before
+  // Reserve, but the system must have memory for them now, too. Segments that
+  // share a file are whole pages, and all processes must have opened one before
+  // the next is made. Errors: kResourceExhausted (no memory, descriptor or
+  // mapping, or a limit, named with its value).
   static StatusOr<std::unique_ptr<Segment>> Create(
       size_t bytes, std::shared_ptr<SegmentFile> file = nullptr,
       std::optional<size_t> reserved = std::nullopt);
 
-  // The one at `place`, in `file`, if that is not null.
-  // Errors: kNotFound (not on this host, or not visible from here),
-  // kPermissionDenied, kResourceExhausted.
+  // Opens the segment at `place`; in `file`, if that is not null. Errors:
+  // kNotFound (not on this host, or not visible from here), kPermissionDenied,
+  // kResourceExhausted.
   static StatusOr<std::unique_ptr<Segment>> Open(
       const Place& place, size_t bytes,
       std::shared_ptr<SegmentFile> file = nullptr);
@@ -76,38 +77,38 @@ class Segment {
 
   void* memory() const { return memory_; }
 
-  // Maps the pages of the first `bytes` now, all at once, where the system can
-  // (Linux 5.14). Else each is when it is touched, which takes some ten times
-  // as long, in the midst of what the memory is for.
+  // Maps the pages of the first `bytes` at once, if the system can (Linux
+  // 5.14). Otherwise each page is mapped when it is touched, which takes ten
+  // times as long in total, and at a worse time.
   void MapPages(size_t bytes);
 
-  // [offset, offset + bytes), and what is left of their pages, may be touched
-  // from now on; maps them, too. (A system before Linux 5.14 has reserved them
-  // in Create.) Errors: kResourceExhausted.
+  // Allocates and maps the pages of [offset, offset + bytes), which may be
+  // touched from now on. (Before Linux 5.14, Create has reserved them.) Errors:
+  // kResourceExhausted.
   Status Reserve(size_t offset, size_t bytes);
 
-  // Of the one that made it, until CloseDescriptor.
+  // Only in the process that created the segment, until CloseDescriptor.
   Place place() const;
 
-  // Until CloseDescriptor.
+  // Null after CloseDescriptor.
   const std::shared_ptr<SegmentFile>& file() const { return file_; }
 
-  // The others have opened it, and nothing will be withdrawn or given back
-  // here. Their memory and this one's stay.
+  // Closes the file. Call it when the others have opened the segment and
+  // nothing will be withdrawn or given back. The memory stays mapped
+  // everywhere.
   void CloseDescriptor() { file_ = nullptr; }
 
-  // This process has a copy of its own in place of [offset, offset + bytes),
-  // which are whole pages, from now on: it does not see what others write
-  // there, nor do they what it does. Other threads may go on reading and
-  // writing meanwhile. That takes so much memory, for which the caller has
-  // looked: the system would end a process rather than say that there is none.
-  // Before CloseDescriptor.
-  // Errors: kResourceExhausted: it is shared as before, or some of it.
+  // Replaces [offset, offset + bytes), whole pages, by a private copy: this
+  // process and the others no longer see each other's writes there. Other
+  // threads may read and write meanwhile. The copy takes `bytes` of memory. The
+  // caller checks that they are available, because the system would kill a
+  // process rather than fail. Call it before CloseDescriptor. Errors:
+  // kResourceExhausted: all or some of it is still shared.
   Status Withdraw(size_t offset, size_t bytes);
 
-  // Nobody needs [offset, offset + bytes) any more, which are whole pages: the
-  // system has their memory back, also where others have them mapped. Before
-  // CloseDescriptor.
+  // Returns the memory of [offset, offset + bytes), whole pages, to the system,
+  // also if others have them mapped. Call it before CloseDescriptor, when no
+  // process needs them.
   void GiveBack(size_t offset, size_t bytes);
 
  private:

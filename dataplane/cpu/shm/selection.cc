@@ -17,10 +17,10 @@ constexpr int kAnyRanks = std::numeric_limits<int>::max();
 constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
 constexpr std::optional<bool> kAnyCrowd = std::nullopt;
 
-// The first row that holds. `muster-bench OPERATION... --backend=shm --tune=1`,
-// with --memory=symmetric, too, measures anew and prints such rows.
+// The first matching row counts. `muster-bench OPERATION... --backend=shm
+// --tune=1`, also with --memory=symmetric, measures and prints such rows.
 struct Row {
-  // None: all that come to this row.
+  // nullopt: all kinds.
   std::optional<CollectiveKind> kind;
   Memory memory;
   int ranks_max;
@@ -42,7 +42,8 @@ constexpr Row kTable[] = {
      Algorithm::kOneRound},
     {CollectiveKind::kAllReduce, Memory::kOrdinary, kAnyRanks, kAnyCrowd,
      kAnyBytes, Algorithm::kByParts},
-    // One rank writes it all, while the others wait for each piece.
+    // In a scatter one rank writes everything, and the others wait for each
+    // piece.
     {CollectiveKind::kScatter, Memory::kOrdinary, 2, kAnyCrowd, kAnyBytes,
      Algorithm::kStaged},
     {CollectiveKind::kScatter, Memory::kOrdinary, kAnyRanks, false, 1 << 20,
@@ -84,7 +85,7 @@ constexpr Row kTable[] = {
      Algorithm::kStaged},
     {CollectiveKind::kGather, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      32 << 10, Algorithm::kStaged},
-    // Their sizes are not known here: all_to_all.cc looks at them.
+    // The sizes are not known here; all_to_all.cc checks them.
     {CollectiveKind::kAllToAll, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      kAnyBytes, Algorithm::kSymmetric},
     {CollectiveKind::kAllToAllSingle, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
@@ -134,7 +135,7 @@ Algorithm SelectAlgorithm(CollectiveKind kind,
       (forced != Algorithm::kSymmetric || in == Memory::kSymmetric)) {
     return forced;
   }
-  // Staged, whichever way that is.
+  // Any staged algorithm will do.
   const Memory memory = forced == Algorithm::kStaged ? Memory::kOrdinary : in;
   for (const Row& row : kTable) {
     if (row.kind.value_or(kind) == kind && row.memory == memory &&

@@ -17,16 +17,16 @@ namespace muster::dataplane::shm {
 
 // The algorithms of collectives within a host. See README.md.
 enum class Algorithm : uint8_t {
-  // What the table says.
+  // The table's choice.
   kFastest,
-  // Through what the ranks show, copied in and out.
+  // Through published data, copied in and out.
   kStaged,
-  // all_reduce, the same: every rank combines everything, or each its part.
+  // all_reduce, staged: every rank combines everything, or each its part.
   kOneRound,
   kByParts,
-  // From tensor to tensor, by the system.
+  // From tensor to tensor, by system reads.
   kSingleCopy,
-  // The same where all of them are in symmetric memory.
+  // From tensor to tensor in symmetric memory.
   kSymmetric,
 };
 
@@ -35,12 +35,12 @@ inline constexpr const char* kAlgorithmNames[] = {
 static_assert(std::size(kAlgorithmNames) ==
               static_cast<size_t>(Algorithm::kSymmetric) + 1);
 
-// "staged", ...; "" of kFastest.
+// "staged", ...; "" for kFastest.
 constexpr const char* AlgorithmName(Algorithm algorithm) {
   return kAlgorithmNames[static_cast<size_t>(algorithm)];
 }
 
-// Errors: kInvalidArgument, with the names that there are.
+// Errors: kInvalidArgument, with the known names.
 StatusOr<Algorithm> FindAlgorithm(absl::string_view name);
 
 // Where a collective's tensors are.
@@ -49,15 +49,15 @@ enum class Memory : uint8_t { kOrdinary, kSymmetric };
 struct Circumstances {
   Memory memory = Memory::kOrdinary;
   int world_size = 0;
-  // There are more ranks than processors.
+  // The host has more ranks than processors.
   bool is_crowded = false;
-  // Of all ranks' parts together, where all ranks know them, else 0: all must
-  // come to the same. Those of an all_to_all they know after a round.
+  // The size of all ranks' parts together if all ranks know it, else 0, so that
+  // all select alike. In an all_to_all they know it after a round.
   size_t bytes = 0;
 };
 
-// What the tables say for `kind`; never kFastest. `forced` goes before it where
-// `kind` has such an algorithm: `muster-bench --tune` measures with it.
+// Selects from the tables; never kFastest. `forced` overrides them if `kind`
+// has such an algorithm: `muster-bench --tune` measures with it.
 Algorithm SelectAlgorithm(CollectiveKind kind,
                           const Circumstances& circumstances, Algorithm forced);
 

@@ -57,16 +57,16 @@ using shm::ShmCollectives;
 using shm::ShmTraits;
 using shm::Topology;
 
-// 0: no memory is shared. On any rank, for all of the group.
+// "0" on any rank: the group shares no memory.
 constexpr char kVariable[] = "MUSTER_SHM";
 
-// "address": ranks of other addresses are on other hosts, for tests and to
-// measure on one machine. On all ranks.
+// "address": ranks with different addresses count as different hosts, for tests
+// and measurements on one machine. Set it on all ranks.
 constexpr char kHostsVariable[] = "MUSTER_SHM_HOSTS";
 constexpr absl::string_view kByAddress = "address";
 
-// How all collectives that can go so do, small and large; on all ranks. For
-// tests, and to measure.
+// The algorithm of all collectives that have it, at all sizes. Set it on all
+// ranks. For tests and measurements.
 constexpr char kAlgorithmVariable[] = "MUSTER_SHM_ALGORITHM";
 
 absl::string_view ValueOf(const char* variable) {
@@ -74,18 +74,18 @@ absl::string_view ValueOf(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-// What a rank says of itself, to all others of its group.
+// The properties that a rank tells to all others of its group.
 struct Self {
   HostIdentity identity = {};
   ProcessorShare processors = {};
-  // It reads the memory of all others: they are its host.
+  // It reads the memory of all others, so they are on its host.
   bool is_near_all = false;
-  // It shares no memory, and will say why.
+  // It shares no memory, and will tell the reason.
   bool refuses = false;
   Algorithm algorithm = Algorithm::kFastest;
 };
 
-// As IsCrowded(), of these ranks of one host.
+// IsCrowded() for these ranks of one host.
 bool AreCrowded(const std::vector<int>& ranks, const std::vector<Self>& all) {
   std::vector<ProcessorShare> shares;
   for (const int rank : ranks) shares.push_back(all[rank].processors);
@@ -131,8 +131,8 @@ class Slice : public SymmetricMemory {
         int rank)
       : regions_(regions), region_(std::move(region)), rank_(rank) {}
   ~Slice() override {
-    // In a process that was forked off it is the other one's. Nor can that one
-    // take locks, which a thread may have had that it has not.
+    // In a forked child the slice belongs to the parent. The child cannot take
+    // locks either: a thread that it does not have may have held them.
     if (!region_->is_own()) return;
     if (const auto regions = regions_.lock()) {
       regions->Release(*region_);
@@ -147,13 +147,13 @@ class Slice : public SymmetricMemory {
   Device device() const override { return {}; }
 
  private:
-  // The group's, which may be gone.
+  // The group's regions. The group may be gone.
   const std::weak_ptr<Regions> regions_;
   const std::shared_ptr<Region> region_;
   const int rank_;
 };
 
-// Memory as any other, of a rank whose group shares none.
+// Ordinary memory, for a group whose ranks share none.
 class OrdinaryMemory : public SymmetricMemory {
  public:
   explicit OrdinaryMemory(size_t bytes)
@@ -168,7 +168,7 @@ class OrdinaryMemory : public SymmetricMemory {
     try {
       if (bytes <= left.bytes) return std::make_shared<OrdinaryMemory>(bytes);
     } catch (const std::bad_alloc&) {
-      // Nor has it so much in one piece.
+      // The process has no address space of that size.
     }
     return ResourceExhaustedError(absl::StrCat("memory of ", bytes,
                                                " bytes: ", left.Describe(),
@@ -183,12 +183,12 @@ class OrdinaryMemory : public SymmetricMemory {
   std::byte* const memory_;
 };
 
-// What the ranks of each host share.
+// The memory that the ranks of each host share.
 struct Sharing {
-  // Their symmetric memory. Null: they share nothing, and why.
+  // Their symmetric memory. Null if they share nothing, for the reason why_not.
   std::shared_ptr<Regions> regions = nullptr;
   std::string why_not = {};
-  // Which is as it must be.
+  // The reason is no problem.
   bool is_expected = false;
 
   std::optional<Topology> hosts = std::nullopt;
@@ -196,7 +196,7 @@ struct Sharing {
 
 class ShmBackend : public BackendDecorator {
  public:
-  // `name`: shm, or gloo if no ranks share memory.
+  // `name`: "shm", or "gloo" if no ranks share memory.
   ShmBackend(absl::string_view name, std::string group_name,
              std::shared_ptr<Engine> engine, Sharing sharing)
       : BackendDecorator(cpu::BackendOf(name, engine)),
@@ -218,7 +218,7 @@ class ShmBackend : public BackendDecorator {
   }
 
   Completion Run(const Collective& collective, ReleasableLock& order) override {
-    // As the gloo backend's, without the call in between.
+    // As the gloo backend's Run, without the call in between.
     return engine_->Run(collective, order);
   }
 
@@ -233,7 +233,8 @@ class ShmBackend : public BackendDecorator {
                              options.deadline);
     auto piece = Take(agreement, options.bytes);
     if (!piece.ok()) {
-      // That code is for what all ranks have agreed upon.
+      // kResourceExhausted is reserved for refusals that all ranks have agreed
+      // on.
       return IsResourceExhausted(piece.status())
                  ? InternalError(piece.status().message())
                  : piece.status();
@@ -243,7 +244,7 @@ class ShmBackend : public BackendDecorator {
   }
 
  private:
-  // Null: which rank has none.
+  // Null if `refusal` names a rank that has no memory.
   struct Piece {
     std::shared_ptr<SymmetricMemory> memory = nullptr;
     GroupAgreement::Refusal refusal = {};
@@ -262,7 +263,8 @@ class ShmBackend : public BackendDecorator {
     return OkStatus();
   }
 
-  // In agreement with all ranks. Errors: see GroupAgreement; kInvalidArgument.
+  // Allocates in agreement with all ranks. Errors: see GroupAgreement;
+  // kInvalidArgument if sizes differ.
   StatusOr<Piece> Take(GroupAgreement& agreement, size_t bytes) {
     const auto all = agreement.Hear(uint64_t{bytes});
     if (!all.ok()) return all.status();
@@ -304,7 +306,7 @@ class ShmBackend : public BackendDecorator {
         {}};
   }
 
-  // The same on all ranks.
+  // The error is the same on all ranks.
   Status Lacking(const GroupAgreement::Refusal& refusal, size_t bytes) const {
     std::string text =
         absl::StrCat(StepName(Step::kAllocateSymmetric), " on group ",
@@ -322,16 +324,16 @@ class ShmBackend : public BackendDecorator {
   const std::string group_name_;
   const std::shared_ptr<Engine> engine_;
   const Sharing sharing_;
-  // Of all symmetric memory; null before there is any.
+  // The file of all symmetric memory; null before the first.
   std::shared_ptr<SegmentFile> regions_file_;
 };
 
-// Ranks that are told to go different ways.
+// kInvalidArgument if ranks have different algorithms set.
 Status CheckAlgorithms(const std::vector<Self>& all, int rank) {
   const Algorithm algorithm = all[rank].algorithm;
   for (size_t peer = 0; peer < all.size(); ++peer) {
     if (all[peer].algorithm == algorithm) continue;
-    // One way's rounds mean nothing to the other.
+    // The algorithms' rounds are incompatible.
     return InvalidArgumentError(
         absl::StrCat("environment variable ", kAlgorithmVariable,
                      " must be the same on all ranks: on rank ", peer,
@@ -341,7 +343,7 @@ Status CheckAlgorithms(const std::vector<Self>& all, int rank) {
   return OkStatus();
 }
 
-// What this rank has against it.
+// The reason why this rank cannot share memory, or OK.
 Status FindObjection(const StatusOr<HostIdentity>& identity) {
   if (ValueOf(kVariable) == "0") {
     return FailedPreconditionError(absl::StrCat(kVariable, "=0"));
@@ -349,7 +351,7 @@ Status FindObjection(const StatusOr<HostIdentity>& identity) {
   return identity.status();
 }
 
-// Why these ranks share no memory; empty: they may.
+// The reason why these ranks share no memory; empty if they may.
 StatusOr<std::string> FindReason(GroupAgreement& agreement,
                                  const Topology& hosts,
                                  const std::vector<Self>& all,
@@ -365,8 +367,8 @@ StatusOr<std::string> FindReason(GroupAgreement& agreement,
   return refusal->value_or(GroupAgreement::Refusal()).Describe();
 }
 
-// In `segment`, from `offset` on. Null: there is no memory for it now. Sends
-// and receives take connections then.
+// Makes the mailbox in `segment`, from `offset` on. Null if there is no memory
+// for it; sends and receives then use connections.
 std::shared_ptr<ShmMailbox> MakeMail(const std::string& group_name,
                                      const std::shared_ptr<Segment>& segment,
                                      size_t offset,
@@ -386,8 +388,7 @@ std::shared_ptr<ShmMailbox> MakeMail(const std::string& group_name,
   return nullptr;
 }
 
-// The collectives of `engine`, whose ranks have `segment`s, go there from now
-// on.
+// Makes `engine` run its collectives in `segment` from now on.
 void SetShortcut(const std::string& group_name,
                  std::shared_ptr<Segment> segment, const Sharing& sharing,
                  Engine& engine, const ShmTraits& traits) {
@@ -409,8 +410,8 @@ void SetShortcut(const std::string& group_name,
       }));
 }
 
-// The ranks of each host share memory from now on, or none does. Errors: see
-// GroupAgreement; kInvalidArgument: they are told to go different ways.
+// Makes the ranks of each host share memory, or none in the group. Errors: see
+// GroupAgreement; kInvalidArgument if ranks have different algorithms set.
 StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
   GroupAgreement agreement(engine, Step::kFormGroup, options.deadline);
   const auto identity = shm::IdentifyHost(
@@ -442,8 +443,8 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
   size_t board_bytes = 0;
   StatusOr<GroupAgreement::Shared> shared;
   std::string why_smaller;
-  // Who has little memory has smaller rings rather than none. All hosts try as
-  // often: as the largest rings need, which those with the fewest ranks have.
+  // With little memory, rings are halved. All hosts try equally often: as often
+  // as the largest rings need, those of the host with the fewest ranks.
   for (int smaller = 0;; ++smaller) {
     ring_bytes = std::max(RoundBuffer::RingBytesFor(neighbours) >> smaller,
                           RoundBufferTraits::kRingBytesMin);
@@ -511,7 +512,7 @@ StatusOr<cpu::SingleInterfaceBackend> CreateOverOneInterface(
         "backend shm: the ranks of group ", base::Quote(options.group_name),
         " share no memory, their collectives take connections: ",
         sharing->why_not);
-    // On as many hosts as there are ranks that is as it must be.
+    // With one rank per host this is expected.
     if (sharing->is_expected) {
       LOG_FIRST_N(INFO, 1) << what;
     } else {

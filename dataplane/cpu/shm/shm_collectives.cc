@@ -19,8 +19,7 @@
 namespace muster::dataplane::shm {
 namespace {
 
-// How large it is, of all ranks' parts together, where all ranks know the same;
-// else 0.
+// The size of all ranks' parts together if all ranks know it, else 0.
 size_t KnownBytes(const Collective& collective, int world_size) {
   const CollectiveTraits& traits = TraitsOf(collective.kind);
   if (IsAllToAll(collective.kind)) return 0;
@@ -34,13 +33,12 @@ size_t KnownBytes(const Collective& collective, int world_size) {
   return collective.bytes();
 }
 
-// Reading takes one copy where staging takes two, and has the system find the
-// pages. It takes from half to twice as long, which differs from one kind of
-// machine to another where each rank gives and takes as much as all others, and
-// with what the program does in between: tensors that nobody has written since
-// are in their readers' caches. The first ones that go one way after the other
-// find caches as that has left them. Trials, which may be of the slower way,
-// are a hundredth of all in the end, while ways stay.
+// Reading takes one copy instead of staging's two, but the system must find the
+// pages. It takes from half to twice as long. That depends on the machine, if
+// all ranks give and take alike, and on the program: tensors that were not
+// written since are in their readers' caches. After a change of path the first
+// collectives find the caches as the other path has left them. While the path
+// stays, trials are in the end a hundredth of all collectives.
 constexpr PathTrials::Terms kReadingTerms = {.first = 8,
                                              .period = 800,
                                              .length = 8,
@@ -51,23 +49,23 @@ constexpr PathTrials::Path kReading = PathTrials::Path::kAlternative;
 
 constexpr size_t kChoiceBytesMin = ShmContext::kHintBytesMin;
 
-// Of so many classes: each is up to four times as large as the one before, and
-// the last one has all beyond.
+// The size class of `bytes`: each class is four times as large as the one
+// before, and the last one has all larger sizes.
 size_t SizeClassOf(size_t bytes, size_t classes) {
   const size_t quadruplings = (std::bit_width(bytes / kChoiceBytesMin) - 1) / 2;
   return std::min(quadruplings, classes - 1);
 }
 
-// What the first rank says beside one: how the next one of a class goes.
+// The first rank's hint: the path of the next collective of a size class.
 constexpr uint8_t WordOf(size_t size_class, bool reads) {
   return static_cast<uint8_t>(2 * size_class + (reads ? 1 : 0));
 }
 constexpr size_t SizeClassIn(uint8_t word) { return word / 2; }
 constexpr bool SaysToRead(uint8_t word) { return word % 2 == 1; }
 
-// By which it is told how long one of these takes. Where ranks take turns on a
-// processor that is processor time: by the clock, a rank that comes when all
-// others have shown theirs has not taken what they have.
+// The clock for trials. It is processor time if ranks share processors: by the
+// wall clock, a rank that comes last, when all others have published, seems
+// fast although it has taken nothing yet.
 std::chrono::nanoseconds ReadClock(bool is_crowded) {
   timespec now = {};
   clock_gettime(is_crowded ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
@@ -148,12 +146,12 @@ Status ShmCollectives::Run(const Collective& collective,
   Status done =
       is_plain ? RunOrdinary(collective, paths) : RunOnePath(collective, paths);
   context_.history.Add(*context_.header, context_.sequence, digest);
-  // All that was needed had come, but the collective has failed elsewhere: a
-  // group ends on all ranks or on none.
+  // All needed data has come, but another rank may have failed: a collective
+  // fails on all ranks or on none.
   const int failed = done.ok() ? round_buffer_.FindFailed() : -1;
-  // Who has gone says why, which may take a moment.
+  // Reading the goodbye of the failed rank may take a moment.
   if (failed >= 0) context_.LetOthersStart();
-  // Also for those who have not shown their last round, before its own.
+  // Also call it for waits before this rank's last round.
   if (round_buffer_.waits() != waits) context_.TellOfWait();
   context_.order = nullptr;
   context_.header = nullptr;
@@ -171,7 +169,7 @@ std::optional<Scope> ShmCollectives::OriginsOf(const Paths& paths,
 StatusOr<AllToAllOutcome> ShmCollectives::RunAnAllToAll(
     const Collective& collective, const Paths& paths,
     const AllToAllOptions& options) {
-  // All ranks must say the same: not by what this one shows.
+  // All ranks must answer alike, so it must not depend on this rank's inputs.
   const auto reads_rather = [&](size_t bytes) {
     return !Reads(paths.ordinary) &&
            Reads(Select(collective.kind, Memory::kOrdinary, bytes));
@@ -183,8 +181,8 @@ StatusOr<AllToAllOutcome> ShmCollectives::RunAnAllToAll(
                      [](size_t) { return false; });
 }
 
-// The table takes as long as a small collective does, and those mostly have the
-// size of the last one.
+// The lookup takes as long as a small collective, and most collectives have the
+// size of the last one. So the last result is cached.
 Algorithm ShmCollectives::Select(CollectiveKind kind, Memory memory,
                                  size_t bytes) {
   Selected& last = selected_[static_cast<size_t>(kind)]
@@ -218,7 +216,7 @@ Status ShmCollectives::RunOnePath(const Collective& collective,
   const bool looks_in_regions = context_.has_regions && !paths.ignores_regions;
   StatusOr<bool> done = false;
   if (IsAllToAll(collective.kind)) {
-    // Each rank goes as it likes.
+    // Each rank decides for itself, in RunOrdinary or RunByChoice.
   } else if (looks_in_regions &&
              collective.kind == CollectiveKind::kAllReduce) {
     done = RunSymmetricAllReduce(context_, collective);
@@ -271,10 +269,11 @@ StatusOr<bool> ShmCollectives::RunEitherPath(const Collective& collective,
   return true;
 }
 
-// The first rank says how the next one of a class goes, and the others hear it
-// before they end this one. In an all_to_all each rank has a size of its own,
-// and any may go any way: who hears nothing of its class has the next one
-// staged. Of the others all know the size, so all say and hear the same.
+// The first rank publishes the path of the next collective of a size class, and
+// the others read it before they end this one. In an all_to_all each rank has
+// its own size and may choose any path: without a hint for its class, the next
+// one is staged. In the other kinds all ranks know the size, so all choose
+// alike.
 Status ShmCollectives::RunByChoice(const Collective& collective,
                                    const Paths& paths) {
   Choices& choices = *paths.choices;

@@ -26,30 +26,30 @@
 
 namespace muster::dataplane::shm {
 
-// The same on all ranks of a group.
+// Properties of a group, the same on all ranks.
 struct ShmTraits {
   RoundBufferTraits round_buffer = {};
-  // Each reads the others' memory.
+  // Every rank reads the others' memory.
   bool reads_memory = false;
-  // Goes before the table.
+  // Overrides the table unless it is kFastest.
   Algorithm algorithm = Algorithm::kFastest;
 };
 
-// Runs the collectives of a group whose ranks share a Segment: through data
-// that they publish there, or from tensor to tensor in symmetric memory.
+// Runs the collectives of a group whose ranks share a Segment: they publish
+// data there, or copy from tensor to tensor.
 //
 // Reductions combine the ranks' tensors in rank order, so the results are
 // bitwise the same on all ranks.
 class ShmCollectives : public cpu::Shortcut {
  public:
-  // `segment` has RoundBuffer::BytesFor the transport's ranks, two at least,
-  // with rings as `traits` say. `transport` lives longer.
+  // `segment` has the size RoundBuffer::BytesFor the transport's ranks (at
+  // least two) and the rings of `traits`. `transport` must live longer.
   ShmCollectives(std::shared_ptr<Segment> segment,
                  std::shared_ptr<const Regions> regions,
                  cpu::Transport& transport, const ShmTraits& traits);
   ~ShmCollectives() override { round_buffer_.Leave(/*has_failed=*/false); }
 
-  // Kinds that it has no algorithm for take the connections.
+  // False for kinds without an algorithm here; they use the connections.
   bool Takes(const Collective& collective) const override {
     return takes_[static_cast<size_t>(collective.kind)];
   }
@@ -58,67 +58,68 @@ class ShmCollectives : public cpu::Shortcut {
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 
  private:
-  // What the table said last for so many bytes; at first kFastest.
+  // The table's last answer, and the size it is for; kFastest before the first.
   struct Selected {
     size_t bytes = 0;
     Algorithm algorithm = Algorithm::kFastest;
   };
 
   static constexpr size_t kSizeClasses = 5;
-  // Of those of which no table knows which way is faster.
+  // State for kinds and sizes for which no table knows the faster path.
   struct Choices {
-    // The first rank's, which all others go by.
+    // The first rank's trials decide for all ranks.
     TrialsBySize trials;
-    // By class of sizes, how the next one goes: the system reads it; else it is
-    // staged.
+    // By size class: true if the system reads the data of the next collective,
+    // false if that is staged.
     std::array<bool, kSizeClasses> reads = {};
   };
 
-  // Which way one goes, which all ranks decide alike.
+  // The path of a collective. All ranks decide alike.
   struct Paths {
-    // If it does not go from tensor to tensor in symmetric memory.
+    // The algorithm if the collective does not use symmetric memory.
     Algorithm ordinary = Algorithm::kFastest;
-    // What runs it if it is not read; null of an all_to_all.
+    // Runs the collective staged; null for an all_to_all.
     StagedRun staged = nullptr;
-    // It does not if there is some, either.
+    // Does not use symmetric memory even if there is some.
     bool ignores_regions = false;
-    // Null: the table knows, which says `ordinary`.
+    // Null if the table decides, by `ordinary`.
     Choices* choices = nullptr;
-    // It goes as RunOrdinary has it if it ignores regions or there are none.
+    // RunOrdinary runs it if it ignores regions or there are none.
     bool is_plain = false;
   };
 
-  // What a plan keeps.
+  // Cached in a plan.
   struct Memo : Plan::Memo {
     Memo(const Collective& collective, const Paths& paths)
         : header(MessageHeader::Of(collective)),
           digest(History::DigestOf(header)),
           paths(paths) {}
-    // But for the number.
+    // Without the sequence number.
     MessageHeader header;
     const uint64_t digest;
     const Paths paths;
   };
 
-  // Null: it has no plan, or there is no memory for one.
+  // Null if the collective has no plan or there is no memory for a memo.
   inline Memo* MemoOf(const Collective& collective);
   Paths FindPaths(const Collective& collective);
   Status RunOnePath(const Collective& collective, const Paths& paths);
   bool Reads(Algorithm algorithm) const {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
   }
-  // As `ordinary` says, which nothing in symmetric memory goes before.
+  // Runs `paths.ordinary`, without a check for symmetric memory.
   inline Status RunOrdinary(const Collective& collective, const Paths& paths);
-  // Where this rank shows, in an all_to_all, what it gives; `reads`: also where
-  // only the system reads that.
+  // The scope in which this rank, in an all_to_all, publishes the addresses of
+  // its inputs. `reads`: also memory that only the system can read.
   std::optional<Scope> OriginsOf(const Paths& paths, bool reads) const;
   StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
                                           const Paths& paths,
                                           const AllToAllOptions& options);
-  // Null: there is none to be made.
+  // Null if there is no choice to make.
   Choices* FindChoices(const Collective& collective, Algorithm ordinary);
   Status RunByChoice(const Collective& collective, const Paths& paths);
-  // Staged or, if this rank `reads`, read by the system. False: neither.
+  // Runs staged or, if this rank `reads`, by system reads. False if an
+  // all_to_all used symmetric memory instead.
   StatusOr<bool> RunEitherPath(const Collective& collective, const Paths& paths,
                                bool reads);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
@@ -128,7 +129,7 @@ class ShmCollectives : public cpu::Shortcut {
   RoundBuffer round_buffer_;
   const ShmTraits traits_;
   ShmContext context_;
-  // By kind; of ordinary memory, and of symmetric memory.
+  // By kind, for ordinary and for symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
   // By kind.
   std::array<bool, kCollectiveKindCount> takes_ = {};

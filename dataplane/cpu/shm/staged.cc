@@ -23,8 +23,8 @@ void Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) CopyShort(to, from, bytes);
 }
 
-// Each of those that run one is called from one place, and is a part of that:
-// none pays for what others have on the stack.
+// Each function that runs a kind is called from one place and inlined there, so
+// that none pays for the stack of the others.
 class Staged : public PerPeerRounds {
  public:
   Staged(ShmContext& context, const Collective& collective)
@@ -39,24 +39,25 @@ class Staged : public PerPeerRounds {
   Status ReduceScatter();
   Status Scatter();
 
-  // Whether ReduceAtOnce can.
+  // Whether ReduceAtOnce can run `collective`.
   static bool FitsAtOnce(const Collective& collective) {
     return collective.tensors[0].bytes() <= kPieceBytes - kFactorBytes;
   }
 
  private:
-  // Writes the factor, if there are such, and elements, from `offset` on, to
-  // what this rank shows.
+  // Publishes this rank's factor, if there are factors, and the elements of
+  // `block` from `offset` on.
   void ShowElements(const Block& block, size_t offset);
-  // What is combined: by rank, where the elements of each are. This rank's are
-  // in its tensor: what it has shown, another processor may have by now.
+  // The addresses of the operands, by rank. This rank's is its tensor: another
+  // processor may have the lines that it has published.
   using Operands = absl::InlinedVector<const void*, 16>;
   Operands OperandsAt(size_t offset, const Block& own) const;
-  // Of others' factors, each stands in what its rank shows, at FactorOffset.
+  // Combines `operands`. The other ranks' factors are in their published data,
+  // at FactorOffset.
   void Combine(const Reduction& reduction, const Operands& operands,
                const Block& result);
 
-  // A round of it, which shows `chunk` of so many bytes in all.
+  // One round of Broadcast, with `chunk` of a tensor of `all_bytes`.
   inline Status BroadcastRound(const Block& chunk, size_t all_bytes);
 };
 
@@ -89,14 +90,14 @@ void Staged::Combine(const Reduction& reduction, const Operands& operands,
                        world_size_);
 }
 
-// Every giver shows what it has, in as many rounds as it takes; whoever wants
-// it looks. All are givers, and all take, or the root of a gather alone.
+// Every rank that gives publishes its data, in as many rounds as needed. All
+// ranks take, or only the root of a gather, which does not publish.
 Status Staged::Gather() {
   const bool to_root = IsRooted(collective().kind);
   const bool takes = !to_root || rank_ == collective().root;
   const Block give = BlockOf(collective().inputs[0]);
   const Parts take(collective().outputs, world_size_);
-  // All ranks have the same.
+  // The same on all ranks.
   size_t most = give.count;
   for (int peer = 0; peer < world_size_ && !to_root; ++peer) {
     most = std::max(most, take[peer].count);
@@ -114,7 +115,7 @@ Status Staged::Gather() {
     Write(0, shown_now.data, shown_now.count * element_bytes_);
     Post(all_bytes);
     if (!takes) continue;
-    // It is still in a cache, if it was shown.
+    // The data is still in a cache if it was just published.
     const Block own = ChunkOf(give, round_, per_round, element_bytes_);
     CopyOut(ChunkOf(take[rank_], round_, per_round, element_bytes_).data,
             own.data, own.count * element_bytes_, all_bytes);
@@ -177,26 +178,27 @@ Status Staged::ReduceAtOnce() {
   return status;
 }
 
-// A round shows this rank's part of the result of what the last one showed, and
-// what comes next of its own tensor, but for what it combines itself.
+// Each round publishes this rank's part of the last round's result, and the
+// next chunk of its tensor without the part that it combines itself.
 Status Staged::ReduceByParts() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const auto ranks = static_cast<size_t>(world_size_);
-  // The part of the result takes the place of the own one, but that a part has
-  // at most an element more than an equal one, and takes whole lines.
+  // The part of the result takes the room of the rank's own part. A part may
+  // have one element more than another, and takes whole lines.
   const size_t per_round =
       ElementsIn(most_bytes() - kFactorBytes - RoundBuffer::kLineBytes) - 1;
   const size_t chunks = ChunksFor(tensor.count, per_round);
   // Of the last round's chunk.
   Blocks parts;
-  // For those of the last round, in front of the elements, on all ranks.
+  // The room for the last round's results, in front of the elements; the same
+  // on all ranks.
   size_t result_bytes = 0;
   for (round_ = 0; round_ <= chunks; ++round_) {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
     Blocks next = cpu::PartsOf(chunk, ranks, element_bytes_);
-    // Nobody else needs it.
+    // No other rank needs this rank's part.
     const Block& own = next[rank_];
     const auto before = static_cast<size_t>(own.data - chunk.data);
     const size_t own_bytes = own.count * element_bytes_;
@@ -222,7 +224,7 @@ Status Staged::ReduceByParts() {
     if (round_ == chunks) break;
     Operands operands(world_size_);
     for (int peer = 0; peer < world_size_; ++peer) {
-      // What is left out of a peer's stood in front of this.
+      // The part that the peer leaves out would stand in front of this one.
       const size_t left_out =
           peer < rank_ ? next[peer].count * element_bytes_ : 0;
       operands[peer] = peer == rank_
@@ -258,8 +260,8 @@ Status Staged::Reduce() {
   return OkStatus();
 }
 
-// Every rank shows all others what it has for them, all of which have as much
-// for one, and each combines its own.
+// Every rank publishes its data for all others, and each rank combines its own
+// part, which has one size on all ranks.
 Status Staged::ReduceScatter() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
@@ -297,7 +299,7 @@ Status Staged::ReduceScatter() {
 Status Staged::Scatter() {
   const Block output = BlockOf(collective().outputs[0]);
   const bool is_root = rank_ == collective().root;
-  // Others have none.
+  // Empty on other ranks than the root.
   const Parts give(collective().inputs, world_size_);
   const size_t per_round = CountForEachOther(kPieceBytes);
   const size_t rounds = ChunksFor(output.count, per_round);

@@ -13,9 +13,9 @@
 
 namespace muster::dataplane::shm {
 
-// Collectives that write so many bytes on a rank, or more, write them past the
-// caches: most of it would have left those before anybody reads it, and a line
-// that is written there is first read from memory, a third of all that moves.
+// Collectives that write so many bytes on a rank, or more, write past the
+// caches: most lines would leave the caches before they are read, and a cached
+// write first reads the line from memory, a third of all traffic.
 inline constexpr size_t kPastCachesBytes = size_t{16} << 20;
 
 // Whether the processor can do that.
@@ -25,8 +25,8 @@ inline constexpr bool kWritesPastCaches = true;
 inline constexpr bool kWritesPastCaches = false;
 #endif
 
-// As memcpy, past the caches where the processor can do that. What other
-// threads see of it, and when, is as of memcpy.
+// As memcpy, past the caches if the processor can do that. Memory ordering is
+// that of memcpy.
 inline void CopyPastCaches(void* to, const void* from, size_t bytes) {
 #if defined(__x86_64__)
   constexpr size_t kLine = 64;
@@ -52,14 +52,14 @@ inline void CopyPastCaches(void* to, const void* from, size_t bytes) {
     source += kLine;
   }
   std::memcpy(target, source, bytes);
-  // Such stores come in no order with those that follow, as a release.
+  // Orders these stores before later ones, such as a release.
   _mm_sfence();
 #else
   std::memcpy(to, from, bytes);
 #endif
 }
 
-// As memcpy, and for a few numbers without a call.
+// As memcpy, without a call for a few elements.
 inline void CopyShort(void* to, const void* from, size_t bytes) {
   constexpr size_t kPiece = 16;
   if (bytes == 4) {
@@ -67,7 +67,7 @@ inline void CopyShort(void* to, const void* from, size_t bytes) {
   } else if (bytes == 8) {
     std::memcpy(to, from, 8);
   } else if (bytes >= kPiece && bytes <= 4 * kPiece) {
-    // In pieces, the last of which reach back as far as they need to.
+    // In pieces, of which the last ones overlap earlier ones.
     auto* const target = static_cast<std::byte*>(to);
     const auto* const source = static_cast<const std::byte*>(from);
     const auto copy = [&](size_t offset) {
@@ -84,7 +84,7 @@ inline void CopyShort(void* to, const void* from, size_t bytes) {
   }
 }
 
-// As one or the other, in a collective that writes `all_bytes` on this rank.
+// Calls one of these, for a collective that writes `all_bytes` on this rank.
 inline void CopyOut(void* to, const void* from, size_t bytes,
                     size_t all_bytes) {
   if (bytes == 0 || to == from) return;

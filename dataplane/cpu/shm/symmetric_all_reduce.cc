@@ -14,8 +14,8 @@ namespace {
 
 using cpu::BlockOf;
 
-// What is combined before it is written to the other tensors: in the nearest
-// cache.
+// The bytes that are combined before they are written to the other tensors:
+// they stay in the nearest cache.
 constexpr size_t kNearBytes = 4 << 10;
 
 class SymmetricAllReduce : public Rounds {
@@ -35,7 +35,8 @@ class SymmetricAllReduce : public Rounds {
 };
 
 StatusOr<bool> SymmetricAllReduce::Run() {
-  // Before anybody hears of a failure: then the tensor is its owner's again.
+  // Withdraw before the failure is reported: then the tensor is its owner's
+  // again.
   const auto withdraw = [this] {
     const Tensor& tensor = collective().tensors[0];
     regions().Withdraw(tensor.data(), tensor.bytes());
@@ -51,11 +52,11 @@ StatusOr<bool> SymmetricAllReduce::Run() {
 }
 
 StatusOr<bool> SymmetricAllReduce::Go() {
-  // It reads a part of each rank's, together as much as one of them is.
+  // A rank reads a part of each tensor, together the size of one tensor.
   Status status =
       PublishLocation(tensor_, tensor_.count * element_bytes_, kept_places());
   if (!status.ok()) return status;
-  // While those of the others come.
+  // Prepare while the others' locations come.
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Range own = PartOf(tensor_.count, rank_, world_size_);
@@ -65,7 +66,7 @@ StatusOr<bool> SymmetricAllReduce::Go() {
   context().transport.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
   status = CombineThere(reduction, own);
   if (!status.ok()) return status;
-  // Nobody reads what is here any more, nor writes to it.
+  // After this no rank reads or writes this rank's tensor any more.
   status = Meet(/*rest=*/0);
   if (!status.ok()) return status;
   return true;

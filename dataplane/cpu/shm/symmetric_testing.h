@@ -29,7 +29,7 @@ inline StatusOr<Memory> Allocate(Communicator& communicator, size_t bytes) {
        .deadline = Clock::now() + std::chrono::seconds(60)});
 }
 
-// `count` of float32 from element `first` on.
+// `count` float32 elements from element `first` on.
 inline Tensor Part(const Memory& memory, size_t first, size_t count) {
   return Tensor(static_cast<float*>(memory->data()) + first, DataType::kFloat32,
                 {static_cast<int64_t>(count)});

@@ -27,7 +27,7 @@ uint64_t HashOf(absl::string_view text) {
   return hash == 0 ? 1 : hash;
 }
 
-// What stands in a small file.
+// The contents of a small file.
 std::string Contents(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return "";
@@ -39,7 +39,7 @@ std::string Contents(const std::string& path) {
   return {bytes.data(), static_cast<size_t>(std::max<ssize_t>(count, 0))};
 }
 
-// What a symbolic link says.
+// The target of a symbolic link.
 std::string Target(const std::string& path) {
   std::array<char, 64> bytes;
   const ssize_t count = readlink(path.c_str(), bytes.data(), bytes.size());

@@ -15,18 +15,17 @@ namespace muster::dataplane::shm {
 
 // Identifies the host that a rank runs on, as the rank tells the others.
 struct HostIdentity {
-  // The same on one host; never 0.
+  // Equal for ranks on one host; never 0.
   uint64_t host = 0;
-  // The same where processes have the same numbers; 0: not known.
+  // Equal for ranks in one pid namespace; 0: unknown.
   uint64_t processes = 0;
 };
 
-// A host is where the system was booted once, and a network in it: what has
-// another address is taken for another host elsewhere, too. `address`, if it is
-// not empty, must be the same as well. `root` is where the system's files are,
-// for tests.
-// Errors: kFailedPrecondition: the system does not say; the text names the
-// file.
+// Ranks are on one host if they have the same boot of the system and the same
+// network namespace, because other parts, too, treat another address as another
+// host. `address`, if not empty, must be the same as well. `root` is the
+// system's root directory, for tests. Errors: kFailedPrecondition if the system
+// does not tell; the text names the file.
 StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
                                     const std::string& root = "");
 
@@ -35,25 +34,25 @@ StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
 // the same on all ranks of the group.
 class Topology {
  public:
-  // `identities`, by rank: equal where the host is.
+  // `identities`, by rank: equal for ranks on one host.
   Topology(const std::vector<uint64_t>& identities, int rank);
 
   int count() const { return static_cast<int>(ranks_.size()); }
   int world_size() const { return static_cast<int>(host_of_.size()); }
   const std::vector<int>& ranks(int host) const { return ranks_[host]; }
-  // The rank at `place` of `host`; -1: it has none there.
+  // The rank at `place` of `host`, or -1.
   int At(int host, size_t place) const {
     return place < ranks_[host].size() ? ranks_[host][place] : -1;
   }
   int host_of(int rank) const { return host_of_[rank]; }
   int place_of(int rank) const { return place_of_[rank]; }
 
-  // This rank's.
+  // This rank's host, place and host's ranks.
   int own() const { return host_of_[rank_]; }
   int place() const { return place_of_[rank_]; }
   const std::vector<int>& neighbours() const { return ranks_[own()]; }
 
-  // How many ranks each host has at least, and some host at most.
+  // The smallest and the largest number of ranks on a host.
   size_t fewest() const { return fewest_; }
   size_t most() const { return most_; }
 
@@ -66,8 +65,8 @@ class Topology {
   size_t most_ = 0;
 };
 
-// Why ranks of one host cannot find each other's memory; empty if they can, for
-// all that their identities, by rank, say.
+// The reason why ranks of one host cannot find each other's memory, by their
+// `identities`, by rank; empty if there is none.
 std::string DescribeStrangers(const Topology& hosts,
                               const std::vector<HostIdentity>& identities);
 

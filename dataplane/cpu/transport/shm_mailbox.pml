@@ -1,12 +1,12 @@
-/* A model for spin(1) of the ShmMailbox and PointToPoint: in every interleaving,
- * no thread waits for ever for a message that has come. One rank puts messages
- * into the mailbox of another. Threads of that rank start to receive them and
- * wait for their completion, with or without polling the mailbox; its progress
- * thread (Postman) polls from time to time, and sleeps when it can.
+/* A model for spin(1) of the ShmMailbox and PointToPoint: in every
+ * interleaving, no thread waits for ever for a message that has come. One rank
+ * puts messages into the mailbox of another. Threads of that rank start to
+ * receive them and wait for their completion, with or without polling; its
+ * progress thread (Postman) polls from time to time, and sleeps when it can.
  *
- * Steps of different threads are sequential here. On processors a store may come
- * after a later load; where that matters, shm_mailbox.cc has a fence. Each of
- * -DBREAK=1 to 7 models a missing fence or step, which spin must find.
+ * Steps of different threads are sequential here. On processors a store may
+ * come after a later load; where that matters, shm_mailbox.cc has a fence. Each
+ * of -DBREAK=1 to 7 models a missing fence or step, which spin must find.
  */
 #ifndef MESSAGES
 #define MESSAGES 3
