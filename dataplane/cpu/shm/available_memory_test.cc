@@ -46,7 +46,7 @@ TEST_F(AvailableMemoryTest, AContainersLimitCounts) {
   Write("/sys/fs/cgroup/memory.max", "104857600\n");
   Write("/sys/fs/cgroup/memory.current", "31457280\n");
   EXPECT_EQ(Mib(), 70);
-  // Of what is used, files that were read, which go when memory is needed.
+  // Cached files count as left: the system drops them when memory is needed.
   Write("/sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 20971520\n");
   EXPECT_EQ(Mib(), 90);
   EXPECT_EQ(Scope(), "to control group / (memory.max)");
@@ -78,7 +78,7 @@ TEST_F(AvailableMemoryTest, TheFirstVersionHasOtherNames) {
         "inactive_file 1\ntotal_inactive_file 10485760\n");
   EXPECT_EQ(Mib(), 70);
   EXPECT_EQ(Scope(), "to control group /docker/1 (memory.limit_in_bytes)");
-  // A container that sees its own group as the top.
+  // A container sees its own group as the root.
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "20971520\n");
   Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "0\n");
   EXPECT_EQ(Mib(), 20);

@@ -1,4 +1,4 @@
-// What the conformance suites do not look at, in groups over several hosts.
+// Tests groups over several hosts, beyond the conformance suites.
 
 #include "dataplane/cpu/shm/hierarchical.h"
 
@@ -62,7 +62,8 @@ constexpr CollectiveKind kTaken[] = {CollectiveKind::kAllReduce,
                                      CollectiveKind::kReduceScatter,
                                      CollectiveKind::kReduceScatterTensor};
 
-// Ranks are on these hosts while it lives: "0011" are two on each of two.
+// Puts ranks on these hosts while it lives: "0011" is two ranks on each of two
+// hosts.
 class OnHosts {
  public:
   explicit OnHosts(const char* hosts) {
@@ -96,8 +97,8 @@ TEST_P(HierarchicalTest, WhatWentHierarchicallyIsKnown) {
   });
 }
 
-// One inter-host group carries small tensors and all carry large ones: ranks
-// that differ in this meet none the less.
+// Small tensors use one inter-host group, large ones all of them. Ranks that
+// differ in this must still notice.
 TEST_P(HierarchicalTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
   for (const CollectiveKind kind : kTaken) {
     for (const int odd_one : {0, 1, kRanks - 1}) {
@@ -113,7 +114,7 @@ TEST_P(HierarchicalTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
                                .count = is_large ? 50'000u : 8u});
           Status status =
               communicator.Start(sample.collective)->Wait(Clock::now() + kSoon);
-          // Some are over for a rank when it has given what it has.
+          // In some kinds a rank is done after it has given its data.
           for (int i = 0; i < 2 && status.ok(); ++i) {
             Sample meeting(CollectiveKind::kAllToAll,
                            {.rank = rank, .world_size = kRanks});
@@ -129,7 +130,7 @@ TEST_P(HierarchicalTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
   }
 }
 
-// Its host knows, when all else are done: nobody else says so.
+// When all other ranks are done, only its host can tell it.
 TEST(TwoHostsTest, ARankThatExpectsALargeBroadcastIsToldByItsHost) {
   const OnHosts on_hosts("0011");
   LocalWorld world({.backend = "shm", .world_size = kRanks});
@@ -149,12 +150,12 @@ TEST(TwoHostsTest, ARankThatExpectsALargeBroadcastIsToldByItsHost) {
 INSTANTIATE_TEST_SUITE_P(Topology, HierarchicalTest,
                          ::testing::Values("0011", "0110", "0012"));
 
-// Of three ranks, of which the last one, on another host, sends nothing.
+// A transport of three ranks. The last one, on another host, sends nothing.
 class SilentMesh : public cpu::FakeTransport {
  public:
   explicit SilentMesh(int rank) : FakeTransport(rank, /*world_size=*/3) {}
 
-  // Who waits for it has this error.
+  // Waits for the silent rank fail with this error.
   void Break(const Status& failure) {
     MutexLock lock(mutex_);
     broken_ = failure;
@@ -195,9 +196,9 @@ class SilentMesh : public cpu::FakeTransport {
   Status aborted_ MUSTER_GUARDED_BY(mutex_);
 };
 
-// Rank 0 runs an all_reduce of three pieces. Rank 1, of the same host, does its
-// part of the first one, and no more: rank 0 waits for it in the second one
-// while its inter-host group has the first.
+// Rank 0 runs an all_reduce of three pieces. Rank 1, on the same host, takes
+// part in the first piece only: rank 0 waits for it in the second while its
+// inter-host group reduces the first.
 class PiecesTest : public ::testing::Test {
  protected:
   PiecesTest() {
@@ -218,7 +219,8 @@ class PiecesTest : public ::testing::Test {
         OkStatus());
   }
 
-  // Of the collective, which all that it waits for is told at once.
+  // Expects the collective to fail with `failure` at once: all its waits must
+  // end.
   void ExpectFailure(const Status& failure) {
     if (run_.wait_for(kSoon) != std::future_status::ready) {
       round_buffer_.Leave(/*has_failed=*/false);

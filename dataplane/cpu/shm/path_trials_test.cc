@@ -16,13 +16,13 @@ using Path = PathTrials::Path;
 constexpr PathTrials::Terms kTerms = RingWriter::kTerms;
 constexpr size_t kBytes = 128 << 10;
 
-// A machine in which a MiB takes so long, the one way and the other.
+// A machine, with the time that a MiB takes on each path.
 struct Machine {
   int through_ns = 30'000;
   int past_ns = 50'000;
 };
 
-// Writes `bytes` in pieces, and returns how many went past the caches.
+// Writes `bytes` in pieces. Returns the bytes that went past the caches.
 size_t WriteOn(PathTrials& trials, const Machine& machine, size_t bytes) {
   size_t past = 0;
   for (size_t done = 0; done < bytes; done += kBytes) {
@@ -37,11 +37,11 @@ size_t WriteOn(PathTrials& trials, const Machine& machine, size_t bytes) {
   return past;
 }
 
-// After 4, 8, 16, 32 MiB, and three times 64.
+// Trials after 4, 8, 16, 32 MiB, and three times 64.
 constexpr size_t kTrials = 7;
 constexpr size_t kManyBytes = 4 * kTerms.period;
 
-// Where processors share a cache, and where they do not.
+// Processors that share a cache, and processors that do not.
 constexpr Machine kNear = {.through_ns = 30'000, .past_ns = 50'000};
 constexpr Machine kFar = {.through_ns = 400'000, .past_ns = 45'000};
 
@@ -68,7 +68,7 @@ TEST(PathTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
   }
 }
 
-// What goes first has gone the usual way before its trials were asked.
+// The first collective has used the default path before its trials were asked.
 TEST(PathTrialsTest, WhatStartsWithTheOtherWayKnowsTheUsualOneByItsTrialAlone) {
   PathTrials trials({.first = 8, .period = 800, .length = 8, .settling = 4});
   trials.StartWithOther();
@@ -85,7 +85,7 @@ TEST(PathTrialsTest, WhatStartsWithTheOtherWayKnowsTheUsualOneByItsTrialAlone) {
   EXPECT_EQ(trials.way(), Path::kDefault);
 }
 
-// A class of sizes, of which there have been so many bytes.
+// Writes so many bytes in a size class.
 void Write(TrialsBySize& trials, size_t size_class, const Machine& machine,
            size_t bytes) {
   WriteOn(trials.Of(size_class), machine, bytes);
@@ -96,12 +96,12 @@ TEST(TrialsBySizeTest, WhatBeginsGoesAsTheNextSmallerOneThatHasFoundOut) {
   EXPECT_EQ(trials.Of(3).way(), Path::kDefault);
   Write(trials, 1, kFar, 2 * kTerms.first);
   Write(trials, 0, kNear, 2 * kTerms.first);
-  // It has not, and is not asked.
+  // This class has found no path, so it does not count.
   Write(trials, 2, kNear, kBytes);
   EXPECT_EQ(trials.Of(2).way(), Path::kAlternative);
   EXPECT_FALSE(trials.Of(2).has_found());
   EXPECT_EQ(trials.Of(4).way(), Path::kAlternative);
-  // It had begun.
+  // This class had already begun.
   EXPECT_EQ(trials.Of(3).way(), Path::kDefault);
 }
 
@@ -124,8 +124,8 @@ TEST(PathTrialsTest, PastTheCachesMustBeMuchFaster) {
 TEST(PathTrialsTest, WhatChangesIsFoundOut) {
   PathTrials trials(kTerms);
   WriteOn(trials, kNear, kManyBytes);
-  // At once, when the past has been tried: not by the first ones, which may
-  // find lines where somebody else has had them.
+  // The change needs kTerms.remembered slow times: fewer may be due to lines in
+  // other caches.
   WriteOn(trials, kFar, (kTerms.remembered - 1) * kBytes);
   EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
   WriteOn(trials, kFar, kBytes);
@@ -134,7 +134,7 @@ TEST(PathTrialsTest, WhatChangesIsFoundOut) {
   EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
 }
 
-// Another program had the processor meanwhile.
+// Another program had the processor during one copy.
 TEST(PathTrialsTest, OneLongTimeChangesNothing) {
   PathTrials trials(kTerms);
   WriteOn(trials, kNear, kManyBytes);
@@ -144,7 +144,8 @@ TEST(PathTrialsTest, OneLongTimeChangesNothing) {
   EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
 }
 
-// The first ones of a way find caches as the other one has left them.
+// The first times after a change find the caches as the other path has left
+// them.
 TEST(PathTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
   constexpr int kUnsettled = 3;
   constexpr PathTrials::Terms kLong = {.first = 8,
@@ -167,8 +168,8 @@ TEST(PathTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
                                                                       : 100));
     ++since_change;
   }
-  // Seven before the first trial. Then trials of the usual way: 16 later, 32,
-  // 64, and 100 each time.
+  // Seven times before the first trial. Then trials of the default: 16, 32, 64
+  // times later, and then every 100.
   std::vector<bool> expected(kTimes, true);
   std::fill_n(expected.begin(), 7, false);
   for (const int trial : {26, 61, 128, 231}) {
@@ -177,7 +178,7 @@ TEST(PathTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
   EXPECT_EQ(others, expected);
 }
 
-// Somebody else had the processor for long.
+// Another program had the processor for long.
 TEST(PathTrialsTest, AWayThatIsLeftIsTriedSoon) {
   constexpr PathTrials::Terms kSeldom = {.first = 8, .period = 1000};
   PathTrials trials(kSeldom);
@@ -195,7 +196,7 @@ TEST(PathTrialsTest, AWayThatIsLeftIsTriedSoon) {
   ASSERT_EQ(trials.way(), Path::kDefault);
   run(static_cast<int>(kSeldom.first), 50);
   EXPECT_EQ(trials.way(), Path::kAlternative);
-  // Not if that is so again and again.
+  // Not if this happens repeatedly.
   run(kSeldom.remembered, 300);
   run(static_cast<int>(kSeldom.first), 50);
   EXPECT_EQ(trials.way(), Path::kDefault);
@@ -203,7 +204,7 @@ TEST(PathTrialsTest, AWayThatIsLeftIsTriedSoon) {
   EXPECT_EQ(trials.way(), Path::kAlternative);
 }
 
-// Most of the times are those of somebody else, too.
+// Most of the times include other programs' work.
 TEST(PathTrialsTest, TheLeastOfThoseRememberedCounts) {
   PathTrials trials({.first = 1, .period = 100, .remembered = 3});
   const auto took = [&](Path way, int us) {
@@ -216,7 +217,7 @@ TEST(PathTrialsTest, TheLeastOfThoseRememberedCounts) {
   EXPECT_EQ(trials.way(), Path::kDefault);
 }
 
-// Another rank came so late.
+// Another rank came late by a day.
 TEST(PathTrialsTest, ALongWaitIsNoSmallNumber) {
   PathTrials trials({.first = 1, .period = 100, .slower_percent = 115});
   trials.Took(Path::kDefault, 1, std::chrono::milliseconds(1));

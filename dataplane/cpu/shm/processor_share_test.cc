@@ -27,9 +27,9 @@ TEST(ProcessorShareTest, RanksThatAreMoreThanTheirProcessorsAreCrowded) {
 TEST(ProcessorShareTest, RanksThatAreMoreThanTheirQuotaAreCrowded) {
   EXPECT_FALSE(IsCrowded({Share(0xff, 2, 7), Share(0xff, 2, 7)}));
   EXPECT_TRUE(IsCrowded({Share(0xff, 1.5, 7), Share(0xff, 1.5, 7)}));
-  // Each has its own.
+  // Each rank has its own quota.
   EXPECT_FALSE(IsCrowded({Share(0xff, 1, 7), Share(0xff, 1, 8)}));
-  // Whoever has half a one is held up by its own waiting.
+  // A rank with half a processor is slowed down by its own spinning.
   EXPECT_TRUE(IsCrowded({Share(0xff, 0.5, 7), Share(0xff, 0.5, 8)}));
 }
 

@@ -18,7 +18,7 @@ TEST(RingWriterTest, CopiesAsMemcpy) {
   int past = 0;
   std::vector<unsigned char> from(kBytes + 64);
   std::iota(from.begin(), from.end(), 0);
-  // Often enough that the other way is tried.
+  // So often that the other path is tried.
   for (size_t all = 0, turn = 0; all < 2 * RingWriter::kTerms.first; ++turn) {
     const size_t sizes[] = {0, 1, 4, 8, 4095, 4096, 4097, 50'001, kBytes};
     const size_t bytes = sizes[turn % std::size(sizes)];

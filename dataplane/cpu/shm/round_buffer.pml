@@ -1,29 +1,29 @@
-/* What round_buffer.h promises, for spin(1) to check in every interleaving of a few
- * ranks and rounds: nobody is shown anything but the round that he awaits,
- * nothing that is being read is written, and nobody sleeps for ever. Who awaits
- * whom is any choice; so is, with -DRING=5, whether a round's contents go to
- * the note or to a ring of so many cells, of which they take one or two.
+/* A model for spin(1) of round_buffer.h. In every interleaving of a few ranks
+ * and rounds, a rank sees only the round that it awaits, data that is being
+ * read is not overwritten, and no rank sleeps for ever. Each rank may await any
+ * others. With -DRING=5, a round's data may be in the slot (note) or in a ring
+ * of so many cells, of which it takes one or two.
  *
- * Steps of different ranks come one after the other here. On processors they do
- * so as far as it matters: a note's round is stored with release and loaded
- * with acquire. One store matters that a processor may hold back while its rank
- * goes on: that of the round, in front of the look at who sleeps. Each holds
- * back up to HOLDS of them, and lets them out in their order: at any time, but
- * before its rank rings, or looks for the last time before its nap (a fence);
- * and before the end of another one's nap if it held them when that began. With
- * -DHOLDS=0 nothing is held back, and more rounds can be gone through.
+ * Steps of different ranks are sequential here. On processors they are, as far
+ * as it matters: a slot's round is stored with release and loaded with acquire.
+ * One store matters that a processor may hold back while its rank goes on: that
+ * of the round, in front of the check for sleepers. Each processor holds back
+ * up to HOLDS of them and lets them out in order: at any time, but before its
+ * rank wakes another or checks for the last time before its nap (a fence), and
+ * before the end of another rank's nap if it held them when that nap began.
+ * With -DHOLDS=0 nothing is held back, and more rounds can be checked.
  *
- * Who sleeps does so until he is rung for: no ring may need the look that RoundBuffer
- * has each second.
+ * A sleeping rank sleeps until it is woken: no wake-up may depend on the check
+ * that RoundBuffer makes each second.
  *
- * With -DLEAVES=1 any rank may fail before any of its rounds, and leave; so does
- * who learns that another one has left. Who learns it knows that there is a
- * failure, and does not learn it in the place of a round that had been posted;
- * and who finds what a rank has written since it left knows of the failure, too.
- * With -DDIES=1 any rank may end before any of its rounds without a word, as
- * one that is killed does, and each is woken (Wake) at some time.
+ * With -DLEAVES=1 any rank may fail before any of its rounds, and leave; so
+ * does a rank that sees that another has left. A rank that sees this knows of
+ * the failure, and does not see it in place of a round that was posted before.
+ * A rank that sees data that another has written after it left knows of the
+ * failure, too. With -DDIES=1 any rank may end silently before any of its
+ * rounds, as a killed process does, and each rank is woken (Wake) at some time.
  *
- * -DBREAK=1 to 15 leaves out something that must then be found missing.
+ * Each of -DBREAK=1 to 15 leaves out a step. Spin must find the error.
  */
 #ifndef RANKS
 #define RANKS 3
@@ -61,20 +61,20 @@
 #define HERE 7
 #define WRITING 255
 
-byte posted[RANKS * NOTES]; /* the round in front of a note, times 8, + place */
-byte noted[RANKS * NOTES];  /* whose contents it has */
+byte posted[RANKS * NOTES]; /* the round of a note, times 8, + place */
+byte noted[RANKS * NOTES];  /* the round whose data it has */
 #if RING
-byte kept[RANKS * RING];    /* whose contents a cell has */
+byte kept[RANKS * RING];    /* the round whose data a cell has */
 #endif
-byte stored[RANKS * NOTES]; /* `posted`, as its rank's processor has it */
+byte stored[RANKS * NOTES]; /* `posted`, as its rank's processor sees it */
 byte last[RANKS];           /* the last round that a rank has stored */
-byte out[RANKS];            /* and the last one of those that are let out */
-byte asleep[RANKS]; /* whom it waits for, from 1; 0: it is not */
-byte sleepers; /* how many are, or are about to say so */
-bool rung[RANKS]; /* since it last began to sleep */
+byte out[RANKS];            /* the last one that is visible to others */
+byte asleep[RANKS]; /* the rank that it waits for, plus 1; 0: awake */
+byte sleepers; /* the number of ranks marked as sleeping */
+bool rung[RANKS]; /* woken since it last began to sleep */
 #if LEAVES
 bool left[RANKS];
-bool failed[RANKS];  /* a rank hears that one has left because it has failed */
+bool failed[RANKS];  /* a rank has failed and left, as seen by each */
 bool spoiled[RANKS]; /* written by a rank that has left */
 #define LEFT(peer) left[peer]
 #else
@@ -90,7 +90,7 @@ bool woken[RANKS];
 #define SHOWS(peer, round) (posted[NOTE(peer, round)] >= (round) * 8)
 #define FENCE(rank) (out[rank] == last[rank])
 
-/* Lets out what it holds back. */
+/* Makes the stores visible that it holds back. */
 proctype Processor(byte rank) {
 end:
   do
@@ -102,7 +102,7 @@ end:
   od
 }
 
-/* At once when `guard` holds, which it then does for good. */
+/* Checks when `guard` holds; it then holds for good. */
 inline LookWhen(guard, peer, round) {
   atomic {
     guard;
@@ -110,9 +110,9 @@ inline LookWhen(guard, peer, round) {
   }
 }
 
-/* RoundBuffer::IsOver, where nothing has been posted yet at the first look. */
+/* RoundBuffer::IsOver, if nothing has been posted at the first check. */
 inline FindWhetherOver(peer, round) {
-#if BREAK == 11 /* looks whether the peer has left after what it posted */
+#if BREAK == 11 /* checks for leaving after it checks for the post */
   over = SHOWS(peer, round);
   gone = LEFT(peer);
 #else
@@ -147,7 +147,7 @@ inline SayAwake() {
   sleepers--
 }
 
-/* RoundBuffer::Await; looking for a while is the loop's first choice. `gone`: it has
+/* RoundBuffer::Await. Spinning is the loop's first choice. `gone`: the wait
  * ended otherwise. */
 inline Await(peer, round) {
   do
@@ -163,7 +163,7 @@ inline Await(peer, round) {
     fi;
 #endif
     rung[me] = false; /* `rings` is read */
-#if BREAK != 1 /* says that it sleeps after its last look */
+#if BREAK != 1 /* marks itself as sleeping after its last check */
     SayAsleep(peer);
 #endif
     LookWhen(FENCE(me), peer, round);
@@ -176,23 +176,23 @@ inline Await(peer, round) {
 #else
       LookWhen(rung[me] || out[peer] >= before, peer, round);
 #endif
-#if BREAK == 7 /* is not asleep between nap and sleep, but looks again */
+#if BREAK == 7 /* not marked between nap and sleep, but checks again */
       SayAwake();
       SayAsleep(peer);
       LookWhen(FENCE(me), peer, round);
 #endif
       if
-#if BREAK != 4 /* does not look after the nap */
+#if BREAK != 4 /* no check after the nap */
       :: over
 #endif
       :: else ->
 #if BREAK == 1
         SayAsleep(peer);
 #endif
-#if BREAK == 10 /* is counted after its last look */
+#if BREAK == 10 /* counted after its last check */
         sleepers++;
 #endif
-#if BREAK == 8 /* reads `rings` after its last look */
+#if BREAK == 8 /* reads `rings` after its last check */
         rung[me] = false;
 #endif
         rung[me] /* FUTEX_WAIT */
@@ -232,7 +232,7 @@ inline TakeOfRing() {
   fi;
   place = taken % RING;
   taken = taken + CELLS(me, round);
-#if BREAK != 6 /* the ring is taken as if it was a note */
+#if BREAK != 6 /* the ring is used as if it was a note */
   other = (needed > 1 -> needed : 1);
   do
   :: taken_before[other % NOTES] + RING < taken ->
@@ -245,7 +245,7 @@ inline TakeOfRing() {
 }
 #endif
 
-/* Those that wait for this rank. */
+/* Wakes the ranks that sleep for this rank. */
 inline RingSleepers() {
   for (peer : 0 .. RANKS - 1) {
     if
@@ -266,12 +266,12 @@ inline SayThatItFailed() {
   }
 }
 
-/* RoundBuffer::Leave, and what its owner does then. */
+/* RoundBuffer::Leave, and the owner's later writes. */
 inline Leave() {
-#if BREAK != 12 /* says that it failed after that it has left */
+#if BREAK != 12 /* announces the failure after it has left */
   SayThatItFailed();
 #endif
-#if BREAK == 14 /* looks who sleeps before others see that it has left */
+#if BREAK == 14 /* checks for sleepers before others see that it left */
   RingSleepers();
 #endif
   atomic {
@@ -281,7 +281,7 @@ inline Leave() {
 #if BREAK == 12
   SayThatItFailed();
 #endif
-#if BREAK != 13 && BREAK != 14 /* rings nobody */
+#if BREAK != 13 && BREAK != 14 /* wakes no rank */
   RingSleepers();
 #endif
   spoiled[me] = true
@@ -291,7 +291,7 @@ inline Leave() {
 #if DIES
 /* RoundBuffer::Wake */
 proctype Waker(byte rank) {
-#if BREAK == 15 /* rings before there is anything to see */
+#if BREAK == 15 /* wakes before `woken` is set */
   rung[rank] = true;
 #endif
   woken[rank] = true;
@@ -311,7 +311,7 @@ proctype Rank(byte me) {
   byte before; /* the last round that its peer had stored before its nap */
 #if RING
   byte taken = 0;
-  byte taken_before[NOTES]; /* when the round began */
+  byte taken_before[NOTES]; /* `taken` when the round began */
   byte other;
 #endif
   do
@@ -325,7 +325,7 @@ proctype Rank(byte me) {
   :: round <= ROUNDS ->
     /* Open */
     atomic {
-#if BREAK == 5 /* a note is written again one round too early */
+#if BREAK == 5 /* a note is reused one round too early */
       needed = (round < NOTES + 1 -> 0 : round - NOTES);
 #else
       needed = (round < NOTES -> 0 : round - NOTES + 1);
@@ -356,7 +356,7 @@ proctype Rank(byte me) {
       fi
     }
 #endif
-#if BREAK == 3 /* the number before the contents */
+#if BREAK == 3 /* the number is stored before the data */
     posted[NOTE(me, round)] = round * 8 + place;
 #endif
     if
@@ -383,7 +383,7 @@ proctype Rank(byte me) {
     :: sleepers > 0 -> RingSleepers()
     :: else
     fi;
-    /* Await, of any of them */
+    /* Await of any peers */
     for (peer : 0 .. RANKS - 1) {
       if
       :: peer != me ->
@@ -398,7 +398,7 @@ proctype Rank(byte me) {
           place = posted[NOTE(peer, round)] % 8;
           Look(peer, round, place)
         }
-        /* and still, after any step of others */
+        /* the data is still there after any steps of others */
         Look(peer, round, place);
         place = 0;
 #if LEAVES

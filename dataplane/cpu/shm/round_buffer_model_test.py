@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""round_buffer.pml holds in every interleaving, and each of its breaks is found."""
+"""round_buffer.pml holds in every interleaving, and spin finds each break."""
 
 import sys
 import unittest
@@ -60,7 +60,7 @@ class RoundBufferModelTest(ModelTest):
 
     def test_no_look_after_the_nap_is_found(self):
         self.assert_found("invalid end state", "RANKS=2", "BREAK=4")
-        # It is there for what is held back.
+        # That check is needed only if stores are held back.
         self.assert_holds("RANKS=2", "BREAK=4", "HOLDS=0")
 
     def test_a_note_written_too_early_is_found(self):

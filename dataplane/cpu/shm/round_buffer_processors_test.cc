@@ -1,5 +1,5 @@
-// On which processors the ranks of a round buffer are, and what waits cost
-// there.
+// Tests the processors on which the ranks of a round buffer run, and the cost
+// of waits there.
 
 #include <sched.h>
 
@@ -32,14 +32,14 @@ cpu_set_t FirstOf(const cpu_set_t& processors) {
   return one;
 }
 
-// A round of two in which each waits for the other one.
+// A round of two ranks in which each waits for the other.
 void MeetOther(RoundBuffer& round_buffer) {
   ASSERT_EQ(round_buffer.Open(0), Outcome::kDone);
   round_buffer.Post();
   ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), Outcome::kDone);
 }
 
-// The same on `one` processor; then each may be on `all` of them.
+// As MeetOther, on processor `one`. Afterwards each rank may use `all`.
 void MeetOtherOn(const cpu_set_t& one, const cpu_set_t& all,
                  RoundBuffer& round_buffer) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
@@ -52,15 +52,15 @@ TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
   const bool has_another = CPU_COUNT(&all) > 1;
   const cpu_set_t one = FirstOf(all);
   Ranks ranks(2, {.is_crowded = false});
-  // Until the system leaves both there for as long as it takes them to wait for
-  // each other. Where there is no other processor, once.
+  // Repeat until the system has left both ranks there long enough to wait for
+  // each other; once if there is no other processor.
   std::atomic<bool> is_over{!has_another};
   ranks.OnEach([&](RoundBuffer& round_buffer) {
     for (bool goes_on = true; goes_on;) {
       MeetOtherOn(one, all, round_buffer);
       for (int round = 0; round < 100; ++round) {
         ASSERT_EQ(round_buffer.Open(1), Outcome::kDone);
-        // The same for both, who look at it in the same round.
+        // Both ranks decide alike, by the flags of the same round.
         goes_on = !is_over.load();
         *round_buffer.shows() = std::byte{goes_on};
         round_buffer.Post();
@@ -76,8 +76,8 @@ TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
   EXPECT_EQ(ranks.at(0).moves() + ranks.at(1).moves() > 0, has_another);
 }
 
-// If both went, they would be on one again. (The system may bring them there,
-// but hardly as often as not.)
+// If both moved, they would share a processor again. (The system may bring them
+// together, but not in most cases.)
 TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
   const cpu_set_t all = Processors();
   const cpu_set_t one = FirstOf(all);
@@ -121,7 +121,7 @@ TEST(RoundBufferProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
       for (int round = 0; round < 100; ++round) {
         goes_on = !is_over.load();
         meet(goes_on);
-        // The same for all, who have seen the same.
+        // All ranks decide alike, by the same flags.
         for (int peer = 0; peer < kRanks; ++peer) {
           goes_on &= *round_buffer.published(peer) == std::byte{1};
         }
@@ -147,9 +147,9 @@ TEST(RoundBufferProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
   for (int rank = 0; rank < 2; ++rank) {
     const uint64_t waits = ranks.at(rank).waits();
     EXPECT_GT(waits, 1000);
-    // Where others have the processor as well, not even most are short.
+    // On a busy machine not even most waits are short.
     EXPECT_LT(ranks.told_by(rank), waits);
-    // But of some, in which ranks go to better processors.
+    // Some waits are long ones, in which ranks move to better processors.
     EXPECT_GE(ranks.told_by(rank), waits / 64);
   }
 }

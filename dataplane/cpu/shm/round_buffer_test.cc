@@ -40,8 +40,8 @@ uint64_t ReadNumber(const std::byte* from) {
   return number;
 }
 
-// For how long at most thread `thread` of this process sleeps in futex(2);
-// nothing: it does not, or others have woken it meanwhile.
+// The timeout with which thread `thread` of this process sleeps in futex(2);
+// nullopt if it does not sleep, or was woken meanwhile.
 std::optional<std::chrono::nanoseconds> SleepOf(pid_t thread) {
   const auto look = [thread] {
     std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/syscall"));
@@ -59,21 +59,21 @@ std::optional<std::chrono::nanoseconds> SleepOf(pid_t thread) {
   std::ifstream memory("/proc/self/mem", std::ios::binary);
   memory.seekg(static_cast<std::streamoff>(time));
   memory.read(reinterpret_cast<char*>(&limit), sizeof(limit));
-  // Else that may have been written over.
+  // Otherwise `limit` may have been overwritten.
   if (call != absl::StrCat(SYS_futex) || look() != line) return std::nullopt;
   return std::chrono::seconds(limit.tv_sec) +
          std::chrono::nanoseconds(limit.tv_nsec);
 }
 
-// Until thread `thread` of this process sleeps in the system, for longer than
-// `least`.
+// Waits until thread `thread` of this process sleeps in futex(2) with a timeout
+// longer than `least`.
 void AwaitSleepOf(pid_t thread, std::chrono::nanoseconds least = {}) {
   while (SleepOf(thread).value_or(std::chrono::nanoseconds(0)) <= least) {
     std::this_thread::yield();
   }
 }
 
-// With rings in which few of what is long have room.
+// With rings that have room for a few long rounds only.
 class RoundBufferTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   int world_size() const { return std::get<0>(GetParam()); }
@@ -82,9 +82,9 @@ class RoundBufferTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
   }
 };
 
-// How much a rank shows in a round, in its note or in its ring: each as it
-// likes; but for some rounds all in notes, as far as there are any: the ring
-// has room for a few.
+// The bytes that a rank publishes in a round, at random in its slot or its
+// ring. In some rounds all use slots, so that ranks run ahead through all
+// slots: the ring has room for a few rounds only.
 size_t BytesOf(uint64_t round, int rank) {
   constexpr size_t kSizes[] = {
       8, RoundBuffer::kSlotBytes, RoundBuffer::kSlotBytes + 8,
@@ -94,8 +94,8 @@ size_t BytesOf(uint64_t round, int rank) {
   return kSizes[any() % (all_in_notes ? 2 : std::size(kSizes))];
 }
 
-// What a rank shows in a round: each of its words, and the first and the last
-// of what stands around it, say whose and of when it is.
+// Publishes a round. Each word of the data, and the first and last words of
+// head and tail, encode the rank and the round.
 void Show(RoundBuffer& round_buffer, uint64_t round) {
   const size_t bytes = BytesOf(round, round_buffer.rank());
   ASSERT_EQ(round_buffer.Open(bytes), Outcome::kDone);
@@ -146,16 +146,16 @@ TEST_P(RoundBufferTest, EverybodySeesWhatOthersShowInTheSameRound) {
   });
 }
 
-// Where not everybody looks at everybody, some are ahead of others; nobody is
-// shown what comes after what he looks at.
+// If ranks do not await all others, some run ahead. No rank may see a later
+// round than the one that it awaits.
 TEST_P(RoundBufferTest, NothingIsOverwrittenThatSomebodyStillReads) {
   Ranks ranks(world_size(), traits());
   ranks.OnEach([](RoundBuffer& round_buffer) {
     std::mt19937 everybody_s(7);
     int giver = 0;
     for (uint64_t round = 1; round <= 24 * RoundBuffer::kSlots; ++round) {
-      // The same on all ranks: who is looked at, for some rounds so that he
-      // gets ahead, and by whom.
+      // Chosen alike on all ranks: the rank that is awaited, for some rounds so
+      // that it runs ahead, and the ranks that await it.
       if (everybody_s() % (2 * RoundBuffer::kSlots) == 0) {
         giver = static_cast<int>(everybody_s() % round_buffer.world_size());
       }
@@ -169,7 +169,7 @@ TEST_P(RoundBufferTest, NothingIsOverwrittenThatSomebodyStillReads) {
   });
 }
 
-// About as late as somebody else begins to sleep.
+// Posts come at about the time at which another rank begins to sleep.
 TEST_P(RoundBufferTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
   Ranks ranks(world_size(), traits());
   ranks.OnEach([](RoundBuffer& round_buffer) {
@@ -192,7 +192,7 @@ TEST_P(RoundBufferTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
 INSTANTIATE_TEST_SUITE_P(Sizes, RoundBufferTest,
                          Combine(Values(2, 3, 8, 16), Bool()));
 
-// Without a wait: nobody else is there.
+// The other rank has not begun, and this one does not wait.
 TEST(RoundBufferWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
   Ranks ranks(2);
   for (uint64_t round = 1; round < RoundBuffer::kSlots; ++round) {
@@ -206,7 +206,7 @@ TEST(RoundBufferWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
     ranks.at(0).Post();
   });
   while (ranks.awaited_by(0) != 1) std::this_thread::yield();
-  // All that it has shown is still there.
+  // All its published data is still there.
   for (uint64_t round = 1; round <= RoundBuffer::kSlots; ++round) {
     ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
     ranks.at(1).Post();
@@ -216,7 +216,7 @@ TEST(RoundBufferWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
   EXPECT_EQ(ranks.at(0).waits(), 1);
 }
 
-// Alone, so nothing waits.
+// With one rank, so nothing waits.
 TEST(RoundBufferWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
   const RoundBufferTraits traits;
   struct alignas(RoundBuffer::kLineBytes) Line {
@@ -242,7 +242,7 @@ TEST(RoundBufferWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
     ASSERT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1), Outcome::kDone);
     round_buffer.Post();
   }
-  // Once more, and not again.
+  // Called once more after the failure, and not again.
   const std::pair<size_t, size_t> ring = {
       RoundBuffer::BytesFor(1, traits.ring_bytes) - traits.ring_bytes,
       traits.ring_bytes};
@@ -259,7 +259,7 @@ TEST(RoundBufferWaitTest, InTheRingAsFarAsThatGoes) {
     ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kPieceBytes), Outcome::kDone);
     ranks.at(0).Post();
   }
-  // What is short needs none.
+  // Short data needs no room in the ring.
   ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes), Outcome::kDone);
   ranks.at(0).Post();
   EXPECT_EQ(ranks.awaited_by(0), -1);
@@ -272,7 +272,7 @@ TEST(RoundBufferWaitTest, InTheRingAsFarAsThatGoes) {
     for (size_t round = 1; round <= pieces + 2; ++round) {
       ASSERT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
       ranks.at(rank).Post();
-      // The last one comes when it has heard of all.
+      // Rank 0 posts the last round only after all have posted.
       if (round <= pieces + 1) {
         ASSERT_EQ(ranks.at(rank).Await(0), Outcome::kDone);
       }
@@ -311,7 +311,7 @@ TEST(RoundBufferWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   EXPECT_EQ(ranks.sleepers().load(), 0U);
 }
 
-// Rank 0 waits for the next one, in a thread.
+// Rank 0 waits for rank 1's next round, in a thread.
 class Waiting {
  public:
   explicit Waiting(Ranks& ranks)
@@ -323,7 +323,7 @@ class Waiting {
   Waiting& operator=(const Waiting&) = delete;
 
   pid_t id() const { return id_.load(); }
-  // Not earlier.
+  // A time before the wait.
   std::chrono::steady_clock::time_point began() const { return began_; }
   bool is_over() const { return is_over_.load(); }
 
@@ -355,7 +355,7 @@ TEST(RoundBufferWaitTest, WhoSleepsIsLeftAloneByOthers) {
   }
 }
 
-// Rank 1 posts as if it had looked who sleeps before rank 0 said so.
+// Rank 1 posts as if it had checked for sleepers before rank 0 marked itself.
 void PostUnrung(Ranks& ranks) {
   EXPECT_EQ(ranks.sleeps_for(0).exchange(0), 2U);
   EXPECT_EQ(ranks.at(1).Open(0), Outcome::kDone);
@@ -367,10 +367,10 @@ bool Naps(const Waiting& waiting) {
   return sleep.has_value() && *sleep <= RoundBuffer::kNapTime;
 }
 
-// What a processor has held back is out by then.
+// Stores that a processor has held back are visible by then.
 TEST(RoundBufferWaitTest, WhoIsNotRungForInHisNapLooksAfterIt) {
   bool naps = false;
-  // Until it is in a nap when it has been posted.
+  // Repeat until the post came during the nap.
   for (int attempt = 0; attempt < 1000 && !naps; ++attempt) {
     Ranks ranks(2);
     const Waiting waiting(ranks);
@@ -414,8 +414,7 @@ TEST(RoundBufferWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
   PostUnrung(ranks);
 }
 
-// Where who wakes up comes later than others look for him: one sleep is not
-// followed by the next for ever.
+// One sleep must not cause the next for ever (see SpinBudget).
 TEST(RoundBufferWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds kLate{300};
@@ -424,7 +423,7 @@ TEST(RoundBufferWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
   Ranks ranks(2, {.is_crowded = false});
   ranks.OnEach([&](RoundBuffer& round_buffer) {
     const std::atomic<uint32_t>& rings = ranks.rings(round_buffer.rank());
-    // One of them, in the first round.
+    // Rank 1 is late in the first round.
     bool is_late = round_buffer.rank() == 1;
     for (int round = 0; round < kRounds; ++round) {
       ASSERT_EQ(round_buffer.Open(0), Outcome::kDone);
@@ -437,13 +436,13 @@ TEST(RoundBufferWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
       is_late = rings.load() != before;
     }
   });
-  // Some sleep, where others have the processors meanwhile.
+  // On a busy machine some still sleep.
   EXPECT_LE(ranks.rings(0).load() + ranks.rings(1).load(), kRounds / 2);
 }
 
-// A process that computes has the processor for a time slice when a rank
-// yields. What the rank waits for comes meanwhile, and it has to sleep to be
-// there soon.
+// After a yield, a computing process has the processor for a time slice. The
+// awaited data comes meanwhile, so the rank has to sleep to get the processor
+// back soon.
 TEST(RoundBufferWaitTest, ALongYieldIsFollowedByASleep) {
   using Clock = std::chrono::steady_clock;
   static std::atomic<int> yields;
@@ -458,7 +457,7 @@ TEST(RoundBufferWaitTest, ALongYieldIsFollowedByASleep) {
     });
     const Waiting waiting(ranks);
     AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
-    // Without a pause, which lasts for 16 times as long, a crowded rank would
+    // Without the pause, which lasts 16 times as long, a crowded rank would
     // yield twice more.
     EXPECT_LE(yields.load(), is_crowded ? 2 : 1);
     EXPECT_EQ(ranks.at(1).Open(0), Outcome::kDone);
@@ -496,7 +495,7 @@ TEST(RoundBufferWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
     EXPECT_EQ(ranks.at(0).Await(2), Outcome::kLeft);
     EXPECT_EQ(ranks.at(0).left_peer(), 2);
   });
-  // One that leaves after it has shown what is needed is not missed.
+  // A rank may leave after it has published the needed data.
   ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
   ranks.at(1).Post();
   ranks.at(1).Leave(/*has_failed=*/false);
@@ -508,7 +507,7 @@ TEST(RoundBufferWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
   EXPECT_EQ(ranks.rings(0).load(), rings + 1);
   waits.join();
   EXPECT_EQ(ranks.at(0).FindFailed(), 2);
-  // Its first word counts.
+  // Only the first call of Leave counts.
   ranks.at(2).Leave(/*has_failed=*/false);
   EXPECT_EQ(ranks.at(0).FindFailed(), 2);
 }

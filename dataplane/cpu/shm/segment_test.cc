@@ -46,7 +46,7 @@ TEST(SegmentTest, AnotherProcessSeesTheSameMemory) {
   const Segment::Place place = (*made)->place();
   const pid_t child = fork();
   if (child == 0) {
-    // What it has by being forked does not count.
+    // Drop the mapping that was inherited by fork.
     made->reset();
     auto opened = Segment::Open(place, kBytes);
     if (!opened.ok()) _exit(1);
@@ -86,14 +86,14 @@ TEST(SegmentTest, WhatIsNotReservedTakesNoMemory) {
     return static_cast<size_t>(state.st_blocks) * 512 / page;
   };
   EXPECT_EQ(pages_there(), 1);
-  // Parts of three pages.
+  // The range touches three pages.
   EXPECT_TRUE((*made)->Reserve(10 * page - 1, page + 2).ok());
   EXPECT_EQ(pages_there(), 4);
   memory[11 * page] = 'a';
   EXPECT_TRUE((*made)->Reserve(10 * page - 1, page + 2).ok());
   EXPECT_EQ(memory[11 * page], 'a');
   EXPECT_EQ(pages_there(), 4);
-  // Nor is what was never to be had.
+  // An impossible size is refused.
   EXPECT_EQ((*made)->Reserve(0, size_t{1} << 60).code(),
             StatusCode::kResourceExhausted);
 }
@@ -163,7 +163,7 @@ TEST(SegmentTest, WhatCannotBeHadIsAnErrorThatSaysHowMuch) {
   EXPECT_EQ(full.code(), StatusCode::kResourceExhausted) << full;
 }
 
-// A process without any left gets no memory of any kind.
+// A process without free mappings gets no memory of any kind.
 TEST(SegmentTest, NotAllMappingsThatAProcessMayHaveAreTaken) {
   int64_t most = 0;
   std::ifstream("/proc/sys/vm/max_map_count") >> most;
@@ -187,7 +187,7 @@ TEST(SegmentTest, NotAllMappingsThatAProcessMayHaveAreTaken) {
                 " pieces of it, whose mappings are half of those that it "
                 "may have (vm.max_map_count is ",
                 most, "): free some, or have that raised"));
-  // Nor is memory lost in the file.
+  // The failed segment leaves no memory in the file.
   struct stat file = {};
   ASSERT_EQ(fstat((*first)->file()->descriptor, &file), 0);
   EXPECT_EQ(file.st_blocks * 512, count * static_cast<int64_t>(page));

@@ -95,7 +95,7 @@ TEST(SelectionTest, WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {
             Algorithm::kStaged);
   EXPECT_EQ(forced(CollectiveKind::kAllReduce, Algorithm::kStaged),
             Algorithm::kByParts);
-  // Only what is there.
+  // A forced algorithm applies only if it is possible.
   EXPECT_EQ(Select(CollectiveKind::kBroadcast, Memory::kOrdinary, 4,
                    Algorithm::kSymmetric),
             Algorithm::kStaged);

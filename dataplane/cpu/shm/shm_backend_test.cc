@@ -30,7 +30,7 @@ using testing::LocalWorld;
 
 constexpr int kRanks = 3;
 
-// How much of this process's memory is that of a group.
+// The number of this process's mappings that belong to segments.
 int Segments() {
   std::ifstream file("/proc/self/maps");
   std::string line;
@@ -66,7 +66,7 @@ class ShmBackendTest : public ::testing::Test {
     }
   }
 
-  // One for each rank.
+  // One digit per rank.
   static void SetHosts(const char* digits) {
     setenv("MUSTER_SHM_HOSTS", "address", 1);
     setenv("MUSTER_LOCAL_WORLD_HOSTS", digits, 1);
@@ -146,7 +146,7 @@ TEST(ShmAlgorithmTest, RanksThatAreToldToGoDifferentWaysAreAllTold) {
   }
 }
 
-// This process has one processor while it lives: ranks are a crowd.
+// While it lives, this process has one processor, so its ranks are crowded.
 class OneProcessor {
  public:
   OneProcessor() {
@@ -164,14 +164,14 @@ class OneProcessor {
   cpu_set_t before_;
 };
 
-// What each rank has for the others they see in the first round.
+// Ranks learn the others' sizes in the first round.
 TEST_F(ShmBackendTest, ManyRanksTakeTheirPartsOfALargeAllToAll) {
   constexpr int kMany = 9;
   const OneProcessor crowd;
   LocalWorld world({.backend = "shm", .world_size = kMany});
   world.OnEachRank([](Communicator& communicator) {
     const int rank = communicator.rank();
-    // Rank 1 alone has much, and for rank 3 alone.
+    // Only rank 1 has much data, and only for rank 3.
     for (const int64_t much : {int64_t{7}, int64_t{20'000}, int64_t{900'000}}) {
       const auto given = [&](int from, int to) {
         return from == 1 && to == 3 ? much : 2;
@@ -203,9 +203,9 @@ TEST_F(ShmBackendTest, ManyRanksTakeTheirPartsOfALargeAllToAll) {
   });
 }
 
-// Of these a round takes some 500 KiB.
+// A round of these carries some 500 KiB.
 TEST_F(ShmBackendTest, WhatTakesManyRoundsComesWholeAndInItsPlace) {
-  // Of each part of one rank.
+  // The elements in each part of a rank.
   constexpr int64_t kCount = 300'000;
   LocalWorld world({.backend = "shm", .world_size = kRanks});
   world.OnEachRank([](Communicator& communicator) {
@@ -227,7 +227,7 @@ TEST_F(ShmBackendTest, WhatTakesManyRoundsComesWholeAndInItsPlace) {
       for (int64_t i = 0; i < count; ++i) wrong += results[i] != expected(i);
       EXPECT_EQ(wrong, 0);
     };
-    // That of all ranks.
+    // The sum of all ranks' values.
     const auto sum = [&](int64_t place) {
       return value(1, 0) * kRanks * (kRanks - 1) / 2 + kRanks * place;
     };
@@ -252,7 +252,7 @@ TEST_F(ShmBackendTest, WhatTakesManyRoundsComesWholeAndInItsPlace) {
   });
 }
 
-// As a root that has gone ahead as far as it can.
+// A root waits after it has run ahead as far as it can.
 TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
   constexpr uint64_t kSlots = shm::RoundBuffer::kSlots;
   constexpr uint64_t kCalls = 2 * kSlots;
@@ -274,7 +274,7 @@ TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
       return;
     }
     std::thread caller([&] { run(kCalls); });
-    // Which waits for what the other rank has not posted.
+    // Wait until the caller waits for the other rank's posts.
     while (communicator.progress().last_enqueued < kSlots) {
       std::this_thread::yield();
     }

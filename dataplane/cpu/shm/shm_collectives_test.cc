@@ -1,4 +1,4 @@
-// What the conformance suites do not look at, in groups on one host.
+// Tests groups on one host, beyond the conformance suites.
 
 #include "dataplane/cpu/shm/shm_collectives.h"
 
@@ -47,13 +47,13 @@ using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
 
-// Nobody goes that way.
+// The collectives must not use it.
 class UnusedTransport : public cpu::FakeTransport {
  public:
   explicit UnusedTransport(int rank, int world_size = kRanks)
       : FakeTransport(rank, world_size) {}
 
-  // `mark` is that of `peer`, whose memory is this process's.
+  // Makes the memory of `peer`, which is this process's, readable by `mark`.
   void Know(int peer, const cpu::Mark& mark) {
     memories_[peer].emplace(mark.place(), kMark);
   }
@@ -74,7 +74,7 @@ class UnusedTransport : public cpu::FakeTransport {
   void Close(const Status&) override {}
 };
 
-// Both ranks' ends of a group, which has symmetric memory as far as one knows.
+// Both ranks of a group, of which only one knows of symmetric memory.
 class HalfKnownMemoryTest : public ::testing::Test {
  protected:
   HalfKnownMemoryTest() {
@@ -88,7 +88,7 @@ class HalfKnownMemoryTest : public ::testing::Test {
     }
   }
 
-  // What a collective of so many elements, the last one, comes to on each rank.
+  // Runs a last collective of `count` elements. Returns each rank's status.
   std::vector<Status> Run(CollectiveKind kind, size_t count) {
     const auto run = [&](int rank) {
       std::vector<float> values(count, 1);
@@ -112,7 +112,7 @@ class HalfKnownMemoryTest : public ::testing::Test {
   std::vector<std::unique_ptr<ShmCollectives>> ranks_;
 };
 
-// It would show where its tensor is, and the other one take that for elements.
+// Otherwise the other rank would take the published location for elements.
 TEST_F(HalfKnownMemoryTest, NobodyTakesAPlaceForElements) {
   for (const Status& done : Run(CollectiveKind::kAllReduce, 512)) {
     EXPECT_EQ(done.code(), StatusCode::kInvalidArgument) << done;
@@ -122,8 +122,8 @@ TEST_F(HalfKnownMemoryTest, NobodyTakesAPlaceForElements) {
   }
 }
 
-// What its owner has left for a wait is done in long ones alone where ranks
-// share a processor; but that it has waited is known of all.
+// If ranks share a processor, only long waits run the order lock's deferred
+// work; short ones are only noted.
 TEST(CrowdedTest, ShortWaitsAreNoted) {
   const std::shared_ptr<Segment> segment = *Segment::Create(
       RoundBuffer::BytesFor(kRanks, RoundBufferTraits().ring_bytes));
@@ -142,8 +142,8 @@ TEST(CrowdedTest, ShortWaitsAreNoted) {
     Collective collective = {.kind = CollectiveKind::kAllReduce,
                              .tensors = {Tensor(values)}};
     BiasedMutex mutex;
-    // Until rank 0 has seen both kinds of wait: which one comes is up to the
-    // system, and a loaded machine has few short ones.
+    // Run until rank 0 has seen both kinds of wait: the system decides which
+    // one comes, and a loaded machine has few short ones.
     for (bool is_more = true; is_more && collective.sequence < 1'000'000;
          ++collective.sequence) {
       values[0] = rank == 0 && (noted == 0 || late == 0) ? 1 : 0;
@@ -154,7 +154,7 @@ TEST(CrowdedTest, ShortWaitsAreNoted) {
       ASSERT_EQ(collectives.Run(collective, &order), OkStatus());
       is_more = values[0] != 0;
       if (rank != 0) continue;
-      // It is let go in long waits.
+      // Long waits release the order.
       EXPECT_EQ(is_called, !order.is_held());
       noted += order.is_held() && order.has_waited() ? 1 : 0;
       late += is_called ? 1 : 0;
@@ -169,14 +169,14 @@ TEST(CrowdedTest, ShortWaitsAreNoted) {
   EXPECT_GT(late, 0);
 }
 
-// An all_to_all in which some ranks show where what they give is.
+// An all_to_all in which some ranks publish the addresses of their inputs.
 class OriginsTest : public ::testing::Test {
  protected:
   static constexpr int kMany = 3;
-  // How many elements a rank gives another one.
+  // The number of elements from rank [i] to rank [j].
   using Counts = std::array<std::array<size_t, kMany>, kMany>;
   static constexpr size_t kLong = 200'000;
-  // In one round; more than is shown in any case.
+  // Fits into one round, but is more than is always published as elements.
   static constexpr Counts kLittle = {
       {{4000, 4000, 4000}, {4000, 4000, 4000}, {4000, 4000, 4000}}};
   static constexpr Counts kMuch = {
@@ -203,8 +203,8 @@ class OriginsTest : public ::testing::Test {
                               static_cast<int>(index % 1'000'000));
   }
 
-  // Runs one, in which the ranks show origins as the bits of `origins` say, and
-  // looks at what has come. What it came to on each rank.
+  // Runs an all_to_all in which the ranks in the bit mask `origins` publish
+  // addresses. Checks the outputs. Returns each rank's outcome.
   std::vector<StatusOr<AllToAllOutcome>> Run(const Counts& counts,
                                              unsigned origins) {
     std::vector<std::future<StatusOr<AllToAllOutcome>>> running;
@@ -219,7 +219,7 @@ class OriginsTest : public ::testing::Test {
     return outcomes;
   }
 
-  // The same, which goes well.
+  // As Run, and expects success.
   void ExpectDone(const Counts& counts, unsigned origins,
                   const std::string& algorithm) {
     SCOPED_TRACE(absl::StrCat("of ", counts[0][1], ", origins ", origins));
@@ -237,7 +237,7 @@ class OriginsTest : public ::testing::Test {
                              cpu::Mark(UnusedTransport::kMark)};
   bool reads_rather_ = false;
   std::atomic<size_t> bytes_asked_ = 0;
-  // What the last rank gives the first one, if it is not null.
+  // The last rank's input for the first one, if not null.
   std::byte* last_gives_ = nullptr;
 
  private:
@@ -278,7 +278,7 @@ class OriginsTest : public ::testing::Test {
     context.history.Add(*context.header, context.sequence,
                         History::DigestOf(*context.header));
     if (!outcome->is_done) return outcome;
-    // Whoever has not parted may still read it.
+    // If a rank still read this memory, it would now see wrong values.
     for (auto& tensor : give) std::fill(tensor.begin(), tensor.end(), -2);
     for (int peer = 0; peer < kMany; ++peer) {
       if (last_gives_ != nullptr && rank == 0 && peer == kMany - 1) continue;
@@ -302,14 +302,14 @@ class OriginsTest : public ::testing::Test {
 };
 
 TEST_F(OriginsTest, AnyMayShowThem) {
-  // What is not more is shown.
+  // Small data is always published as elements.
   ExpectDone({{{40, 40, 40}, {40, 3'000, 40}, {40, 6'000, 40}}}, kAll,
              "staged");
   constexpr Counts kEach[] = {
-      // As many for each; and so many that it takes several rounds.
+      // Equal sizes, in one round and in several.
       kLittle,
       kMuch,
-      // Some have more, and some nothing for others.
+      // Different sizes, some of them zero.
       {{{5, kLong, 0}, {3 * kLong, 7, 1}, {0, 9'000, kLong}}},
       {{{kLong, 0, 9'000}, {0, 1, 9'000}, {1, 2 * kLong, 0}}},
   };
@@ -320,11 +320,11 @@ TEST_F(OriginsTest, AnyMayShowThem) {
   }
 }
 
-// As far as somebody would have to show more rounds.
+// If some rank would have to publish several rounds.
 TEST_F(OriginsTest, WhatIsReadRatherIsRunAnew) {
   reads_rather_ = true;
   ExpectDone(kLittle, 0, "staged");
-  // Rank 1 has most for others.
+  // Rank 1 has the most data for others.
   constexpr Counts kCounts = {
       {{9 * kLong, kLong, 0}, {2 * kLong, 7, kLong}, {kLong, kLong, 5}}};
   for (unsigned origins = 0; origins < kAll; ++origins) {
@@ -337,7 +337,7 @@ TEST_F(OriginsTest, WhatIsReadRatherIsRunAnew) {
   ExpectDone(kCounts, kAll, "single_copy");
 }
 
-// The kernel's page of clocks: a process sees it, and not for others.
+// The kernel's page of clocks: a process can read its own, but not another's.
 TEST_F(OriginsTest, WhatOthersCannotReadIsShown) {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -347,14 +347,14 @@ TEST_F(OriginsTest, WhatOthersCannotReadIsShown) {
   ASSERT_NE(page, 0);
   last_gives_ = reinterpret_cast<std::byte*>(page);
   constexpr unsigned kLast = 1 << (kMany - 1);
-  // The next page may not be there.
+  // The next page may not exist.
   constexpr Counts kCounts = {{{1, 1, 1}, {1, 1, 1}, {40, 9000, 1}}};
   const size_t bytes = kCounts[kMany - 1][0] * sizeof(float);
   ExpectDone(kCounts, kLast,
              cpu::CanBeRead(last_gives_, bytes) ? "single_copy" : "staged");
 }
 
-// Rank 1 takes its memory back: what was read there is not believed.
+// Rank 1 takes its memory back, so reads from it are invalid.
 TEST_F(OriginsTest, WhoHasGoneIsNamed) {
   ExpectDone(kLittle, kAll, "single_copy");
   marks_[1].Clear();
@@ -364,7 +364,7 @@ TEST_F(OriginsTest, WhoHasGoneIsNamed) {
   }
 }
 
-// Which way a large one goes is found out, by all ranks alike.
+// All ranks choose the path of large collectives alike, by trials.
 class ChoiceTest : public ::testing::TestWithParam<CollectiveKind> {};
 
 TEST_P(ChoiceTest, IsTriedBothWays) {
@@ -391,7 +391,7 @@ TEST_P(ChoiceTest, IsTriedBothWays) {
                       .ok());
       ran[rank].push_back(communicator.last_run(DeviceType::kCpu).algorithm);
       if (reduces) {
-        // Of both ranks.
+        // The sum of both ranks' values.
         const float sum = value(0) + value(1);
         ASSERT_EQ(std::ranges::count(output, sum), kCount);
         continue;
@@ -404,7 +404,8 @@ TEST_P(ChoiceTest, IsTriedBothWays) {
   });
   EXPECT_EQ(ran[0], ran[1]);
   EXPECT_THAT(ran[0], Contains("staged"));
-  // Where there are not enough the table knows which way the others go.
+  // With too few processors only an all_to_all is tried; the table decides for
+  // the others.
   const auto read = std::count(ran[0].begin(), ran[0].end(), "single_copy");
   EXPECT_EQ(read >= 8, (!gathers && !reduces) || UsableProcessors() >= kRanks);
 }
@@ -417,8 +418,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ChoiceTest,
                            return std::string(CollectiveKindName(info.param));
                          });
 
-// Floats that all ranks give each other, `own` of them to themselves; and which
-// way that went.
+// Runs an all_to_all with `count` floats for each other rank and `own` for the
+// rank itself. Returns its algorithm.
 std::string Exchange(Communicator& communicator, int64_t count, int64_t own) {
   Collective exchange = {.kind = CollectiveKind::kAllToAllSingle};
   for (int peer = 0; peer < kRanks; ++peer) {
@@ -437,27 +438,27 @@ std::string Exchange(Communicator& communicator, int64_t count, int64_t own) {
 
 constexpr int64_t kMiB = (1 << 20) / sizeof(float);
 
-// What is tried with one size is not with another.
+// Each size class has its own trials.
 TEST(AllToAllChoiceTest, EachSizeHasItsOwn) {
   testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
   world.OnEachRank([&](Communicator& communicator) {
     const auto ran = [&](int64_t count) {
       return Exchange(communicator, count, count);
     };
-    // In the middle of a trial.
+    // End in the middle of a trial.
     for (int time = 0; time < 12; ++time) {
       EXPECT_EQ(ran(kMiB / 4), time < 8 ? "staged" : "single_copy") << time;
     }
     for (int time = 0; time < 8; ++time) EXPECT_EQ(ran(kMiB * 4), "staged");
-    // In turns.
+    // Alternate the sizes.
     EXPECT_EQ(ran(kMiB * 4), "single_copy");
     EXPECT_EQ(ran(kMiB / 4), "single_copy");
     EXPECT_EQ(ran(kMiB * 4), "single_copy");
   });
 }
 
-// Where the first rank has little it says nothing, and nothing else is taken
-// for that: not what it has done last, of which its notes tell as well.
+// If the first rank has little data it gives no hint, and the others must not
+// mistake its last collective, in the same field, for one.
 TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
   testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
   world.OnEachRank([&](Communicator& communicator) {
@@ -474,13 +475,13 @@ TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
         EXPECT_EQ(std::count(part, part + input.size(), 1 + of), input.size());
       }
     };
-    // Both go on trying to read.
+    // Both kinds go on with trials of reading.
     for (int time = 0; time < 10; ++time) {
       gather();
       Exchange(communicator, kMiB, kMiB);
     }
     EXPECT_EQ(Exchange(communicator, kMiB, kMiB), "single_copy");
-    // A step that would be a word.
+    // The step of this collective could be mistaken for a hint.
     ASSERT_TRUE(
         communicator
             .AllocateSymmetric({.bytes = 4096, .device = DeviceType::kCpu})
@@ -490,7 +491,7 @@ TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
     };
     EXPECT_EQ(exchange(kMiB / 2), "staged");
     EXPECT_EQ(exchange(kMiB * 2), "single_copy");
-    // It is a trial that nobody goes on with.
+    // The trial of reading is not continued.
     EXPECT_EQ(exchange(kMiB * 2), "staged");
     gather();
   });
@@ -498,7 +499,7 @@ TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
 
 TEST(AllReduceTest, OfManyPiecesWithAFactorForEachRank) {
   constexpr int kMany = 3;
-  // A rank's parts are of different sizes, and a factor stands in each round.
+  // Parts differ in size, and each round contains a factor.
   constexpr size_t kCount = 1'000'001;
   testing::LocalWorld world({.backend = "shm", .world_size = kMany});
   world.OnEachRank([&](Communicator& communicator) {
@@ -520,7 +521,7 @@ TEST(AllReduceTest, OfManyPiecesWithAFactorForEachRank) {
   });
 }
 
-// An operation that makes no use of it is not one with factors.
+// A kind that does not use `reduce_op` has no factors.
 TEST(AllToAllTest, TheOperationOfReductionsIsLeftAlone) {
   testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
   world.OnEachRank([&](Communicator& communicator) {
@@ -535,12 +536,12 @@ TEST(AllToAllTest, TheOperationOfReductionsIsLeftAlone) {
   });
 }
 
-// Whether one is run anew, so that all read, they say alike, whatever each has
-// chosen: a rank with little has not.
+// All ranks decide alike whether to run again with addresses, whatever each has
+// chosen: a rank with little data has made no choice.
 TEST(AllToAllChoiceTest, ManyRanksOfWhichOneHasLittleAgree) {
   constexpr int kMany = 9;
-  // So many that all read, on fewer processors; with and without the last rank
-  // of one class of sizes.
+  // So much that all ranks read if processors are fewer; the same size class
+  // with and without the last rank.
   constexpr int64_t kCount = 3 * kMiB / 8;
   testing::LocalWorld world({.backend = "shm", .world_size = kMany});
   world.OnEachRank([&](Communicator& communicator) {
@@ -566,7 +567,7 @@ TEST(AllToAllChoiceTest, ManyRanksOfWhichOneHasLittleAgree) {
     for (int time = 0; time < 10; ++time) {
       exchange([](int, int) { return kCount; });
     }
-    // In a trial. The last one takes several rounds to show it.
+    // During a trial. The last rank needs several rounds for its data.
     constexpr int kLast = kMany - 1;
     for (int time = 0; time < 4; ++time) {
       exchange([](int from, int to) {

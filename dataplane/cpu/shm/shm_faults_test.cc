@@ -1,6 +1,6 @@
-// A rank is killed or stopped at a random point of a collective, send or
-// receive in shared memory. More rounds, each with the seed that it prints when
-// it fails:
+// Kills or stops a rank at a random point of a collective, send or receive in
+// shared memory. To run more rounds, or one with the seed that a failure has
+// printed:
 //
 //   ./dev test //dataplane/cpu/shm:shm_faults_test
 //       --test_env=MUSTER_SHM_FAULTS=500 --test_timeout=1800
@@ -44,7 +44,7 @@ using testing::RankOutcome;
 using testing::Sample;
 using ::testing::StartsWith;
 
-// Of the collectives of a group of which a rank is stopped.
+// The timeout of collectives in a group with a stopped rank.
 constexpr milliseconds kTimeout(500);
 
 uint64_t NumberOf(const char* variable, uint64_t otherwise) {
@@ -58,9 +58,9 @@ struct Fault {
     const auto below = [&](size_t end) {
       return static_cast<size_t>(random() % end);
     };
-    // Also more than there are processors.
+    // Also more ranks than processors.
     constexpr int kWorldSizes[] = {2, 2, 3, 4, 4, 8, 16};
-    // In one round, in a few, and in many.
+    // For one round, for a few, and for many.
     constexpr size_t kCounts[] = {1, 1000, 100'000, 1'000'000};
     const auto kinds = testing::KindsWithTensors();
     world_size = kWorldSizes[below(std::size(kWorldSizes))];
@@ -89,7 +89,7 @@ struct Fault {
   bool stops = false;
   int64_t delay_us = 0;
   bool is_symmetric = false;
-  // By the system, if it is in ordinary memory.
+  // Read by the system, if in ordinary memory.
   bool is_read = false;
 };
 
@@ -101,7 +101,8 @@ StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(Communicator& communicator,
        .deadline = Clock::now() + std::chrono::minutes(1)});
 }
 
-// Its tensors, which are zeros, are in `memory`, which has room for them.
+// Moves the tensors of `collective`, which are zeros, to `memory`, which has
+// room.
 void MoveTo(const SymmetricMemory& memory, Collective& collective) {
   auto* next = static_cast<std::byte*>(memory.data());
   for (Collective::Tensors* tensors :
@@ -116,7 +117,7 @@ void MoveTo(const SymmetricMemory& memory, Collective& collective) {
 void Kill(int) { kill(getpid(), SIGKILL); }
 void Stop(int) { kill(getpid(), SIGSTOP); }
 
-// This process meets `fault`, whatever it does then.
+// Makes `fault` happen to this process after its delay.
 void EndWithin(const Fault& fault) {
   signal(SIGALRM, fault.stops ? &Stop : &Kill);
   itimerval timer = {};
@@ -131,7 +132,7 @@ std::string ReportOf(const Status& failure) {
 }
 
 milliseconds TimeoutOf(const Fault& fault, bool is_first) {
-  // Some start late on a loaded machine.
+  // On a loaded machine some ranks start late.
   return fault.stops && !is_first ? kTimeout
                                   : milliseconds(std::chrono::minutes(30));
 }
@@ -143,7 +144,7 @@ std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
   sample.collective.reduce_op = ReduceOp::kMax;
   std::shared_ptr<SymmetricMemory> memory;
   if (fault.is_symmetric) {
-    // At the most: of each rank, and for each.
+    // At most an input and an output per rank.
     const size_t parts = 2 * static_cast<size_t>(fault.world_size);
     auto allocated =
         Allocate(communicator, parts * (fault.count * sizeof(float) + 64));
@@ -161,7 +162,7 @@ std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
   }
 }
 
-// Each sends to the next.
+// Each rank sends to the next.
 std::string PassOnUntilFailure(Communicator& communicator, const Fault& fault) {
   const int world_size = communicator.world_size();
   std::vector<float> given(fault.count, 1);
@@ -188,7 +189,7 @@ std::string PassOnUntilFailure(Communicator& communicator, const Fault& fault) {
 
 using UntilFailure = std::string(Communicator&, const Fault&);
 
-// `what`: how the labels of what it runs begin.
+// `what`: the beginning of the labels of its operations.
 void Happen(const Fault& fault, UntilFailure* run, const std::string& what) {
   ProcessWorld world("shm", fault.world_size, [&](Communicator& communicator) {
     return communicator.backend_name() == "shm"
@@ -198,7 +199,8 @@ void Happen(const Fault& fault, UntilFailure* run, const std::string& what) {
   for (int rank = 0; rank < fault.world_size; ++rank) world.AwaitReady(rank);
   for (const RankOutcome& outcome : world.JoinAllBut(fault.victim)) {
     EXPECT_EQ(outcome.wait_status, 0);
-    // A rank that waits for one that is stopped is waited for itself.
+    // The culprit of a stop is not checked: other ranks wait for ranks that
+    // wait for the stopped one.
     EXPECT_THAT(
         outcome.report,
         StartsWith(fault.stops ? std::string("DEADLINE_EXCEEDED ")
@@ -249,7 +251,7 @@ std::string BarriersUntilFailure(Communicator& communicator,
   }
 }
 
-// At any moment, from before it joins to just after that.
+// The fault comes at any moment from before the rank joins to just after.
 TEST(ShmFaultsTest, NorWhileTheGroupIsFormed) {
   const uint64_t first = NumberOf("MUSTER_SHM_FAULT_SEED", 1);
   const uint64_t rounds = NumberOf("MUSTER_SHM_FAULTS", 8);
@@ -268,9 +270,9 @@ TEST(ShmFaultsTest, NorWhileTheGroupIsFormed) {
                               if (rank == fault.victim) EndWithin(fault);
                             },
                         .timeout = std::chrono::seconds(fault.stops ? 2 : 10)});
-    // Some name a rank that waits for a stopped one, or that has given up the
-    // group when it saw a dead one: nobody is here who knows more, as the
-    // coordinator does. But one has seen it itself.
+    // Some reports name a rank that waits for a stopped one, or that left when
+    // it saw a dead one: there is no coordinator here, which would know more.
+    // But at least one rank has seen a death itself.
     bool is_named = fault.stops;
     for (const RankOutcome& outcome : world.JoinAllBut(fault.victim)) {
       EXPECT_EQ(outcome.wait_status, 0);
@@ -283,8 +285,8 @@ TEST(ShmFaultsTest, NorWhileTheGroupIsFormed) {
   }
 }
 
-// A tensor of rank 0 whose ends can be read, and its middle cannot. It is told
-// at once: before the time is over.
+// Rank 0 uses a tensor whose ends can be read but whose middle cannot. The
+// error must come before the timeout.
 void ExpectRefusalOfAHole(const std::string& backend,
                           const std::string& algorithm, bool sends) {
   SCOPED_TRACE(absl::StrCat(backend, " ", algorithm, sends ? " send" : ""));
@@ -328,16 +330,15 @@ TEST(ShmFaultsTest, ATensorThatCannotBeReadIsTheCulprit) {
   ASSERT_EQ(unsetenv("MUSTER_SHM_ALGORITHM"), 0);
   ExpectRefusalOfAHole("shm", "", /*sends=*/true);
   ExpectRefusalOfAHole("gloo", "", /*sends=*/false);
-  // All through Gloo.
+  // The same with all data through Gloo.
   ASSERT_EQ(setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1), 0);
   ExpectRefusalOfAHole("gloo", "", /*sends=*/false);
   ExpectRefusalOfAHole("gloo", "", /*sends=*/true);
   ASSERT_EQ(unsetenv("MUSTER_GLOO_PEER_MEMORY"), 0);
 }
 
-// A rank destroys its group in the middle of a collective, and goes on with its
-// tensor, while another one is late. Nobody takes what he finds there for a
-// result.
+// A rank destroys its group during a collective and reuses its tensor, while
+// another rank is late. No rank may take the new contents for a result.
 void ExpectThatADestroyedGroupSpoilsNoResult(int world_size) {
   constexpr int kLate = 1;
   constexpr size_t kCount = 4 << 20;
@@ -362,7 +363,7 @@ void ExpectThatADestroyedGroupSpoilsNoResult(int world_size) {
       if (communicator.rank() == kLate) EndWithin(fault);
       if (communicator.rank() == 0) {
         const auto work = communicator.Start(collective);
-        // So long that all but who is late are done with their part.
+        // Long enough for all but the late rank to finish their parts.
         const Instant until = Clock::now() + milliseconds(100);
         while (Clock::now() < until && !work->IsCompleted()) {
         }
@@ -393,7 +394,7 @@ TEST(ShmFaultsTest, ARankThatDestroysItsGroupSpoilsNoResult) {
   ExpectThatADestroyedGroupSpoilsNoResult(3);
 }
 
-// Three ranks of one host, and one of another.
+// Three ranks on one host and one on another.
 TEST(ShmFaultsTest, NorInAGroupOverTwoHosts) {
   ASSERT_EQ(setenv("MUSTER_SHM_HOSTS", "address", 1), 0);
   ASSERT_EQ(setenv("MUSTER_LOCAL_WORLD_HOSTS", "0001", 1), 0);
@@ -402,13 +403,13 @@ TEST(ShmFaultsTest, NorInAGroupOverTwoHosts) {
   ASSERT_EQ(unsetenv("MUSTER_LOCAL_WORLD_HOSTS"), 0);
 }
 
-// A group that has given up a rank goes on with its tensors, and then that rank
-// goes on with its collective.
+// A stopped rank continues its collective after the others have given it up and
+// reused their tensors.
 TEST(ShmFaultsTest, ARankThatWasStoppedChangesNothingOfOthers) {
   constexpr int kVictim = 1;
   constexpr size_t kCount = 4 << 20;
   constexpr float kMine = 7;
-  // That the others have looked at it.
+  // Sent when the ranks shall check their tensors.
   sigset_t looked;
   sigemptyset(&looked);
   sigaddset(&looked, SIGUSR1);

@@ -1,5 +1,5 @@
-// Why ranks of one host share no memory: all of them say so, in the same words.
-// The first group of a process does, so none is made in this one.
+// Tests the logged reason why ranks of one host share no memory, equal on all
+// ranks. Only the first group of a process logs it, so this process makes none.
 
 #include <malloc.h>
 #include <pthread.h>
@@ -37,7 +37,7 @@ using ::testing::StartsWith;
 
 constexpr int kRanks = 3;
 
-// What this process has logged, from the first one on.
+// The texts that this process has logged since the first Get.
 class LoggedTexts : public google::LogSink {
  public:
   static LoggedTexts& Get() {
@@ -63,7 +63,7 @@ void LimitTo(int resource, rlim_t most) {
   setrlimit(static_cast<__rlimit_resource>(resource), &limit);
 }
 
-// Broadcasts of more than a ring arrive, from each rank.
+// Checks broadcasts of more than a ring from each rank.
 bool Works(Communicator& communicator) {
   std::vector<int64_t> data(512 << 10);
   for (int root = 0; root < kRanks; ++root) {
@@ -83,8 +83,8 @@ bool Works(Communicator& communicator) {
   return true;
 }
 
-// What ranks say that form a group of shm, of whom each first does `before`,
-// and then has all the address space that it wants.
+// The outcomes of ranks that form an shm group. Each calls `before` first, and
+// has no limit of address space afterwards.
 std::vector<testing::RankOutcome> FormAfter(
     const std::string& name, const std::function<void(int rank)>& before) {
   EXPECT_TRUE(RegisterBackend(name, {DeviceType::kCpu},
@@ -129,7 +129,7 @@ TEST(ShmReasonTest, ALimitOfFilesIsNamedOnAll) {
   }
 }
 
-// Its threads have room, and nothing else.
+// The limit leaves room for threads only.
 TEST(ShmReasonTest, ALimitOfAddressSpaceIsNamedOnAll) {
   const auto outcomes = FormAfter("shm-unmappable", [](int rank) {
     if (rank != 1) return;
@@ -166,7 +166,7 @@ TEST(ShmReasonTest, AnAlgorithmThatRanksCannotGoByIsSaid) {
   }
 }
 
-// One that the usual rings do not fit in, and smaller ones do.
+// A limit that the usual rings exceed and smaller ones do not.
 TEST(ShmReasonTest, WithLittleMemoryRingsAreSmaller) {
   const auto outcomes = FormAfter("shm-tight", [](int rank) {
     if (rank == 0) LimitTo(RLIMIT_FSIZE, 2 * kRanks * (size_t{512} << 10));

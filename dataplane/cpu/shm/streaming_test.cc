@@ -10,7 +10,7 @@
 namespace muster::dataplane::shm {
 namespace {
 
-// That it goes past the caches only time can show.
+// These tests do not show whether copies go past the caches.
 
 std::vector<uint8_t> Numbers(size_t count) {
   std::vector<uint8_t> numbers(count);
@@ -18,7 +18,7 @@ std::vector<uint8_t> Numbers(size_t count) {
   return numbers;
 }
 
-// In front of it and behind it nothing changes, whatever lines it begins in.
+// Bytes in front of and behind the target do not change, at any alignment.
 TEST(StreamingTest, CopiesWhatItShallAndNothingElse) {
   const std::vector<uint8_t> source = Numbers(2000);
   for (const size_t bytes : {0, 1, 63, 64, 65, 127, 128, 200, 1000}) {
@@ -53,7 +53,7 @@ TEST(StreamingTest, LargeAndSmallCollectivesCopyTheSame) {
     std::vector<uint8_t> target(5000);
     CopyOut(target.data(), source.data(), target.size(), all);
     EXPECT_EQ(target, source);
-    // What is there already stays.
+    // A copy to itself changes nothing.
     CopyOut(target.data(), target.data(), target.size(), all);
     EXPECT_EQ(target, source);
     CopyOut(nullptr, nullptr, 0, all);

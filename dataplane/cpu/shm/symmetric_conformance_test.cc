@@ -1,4 +1,4 @@
-// The conformance suites over shm with all tensors in symmetric memory.
+// The conformance suites on shm, with all tensors in symmetric memory.
 
 #include <algorithm>
 #include <chrono>
@@ -26,16 +26,16 @@ using ::testing::ValuesIn;
 
 constexpr char kName[] = "shm-symmetric";
 
-// A rank's piece of symmetric memory, given out from its beginning to its end,
-// and again when all has come back. What it has no room for is in ordinary
-// memory. Thread-safe.
+// An allocator in a rank's symmetric memory. Allocates from the beginning to
+// the end, and again when everything is freed. Uses ordinary memory when it is
+// full. Thread-safe.
 class Pool {
  public:
   explicit Pool(std::shared_ptr<SymmetricMemory> memory)
       : memory_(std::move(memory)),
         begin_(static_cast<std::byte*>(memory_->data())) {}
 
-  // Of all conformance tests, most of the time.
+  // Enough for the conformance tests, most of the time.
   static constexpr size_t kBytes = 4 << 20;
 
   void* Allocate(size_t bytes) {

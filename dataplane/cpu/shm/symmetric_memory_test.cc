@@ -1,4 +1,4 @@
-// Symmetric memory of the shm backend: how it comes and goes.
+// Tests allocation and release of symmetric memory of the shm backend.
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -48,7 +48,7 @@ using ::testing::MatchesRegex;
 using testing::ProcessWorld;
 using ::testing::StartsWith;
 
-// KiB of this process's memory that is of segments, and there.
+// The KiB of this process's segments that are in memory.
 int64_t SharedKib() {
   std::ifstream file("/proc/self/smaps");
   std::string line;
@@ -81,7 +81,7 @@ TEST(SymmetricMemoryTest, ItGoesWithItsOwnerAndNotWithTheGroup) {
         Fill(Part(memory, 0, kBytes / sizeof(float)), 1);
       }
     });
-    // Of three ranks; what is not needed any more is not there.
+    // Only the last memory of each of three ranks is still allocated.
     EXPECT_LE(SharedKib() - before, 3 * (kBytes >> 10) + 100);
     memories[1] = nullptr;
     EXPECT_LE(SharedKib() - before, 2 * (kBytes >> 10) + 100);
@@ -91,7 +91,7 @@ TEST(SymmetricMemoryTest, ItGoesWithItsOwnerAndNotWithTheGroup) {
   EXPECT_EQ(SharedKib(), 0);
 }
 
-// How many lines of `file` have `word`.
+// The number of lines of `file` that contain `word`.
 int64_t LinesWith(const std::string& file, const std::string& word) {
   std::ifstream in(file);
   std::string line;
@@ -122,7 +122,7 @@ TEST(SymmetricMemoryTest, ManyPiecesNeedNoMoreDescriptorsThanOne) {
   const int64_t of_one = OpenDescriptors();
   allocate(40);
   EXPECT_EQ(OpenDescriptors(), of_one);
-  // And each is another one.
+  // Every piece is a different one.
   for (const auto& of_rank : memories) {
     for (int i = 0; i < 40; ++i) {
       EXPECT_TRUE(
@@ -131,7 +131,7 @@ TEST(SymmetricMemoryTest, ManyPiecesNeedNoMoreDescriptorsThanOne) {
   }
 }
 
-// Blocks of memory in the largest of the files in which segments are.
+// The number of blocks in the largest segment file.
 int64_t BlocksOfSegments() {
   int64_t most = 0;
   for (const auto& open :
@@ -155,14 +155,14 @@ TEST(SymmetricMemoryTest, WhatAllHaveFreedIsNotKeptForEver) {
         {
           const auto memory = Allocate(communicator, 40'000);
           ASSERT_TRUE(memory.ok()) << memory.status();
-          // Where the one before may have been.
+          // At an address that an earlier region may have had.
           ASSERT_TRUE(Do(communicator, {.kind = CollectiveKind::kAllReduce,
                                         .tensors = {Part(*memory, 0, 10'000)}})
                           .ok());
           EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm,
                     "symmetric");
         }
-        // Both have freed it.
+        // Wait until both ranks have freed it.
         ASSERT_TRUE(Do(communicator, {.kind = CollectiveKind::kBarrier}).ok());
       }
     });
@@ -172,7 +172,7 @@ TEST(SymmetricMemoryTest, WhatAllHaveFreedIsNotKeptForEver) {
   EXPECT_EQ(allocate(2), allocate(20));
 }
 
-// What the ranks' groups make of it afterwards.
+// The sum of ones over all ranks, or the error.
 std::string SumOfOnes(Communicator& communicator) {
   const auto memory = Allocate(communicator, 40'000);
   if (!memory.ok()) return memory.status().ToString();
@@ -183,7 +183,7 @@ std::string SumOfOnes(Communicator& communicator) {
   return status.ok() ? absl::StrCat(Values(tensor).back()) : status.ToString();
 }
 
-// As leaving the scope does in a process that was forked off.
+// A forked child frees its copies, as leaving a scope would.
 TEST(SymmetricMemoryTest, WhatAForkedProcessFreesIsItsParentsAsBefore) {
   LocalWorld world({.backend = "shm", .world_size = 2});
   std::vector<Memory> memories(2);
@@ -202,7 +202,7 @@ TEST(SymmetricMemoryTest, WhatAForkedProcessFreesIsItsParentsAsBefore) {
   ASSERT_EQ(waitpid(child, &how, 0), child);
   EXPECT_EQ(how, 0);
   world.OnEachRank([&](Communicator& communicator) {
-    // It would be forgotten.
+    // If all ranks had released the regions, this would forget them.
     EXPECT_EQ(SumOfOnes(communicator), "2");
     const Tensor mine = Part(memories[communicator.rank()], 0, 100'000);
     EXPECT_TRUE(AllAre(Values(mine), 1));
@@ -214,7 +214,7 @@ TEST(SymmetricMemoryTest, WhatAForkedProcessFreesIsItsParentsAsBefore) {
   });
 }
 
-// The same region as two of three ranks have it.
+// One region as two of three ranks see it.
 class RegionTest : public ::testing::Test {
  protected:
   static constexpr size_t kBytes = 300'000;
@@ -238,7 +238,7 @@ TEST_F(RegionTest, SlicesAreSharedAndNothingAroundOnesOwnCanBeTouched) {
   EXPECT_EQ(two_->slice(0)[7], std::byte{5});
   two_->slice(0)[8] = std::byte{6};
   EXPECT_EQ(zero_->slice(0)[8], std::byte{6});
-  // Where this process cannot write, the system says so.
+  // read(2) fails if this process cannot write to the memory.
   const int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
   constexpr size_t kRounded = (kBytes + 65'535) / 65'536 * 65'536;
   for (std::byte* const slice : {zero_->slice(0), two_->slice(2)}) {
@@ -277,14 +277,14 @@ TEST_F(RegionTest, WhatIsWithdrawnIsItsOwnersAlone) {
     own[at] = std::byte{3};
     ASSERT_EQ(theirs[at], std::byte{2}) << at;
   }
-  // The rest is shared as before.
+  // The rest is still shared.
   EXPECT_EQ(own[0], std::byte{2});
   EXPECT_EQ(own[kBytes - 1], std::byte{2});
 }
 
-// All ranks do so at once, and each would find enough for itself.
+// All ranks withdraw at once, so each must leave memory for the others.
 TEST_F(RegionTest, NothingIsWithdrawnThatAllRanksTogetherHaveNoMemoryFor) {
-  // Whole 64 KiB, and 16 MiB besides.
+  // Whole units of 64 KiB, and 16 MiB reserve.
   constexpr uint64_t kEach = 2 * 65'536 + (16 << 20);
   MemoryLeft left = {.bytes = 3 * kEach - 1, .where = "to somebody"};
   const Status refused = zero_->Withdraw(65'536, 131'072, left);
@@ -314,7 +314,7 @@ TEST_F(RegionTest, WhatIsReleasedIsNowhereForItsOwner) {
   EXPECT_EQ(read(zeros, own, 1), -1);
   EXPECT_EQ(read(zeros, own + kBytes - 1, 1), -1);
   close(zeros);
-  // Others have theirs.
+  // The others' slices are still shared.
   EXPECT_EQ(two_->slice(0)[9], std::byte{0});
   two_->slice(2)[9] = std::byte{6};
   EXPECT_EQ(zero_->slice(2)[9], std::byte{6});
@@ -373,7 +373,7 @@ TEST(SymmetricMemoryTest, SoItIsWhereNoMemoryIsShared) {
   }
 }
 
-// How much this process has of the system's address space.
+// The size of this process's address space.
 rlim_t AddressSpaceBytes() {
   rlim_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -383,7 +383,7 @@ rlim_t AddressSpaceBytes() {
 TEST(SymmetricMemoryTest, ARankThatCannotMapItIsNamedAndItIsGivenBack) {
   constexpr size_t kMib = 1 << 20;
   ProcessWorld world("shm", 3, [](Communicator& communicator) {
-    // What comes later lies in the same file.
+    // Later memory lies in the same file.
     const auto before = Allocate(communicator, 4096);
     if (!before.ok()) return before.status().ToString();
     if (communicator.rank() == 1) {
@@ -473,7 +473,7 @@ TEST(SymmetricMemoryTest, WhatWasFreedIsNoTensor) {
     Fill(sum.tensors[0], 2);
     ASSERT_TRUE(Do(communicator, sum).ok());
     EXPECT_EQ(Values(sum.tensors[0]).back(), 6);
-    // Also if it is known from before.
+    // The same for a collective that has run before.
     const auto again = [&] {
       Instant began;
       return communicator.Run(CollectiveView::Of(sum), began);
@@ -487,7 +487,7 @@ TEST(SymmetricMemoryTest, WhatWasFreedIsNoTensor) {
                             "rank has freed"));
     }
   });
-  // Another one may lie there, when it is forgotten.
+  // When the region is forgotten, another may have its address.
   world.OnEachRank([&](Communicator& communicator) {
     const auto memory = Allocate(communicator, 400'000);
     ASSERT_TRUE(memory.ok()) << memory.status();

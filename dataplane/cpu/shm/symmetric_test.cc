@@ -21,7 +21,7 @@ namespace {
 
 using testing::LocalWorld;
 
-// Ranks, and elements of one: of all ways to go.
+// The ranks, and the elements per rank: values for all paths.
 using Case = std::pair<int, size_t>;
 
 class SymmetricTest : public ::testing::TestWithParam<Case> {
@@ -29,10 +29,10 @@ class SymmetricTest : public ::testing::TestWithParam<Case> {
   int ranks() const { return GetParam().first; }
   size_t count() const { return GetParam().second; }
 
-  // Small ones are shown: that is one round, and not three.
+  // Small data is published as elements: one round instead of three.
   bool is_small() const { return count() < 1'000; }
 
-  // It is done, and went from tensor to tensor.
+  // Expects success, from tensor to tensor.
   void DoThere(Communicator& communicator, const Collective& collective) const {
     EXPECT_TRUE(Do(communicator, collective).ok());
     EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm == "symmetric",
@@ -40,7 +40,7 @@ class SymmetricTest : public ::testing::TestWithParam<Case> {
         << CollectiveKindName(collective.kind);
   }
 
-  // This rank's part for each, or from each, of `all`.
+  // The parts of `all` for each rank, or from each rank.
   Collective::Tensors PartsOf(const Tensor& all) const {
     Collective::Tensors parts;
     for (int r = 0; r < ranks(); ++r) {
@@ -111,7 +111,7 @@ TEST_P(SymmetricTest, PartsOfAllRanksAreReachedWhereTheyAre) {
                            static_cast<float>(r)));
       }
     };
-    // In place: a rank's own is where it goes to.
+    // In place: a rank's own part is already at its target.
     const Tensor own = Part(*memory, rank * count(), count());
 
     Fill(own, static_cast<float>(rank));
@@ -138,7 +138,7 @@ TEST_P(SymmetricTest, PartsOfAllRanksAreReachedWhereTheyAre) {
                            .outputs = {own}});
     EXPECT_TRUE(AllAre(Values(own), static_cast<float>(n * rank)));
 
-    // `other` is the ranks of the last one everywhere.
+    // `other` now holds the rank numbers on all ranks.
     const int root = static_cast<int>(n) - 1;
     const bool is_root = rank == root;
     DoThere(communicator,
@@ -156,7 +156,7 @@ TEST_P(SymmetricTest, PartsOfAllRanksAreReachedWhereTheyAre) {
   });
 }
 
-// Who has little shows it.
+// Ranks with little data publish it as elements.
 TEST_P(SymmetricTest, RanksMayHaveMuchForOneAndLittleForOthers) {
   LocalWorld world({.backend = "shm", .world_size = ranks()});
   world.OnEachRank([&](Communicator& communicator) {
@@ -166,7 +166,7 @@ TEST_P(SymmetricTest, RanksMayHaveMuchForOneAndLittleForOthers) {
     const auto memory =
         Allocate(communicator, (1 + n + 2 * elements) * sizeof(float));
     ASSERT_TRUE(memory.ok()) << memory.status();
-    // Rank 0 has much for the last rank, who has it from all others, too: one.
+    // Rank 0 has much for the last rank; all other parts have one element.
     const auto given = [&](int64_t from, int64_t to) {
       return from == 0 && to == n - 1 ? elements : 1;
     };
@@ -208,7 +208,7 @@ TEST_P(SymmetricTest, RanksWhoseTensorsAreElsewhereTakePart) {
                    {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}})
                     .ok());
     EXPECT_TRUE(AllAre(Values(tensor), static_cast<float>(ranks())));
-    // Nobody knows of the others how much they have.
+    // Ranks do not know the others' sizes here.
     const Tensor parts = Part(*memory, 0, ranks() * count());
     std::vector<float> others(ranks() * count());
     Fill(communicator.rank() == 0 ? Tensor(others) : parts,
@@ -243,7 +243,8 @@ TEST_P(SymmetricTest, WhereNoMemoryIsSharedItIsAsAnyOther) {
   });
 }
 
-// Ranks on these hosts: what those of one have is read there.
+// Ranks on the hosts of the parameter. Data of ranks on one host is read in
+// place.
 class SymmetricHostsTest : public ::testing::TestWithParam<const char*> {
  protected:
   SymmetricHostsTest() {
@@ -277,7 +278,7 @@ TEST_P(SymmetricHostsTest, TensorsOfAHostAreReachedWhereTheyAre) {
                 HasNeighbour(rank) ? "two_levels_symmetric" : "two_levels")
           << CollectiveKindName(collective.kind);
     };
-    // In one piece, and in several.
+    // One piece, and several.
     for (const size_t count : {size_t{70'003}, size_t{2'500'009}}) {
       const auto memory = Allocate(communicator, n * count * sizeof(float));
       ASSERT_TRUE(memory.ok()) << memory.status();
@@ -318,7 +319,7 @@ TEST_P(SymmetricHostsTest, TensorsOfAHostAreReachedWhereTheyAre) {
   });
 }
 
-// Whoever goes on at once must not change what others still read.
+// A rank that continues at once must not change data that others still read.
 TEST_P(SymmetricHostsTest, ATensorMayBeWrittenAtOnce) {
   LocalWorld world({.backend = "shm", .world_size = static_cast<int>(ranks())});
   world.OnEachRank([&](Communicator& communicator) {

@@ -41,7 +41,7 @@ TEST(HostsTest, ARankHasAPlaceOnItsHost) {
   EXPECT_EQ(hosts.At(0, 2), -1);
 }
 
-// A system in a folder.
+// A folder that plays the system's root directory.
 class IdentifyHostTest : public ::testing::Test {
  protected:
   IdentifyHostTest() {

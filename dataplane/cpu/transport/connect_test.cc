@@ -43,7 +43,8 @@ Status Join(BackendOptions options, milliseconds timeout) {
   return CreateBackend("gloo", options).status();
 }
 
-// What a rank publishes that listens at 127.0.0.1, on a port that nobody has.
+// The published value of a rank at 127.0.0.1, on a port on which nothing
+// listens.
 std::string ValueOfSilentRank(int world_size) {
   cpu::AddressBytes bytes(sizeof(sockaddr_storage));
   sockaddr_in address = {};
@@ -54,7 +55,7 @@ std::string ValueOfSilentRank(int world_size) {
   return cpu::EncodeAddress({.socket = bytes}, world_size);
 }
 
-// A listening socket at 127.0.0.1, and where it is as Gloo's bytes.
+// A listening socket at 127.0.0.1, and its address as Gloo's bytes.
 struct Listener {
   Listener() {
     sockaddr_in address = {};
@@ -105,7 +106,7 @@ TEST(GlooConnectTest, RankThatNeverComesIsNamed) {
 
 TEST(GlooConnectTest, RanksThatComeButDoNotConnectAreNamed) {
   const auto store = std::make_shared<InMemoryStore>();
-  // The higher rank connects.
+  // The higher rank of two connects.
   for (const char* key : {"gloo/1", "gloo/2"}) {
     ASSERT_TRUE(store->Set(key, ValueOfSilentRank(3)).ok());
   }
@@ -141,7 +142,7 @@ TEST(GlooConnectTest, RankThatConnectsBehindOneThatDoesNotIsNotNamed) {
   auto own = rank2.Listen(rank0->socket);
   ASSERT_TRUE(own.ok()) << own.status();
   ASSERT_TRUE(store->Set("gloo/2", cpu::EncodeAddress(*own, 3)).ok());
-  // It waits for rank 1, too, which it reaches, but which does not answer.
+  // Rank 2 also waits for rank 1, which accepts but does not answer.
   const Listener silent;
   const auto connecting = std::async(std::launch::async, [&] {
     return rank2.Connect({*rank0, {.socket = silent.bytes}, *own},
@@ -163,7 +164,7 @@ TEST(GlooConnectTest, RankThatLeavesAtOnceDoesNotDisturbWhoStillConnects) {
     ranks.reserve(4);
     for (int rank = 0; rank < 4; ++rank) {
       ranks.emplace_back([&, rank] {
-        // The backend is gone when Join returns.
+        // The backend is destroyed when Join returns.
         joined[rank] = Join({.rank = rank,
                              .world_size = 4,
                              .group_name = "world",
@@ -177,8 +178,7 @@ TEST(GlooConnectTest, RankThatLeavesAtOnceDoesNotDisturbWhoStillConnects) {
   }
 }
 
-// A store that answers a rank only when another one has gone, or after a while
-// if that does not go.
+// A store that answers a rank only when another one has gone, or after a while.
 class StoreOfALateRank : public InMemoryStore {
  public:
   StoreOfALateRank(std::shared_ptr<InMemoryStore> store,
@@ -233,13 +233,13 @@ TEST(GlooConnectTest, RankThatLeftInPeaceEndsNothingThatGoesOnWithoutIt) {
                                  .root = 0});
   };
   const auto first = broadcast(0);
-  const auto second = broadcast(2);  // passes on what rank 3 does not take yet
+  const auto second = broadcast(2);  // sends data that rank 3 does not take yet
   const auto third = broadcast(1);
-  // The chain passes rank 0's part on without rank 3.
+  // The chain passes rank 0's data on without rank 3.
   const Status passed_on = first->Wait(Clock::now() + std::chrono::seconds(10));
   ASSERT_TRUE(passed_on.ok()) << passed_on;
   world.Destroy(0);
-  // Longer than the watchdog takes to see that rank 0 has gone.
+  // Wait longer than the watchdog takes to see that rank 0 has gone.
   (void)second->Wait(Clock::now() + milliseconds(700));
   EXPECT_TRUE(!second->IsCompleted() || second->status().ok())
       << second->status();
@@ -378,7 +378,7 @@ TEST(GlooConnectTest, AddressOfAnotherHostIsAnError) {
                 "argument local_address: \"trainer-3\" is no IP address"));
 }
 
-// Connects again and again to each port at which this process listens, and says
+// Connects repeatedly to each port at which this process listens, and sends
 // nothing.
 class PortScan {
  public:
@@ -425,7 +425,7 @@ TEST(GlooConnectTest, APortScanWhileAPairIsMadeHarmsNobody) {
       const int peer = 1 - communicator.rank();
       std::vector<int32_t> sent(30'000, communicator.rank());
       std::vector<int32_t> received(sent.size(), -1);
-      // Both open the pair, at once.
+      // Both ranks open the pair at the same time.
       const auto sending = communicator.Start({.kind = CollectiveKind::kSend,
                                                .inputs = {Tensor(sent)},
                                                .peer = peer});
@@ -463,8 +463,8 @@ TEST(FactoryTest, UnknownBackendIsAnErrorThatListsThoseBuiltIn) {
           "(LoadBackend, MUSTER_BACKEND_LIBRARIES)"));
 }
 
-// Not a benchmark: keeps the 10 ms that Gloo takes for each connection made or
-// closed from coming back (32 ranks would need 10 s for each of the two).
+// Not a benchmark: detects a return of the 10 ms that Gloo takes for each
+// connection made or closed (10 s each for 32 ranks).
 TEST(GlooConnectTest, GroupsOf32AreMadeAndEndedQuickly) {
   for (const int world_size : {2, 8, 32}) {
     const Instant start = Clock::now();

@@ -19,7 +19,7 @@ GoodbyeBytes Goodbye(const char* text) {
   return EncodeGoodbye(AbortedError(text));
 }
 
-// Two ranks as objects of one process.
+// Two ranks in one process.
 class ControlConnectionsTest : public ::testing::Test {
  protected:
   ControlConnectionsTest() {
@@ -44,7 +44,7 @@ TEST_F(ControlConnectionsTest, GoodbyeIsSeenAndStays) {
     ASSERT_TRUE(end.has_value());
     EXPECT_EQ(end->goodbye, Goodbye("on purpose"));
   }
-  // Not of what was closed here, nor of this rank.
+  // False for connections that were closed here, and for this rank itself.
   EXPECT_FALSE(rank1_.Look(0).has_value());
   EXPECT_FALSE(rank0_.Look(0).has_value());
 }

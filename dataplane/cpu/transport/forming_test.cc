@@ -1,5 +1,5 @@
-// A rank that dies, or stands still, at any step in which a group is made: of
-// the gloo backend, and of shm.
+// Tests ranks that die or stand still at any step of the forming of a group,
+// with the gloo and the shm backend.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -45,21 +45,21 @@ namespace {
 
 enum class Fate { kDies, kStandsStill };
 
-// Returns when the other end is closed.
+// Returns when the other end of `pipe` is closed.
 void AwaitEnd(int pipe) {
   char byte = 0;
   while (read(pipe, &byte, 1) != 0) {
   }
 }
 
-// Of the process that has this fate: before which step; the pipe that it closes
-// then; and the one that is closed when it need not stand still any longer.
+// The fate of this process: the steps before it, its kind, the pipe that the
+// process closes then, and the pipe whose end lets it stop standing still.
 std::atomic<int> g_steps_left{-1};
 Fate g_fate = Fate::kDies;
 int g_gone = -1;
 int g_over = -1;
 
-// A step begins.
+// Called at the beginning of each step.
 void Step() {
   if (g_steps_left.load() < 0 || g_steps_left.fetch_sub(1) != 0) return;
   if (g_fate == Fate::kStandsStill) {
@@ -69,11 +69,11 @@ void Step() {
   kill(getpid(), SIGKILL);
 }
 
-// This process's ports are flooded.
+// Whether this process's ports are flooded.
 bool g_is_flooded = false;
 
-// By a process of its own, as long as this one lives: connections that say
-// nothing, of which the last ones stay.
+// Floods the port from a separate process while this one lives: opens
+// connections, sends nothing, and keeps the last ones.
 void Flood(int listener) {
   sockaddr_storage address = {};
   socklen_t bytes = sizeof(address);
@@ -87,7 +87,7 @@ void Flood(int listener) {
     close(sockets[next]);
     sockets[next] = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
     connect(sockets[next], reinterpret_cast<const sockaddr*>(&address), bytes);
-    poll(nullptr, 0, /*timeout=*/1);  // leaves the processors to the ranks
+    poll(nullptr, 0, /*timeout=*/1);  // leave the processors to the ranks
   }
 }
 
@@ -98,8 +98,8 @@ Function* SystemsOwn(Function*, const char* name) {
 
 }  // namespace
 
-// What a rank does when it forms a group, as the system sees it: a program's
-// own functions go before those of the system.
+// The system calls of a rank that forms a group. A program's own functions take
+// precedence over the system's.
 extern "C" {
 
 int socket(int domain, int type, int protocol) noexcept {
@@ -152,7 +152,7 @@ using testing::RankOutcome;
 using ::testing::StartsWith;
 
 constexpr int kRanks = 3;
-// More than a group takes.
+// More steps than a group takes.
 constexpr int kStepsMax = 200;
 
 std::string TestedBackend() {
@@ -160,8 +160,8 @@ std::string TestedBackend() {
   return backend == nullptr ? "gloo" : backend;
 }
 
-// The ranks' store, whose calls are steps, and which is no longer waited for
-// when a rank is known to be gone.
+// The ranks' store. Its calls are steps, and its waits end when a rank is known
+// to be gone.
 class WatchedStore : public BootstrapStore {
  public:
   WatchedStore(std::shared_ptr<BootstrapStore> store, Interruption interruption)
@@ -193,8 +193,8 @@ class WatchedStore : public BootstrapStore {
   const Interruption interruption_;
 };
 
-// Interrupts the forming of a group whose rank `victim` is gone when `gone` is
-// closed, as whoever hears of that does.
+// Interrupts the forming of the group when `gone` is closed, which means that
+// rank `victim` is gone.
 void Watch(int gone, int victim, const Interruption& interruption) {
   std::thread([=] {
     AwaitEnd(gone);
@@ -204,8 +204,8 @@ void Watch(int gone, int victim, const Interruption& interruption) {
   }).detach();
 }
 
-// How the ranks of a group end whose rank `victim` goes before step `step`; it
-// is the last of them.
+// Forms a group whose rank `victim` goes before step `step`. Returns the ranks'
+// outcomes, the victim's last.
 std::vector<RankOutcome> FormWithout(int victim, int step, Fate fate) {
   std::array<int, 2> gone;
   std::array<int, 2> over;
@@ -257,9 +257,9 @@ TEST_P(FormingFateTest, TheOthersHearOfARankThatGoesAtAnyStep) {
     if (last.report == "formed") break;
     EXPECT_TRUE(WIFSIGNALED(last.wait_status)) << last.report;
     for (const RankOutcome& outcome : outcomes) {
-      // Or they name a rank that has heard earlier and has closed its port,
+      // Or a report names a rank that noticed earlier and has closed its port,
       // which resets connections that it had not accepted yet. The client's
-      // error resolver knows better.
+      // error resolver corrects this.
       EXPECT_THAT(
           outcome.report,
           AnyOf("formed",
@@ -280,11 +280,11 @@ TEST_P(FormingFateTest, TheOthersHearOfARankThatGoesAtAnyStep) {
   RecordProperty("steps", step);
 }
 
-// With few descriptors: strangers that hold connections to a rank's port keep
-// it neither from forming a group nor from training in it.
+// With few descriptors, clients that hold connections to a rank's port do not
+// keep it from forming a group or from training.
 TEST(FormingTest, StrangersThatSayNothingTakeNoDescriptors) {
   const auto body = [](Communicator& communicator) -> std::string {
-    // Until all ranks have seen many of them.
+    // Run until all ranks have refused many of them.
     std::vector<int64_t> refused = {0};
     while (refused[0] < 200) {
       refused[0] = refused_connections;

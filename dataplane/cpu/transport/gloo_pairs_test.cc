@@ -19,7 +19,7 @@ namespace {
 
 using Reply = Listener::Reply;
 
-// Two ranks as objects of one process.
+// Two ranks in one process.
 class PairsTest : public ::testing::Test {
  protected:
   struct Rank {
@@ -61,7 +61,7 @@ class PairsTest : public ::testing::Test {
     });
   }
 
-  // What the pairs of a rank say to a connection that the other one offers.
+  // The reply of a rank's pairs to a connection that the other rank offers.
   Reply ReplyOf(size_t rank) {
     Reply said = {};
     std::array<int, 2> ends;
@@ -101,7 +101,7 @@ TEST_F(PairsTest, AfterAnAbortThereAreNone) {
   EXPECT_TRUE(IsCancelled(ranks_[0].pairs.Open(1)));
 }
 
-// Who wants the pair next is told so, too: he asks then why the peer has gone.
+// A second Open fails alike; its caller then asks why the peer has gone.
 TEST_F(PairsTest, APeerThatHasGoneIsUnavailable) {
   ranks_[1].listener.Stop();
   for (int time = 0; time < 2; ++time) {

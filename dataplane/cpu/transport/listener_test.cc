@@ -41,12 +41,12 @@ AddressBytes Loopback() {
   return bytes;
 }
 
-// While it lives, this process gets no descriptor.
+// While it lives, this process gets no new descriptor.
 class NoDescriptorsLeft {
  public:
   NoDescriptorsLeft() {
     EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
-    // All those below the first one that is free are in use.
+    // All descriptors below the first free one are in use.
     const int free = open("/dev/null", O_RDONLY | O_CLOEXEC);
     close(free);
     const rlimit none = {static_cast<rlim_t>(free), before_.rlim_max};
@@ -66,7 +66,7 @@ void CloseAll(const Sockets& sockets) {
   }
 }
 
-// Ranks as objects of one process.
+// Ranks in one process.
 class ListenerTest : public ::testing::Test {
  protected:
   void Listen(int world_size) {
@@ -96,7 +96,7 @@ class ListenerTest : public ::testing::Test {
     return all;
   }
 
-  // A socket that is connected to rank 0.
+  // A new socket, connected to rank 0.
   int ConnectStranger() {
     const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ConnectToRank0(stranger);
@@ -207,7 +207,7 @@ TEST_F(ListenerTest, StrangersAreSentAway) {
 
 TEST_F(ListenerTest, RankOfAnotherGroupTakesNobodysPlace) {
   Listen(2);
-  // Its rank 0 has listened there before.
+  // Its group's rank 0 has listened at that port before.
   Listener other(/*rank=*/1, /*world_size=*/2);
   const std::vector<RankAddress> others = {
       {addresses_[0].socket, addresses_[0].nonce + 1}, {}};
@@ -222,7 +222,7 @@ TEST_F(ListenerTest, RankOfAnotherGroupTakesNobodysPlace) {
   EXPECT_EQ(CulpritRank(status), 0);
   const auto rank1 = Connect(1, std::chrono::seconds(60));
   ASSERT_TRUE(rank1.ok()) << rank1.status();
-  // Rank 0 may be a step behind: it must not see rank 1 go.
+  // Rank 0 may be a step behind and must not see rank 1 go.
   const auto connected = rank0.get();
   ASSERT_TRUE(connected.ok()) << connected.status();
   CloseAll(*rank1);
@@ -235,7 +235,7 @@ TEST_F(ListenerTest, WithoutDescriptorsNobodyListens) {
   const Status expected =
       ResourceExhaustedError("cannot listen for 3 peers: Too many open files");
   EXPECT_EQ(listener.Listen(Loopback()).status(), expected);
-  // Nor where Wake would not.
+  // The same if the eventfd for Wake could not be made.
   Listener later(/*rank=*/0, /*world_size=*/4);
   EXPECT_EQ(later.Listen(Loopback()).status(), expected);
 }
@@ -244,7 +244,7 @@ TEST_F(ListenerTest, RankWithoutDescriptorsBlamesNobodyElse) {
   Listen(2);
   const int stranger = ConnectStranger();
   const NoDescriptorsLeft none;
-  // Neither waits for the deadline.
+  // Neither rank waits for the deadline.
   EXPECT_EQ(Connect(0, std::chrono::seconds(60)).status(),
             ResourceExhaustedError(
                 "rank 0 cannot accept connections: Too many open files"));
@@ -254,7 +254,7 @@ TEST_F(ListenerTest, RankWithoutDescriptorsBlamesNobodyElse) {
   close(stranger);
 }
 
-// Serves of rank 0, and takes all that is offered.
+// Serves `listener` and takes all offers.
 class Taken {
  public:
   explicit Taken(Listener& listener) {
@@ -265,7 +265,7 @@ class Taken {
     });
   }
 
-  // Whether it is the other end of `socket`; closes both.
+  // Whether the taken connection is the other end of `socket`. Closes both.
   bool IsConnectedTo(int socket) const {
     char byte = 'x';
     const bool is = send(socket, &byte, 1, 0) == 1 &&
@@ -283,7 +283,7 @@ TEST_F(ListenerTest, OffersAreTakenUntilItStops) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
   const Taken taken(*listeners_[0]);
-  // Who says nothing, or something else, holds up nobody.
+  // Clients that send nothing, or something else, delay no rank.
   const int silent = ConnectStranger();
   const int stranger = ConnectStranger();
   ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
@@ -315,7 +315,7 @@ TEST_F(ListenerTest, AnOfferIsRefusedOrNotNeeded) {
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-// Strangers that say nothing.
+// Clients that send nothing.
 class Silent {
  public:
   ~Silent() {
@@ -324,7 +324,7 @@ class Silent {
 
   void Add(int socket) { sockets_.push_back(socket); }
 
-  // How many are still connected. Waits until it is at most `count`.
+  // Waits until at most `count` are connected. Returns their number.
   size_t AwaitAtMost(size_t count) {
     while (sockets_.size() > count) {
       std::vector<pollfd> waits;
@@ -350,7 +350,7 @@ TEST_F(ListenerTest, ConnectionsThatSayNothingAreFewWhenAGroupForms) {
   Silent silent;
   auto rank0 = std::async(std::launch::async,
                           [&] { return Connect(0, std::chrono::seconds(60)); });
-  // More than wait to be accepted.
+  // More than the backlog.
   for (int i = 0; i < 200; ++i) silent.Add(ConnectStranger());
   const int64_t refused = refused_connections.load();
   EXPECT_GT(silent.AwaitAtMost(UnprovedConnections::kLimit + 2), 0u);
@@ -359,7 +359,7 @@ TEST_F(ListenerTest, ConnectionsThatSayNothingAreFewWhenAGroupForms) {
   ASSERT_TRUE(rank1.ok()) << rank1.status();
   const auto sockets = rank0.get();
   ASSERT_TRUE(sockets.ok()) << sockets.status();
-  // None is kept when all have come.
+  // All are closed when all ranks have come.
   EXPECT_EQ(silent.AwaitAtMost(0), 0u);
   CloseAll(*rank1);
   CloseAll(*sockets);
@@ -388,12 +388,12 @@ TEST_F(ListenerTest, WithoutDescriptorsConnectionsThatSayNothingGo) {
   const auto first = listeners_[1]->Offer(0);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(taken.IsConnectedTo(*first));
-  // The ten are accepted: they came before.
+  // The ten came before, so they are accepted.
   const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   {
     const NoDescriptorsLeft none;
     ConnectToRank0(stranger);
-    // One of them goes.
+    // One of the ten is closed.
     silent.AwaitAtMost(9);
   }
   close(stranger);
@@ -403,7 +403,7 @@ TEST_F(ListenerTest, WithoutDescriptorsConnectionsThatSayNothingGo) {
 TEST_F(ListenerTest, WakeEndsAnOffer) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
-  // Rank 0 listens, but does not serve.
+  // Rank 0 listens but does not serve.
   auto offering =
       std::async(std::launch::async, [&] { return listeners_[1]->Offer(0); });
   listeners_[1]->Wake();

@@ -1,4 +1,4 @@
-// peer_name.cc does its work in Gloo.
+// Tests that Gloo calls the function in peer_name.cc.
 
 #include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
@@ -22,7 +22,7 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// Connects to where a pair listens, and resets the connection.
+// Connects to the address of a pair and resets the connection.
 void ConnectAndReset(const std::vector<char>& address) {
   sockaddr_storage to = {};
   std::memcpy(&to, address.data(), std::min(address.size(), sizeof(to)));
@@ -50,16 +50,16 @@ TEST(PeerNameTest, APeerThatIsGoneBeforeItIsAcceptedFailsItsPairAlone) {
   const auto& other = context->createPair(2);
 
   spinner->On();
-  // In the event loop, which therefore accepts it when it has been reset.
+  // In the event loop, so that the loop accepts the connection after the reset.
   spinner->Run([&] { ConnectAndReset(lost->address().bytes()); });
-  // Its turn after that one.
+  // Wait for the loop's next iterations.
   spinner->Run([] {});
   spinner->Run([] {});
   spinner->Off();
 
   float value = 0;
   const auto buffer = context->createUnboundBuffer(&value, sizeof(value));
-  // Whichever comes first: the loop sees it, or this thread waits for it.
+  // Throws whether the loop or this thread notices the reset first.
   EXPECT_THROW(
       {
         buffer->recv(1, 7);
@@ -69,7 +69,7 @@ TEST(PeerNameTest, APeerThatIsGoneBeforeItIsAcceptedFailsItsPairAlone) {
   EXPECT_FALSE(other->address().bytes().empty());
 
   context.reset();
-  // Before the handler that its loop calls.
+  // Destroy the device before the handler that its loop calls.
   device.reset();
 }
 

@@ -34,7 +34,7 @@ TEST(PeerMemoryTest, AnotherProcessIsReadUntilItClearsItsMark) {
   ASSERT_EQ(pipe(said), 0);
   const pid_t child = fork();
   if (child == 0) {
-    // The same addresses, in another process.
+    // The same addresses in another process.
     text = "of the child!";
     char byte = 0;
     bool good = write(said[1], "1", 1) == 1 && read(go_on[0], &byte, 1) == 1;

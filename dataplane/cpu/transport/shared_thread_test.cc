@@ -42,7 +42,7 @@ TEST(SharedThreadTest, ASocketThatCanBeReadIsToldOnce) {
         },
         socket);
     told.get_future().wait();
-    // It can be read still: what comes next is another task's step.
+    // The socket is still readable, but the next step is another task's.
     std::promise<void> next;
     Task other([&] {
       next.set_value();
@@ -73,7 +73,7 @@ TEST(SharedThreadTest, AStoppedTaskIsNotRunning) {
   });
   goes_on.set_value();
   stopped.wait();
-  // Has no effect any more.
+  // After Stop, Wake has no effect.
   task.Wake();
 }
 

@@ -150,7 +150,7 @@ class ShmMailbox {
   static size_t HeadBytesFor(int ranks);
 
   Bell& BellOf(int place) const;
-  // The slot of `to` for messages from `from`.
+  // The state of the slot of `to` for messages from `from`.
   SlotState& SlotStateOf(int to, int from) const;
   std::byte* RingOf(int to, int from) const {
     return rings_ + SlotOf(to, from) * ring_bytes_;

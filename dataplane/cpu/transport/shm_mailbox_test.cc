@@ -19,7 +19,7 @@ struct alignas(64) Line {
   std::byte bytes[64];
 };
 
-// What ranks share, who are 10, 11, ..., as if their group had others, too.
+// A mailbox of ranks 10, 11, ..., as if their group had other ranks, too.
 class Ranks {
  public:
   explicit Ranks(int count)
@@ -40,7 +40,7 @@ class Ranks {
   std::vector<std::unique_ptr<ShmMailbox>> mails_;
 };
 
-// Some message, and what it brings: bytes that say which it is.
+// A message whose payload encodes its number.
 struct Letter {
   Message message;
   std::vector<uint8_t> payload;
@@ -62,7 +62,7 @@ bool Put(ShmMailbox& mailbox, int rank, const Letter& letter) {
                      letter.payload.size());
 }
 
-// The next numbers, of which all bytes are right.
+// Takes all messages, checks their payloads, and returns their numbers.
 std::vector<uint64_t> TakeAll(ShmMailbox& mailbox, int rank) {
   std::vector<uint64_t> numbers;
   mailbox.Take(rank, [&](const Message& message, const std::byte* payload) {
@@ -92,7 +92,7 @@ TEST(ShmMailboxTest, ItIsForSomeButNotForTooMany) {
     EXPECT_FALSE(ShmMailbox::IsFor(ranks)) << ranks;
     EXPECT_EQ(ShmMailbox::BytesFor(ranks), 0u);
   }
-  // Of each rank 256 KiB, and a little.
+  // A little more than 256 KiB per rank.
   for (const int ranks : {2, 3, 8, 100, 256}) {
     EXPECT_TRUE(ShmMailbox::IsFor(ranks)) << ranks;
     EXPECT_NEAR(static_cast<double>(ShmMailbox::BytesFor(ranks)) / ranks, 264e3,
@@ -130,8 +130,8 @@ TEST(ShmMailboxTest, EachHasABoxFromEachOther) {
   }
 }
 
-// All that goes in comes out in order, whatever the sizes and however full the
-// slot: its end is met at every place.
+// Messages come out whole and in order, for all sizes and fill levels, also
+// across the end of the ring at every position.
 TEST(ShmMailboxTest, ComesInOrderAndWholeAroundTheEndOfTheRing) {
   for (const int count : {2, 5, 40}) {
     Ranks ranks(count);
@@ -164,7 +164,7 @@ TEST(ShmMailboxTest, AFullBoxTakesNoMoreUntilSomethingWasTaken) {
   while (Put(ranks.of(10), 11, LetterOf(put + 1, kMessagePayloadBytesMax))) {
     ++put;
   }
-  // 256 KiB.
+  // The slot has 256 KiB.
   EXPECT_EQ(put, 7u);
   EXPECT_EQ(TakeAll(ranks.of(11), 10), Numbers({1, 2, 3, 4, 5, 6, 7}));
   EXPECT_TRUE(Put(ranks.of(10), 11, LetterOf(8, kMessagePayloadBytesMax)));
@@ -191,14 +191,14 @@ TEST(ShmMailboxTest, HalfABoxIsTheMost) {
   }
 }
 
-// Nobody sleeps for ever: one who wants mail has it however it comes, whether
-// he sleeps, or looks and stops looking.
+// No rank that wants messages sleeps for ever, whether it sleeps, or polls and
+// stops polling.
 TEST(ShmMailboxTest, WhoeverWantsMailGetsIt) {
   constexpr uint64_t kLetters = 30'000;
   Ranks ranks(2);
   ranks.of(10).Open(11);
   ranks.of(11).Open(10);
-  // Each sends the next when it has had the other's last.
+  // Each rank sends its next message after it has the other's last one.
   const auto correspond = [&](int own, int peer) {
     ShmMailbox& mailbox = ranks.of(own);
     std::mt19937 random(own);
@@ -236,7 +236,7 @@ TEST(ShmMailboxTest, WhoWantsNoneSleepsOn) {
   ShmMailbox& mailbox = ranks.of(11);
   const uint32_t dozed = mailbox.PrepareToSleep();
   ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(1, 4)));
-  // Nothing was rung since, so this is how it finds the bell.
+  // The rank was not woken since.
   EXPECT_EQ(mailbox.PrepareToSleep(), dozed);
   mailbox.SetWants(true);
   ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(2, 4)));

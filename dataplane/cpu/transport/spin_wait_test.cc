@@ -25,8 +25,8 @@ class SpinBudgetTest : public ::testing::Test {
     time_.HasSeen(now_, now_ + waited);
     now_ += waited;
   }
-  // How many waits of so long it takes to sleep less and look for longer, or to
-  // give that up.
+  // The number of waits of this length until the budget is long, or until it is
+  // given up.
   int SleepUntilLong(nanoseconds waited) {
     int sleeps = 0;
     for (; !time_.is_long(); ++sleeps) Sleep(waited);
@@ -52,7 +52,7 @@ TEST_F(SpinBudgetTest, WhatCameSoonAfterAllIsLookedForTwiceAsLong) {
   EXPECT_EQ(time_.value(), microseconds(260));
   Sleep(microseconds(400));
   EXPECT_EQ(time_.value(), microseconds(800));
-  // Never for longer than that.
+  // Never longer than kMost.
   Sleep(microseconds(1'900));
   EXPECT_EQ(time_.value(), SpinBudget::kMost);
   Sleep(SpinBudget::kMost);
@@ -75,7 +75,7 @@ TEST_F(SpinBudgetTest, WhoIsLateAgainAndAgainIsNotLookedFor) {
   EXPECT_EQ(SleepUntilLong(kSoon), 1);
   EXPECT_EQ(SeeUntilGivenUp(kSoon), SpinBudget::kLongSpinsMax);
   EXPECT_EQ(time_.value(), kSpinTime);
-  // It tries again, later each time.
+  // The budget grows again, later each time.
   int ignored = SpinBudget::kIgnoredMin;
   for (int again = 0; again < 12; ++again) {
     EXPECT_EQ(SleepUntilLong(kSoon), ignored + 1);
@@ -101,7 +101,7 @@ TEST_F(SpinBudgetTest, SleepsAfterLongLooksCountAsThose) {
   EXPECT_EQ(sleeps, 1 + SpinBudget::kLongSpinsMax);
 }
 
-// As it is when one sleep has led to the next.
+// Short spins are normal after a chain of sleeps has ended.
 TEST_F(SpinBudgetTest, ShortLooksDoNotCount) {
   Sleep(kSoon);
   for (int look = 0; look < 10'000; ++look) See(kSpinTime);
@@ -109,7 +109,7 @@ TEST_F(SpinBudgetTest, ShortLooksDoNotCount) {
 }
 
 TEST_F(SpinBudgetTest, ALongLookNowAndThenIsNoReason) {
-  // It has given up before.
+  // The budget was given up before.
   for (int time = 0; time < 3; ++time) {
     SleepUntilLong(kSoon);
     SeeUntilGivenUp(kSoon);
@@ -120,14 +120,14 @@ TEST_F(SpinBudgetTest, ALongLookNowAndThenIsNoReason) {
     now_ += milliseconds(SpinBudget::kPeriod) / (SpinBudget::kLongSpinsMax / 2);
   }
   EXPECT_EQ(time_.value(), 2 * kSoon);
-  // And that is forgotten.
+  // The earlier times are forgotten.
   SeeUntilGivenUp(kSoon);
   EXPECT_EQ(SleepUntilLong(kSoon), SpinBudget::kIgnoredMin + 1);
 }
 
 class YieldingTest : public ::testing::Test {
  protected:
-  // Whether a yield that took so long is followed by others so much later.
+  // Whether a thread yields again `later` after a yield that took `took`.
   bool YieldsAfter(nanoseconds took, nanoseconds later) {
     Yielding yielding;
     EXPECT_FALSE(yielding.is_paused(now_));
@@ -156,7 +156,7 @@ TEST_F(YieldingTest, GivesWayByTheYieldThatItHas) {
   static int yields;
   yields = 0;
   Yielding yielding([] { return ++yields; });
-  // It began long ago.
+  // This yield began long ago.
   EXPECT_GE(yielding.GiveWay(now_ - Yielding::kLong), now_);
   EXPECT_EQ(yields, 1);
   EXPECT_GE(yielding.GiveWay(now_), now_);

@@ -1,4 +1,5 @@
-// Over a transport without a network, which says whom it is asked for.
+// Tests SubsetTransport over a transport without a network, which records the
+// ranks of its calls.
 
 #include "dataplane/cpu/transport/subset_transport.h"
 

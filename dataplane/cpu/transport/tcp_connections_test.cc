@@ -24,7 +24,7 @@ namespace {
 
 using Outcome = TcpConnections::Outcome;
 
-// Both ends of a connection over loopback, which do not block.
+// Makes both ends of a connection over loopback, non-blocking.
 void MakeConnection(int ends[2]) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -42,10 +42,10 @@ void MakeConnection(int ends[2]) {
   for (int i = 0; i < 2; ++i) fcntl(ends[i], F_SETFL, O_NONBLOCK);
 }
 
-// Ranks as objects of one process.
+// Ranks in one process.
 class LinesTest : public ::testing::Test {
  protected:
-  // If `near`, all may read each other's memory.
+  // If `near`, all ranks may read each other's memory.
   void ConnectAll(int world_size, bool near = false) {
     std::vector<std::vector<int>> sockets(world_size,
                                           std::vector<int>(world_size, -1));
@@ -112,8 +112,8 @@ INSTANTIATE_TEST_SUITE_P(TcpConnections, NearAndFarLinesTest, ::testing::Bool(),
 
 TEST_P(NearAndFarLinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
   ConnectAll(3, GetParam());
-  // More than any buffer holds, from every rank to every other one: each has
-  // to receive while it sends.
+  // More than any buffer holds, from every rank to every other: each has to
+  // receive while it sends.
   constexpr size_t kBytes = 16 << 20;
   std::vector<std::future<bool>> ranks;
   for (int rank = 0; rank < 3; ++rank) {
@@ -142,8 +142,8 @@ TEST_P(NearAndFarLinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
   for (auto& rank : ranks) EXPECT_TRUE(rank.get());
 }
 
-// What rank `rank` of two says in notes, and posts, of all sizes; and that it
-// gets the same of the other one.
+// Rank `rank` of two sends notes and posted buffers of all sizes. Returns
+// whether it receives the same from the other rank.
 bool Converse(TcpConnections& connections, int rank) {
   const int peer = 1 - rank;
   const std::vector<size_t> sizes = {
@@ -213,7 +213,7 @@ TEST_F(LinesTest, LargeOnesOfNearPeersComeFromTheirMemory) {
           0, connections_[1]->PostReceive(0, received.data(), received.size())),
       Outcome::kDone);
   EXPECT_EQ(received, sent);
-  // The sender knows it, although the receiver does nothing more.
+  // The sender gets the answer although the receiver does nothing more.
   EXPECT_EQ(sending.get(), Outcome::kDone);
   std::string note(4, ' ');
   EXPECT_EQ(connections_[1]->Read(0, note.data(), 4), Outcome::kDone);
@@ -262,13 +262,13 @@ TEST_F(LinesTest, WhatCameBeforeTheEndIsRead) {
   ConnectAll(2);
   EXPECT_EQ(connections_[0]->Write(1, "last", 4, nullptr, 0), Outcome::kDone);
   connections_[0]->Close();
-  // Nobody would read it.
+  // The peer would not read it.
   EXPECT_EQ(connections_[1]->Write(0, "x", 1, nullptr, 0), Outcome::kBroken);
   std::string text(4, ' ');
   EXPECT_EQ(connections_[1]->Read(0, text.data(), 4), Outcome::kDone);
   EXPECT_EQ(text, "last");
   EXPECT_EQ(connections_[1]->Read(0, text.data(), 1), Outcome::kBroken);
-  // What is closed here, too.
+  // The same on the closed end.
   EXPECT_EQ(connections_[0]->Read(1, text.data(), 1), Outcome::kBroken);
   EXPECT_EQ(connections_[0]->Write(1, "x", 1, nullptr, 0), Outcome::kBroken);
 }

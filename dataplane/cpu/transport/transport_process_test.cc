@@ -1,4 +1,4 @@
-// The gloo backend, and shm, between processes, which can be killed and
+// Tests the gloo and the shm backend between processes that are killed and
 // stopped.
 
 #include <signal.h>
@@ -27,7 +27,7 @@ using testing::RankOutcome;
 using testing::Sample;
 using ::testing::StartsWith;
 
-// shm's connections, threads and failures are gloo's.
+// The shm backend has the connections, threads and failures of gloo.
 std::string TestedBackend() {
   const char* const backend = std::getenv("MUSTER_TESTED_BACKEND");
   return backend == nullptr ? "gloo" : backend;
@@ -35,7 +35,7 @@ std::string TestedBackend() {
 
 constexpr size_t kSmall = 8;
 constexpr size_t kStream = 300'000;
-// Beyond what goes in one piece where shm has several hosts.
+// More than one piece when shm runs on several hosts.
 constexpr size_t kPieces = 5'000'000;
 
 std::string Report(const Status& status) {
@@ -44,8 +44,8 @@ std::string Report(const Status& status) {
                       culprit.value_or(-1), ": ", status.message());
 }
 
-// Runs collectives until one fails; ready after the first, which may take
-// longer than `timeout`.
+// Runs collectives until one fails. Reports ready after the first, which may
+// take longer than `timeout`.
 std::string RunUntilFailure(Communicator& communicator, CollectiveKind kind,
                             size_t count, std::chrono::milliseconds timeout) {
   Sample sample(kind, {.rank = communicator.rank(),
@@ -67,7 +67,7 @@ std::string RunUntilFailure(Communicator& communicator, CollectiveKind kind,
   }
 }
 
-// Sends round the ring of ranks until that fails.
+// Sends round the ring of ranks until a send fails.
 std::string SendUntilFailure(Communicator& communicator, size_t count) {
   const testing::SampleOptions options = {
       .rank = communicator.rank(),
@@ -102,7 +102,7 @@ TEST(GlooProcessTest, ProcessesReduceAndLeaveInAnyOrder) {
       if (!status.ok()) return Report(status);
       if (values.back() != 6 + 4 * i) return std::string("wrong sum");
     }
-    // Whoever is first leaves at once, while others may still be at it.
+    // The first rank to finish leaves at once, while others may still run.
     return std::string("done");
   });
   for (const RankOutcome& outcome : world.Join()) {
@@ -226,7 +226,7 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedInSendsAndReceives) {
 
 TEST(GlooProcessTest, WhatWasSentLastReachesWhoIsSlow) {
   ProcessWorld world(TestedBackend(), 4, [](Communicator& communicator) {
-    // Many, so that the receiver still takes them when their sender leaves.
+    // So many that the receiver is still taking them when their sender leaves.
     constexpr int kMessages = 6;
     std::vector<int64_t> values(4096, communicator.rank());
     const auto start = [&](CollectiveKind kind, int peer) {
@@ -272,7 +272,7 @@ TEST_P(GlooProcessFailureTest, StoppedRankEndsTheOthersAtTheDeadline) {
   });
   for (int rank = 0; rank < 3; ++rank) world.AwaitReady(rank);
   world.Signal(1, SIGSTOP);
-  // Joined in order, and rank 1 ends only when it goes on.
+  // Rank 1 ends only after SIGCONT, so the others are joined first.
   std::vector<RankOutcome> outcomes;
   outcomes = world.JoinAllBut(1);
   for (const RankOutcome& outcome : outcomes) {

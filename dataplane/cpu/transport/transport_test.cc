@@ -1,4 +1,4 @@
-// How a rank takes leave, seen from the other end of its connections.
+// Tests a rank's goodbye as seen from the other end of its connections.
 
 #include "dataplane/cpu/transport/transport.h"
 
@@ -28,8 +28,8 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// More than a socket receives for a process that does not read, less than one
-// sends for a process that does not wait.
+// More than the receiving socket buffers, less than can be sent without
+// waiting.
 constexpr size_t kBytes = 512 << 10;
 constexpr uint64_t kSlot = 1;
 
@@ -45,8 +45,8 @@ StatusOr<std::unique_ptr<Transport>> ConnectOneOfTwo(
                .local_address = address});
 }
 
-// The body of a rank that stops itself once it has announced a receive, and
-// when it goes on says how that and the next one ended.
+// The body of a rank that stops itself after it has announced a receive. When
+// it continues, it reports how that receive and the next one ended.
 std::string ReceiveAfterAStop(const std::string& directory) {
   auto transport = ConnectOneOfTwo(
       1, std::make_shared<testing::DirectoryStore>(directory), "127.0.0.1");
@@ -62,10 +62,10 @@ std::string ReceiveAfterAStop(const std::string& directory) {
                       static_cast<int>(data.back()), "; ", second.message());
 }
 
-// First in this file: it forks, and later there may be other threads.
+// Stands first in this file because it forks: later there may be other threads.
 TEST(TransportTest,
      WhatWasSentBeforeTheGoodbyeAndItselfReachAPeerThatIsBehind) {
-  // Through the connections: a peer that is stopped takes nothing.
+  // Use the connections, because a stopped peer reads no memory.
   setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1);
   std::string directory = absl::StrCat(::testing::TempDir(), "/mesh.XXXXXX");
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
@@ -89,7 +89,7 @@ TEST(TransportTest,
     EXPECT_TRUE(buffer->Send(1, kSlot, 0, kBytes).ok());
     EXPECT_TRUE(buffer->WaitSend(1).ok());
   }
-  // The peer has read neither: both are in this side's socket.
+  // The peer has read neither message: both are in this side's socket.
   (*transport)->Close(AbortedError("on purpose"));
   transport->reset();
   kill(peer, SIGCONT);
@@ -102,7 +102,7 @@ TEST(TransportTest,
   std::filesystem::remove_all(directory);
 }
 
-// Rank 1, as sockets alone.
+// Rank 1, played by sockets.
 class SilentPeer {
  public:
   ~SilentPeer() { HangUp(); }
@@ -147,7 +147,7 @@ TEST(TransportTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
   const auto values = store->Get({"gloo/0"}, deadline);
   ASSERT_TRUE(values.ok()) << values.status();
   std::vector<RankAddress> addresses = {*DecodeAddress((*values)[0], 3)};
-  // As sockets alone; and rank 2 never connects.
+  // Both ranks are played by sockets. Rank 2 never connects.
   Listener listeners[] = {Listener(1, 3), Listener(2, 3)};
   for (int rank : {1, 2}) {
     addresses.push_back(*listeners[rank - 1].Listen(addresses[0].socket));
@@ -168,7 +168,8 @@ TEST(TransportTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
 }
 
 TEST(TransportTest, RankThatFailedStaysTheOneWaitedFor) {
-  // A deadline that passes while the failure is looked into shall name it.
+  // A deadline that passes during the handling of the failure must name the
+  // rank.
   for (const bool waits : {true, false}) {
     SilentPeer peer;
     const auto transport = peer.ConnectRank0();
@@ -180,7 +181,7 @@ TEST(TransportTest, RankThatFailedStaysTheOneWaitedFor) {
     EXPECT_EQ((*transport)->waiting_for(), -1);
     peer.HangUp();
     if (waits) status = buffer->WaitReceive(1);
-    // Until the end of the connection is known here.
+    // Write until the end of the connection is known here.
     while (status.ok()) status = (*transport)->Write(1, "x", 1, nullptr, 0);
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
     EXPECT_EQ((*transport)->waiting_for(), 1);
