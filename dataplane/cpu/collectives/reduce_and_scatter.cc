@@ -12,11 +12,11 @@ namespace {
 
 constexpr size_t kSegmentBytesMax = 512 << 10;
 
-// At least two, so that combining one overlaps receiving another, unless they
-// become too small for that to pay.
+// At least two, so that combining one segment overlaps receiving another,
+// unless segments become too small for that to pay.
 constexpr size_t kSegmentsMin = 2;
 
-// Receives announced beyond the one waited for: bounds the scratch memory.
+// The number of receives announced ahead. It bounds the scratch memory.
 constexpr size_t kAhead = 4;
 
 // Pairwise exchange: every rank sends each other rank that rank's part, and

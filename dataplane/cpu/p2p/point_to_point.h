@@ -175,7 +175,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     uint64_t last_id = 0;
     // Large sends that the peer has not taken yet, by id.
     std::map<uint64_t, OperationPtr> requests;
-    // Tensors that were cleared to come, by the peer's id.
+    // Tensors that the peer was cleared to send, by the peer's id.
     std::map<uint64_t, Arriving> arriving;
     // The number of kEager and kRequest messages on the connection that have
     // not left.

@@ -19,7 +19,7 @@ namespace muster::dataplane::shm {
 
 // Lets the ranks of a group agree on something outside its collectives. All
 // ranks make the same calls, in one order with the collectives. Unless stated
-// otherwise, an error is one of a collective: other ranks may have a different
+// otherwise, an error is as in a collective: other ranks may have a different
 // one, or none, and the group is broken.
 class GroupAgreement {
  public:

@@ -46,7 +46,8 @@ size_t CountOf(const BlockList& block_list) {
 
 MessageHeader HeaderOf(const Collective& collective) {
   MessageHeader header = MessageHeader::Of(collective);
-  // Kinds with a size per rank have a hash of all sizes instead.
+  // Input sizes must agree here. Kinds with a size per rank have a hash of all
+  // sizes instead.
   if (TraitsOf(collective.kind).outputs == TensorList::kWhole) {
     header.element_count = collective.inputs[0].element_count();
   }

@@ -43,7 +43,7 @@ constexpr const char* AlgorithmName(Algorithm algorithm) {
 // Errors: kInvalidArgument, with the known names.
 StatusOr<Algorithm> FindAlgorithm(absl::string_view name);
 
-// Where a collective's tensors are.
+// The memory in which the tensors of a collective are.
 enum class Memory : uint8_t { kOrdinary, kSymmetric };
 
 struct Circumstances {

@@ -188,7 +188,7 @@ struct Sharing {
   // Their symmetric memory. Null if they share nothing, for the reason why_not.
   std::shared_ptr<Regions> regions = nullptr;
   std::string why_not = {};
-  // The reason is no problem.
+  // Whether sharing nothing is expected here.
   bool is_expected = false;
 
   std::optional<Topology> hosts = std::nullopt;

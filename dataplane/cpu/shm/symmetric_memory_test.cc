@@ -250,7 +250,7 @@ TEST_F(RegionTest, SlicesAreSharedAndNothingAroundOnesOwnCanBeTouched) {
   close(zeros);
 }
 
-// Four times this is a small number in 64 bits.
+// Four times this overflows to a small number in 64 bits.
 constexpr size_t kMore = std::numeric_limits<int64_t>::max();
 
 TEST_F(RegionTest, ThereIsNoSegmentOfMoreThanThereAreNumbersFor) {

@@ -47,7 +47,7 @@ class Topology {
   int host_of(int rank) const { return host_of_[rank]; }
   int place_of(int rank) const { return place_of_[rank]; }
 
-  // This rank's host, place and host's ranks.
+  // This rank's host, its place there, and the ranks of that host.
   int own() const { return host_of_[rank_]; }
   int place() const { return place_of_[rank_]; }
   const std::vector<int>& neighbours() const { return ranks_[own()]; }

@@ -96,7 +96,7 @@ class Listener {
     kGone,  // was settled; then the peer closed it or said goodbye
   };
 
-  // What a connection is for.
+  // The purpose of a connection.
   enum Kind { kData, kControl, kConnectionKinds };
 
   struct Connection {

@@ -34,10 +34,10 @@ class Mark {
 };
 
 // PeerMemory reads the memory of another process of this host
-// (process_vm_readv(2)). The thread that wants the bytes makes one copy, where
-// a connection makes two and needs the other process to run. The system allows
-// it among processes of one user, unless configured otherwise
-// (kernel.yama.ptrace_scope, or a container's seccomp filter).
+// (process_vm_readv(2)). The reading thread makes one copy; a connection makes
+// two and needs the other process to run. The system allows it among processes
+// of one user, unless configured otherwise (kernel.yama.ptrace_scope, or a
+// container's seccomp filter).
 class PeerMemory {
  public:
   // Reads the process whose mark, at `place`, has `value`.

@@ -1,4 +1,5 @@
-// Spinning and sleeping while a thread waits for data from another process.
+// Helpers for a thread that waits for data from another process: spinning,
+// yielding and sleeping.
 
 #ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_SPIN_WAIT_H_
 #define MUSTER_DATAPLANE_CPU_TRANSPORT_SPIN_WAIT_H_
