@@ -95,8 +95,8 @@ class Engine {
   void Stop();
 
  private:
-  // Constructs without the watchdog. Serve is separate so that the destructor
-  // runs if no thread can be started.
+  // Without the watchdog. Serve is separate, so that the destructor runs if no
+  // thread can be started.
   struct Unserved {};
   Engine(std::string group_name, std::unique_ptr<Transport> transport,
          Unserved);
@@ -167,8 +167,8 @@ class Engine {
   CondVar executor_wakes_;
   // The first job is running if `running_`.
   std::list<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
-  // The list node of a job that its caller runs, while no such job is queued.
-  // Allocated in advance: a running collective must not fail to allocate it.
+  // The node of a job that its caller runs, while no such job is queued. It is
+  // preallocated: a running collective must not fail to allocate it.
   std::list<Job> callers_job_ MUSTER_GUARDED_BY(mutex_) = std::list<Job>(1);
   bool running_ MUSTER_GUARDED_BY(mutex_) = false;
   // The number of jobs queued so far, and at the watchdog's last check.
@@ -178,8 +178,7 @@ class Engine {
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   // CloseTransport was called.
   bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
-  // The collective in which, and the time at which, the watchdog first saw that
-  // a peer is gone.
+  // The collective and time in which the watchdog first saw a peer gone.
   FailedCall gone_noticed_in_ MUSTER_GUARDED_BY(mutex_);
   Instant gone_noticed_at_ MUSTER_GUARDED_BY(mutex_);
   // The time of the watchdog's next check unless it is woken; max(): never.

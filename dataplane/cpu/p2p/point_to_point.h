@@ -198,7 +198,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Work to do after the lock is released.
   struct Outcome {
     std::vector<OperationPtr> done = {};
-    // Done by a thread of the peer's connection, or by a waiting thread.
+    // Done by a thread of the connection, or by a waiting thread.
     std::vector<Reading> readings = {};
     Status failure = OkStatus();
   };
@@ -209,8 +209,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Leaves the work in `outcome`, except the end of `own`, to other threads.
-  // `wants`: this rank asked to be woken before, so its progress thread may
-  // sleep.
+  // `wants`: this rank asked to be woken before.
   void LeaveToOthers(const OperationPtr& own, bool wants, Outcome& outcome)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartSend(const OperationPtr& operation, Outcome& outcome)
@@ -233,8 +232,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   }
   // Takes all messages from the mailbox. False if there was none.
   bool TakeMail(Outcome& outcome) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // As above; also does the work that was left to others. Called by a thread
-  // that waits for `own` until `deadline`, or by the progress thread (null).
+  // As above, and does the work left to others. Called by a thread that waits
+  // for `own` until `deadline`, or by the progress thread (null).
   bool TakeMail(const Work* own, Instant deadline)
       MUSTER_LOCKS_EXCLUDED(mutex_);
   // Gives readings to the connections' threads, except those that the waiter
@@ -245,8 +244,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   void GiveToChannels(const std::vector<Reading>& readings)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has a thread copy a tensor that this rank sends to itself and complete both
-  // operations. Not done in Start: its caller may hold locks that the callbacks
-  // of the earlier operation need.
+  // operations: Start's caller may hold locks that callbacks need.
   void GiveToSelf(const OperationPtr& receive, const OperationPtr& send)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes and returns the first receive for `tag` from `peer`, or null.
@@ -264,7 +262,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // afterwards.
   void WantMail() MUSTER_LOCKS_EXCLUDED(mutex_);
   void RunProgressThread();
-  // Call it after a start. Makes the progress thread poll from time to time.
+  // Makes the progress thread poll from time to time, after a start.
   void HaveProgressThreadLook() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Called by the threads of the connections.
@@ -297,8 +295,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CheckFits(const Operation& operation, int peer,
                    const Message& message) const;
-  // Announces the receive of the tensor of `request` and clears the peer to
-  // send it.
+  // Announces the receive for `request` and clears the peer to send.
   Status Clear(const OperationPtr& operation, int peer, const Message& request)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends a message of `type` for tensor `id` to the peer.
