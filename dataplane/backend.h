@@ -159,8 +159,9 @@ struct SymmetricOptions {
   Instant deadline = Instant::max();
 };
 
-// The state of a library's communicators, for people and for c10d's tools: for
-// each communicator, by a name that its ranks share, texts by their names.
+// The state of a library's communicators, for people and for c10d's tools. The
+// outer key is a communicator's name, which is the same on its ranks; the inner
+// map holds named texts.
 using CommunicatorStates =
     std::map<std::string, std::map<std::string, std::string>>;
 

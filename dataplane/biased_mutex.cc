@@ -28,11 +28,11 @@ std::atomic<bool>& HasFences() {
   return has_fences;
 }
 
-// All threads of this process pass a fence.
+// Makes all threads of this process pass a fence.
 void FenceThreads() {
   if (Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
-  // It was there, and is forbidden now. No processor holds back a store for so
-  // long.
+  // A sandbox has forbidden membarrier since it was registered. No processor
+  // delays a store for this long.
   HasFences() = false;
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
@@ -42,7 +42,7 @@ void FenceThreads() {
 void BiasedMutex::Prepare() { HasFences(); }
 
 void BiasedMutex::LockSlowly(bool often) {
-  // As Mutex, which leaves it alone.
+  // Restores errno, as Mutex does.
   const int error = errno;
   bare_.Lock();
   if (is_biased_.load(std::memory_order_relaxed)) Revoke();
@@ -59,8 +59,9 @@ void BiasedMutex::LockSlowly(bool often) {
 
 void BiasedMutex::Revoke() {
   is_biased_.store(false, std::memory_order_relaxed);
-  // If the home passes it before it looks whether this is biased, it sees that
-  // it is not. Else what it said before that look is seen here.
+  // If the home passes the fence before it checks the bias, it sees that the
+  // bias is gone. Otherwise this thread sees is_inside_, which the home set
+  // before that check.
   FenceThreads();
   while (is_inside_.load(std::memory_order_acquire) != 0) {
     is_inside_.wait(1, std::memory_order_acquire);
@@ -81,8 +82,9 @@ void BiasedMutex::LockedTwice() {
 }
 
 void BiasedMutex::WakeRevoker() {
-  // The standard library does not wake who, to it, does not sleep yet, and he
-  // sleeps if he does not see the store before this.
+  // notify_one does nothing unless it sees a waiter. With the fence, either it
+  // sees the waiter or the waiter sees the store to is_inside_ and does not
+  // sleep.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   is_inside_.notify_one();
 }

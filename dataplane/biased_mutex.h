@@ -9,30 +9,29 @@
 
 namespace muster::dataplane {
 
-// A mutex for one thread that takes it again and again, and others that do so
-// seldom. It comes to be biased towards that one, its home: who locks and
-// unlocks it from then on without a locked instruction. Those take longer than
-// the rest of it, and each waits until all that the thread has stored is with
-// its cache: what it has just shown to another rank, too. A small collective
-// has three such locks.
+// A mutex that one thread takes again and again and other threads take seldom.
+// It becomes biased towards that thread, its home, which from then on locks and
+// unlocks it without an atomic read-modify-write instruction. Those take most
+// of the time of a lock, and each waits until the thread's earlier stores are
+// in its cache, also data just published to another rank. A small collective
+// takes three such locks.
 //
-// The home says that it is inside, and looks whether the mutex is still biased;
-// another thread says that it is not, and looks whether the home is inside
-// (T. Dekker's algorithm, in Dijkstra's "Cooperating sequential processes",
-// 1965). Between the two of each belongs a fence, and the home has none:
-// the other thread has the system let every thread of the process pass one
-// (membarrier(2)), which takes from one microsecond to some tens. So it is
-// biased only when its home has taken it kStreak times in a row, by LockOften.
-// Where there is no membarrier it is never biased. After D. Dice, H. Huang and
-// M. Yang, "Asymmetric Dekker Synchronization" (2001), and biased locking in
-// Java machines. biased_mutex.pml is a model of it.
+// The home sets "inside" and then checks that the mutex is still biased;
+// another thread clears the bias and then checks whether the home is inside (T.
+// Dekker's algorithm, in Dijkstra's "Cooperating sequential processes", 1965).
+// Each needs a fence between the two steps. The home has none: the other thread
+// calls membarrier(2), which makes every thread of the process pass one and
+// takes from one to some tens of microseconds. So the mutex becomes biased only
+// after one thread has taken it kStreak times in a row with LockOften, and
+// never on a system without membarrier. After D. Dice, H. Huang and M. Yang,
+// "Asymmetric Dekker Synchronization" (2001), and biased locking in Java
+// machines. biased_mutex.pml is a model of it.
 //
-// The first thread that has it so often in a row is its home for good. Were
-// another one to take its place, the first might have stopped between its two
-// looks, and both would be inside.
+// The first such thread stays the home for good. If another thread took its
+// place while the first one was between its two steps, both could be inside.
 //
-// Unlike Mutex, it must live until Unlock has returned. And a thread that locks
-// it twice does not hang: the program fails if it is biased.
+// Unlike Mutex, it must live until Unlock has returned, and a thread that locks
+// it twice ends the program (if it is biased) instead of hanging.
 class MUSTER_LOCKABLE BiasedMutex {
  public:
   BiasedMutex() {
@@ -48,8 +47,8 @@ class MUSTER_LOCKABLE BiasedMutex {
     if (!Enter()) LockSlowly(/*often=*/false);
     mutex_internal::HasLocked(this);
   }
-  // The same of who may be its home: not of a thread in the background, which
-  // may have it often in a row while nobody else does anything.
+  // Lock for threads that may become the home. Not for background threads,
+  // which may lock it often in a row while no other thread does anything.
   void LockOften() MUSTER_EXCLUSIVE_LOCK_FUNCTION() {
     mutex_internal::WillLock(this);
     if (!Enter()) LockSlowly(/*often=*/true);
@@ -58,7 +57,8 @@ class MUSTER_LOCKABLE BiasedMutex {
   void Unlock() MUSTER_UNLOCK_FUNCTION() {
     mutex_internal::WillUnlock(this);
     if (is_entered_) {
-      // Before the next one may have it, who reads it.
+      // Cleared before another thread can lock, because Unlock of that thread
+      // reads it.
       is_entered_ = false;
       Leave();
     } else {
@@ -67,21 +67,21 @@ class MUSTER_LOCKABLE BiasedMutex {
     mutex_internal::HasUnlocked(this);
   }
 
-  // So often in a row its home must have had it to be biased: so many locked
-  // instructions cost about as much as the fence does at the worst.
+  // A thread must lock it so often in a row before it is biased: the saved
+  // instructions then cost about as much as the slowest fence.
   static constexpr int kStreak = 4000;
 
-  // Whether its holder, who asks, has it by the bias: for tests.
+  // For tests. Called by the holder: whether it has the mutex by the bias.
   bool is_biased() const { return is_entered_; }
 
  private:
-  // Another one for each thread there is. A new thread may have that of one
-  // that has ended, and is the home in its place then.
+  // Different for all living threads. A new thread may get the value of an
+  // ended one and is then the home in its place.
   static uintptr_t ThisThread() {
     return reinterpret_cast<uintptr_t>(__builtin_thread_pointer());
   }
 
-  // False: the caller is not its home, or it is not biased.
+  // Locks by the bias. False if the caller is not the home or there is no bias.
   bool Enter() {
     if (home_.load(std::memory_order_relaxed) != ThisThread() ||
         !is_biased_.load(std::memory_order_relaxed)) {
@@ -90,7 +90,7 @@ class MUSTER_LOCKABLE BiasedMutex {
     if (is_entered_) [[unlikely]]
       LockedTwice();
     is_inside_.store(1, std::memory_order_relaxed);
-    // For the compiler; for the processor: see Revoke.
+    // A fence for the compiler. The processor's fence is in Revoke.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (is_biased_.load(std::memory_order_relaxed)) [[likely]] {
       is_entered_ = true;
@@ -99,7 +99,7 @@ class MUSTER_LOCKABLE BiasedMutex {
     Leave();
     return false;
   }
-  // Who takes the bias away may sleep until then.
+  // A thread in Revoke may sleep until the home leaves.
   void Leave() {
     is_inside_.store(0, std::memory_order_release);
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -109,31 +109,33 @@ class MUSTER_LOCKABLE BiasedMutex {
   }
   void WakeRevoker();
   [[noreturn]] static void LockedTwice();
-  // Once in a process, as it may take a millisecond: what fences need.
+  // Registers this process for membarrier, which may take a millisecond, once.
   static void Prepare();
   void LockSlowly(bool often);
-  // It is biased no more, and the home is not inside. Of who has bare_.
+  // Removes the bias and waits until the home is not inside. Requires bare_.
   void Revoke();
-  // The home has bare_, and has had it often enough.
+  // Makes the calling thread, which holds bare_, the home.
   void Bias();
 
-  // 0: there is none yet.
+  // 0: no home yet.
   std::atomic<uintptr_t> home_{0};
-  // Changes while bare_ is held.
+  // Written only by a holder of bare_.
   std::atomic<bool> is_biased_{false};
-  // The holder has it without bare_.
+  // The holder has the mutex by the bias, without bare_.
   bool is_entered_ = false;
-  // The home's alone: it is inside, or about to be. An int as futexes are.
+  // Written by the home: 1 while it is inside or about to be. An int, as in
+  // futexes.
   std::atomic<int> is_inside_{0};
 
-  // Taken by all others, and by the home when it is not biased.
+  // Taken by all other threads, and by the home while there is no bias.
   mutex_internal::BareMutex bare_;
-  // By holders of that: who had it last, and so often in a row by LockOften.
+  // Guarded by bare_: its last holder, and how many of that thread's last locks
+  // in a row used LockOften.
   uintptr_t last_ = 0;
   int streak_ = 0;
 };
 
-// By LockOften.
+// MutexLock with LockOften.
 using OftenLock = MutexLock<BiasedMutex, &BiasedMutex::LockOften>;
 
 }  // namespace muster::dataplane

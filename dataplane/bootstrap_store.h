@@ -39,8 +39,8 @@ class BootstrapStore {
   // sum.
   virtual StatusOr<int64_t> Add(const std::string& key, int64_t delta) = 0;
 
-  // Tells the store that nobody will read `key`, which this process has set,
-  // any more. A store may delete it, and gives up at `deadline`.
+  // Tells the store that `key`, which this process has set, will not be read
+  // any more. A store may delete it; it stops trying at `deadline`.
   virtual void Forget(const std::string& key, Instant deadline) {}
 };
 

@@ -20,9 +20,9 @@
 namespace muster::dataplane {
 namespace {
 
-// Together they are at most so large, so that copies stay in the cache.
+// The largest fused collective: its copies stay in the cache.
 constexpr size_t kFusedBytesMax = 1 << 20;
-// Larger ones have nothing to gain: their time goes into bytes, not into steps.
+// Fusing does not help a larger collective: bytes take its time, not steps.
 constexpr size_t kFusedOneBytesMax = 128 << 10;
 
 bool IsExact(DataType type) {
@@ -30,7 +30,6 @@ bool IsExact(DataType type) {
          type == DataType::kBool;
 }
 
-// What one of them reads, and what it writes.
 const Tensor& InputOf(const Collective& collective) {
   return collective.read()[0];
 }
@@ -39,11 +38,11 @@ const Tensor& OutputOf(const Collective& collective) {
   return collective.written()[0];
 }
 
-// How large it may be to travel with others, in bytes as CostOf counts them; 0:
-// it may not.
+// The largest fused collective that `collective` may be part of, in bytes as
+// CostOf counts them; 0: it may not be fused.
 size_t LimitOf(const Collective& collective, size_t fusable_bytes) {
   if (InputOf(collective).device().type != DeviceType::kCpu) return 0;
-  // Its outputs are in many places already.
+  // It has several outputs.
   if (TraitsOf(collective.kind).outputs == TensorList::kPerRank) return 0;
   const bool any_order =
       !IsReduction(collective.kind) || IsExact(collective.data_type());
@@ -68,12 +67,12 @@ void Copy(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// Collectives that travel as one.
+// Collectives that are fused into one.
 class Bin {
  public:
   explicit Bin(int world_size) : world_size_(world_size) {}
 
-  // Whether `collective` may join; always if it is the first.
+  // Whether `collective` may join. Always true for the first.
   bool Takes(const Collective& collective, size_t fusable_bytes) const {
     if (members_.empty()) return true;
     const size_t cost = CostOf(collective);
@@ -92,7 +91,8 @@ class Bin {
 
   DataType data_type() const { return members_[0].data_type(); }
 
-  // What to start; it works in this object's memory if there are several.
+  // The collective to start. If there are several members, it uses this
+  // object's memory.
   Collective Fuse() {
     Collective fused = members_[0];
     if (members_.size() == 1) return fused;
@@ -115,7 +115,7 @@ class Bin {
     return fused;
   }
 
-  // To where it belongs.
+  // Copies the results to the members' outputs.
   void TakeApart() {
     if (members_.size() == 1) return;
     const Collective& first = members_[0];
@@ -136,8 +136,8 @@ class Bin {
             {static_cast<int64_t>(bytes / DataTypeBytes(type))}};
   }
 
-  // The memory at `here` is the first of `parts` equal parts of all members'
-  // tensors, then the second, and so on.
+  // The memory at `here` consists of part 0 of all members' tensors, then part
+  // 1, and so on up to `parts`, which are equal parts of each tensor.
   template <typename CopyFunction>
   void Walk(std::byte* here, int parts,
             const Tensor& (*tensor_of)(const Collective&),
@@ -162,7 +162,7 @@ class Bin {
   std::unique_ptr<std::byte[]> output_;
 };
 
-// What is known when all have completed. Thread-safe.
+// Collects the results of the fused collectives. Thread-safe.
 class Outcome {
  public:
   Outcome(std::string description, std::vector<Bin> bins)
@@ -192,7 +192,8 @@ class Outcome {
 
  private:
   PromisedWork done_;
-  // Each used by one thread at a time: the starter, then whoever completes it.
+  // Each is used by one thread at a time: the starter, then the completing
+  // thread.
   std::vector<Bin> bins_;
   Mutex mutex_;
   size_t running_ MUSTER_GUARDED_BY(mutex_);
@@ -207,7 +208,8 @@ class CoalescedWork : public Work {
       : outcome_(std::move(outcome)), works_(std::move(works)) {}
 
   Status Wait(Instant deadline) override {
-    // Each, since a backend may run what is waited for on this thread.
+    // Waits for each, because a backend may run a collective on the waiting
+    // thread.
     for (const auto& work : works_) work->Wait(deadline).IgnoreError();
     return outcome_->done().Wait(deadline);
   }
@@ -231,7 +233,8 @@ class CoalescedWork : public Work {
   const std::vector<std::shared_ptr<Work>> works_;
 };
 
-// Small ones travel together: none may write what another one reads or writes.
+// Members of one fused collective must not write what another one reads or
+// writes.
 Status CheckOverlap(const std::vector<Collective>& collectives) {
   Extents written;
   for (size_t i = 0; i < collectives.size(); ++i) {
@@ -264,7 +267,7 @@ Status CheckAll(Communicator& communicator,
     Status status = CanCoalesceWith(first, one);
     if (status.ok()) {
       status = communicator.Check(one);
-      // It starts nothing, but is how the other ranks hear of it.
+      // Starts nothing, but tells the other ranks of the error.
       if (!status.ok()) communicator.Start(one);
     }
     if (status.ok()) continue;
@@ -281,7 +284,7 @@ std::vector<Bin> Sort(std::vector<Collective> collectives, int world_size,
                       size_t fusable_bytes) {
   std::vector<Bin> bins;
   for (Collective& collective : collectives) {
-    // The last of its type: those before are full.
+    // The last bin of its data type: the earlier ones are full.
     Bin* bin = nullptr;
     for (Bin& one : bins) {
       if (one.data_type() == collective.data_type()) bin = &one;

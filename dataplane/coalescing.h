@@ -17,26 +17,26 @@ namespace muster::dataplane {
 // kInvalidArgument.
 Status CanCoalesce(CollectiveKind kind);
 
-// OK if `next` can go with `first`: the same kind, reduction and factor.
-// Otherwise kInvalidArgument, with what they have.
+// OK if `next` can be coalesced with `first`: they have the same kind,
+// reduction and factor. Otherwise kInvalidArgument, naming both values.
 Status CanCoalesceWith(const Collective& first, const Collective& next);
 
-// Starts `collectives`, of one such kind and one reduction, on `communicator`,
-// and returns one handle of all of them: complete when all are, with the first
-// error. If one of them is not valid, it completes with that, and nothing was
-// started.
+// Starts `collectives` on `communicator` and returns one handle, which
+// completes when all of them are complete, with the first error. They must have
+// one kind, which CanCoalesce accepts, and one reduction. If one of them is not
+// valid, the handle completes with its error and none is started.
 //
-// Small ones of one type (not of kAllGather) travel together, copied into one
-// tensor and back from it, where the result is bit for bit what it would be
-// apart: always when the operation does not depend on the order of its
-// operands, else up to the backend's `fusable_bytes`. The copies take as much
-// memory as what is on its way. Which ones go together depends on types and
-// sizes alone, which must be equal on all ranks.
+// Small ones of one data type (except kAllGather) are fused: copied into one
+// tensor, and back from it. The result is bit for bit the same as without
+// fusing. If the operation depends on the order of its operands, only up to
+// `fusable_bytes` of the backend are fused. The copies take as much memory as
+// the fused tensors. Only types and sizes, which must be equal on all ranks,
+// decide which ones are fused.
 std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
                                      std::vector<Collective> collectives);
 
-// The same, of tensors of the CPU, for whose end the caller waits: returns the
-// first error.
+// As StartCoalesced, for tensors on the CPU. Waits, and returns the first
+// error.
 Status RunCoalesced(Communicator& communicator,
                     std::vector<Collective> collectives);
 

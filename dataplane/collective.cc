@@ -13,7 +13,7 @@
 namespace muster::dataplane {
 namespace {
 
-// Splits that a text shows.
+// Maximum number of splits in a text.
 constexpr size_t kSplitsShown = 8;
 
 size_t BytesOf(const Collective::Tensors& tensors) {
@@ -22,7 +22,8 @@ size_t BytesOf(const Collective::Tensors& tensors) {
   return bytes;
 }
 
-// A list may be as long as the group is large.
+// Summarises a list of several tensors, which may be as long as the group is
+// large.
 void AppendTensors(std::string& text, absl::string_view between,
                    const Collective::Tensors& tensors) {
   if (tensors.empty()) return;
@@ -57,7 +58,7 @@ void AppendParts(std::string& text, const std::vector<int64_t>& parts) {
 }  // namespace
 
 const std::string& CollectiveKindName(CollectiveKind kind) {
-  // Never destroyed: threads may use them while the process ends.
+  // Never destroyed: threads may use the names while the process ends.
   static const auto& kNames = *[] {
     auto* names = new std::array<std::string, kCollectiveTraits.size()>;
     for (size_t i = 0; i < names->size(); ++i) {
@@ -122,7 +123,8 @@ const Collective::Tensors* Collective::common() const {
   if (IsAllToAll(kind) || IsPointToPoint(kind)) return nullptr;
   if (!tensors.empty()) return &tensors;
   const CollectiveTraits& traits = TraitsOf(kind);
-  // A list for each rank that only the root has, or one for this rank alone.
+  // Chooses the list with one tensor per rank if all ranks have it, otherwise
+  // the list with this rank's single tensor.
   const bool is_outputs = traits.outputs == TensorList::kPerRank ||
                           traits.inputs == TensorList::kPerRankOnRoot;
   return is_outputs ? &outputs : &inputs;

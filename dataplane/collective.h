@@ -20,7 +20,7 @@
 
 namespace muster::dataplane {
 
-// As `peer` of a kRecv: whoever sends first.
+// `peer` of a kRecv that takes the first message from any rank.
 inline constexpr int kAnyPeer = -1;
 
 enum class ReduceOp : uint8_t {
@@ -31,157 +31,161 @@ enum class ReduceOp : uint8_t {
   kMin,
   kMax,
   kProduct,
-  // Bits of integers. All of these of bool, too, where SUM and MAX are or,
-  // PRODUCT and MIN are and.
+  // Bitwise, on integers and bool. (On bool, kSum and kMax are OR, kProduct and
+  // kMin are AND.)
   kBand,
   kBor,
   kBxor,
-  // The sum of what each rank brings times its `factor`. Floating point and
-  // complex.
+  // The sum of every rank's tensor times that rank's `factor`. Floating point
+  // and complex.
   kPremulSum,
 };
 
 inline constexpr int kReduceOpCount = 9;
 
-// A collective of the library's own, between those that are started by callers.
-// It has no number, and texts call it by this name.
+// A collective that the library runs by itself, between those that callers
+// start. It has no sequence number; texts call it by its step's name.
 enum class Step : uint8_t {
   kNone,
-  // The ranks of a new group find out about each other.
+  // Setup of a new group.
   kFormGroup,
   kAllocateSymmetric,
 };
 
-// "form_group", "allocate_symmetric"; of kNone nothing.
+// "form_group", "allocate_symmetric"; "" for kNone.
 const std::string& StepName(Step step);
 
 // "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul_sum".
 const std::string& ReduceOpName(ReduceOp op);
 
-// Of a Collective or of a CollectiveView, which have them.
+// The first tensor of a Collective or a CollectiveView; null if it has none.
 template <typename Call>
 const Tensor* FirstTensorOf(const Call& call) {
   if (!call.tensors.empty()) return &call.tensors.front();
   if (!call.inputs.empty()) return &call.inputs.front();
   return call.outputs.empty() ? nullptr : &call.outputs.front();
 }
-// `without` is the answer where there is no tensor.
+// The CUDA device of `tensor`; -1 if it is on the CPU, `without` if it is null.
 inline int CudaDeviceOf(const Tensor* tensor, int without) {
   if (tensor == nullptr) return without;
   return tensor->device().type == DeviceType::kCuda ? tensor->device().index
                                                     : -1;
 }
 
-// What is found out once about collectives that differ in nothing but where
-// their tensors are, their numbers and times. One of them runs at a time.
+// Cached facts about a collective that is run again and again: only the
+// addresses of its tensors, its number and its times differ from run to run.
+// One run of it at a time uses the plan.
 struct Plan {
-  // What somebody through whose hands it goes keeps with it.
+  // Data that one layer caches with the plan.
   class Memo {
    public:
     virtual ~Memo() = default;
   };
 
-  // Under the lock of its group: its tensors go together where they are, as far
-  // as anybody has looked since they are there; and it has not ended.
+  // Both guarded by the group's lock. `is_valid`: Validate accepts the tensors
+  // at their current addresses. `is_running`: the current run has not ended.
   bool is_valid = true;
   bool is_running = false;
-  // The backend's, which is there while one may run.
+  // The backend's flag (Backend::looks_where_tensors_are).
   const std::atomic<bool>* looks_where_tensors_are = nullptr;
 
-  // Of the one that runs, without a lock. Collective::bytes().
+  // Below: used by the current run alone, without a lock. `bytes` is
+  // Collective::bytes().
   size_t bytes = 0;
-  // Of those that wait for nobody: how long the one took that was timed last,
-  // and for how many that follow it that stands.
+  // For runs that never wait: how long the last timed run took, and how many
+  // more runs use that time instead of reading the clock.
   Instant::duration unwaited_time = {};
   int unwaited_untimed = 0;
   std::unique_ptr<Memo> of_recording = nullptr;
   std::unique_ptr<Memo> of_backend = nullptr;
 };
 
-// What one rank wants done, as a value: a decorator can look at it, record it
-// and compare it with what the other ranks want. It does not own the tensors'
-// memory, which must live until the Work is complete.
+// One rank's call of a collective, as a value, so that decorators can inspect
+// it, record it and compare it with the calls of other ranks. It does not own
+// the tensors' memory, which must live until the Work is complete.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;
 
-  // What it is a part of; of callers' own kNone.
+  // The library's step that this belongs to; kNone for a caller's collective.
   Step step = Step::kNone;
 
   using Tensors = base::InlinedVector<Tensor, 1>;
 
-  // What it works on, in place; what it reads; what it writes. Which of them a
-  // kind has stands there; others are empty.
+  // Tensors to work on in place, tensors to read, tensors to write.
+  // CollectiveTraits says which lists a kind has; the others are empty.
   Tensors tensors = {};
   Tensors inputs = {};
   Tensors outputs = {};
 
-  // Of kinds that HasSplits: how many of dimension 0 go to, and come from, each
-  // rank. Empty: equal parts.
+  // Rows of dimension 0 to send to, and to receive from, each rank. Used only
+  // by kinds for which HasSplits is true. Empty: equal parts.
   std::vector<int64_t> input_splits = {};
   std::vector<int64_t> output_splits = {};
 
-  // Of several that were coalesced into this one: how many elements each has.
+  // If several collectives were coalesced into this one: the element count of
+  // each.
   std::vector<int64_t> parts = {};
 
-  // Of reductions.
+  // Used only by reductions.
   ReduceOp reduce_op = ReduceOp::kSum;
 
-  // Of kPremulSum, this rank's: the others may have another one.
+  // Used only by kPremulSum. May differ between ranks.
   double factor = 1;
 
-  // Of kinds that have one: a rank of the group.
+  // A rank of the group. Used only by kinds for which IsRooted is true.
   int root = 0;
 
-  // Of kSend and kRecv. A tag is not negative.
+  // Used only by kSend and kRecv. A tag is not negative.
   int peer = 0;
   int tag = 0;
-  // It is one of several that begin together: Communicator::StartTogether.
+  // True if it belongs to a batch: Communicator::StartTogether.
   bool begins_together = false;
 
-  // A barrier's CUDA device, whose current stream it takes part in; -1: none.
+  // The CUDA device of a barrier, which takes part in that device's current
+  // stream; -1: none.
   int device = -1;
 
-  // Of CUDA tensors: whoever starts it calls Work::Synchronize before he gives
-  // his current stream anything else, so that it may run in that stream itself.
+  // CUDA tensors only: the caller promises to call Work::Synchronize before it
+  // enqueues anything else in its current stream. The collective may therefore
+  // run in that stream.
   bool in_current_stream = false;
 
-  // How long it may take; zero is the group's default.
+  // Zero: the group's default.
   std::chrono::milliseconds timeout{0};
 
-  // The fields below are filled in by Communicator.
+  // Communicator fills in the fields below.
 
   Instant started = {};
 
-  // When `timeout` is over.
+  // `started` plus `timeout`.
   Instant deadline = Instant::max();
 
-  // Number in its group, from 1. Sends and receives have numbers of their own.
+  // Number in its group, from 1. Sends and receives are numbered apart.
   uint64_t sequence = 0;
 
-  // Of one that is run again; null: it is not known to be. Who makes another
-  // collective of this one sets it to null there.
+  // Null if the collective is not known to be run again. Code that derives
+  // another collective from this one sets it to null there.
   Plan* plan = nullptr;
 
-  // Bytes of this rank's tensors together: of the inputs or of the outputs,
-  // whichever are more.
+  // Size of this rank's tensors: `tensors` plus the larger of `inputs` and
+  // `outputs`.
   size_t bytes() const { return plan != nullptr ? plan->bytes : SumOfBytes(); }
 
-  // All three lists.
   std::array<Tensors*, 3> lists() { return {&tensors, &inputs, &outputs}; }
   std::array<const Tensors*, 3> lists() const {
     return {&tensors, &inputs, &outputs};
   }
 
-  // The lists that it reads from and writes to.
+  // The list that is read, and the list that is written.
   const Tensors& read() const { return tensors.empty() ? inputs : tensors; }
   const Tensors& written() const { return tensors.empty() ? outputs : tensors; }
 
-  // The list whose sizes are the same on all ranks; null: there is none.
+  // The list whose sizes are equal on all ranks; null if there is none.
   const Tensors* common() const;
 
-  // Whether rank `rank` reads and writes `tensors`, which it works on in place:
-  // a broadcast is read on the root and written elsewhere, the result of a
-  // reduce is written on the root.
+  // Whether rank `rank` reads, and whether it writes, the in-place list
+  // `tensors`. A broadcast is read on the root and written on the others; a
+  // reduce is read on all ranks and written on the root.
   bool ReadsInPlace(int rank) const {
     return IsReduction(kind) || !IsRooted(kind) || rank == root;
   }
@@ -189,14 +193,13 @@ struct Collective {
     return !IsRooted(kind) || IsReduction(kind) == (rank == root);
   }
 
-  // One of its tensors; null if it has none.
+  // Null if there are no tensors.
   const Tensor* first_tensor() const { return FirstTensorOf(*this); }
 
-  // The index of the CUDA device that its tensors are on, or that a barrier
-  // names; -1: none.
+  // The index of the CUDA device of the tensors, or of a barrier; -1: none.
   int cuda_device() const { return CudaDeviceOf(first_tensor(), device); }
 
-  // Of all its tensors; kFloat32 if it has none.
+  // The type of all tensors; kFloat32 if there are none.
   DataType data_type() const {
     const Tensor* const tensor = first_tensor();
     return tensor == nullptr ? DataType::kFloat32 : tensor->data_type();
@@ -206,15 +209,15 @@ struct Collective {
   // "barrier #4", "gather #5 float32[8] to 4 tensors of 32 float32 root 0".
   std::string Describe() const;
 
-  // The head of Describe(), with which error texts begin: "all_reduce #418".
-  // Of a step both are its name.
+  // The beginning of Describe() and of error texts: "all_reduce #418". If
+  // `step` is set, both are the step's name.
   std::string Label() const;
 
  private:
   size_t SumOfBytes() const;
 };
 
-// What a caller says of a Collective, whose lists stay his.
+// A caller's arguments. Like Collective, but the caller owns the lists.
 struct CollectiveView {
   CollectiveKind kind = CollectiveKind::kBarrier;
   std::span<const Tensor> tensors = {};
@@ -230,32 +233,32 @@ struct CollectiveView {
   int device = -1;
   std::chrono::milliseconds timeout{0};
 
-  // As one is by default. To copy it takes a quarter of the time that GCC takes
-  // to make one ("rep stos"), which is a twentieth of a small collective's.
+  // A default-constructed view. Copying it takes a quarter of the time in which
+  // GCC's code constructs one ("rep stos"), which is a twentieth of the time of
+  // a small collective.
   static const CollectiveView kDefault;
 
   Collective Copy() const;
   static CollectiveView Of(const Collective& collective);
 
-  // What it writes.
+  // The list that is written.
   std::span<const Tensor> written() const {
     return outputs.empty() ? tensors : outputs;
   }
 
-  // As Collective's.
+  // As in Collective.
   const Tensor* first_tensor() const { return FirstTensorOf(*this); }
   int cuda_device() const { return CudaDeviceOf(first_tensor(), device); }
 };
 
-// How many elements each rank's part of `list` has: a list of one tensor for
-// each rank, or one tensor that is cut along dimension 0 by `splits`; without
-// splits into equal parts. Of what Validate refuses, the counts mean nothing.
+// Element count of each rank's part of `list`. The list is one tensor per rank,
+// or one tensor that is cut along dimension 0 by `splits` (into equal parts if
+// `splits` is empty).
 std::vector<int64_t> PartCounts(const Collective::Tensors& list,
                                 const std::vector<int64_t>& splits,
                                 int world_size);
 
-// What Backend::Supports says of a kind that the backend called `backend` has
-// nothing for: kUnimplemented.
+// kUnimplemented: the backend `backend` has no collective of this kind.
 Status NoSuchKind(std::string_view backend, CollectiveKind kind);
 
 // OK if rank `rank` of `world_size` may start `collective`. Otherwise

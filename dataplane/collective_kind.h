@@ -1,6 +1,6 @@
-// The kinds of collectives, and the one table of what each of them is. Code
-// that treats kinds alike asks this table; code that has an algorithm for each
-// has one switch for each backend.
+// The kinds of collectives and the table of their traits. Code that treats
+// kinds alike reads the table; a backend that has one algorithm per kind has
+// one switch.
 
 #ifndef MUSTER_DATAPLANE_COLLECTIVE_KIND_H_
 #define MUSTER_DATAPLANE_COLLECTIVE_KIND_H_
@@ -12,68 +12,70 @@
 
 namespace muster::dataplane {
 
-// In lists of inputs or outputs, number r belongs to rank r of the group.
-// A rank's own part may be the same memory as what it becomes part of, for
-// instance inputs[0] a part of outputs[0]; nothing else may overlap.
+// Element r of a list of inputs or outputs belongs to rank r of the group. A
+// rank's own input may be the same memory as its own part of the output, for
+// instance inputs[0] a part of outputs[0]; no other overlap is allowed.
 enum class CollectiveKind : uint8_t {
   // tensors[0] of every rank becomes the reduction of all of them.
   kAllReduce,
-  // tensors[0] of every rank becomes that of `root`.
+  // tensors[0] of every rank becomes tensors[0] of `root`.
   kBroadcast,
   // No rank completes before every rank has started.
   kBarrier,
-  // tensors[0] of `root` becomes the reduction of all of them. That of others
-  // stays as it is.
+  // tensors[0] of `root` becomes the reduction of all of them. On the other
+  // ranks it does not change.
   kReduce,
-  // outputs[r] becomes inputs[0] of rank r; of any sizes.
+  // outputs[r] becomes inputs[0] of rank r. Sizes may differ between ranks.
   kAllGather,
-  // outputs[0] becomes all ranks' inputs[0], one after the other.
+  // outputs[0] becomes the concatenation of all ranks' inputs[0].
   kAllGatherIntoTensor,
-  // On `root`: outputs[r] becomes inputs[0] of rank r. Others have no outputs.
-  // All of one size.
+  // On `root`: outputs[r] becomes inputs[0] of rank r. Other ranks have no
+  // outputs. All tensors have one size.
   kGather,
-  // outputs[0] becomes inputs[rank] of `root`. Others have no inputs. All of
-  // one size.
+  // outputs[0] becomes inputs[rank] of `root`. Other ranks have no inputs. All
+  // tensors have one size.
   kScatter,
-  // outputs[0] becomes the reduction of all ranks' inputs[rank]; of any sizes.
+  // outputs[0] becomes the reduction of all ranks' inputs[rank]. Sizes may
+  // differ.
   kReduceScatter,
-  // outputs[0] becomes the reduction of the rank-th of equal parts of all
-  // ranks' inputs[0].
+  // inputs[0] is cut into equal parts; outputs[0] becomes the reduction of part
+  // number rank of all ranks.
   kReduceScatterTensor,
-  // outputs[r] becomes inputs[rank] of rank r; of any sizes.
+  // outputs[r] becomes inputs[rank] of rank r. Sizes may differ.
   kAllToAll,
-  // The same with one tensor each, cut along dimension 0 by the splits.
+  // As kAllToAll, with one input and one output, cut along dimension 0 by the
+  // splits.
   kAllToAllSingle,
 
-  // Point to point: not ordered with what stands above, and numbered apart.
-  // Messages of one rank to another with one `tag` arrive in the order of their
-  // sends. A rank may send to itself.
+  // Point to point: not ordered with the collectives above, and numbered apart.
+  // Messages from one rank to another with the same `tag` arrive in the order
+  // of their sends. A rank may send to itself.
   //
   // inputs[0] goes to rank `peer`. Complete when the tensor may be used again.
   kSend,
-  // outputs[0] becomes what rank `peer` sends, or kAnyPeer does; the handle's
-  // source_rank() says who.
+  // outputs[0] becomes the message of rank `peer`, or of any rank (kAnyPeer);
+  // Work::source_rank() is the sender.
   kRecv,
 };
 
 inline constexpr int kCollectiveKindCount = 14;
 
-// What one of a collective's three lists of tensors holds.
+// The contents of one of a collective's three lists of tensors.
 enum class TensorList : uint8_t {
   kEmpty,
   // One tensor, which is this rank's part.
   kOne,
-  // One tensor: the parts of all ranks, one after the other.
+  // One tensor: the concatenation of all ranks' parts.
   kWhole,
   // One tensor for each rank.
   kPerRank,
-  // The same on the root; on other ranks the list is empty.
+  // kPerRank on the root, kEmpty on the other ranks.
   kPerRankOnRoot,
 };
 
 struct CollectiveTraits {
   CollectiveKind kind;
-  // c10d's name.
+  // The name in c10d.
   const char* name;
   // Collective::tensors (which it works on in place), inputs and outputs.
   TensorList tensors = TensorList::kEmpty;
@@ -81,7 +83,7 @@ struct CollectiveTraits {
   TensorList outputs = TensorList::kEmpty;
   bool reduces = false;
   bool has_root = false;
-  // It is a kSend or kRecv.
+  // True for kSend and kRecv.
   bool is_point_to_point = false;
   // Parts of different ranks may have different sizes.
   bool is_uneven = false;
@@ -167,7 +169,7 @@ inline constexpr auto kCollectiveTraits = [] {
        .name = "recv",
        .outputs = kOne,
        .is_point_to_point = true},
-      // Traits of a number that is no kind.
+      // For a number that is not a kind.
       {.kind = CollectiveKind(kCollectiveKindCount),
        .name = "unknown collective"},
   });
@@ -187,14 +189,14 @@ consteval bool AreInOrder() {
 }
 static_assert(AreInOrder());
 
-// Of any number: a kind may have come from a peer.
+// Accepts any number, because a kind may have come from a peer.
 constexpr const CollectiveTraits& TraitsOf(CollectiveKind kind) {
   const auto index = static_cast<size_t>(kind);
   return kCollectiveTraits[index < kCollectiveKindCount ? index
                                                         : kCollectiveKindCount];
 }
 
-// The name in the table; it lives as long as the process.
+// The name in the table. The string is never destroyed.
 const std::string& CollectiveKindName(CollectiveKind kind);
 
 // Whether the collective reduces, and so has a `reduce_op`.
@@ -209,28 +211,26 @@ constexpr bool IsPointToPoint(CollectiveKind kind) {
   return TraitsOf(kind).is_point_to_point;
 }
 
-// Whether the list has a part for each rank.
+// Whether the list has one part per rank.
 constexpr bool HasParts(TensorList list) {
   return list != TensorList::kEmpty && list != TensorList::kOne;
 }
 
-// Kinds in which a rank has for each other one what that one alone gets.
+// Whether a rank sends a different part to each rank.
 constexpr bool GivesEachItsOwn(CollectiveKind kind) {
   return HasParts(TraitsOf(kind).inputs);
 }
 
-// Kinds in which a rank takes from each other one what that one alone has.
+// Whether a rank receives a different part from each rank.
 constexpr bool TakesFromEach(CollectiveKind kind) {
   return HasParts(TraitsOf(kind).outputs);
 }
 
-// Kinds in which it does both.
 constexpr bool IsAllToAll(CollectiveKind kind) {
   return GivesEachItsOwn(kind) && TakesFromEach(kind);
 }
 
-// Kinds in which every rank knows the sizes of all ranks' parts, which may
-// differ.
+// Whether parts may differ in size and every rank knows all the sizes.
 constexpr bool KnowsAllSizes(CollectiveKind kind) {
   return TraitsOf(kind).is_uneven && !IsAllToAll(kind);
 }

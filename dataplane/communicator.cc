@@ -25,7 +25,7 @@ std::shared_ptr<Work> FailedWork(std::string description,
   return work;
 }
 
-// max(), where that is later than any Instant.
+// `begin` + `time`, at most Instant::max().
 Instant After(Instant begin, std::chrono::milliseconds time) {
   int64_t nanoseconds = 0;
   if (__builtin_mul_overflow(time.count(), int64_t{1000000}, &nanoseconds) ||
@@ -76,7 +76,7 @@ class Communicator::BackendRef {
     MutexLock lock(communicator_.mutex_);
     Take();
   }
-  // Of a caller that has the lock, which is let go.
+  // For a caller that holds the lock; releases it.
   BackendRef(const Communicator& communicator,
              ReleasableLock& lock) MUSTER_NO_THREAD_SAFETY_ANALYSIS
       : communicator_(communicator) {
@@ -116,10 +116,11 @@ Communicator::Communicator(CommunicatorOptions options,
 void Communicator::Shutdown() {
   Status destroyed = CancelledError(absl::StrCat(
       "group ", base::Quote(options_.group_name), " was destroyed"));
-  // A backend that is destroyed without an abort may part from its peers in
-  // peace.
+  // A backend that is destroyed without an abort may close its connections in
+  // an orderly way.
   if (!EndIdle(destroyed)) Abort(std::move(destroyed));
-  // Destroyed after the lock, which completions take.
+  // Declared before the lock, and so destroyed after it: completions take the
+  // lock.
   std::unique_ptr<Backend> backend;
   MutexLock lock(mutex_);
   ends_ = true;
@@ -134,12 +135,12 @@ bool Communicator::EndIdle(const Status& cause) {
                        point_to_point_.empty() && holders_ == 0;
   if (!is_idle || !poison_.ok()) return false;
   poison_ = cause;
-  // Nobody comes to the backend any more, as nobody would end him.
+  // No call may enter the backend any more: no abort would end it.
   ends_ = true;
   return true;
 }
 
-// What every small collective goes through.
+// Every small collective runs the functions below.
 
 inline void Communicator::LetGo() const {
   if (--holders_ == 0 && ends_) let_go_.NotifyAll();
@@ -151,9 +152,9 @@ inline void Communicator::Number(Collective& collective) {
     collective.timeout = options_.default_timeout;
   }
   collective.deadline = After(collective.started, collective.timeout);
-  // Also if it is refused: a rank whose arguments are bad must still consume
-  // the number, or it calls every later collective by another name than its
-  // peers do.
+  // Also for a refused collective: if a rank whose arguments are bad did not
+  // use up the number, its later collectives would have other numbers than its
+  // peers'.
   collective.sequence = IsPointToPoint(collective.kind) ? ++last_point_to_point_
                                                         : ++last_enqueued_;
 }
@@ -201,7 +202,7 @@ bool Communicator::IsGood(const Collective& planned, bool looks) {
 inline Status Communicator::RunEntered(const Collective& collective,
                                        ReleasableLock& order) {
   Backend& backend = *backend_;
-  // It may be another one's plan when it has ended.
+  // Read now: once the run has ended, another run may use `collective`.
   const uint64_t sequence = collective.sequence;
   Completion ending = [&] {
     try {
@@ -224,7 +225,7 @@ inline Status Communicator::RunEntered(const Collective& collective,
 void Communicator::Threw(const Collective& collective, uint64_t sequence,
                          ReleasableLock& order) {
   order.Release();
-  // Nobody may look at the collective any more.
+  // From here on `collective` must not be read.
   Completed(sequence,
             Labelled(FailedCall::Of(collective), options_.group_name,
                      InternalError("threw")),
@@ -302,7 +303,8 @@ std::shared_ptr<ParentHandle> Communicator::Split(const SplitOptions& options) {
 
 StatusOr<std::shared_ptr<SymmetricMemory>> Communicator::AllocateSymmetric(
     const SymmetricOptions& options) {
-  // First: one that is held is not destroyed without an abort.
+  // Taken before the check: a backend that has a holder is not destroyed
+  // without an abort.
   const BackendRef backend(*this);
   if (Status poison = status(); !poison.ok()) return poison;
   auto memory = backend->AllocateSymmetric(options);
@@ -371,7 +373,7 @@ std::shared_ptr<Work> Communicator::StartEntered(const Collective& collective) {
   const bool has_peer = IsPointToPoint(collective.kind);
   try {
     std::shared_ptr<Work> work = backend_->Start(collective);
-    // Nobody is told of its end yet, so that it is the last one still.
+    // It is still the last entry: OnCompletion is not yet registered.
     if (!has_peer) running_.back().work = work;
     return work;
   } catch (...) {
@@ -385,7 +387,7 @@ std::shared_ptr<Work> Communicator::StartEntered(const Collective& collective) {
 }
 
 void Communicator::RemoveNotFirst(uint64_t sequence, Instant at) {
-  // The first, as a rule.
+  // Usually the first entry.
   const auto running =
       std::ranges::find(running_, sequence, &Running::sequence);
   if (first_running_ == nullptr && running == running_.begin()) since_ = at;
@@ -425,12 +427,12 @@ Status Communicator::Run(Collective& collective) {
 
 void Communicator::Note(const Collective& collective) {
   MutexLock lock(mutex_);
-  // The backend may be gone.
+  // The backend may be destroyed.
   if (ends_) return;
   try {
     plans_.Note(collective, backend_->looks_where_tensors_are(collective));
   } catch (const std::bad_alloc&) {
-    // Then it has no plan.
+    // It gets no plan.
   }
 }
 
@@ -458,7 +460,7 @@ void Communicator::StartedCompleted(uint64_t sequence, const Status& status) {
 }
 
 void Communicator::TakeEnded(bool all) {
-  // What has failed counts when the group is over by it.
+  // A failure is counted when it poisons the group (Completed).
   const auto has_succeeded = [](const Running& running) {
     return running.work != nullptr && running.work->IsCompleted() &&
            running.work->status().ok();
@@ -469,7 +471,7 @@ void Communicator::TakeEnded(bool all) {
       ++running;
       continue;
     }
-    // An earlier one's time, if its callback has yet to come.
+    // This may be the time of an earlier one, if its callback has yet to come.
     if (first_running_ == nullptr && running == running_.begin()) {
       since_ = std::max(since_, ended_at_.load(std::memory_order_relaxed));
     }
@@ -492,10 +494,9 @@ void Communicator::Abort(Status cause) {
   ReleasableLock lock(mutex_);
   if (!poison_.ok()) return;
   poison_ = cause;
-  // Before Shutdown can go on.
+  // Taken before the lock is released, so that Shutdown waits for it.
   const BackendRef backend(*this, lock);
-  // Not a warning: whoever owns the group knows more of the failure, and logs
-  // it.
+  // Not a warning: the group's owner knows more about the failure and logs it.
   VLOG(1) << "group aborted: group=" << base::LogValue(options_.group_name)
           << " rank=" << options_.rank
           << " code=" << StatusCodeToString(cause.code())

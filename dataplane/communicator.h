@@ -27,25 +27,25 @@
 
 namespace muster::dataplane {
 
-// A send or a receive that runs.
+// A running send or receive.
 struct PeerCall {
   bool sends = false;
   uint64_t number = 0;  // among the sends and receives of the group, from 1
   int peer = 0;         // or kAnyPeer
 };
 
-// How far one rank has come in one group: what heartbeats carry and hang
-// diagnosis compares.
+// The progress of one rank in one group. Heartbeats carry it; hang diagnosis
+// compares it.
 struct Progress {
   std::string group_name = {};
   // Sequence numbers; 0 is "none yet". Sends and receives do not count: they
   // differ from rank to rank.
   uint64_t last_enqueued = 0;
   uint64_t last_completed = 0;
-  // The oldest collective that has not completed; when there is none, the
-  // oldest send or receive; empty when there is none of both.
+  // The oldest running collective; if there is none, the oldest running send or
+  // receive; empty if there is neither.
   std::string current = {};
-  // When that is a send or a receive.
+  // Set if `current` is a send or a receive.
   std::optional<PeerCall> peer_call = std::nullopt;
   // When it is a collective: its ArgumentsHash.
   std::optional<uint64_t> arguments_hash = std::nullopt;
@@ -63,19 +63,19 @@ struct CommunicatorOptions {
   std::string group_name = {};
   int rank = 0;
   int world_size = 1;
-  // Of a collective that names none.
+  // The timeout of a collective that has none.
   std::chrono::milliseconds default_timeout = std::chrono::minutes(30);
 };
 
-// Communicator is one rank's end of one group. It numbers, validates and
-// starts collectives, keeps their progress, and makes a failure final: the
-// first failed collective, or Abort, poisons the group, and everything after
-// it fails with that same error.
+// Communicator is one rank's end of one group. It numbers, validates and starts
+// collectives, tracks their progress, and makes a failure final: the first
+// failed collective, or Abort, poisons the group, and every later call fails
+// with the same error.
 //
-// Thread-safe, but ranks must start the same collectives in the same order, so
-// callers on several threads order themselves. Sends and receives have no order
-// with those. Destroyed when no call is in it any more, not even about to
-// return.
+// Thread-safe. Ranks must start the same collectives in the same order, so a
+// program that calls it from several threads must order the calls itself. Sends
+// and receives are not ordered with collectives. May be destroyed only after
+// every call has returned.
 class Communicator {
  public:
   Communicator(CommunicatorOptions options, std::unique_ptr<Backend> backend);
@@ -89,39 +89,39 @@ class Communicator {
   // the group as it was: nothing was sent.
   std::shared_ptr<Work> Start(Collective collective);
 
-  // The same of a collective for whose end the caller waits, with its status:
-  // quicker than Start(...)->Wait(). Fills in what is Communicator's of it.
+  // Runs `collective`, waits for its end and returns its status. Quicker than
+  // Start(...)->Wait(). Sets the fields that Communicator fills in.
   Status Run(Collective& collective) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   Status Run(Collective&& collective) { return Run(collective); }
 
-  // The same, no send or receive, and quicker still for what is run again and
-  // again. `began` is set to when it was started.
+  // As above, for collectives other than sends and receives. Quicker still for
+  // a collective that is run again and again. Sets `began` to its start.
   Status Run(const CollectiveView& view,
              Instant& began) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
 
-  // As Start of several, all collectives or all sends and receives, that begin
-  // as one if the backend knows how.
+  // As Start for each of `collectives`, which are all collectives or all sends
+  // and receives. They begin as one batch if the backend supports that.
   std::vector<std::shared_ptr<Work>> StartTogether(
       std::vector<Collective> collectives);
 
-  // As Backend::Split, between the collectives before it and those after it.
+  // As Backend::Split, ordered with the collectives by this call.
   std::shared_ptr<ParentHandle> Split(const SplitOptions& options);
 
-  // As Backend::AllocateSymmetric; a failure but kUnimplemented and
-  // kResourceExhausted, which all ranks have alike, poisons the group.
+  // As Backend::AllocateSymmetric. Any failure poisons the group, except
+  // kUnimplemented and kResourceExhausted, which all ranks get alike.
   StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options);
 
-  // What Start would make of its arguments: OK, or that error, without its
-  // head.
+  // Returns the error that Start would give for bad arguments, without the
+  // label in front of the text; OK if they are good.
   Status Check(const Collective& collective) const;
 
-  // Fails everything that is running and everything to come with `cause`.
-  // Without effect when the group is poisoned already. Does not block.
+  // Fails every running and every later call with `cause`. Does nothing if the
+  // group is poisoned. Does not block.
   void Abort(Status cause) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
 
-  // Aborts what is running, and returns when its handles are complete, its
-  // callers gone and the backend destroyed. Everything later fails
+  // Aborts the running calls. Returns when their handles are complete, the
+  // calls have left the backend, and the backend is destroyed. Later calls fail
   // (kCancelled).
   void Shutdown();
 
@@ -130,7 +130,7 @@ class Communicator {
 
   Progress progress();
 
-  // The number of the last collective that was started here.
+  // The number of the last collective that this rank has started.
   uint64_t last_enqueued() const;
 
   const std::string& group_name() const { return options_.group_name; }
@@ -138,12 +138,12 @@ class Communicator {
   int world_size() const { return options_.world_size; }
   const std::string& backend_name() const { return backend_name_; }
   size_t fusable_bytes() const { return fusable_bytes_; }
-  // Of a group that was shut down: nothing.
+  // Empty after Shutdown.
   LastRun last_run(DeviceType device) const;
 
  private:
-  // A collective that runs: of Run, or what Start has started, which describes
-  // itself.
+  // A running collective. `collective` is set if a call of Run waits for it;
+  // `work` if Start has started it, and describes it then.
   struct Running {
     uint64_t sequence = 0;
     const Collective* collective = nullptr;
@@ -160,75 +160,78 @@ class Communicator {
     PeerCall call;
   };
 
-  // Why a collective does not start.
+  // The reason why a collective does not start.
   struct Refusal {
     Status why;
-    // Its own arguments are bad; else the group is over.
+    // True: its arguments are bad. False: the group is poisoned.
     bool by_arguments = false;
   };
 
-  // The backend, which is there until this ends. Null: it is gone.
+  // Keeps the backend alive until the reference is destroyed. Null after
+  // Shutdown.
   class BackendRef;
 
-  // Numbers `collective` and says when it began.
+  // Sets the number, start and deadline of `collective`.
   inline void Number(Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null: there is none that may run.
+  // Returns a remembered collective that may run, or null.
   [[gnu::always_inline]] inline Collective* FindPlanned(
       const CollectiveView& view) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether it may run with its tensors where they are now. `looks`: the
-  // backend is asked, too.
+  // Whether `planned` may run with its tensors' current addresses. If `looks`,
+  // also asks the backend.
   bool IsGood(const Collective& planned, bool looks)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The rest of Run, where there is no plan.
+  // The part of Run for a collective that has no plan.
   Status RunUnplanned(const CollectiveView& view, Instant& began);
-  // It has succeeded without a plan.
+  // Remembers `collective`, which has succeeded without a plan.
   void Note(const Collective& collective);
-  // Has the backend run what has entered and is waited for.
+  // Runs on the backend a `collective` that Enter has accepted for a call of
+  // Run.
   [[gnu::always_inline]] inline Status RunEntered(const Collective& collective,
                                                   ReleasableLock& order)
       MUSTER_NO_THREAD_SAFETY_ANALYSIS;
-  // The end of what it has run, in a handler: it has thrown.
+  // Ends `collective`, whose Backend::Run has thrown. Called in the handler.
   void Threw(const Collective& collective, uint64_t sequence,
              ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
-  // Numbers `collective`, and says why it may not run; or it is one of those
-  // that do from now on, and its caller waits for it, and holds the backend, or
-  // not.
+  // Numbers `collective` and returns a Refusal with the error if it may not
+  // run. Otherwise it counts as running from now on; if `waits` (a call of Run
+  // waits for it), the caller also becomes a holder of the backend.
   Refusal Enter(Collective& collective, bool waits)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPeerCall(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   inline void AddRunning(const Collective& collective, bool waits)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same of what first_running_ is not for.
+  // AddRunning, for a collective that does not go into first_running_.
   void AddNotFirst(const Collective& collective, bool waits)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has the backend start what has entered.
+  // Starts on the backend a collective that Enter has accepted.
   std::shared_ptr<Work> StartEntered(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the caller is told; the backend hears of it, too.
+  // Makes the caller's error and tells the backend of the refusal.
   Status ErrorOf(const Collective& collective, const Refusal& refusal);
-  // The handle of one that has entered, and that the backend has started if it
-  // was not refused.
+  // Makes the handle of a collective that was refused or, if not, that the
+  // backend has started as `work`.
   std::shared_ptr<Work> HandleOf(const Collective& collective,
                                  const Refusal& refusal,
                                  std::shared_ptr<Work> work);
   void Completed(uint64_t sequence, const Status& status, Instant at,
                  bool waits);
-  // It runs no more, and if it is `ok`, counts as completed.
+  // Removes a running collective. If `ok`, it counts as completed.
   inline void RemoveRunning(uint64_t sequence, bool ok, Instant at)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same of one in running_.
+  // RemoveRunning, for an entry of running_.
   void RemoveNotFirst(uint64_t sequence, Instant at)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One that Start has started is complete. If it has succeeded, that is
-  // counted by whoever looks next (TakeEnded): the thread that completes it
-  // would wait for those that start more, and they for it.
+  // Called when a collective of Start completes. A success is counted later, by
+  // the next call of TakeEnded: otherwise the completing thread and the threads
+  // that start more collectives would wait for each other's lock.
   void StartedCompleted(uint64_t sequence, const Status& status);
-  // Counts those that have succeeded. `all`: also behind others that run yet.
+  // Counts those that have succeeded. `all`: also those behind one that still
+  // runs.
   void TakeEnded(bool all) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PointToPointCompleted(uint64_t sequence, const Status& status);
-  // Poisons the group if nobody uses it and nothing has yet; whether it has.
+  // Poisons the group if it is idle and not poisoned. Returns whether it did.
   bool EndIdle(const Status& cause);
   inline void LetGo() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -237,20 +240,20 @@ class Communicator {
   const std::string backend_name_;
   const size_t fusable_bytes_;
 
-  // Held over numbering and Backend::Start together, or the beginning of
-  // Backend::Run, so that the backend sees collectives in the order of their
-  // numbers; and to the end of a small collective that does not wait. But not
-  // over anything of the backend that may wait, or that may call back.
+  // Held while a collective is numbered and passed to Backend::Start, or during
+  // the beginning of Backend::Run, so that the backend sees collectives in the
+  // order of their numbers; and until the end of a small collective that does
+  // not wait. Never held in a call of the backend that may wait or call back.
   mutable BiasedMutex mutex_;
   uint64_t last_enqueued_ MUSTER_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // What runs, in the order of their sequences. The first of them may be here,
-  // of a caller of Run: to write and erase an entry takes longer than much of a
-  // small collective.
+  // The running collectives, by sequence. The first one may be in
+  // first_running_ instead, if a call of Run waits for it: to insert and erase
+  // an entry takes longer than much of a small collective.
   const Collective* first_running_ MUSTER_GUARDED_BY(mutex_) = nullptr;
   std::deque<Running> running_ MUSTER_GUARDED_BY(mutex_);
-  // What was counted of them, for whoever comes next to give its memory back
-  // without the lock; and when the last one of Start's ended.
+  // Works that TakeEnded has counted; the next call frees them without the
+  // lock. And the time at which the last work of Start ended.
   Works ended_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<Instant> ended_at_{};
   Instant since_ MUSTER_GUARDED_BY(mutex_);
@@ -260,13 +263,13 @@ class Communicator {
   Status poison_ MUSTER_GUARDED_BY(mutex_);
   Plans plans_ MUSTER_GUARDED_BY(mutex_);
 
-  // How many use the backend without the lock; whether Shutdown waits until
-  // nobody does.
+  // The number of calls that use the backend without the lock. `ends_`:
+  // Shutdown waits until there are none.
   mutable int holders_ MUSTER_GUARDED_BY(mutex_) = 0;
   bool ends_ MUSTER_GUARDED_BY(mutex_) = false;
   mutable CondVar let_go_;
-  // Null after Shutdown. Its threads complete works, whose callbacks use what
-  // stands above.
+  // Null after Shutdown. Last member: its threads complete works, whose
+  // callbacks use the members above.
   std::unique_ptr<Backend> backend_ MUSTER_GUARDED_BY(mutex_);
 };
 

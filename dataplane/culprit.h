@@ -11,33 +11,33 @@
 
 namespace muster::dataplane {
 
-// The ranks, in the group of the failed collective, whose silence, death or
-// other wishes caused an error: what a program reads instead of the text. Kept
-// as a payload of the status (decimal numbers, separated by commas, under this
-// type URL).
+// Type URL of the status payload that names the culprits: the ranks, in the
+// group of the failed collective, whose silence, death or different arguments
+// caused the error. Programs read it instead of the text. It is decimal
+// numbers, separated by commas.
 inline constexpr char kCulpritRanksUrl[] = "muster/culprit_ranks";
 
-// `ranks` ascend; without any the error has no culprit.
+// `ranks` ascend. If empty, the error has no culprit.
 void SetCulpritRanks(Status& status, const std::vector<int>& ranks);
 void SetCulpritRank(Status& status, int rank);
 
 // Empty when the error has no culprit or none is known.
 std::vector<int> CulpritRanks(const Status& status);
 
-// The first of them.
+// The lowest of the culprit ranks.
 std::optional<int> CulpritRank(const Status& status);
 
-// An error with this payload is no symptom of something else but what a rank
-// has decided for the whole group: a backend that tells it to other ranks gives
-// it to them word for word, and they end with it at once.
+// Marks an error as a verdict: a rank's decision for the whole group, not a
+// symptom of another failure. A backend that passes it to other ranks passes it
+// unchanged, and they fail with it at once.
 inline constexpr char kVerdictUrl[] = "muster/verdict";
 inline constexpr size_t kVerdictBytesMax = 128;
 
-// `bytes`, at most kVerdictBytesMax, are for whoever made the error: they reach
-// the other ranks as they are.
+// `bytes`, at most kVerdictBytesMax, reach the other ranks unchanged. Only the
+// maker of the error interprets them.
 void SetVerdict(Status& status, absl::string_view bytes);
 
-// The bytes; nothing when the error is no verdict.
+// The bytes; empty if the error is not a verdict.
 std::optional<std::string> Verdict(const Status& status);
 
 }  // namespace muster::dataplane

@@ -140,7 +140,7 @@ StatusOr<Tensor> ViewOf(const DLTensor& theirs) {
   return tensor;
 }
 
-// What an exported tensor keeps.
+// Owned by an exported tensor; deleted by its deleter.
 template <typename M>
 struct Exported {
   M managed = {};
@@ -200,7 +200,7 @@ StatusOr<Imported> ImportManaged(DLManagedTensor* managed) {
 StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
                                  const ImportOptions& options) {
   if (managed == nullptr) return Invalid("null");
-  // Of another one nothing else may be looked at.
+  // Another major version may have another layout, so nothing else is read.
   if (managed->version.major != kMajorVersion) {
     return Invalid("DLPack ", managed->version.major, ".",
                    managed->version.minor, ", must be ", kMajorVersion, ".x");
@@ -227,7 +227,7 @@ StatusOr<DLManagedTensorVersioned*> ExportVersioned(
   if (!exported.ok()) return exported.status();
   Exported<DLManagedTensorVersioned>& made = **exported;
   made.managed.version = {kMajorVersion, 0};
-  // Later versions of 1.x want them.
+  // Later 1.x versions require strides.
   made.strides.assign(made.shape.size(), 1);
   for (size_t i = made.strides.size(); i-- > 1;) {
     made.strides[i - 1] = made.strides[i] * made.shape[i];

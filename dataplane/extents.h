@@ -12,18 +12,18 @@
 
 namespace muster::dataplane {
 
-// Extents is the memory of several tensors: whether it overlaps. Empty tensors
-// have none.
+// Extents holds the address ranges of several tensors and finds overlaps.
+// Ignores empty tensors.
 class Extents {
  public:
-  // `number` says which tensor it is. Not after the first question.
+  // `number` identifies the tensor. Must not be called after Clash or Touching.
   void Add(const Tensor& tensor, size_t number) {
     if (tensor.bytes() == 0) return;
     const Extent extent = ExtentOf(tensor);
     extents_.push_back({extent.begin, extent.end, number});
   }
 
-  // Two that overlap, the lower number first.
+  // The numbers of two tensors that overlap, the lower one first.
   std::optional<std::pair<size_t, size_t>> Clash() {
     Sort();
     for (size_t i = 1; i < extents_.size(); ++i) {
@@ -33,8 +33,8 @@ class Extents {
     return std::nullopt;
   }
 
-  // The first one that overlaps `tensor`, but for those that `may`. Of extents
-  // without a clash.
+  // The first added tensor that overlaps `tensor` and for which `may(number)`
+  // is false. Requires that there is no Clash.
   template <typename May>
   std::optional<size_t> Touching(const Tensor& tensor, const May& may) {
     if (tensor.bytes() == 0) return std::nullopt;

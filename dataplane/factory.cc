@@ -36,11 +36,11 @@ constexpr size_t kNameBytesMax = 64;
 struct Definition {
   std::vector<DeviceType> devices;
   BackendFactory factory;
-  // Why it cannot be used here, though it is built in; OK if it can. Null:
-  // always OK.
+  // OK, or the reason why a built-in backend cannot be used here. Null: always
+  // OK.
   const Status& (*available)() = nullptr;
 
-  // Built in: it keeps the time itself.
+  // Built in. Such a backend watches its own deadlines.
   bool is_ours = true;
 
   Status CheckAvailable() const {
@@ -59,8 +59,8 @@ StatusOr<std::unique_ptr<Backend>> CreateNccl(const BackendOptions& options) {
                                  options);
 }
 
-// gloo's connections for CUDA tensors are not those for CPU tensors: their
-// collectives have no order between them.
+// gloo with connections of its own for CUDA tensors, because collectives on CPU
+// and on CUDA tensors are not ordered.
 constexpr char kGlooOnCuda[] = "cuda:gloo";
 
 const Status& CudaAvailable() { return cuda::TheRuntime().status(); }
@@ -173,7 +173,7 @@ StatusOr<std::vector<Assignment>> ParseAssignments(absl::string_view spec) {
   return assignments;
 }
 
-// What `spec` asks for, checked.
+// A checked spec.
 struct Choice {
   Definition single;  // of a spec that is a name
   std::vector<Assignment> assignments;
@@ -256,12 +256,12 @@ Status RegisterBackend(const std::string& name, std::vector<DeviceType> devices,
 }
 
 StatusOr<std::string> LoadBackend(const std::string& path) {
-  // Of one library at a time: two threads may load the same one.
+  // Loads one library at a time, because two threads may load the same one.
   static Mutex* const loading = new Mutex;
   MutexLock lock(*loading);
-  // The names of backends by their libraries' handles.
+  // Backend names by library handle.
   static auto* const loaded = new std::map<void*, std::string>;
-  // Without a slash the system would look for it in places of its own.
+  // Without a slash, dlopen would search the system's directories.
   const std::string file =
       absl::StrContains(path, '/') ? path : absl::StrCat("./", path);
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -287,7 +287,7 @@ StatusOr<std::string> LoadBackend(const std::string& path) {
         absl::StrCat("gives none: ", kBackendPluginSymbol, " returns null"));
   }
   const BackendPlugin& plugin = *given;
-  // Nothing else of it may be looked at before.
+  // Checked before any other field is read.
   if (const PluginAbi own; plugin.abi != own) {
     return refuse(absl::StrCat("was built for ", plugin.abi.ToString(),
                                ", this program for ", own.ToString()));
@@ -315,7 +315,7 @@ StatusOr<std::string> LoadBackend(const std::string& path) {
 }
 
 std::string DefaultBackend() {
-  // In this order: the CUDA runtime is small, and NCCL is not.
+  // CUDA first: its runtime library is small, NCCL's is large.
   return CudaAvailable().ok() && nccl::Available().ok() ? "cpu:shm,cuda:nccl"
                                                         : "shm";
 }
@@ -326,7 +326,7 @@ Status CheckBackend(std::string_view spec) {
 
 namespace {
 
-// What a factory makes; it may be anybody's.
+// Makes a backend with `definition`, which may be a user's.
 StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
                                         const Definition& definition,
                                         const BackendOptions& options) {
@@ -374,9 +374,10 @@ StatusOr<std::unique_ptr<Backend>> CreateBackend(
     std::shared_ptr<Backend>& backend = made[assignment.backend];
     if (backend == nullptr) {
       BackendOptions own = options;
-      // Two of one group must not meet under the same keys. That for CPU
-      // tensors has those which it has alone, so that it also meets ranks that
-      // have no other: by default, those of hosts without a GPU.
+      // Two backends of one group must use different keys. The one for CPU
+      // tensors keeps the keys that it would use alone, so that it also finds
+      // ranks that have only this one: by default, those on hosts without a
+      // GPU.
       if (!ServesCpu(*choice, assignment.backend)) {
         own.store = PrefixedStore(options.store, assignment.backend + "/");
       }

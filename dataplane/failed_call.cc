@@ -7,7 +7,7 @@
 namespace muster::dataplane {
 namespace {
 
-// The payload: one of these, and the label.
+// The payload is one of these characters, then the label.
 constexpr char kOfTwoRanks = 'p';
 constexpr char kOfAllRanks = 'c';
 

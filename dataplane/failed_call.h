@@ -11,8 +11,8 @@ namespace muster::dataplane {
 
 struct Collective;
 
-// The call in which a group failed: what a program reads instead of the head of
-// the error's text.
+// The call in which a group failed. Programs read this payload instead of
+// parsing the error's text.
 struct FailedCall {
   std::string label;  // Collective::Label(): "all_reduce #418"
   bool is_point_to_point = false;
@@ -22,19 +22,19 @@ struct FailedCall {
   friend bool operator==(const FailedCall&, const FailedCall&) = default;
 };
 
-// Kept as a payload of the status, under this type URL.
+// The type URL of the status payload.
 inline constexpr char kFailedCallUrl[] = "muster/failed_call";
 
 void SetFailedCall(Status& status, const FailedCall& call);
 
-// Nothing when the error does not say.
+// Empty if the error names no call.
 std::optional<FailedCall> FindFailedCall(const Status& status);
 
-// The head of such errors' texts: `all_reduce #418 on group "world"`.
+// The beginning of such an error's text: `all_reduce #418 on group "world"`.
 std::string LabelOf(const FailedCall& call, absl::string_view group_name);
 
-// `failure` as the error of `call`: the same code and payloads, the text with
-// LabelOf in front.
+// Returns `failure` as the error of `call`: the same code and payloads, with
+// LabelOf in front of the text.
 Status Labelled(const FailedCall& call, absl::string_view group_name,
                 const Status& failure);
 

@@ -12,8 +12,8 @@ namespace {
 constexpr uint8_t kSign = 0x80;
 constexpr uint8_t kMagnitude = 0x7f;
 
-// Where the bits of `type` are. Of kFloat8E4m3fn one pattern alone is NaN; of
-// kFloat8E5m2 the largest exponent is infinity and NaN.
+// The bit layout of `type`. kFloat8E4m3fn has one NaN pattern; in kFloat8E5m2
+// the largest exponent means infinity or NaN.
 struct Layout {
   int mantissa_bits;
   int bias;
@@ -28,7 +28,7 @@ Layout LayoutOf(DataType type) {
   return {.mantissa_bits = 2, .bias = 15, .largest = 0x7b, .nan = 0x7f};
 }
 
-// What the patterns without a sign are, up to the layout's largest: ascending.
+// The values of the patterns without a sign, ascending.
 using Magnitudes = std::array<float, kMagnitude>;
 
 Magnitudes MagnitudesOf(const Layout& layout) {
@@ -36,7 +36,7 @@ Magnitudes MagnitudesOf(const Layout& layout) {
   for (int bits = 0; bits <= layout.largest; ++bits) {
     const int exponent = bits >> layout.mantissa_bits;
     const int mantissa = bits & ((1 << layout.mantissa_bits) - 1);
-    // Those below the smallest exponent have no leading 1.
+    // Subnormal numbers have no leading 1.
     const int digits =
         exponent == 0 ? mantissa : (1 << layout.mantissa_bits) + mantissa;
     magnitudes[static_cast<size_t>(bits)] =

@@ -10,8 +10,9 @@
 
 namespace muster::dataplane {
 
-// True for kFloat8E4m3fn (4 exponent bits, 3 mantissa bits; largest value 448,
-// no infinity) and kFloat8E5m2 (5 and 2; 57344).
+// True for kFloat8E4m3fn (4 exponent bits, 3 mantissa bits, no infinity;
+// largest value 448) and kFloat8E5m2 (5 and 2 bits; largest finite value
+// 57344).
 inline bool IsFloat8(DataType type) {
   return type == DataType::kFloat8E4m3fn || type == DataType::kFloat8E5m2;
 }

@@ -18,7 +18,7 @@ namespace {
 // The text of the exception that a handler has caught.
 std::string TextOfCaught() { return StatusOfCaught().message(); }
 
-// Returns the text of what `call` throws, or "".
+// Runs `call` and returns the text of its exception, or "".
 template <typename Call>
 std::string Thrown(const Call& call) {
   try {
@@ -49,7 +49,7 @@ const std::atomic<bool>& ExceptionGuard::looks_where_tensors_are(
   try {
     return BackendDecorator::looks_where_tensors_are(collective);
   } catch (...) {
-    // Then it is asked, and says why not.
+    // Supports is then asked and returns the error.
     return kLooks;
   }
 }

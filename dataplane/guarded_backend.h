@@ -11,9 +11,9 @@
 
 namespace muster::dataplane {
 
-// ExceptionGuard stands before a backend that may be anybody's: what it throws,
-// and a Start that returns no Work, become failures of the collective, so that
-// nothing above it needs to think of them.
+// ExceptionGuard wraps a backend that may be a user's. If the backend throws,
+// or its Start returns null, the collective fails, so that no layer above has
+// to handle that.
 class ExceptionGuard : public BackendDecorator {
  public:
   ExceptionGuard(std::unique_ptr<Backend> inner, std::string group_name);
@@ -32,12 +32,12 @@ class ExceptionGuard : public BackendDecorator {
   void Abort(Status cause) override;
 
  private:
-  // Of Run, in a handler.
+  // Called by Run in its handler.
   Completion EndingOfCaught(const Collective& collective) const;
-  // Of a collective that `call` has thrown out of, or the like.
+  // The error of `collective` if `call` has thrown or returned null.
   Status ProblemOf(const Collective& collective, absl::string_view call,
                    const std::string& problem) const;
-  // Logs what `call` has thrown, if anything.
+  // Logs `problem`, the text that `call` has thrown. Ignores an empty text.
   void Note(absl::string_view call, const std::string& problem) const;
 
   const std::string group_name_;

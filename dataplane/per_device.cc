@@ -106,7 +106,7 @@ const std::atomic<bool>& PerDevice::looks_where_tensors_are(
 }
 
 size_t PerDevice::fusable_bytes() const {
-  // CPU tensors alone are made one (coalescing.h).
+  // Only CPU tensors are fused (coalescing.h).
   for (const auto& [device, backend] : backends_) {
     if (device == DeviceType::kCpu) return backend->fusable_bytes();
   }

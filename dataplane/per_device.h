@@ -21,12 +21,12 @@
 
 namespace muster::dataplane {
 
-// PerDevice is one backend made of several: each collective goes to that of its
-// tensors' device, one without tensors to the first. Collectives of different
-// devices have no order between them.
+// PerDevice is one backend made of several. It passes each collective to the
+// backend for its tensors' device, and a collective without tensors to the
+// first backend. Collectives on different devices are not ordered.
 class PerDevice : public Backend {
  public:
-  // One backend may serve several devices. Not empty.
+  // Not empty. A backend may occur several times.
   using Map = std::vector<std::pair<DeviceType, std::shared_ptr<Backend>>>;
 
   // `name`: "cpu:gloo,cuda:nccl".
@@ -34,7 +34,7 @@ class PerDevice : public Backend {
 
   std::string name() const override { return name_; }
   std::span<const DeviceType> devices() const override { return devices_; }
-  // kUnimplemented also where no backend is for the device.
+  // Also kUnimplemented if no backend serves the device.
   Status Supports(const Collective& collective) const override;
   const std::atomic<bool>& looks_where_tensors_are(
       const Collective& collective) const override;
@@ -51,13 +51,14 @@ class PerDevice : public Backend {
   LastRun last_run(DeviceType device) const override;
   void Abort(Status cause) override;
 
-  // Of what Split has given, what is for the backend of `device`.
+  // Returns the part of Split's result that belongs to the backend for
+  // `device`.
   static std::shared_ptr<ParentHandle> FindParentHandle(
       DeviceType device, const std::shared_ptr<ParentHandle>& parent_handle);
 
  private:
   Backend* Find(const Collective& collective) const;
-  // Each once.
+  // The backends, without duplicates.
   std::set<Backend*> Distinct() const;
 
   const std::string name_;
@@ -65,7 +66,8 @@ class PerDevice : public Backend {
   std::vector<DeviceType> devices_;
 };
 
-// The part of `store` whose keys begin with `prefix`; null of null.
+// A view of `store` that puts `prefix` in front of every key; null if `store`
+// is.
 std::shared_ptr<BootstrapStore> PrefixedStore(
     std::shared_ptr<BootstrapStore> store, std::string prefix);
 

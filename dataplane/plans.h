@@ -13,30 +13,31 @@
 
 namespace muster::dataplane {
 
-// Plans knows the collectives that a group has run: most programs run a few
-// again and again, and to check one, and to find out how it goes, takes longer
-// than a small one takes to run. What is looked for is all that a caller says
-// of it but where its tensors are, its factor and its timeout: what depends on
-// where tensors are must be found out again.
+// Plans remembers collectives that a group has run. Most programs run a few
+// collectives again and again, and checking one and choosing its algorithm
+// takes longer than running a small one. A remembered collective matches if all
+// of the caller's arguments are equal, except the tensors' addresses, the
+// factor and the timeout. Facts that depend on addresses are checked again.
 //
-// A table of a few, by hash: who comes twice in a row takes the place of who
-// was there. What came after a collective the last time is looked at first:
-// programs run theirs in one order, again and again. Used with the group's lock
-// held.
+// The table is small and indexed by hash. A collective that comes twice in a
+// row in one entry replaces that entry. Find first tries the successor of the
+// last one found, because programs repeat their order. All calls need the
+// group's lock.
 class Plans {
  public:
-  // The one that is as `view`, with tensors where those of `view` are: if some
-  // are not where they were the last time, it is not `is_valid`. Null: it is
-  // not known, runs, or `view` has a tensor that is none. It stays until the
-  // lock is let go, or, if `is_running` was set by then, until it has ended.
+  // Returns the remembered collective that matches `view`, with its tensors
+  // moved to the addresses in `view`. If any address changed, its plan is no
+  // longer `is_valid`. Returns null if none matches, if it is running, or if
+  // `view` has an invalid tensor. The result lives until the lock is released
+  // or, if the caller sets `is_running` before, until the run has ended.
   Collective* Find(const CollectiveView& view);
 
-  // `collective` was run with success, and not by a plan; `looks`: see Plan.
-  // Sends and receives and what is on devices, of which more copies are made,
-  // are not noted.
+  // Remembers `collective`, which has succeeded without a plan. `looks` is
+  // Plan::looks_where_tensors_are. Ignores sends, receives and collectives on
+  // CUDA devices, which are copied further.
   void Note(const Collective& collective, const std::atomic<bool>& looks);
 
-  // It may have been run by a plan.
+  // `collective` may have been run without a plan.
   static void HasEnded(const Collective& collective) {
     if (collective.plan != nullptr) collective.plan->is_running = false;
   }
@@ -45,16 +46,17 @@ class Plans {
   struct Planned {
     Collective collective;
     Plan plan;
-    // That was found after it the last time; null: none was, or it has gone.
+    // The one found after this one the last time; null if unknown or removed.
     Planned* next = nullptr;
   };
   struct Place {
-    // Of who came last and was not known.
+    // Hash of the last unknown collective that came here.
     uint64_t candidate = 0;
     std::unique_ptr<Planned> planned;
   };
 
-  // Of what most often differs. The multiplier is the golden ratio's.
+  // Hashes the fields that differ most often. The multiplier is 2^64 divided by
+  // the golden ratio.
   template <typename Call>
   static uint64_t HashOf(const Call& call) {
     constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15u;
@@ -69,35 +71,37 @@ class Plans {
                           static_cast<uint64_t>(call.root) << 32;
     return (what * kMultiplier ^ size) * kMultiplier;
   }
-  // `view` is as `planned`, which is not running, and may be null; see Find.
+  // True if `planned` is not null, not running, and matches `view`; see Find.
   static bool Takes(const CollectiveView& view, Planned* planned);
-  // For what has not come after the last one the last time; it has then.
+  // Called when the successor of the last one does not match. Updates the
+  // successor.
   Planned* FindByHash(const CollectiveView& view);
 
   static constexpr size_t kPlaces = 32;
   static size_t PlaceOf(uint64_t hash) { return hash >> 59; }
   static_assert(kPlaces == 1 << (64 - 59));
 
-  // Each field counts, but for those of sends and receives, which are not
-  // known, those that Find takes over, and what the tensors are like.
+  // Compares all fields except those of sends and receives, those that Find
+  // updates, and the tensors themselves.
   static bool IsAs(const CollectiveView& view, const Collective& known);
-  // Of kinds that HasSplits.
+  // Called only for kinds for which HasSplits is true.
   static bool HasSameSplits(const CollectiveView& view,
                             const Collective& known);
-  // Whether `tensors` are as the `known` ones, which are as many, and valid.
-  // Those are where these are then, and `moved` is set if they were elsewhere.
+  // Whether `tensors` are valid and equal to `known`, which has the same
+  // length, in all but their addresses. Copies the addresses into `known`; sets
+  // `moved` if any of them changed.
   static bool Take(std::span<const Tensor> tensors, Collective::Tensors& known,
                    bool& moved);
 
   std::array<Place, kPlaces> places_;
-  // That was found last; null: none was, or it has gone.
+  // The one found last; null if there is none or it was removed.
   Planned* last_ = nullptr;
 };
 
-// What every small collective calls.
+// Inline: every small collective calls these.
 
 inline bool Plans::IsAs(const CollectiveView& view, const Collective& known) {
-  // Another one would have to be looked at here.
+  // A new field must be compared here.
   static_assert(sizeof(CollectiveView) == 128);
   return view.kind == known.kind && view.reduce_op == known.reduce_op &&
          view.root == known.root && view.timeout.count() >= 0 &&
@@ -130,7 +134,7 @@ inline bool Plans::Take(std::span<const Tensor> tensors,
     is_alike = is_alike && Take(view.inputs, collective.inputs, moved) &&
                Take(view.outputs, collective.outputs, moved);
   }
-  // Also of one that is another one after all.
+  // Take may have changed addresses even if the collective does not match.
   if (moved) planned->plan.is_valid = false;
   return is_alike;
 }
@@ -145,7 +149,8 @@ inline bool Plans::Take(std::span<const Tensor> tensors,
   last_ = planned;
   Collective& collective = planned->collective;
   collective.factor = view.factor;
-  // The group's default stands there if that is zero.
+  // Overwrites the group's default, which the last run put there if this is
+  // zero.
   collective.timeout = view.timeout;
   return &collective;
 }

@@ -18,25 +18,25 @@ using std::chrono::nanoseconds;
 
 constexpr nanoseconds kSpan = std::chrono::milliseconds(1);
 
-// What a rate is found from: long enough for two readings of the width below
-// to agree.
+// The shortest time from which a rate is computed: long enough for the rates of
+// two spans to agree in spite of the width below.
 constexpr nanoseconds kSpanMin = kSpan / 2;
 
-// A thread that was interrupted between its two readings of the counter does
-// not know when the time in between was. They are some 80 apart if it was not.
+// Two readings of the counter around a reading of the Clock are some 80 ticks
+// apart. If they are farther apart than this, the thread was interrupted and
+// the time in between is too uncertain.
 constexpr uint64_t kWidthTicksMax = 1024;
 
-// Two rates that are closer than one part in this many are the same one: more
-// than what the network's time makes of the Clock (500 ppm), and a microsecond
-// in a span.
+// Rates that differ by less than one part in this many are the same. That
+// covers the Clock's adjustment by NTP (500 ppm) and a microsecond in a span.
 constexpr uint64_t kSameRate = 1024;
 
-// No processor's counter ticks less often than every 16 ns, nor more often than
-// 16 times in one.
+// Every processor's counter ticks at least every 16 ns and at most 16 times per
+// ns.
 constexpr uint64_t kRateLimit = 16;
 
-// What the kernel calls the clock sources that it computes from the counter: by
-// itself, and from what KVM and Hyper-V tell a guest of it.
+// The kernel's names of the clock sources that it computes from the counter,
+// directly or with the data that KVM and Hyper-V give a guest.
 constexpr std::string_view kCycleCounterSources[] = {
     "tsc\n", "kvm-clock\n", "hyperv_clocksource_tsc_page\n"};
 
@@ -54,7 +54,7 @@ void QuickClock::Renew(uint64_t before, Instant time, uint64_t after,
   const nanoseconds passed = time - anchor_time_;
   const uint64_t ticks = now - anchor_ticks_;
 
-  // Only at first: a thread that saw its rate change knows more than others.
+  // Only at first: later this thread's own rate is newer than the shared one.
   const uint64_t learned =
       rate_ == 0 ? known_rate.load(std::memory_order_relaxed) : 0;
   bool trusted = learned != 0;
@@ -64,11 +64,11 @@ void QuickClock::Renew(uint64_t before, Instant time, uint64_t after,
     const bool is_long = passed >= kSpanMin;
     if (span_ticks_ == 0 && !is_long) return;
     const auto count = static_cast<uint64_t>(passed.count());
-    // If not, then the counter jumped, or there was no anchor yet.
+    // Otherwise the counter jumped or there was no anchor.
     if (is_long && count / kRateLimit <= ticks && ticks / kRateLimit <= count) {
       const auto found = static_cast<uint64_t>(
           static_cast<double>(count) * 0x1p32 / static_cast<double>(ticks));
-      // A jump may be too small to be seen in one rate alone.
+      // Compares with the last rate: one rate alone may hide a small jump.
       trusted = IsSameRate(found, rate_);
       rate_ = found;
     }
@@ -82,7 +82,7 @@ void QuickClock::Renew(uint64_t before, Instant time, uint64_t after,
 }
 
 bool NamesCycleCounter(const char* path) {
-  // Not by a stream, which takes locks that a fork may leave locked.
+  // Without a stream, which takes locks that a fork may leave locked.
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
   char name[64] = {};
@@ -95,7 +95,7 @@ bool NamesCycleCounter(const char* path) {
 #if defined(__x86_64__)
 namespace {
 
-// Bit 8 says that it ticks at one rate, whatever the processor does.
+// CPUID: bit 8 says that the counter's rate never changes.
 bool IsInvariant() {
   unsigned a = 0;
   unsigned b = 0;
@@ -105,8 +105,8 @@ bool IsInvariant() {
 }
 
 struct CycleCounter {
-  // Every thread that comes before somebody knows finds out by itself: what a
-  // fork interrupts leaves nothing locked.
+  // No lock, which a fork could leave locked: threads that call it at first
+  // each find out by themselves.
   static bool IsUsable() {
     enum : int { kUnknown, kNo, kYes };
     static constinit std::atomic<int> known{kUnknown};
@@ -129,7 +129,7 @@ struct CycleCounter {
   }
 };
 
-// Nothing to construct: a thread pays nothing for it before it asks.
+// Constant-initialised: costs a thread nothing before its first use.
 thread_local constinit QuickClock t_clock;
 
 }  // namespace

@@ -11,54 +11,53 @@
 
 namespace muster::dataplane {
 
-// What Clock::now() says, in less than half of the time: where the kernel tells
-// the time by the processor's cycle counter (x86-64; clock source "tsc", or one
-// that KVM or Hyper-V has for its guests), the counter is read here without the
-// kernel's care around it. Elsewhere, and in the first milliseconds, it is
-// Clock::now().
+// Clock::now() in less than half of the time. If the kernel derives the time
+// from the processor's cycle counter (x86-64; clock source "tsc", or the one
+// that KVM or Hyper-V gives its guests), this reads the counter directly.
+// Elsewhere, and in the first milliseconds, it calls Clock::now().
 //
-// It is about a microsecond off at most, and never goes backwards within a
-// thread. Two threads may disagree by twice that, and Clock::now() right after
-// it may be earlier: such instants do not order what was done. Should the
-// counter jump, or tick at another rate, then it may be a millisecond off until
-// the counter has counted one; from there on it is Clock::now() until the rate
-// is known again. A counter that stood still would stop it, and Clock::now() as
-// well.
+// It is wrong by at most about a microsecond and never goes backwards within a
+// thread. Two threads may differ by twice that, and a Clock::now() right after
+// it may be earlier, so its instants do not order events. If the counter jumps
+// or changes its rate, the result may be wrong by a millisecond until the
+// counter has counted one; after that it is Clock::now() until the rate is
+// known again. A counter that stops would stop it, and Clock::now() too.
 //
-// A guest's counter jumps when its host stops or moves it; and where those of
-// its processors disagree, whenever the thread goes from one to another. That
-// may be so where the clock source of a guest is not "tsc".
+// A guest's counter jumps when its host stops or moves it. If the counters of
+// its processors differ, which can happen if the guest's clock source is not
+// "tsc", it also jumps when the thread moves to another processor.
 //
-// No fence keeps the reading of the counter in its place, which is a part of
-// what Clock::now() costs: the processor may do it some tens of nanoseconds
-// early or late, which no deadline notices. Who measures a few instructions
-// needs another clock.
+// The counter is read without a fence, which is part of the cost of
+// Clock::now(): the processor may read it some tens of nanoseconds early or
+// late. That does not matter for deadlines, but do not measure a few
+// instructions with it.
 //
-// A call that is the thread's first in a millisecond asks Clock::now() and
-// costs twice as much as that: not for who asks that seldom.
+// The first call of a thread in each millisecond calls Clock::now() and costs
+// twice as much as that, so callers that call it less often gain nothing.
 //
-// Everybody may call it, in forked children too; a signal handler may not.
+// Any thread may call it, also in forked children, but not a signal handler.
 Instant QuickNow();
 
-// One thread's conversion of a counter to the Clock, from an anchor, which is
-// an instant at which both were read, and a rate. Anchors are a millisecond
-// apart, so no error of either lasts longer.
+// Converts one thread's counter to the Clock with an anchor (an instant at
+// which both were read) and a rate. There is a new anchor every millisecond, so
+// that no error lasts longer.
 //
-// A Source is what there is to read; its functions may be static:
-//   bool IsUsable();  // False: the Clock is all there is.
+// A Source gives access to both clocks; its functions may be static:
+//   bool IsUsable();  // False: use only Time().
 //   uint64_t Ticks();
 //   Instant Time();
-//   std::atomic<uint64_t>& Rate();  // What its clocks learned last, or 0.
+//   std::atomic<uint64_t>& Rate();  // Last rate learned by any thread; 0:
+//   none.
 //
-// Not thread-safe: one for each thread.
+// Not thread-safe: each thread has its own.
 class QuickClock {
  public:
   template <typename Source>
   Instant Now(Source& source) {
-    // Not the counter first: a machine whose Clock does not use it may well
-    // take a microsecond to read it.
+    // Does not read the counter before there is a rate: on a machine whose
+    // Clock does not use the counter, reading it may take a microsecond.
     if (span_ticks_ != 0) {
-      // A counter that went back has passed the span as well.
+      // If the counter went back, the difference is larger than the span, too.
       const uint64_t ticks = source.Ticks() - anchor_ticks_;
       if (ticks < span_ticks_) {
         return Advance(anchor_time_ +
@@ -69,11 +68,11 @@ class QuickClock {
   }
 
  private:
-  // A rate is in nanoseconds per tick, times 2^32. A span's ticks times the
-  // rate are a span's nanoseconds times that: far from 64 bits.
+  // Rates are nanoseconds per tick, times 2^32. The ticks of a span times the
+  // rate are its nanoseconds times 2^32, which fits well into 64 bits.
   static constexpr int kRateBits = 32;
 
-  // Not inlined, for the sake of those who do not come here.
+  // Not inlined, to keep Now small.
   template <typename Source>
   [[gnu::noinline]] Instant AskClock(Source& source) {
     if (!source.IsUsable()) return source.Time();
@@ -84,13 +83,14 @@ class QuickClock {
     return Advance(time);
   }
 
-  // Makes an anchor of the `time` between the two readings of the counter, if
-  // it is one. Learns the rate from it and the last one, or from `known_rate`.
+  // Makes an anchor of `time` and the middle of the two readings of the counter
+  // around it, if they are close enough. Learns the rate from this anchor and
+  // the last one, or takes `known_rate`.
   void Renew(uint64_t before, Instant time, uint64_t after,
              std::atomic<uint64_t>& known_rate);
 
-  // A rate that was too high is ahead of the next anchor: then time stands
-  // still until that has caught up.
+  // After a span with too high a rate, the clock is ahead of the new anchor; it
+  // then stands still until the anchor catches up.
   Instant Advance(Instant now) {
     if (now > last_) last_ = now;
     return last_;
@@ -103,8 +103,9 @@ class QuickClock {
   Instant last_;
 };
 
-// Whether the kernel's file at `path` names the cycle counter as its clock
-// source, or what a hypervisor makes of it. Not if it cannot be read.
+// Whether the kernel's file at `path` names the cycle counter, or a
+// hypervisor's form of it, as the clock source. False if the file cannot be
+// read.
 bool NamesCycleCounter(const char* path);
 
 }  // namespace muster::dataplane

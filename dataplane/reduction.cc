@@ -13,7 +13,8 @@
 namespace muster::dataplane {
 namespace {
 
-// Accumulators and an operand fit into a processor's first cache.
+// Pieces of this size, accumulators and one operand, fit into the first-level
+// cache.
 constexpr size_t kCombinedAtOnceBytes = 16 << 10;
 
 const KernelTable& TableOf(absl::string_view instruction_set) {
@@ -90,10 +91,10 @@ bool IsComplex(DataType type) {
 std::vector<absl::string_view> InstructionSets() {
   std::vector<absl::string_view> sets = {"baseline"};
 #if defined(__x86_64__)
-  // Asked here and not by the loader (ifunc, target_clones): a resolver runs
-  // before the sanitizers are set up and crashes under them.
+  // Checked here, not by a resolver (ifunc, target_clones), which would run
+  // before the sanitizers are set up and crash.
   __builtin_cpu_init();
-  // It has f16c, too, which clang cannot ask for.
+  // Every CPU with AVX2 has F16C, which clang cannot check.
   if (__builtin_cpu_supports("avx2")) sets.push_back("avx2");
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw") &&
@@ -197,8 +198,8 @@ void Reduction::CombineAll(void* result, absl::Span<const void* const> operands,
     std::byte* const to =
         static_cast<std::byte*>(result) + done * element_bytes_;
     if (combines_elements() && operands.size() > 1) {
-      // What comes out last is the result: all operands have been read then, of
-      // which it may be one.
+      // The last combination writes to the result, which may be one of the
+      // operands: all of them have been read by then.
       const void* all = operand(0);
       for (size_t next = 1; next < operands.size(); ++next) {
         std::byte* const out = next + 1 == operands.size() ? to : room;

@@ -7,19 +7,19 @@
 
 namespace muster::dataplane {
 
-// The loops of one element type. Those that it has no use for are null.
+// The loops of one element type. Loops that it does not need are null.
 struct KernelsOfType {
   using Reduce = void (*)(void* out, const void* a, const void* b,
                           size_t count);
   using Divide = void (*)(void* data, size_t count, int divisor);
-  // From elements to accumulators, with every element multiplied by `factor`.
+  // Converts elements to accumulators and multiplies by `factor`.
   using Scale = void (*)(void* out, const void* elements, size_t count,
                          double factor);
   using Narrow = void (*)(void* elements, const void* accumulators,
                           size_t count);
 
-  // On elements. The sum of the 16 bit types is that of two alone: each is
-  // rounded.
+  // On elements. The 16-bit sums are for two operands only, since each result
+  // is rounded.
   Reduce sum = nullptr;
   Reduce min = nullptr;
   Reduce max = nullptr;
@@ -30,16 +30,16 @@ struct KernelsOfType {
   Divide divide = nullptr;
 
   // Floating point: out = elements x factor, and out = out + elements x factor.
-  // Of the 16 bit types `out` is float32.
+  // For 16-bit types `out` is float32.
   Scale load = nullptr;
   Scale add = nullptr;
 
-  // The 16 bit types: out = out x elements in float32, and the way back.
+  // 16-bit types: out = out x elements in float32, and the conversion back.
   Scale multiply = nullptr;
   Narrow narrow = nullptr;
 };
 
-// A complex number is two of its parts.
+// A complex number uses the loops of its two parts.
 struct KernelTable {
   KernelsOfType uint8;
   KernelsOfType int8;
@@ -53,8 +53,8 @@ struct KernelTable {
   KernelsOfType boolean;
 };
 
-// The same loops for several instruction sets. Those of AVX exist on x86-64
-// only and may be called only where the CPU has it.
+// The same loops for several instruction sets. The AVX ones exist only on
+// x86-64 and may be called only if the CPU supports them.
 namespace kernels_baseline {
 const KernelTable& Table();
 }

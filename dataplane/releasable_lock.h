@@ -9,9 +9,10 @@
 
 namespace muster::dataplane {
 
-// A lock that can be let go before it ends, also by whoever has it from its
-// owner: the analysis does not follow that. What is still to be done under it
-// can be left for then. Its owner is somebody who may be the mutex's home.
+// A scoped lock that can be released early, also by a function to which its
+// owner passes it. (The thread-safety analysis cannot follow that.) It can run
+// callbacks at its release. Locks with LockOften, so its owner may become the
+// mutex's home.
 class ReleasableLock {
  public:
   explicit ReleasableLock(BiasedMutex& mutex) MUSTER_NO_THREAD_SAFETY_ANALYSIS
@@ -22,12 +23,12 @@ class ReleasableLock {
   ReleasableLock(const ReleasableLock&) = delete;
   ReleasableLock& operator=(const ReleasableLock&) = delete;
 
-  // Calls `last`, which lives until then and does not throw, before the lock is
-  // let go, unless DropLast is called. Only one at a time, of whoever has it.
+  // Calls `last` before the release, unless DropLast is called first. `last`
+  // must live until then and must not throw. At most one at a time.
   void BeforeRelease(absl::FunctionRef<void()> last) { last_.emplace(last); }
 
-  // Calls it now, if it was not called yet. Whoever is about to wait with the
-  // lock held, or has waited, calls this, or NoteWait.
+  // Calls `last` now if it was not called yet. A holder that is about to wait
+  // with the lock held, or has waited, must call this or NoteWait.
   void CallLast() {
     has_waited_ = true;
     if (!last_.has_value()) return;
@@ -36,25 +37,25 @@ class ReleasableLock {
     last();
   }
 
-  // The same where that is left until the lock is let go, or for its owner: a
-  // short wait takes less time.
+  // As CallLast, but leaves the call of `last` to the release: for a wait that
+  // is shorter than that call.
   void NoteWait() { has_waited_ = true; }
 
-  // It is not called any more: its owner does in another way what it was for.
-  // False: it was called.
+  // Cancels `last`: the owner does its work in another way. Returns false if it
+  // was already called.
   bool DropLast() {
     const bool dropped = last_.has_value();
     last_.reset();
     return dropped;
   }
 
-  // Calls `inner`, which lets go of what is held inside this lock, before that
-  // is let go itself, and after `last`, of which the same holds; until
-  // KeepInner.
+  // Calls `inner` before the release, after `last`, unless KeepInner is called
+  // first. `inner` releases a lock that was taken inside this one. It must live
+  // until then and must not throw.
   void ReleaseWith(absl::FunctionRef<void()> inner) { inner_.emplace(inner); }
   void KeepInner() { inner_.reset(); }
 
-  // Only the first call counts.
+  // Calls after the first one do nothing.
   [[gnu::always_inline]] void Release() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
     if (mutex_ == nullptr) return;
     if (last_.has_value() || inner_.has_value()) CallLeft();
@@ -66,7 +67,7 @@ class ReleasableLock {
   bool has_waited() const { return has_waited_; }
 
  private:
-  // Not inlined: few that let go have something left.
+  // Not inlined: callbacks are rarely left at the release.
   [[gnu::noinline]] void CallLeft() {
     CallLast();
     if (inner_.has_value()) (*inner_)();

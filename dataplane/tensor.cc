@@ -12,12 +12,12 @@
 namespace muster::dataplane {
 namespace {
 
-// Of a number that is no DataType, too: Tensor::Validate refuses it.
+// Also maps numbers that are not a DataType, which Tensor::Validate refuses.
 constexpr size_t IndexOf(DataType type) {
   return std::min<size_t>(static_cast<size_t>(type), kDataTypeCount);
 }
 
-// Of a complex number, that of its parts.
+// A complex number has the alignment of its parts.
 constexpr std::array<size_t, kDataTypeCount + 1> kAlignments = {
     1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 4, 8, 1, 1, 1};
 
@@ -28,7 +28,7 @@ bool IsAligned(const void* data, DataType type) {
 }  // namespace
 
 const std::string& DataTypeName(DataType type) {
-  // Never destroyed: threads may use them while the process ends.
+  // Never destroyed: threads may use the names while the process ends.
   static const auto& kNames = *new std::array<std::string, kDataTypeCount + 1>{
       "uint8",     "int8",       "int16",         "int32",       "int64",
       "float16",   "bfloat16",   "float32",       "float64",     "bool",

@@ -28,12 +28,13 @@ Instant After(Instant begin, std::chrono::milliseconds time) {
 
 }  // namespace
 
-// What is under way, and by when it must be complete.
+// The running works and their deadlines.
 class TimeoutWatchdog::Clockwork {
  public:
   explicit Clockwork(std::chrono::milliseconds grace) : grace_(grace) {}
 
-  // If `work` is not complete at `deadline` and a grace, it fails with `late`.
+  // Fails `work` with `late` if it is not complete at `deadline` plus the
+  // grace.
   uint64_t Add(std::shared_ptr<ProxyWork> work, Instant deadline, Status late)
       MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
@@ -49,7 +50,7 @@ class TimeoutWatchdog::Clockwork {
     entries_.erase(number);
   }
 
-  // What is under way, and what comes, has but the grace.
+  // Every running and every later work fails with `cause` after the grace.
   void Abort(const Status& cause) MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (!aborted_.ok()) return;
@@ -59,7 +60,7 @@ class TimeoutWatchdog::Clockwork {
     changed_.NotifyAll();
   }
 
-  // Until Stop.
+  // The thread's loop. Returns after Stop.
   void Run() MUSTER_LOCKS_EXCLUDED(mutex_) {
     while (AwaitNext()) {
       for (const Entry& entry : TakeLate(Clock::now())) {
@@ -71,7 +72,7 @@ class TimeoutWatchdog::Clockwork {
     }
   }
 
-  // Nothing is under way any more.
+  // Makes Run fail all running works and return.
   void Stop() MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -90,7 +91,7 @@ class TimeoutWatchdog::Clockwork {
     Status late;
   };
 
-  // False: it is to stop.
+  // Returns false after Stop.
   bool AwaitNext() MUSTER_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     for (;;) {
@@ -126,10 +127,10 @@ class TimeoutWatchdog::Clockwork {
 
   Mutex mutex_;
   CondVar changed_;
-  // In their order.
+  // By number.
   std::map<uint64_t, Entry> entries_ MUSTER_GUARDED_BY(mutex_);
   uint64_t last_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // Of the thread.
+  // The time at which the thread wakes.
   Instant wakes_at_ MUSTER_GUARDED_BY(mutex_) = Instant::max();
   Status aborted_ MUSTER_GUARDED_BY(mutex_);
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
@@ -145,7 +146,7 @@ TimeoutWatchdog::TimeoutWatchdog(std::unique_ptr<Backend> inner,
 TimeoutWatchdog::~TimeoutWatchdog() {
   clockwork_->Abort(CancelledError(absl::StrCat(
       "group ", base::Quote(options_.group_name), " was destroyed")));
-  // It may complete what is under way, but need not.
+  // The backend may complete its works here, but need not.
   DestroyInner();
   clockwork_->Stop();
   thread_.join();
@@ -161,8 +162,8 @@ std::shared_ptr<Work> TimeoutWatchdog::Start(const Collective& collective) {
                    " did not complete it within ", Text(collective.timeout),
                    ", nor in the ", Text(options_.grace), " after that"))));
   const std::shared_ptr<Work> inner_work = inner().Start(collective);
-  // A stream can wait for it. The host waits for the outer work alone, which
-  // ends.
+  // For Synchronize: a stream waits for the inner work, the host for the outer
+  // one, which is sure to end.
   if (collective.cuda_device() >= 0) work->Started(inner_work);
   inner_work->OnCompletion(
       [work, clockwork = clockwork_, number,

@@ -14,18 +14,19 @@ namespace muster::dataplane {
 struct WatchdogOptions {
   std::string group_name = {};
   int rank = 0;
-  // Beyond a collective's deadline, or after an Abort: for a backend that keeps
-  // the time itself, and can say more.
+  // Added to a collective's deadline, and to the time of an Abort. A backend
+  // that watches its own deadlines, and has better error texts, fails within
+  // it.
   std::chrono::milliseconds grace = std::chrono::seconds(2);
 };
 
-// TimeoutWatchdog stands before a backend that may be anybody's: a collective
-// that it does not complete in its time, nor in the grace after that, fails
-// (kDeadlineExceeded). So does, with the cause, what it does not complete when
-// it is aborted or destroyed. Its tensors may be written later all the same, if
-// the backend writes them.
+// TimeoutWatchdog wraps a backend that may be a user's. A collective that is
+// not complete `grace` after its deadline fails (kDeadlineExceeded). A
+// collective that is not complete `grace` after Abort, or when this object is
+// destroyed, fails with the cause. The backend may still write to the tensors
+// after that.
 //
-// A thread of its own looks at the clock.
+// It has one thread, which watches the clock.
 class TimeoutWatchdog : public BackendDecorator {
  public:
   TimeoutWatchdog(std::unique_ptr<Backend> inner, WatchdogOptions options);
@@ -38,7 +39,7 @@ class TimeoutWatchdog : public BackendDecorator {
   class Clockwork;
 
   const WatchdogOptions options_;
-  // Completions of the backend may come as long as they like.
+  // Shared, because completions of the backend may come at any later time.
   const std::shared_ptr<Clockwork> clockwork_;
   std::thread thread_;
 };

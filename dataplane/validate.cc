@@ -1,4 +1,4 @@
-// The rules of collective.h: one for each way to lay out tensors.
+// Validate (collective.h): one rule per layout of tensors.
 
 #include <algorithm>
 #include <cstddef>
@@ -31,7 +31,8 @@ std::string ShapeText(const Tensor& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
 }
 
-// Of a list for each rank the rule of its layout knows the number.
+// Checks the length of `list`, except of a list with one tensor per rank, which
+// the rule of the layout checks.
 Status CheckNumber(const Collective& collective, absl::string_view name,
                    const Collective::Tensors& list, TensorList needed) {
   if (needed == TensorList::kPerRank || needed == TensorList::kPerRankOnRoot) {
@@ -43,10 +44,11 @@ Status CheckNumber(const Collective& collective, absl::string_view name,
                  none ? "none" : "1 tensor", ", got ", list.size());
 }
 
-// Every tensor is one, and they go together.
+// Checks the lists' lengths, each tensor, and that types and devices are equal.
 Status CheckTensors(const Collective& collective) {
   const CollectiveTraits& traits = TraitsOf(collective.kind);
-  // As most small calls are, which take little longer than what follows.
+  // Fast path of most small collectives, which take little longer than the rest
+  // of this function.
   if (traits.tensors == TensorList::kOne && collective.tensors.size() == 1 &&
       collective.inputs.empty() && collective.outputs.empty() &&
       collective.tensors[0].is_valid()) {
@@ -95,7 +97,7 @@ bool IsIntegral(DataType type) {
          type == DataType::kBool;
 }
 
-// Why `op` has no meaning for `type`, or "".
+// Returns why `op` is not defined for `type`, or "".
 std::string WhyNotReduced(const Collective& collective, DataType type) {
   const ReduceOp op = collective.reduce_op;
   switch (op) {
@@ -141,7 +143,7 @@ Status CheckRoot(const Collective& collective, int world_size) {
                  ", must be from 0 to ", world_size - 1);
 }
 
-// list[index] has the shape of `model`.
+// Checks that list[index] has the shape of `model`.
 Status CheckShape(absl::string_view name, const Collective::Tensors& list,
                   size_t index, const Tensor& model) {
   if (std::ranges::equal(list[index].shape(), model.shape())) {
@@ -152,7 +154,7 @@ Status CheckShape(absl::string_view name, const Collective::Tensors& list,
                  ShapeText(list[index]), ")");
 }
 
-// Without their product, which may be more than there are numbers.
+// Divides: the product of `part` and `world_size` might overflow.
 bool IsForEach(const Tensor& whole, const Tensor& part, int world_size) {
   return whole.element_count() % world_size == 0 &&
          whole.element_count() / world_size == part.element_count();
@@ -184,7 +186,8 @@ Status ValidateAllGatherIntoTensor(const Collective& collective,
       " ranks");
 }
 
-// Of gather and scatter: the list that the root alone has, one for each rank.
+// Gather and scatter: checks the list with one tensor per rank, which only the
+// root has.
 Status CheckRootsList(const Collective& collective, bool is_root,
                       int world_size) {
   const bool gathers =
@@ -287,7 +290,7 @@ Status CheckSplits(absl::string_view list, absl::string_view splits_name,
     size_t bad = i;
     if (splits[i] >= 0) {
       if (!__builtin_add_overflow(sum, splits[i], &sum)) continue;
-      // Too large together: the largest of them is.
+      // The sum overflows: names the largest split.
       bad = static_cast<size_t>(std::max_element(splits.begin(), splits.end()) -
                                 splits.begin());
     }
@@ -310,7 +313,7 @@ Status ValidateAllToAllSingle(const Collective& collective, int rank,
                          collective.output_splits, world_size);
   }
   if (!status.ok()) return status;
-  // What the rank gives itself, and what it takes from itself.
+  // The counts that this rank sends to itself and receives from itself.
   const int64_t given =
       PartCounts(collective.inputs, collective.input_splits, world_size)[rank];
   const int64_t taken = PartCounts(collective.outputs, collective.output_splits,
@@ -334,7 +337,7 @@ Status ValidatePointToPoint(const Collective& collective, int world_size) {
   return OkStatus();
 }
 
-// The rule of its layout.
+// Applies the rule of the kind's layout.
 Status CheckLists(const Collective& collective, int rank, int world_size) {
   const CollectiveTraits& traits = TraitsOf(collective.kind);
   if (traits.is_point_to_point) {
@@ -368,8 +371,8 @@ Status CheckLists(const Collective& collective, int rank, int world_size) {
   return OkStatus();
 }
 
-// Where in list[index] the part of rank `rank` is; null: that is another
-// rank's.
+// The address of rank `rank`'s part in list[index]; null if list[index] belongs
+// to another rank.
 const std::byte* OwnPart(TensorList layout, const Collective::Tensors& list,
                          size_t index, size_t rank, int world_size) {
   const auto* const data = static_cast<const std::byte*>(list[index].data());
@@ -380,12 +383,12 @@ const std::byte* OwnPart(TensorList layout, const Collective::Tensors& list,
   return index == rank ? data : nullptr;
 }
 
-// Whether this rank's input `i` may be where its output `j` is: at its own
-// place, where nothing has to move.
+// Whether this rank's input `i` may be its own part of output `j`: only at
+// exactly the same address, where nothing has to be copied.
 bool MayOverlap(const Collective& collective, size_t rank, int world_size,
                 size_t i, size_t j) {
   const CollectiveTraits& traits = TraitsOf(collective.kind);
-  // Parts of other ranks would be overwritten.
+  // Receiving would overwrite parts for other ranks that are not yet sent.
   if (traits.inputs == TensorList::kWhole &&
       traits.outputs == TensorList::kWhole) {
     return false;
@@ -396,8 +399,8 @@ bool MayOverlap(const Collective& collective, size_t rank, int world_size,
                                             j, rank, world_size);
 }
 
-// What is written must not be read, or written, by another name: which bytes
-// would come out depended on the size, or on who is first.
+// Refuses outputs that overlap inputs or each other: the result would depend on
+// the size or on timing.
 Status CheckOverlap(const Collective& collective, int rank, int world_size) {
   if (collective.outputs.empty()) return OkStatus();
   Extents outputs;

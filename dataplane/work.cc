@@ -20,8 +20,9 @@ bool PromisedWork::Complete(const Status& status) {
     status_ = status;
     callbacks.swap(callbacks_);
   }
-  // Before any waiter wakes: whoever sees this work failed must also see its
-  // group poisoned and its progress counted. A callback may add another.
+  // Callbacks run before any waiter wakes: when a waiter sees that this work
+  // failed, its group must already be poisoned and its progress counted. A
+  // callback may add another callback.
   for (;;) {
     for (Callback& callback : callbacks) callback(status);
     callbacks.clear();
@@ -29,7 +30,8 @@ bool PromisedWork::Complete(const Status& status) {
     if (callbacks_.empty()) {
       state_ = State::kCompleted;
       completed_.store(true, std::memory_order_release);
-      // Under the lock: a waiter may destroy this object once it has it.
+      // Notifies under the lock: a waiter may destroy this object as soon as it
+      // has the lock.
       if (condition_ != nullptr) condition_->NotifyAll();
       return true;
     }
@@ -107,8 +109,8 @@ Status ProxyWork::Synchronize() {
   }
   if (inner == nullptr) return Wait();
   const Status synchronized = inner->Synchronize();
-  // Then this one completes now, and what its callbacks do with the tensors is
-  // part of it.
+  // If `inner` is complete, this work completes now. Waits for that, because
+  // its callbacks may use the tensors.
   return inner->IsCompleted() ? Wait() : synchronized;
 }
 
