@@ -9,7 +9,7 @@
 
 namespace muster::dataplane::nccl {
 
-// Outlives the group if NCCL does not come back.
+// Shared with the thread. Outlives the group if a call of NCCL does not return.
 struct Aborter::Job {
   Platform platform;
   int device = 0;

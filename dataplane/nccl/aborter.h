@@ -13,40 +13,42 @@
 
 namespace muster::dataplane::nccl {
 
-// Aborter aborts and destroys the communicators of one group on a thread of its
-// own. When NCCL frees their memory, CUDA waits for everything that the device
-// does, which may include a collective of another communicator that ends only
-// by its timeout. Communicators to abort go into one NCCL group, which signals
+// Aborter aborts and destroys the communicators of one group on its own thread.
+// When NCCL frees their memory, CUDA waits for everything that runs on the
+// device, possibly for a collective of another communicator that ends only by
+// its timeout. All communicators to abort go into one NCCL group, which signals
 // all of them before it waits for any. Used by one thread at a time.
 class Aborter {
  public:
-  // What is kept as long as NCCL may look at it, or use it.
+  // Objects to keep alive as long as NCCL may use them.
   using Keeps = std::vector<std::shared_ptr<const void>>;
 
   explicit Aborter(const Platform& platform) : platform_(platform) {}
-  // Waits for the thread, unless Await has left it alone.
+  // Waits for the thread, unless Await has detached it.
   ~Aborter();
 
   Aborter(const Aborter&) = delete;
   Aborter& operator=(const Aborter&) = delete;
 
   struct Comms {
-    // To abort.
+    // Communicators to abort.
     std::vector<Comm> aborted = {};
-    // The same, when the call has come back that is under way there.
+    // Communicators to abort after the call that their Caller is in has
+    // returned.
     std::vector<std::pair<std::shared_ptr<Caller>, Comm>> calling = {};
-    // That have parted from the other ranks in peace, to destroy.
+    // Finalized communicators, to destroy.
     std::vector<Comm> parted = {};
   };
-  // Communicators of `device`, maybe none; null is none. Later calls do
-  // nothing.
+  // Starts the work. The communicators are on `device`; null ones are ignored.
+  // Calls after the first do nothing.
   void Begin(int device, Comms comms, Keeps keeps);
 
-  // Nobody writes to tensors any more.
+  // True if all are aborted and destroyed: NCCL does not write to tensors any
+  // more.
   bool IsDone() const;
 
-  // Waits for that. False: it goes on alone, also after this object, and keeps
-  // `keeps` as well. The last call.
+  // Waits for IsDone. If it returns false, the thread goes on, also after this
+  // object is destroyed, and keeps `keeps` as well. Must be the last call.
   bool Await(Instant until, Keeps keeps);
 
  private:

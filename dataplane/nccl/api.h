@@ -12,8 +12,8 @@
 
 namespace muster::dataplane::nccl {
 
-// The types of NCCL, for programs that are built without its header;
-// api_abi_check.cc compares them where that is.
+// NCCL's types, for builds without its header. api_abi_check.cc compares them
+// with the header where there is one.
 using Result = int;    // ncclResult_t
 using Comm = void*;    // ncclComm_t
 using Window = void*;  // ncclWindow_t
@@ -48,18 +48,18 @@ inline constexpr int kWindowSymmetric = 1;
 inline constexpr int kCtaPolicyEfficiency = 1;
 inline constexpr int kCtaPolicyZero = 2;
 
-// What a window begins at a multiple of, and is one of.
+// The alignment of a window's address and size.
 inline constexpr size_t kWindowAlignment = 4096;
 
-// ncclUniqueId: how the ranks of a communicator find each other.
+// ncclUniqueId, with which the ranks of a communicator find each other.
 struct UniqueId {
   char internal[128] = {};
 };
 
 inline constexpr int kUndefined = INT_MIN;
 
-// ncclConfig_t, as NCCL 2.28 has it. An older NCCL reads as much of it as it
-// knows, going by `version`, for which its own is to be put.
+// ncclConfig_t of NCCL 2.28. Set `version` to the version of the loaded NCCL:
+// an older one reads only the fields that it has.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -80,10 +80,9 @@ struct Config {
   int nvlink_centric_sched = kUndefined;
 };
 
-// Api holds the functions of NCCL that are used here. All calls go through it,
+// Api holds the NCCL functions that the backend uses. All calls go through it,
 // so that one program runs with and without NCCL, and tests can substitute a
-// fake. The functions are those that NCCL documents under the same names with
-// `nccl` in front.
+// fake. NCCL documents them under the same names with the prefix `nccl`.
 struct Api {
   Result (*GetVersion)(int* version) = nullptr;
   const char* (*GetErrorString)(Result result) = nullptr;
@@ -123,7 +122,7 @@ struct Api {
   Result (*Recv)(void* to, size_t count, DataType type, int peer, Comm comm,
                  cuda::Stream stream) = nullptr;
 
-  // Null where NCCL is older.
+  // Null in older versions of NCCL.
   Result (*CommShrink)(Comm comm, int* excluded, int count, Comm* made,
                        Config* config, int flags) = nullptr;  // 2.27
   Result (*MemAlloc)(void** data, size_t bytes) = nullptr;    // 2.19
@@ -131,37 +130,36 @@ struct Api {
   Result (*CommWindowRegister)(Comm comm, void* data, size_t bytes,
                                Window* window, int flags) = nullptr;  // 2.27
   Result (*CommWindowDeregister)(Comm comm, Window window) = nullptr;
-  // 2.28. There is a ncclGather as well: its copy engines take the place in the
-  // root's memory from where the others say that their own results would be,
-  // which have none.
+  // 2.28. ncclGather is not used: with copy engines, it takes the address of
+  // the root's results from the other ranks, which have no results.
   Result (*AlltoAll)(const void* from, void* to, size_t count, DataType type,
                      Comm comm, cuda::Stream stream) = nullptr;
   Result (*Scatter)(const void* from, void* to, size_t count, DataType type,
                     int root, Comm comm, cuda::Stream stream) = nullptr;
 };
 
-// What Load has found.
+// The result of Load.
 struct Library {
   Api api;
   std::string path;
   int version = 0;  // 22809 is 2.28.9
 };
 
-// The oldest NCCL that has all of Api that may not be null: with sub-groups by
-// ncclCommSplit, and ncclConfig_t.
+// The oldest NCCL with all functions of Api that may not be null, in particular
+// ncclCommSplit, and with ncclConfig_t.
 inline constexpr int kOldestVersion = 21800;
 
-// Loads NCCL, for the life of the process. The library is the one that the
-// environment variable MUSTER_NCCL_LIBRARY names, or libnccl.so.2, also in
-// CUDA_HOME (or /usr/local/cuda) where the system does not find it. It does not
-// look for devices: cuda::Load does.
-// Errors: kNotFound (no such library; what was looked for and what came back),
-// kFailedPrecondition (it is older than kOldestVersion, or lacks functions).
+// Loads NCCL for the rest of the process: the library that the environment
+// variable MUSTER_NCCL_LIBRARY names or, without it, libnccl.so.2, also from
+// CUDA_HOME (or /usr/local/cuda) if the system does not find it. Does not probe
+// for devices (cuda::Load does). Errors: kNotFound (no such library; the text
+// has the names tried and the results), kFailedPrecondition (older than
+// kOldestVersion, or functions are missing).
 StatusOr<Library> Load();
 
-// OK where this process can have groups on nccl: there are NCCL, the CUDA
-// runtime and a device. Else why not, as the first of them that is not there
-// says. Looked at once: what later calls answer does not change.
+// OK if this process can use nccl: it has NCCL, the CUDA runtime and a device.
+// Otherwise the error of the first of them that is missing. Found out once;
+// later calls return the same.
 const Status& Available();
 
 // "2.28.9".

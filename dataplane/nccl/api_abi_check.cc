@@ -1,5 +1,4 @@
-// What api.h says of NCCL, against the header of the one that this program is
-// built beside, if there is one.
+// Compares api.h with NCCL's header, if this program is built with it.
 
 #ifdef MUSTER_HAVE_CUDA
 
@@ -66,7 +65,7 @@ static_assert(kWindowSymmetric == NCCL_WIN_COLL_SYMMETRIC);
   static_assert(offsetof(Config, ours) == offsetof(ncclConfig_t, theirs) && \
                 sizeof(Config::ours) == sizeof(ncclConfig_t::theirs))
 
-// Later ones have more at the end.
+// Later versions have more fields at the end.
 static_assert(kUndefined == NCCL_CONFIG_UNDEF_INT);
 MUSTER_SAME_FIELD(size, size);
 MUSTER_SAME_FIELD(magic, magic);

@@ -8,14 +8,14 @@
 
 namespace muster::dataplane::nccl {
 
-// Outlives the Caller if a call does not come back.
+// Shared with the thread. Outlives the Caller if a call does not return.
 struct Caller::Job {
   Platform platform;
   int device = 0;
 
   Mutex mutex;
   CondVar changed;
-  // Null when its thread has it.
+  // Null while the thread runs it.
   Call call MUSTER_GUARDED_BY(mutex);
   bool calling MUSTER_GUARDED_BY(mutex) = false;
   Status status MUSTER_GUARDED_BY(mutex);
@@ -31,7 +31,7 @@ struct Caller::Job {
       Call next = std::exchange(call, nullptr);
       mutex.Unlock();
       Status ended = next();
-      // What it has kept goes before anybody hears that it is over.
+      // Frees what the call owns before its end is announced.
       next = nullptr;
       mutex.Lock();
       status = std::move(ended);

@@ -16,24 +16,24 @@ namespace muster::dataplane::nccl {
 // and no other thread may use or abort the communicator meanwhile. Thread-safe.
 class Caller {
  public:
-  // What a call uses is the call's own: it may outlive all others.
+  // A call must own what it uses, since it may outlive its maker.
   using Call = std::function<Status()>;
 
   // For communicators of `device`.
   Caller(const Platform& platform, int device);
-  // Waits for nothing: a call that has not come back is left alone.
+  // Does not wait: a call that has not returned goes on alone.
   ~Caller();
 
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
-  // The one before has come back.
+  // Starts `call`. The last one must have returned.
   void Begin(Call call);
 
-  // What the last one has come back with; nothing: it has not, yet.
+  // The result of the last call; empty while it has not returned.
   std::optional<Status> End() const;
 
-  // Waits for that, as long as it takes.
+  // Waits, without a limit, until the last call has returned.
   void AwaitEnd() const;
 
  private:

@@ -15,10 +15,10 @@
 
 namespace muster::dataplane::nccl {
 
-// How long, and how often at least, a call that NCCL is in progress with is
-// looked at before that is left to others. A communicator that does not block
-// gives each call to a thread of NCCL's (from 2.19 on), which takes some 20 us;
-// the first ones connect ranks, which takes longer.
+// How long, and at least how often, a thread polls for NCCL to enqueue its call
+// before it leaves that to the watchdog. For a communicator that does not
+// block, NCCL (from 2.19 on) passes each call to its own thread, which takes
+// some 20 us; the first calls connect ranks and take longer.
 constexpr std::chrono::microseconds kSpin(100);
 constexpr int kSpinLooksMin = 8;
 
@@ -138,7 +138,7 @@ Comm CommStream::TakeComm() {
 void CommStream::Add(std::shared_ptr<CommTask> task) {
   Batch batch;
   batch.task = std::move(task);
-  // What gathers goes on to gather behind it.
+  // Goes before the open batch.
   const bool gathers = !waiting_.empty() && waiting_.back().open;
   waiting_.insert(waiting_.end() - (gathers ? 1 : 0), std::move(batch));
 }
@@ -156,7 +156,7 @@ bool CommStream::CanGive() const {
 }
 
 Status CommStream::GiveWaiting() {
-  // It may have been taken since somebody looked.
+  // NCCL may have enqueued it since the last check.
   if (in_progress_) MUSTER_RETURN_IF_ERROR(LookAfter());
   while (CanGive()) {
     running_.push_back(std::move(waiting_.front()));
@@ -175,7 +175,7 @@ Status CommStream::IssueAll(const Entries& entries, const Target& target) {
   for (const Entry& entry : entries) {
     status.Update(Issue(entry.collective(), target));
   }
-  // Also after an error, so that the thread is in no group.
+  // Also after an error: the thread must leave the group.
   if (several) {
     status.Update(
         ToStatus(target.nccl, target.nccl.GroupEnd(), "ncclGroupEnd"));
@@ -196,12 +196,12 @@ Target CommStream::TargetOn(const Platform& platform,
           .wants_copy_engines = options_.wants_copy_engines};
 }
 
-// The last one of `running_` into the stream, behind what it is to begin after.
+// Enqueues the last batch of `running_`, after the event that it waits for.
 Status CommStream::Give() {
   const Batch& batch = running_.back();
   if (batch.task != nullptr) {
     MUSTER_RETURN_IF_ERROR(CallTask(batch));
-    // It waits for the other ranks.
+    // No spinning: a task waits for the other ranks.
     return LookAfter();
   }
   if (batch.ready != nullptr) {
@@ -209,7 +209,7 @@ Status CommStream::Give() {
         Cuda(platform_.cuda.StreamWaitEvent(batch.stream, batch.ready, 0),
              "cudaStreamWaitEvent"));
   }
-  // NCCL's kernels of one communicator must not run at once.
+  // Kernels of one communicator must not run at the same time.
   if (running_.size() > 1) {
     const Batch& before = running_[running_.size() - 2];
     if (before.stream != batch.stream) {
@@ -255,8 +255,8 @@ Status CommStream::AwaitGiven() {
   return OkStatus();
 }
 
-// Whether NCCL has put the last one of `running_` into the stream, or is done
-// with that task.
+// Checks whether NCCL has enqueued the last batch of `running_`, or finished
+// its task.
 Status CommStream::LookAfter() {
   in_progress_ = IsCalling();
   if (in_progress_) return OkStatus();
@@ -279,7 +279,7 @@ Status CommStream::LookAfter() {
   return OkStatus();
 }
 
-// What NCCL says of the communicator.
+// Asks NCCL for the state of the communicator.
 Status CommStream::StateOf(Result& state) {
   MUSTER_RETURN_IF_ERROR(
       ToStatus(platform_.nccl, platform_.nccl.CommGetAsyncError(comm_, &state),
@@ -357,8 +357,8 @@ void Ended::Complete() {
   }
 }
 
-// They end in their order, whichever streams they are in. Most often few have:
-// so looks twice as far each time, and then in the middle.
+// Batches end in their order, also in different streams. Usually few have
+// ended, so it doubles its steps and then bisects.
 size_t CommStream::CountEnded() const {
   if (running_.empty() || running_.front().task != nullptr) return 0;
   const auto has_ended = [this](size_t place) {
@@ -396,10 +396,10 @@ void CommStream::Take(Batch& batch, const Status& why,
 }
 
 void CommStream::TakeEnded(End end, Status& why, std::vector<Ended>& ended) {
-  // Of a group that has failed, the last may not be in the stream.
+  // After a failure the last batch may not be in the stream.
   size_t count = end == End::kNo ? CountEnded() : 0;
   for (size_t i = 0; i < count; ++i) Take(running_[i], why, ended);
-  // The next one has not, or says why it cannot.
+  // The next batch is not complete, or has an error.
   for (; count < running_.size(); ++count) {
     Batch& batch = running_[count];
     const bool given =

@@ -31,21 +31,21 @@ namespace muster::dataplane::nccl {
 struct Entry {
   std::shared_ptr<cuda::DeviceWork> work;
   const Collective& collective() const { return work->collective(); }
-  // It is the stream's first collective, second, ...: the same on all ranks. 0
-  // of a send or a receive.
+  // Number among the stream's collectives, from 1; the same on all ranks. 0 for
+  // a send or receive.
   uint64_t number = 0;
-  // When it was added.
+  // The time at which it was added.
   Instant since;
 };
 
 // Entries that begin and end together.
 using Entries = absl::InlinedVector<Entry, 1>;
 
-// What has ended together, and as what it is to be completed.
+// Entries that have ended together, and the status to complete them with.
 struct Ended {
   Entries entries;
   Status status;
-  // The supply's again, when nobody looks at them any more: after Complete.
+  // Given back to the EventPool after Complete.
   cuda::Event ready = nullptr;
   cuda::Event end = nullptr;
 
@@ -57,26 +57,26 @@ class EventPool {
  public:
   explicit EventPool(const Platform& platform) : platform_(platform) {}
 
-  // `event` is the caller's until it is given back.
+  // The caller owns `event` until it gives it back.
   Status TakeEvent(cuda::Event& event);
   void GiveBack(cuda::Event event);
-  // Its events, when it is complete.
+  // Takes back the events of completed entries, and keeps the entries.
   void GiveBack(Ended ended);
 
-  // Of those that were complete, to free their memory: who starts more is to
-  // do that, as he has allocated it. What another thread frees meanwhile takes
-  // more than half of the time that a start takes. Until then as many stay as
-  // were on their way at once.
+  // Returns up to two of the completed entries, whose memory the caller frees.
+  // A thread that starts a collective calls this, because it has allocated such
+  // memory: freeing on another thread meanwhile takes more than half of the
+  // time of a start. The pool keeps at most as many as were in progress at
+  // once.
   using Spent = std::array<Ended, 2>;
   Spent TakeSpent();
 
-  // 4 bytes on the device, of nobody's: what a barrier reduces. Made by
-  // MakeScratch.
+  // 4 bytes on the device, which a barrier reduces. Made by MakeScratch.
   Status MakeScratch();
   void* scratch() const { return scratch_; }
 
-  // When no stream uses anything of it any more. To free memory waits for all
-  // that the device does: if something there `is_stuck`, that is left.
+  // Call it when no stream uses the pool any more. Does not free the scratch if
+  // `is_stuck`: freeing waits for everything on the device.
   void Free(bool is_stuck);
 
  private:
@@ -96,13 +96,13 @@ class EventPool {
 class CommStream {
  public:
   struct Options {
-    // Of its unique id in the store.
+    // The key of its unique id in the store.
     std::string key;
-    // Of the communicator.
+    // This rank, and the number of ranks, in the communicator.
     int rank = 0;
     int size = 1;
     int device = 0;
-    // For sends of its rank 0 to its rank 1 alone.
+    // A communicator of two ranks, for sends from rank 0 to rank 1.
     bool is_pair = false;
     bool is_high_priority = false;
     bool wants_copy_engines = false;
@@ -113,93 +113,94 @@ class CommStream {
   CommStream(const Platform& platform, EventPool& supply, Options options)
       : platform_(platform), supply_(supply), options_(std::move(options)) {}
 
-  // Makes the stream; the first call, on the current device.
+  // Makes the stream on the current device. Must be the first call.
   Status Open();
 
   const Options& options() const { return options_; }
 
-  // That makes its communicator's calls; null: this one does, as they do not
-  // block.
+  // Makes the calls of a blocking communicator; null if it does not block.
   const std::shared_ptr<Caller>& caller() const { return caller_; }
 
   void SetComm(Comm comm) { comm_ = comm; }
 
-  // The collective of `work` is to begin after what is on the current stream,
-  // and with what was added before if that is `open`, as this one is for those
-  // to come.
+  // Adds a collective, which begins after the work that is now on the current
+  // stream. It joins the last batch if that was added `open`; later ones join
+  // this batch if this one is `open`.
   Status Add(std::shared_ptr<cuda::DeviceWork> work, bool open);
-  // What was added last is open no more.
+  // Ends the open batch.
   void Close();
-  // The communicator, if there is one and nothing is on its way there: it is
-  // the caller's then. Else null.
+  // Hands the communicator to the caller; null if there is none or something is
+  // in progress.
   Comm TakeComm();
-  // To be done when all that was added before has ended.
+  // Adds a task, which runs when everything that was added before has ended.
   void Add(std::shared_ptr<CommTask> task);
 
-  // Gives NCCL as much as can be given now. As long as NCCL is about to put
-  // something into the stream it waits for that, but for a moment only.
+  // Gives NCCL as much as possible. Waits a moment, not longer, while NCCL is
+  // still enqueuing the last operation.
   Status GiveWaiting();
 
-  // Whether NCCL has taken what it was given, and, if `asks`, whether it has an
-  // error. Does nothing while there is no communicator.
+  // Checks whether NCCL has enqueued the last operation and, if `asks`, whether
+  // it has an error. Does nothing while there is no communicator.
   Status Look(bool asks);
 
-  // The oldest entry; null: there is none. Good until something is done with
-  // the stream.
+  // The oldest entry, or null. Valid until the stream changes.
   const Entry* Oldest() const;
-  // One whose deadline has passed. Looks at them only when the earliest has.
+  // An entry whose deadline has passed, or null. Cheap before the first
+  // deadline.
   const Entry* Overdue(Instant now);
 
-  // For people.
+  // The communicator's state, for people.
   std::map<std::string, std::string> Texts() const;
 
-  // How far the end of the group has come.
+  // The progress of the group's end.
   enum class End {
     kNo,
-    // Its communicators are to be aborted.
+    // The group has failed; its communicators will be aborted.
     kBegun,
-    // They were: NCCL puts nothing into a stream any more.
+    // They are aborted: NCCL enqueues nothing any more.
     kAborted,
-    // Something is stuck: its stream waits for somebody else's, or an abort for
-    // somebody else's collective.
+    // Something is stuck: a stream waits for another group's stream, or an
+    // abort for another group's collective.
     kGivesUp
   };
-  // Takes what has ended. After the end of the group that is also what has not
-  // begun, and then what NCCL was in progress with, and what is stuck. `why` is
-  // the group's error; it is set if CUDA has one.
+  // Moves the entries that have ended to `ended`. After the group's failure
+  // also those that have not begun (kBegun), that NCCL was enqueuing
+  // (kAborted), and that are stuck (kGivesUp). `why` is the group's error; set
+  // here if CUDA reports one.
   void TakeEnded(End end, Status& why, std::vector<Ended>& ended);
 
   bool IsIdle() const { return running_.empty() && waiting_.empty(); }
-  // Whether nothing but tasks is on its way.
+  // Whether only tasks are left.
   bool HasTasksAlone() const;
 
-  // Begins to part from the other ranks; false: nothing to part from.
+  // Starts ncclCommFinalize. Returns false if there is nothing to finalize.
   bool BeginToPart();
-  // Whether it has begun to and is done with it, or cannot be.
+  // Whether BeginToPart's work is done or has failed.
   bool HasParted();
-  // The communicator, for the caller to destroy, if it has parted in peace.
+  // Hands the communicator to the caller, to destroy, if it was finalized; else
+  // null.
   Comm EndParting();
 
-  // Adds the communicator, if there is one, to those to abort: nothing is
-  // called of it here any more.
+  // Adds the communicator, if there is one, to those to abort. This object does
+  // not call NCCL any more.
   void GiveUp(Aborter::Comms& comms);
 
-  // Gives its stream back, unless a call is left alone with it. Nothing is
-  // called any more.
+  // Destroys the stream, unless a call that has not returned may still use it.
+  // Must be the last call.
   void Free();
 
  private:
-  // What begins together: one collective, several as one group of NCCL, or an
-  // task.
+  // A batch: one collective, several that begin together as one NCCL group, or
+  // one task.
   struct Batch {
     Entries entries;
     std::shared_ptr<CommTask> task;
-    // Of collectives: where they go, what they are to begin after (null: what
-    // is there), and their end.
+    // Collectives only: their stream; the event that they begin after (null:
+    // they run in the caller's stream); the event of their end.
     cuda::Stream stream = nullptr;
     cuda::Event ready = nullptr;
     cuda::Event end = nullptr;
-    // More comes to it.
+    // More entries may join.
     bool open = false;
   };
 
@@ -207,13 +208,14 @@ class CommStream {
   Status Nccl(Result result, absl::string_view what) const;
   static Status IssueAll(const Entries& entries, const Target& target);
   Target TargetOn(const Platform& platform, cuda::Stream stream) const;
-  // Whether the caller is in a call: nobody else uses the communicator then.
+  // Whether the caller's thread is in a call. No other thread may use the
+  // communicator then.
   bool IsCalling() const {
     return caller_ != nullptr && !caller_->End().has_value();
   }
   bool CanGive() const;
-  // Whether the collective that is added next is in a stream when the caller
-  // goes on, and may be in his.
+  // Whether the next collective may run in its caller's stream: it allows that
+  // and would be enqueued before Add's caller goes on.
   bool CanRunInCallersStream(const Collective& collective) const;
   Status Give();
   Status CallTask(const Batch& batch);
@@ -221,7 +223,7 @@ class CommStream {
   Status AwaitGiven();
   Status LookAfter();
   Status StateOf(Result& state);
-  // How many of the first that run have ended.
+  // The number of batches at the front of `running_` that have ended.
   size_t CountEnded() const;
   void Take(Batch& batch, const Status& why, std::vector<Ended>& ended);
 
@@ -234,30 +236,30 @@ class CommStream {
   bool stream_is_left_ = false;
   Comm comm_ = nullptr;  // null until it is made
   std::deque<Batch> waiting_;
-  // A vector, which keeps its memory: what one thread frees of what another one
-  // has allocated costs both of them more than to move what is left.
+  // A vector, which keeps its memory: if one thread frees what another one has
+  // allocated, both lose more time than moving the rest takes.
   std::vector<Batch> running_;
-  // NCCL, or the caller, has yet to put the last one of `running_` into the
-  // stream: nothing else may be done with the communicator until it has.
+  // NCCL, or the Caller, has yet to enqueue the last batch of `running_`. The
+  // communicator must not be used otherwise until then.
   bool in_progress_ = false;
   uint64_t added_ = 0;
   uint64_t ended_ = 0;
-  // Of those added, collectives.
+  // The number of collectives among the added ones.
   uint64_t numbered_ = 0;
-  // Nothing on its way has an earlier one.
+  // No entry in progress has an earlier deadline.
   Instant first_deadline_ = Instant::max();
-  // What NCCL has said of the communicator.
+  // The last state of the communicator.
   Result last_state_ = kSuccess;
   bool was_ended_ = false;
-  // What NCCL has said of parting.
+  // The state of the finalization.
   Result parting_ = kInProgress;
 };
 
-// Those of a group, by their keys.
+// The streams of a group, by key.
 using CommStreams = std::map<std::string, std::unique_ptr<CommStream>>;
 
 bool AreIdle(const CommStreams& streams);
-// Whether something is on its way, and nothing but tasks.
+// Whether something is in progress and all of it is tasks.
 bool RunTasksAlone(const CommStreams& streams);
 
 }  // namespace muster::dataplane::nccl

@@ -8,17 +8,17 @@ namespace muster::dataplane::nccl {
 
 // An operation on a communicator that is not a collective. It runs while
 // nothing else is in progress there. CommStream calls both functions, with a
-// lock held.
+// lock held, or Begin on the thread of a Caller.
 class CommTask {
  public:
   virtual ~CommTask() = default;
 
-  // NCCL may be in progress with it afterwards; then nothing else is done with
-  // the communicator until it is not.
+  // Starts the operation. If NCCL is still in progress afterwards, the
+  // communicator is not used until it has finished.
   virtual Result Begin(Comm comm) = 0;
 
-  // NCCL is no longer in progress: it is done, or `why` it comes to nothing. At
-  // most once, also without Begin.
+  // Called at most once, when NCCL has finished (`why` is OK) or the operation
+  // has failed because of `why`, then possibly without Begin.
   virtual void End(const Status& why) = 0;
 };
 

@@ -18,7 +18,7 @@
 namespace muster::dataplane::nccl {
 namespace {
 
-// How often a communicator that is being made is looked at.
+// The polling interval while a communicator is being made.
 constexpr std::chrono::milliseconds kLook(1);
 
 StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
@@ -56,8 +56,8 @@ StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
   return id;
 }
 
-// Looks until `is_made` says so, or why it cannot be; else says why nobody
-// waits for it any more.
+// Polls `is_made` until it returns true or an error, or `over` returns an
+// error, or the deadline passes.
 Status Await(const MakeOptions& options,
              const std::function<StatusOr<bool>()>& is_made) {
   for (;;) {
@@ -77,7 +77,7 @@ Status Await(const MakeOptions& options,
   }
 }
 
-// Waits until `comm`, which is being made by `what`, is there; else aborts it.
+// Waits until `comm`, which `what` is making, is ready. Aborts it on failure.
 StatusOr<Comm> AwaitReady(const MakeOptions& options, Comm comm,
                           absl::string_view what) {
   const Api& nccl = options.platform.nccl;
@@ -108,7 +108,7 @@ StatusOr<Comm> Init(const Platform& platform, const BackendOptions& group,
   return status;
 }
 
-// The same by the caller, which may not come back.
+// Init on the thread of options.caller, which may never return.
 StatusOr<Comm> InitByCaller(const MakeOptions& options, const UniqueId& id) {
   struct Made {
     Mutex mutex;

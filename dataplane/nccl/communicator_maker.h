@@ -19,31 +19,30 @@ namespace muster::dataplane::nccl {
 
 struct MakeOptions {
   const Platform& platform;
-  // Of the group; whoever has the communicator keeps it.
+  // The options of the group. The owner of the communicator keeps them alive.
   const std::shared_ptr<const BackendOptions>& group;
   int device = 0;
-  // Of a communicator that blocks. If nobody waits for it any more it may be
-  // busy yet, and ends what comes of that.
+  // Set for a blocking communicator. If MakeCommunicator gives up, its call may
+  // still be running; it then aborts the communicator that it gets.
   std::shared_ptr<Caller> caller = nullptr;
-  // Null: the ranks meet in the group's store.
+  // Null: the ranks find each other in the group's store.
   std::shared_ptr<NcclParentHandle> parent = nullptr;
-  // Where its unique id is kept there: one small value for each communicator.
+  // The key of the unique id in the store, one small value per communicator.
   std::string key;
-  // Of the communicator.
+  // This rank, and the number of ranks, in the communicator.
   int rank = 0;
   int size = 1;
   Instant deadline = Instant::max();
-  // Says why nobody needs it any more; OK while it is needed.
+  // Returns an error once the communicator is no longer needed.
   std::function<Status()> over;
 };
 
-// Meets the other ranks and returns this rank's communicator, ready. Its device
-// is the thread's current one. It is made from the parent's communicator, if
-// there is a parent and that is possible. Otherwise rank 0 makes the unique id,
-// the others wait for it in the store, and after that nothing more is read
-// there.
-// Errors: kDeadlineExceeded (rank 0 or other ranks did not come), kInternal
-// with NCCL's own words, and the errors of `over` and the store.
+// Makes a communicator with the other ranks and returns it, ready for use, on
+// the thread's current device. Makes it from the parent's communicator if there
+// is a parent and that is possible. Otherwise rank 0 makes the unique id and
+// the others wait for it in the store, which is not read after that. Errors:
+// kDeadlineExceeded (rank 0 or other ranks did not come), kInternal with NCCL's
+// text, and the errors of `over` and the store.
 StatusOr<Comm> MakeCommunicator(const MakeOptions& options);
 
 }  // namespace muster::dataplane::nccl

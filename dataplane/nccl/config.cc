@@ -12,10 +12,10 @@
 namespace muster::dataplane::nccl {
 namespace {
 
-// Since when there are policies, and the one for copy engines.
+// The first versions with policies, and with the copy engine policy.
 constexpr int kCtaVersion = 22700;
 constexpr int kZeroCtaVersion = 22800;
-// NCCL's limits: of blocks in a cluster, and of channels.
+// NCCL's limits for blocks in a cluster and for channels.
 constexpr int kCgaMax = 8;
 constexpr int kCtasMax = 64;
 using CtaPolicy = NcclOptions::CtaPolicy;
@@ -36,7 +36,7 @@ Status CheckCtaPolicy(CtaPolicy policy, int version) {
                                          ", this is ", VersionText(version)));
 }
 
-// What NCCL refuses, or takes for something else without saying so.
+// Refuses values that NCCL refuses or silently changes.
 Status CheckRange(absl::string_view name, const std::optional<int>& value,
                   int min, int max) {
   if (!value.has_value() || (*value >= min && *value <= max)) {
@@ -81,7 +81,7 @@ Config ConfigOf(const NcclOptions& options, const std::string& group_name,
   set(config.cga_cluster_size, options.cga_cluster_size);
   set(config.min_ctas, options.min_ctas);
   set(config.max_ctas, options.max_ctas);
-  // NCCL compares the two also when only the least is given.
+  // Set because NCCL compares the two also if only the minimum is given.
   if (options.min_ctas.has_value() && !options.max_ctas.has_value()) {
     config.max_ctas = std::max(*options.min_ctas, kCtasMax);
   }

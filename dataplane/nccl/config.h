@@ -10,7 +10,7 @@
 
 namespace muster::dataplane::nccl {
 
-// The configuration for an NCCL of this version. Its strings point into the
+// Makes the configuration for NCCL of this version. Its strings point into the
 // arguments and NCCL does not copy them: the arguments must outlive the
 // communicator.
 Config ConfigOf(const NcclOptions& options, const std::string& group_name,
@@ -23,9 +23,9 @@ bool IsBlocking(const NcclOptions& options);
 // Whether the options ask for copy engines wherever possible.
 bool WantsCopyEngines(const NcclOptions& options);
 
-// Errors: kInvalidArgument (a device that is not there, options of NCCL that it
-// would refuse, each with its name and value), kUnimplemented (this NCCL is too
-// old for one of them).
+// Errors: kInvalidArgument (a device that does not exist, or options that NCCL
+// would refuse; names each with its value), kUnimplemented (this NCCL is too
+// old for an option).
 Status CheckOptions(const Platform& platform, const BackendOptions& options);
 
 }  // namespace muster::dataplane::nccl

@@ -19,12 +19,12 @@
 namespace muster::dataplane::nccl {
 namespace {
 
-// Since when NCCL has the float8 types, and on devices of which compute
-// capability it reduces them.
+// The first NCCL with the float8 types, and the compute capability of the
+// devices on which it reduces them.
 constexpr int kFloat8Version = 22400;
 constexpr int kFloat8Capability = 9;
 
-// How NCCL sees an element: so many of these.
+// NCCL's view of an element: `count` values of type `type`.
 struct Unit {
   DataType type = kUint8;
   size_t count = 1;
@@ -55,7 +55,7 @@ Unit UnitOf(dataplane::DataType type, bool reduces) {
       return {kFloat32, 2};
     case dataplane::DataType::kComplex128:
       return {kFloat64, 2};
-    // An older NCCL moves them as well.
+    // Moved as bytes, so that an older NCCL moves them as well.
     case dataplane::DataType::kFloat8E4m3fn:
       return {reduces ? kFloat8e4m3 : kUint8, 1};
     case dataplane::DataType::kFloat8E5m2:
@@ -69,7 +69,7 @@ size_t CountOf(const Tensor& tensor) {
          UnitOf(tensor.data_type(), /*reduces=*/false).count;
 }
 
-// Of bool, or and and.
+// On bool, all operations are OR (kMax) or AND (kMin).
 RedOp OpOf(ReduceOp op, dataplane::DataType type) {
   const bool is_bool = type == dataplane::DataType::kBool;
   switch (op) {
@@ -92,10 +92,10 @@ RedOp OpOf(ReduceOp op, dataplane::DataType type) {
   return kSum;
 }
 
-// Of how many of `count` elements of `bytes` each the kernel for one rank
-// writes all (2.28 and before). It has a block for 16 KiB, 32 at most, of which
-// each does that part of the number, rounded down, then up to 16 bytes: of 8193
-// float16 nobody does the last.
+// How many of `count` elements of `bytes` each NCCL's kernel for one rank (2.28
+// and older) writes correctly. It has one block per 16 KiB, at most 32. Each
+// block takes count / blocks elements, rounded down and then up to 16 bytes, so
+// some may be left: with 8193 float16, the last one.
 size_t WholeOf(size_t count, size_t bytes) {
   constexpr size_t kBlock = 16 << 10;
   constexpr size_t kBlocksMax = 32;
@@ -109,7 +109,7 @@ size_t WholeOf(size_t count, size_t bytes) {
   return count - count % (kBlocksMax * pack);
 }
 
-// Whether the tensors lie one after the other, all of one size.
+// Whether the tensors have one size and are contiguous.
 bool IsOne(const Collective::Tensors& tensors) {
   for (size_t i = 1; i < tensors.size(); ++i) {
     const size_t bytes = tensors[0].bytes();
@@ -122,13 +122,13 @@ bool IsOne(const Collective::Tensors& tensors) {
   return true;
 }
 
-// Whether all parts are of one size; none are given: they are.
+// Whether all splits are equal. True if there are none.
 bool AreEqual(const std::vector<int64_t>& splits) {
   return std::all_of(splits.begin(), splits.end(),
                      [&](int64_t split) { return split == splits.front(); });
 }
 
-// Whether they are reduced: c10d's words are in front.
+// Checks whether float8 can be reduced. The error begins with c10d's text.
 Status CheckFloat8(const Platform& platform, const Collective& collective,
                    int device, int world_size) {
   const dataplane::DataType type = collective.data_type();
@@ -156,7 +156,7 @@ Status CheckFloat8(const Platform& platform, const Collective& collective,
                    ".0, that of cuda:", device, " is ", capability, ".x"));
 }
 
-// One collective being issued: remembers the first call that failed.
+// Enqueues one collective. Remembers the first call that failed.
 class Issuer {
  public:
   Issuer(const Collective& collective, const Target& target)
@@ -165,13 +165,13 @@ class Issuer {
         unit_(UnitOf(collective.data_type(), IsReduction(collective.kind))),
         unit_bytes_(DataTypeBytes(collective.data_type()) / unit_.count),
         op_(OpOf(collective.reduce_op, collective.data_type())) {
-    // The mean of one is what it is. NCCL would multiply it by 1, which a
-    // communicator of one rank cannot do with float8.
+    // The average of one rank is its own value. NCCL would multiply by 1, which
+    // a communicator of one rank cannot do with float8.
     if (op_ == kAvg && target.size == 1) op_ = kSum;
   }
 
   using KindFunction = void (Issuer::*)();
-  // Null: NCCL has nothing for the kind.
+  // Null if NCCL does not support the kind.
   static KindFunction FindFunction(CollectiveKind kind);
 
   Status Run() {
@@ -190,11 +190,11 @@ class Issuer {
     }
   }
 
-  // Calls of `body` as one: they go on together.
+  // Makes the calls of `body` in one NCCL group.
   void Group(const std::function<void()>& body) {
     Note(target_.nccl.GroupStart(), "ncclGroupStart");
     body();
-    // Also after an error, so that the thread is in no group.
+    // Also after an error: the thread must leave the group.
     Note(target_.nccl.GroupEnd(), "ncclGroupEnd");
   }
 
@@ -226,8 +226,8 @@ class Issuer {
          "ncclBroadcast");
   }
 
-  // Calls `reduce` of all `count` units, or of one rank that multiplies them of
-  // what NCCL does as a whole, and of the rest.
+  // Calls `reduce` for all `count` units. But if one rank multiplies by a
+  // factor, calls it for the part that WholeOf returns and for the rest.
   void InWholePieces(
       const Tensor& source, const Tensor& result, size_t count,
       const std::function<void(const void*, void*, size_t)>& reduce) {
@@ -299,7 +299,7 @@ class Issuer {
     Recv(static_cast<char*>(tensor.data()), CountOf(tensor), peer);
   }
 
-  // Nothing is not sent at all, as everywhere here.
+  // False for empty parts, which are not sent at all.
   bool CanAllToAll(size_t count) const {
     return target_.wants_copy_engines && target_.nccl.AlltoAll != nullptr &&
            count > 0;
@@ -323,7 +323,7 @@ class Issuer {
     Reduce(tensor, tensor, collective_.root);
   }
 
-  // Of all_gather_into_tensor, too, whose outputs are one.
+  // Also for all_gather_into_tensor, which has one output.
   void AllGather() {
     const Tensor& own = collective_.inputs[0];
     const Collective::Tensors& outputs = collective_.outputs;
@@ -336,7 +336,7 @@ class Issuer {
     });
   }
 
-  // Of reduce_scatter_tensor, too, whose inputs are one.
+  // Also for reduce_scatter_tensor, which has one input.
   void ReduceScatter() {
     const Tensor& result = collective_.outputs[0];
     const Collective::Tensors& inputs = collective_.inputs;
@@ -348,7 +348,7 @@ class Issuer {
     });
   }
 
-  // To and from every rank, this one too.
+  // Sends to and receives from every rank, including this one.
   void AllToAll() {
     const std::vector<int64_t> sent =
         UnitsOf(collective_.inputs, collective_.input_splits);
@@ -363,7 +363,7 @@ class Issuer {
                                 target_.comm, target_.stream),
           "ncclAlltoAll");
     }
-    // Parts of a whole tensor lie one after the other.
+    // In all_to_all_single the parts are contiguous in one tensor.
     const bool is_whole = HasSplits(collective_.kind);
     const auto begin_of = [&](const Collective::Tensors& list, size_t rank) {
       return static_cast<char*>(list[is_whole ? 0 : rank].data());
@@ -384,7 +384,7 @@ class Issuer {
     });
   }
 
-  // Of each rank's part of the list.
+  // The units of each rank's part of the list.
   std::vector<int64_t> UnitsOf(const Collective::Tensors& list,
                                const std::vector<int64_t>& splits) const {
     std::vector<int64_t> counts = PartCounts(list, splits, target_.size);

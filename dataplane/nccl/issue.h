@@ -11,7 +11,7 @@
 
 namespace muster::dataplane::nccl {
 
-// Where a collective is to run.
+// The communicator and stream for a collective.
 struct Target {
   const cuda::Api& cuda;
   const Api& nccl;
@@ -19,12 +19,12 @@ struct Target {
   int rank = 0;
   int size = 1;
   cuda::Stream stream = nullptr;
-  // 4 bytes on the device, of nobody's: what a barrier reduces.
+  // 4 bytes on the device, which a barrier reduces.
   void* scratch = nullptr;
-  // The communicator is that of two ranks, of which the sender is rank 0.
+  // The communicator has two ranks; rank 0 is the sender.
   bool is_pair = false;
-  // The group wants copy engines: those work behind ncclAlltoAll and
-  // ncclScatter, not behind sends and receives.
+  // The group wants copy engines, which ncclAlltoAll and ncclScatter can use,
+  // but sends and receives cannot.
   bool wants_copy_engines = false;
 };
 
@@ -36,24 +36,22 @@ struct Target {
 Status CheckSupported(const Platform& platform, const Collective& collective,
                       int device, int rank, int world_size);
 
-// Puts `collective`, which is supported, into the target's stream.
-// Errors: kInternal with NCCL's own words; then the communicator is to be
-// aborted.
+// Enqueues `collective`, which is supported, in the target's stream. Errors:
+// kInternal with NCCL's text; the communicator must then be aborted.
 //
-// With copy engines, an all_to_all of equal parts, which are one piece of
-// memory, and a scatter are one call, where NCCL has it; else sends and
-// receives, as NCCL does them itself where copy engines cannot. So ranks may
-// differ in that, unless the results lie in symmetric memory: then the parts
-// are to be equal on all ranks or on none, and the root's list is to be one
-// piece.
+// With copy engines, a scatter and an all_to_all of equal, contiguous parts are
+// one NCCL call if NCCL has it. Otherwise they are sends and receives, as in
+// NCCL itself where it cannot use copy engines, so ranks may differ in that.
+// But if the results lie in symmetric memory, the parts must be equal on all
+// ranks or on none, and the root's list must be contiguous.
 //
-// How: lists whose parts lie one after the other in memory, and are of one
-// size, are one call; others are calls for each part, in a group. NCCL has no
-// reductions of bool, of which or is MAX and and is MIN, and no types for what
-// is moved as bytes: 16 bit integers. A complex number is two real ones.
+// A list of contiguous parts of one size is one call; other lists are one call
+// per part, in an NCCL group. NCCL has no bool reductions (OR is MAX, AND is
+// MIN) and no 16-bit integers, which are moved as bytes. A complex number is
+// two real ones.
 Status Issue(const Collective& collective, const Target& target);
 
-// OK, or kInternal with `what` that failed and NCCL's own text.
+// OK, or kInternal with `what`, which failed, and NCCL's text.
 Status ToStatus(const Api& api, Result result, absl::string_view what,
                 Comm comm = nullptr);
 

@@ -33,17 +33,16 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How often the ends of collectives are looked for: while somebody waits for
-// one on the host, and while nobody does.
+// The polling interval for the ends of collectives while a host thread waits
+// for one, and while none does.
 constexpr microseconds kLook(50);
 constexpr milliseconds kLazyLook(1);
-// The same of NCCL's errors.
+// The polling interval for NCCL's errors.
 constexpr milliseconds kErrorLook(100);
-// How long a communicator that is destroyed in peace may take to part from its
-// peers, and how long it, or one that is aborted, may take to be no more: alone
-// on a device that is half a second, and a second, as threads of NCCL's look
-// twice a second whether they are to end. What takes longer is left alone, and
-// may be in the way of the process's end.
+// Time limits for finalizing communicators, and for aborting and destroying
+// them. If nothing else runs on the device, that takes half a second and a
+// second, because NCCL's threads check only twice a second whether to end.
+// Whatever takes longer is left running and may delay the process's end.
 constexpr milliseconds kPart(1000);
 constexpr milliseconds kDrain(3000);
 
@@ -144,11 +143,12 @@ class NcclBackend : public Backend {
   }
 
   std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override {
-    // Nothing could end such a call while ranks are missing: they meet anew.
+    // A blocking call could not be ended while ranks are missing, so the new
+    // groups connect from scratch.
     const bool blocks = IsBlocking(options_.nccl) || IsBlocking(options.nccl);
     if (!options.excluded.empty()) return Shrink(options, blocks);
-    // There is nothing to split before the first collective, which the ranks
-    // may be at different sides of.
+    // Without a device there is no communicator before the first collective,
+    // and only some of the ranks may have started that.
     if (options_.device < 0 || blocks) return nullptr;
     auto split =
         std::make_shared<nccl::Split>(platform_, options, options_.rank);
@@ -201,28 +201,28 @@ class NcclBackend : public Backend {
   }
 
  private:
-  // In the same hold of the lock in which something has failed: the watchdog
-  // takes for complete what was not given to the stream.
+  // Must be called without releasing the lock after the failure: the watchdog
+  // takes a batch that was not enqueued for complete.
   void End(Status cause) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!status_.ok() || cause.ok()) return;
     status_ = std::move(cause);
     waiters_->came.NotifyAll();
   }
 
-  // An error of CUDA's or NCCL's, as that of the collective.
+  // Labels an error of CUDA or NCCL with the collective.
   Status Labelled(const Collective& collective, const Status& status) const {
     if (status.ok()) return status;
     return dataplane::Labelled(FailedCall::Of(collective), options_.group_name,
                                status);
   }
 
-  // The same, as that of the oldest one on the stream.
+  // Labels it with the oldest collective of the stream.
   Status Labelled(const CommStream& comm_stream, const Status& status) const {
     const Entry* const oldest = comm_stream.Oldest();
     return oldest == nullptr ? status : Labelled(oldest->collective(), status);
   }
 
-  // A communicator that has failed was aborted: nothing can come of it.
+  // If the group has failed, its communicator was aborted and cannot be shrunk.
   std::shared_ptr<ParentHandle> Shrink(const SplitOptions& options,
                                        bool blocks) {
     MutexLock lock(mutex_);
@@ -239,7 +239,7 @@ class NcclBackend : public Backend {
     return std::make_shared<nccl::Shrink>(platform_, options, comm, device_);
   }
 
-  // Symmetric memory on the group's device, of nobody else's yet.
+  // Allocates memory on the group's device. It is not registered yet.
   StatusOr<std::shared_ptr<SymmetricPiece>> AllocatePiece(size_t bytes) {
     MutexLock lock(mutex_);
     if (!status_.ok()) return status_;
@@ -251,7 +251,7 @@ class NcclBackend : public Backend {
     return piece;
   }
 
-  // In its turn among the collectives.
+  // Adds the registration, ordered with the collectives.
   Status Register(const std::shared_ptr<SymmetricPiece>& piece,
                   Instant deadline) {
     MutexLock lock(mutex_);
@@ -275,7 +275,7 @@ class NcclBackend : public Backend {
     return gathers_ ? OkStatus() : GiveWaiting(**comm_stream);
   }
 
-  // Of the first collective, and then always the same.
+  // Fixes the group's device at the first collective.
   Status ChooseDevice(int wanted) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (device_ >= 0) return OkStatus();
     if (wanted < 0) {
@@ -295,8 +295,8 @@ class NcclBackend : public Backend {
 
   StatusOr<CommStream*> FindStream(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // What sends and receives begin together goes through one communicator,
-    // as one operation of NCCL.
+    // A batch of sends and receives goes through the group's communicator as
+    // one NCCL group.
     if (!IsPointToPoint(collective.kind) || gathers_) {
       return GroupLane(collective.deadline);
     }
@@ -330,7 +330,8 @@ class NcclBackend : public Backend {
     return made;
   }
 
-  // On a thread of the stream's: its communicator, and what waits for it.
+  // Makes the stream's communicator, on a thread of its own, and gives it what
+  // waits.
   void Make(CommStream& comm_stream, Instant deadline) {
     cuda::BeginOwnThread(platform_.cuda);
     const CommStream::Options& place = comm_stream.options();
@@ -353,7 +354,7 @@ class NcclBackend : public Backend {
     if (IsDeadlineExceeded(status)) {
       {
         MutexLock lock(mutex_);
-        // The watchdog says whom the collective waits for.
+        // The watchdog names the ranks that the collective waits for.
         if (comm_stream.Overdue(Clock::now()) != nullptr) return;
       }
       status = roll_call_.NotMade(status, options_.group_name);
@@ -371,8 +372,8 @@ class NcclBackend : public Backend {
   Status GiveWaiting(CommStream& comm_stream)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     MUSTER_RETURN_IF_ERROR(comm_stream.GiveWaiting());
-    // It looks by itself while something is under way: to wake it each time
-    // would take longer than all the rest.
+    // Wakes the watchdog only if it sleeps. It polls while something is in
+    // progress, and waking it each time would take longer than everything else.
     if (std::exchange(sleeps_, false)) waiters_->came.NotifyAll();
     return OkStatus();
   }
@@ -390,7 +391,7 @@ class NcclBackend : public Backend {
     return ended;
   }
 
-  // The deadlines of all that is on its way, and what NCCL says.
+  // Checks all deadlines and NCCL's errors.
   void LookForErrors(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool asks = now >= next_error_look_;
     if (asks) next_error_look_ = now + kErrorLook;
@@ -426,7 +427,7 @@ class NcclBackend : public Backend {
            collective =
                overdue->collective()](const std::vector<int>& missing) {
             MutexLock lock(mutex_);
-            // It may have ended after all.
+            // It may have ended in the meantime.
             const Entry* const still = comm_stream.Overdue(Clock::now());
             if (still == nullptr || still->number != number) return;
             End(TimedOut(collective, options_.group_name, missing));
@@ -437,8 +438,8 @@ class NcclBackend : public Backend {
     }
   }
 
-  // Nobody writes to the tensors any more, soon. Communicators that are being
-  // made are ended by those who make them.
+  // Aborts all communicators, after which NCCL does not write to tensors any
+  // more. Those still being made are aborted by the threads that make them.
   void AbortCommunicators() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (give_up_at_ == Instant::max()) {
       give_up_at_ = Clock::now() + kDrain;
@@ -450,7 +451,7 @@ class NcclBackend : public Backend {
     if (aborter_.IsDone()) late_pieces_.clear();
   }
 
-  // Whether it is so at the end of the group.
+  // Waits for the aborts. Returns whether they are done.
   bool AwaitAborted() {
     MutexLock lock(mutex_);
     Aborter::Keeps keeps(late_pieces_.begin(), late_pieces_.end());
@@ -473,8 +474,8 @@ class NcclBackend : public Backend {
         mutex_.Lock();
         for (Ended& each : ended) supply_.GiveBack(std::move(each));
         awake_until = Clock::now() + kErrorLook;
-        // Who waits is in a hurry. Else those who start more are: to look
-        // without a pause would keep them from it, and so would it to wake.
+        // Polls without a pause only if a host thread waits. Otherwise that, or
+        // waking up often, would slow down the threads that start collectives.
         if (waiters_->count > 0 || !status_.ok()) continue;
       }
       if (stopping_ && AreIdle(comm_streams_)) return;
@@ -492,7 +493,7 @@ class NcclBackend : public Backend {
   void GiveBack(std::shared_ptr<SymmetricPiece> piece)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!status_.ok()) {
-      // When the communicator is no more.
+      // Freed after the communicators are destroyed.
       late_pieces_.push_back(std::move(piece));
       return;
     }
@@ -502,22 +503,22 @@ class NcclBackend : public Backend {
     End(GiveWaiting(comm_stream));
   }
 
-  // The windows of those that have owners yet: the communicator goes.
+  // Deregisters the windows of all pieces that still have owners.
   void GiveBackAll() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const std::weak_ptr<SymmetricPiece>& piece : pieces_) {
       if (auto owned = piece.lock(); owned != nullptr) GiveBack(owned);
     }
   }
 
-  // The communicators of a group that is idle and well, given back in peace:
-  // what they hold at their peers goes, too. All are begun before one is waited
-  // for, so that the ranks need no order among them; one that is not done soon
-  // is aborted with the rest.
+  // Finalizes the communicators of an idle group that has not failed, so that
+  // peers free their resources, too. Starts all before it waits for any, so
+  // that ranks need no common order. Those that take too long are aborted
+  // later.
   void Part() {
     MutexLock lock(mutex_);
     const Instant until = Clock::now() + kPart;
     GiveBackAll();
-    // Others may need this rank for a split that it is in no part of.
+    // Other ranks may need this rank for a split whose groups it is not in.
     while (status_.ok() && RunTasksAlone(comm_streams_) &&
            Clock::now() < until) {
       waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
@@ -536,7 +537,7 @@ class NcclBackend : public Backend {
     }
   }
 
-  // After all threads, of which one may go on alone.
+  // Called after all threads have ended; the aborter's may still run.
   void Free(bool aborted) {
     MutexLock lock(mutex_);
     if (device_ < 0) return;
@@ -549,34 +550,34 @@ class NcclBackend : public Backend {
   const std::shared_ptr<const BackendOptions> kept_options_;
   const BackendOptions& options_;
   RollCall roll_call_;
-  // That the communicator of all ranks comes of; null: of none.
+  // The source of the communicator of all ranks; null without a parent.
   const std::shared_ptr<NcclParentHandle> parent_handle_;
 
-  // Its condition is that of the watchdog: also that something else is to do.
+  // Its condition also wakes the watchdog for other reasons.
   const std::shared_ptr<cuda::HostWaiters> waiters_ =
       std::make_shared<cuda::HostWaiters>();
 
   mutable Mutex mutex_;
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
-  // The watchdog has nothing to look at until it is told.
+  // The watchdog sleeps until it is woken: nothing is in progress.
   bool sleeps_ MUSTER_GUARDED_BY(mutex_) = false;
   // Between BeginTogether and EndTogether.
   bool gathers_ MUSTER_GUARDED_BY(mutex_) = false;
-  // Why the group is at its end; OK while it is not.
+  // The error that ended the group; OK before.
   Status status_ MUSTER_GUARDED_BY(mutex_);
   int device_ MUSTER_GUARDED_BY(mutex_) = -1;
   EventPool supply_ MUSTER_GUARDED_BY(mutex_);
   Aborter aborter_ MUSTER_GUARDED_BY(mutex_);
   std::vector<Comm> parted_ MUSTER_GUARDED_BY(mutex_);
-  // The overdue collective whose missing ranks are looked for; 0: none.
+  // The overdue collective that RollCall is looking at; 0: none.
   uint64_t asked_ MUSTER_GUARDED_BY(mutex_) = 0;
   Instant give_up_at_ MUSTER_GUARDED_BY(mutex_) = Instant::max();
   Instant next_error_look_ MUSTER_GUARDED_BY(mutex_) = Instant::min();
   CommStreams comm_streams_ MUSTER_GUARDED_BY(mutex_);
-  // Of the communicator of all ranks; null: nobody has asked for it.
+  // The stream of the communicator of all ranks; null before its first use.
   CommStream* group_stream_ MUSTER_GUARDED_BY(mutex_) = nullptr;
-  // Of symmetric memory: how often it was asked for, what is registered, and
-  // what is to be freed when the communicators are no more.
+  // Symmetric memory: number of allocations, registered pieces, and pieces to
+  // free after the communicators are destroyed.
   uint64_t allocations_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<SymmetricPiece>> pieces_ MUSTER_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<SymmetricPiece>> late_pieces_
@@ -587,8 +588,8 @@ class NcclBackend : public Backend {
             MutexLock lock(mutex_);
             GiveBack(std::move(piece));
           });
-  // One for each of them. A start adds to it, and nothing starts any more when
-  // they are joined.
+  // One thread per communicator. Only a start adds one, and nothing starts any
+  // more when they are joined.
   std::vector<std::thread> makers_;
 
   std::thread watchdog_;

@@ -11,21 +11,21 @@
 
 namespace muster::dataplane::nccl {
 
-// Returns at once. If the options name the device, the communicator is made
-// from then on; otherwise with the first collective, on the device of its
-// tensors. All later collectives must use that device. The options must name a
-// device on all ranks of a group or on none. Operations started before the
-// communicator is ready wait. If the options name the device, Split splits the
-// communicator; with `excluded` ranks, and if nothing is running, it takes the
-// communicator over, and this group ends. Sends and receives use communicators
-// of their own, one per pair of ranks and direction, made with the first of
-// them. Tags are ignored, because NCCL has none, so messages are matched by
-// order alone.
+// Makes an nccl backend; does not wait for other ranks. If the options name a
+// device, the communicator is made from then on; otherwise with the first
+// collective, on its tensors' device. All later collectives must use that
+// device. The options must name a device on all ranks or on none. Operations
+// that are started before the communicator is ready wait. If the options name a
+// device, Split uses ncclCommSplit. With `excluded` ranks, if nothing is
+// running, it takes over the communicator for ncclCommShrink, and this group
+// ends. Sends and receives use communicators of their own, one per pair of
+// ranks and direction, made with the first of them. NCCL has no tags, so tags
+// are ignored and messages are matched by order alone.
 //
-// A collective begins after the work that its thread's current stream
-// (cuda/stream.h) has been given by then, and runs in a stream of the group. A
+// A collective begins after the work that is on its thread's current stream
+// (cuda/stream.h) when it is started, and runs in a stream of the group. A
 // thread of the backend checks for its completion, its deadline and NCCL's
-// errors; the first failure aborts all communicators and ends everything.
+// errors. The first failure aborts all communicators and ends everything.
 // Errors: kInvalidArgument (a device that does not exist, NCCL options that
 // contradict each other).
 StatusOr<std::unique_ptr<Backend>> CreateNcclBackend(

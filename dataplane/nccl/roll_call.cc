@@ -20,9 +20,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kTellAfterMin(20);
 constexpr milliseconds kTellAfterMax(1000);
-// For the store, on the way to it and back.
+// Allowance for a round trip to the store.
 constexpr milliseconds kStoreTime(300);
-// How often it is looked whether more have come.
+// The polling interval for notes of other ranks.
 constexpr milliseconds kLook(50);
 constexpr size_t kMissingMax = 8;
 
@@ -96,7 +96,7 @@ void RollCall::Serve() {
 
 void RollCall::Publish(uint64_t number) const {
   if (size_ == 1) return;
-  // Who is not heard of in time is taken for missing.
+  // If this fails, other ranks take this rank for missing.
   store_->SetBy(KeyOf(rank_), absl::StrCat(number), Clock::now() + kStoreTime)
       .IgnoreError();
 }
@@ -110,7 +110,7 @@ std::vector<int> RollCall::Missing(uint64_t number,
   for (int rank = 0; rank < size_ && missing.size() < kMissingMax; ++rank) {
     if (rank == rank_) continue;
     for (;;) {
-      // At least one look, also after others have taken all the time.
+      // Looks at least once, even if the ranks before have used up the time.
       const auto value =
           store_->Get({KeyOf(rank)}, std::max(until, Clock::now() + kLook));
       uint64_t at = 0;
@@ -121,7 +121,7 @@ std::vector<int> RollCall::Missing(uint64_t number,
         missing.push_back(rank);
         break;
       }
-      // It has not come so far.
+      // The rank has noted a lower number so far.
       std::this_thread::sleep_for(kLook);
     }
   }

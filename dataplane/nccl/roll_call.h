@@ -23,10 +23,10 @@
 
 namespace muster::dataplane::nccl {
 
-// RollCall is one rank's part in finding the ranks that have not come to a
-// collective. A rank that has waited in one for some time notes this in the
-// group's store, so that a rank that times out can tell late ranks from missing
-// ones. Thread-safe.
+// RollCall finds the ranks that have not come to a collective. A rank that has
+// waited in a collective for some time notes its number in the group's store,
+// so that a rank that times out can tell late ranks from missing ones.
+// Thread-safe.
 class RollCall {
  public:
   // `store` may be null in a group of one.
@@ -36,30 +36,30 @@ class RollCall {
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;
 
-  // After how long a rank says so, of a collective with this timeout.
+  // The wait in a collective with this timeout after which a rank calls Tell.
   static std::chrono::milliseconds TellAfter(std::chrono::milliseconds timeout);
 
-  // This rank has come to its collective `number`, from 1 on; 0: to the making
-  // of the communicator. Does not wait: a thread, begun by the first call,
-  // does.
+  // Notes that this rank has come to its collective `number`, from 1; 0: to the
+  // making of the communicator. Does not wait: a thread, started by the first
+  // call, writes it.
   void Tell(uint64_t number);
 
-  // The ranks that have not come to `number`, and have had the time to say so,
-  // ascending; of many the first. Takes a moment longer than TellAfter.
+  // The ranks that had time to note `number` and have not, ascending; if many,
+  // the first ones. Takes a moment longer than TellAfter.
   std::vector<int> Missing(uint64_t number,
                            std::chrono::milliseconds timeout) const;
 
-  // `status`, that the communicator of `group` was not made in time, with those
-  // that did not come to that.
+  // Returns `status`, the timeout of making the communicator of `group`, with
+  // the missing ranks as culprits.
   Status NotMade(const Status& status, absl::string_view group) const;
 
-  // What Missing returns, on that thread, which gives them to `then`, with no
-  // lock held. Not called if this one is destroyed before.
+  // Calls Missing on the thread and passes the result to `then`, with no lock
+  // held. Not called if this object is destroyed before.
   using Then = std::function<void(const std::vector<int>& missing)>;
   void FindMissing(uint64_t number, std::chrono::milliseconds timeout,
                    Then then);
 
-  // Returns when the thread is gone.
+  // Ends the thread and waits for that.
   void Stop();
 
  private:
@@ -88,7 +88,7 @@ class RollCall {
 // "rank 1", "ranks 1, 2"; "the other ranks" if there are none.
 std::string NamesOf(const std::vector<int>& ranks);
 
-// The error of a collective that these ranks have not come to.
+// The error of a collective to which the `missing` ranks have not come.
 Status TimedOut(const Collective& collective, absl::string_view group,
                 const std::vector<int>& missing);
 

@@ -16,11 +16,11 @@
 namespace muster::dataplane::nccl {
 namespace {
 
-// How often whoever waits for a communicator asks whether it is still needed.
+// The polling interval of `over` while this rank waits for the parent group.
 constexpr std::chrono::milliseconds kLook(10);
-// The same of whoever waits in the store.
+// The polling interval of `over` while this rank waits in the store.
 constexpr std::chrono::milliseconds kSlice(200);
-// How often a shrink is looked at.
+// The polling interval of a shrink.
 constexpr std::chrono::milliseconds kShrinkLook(1);
 
 Status Late(const SplitRank& asker, absl::string_view why) {
@@ -127,13 +127,13 @@ StatusOr<Comm> Shrink::Call(const SplitRank& asker) {
     }
     std::this_thread::sleep_for(kShrinkLook);
   }
-  // Ends NCCL's work on it: nothing writes to `made` any more.
+  // Ends NCCL's work: it does not write to `made` any more.
   nccl_.CommAbort(std::exchange(parent_, nullptr));
   if (made != nullptr) nccl_.CommAbort(made);
   return status;
 }
 
-// Of one that was not ended the new one may share resources.
+// Without `aborts`, the new communicator may share resources with the parent.
 void Shrink::Release() {
   if (parent_ == nullptr) return;
   const Comm parent = std::exchange(parent_, nullptr);

@@ -15,45 +15,44 @@
 
 namespace muster::dataplane::nccl {
 
-// A rank of a new group, which needs a communicator.
+// This rank of a new group, which needs a communicator.
 struct SplitRank {
   const BackendOptions& group;
-  // Its device.
+  // The device of this rank.
   int device = 0;
   Instant deadline = Instant::max();
-  // Says why nobody needs it any more; OK while it is needed. Asked now and
-  // then.
+  // Polled: returns an error once the communicator is no longer needed.
   const std::function<Status()>& over;
 };
 
-// NcclParentHandle makes a communicator for a new group from another group's,
-// and passes it from that group's backend to the new one. It keeps the
-// communicator's strings, so it outlives the communicator. Thread-safe.
+// NcclParentHandle makes a communicator for a new group from its parent group's
+// communicator. The parent's backend makes the handle, the new one uses it. It
+// owns the communicator's strings, so it must outlive the communicator.
+// Thread-safe.
 class NcclParentHandle : public ParentHandle {
  public:
-  // The communicator, which may be in progress and is the caller's from then
-  // on; null if none can come of the other group's: then the ranks are to meet
-  // anew, as all of them find. Called once.
-  // Errors: kDeadlineExceeded, kInternal with NCCL's own words, what `over` and
-  // the store say.
+  // Returns the communicator, which may be in progress; the caller owns it.
+  // Null, on all ranks, if it cannot be made from the parent's: the ranks then
+  // make one from scratch. Called once. Errors: kDeadlineExceeded, kInternal
+  // with NCCL's text, and the errors of `over` and the store.
   virtual StatusOr<Comm> Make(const SplitRank& asker) = 0;
 };
 
-// Makes the communicator by ncclCommSplit, which the parent group calls in the
-// order of its collectives. If the parent group has ended, none can be made,
-// and all ranks are told.
+// Makes the communicator with ncclCommSplit, which the parent group calls in
+// the order of its collectives. If the parent group has ended, Make returns
+// null on all ranks.
 class Split : public NcclParentHandle, public CommTask {
  public:
-  // `key`: this rank in the other group.
+  // `key`: this rank's number in the parent group.
   Split(const Platform& platform, const SplitOptions& options, int key)
       : nccl_(platform.nccl),
         version_(platform.nccl_version),
         options_(options),
         key_(key) {}
-  // Aborts a communicator that nobody has taken.
+  // Aborts the communicator if Make has not returned it.
   ~Split() override;
 
-  // Of the other group: ncclCommSplit of its communicator.
+  // Calls ncclCommSplit on the parent's communicator.
   Result Begin(Comm parent) override;
   void End(const Status& why) override;
 
@@ -71,16 +70,16 @@ class Split : public NcclParentHandle, public CommTask {
   Mutex mutex_;
   CondVar changed_;
   bool ended_ MUSTER_GUARDED_BY(mutex_) = false;
-  // After the end, until it is taken.
+  // Set by End, cleared by Make.
   Comm comm_ MUSTER_GUARDED_BY(mutex_) = nullptr;
 };
 
-// Makes the communicator by ncclCommShrink of a communicator that the parent
-// group has given up. That is possible only if each rank has one with nothing
-// in progress; the ranks agree on this in the new group's store.
+// Makes the communicator with ncclCommShrink from a communicator that the
+// parent group has given up. That needs a parent communicator with nothing in
+// progress on every rank; the ranks agree on this in the new group's store.
 class Shrink : public NcclParentHandle {
  public:
-  // `parent`, which may be null, is of this device, and its own from then on.
+  // Takes ownership of `parent`, which may be null and is on `device`.
   Shrink(const Platform& platform, const SplitOptions& options, Comm parent,
          int device)
       : nccl_(platform.nccl),

@@ -1,6 +1,6 @@
-// What a collective takes of its caller's time, over a CUDA and an NCCL that do
-// nothing: all of it is the backend's, or, of a Group, that of all that a
-// group has in front of it.
+// Measures how long starting a collective takes the caller, with a fake CUDA
+// and NCCL that do nothing: the time of the backend or, in the Group
+// benchmarks, of all layers of a group.
 
 #include <chrono>
 #include <memory>
@@ -95,7 +95,7 @@ Collective AllReduceOf(float* number, bool waits) {
   return collective;
 }
 
-// The argument: whether the caller waits for it at once.
+// Argument: whether the caller waits for it at once.
 void BM_Backend(benchmark::State& state) {
   float number = 0;
   const auto backend = Make();

@@ -15,12 +15,12 @@
 namespace muster::dataplane::nccl {
 namespace {
 
-// How often whoever waits asks whether the group still lives.
+// The polling interval of `over`.
 constexpr std::chrono::milliseconds kLook(10);
 
-// The same of whoever waits in the store.
+// The polling interval of `over` while this rank waits in the store.
 constexpr std::chrono::milliseconds kSlice(200);
-// For the store, to say whether it has a value.
+// The time to ask the store whether it has a value.
 constexpr std::chrono::milliseconds kStoreTime(50);
 constexpr size_t kMissingMax = 8;
 

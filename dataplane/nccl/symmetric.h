@@ -22,13 +22,14 @@
 
 namespace muster::dataplane::nccl {
 
-// SymmetricPiece is memory of ncclMemAlloc, from its registration as a window
-// of a communicator until it is freed. It is freed after the window was
-// deregistered or the communicator has ended. Thread-safe.
+// SymmetricPiece is memory of ncclMemAlloc that is registered as a window of a
+// communicator. It must be freed after the window is deregistered or the
+// communicator has ended. Thread-safe.
 class SymmetricPiece : public CommTask {
  public:
-  // `bytes` on `device`, the current one, as the group's `number`th.
-  // Errors: kUnimplemented (NCCL is too old), kInternal with its own words.
+  // Allocates `bytes` on `device`, the current device, as the group's
+  // allocation `number`. Errors: kUnimplemented (NCCL is too old), kInternal
+  // with NCCL's text.
   static StatusOr<std::shared_ptr<SymmetricPiece>> Allocate(
       const Platform& platform, int device, uint64_t number, size_t bytes);
   ~SymmetricPiece() override;
@@ -38,18 +39,18 @@ class SymmetricPiece : public CommTask {
   uint64_t number() const { return number_; }
   size_t bytes() const { return bytes_; }
 
-  // Registers it.
+  // Registers the window.
   Result Begin(Comm comm) override;
   void End(const Status& why) override;
 
-  // Waits for that. Errors: kDeadlineExceeded, what `over` says, which is asked
-  // now and then, and why it has ended.
+  // Waits for the registration. Errors: kDeadlineExceeded, the error of `over`,
+  // which is polled, and the reason of End.
   Status Await(Instant deadline, const std::string& group,
                const std::function<Status()>& over);
 
-  // The task that gives the window back, and keeps the piece until then. If
-  // that comes to nothing the piece is added to `late`, for whoever ends the
-  // communicator: its memory must not go before.
+  // Makes the task that deregisters the window and keeps the piece until then.
+  // If the task fails, it adds the piece to `late`: the memory must not be
+  // freed before the communicator has ended.
   static std::shared_ptr<CommTask> GivingBack(
       std::shared_ptr<SymmetricPiece> piece,
       std::vector<std::shared_ptr<SymmetricPiece>>& late);
@@ -70,8 +71,8 @@ class SymmetricPiece : public CommTask {
   const uint64_t number_;
   const size_t bytes_;
   void* const data_;
-  // NCCL writes to it between Begin and End; null where it has no symmetric
-  // memory.
+  // NCCL writes to it between Begin and End. Null if NCCL has no symmetric
+  // memory here.
   Window window_ = nullptr;
 
   Mutex mutex_;
@@ -80,31 +81,31 @@ class SymmetricPiece : public CommTask {
   Status why_ MUSTER_GUARDED_BY(mutex_);
 };
 
-// An error of Backend::AllocateSymmetric that this rank has: kInternal in the
-// place of kResourceExhausted (the store's limits), which would say that all
-// ranks have found out together.
+// Converts an error that only this rank has for Backend::AllocateSymmetric:
+// kResourceExhausted (for instance the store's limit) becomes kInternal,
+// because it would mean that all ranks agree.
 Status OfThisRank(const Status& status);
 
-// Whether all ranks of the group want as many bytes, which NCCL does not ask:
-// each says in the store how many, and waits for the others. `over` as for
-// SymmetricPiece::Await.
-// Errors: kInvalidArgument (they do not), kDeadlineExceeded (naming who did not
-// come), the store's, and what `over` says.
+// Checks, through the store, that all ranks allocate the same number of bytes,
+// which NCCL does not. Waits for all ranks. `over` as for
+// SymmetricPiece::Await. Errors: kInvalidArgument (they differ),
+// kDeadlineExceeded (names the ranks that did not come), and those of the store
+// and `over`.
 Status AgreeOnBytes(const BackendOptions& group, const SymmetricPiece& piece,
                     Instant deadline, const std::function<Status()>& over);
 
-// When the piece is registered: all ranks have read that.
+// Call it when the piece is registered: all ranks have read this rank's value.
 void ForgetBytes(const BackendOptions& group, const SymmetricPiece& piece,
                  Instant deadline);
 
-// The way back of a piece to its group, as long as that lives. Thread-safe.
+// Returns pieces from their owners to the group while it lives. Thread-safe.
 class SymmetricReturns {
  public:
   using Take = std::function<void(std::shared_ptr<SymmetricPiece>)>;
   explicit SymmetricReturns(Take take) : take_(std::move(take)) {}
 
   void Give(std::shared_ptr<SymmetricPiece> piece);
-  // The group is about to end: pieces are freed by their owners from now on.
+  // The group is about to end: from now on Give only drops the piece.
   void Close();
 
  private:
@@ -112,7 +113,7 @@ class SymmetricReturns {
   Take take_ MUSTER_GUARDED_BY(mutex_);
 };
 
-// What the owner of a piece has.
+// The SymmetricMemory that the user owns.
 class OwnedPiece : public SymmetricMemory {
  public:
   OwnedPiece(std::shared_ptr<SymmetricPiece> piece,

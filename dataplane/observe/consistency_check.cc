@@ -20,12 +20,13 @@
 namespace muster::dataplane {
 namespace {
 
-// How long an Abort, or the end of the group, may wait for a call to the store.
+// The time for which a read from the store may delay an Abort or the group's
+// end.
 constexpr std::chrono::milliseconds kSlice{200};
-// The same for a call that writes, which is not made in vain again where the
-// store is far.
+// The same for a write, which takes longer to a distant store: it should not be
+// cut short and repeated.
 constexpr std::chrono::milliseconds kTell{1000};
-// For the question which ranks have come.
+// The time to ask whether one rank has come.
 constexpr std::chrono::milliseconds kLook{50};
 constexpr size_t kMissingNamed = 8;
 
@@ -42,7 +43,8 @@ ConsistencyCheck::ConsistencyCheck(std::unique_ptr<Backend> inner,
       thread_([this] { Serve(); }) {}
 
 ConsistencyCheck::~ConsistencyCheck() {
-  // The inner backend may part from its peers in peace, if it is not aborted.
+  // An inner backend that is not aborted may close its connections in an
+  // orderly way.
   if (!IsIdle()) {
     Abort(CancelledError(absl::StrCat(
         "group ", base::Quote(options_.group_name), " was destroyed")));
@@ -112,8 +114,8 @@ void ConsistencyCheck::Refused(const Collective& collective,
                                const Status& why) {
   inner().Refused(collective, why);
   if (!aborted().ok()) return;
-  // At once: the process may end by this error. The others have a timeout if it
-  // cannot be told.
+  // Does not wait for the thread: the process may end because of this error. If
+  // the write fails, the other ranks time out.
   options_.store
       ->SetBy(KeyOf(collective.sequence, options_.rank),
               Fingerprint::Refusal(collective, why.message()).Serialize(),
@@ -133,7 +135,7 @@ void ConsistencyCheck::Abort(Status cause) {
     changed_.NotifyAll();
   }
   inner().Abort(cause);
-  // Those that have not come to the inner backend.
+  // These have not reached the inner backend.
   for (const auto& work : current) work->Complete(cause);
   for (const Jobs& jobs : all) {
     for (const Job& job : jobs) job.work->Complete(cause);
@@ -151,7 +153,7 @@ StatusOr<std::shared_ptr<SymmetricMemory>> ConsistencyCheck::AllocateSymmetric(
 
 bool ConsistencyCheck::IsIdle() const {
   MutexLock lock(mutex_);
-  // What `current_` had is the inner backend's.
+  // Works that have left `current_` belong to the inner backend.
   return current_.empty() && jobs_.empty() && gathered_.empty();
 }
 
@@ -260,7 +262,8 @@ Status ConsistencyCheck::Check(const Collective& collective) {
     if (!print.ok()) return label(print.status());
     prints.push_back(*std::move(print));
   }
-  // All have come here, so all have read what was before.
+  // All ranks have come to this one, so all have read the entries of the last
+  // one.
   if (collective.sequence > 1) {
     options_.store->Forget(KeyOf(collective.sequence - 1, options_.rank),
                            std::min(collective.deadline, Clock::now() + kTell));
@@ -271,14 +274,14 @@ Status ConsistencyCheck::Check(const Collective& collective) {
 
 Status ConsistencyCheck::Missing(const Collective& collective) {
   std::vector<int> missing;
-  // One call each, and for each that is missing the whole of kLook.
+  // One call per rank. For a missing rank it takes all of kLook.
   int rank = 0;
   for (; rank < options_.world_size && missing.size() < kMissingNamed; ++rank) {
     Status come =
         options_.store
             ->Get({KeyOf(collective.sequence, rank)}, Clock::now() + kLook)
             .status();
-    // The others have found out who is missing, and ended the group.
+    // Other ranks have found the missing ranks and ended the group.
     if (!come.ok() && !IsDeadlineExceeded(come)) {
       if (missing.empty()) return come;
       break;

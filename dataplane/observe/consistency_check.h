@@ -22,26 +22,26 @@ struct ConsistencyCheckOptions {
   std::string group_name = {};
   int rank = 0;
   int world_size = 1;
-  // Where the ranks compare; keys of this group alone.
+  // The store in which ranks compare. Only this group uses its keys.
   std::shared_ptr<BootstrapStore> store = {};
 };
 
 // ConsistencyCheck starts a collective of `inner` when every rank has reached
-// it and all pass matching arguments (Fingerprint). If they do not match, it
-// fails on every rank with one error that shows what most ranks run and which
-// ranks differ. If some ranks do not come by its deadline, the error names
-// them. The check uses no collective of `inner`, and no rank waits for a rank
-// that has failed.
+// it and all arguments match (Fingerprint). If they do not match, it fails on
+// every rank with one error that shows what most ranks run and which ranks
+// differ. If some ranks do not come by its deadline, the error names them. The
+// check itself runs no collective of `inner`, and no rank waits for a failed
+// one.
 //
-// A rank whose arguments are refused announces that, and the others fail with
-// that error when all have come.
+// A rank that refuses its arguments announces that; the others fail with that
+// error when all ranks have come.
 //
-// Sends and receives are not compared; they pass through. But those of CUDA
-// tensors that begin together are ordered among the collectives, as in a
-// communicator of NCCL, and begin together there.
+// Sends and receives are not compared; they pass through. But a batch of them
+// on CUDA tensors is ordered with the collectives, as in an NCCL communicator,
+// and starts as a batch in that order.
 //
-// A thread of its own waits for the other ranks. All ranks of the group must
-// have the check.
+// It has one thread, which waits for the other ranks. All ranks of the group
+// must have the check.
 class ConsistencyCheck : public BackendDecorator {
  public:
   ConsistencyCheck(std::unique_ptr<Backend> inner,
@@ -50,14 +50,16 @@ class ConsistencyCheck : public BackendDecorator {
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
   void Refused(const Collective& collective, const Status& why) override;
-  // Collectives are checked one by one before they begin.
+  // A batch of collectives is not passed on as a batch: each is checked by
+  // itself.
   void BeginTogether() override;
   void EndTogether() override;
-  // Groups are made anew: what was started may not have come to `inner` yet.
+  // Always null, so the new groups connect from scratch: collectives that were
+  // started may not have reached `inner` yet.
   std::shared_ptr<ParentHandle> Split(const SplitOptions&) override {
     return nullptr;
   }
-  // When all that was started has come to `inner`.
+  // Waits until everything that was started has reached `inner`.
   StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override;
   void Abort(Status cause) override;
@@ -66,10 +68,10 @@ class ConsistencyCheck : public BackendDecorator {
   struct Job {
     Collective collective;
     std::shared_ptr<ProxyWork> work;
-    // The caller's, of the collective's device.
+    // The caller's current stream on the collective's device.
     cuda::Stream stream = nullptr;
   };
-  // A collective, or sends and receives that begin together.
+  // One collective, or a batch of sends and receives.
   using Jobs = std::vector<Job>;
 
   static Job JobOf(const Collective& collective);
@@ -81,7 +83,7 @@ class ConsistencyCheck : public BackendDecorator {
   Status Missing(const Collective& collective);
   std::string KeyOf(uint64_t sequence, int rank) const;
   Status aborted() const;
-  // Whether nothing is on its way to the inner backend.
+  // Whether everything that was started has reached `inner`.
   bool IsIdle() const;
 
   // Constant after construction.
@@ -90,18 +92,18 @@ class ConsistencyCheck : public BackendDecorator {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Jobs> jobs_ MUSTER_GUARDED_BY(mutex_);
-  // Between BeginTogether and EndTogether, and what has come by then.
+  // Set between BeginTogether and EndTogether; `gathered_` is the batch so far.
   bool gathers_ MUSTER_GUARDED_BY(mutex_) = false;
   Jobs gathered_ MUSTER_GUARDED_BY(mutex_);
-  // That the thread is at, as far as they have not come to `inner`.
+  // The works that the thread is checking; empty once they go to `inner`.
   std::vector<std::shared_ptr<ProxyWork>> current_ MUSTER_GUARDED_BY(mutex_);
-  // Whether the thread is at one.
+  // Whether the thread is checking or starting one.
   bool runs_ MUSTER_GUARDED_BY(mutex_) = false;
   Status aborted_ MUSTER_GUARDED_BY(mutex_);
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
 
-  // Held while something begins in `inner`: nothing comes between what begins
-  // together.
+  // Held while something starts in `inner`, so that nothing starts in the
+  // middle of a batch.
   Mutex start_mutex_;
 
   std::thread thread_;

@@ -19,7 +19,7 @@
 namespace muster::dataplane {
 namespace {
 
-// What a text shows of ranks that differ, and of ranks that do not.
+// Maximum number of differing groups of ranks in a text.
 constexpr size_t kDifferingShown = 4;
 
 constexpr char kRefused[] = "refused";
@@ -35,7 +35,7 @@ std::string ShapesOf(const Collective::Tensors& tensors) {
                        });
 }
 
-// The names of what two differ in.
+// The names of the properties in which `a` and `b` differ.
 std::string Differences(const Fingerprint& a, const Fingerprint& b) {
   std::vector<std::string> names;
   for (const char* const name : {"op", "sequence", "dtype", "device", "shape",
@@ -51,7 +51,7 @@ std::string Differences(const Fingerprint& a, const Fingerprint& b) {
   return absl::StrJoin(names, ", ");
 }
 
-// Some do not run it at all.
+// Fails if any rank refuses the collective.
 Status FindRefusals(absl::Span<const Fingerprint> fingerprints) {
   std::vector<int> refusing;
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
@@ -73,14 +73,15 @@ Status FindRefusals(absl::Span<const Fingerprint> fingerprints) {
   return status;
 }
 
-// Differing in what all ranks have alike.
+// Fails if the properties that must be equal on all ranks are not.
 Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
   std::map<std::map<std::string, std::string>, std::vector<int>> groups;
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
     groups[fingerprints[rank].common].push_back(static_cast<int>(rank));
   }
   if (groups.size() == 1) return OkStatus();
-  // The most; of as many those with the lowest rank.
+  // The largest group; if several are equally large, the one with the lowest
+  // rank.
   const std::vector<int>* most = nullptr;
   for (const auto& [common, ranks] : groups) {
     if (most == nullptr || ranks.size() > most->size() ||
@@ -96,7 +97,7 @@ Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
     others[ranks[0]] = &ranks;
     differing.insert(differing.end(), ranks.begin(), ranks.end());
   }
-  // Nobody knows who is right.
+  // Without a majority all ranks are culprits.
   if (2 * most->size() <= fingerprints.size()) {
     differing.insert(differing.end(), most->begin(), most->end());
   }
@@ -122,7 +123,7 @@ Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
   return status;
 }
 
-// Where their number is the largest.
+// The indexes of the largest number.
 std::vector<int> MostOf(const std::vector<int>& numbers) {
   const int largest = *std::max_element(numbers.begin(), numbers.end());
   std::vector<int> places;
@@ -132,7 +133,8 @@ std::vector<int> MostOf(const std::vector<int>& numbers) {
   return places;
 }
 
-// What one gives to another must be what that takes.
+// Fails if a rank sends another count to a rank than that rank receives from
+// it.
 Status ComparePairs(absl::Span<const Fingerprint> fingerprints) {
   std::string first;
   std::vector<int> disputes(fingerprints.size());
@@ -250,7 +252,8 @@ Status Compare(absl::Span<const Fingerprint> fingerprints) {
 
 Status FindOdd(const std::map<int, Fingerprint>& fingerprints, int world_size,
                const std::vector<int>& suspects) {
-  // Who is further has completed it.
+  // The lowest sequence: ranks with a higher one have completed this
+  // collective.
   std::optional<int64_t> sequence;
   const auto sequence_of = [](const Fingerprint& print) {
     const auto found = print.common.find("sequence");
@@ -284,7 +287,7 @@ Status FindOdd(const std::map<int, Fingerprint>& fingerprints, int world_size,
     text = absl::StrCat(base::RanksText(ranks), " of ", world_size, " run ",
                         fingerprints.at(ranks[0]).description);
     if (!odd.empty()) break;
-    // Then it is one that says nothing.
+    // All that have reported agree: the culprit has not reported.
     for (const int rank : suspects) {
       if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
         odd.insert(rank);

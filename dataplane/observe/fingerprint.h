@@ -15,24 +15,26 @@
 
 namespace muster::dataplane {
 
-// Of one rank's side of a collective that is not a send or receive.
+// The arguments of one rank's collective, for comparison with other ranks'. Not
+// for sends and receives.
 struct Fingerprint {
-  // What is the same on all ranks, by what it is called in texts: "op",
-  // "sequence", "dtype", "device", "shape", "reduce op", "root". Which of them
-  // a collective has depends on its kind. (A shape may stand for several.)
-  // "refused", on one line: why the rank does not run it, and nothing else.
+  // Properties that are equal on all ranks, by their names in texts: "op",
+  // "sequence", "dtype", "device", "shape", "reduce op", "root". The kind
+  // decides which of them a collective has. (One shape may stand for several.)
+  // If the rank refuses the collective, only "refused": the reason, on one
+  // line.
   std::map<std::string, std::string> common;
-  // Of all_to_all and all_to_all_single: elements given to each rank, and taken
-  // from each.
+  // all_to_all and all_to_all_single: elements sent to, and received from, each
+  // rank.
   std::vector<int64_t> given;
   std::vector<int64_t> taken;
   // Collective::Describe().
   std::string description;
 
-  // Validate may refuse `collective`: in a group that has failed, nobody asks.
+  // Requires a valid `collective`.
   static Fingerprint Of(const Collective& collective, int world_size);
 
-  // Of a rank that does not run `collective`, because of `why`.
+  // For a rank that refuses `collective` because of `why`.
   static Fingerprint Refusal(const Collective& collective,
                              absl::string_view why);
 
@@ -40,20 +42,21 @@ struct Fingerprint {
   static StatusOr<Fingerprint> Parse(absl::string_view text);
 };
 
-// OK if these, one of each rank, go together. Otherwise kInvalidArgument, the
-// same on all ranks: who refuses, and why; or what most of them run, who
-// differs, and in what. The culprits are all who refuse or differ, or all ranks
-// where no more than half run the same; where splits do not go together, those
-// who disagree with the most ranks.
+// OK if the fingerprints, one per rank, match. Otherwise kInvalidArgument, with
+// the same text on all ranks: the ranks that refuse and why, or what most ranks
+// run, which ranks differ, and in what. The culprits are the ranks that refuse
+// or differ; all ranks if no more than half run the same; if only splits do not
+// match, the ranks that disagree with the most ranks.
 Status Compare(absl::Span<const Fingerprint> fingerprints);
 
-// Whom ranks that did not run the same have to blame, of which some may have
-// said nothing. `fingerprints`: by rank, of what each was in when the group
-// failed. `suspects`: whom the failure blames. As Compare where all ranks were
-// in one collective; else with the same culprits, so far as they are known:
-// kInvalidArgument with them, those who differ from more than half of all
-// ranks, or without such a majority the suspects and all who were in the
-// collective. OK: nothing is known against the suspects' blame.
+// Finds the ranks to blame when ranks did not run the same collective and some
+// have not reported. `fingerprints` has, by rank, the collective that each rank
+// was in when the group failed; `suspects` are the ranks that the failure
+// blames. If all ranks were in one collective, the result is that of Compare.
+// Otherwise it is kInvalidArgument with these culprits: the ranks that differ
+// from more than half of all ranks or, without such a majority, the suspects
+// and all ranks in the collective. OK: nothing speaks against blaming the
+// suspects.
 Status FindOdd(const std::map<int, Fingerprint>& fingerprints, int world_size,
                const std::vector<int>& suspects);
 

@@ -34,7 +34,7 @@ int64_t Nanoseconds(auto since_epoch) {
       .count();
 }
 
-// c10's names.
+// The names in c10.
 absl::string_view ScalarTypeName(DataType type) {
   static constexpr std::array<absl::string_view, kDataTypeCount> kNames = {
       "Byte",         "Char",          "Short",         "Int",        "Long",
@@ -44,14 +44,15 @@ absl::string_view ScalarTypeName(DataType type) {
 }
 
 struct Thread {
-  // No other thread of this process has it, as another may have its id later.
+  // Unique in this process. (The system may reuse the id for a later thread.)
   int64_t number = 0;
   int64_t id = 0;
   std::array<char, 16> name = {};
 };
 
-// Asked for once: a thread that is renamed keeps its first name here. (Nothing
-// to construct: to look whether that was done takes longer than the number.)
+// Filled in once, so a thread that is renamed keeps its first name here.
+// Constant-initialised: checking an initialisation guard takes longer than
+// reading the number.
 thread_local constinit Thread this_thread;
 
 const Thread& ThisThread() {
@@ -72,7 +73,7 @@ class Object {
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
 
-  // What follows it is the value.
+  // Appends a key. The caller appends its value.
   std::string& Key(absl::string_view name) {
     if (!first_) json_ += ',';
     first_ = false;
@@ -89,7 +90,7 @@ class Object {
   void String(absl::string_view name, absl::string_view value) {
     AppendJsonString(value, Key(name));
   }
-  // A time that has not come is null.
+  // Null if `ns` is 0.
   void Time(absl::string_view name, int64_t ns) {
     if (ns == 0) {
       Key(name) += "null";
@@ -103,8 +104,8 @@ class Object {
   bool first_ = true;
 };
 
-// The length of the UTF-8 character with which `text`, which is not empty,
-// begins; 0: none.
+// The length of the UTF-8 character at the beginning of `text`, which is not
+// empty; 0 if there is none.
 size_t CharacterBytes(absl::string_view text) {
   const auto byte = [&](size_t i) {
     return static_cast<unsigned char>(text[i]);
@@ -112,7 +113,7 @@ size_t CharacterBytes(absl::string_view text) {
   const unsigned char first = byte(0);
   if (first < 0x80) return 1;
   size_t bytes = 0;
-  // The least value of so many bytes: a shorter form is the right one.
+  // The least value that needs so many bytes: an overlong form is not valid.
   uint32_t least = 0;
   uint32_t value = 0;
   if ((first & 0xe0) == 0xc0) {
@@ -155,27 +156,28 @@ void AppendJsonString(absl::string_view text, std::string& json) {
 }
 
 struct alignas(64) FlightRecorder::Outline {
-  // How many entries have it, and memos.
+  // The number of entries and memos that use it.
   int64_t users = 0;
   GroupRecord* group = nullptr;
   int64_t timeout_ms = 0;
   Thread thread;
-  // Of the tensors and inputs.
+  // The element count of tensors and inputs.
   int64_t elements = 0;
   CollectiveKind kind = CollectiveKind::kBarrier;
   bool point_to_point = false;
-  // How many tensors, inputs and outputs it has.
+  // The lengths of the lists tensors, inputs and outputs.
   std::array<uint32_t, 3> lists = {};
-  // Of each of those, one after the other: the data type and, from bit 8 on,
-  // the number of dimensions; and those. Behind them there may be what an
-  // earlier collective had.
+  // For each tensor of these lists: one word with the data type and, from bit 8
+  // on, the number of dimensions; then the dimensions. Words of an earlier
+  // collective may follow.
   absl::InlinedVector<int64_t, 6> shapes;
 };
 
 struct FlightRecorder::GroupRecord {
-  // Of the newest collective that came so far; -1: none.
+  // The newest collective that reached a state; -1: none.
   struct Last {
-    // Threads may tell of two in another order than they ended.
+    // Ignores an older one: threads may report two in another order than they
+    // ended.
     void Reach(int64_t next, int64_t its_elements) {
       if (next > sequence) *this = {next, its_elements};
     }
@@ -194,7 +196,7 @@ struct FlightRecorder::GroupRecord {
   Last enqueued;
   Last started;
   Last completed;
-  // Records of the collectives that have not completed, in their order.
+  // Records of the running collectives, in their order.
   std::deque<int64_t> running;
 };
 
@@ -206,7 +208,7 @@ FlightRecorder::Memo::~Memo() {
   if (outline_ != nullptr) recorder_->Drop(outline_);
 }
 
-// The clocks: a time is never 0.
+// Reads the clocks, so that a time is never 0.
 FlightRecorder::FlightRecorder(size_t capacity) : capacity_(capacity) {
   ReadClocks();
 }
@@ -227,11 +229,12 @@ std::shared_ptr<FlightRecorder::GroupRecord> FlightRecorder::AddGroup(
   auto record = std::make_shared<GroupRecord>();
   record->group = std::move(group);
   MutexLock lock(mutex_);
-  // A collective must not wait until thousands of entries have moved to where
-  // more have room. The system gives the memory when it is used.
+  // Reserved now, so that no collective waits while thousands of entries are
+  // moved. The system provides the memory when it is first used.
   ring_.reserve(capacity_);
   record->number = next_group_;
-  // Of one without entries nobody is to think that it has run nothing.
+  // With capacity 0 the group is not shown: it would look as if it had run
+  // nothing.
   if (capacity_ > 0) groups_.emplace(next_group_, record);
   ++next_group_;
   return record;
@@ -245,7 +248,7 @@ void FlightRecorder::RemoveGroup(GroupRecord& group) {
 }
 
 void FlightRecorder::Tidy(const GroupRecord& group) {
-  // A copy: it may go with the group.
+  // Copied, because erasing may destroy `group`.
   const int64_t number = group.number;
   if (group.ended && group.entries == 0) groups_.erase(number);
 }
@@ -278,8 +281,8 @@ void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
 
 inline FlightRecorder::Outline& FlightRecorder::OutlineOf(
     GroupRecord& group, const Collective& collective, Memo* memo) {
-  // Its collectives may still be started by another thread than the last one,
-  // with another timeout.
+  // Collectives of a plan may come from different threads and with different
+  // timeouts.
   if (memo != nullptr && memo->outline_ != nullptr &&
       memo->outline_->group == &group &&
       memo->outline_->timeout_ms == collective.timeout.count() &&
@@ -309,7 +312,7 @@ void FlightRecorder::SetOutline(Entry& entry, Outline& outline) {
   Outline* const before = std::exchange(entry.outline, &outline);
   if (&outline == spare_.get()) (void)spare_.release();
   ++outline.users;
-  // While it has an entry the group is there.
+  // Read before Drop. The group still exists: this entry belongs to it.
   GroupRecord* const group_before = before == nullptr ? nullptr : before->group;
   if (before != nullptr) Drop(before);
   if (group_before == outline.group) return;
@@ -331,7 +334,7 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
   Entry& entry = ring_[next_place_];
   if (++next_place_ == capacity_) next_place_ = 0;
   ++next_record_;
-  // So that it is here when the next collective comes.
+  // Fetches the next entry's cache line for the next collective.
   __builtin_prefetch(ring_.data() + next_place_, /*rw=*/1);
   if (entry.outline != &outline) SetOutline(entry, outline);
   if (entry.error != nullptr) entry.error = nullptr;
@@ -384,7 +387,7 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
     group.started.Reach(entry.collective_sequence, outline.elements);
     group.completed.Reach(entry.collective_sequence, outline.elements);
   }
-  // Without a call, as a rule.
+  // Usually none runs; this check saves the call.
   if (!group.running.empty()) StartFirst(group, now_ns);
 }
 
@@ -409,11 +412,12 @@ void FlightRecorder::Complete(GroupRecord& group, int64_t record,
   if (!status.ok()) error = std::make_unique<std::string>(status.message());
   MutexLock lock(mutex_);
   const int64_t now_ns = WallClockNs(at);
-  // It may have been overwritten.
+  // The entry may have been overwritten.
   if (Entry* const entry = Find(record); entry != nullptr) {
     if (status.ok()) {
       MarkStarted(*entry, now_ns);
-      // Its two clocks need not agree to the last microsecond: QuickNow.
+      // At least started_ns: the two may come from different clocks (see
+      // QuickNow).
       entry->completed_ns = std::max(now_ns, entry->started_ns);
       const Outline& outline = *entry->outline;
       if (!outline.point_to_point) {
@@ -430,7 +434,7 @@ void FlightRecorder::Complete(GroupRecord& group, int64_t record,
     running.erase(std::remove(running.begin(), running.end(), record),
                   running.end());
   }
-  // Of a group that has failed nothing starts any more.
+  // After a failure nothing starts in the group.
   if (status.ok()) StartFirst(group, now_ns);
 }
 
@@ -438,7 +442,7 @@ void FlightRecorder::AppendEntry(int64_t record, const Entry& entry,
                                  std::string& json) const {
   const Outline& outline = *entry.outline;
   const GroupRecord& of_group = *outline.group;
-  // Those of two of its three lists, as texts.
+  // Writes the sizes and types of two of the three lists, as texts.
   const auto shapes = [&](Object& object, absl::string_view sizes_name,
                           absl::string_view dtypes_name, size_t left_out) {
     std::vector<std::string> sizes;
@@ -565,8 +569,8 @@ std::string FlightRecorder::ToJson() const {
 
 Status FlightRecorder::WriteTo(const std::string& path) const {
   const std::string json = ToJson();
-  // No two writers have one draft: not two threads of this process, nor two
-  // processes of one number in different containers.
+  // Each writer has its own draft file, also threads of this process and
+  // processes with the same id in different containers.
   static std::atomic<int64_t> drafts = 0;
   std::string draft;
   std::FILE* file = nullptr;
@@ -579,7 +583,7 @@ Status FlightRecorder::WriteTo(const std::string& path) const {
     std::remove(draft.c_str());
     const StatusCode code = ErrnoToStatusCode(error);
     return Status(
-        // That means everywhere that a peer or the coordinator is gone.
+        // Elsewhere kUnavailable means that a peer or the coordinator is gone.
         code == StatusCode::kUnavailable ? StatusCode::kUnknown : code,
         absl::StrCat("cannot ", what, " ", base::Quote(path), ": ",
                      std::strerror(error)));

@@ -27,7 +27,7 @@ namespace muster::dataplane {
 // changes nothing.
 //
 // Its JSON has the fields of c10d's flight recorder (version "2.10"), so that
-// tools that read that format read this. The fields mean:
+// The meaning of its fields:
 //   state             scheduled: started by the caller; started: the one before
 //                     it in its group is complete, so that it can run;
 //                     completed
@@ -42,7 +42,7 @@ namespace muster::dataplane {
 // A failed collective also has "error", and keeps the state that it had.
 class FlightRecorder {
  public:
-  // The last `capacity` are kept; 0: none.
+  // Keeps the last `capacity` entries; 0: none.
   explicit FlightRecorder(size_t capacity);
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
@@ -52,25 +52,24 @@ class FlightRecorder {
     std::string name = {};
     std::string description = {};
     std::string backend = {};
-    // By the rank in the group, in numbers of the default one.
+    // For each rank of the group, its rank in the default group.
     std::vector<int> ranks = {};
-    // What is known of its communicators, texts by their names, of each by a
-    // name of its own; null: nothing. Called until RemoveGroup, with a lock
-    // held.
+    // Returns Backend::communicator_states(); null: there are none. Called
+    // until RemoveGroup, with a lock held.
     std::function<std::map<std::string, std::map<std::string, std::string>>()>
         communicators = nullptr;
   };
 
-  // A group that was added, for what follows. It is the recorder's alone; that
-  // others have it, too, lets a collective end after its group.
+  // Handle of an added group. Only the recorder uses its contents. Callers
+  // share its ownership, so that a collective may end after its group.
   struct GroupRecord;
 
-  // What an entry says of its collective that others may say, too. The
-  // recorder's alone as well.
+  // The part of an entry that other entries may share. Used by the recorder
+  // alone.
   struct Outline;
 
-  // Keeps what is found out about the collectives of one plan, in one group, so
-  // that it is found out once. Of one of them at a time. May outlive the group.
+  // Caches the outline of one plan's collectives in one group. Used by one of
+  // them at a time. May outlive the group.
   class Memo : public Plan::Memo {
    public:
     explicit Memo(std::shared_ptr<FlightRecorder> recorder);
@@ -82,41 +81,41 @@ class FlightRecorder {
     friend class FlightRecorder;
 
     const std::shared_ptr<FlightRecorder> recorder_;
-    // Under the recorder's lock. Null: nothing is known.
+    // Guarded by the recorder's lock. Null at first.
     Outline* outline_ = nullptr;
   };
 
   std::shared_ptr<GroupRecord> AddGroup(Group group)
       MUSTER_LOCKS_EXCLUDED(mutex_);
-  // It has ended; its entries stay. Nothing is added to it any more.
+  // The group has ended: nothing is added to it any more. Its entries stay.
   void RemoveGroup(GroupRecord& group) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // `collective` was given to the backend. Returns a number for Complete.
-  // `memo`: that of its plan, made by this recorder; null: it has none.
+  // Adds an entry for `collective`, which was passed to the backend, and
+  // returns its number for Complete. `memo` is that of its plan, made by this
+  // recorder; null if it has no plan.
   int64_t Add(GroupRecord& group, const Collective& collective,
               Memo* memo = nullptr) MUSTER_LOCKS_EXCLUDED(mutex_);
-  // It ended then.
+  // Records that the collective ended at `at`.
   void Complete(GroupRecord& group, int64_t record, const Status& status,
                 Instant at) MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Both at once, in less time, of one that has ended with OK.
+  // Add and Complete in one quicker step, for a collective that has succeeded.
   void AddCompleted(GroupRecord& group, const Collective& collective,
                     Instant at, Memo* memo = nullptr)
       MUSTER_LOCKS_EXCLUDED(mutex_);
 
   std::string ToJson() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // ToJson() into a file, which is there as a whole or not at all, of
-  // whichever of several writers is the last.
-  // Errors: what the system says, as kNotFound, kPermissionDenied,
-  // kResourceExhausted or the like, never kUnavailable; the text names the
-  // file.
+  // Writes ToJson() to a file. The file appears complete or not at all; if
+  // there are several writers, the last one wins. Errors: the system's, as
+  // kNotFound, kPermissionDenied, kResourceExhausted or the like, but never
+  // kUnavailable; the text names the file.
   Status WriteTo(const std::string& path) const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   size_t capacity() const { return capacity_; }
 
  private:
-  // One line of the cache: each collective writes another one. What state it is
-  // in the times say. 0: not yet.
+  // One cache line, so that each collective writes only its own. The times tell
+  // the entry's state. A time is 0 if it has not come yet.
   struct alignas(64) Entry {
     Outline* outline = nullptr;
     int64_t collective_sequence = 0;
@@ -125,38 +124,40 @@ class FlightRecorder {
     int64_t created_ns = 0;
     int64_t started_ns = 0;
     int64_t completed_ns = 0;
-    // Null: none.
+    // Null if it has not failed.
     std::unique_ptr<std::string> error;
   };
   static_assert(sizeof(Entry) == 64);
 
-  // That of the memo, or `spare_`, for NextEntry. Changes no entry.
+  // Returns the outline of `memo`, or `spare_`, for NextEntry. Changes no
+  // entry.
   inline Outline& OutlineOf(GroupRecord& group, const Collective& collective,
                             Memo* memo) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same of a memo that has none, or another one, or of none.
+  // OutlineOf, if there is no memo, or its outline is missing or does not
+  // match.
   Outline& NewOutline(GroupRecord& group, const Collective& collective,
                       Memo* memo) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Describe(const Collective& collective, Outline& outline);
-  // One entry or memo has it no more.
+  // Removes one user of `outline`, an entry or a memo.
   void Drop(Outline* outline) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetOutline(Entry& entry, Outline& outline)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes what is known from the start, perhaps where the oldest one was. The
-  // two times that follow are the caller's.
+  // Writes the fields that are known at the start, over the oldest entry if the
+  // ring is full. The caller sets started_ns and completed_ns.
   inline Entry& NextEntry(Outline& outline, const Collective& collective,
                           int64_t created_ns)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null: it was overwritten.
+  // Null if the entry was overwritten.
   Entry* Find(int64_t record) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void MarkStarted(Entry& entry, int64_t now_ns);
-  // The first of those that run, if it has not started: the one before it is
-  // complete.
+  // Marks the first running collective as started, if it is not, because the
+  // one before it has completed.
   void StartFirst(const GroupRecord& group, int64_t now_ns)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets it when it has ended and has no entry any more.
+  // Removes the group if it has ended and has no entry left.
   void Tidy(const GroupRecord& group) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Since 1970. Both clocks are read once a second: this is in the way of every
-  // collective.
+  // Nanoseconds since 1970. Reads the clocks only once a second, because every
+  // collective calls it.
   int64_t WallClockNs(Instant at) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (at - anchor_ >= std::chrono::seconds(1)) ReadClocks();
     return at.time_since_epoch().count() + wall_clock_ahead_ns_;
@@ -174,24 +175,24 @@ class FlightRecorder {
   const size_t capacity_;
 
   mutable BiasedMutex mutex_;
-  // A moment, and what the wall clock was ahead of Instant then.
+  // An instant, and the difference of the wall clock to Instant at that time.
   Instant anchor_ MUSTER_GUARDED_BY(mutex_);
   int64_t wall_clock_ahead_ns_ MUSTER_GUARDED_BY(mutex_) = 0;
   int64_t next_record_ MUSTER_GUARDED_BY(mutex_) = 0;
   int64_t next_group_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // Entry of record r at r % capacity; and that of the next one.
+  // Entry of record r at r % capacity. `next_place_`: that of the next record.
   std::vector<Entry> ring_ MUSTER_GUARDED_BY(mutex_);
   size_t next_place_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // One that nobody has, for the next collective without a memo. As a rule that
-  // of the entry which the last one has overwritten.
+  // Without users, for the next collective without a memo. Usually the outline
+  // of the entry that was overwritten last.
   std::unique_ptr<Outline> spare_ MUSTER_GUARDED_BY(mutex_);
-  // Those that have ended go when none of their entries is left.
+  // Includes groups that have ended and still have entries.
   std::map<int64_t, std::shared_ptr<GroupRecord>> groups_
       MUSTER_GUARDED_BY(mutex_);
 };
 
-// Appends `text` as a JSON string, quoted. It may be any bytes: those that are
-// no UTF-8 become `\\xff` and the like.
+// Appends `text` as a quoted JSON string. `text` may hold any bytes: those that
+// are not UTF-8 become `\\xff` and the like.
 void AppendJsonString(absl::string_view text, std::string& json);
 
 }  // namespace muster::dataplane

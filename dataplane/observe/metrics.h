@@ -22,20 +22,21 @@ class Metrics {
    public:
     virtual ~Series() = default;
 
-    // One has completed, `elapsed` after it was started. `bytes` are of this
-    // rank's tensors. Must be quick: it is in the way of every collective.
+    // Called when a collective has completed, `elapsed` after its start.
+    // `bytes` is the size of this rank's tensors. Must be quick: every
+    // collective calls it.
     virtual void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
                           StatusCode code) = 0;
   };
 
-  // Lives as long as this; the same for the same names. `op` is
-  // CollectiveKindName, `backend` Backend::name(): both come from a small
-  // closed set, so they can be labels.
+  // Returns the same object for the same names. It lives as long as this
+  // object. `op` is a CollectiveKindName and `backend` a Backend::name(): both
+  // are from small closed sets, so they can be labels.
   virtual Series& SeriesOf(absl::string_view op, absl::string_view backend) = 0;
 };
 
-// How many connections this process has closed that came to a port of its
-// groups and did not show, in time or at all, that they are of the group.
+// The number of connections to ports of its groups that this process has closed
+// because the peer did not prove, at all or in time, that it is in the group.
 inline std::atomic<int64_t> refused_connections{0};
 
 }  // namespace muster::dataplane

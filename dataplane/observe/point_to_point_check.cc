@@ -20,13 +20,13 @@
 namespace muster::dataplane {
 namespace {
 
-// How long a call to the store may hold up an error, or the end of the group.
+// The time for which a call to the store may delay an error or the group's end.
 constexpr std::chrono::milliseconds kCall{200};
 
-// By which the backend's own timeouts come later.
+// Added to the backend's own timeouts.
 constexpr std::chrono::milliseconds kMargin{1000};
 
-// Of one rank; shown in a text.
+// Maximum number of operations that a rank publishes, and that a text shows.
 constexpr size_t kToldMax = 16;
 constexpr size_t kShownMax = 4;
 
@@ -49,7 +49,7 @@ PointToPointCheck::~PointToPointCheck() {
     changed_.NotifyAll();
   }
   thread_.join();
-  // Its last completions come here.
+  // Before the members: the backend's last completions use them.
   DestroyInner();
 }
 
@@ -73,7 +73,8 @@ std::shared_ptr<Work> PointToPointCheck::Start(const Collective& collective) {
     changed_.NotifyAll();
   }
   Collective started = collective;
-  // The error of this check says more, unless the store does not answer.
+  // This check should fail first, since its error says more. If the store does
+  // not answer, the backend does.
   if (started.deadline < Instant::max() - kMargin) started.deadline += kMargin;
   std::shared_ptr<Work> work = inner().Start(started);
   work->OnCompletion([this, number](const Status&) {
@@ -136,7 +137,7 @@ void PointToPointCheck::Tell() {
     if (numbers == told_) return;
     told_ = std::move(numbers);
   }
-  // Without it the others know less.
+  // If it fails, the other ranks' errors say less.
   options_.store
       ->SetBy(KeyOf(options_.rank), Serialize(waiting), Clock::now() + kCall)
       .IgnoreError();
@@ -158,7 +159,7 @@ void PointToPointCheck::Fail(uint64_t number) {
     const auto found = operations_.find(number);
     if (found == operations_.end()) return;
     operation = found->second;
-    // Once.
+    // Fails it only once.
     found->second.deadline = Instant::max();
   }
   const bool known = operation.peer != kAnyPeer;
@@ -173,7 +174,7 @@ void PointToPointCheck::Fail(uint64_t number) {
   if (known) SetCulpritRank(status, operation.peer);
   {
     MutexLock lock(mutex_);
-    // It has come after all.
+    // It has completed in the meantime.
     if (!operations_.contains(number)) return;
   }
   inner().Abort(status);
@@ -206,7 +207,7 @@ std::string PointToPointCheck::PeerText(const Operation& operation) {
                                 : ", of which none goes with it");
 }
 
-// A line for each: kind, peer, tag, description.
+// One line per operation: kind, peer, tag, description.
 std::string PointToPointCheck::Serialize(
     const std::vector<Operation>& operations) {
   std::string text;

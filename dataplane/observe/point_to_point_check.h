@@ -25,20 +25,23 @@ namespace muster::dataplane {
 struct PointToPointCheckOptions {
   std::string group_name = {};
   int rank = 0;
-  // Where the ranks tell each other; keys of this group alone.
+  // The store in which ranks publish their operations. Only this group uses its
+  // keys.
   std::shared_ptr<BootstrapStore> store = {};
-  // After so long, or a quarter of its timeout, an operation is told of.
+  // An operation that still waits after this time, or a quarter of its timeout
+  // if that is less, is published.
   std::chrono::milliseconds patience = std::chrono::seconds(1);
 };
 
 // PointToPointCheck ends the group when a send or receive has timed out. The
-// error lists the sends and receives in which its peer waits at that time, and
-// says so if none of them matches. It makes nothing fail earlier: a peer that
-// waits for something else may still reach the matching call.
+// error lists the sends and receives in which the peer waits at that time, and
+// says so if none of them matches. Nothing fails earlier than without the
+// check, since a peer that waits for something else may still reach the
+// matching call.
 //
-// So an operation that completes soon is not reported. One that waits is
-// published once in the store. All ranks of the group must have the check. A
-// thread of its own publishes and asks.
+// An operation that completes soon is not published; one that waits is
+// published once. All ranks of the group must have the check. It has one
+// thread, which publishes and reads.
 class PointToPointCheck : public BackendDecorator {
  public:
   PointToPointCheck(std::unique_ptr<Backend> inner,
@@ -48,7 +51,7 @@ class PointToPointCheck : public BackendDecorator {
   std::shared_ptr<Work> Start(const Collective& collective) override;
 
  private:
-  // A send or receive that is under way.
+  // A running send or receive.
   struct Operation {
     CollectiveKind kind = CollectiveKind::kSend;
     int peer = 0;
@@ -57,20 +60,20 @@ class PointToPointCheck : public BackendDecorator {
     std::string description;
     std::chrono::milliseconds timeout{0};
     Instant deadline;
-    // When the others are told.
+    // The time at which it is published.
     Instant due;
   };
 
   void Serve();
-  // When there is something to do: to tell of an operation, or to fail one.
+  // The time at which Serve must next publish or fail an operation.
   Instant NextLook() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsTold(uint64_t number) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the others in what this rank waits.
+  // Publishes the operations in which this rank waits.
   void Tell();
-  // The number of one whose time is over.
+  // The number of an operation whose deadline has passed.
   std::optional<uint64_t> FindLate();
   void Fail(uint64_t number);
-  // "; rank 1 waits in recv #1 ..."; empty: nothing is known.
+  // "; rank 1 waits in recv #1 ..."; empty if nothing is known.
   std::string PeerText(const Operation& operation);
 
   static std::string Serialize(const std::vector<Operation>& operations);
@@ -82,7 +85,7 @@ class PointToPointCheck : public BackendDecorator {
   CondVar changed_;
   uint64_t last_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, Operation> operations_ MUSTER_GUARDED_BY(mutex_);
-  // The numbers of those that the others know of.
+  // The numbers of the published operations.
   std::vector<uint64_t> told_ MUSTER_GUARDED_BY(mutex_);
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
 

@@ -18,7 +18,7 @@ FlightRecorder::Group WithStates(FlightRecorder::Group group,
   return group;
 }
 
-// What there is no memory for is not written down.
+// Runs `call`. If memory runs out, the record is lost.
 template <typename Call>
 void IfThereIsMemory(const Call& call) {
   try {
@@ -27,7 +27,7 @@ void IfThereIsMemory(const Call& call) {
   }
 }
 
-// The clocks that were read need not agree to the last microsecond: QuickNow.
+// At least 0: the two instants may come from different clocks (see QuickNow).
 std::chrono::nanoseconds Elapsed(Instant started, Instant ended) {
   return std::max(ended - started, Instant::duration::zero());
 }
@@ -102,7 +102,7 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
     try {
       return inner().Run(collective, order);
     } catch (...) {
-      // Nobody may call it any more.
+      // `add` must not be called after this function.
       order.CallLast();
       throw;
     }
@@ -110,7 +110,7 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
   if (!ending.status.ok()) order.CallLast();
   IfThereIsMemory([&] {
     if (order.DropLast()) {
-      // It has not waited, or not long: its record can be written as a whole.
+      // It has waited briefly or not at all: writes the whole record at once.
       recorder_->AddCompleted(*group_, collective, ending.at,
                               MemoOf(collective));
     } else {
@@ -118,7 +118,7 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
     }
   });
   if (metrics_ == nullptr) return ending;
-  // To ask a status for its code is a call.
+  // Avoids the call of code() for the usual OK.
   SeriesOf(collective.kind)
       .Finished(collective.bytes(), Elapsed(collective.started, ending.at),
                 ending.status.ok() ? StatusCode::kOk : ending.status.code());
@@ -126,7 +126,7 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
 }
 
 void Recorder::Abort(Status cause) {
-  // Destroying a group in peace is no failure.
+  // An orderly end of the group is not a failure.
   if (!IsCancelled(cause) && !failed_.exchange(true) && on_failure_) {
     on_failure_(cause);
   }

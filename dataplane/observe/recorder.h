@@ -20,8 +20,8 @@ namespace muster::dataplane {
 // completes.
 class Recorder : public BackendDecorator {
  public:
-  // `metrics`: null if there are none. `on_failure`, if any, is called once,
-  // when the group fails, before its running collectives do.
+  // `metrics` may be null. `on_failure`, if set, is called once when the group
+  // fails, before its running collectives fail.
   Recorder(std::unique_ptr<Backend> inner,
            std::shared_ptr<FlightRecorder> recorder,
            FlightRecorder::Group group,
@@ -34,17 +34,17 @@ class Recorder : public BackendDecorator {
   void Abort(Status cause) override;
 
  private:
-  // Null: it has none.
+  // Null if the collective has no plan.
   inline FlightRecorder::Memo* MemoOf(const Collective& collective) const;
-  // There are metrics.
+  // Requires that metrics_ is not null.
   inline Metrics::Series& SeriesOf(CollectiveKind kind);
   Metrics::Series& FindSeries(CollectiveKind kind);
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::shared_ptr<FlightRecorder::GroupRecord> group_;
   const std::shared_ptr<Metrics> metrics_;
-  // By kind, of those that have run: to find one by its names takes a good part
-  // of a small collective's time.
+  // By kind; null if the kind has not run. To find a series by its names takes
+  // a good part of a small collective's time.
   std::array<std::atomic<Metrics::Series*>, kCollectiveKindCount> series_ = {};
   const std::function<void(const Status&)> on_failure_;
   std::atomic<bool> failed_{false};
