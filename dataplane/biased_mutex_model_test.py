@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""biased_mutex.pml holds in every interleaving, and each break is found."""
+"""biased_mutex.pml is correct in every interleaving; each break is found."""
 
 import sys
 import unittest

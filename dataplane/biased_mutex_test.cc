@@ -171,10 +171,10 @@ TEST_F(BiasedMutexTest, AnotherThreadWaitsForTheHome) {
 // it that the home is inside.
 TEST_F(BiasedMutexTest, OneThreadHasItThoughItIsBiasedAgainAndAgain) {
   constexpr int kTimes = 100;
-  int64_t count = 0;  // What it guards.
+  int64_t count = 0;  // Guarded by the mutex.
   int64_t lockings = 0;
   std::atomic<int64_t> written = 0;
-  std::atomic<int64_t> biased = 0;  // Lockings so far, when it was.
+  std::atomic<int64_t> biased = 0;  // `lockings` when last biased.
   std::atomic<bool> goes_on = true;
   std::thread other([&] {
     for (int time = 0; time < kTimes; ++time) {

@@ -34,7 +34,7 @@ class CommunicatorTest : public ::testing::Test {
   }
 
   std::vector<float> values_ = std::vector<float>(4);
-  FakeBackend* backend_ = new FakeBackend;  // Of the communicator.
+  FakeBackend* backend_ = new FakeBackend;  // Owned by the communicator.
   Communicator communicator_{{.group_name = "g",
                               .rank = 1,
                               .world_size = 2,

@@ -175,9 +175,9 @@ StatusOr<std::vector<Assignment>> ParseAssignments(absl::string_view spec) {
 
 // A checked spec.
 struct Choice {
-  Definition single;  // of a spec that is a name
+  Definition single;  // if the spec is one name
   std::vector<Assignment> assignments;
-  std::map<std::string, Definition> definitions;  // of the assignments
+  std::map<std::string, Definition> definitions;  // used by the assignments
 };
 
 StatusOr<Choice> Choose(absl::string_view spec) {

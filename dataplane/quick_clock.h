@@ -97,8 +97,8 @@ class QuickClock {
   }
 
   uint64_t anchor_ticks_ = 0;
-  uint64_t span_ticks_ = 0;  // How long the anchor holds; 0: it does not.
-  uint64_t rate_ = 0;        // The last one found, to be trusted or not.
+  uint64_t span_ticks_ = 0;  // How long the anchor is valid; 0: it is not.
+  uint64_t rate_ = 0;        // The last one found, trusted or not.
   Instant anchor_time_;
   Instant last_;
 };

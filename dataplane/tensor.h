@@ -66,7 +66,7 @@ const std::string& DeviceTypeName(DeviceType type);
 
 struct Device {
   DeviceType type = DeviceType::kCpu;
-  int index = 0;  // Which GPU. Always 0 for kCpu.
+  int index = 0;  // The GPU; 0 for kCpu.
 
   friend bool operator==(const Device&, const Device&) = default;
 };

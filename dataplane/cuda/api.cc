@@ -90,7 +90,7 @@ StatusOr<Runtime> Load() {
   api.RuntimeGetVersion(&runtime.runtime_version);
   api.DriverGetVersion(&runtime.driver_version);
   const Error error = api.GetDeviceCount(&runtime.devices);
-  // Nobody who asks CUDA for its last error later is to find this one.
+  // Clears the error, so that no later caller gets it from CUDA.
   api.GetLastError();
   if (error == kSuccess && runtime.devices > 0) return runtime;
   const std::string text = absl::StrCat(

@@ -11,8 +11,8 @@
 
 namespace muster::dataplane::cuda {
 
-// The types of the CUDA runtime, for programs that are built without its
-// headers; api_abi_check.cc compares them where these are.
+// The CUDA runtime's types, for builds without its headers. api_abi_check.cc
+// compares them with the headers where there are any.
 using Error = int;       // cudaError_t
 using Stream = void*;    // cudaStream_t; null is the default stream
 using Event = void*;     // cudaEvent_t
@@ -33,8 +33,8 @@ inline constexpr CaptureMode kCaptureRelaxed = 2;
 
 // Api holds the functions of the CUDA runtime that are used here. All calls go
 // through it, so that one program runs with and without CUDA, and tests can
-// substitute a fake. The functions are those that CUDA documents under the same
-// names with `cuda` in front.
+// substitute a fake. CUDA documents them under the same names with the prefix
+// `cuda`.
 struct Api {
   Error (*RuntimeGetVersion)(int* version) = nullptr;
   Error (*DriverGetVersion)(int* version) = nullptr;
@@ -75,28 +75,28 @@ struct Api {
                        Stream stream) = nullptr;
 };
 
-// What Load has found.
+// The result of Load.
 struct Runtime {
   Api api;
-  std::string path;         // of the library
+  std::string path;         // the library's file
   int runtime_version = 0;  // 13000 is 13.0
-  int driver_version = 0;   // the newest runtime that the driver can serve
+  int driver_version = 0;   // the newest runtime that it supports
   int devices = 0;          // at least one
 };
 
-// Loads the CUDA runtime, for the life of the process, and looks for devices.
+// Loads the CUDA runtime for the rest of the process and probes for devices.
 // The library is the one that the environment variable MUSTER_CUDA_LIBRARY
-// names, or libcudart.so.13, .12 or .11, also in CUDA_HOME (or /usr/local/cuda)
-// where the system does not find it.
-// Errors, of which each says what was looked for and what came back: kNotFound
-// (no such library), kFailedPrecondition (it lacks functions, the driver is too
-// old), kUnavailable (no device, or none that works).
+// names or, without it, libcudart.so.13, .12 or .11, also from CUDA_HOME (or
+// /usr/local/cuda) if the system does not find it. Errors, each with the names
+// tried and the results: kNotFound (no such library), kFailedPrecondition
+// (functions are missing, or the driver is too old), kUnavailable (no device,
+// or none that works).
 StatusOr<Runtime> Load();
 
-// The same, looked at once: what later calls answer does not change.
+// The result of one call of Load; later calls return the same.
 const StatusOr<Runtime>& TheRuntime();
 
-// OK, or kInternal with `what` that failed and CUDA's own name and text.
+// OK, or kInternal with `what`, which failed, and CUDA's name and text.
 Status ToStatus(const Api& api, Error error, absl::string_view what);
 
 // "13.0".

@@ -1,5 +1,5 @@
-// What api.h says of the CUDA runtime, against the headers of the one that this
-// program is built beside, if there is one.
+// Compares api.h with the CUDA runtime's headers, if this program is built with
+// them.
 
 #ifdef MUSTER_HAVE_CUDA
 

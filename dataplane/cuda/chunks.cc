@@ -19,7 +19,7 @@ Tensor Slice(const Tensor& tensor, Range range) {
                 tensor.device());
 }
 
-// A tensor for each part of `list`, as PartCounts cuts it.
+// The parts of `list`, as PartCounts counts them.
 Tensors PartsOf(const Tensors& list, const std::vector<int64_t>& splits,
                 int world_size) {
   Tensors parts;

@@ -10,14 +10,14 @@
 
 namespace muster::dataplane::cuda {
 
-// `tensor` cut into equal parts.
+// Cuts `tensor` into equal parts.
 Collective::Tensors Rows(const Tensor& tensor, int count);
 
-// The same collective, of tensors of which every rank can take the same
-// elements at a time.
+// Returns the same collective with whole tensors cut into one tensor per rank,
+// so that all ranks can cut their chunks at the same elements.
 Collective CutAlike(const Collective& collective, int world_size);
 
-// Which part of a collective's tensors goes at a time.
+// How the tensors of a collective are cut into chunks.
 struct Cut {
   size_t chunks = 1;
   // Of each tensor in each chunk; 0: equal parts.
@@ -27,9 +27,9 @@ struct Cut {
   Tensor PartOf(const Tensor& tensor, size_t chunk) const;
 };
 
-// Of one that is cut alike and has tensors, in chunks of about `chunk_bytes`.
-// The same on all ranks, but for an all_to_all's number of chunks: each rank
-// knows its own parts alone, which may be of any lengths.
+// Cuts `alike`, a result of CutAlike that has tensors, into chunks of about
+// `chunk_bytes`. The result is the same on all ranks, except the number of
+// chunks of an all_to_all: there a rank knows only its own parts, of any sizes.
 Cut CutOf(const Collective& alike, int world_size, size_t chunk_bytes);
 
 }  // namespace muster::dataplane::cuda

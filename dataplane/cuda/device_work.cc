@@ -8,7 +8,7 @@
 namespace muster::dataplane::cuda {
 namespace {
 
-// Somebody waits on the host, as long as it lives.
+// Counts a thread that waits on the host, while this object lives.
 class Waiting {
  public:
   explicit Waiting(std::shared_ptr<HostWaiters> waiters)
@@ -88,7 +88,7 @@ Status DeviceWork::Synchronize() {
                       "cudaStreamWaitEvent");
     }
   }
-  // Its completion is at hand.
+  // Over has been called, so it completes soon.
   return Wait(Instant::max());
 }
 

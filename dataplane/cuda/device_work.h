@@ -18,21 +18,21 @@
 
 namespace muster::dataplane::cuda {
 
-// Those that wait for something on the host, and how whoever completes it hears
-// of them.
+// Counts the threads that wait on the host, so that the completing thread can
+// look for completions more often.
 struct HostWaiters {
   std::atomic<int> count{0};
-  // Notified when the first one comes, with no lock held: a notice may be
+  // Notified without a lock when the first one comes, so a notification may be
   // missed.
   CondVar came;
 };
 
-// One started collective. At some time it, or its last part, is enqueued in a
-// stream; in the end it is over: complete, or about to be.
+// One started collective. First it is not placed; then it, or its last part, is
+// enqueued in a stream; finally it is over: complete, or about to be.
 class DeviceWork : public PromisedWork {
  public:
-  // Of `collective`, whose plan it does not keep. `api` is used until Over.
-  // `waiters` may be null.
+  // Copies `collective` without its plan. `api` must live until Over. `waiters`
+  // may be null.
   DeviceWork(const Collective& collective, const Api& api, int device,
              bool blocks, std::shared_ptr<HostWaiters> waiters)
       : collective_(collective),
@@ -45,39 +45,39 @@ class DeviceWork : public PromisedWork {
 
   const Collective& collective() const { return collective_; }
 
-  // It is in a stream, in which `end` comes after it. Of a receive it may be
-  // known by then from whom it comes.
+  // The collective is enqueued; `end` comes after it in the stream. For a
+  // receive, `source_rank` is the sender if it is known by then.
   void Given(Event end, int source_rank = -1);
-  // It is in this stream, in which `end` comes after it.
+  // As Given, for a known stream.
   void GivenTo(Stream stream, Event end);
-  // `end` is somebody else's from here on.
+  // Must be called before `end` is reused or destroyed.
   void Over();
 
   using PromisedWork::Wait;
   [[nodiscard]] Status Wait(Instant deadline) override;
   [[nodiscard]] Status Synchronize() override;
-  // Put together when it is first asked for, as few ask: that would take a
+  // Made at the first call, since few callers need it and making it takes a
   // third of the time of a small collective.
   const std::string& description() const override;
-  // Also between what Given says and the completion.
+  // Set by Given already.
   int source_rank() const override;
 
  private:
-  // It is in a stream, or over.
+  // Marks it as enqueued or over.
   void Placed();
 
   Collective collective_;
   const Api& api_;
   const int device_;
-  // Whether the host waits, too: it asked for that, or it is a barrier.
+  // Synchronize waits on the host: blocking_wait is set, or it is a barrier.
   const bool blocks_;
   const std::shared_ptr<HostWaiters> waiters_;
 
   mutable Mutex mutex_;
   mutable std::string description_ MUSTER_GUARDED_BY(mutex_);
   Event end_ MUSTER_GUARDED_BY(mutex_) = nullptr;
-  // Which one it is in, where that is known: whose current one that is need not
-  // wait for it.
+  // Its stream, if known. If that is the caller's current stream, Synchronize
+  // need not wait for it.
   std::optional<Stream> stream_ MUSTER_GUARDED_BY(mutex_);
   bool over_ MUSTER_GUARDED_BY(mutex_) = false;
   std::atomic<bool> is_placed_{false};

@@ -12,11 +12,11 @@
 namespace muster::dataplane::cuda {
 
 // Library is a shared library that stays loaded until the process ends, because
-// what it has started may outlive everything else.
+// threads that it has started may outlive everything else.
 class Library {
  public:
-  // Loads the first of `names` that there is, as dlopen looks for it and then
-  // in `folders`. Errors: kNotFound, with what the system says about each name.
+  // Loads the first of `names` that exists, where dlopen searches and then in
+  // `folders`. Errors: kNotFound, with the system's text for each name.
   static StatusOr<Library> Load(const std::vector<std::string>& names,
                                 const std::vector<std::string>& folders);
 
@@ -26,17 +26,17 @@ class Library {
     *function = reinterpret_cast<Function*>(Symbol(name));
   }
 
-  // The same, and notes what is missing for Check.
+  // As Find, and remembers a missing function for Check.
   template <typename Function>
   void Need(const char* name, Function** function) {
     Find(name, function);
     if (*function == nullptr) missing_.emplace_back(name);
   }
 
-  // kFailedPrecondition, with their names: some that were needed are missing.
+  // kFailedPrecondition if functions of Need are missing; names them.
   Status Check() const;
 
-  // Where it lies, as far as the system says so; else its name.
+  // The library's file if the system tells it; otherwise its name.
   const std::string& path() const { return path_; }
 
  private:

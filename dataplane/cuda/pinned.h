@@ -15,15 +15,15 @@ namespace muster::dataplane::cuda {
 // time. No copy may be running when it is destroyed.
 class Pinned {
  public:
-  // `api` outlives it.
+  // `api` must outlive it.
   explicit Pinned(const Api& api) : api_(api) {}
   ~Pinned() { Free(); }
 
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
 
-  // At least so many bytes; what was in it is lost if it grows.
-  // Errors: kInternal, with what CUDA says.
+  // Makes the block at least `bytes` long. If it grows, its contents are lost.
+  // Errors: kInternal, with CUDA's text.
   Status Reserve(size_t bytes) {
     if (bytes <= bytes_) return OkStatus();
     Free();

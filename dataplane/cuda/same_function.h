@@ -7,8 +7,8 @@
 
 namespace muster::dataplane::cuda {
 
-// Two types that are passed alike: both pointers, both integers or enumerators
-// of one size, or both structures of one size.
+// Whether the ABI passes the two types alike: both are pointers, or integers or
+// enumerators of one size, or structures of one size.
 template <typename A, typename B>
 inline constexpr bool kPassedAlike =
     sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B> &&

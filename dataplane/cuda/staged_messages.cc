@@ -14,11 +14,11 @@
 namespace muster::dataplane::cuda {
 namespace {
 
-// How often events are looked at while there is one to wait for.
+// The polling interval while there are events to wait for.
 constexpr std::chrono::microseconds kLook(20);
 
-// Pinned memory is kept for later messages, as much of it as this: it takes
-// longer to get than small messages take.
+// The amount of pinned memory to keep for later messages. Allocating it takes
+// longer than a small message.
 constexpr size_t kFreeBytesMax = 16 << 20;
 constexpr size_t kPieceBytesMin = 4 << 10;
 
@@ -27,7 +27,7 @@ constexpr size_t kPieceBytesMin = 4 << 10;
 struct StagedMessages::Message {
   enum class Stage {
     kNew,
-    // For the stream to come to it.
+    // Waits for the stream to reach `ready`.
     kWaits,
     kIsCopied,
     kIsWithInner,
@@ -43,9 +43,9 @@ struct StagedMessages::Message {
   Event copied = nullptr;
   Stage stage = Stage::kNew;
   std::unique_ptr<Pinned> memory;
-  // As soon as it is with the inner backend.
+  // Set when the message is passed to the inner backend.
   std::shared_ptr<Work> inner;
-  // How that has ended.
+  // The result of `inner`.
   std::optional<Status> ended;
 };
 
@@ -103,7 +103,7 @@ void StagedMessages::Serve() {
   BeginOwnThread(api_);
   for (;;) {
     Status aborted;
-    // Of all else we are told.
+    // Polls only for events; the inner backend notifies.
     const bool looks = std::any_of(
         messages_.begin(), messages_.end(), [](const auto& message) {
           return message->stage != Message::Stage::kIsWithInner;
@@ -157,7 +157,7 @@ bool StagedMessages::Advance(Message& message, const Status& aborted) {
     if (status.ok()) status = GiveCopy(message);
   }
   if (status.ok() && message.stage == Stage::kIsCopied) {
-    // Nothing else is in that stream: it ends soon, also after an Abort.
+    // The stream has only such copies, so this ends soon, also after an Abort.
     status = Await(message, message.copied, reached);
     if (status.ok() && !reached) return false;
     if (status.ok() && message.is_send()) {

@@ -22,51 +22,54 @@
 
 namespace muster::dataplane::cuda {
 
-// kDeadlineExceeded: the stream has not come to `collective` in time.
+// kDeadlineExceeded: the stream has not reached `collective` in time.
 Status StreamIsLate(const Collective& collective);
 
-// Each message moves as a whole through its own pinned memory. A receive is
-// started on the inner backend at once, and is copied to the device when the
-// data has come and the stream has reached the receive. A send is first copied
-// from the device, after which its tensor is free. So no message delays
-// another, except that sends to one peer with one tag keep their order.
+// Runs sends and receives of CUDA tensors through pinned host memory. Each
+// message moves as a whole through its own memory. A receive starts on the
+// inner backend at once and is copied to the device when the data have come and
+// the stream has reached the receive. A send is first copied from the device,
+// after which its tensor is free. So no message delays another, except that
+// sends to one peer with one tag keep their order.
 //
-// One thread does all of it, from the first message on. Thread-safe.
+// One thread, started with the first message, does all of it. Thread-safe.
 class StagedMessages {
  public:
-  // `api` and `inner`, which takes CPU tensors, outlive it. `fail` is called by
-  // the thread with the first failure: it is to end the group, with Abort of
-  // this and of `inner`.
+  // `api` and `inner`, which takes CPU tensors, must outlive it. The thread
+  // calls `fail` with each failure; `fail` must end the group by calling Abort
+  // of this object and of `inner`.
   StagedMessages(const Api& api, Backend& inner,
                  std::function<void(const Status&)> fail);
 
-  // After Abort of this and of `inner`: waits for the end of all of them.
+  // Waits for the end of all messages. Call Abort of this and of `inner`
+  // before.
   ~StagedMessages();
 
-  // A kSend or kRecv, of a tensor on a CUDA device, that begins after `ready`,
-  // which is this object's from here on. Does not block.
+  // Starts a kSend or kRecv of a tensor on a CUDA device, which begins after
+  // `ready`. Takes ownership of `ready`. Does not block.
   void Start(const Collective& collective, std::shared_ptr<DeviceWork> work,
              Event ready);
 
-  // Ends all of them with `cause`, soon.
+  // Ends all messages with `cause`, soon.
   void Abort(const Status& cause);
 
  private:
   struct Message;
-  // The streams for copies of a device.
+  // The streams for copies from and to a device.
   struct Streams {
     Stream in = nullptr;
     Stream out = nullptr;
   };
 
   void Serve();
-  // Goes as far with it as it goes without waiting. True: it has ended.
+  // Advances a message as far as possible without waiting. Returns true if it
+  // has ended.
   bool Advance(Message& message, const Status& aborted);
   Status Begin(Message& message);
   void GiveToInner(Message& message);
   Status GiveCopy(Message& message);
   void End(Message& message, const Status& status);
-  // Whether a send before it, with its peer and tag, is not with `inner` yet.
+  // Whether an earlier send with the same peer and tag is not yet with `inner`.
   bool HasToWait(const Message& message) const;
   Status Await(const Message& message, Event event, bool& reached) const;
   StatusOr<Stream> StreamOf(const Message& message);
@@ -75,7 +78,7 @@ class StagedMessages {
   Backend& inner_;
   const std::function<void(const Status&)> fail_;
 
-  // Of the thread alone. In the order in which they were started.
+  // Used only by the thread. In the order of their starts.
   std::vector<std::unique_ptr<Message>> messages_;
   std::map<int, Streams> streams_;
   std::vector<std::unique_ptr<Pinned>> free_;
@@ -84,10 +87,10 @@ class StagedMessages {
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::unique_ptr<Message>> started_ MUSTER_GUARDED_BY(mutex_);
-  // What `inner` has ended, and how.
+  // Messages that `inner` has completed, with their results.
   std::vector<std::pair<Message*, Status>> ended_ MUSTER_GUARDED_BY(mutex_);
   Status status_ MUSTER_GUARDED_BY(mutex_);
-  // Something above is new.
+  // Tells the thread that a member above has changed.
   bool is_news_ MUSTER_GUARDED_BY(mutex_) = false;
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_ MUSTER_GUARDED_BY(mutex_);

@@ -27,36 +27,37 @@
 namespace muster::dataplane::cuda {
 namespace {
 
-// One is copied from the device, one is with the inner backend, one is copied
-// back, and one has been: with three the next copy from the device begins late,
-// and all takes 1.5 times as long (an H100 on 16 lanes of PCIe 5).
+// Three chunks are in the pipeline and one has left it. With three slots the
+// next copy from the device starts late, and everything takes 1.5 times as long
+// (an H100 on 16 lanes of PCIe 5).
 constexpr size_t kSlots = 4;
 
-// How long a copy is waited for without giving the processor away, and how
-// often it is looked at then.
+// How long to wait for a copy without yielding the processor, and the polling
+// interval after that.
 constexpr std::chrono::microseconds kSpin(50);
 constexpr std::chrono::microseconds kLook(20);
-// How long copies of a group that has failed are waited for.
+// How long to wait for copies of a group that has failed.
 constexpr std::chrono::milliseconds kDrain(1000);
 
 using Tensors = Collective::Tensors;
 
-// What ranks tell each other before an all_to_all: how many chunks one needs,
-// and how many elements it has for the other. They go as elements of its type,
-// so that who runs something else is told that, though not how many it has.
+// The message that each rank sends to each other one before an all_to_all: the
+// chunks that it needs and the elements that it sends to that rank. It is sent
+// as elements of the collective's type, so that a rank that runs another
+// collective gets an error that says so, though with other counts.
 struct Announcement {
   uint64_t chunks = 0;
   int64_t count = 0;
 };
 
-// What lies at two places.
+// One copy between a device and the host.
 struct Copy {
   void* device = nullptr;
   void* host = nullptr;
   size_t bytes = 0;
 };
 
-// A chunk on its way.
+// Holds one chunk.
 struct Slot {
   explicit Slot(const Api& api) : memory(api) {}
 
@@ -69,8 +70,7 @@ struct Slot {
   std::shared_ptr<Work> work;
 };
 
-// Slots whose copies nobody waits for any more, and which these may come to
-// yet: theirs for the life of the process.
+// Leaks slots to which copies may still write after the group has ended.
 void Leave(std::vector<std::unique_ptr<Slot>> slots) {
   static auto* const mutex = new Mutex;
   static auto* const left = new std::vector<std::unique_ptr<Slot>>;
@@ -78,7 +78,7 @@ void Leave(std::vector<std::unique_ptr<Slot>> slots) {
   for (auto& slot : slots) left->push_back(std::move(slot));
 }
 
-// The streams for copies of a device.
+// The streams for copies from and to a device.
 struct Streams {
   Stream in = nullptr;
   Stream out = nullptr;
@@ -87,8 +87,8 @@ struct Streams {
 struct Job {
   std::shared_ptr<DeviceWork> work;
   const Collective& collective() const { return work->collective(); }
-  int device = -1;        // of a collective without tensors
-  Event ready = nullptr;  // what it is to begin after
+  int device = -1;        // -1: no tensors
+  Event ready = nullptr;  // begins after this event
 };
 
 class Staging : public Backend {
@@ -207,7 +207,7 @@ class Staging : public Backend {
     return status_;
   }
 
-  // The place in the caller's current stream.
+  // Records the event that the job begins after in the caller's current stream.
   Status RecordReady(Job& job) const {
     if (job.device < 0) return OkStatus();
     const DeviceGuard guard(api_, job.device);
@@ -257,7 +257,8 @@ class Staging : public Backend {
     if (!status.ok()) return status;
     const Collective alike = CutAlike(job.collective(), options_.world_size);
     Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
-    // Before anything is given to a stream: a failure has nothing to wait for.
+    // First, because nothing is in a stream yet that a failure would have to
+    // wait for.
     if (IsAllToAll(alike.kind)) {
       const auto chunks = Announce(job, alike, cut.chunks);
       if (!chunks.ok()) return chunks.status();
@@ -272,8 +273,8 @@ class Staging : public Backend {
     const auto slot = [&](size_t chunk) -> Slot& {
       return *slots_[chunk % kSlots];
     };
-    // In turn k chunk k leaves the device, k - 1 goes to the inner backend and
-    // k - 2 comes from there.
+    // In turn k, chunk k is copied from the device, chunk k - 1 starts on the
+    // inner backend, and chunk k - 2 is copied back.
     for (size_t turn = 0; status.ok() && turn < chunks + 2; ++turn) {
       if (turn < chunks) {
         status = CopyIn(job, whole, cut, turn, streams.in);
@@ -296,7 +297,7 @@ class Staging : public Backend {
     return Await(job, end);
   }
 
-  // Streams, slots and their events.
+  // Makes the streams, the slots and their events.
   Status Prepare(int device) {
     Streams& streams = streams_[device];
     for (Stream* const stream : {&streams.in, &streams.out}) {
@@ -307,7 +308,7 @@ class Staging : public Backend {
       if (!status.ok()) return status;
     }
     if (device_ == device) return OkStatus();
-    // Events are of a device.
+    // New events, because an event belongs to a device.
     if (slots_.empty()) {
       for (size_t i = 0; i < kSlots; ++i) {
         slots_.push_back(std::make_unique<Slot>(api_));
@@ -367,8 +368,8 @@ class Staging : public Backend {
     return chunks;
   }
 
-  // Puts chunk `number` of `whole` into its slot, whose memory is free when it
-  // has been copied back.
+  // Copies chunk `number` of `whole` to its slot, after the chunk before it in
+  // that slot has been copied back.
   Status CopyIn(const Job& job, const Collective& whole, const Cut& cut,
                 size_t number, Stream stream) {
     Slot& slot = *slots_[number % kSlots];
@@ -399,8 +400,8 @@ class Staging : public Backend {
     return Check(api_.EventRecord(slot.copied, stream), "cudaEventRecord");
   }
 
-  // The slot's collective, which is on the device, on its memory; and what is
-  // to be copied before and after it.
+  // Changes the slot's collective from device memory to the slot's memory.
+  // Lists the copies to make before and after it.
   void ToHost(Slot& slot) const {
     Collective& collective = slot.collective;
     slot.in.clear();
@@ -433,7 +434,7 @@ class Staging : public Backend {
     return Check(api_.EventRecord(slot.freed, stream), "cudaEventRecord");
   }
 
-  // Until the copies before `event` are done, unless the group ends first.
+  // Waits until the copies before `event` are done or the group ends.
   Status Await(const Job& job, Event event) {
     const Instant began = Clock::now();
     for (;;) {
@@ -450,7 +451,7 @@ class Staging : public Backend {
     }
   }
 
-  // After a failure: nobody uses the slots, and no copy is on its way.
+  // Called after a failure: waits until no copy uses the slots.
   void Drain(int device) {
     for (auto& slot : slots_) {
       if (slot->work != nullptr) slot->work->Wait().IgnoreError();
@@ -459,8 +460,8 @@ class Staging : public Backend {
     Streams& streams = streams_[device];
     if (streams.out != nullptr) api_.StreamSynchronize(streams.out);
     if (streams.in == nullptr || slots_.empty()) return;
-    // Behind the caller's stream, which may be stuck. Then its memory is left
-    // to the copies.
+    // These copies wait for the caller's stream, which may be stuck. In that
+    // case leaks the slots' memory.
     const Event last = slots_.front()->copied;
     api_.EventRecord(last, streams.in);
     const Instant until = Clock::now() + kDrain;
@@ -479,10 +480,10 @@ class Staging : public Backend {
   const StagingOptions options_;
   const std::unique_ptr<Backend> inner_;
 
-  // Of the thread alone.
+  // Used only by the thread.
   std::map<int, Streams> streams_;
   std::vector<std::unique_ptr<Slot>> slots_;
-  int device_ = -1;  // that the slots' events are of
+  int device_ = -1;  // the device of the slots' events
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -491,7 +492,7 @@ class Staging : public Backend {
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
-  // Goes first: its thread calls Abort.
+  // Last member, so destroyed first: its thread calls Abort.
   StagedMessages messages_;
 };
 

@@ -9,7 +9,7 @@
 namespace muster::dataplane::cuda {
 namespace {
 
-// By device.
+// The current streams of this thread, by device.
 std::vector<Stream>& Streams() {
   thread_local std::vector<Stream> streams;
   return streams;
@@ -41,7 +41,8 @@ Status CheckIsNotCaptured(const Api& api, int device) {
                    " is captured into a CUDA graph, which collectives, sends "
                    "and receives cannot be");
   if (error == kSuccess) return FailedPreconditionError(head);
-  // The default stream, while another one is captured: CUDA forbids that.
+  // CUDA forbids this call for the default stream while another one is
+  // captured.
   api.GetLastError();
   return FailedPreconditionError(
       absl::StrCat(head, ": ", api.GetErrorString(error)));

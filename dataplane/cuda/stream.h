@@ -8,30 +8,29 @@
 
 namespace muster::dataplane::cuda {
 
-// The stream on which this thread's work for `device` is ordered: collectives
-// begin after what is on it. The default stream (null) until it is set.
+// This thread's current stream on `device`: collectives begin after the work on
+// it. The default stream (null) until SetCurrentStream.
 Stream CurrentStream(int device);
 
-// Of this thread, from now on.
+// Affects this thread only.
 void SetCurrentStream(int device, Stream stream);
 
-// OK if something can be put into that stream for CUDA to do;
-// kFailedPrecondition while it is captured into a CUDA graph: who waits for its
-// end, and says what went wrong, would never hear of it.
+// OK if work can be enqueued in the current stream. kFailedPrecondition while
+// it is captured into a CUDA graph: the end of captured work would not be
+// noticed, nor its errors.
 Status CheckIsNotCaptured(const Api& api, int device);
 
-// What a thread of muster's own begins with. What it calls then is no part of
-// the CUDA graphs that the program captures at the same time, and does not
-// spoil them; and it stays on the device that it was last on: to go back to
-// device 0 would make a context there, in each process some 100 MB.
+// To be called first by every thread of muster. Its CUDA calls then do not
+// become part of, and do not break, graphs that the program captures at the
+// same time. And the thread stays on its last device: going back to device 0
+// would create a context there, some 100 MB per process.
 void BeginOwnThread(const Api& api);
 
-// Whether `event` has been reached: kSuccess, kNotReady or an error. As it is
-// no error that it has not, nobody finds that one as CUDA's last.
+// Whether `event` has been reached: kSuccess, kNotReady or an error. Clears
+// kNotReady, so that no caller gets it as CUDA's last error.
 Error Query(const Api& api, Event event);
 
-// Makes `device` the current one of the thread, as CUDA has it, for as long as
-// it lives.
+// Makes `device` CUDA's current device of the thread, until it is destroyed.
 class DeviceGuard {
  public:
   DeviceGuard(const Api& api, int device);
@@ -42,7 +41,7 @@ class DeviceGuard {
 
  private:
   const Api& api_;
-  int before_ = -1;  // none to go back to
+  int before_ = -1;  // -1: nothing to restore
 };
 
 }  // namespace muster::dataplane::cuda

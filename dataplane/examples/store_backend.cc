@@ -1,12 +1,12 @@
-// A backend of one's own, as a shared library: it moves tensors through the
-// group's key-value store, so it needs no connections between the ranks, and is
-// slow. What it does not do (most verbs) is a clear error of the call.
+// An example of a backend in a shared library. It moves tensors through the
+// group's key-value store, so it needs no connections between the ranks and is
+// slow. It supports few collectives; the others fail with a clear error.
 //
 //   export MUSTER_BACKEND_LIBRARIES=.../libstore_backend.so
 //   InitProcessGroup({.backend = "store"});
 //
-// The store of a group cannot forget, so each collective leaves its tensors
-// there: fit for a look at how a backend is made, and for small tests.
+// A group's store never deletes keys, so each collective leaves its tensors
+// there. Use it only to see how a backend is made, and for small tests.
 
 #include <chrono>
 #include <condition_variable>
@@ -43,7 +43,7 @@ using muster::dataplane::Reduction;
 using muster::dataplane::Tensor;
 using muster::dataplane::Work;
 
-// How long an abort may have to wait for the store.
+// The time that an abort may have to wait for the store.
 constexpr std::chrono::milliseconds kPatience(100);
 
 class StoreBackend : public Backend {
@@ -107,7 +107,8 @@ class StoreBackend : public Backend {
   }
 
  private:
-  // Of the thread: one collective after the other, until the end.
+  // The thread's loop: runs one collective after the other until the group
+  // ends.
   void RunThread() {
     for (;;) {
       std::unique_lock lock(mutex_);
@@ -138,7 +139,8 @@ class StoreBackend : public Backend {
     const size_t count = static_cast<size_t>(tensor.element_count());
     const Reduction& reduction =
         Reduction::Of(tensor.data_type(), collective.reduce_op);
-    // What travels has this rank's factor in it, and is not rounded yet.
+    // The ranks exchange accumulators: multiplied by the factor, not yet
+    // rounded.
     std::string own(count * reduction.accumulator_bytes(), '\0');
     reduction.Load(own.data(), tensor.data(), count, collective.factor);
     const auto all = AllTensors(collective, own);
@@ -170,7 +172,7 @@ class StoreBackend : public Backend {
     return muster::OkStatus();
   }
 
-  // Gives `own` to all ranks, and returns what each has given.
+  // Sends `own` to all ranks and returns the values of all ranks.
   muster::StatusOr<std::vector<std::string>> AllTensors(
       const Collective& collective, const std::string& own) {
     const muster::Status given =
@@ -189,7 +191,7 @@ class StoreBackend : public Backend {
     return all;
   }
 
-  // Waits for the keys, but not when the group has ended.
+  // Waits for the keys, or until the group has ended.
   muster::StatusOr<std::vector<std::string>> Await(
       const Collective& collective, const std::vector<std::string>& keys) {
     for (;;) {
@@ -220,7 +222,7 @@ class StoreBackend : public Backend {
   const BackendOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  muster::Status cause_;  // why the group has ended
+  muster::Status cause_;  // the error that ended the group
   std::deque<std::pair<Collective, std::shared_ptr<PromisedWork>>> queue_;
   std::thread thread_;
 };

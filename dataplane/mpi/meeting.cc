@@ -23,23 +23,23 @@
 namespace muster::dataplane::mpi_internal {
 namespace {
 
-// All processes are there and look for each other's greeting: it takes
-// milliseconds, and on a machine with much else to do not so long.
+// All processes are already exchanging greetings then, which takes
+// milliseconds, on a busy machine longer, but not as long as this.
 constexpr std::chrono::seconds kGreetingTimeout(10);
 constexpr std::chrono::milliseconds kPause(1);
 
-// What a rank tells the others over the store.
+// The value that a rank publishes in the store.
 struct Place {
   int mpi_rank = 0;
   int mpi_size = 0;
-  uint64_t nonce = 0;  // of this process and meeting
+  uint64_t nonce = 0;  // random, per process and call of Meet
 };
 
 std::string KeyOf(const char* step, int rank) {
   return absl::StrCat("mpi/", step, "/", rank);
 }
 
-// Every rank's value of this step, by rank, once all are there.
+// Waits until all ranks have called it, and returns their values, by rank.
 StatusOr<std::vector<std::string>> Exchange(const char* step,
                                             const std::string& value,
                                             const BackendOptions& options) {
@@ -93,7 +93,7 @@ Status NotOneMpirun(const BackendOptions& options, std::string why) {
                    " are not those of one mpirun: ", why));
 }
 
-// What the numbers alone tell: the same on all ranks.
+// Checks MPI's ranks and sizes. The result is the same on all ranks.
 Status ComparePlaces(const std::vector<Place>& places,
                      const BackendOptions& options) {
   for (size_t rank = 1; rank < places.size(); ++rank) {
@@ -114,13 +114,13 @@ Status ComparePlaces(const std::vector<Place>& places,
   return OkStatus();
 }
 
-// Greetings between this process and others, over MPI. One that does not come
-// is no error of MPI's: there may be such a rank in each of several mpiruns.
+// Exchanges greetings over MPI. A missing greeting is not an error for MPI:
+// each of several mpiruns may have a process with the expected rank.
 class Greetings {
  public:
   explicit Greetings(uint64_t nonce) : tag_(static_cast<int>(nonce % 32768)) {}
 
-  // What cannot be taken back is left to MPI, with its memory.
+  // Leaks requests that cannot be cancelled, with their memory.
   ~Greetings() {
     for (auto& one : pending_) {
       if (one->receives) MPI_Cancel(&one->request);
@@ -150,7 +150,7 @@ class Greetings {
     pending_.push_back(std::move(one));
   }
 
-  // The ranks from which none came, or a stranger's.
+  // Returns the ranks that have sent no greeting or a wrong one.
   std::vector<int> Await(Instant deadline) {
     std::vector<int> strangers;
     while (!pending_.empty()) {
@@ -185,8 +185,8 @@ class Greetings {
   std::vector<std::unique_ptr<Greeting>> pending_;
 };
 
-// Rank 0 and each of the others greet each other with what the store says that
-// they have: who is another MPI's process does not.
+// Rank 0 and every other rank exchange greetings with the nonces from the
+// store. A process of another mpirun does not know the nonce.
 Status Greet(const std::vector<Place>& places, const BackendOptions& options) {
   std::vector<int> strangers;
   {
@@ -198,7 +198,7 @@ Status Greet(const std::vector<Place>& places, const BackendOptions& options) {
       greetings.Expect(peer.nonce, peer.mpi_rank, rank);
       greetings.Send(own.nonce, peer.mpi_rank);
     }
-    // Half of what is left: then the others are told.
+    // Half of the time that is left, so that the others can be told.
     const Instant now = Clock::now();
     strangers = greetings.Await(
         now + std::min<Clock::duration>((options.deadline - now) / 2,
@@ -246,8 +246,8 @@ StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
   MPI_Group_incl(world, static_cast<int>(members.size()), members.data(),
                  &group);
   MPI_Comm comm = MPI_COMM_NULL;
-  // All of the group come here with the same name, and others with another one
-  // may do so at the same time.
+  // The tag tells apart groups that are made at the same time: it depends on
+  // the group's name.
   const int tag =
       static_cast<int>(std::hash<std::string>()(options.group_name) % 32768);
   const int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm);

@@ -1,11 +1,11 @@
-// The mpi backend: CPU tensors over the MPI library that the processes were
-// started with (mpirun). A shared library of its own, so that nothing else of
-// muster needs MPI: see README.md.
+// The mpi backend: CPU tensors over the MPI library with which the processes
+// were started (mpirun). A separate shared library, so that the rest of muster
+// does not need MPI: see README.md.
 //
-// One thread of each group starts its collectives as non-blocking ones of MPI,
-// in their order, and asks MPI whether they are done. MPI cannot take back what
-// it has begun, so it works on copies: a collective that has failed here may
-// still be written to by MPI, but the user's tensors are free.
+// One thread per group starts its collectives as non-blocking MPI calls, in
+// their order, and polls MPI for their ends. MPI cannot cancel a collective, so
+// it works on copies: after a failure MPI may still write to the copies, but
+// not to the user's tensors.
 
 #include <mpi.h>
 
@@ -41,10 +41,10 @@
 namespace muster::dataplane::mpi_internal {
 namespace {
 
-// How often MPI is asked when nothing has moved.
+// The polling interval while nothing moves.
 constexpr std::chrono::microseconds kPause(50);
 
-// Not everybody has taken leave, so that MPI's own farewell would not end.
+// True if a rank or an operation was abandoned: MPI_Finalize would hang.
 bool g_broken = false;
 
 void FinalizeAtExit() {
@@ -77,8 +77,8 @@ Status InitializeMpi() {
 
 class MpiBackend : public Backend {
  public:
-  // `comms`: of the collectives, and of sends and receives, whose tags are the
-  // user's.
+  // `comms`: one communicator for collectives and one for sends and receives,
+  // which use the user's tags.
   MpiBackend(const BackendOptions& options, Comms comms)
       : options_(options), comms_(comms), thread_([this] { RunThread(); }) {}
 
@@ -111,7 +111,7 @@ class MpiBackend : public Backend {
     }
     Status status = CheckReducible("mpi", collective);
     if (!status.ok()) return status;
-    // MPI counts in int; accumulators may be twice the bytes.
+    // MPI counts in int, and accumulators may be twice as large as elements.
     if (collective.bytes() > INT_MAX / 2) {
       return UnimplementedError(
           absl::StrCat("the mpi backend takes tensors of at most ", INT_MAX / 2,
@@ -157,7 +157,7 @@ class MpiBackend : public Backend {
     return found != 0 ? *value : 32767;
   }
 
-  // Of the thread.
+  // The thread's loop.
   void RunThread() {
     for (;;) {
       std::deque<std::unique_ptr<Operation>> started;
@@ -185,13 +185,14 @@ class MpiBackend : public Backend {
     }
   }
 
-  // Completes what is done or late; whether any was.
+  // Completes the operations that are done or late. Returns whether there were
+  // any.
   bool AskAll() {
     const size_t before = running_.size();
     const Instant now = Clock::now();
-    bool earlier = false;  // a collective that is not done
+    bool earlier = false;  // a collective before is not done
     running_.remove_if([&](std::unique_ptr<Operation>& operation) {
-      // Collectives complete in their order, sends and receives in none.
+      // Collectives complete in their order; sends and receives in any order.
       const bool in_turn = operation->is_message() || !earlier;
       if (in_turn && operation->Ask()) return true;
       if (now < operation->deadline()) {
@@ -213,7 +214,7 @@ class MpiBackend : public Backend {
     running_.clear();
   }
 
-  // MPI may still use its memory.
+  // Leaks an operation whose memory MPI may still use.
   void Abandon(std::unique_ptr<Operation> operation) {
     operation.release();  // NOLINT(bugprone-unused-return-value)
     abandoned_ = true;
@@ -225,10 +226,10 @@ class MpiBackend : public Backend {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Status cause_;  // why the group has ended
+  Status cause_;  // the error that ended the group
   std::deque<std::unique_ptr<Operation>> queue_;
 
-  // Of the thread.
+  // Used only by the thread.
   std::list<std::unique_ptr<Operation>> running_;
   bool moved_ = false;
   bool abandoned_ = false;

@@ -21,8 +21,8 @@ bool HasMeaning(ReduceOp op, DataType type) {
              .ok();
 }
 
-// A type of MPI for each of ours and each operation, because an operation of
-// MPI is told nothing but the type.
+// One MPI type per data type and operation, because MPI passes only the type to
+// a user-defined operation.
 struct Types {
   std::array<std::array<MPI_Datatype, kReduceOpCount>, kDataTypeCount> of;
 

@@ -13,10 +13,11 @@ namespace muster::dataplane::mpi_internal {
 // The MPI type for one accumulator of `op` on `type` (Reduction).
 MPI_Datatype AccumulatorType(DataType type, ReduceOp op);
 
-// The MPI operation that combines such elements exactly as all backends do.
+// The MPI operation that combines accumulators exactly as all other backends
+// do.
 MPI_Op OperationOf(ReduceOp op);
 
-// The error for `code`, which `call` has returned, with MPI's text: kInternal.
+// kInternal: `call` has returned `code`. With MPI's text.
 Status ErrorOf(int code, absl::string_view call);
 
 }  // namespace muster::dataplane::mpi_internal

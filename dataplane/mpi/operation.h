@@ -27,17 +27,18 @@ struct Comms {
 // its inputs and outputs, and MPI's request. Used by one thread.
 class Operation {
  public:
-  // Whether it does collectives of this kind.
+  // Whether it supports collectives of this kind.
   static bool Has(CollectiveKind kind) { return FindFunction(kind) != nullptr; }
 
-  // Touches no tensor.
+  // Does not access the tensors.
   Operation(const Collective& collective, std::shared_ptr<PromisedWork> work,
             int rank, int world_size);
 
-  // Copies the inputs and hands them to MPI.
+  // Copies the inputs and starts the MPI call.
   void Begin(const Comms& comms);
 
-  // Whether it is over; then the outputs are written and the work is complete.
+  // Polls MPI. If the operation is over, writes the outputs, completes the work
+  // and returns true.
   bool Ask();
 
   // Completes the work. MPI may still use the copies.
@@ -48,16 +49,17 @@ class Operation {
   Status TimeoutError() const;
 
  private:
-  // Parts of a buffer, one for each rank: of elements or bytes.
+  // One part per rank of a buffer, counted in elements or bytes.
   struct Layout {
     std::vector<int> counts;
     std::vector<int> starts;
     int total = 0;
   };
 
-  // Begins a collective whose data are in the outgoing buffer: MPI's answer.
+  // Starts a collective with the data in the outgoing buffer. Returns MPI's
+  // code.
   using KindFunction = int (*)(Operation& operation, MPI_Comm comm);
-  // Null: MPI has nothing for the kind.
+  // Null if MPI does not support the kind.
   static KindFunction FindFunction(CollectiveKind kind);
 
   // Of parts with these counts of elements, one after the other. An element is
@@ -75,8 +77,9 @@ class Operation {
 
   void PrepareReduction();
   void PrepareMovement();
-  // Copies tensors to the outgoing buffer, one after the other, as
-  // accumulators where it reduces; and back from the incoming one.
+  // Copy tensors to the outgoing buffer, and from the incoming one. The buffers
+  // hold accumulators if the collective reduces. The tensors are contiguous
+  // there.
   void CopyIn(const Collective::Tensors& tensors);
   void CopyOut(const Collective::Tensors& tensors);
   Status CheckReceived(const MPI_Status& status);
@@ -89,12 +92,12 @@ class Operation {
 
   std::vector<char> outgoing_;
   std::vector<char> incoming_;
-  // MPI reads them until the end.
+  // MPI reads these until the end.
   Layout out_;
   Layout in_;
-  // What takes the incoming buffer; empty: nothing of it is for this rank.
+  // The tensors to fill from the incoming buffer; empty if this rank has none.
   Collective::Tensors results_;
-  int code_ = MPI_SUCCESS;  // of the call that began it
+  int code_ = MPI_SUCCESS;  // result of the call that started it
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 

@@ -234,7 +234,7 @@ class CommStream {
   std::shared_ptr<Caller> caller_;
   cuda::Stream stream_ = nullptr;
   bool stream_is_left_ = false;
-  Comm comm_ = nullptr;  // null until it is made
+  Comm comm_ = nullptr;  // null until SetComm
   std::deque<Batch> waiting_;
   // A vector, which keeps its memory: if one thread frees what another one has
   // allocated, both lose more time than moving the rest takes.

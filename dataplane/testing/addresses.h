@@ -5,9 +5,9 @@
 
 namespace muster::dataplane::testing {
 
-// Where rank `rank` of a group of this machine is. All are on one host, unless
-// MUSTER_LOCAL_WORLD_HOSTS, in the environment, says otherwise, a digit for
-// each rank and from its beginning again: with "001" ranks 2 and 5 are on
+// The address of rank `rank` in a group of this machine. All ranks are on one
+// host, unless the environment variable MUSTER_LOCAL_WORLD_HOSTS gives hosts: a
+// digit per rank, repeated from the beginning. With "001", ranks 2 and 5 are on
 // another host than ranks 0, 1, 3 and 4. Another host is another address here.
 std::string AddressOf(int rank);
 

@@ -66,7 +66,7 @@ TEST_P(BackendConformance, OutstandingWorksCompleteInOrderHoweverWaitedFor) {
     std::vector<std::shared_ptr<Work>> works;
     std::vector<int> order;
     for (int i = 0; i < kOutstanding; ++i) {
-      // Small ones and streams take turns.
+      // Alternates small ones and streams.
       values[i].assign(i % 3 == 0 ? 10'000 : 10, i);
       works.push_back(communicator.Start({.kind = CollectiveKind::kAllReduce,
                                           .tensors = {Tensor(values[i])}}));

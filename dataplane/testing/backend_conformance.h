@@ -1,6 +1,5 @@
-// What every backend has to pass, as suites with values as parameters. A
-// backend's test links this library and says which values:
-//
+// The conformance suites that every backend must pass, parameterised. A
+// backend's test links this library and instantiates them:
 //   INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
 //                            Combine(Values("gloo"), ValuesIn(kWorldSizes)));
 
@@ -20,14 +19,14 @@ namespace muster::dataplane::testing {
 
 inline const std::vector<int> kWorldSizes = {1, 2, 3, 4, 7, 8};
 
-// None, one, odd, a stream; around where gloo changes the algorithm for 4-byte
-// elements; uneven parts.
+// Element counts: none, one, odd, large enough for a stream; around the size at
+// which gloo changes its algorithm for 4-byte elements; uneven parts.
 inline const std::vector<size_t> kCounts = {0,    1,    13,   9001,
                                             1023, 8192, 8193, 100'003};
-// Several segments per part, for types that stand for the others: of 4 bytes,
-// and with up to 4 ranks, beyond every size at which gloo goes another way.
+// Several segments per part. Used for a few 4-byte (or smaller) types and up to
+// 4 ranks; larger than every size at which gloo changes its algorithm.
 inline constexpr size_t kLargeCount = 2'200'001;
-// The same of what one rank gives another one.
+// As kLargeCount, for the part that one rank sends to another.
 inline constexpr size_t kLargePart = 600'001;
 inline constexpr int kLargePartRanksMax = 4;
 inline bool IsTriedLarge(DataType type) {
@@ -40,17 +39,17 @@ inline const std::vector<DataType> kDataTypes = {
     DataType::kBfloat16, DataType::kFloat32,   DataType::kFloat64,
     DataType::kBool,     DataType::kComplex64, DataType::kComplex128};
 
-// Which not every backend reduces.
+// Not every backend reduces these.
 inline const std::vector<DataType> kFloat8Types = {DataType::kFloat8E4m3fn,
                                                    DataType::kFloat8E5m2};
 
-// Whether the world's backend can reduce this at all: not all can do all that
-// Validate lets pass.
+// Whether the world's backend supports this reduction. Some backends lack
+// reductions that Validate accepts.
 bool CanReduce(LocalWorld& world, ReduceOp op, DataType type);
 
-// What a backend's library does otherwise than Reduction, of several ranks.
+// How a backend's library differs from Reduction if there are several ranks.
 struct Arithmetic {
-  // It rounds 8 and 16 bit numbers at each rank.
+  // 8 and 16 bit numbers are rounded at each rank.
   bool rounds_at_each_rank = false;
   // MIN and MAX may drop a NaN, on all ranks alike.
   bool may_drop_nan = false;
@@ -58,7 +57,7 @@ struct Arithmetic {
 void SetArithmetic(const std::string& backend, const Arithmetic& arithmetic);
 Arithmetic ArithmeticOf(const std::string& backend);
 
-// Name of the backend, world size. Results and ordering.
+// Parameters: backend name, world size. Tests results and ordering.
 class BackendConformance
     : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
@@ -66,7 +65,7 @@ class BackendConformance
   int world_size() const { return std::get<1>(GetParam()); }
 };
 
-// Name of the backend, world size, element type.
+// Parameters: backend name, world size, element type.
 class ReductionConformance
     : public ::testing::TestWithParam<std::tuple<std::string, int, DataType>> {
  protected:
@@ -75,17 +74,16 @@ class ReductionConformance
   DataType data_type() const { return std::get<2>(GetParam()); }
 };
 
-// Name of the backend, world size of at least 2. What happens when something
-// goes wrong.
+// Parameters: backend name, world size of at least 2. Tests failures.
 class FailureConformance : public BackendConformance {};
 
-// The same: what happens when ranks do not start the same.
+// Same parameters. Tests ranks that start different collectives.
 class DisagreementConformance : public BackendConformance {};
 
-// The same: sends and receives.
+// Same parameters. Tests sends and receives.
 class PointToPointConformance : public BackendConformance {};
 
-// Name of the backend, world size. Random programs.
+// Parameters: backend name, world size. Runs random programs.
 class ProgramConformance : public BackendConformance {};
 
 }  // namespace muster::dataplane::testing

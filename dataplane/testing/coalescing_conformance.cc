@@ -1,4 +1,4 @@
-// Coalesced collectives give bit for bit what they give apart.
+// Coalescing does not change a bit of the results.
 
 #include <cstring>
 #include <memory>
@@ -19,8 +19,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of one rank's part. Many that go together, and some on both sides of every
-// limit: of 32 KiB, of 128 KiB, of a megabyte.
+// Element counts of one rank's part: many that are fused, and some on both
+// sides of each limit (32 KiB, 128 KiB, a megabyte).
 std::vector<size_t> Counts() {
   std::vector<size_t> counts = {0, 1, 13, 0, 8190, 1, 9001, 2, 5};
   counts.insert(counts.end(), 40, 20);
@@ -45,7 +45,7 @@ T Rough(int rank, size_t index) {
   }
 }
 
-// Inputs and outputs of collectives of one kind on one rank.
+// The inputs and outputs of one rank's collectives of one kind.
 template <typename T>
 struct Batch {
   Batch(CollectiveKind kind, DataType type, ReduceOp op, int rank,
@@ -72,7 +72,7 @@ struct Batch {
     }
   }
 
-  // Whether they have the same bits.
+  // Whether the lists have the same bits.
   static bool Same(const std::vector<std::vector<T>>& a,
                    const std::vector<std::vector<T>>& b) {
     for (size_t i = 0; i < a.size(); ++i) {
@@ -150,7 +150,7 @@ TEST_P(BackendConformance, CoalescedTypesMayDiffer) {
     const auto work = StartCoalesced(communicator, collectives);
     EXPECT_EQ(work->description(), "coalesced 100 all_reduce");
     EXPECT_TRUE(work->Wait().ok()) << work->status();
-    // Of integers the order does not matter: they are always one.
+    // Integers do not depend on the order, so they are always fused into one.
     EXPECT_EQ(communicator.progress().last_enqueued,
               communicator.fusable_bytes() > 0 ? 2u : 51u);
     for (int i = 0; i < 50; ++i) {
@@ -186,7 +186,7 @@ TEST_P(BackendConformance, OneBadOfTheCoalescedStartsNone) {
                 HasSubstr("cannot coalesce barrier: only all_reduce, "));
     EXPECT_TRUE(StartCoalesced(communicator, {})->Wait().ok());
     EXPECT_EQ(values[0], 1);
-    // The first one of them took a number, as it does on its own.
+    // The first bad one took a number, as without coalescing.
     EXPECT_EQ(communicator.progress().last_enqueued, 1u);
     EXPECT_TRUE(StartCoalesced(communicator, {good})->Wait().ok());
   });

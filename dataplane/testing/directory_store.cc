@@ -40,7 +40,7 @@ std::string DirectoryStore::PathOf(const std::string& key) const {
 }
 
 Status DirectoryStore::Set(const std::string& key, const std::string& value) {
-  // Renamed into place, so that nobody reads half of it.
+  // Renamed into place, so that no reader sees half of it.
   const std::string path = PathOf(key);
   const std::string temporary = absl::StrCat(path, ".", getpid());
   {

@@ -9,11 +9,11 @@
 
 namespace muster::dataplane::testing {
 
-// A BootstrapStore for ranks that are processes of one host: a file per key in
-// a directory, looked for once per millisecond.
+// A BootstrapStore for ranks that are processes of one host: one file per key
+// in a directory, polled once per millisecond.
 class DirectoryStore : public BootstrapStore {
  public:
-  // `directory` exists.
+  // `directory` must exist.
   explicit DirectoryStore(std::string directory);
 
   Status Set(const std::string& key, const std::string& value) override;

@@ -1,4 +1,4 @@
-// What happens when ranks start collectives that do not go together.
+// Ranks that start collectives that do not match.
 
 #include <chrono>
 #include <functional>
@@ -21,15 +21,14 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Far beyond what an error needs to reach every rank.
+// Much longer than an error needs to reach every rank.
 constexpr std::chrono::seconds kSoon{10};
 
 constexpr size_t kSmall = 8;
 constexpr size_t kStream = 50'000;
 
-// Runs on every rank of a new group the collective that `sample_for` says, then
-// two in which everybody meets everybody, and returns how the first that failed
-// did.
+// Runs on every rank of a new group the collective of `sample_for`, then two
+// all_to_alls. Returns each rank's first error, or OK.
 std::vector<Status> Outcomes(
     const std::string& backend, int world_size,
     const std::function<std::unique_ptr<Sample>(int rank)>& sample_for) {
@@ -39,8 +38,8 @@ std::vector<Status> Outcomes(
     const std::unique_ptr<Sample> sample = sample_for(communicator.rank());
     Status status =
         communicator.Start(sample->collective)->Wait(Clock::now() + kSoon);
-    // Some kinds are over for a rank when it has sent what it has. The first
-    // meeting fails for somebody, the second one for everybody.
+    // With some kinds a rank is done as soon as it has sent its data. Then the
+    // first all_to_all fails on some ranks and the second one on all.
     for (int i = 0; i < 2 && status.ok(); ++i) {
       Sample meeting(CollectiveKind::kAllToAll,
                      {.rank = communicator.rank(), .world_size = world_size});
@@ -53,8 +52,8 @@ std::vector<Status> Outcomes(
   return outcomes;
 }
 
-// The same of one collective, of `count` elements each, that `change` makes
-// another one on some ranks.
+// Outcomes of one collective of `count` elements per rank, which `change`
+// alters on some ranks.
 std::vector<Status> OutcomesOf(
     const std::string& backend, int world_size, CollectiveKind kind,
     size_t count,
@@ -68,7 +67,8 @@ std::vector<Status> OutcomesOf(
   });
 }
 
-// All have failed, none by waiting, and the text shows the two that differ.
+// Expects that all ranks failed, without a timeout, with a text that shows both
+// collectives.
 void ExpectMismatch(const std::vector<Status>& outcomes, const std::string& one,
                     const std::string& other) {
   for (const Status& status : outcomes) {
@@ -131,9 +131,9 @@ TEST_P(DisagreementConformance, DifferentReductionsAreAnErrorThatShowsBoth) {
   }
 }
 
-// They have failed, at the latest by the deadline: ranks that wait for others
-// in another order, or for another root, may not meet who differs. But nobody
-// goes on as if nothing had been.
+// Expects that all ranks failed by the deadline. Ranks that wait in another
+// order, or for another root, may not reach the rank that differs, but no rank
+// may go on.
 void ExpectFailure(const std::vector<Status>& outcomes) {
   for (const Status& status : outcomes) {
     EXPECT_TRUE(IsInvalidArgument(status) || IsDeadlineExceeded(status))
@@ -184,7 +184,8 @@ TEST_P(DisagreementConformance,
           SampleOptions{.rank = rank,
                         .world_size = world_size(),
                         .count = static_cast<size_t>(unit)});
-      // Rank 0 gives rank 1 one more, and itself one less, than they take.
+      // Rank 0 sends one more row to rank 1, and one less to itself, than they
+      // expect.
       if (rank == 0) {
         Collective& collective = sample->collective;
         collective.input_splits.assign(world_size(), unit);
@@ -196,7 +197,7 @@ TEST_P(DisagreementConformance,
       }
       return sample;
     });
-    // In a group of two, rank 0 may be first to see that rank 1 gives it less.
+    // In a group of two, rank 0 may first see that rank 1 sends it fewer rows.
     for (const Status& status : outcomes) {
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
       const std::string text(status.message());

@@ -21,8 +21,8 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Far beyond what a failure needs to reach every rank, far below the timeouts
-// of the collectives that must not be waited for.
+// Much longer than a failure needs to reach every rank, much shorter than the
+// timeouts of collectives that must not be waited for.
 constexpr std::chrono::seconds kSoon{10};
 
 constexpr size_t kSmall = 8;
@@ -47,8 +47,8 @@ int EntriesOf(const char* directory) {
 int Threads() { return EntriesOf("/proc/self/task"); }
 int Descriptors() { return EntriesOf("/proc/self/fd"); }
 
-// How many threads there are once those that were joined have gone: a join
-// returns a moment before the system takes its thread off the list.
+// The number of threads after joined ones are gone: a join returns a moment
+// before the system removes its thread from the list.
 int ThreadsAfterEnding(int expected) {
   const Instant until = Clock::now() + kSoon;
   while (Threads() > expected && Clock::now() < until) {
@@ -84,7 +84,7 @@ TEST_P(FailureConformance, PassedDeadlineNamesTheAwaitedRankAndPoisons) {
     LocalWorld world({.backend = backend(), .world_size = world_size()});
     const Instant start = Clock::now();
     world.OnEachRank([&](Communicator& communicator) {
-      if (communicator.rank() == 0) return;  // Alive, but never comes.
+      if (communicator.rank() == 0) return;  // Alive, but never calls.
       std::vector<float> values(count, 1);
       const auto work = StartAllReduce(communicator, values, milliseconds(300));
       const Status status = work->Wait(start + kSoon);
@@ -103,8 +103,9 @@ TEST_P(FailureConformance, PassedDeadlineNamesTheAwaitedRankAndPoisons) {
       EXPECT_EQ(later->Wait(), status);
       EXPECT_EQ(communicator.status(), status);
     });
-    // The rank that slept is told when it next needs the others. What they had
-    // sent before they gave up may still complete one collective for it.
+    // The rank that slept gets the error when it next needs the others. One
+    // collective may still succeed with data that they had sent before they
+    // failed.
     std::vector<float> values(count, 1);
     Status status =
         StartAllReduce(world.at(0), values)->Wait(Clock::now() + kSoon);
@@ -151,8 +152,8 @@ TEST_P(FailureConformance, AbortWakesEveryOutstandingWorkWithItsCause) {
     communicator.Abort(InternalError("later"));
     EXPECT_EQ(communicator.status(), cause);
 
-    // Its peers learn the cause, not just that somebody hung up; at the latest
-    // in the second collective, see above.
+    // Its peers get the cause, not only a closed connection; at the latest in
+    // the second collective, see above.
     Communicator& peer = world.at(1);
     Status told = StartAllReduce(peer, values)->Wait(Clock::now() + kSoon);
     if (told.ok()) {
@@ -169,7 +170,7 @@ TEST_P(FailureConformance, FirstFailurePoisonsWithoutAnybodyWaiting) {
   std::vector<float> values(kSmall, 1);
   Status seen;
   const auto work = StartAllReduce(world.at(0), values, milliseconds(50));
-  // Nobody waits for the work; its callback only tells when it has failed.
+  // No thread waits for the work; its callback reports its failure.
   Mutex mutex;
   CondVar changed;
   bool completed = false;
@@ -229,7 +230,7 @@ TEST_P(FailureConformance, DifferentCountsToBroadcastAreAnErrorThatShowsBoth) {
                                             .root = 0});
       const Status status = work->Wait(Clock::now() + kSoon);
       EXPECT_NE(status.code(), StatusCode::kDeadlineExceeded) << status;
-      // A small one has left the root before anybody can object.
+      // The root may have sent a small tensor before any rank can refuse it.
       if (is_root && status.ok()) return;
       EXPECT_THAT(std::string(status.message()),
                   AllOf(HasSubstr(absl::StrCat(count, " float32")),
@@ -282,7 +283,7 @@ TEST_P(FailureConformance, OneGroupsFailureLeavesTheOtherAlone) {
 }
 
 TEST_P(FailureConformance, NothingIsLeftBehindByFailures) {
-  // With few ranks every combination of what follows.
+  // With few ranks, all combinations of the cases below.
   const int rounds = world_size() <= 4 ? 30 : 3;
   const auto fail_once = [&](int round) {
     LocalWorld world({.backend = backend(), .world_size = world_size()});
@@ -291,13 +292,13 @@ TEST_P(FailureConformance, NothingIsLeftBehindByFailures) {
       std::vector<float> message(values.size());
       std::shared_ptr<Work> work;
       std::shared_ptr<Work> receive;
-      // Nobody sends.
+      // No rank sends.
       if (round % 5 == 1) {
         receive = communicator.Start({.kind = CollectiveKind::kRecv,
                                       .outputs = {Tensor(message)},
                                       .peer = kAnyPeer});
       }
-      // In turn: all in the middle of a collective, all but one, none.
+      // In turn: all ranks in a collective, all but one, none.
       if (round % 3 != 2 && (round % 3 == 0 || communicator.rank() != 0)) {
         work = StartAllReduce(communicator, values);
       }
@@ -314,7 +315,7 @@ TEST_P(FailureConformance, NothingIsLeftBehindByFailures) {
       }
     });
   };
-  fail_once(0);  // Whatever a process makes once is made now.
+  fail_once(0);  // Makes what a process makes once.
   const int threads = Threads();
   const int descriptors = Descriptors();
   for (int round = 0; round < rounds; ++round) fail_once(round);

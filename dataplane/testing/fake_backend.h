@@ -12,7 +12,7 @@
 
 namespace muster::dataplane::testing {
 
-// A backend that does nothing until the test says so. Single-threaded.
+// A backend whose works complete when the test completes them. Single-threaded.
 class FakeBackend : public Backend {
  public:
   std::string name() const override { return "fake"; }
@@ -48,11 +48,11 @@ class FakeBackend : public Backend {
 
   Status supports;
   std::atomic<bool> looks{true};
-  // What is to be the handle of the next one.
+  // Makes the handle of the next started collective.
   std::function<std::shared_ptr<PromisedWork>()> start;
-  // While a collective runs, and how it ends.
+  // Called in Run; returns the result.
   std::function<Status()> run;
-  // Before it ends.
+  // Run releases the order before it returns.
   bool lets_others_start = true;
   CommunicatorStates states;
   std::vector<Collective> started;

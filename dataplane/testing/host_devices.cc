@@ -1,13 +1,13 @@
-// A CUDA runtime and an NCCL of the host as one shared library, for tests of
-// whole programs on a machine without a GPU:
+// A shared library with a CUDA runtime and an NCCL that run on the host, for
+// tests of whole programs on a machine without a GPU:
 //
 //   MUSTER_CUDA_LIBRARY=.../libhost_devices.so
 //   MUSTER_NCCL_LIBRARY=.../libhost_devices.so program
 //
-// host_cuda.h and host_nccl.h say what they do. There are MUSTER_HOST_DEVICES
-// devices (default 2), each process has its own, and the ranks of one NCCL
-// communicator are threads of one process. What a program used wrongly is on
-// its standard error when it ends, and makes its exit status 86.
+// See host_cuda.h and host_nccl.h. There are MUSTER_HOST_DEVICES devices
+// (default 2). Each process has its own, and the ranks of an NCCL communicator
+// must be threads of one process. At its end a program writes its misuses to
+// standard error; if there are any, its exit status is 86.
 
 #include <unistd.h>
 

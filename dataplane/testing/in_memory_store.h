@@ -24,10 +24,10 @@ class InMemoryStore : public BootstrapStore {
 
   void Forget(const std::string& key, Instant deadline) override;
 
-  // How many keys there are.
+  // The number of keys.
   size_t size() const;
 
-  // How many calls of each kind there were.
+  // The number of calls of each kind.
   int sets() const { return sets_; }
   int gets() const { return gets_; }
 

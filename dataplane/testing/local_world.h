@@ -20,22 +20,22 @@ struct LocalWorldOptions {
   std::chrono::milliseconds create_timeout = std::chrono::seconds(60);
 };
 
-// A group whose ranks are threads of this process, at AddressOf each.
+// A group whose ranks are threads of this process, each at its AddressOf.
 class LocalWorld {
  public:
-  // Creates every rank's communicator, at the same time. A rank that cannot
-  // join is a failed CHECK.
+  // Creates all ranks' communicators concurrently. CHECK-fails if a rank cannot
+  // join.
   explicit LocalWorld(LocalWorldOptions options);
 
   int world_size() const { return options_.world_size; }
   const std::string& backend() const { return options_.backend; }
   Communicator& at(int rank) { return *communicators_[rank]; }
 
-  // Calls `body` once per rank that is left, each on a thread of its own, and
-  // returns when all have returned.
+  // Calls `body` once per rank that is not destroyed, each on its own thread,
+  // and waits for all of them.
   void OnEachRank(const std::function<void(Communicator&)>& body);
 
-  // Ends rank `rank`'s membership.
+  // Destroys the communicator of rank `rank`.
   void Destroy(int rank) { communicators_[rank].reset(); }
 
  private:

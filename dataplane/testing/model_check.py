@@ -1,6 +1,6 @@
-"""Tests of a model for spin(1), the last argument of their program.
+"""Tests of a model for spin(1), which is the last argument of the program.
 
-With MUSTER_FULL_MODELS=1 they go through as many rounds as fit into the memory
+With MUSTER_FULL_MODELS=1 they check as many rounds as fit into the memory
 of a checker, which takes minutes (tests/README.md).
 """
 
@@ -21,15 +21,15 @@ def few_or_full(name, few, full):
 
 
 def rounds(few, many):
-    """The definition of how many rounds are gone through."""
+    """The definition of the number of rounds."""
     return few_or_full("ROUNDS", few, many)
 
 
 class ModelTest(unittest.TestCase):
 
     def check(self, *defines):
-        """What the checker says of the model with these definitions."""
-        # To optimise takes longer than a short search gains by it.
+        """Returns the checker's output for the model with these definitions."""
+        # Optimising takes longer than it saves in a short search.
         optimise = "-O1" if IS_FULL else "-O0"
 
         with tempfile.TemporaryDirectory() as folder:
@@ -41,7 +41,7 @@ class ModelTest(unittest.TestCase):
             run("spin", *(f"-D{each}" for each in defines), "-a", MODEL)
             run("gcc", optimise, "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE",
                 "-DMEMLIM=1024", "-o", "pan", "pan.c")
-            # As deep as it gets; a short search needs no large table.
+            # No depth limit in practice. A short search needs no large table.
             return run("./pan", "-m100000", *([] if IS_FULL else ["-w20"]))
 
     def assert_holds(self, *defines):
@@ -49,7 +49,7 @@ class ModelTest(unittest.TestCase):
         self.assertIn("errors: 0", said)
         self.assertNotIn("search not completed", said.lower())
         self.assertNotIn("max search depth too small", said)
-        # That it was no trifle.
+        # The search must not be trivial.
         states = float(re.search(r"(\S+) states, stored", said)[1])
         self.assertGreater(states, 1000)
 

@@ -1,4 +1,4 @@
-// Collectives that move data as it is.
+// Collectives that only move data.
 
 #include <complex>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace {
 
 using Complex = std::complex<double>;
 
-// Every pattern of bits, of which some are no numbers.
+// All 8-bit patterns, including NaNs.
 std::vector<uint8_t> AllPatterns() {
   std::vector<uint8_t> patterns(256);
   std::iota(patterns.begin(), patterns.end(), uint8_t{0});
@@ -32,7 +32,7 @@ void MustSucceed(Communicator& communicator, Collective collective) {
   EXPECT_TRUE(status.ok()) << work->description() << ": " << status;
 }
 
-// What rank `from` has for rank `to`: no two elements are the same, while T
+// The data that rank `from` has for rank `to`: no two elements are equal, if T
 // has enough values.
 template <typename T>
 std::vector<T> Parcel(int world_size, int from, int to, size_t count) {
@@ -47,7 +47,7 @@ Collective::Tensors TensorsOf(std::vector<std::vector<T>>& lists) {
   return tensors;
 }
 
-// Filled with what no parcel has at its beginning.
+// Lists filled with a value that no parcel begins with.
 template <typename T>
 std::vector<std::vector<T>> Blank(const std::vector<size_t>& counts) {
   std::vector<std::vector<T>> lists;
@@ -92,7 +92,7 @@ TEST_P(BackendConformance, BroadcastCopiesEveryRootToEveryRank) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   std::vector<size_t> counts = kCounts;
   for (int root = 0; root < world_size(); ++root) {
-    // Once is enough for the long one: its order is that of the ranks.
+    // The large count, which takes long, only for the second half of the roots.
     if (root == world_size() / 2) counts.push_back(kLargeCount);
     for (const size_t count : counts) {
       world.OnEachRank([&](Communicator& communicator) {
@@ -130,8 +130,8 @@ TEST_P(BackendConformance, BroadcastTakesTypesThatCannotBeReduced) {
   });
 }
 
-// Sizes of the ranks' tensors: none, equal, some empty, all different; with
-// their sum on both sides of what fits into notes, and streams.
+// Sizes of the ranks' tensors: none, equal, some empty, all different. Their
+// sums are below and above the limits of round buffers and streams.
 std::vector<std::vector<size_t>> SizesOfRanks(int world_size) {
   std::vector<std::vector<size_t>> cases;
   for (const size_t count : {0, 1, 13, 8193, 100'003}) {
@@ -149,7 +149,7 @@ std::vector<std::vector<size_t>> SizesOfRanks(int world_size) {
   }
   if (world_size <= kLargePartRanksMax) {
     cases.emplace_back(world_size, kLargePart);
-    // Not all by the same way.
+    // So that not all parts use the same path.
     cases.push_back(cases.back());
     cases.back()[world_size / 2] = 9001;
   }
@@ -175,7 +175,7 @@ void CheckAllGather(LocalWorld& world, const std::vector<size_t>& counts) {
                                .outputs = TensorsOf(outputs)});
     EXPECT_TRUE(outputs == expected) << "rank " << rank;
     EXPECT_TRUE(input == expected[rank]);
-    // With its own part where it belongs already.
+    // The input is this rank's own part of the output.
     outputs = Blank<T>(counts);
     outputs[rank] = input;
     MustSucceed(communicator, {.kind = CollectiveKind::kAllGather,
@@ -272,17 +272,19 @@ TEST_P(BackendConformance, ScatterGivesEachRankItsPartOfTheRoots) {
   }
 }
 
-// What rank `from` gives rank `to`: nothing, notes and streams, all different.
+// Elements from rank `from` for rank `to`: none, small and large; all
+// different.
 size_t ParcelCount(size_t unit, int from, int to) {
   return (from + 2 * to) % 4 == 3 ? 0 : unit * (from + 1) + to;
 }
 
-// The same to each other rank, and to itself more than goes in as many rounds.
+// The same count for each other rank; more for itself than fits into as many
+// rounds.
 size_t EvenParcelCount(size_t unit, int from, int to) {
   return from == to ? 3 * unit + 3 : unit;
 }
 
-// The same from one rank, and all different from others.
+// The same counts from rank 1; all different from the others.
 size_t MixedParcelCount(size_t unit, int from, int to) {
   return from == 1 ? unit : unit * (from + 1) + to;
 }
@@ -320,8 +322,7 @@ void CheckAllToAll(LocalWorld& world, size_t unit,
   });
 }
 
-// As c10d has it: the smaller tensor is the part of the larger one that it is
-// for.
+// As in c10d: the smaller tensor is this rank's own part of the larger one.
 TEST_P(BackendConformance, TheOwnPartMayBeInItsPlace) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   const int root = world_size() - 1;
@@ -389,7 +390,7 @@ TEST_P(BackendConformance, AllToAllGivesEachPairItsOwnSize) {
     CheckAllToAll<int32_t>(world, unit);
     CheckAllToAll<uint8_t>(world, unit);
   }
-  // Some of them by another way.
+  // Large enough for another path.
   if (world_size() <= kLargePartRanksMax) {
     CheckAllToAll<int32_t>(world, kLargePart / 2);
   }
@@ -423,7 +424,7 @@ TEST_P(BackendConformance, AllToAllSingleWithoutSplitsCutsEqualParts) {
         expected.insert(expected.end(), taken.begin(), taken.end());
       }
       std::vector<int32_t> output(input.size(), 111);
-      // One rank says what the others leave open.
+      // One rank passes splits that the others omit.
       Collective exchange = {
           .kind = CollectiveKind::kAllToAllSingle,
           .inputs = {Tensor(input.data(), {ranks * rows, 3})},

@@ -46,7 +46,7 @@ void ExpectOk(const std::shared_ptr<Work>& work) {
 
 TEST_P(PointToPointConformance, EverySizeGoesRoundTheRing) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
-  // Around what gloo sends without asking, too.
+  // Includes sizes around gloo's limit for sending without a handshake.
   for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{8192},
                              size_t{8193}, size_t{100'003}, kLargeCount}) {
     world.OnEachRank([&](Communicator& communicator) {
@@ -70,7 +70,7 @@ TEST_P(PointToPointConformance, EverySizeGoesRoundTheRing) {
 
 TEST_P(PointToPointConformance, ManyGoBothWaysAtOnceAndKeepTheirOrder) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
-  // More small ones than a receiver lets lie unclaimed, and large ones between.
+  // More small messages than a receiver buffers, and large ones between them.
   constexpr int kMessages = 300;
   const auto count_of = [](int i) { return i % 50 == 7 ? 10'000 : 1 + i % 5; };
   world.OnEachRank([&](Communicator& communicator) {
@@ -99,7 +99,7 @@ TEST_P(PointToPointConformance, ManyGoBothWaysAtOnceAndKeepTheirOrder) {
 TEST_P(PointToPointConformance, TagsMatchInAnyOrderAndEachKeepsItsOwn) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   for (const size_t count : {size_t{3}, size_t{50'000}}) {
-    // Receives first, or sends first.
+    // Starts receives first, or sends first.
     for (const int first : {0, 1}) {
       world.OnEachRank([&](Communicator& communicator) {
         const int rank = communicator.rank();
@@ -214,7 +214,7 @@ TEST_P(PointToPointConformance, WhatARankSendsToItselfItReceivesInAnyOrder) {
           std::vector<std::shared_ptr<Work>> receives(4);
           for (int i = 0; i < 4; ++i) sent.emplace_back(count, 4 * rank + i);
           for (const bool sends_now : {sends_first, !sends_first}) {
-            // Two of each tag, which keep their order.
+            // Two messages with each tag, which keep their order.
             for (const int i : {0, 1, 2, 3}) {
               if (!sends_now) break;
               sends.push_back(Send(communicator, Tensor(sent[i]), rank, i % 2));
@@ -237,7 +237,7 @@ TEST_P(PointToPointConformance, WhatARankSendsToItselfItReceivesInAnyOrder) {
   }
 }
 
-// More than may lie unclaimed.
+// More messages than a receiver buffers.
 TEST_P(PointToPointConformance, ManySmallOnesToItselfKeepTheirOrder) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   constexpr int kMessages = 200;
@@ -293,7 +293,7 @@ TEST_P(PointToPointConformance, DifferentSizesOrTypesAreAnErrorThatShowsBoth) {
         const auto work = rank == 0 ? Send(communicator, tensor, 1, 3)
                                     : Receive(communicator, tensor, 0, 3);
         const Status status = work->Wait(Clock::now() + kSoon);
-        // A small one has left before anybody can object.
+        // A small message may be sent before the receiver can refuse it.
         if (rank == 0 && count == 8 && status.ok()) return;
         EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
         EXPECT_THAT(
@@ -319,7 +319,7 @@ TEST_P(PointToPointConformance, PassedDeadlineNamesThePeerAndPoisons) {
   EXPECT_EQ(CulpritRank(status), 1);
   EXPECT_EQ(world.at(0).status(), status);
   EXPECT_EQ(Send(world.at(0), Tensor(&value, {1}), 1)->Wait(), status);
-  // The peer is told.
+  // The peer gets the error, too.
   const Status told =
       Receive(world.at(1), Tensor(&value, {1}), 0)->Wait(Clock::now() + kSoon);
   EXPECT_THAT(std::string(told.message()), HasSubstr("rank 0 failed: recv #1"));
@@ -350,13 +350,13 @@ TEST_P(PointToPointConformance, LeavingRankFailsWhoNeedsItAlone) {
     const int rank = communicator.rank();
     std::vector<float> value(1, static_cast<float>(rank));
     if (rank == leaver) {
-      // What it has sent arrives even so.
+      // Its message arrives although it leaves.
       ExpectOk(Send(communicator, Tensor(value), 0));
       world.Destroy(leaver);
       return;
     }
     if (rank == 0) ExpectOk(Receive(communicator, Tensor(value), leaver));
-    // The others go on, also once it is known to be gone.
+    // The others go on, also after they know that it has left.
     for (int i = 0; leaver > 1 && rank < 2 && i < 100; ++i) {
       ExpectOk(rank == 0 ? Send(communicator, Tensor(value), 1, i)
                          : Receive(communicator, Tensor(value), 0, i));

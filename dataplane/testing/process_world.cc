@@ -21,7 +21,7 @@
 namespace muster::dataplane::testing {
 namespace {
 
-// Of the forked process: where Ready() writes.
+// In a forked rank: the pipe to which Ready() writes.
 int g_ready_pipe = -1;
 
 std::string RunRank(const std::string& backend_name, int rank, int world_size,
@@ -82,7 +82,7 @@ ProcessWorld::ProcessWorld(const std::string& backend, int world_size,
           RunRank(backend, rank, world_size, directory_, body, joining);
       const bool written = write(report[1], text.data(), text.size()) ==
                            static_cast<ssize_t>(text.size());
-      // Not exit: the parent's destructors are not this process's.
+      // _exit, not exit: this process must not run the parent's destructors.
       _exit(written ? 0 : 1);
     }
     close(ready[1]);

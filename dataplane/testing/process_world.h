@@ -21,19 +21,19 @@ struct RankOutcome {
   std::string report;
 };
 
-// A group whose ranks are processes of this machine, at AddressOf each. The
-// processes are forked, so none may be made while this one has other
-// threads.
+// A group whose ranks are processes of this machine, each at its AddressOf. The
+// processes are forked, so this process must have no other threads when it
+// makes one.
 class ProcessWorld {
  public:
-  // What a rank does. The result goes into its RankOutcome.
+  // The code of a rank. Its result goes into RankOutcome::report.
   using Body = std::function<std::string(Communicator&)>;
 
   // How a rank joins the group.
   struct Joining {
     // Called first.
     std::function<void(int rank)> begin = [](int) {};
-    // Changes how it does.
+    // Changes the options with which it joins.
     std::function<void(BackendOptions& options)> adjust = [](BackendOptions&) {
     };
     std::chrono::milliseconds timeout = std::chrono::seconds(60);
@@ -44,7 +44,7 @@ class ProcessWorld {
       : ProcessWorld(backend, world_size, body, Joining()) {}
   ProcessWorld(const std::string& backend, int world_size, const Body& body,
                const Joining& joining);
-  ~ProcessWorld();  // Kills what still runs.
+  ~ProcessWorld();  // Kills the running ranks.
 
   ProcessWorld(const ProcessWorld&) = delete;
   ProcessWorld& operator=(const ProcessWorld&) = delete;
@@ -57,11 +57,11 @@ class ProcessWorld {
 
   void Signal(int rank, int signal);
 
-  // Waits for all ranks that still run to end; the report of one that a signal
-  // ended is empty.
+  // Waits until all running ranks have ended. A rank that a signal ended has an
+  // empty report.
   std::vector<RankOutcome> Join() { return JoinAllBut(-1); }
 
-  // The same without rank `rank`.
+  // As Join, without rank `rank`.
   std::vector<RankOutcome> JoinAllBut(int rank);
 
  private:

@@ -1,6 +1,6 @@
-// Random programs against their simulation. Every run has the seeds 1 to 24 for
-// each world size, so every element type twice. What fails says its seed; more
-// of them, or that one again:
+// Runs random programs and compares them with their simulation. Each run uses
+// the seeds 1 to 24 for each world size, and so every element type twice. A
+// failure prints its seed. To run more, or that one again:
 //
 //   ./dev test //dataplane/cpu:gloo_conformance_test
 //       --test_filter='*Program*' --test_env=MUSTER_PROGRAM_SEED=1000

@@ -20,7 +20,7 @@ namespace muster::dataplane::testing {
 namespace {
 
 constexpr size_t kInstructions = 40;
-// The first of those that are the tag of one instruction alone.
+// The lowest tag that only one instruction uses.
 constexpr int kOwnTag = 100;
 constexpr size_t kCoalescedMax = 6;
 
@@ -28,8 +28,8 @@ bool IsInteger(DataType type) {
   return static_cast<int>(type) <= static_cast<int>(DataType::kInt64);
 }
 
-// What is known of floating-point numbers: none is larger than `largest`, and
-// all are multiples of `step`.
+// The floating-point numbers of a buffer: none is larger than `largest`, all
+// are multiples of `step`.
 struct Range {
   double largest = kBeginningMax;
   double step = 1;
@@ -40,13 +40,13 @@ struct Range {
   }
 };
 
-// Makes instructions whose slices fit, and whose results are exact.
+// Makes valid instructions with exact results.
 class Generator {
  public:
   Generator(uint64_t seed, int world_size)
       : random_(seed), world_(world_size) {}
 
-  // From 0 to `limit` - 1.
+  // A number from 0 to `limit` - 1.
   size_t Below(size_t limit) { return random_() % limit; }
 
   template <typename T>
@@ -74,7 +74,7 @@ class Generator {
     ranges_.assign(static_cast<size_t>(world_), std::vector<Range>(buffers_));
   }
 
-  // One instruction, or several that go together.
+  // One instruction, or several that are coalesced.
   std::vector<Instruction> Next(const RandomProgram& program) {
     Instruction next;
     next.group = Below(program.groups.size());
@@ -82,7 +82,7 @@ class Generator {
     size_ = group_->size();
     next.kind = static_cast<CollectiveKind>(Below(kCollectiveKindCount));
     if (next.kind == CollectiveKind::kRecv) next.kind = CollectiveKind::kSend;
-    // Nobody sends to himself.
+    // A rank does not send to itself here.
     if (next.kind == CollectiveKind::kSend && size_ == 1) {
       next.kind = CollectiveKind::kBarrier;
     }
@@ -96,7 +96,7 @@ class Generator {
     Fill(first);
     if (IsReduction(first.kind)) {
       const std::vector<ReduceOp> ops = ExactOps(first);
-      // Its numbers have become too many to add.
+      // No operation would be exact: the numbers have become too large.
       if (ops.empty()) return {};
       first.op = next.op = Any(ops);
     }
@@ -133,7 +133,7 @@ class Generator {
     }
   }
 
-  // Those that give the same in any order.
+  // The operations whose result does not depend on the order.
   std::vector<ReduceOp> ExactOps(const Instruction& of) const {
     std::vector<ReduceOp> ops = OpsOf(type_);
     const Range inputs = RangeOf(of);
@@ -147,7 +147,7 @@ class Generator {
   }
 
   bool Fits(const Range& range) const {
-    // 16 bit numbers are reduced in float32, and rounded at the end. A digit
+    // 16-bit numbers are reduced in float32 and rounded at the end. One bit
     // less, since that may round up.
     const bool is_double =
         type_ == DataType::kFloat64 || type_ == DataType::kComplex128;
@@ -155,7 +155,7 @@ class Generator {
            range.step >= std::ldexp(1, -14);
   }
 
-  // What comes of such numbers; none if that might depend on the order.
+  // The range of the result; empty if the result might depend on the order.
   std::optional<Range> Reduced(ReduceOp op, Range range) const {
     const auto size = static_cast<double>(size_);
     if (IsInteger(type_) || type_ == DataType::kBool) return range;
@@ -186,7 +186,7 @@ class Generator {
     return ranges_[static_cast<size_t>((*group_)[rank])][slice.buffer];
   }
 
-  // Of all that it reads.
+  // The range of all numbers that the instruction reads.
   Range RangeOf(const Instruction& of) const {
     Range all;
     for (size_t rank = 0; rank < of.inputs.size(); ++rank) {
@@ -198,7 +198,7 @@ class Generator {
     return all;
   }
 
-  // What it writes is there now.
+  // Updates the ranges of the slices that `done` has written.
   void Note(const Instruction& done) {
     Range result = RangeOf(done);
     if (IsReduction(done.kind)) result = *Reduced(done.op, result);
@@ -211,7 +211,7 @@ class Generator {
     }
   }
 
-  // Whether no rank reads or writes the same in `one` as in `others`.
+  // Whether on no rank `one` shares elements with `others`.
   static bool IsApart(const std::vector<Instruction>& others,
                       const Instruction& one) {
     for (const Instruction& other : others) {
@@ -226,13 +226,13 @@ class Generator {
     return true;
   }
 
-  // Often small, now and then nothing.
+  // Usually small, sometimes 0.
   size_t Count(size_t limit) {
     const size_t most = Below(3) == 0 ? limit : std::min<size_t>(limit, 40);
     return Below(most + 1);
   }
 
-  // `counts` elements one after the other, in a buffer that is not `other`.
+  // Contiguous slices of `counts` elements in a buffer other than `other`.
   std::vector<Slice> Place(const std::vector<size_t>& counts, size_t other) {
     size_t total = 0;
     for (const size_t count : counts) total += count;
@@ -247,7 +247,7 @@ class Generator {
     return slices;
   }
 
-  // The same on every rank of the group, or not.
+  // Places each rank's inputs and outputs in different buffers.
   void FillBoth(Instruction& next, const std::vector<std::vector<size_t>>& in,
                 const std::vector<std::vector<size_t>>& out) {
     for (size_t rank = 0; rank < size_; ++rank) {
@@ -260,24 +260,24 @@ class Generator {
 
   using Counts = std::vector<std::vector<size_t>>;
 
-  // All ranks have the same list.
+  // The same list on all ranks.
   Counts Everywhere(const std::vector<size_t>& counts) const {
     return Counts(size_, counts);
   }
-  // Rank r has the r-th alone.
+  // One count per rank: counts[r] on rank r.
   static Counts Each(const std::vector<size_t>& counts) {
     Counts each;
     for (const size_t count : counts) each.push_back({count});
     return each;
   }
-  // The root has the list, others nothing.
+  // The list on the root; none on the other ranks.
   Counts OnRoot(int root, const std::vector<size_t>& counts) const {
     Counts one(size_);
     one[static_cast<size_t>(root)] = counts;
     return one;
   }
 
-  // What ranks have whose parts are of these sizes.
+  // The counts of each rank for parts of these sizes.
   Counts CountsOf(TensorList layout, int root,
                   const std::vector<size_t>& sizes) const {
     switch (layout) {
@@ -333,12 +333,12 @@ class Generator {
   std::mt19937_64 random_;
   const int world_;
   DataType type_ = DataType::kInt32;
-  const std::vector<int>* group_ = nullptr;  // the instruction's
-  size_t size_ = 1;                          // of that
+  const std::vector<int>* group_ = nullptr;  // of the instruction
+  size_t size_ = 1;                          // of group_
   size_t buffers_ = 0;
   size_t room_ = 0;
   int last_own_tag_ = kOwnTag;
-  // By rank of the world and buffer.
+  // By rank of the world, then by buffer.
   std::vector<std::vector<Range>> ranges_;
 };
 
@@ -376,7 +376,7 @@ namespace {
 
 constexpr size_t kRepeats = 4;
 
-// Its caller waits for it, and its results stay exact.
+// Whether its caller waits for it and its results stay exact.
 bool MayBeRepeated(const Instruction& instruction) {
   if (!instruction.waits || instruction.from_any ||
       IsPointToPoint(instruction.kind)) {
@@ -392,13 +392,13 @@ RandomProgram::RandomProgram(uint64_t seed, int world_size) {
   Generator generator(seed, world_size);
   type = static_cast<DataType>(seed % kProgramTypes);
   buffer_count = 3 + generator.Below(6);
-  // Now and then beyond all that is small.
+  // Sometimes large.
   buffer_size = generator.Below(8) == 0 ? 200'000 : 1 + generator.Below(20'000);
   groups = generator.Groups();
   generator.Begin(*this);
   for (size_t i = 0; i < kInstructions; ++i) {
     std::vector<Instruction> made = generator.Next(*this);
-    // What is run again goes another way than what comes for the first time.
+    // Repeats some, since a collective that is run again uses another path.
     if (made.size() == 1 && MayBeRepeated(made[0]) && generator.Below(4) == 0) {
       made.resize(kRepeats, made[0]);
     }

@@ -1,4 +1,4 @@
-// A random program, simulated and run.
+// Simulates and runs a random program.
 
 #include <algorithm>
 #include <complex>
@@ -24,7 +24,7 @@ namespace {
 template <typename T>
 using Buffers = std::vector<std::vector<T>>;
 
-// What each rank begins with: different everywhere.
+// The initial buffers of a rank, different on each.
 template <typename T>
 Buffers<T> Beginning(const RandomProgram& program, int rank) {
   Buffers<T> buffers(program.buffer_count);
@@ -51,7 +51,8 @@ Buffers<T> Beginning(const RandomProgram& program, int rank) {
   return buffers;
 }
 
-// By plain loops, one instruction after the other, all ranks at a time.
+// Computes the results with plain loops, one instruction at a time on all
+// ranks.
 template <typename T>
 class Simulation {
  public:
@@ -69,7 +70,7 @@ class Simulation {
     for (size_t rank = 0; rank < size; ++rank) {
       in.push_back(Read(rank, instruction.inputs[rank]));
     }
-    // One that works in place has no outputs.
+    // An in-place instruction has no outputs.
     const bool in_place =
         TraitsOf(instruction.kind).tensors == TensorList::kOne;
     for (size_t rank = 0; rank < size; ++rank) {
@@ -98,7 +99,7 @@ class Simulation {
           Write(rank, outputs, Part(in[root], instruction.inputs[root], rank));
           break;
         case CollectiveKind::kReduceScatter: {
-          // Behind those of the ranks before it.
+          // After the parts of the ranks before it.
           size_t begin = 0;
           for (size_t before = 0; before < rank; ++before) {
             begin += instruction.outputs[before][0].count;
@@ -129,7 +130,7 @@ class Simulation {
     }
   }
 
-  std::vector<Buffers<T>> ranks;  // of the world
+  std::vector<Buffers<T>> ranks;  // by rank of the world
 
  private:
   Buffers<T>& At(size_t rank) {
@@ -165,7 +166,8 @@ class Simulation {
     return all;
   }
 
-  // Of what is in these slices: the `number`-th.
+  // The part of `all`, the contents of `slices` in order, that belongs to slice
+  // `number`.
   static std::vector<T> Part(const std::vector<T>& all,
                              const std::vector<Slice>& slices, size_t number) {
     size_t begin = 0;
@@ -174,7 +176,7 @@ class Simulation {
     return {first, first + static_cast<ptrdiff_t>(slices[number].count)};
   }
 
-  // Of integers: wraps.
+  // Combines two integers; wraps.
   static T Pair(ReduceOp op, T a, T b) {
     const auto x = static_cast<uint64_t>(a);
     const auto y = static_cast<uint64_t>(b);
@@ -196,7 +198,7 @@ class Simulation {
     }
   }
 
-  // Of the values of one element.
+  // Reduces the values of one element.
   static T ReducedInteger(const std::vector<T>& of, ReduceOp op) {
     T result = of[0];
     for (size_t rank = 1; rank < of.size(); ++rank) {
@@ -215,7 +217,7 @@ class Simulation {
     return result;
   }
 
-  // In float64, where it is exact, and rounded once.
+  // Computes in float64, which is exact here, and rounds once.
   static T ReducedFloat(const std::vector<T>& of, ReduceOp op) {
     using Wide =
         std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
@@ -265,11 +267,12 @@ class Simulation {
   const std::vector<int>* group_ = nullptr;
 };
 
-// One rank of the world, which runs its part of the program.
+// Runs one rank's part of the program.
 template <typename T>
 class Runner {
  public:
-  // `at`: this rank's end of each group; null where it is in none.
+  // `at`: this rank's communicator in each group; null if it is not in the
+  // group.
   Runner(const RandomProgram& program, int rank, std::vector<Communicator*> at)
       : program_(program),
         at_(std::move(at)),
@@ -289,7 +292,7 @@ class Runner {
     std::vector<Slice> touches;
   };
 
-  // Of what has no handle.
+  // Checks a status that has no handle.
   void Expect(const Status& status) {
     if (!status.ok()) Report("", status.ToString());
   }
@@ -308,7 +311,8 @@ class Runner {
     running_.erase(running_.begin());
   }
 
-  // Waits for those that were started up to the last one that needs the same.
+  // Waits for all instructions up to the last one that shares elements with
+  // `slices`.
   void FinishWhatTouches(const std::vector<Slice>& slices) {
     size_t count = 0;
     for (size_t i = 0; i < running_.size(); ++i) {
@@ -332,7 +336,7 @@ class Runner {
     return tensors;
   }
 
-  // As one tensor, whose parts lie one after the other.
+  // The slices, which are contiguous, as one tensor.
   Collective::Tensors Whole(const std::vector<Slice>& slices,
                             std::vector<int64_t>& splits) {
     Slice whole = slices[0];
@@ -392,11 +396,11 @@ class Runner {
     } else {
       running_.push_back({group.Start(std::move(collective)), touches});
     }
-    // The order of the wait does not matter to what came before.
+    // Earlier instructions may be waited for in any order.
     while (instruction.waits && !running_.empty()) FinishFirst();
   }
 
-  // What comes first goes first where it belongs: each says whose it is.
+  // Receives in the order of arrival; each message says which rank sent it.
   void GatherFromAny(const Instruction& instruction, Communicator& group) {
     const auto rank = static_cast<size_t>(group.rank());
     const Slice& own = instruction.inputs[rank][0];
@@ -442,7 +446,7 @@ class Runner {
   const RandomProgram& program_;
   const std::vector<Communicator*> at_;
   std::vector<Running> running_;
-  // What is coalesced with the next instruction.
+  // Collectives to coalesce with the next instruction, and their slices.
   std::vector<Collective> together_;
   std::vector<Slice> touched_together_;
 

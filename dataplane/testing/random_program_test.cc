@@ -1,4 +1,4 @@
-// That random programs are as mixed as they are said to be.
+// Random programs use all kinds, operations and types.
 
 #include "dataplane/testing/random_program.h"
 
@@ -14,10 +14,10 @@
 namespace muster::dataplane::testing {
 namespace {
 
-// Short enough for every run; ProgramConformance runs as many by default.
+// Few enough for every run; ProgramConformance runs as many by default.
 constexpr uint64_t kPrograms = 10 * kProgramTypes;
 
-// How many operations a reduction of that type has.
+// The number of operations for a reduction of this type.
 size_t OperationsOf(DataType type) {
   switch (type) {
     case DataType::kComplex64:

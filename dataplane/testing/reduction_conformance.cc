@@ -16,7 +16,7 @@
 namespace muster::dataplane::testing {
 namespace {
 
-// Operations that have a meaning for `type`, and that the backend has.
+// The operations that are defined for `type` and that the backend supports.
 std::vector<ReduceOp> OpsFor(LocalWorld& world, DataType type) {
   std::vector<ReduceOp> ops;
   double memory[2];
@@ -34,7 +34,7 @@ std::vector<ReduceOp> OpsFor(LocalWorld& world, DataType type) {
   return ops;
 }
 
-// FirstWrong, for the world's backend.
+// FirstWrong with the rounding of the world's backend.
 template <typename T>
 std::string Wrong(const LocalWorld& world, const std::vector<T>& actual,
                   ReduceOp op, size_t first = 0) {
@@ -44,8 +44,8 @@ std::string Wrong(const LocalWorld& world, const std::vector<T>& actual,
                         : Rounding::kOnce);
 }
 
-// None, one, odd, a stream; around where gloo changes the algorithm, which for
-// 16 bit floats counts the bytes of their accumulators.
+// None, one, odd, large enough for a stream; around the size at which gloo
+// changes its algorithm (for 16-bit floats, the size of the accumulators).
 std::vector<size_t> CountsFor(DataType type) {
   const bool narrow = type == DataType::kFloat16 || type == DataType::kBfloat16;
   const size_t limit = (32 << 10) / (narrow ? 4 : DataTypeBytes(type));
@@ -99,7 +99,7 @@ TEST_P(ReductionConformance, AllReduceGivesTheReferenceOnEveryRank) {
   });
 }
 
-// Reduces to every root in turn; the tensors of the others must stay.
+// Reduces to `root`; the tensors of the other ranks must not change.
 template <typename T>
 void CheckReduce(LocalWorld& world, DataType type, ReduceOp op, size_t count,
                  int root) {
@@ -141,8 +141,8 @@ TEST_P(ReductionConformance, ReduceGivesTheReferenceToTheRootAlone) {
   });
 }
 
-// `counts` has the size of every rank's part. The tensor form is tried, too, if
-// they are equal; the result may replace this rank's own part.
+// `counts` are the sizes of the ranks' parts. If they are equal, also tries the
+// tensor form. Also tries a result in place of this rank's own part.
 template <typename T>
 void CheckReduceScatter(LocalWorld& world, DataType type, ReduceOp op,
                         const std::vector<size_t>& counts) {
@@ -169,7 +169,7 @@ void CheckReduceScatter(LocalWorld& world, DataType type, ReduceOp op,
     EXPECT_TRUE(work->Wait().ok()) << work->status();
     EXPECT_EQ(Wrong(world, output, op, begin[rank]), "");
     EXPECT_TRUE(input == before) << "rank " << rank;
-    // To where its own part is.
+    // In place: the result replaces this rank's own part.
     scatter.outputs = {scatter.inputs[rank]};
     work = communicator.Start(scatter);
     EXPECT_TRUE(work->Wait().ok()) << work->status();
@@ -211,7 +211,7 @@ TEST_P(ReductionConformance, ReduceScatterGivesEveryRankItsPart) {
       CheckReduceScatter<T>(
           world, data_type(), ReduceOp::kSum,
           std::vector<size_t>(world_size(), kLargeCount / world_size()));
-      // Not all by the same way.
+      // So that not all parts use the same path.
       std::vector<size_t> uneven(world_size(), 0);
       for (int rank = 0; rank < world_size(); rank += 2) {
         uneven[rank] = rank % 4 == 0 ? kLargePart : 9001;
@@ -230,8 +230,8 @@ TEST_P(BackendConformance, NanOfAnyRankReachesEveryRankWithTheSameBits) {
       world.OnEachRank([&](Communicator& communicator) {
         std::vector<float>& values = results[communicator.rank()];
         values = Inputs<float>(op, world_size(), communicator.rank(), count);
-        // Each rank brings its own NaN, at a place of its own and at one that
-        // all share; their payloads differ.
+        // Each rank has its own NaN, with its own payload, at an index of its
+        // own and at one that all ranks share.
         const uint32_t bits = 0x7fc00001u + communicator.rank();
         std::memcpy(&values[communicator.rank()], &bits, sizeof(bits));
         std::memcpy(&values[40], &bits, sizeof(bits));

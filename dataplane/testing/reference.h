@@ -21,7 +21,7 @@
 
 namespace muster::dataplane::testing {
 
-// A bool of which a vector has an array.
+// A bool of which std::vector makes an array.
 struct Flag {
   bool value = false;
   friend bool operator==(Flag, Flag) = default;
@@ -74,8 +74,7 @@ void WithTypeOf(DataType type, Body&& body) {
   }
 }
 
-// Of the types that are reduced as float32, how many digits they have; 0 of
-// others.
+// The significant bits of a type that is reduced as float32; 0 for other types.
 template <typename T>
 inline constexpr int kNarrowDigits = 0;
 template <>
@@ -94,17 +93,17 @@ inline constexpr bool kIsComplex = false;
 template <typename T>
 inline constexpr bool kIsComplex<std::complex<T>> = true;
 
-// What rank `rank` multiplies with in kPremulSum: exact in every type.
+// The kPremulSum factor of rank `rank`: exact in every type.
 inline double FactorOf(int rank) { return 1 + rank * 0.5; }
 
-// What rank `rank` brings as element `index`: different for every rank and
-// element, of both signs, such that no reduction of floating-point numbers
-// overflows, and such that sums of the 16 bit ones are exact in float32.
+// Element `index` of rank `rank`'s input. It differs between ranks and elements
+// and has both signs. No reduction of floating-point numbers overflows, and
+// sums of 16 bit ones are exact in float32.
 template <typename T>
 T InputElement(ReduceOp op, int world_size, int rank, size_t index) {
   const auto number = static_cast<int64_t>(index) * world_size + rank;
   if constexpr (std::is_same_v<T, Flag>) {
-    // Mostly true for all but the exclusive or, so that an `and` can be.
+    // Mostly true, except for XOR, so that an AND can be true.
     return {op == ReduceOp::kBxor ? number % 3 == 0 : number % 13 != 0};
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(number - 1001);
@@ -116,8 +115,8 @@ T InputElement(ReduceOp op, int world_size, int rank, size_t index) {
     const float magnitude = 0.75f + static_cast<float>(number % 1021) / 2048;
     return static_cast<T>(number % 3 == 0 ? -magnitude : magnitude);
   } else if constexpr (kIsNarrow<T>) {
-    // As many digits as the type has, above zero so that sums do not cancel;
-    // of the larger ones a prime.
+    // As many significant bits as the type has; positive, so that sums do not
+    // cancel; for the larger types a prime number of values.
     constexpr int kDigits = kNarrowDigits<T>;
     constexpr int numbers = kDigits == 11  ? 2039
                             : kDigits == 8 ? 251
@@ -137,7 +136,7 @@ struct WideOf<std::complex<T>> {
   using Type = std::complex<long double>;
 };
 
-// As something that converts to a wider type.
+// Converts to a type that converts to a wider one.
 template <typename T>
 auto Exact(T value) {
   if constexpr (kIsNarrow<T>) {
@@ -180,7 +179,7 @@ Wide ExpectedPair(ReduceOp op, Wide a, Wide b) {
   return a;
 }
 
-// The reduction of that element over all ranks, by other means than the
+// The reduction of element `index` over all ranks, computed without the
 // kernels: integers in 128 bits, cut to T at the end; floating point in long
 // double, rounded to T at the end.
 template <typename T>
@@ -204,8 +203,8 @@ T ExpectedElement(ReduceOp op, int world_size, size_t index) {
         }
       }
       result = rank == 0 ? value : ExpectedPair<Wide>(op, result, value);
-      // Keeps the low bits of products that even 128 bits do not hold, and
-      // sums wrap before they are divided.
+      // Keeps the low bits of products that 128 bits cannot hold. Sums wrap
+      // before the division.
       if constexpr (std::is_integral_v<T>)
         result = static_cast<T>(result) + T{};
     }
@@ -218,9 +217,9 @@ T ExpectedElement(ReduceOp op, int world_size, size_t index) {
   }
 }
 
-// Whether `actual` is `expected` but for the order of floating-point additions
-// and multiplications. 16 bit numbers, which are rounded once, must be equal
-// unless there was a rounding in float32, too.
+// Whether `actual` equals `expected` except for the order of floating-point
+// additions and multiplications. 16 bit numbers, which are rounded once, must
+// be equal unless float32 rounded, too.
 template <typename T>
 bool IsClose(ReduceOp op, T actual, T expected) {
   if constexpr (std::is_integral_v<T> || std::is_same_v<T, Flag>) {
@@ -235,13 +234,13 @@ bool IsClose(ReduceOp op, T actual, T expected) {
     return std::abs(a - b) <= digit * std::abs(b);
   } else {
     using Real = decltype(std::abs(expected));
-    // Eight roundings. Inputs are such that sums do not cancel to almost zero.
+    // Allows eight roundings. The inputs' sums do not cancel to almost zero.
     const Real epsilon = std::is_same_v<Real, float> ? Real(1e-6) : Real(2e-15);
     return std::abs(actual - expected) <= epsilon * std::abs(expected);
   }
 }
 
-// How often a backend rounds numbers of 8 and 16 bits that it reduces.
+// How often a backend rounds the 8 and 16 bit numbers that it reduces.
 enum class Rounding { kOnce, kAtEachRank };
 
 // The largest relative error of one rounding.
@@ -250,17 +249,17 @@ float UnitOf() {
   return std::ldexp(1.0F, -kNarrowDigits<T>);
 }
 
-// The same where what each rank passes on is rounded: its product with a
-// factor, and each sum or product of two. As all that is added up is above
-// zero, no sum is off by more than that many units of the last one. What is
-// expected has been rounded, too. One rounding is the nearest number, or it is
-// wrong.
+// As IsClose, if each rank rounds the values that it passes on: its product
+// with a factor, and each sum or product of two. All summands are positive, so
+// no sum is wrong by more than one unit of the last sum per rounding.
+// `expected` is rounded, too. With at most one rounding, the result must be the
+// nearest number.
 template <typename T>
 bool IsCloseEnough(ReduceOp op, int world_size, T actual, T expected) {
   int roundings = world_size - 1;
   if (op == ReduceOp::kMin || op == ReduceOp::kMax) roundings = 0;
   if (op == ReduceOp::kPremulSum) roundings = world_size;
-  // The factor is a rounded number, too.
+  // The factor 1 / world_size is rounded, too.
   if (op == ReduceOp::kAvg) roundings = world_size + 1;
   if (world_size == 1 || roundings <= 1) return IsClose(op, actual, expected);
   const auto a = static_cast<float>(actual);
@@ -270,15 +269,15 @@ bool IsCloseEnough(ReduceOp op, int world_size, T actual, T expected) {
   return std::abs(a - b) <= bound * std::abs(b);
 }
 
-// Elements from the first on, `count` or more, of what `element` makes of their
-// numbers: of all calls with one `op`, `world_size` and `rank` the same. They
-// are asked for often, and take long; very many of them take memory, as do
-// those of world sizes that have had their turn.
+// Returns element(0), element(1), ..., at least `count` of them, and caches
+// them by T, `op`, `world_size` and `rank`: they are asked for often and take
+// long to compute. Does not cache very long lists, and drops those of earlier
+// world sizes, to save memory.
 template <typename T, typename Element>
 std::shared_ptr<const std::vector<T>> Remembered(ReduceOp op, int world_size,
                                                  int rank, size_t count,
                                                  const Element& element) {
-  // A MiB of one byte each is asked for by every collective of eight ranks.
+  // Every collective of eight ranks needs up to a MiB of 1-byte elements.
   constexpr size_t kVeryMany = size_t{5} << 18;
   const auto extended = [&](std::vector<T> values) {
     values.reserve(count);
@@ -310,7 +309,7 @@ std::vector<T> Inputs(ReduceOp op, int world_size, int rank, size_t count) {
   return {values->begin(), values->begin() + static_cast<ptrdiff_t>(count)};
 }
 
-// ExpectedElement, of `count` or more from the first on.
+// The first `count` or more ExpectedElements.
 template <typename T>
 std::shared_ptr<const std::vector<T>> Expected(ReduceOp op, int world_size,
                                                size_t count) {
@@ -324,9 +323,10 @@ Tensor TensorOf(DataType type, std::vector<T>& values) {
   return Tensor(values.data(), type, {static_cast<int64_t>(values.size())});
 }
 
-// How far many sums are off together, of which each was rounded often, or "":
-// the roundings go both ways, while a rank that is missing, or there twice,
-// goes one way. Products with a factor, of few digits, go less evenly.
+// Checks the mean error of many sums that were rounded often; returns the
+// difference, or "". Roundings go both ways, while a missing or duplicate rank
+// shifts all sums one way. Products with a factor that has few bits are less
+// even.
 template <typename T>
 std::string MeanWrong(const std::vector<T>& actual, ReduceOp op, int world_size,
                       size_t first) {
@@ -349,8 +349,8 @@ std::string MeanWrong(const std::vector<T>& actual, ReduceOp op, int world_size,
   return text.str();
 }
 
-// The first of `actual`, which are the reduction's elements from `first` on,
-// that is wrong, or "".
+// Describes the first wrong element of `actual`, the reduction's elements from
+// `first` on, or returns "".
 template <typename T>
 std::string FirstWrong(const std::vector<T>& actual, ReduceOp op,
                        int world_size, size_t first = 0,

@@ -1,5 +1,5 @@
-// What the reference takes for right: numbers of 8 and 16 bits that were
-// rounded at each rank, and not those that a rank is missing of.
+// The reference accepts 8 and 16 bit numbers that were rounded at each rank,
+// and refuses results in which a rank is missing.
 
 #include "dataplane/testing/reference.h"
 
@@ -73,7 +73,7 @@ TYPED_TEST(NarrowTest, ASumThatARankIsMissingOfIsWrong) {
   }
 }
 
-// Once is once: of two ranks there is one sum.
+// With two ranks there is one sum, which is rounded once.
 TYPED_TEST(NarrowTest, ASumOfTwoIsTheNearestNumber) {
   auto sums = InSteps<TypeParam>(ReduceOp::kSum, 2, 2);
   const auto one = static_cast<float>(sums[7]);

@@ -1,6 +1,6 @@
-// Collectives that are run again and again, which may then go another way than
-// what comes for the first time: the same from call to call but for what is in
-// the tensors and where those are.
+// Collectives that are run again and again, and may then use another path than
+// at first. From call to call only the contents and addresses of the tensors
+// change.
 
 #include <algorithm>
 #include <cstddef>
@@ -25,7 +25,7 @@ constexpr int kCalls = 8;
 
 using Values = std::vector<int64_t>;
 
-// One rank, which runs everything once for each call.
+// One rank, which runs all collectives once per call.
 class Repeater {
  public:
   Repeater(Communicator& communicator, size_t count)
@@ -45,8 +45,8 @@ class Repeater {
   }
 
  private:
-  // Some ranks as what may be known from before, others as if it came for the
-  // first time, by turns: nobody must see a difference.
+  // Some ranks run it with a view (which may have a plan), others as a new
+  // collective, in turn. The results must not differ.
   void Run(const CollectiveView& view) {
     if ((call_ + rank_) % 4 == 3) {
       const Status status = communicator_.Run(view.Copy());
@@ -59,7 +59,7 @@ class Repeater {
     EXPECT_GT(began, Instant::min());
   }
 
-  // What rank `from` has for rank `to` in this call.
+  // The values of rank `from` for rank `to` in this call.
   Values Parcel(int from, int to) const {
     Values values(count_);
     for (size_t i = 0; i < count_; ++i) {
@@ -68,7 +68,7 @@ class Repeater {
     }
     return values;
   }
-  // Of all ranks for rank `to`.
+  // The sum of all ranks' values for rank `to`.
   Values Sum(int to) const {
     Values sum(count_, 0);
     for (int from = 0; from < world_size_; ++from) {
@@ -92,7 +92,7 @@ class Repeater {
   Values ToAll(int from) const {
     return Joined([&](int to) { return Parcel(from, to); });
   }
-  // `values`, of which one rank's follow another one's.
+  // `values`, cut into one tensor per rank.
   std::vector<Tensor> Cut(Values& values) const {
     std::vector<Tensor> tensors;
     for (int peer = 0; peer < world_size_; ++peer) {
@@ -101,7 +101,7 @@ class Repeater {
     }
     return tensors;
   }
-  // Where tensors of `to` are, it stays.
+  // Copies without moving `to`, whose address tensors hold.
   static void Put(const Values& from, Values& to) {
     std::ranges::copy(from, to.begin());
   }
@@ -188,7 +188,7 @@ class Repeater {
     const std::vector<Tensor> to = Cut(taken);
     Run({.kind = CollectiveKind::kAllToAll, .inputs = from, .outputs = to});
     EXPECT_EQ(taken, FromAll(rank_));
-    // With splits, and without.
+    // With splits and without.
     const std::vector<int64_t> splits(static_cast<size_t>(world_size_),
                                       Count());
     const Tensor input(given);
@@ -216,12 +216,14 @@ class Repeater {
 TEST_P(BackendConformance, WhatIsRunAgainGivesWhatItsTensorsHaveThen) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   world.OnEachRank([&](Communicator& communicator) {
-    // None, few, and on both sides of where the shm backend changes the way.
+    // None, few, and sizes on both sides of each limit at which the shm backend
+    // changes its path.
     for (const size_t count : {0, 1, 150, 151, 5000, 20'000}) {
       SCOPED_TRACE(absl::StrCat(count, " elements"));
       Repeater repeater(communicator, count);
       for (int call = 0; call < kCalls; ++call) {
-        // So that not all memory is where it was the last time.
+        // Allocates something, so that not all memory is where it was the last
+        // time.
         const Values other_places(call % 2 == 0 ? count : 0);
         repeater.RunAll(call);
       }
@@ -229,7 +231,7 @@ TEST_P(BackendConformance, WhatIsRunAgainGivesWhatItsTensorsHaveThen) {
   });
 }
 
-// All that a collective says counts, and not only its size.
+// A change of any argument makes another collective.
 TEST_P(BackendConformance, WhatIsRunAgainOtherwiseIsAnother) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   world.OnEachRank([&](Communicator& communicator) {

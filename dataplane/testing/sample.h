@@ -10,20 +10,20 @@
 
 namespace muster::dataplane::testing {
 
-// Every kind that has tensors and that all ranks start.
+// Every kind that has tensors and is started by all ranks.
 std::vector<CollectiveKind> KindsWithTensors();
 
 struct SampleOptions {
   int rank = 0;
   int world_size = 1;
-  // Elements of one rank's part: what is reduced, or given to one rank.
+  // Elements of one rank's part: the reduced elements, or those for one rank.
   size_t count = 8;
   DataType data_type = DataType::kFloat32;
   int root = 0;
 };
 
-// A good collective of any kind, with the memory that it works on: zeros. A
-// send goes to the next rank, a receive comes from the one before.
+// A valid collective of any kind with its memory, which holds zeros. A send
+// goes to the next rank; a receive comes from the one before.
 class Sample {
  public:
   Sample(CollectiveKind kind, const SampleOptions& options);
@@ -38,7 +38,7 @@ class Sample {
   void AddList(Collective::Tensors& list, TensorList layout);
 
   const SampleOptions options_;
-  // Aligned for every type.
+  // std::complex<double> is aligned for every type.
   std::vector<std::vector<std::complex<double>>> memory_;
 };
 

@@ -18,7 +18,7 @@ TensorCopies::TensorCopies(const Collective& collective, CopyPlace place)
       }
     }
   }
-  // Those that touch become one.
+  // Merges ranges that overlap or touch.
   std::sort(all.begin(), all.end(),
             [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
   for (const Piece& piece : all) {

@@ -10,18 +10,18 @@
 
 namespace muster::dataplane::testing {
 
-// Where copies are: memory that tests do not have their tensors in.
+// A kind of memory for copies of tensors.
 struct CopyPlace {
   Device device = {};
-  // Not null.
+  // Must not return null.
   std::function<void*(size_t bytes)> allocate;
   std::function<void(void* memory)> free;
-  // To there or from there.
+  // Copies to or from that memory.
   std::function<void(void* to, const void* from, size_t bytes)> copy;
 };
 
-// Copies of one collective's tensors, in another place. Tensors that share
-// memory do so there, too.
+// Copies of one collective's tensors in other memory. Tensors that share memory
+// share it there, too.
 class TensorCopies {
  public:
   TensorCopies(const Collective& collective, CopyPlace place);
@@ -30,14 +30,14 @@ class TensorCopies {
   TensorCopies(const TensorCopies&) = delete;
   TensorCopies& operator=(const TensorCopies&) = delete;
 
-  // The collective with the copies.
+  // The collective on the copies.
   Collective There() const;
 
-  // What was written comes back.
+  // Copies the written tensors back.
   void TakeBack();
 
  private:
-  // Memory, and its copy.
+  // A range of memory and its copy.
   struct Piece {
     char* begin = nullptr;
     char* end = nullptr;

@@ -1,4 +1,4 @@
-// Libraries that cannot be loaded as backends: TEST_PLUGIN says why.
+// Libraries that cannot be loaded as backends. TEST_PLUGIN chooses the reason.
 
 #include "dataplane/plugin.h"
 
@@ -24,7 +24,7 @@ muster_backend_plugin() {
       {.interface = 1000}, nullptr, nullptr, 0, nullptr};
   return &plugin;
 }
-#elif TEST_PLUGIN == 3  // gives none
+#elif TEST_PLUGIN == 3  // returns null
 extern "C" __attribute__((visibility("default")))
 const muster::dataplane::BackendPlugin*
 muster_backend_plugin() {

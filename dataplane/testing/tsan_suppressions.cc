@@ -1,11 +1,11 @@
-// What ThreadSanitizer may not report: what is handed over by a reference count
-// inside a packaged library, which is not built for it. The destructor of
-// Gloo's unbound buffer waits until the I/O thread has let go of it; and the
-// last one to drop an Status frees it. Names symbols of those libraries
-// alone, but for one: ShmMailbox::MayHaveCome reads what may be somebody's
-// tensor by now, and whoever goes by it looks again.
+// Suppressions for ThreadSanitizer: objects that packaged libraries, which are
+// not built for it, hand over by a reference count. The destructor of Gloo's
+// unbound buffer waits until the I/O thread has released it; the last owner of
+// a Status frees it. All are symbols of those libraries, except
+// ShmMailbox::MayHaveCome, which may read memory that is a tensor by now; its
+// callers check again.
 
-// The sanitizer looks for this name.
+// ThreadSanitizer looks up this name.
 // NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_suppressions();
 

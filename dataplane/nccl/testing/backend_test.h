@@ -39,7 +39,7 @@ class BackendTest : public ::testing::Test {
               allowed_leaks_);
   }
 
-  // The backends of all ranks, each on device 0.
+  // Makes the backends of all ranks, each on device 0.
   void Make(int size, int device = -1, const NcclOptions& options = {}) {
     for (int rank = 0; rank < size; ++rank) {
       backends_.push_back(*CreateNcclBackend(platform_, {.rank = rank,
@@ -51,7 +51,7 @@ class BackendTest : public ::testing::Test {
     }
   }
 
-  // `count` numbers on the device, each `value`.
+  // Allocates `count` numbers on the device, each `value`.
   Tensor OnDevice(int64_t count, float value, int device = 0) {
     void* data = nullptr;
     EXPECT_EQ(platform_.cuda.Malloc(&data, static_cast<size_t>(count) * 4),
@@ -95,7 +95,8 @@ class BackendTest : public ::testing::Test {
   std::vector<std::unique_ptr<Backend>> backends_;
   std::vector<float*> memory_;
   std::vector<cuda::Stream> streams_;
-  // Pieces of memory, and streams, that are left: before, and by this one.
+  // Memory blocks and streams that existed before the test, and that it may
+  // leak.
   const size_t memory_before_ = cuda::testing::CountLeaks().memory;
   size_t allowed_leaks_ = 0;
   const size_t streams_before_ = cuda::testing::CountLeaks().streams;

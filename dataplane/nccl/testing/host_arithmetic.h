@@ -13,13 +13,13 @@
 
 namespace muster::dataplane::nccl::testing {
 
-// Nothing: NCCL has no such type.
+// Empty if `type` is not a type of this library.
 std::optional<dataplane::DataType> TypeOf(DataType type);
-// 1 of what is no type.
+// 1 if `type` is not a type.
 size_t BytesOf(DataType type);
 
-// Of all ranks' elements from `offset` on, as many as fit into `count`; of one
-// rank those that its kernel writes.
+// `count` elements of the reduction of all ranks from element `offset` on. For
+// one rank with kAvg or a made operation, only those that NCCL's kernel writes.
 std::vector<char> Reduced(const std::vector<Call>& calls, DataType type,
                           RedOp op, size_t offset, size_t count);
 

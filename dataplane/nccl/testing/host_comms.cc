@@ -41,7 +41,7 @@ thread_local int t_aborts = 0;
 struct Memories {
   Mutex mutex;
   struct Piece {
-    void* raw = nullptr;  // of the device
+    void* raw = nullptr;  // in device memory
     size_t bytes = 0;
   };
   std::map<void*, Piece> pieces MUSTER_GUARDED_BY(mutex);

@@ -34,41 +34,41 @@ struct Place {
 // One rank's end of a team, which Comm points to.
 struct HostComm {
   Mutex mutex;
-  // Null until all its ranks are there.
+  // Null until all its ranks have come.
   std::shared_ptr<Team> team MUSTER_GUARDED_BY(mutex);
   int rank MUSTER_GUARDED_BY(mutex) = -1;
-  // Finds both out, as soon as all are there.
+  // Returns team and rank once all ranks have come.
   std::function<std::optional<Place>()> settle MUSTER_GUARDED_BY(mutex);
   uint64_t next_step MUSTER_GUARDED_BY(mutex) = 1;
-  // Whether calls may be in progress when they return. Constant once there is
-  // somebody else to ask.
+  // Whether calls may still be in progress when they return. Constant once
+  // another thread can read it.
   bool nonblocking = false;
-  // Calls of one that blocks which have not returned.
+  // The number of calls on a blocking communicator that have not returned.
   std::atomic<int> calls{0};
-  // What such calls have yet to put into streams, and for how many more looks.
+  // The work of calls in progress, to enqueue after `looks_left` more polls.
   std::vector<std::function<void()>> in_progress MUSTER_GUARDED_BY(mutex);
   int looks_left MUSTER_GUARDED_BY(mutex) = 0;
-  // Also asked while a team's lock is held, which comes after `mutex`.
+  // Also read while a team's lock is held. That lock is taken after `mutex`.
   std::atomic<bool> aborted{false};
-  // It was ended by CommShrink: it is to be aborted.
+  // CommShrink has aborted it: it must be destroyed with CommAbort.
   bool shrunk_by_abort MUSTER_GUARDED_BY(mutex) = false;
-  // A split or a shrink of it, of which not all ranks were there: gives the new
-  // communicator out and is true when they are.
+  // Set while a split or shrink of it waits for other ranks. Once all have
+  // come, it sets the new communicator and returns true.
   std::function<bool()> dividing MUSTER_GUARDED_BY(mutex);
-  // Of the configuration: NCCL keeps the pointer, and looks at it to the end.
+  // The configuration's name. NCCL keeps the pointer and reads it to the end.
   const char* name MUSTER_GUARDED_BY(mutex) = nullptr;
   std::string name_then MUSTER_GUARDED_BY(mutex);
   Result async_error MUSTER_GUARDED_BY(mutex) = kSuccess;
   std::map<RedOp, double> factors MUSTER_GUARDED_BY(mutex);
   RedOp next_op MUSTER_GUARDED_BY(mutex) = kAvg + 1;
 
-  // Windows that were registered and not given back.
+  // Registered windows.
   std::set<Window> windows MUSTER_GUARDED_BY(mutex);
-  // What is in streams and has not ended.
+  // The number of calls in streams that have not ended.
   std::atomic<int> outstanding{0};
 
   bool IsAborted() const { return aborted; }
-  // Whether it is made.
+  // Whether all ranks have come.
   bool Settle() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (settle == nullptr) return true;
     const std::optional<Place> place = settle();
@@ -80,7 +80,7 @@ struct HostComm {
   }
 };
 
-// While there is one a call is under way.
+// Counts as a call while it lives.
 class Calling {
  public:
   explicit Calling(HostComm& comm) : comm_(comm) { ++comm_.calls; }
@@ -92,25 +92,25 @@ class Calling {
   HostComm& comm_;
 };
 
-// Notes `what`, and returns `result`.
+// Records the misuse `what` and returns `result`.
 Result Misuse(Result result, absl::string_view what);
 
-// Null: it is gone, or was never there.
+// Null if it is destroyed or never existed.
 std::shared_ptr<HostComm> CommOf(Comm comm);
 
-// A communicator that can be used, and what of it does not change any more.
+// A usable communicator and its constant members.
 struct Ready {
   std::shared_ptr<HostComm> comm;
   std::shared_ptr<Team> team;
   int rank = -1;
-  uint64_t step = 0;  // of a collective
+  uint64_t step = 0;  // for collectives
   std::function<bool()> over;
 };
 
-// Nothing, and a misuse, if `comm` cannot be used; `collective` takes a step.
+// Empty, with a misuse, if `comm` cannot be used. A `collective` takes a step.
 std::optional<Ready> Use(Comm comm, absl::string_view what, bool collective);
 
-// Of the Api.
+// Functions of the Api.
 Result GetUniqueId(UniqueId* id);
 Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
                           Config* config);
@@ -127,10 +127,10 @@ Result CommDestroy(Comm comm);
 Result CommAbort(Comm comm);
 Result CommGetAsyncError(Comm handle, Result* error);
 
-// What a call that blocks does besides.
+// Calls the hook of SetConnectHook.
 void CallConnectHook();
 
-// The group of NCCL in which there were CommAborts has ended.
+// Called when an NCCL group that contains CommAborts has ended.
 void EndAborts();
 
 }  // namespace muster::dataplane::nccl::testing

@@ -7,7 +7,7 @@
 
 namespace muster::dataplane::nccl::testing {
 
-// Returns why NCCL would refuse `config`; empty: it would not.
+// Returns why NCCL would refuse `config`, or "".
 std::string WhatIsWrongWith(const Config& config);
 
 }  // namespace muster::dataplane::nccl::testing

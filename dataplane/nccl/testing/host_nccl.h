@@ -15,56 +15,57 @@ namespace muster::dataplane::nccl::testing {
 // Functions that do on the host what NCCL does, between ranks that are threads
 // of this process, on the streams of cuda::testing::HostCudaApi. As with NCCL:
 //
-// - A collective is an entry in a stream. It begins when the ranks' streams
-//   have all come to theirs, and nobody says so when one never does: it waits
+// - A collective is an entry in a stream. It begins when the streams of all
+//   ranks have reached theirs. If one never does, there is no error: it waits
 //   until its communicator is aborted.
-// - Between GroupStart and GroupEnd calls are gathered. Sends and receives of a
-//   group go on together, of several groups one after the other.
-// - Making a communicator waits for all its ranks, or, if the configuration
-//   says so (blocking = 0), is in progress until they are there. What is called
-//   of it then is in progress, too, until SetLooks(n) looks at
-//   CommGetAsyncError have said so; only then it is in its stream.
-// - A split or a shrink of one that does not block leaves that one in progress
-//   until all ranks are there; only then there is the new one.
-// - Of one that blocks calls are done when they return, and no other thread
-//   uses it, asks it or aborts it before.
+// - Calls between GroupStart and GroupEnd form a group. Sends and receives of a
+//   group make progress together; groups run one after the other.
+// - Making a communicator waits for all ranks or, with blocking = 0, is in
+//   progress until they have come. Calls on such a communicator are in
+//   progress, too, until CommGetAsyncError was called SetLooks(n) times; only
+//   then are they in the stream.
+// - A split or shrink of a non-blocking communicator leaves it in progress
+// until
+//   all ranks have come; only then does the new one exist.
+// - Calls on a blocking communicator are done when they return. No other thread
+//   may use, query or abort it before.
 //
-// What NCCL forbids returns an error and is noted as a misuse: groups that are
-// not balanced, communicators that are gone, aborted or in progress, those that
-// are split or shrunk while something is under way, or destroyed where they are
-// to be aborted; windows of memory that is none of MemAlloc's, or whose memory
-// or communicator goes before them; configurations that NCCL refuses, and
-// texts of one that do not outlive it; tensors that are not on the device,
-// ranks whose calls do not fit. Thread-safe.
+// A call that NCCL forbids returns an error and is recorded as a misuse: groups
+// that are not balanced; communicators that are destroyed, aborted or in
+// progress, that are split or shrunk while something is in progress, or
+// destroyed though they must be aborted; windows of memory that is not from
+// MemAlloc, or that outlive their memory or communicator; configurations that
+// NCCL refuses, or whose strings do not outlive the communicator; tensors that
+// are not on the device; calls of the ranks that do not match. Thread-safe.
 Api HostNcclApi();
 
-// What GetVersion says; what is not in an NCCL that old is null in the Api.
+// As HostNcclApi(), for the NCCL of this version: newer functions are null.
 Api HostNcclApi(int version);
 
-// What was used wrongly since the last call.
+// The misuses since the last call.
 std::vector<std::string> TakeMisuses();
 
-// How many GroupStarts of this thread have had no GroupEnd.
+// The number of GroupStarts of this thread without a GroupEnd.
 int OpenGroups();
 
-// How many looks a call on a communicator that does not block stays in
-// progress; 0 at first: none is.
+// The number of polls for which a call on a non-blocking communicator stays in
+// progress; initially 0.
 void SetLooks(int looks);
 
-// How many calls each launch since the last TakeLaunches was made of.
+// For each launch since the last call, the number of NCCL calls in it.
 std::vector<size_t> TakeLaunches();
 
-// How many calls of AlltoAll and Scatter there were since the last of these.
+// The number of calls of AlltoAll and Scatter since the last call.
 int TakeCopyEngineCalls();
 
-// Whether 8 and 16 bit numbers are rounded at each rank that adds its own, as
-// NCCL's rings and trees do, or once (at first).
+// Whether 8 and 16 bit numbers are rounded at each rank, as in NCCL's rings and
+// trees, or once (the default).
 void SetRoundsAtEachRank(bool rounds);
 
-// The configuration of the communicator that was begun last.
+// The configuration of the last communicator.
 Config LastConfig();
 
-// How many communicators were begun since the last TakeMade.
+// The number of communicators begun since the last TakeMade.
 struct Made {
   int by_id = 0;
   int by_split = 0;
@@ -74,27 +75,29 @@ struct Made {
 };
 Made TakeMade();
 
-// How many CommAborts there have been since the last TakeAborts.
+// The number of CommAborts since the last TakeAborts.
 int TakeAborts();
 
-// Called from now on by each CommDestroy, and by each CommAbort that is the
-// last of its group of NCCL, or in none, when what it ends knows of it: there
-// CUDA waits for all that the device does. Null: nothing.
+// Sets a hook for the calls that free memory, in which CUDA waits for
+// everything on the device: each CommDestroy, and each CommAbort that is the
+// last of its NCCL group or in none, after the communicators are marked as
+// aborted. Null: none.
 void SetFreeHook(std::function<void()> hook);
 
-// Called from now on by each collective, send and receive, or group of them, of
-// a communicator that blocks, before it is in its stream: there NCCL connects
-// ranks, and waits for them. Null: nothing.
+// Sets a hook for each collective, send, receive or group of them on a blocking
+// communicator, called before it is in its stream: there NCCL connects ranks
+// and waits for them. Null: none.
 void SetConnectHook(std::function<void()> hook);
 
-// Communicators and reduce operations that were made and not given back.
+// Communicators and reduce operations that were not destroyed.
 struct Leaks {
   size_t comms = 0;
   size_t ops = 0;
 };
 Leaks CountLeaks();
 
-// From now on CommGetAsyncError of this rank's communicator says `error`.
+// Makes CommGetAsyncError of this rank's communicator return `error` from now
+// on.
 void SetAsyncError(Comm comm, Result error);
 
 }  // namespace muster::dataplane::nccl::testing

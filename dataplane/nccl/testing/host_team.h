@@ -19,25 +19,24 @@ namespace muster::dataplane::nccl::testing {
 
 // One rank's part in a collective, as seen by the others.
 struct Call {
-  std::string what = {};  // which must be the same on all ranks
+  std::string what = {};  // must be equal on all ranks
   const void* from = nullptr;
   size_t bytes = 0;
-  double factor = 1;  // of a reduction
-  // Of a split.
+  double factor = 1;  // used by reductions
+  // Used by splits.
   int color = 0;
   int key = 0;
 };
 
-// The ranks of a communicator. A step is the number of one of their
-// collectives.
+// The ranks of a communicator. A step is the number of one of its collectives.
 class Team {
  public:
   explicit Team(int size) : size_(size) {}
 
   int size() const { return size_; }
 
-  // The rank's call for `step`. Await waits until each rank has brought one;
-  // nothing if `over` says so first.
+  // Adds the rank's call for `step`. Await waits until all ranks have added
+  // theirs; empty if `over` returns true first.
   void Arrive(uint64_t step, int rank, const Call& call) {
     MutexLock lock(mutex_);
     Step& met = steps_[step];
@@ -57,14 +56,13 @@ class Team {
     return met.calls;
   }
 
-  // Whether all have brought theirs.
+  // Whether all ranks have added their calls.
   bool HasMet(uint64_t step) {
     MutexLock lock(mutex_);
     return steps_[step].arrived == size_;
   }
 
-  // Waits until each rank has done what it does with the calls: then their
-  // memory may change.
+  // Waits until each rank is done with the calls: their memory may change then.
   void Part(uint64_t step, const std::function<bool()>& over) {
     MutexLock lock(mutex_);
     Step& met = steps_[step];
@@ -73,8 +71,8 @@ class Team {
     while (met.done < size_ && !over()) changed_.Wait(mutex_);
   }
 
-  // Messages from rank `from` to rank `to`, in their order: the receiver looks
-  // at the first until it is done with it, and the sender waits for that.
+  // Messages from rank `from` to rank `to`, in order. The receiver keeps the
+  // first one until it is done with it; the sender waits for that.
   void Post(int from, int to, const Call& call) {
     MutexLock lock(mutex_);
     mail_[{from, to}].push_back(call);
@@ -100,14 +98,14 @@ class Team {
     while (!mail_[{from, to}].empty() && !over()) changed_.Wait(mutex_);
   }
 
-  // Some rank's communicator was aborted.
+  // Called when a rank's communicator is aborted.
   void Wake() {
     MutexLock lock(mutex_);
     changed_.NotifyAll();
   }
 
-  // The team of those of this step that have one color, in the order of their
-  // keys: the same object for all of them.
+  // The team of the ranks with one color in this step, in the order of their
+  // keys; the same object for all of them.
   std::shared_ptr<Team> Divide(uint64_t step, int color, size_t size) {
     MutexLock lock(mutex_);
     std::shared_ptr<Team>& team = divided_[{step, color}];
