@@ -27,13 +27,13 @@ namespace {
 using muster::Interrupt;
 using muster::ThisThreadId;
 
-// Whether this thread has it without a locked instruction.
+// Whether this thread locks it by the bias.
 bool IsTakenBiased(BiasedMutex& mutex) {
   OftenLock lock(mutex);
   return mutex.is_biased();
 }
 
-// How often in a row it takes it until it is biased; 0: it never is.
+// The number of locks in a row after which it is biased; 0: never.
 int LockingsUntilBiased(BiasedMutex& mutex) {
   for (int time = 1; time <= 2 * BiasedMutex::kStreak; ++time) {
     if (IsTakenBiased(mutex)) return time;
@@ -41,7 +41,7 @@ int LockingsUntilBiased(BiasedMutex& mutex) {
   return 0;
 }
 
-// As clang's analysis would not let it pass.
+// A function of its own, because clang's analysis refuses this.
 void LockAgain(BiasedMutex& mutex) MUSTER_NO_THREAD_SAFETY_ANALYSIS {
   mutex.Lock();
 }
@@ -50,7 +50,7 @@ void RunElsewhere(const std::function<void()>& call) {
   std::thread(call).join();
 }
 
-// What `call` returns in a child that is forked off.
+// The result of `call` in a forked child.
 bool HoldsInChild(const std::function<bool()>& call) {
   const pid_t child = fork();
   if (child == 0) _exit(call() ? 0 : 1);
@@ -58,7 +58,8 @@ bool HoldsInChild(const std::function<bool()>& call) {
   return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-// Of this thread and those that it starts, for good. False: it cannot be.
+// Forbids membarrier to this thread and the threads that it starts, for good.
+// Returns false if that is not possible.
 bool ForbidMembarrier() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -70,7 +71,7 @@ bool ForbidMembarrier() {
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// They need membarrier: without it a BiasedMutex is never biased.
+// Needs membarrier: without it a BiasedMutex is never biased.
 class BiasedMutexTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -93,12 +94,12 @@ TEST_F(BiasedMutexTest, AnotherThreadTakesTheBiasAway) {
     EXPECT_EQ(LockingsUntilBiased(mutex_), BiasedMutex::kStreak);
     RunElsewhere([&] { EXPECT_FALSE(IsTakenBiased(mutex_)); });
     EXPECT_FALSE(IsTakenBiased(mutex_));
-    // What counts is in a row.
+    // The locks must be in a row.
     RunElsewhere([&] { EXPECT_FALSE(IsTakenBiased(mutex_)); });
   }
 }
 
-// In its place stands who does nothing else, as one that looks at a clock.
+// For example a background thread that only watches the clock.
 TEST_F(BiasedMutexTest, WhoDoesNotSayThatItIsOftenIsNotTheHome) {
   for (int time = 0; time < 2 * BiasedMutex::kStreak; ++time) {
     MutexLock lock(mutex_);
@@ -106,7 +107,7 @@ TEST_F(BiasedMutexTest, WhoDoesNotSayThatItIsOftenIsNotTheHome) {
   }
   RunElsewhere([&] {
     EXPECT_EQ(LockingsUntilBiased(mutex_), BiasedMutex::kStreak);
-    // All the same to who has it by the bias.
+    // Lock, too, uses the bias of the home.
     MutexLock lock(mutex_);
     EXPECT_TRUE(mutex_.is_biased());
   });
@@ -139,7 +140,7 @@ TEST_F(BiasedMutexTest, WhoTakesItByTurnsDoesNotMakeItBiased) {
   other.join();
 }
 
-// While the home is inside, with the bias or without.
+// While the home is inside, with the bias and without.
 TEST_F(BiasedMutexTest, AnotherThreadWaitsForTheHome) {
   for (const bool is_biased : {false, true}) {
     if (is_biased) {
@@ -166,9 +167,10 @@ TEST_F(BiasedMutexTest, AnotherThreadWaitsForTheHome) {
   }
 }
 
-// The other one waits for its being biased each time. Meanwhile he writes what
-// the home writes before it takes it: its processor holds that back, and with
-// it that the home is inside.
+// The other thread takes the lock each time it is biased. Before that it writes
+// a variable that the home writes just before it locks: the home's processor
+// then delays that store, and with it the store that says that the home is
+// inside.
 TEST_F(BiasedMutexTest, OneThreadHasItThoughItIsBiasedAgainAndAgain) {
   constexpr int kTimes = 100;
   int64_t count = 0;  // Guarded by the mutex.

@@ -23,7 +23,8 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using testing::FakeBackend;
 
-// By which QuickNow, which the communicator asks, may be beside Clock::now().
+// The largest difference of QuickNow, which the communicator uses, to
+// Clock::now().
 constexpr std::chrono::milliseconds kClocksDiffer{1};
 
 class CommunicatorTest : public ::testing::Test {
@@ -56,7 +57,7 @@ TEST_F(CommunicatorTest, NumbersCollectivesFromOneAndFillsInDeadlines) {
   EXPECT_LT(backend_->started[1].deadline, before + seconds(7));
 }
 
-// One that Shutdown would wait for were it not counted as over.
+// Shutdown would wait for it if it did not count as complete.
 TEST_F(CommunicatorTest, WhatEndsWithTheOrderHeldIsComplete) {
   backend_->lets_others_start = false;
   const Collective barrier = {.kind = CollectiveKind::kBarrier};
@@ -88,7 +89,7 @@ TEST_F(CommunicatorTest, BadArgumentsTakeANumberButDoNotReachTheBackend) {
             "all_reduce #1 on group \"g\": argument tensors: all_reduce takes "
             "1 tensor, got 0");
   EXPECT_TRUE(backend_->started.empty());
-  // But it hears of it, for others that have started it.
+  // The backend is told, for the sake of ranks that have started theirs.
   ASSERT_EQ(backend_->refused.size(), 1u);
   EXPECT_EQ(backend_->refused[0].sequence, 1u);
   (void)StartAllReduce();
@@ -134,7 +135,7 @@ TEST_F(CommunicatorTest, ProgressTellsSinceWhenTheOldestIsTheOldest) {
   const Instant began = communicator_.progress().since;
   EXPECT_GE(began, before - kClocksDiffer);
   EXPECT_LE(began, Clock::now() + kClocksDiffer);
-  // What comes and goes behind the oldest one changes nothing.
+  // Collectives behind the oldest one change nothing.
   (void)StartAllReduce();
   (void)StartAllReduce();
   backend_->works[1]->Complete(OkStatus());
@@ -148,7 +149,8 @@ TEST_F(CommunicatorTest, ProgressTellsSinceWhenTheOldestIsTheOldest) {
   EXPECT_EQ(communicator_.progress().current, "");
 }
 
-// It may be looked at between its end and the callback that says when that was.
+// progress() may be called between its completion and the callback that records
+// the time.
 TEST_F(CommunicatorTest, WhatIsCompleteWhenItHasStartedSetsNoTimeBack) {
   const Instant before = Clock::now() - kClocksDiffer;
   Progress seen;
@@ -226,7 +228,7 @@ class RepeatedRunTest : public CommunicatorTest {
                               .timeout = timeout},
                              began_);
   }
-  // From `from` on, to where all ranks' go.
+  // All-gathers `from` into values_.
   Status RunAllGather(float* from) {
     const Tensor input(from, {2});
     const Tensor output(values_);
@@ -279,7 +281,7 @@ TEST_F(RepeatedRunTest, OneThatRunsLeavesItsPlanToNobody) {
   EXPECT_NE(backend_->started[4].plan, nullptr);
 }
 
-// One that runs behind another one, whichever of them ends first.
+// A collective behind another one; either ends first.
 TEST_F(RepeatedRunTest, WhatRunsBehindAnotherGivesItsPlanBack) {
   for (const bool ends_first : {true, false}) {
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
@@ -313,13 +315,13 @@ TEST_F(RepeatedRunTest, WhatRunsBehindAnotherGivesItsPlanBack) {
   }
 }
 
-// The same of what comes behind a planned one, and of since when it is first.
+// The same for a collective behind one with a plan, and for `since`.
 TEST_F(RepeatedRunTest, WhatComesBehindAPlannedOneIsTheNextToBeFirst) {
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(RunAllReduce().ok());
   Instant inside;
   backend_->run = [&] {
     (void)communicator_.Start({.kind = CollectiveKind::kBarrier});
-    // What comes and goes behind the first one changes nothing.
+    // Collectives behind the first one change nothing.
     const Instant since = communicator_.progress().since;
     backend_->works.back()->Complete(OkStatus());
     EXPECT_EQ(communicator_.progress().since, since);
@@ -341,7 +343,7 @@ TEST_F(RepeatedRunTest, WhatOverlapsAtOtherPlacesIsRefused) {
               StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(backend_->started.size(), 4u);
-  // Its own place.
+  // This rank's own part of the output.
   EXPECT_TRUE(RunAllGather(values_.data() + 2).ok());
   EXPECT_NE(backend_->started.back().plan, nullptr);
   EXPECT_EQ(backend_->started.back().sequence, 7u);
@@ -379,7 +381,7 @@ TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
   (void)StartAllReduce();
   EXPECT_EQ(backend_->started[1].sequence, 2u);
   EXPECT_EQ(backend_->started[2].sequence, 1u);
-  // What all ranks do has precedence.
+  // Collectives take precedence.
   EXPECT_EQ(communicator_.progress().current, "all_reduce #1 float32[4] sum");
   EXPECT_FALSE(communicator_.progress().peer_call.has_value());
   EXPECT_EQ(communicator_.progress().last_enqueued, 1u);
@@ -434,7 +436,7 @@ TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
       [&] { status = communicator_.Run({.kind = CollectiveKind::kBarrier}); });
   runs.get_future().wait();
   std::thread ending([&] { communicator_.Shutdown(); });
-  // The backend is told, and is there until the caller has left it.
+  // The backend is aborted, and lives until the caller has left it.
   while (communicator_.status().ok()) std::this_thread::yield();
   EXPECT_EQ(communicator_.progress().current, "barrier #1");
   ends.set_value();
@@ -454,7 +456,7 @@ TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
   communicator_.Shutdown();
 }
 
-// What ended well is noted for the next time, which may not come.
+// A collective that has succeeded is remembered while Shutdown runs.
 TEST(CommunicatorLifeTest, ItMayEndWhenWhatRanIsNoted) {
   for (int i = 0; i < 300; ++i) {
     Communicator communicator({.group_name = "g", .rank = 0, .world_size = 2},
@@ -462,7 +464,7 @@ TEST(CommunicatorLifeTest, ItMayEndWhenWhatRanIsNoted) {
     std::atomic<bool> runs{false};
     std::thread caller([&] {
       std::vector<float> values(1000);
-      // Each another one.
+      // Different collectives.
       for (size_t size = 1; size <= values.size(); ++size) {
         const Tensor tensor(values.data(), {static_cast<int64_t>(size)});
         Instant began;
@@ -482,7 +484,7 @@ TEST(CommunicatorLifeTest, ItMayEndWhenWhatRanIsNoted) {
   }
 }
 
-// A backend that is not aborted may part from its peers in peace.
+// A backend that is not aborted may close its connections in an orderly way.
 TEST(CommunicatorLifeTest, DestructionAbortsWhatRunsAndNothingElse) {
   class Counting : public FakeBackend {
    public:

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A tensor of another library, which counts how often it is given back.
+// A tensor of another library. Counts the calls of its deleter.
 struct Foreign {
   Foreign() {
     managed.dl_tensor.data = values.data();
@@ -173,7 +173,7 @@ TEST(DlpackTest, AnExportedTensorKeepsItsOwner) {
       "argument tensor: null data pointer of float32[3]");
 }
 
-// As DLPack's own header declares it.
+// As in DLPack's header.
 struct TheirDevice {
   int device_type;
   int32_t device_id;
@@ -205,7 +205,7 @@ TEST(DlpackTest, TheStructuresOfItsHeaderAreTakenToo) {
   EXPECT_EQ(Import(&theirs)->tensor().Describe(), "int16[5]");
 }
 
-// The same of DLPack 1.x, with the structures of its header.
+// For DLPack 1.x, with the structures of its header.
 struct TheirVersionedTensor {
   DLPackVersion version = {1, 1};
   void* manager_ctx = nullptr;
@@ -263,7 +263,7 @@ TEST_F(VersionedTest, AnotherMajorVersionIsNotLookedInto) {
 }
 
 TEST_F(VersionedTest, WhatMustNotBeWrittenIsTakenWhereThatIsSaid) {
-  // Also: it is a copy.
+  // Also sets the flag for a copy.
   theirs_.flags = kReadOnly | 2;
   EXPECT_EQ(Import(&theirs_).status().message(),
             "argument managed: the tensor is read-only, and collectives may "

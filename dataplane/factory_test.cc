@@ -29,7 +29,7 @@ using ::testing::Not;
 
 constexpr char kPlugins[] = "dataplane/testing/lib";
 
-// What a test's factory has made last.
+// The last backend that a test's factory made.
 FakeBackend* g_made = nullptr;
 std::vector<std::string> g_groups;
 
@@ -174,7 +174,7 @@ TEST(FactoryTest, EachDeviceHasItsBackend) {
   EXPECT_EQ((*backend)->name(), spec);
   const auto on_cpu = (*backend)->Start(AllReduceOn(DeviceType::kCpu));
   EXPECT_EQ(cpu->started.size(), 1U);
-  // Neither what is on the other device, nor what is on none.
+  // Neither the collective on the other device nor the one without tensors.
   const auto on_cuda = (*backend)->Start(AllReduceOn(DeviceType::kCuda));
   const auto barrier = (*backend)->Start({.kind = CollectiveKind::kBarrier});
   EXPECT_EQ(cpu->started.size(), 1U);
@@ -245,7 +245,7 @@ TEST(FactoryTest, BackendsOfDevicesDoNotMeetInTheStore) {
                   .ok());
   const auto whole = std::make_shared<testing::InMemoryStore>();
   ASSERT_TRUE(CreateBackend("cuda:meets,cpu:else", {.store = whole}).ok());
-  // Those of ranks that have no other backend.
+  // The same keys as for ranks that have no other backend.
   EXPECT_EQ(of_cpu, whole);
   ASSERT_NE(part, nullptr);
   const Instant now = Clock::now();

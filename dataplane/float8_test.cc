@@ -47,7 +47,7 @@ TEST(Float8Test, RoundsToTheNearestAndOfTwoToTheEvenOne) {
   const auto rounded = [](DataType type, float value) {
     return FromFloat8(type, ToFloat8(type, value));
   };
-  // Between 16 and 18, and between 18 and 20.
+  // Halfway between 16 and 18, and between 18 and 20.
   EXPECT_EQ(rounded(kFloat8E4m3fn, 17), 16);
   EXPECT_EQ(rounded(kFloat8E4m3fn, 19), 20);
   EXPECT_EQ(rounded(kFloat8E4m3fn, 17.001F), 18);

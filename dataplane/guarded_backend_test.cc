@@ -15,7 +15,7 @@ namespace {
 
 using testing::FakeBackend;
 
-// One that keeps no promise.
+// A backend that breaks every contract.
 class BadBackend : public FakeBackend {
  public:
   Status Supports(const Collective&) const override {
@@ -66,7 +66,7 @@ TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
       Failed({"send #3", /*is_point_to_point=*/true}, "Start threw something"));
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)),
             InternalError("backend \"fake\": Supports threw: cannot say"));
-  // It is asked again then.
+  // So Supports is asked again.
   EXPECT_TRUE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
   BiasedMutex mutex;
   {

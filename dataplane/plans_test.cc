@@ -65,7 +65,7 @@ TEST_F(PlansTest, TensorsElsewhereAreTheSame) {
   Collective* const known = Find(elsewhere);
   ASSERT_NE(known, nullptr);
   EXPECT_EQ(known->tensors[0].data(), more_.data());
-  // Until somebody says otherwise.
+  // Until the caller sets it.
   EXPECT_FALSE(known->plan->is_valid);
   ASSERT_EQ(Find(elsewhere), known);
   EXPECT_FALSE(known->plan->is_valid);
@@ -80,7 +80,7 @@ TEST_F(PlansTest, TensorsElsewhereAreTheSame) {
   EXPECT_FALSE(exchange->plan->is_valid);
   EXPECT_EQ(exchange->inputs[0].data(), more_.data());
   EXPECT_EQ(exchange->outputs[0].data(), values_.data());
-  // One list alone, either of them.
+  // Only one of the two lists moves.
   for (const bool is_input : {true, false}) {
     Find(swapped)->plan->is_valid = true;
     CollectiveView half = swapped;
@@ -90,8 +90,8 @@ TEST_F(PlansTest, TensorsElsewhereAreTheSame) {
   }
 }
 
-// Tensors are compared and taken over one by one: the first one is, when the
-// second one differs.
+// Find compares and updates one tensor after the other: the first one is
+// updated when the second one differs.
 TEST_F(PlansTest, OneThatIsAnotherAfterAllLeavesNothingValid) {
   NoteTwice(Exchange());
   ASSERT_TRUE(Find(Exchange())->plan->is_valid);
@@ -106,7 +106,7 @@ TEST_F(PlansTest, OneThatIsAnotherAfterAllLeavesNothingValid) {
   EXPECT_FALSE(known->plan->is_valid);
 }
 
-// Of one dimension the number of elements is all that is looked at.
+// For one dimension Find compares only the number of elements.
 TEST_F(PlansTest, ShapesOfAsManyElementsAreNotTheSame) {
   const Tensor scalar(values_.data(), {});
   const Tensor one(values_.data(), {1});
@@ -211,7 +211,7 @@ TEST_F(PlansTest, TheFactorIsThatOfTheCall) {
 
 TEST_F(PlansTest, TheTimeoutIsThatOfTheCall) {
   NoteTwice(Reduction());
-  // As the communicator does for its default.
+  // The communicator replaces a timeout of zero with its default.
   Find(Reduction())->timeout = std::chrono::seconds(9);
   CollectiveView view = Reduction();
   EXPECT_EQ(Find(view)->timeout.count(), 0);
@@ -224,11 +224,11 @@ TEST_F(PlansTest, WhatRunsIsNotGivenToAnother) {
   Collective& known = *Find(Reduction());
   known.plan->is_running = true;
   EXPECT_EQ(Find(Reduction()), nullptr);
-  // Nor is its place.
+  // Its entry is not replaced, either.
   NoteTwice(Reduction());
   Plans::HasEnded(known);
   EXPECT_EQ(Find(Reduction()), &known);
-  // What had no plan has nothing to end.
+  // HasEnded accepts a collective without a plan.
   Plans::HasEnded(Reduction().Copy());
 }
 
@@ -246,7 +246,7 @@ TEST_F(PlansTest, WhatComesAfterAnotherMayBeAnyOther) {
     EXPECT_EQ(Find(Exchange()), exchange);
     EXPECT_EQ(Find(Reduction()), reduction);
     EXPECT_EQ(Find(Reduction()), reduction);
-    // Not one of those that have come after this one so far.
+    // Not one of the successors so far.
     EXPECT_EQ(Find(more)->tensors[0].shape().size(), 1u);
   }
   exchange->plan->is_running = true;
@@ -255,7 +255,7 @@ TEST_F(PlansTest, WhatComesAfterAnotherMayBeAnyOther) {
   EXPECT_NE(Find(more), nullptr);
 }
 
-// Nobody looks at what it was any more: a sanitizer would see that.
+// Nothing reads the removed successor; a sanitizer would detect that.
 TEST_F(PlansTest, WhatCameAfterAnotherMayHaveGone) {
   std::vector<float> values(1000);
   const auto all_reduce = [&](const Tensor& tensor) {
@@ -267,7 +267,7 @@ TEST_F(PlansTest, WhatCameAfterAnotherMayHaveGone) {
   Collective* const reduction = Find(Reduction());
   Collective* const exchange = Find(Exchange());
   ASSERT_EQ(Find(Reduction()), reduction);
-  // Until others have its place.
+  // Until other collectives replace it.
   for (int64_t count = 1; Find(Exchange()) == exchange; ++count) {
     ASSERT_LE(count, 1000);
     ASSERT_EQ(Find(Reduction()), reduction);
@@ -282,7 +282,7 @@ TEST_F(PlansTest, WhatCameAfterAnotherMayHaveGone) {
   EXPECT_NE(Find(Exchange()), nullptr);
 }
 
-// More than there are places: each comes in its turn.
+// More than there are entries, one after the other.
 TEST_F(PlansTest, WhoComesTwiceInARowTakesAPlace) {
   std::vector<float> values(200);
   int known = 0;

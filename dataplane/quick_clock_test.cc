@@ -21,7 +21,8 @@ namespace {
 using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
-// A machine of which only the test lets time pass, and 10 ns at each reading.
+// A fake machine whose time advances only by the test, and by 10 ns per
+// reading.
 struct Machine {
   bool IsUsable() { return is_usable; }
   uint64_t Ticks() {
@@ -56,8 +57,7 @@ struct Machine {
 
 class QuickClockTest : public testing::Test {
  protected:
-  // How far a call is from the real time, which is any between its start and
-  // its end.
+  // The error of a call. The real time is any time between its start and end.
   nanoseconds ErrorOfCall() {
     const Instant start = machine_.time;
     const Instant now = clock_.Now(machine_);
@@ -66,7 +66,7 @@ class QuickClockTest : public testing::Test {
     return std::max({start - now, now - machine_.time, nanoseconds(0)});
   }
 
-  // The largest of the calls in `time`, with a pause after each.
+  // The largest error of the calls in `time`, with a pause after each.
   nanoseconds ErrorIn(nanoseconds time, nanoseconds pause = 20us) {
     nanoseconds error{0};
     for (const Instant end = machine_.time + time; machine_.time < end;) {
@@ -76,8 +76,8 @@ class QuickClockTest : public testing::Test {
     return error;
   }
 
-  // Whether a call does without the real clock. The one before it may have had
-  // to renew the anchor.
+  // Whether a call does not read the real clock. Makes another call before,
+  // which may have to renew the anchor.
   bool IsQuick() {
     ErrorOfCall();
     const int times_read = machine_.times_read;
@@ -113,9 +113,9 @@ TEST_F(QuickClockTest, ANewThreadTakesTheRateThatAnotherFound) {
 
 TEST_F(QuickClockTest, StandsStillAfterARateThatWasTooHigh) {
   ErrorIn(3ms);
-  // As the network's time may do it: the rate is 0.05 % too high from now on.
+  // As NTP may do: the rate is 0.05 % too high from now on.
   machine_.ticks_per_ns *= 1.0005;
-  // Calls so close that the next anchor is behind the last of them.
+  // Calls without a pause, so that the next anchor is behind the last call.
   const nanoseconds error = ErrorIn(2ms, /*pause=*/0ns);
   EXPECT_GT(error, 400ns) << "nothing was tested";
   EXPECT_LT(error, 1us);
@@ -136,8 +136,7 @@ TEST_F(QuickClockTest, FollowsACounterThatJumps) {
   }
 }
 
-// As a thread that goes from one processor to the other and back, whose
-// counters disagree.
+// As when a thread moves between two processors whose counters differ.
 TEST_F(QuickClockTest, IsAsFarOffAsCountersThatDisagree) {
   constexpr nanoseconds kApart = 300us;
   ErrorIn(3ms);
@@ -176,7 +175,8 @@ TEST_F(QuickClockTest, AnInterruptedReadingIsNoAnchor) {
   uint64_t seed = 1;
   int quick = 0;
   for (int i = 0; i < 20000; ++i) {
-    // Every other one, by up to 100 us, before or after it reads the clock.
+    // Interrupts every other reading, for up to 100 us, before or after the
+    // clock.
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     const nanoseconds length(static_cast<int64_t>((seed >> 33) % 100000));
     machine_.interrupted_before = seed >> 62 == 0 ? length : 0ns;
@@ -212,8 +212,8 @@ TEST(NamesCycleCounterTest, OnlyIfTheFileSaysSo) {
   unlink(path.c_str());
 }
 
-// Whether all of many calls were between the clock before and after them, give
-// or take what it is off after the worst that may happen to the machine.
+// Whether many calls were between the clock before and after them, allowing for
+// the largest error.
 bool IsLikeTheClock() {
   Instant last;
   for (int i = 0; i < 200000; ++i) {

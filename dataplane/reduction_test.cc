@@ -39,7 +39,7 @@ T Expected(ReduceOp op, T a, T b) {
 template <typename T>
 class ReductionTest : public ::testing::Test {
  protected:
-  // Values of both signs, at an address that no vector load is aligned to.
+  // Values of both signs, at an address that is not aligned for vector loads.
   static std::vector<T> Values(size_t count, int seed) {
     std::vector<T> values(count);
     for (size_t i = 0; i < count; ++i) {
@@ -234,7 +234,7 @@ TEST(ReductionOfComplexTest, SumsAveragesAndScalesBothParts) {
   }
 }
 
-// The value of a 16 bit number, by other means than the kernels.
+// The value of a 16-bit number, computed without the kernels.
 double ValueOf(DataType type, uint16_t bits) {
   const int fraction_bits = type == DataType::kFloat16 ? 10 : 7;
   const int exponent_max = type == DataType::kFloat16 ? 31 : 255;
@@ -282,7 +282,7 @@ TEST_P(NarrowFloatTest, EveryNumberIsWidenedExactlyAndComesBack) {
 }
 
 TEST_P(NarrowFloatTest, StoringRoundsToTheNearestOfTwoToTheEvenOne) {
-  // The middle between each number and the next, and a little to both sides.
+  // The middle between each number and the next, and a little below and above.
   for (const absl::string_view set : InstructionSets()) {
     const Reduction sum(GetParam(), ReduceOp::kSum, set);
     for (const uint16_t sign : {0, 0x8000}) {
@@ -302,7 +302,7 @@ TEST_P(NarrowFloatTest, StoringRoundsToTheNearestOfTwoToTheEvenOne) {
         wide.push_back(std::nextafter(middle, sign ? -HUGE_VALF : HUGE_VALF));
         expected.push_back(high);
       }
-      // Beyond the largest one.
+      // Larger than the largest number.
       const auto largest = static_cast<uint16_t>(finite | sign);
       const auto infinity = static_cast<uint16_t>((finite + 1) | sign);
       const double step =
@@ -324,7 +324,7 @@ TEST_P(NarrowFloatTest, StoringRoundsToTheNearestOfTwoToTheEvenOne) {
 }
 
 TEST_P(NarrowFloatTest, AddsAndMultipliesInFloat32) {
-  // 1 and many numbers that are each too small to change it in 16 bits.
+  // 1 and many numbers, each too small to change it in 16 bits.
   const uint16_t one = GetParam() == DataType::kFloat16 ? 0x3c00 : 0x3f80;
   const uint16_t small = GetParam() == DataType::kFloat16 ? 0x1000 : 0x3a80;
   for (const absl::string_view set : InstructionSets()) {
@@ -373,7 +373,7 @@ INSTANTIATE_TEST_SUITE_P(Types, NarrowFloatTest,
                          ::testing::Values(DataType::kFloat16,
                                            DataType::kBfloat16));
 
-// Elements of `type`, none of which are special.
+// Elements of `type`, none of which is special.
 std::vector<std::byte> SmallNumbers(DataType type, size_t count, int seed) {
   std::vector<std::byte> bytes(count * DataTypeBytes(type));
   const auto number = [&](size_t i) { return (i * 7 + seed * 3) % 13 + 1; };
@@ -382,7 +382,7 @@ std::vector<std::byte> SmallNumbers(DataType type, size_t count, int seed) {
       type == DataType::kBfloat16 || type == DataType::kFloat16;
   if (is_narrow) {
     for (size_t i = 0; i < count; ++i) {
-      // 1 and more: fractions in front of small exponents.
+      // 1 and more: fractions with small exponents.
       const auto bits = static_cast<uint16_t>(0x3f80 + number(i) * 5);
       std::memcpy(&bytes[i * sizeof(bits)], &bits, sizeof(bits));
     }
@@ -397,7 +397,7 @@ std::vector<std::byte> SmallNumbers(DataType type, size_t count, int seed) {
   return bytes;
 }
 
-// More than are combined at once, in one order, and where one of them was.
+// More than one piece, in one order, and in place of one operand.
 TEST(CombineAllTest, IsTheStepsOneAfterTheOther) {
   constexpr size_t kCount = 9001;
   constexpr int kWorldSize = 7;
@@ -444,8 +444,8 @@ TEST(CombineAllTest, IsTheStepsOneAfterTheOther) {
   }
 }
 
-// Also of infinities, NaNs, and what is too large or too small; and of a number
-// that is no multiple of any register's.
+// Includes infinities, NaNs and results that are too large or too small; the
+// count is not a multiple of any register's.
 TEST(CombineAllTest, TwoNarrowOnesGiveTheBitsOfTheSteps) {
   constexpr size_t kCount = (1 << 16) - 1;
   for (const DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
@@ -471,7 +471,7 @@ TEST(CombineAllTest, TwoNarrowOnesGiveTheBitsOfTheSteps) {
         return (bits & 0x7fff) > infinity;
       };
       for (size_t i = 0; i < kCount; ++i) {
-        // Of two NaNs processors may take either.
+        // The result of two NaNs may be either, depending on the processor.
         if (is_nan(before[i]) && is_nan(b[i])) {
           EXPECT_TRUE(is_nan(a[i])) << i;
         } else {

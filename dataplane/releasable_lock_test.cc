@@ -10,14 +10,14 @@ namespace {
 
 class ReleasableLockTest : public testing::Test {
  protected:
-  // Its holder sees that it is held by the bias.
+  // Biases the mutex, so that its holder can check that it is held.
   ReleasableLockTest() {
     for (int time = 0; time < BiasedMutex::kStreak; ++time) {
       OftenLock lock(mutex_);
     }
   }
 
-  // What is to be done under the lock.
+  // To be called under the lock.
   void Call(int number) {
     EXPECT_TRUE(mutex_.is_biased());
     calls_.push_back(number);

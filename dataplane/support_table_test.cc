@@ -1,4 +1,4 @@
-// The table of what works in README.md is what the code says.
+// The support table in README.md matches the code.
 
 #include <algorithm>
 #include <fstream>
@@ -55,8 +55,8 @@ class Table {
     lines_.push_back("|---|---|---|---|---|---|---|---|---|");
   }
 
-  // Lines of a backend, which the table calls `name`, with tensors on `device`:
-  // one for all of `kinds`, or one for those of which it says the same.
+  // Adds the lines of `backend`, called `name` in the table, for tensors on
+  // `device`: one line per set of kinds with equal cells.
   void Add(const std::string& name, const Backend& backend, Device device,
            const std::vector<CollectiveKind>& kinds, ReduceOp op,
            bool reduces) {
@@ -174,14 +174,14 @@ std::string TableOf(const std::vector<Named>& backends) {
   return table.Text();
 }
 
-// Of both.
+// Lines that are equal for both.
 constexpr char kGlooAndShm[] = "gloo, shm";
 
 std::string TableOf(const Backend& backend) {
   return TableOf({{kGlooAndShm, &backend, {DeviceType::kCpu, 0}}});
 }
 
-// Without devices. Backends keep a reference to it.
+// A fake CUDA. Backends keep a reference to it.
 const cuda::Api& HostCuda() {
   static const auto* const api = new cuda::Api(cuda::testing::HostCudaApi());
   return *api;
@@ -218,7 +218,7 @@ TEST(SupportTableTest, ReadmeSaysWhatTheCodeSays) {
   ASSERT_NE(begin, std::string::npos);
   ASSERT_NE(end, std::string::npos);
   const size_t first = begin + sizeof(kBegin) - 1;
-  // Put this there.
+  // On failure, copy Expected() to README.md.
   EXPECT_EQ(text.substr(first, end - first), Expected());
 }
 

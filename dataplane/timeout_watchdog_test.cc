@@ -16,7 +16,7 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using testing::FakeBackend;
 
-// Hears no Abort.
+// Ignores Abort.
 class DeafBackend : public FakeBackend {
  public:
   void Abort(Status cause) override { aborts.push_back(cause); }
@@ -49,7 +49,7 @@ class TimeoutWatchdogTest : public ::testing::Test {
 TEST_F(TimeoutWatchdogTest, WhatIsNotCompleteInTimeFails) {
   FakeBackend& inner = Make<FakeBackend>(milliseconds(20));
   const auto later = Start(CollectiveKind::kBarrier, hours(1));
-  // The thread waits for another one by now, or soon.
+  // The thread already waits for another one, or will soon.
   const auto work = Start(CollectiveKind::kBarrier, milliseconds(10));
   EXPECT_EQ(
       work->Wait(),
@@ -58,7 +58,7 @@ TEST_F(TimeoutWatchdogTest, WhatIsNotCompleteInTimeFails) {
                    "backend \"fake\" of rank 1 did "
                    "not complete it within 10ms, nor in the 20ms after that")));
   EXPECT_FALSE(later->IsCompleted());
-  // What comes afterwards changes nothing.
+  // A later completion changes nothing.
   inner.works.at(1)->Complete(OkStatus());
   EXPECT_TRUE(IsDeadlineExceeded(work->status()));
 }
@@ -82,7 +82,7 @@ TEST_F(TimeoutWatchdogTest, AnAbortIsNotWaitedForLonger) {
   timekeeping_->Abort(AbortedError("enough"));
   EXPECT_EQ(inner.aborts.size(), 1U);
   EXPECT_EQ(work->Wait(), AbortedError("enough"));
-  // Nor for what comes after it.
+  // The same for a collective that starts after it.
   EXPECT_EQ(Start(CollectiveKind::kBarrier, hours(1))->Wait(),
             AbortedError("enough"));
 }

@@ -135,8 +135,8 @@ TEST(ValidateTest, EveryOperationHasMeaningForTheTypesOfItsClass) {
 
 class ValidateListsTest : public ::testing::Test {
  protected:
-  // The problem of a good collective of `kind` on `rank` of 2, once `spoil` has
-  // changed it.
+  // Returns the error of a valid collective of `kind` on `rank` of 2 after
+  // `spoil` has changed it.
   template <typename Spoil>
   std::string Spoiled(CollectiveKind kind, Spoil&& spoil, int rank = 0) {
     Sample sample(kind, {.rank = rank, .world_size = 2, .count = 4});
@@ -179,7 +179,7 @@ TEST_F(ValidateListsTest, AllGather) {
             "argument tensors: all_gather takes none, got 1");
 }
 
-// Three times it is 2, in 64 bits.
+// Three times this is 2, in 64 bits.
 TEST_F(ValidateListsTest, AProductBeyondAllNumbersIsNoSmallOne) {
   const Tensor huge(memory_, DataType::kUint8, {0x5555555555555556});
   const Tensor two(memory_, DataType::kUint8, {2});
@@ -316,7 +316,7 @@ TEST_F(ValidateListsTest, AllToAllSingle) {
             "float32[]");
 }
 
-// Of rank 1 of 2; each part has four elements.
+// On rank 1 of 2; each part has four elements.
 TEST(ValidateOverlapTest, InputsMayBeAtThisRanksOwnPlaceAlone) {
   std::vector<float> memory(20);
   const auto at = [&](int64_t offset, int64_t count) {
@@ -344,7 +344,7 @@ TEST(ValidateOverlapTest, InputsMayBeAtThisRanksOwnPlaceAlone) {
   for (const CollectiveKind kind : {kReduceScatter, kScatter}) {
     EXPECT_EQ(problem(kind, {at(0, 4), at(4, 4)}, {at(4, 4)}), "");
     EXPECT_EQ(problem(kind, {at(0, 4), at(4, 4)}, {at(0, 4)}), elsewhere);
-    // What is read may be read twice.
+    // Inputs may overlap each other.
     EXPECT_EQ(problem(kind, {at(0, 4), at(0, 4)}, {at(8, 4)}), "");
   }
   EXPECT_EQ(problem(kAllGatherIntoTensor, {at(4, 4)}, {at(0, 8)}), "");

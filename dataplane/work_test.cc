@@ -105,7 +105,7 @@ TEST(PromisedWorkTest, SourceRankIsKnownOnceTheReceiveHasSucceeded) {
   EXPECT_EQ(failed.source_rank(), -1);
 }
 
-// Says when it is synchronized with.
+// Records whether Synchronize was called.
 class SeenWork : public PromisedWork {
  public:
   using PromisedWork::PromisedWork;
@@ -126,7 +126,7 @@ TEST(ProxyWorkTest, SynchronizesWithTheOtherOneOnceThatIsStarted) {
   EXPECT_FALSE(work.IsCompleted());
 }
 
-// Until thread `thread` of this process sleeps in the system, or `ended`.
+// Waits until thread `thread` of this process sleeps in the kernel, or `ended`.
 void AwaitSleepOf(const std::atomic<pid_t>& thread,
                   const std::atomic<bool>& ended) {
   const std::string sleeps = std::to_string(SYS_futex);
@@ -137,7 +137,7 @@ void AwaitSleepOf(const std::atomic<pid_t>& thread,
   }
 }
 
-// As where small tensors travel together: callbacks take them apart.
+// For example, callbacks copy fused results to the tensors.
 TEST(ProxyWorkTest, SynchronizesNotBeforeItsCallbacksHaveRun) {
   ProxyWork work("barrier #1");
   std::atomic<bool> taken_apart{false};
@@ -167,7 +167,7 @@ TEST(ProxyWorkTest, WhatIsCompleteNeedsNoOther) {
   waiter.join();
   const auto inner = std::make_shared<SeenWork>("barrier #1");
   work.Started(inner);
-  // It is not kept.
+  // The inner work is not kept.
   EXPECT_EQ(inner.use_count(), 1);
   EXPECT_EQ(work.Synchronize(), AbortedError("on purpose"));
   EXPECT_FALSE(inner->seen);

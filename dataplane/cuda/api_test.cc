@@ -74,7 +74,7 @@ TEST(CudaApiTest, WithoutADeviceTheDriverIsTold) {
   EXPECT_THAT(TextOf(status), EndsWith("there is no driver"));
 }
 
-// Whatever this machine has.
+// With or without a CUDA runtime on this machine.
 TEST(CudaApiTest, WithoutTheVariableTheSystemsIsLoadedOrAllPlacesAreNamed) {
   const StatusOr<Runtime> runtime = Load();
   if (runtime.ok()) {

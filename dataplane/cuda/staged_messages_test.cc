@@ -1,5 +1,5 @@
-// How sends and receives of CUDA tensors go through the host, on a CUDA of the
-// host. staging_conformance_test has what comes of them.
+// How sends and receives of CUDA tensors use the host, on the fake CUDA.
+// staging_conformance_test tests their results.
 
 #include "dataplane/cuda/staged_messages.h"
 
@@ -27,7 +27,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::Launch;
 
-// The network: what is given to it is complete when a test says so.
+// The inner backend: the test completes what is started.
 class Network {
  public:
   struct Started {
@@ -36,7 +36,7 @@ class Network {
     std::shared_ptr<PromisedWork> work;
   };
 
-  // Waits for the next one.
+  // Waits for the next start.
   Started Take() {
     MutexLock lock(mutex_);
     while (started_.empty()) changed_.Wait(mutex_);
@@ -130,7 +130,7 @@ class StagedMessagesTest : public ::testing::Test {
     return Tensor(data, DataType::kFloat32, {count}, {DeviceType::kCuda, 0});
   }
 
-  // The current stream does nothing further until `go`, and then this.
+  // Makes the current stream wait for `go` and then call `then`.
   static void Hold(
       std::promise<void>& go, std::function<void()> then = [] {}) {
     Launch(CurrentStream(0), [going = go.get_future().share(), then] {

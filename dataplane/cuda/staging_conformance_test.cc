@@ -1,5 +1,5 @@
-// The conformance suites over gloo on CUDA tensors, with a CUDA of the host:
-// all ranks share its two devices.
+// The conformance suites over gloo on CUDA tensors, with the fake CUDA: all
+// ranks share two devices.
 
 #include <memory>
 
@@ -25,7 +25,7 @@ const cuda::Api& TheApi() {
   return *api;
 }
 
-// What was misused, and what is left, after each test.
+// Checks for misuses and leaks after each test.
 class Tidy : public ::testing::EmptyTestEventListener {
   void OnTestEnd(const ::testing::TestInfo&) override {
     EXPECT_THAT(cuda::testing::TakeMisuses(), IsEmpty());
@@ -50,7 +50,7 @@ StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options,
 
 bool Register() {
   bool all = true;
-  // In one chunk mostly, and in many.
+  // With chunks that hold most tensors, and with small ones.
   for (const auto& [name, bytes] : {std::pair("gloo-staged", 4 << 20),
                                     std::pair("gloo-chunks", 48 << 10)}) {
     all =

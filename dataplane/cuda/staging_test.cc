@@ -1,5 +1,5 @@
-// How collectives of CUDA tensors go through the host, on a CUDA of the host.
-// staging_conformance_test has their results.
+// How collectives of CUDA tensors use the host, on the fake CUDA.
+// staging_conformance_test tests their results.
 
 #include "dataplane/cuda/staging.h"
 
@@ -28,14 +28,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Launch;
 
-// Doubles what it gets, on CPU tensors, or fails. In an all_to_all the other
-// rank gives what it is given; before it, it says what `seen` says.
+// Doubles CPU tensors, or fails. In an all_to_all the other rank sends what it
+// receives; in the announcement before that, the values of `seen`.
 class DoublingBackend : public Backend {
  public:
   struct Seen {
     Mutex mutex;
     std::vector<int64_t> sizes;
-    // Before an all_to_all.
+    // In the announcement before an all_to_all.
     bool announced = false;
     int64_t chunks_of_other = 0;
     int64_t count_of_other = 3;
@@ -61,7 +61,7 @@ class DoublingBackend : public Backend {
       seen_.announced = true;
       const auto* const own =
           static_cast<const int64_t*>(collective.inputs[0].data());
-      // Those of a list lie one behind the other, too.
+      // The tensors of a list are contiguous, too.
       auto* const all = static_cast<int64_t*>(collective.outputs[0].data());
       std::copy_n(own, 2, all);
       all[2] = seen_.chunks_of_other;
@@ -106,7 +106,7 @@ class StagingTest : public ::testing::Test {
     backend_.reset();
     SetCurrentStream(0, nullptr);
     EXPECT_EQ(api_.StreamDestroy(stream_), kSuccess);
-    // What was left to its copies, too.
+    // Also waits for copies that were left running.
     testing::SynchronizeAll();
     for (void* const data : memory_) api_.Free(data);
     EXPECT_THAT(testing::TakeMisuses(), IsEmpty());
@@ -125,7 +125,7 @@ class StagingTest : public ::testing::Test {
     return {data, data + tensor.element_count()};
   }
 
-  // The current stream does nothing further until `go`.
+  // Makes the current stream wait for `go` and then call `then`.
   void Hold(
       std::promise<void>& go, std::function<void()> then = [] {}) {
     Launch(stream_, [going = go.get_future().share(), then] {
@@ -221,7 +221,7 @@ TEST_F(StagedAllToAllTest, OneChunkIsTheWholeOfIt) {
   EXPECT_THAT(seen_.sizes, ElementsAre(2));
 }
 
-// Also while the caller's stream is busy with something else.
+// Also while the caller's stream is busy.
 TEST_F(StagedAllToAllTest, PartsThatDisagreeAreToldBeforeAnyMoves) {
   const testing::Leaks before = testing::CountLeaks();
   std::promise<void> go;
@@ -235,7 +235,7 @@ TEST_F(StagedAllToAllTest, PartsThatDisagreeAreToldBeforeAnyMoves) {
   EXPECT_EQ(CulpritRank(status), 1);
   EXPECT_THAT(seen_.sizes, IsEmpty());
   EXPECT_THAT(ValuesOf(taken_), Each(1));
-  // Nothing was left to copies.
+  // No slots were leaked to copies.
   backend_.reset();
   go.set_value();
   const testing::Leaks after = testing::CountLeaks();
@@ -249,7 +249,7 @@ TEST_F(StagedAllToAllTest, WhatFailsBeforeItIsItsOwnFailure) {
   EXPECT_THAT(seen_.sizes, IsEmpty());
 }
 
-// Its rows are of one element, so that one chunk has them all.
+// Its rows have one element, so that one chunk holds all.
 TEST_F(StagingTest, AnAllGatherIntoATensorTakesNoMoreChunksThanItsRowsNeed) {
   const auto work =
       backend_->Start({.kind = CollectiveKind::kAllGatherIntoTensor,

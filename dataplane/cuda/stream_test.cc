@@ -28,7 +28,7 @@ class StreamTest : public ::testing::Test {
   Stream stream_ = nullptr;
 };
 
-// One that the program has never been on stays without a context.
+// It would create a context on device 0, which the program has never used.
 TEST_F(StreamTest, AThreadOfItsOwnDoesNotGoBackToDevice0) {
   int device = 0;
   std::thread([&] {
@@ -39,7 +39,7 @@ TEST_F(StreamTest, AThreadOfItsOwnDoesNotGoBackToDevice0) {
   EXPECT_EQ(device, 2);
   EXPECT_TRUE(testing::HasContext(2));
   EXPECT_FALSE(testing::HasContext(0));
-  // A thread of the program does, as it was there.
+  // A thread of the program goes back to its device.
   { const DeviceGuard guard(cuda_, 2); }
   EXPECT_EQ(cuda_.GetDevice(&device), kSuccess);
   EXPECT_EQ(device, 0);

@@ -37,7 +37,7 @@ TEST(NcclApiTest, ALibraryThatHasAllThatIsNeeded) {
   EXPECT_THAT(library->path, EndsWith(PathOf("good")));
   EXPECT_EQ(VersionText(library->version), "2.28.9");
   EXPECT_NE(library->api.AllReduce, nullptr);
-  // What newer ones have may be missing.
+  // Functions of newer versions may be missing.
   EXPECT_EQ(library->api.CommShrink, nullptr);
 }
 
@@ -65,7 +65,7 @@ TEST(NcclApiTest, WhatALibraryLacksIsNamed) {
                     Not(HasSubstr("ncclCommShrink"))));
 }
 
-// Whatever this machine has.
+// With or without an NCCL on this machine.
 TEST(NcclApiTest, WithoutTheVariableTheSystemsIsLoadedOrAllPlacesAreNamed) {
   const StatusOr<Library> library = Load();
   if (library.ok()) {

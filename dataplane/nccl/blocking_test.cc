@@ -1,5 +1,5 @@
-// Communicators that block, on NCCL and CUDA of the host, which notes when
-// another thread uses or aborts one while a call is under way.
+// Blocking communicators, on the fake NCCL and CUDA, which record a misuse if
+// another thread uses or aborts one during a call.
 
 #include <chrono>
 #include <future>
@@ -29,7 +29,7 @@ class BlockingTest : public testing::BackendTest {
     Make(size, device, {.blocking = true});
   }
 
-  // All ranks have their communicators.
+  // Waits until all ranks have their communicators.
   void Connect() {
     std::vector<std::shared_ptr<Work>> works;
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
@@ -38,13 +38,14 @@ class BlockingTest : public testing::BackendTest {
     for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   }
 
-  // From now on a call waits in NCCL, for `go`.
+  // Makes every later call wait in NCCL for `go`.
   void HoldCalls(std::promise<void>& go) {
     testing::SetConnectHook(
         [going = go.get_future().share()] { going.wait(); });
   }
 
-  // What was left alone has come back, and given back what it had.
+  // Waits until calls that were left running have returned and freed
+  // everything.
   static void AwaitNoComms() {
     while (testing::CountLeaks().comms > 0) std::this_thread::yield();
   }
@@ -91,11 +92,11 @@ TEST_F(BlockingTest, ATimeoutIsToldWhileACallWaitsAndAbortsNothingBefore) {
             "for rank 1");
   EXPECT_THAT(CulpritRanks(status), ElementsAre(1));
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), status);
-  // Nor does the end of the group wait for it.
+  // The end of the group does not wait for it, either.
   backends_[0] = nullptr;
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(20));
   EXPECT_EQ(testing::TakeAborts(), 0);
-  // Its stream is the call's as well, and 4 bytes on the device.
+  // The call also keeps its stream and 4 bytes on the device.
   go.set_value();
   backends_.clear();
   AwaitNoComms();
@@ -111,7 +112,8 @@ TEST_F(BlockingTest, ARankThatNeverComesToTheCommunicatorIsNamedInTime) {
             "all_reduce #0 on group \"world\": timed out after 50ms waiting "
             "for rank 1");
   backends_[0] = nullptr;
-  // It comes after all: what was left alone ends its own.
+  // The other rank comes now: the call that was left running aborts its
+  // communicator.
   const auto late = AllReduce(1, OnDevice(1, 1));
   while (backends_[1]->communicator_states()["nccl"]["state"] != "ready") {
     std::this_thread::yield();
@@ -125,7 +127,7 @@ TEST_F(BlockingTest, AnAbortEndsACollectiveThatIsOnTheDevice) {
   MakeBlocking(2);
   Connect();
   const auto work = AllReduce(0, OnDevice(1, 1));
-  // Until its call has come back.
+  // Waits until the call has returned.
   while (backends_[0]->communicator_states()["nccl"]["state"] ==
          "in progress") {
     std::this_thread::yield();

@@ -1,5 +1,5 @@
-// Collectives whose callers wait for them at once, and which run in their
-// callers' streams.
+// Collectives that run in their callers' streams, because the callers wait for
+// them at once.
 
 #include <algorithm>
 #include <atomic>
@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::Each;
 
-// How often streams were told to wait.
+// The number of StreamWaitEvent calls.
 std::atomic<int> g_waits{0};
 
 class CallersStreamTest : public testing::BackendTest {
@@ -42,7 +42,7 @@ class CallersStreamTest : public testing::BackendTest {
     return backends_[static_cast<size_t>(rank)]->Start(collective);
   }
 
-  // Of one rank, whose communicator is there.
+  // Makes a group of one rank with its communicator.
   void MakeOne(const NcclOptions& options = {}) {
     Make(1, /*device=*/-1, options);
     EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
@@ -56,7 +56,7 @@ class CallersStreamTest : public testing::BackendTest {
     for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
   }
 
-  // The stream does nothing until the promise is kept.
+  // Makes the stream wait for the promise.
   static void Hold(cuda::Stream stream, std::promise<void>& go) {
     cuda::testing::Launch(
         stream, [future = go.get_future().share()] { future.wait(); });
@@ -97,8 +97,8 @@ TEST_F(CallersStreamTest, ItComesBetweenWhatTheStreamHasBeforeAndBehind) {
   EXPECT_EQ(Wait(second), OkStatus());
 }
 
-// NCCL's kernels of one communicator must not run at once, whichever streams
-// they are in.
+// Kernels of one communicator must not run at the same time, also in different
+// streams.
 TEST_F(CallersStreamTest, OneWaitsForWhatIsInOtherStreams) {
   MakeOne();
   const std::vector<cuda::Stream> streams = {MakeStream(), MakeStream(),
@@ -106,7 +106,7 @@ TEST_F(CallersStreamTest, OneWaitsForWhatIsInOtherStreams) {
   std::promise<void> go;
   Hold(streams[0], go);
   cuda::SetCurrentStream(0, streams[0]);
-  // In the group's own, behind the first.
+  // In the group's own stream, after the first.
   std::vector<std::shared_ptr<Work>> works = {AllReduce(0, OnDevice(4, 1))};
   std::atomic<int> behind{0};
   for (const cuda::Stream stream : {streams[1], streams[2]}) {
@@ -114,7 +114,7 @@ TEST_F(CallersStreamTest, OneWaitsForWhatIsInOtherStreams) {
     works.push_back(InCurrentStream(OnDevice(4, 1)));
     cuda::testing::Launch(stream, [&] { ++behind; });
   }
-  // Nor is one told to be complete before.
+  // None of them completes earlier, either.
   EXPECT_TRUE(IsDeadlineExceeded(
       works.back()->Wait(Clock::now() + std::chrono::milliseconds(50))));
   EXPECT_EQ(behind, 0);
@@ -148,15 +148,15 @@ TEST_F(CallersStreamTest, AnotherStreamWaitsForIt) {
   EXPECT_EQ(Wait(work), OkStatus());
 }
 
-// It would come behind what its caller's thread, or another one, gives the
-// stream until then.
+// Otherwise it would run after work that threads enqueue in the stream until
+// then.
 TEST_F(CallersStreamTest, WhatCannotBeginAtOnceIsInTheGroupsStream) {
   Make(2);
   const cuda::Stream stream = MakeStream();
   cuda::SetCurrentStream(0, stream);
   const Tensor mine = OnDevice(4, 1);
   const auto first = InCurrentStream(mine);
-  // The communicator is not there: nothing holds up the stream.
+  // There is no communicator yet; that does not block the stream.
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
   std::promise<void> go;
   Hold(stream, go);
@@ -171,7 +171,7 @@ TEST_F(CallersStreamTest, WhatCannotBeginAtOnceIsInTheGroupsStream) {
 
 TEST_F(CallersStreamTest, OneBehindWhatNcclHasYetToTakeIsInTheGroupsStream) {
   MakeOne();
-  // More often than a start looks.
+  // More polls than a start makes.
   testing::SetLooks(2000);
   const auto first = AllReduce(0, OnDevice(4, 1));
   const cuda::Stream stream = MakeStream();

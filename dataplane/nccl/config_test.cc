@@ -1,4 +1,4 @@
-// What users ask of NCCL, and what comes to it, on NCCL and CUDA of the host.
+// From users' options to NCCL's configuration, on the fake NCCL and CUDA.
 
 #include "dataplane/nccl/config.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 class ConfigTest : public testing::BackendTest {
  protected:
-  // The configuration of a communicator that is made with `options`.
+  // The configuration of a communicator made with `options`.
   Config Made(const NcclOptions& options) {
     Make(1, -1, options);
     EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
@@ -23,7 +23,7 @@ class ConfigTest : public testing::BackendTest {
     return testing::LastConfig();
   }
 
-  // Why no group can be made with them.
+  // The error of making a group with `options`.
   std::string Refused(const NcclOptions& options) {
     const Status status =
         CreateNcclBackend(platform_, {.nccl = options}).status();
@@ -80,7 +80,7 @@ TEST_F(ConfigTest, WhatIsNotGivenIsNcclsChoiceButThatItDoesNotBlock) {
   }
 }
 
-// NCCL takes a missing limit for the least number there is.
+// NCCL treats a missing maximum as the least int.
 TEST_F(ConfigTest, TheLeastOfCtasCanBeGivenAlone) {
   const Config config = Made({.min_ctas = 4});
   EXPECT_EQ(config.min_ctas, 4);

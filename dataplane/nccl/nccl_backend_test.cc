@@ -1,5 +1,5 @@
-// What the nccl backend does with streams, communicators and errors, on NCCL
-// and CUDA of the host. nccl_conformance_test has its results.
+// The nccl backend's use of streams, communicators and errors, on the fake NCCL
+// and CUDA. nccl_conformance_test tests its results.
 
 #include "dataplane/nccl/nccl_backend.h"
 
@@ -68,12 +68,12 @@ TEST_F(NcclBackendTest, SynchronizeHoldsUpTheCurrentStreamAndNotTheHost) {
   const cuda::Stream stream = MakeStream();
   const cuda::Stream other = MakeStream();
   const Tensor mine = OnDevice(4, 1);
-  // What the streams see of it.
+  // The values that the streams see.
   std::vector<float> behind;
   std::vector<float> beside;
   cuda::SetCurrentStream(0, stream);
   const auto first = AllReduce(0, mine);
-  // The communicator is there when the other rank has come to it.
+  // The communicator is ready once the other rank has come.
   const auto second = AllReduce(1, OnDevice(4, 10));
   EXPECT_EQ(Wait(first), OkStatus());
   EXPECT_EQ(Wait(second), OkStatus());
@@ -85,7 +85,7 @@ TEST_F(NcclBackendTest, SynchronizeHoldsUpTheCurrentStreamAndNotTheHost) {
   EXPECT_EQ(platform_.cuda.StreamSynchronize(other), cuda::kSuccess);
   EXPECT_THAT(beside, Each(11));
   EXPECT_FALSE(third->IsCompleted());
-  // The other rank's thread has streams of its own.
+  // The other rank uses another current stream.
   cuda::SetCurrentStream(0, nullptr);
   const auto fourth = AllReduce(1, OnDevice(4, 100));
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
@@ -118,7 +118,7 @@ TEST_F(NcclBackendTest, TheCheckOfDetailKeepsTheCallersStream) {
   const auto first = AllReduce(0, mine, deadline);
   cuda::SetCurrentStream(0, nullptr);
   const auto second = AllReduce(1, OnDevice(4, 10), deadline);
-  // When both have come; not when the results are there.
+  // Returns when both ranks have come, before the results are there.
   cuda::SetCurrentStream(0, stream);
   EXPECT_EQ(first->Synchronize(), OkStatus());
   cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
@@ -209,7 +209,7 @@ TEST_F(NcclBackendTest, WhatNcclIsSlowToStartKeepsItsOrder) {
 
 TEST_F(NcclBackendTest, AGroupThatIsBoundToADeviceIsMadeAtOnce) {
   Make(2, /*device=*/1);
-  // Nothing was started: rank 1 has read rank 0's word.
+  // Rank 1 reads rank 0's id although nothing was started.
   while (store_->gets() == 0) std::this_thread::yield();
   EXPECT_EQ(backends_[0]->Supports({.kind = CollectiveKind::kAllReduce,
                                     .tensors = {OnDevice(1, 1)}}),
@@ -274,10 +274,11 @@ TEST_F(NcclBackendTest, SendsBothWaysAtOnceHoldUpNothing) {
 }
 
 TEST_F(NcclBackendTest, AnAbortEndsWhatWaitsForOthersWithItsCause) {
-  // One that nobody joins, before there is a communicator and after.
+  // A collective that the other rank does not join, before and after there is a
+  // communicator.
   for (const bool made : {false, true}) {
     backends_.clear();
-    // Each group has keys of its own.
+    // A fresh store, as each group has its own keys.
     store_ = std::make_shared<InMemoryStore>();
     Make(2);
     if (made) {
@@ -321,7 +322,7 @@ TEST_F(TimeoutTest, ADeadlineEndsTheGroup) {
 
 TEST_F(TimeoutTest, OnlyThoseThatHaveNotComeAreNamed) {
   Make(4);
-  // Rank 1 has the time; it says by then that it has come.
+  // Rank 1 has a long deadline; by then it has noted that it has come.
   Collective patient = Late(milliseconds(400));
   patient.deadline = Clock::now() + kLong;
   const auto waits = backends_[1]->Start(patient);
@@ -344,12 +345,12 @@ TEST_F(TimeoutTest,
   Collective late = Late(std::chrono::seconds(4));
   late.deadline = Clock::now();
   const auto first = backends_[0]->Start(late);
-  // Beside the unique id: what this rank tells of itself.
+  // Two keys: the unique id and this rank's note.
   while (store_->sets() < 2) std::this_thread::yield();
   const auto second = AllReduce(1, OnDevice(1, 1));
   EXPECT_EQ(Wait(first), OkStatus());
   EXPECT_EQ(Wait(second), OkStatus());
-  // Then the search is over, too, and nothing comes of it.
+  // Also ends the search for missing ranks, which must have no effect.
   EXPECT_EQ(store_->Set("nccl/at/1", "2"), OkStatus());
   for (int i = 0; i < 200; ++i) {
     const auto mine = AllReduce(0, OnDevice(1, 1));
@@ -413,8 +414,8 @@ TEST_F(NcclBackendTest, ARankThatMeetsNobodySaysSoInTime) {
   EXPECT_TRUE(IsDeadlineExceeded(status)) << status;
 }
 
-// NCCL's way out, which is half as long as an abort, and leaves no thread of
-// NCCL's behind that may be in the way of the process's end.
+// Uses ncclCommFinalize and ncclCommDestroy, which take half as long as an
+// abort and leave no NCCL thread that could delay the process's end.
 TEST_F(NcclBackendTest, AGroupThatIsDestroyedInPeaceAbortsNoCommunicator) {
   static std::atomic<int> destroyed{0};
   static std::atomic<int> aborted{0};
@@ -465,7 +466,7 @@ TEST_F(NcclBackendTest, TensorsOnAnotherDeviceAreRefused) {
                 "tensors on cuda:1 in a group whose device is cuda:0"));
 }
 
-// The first one is given to NCCL when there is a communicator.
+// The first one is passed to NCCL when the communicator is ready.
 TEST_F(NcclBackendTest, WhatNcclRefusesIsAnErrorOfTheCollective) {
   platform_.nccl.AllReduce = [](const void*, void*, size_t, DataType, RedOp,
                                 Comm, cuda::Stream) {
@@ -476,7 +477,7 @@ TEST_F(NcclBackendTest, WhatNcclRefusesIsAnErrorOfTheCollective) {
               HasSubstr("all_reduce #0 on group \"world\": ncclAllReduce: "));
 }
 
-// NCCL's kernel for one rank leaves out the last elements of most sizes.
+// NCCL's kernel for one rank omits the last elements of most sizes.
 TEST_F(NcclBackendTest, OneRankMultipliesAllOfItsElements) {
   Make(1);
   for (const int64_t count : {4097, 8193, 16385, 131'073, 200'001}) {

@@ -1,5 +1,5 @@
-// The conformance suites over the nccl backend, on NCCL and CUDA of the host:
-// all ranks are threads, and all share its two devices.
+// The conformance suites on the nccl backend, with the fake NCCL and CUDA: all
+// ranks are threads and share two devices.
 
 #include <memory>
 #include <string>
@@ -34,7 +34,7 @@ const nccl::Platform& ThePlatform() {
   return *platform;
 }
 
-// What was misused, and what is left, after each test.
+// Checks for misuses and leaks after each test.
 class Tidy : public ::testing::EmptyTestEventListener {
   void OnTestEnd(const ::testing::TestInfo&) override {
     EXPECT_THAT(nccl::testing::TakeMisuses(), IsEmpty());
@@ -47,8 +47,8 @@ class Tidy : public ::testing::EmptyTestEventListener {
   }
 };
 
-// A group that is made of another one, which lives as long: of a larger one
-// whose last rank, in this process with rank 0, is in no part.
+// A group made from a larger one, which lives as long. The last rank of the
+// larger one is in no part; rank 0's object also holds that rank's backend.
 class MadeOfAnother : public BackendDecorator {
  public:
   using Others = std::vector<std::unique_ptr<Backend>>;
@@ -79,7 +79,7 @@ std::unique_ptr<Backend> Part(const BackendOptions& options, int device,
   SplitOptions split = {.group_name = options.group_name};
   if (shrinks) {
     split.excluded = {options.world_size};
-    // It is to have a communicator.
+    // Runs a barrier, so that there is a communicator.
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& each : others) {
       works.push_back(each->Start({.kind = CollectiveKind::kBarrier}));
@@ -130,7 +130,7 @@ bool Register() {
       add("nccl-host-shrunk", [](const BackendOptions& options, int device) {
         return Part(options, device, /*shrinks=*/true);
       });
-  // As NCCL may be when it connects ranks.
+  // NCCL's calls may be in progress when they return.
   nccl::testing::SetLooks(1);
   ::testing::UnitTest::GetInstance()->listeners().Append(new Tidy);
   return registered;
@@ -155,8 +155,9 @@ INSTANTIATE_TEST_SUITE_P(NcclZeroCta, BackendConformance,
 INSTANTIATE_TEST_SUITE_P(NcclBlocking, BackendConformance,
                          Combine(Values("nccl-host-blocking"), Values(1, 3)));
 
-// NCCL does not see who is gone and who runs something else: the coordinator
-// does, and debug level DETAIL. It has no tags, and no receive from any rank.
+// NCCL does not detect ranks that are gone or run something else; the
+// coordinator and debug level DETAIL do. It has no tags and no receive from any
+// rank.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FailureConformance);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DisagreementConformance);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PointToPointConformance);

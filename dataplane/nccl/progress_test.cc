@@ -1,5 +1,5 @@
-// What NCCL and CUDA are at while a program goes on: calls in progress, graphs
-// that are captured, aborts that take long. On NCCL and CUDA of the host.
+// Calls in progress, captured graphs and slow aborts, on the fake NCCL and
+// CUDA.
 
 #include <future>
 #include <memory>
@@ -16,8 +16,7 @@ namespace {
 
 using ProgressTest = testing::BackendTest;
 
-// As NCCL is with every call, from 2.19 on: a thread of its own puts it into
-// the stream.
+// As in NCCL from 2.19 on, whose own thread enqueues each call.
 TEST_F(ProgressTest, WhatNcclTakesSoonIsInTheStreamWhenStartReturns) {
   Make(1);
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
@@ -31,7 +30,7 @@ TEST_F(ProgressTest, WhatNcclTakesSoonIsInTheStreamWhenStartReturns) {
 TEST_F(ProgressTest, WhatNcclHasTakenMeanwhileHoldsUpNothing) {
   Make(1);
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
-  // More than a start waits for; then as many as it takes.
+  // More polls than a start makes, and then as many as it takes.
   testing::SetLooks(1'000'000);
   const auto first = AllReduce(0, OnDevice(1, 1));
   EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"],
@@ -41,8 +40,8 @@ TEST_F(ProgressTest, WhatNcclHasTakenMeanwhileHoldsUpNothing) {
   testing::SetLooks(0);
 }
 
-// A context of CUDA's that a graph captures is the program's alone: what the
-// backend's threads call at the same time is no part of it.
+// A captured graph contains only the program's calls: calls of the backend's
+// threads at the same time do not become part of it.
 TEST_F(ProgressTest, GraphsOfTheProgramAreNotSpoiled) {
   Make(1);
   const Tensor tensor = OnDevice(1, 1);
@@ -54,7 +53,7 @@ TEST_F(ProgressTest, GraphsOfTheProgramAreNotSpoiled) {
   cuda::SetCurrentStream(0, busy);
   const auto work = AllReduce(0, tensor);
   cuda::testing::BeginCapture(captured);
-  // Its end is looked for from here on, too.
+  // From here on the backend also polls for its end.
   gate.set_value();
   EXPECT_EQ(Wait(work), OkStatus());
   cuda::SetCurrentStream(0, captured);
@@ -67,8 +66,8 @@ TEST_F(ProgressTest, GraphsOfTheProgramAreNotSpoiled) {
   cuda::SetCurrentStream(0, nullptr);
 }
 
-// NCCL gives memory back, for which CUDA waits for all that the device does:
-// maybe for a collective of another of them.
+// When NCCL frees memory, CUDA waits for everything on the device, possibly for
+// a collective of another communicator.
 TEST_F(ProgressTest, AllCommunicatorsAreToldOfAnAbortBeforeOneIsWaitedFor) {
   Make(2);
   const auto first = AllReduce(0, OnDevice(1, 1));
@@ -114,7 +113,7 @@ TEST_F(ProgressTest, WhatIsStuckGivingMemoryBackHoldsUpNobody) {
     left.get_future().wait();
     backends_.clear();
   }
-  // 4 bytes on the device of each: to free them would have waited as well.
+  // 4 bytes on the device per rank: freeing them would have waited as well.
   allowed_leaks_ = 2;
 }
 
@@ -130,7 +129,7 @@ TEST_F(ProgressTest, AThousandGroupsLeaveNothing) {
     }
     backends_.clear();
   }
-  // The rest is looked at after each test.
+  // The fixture checks the rest after each test.
   EXPECT_EQ(testing::CountLeaks().comms, 0U);
 }
 

@@ -1,5 +1,5 @@
-// Groups of the nccl backend that are made of ranks of another one, on NCCL and
-// CUDA of the host.
+// Groups of the nccl backend that are made of ranks of another group, on the
+// fake NCCL and CUDA.
 
 #include "dataplane/nccl/split.h"
 
@@ -39,7 +39,7 @@ class SplitTest : public testing::BackendTest {
 
   Backend& backend(int rank) { return *backends_[static_cast<size_t>(rank)]; }
 
-  // The end of rank `rank` of a group of `size`, which it has in part 0 as
+  // Splits rank `rank` into part 0, of `size` ranks, as its rank
   // `rank_in_part`.
   void SplitOff(int rank, int rank_in_part, int size,
                 Instant deadline = Instant::max()) {
@@ -60,7 +60,7 @@ class SplitTest : public testing::BackendTest {
                     .parent_handle = std::move(parent_handle)}));
   }
 
-  // Of all of `group`, that bring 1, 2, 4, ...
+  // Checks an all_reduce on all ranks of `group`, with the values 1, 2, 4, ...
   void ExpectSum(std::vector<std::unique_ptr<Backend>>& group, float sum) {
     std::vector<Tensor> tensors;
     std::vector<std::shared_ptr<Work>> works;
@@ -75,7 +75,7 @@ class SplitTest : public testing::BackendTest {
     }
   }
 
-  // The error of rank 0 of the part, when rank 1 did not come.
+  // The error of rank 0 of the part if rank 1 does not come.
   static Status TooLate(const std::string& why) {
     Status status = DeadlineExceededError("group \"part\": " + why);
     SetCulpritRank(status, 1);
@@ -105,7 +105,7 @@ TEST_F(SplitTest, SeveralPartsAreMadeAtOnce) {
   for (int rank = 0; rank < kAll; ++rank) {
     descents.push_back(backend(rank).Split({.part = rank == 1 ? 5 : 0}));
   }
-  // The order in a part is that in the other group.
+  // Ranks of a part keep their order.
   Join(0, 2, descents[0]);
   Join(1, 2, descents[2]);
   ExpectSum(parts_, 3);
@@ -114,7 +114,7 @@ TEST_F(SplitTest, SeveralPartsAreMadeAtOnce) {
   ExpectSum(parts_, 1);
 }
 
-// Else the stand-in calls it a misuse.
+// The fake NCCL records a misuse if it does not wait.
 TEST_F(SplitTest, ASplitWaitsForWhatWasStartedBefore) {
   Make(2, 0);
   const Tensor mine = OnDevice(2, 1);
@@ -142,7 +142,7 @@ TEST_F(SplitTest, WhenTheOtherGroupHasEndedAGroupBeginsAnew) {
   ExpectSum(backends_, 3);
   TakeMade();
   SplitOff(0, 0, 2);
-  // The other one hears of it before it comes to the split.
+  // The other rank's group ends before that rank comes to the split.
   for (auto& one : backends_) one->Abort(AbortedError("rank 2 is gone"));
   SplitOff(1, 1, 2);
   ExpectSum(parts_, 3);
@@ -155,7 +155,7 @@ TEST_F(SplitTest, WhoDoesNotComeToASplitLetsTheNewGroupAloneTimeOut) {
   SplitOff(0, 0, 2, Clock::now() + std::chrono::milliseconds(30));
   EXPECT_EQ(Wait(parts_[0]->Start({.kind = CollectiveKind::kBarrier})),
             TooLate("rank 1 did not come to make the communicator"));
-  // It comes after all; nobody wants what comes of it.
+  // The rank comes late; its handle is dropped.
   backend(1).Split({.part = 0});
   ExpectSum(backends_, 3);
 }
@@ -163,7 +163,7 @@ TEST_F(SplitTest, WhoDoesNotComeToASplitLetsTheNewGroupAloneTimeOut) {
 TEST_F(SplitTest, WhatNobodyTakesIsGivenBack) {
   Make(2, 0);
   for (auto& one : backends_) one->Split({.part = 0});
-  // Whoever leaves the group waits for what others need of it.
+  // A backend's destructor waits for splits that other ranks need.
   backends_.clear();
   EXPECT_EQ(TakeMade(), (Made{.by_id = 2, .by_split = 2}));
 }
@@ -197,7 +197,7 @@ TEST_F(SplitTest, TheOtherGroupMayGo) {
   ExpectSum(parts_, 3);
 }
 
-// Ranks 0 and 2 of three go on.
+// Ranks 0 and 2 of three remain.
 class ShrinkTest : public SplitTest {
  protected:
   void ShrinkTo(bool aborts, Instant deadline = Instant::max()) {
@@ -211,7 +211,7 @@ class ShrinkTest : public SplitTest {
 };
 
 TEST_F(ShrinkTest, WhatIsLeftOfAGroupHasItsCommunicatorFromThat) {
-  // Also one that is bound to a device by its collectives alone.
+  // Also if the group was bound to its device only by its collectives.
   for (const int device : {0, -1}) {
     store_ = std::make_shared<InMemoryStore>();
     part_store_ = std::make_shared<InMemoryStore>();
@@ -223,7 +223,7 @@ TEST_F(ShrinkTest, WhatIsLeftOfAGroupHasItsCommunicatorFromThat) {
     ExpectSum(parts_, 3);
     EXPECT_EQ(TakeMade(), (Made{.by_shrink = 2}));
     EXPECT_EQ(testing::TakeAborts(), 0);
-    // The others have no use for the old one.
+    // The old group has ended.
     EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))),
               AbortedError("group \"world\" was shrunk"));
     parts_.clear();
@@ -280,7 +280,7 @@ TEST_F(ShrinkTest, WhoDoesNotComeToItIsMissedInTime) {
        Clock::now() + std::chrono::milliseconds(30));
   EXPECT_EQ(Wait(parts_[0]->Start({.kind = CollectiveKind::kBarrier})),
             TooLate("rank 1 did not come to make the communicator"));
-  // And one that nobody makes a group of.
+  // Also a handle that no group uses.
   EXPECT_NE(backend(2).Split({.excluded = {1}}), nullptr);
 }
 

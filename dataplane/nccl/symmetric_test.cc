@@ -1,4 +1,4 @@
-// Symmetric memory of the nccl backend, on NCCL and CUDA of the host.
+// The nccl backend's symmetric memory, on the fake NCCL and CUDA.
 
 #include "dataplane/nccl/symmetric.h"
 
@@ -40,7 +40,7 @@ class SymmetricTest : public testing::BackendTest {
 
   using Allocated = StatusOr<std::shared_ptr<SymmetricMemory>>;
 
-  // What each rank has of it, which allocates as many bytes as `bytes` says.
+  // The results of all ranks, each of which allocates its entry of `bytes`.
   std::vector<Allocated> AllocateEach(const std::vector<size_t>& bytes) {
     std::vector<std::thread> threads;
     std::vector<Allocated> all(bytes.size());
@@ -53,7 +53,7 @@ class SymmetricTest : public testing::BackendTest {
     return all;
   }
 
-  // Of all ranks, `bytes` each.
+  // Allocates `bytes` on all ranks.
   void Allocate(size_t bytes) {
     for (Allocated& one :
          AllocateEach(std::vector<size_t>(backends_.size(), bytes))) {
@@ -62,7 +62,7 @@ class SymmetricTest : public testing::BackendTest {
     }
   }
 
-  // Of all ranks, that bring 1, 2, 4, ..., on their first pieces.
+  // Checks an all_reduce of 1, 2, 4, ... on all ranks' first pieces.
   void ExpectSum(float sum) {
     std::vector<Tensor> tensors;
     std::vector<std::shared_ptr<Work>> works;
@@ -91,7 +91,7 @@ TEST_F(SymmetricTest, CollectivesRunOnItAsOnAnyOther) {
   Allocate(12);
   ExpectSum(7);
   pieces_.clear();
-  // The windows are given back, in the order in which NCCL wants it.
+  // Deregisters the windows in the order that NCCL requires.
   backends_.clear();
   EXPECT_EQ(testing::TakeAborts(), 0);
 }
@@ -108,7 +108,7 @@ TEST_F(SymmetricTest, ItIsGivenBackWhileOthersAreGathered) {
   EXPECT_EQ(Wait(second), OkStatus());
 }
 
-// The stand-in calls it a misuse while a collective is under way.
+// The fake NCCL records a misuse if a collective is in progress.
 TEST_F(SymmetricTest, ItIsGivenBackWhenNothingIsUnderWay) {
   Make(2, 0);
   Allocate(4);
@@ -145,7 +145,7 @@ TEST_F(SymmetricTest, OfAGroupThatHasFailedItIsGivenBackAfterTheCommunicator) {
 }
 
 TEST_F(SymmetricTest, SoIsWhatWasGivenBackBeforeAndWaitsForItsTurn) {
-  // The abort takes longer than whatever ends with the group.
+  // The abort takes longer than the rest of the group's end.
   static std::promise<void> gate;
   static std::shared_future<void> going = gate.get_future().share();
   platform_.nccl.CommAbort = [](Comm comm) {
@@ -181,7 +181,7 @@ TEST_F(SymmetricTest, WhoDoesNotComeEndsTheGroupInTime) {
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), status);
 }
 
-// NCCL does not ask for it, and would go on.
+// NCCL does not check this.
 TEST_F(SymmetricTest, SizesThatDifferEndTheGroup) {
   Make(2);
   Allocate(12);
@@ -198,7 +198,7 @@ TEST_F(SymmetricTest, SizesThatDifferEndTheGroup) {
   EXPECT_EQ(Wait(AllReduce(0, TensorOf(0, 1, 1))), all[0].status());
 }
 
-// Others do not know of it, and so it is not said as if they did.
+// The error must not be one that says that all ranks have it.
 TEST_F(SymmetricTest, AStoreWithoutRoomEndsTheGroup) {
   class FullStore : public dataplane::testing::InMemoryStore {
    public:
@@ -245,7 +245,7 @@ TEST_F(SymmetricTest, AnotherGroupMayUseIt) {
   store_ = std::make_shared<dataplane::testing::InMemoryStore>();
   Make(2, 0);
   ExpectSum(3);
-  // Also when its own group is no more.
+  // Also after its own group is destroyed.
   owners.clear();
   ExpectSum(3);
 }
@@ -271,8 +271,8 @@ TEST_F(SymmetricTest, ASplitGroupHasItsOwn) {
   ExpectSum(3);
 }
 
-// The stand-in calls it a misuse if the communicator goes before its windows,
-// or the memory.
+// The fake NCCL records a misuse if the communicator or the memory is freed
+// before its windows.
 TEST_F(SymmetricTest, AGroupThatIsShrunkGivesItsOwnBack) {
   Make(3, 0);
   Allocate(12);
@@ -308,8 +308,8 @@ TEST_F(SymmetricTest, AnOlderNcclHasNone) {
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
 }
 
-// Copy engines work behind calls of NCCL of their own; without them, or without
-// these calls, an exchange is sends and receives.
+// Copy engines need NCCL's AlltoAll and Scatter. Without copy engines, or
+// without these functions, an exchange is sends and receives.
 TEST_F(SymmetricTest, WithCopyEnginesAnExchangeIsOneCall) {
   const auto calls_of = [&](NcclOptions::CtaPolicy policy) {
     backends_.clear();

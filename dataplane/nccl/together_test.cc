@@ -1,4 +1,4 @@
-// Sends and receives that begin together, on NCCL and CUDA of the host.
+// Batches of sends and receives, on the fake NCCL and CUDA.
 
 #include <chrono>
 #include <cstddef>
@@ -47,8 +47,8 @@ class TogetherTest : public testing::BackendTest {
   std::vector<std::shared_ptr<Work>> works_;
 };
 
-// In the stand-in's stream a send waits until it is received, as in NCCL's: one
-// after the other the two would wait for ever.
+// As in NCCL, a send waits in its stream until it is received: without a batch
+// the two would wait for ever.
 TEST_F(TogetherTest, TwoThatBothSendFirstAreOneGroupOfNcclEach) {
   Make(2);
   testing::TakeLaunches();
@@ -63,7 +63,7 @@ TEST_F(TogetherTest, TwoThatBothSendFirstAreOneGroupOfNcclEach) {
   EXPECT_THAT(ValuesOf(got[1]), Each(1));
   EXPECT_EQ(works_[1]->source_rank(), 1);
   EXPECT_THAT(testing::TakeLaunches(), ElementsAre(2, 2));
-  // The group's own communicator does it.
+  // They use the group's communicator.
   EXPECT_EQ(testing::TakeMade(), (testing::Made{.by_id = 2}));
 }
 
@@ -121,7 +121,7 @@ TEST_F(TogetherTest, ARankMaySendToItself) {
   Start(0, {receives, sends});
   WaitForAll();
   EXPECT_THAT(ValuesOf(got), Each(7));
-  // By itself either would wait for ever.
+  // Outside a batch either of them would wait for ever.
   for (Collective* const one : {&sends, &receives}) {
     EXPECT_EQ(backends_[0]->Supports(*one).code(), StatusCode::kUnimplemented);
     one->begins_together = true;
@@ -129,7 +129,7 @@ TEST_F(TogetherTest, ARankMaySendToItself) {
   }
 }
 
-// Neighbours alone take part: all others number their collectives as they do.
+// Only neighbours take part; the other ranks number their collectives alike.
 TEST_F(TogetherTest, TheyAreNoCollectivesThatRanksMayMiss) {
   Make(3, 0);
   Start(0, {SendOf(OnDevice(1, 1), 1)});
@@ -139,7 +139,7 @@ TEST_F(TogetherTest, TheyAreNoCollectivesThatRanksMayMiss) {
                      .tensors = {OnDevice(1, 1)},
                      .timeout = milliseconds(400)};
   late.deadline = Clock::now() + std::chrono::minutes(1);
-  // It says by then that it has come to its first collective.
+  // By then it has noted that it has come to its first collective.
   const auto waits = backends_[2]->Start(late);
   late.deadline = deadline;
   const Status status = Wait(backends_[0]->Start(late));

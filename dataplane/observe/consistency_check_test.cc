@@ -19,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Completes what it starts at once.
+// Completes every collective at once.
 class InstantBackend : public Backend {
  public:
   explicit InstantBackend(std::atomic<int>* started) : started_(started) {}
@@ -38,7 +38,7 @@ class InstantBackend : public Backend {
   std::atomic<int>* const started_;
 };
 
-// Writes down what is called of it.
+// Lists the calls that it gets.
 class ListingBackend : public InstantBackend {
  public:
   explicit ListingBackend(std::vector<std::string>* calls)
@@ -102,7 +102,7 @@ TEST_F(ConsistencyCheckTest, StartsWhenAllHaveCome) {
               "all_reduce #" + std::to_string(sequence) + " float32[5] sum");
   }
   EXPECT_EQ(started_, 60);
-  // Those of the last, and maybe of the one before.
+  // The keys of the last collective, and possibly of the one before.
   EXPECT_LE(store_->size(), 6U);
 }
 
@@ -138,7 +138,7 @@ TEST_F(ConsistencyCheckTest, ARefusalFailsOnTheOthersAtOnce) {
   EXPECT_EQ(started_, 0);
 }
 
-// Who handles the error of a call that is bad everywhere goes on.
+// A program may handle the error and go on if all ranks refuse the call.
 TEST_F(ConsistencyCheckTest, WhatAllRefuseDisturbsNothing) {
   for (const auto& check : checks_) {
     check->Refused(AllReduce(1, 5), InvalidArgumentError("no tensor"));
@@ -151,8 +151,8 @@ TEST_F(ConsistencyCheckTest, WhatAllRefuseDisturbsNothing) {
   for (const auto& work : works) EXPECT_TRUE(work->Wait().ok());
 }
 
-// As the job's store when others have ended the group: it says that to every
-// question after the first which was in vain.
+// Like the job's store after other ranks have ended the group: after the first
+// Get that times out, every call fails.
 class EndingStore : public BootstrapStore {
  public:
   Status Set(const std::string& key, const std::string& value) override {
@@ -210,8 +210,8 @@ TEST_F(ConsistencyCheckTest, WhoDoesNotComeIsNamed) {
 }
 
 TEST_F(ConsistencyCheckTest, OfManyThatDoNotComeAFewAreNamed) {
-  // Outlives the check's thread, so that the status ends on this one: TSan does
-  // not see its reference count.
+  // Outlives the check's thread, so that the status is destroyed on this
+  // thread: TSan does not see its reference count.
   std::shared_ptr<Work> work;
   ConsistencyCheck check(
       std::make_unique<InstantBackend>(&started_),
@@ -227,7 +227,7 @@ TEST_F(ConsistencyCheckTest, OfManyThatDoNotComeAFewAreNamed) {
   EXPECT_LT(store_->gets(), 20);
 }
 
-// Does not answer.
+// A store that does not answer.
 class SilentStore : public testing::InMemoryStore {
  public:
   Status Set(const std::string&, const std::string&) override {
@@ -253,7 +253,8 @@ TEST_F(ConsistencyCheckTest, AStoreThatDoesNotAnswerHoldsUpNothingForLong) {
             "all_reduce #1 on group \"world\": timed out after 300ms telling "
             "the other ranks of it, which the debug level DETAIL does: the "
             "store does not answer");
-  // Nor the end of the group: longer than the test may take.
+  // The end of the group does not wait, either: this deadline is longer than
+  // the test may take.
   collective.sequence = 2;
   collective.deadline = Clock::now() + std::chrono::hours(1);
   const auto work = check.Start(collective);
@@ -268,8 +269,8 @@ TEST_F(ConsistencyCheckTest, SendsAndReceivesPass) {
   EXPECT_EQ(started_, 1);
 }
 
-// As NCCL wants it: what begins together goes through the communicator of the
-// collectives, at the same place on all ranks.
+// As NCCL requires: a batch uses the communicator of the collectives, at the
+// same place in their order on all ranks.
 TEST_F(ConsistencyCheckTest, WhatBeginsTogetherHasItsTurnAmongTheCollectives) {
   std::vector<std::string> calls;
   auto check = std::make_unique<ConsistencyCheck>(
@@ -328,7 +329,7 @@ TEST_F(ConsistencyCheckTest, AnAbortEndsWhatWaits) {
   EXPECT_EQ(first->Wait(), AbortedError("stop"));
   EXPECT_EQ(second->Wait(), AbortedError("stop"));
   EXPECT_EQ(checks_[0]->Start(AllReduce(3, 5))->Wait(), AbortedError("stop"));
-  // So does the end.
+  // The destructor ends them, too.
   const auto third = checks_[1]->Start(AllReduce(1, 5));
   checks_[1] = nullptr;
   EXPECT_TRUE(IsCancelled(third->Wait()));

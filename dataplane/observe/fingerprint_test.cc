@@ -31,8 +31,7 @@ Collective AllReduce(Tensor tensor) {
   return collective;
 }
 
-// What the ranks find when they run these, over the wire. Heartbeats tell apart
-// the same ones.
+// The result of Compare for these collectives, after serialisation.
 Status Compared(const std::vector<Collective>& collectives) {
   std::vector<Fingerprint> prints;
   for (const Collective& collective : collectives) {
@@ -109,7 +108,8 @@ TEST(FingerprintTest, WhoDiffersFromMostRanksIsToBlameForAFailure) {
               HasSubstr("ranks 0, 1, 3 of 4 run all_reduce #12 float32[8] sum; "
                         "rank 2 runs all_reduce #12 float32[4] sum"));
   EXPECT_THAT(CulpritRanks(all), ElementsAre(2));
-  // One says nothing, or is further: then it has completed this one.
+  // One has not reported, or has a higher sequence and so has completed this
+  // one.
   EXPECT_THAT(
       CulpritRanks(FindOdd(
           {{0, print(8)}, {1, print(8)}, {2, print(8)}, {3, print(4, 13)}}, 4,
@@ -123,7 +123,7 @@ TEST(FingerprintTest, WhoDiffersFromMostRanksIsToBlameForAFailure) {
   EXPECT_THAT(CulpritRanks(FindOdd({{0, print(8)}, {2, print(4)}}, 4,
                                    /*suspects=*/{1})),
               ElementsAre(0, 1, 2));
-  // They differ in nothing, and nobody else is suspected.
+  // All are equal, and no other rank is suspected.
   EXPECT_TRUE(FindOdd({{0, print(8)}, {1, print(8)}, {2, print(8)}}, 4,
                       /*suspects=*/{1})
                   .ok());
@@ -163,7 +163,7 @@ TEST(FingerprintTest, EverythingThatMustBeEqualIsCompared) {
 }
 
 TEST(FingerprintTest, WhatMayDifferIsNotCompared) {
-  // Gather's list is the root's alone, all_gather's inputs are of any sizes.
+  // Only the root has gather's list; all_gather's inputs may differ in size.
   Collective root = {.kind = CollectiveKind::kGather,
                      .inputs = {Floats({3})},
                      .outputs = {Floats({3}), Floats({3})}};
@@ -178,7 +178,7 @@ TEST(FingerprintTest, WhatMayDifferIsNotCompared) {
   EXPECT_TRUE(Compared({zero, one}).ok());
   one.outputs = {Floats({1}), Floats({3})};
   EXPECT_THAT(Text({zero, one}), EndsWith("(different shape)"));
-  // Scatter's list is the root's alone, what each rank gets is not.
+  // Only the root has scatter's list; all ranks have an output.
   zero = {.kind = CollectiveKind::kScatter,
           .inputs = {Floats({3}), Floats({3})},
           .outputs = {Floats({3})}};
@@ -207,7 +207,7 @@ TEST(FingerprintTest, WhatOneGivesAnotherMustTake) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("rank 0 gives rank 1 2 elements, rank 1 takes 3 "
                         "(different splits): all_to_all #0"));
-  // Which of the two is wrong nobody knows.
+  // Either of the two may be wrong.
   EXPECT_THAT(CulpritRanks(status), ElementsAre(0, 1));
   Collective single = {.kind = CollectiveKind::kAllToAllSingle,
                        .inputs = {Floats({3, 2})},
@@ -234,7 +234,7 @@ TEST(FingerprintTest, ManyRanksAreCut) {
   EXPECT_THAT(text, HasSubstr("ranks 6, 7, 8, 9, 10, 11, 12, 13 and 6 more of "
                               "20 run "));
   EXPECT_THAT(text, EndsWith("; and 2 more kinds"));
-  // But not for programs.
+  // The payload has all of them.
   EXPECT_THAT(CulpritRanks(Compared(collectives)),
               ElementsAre(0, 1, 2, 3, 4, 5));
 }

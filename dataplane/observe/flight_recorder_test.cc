@@ -31,8 +31,8 @@ json Dump(const FlightRecorder& recorder) {
   return json::parse(recorder.ToJson());
 }
 
-// What two recorders say alike: times count from when the first of the entries
-// was created.
+// The dump in a form that two recorders can share: times are relative to the
+// creation of the first entry.
 std::string Comparable(const FlightRecorder& recorder) {
   json dump = Dump(recorder);
   json& entries = dump["entries"];
@@ -49,15 +49,15 @@ std::string Comparable(const FlightRecorder& recorder) {
   return dump.dump(1);
 }
 
-// A recorder with one group, and how its collectives come to be there.
+// A recorder with one group, and the way in which collectives are added.
 struct Recorded {
   Recorded(size_t capacity, bool in_one_step)
       : in_one_step(in_one_step),
         recorder(std::make_shared<FlightRecorder>(capacity)),
         group(recorder->AddGroup({.name = "tp", .backend = "shm"})) {}
 
-  // It begins so many milliseconds after the clock's beginning, and lasts half
-  // of one.
+  // The collective begins `begin_ms` after the clock's zero and lasts half a
+  // millisecond.
   int64_t Add(Collective& collective, uint64_t begin_ms,
               FlightRecorder::Memo* memo = nullptr) {
     Begin(collective, begin_ms);
@@ -88,7 +88,7 @@ struct Recorded {
   const std::shared_ptr<FlightRecorder::GroupRecord> group;
 };
 
-// Of no, one, two, three and eight tensors; scalars and of up to five
+// Collectives of no, one, two, three and eight tensors, with zero to five
 // dimensions.
 std::vector<Collective> AllSorts() {
   static float floats[64];
@@ -118,7 +118,7 @@ std::vector<Collective> AllSorts() {
   };
 }
 
-// Each of them several times, with a memo of its own if they have any.
+// Adds each of them several times, with a memo of its own if `with_memos`.
 std::string AfterAllSorts(Recorded& recorded, bool with_memos) {
   std::vector<Collective> all = AllSorts();
   std::vector<std::unique_ptr<FlightRecorder::Memo>> memos;
@@ -135,7 +135,8 @@ std::string AfterAllSorts(Recorded& recorded, bool with_memos) {
 }
 
 TEST(FlightRecorderTest, OneStepSaysWhatTwoSay) {
-  // All are there, and only the last ones, with what an earlier one had.
+  // With all entries, and with only the last ones, in which outlines are
+  // reused.
   for (const size_t capacity : {100, 10, 7, 1}) {
     Recorded two(capacity, /*in_one_step=*/false);
     const std::string expected = AfterAllSorts(two, /*with_memos=*/false);
@@ -149,7 +150,7 @@ TEST(FlightRecorderTest, OneStepSaysWhatTwoSay) {
   }
 }
 
-// All that it says on the way.
+// All dumps on the way.
 std::string WhileOthersRun(Recorded& recorded, bool with_memos) {
   std::string said;
   const auto look = [&] { said += Comparable(*recorded.recorder); };
@@ -164,15 +165,15 @@ std::string WhileOthersRun(Recorded& recorded, bool with_memos) {
   recorded.Run(all[4], 104, of_gather);
   recorded.Run(all[8], 105, of_send);
   look();
-  // The second one does not start with that.
+  // A failure does not start the second one.
   recorded.End(first, 120, UnavailableError("gone"));
   look();
-  // With this it does.
+  // This does.
   recorded.Run(all[8], 121, of_send);
   look();
   recorded.End(second, 122, OkStatus());
   look();
-  // The last that runs is overwritten, and ends.
+  // The last running one is overwritten, and then ends.
   for (const int i : {0, 1, 2, 3}) recorded.Run(all[i], 130 + i);
   recorded.Run(all[4], 135, of_gather);
   look();
@@ -223,7 +224,7 @@ TEST(FlightRecorderTest, OneStepWritesAWholeRecord) {
   }
 }
 
-// Of two threads the one whose collective ended first may say so last.
+// Of two threads, the one whose collective ended first may report last.
 TEST(FlightRecorderTest, WhatCompletedLastStays) {
   FlightRecorder recorder(10);
   const auto group = recorder.AddGroup({.name = "g"});
@@ -234,7 +235,7 @@ TEST(FlightRecorderTest, WhatCompletedLastStays) {
   EXPECT_THAT(recorder.ToJson(), HasSubstr("\"last_completed_collective\":2,"));
 }
 
-// Its end may be told by another clock than its beginning.
+// Its end may come from another clock than its start.
 TEST(FlightRecorderTest, NothingEndsBeforeItHasStarted) {
   for (const bool in_one_step : {true, false}) {
     FlightRecorder recorder(10);
@@ -260,7 +261,7 @@ TEST(FlightRecorderTest, SeveralThreadsRecordAtOnce) {
     threads.emplace_back([&recorded, i] {
       std::vector<Collective> all = AllSorts();
       for (uint64_t n = 0; n < 500; ++n) {
-        // The last of them goes while entries have what it knows.
+        // The memo is destroyed while entries still use its outline.
         FlightRecorder::Memo memo(recorded.recorder);
         recorded.Run(all[n % all.size()], n, i < 2 ? &memo : nullptr);
         recorded.End(recorded.Add(all[i], n), n, OkStatus());
@@ -294,7 +295,7 @@ TEST(FlightRecorderTest, AFileIsThereAsAWholeOrNotAtAll) {
   text << std::ifstream(path).rdbuf();
   EXPECT_EQ(text.str(), recorder.ToJson());
   std::remove(path.c_str());
-  // Whoever is the last of several has written it.
+  // The last of several writers wins.
   std::vector<std::thread> writers;
   std::atomic<int> failed{0};
   writers.reserve(4);
@@ -324,12 +325,13 @@ std::string JsonOf(const std::string& text) {
 
 TEST(FlightRecorderTest, AnyBytesAreAJsonString) {
   EXPECT_EQ(JsonOf("a\"b\\c\n"), R"("a\"b\\c\u000a")");
-  // Of one to four bytes.
+  // Characters of one to four bytes.
   for (const std::string text :
        {"\x7f", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
     EXPECT_EQ(JsonOf(text), "\"" + text + "\"");
   }
-  // Alone, cut, too long a form, a surrogate, beyond the last.
+  // A lone byte, a cut character, an overlong form, a surrogate, a value that
+  // is too large.
   EXPECT_EQ(JsonOf("x\xff"), R"("x\\xff")");
   EXPECT_EQ(JsonOf("\xe2\x82"), R"("\\xe2\\x82")");
   EXPECT_EQ(JsonOf("\xc0\xaf"), R"("\\xc0\\xaf")");

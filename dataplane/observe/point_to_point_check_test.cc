@@ -25,7 +25,7 @@ using ::testing::EndsWith;
 using testing::FakeBackend;
 using ::testing::IsEmpty;
 
-// Its Abort may come from the check's own thread.
+// Locked, because the check's own thread may call Abort.
 class LockedBackend : public FakeBackend {
  public:
   std::shared_ptr<Work> Start(const Collective& collective) override {
@@ -72,7 +72,7 @@ class PointToPointCheckTest : public ::testing::Test {
     return checks_[static_cast<size_t>(rank)]->Start(collective);
   }
 
-  // Until the other ranks know of `count` operations of the rank.
+  // Waits until the rank has published `count` operations.
   void AwaitTold(int rank, size_t count) {
     const std::string key = "check/point_to_point/" + std::to_string(rank);
     size_t told = count + 1;
@@ -106,7 +106,7 @@ TEST_F(PointToPointCheckTest, ATimeoutSaysWhatThePeerWaitsInInstead) {
             "1 with tag 0; rank 1 waits in recv #1 float32[5] from rank 2 tag "
             "0, which does not go with it");
   EXPECT_EQ(CulpritRank(status), 1);
-  // It ends the group, with that error for all.
+  // It ends the group with that error.
   EXPECT_EQ(fakes_[0]->aborts, std::vector<Status>{status});
   EXPECT_FALSE(other->IsCompleted());
 }
@@ -120,7 +120,7 @@ TEST_F(PointToPointCheckTest, WhatGoesWithItIsNoMismatch) {
                               .message()),
               EndsWith("; rank 1 waits in recv #1 float32[5] from rank 0 tag "
                        "7, recv #2 float32[5] from any rank tag 0"));
-  // A send does not go with a send, nor another tag.
+  // A send matches neither a send nor another tag.
   const auto send = Start(CollectiveKind::kSend, 2, 1, 0, hours(1));
   AwaitTold(2, 1);
   EXPECT_THAT(std::string(Start(CollectiveKind::kSend, 1, 2, 0, milliseconds(8))
@@ -161,7 +161,7 @@ TEST_F(PointToPointCheckTest, CollectivesAndWhatDoesNotWaitPass) {
   EXPECT_EQ(fakes_[0]->started.at(0).deadline, Instant::max());
   const Instant before = Clock::now();
   const auto work = Start(CollectiveKind::kSend, 0, 1, 0, hours(1));
-  // The backend is to leave it the error, but not for ever.
+  // The backend's own deadline is later, but not infinite.
   EXPECT_GE(fakes_[0]->started.at(1).deadline, before + hours(1) + seconds(1));
   fakes_[0]->works.at(1)->Complete(InternalError("broken"));
   EXPECT_EQ(work->Wait(), InternalError("broken"));

@@ -132,7 +132,7 @@ TEST_F(RecorderTest, HasTheFieldsThatToolsRead) {
   const json& reduce = dump["entries"][2];
   EXPECT_EQ(reduce["input_dtypes"], json::parse("[\"BFloat16\"]"));
   EXPECT_EQ(reduce["output_sizes"], json::parse("[[4]]"));
-  // The one before it is complete.
+  // The collective before it has completed.
   EXPECT_EQ(reduce["state"], "started");
   EXPECT_EQ(reduce["retired"], false);
   EXPECT_TRUE(reduce["time_discovered_completed_ns"].is_null());
@@ -264,7 +264,7 @@ TEST_F(RecorderTest, WhatAPlanSaysIsFoundOutOnce) {
   EXPECT_EQ(run(plan, tensor(4), /*waits=*/false), "[[4]]");
   EXPECT_NE(plan.of_recording, nullptr);
   EXPECT_EQ(run(other, tensor(5), /*waits=*/true), "[[5]]");
-  // No plan allows other tensors, so nobody looks at them again.
+  // All collectives of a plan have equal tensors, so they are not read again.
   EXPECT_EQ(run(plan, tensor(6), /*waits=*/false), "[[4]]");
   EXPECT_EQ(run(plan, {}, /*waits=*/true), "[[4]]");
   EXPECT_EQ(run(other, tensor(4), /*waits=*/false), "[[5]]");
@@ -312,12 +312,12 @@ TEST_F(SmallRecorderTest, TheOldestGo) {
   ASSERT_EQ(dump["entries"].size(), 3U);
   EXPECT_EQ(dump["entries"][0]["record_id"], 2);
   EXPECT_EQ(dump["entries"][2]["record_id"], 4);
-  // Those that are gone complete all the same.
+  // Collectives without an entry can complete.
   for (int i = 0; i < 4; ++i) fake_->works[i]->Complete(OkStatus());
   dump = Dump(*recorder_);
   EXPECT_EQ(dump["entries"][1]["state"], "completed");
   EXPECT_EQ(dump["entries"][2]["state"], "started");
-  // And so does a group without entries.
+  // A group without entries is removed, too.
   recording_ = nullptr;
   const auto next = recorder_->AddGroup({.name = "next"});
   for (uint64_t i = 1; i <= 3; ++i) {
@@ -412,7 +412,7 @@ TEST(RecorderMetricsTest, ReportsEachCollectiveWhenItCompletes) {
                     StatusCode::kUnavailable)));
 }
 
-// Another clock may have said when it began.
+// Its start may come from another clock.
 TEST(RecorderMetricsTest, NothingEndsBeforeItHasBegun) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;

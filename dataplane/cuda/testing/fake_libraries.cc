@@ -1,7 +1,7 @@
-// Shared libraries that look like the CUDA runtime and like NCCL, for the tests
-// of what loads them. What they answer is fixed when they are built:
-// FAKE_DEVICES, FAKE_ERROR, FAKE_DRIVER, FAKE_NCCL, and FAKE_INCOMPLETE for one
-// that lacks functions. Nothing else works.
+// Shared libraries that look like the CUDA runtime and NCCL, for tests of
+// loading. Their answers are fixed when they are built: FAKE_DEVICES,
+// FAKE_ERROR, FAKE_DRIVER, FAKE_NCCL, and FAKE_INCOMPLETE for a library that
+// lacks functions. Nothing else works.
 
 extern "C" {
 

@@ -25,17 +25,17 @@ constexpr Error kInvalidResourceHandle = 400;
 constexpr Error kStreamCaptureUnsupported = 900;
 constexpr CaptureStatus kCaptureActive = 1;
 
-// Does what it is given, one after the other, on a thread of its own.
+// Runs its tasks one after the other, on its own thread.
 class HostStream {
  public:
   HostStream() : thread_([this] { Run(); }) {}
-  // Waits for all of it.
+  // Waits for all tasks.
   ~HostStream() {
     Give(nullptr);
     thread_.join();
   }
 
-  // Null: the end.
+  // Null ends the thread.
   void Give(std::function<void()> work) {
     MutexLock lock(mutex_);
     queue_.push_back(std::move(work));
@@ -75,7 +75,7 @@ class HostStream {
   std::thread thread_;
 };
 
-// A place in a stream: the last one that was recorded.
+// The position in a stream that was recorded last.
 class HostEvent {
  public:
   uint64_t Record() {
@@ -112,7 +112,7 @@ struct World {
   int devices MUSTER_GUARDED_BY(mutex) = 0;
   std::map<Stream, std::shared_ptr<HostStream>> streams
       MUSTER_GUARDED_BY(mutex);
-  // Of each device.
+  // The default streams, by device.
   std::map<int, std::shared_ptr<HostStream>> defaults MUSTER_GUARDED_BY(mutex);
   std::map<Event, std::shared_ptr<HostEvent>> events MUSTER_GUARDED_BY(mutex);
   std::map<const char*, size_t> device_memory MUSTER_GUARDED_BY(mutex);
@@ -138,7 +138,7 @@ Error Misuse(Error error, absl::string_view what) {
   return error;
 }
 
-// What could wait for the device is forbidden while something is captured.
+// Refuses a call that could wait for the device while a stream is captured.
 Error Unsafe(absl::string_view what) {
   if (t_capture_mode == kCaptureRelaxed) return kSuccess;
   {
@@ -150,7 +150,7 @@ Error Unsafe(absl::string_view what) {
                 absl::StrCat(what, " while a stream is captured"));
 }
 
-// Null: there is no such stream, or nothing may be put into it.
+// Null if the stream does not exist or nothing may be enqueued in it.
 std::shared_ptr<HostStream> StreamOf(Stream stream) {
   World& world = GlobalWorld();
   MutexLock lock(world.mutex);
@@ -360,7 +360,7 @@ Error Malloc(void** data, size_t bytes) {
   *data = nullptr;
   if (const Error error = Unsafe("Malloc"); error != kSuccess) return error;
   if (bytes == 0) return kSuccess;
-  // What CUDA promises.
+  // The alignment that CUDA guarantees.
   constexpr size_t kAlignment = 256;
   *data = std::aligned_alloc(
       kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);

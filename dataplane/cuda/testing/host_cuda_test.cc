@@ -35,7 +35,7 @@ class HostCudaTest : public ::testing::Test {
 TEST_F(HostCudaTest, AStreamDoesOneThingAfterTheOtherAndLater) {
   const Stream stream = MakeStream();
   const Event event = MakeEvent();
-  // Nothing was recorded: nothing to wait for.
+  // An event that was not recorded counts as reached.
   EXPECT_EQ(api_.EventQuery(event), kSuccess);
   std::promise<void> go;
   Launch(stream, [future = go.get_future().share()] { future.wait(); });
@@ -46,7 +46,7 @@ TEST_F(HostCudaTest, AStreamDoesOneThingAfterTheOtherAndLater) {
   EXPECT_EQ(api_.EventRecord(event, stream), kSuccess);
   EXPECT_EQ(api_.EventQuery(event), kNotReady);
   EXPECT_THAT(to, Each(0));
-  // What is read is what is there when the copy is done.
+  // The copy reads the contents at the time when it runs.
   from.assign(8, 2);
   go.set_value();
   EXPECT_EQ(api_.EventSynchronize(event), kSuccess);
@@ -69,7 +69,7 @@ TEST_F(HostCudaTest, AStreamWaitsForWhatWasRecordedByThen) {
   EXPECT_EQ(api_.EventRecord(event, first), kSuccess);
   EXPECT_EQ(api_.StreamWaitEvent(second, event, 0), kSuccess);
   Launch(second, [&] { order.push_back(2); });
-  // Of a later record nobody waits.
+  // The second stream does not wait for a later record.
   Launch(first, [] {});
   EXPECT_EQ(api_.EventRecord(event, first), kSuccess);
   go.set_value();

@@ -26,7 +26,7 @@ CopyPlace PlaceOn(const Api& api, int device) {
           .free =
               [&api, device](void* memory) {
                 const DeviceGuard guard(api, device);
-                // A copy to it may be under way.
+                // A copy to it may still be running.
                 CHECK_EQ(api.StreamSynchronize(CurrentStream(device)),
                          kSuccess);
                 api.Free(memory);
@@ -78,7 +78,7 @@ class OnDeviceBackend : public Backend {
         work->SetSourceRank(inner->source_rank());
       }
       {
-        // Whose tensors they are may free them now.
+        // The owner of the tensors may free them after this.
         const DeviceGuard guard(api, device);
         CHECK_EQ(api.StreamSynchronize(CurrentStream(device)), kSuccess);
       }

@@ -16,8 +16,8 @@ namespace {
 
 std::atomic<bool> g_rounds_at_each_rank{false};
 
-// `count` elements as what they are reduced as, and the way back: those of 8
-// bits as float32.
+// Converts `count` elements to the type in which they are reduced (float32 for
+// 8-bit floats), and back.
 std::vector<char> Widened(DataType type, const char* elements, size_t count) {
   const dataplane::DataType own = *TypeOf(type);
   if (!IsFloat8(own)) return {elements, elements + count * BytesOf(type)};
@@ -58,9 +58,8 @@ ReduceOp OpOf(RedOp op) {
   }
 }
 
-// As ReducedAtOnce, but what each rank passes on is an element again: first
-// what it multiplies its own with, as the operation says, then what it adds to
-// it.
+// As ReducedAtOnce, but rounds to the element type at each rank: the product
+// with its factor, if the operation has one, and each sum.
 std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
                                  RedOp op, size_t offset, size_t count) {
   const dataplane::DataType own = *TypeOf(type);
@@ -127,8 +126,8 @@ std::vector<char> ReducedAtOnce(const std::vector<Call>& calls, DataType type,
   return Narrowed(type, std::move(result));
 }
 
-// Bytes of the result that the kernel for one rank writes: each block does its
-// part of the number, rounded down, in whole 16 bytes.
+// Bytes of the result that NCCL's kernel for one rank writes: each block takes
+// count / blocks elements, rounded down, in whole 16 bytes.
 size_t WrittenAlone(size_t count, size_t bytes) {
   const size_t blocks =
       std::clamp<size_t>((count * bytes + (16 << 10) - 1) / (16 << 10), 1, 32);

@@ -18,7 +18,7 @@ namespace {
 struct World {
   Mutex mutex;
   std::map<Comm, std::shared_ptr<HostComm>> comms MUSTER_GUARDED_BY(mutex);
-  // By unique id; ranks that have come to it.
+  // By unique id: the ranks that have come to it.
   std::map<std::string, std::shared_ptr<Team>> teams MUSTER_GUARDED_BY(mutex);
   Config last_config MUSTER_GUARDED_BY(mutex);
   int aborts MUSTER_GUARDED_BY(mutex) = 0;
@@ -34,10 +34,10 @@ World& GlobalWorld() {
   return *world;
 }
 
-// CommAborts of this thread whose group of NCCL has not ended.
+// CommAborts of this thread in an NCCL group that has not ended.
 thread_local int t_aborts = 0;
 
-// What MemAlloc has given out, and the windows that are on it.
+// Memory from MemAlloc and its windows.
 struct Memories {
   Mutex mutex;
   struct Piece {
@@ -62,13 +62,13 @@ Comm Add(std::shared_ptr<HostComm> comm) {
   return handle;
 }
 
-// The place, once all of the team have come to it.
+// The place, once all ranks of the team have come.
 std::optional<Place> Met(const Place& place) {
   if (!place.team->HasMet(0)) return std::nullopt;
   return place;
 }
 
-// One that is to find its place by `settle`.
+// Makes a communicator that finds its place with `settle`.
 std::shared_ptr<HostComm> NewComm(std::function<std::optional<Place>()> settle,
                                   const Config* config) {
   auto comm = std::make_shared<HostComm>();
@@ -81,8 +81,7 @@ std::shared_ptr<HostComm> NewComm(std::function<std::optional<Place>()> settle,
   return comm;
 }
 
-// What the communicator that is begun is to be like; a misuse if NCCL refuses
-// that.
+// Records the new communicator's configuration; a misuse if NCCL refuses it.
 bool Take(const Config* config, absl::string_view what) {
   if (config == nullptr) return true;
   const std::string wrong = WhatIsWrongWith(*config);
@@ -96,8 +95,8 @@ bool Take(const Config* config, absl::string_view what) {
   return true;
 }
 
-// A communicator that comes of `parent`, if there is `comm`, once `team` has
-// met at `step`: the call waits for that, or, of a parent that does not block,
+// Makes a communicator from `parent` (none if `comm` is null) once all ranks of
+// `team` have come to `step`. Waits for that or, if the parent does not block,
 // leaves it in progress.
 Result Divide(const std::shared_ptr<HostComm>& parent,
               const std::shared_ptr<Team>& team, uint64_t step,
@@ -121,7 +120,7 @@ Result Divide(const std::shared_ptr<HostComm>& parent,
   return kSuccess;
 }
 
-// The members of the parent's `calls` that are of one color, by their keys.
+// The ranks of the parent with one color, ordered by their keys.
 std::vector<int> MembersOf(const std::vector<Call>& calls, int color) {
   std::vector<int> members;
   for (size_t rank = 0; rank < calls.size(); ++rank) {
@@ -134,7 +133,7 @@ std::vector<int> MembersOf(const std::vector<Call>& calls, int color) {
   return members;
 }
 
-// Of a communicator that is going.
+// Called for a communicator that is being removed.
 void ForgetWindows(HostComm& comm) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(comm.mutex) {
   Memories& memories = TheMemories();
   MutexLock lock(memories.mutex);
@@ -142,7 +141,7 @@ void ForgetWindows(HostComm& comm) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(comm.mutex) {
   comm.windows.clear();
 }
 
-// `what`: how it goes.
+// `what` is the name of the call.
 Result Remove(Comm handle, absl::string_view what, bool abort) {
   std::shared_ptr<HostComm> comm;
   {
@@ -165,7 +164,7 @@ Result Remove(Comm handle, absl::string_view what, bool abort) {
   bool must_abort = false;
   bool keeps_windows = false;
   bool lost_name = false;
-  // They keep the communicator that keeps them.
+  // These functions own the communicator that owns them.
   std::vector<std::function<void()>> never;
   {
     MutexLock lock(comm->mutex);
@@ -326,8 +325,8 @@ Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config) {
   return Divide(ready->comm, team, step, comm, made);
 }
 
-// Those that stay meet in a team of their own, which the list of the others
-// names.
+// The remaining ranks meet in a team of their own, identified by the list of
+// excluded ranks.
 Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
                   Config* config, int flags) {
   const std::optional<Ready> ready = Use(parent, "CommShrink", false);
@@ -360,7 +359,7 @@ Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
   if (place == members.end()) {
     return Misuse(kInvalidArgument, "CommShrink without the caller itself");
   }
-  // Apart from all steps.
+  // Cannot be equal to the number of a step.
   const std::shared_ptr<Team> smaller =
       ready->team->Divide(~name, /*color=*/0, members.size());
   const int new_rank = static_cast<int>(place - members.begin());
@@ -409,7 +408,7 @@ Result MemFree(void* data) {
   return Misuse(kInvalidUsage, "MemFree of memory that is registered");
 }
 
-// All ranks are to come, with as much.
+// All ranks must call it, with equal sizes.
 Result CommWindowRegister(Comm handle, void* data, size_t bytes, Window* window,
                           int flags) {
   *window = nullptr;

@@ -42,7 +42,7 @@ std::string WhatIsWrongWith(const Config& config) {
     }
     return absl::StrCat(field.name, " ", field.value);
   }
-  // Also if one of them is not given, which is the least number there is.
+  // Also compares a missing one, which is the least int.
   if (config.min_ctas > config.max_ctas) {
     return absl::StrCat("minCTAs ", config.min_ctas, ", maxCTAs ",
                         config.max_ctas);

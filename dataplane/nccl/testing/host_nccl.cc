@@ -24,8 +24,7 @@
 namespace muster::dataplane::nccl::testing {
 namespace {
 
-// What is gathered until the last GroupEnd, of one communicator and stream, in
-// the order in which it is done.
+// The calls of one communicator and stream since GroupStart, in their order.
 struct Gathered {
   std::shared_ptr<HostComm> comm;
   cuda::Stream stream = nullptr;
@@ -55,7 +54,7 @@ void LaunchGathered(const Gathered& one) {
   });
 }
 
-// What is gathered goes into its streams, at once or after some looks.
+// Enqueues the gathered calls, at once or after some polls.
 Result Flush() {
   std::vector<Gathered> all = std::exchange(t_gathered, {});
   const int looks = g_looks;
@@ -97,8 +96,8 @@ bool IsOnDevice(const void* data, size_t bytes, absl::string_view what) {
   return false;
 }
 
-// A collective: `finish` gets all ranks' calls, and returns what is to be done
-// when no rank reads any more.
+// A collective: `finish` gets all ranks' calls and returns what to do once no
+// rank reads any more.
 using Finish = std::function<std::function<void()>(const std::vector<Call>&)>;
 
 Result Enqueue(const Ready& ready, cuda::Stream stream, const Call& call,
@@ -145,7 +144,7 @@ Result ReduceParts(absl::string_view name, const void* from, size_t read,
   if (!TypeOf(type).has_value()) {
     return Misuse(kInvalidArgument, absl::StrCat(name, " of type ", type));
   }
-  // The kernel that multiplies what is one rank's alone.
+  // NCCL's kernel that multiplies the elements of a single rank.
   if (ready->team->size() == 1 && op >= kAvg && IsFloat8(*TypeOf(type))) {
     return kInvalidArgument;
   }
@@ -280,7 +279,7 @@ Result Recv(void* to, size_t count, DataType type, int peer, Comm comm,
 Result GroupStart();
 Result GroupEnd();
 
-// As NCCL does it without copy engines.
+// Sends and receives, as in NCCL without copy engines.
 Result AlltoAll(const void* from, void* to, size_t count, DataType type,
                 Comm comm, cuda::Stream stream) {
   const std::optional<Ready> ready =
@@ -370,7 +369,7 @@ Result RedOpCreatePreMulSum(RedOp* op, void* scalar, DataType type, int,
     std::memcpy(&element, scalar, sizeof(element));
     factor = FromFloat8(*TypeOf(type), element);
   } else {
-    // Half a float's bits or all of them: through an accumulator.
+    // The element may be a half, so it is loaded into a float32 accumulator.
     const Reduction& reduction = Reduction::Of(*TypeOf(type), ReduceOp::kSum);
     float value = 0;
     reduction.Load(&value, scalar, 1, 1);

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-// Numbers on a device.
+// Floats on a device.
 class Floats {
  public:
   Floats(const cuda::Api& cuda, size_t count, float value)
@@ -46,7 +46,7 @@ class Floats {
   float* data_ = nullptr;
 };
 
-// One rank: its communicator and a stream.
+// One rank with its communicator and a stream.
 struct Rank {
   int rank = -1;
   int size = 0;
@@ -64,8 +64,8 @@ class HostNcclTest : public ::testing::Test {
     EXPECT_THAT(cuda::testing::TakeMisuses(), IsEmpty());
   }
 
-  // Calls `body` on a thread for each rank, and gives back what it was given,
-  // but for communicators that `body` has set to null.
+  // Calls `body` on one thread per rank. Then destroys the rank's stream and,
+  // unless `body` has set it to null, its communicator.
   void OnRanks(int size, const std::function<void(Rank&)>& body) {
     UniqueId id;
     ASSERT_EQ(api_.GetUniqueId(&id), kSuccess);
@@ -186,7 +186,7 @@ TEST_F(HostNcclTest, SplitsAndShrunkOnes) {
     EXPECT_EQ(api_.CommShrink(self.comm, &excluded, 1, &rest, &config,
                               kShrinkDefault),
               kSuccess);
-    // In the order of the keys: rank 2 is the first.
+    // Ranks are ordered by key: rank 2 is the first.
     Floats value(cuda_, 1, static_cast<float>(self.rank));
     EXPECT_EQ(api_.Broadcast(value.data(), value.data(), 1, kFloat32, 0, half,
                              self.stream),
@@ -231,7 +231,7 @@ TEST_F(HostNcclTest, WithoutBlockingAllComesLater) {
               ElementsAre("AllReduce while something is in progress"));
 }
 
-// As one that does not block gives it out.
+// Of a non-blocking communicator.
 TEST_F(HostNcclTest, ASplitLeavesTheOldOneInProgressUntilAllHaveCome) {
   UniqueId id;
   ASSERT_EQ(api_.GetUniqueId(&id), kSuccess);
@@ -383,7 +383,8 @@ TEST_F(HostNcclTest, WindowsAreOfItsOwnMemoryAndGoFirst) {
     Window window = nullptr;
     Floats other(cuda_, kWindowAlignment, 0);
     if (self.rank == 0) {
-      // Not of MemAlloc, too much of it, and no window.
+      // Memory that is not from MemAlloc; too much; not a multiple of the
+      // alignment.
       for (const auto& [data, bytes] :
            {std::pair<void*, size_t>(other.data(), kWindowAlignment),
             {memory, 2 * kWindowAlignment},
