@@ -90,8 +90,8 @@ struct SplitOptions {
   // ascending order. Then only the remaining ranks call Split, and the parent
   // cannot be used afterwards.
   std::vector<int> excluded = {};
-  // With `excluded`: also ends whatever still runs in the parent, possibly for
-  // ever.
+  // With `excluded`: also ends calls that still run in the parent and might
+  // never end.
   bool aborts = false;
   std::string group_name = {};
   NcclOptions nccl = {};
@@ -116,8 +116,9 @@ struct BackendOptions {
 
   // Ends the forming of the group before the deadline and carries the reason,
   // for instance that a rank is gone. The reason kCancelled means that a rank
-  // has left in peace. It ends only the wait for connections: a rank that has
-  // all of its connections may need nothing more from the one that left.
+  // has left without a failure. It ends only the wait for connections: a rank
+  // that has all of its connections may need nothing more from the one that
+  // left.
   Interruption interruption = {};
 
   // Network interfaces to use, by name, comma separated as in
@@ -241,8 +242,8 @@ class Backend {
   // a tensor's size and nothing that calls back.
   virtual Completion Run(const Collective& collective, ReleasableLock& order);
 
-  // Whatever is started between these two calls begins as one batch, if the
-  // backend supports it: collectives, or sends and receives, of which none then
+  // Collectives, or sends and receives, that are started between these two
+  // calls begin as one batch if the backend supports it: none of them then
   // waits for another one to begin. One thread makes the two calls, with only
   // calls of Start between them; no other thread starts anything meanwhile.
   virtual void BeginTogether() {}

@@ -1,23 +1,23 @@
-/* What biased_mutex.h promises, for spin(1) to check in every interleaving of a
- * home and others: one of them has it at a time, and nobody waits for ever.
+/* The contract of biased_mutex.h, for spin(1) to check in every interleaving of
+ * a home and other threads: one thread holds it at a time, and none waits for
+ * ever.
  *
- * Steps come one after the other here. On a processor of x86-64 they do so but
- * for the stores of a thread that it holds back, in their order, while the
- * thread goes on and loads. The home holds back what it says of where it is, up
- * to two of them; at any time some are let out, and all at a fence: its own, an
- * instruction that locks, or one that the system has it pass. (Weaker ones may
- * do more between two fences, and no more than that at one.)
+ * Steps of all threads are sequential here. That is true on an x86-64 processor
+ * except that it delays a thread's stores, in their order, while the thread goes
+ * on and loads. The home's stores to is_inside are delayed, at most two at a
+ * time. Some become visible at any time, all at a fence: the home's own, a
+ * locked instruction, or one that membarrier makes it pass. (Weaker processors
+ * may reorder more between two fences, but not across one.)
  *
- * It is biased at the home's second locking, and whenever the home has had it
- * without that twice.
+ * The mutex is biased when the home has locked it twice without the bias.
  *
- * There is one home: in biased_mutex.h the first one stays it.
+ * There is one home: in biased_mutex.h the first one is the home for good.
  *
- * -DBREAK leaves out something that must then be found missing: 1, the home's
- * second look; 2, the fence of who takes the bias away (who only looks, then,
- * and never sleeps); 3, that the home wakes him; 4, its fence before that; 5,
- * that he waits for the home; 6, that the home says how it had it before it
- * leaves, and not after.
+ * -DBREAK leaves out one part, and the check must then fail: 1, the home's
+ * second look; 2, the fence of the thread that removes the bias (which then only
+ * polls and never sleeps); 3, the home's wake-up of that thread; 4, the home's
+ * fence before that; 5, that thread's wait for the home; 6, the order in which
+ * the home clears is_entered before it leaves.
  */
 #ifndef OTHERS
 #define OTHERS 1
@@ -37,10 +37,10 @@ bool is_inside;
 bool bare; /* held */
 bool is_entered;
 byte holders;
-bool sleeps; /* who takes the bias away, until the home wakes it */
+bool sleeps; /* the thread that removes the bias, until the home wakes it */
 byte streak;
 
-/* What the home has stored, and others do not see yet. */
+/* The home's stores that other threads do not see yet. */
 chan held_back = [2] of { bool };
 
 proctype Processor() {
@@ -94,7 +94,7 @@ proctype Home() {
      if
      :: has_it
      :: !has_it ->
-        /* A fence, as all that take it. */
+        /* Locking is a fence, as for all threads. */
         atomic { !bare && FENCE -> bare = true };
         streak++;
         if
@@ -141,7 +141,7 @@ proctype Other() {
         do
         :: !is_inside || BREAK == 5 -> break
         :: is_inside && BREAK != 5 ->
-           /* The system looks again before it lets the thread sleep. */
+           /* The kernel checks again before it lets the thread sleep. */
            atomic { sleeps = is_inside && BREAK != 2 };
            !sleeps
         od

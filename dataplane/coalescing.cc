@@ -42,7 +42,7 @@ const Tensor& OutputOf(const Collective& collective) {
 // CostOf counts them; 0: it may not be fused.
 size_t LimitOf(const Collective& collective, size_t fusable_bytes) {
   if (InputOf(collective).device().type != DeviceType::kCpu) return 0;
-  // It has several outputs.
+  // The collective has several outputs.
   if (TraitsOf(collective.kind).outputs == TensorList::kPerRank) return 0;
   const bool any_order =
       !IsReduction(collective.kind) || IsExact(collective.data_type());

@@ -1,4 +1,4 @@
-// Several collectives as one.
+// Runs several collectives as one.
 
 #ifndef MUSTER_DATAPLANE_COALESCING_H_
 #define MUSTER_DATAPLANE_COALESCING_H_

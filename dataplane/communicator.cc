@@ -373,7 +373,7 @@ std::shared_ptr<Work> Communicator::StartEntered(const Collective& collective) {
   const bool has_peer = IsPointToPoint(collective.kind);
   try {
     std::shared_ptr<Work> work = backend_->Start(collective);
-    // It is still the last entry: OnCompletion is not yet registered.
+    // The entry is still the last one: OnCompletion is not yet registered.
     if (!has_peer) running_.back().work = work;
     return work;
   } catch (...) {
@@ -432,7 +432,7 @@ void Communicator::Note(const Collective& collective) {
   try {
     plans_.Note(collective, backend_->looks_where_tensors_are(collective));
   } catch (const std::bad_alloc&) {
-    // It gets no plan.
+    // The collective gets no plan.
   }
 }
 

@@ -224,7 +224,7 @@ TEST_F(PlansTest, WhatRunsIsNotGivenToAnother) {
   Collective& known = *Find(Reduction());
   known.plan->is_running = true;
   EXPECT_EQ(Find(Reduction()), nullptr);
-  // Its entry is not replaced, either.
+  // The running one's entry is not replaced, either.
   NoteTwice(Reduction());
   Plans::HasEnded(known);
   EXPECT_EQ(Find(Reduction()), &known);

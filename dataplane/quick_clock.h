@@ -1,4 +1,4 @@
-// Clock::now() for those who ask it in every small collective.
+// A fast Clock::now(), for callers that read it in every small collective.
 
 #ifndef MUSTER_DATAPLANE_QUICK_CLOCK_H_
 #define MUSTER_DATAPLANE_QUICK_CLOCK_H_

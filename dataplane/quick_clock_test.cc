@@ -113,7 +113,7 @@ TEST_F(QuickClockTest, ANewThreadTakesTheRateThatAnotherFound) {
 
 TEST_F(QuickClockTest, StandsStillAfterARateThatWasTooHigh) {
   ErrorIn(3ms);
-  // As NTP may do: the rate is 0.05 % too high from now on.
+  // NTP may do this: the rate is 0.05 % too high from now on.
   machine_.ticks_per_ns *= 1.0005;
   // Calls without a pause, so that the next anchor is behind the last call.
   const nanoseconds error = ErrorIn(2ms, /*pause=*/0ns);
@@ -136,7 +136,7 @@ TEST_F(QuickClockTest, FollowsACounterThatJumps) {
   }
 }
 
-// As when a thread moves between two processors whose counters differ.
+// A thread that moves between two processors whose counters differ.
 TEST_F(QuickClockTest, IsAsFarOffAsCountersThatDisagree) {
   constexpr nanoseconds kApart = 300us;
   ErrorIn(3ms);

@@ -58,7 +58,7 @@ constexpr size_t DataTypeBytes(DataType type) {
   return index < kDataTypeCount ? tensor_internal::kDataTypeBytes[index] : 1;
 }
 
-// Where a tensor's memory is.
+// The kind of memory that a tensor is in.
 enum class DeviceType : uint8_t { kCpu, kCuda };
 
 // "cpu" or "cuda".

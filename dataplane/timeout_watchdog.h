@@ -26,7 +26,7 @@ struct WatchdogOptions {
 // destroyed, fails with the cause. The backend may still write to the tensors
 // after that.
 //
-// It has one thread, which watches the clock.
+// One thread watches the clock.
 class TimeoutWatchdog : public BackendDecorator {
  public:
   TimeoutWatchdog(std::unique_ptr<Backend> inner, WatchdogOptions options);

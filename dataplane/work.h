@@ -31,12 +31,12 @@ class [[nodiscard]] Work {
   // Waits until the collective completes or its own deadline ends it.
   [[nodiscard]] Status Wait() { return Wait(Instant::max()); }
 
-  // Makes what this thread does next with the tensors come after the
-  // collective. On CPU tensors this is Wait(). On CUDA tensors it orders the
-  // thread's current stream (cuda/stream.h): that stream waits for the
-  // collective, unless the collective runs in it, and the host waits only until
-  // the collective has been enqueued. Returns an error that is known by then;
-  // status() reports later ones.
+  // Orders what this thread does next with the tensors after the collective. On
+  // CPU tensors this is Wait(). On CUDA tensors it orders the thread's current
+  // stream (cuda/stream.h): that stream waits for the collective, unless the
+  // collective runs in it, and the host waits only until the collective has
+  // been enqueued. Returns an error that is known by then; status() reports
+  // later ones.
   [[nodiscard]] virtual Status Synchronize() { return Wait(); }
 
   virtual bool IsCompleted() const = 0;

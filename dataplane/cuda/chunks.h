@@ -1,4 +1,4 @@
-// How a collective is cut into chunks that go one after the other.
+// Cuts a collective into chunks that move one after the other.
 
 #ifndef MUSTER_DATAPLANE_CUDA_CHUNKS_H_
 #define MUSTER_DATAPLANE_CUDA_CHUNKS_H_

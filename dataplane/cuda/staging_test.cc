@@ -249,7 +249,7 @@ TEST_F(StagedAllToAllTest, WhatFailsBeforeItIsItsOwnFailure) {
   EXPECT_THAT(seen_.sizes, IsEmpty());
 }
 
-// Its rows have one element, so that one chunk holds all.
+// The tensor's rows have one element, so that one chunk holds all.
 TEST_F(StagingTest, AnAllGatherIntoATensorTakesNoMoreChunksThanItsRowsNeed) {
   const auto work =
       backend_->Start({.kind = CollectiveKind::kAllGatherIntoTensor,

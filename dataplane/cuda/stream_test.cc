@@ -28,7 +28,8 @@ class StreamTest : public ::testing::Test {
   Stream stream_ = nullptr;
 };
 
-// It would create a context on device 0, which the program has never used.
+// Going back would create a context on device 0, which the program has never
+// used.
 TEST_F(StreamTest, AThreadOfItsOwnDoesNotGoBackToDevice0) {
   int device = 0;
   std::thread([&] {

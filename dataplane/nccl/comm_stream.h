@@ -157,7 +157,7 @@ class CommStream {
     kNo,
     // The group has failed; its communicators will be aborted.
     kBegun,
-    // They are aborted: NCCL enqueues nothing any more.
+    // All communicators are aborted: NCCL enqueues nothing any more.
     kAborted,
     // Something is stuck: a stream waits for another group's stream, or an
     // abort for another group's collective.

@@ -41,8 +41,8 @@ constexpr milliseconds kLazyLook(1);
 constexpr milliseconds kErrorLook(100);
 // Time limits for finalizing communicators, and for aborting and destroying
 // them. If nothing else runs on the device, that takes half a second and a
-// second, because NCCL's threads check only twice a second whether to end.
-// Whatever takes longer is left running and may delay the process's end.
+// second, because NCCL's threads check only twice a second whether to end. An
+// operation that takes longer is left running and may delay the process's end.
 constexpr milliseconds kPart(1000);
 constexpr milliseconds kDrain(3000);
 
@@ -427,7 +427,7 @@ class NcclBackend : public Backend {
            collective =
                overdue->collective()](const std::vector<int>& missing) {
             MutexLock lock(mutex_);
-            // It may have ended in the meantime.
+            // The collective may have ended in the meantime.
             const Entry* const still = comm_stream.Overdue(Clock::now());
             if (still == nullptr || still->number != number) return;
             End(TimedOut(collective, options_.group_name, missing));
@@ -553,7 +553,7 @@ class NcclBackend : public Backend {
   // The source of the communicator of all ranks; null without a parent.
   const std::shared_ptr<NcclParentHandle> parent_handle_;
 
-  // Its condition also wakes the watchdog for other reasons.
+  // The condition in it also wakes the watchdog for other reasons.
   const std::shared_ptr<cuda::HostWaiters> waiters_ =
       std::make_shared<cuda::HostWaiters>();
 

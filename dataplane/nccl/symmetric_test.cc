@@ -161,7 +161,7 @@ TEST_F(SymmetricTest, SoIsWhatWasGivenBackBeforeAndWaitsForItsTurn) {
   EXPECT_EQ(Wait(behind), AbortedError("rank 1 is gone"));
   EXPECT_THAT(testing::TakeMisuses(), IsEmpty());
   gate.set_value();
-  // It may be on the device until the abort is done.
+  // The collective may be on the device until the abort is done.
   EXPECT_EQ(Wait(stuck), AbortedError("rank 1 is gone"));
 }
 

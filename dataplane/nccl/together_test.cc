@@ -63,7 +63,7 @@ TEST_F(TogetherTest, TwoThatBothSendFirstAreOneGroupOfNcclEach) {
   EXPECT_THAT(ValuesOf(got[1]), Each(1));
   EXPECT_EQ(works_[1]->source_rank(), 1);
   EXPECT_THAT(testing::TakeLaunches(), ElementsAre(2, 2));
-  // They use the group's communicator.
+  // The batches use the group's communicator.
   EXPECT_EQ(testing::TakeMade(), (testing::Made{.by_id = 2}));
 }
 

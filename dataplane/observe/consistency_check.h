@@ -40,8 +40,8 @@ struct ConsistencyCheckOptions {
 // on CUDA tensors is ordered with the collectives, as in an NCCL communicator,
 // and starts as a batch in that order.
 //
-// It has one thread, which waits for the other ranks. All ranks of the group
-// must have the check.
+// One thread waits for the other ranks. All ranks of the group must have the
+// check.
 class ConsistencyCheck : public BackendDecorator {
  public:
   ConsistencyCheck(std::unique_ptr<Backend> inner,

@@ -1,4 +1,5 @@
-// What ranks must agree on before they run a collective, and how they differ.
+// The arguments on which ranks must agree in a collective, and their
+// differences.
 
 #ifndef MUSTER_DATAPLANE_OBSERVE_FINGERPRINT_H_
 #define MUSTER_DATAPLANE_OBSERVE_FINGERPRINT_H_

@@ -33,12 +33,13 @@ namespace muster::dataplane {
 //                     completed
 //   time_..._ns       since 1970
 //   duration_ms       from started to completed
-//   retired           nobody works on it any more
-//   op_id             the number within its group, sends and receives counted
-//   thread_id         of the caller
+//   retired           complete or failed
+//   op_id             the number within its group, including sends and receives
+//   thread_id         the caller's
 //   frames            empty
-//   nccl_comm_state   of each communicator of NCCL's, by the name of its group
-//                     and its own, in the words of the backend
+//   nccl_comm_state   the state of each NCCL communicator, by its group's name
+//   and
+//                     its own, in the backend's words
 // A failed collective also has "error", and keeps the state that it had.
 class FlightRecorder {
  public:

@@ -49,7 +49,7 @@ std::string Comparable(const FlightRecorder& recorder) {
   return dump.dump(1);
 }
 
-// A recorder with one group, and the way in which collectives are added.
+// A recorder with one group, and how collectives are added to it.
 struct Recorded {
   Recorded(size_t capacity, bool in_one_step)
       : in_one_step(in_one_step),
@@ -224,7 +224,7 @@ TEST(FlightRecorderTest, OneStepWritesAWholeRecord) {
   }
 }
 
-// Of two threads, the one whose collective ended first may report last.
+// If two threads report, the one whose collective ended first may report last.
 TEST(FlightRecorderTest, WhatCompletedLastStays) {
   FlightRecorder recorder(10);
   const auto group = recorder.AddGroup({.name = "g"});
@@ -235,7 +235,7 @@ TEST(FlightRecorderTest, WhatCompletedLastStays) {
   EXPECT_THAT(recorder.ToJson(), HasSubstr("\"last_completed_collective\":2,"));
 }
 
-// Its end may come from another clock than its start.
+// A collective's end may come from another clock than its start.
 TEST(FlightRecorderTest, NothingEndsBeforeItHasStarted) {
   for (const bool in_one_step : {true, false}) {
     FlightRecorder recorder(10);

@@ -174,7 +174,7 @@ void PointToPointCheck::Fail(uint64_t number) {
   if (known) SetCulpritRank(status, operation.peer);
   {
     MutexLock lock(mutex_);
-    // It has completed in the meantime.
+    // The operation has completed in the meantime.
     if (!operations_.contains(number)) return;
   }
   inner().Abort(status);

@@ -106,7 +106,7 @@ TEST_F(PointToPointCheckTest, ATimeoutSaysWhatThePeerWaitsInInstead) {
             "1 with tag 0; rank 1 waits in recv #1 float32[5] from rank 2 tag "
             "0, which does not go with it");
   EXPECT_EQ(CulpritRank(status), 1);
-  // It ends the group with that error.
+  // The check ends the group with that error.
   EXPECT_EQ(fakes_[0]->aborts, std::vector<Status>{status});
   EXPECT_FALSE(other->IsCompleted());
 }

@@ -110,7 +110,8 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
   if (!ending.status.ok()) order.CallLast();
   IfThereIsMemory([&] {
     if (order.DropLast()) {
-      // It has waited briefly or not at all: writes the whole record at once.
+      // The collective has waited briefly or not at all: writes the whole
+      // record at once.
       recorder_->AddCompleted(*group_, collective, ending.at,
                               MemoOf(collective));
     } else {

@@ -412,7 +412,7 @@ TEST(RecorderMetricsTest, ReportsEachCollectiveWhenItCompletes) {
                     StatusCode::kUnavailable)));
 }
 
-// Its start may come from another clock.
+// The collective's start may come from another clock than its end.
 TEST(RecorderMetricsTest, NothingEndsBeforeItHasBegun) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;

@@ -350,7 +350,7 @@ TEST_P(PointToPointConformance, LeavingRankFailsWhoNeedsItAlone) {
     const int rank = communicator.rank();
     std::vector<float> value(1, static_cast<float>(rank));
     if (rank == leaver) {
-      // Its message arrives although it leaves.
+      // The message arrives although its sender leaves.
       ExpectOk(Send(communicator, Tensor(value), 0));
       world.Destroy(leaver);
       return;

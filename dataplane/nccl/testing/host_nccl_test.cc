@@ -231,7 +231,7 @@ TEST_F(HostNcclTest, WithoutBlockingAllComesLater) {
               ElementsAre("AllReduce while something is in progress"));
 }
 
-// Of a non-blocking communicator.
+// On a non-blocking communicator.
 TEST_F(HostNcclTest, ASplitLeavesTheOldOneInProgressUntilAllHaveCome) {
   UniqueId id;
   ASSERT_EQ(api_.GetUniqueId(&id), kSuccess);
