@@ -3,9 +3,9 @@
  * ever.
  *
  * Steps of all threads are sequential here. That is true on an x86-64 processor
- * except that it delays a thread's stores, in their order, while the thread goes
- * on and loads. The home's stores to is_inside are delayed, at most two at a
- * time. Some become visible at any time, all at a fence: the home's own, a
+ * except that it delays a thread's stores, in their order, while the thread
+ * goes on and loads. The home's stores to is_inside are delayed, at most two at
+ * a time. Some become visible at any time, all at a fence: the home's own, a
  * locked instruction, or one that membarrier makes it pass. (Weaker processors
  * may reorder more between two fences, but not across one.)
  *
@@ -14,10 +14,10 @@
  * There is one home: in biased_mutex.h the first one is the home for good.
  *
  * -DBREAK leaves out one part, and the check must then fail: 1, the home's
- * second look; 2, the fence of the thread that removes the bias (which then only
- * polls and never sleeps); 3, the home's wake-up of that thread; 4, the home's
- * fence before that; 5, that thread's wait for the home; 6, the order in which
- * the home clears is_entered before it leaves.
+ * second look; 2, the fence of the thread that removes the bias (which then
+ * only polls and never sleeps); 3, the home's wake-up of that thread; 4, the
+ * home's fence before that; 5, that thread's wait for the home; 6, the order in
+ * which the home clears is_entered before it leaves.
  */
 #ifndef OTHERS
 #define OTHERS 1

@@ -82,8 +82,8 @@ struct Plan {
     virtual ~Memo() = default;
   };
 
-  // Both guarded by the group's lock. `is_valid`: Validate accepts the tensors
-  // at their current addresses. `is_running`: the current run has not ended.
+  // Both guarded by the group's lock. `is_valid`: Validate has accepted the
+  // tensors' current addresses. `is_running`: the current run has not ended.
   bool is_valid = true;
   bool is_running = false;
   // The backend's flag (Backend::looks_where_tensors_are).

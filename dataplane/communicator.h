@@ -130,7 +130,7 @@ class Communicator {
 
   Progress progress();
 
-  // The number of the last collective that this rank has started.
+  // The number of this rank's last collective, also if it was refused.
   uint64_t last_enqueued() const;
 
   const std::string& group_name() const { return options_.group_name; }
@@ -225,7 +225,7 @@ class Communicator {
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Called when a collective of Start completes. A success is counted later, by
   // the next call of TakeEnded: otherwise the completing thread and the threads
-  // that start more collectives would wait for each other's lock.
+  // that start more collectives would contend for mutex_.
   void StartedCompleted(uint64_t sequence, const Status& status);
   // Counts those that have succeeded. `all`: also those behind one that still
   // runs.

@@ -46,8 +46,7 @@ Instant QuickNow();
 //   bool IsUsable();  // False: use only Time().
 //   uint64_t Ticks();
 //   Instant Time();
-//   std::atomic<uint64_t>& Rate();  // Last rate learned by any thread; 0:
-//   none.
+//   std::atomic<uint64_t>& Rate();  // Last one learned; 0: none.
 //
 // Not thread-safe: each thread has its own.
 class QuickClock {

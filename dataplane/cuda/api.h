@@ -87,10 +87,10 @@ struct Runtime {
 // Loads the CUDA runtime for the rest of the process and probes for devices.
 // The library is the one that the environment variable MUSTER_CUDA_LIBRARY
 // names or, without it, libcudart.so.13, .12 or .11, also from CUDA_HOME (or
-// /usr/local/cuda) if the system does not find it. Errors, each with the names
-// tried and the results: kNotFound (no such library), kFailedPrecondition
-// (functions are missing, or the driver is too old), kUnavailable (no device,
-// or none that works).
+// /usr/local/cuda) if the system does not find it.
+// Errors, each with the names tried and the results: kNotFound (no such
+// library), kFailedPrecondition (functions are missing, or the driver is too
+// old), kUnavailable (no device, or none that works).
 StatusOr<Runtime> Load();
 
 // The result of one call of Load; later calls return the same.

@@ -17,8 +17,9 @@ namespace muster::dataplane::mpi_internal {
 Status AwaitAll(const BackendOptions& options);
 
 // Makes an MPI communicator of the group's ranks, in their order. Called after
-// AwaitAll and MPI_Init. Errors: kFailedPrecondition, on all ranks: they are
-// not processes of one mpirun.
+// AwaitAll and MPI_Init.
+// Errors: kFailedPrecondition, on all ranks: they are not processes of one
+// mpirun.
 StatusOr<MPI_Comm> Meet(const BackendOptions& options);
 
 }  // namespace muster::dataplane::mpi_internal

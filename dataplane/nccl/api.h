@@ -152,9 +152,10 @@ inline constexpr int kOldestVersion = 21800;
 // Loads NCCL for the rest of the process: the library that the environment
 // variable MUSTER_NCCL_LIBRARY names or, without it, libnccl.so.2, also from
 // CUDA_HOME (or /usr/local/cuda) if the system does not find it. Does not probe
-// for devices (cuda::Load does). Errors: kNotFound (no such library; the text
-// has the names tried and the results), kFailedPrecondition (older than
-// kOldestVersion, or functions are missing).
+// for devices (cuda::Load does).
+// Errors: kNotFound (no such library; the text has the names tried and the
+// results), kFailedPrecondition (older than kOldestVersion, or functions are
+// missing).
 StatusOr<Library> Load();
 
 // OK if this process can use nccl: it has NCCL, the CUDA runtime and a device.

@@ -40,9 +40,9 @@ struct MakeOptions {
 // Makes a communicator with the other ranks and returns it, ready for use, on
 // the thread's current device. Makes it from the parent's communicator if there
 // is a parent and that is possible. Otherwise rank 0 makes the unique id and
-// the others wait for it in the store, which is not read after that. Errors:
-// kDeadlineExceeded (rank 0 or other ranks did not come), kInternal with NCCL's
-// text, and the errors of `over` and the store.
+// the others wait for it in the store, which is not read after that.
+// Errors: kDeadlineExceeded (rank 0 or other ranks did not come), kInternal
+// with NCCL's text, and the errors of `over` and the store.
 StatusOr<Comm> MakeCommunicator(const MakeOptions& options);
 
 }  // namespace muster::dataplane::nccl

@@ -36,8 +36,8 @@ struct Target {
 Status CheckSupported(const Platform& platform, const Collective& collective,
                       int device, int rank, int world_size);
 
-// Enqueues `collective`, which is supported, in the target's stream. Errors:
-// kInternal with NCCL's text; the communicator must then be aborted.
+// Enqueues `collective`, which is supported, in the target's stream.
+// Errors: kInternal with NCCL's text; the communicator must then be aborted.
 //
 // With copy engines, a scatter and an all_to_all of equal, contiguous parts are
 // one NCCL call if NCCL has it. Otherwise they are sends and receives, as in

@@ -33,8 +33,9 @@ class NcclParentHandle : public ParentHandle {
  public:
   // Returns the communicator, which may be in progress; the caller owns it.
   // Null, on all ranks, if it cannot be made from the parent's: the ranks then
-  // make one from scratch. Called once. Errors: kDeadlineExceeded, kInternal
-  // with NCCL's text, and the errors of `over` and the store.
+  // make one from scratch. Called once.
+  // Errors: kDeadlineExceeded, kInternal with NCCL's text, and the errors of
+  // `over` and the store.
   virtual StatusOr<Comm> Make(const SplitRank& asker) = 0;
 };
 

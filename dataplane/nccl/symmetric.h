@@ -28,8 +28,8 @@ namespace muster::dataplane::nccl {
 class SymmetricPiece : public CommTask {
  public:
   // Allocates `bytes` on `device`, the current device, as the group's
-  // allocation `number`. Errors: kUnimplemented (NCCL is too old), kInternal
-  // with NCCL's text.
+  // allocation `number`.
+  // Errors: kUnimplemented (NCCL is too old), kInternal with NCCL's text.
   static StatusOr<std::shared_ptr<SymmetricPiece>> Allocate(
       const Platform& platform, int device, uint64_t number, size_t bytes);
   ~SymmetricPiece() override;
@@ -88,9 +88,9 @@ Status OfThisRank(const Status& status);
 
 // Checks, through the store, that all ranks allocate the same number of bytes,
 // which NCCL does not. Waits for all ranks. `over` as for
-// SymmetricPiece::Await. Errors: kInvalidArgument (they differ),
-// kDeadlineExceeded (names the ranks that did not come), and those of the store
-// and `over`.
+// SymmetricPiece::Await.
+// Errors: kInvalidArgument (they differ), kDeadlineExceeded (names the ranks
+// that did not come), and those of the store and `over`.
 Status AgreeOnBytes(const BackendOptions& group, const SymmetricPiece& piece,
                     Instant deadline, const std::function<Status()>& over);
 

@@ -107,9 +107,9 @@ class FlightRecorder {
   std::string ToJson() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Writes ToJson() to a file. The file appears complete or not at all; if
-  // there are several writers, the last one wins. Errors: the system's, as
-  // kNotFound, kPermissionDenied, kResourceExhausted or the like, but never
-  // kUnavailable; the text names the file.
+  // there are several writers, the last one wins.
+  // Errors: the system's, as kNotFound, kPermissionDenied, kResourceExhausted
+  // or the like, but never kUnavailable; the text names the file.
   Status WriteTo(const std::string& path) const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   size_t capacity() const { return capacity_; }
