@@ -198,7 +198,7 @@ TEST_F(SymmetricTest, SizesThatDifferEndTheGroup) {
   EXPECT_EQ(Wait(AllReduce(0, TensorOf(0, 1, 1))), all[0].status());
 }
 
-// The error must not be one that says that all ranks have it.
+// The error must not be kResourceExhausted, because other ranks do not have it.
 TEST_F(SymmetricTest, AStoreWithoutRoomEndsTheGroup) {
   class FullStore : public dataplane::testing::InMemoryStore {
    public:

@@ -129,7 +129,7 @@ TEST_F(TogetherTest, ARankMaySendToItself) {
   }
 }
 
-// Only neighbours take part; the other ranks number their collectives alike.
+// A batch takes no collective number, so ranks outside it count alike.
 TEST_F(TogetherTest, TheyAreNoCollectivesThatRanksMayMiss) {
   Make(3, 0);
   Start(0, {SendOf(OnDevice(1, 1), 1)});

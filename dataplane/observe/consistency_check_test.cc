@@ -152,7 +152,7 @@ TEST_F(ConsistencyCheckTest, WhatAllRefuseDisturbsNothing) {
 }
 
 // Like the job's store after other ranks have ended the group: after the first
-// Get that times out, every call fails.
+// Get of a single key that times out, every Get fails.
 class EndingStore : public BootstrapStore {
  public:
   Status Set(const std::string& key, const std::string& value) override {
