@@ -23,11 +23,11 @@ namespace muster::internal {
 // no answer within the timeout. Used by one thread.
 class AdminClient {
  public:
-  // Of `options`: address, connect_timeout (of each call) and what concerns TLS
-  // and tokens, which comes from the environment where it is empty. Reads
-  // files, and connects with the first call.
-  // Errors: kInvalidArgument (an option or a file; the text names it),
-  // kResourceExhausted (threads have no room; the text names the limit).
+  // Uses the address, the TLS and token settings, and connect_timeout (the
+  // timeout of each call) of `options`. Empty TLS and token settings come from
+  // the environment. Reads the files now; connects with the first call. Errors:
+  // kInvalidArgument (an option or a file; the text names it),
+  // kResourceExhausted (no room for threads; the text names the limit).
   static StatusOr<std::unique_ptr<AdminClient>> Open(
       const SessionOptions& options);
 
@@ -42,7 +42,7 @@ class AdminClient {
   Status CloseRendezvous(const v1::CloseRendezvousRequest& request,
                          v1::CloseRendezvousResponse* response);
   Status Set(const v1::SetRequest& request, v1::SetResponse* response);
-  // Its time to wait, which the request has, goes on top of the timeout.
+  // The time to wait in the request is added to the timeout.
   Status Get(const v1::GetRequest& request, v1::GetResponse* response);
   Status TryGet(const v1::TryGetRequest& request, v1::TryGetResponse* response);
   Status Delete(const v1::DeleteRequest& request, v1::DeleteResponse* response);

@@ -31,15 +31,15 @@ class BatchEvent {
 
   uint32_t Look() const { return wakes_.load(std::memory_order_acquire); }
 
-  // Returns when WakeAll was called since `seen` was looked up, or at `until`,
-  // or for no reason.
+  // Returns after a WakeAll that follows the Look of `seen`, at `until`, or
+  // spuriously.
   void Sleep(uint32_t seen, Instant until);
 
   void WakeAll();
 
  private:
   std::atomic<uint32_t> wakes_{0};
-  // Nobody sleeps: no system call is needed.
+  // If 0, WakeAll needs no system call.
   std::atomic<uint32_t> sleepers_{0};
 };
 

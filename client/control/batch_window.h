@@ -24,15 +24,15 @@ namespace muster::internal {
 // Not thread-safe: the session's lock guards it.
 class BatchWindow {
  public:
-  // Below this, messages of their own are as good.
+  // With fewer callers there is no wait.
   static constexpr size_t kCallersMin = 4;
-  // What it takes a caller to wake up and come back, on a busy processor. All
-  // together are waited for for at most so much for each.
+  // Estimate of the time in which one caller wakes up and comes back on a busy
+  // processor. The wait is at most this times the number of callers.
   static constexpr std::chrono::microseconds kPerCaller{8};
 
-  // A message has answered so many callers.
+  // Call when a message has answered `callers` callers.
   void Woke(size_t callers, Instant now) {
-    // How many come and go together; forgotten within some 20 messages.
+    // Estimate of the callers that run together; decays in some 20 messages.
     crowd_ = std::max(callers, crowd_ - (crowd_ + 7) / 8);
     if (crowd_ < kCallersMin) return;
     joins_ = false;
@@ -40,7 +40,7 @@ class BatchWindow {
     until_ = now + kPerCaller * static_cast<int64_t>(expected_);
   }
 
-  // A caller has issued an operation while so many are under way.
+  // Call when a caller has issued an operation and `under_way` are under way.
   void CameBack(size_t under_way, Instant now) {
     if (expected_ > 0) {
       --expected_;
@@ -50,7 +50,7 @@ class BatchWindow {
     }
   }
 
-  // Whether it is worth while to wait for more operations until until().
+  // Returns whether to wait for more operations until until().
   bool Expects(Instant now) {
     if (now >= until_) {
       expected_ = 0;
@@ -64,7 +64,7 @@ class BatchWindow {
  private:
   size_t crowd_ = 0;
   size_t expected_ = 0;
-  // The next message is waited for.
+  // Whether the next message waits for more callers.
   bool joins_ = false;
   Instant until_;
 };

@@ -29,7 +29,7 @@ class Canceller {
  private:
   friend class StreamSession;
 
-  // Of a call that is under way.
+  // The running call registers its operation here.
   void Begin(PendingOperationPtr pending) {
     MutexLock lock(mutex_);
     pending_ = std::move(pending);

@@ -15,7 +15,7 @@
 
 namespace muster::internal {
 
-// The variable's value, or null: getenv, or a test's stand-in.
+// Returns the variable's value, or null: getenv, or a test's replacement.
 using EnvironmentReader = std::function<const char*(const char* name)>;
 const char* ReadEnvironment(const char* name);
 
@@ -28,7 +28,7 @@ class ConnectionSecurity {
   }
   // The name that the certificate must bear; empty: the endpoint's.
   const std::string& server_name() const { return server_name_; }
-  // The value of the header of that name; empty: no token.
+  // The value of the "authorization" header; empty: no token.
   const std::string& authorization() const { return authorization_; }
 
  private:
@@ -45,11 +45,11 @@ class ConnectionSecurity {
 // empty, from the environment.
 class ChannelSecurity {
  public:
-  // Takes from the environment what `options` leave empty: MUSTER_TLS_CA,
-  // MUSTER_TLS_CERT, MUSTER_TLS_KEY, MUSTER_TLS_SERVER_NAME, MUSTER_TOKEN,
-  // MUSTER_TOKEN_FILE, MUSTER_INSECURE.
-  // Errors: kInvalidArgument (MUSTER_INSECURE is no boolean, or options that do
-  //   not fit together).
+  // Combines `options` with the environment, which supplies what they leave
+  // empty: MUSTER_TLS_CA, MUSTER_TLS_CERT, MUSTER_TLS_KEY,
+  // MUSTER_TLS_SERVER_NAME, MUSTER_TOKEN, MUSTER_TOKEN_FILE, MUSTER_INSECURE.
+  // Errors: kInvalidArgument (MUSTER_INSECURE is no boolean, or the options
+  //   contradict each other).
   static StatusOr<ChannelSecurity> Take(
       const SessionOptions& options,
       const EnvironmentReader& environment = ReadEnvironment);
@@ -58,8 +58,9 @@ class ChannelSecurity {
   const std::string& tls_cert() const { return tls_cert_; }
   const std::string& tls_key() const { return tls_key_; }
 
-  // Read anew; empty: none.
-  // Errors: kInvalidArgument (the file, or what it has; never the token).
+  // Reads the token's file again. Returns "" if no token is set. Errors:
+  // kInvalidArgument (the file or its content; the text never has the
+  //   token).
   StatusOr<std::string> Token() const;
 
   // Reads the files.
@@ -67,12 +68,12 @@ class ChannelSecurity {
   //   plain text; the text names option and path, and never a token).
   StatusOr<ConnectionSecurity> Load(const Endpoint& endpoint) const;
 
-  // The end of a connection that was never one, with a hint at the option that
-  // is probably wrong: who refuses a handshake does not say why.
+  // Adds to a handshake's failure the option that is probably wrong: a peer
+  // that refuses a handshake does not say why.
   Status WithHandshakeHint(const Status& failure) const;
 
-  // The same where no coordinator has been at `endpoint` before: looks there,
-  // and says so if what answers is none.
+  // The same for an endpoint where no coordinator has answered before. Connects
+  // once more, and says so if another kind of server listens there.
   Status Explain(const Status& failure, const Endpoint& endpoint) const;
 
  private:
@@ -90,9 +91,10 @@ class ChannelSecurity {
   bool insecure_ = false;
 };
 
-// The token that the pages of a job's processes want, read anew:
-// MUSTER_JOB_TOKEN, or what is in MUSTER_JOB_TOKEN_FILE; empty: neither is set.
-// Errors: kInvalidArgument, as ChannelSecurity::Token; the text names the
+// Returns the token that a request for the debug pages of a job's processes
+// must have. Reads it again: MUSTER_JOB_TOKEN, or the content of
+// MUSTER_JOB_TOKEN_FILE; empty if neither is set. Errors: kInvalidArgument, as
+// ChannelSecurity::Token; the text names the
 //   variables.
 StatusOr<std::string> JobToken(
     const EnvironmentReader& environment = ReadEnvironment);

@@ -24,40 +24,42 @@ class Connection {
  public:
   enum class Event {
     kNothing,   // `until` passed
-    kReceived,  // received() is the next message
-    kWritten,   // the write is over: another may begin
-    kBroken,    // no message will come any more; call Finish
+    kReceived,  // received() has the next message
+    kWritten,   // the write is over; the next one may begin
+    kBroken,    // no more messages; call Finish
   };
 
-  // It breaks when the coordinator is silent for `silence_max` (NewChannel).
+  // The stream breaks if the coordinator is silent for `silence_max` (see
+  // NewChannel).
   Connection(const Endpoint& endpoint, const ConnectionSecurity& security,
              std::chrono::milliseconds silence_max);
-  // Cancels what is open. Nobody may be in another method.
+  // Cancels open calls. No other thread may be in a method.
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Connects and sends `hello`, which ends with kWritten. Call it once, first.
+  // Connects and sends `hello`; kWritten reports the end of that. Call it once,
+  // before all others.
   void Start(const v1::StreamRequest& hello);
 
-  // Sends `request`, which ends with kWritten; one at a time. It may be
-  // destroyed as soon as this returns.
+  // Sends `request`; kWritten reports the end of the write. One write at a
+  // time. The caller may destroy `request` when this returns.
   void Write(const v1::StreamRequest& request);
 
-  // Whether a write is not over. For who polls.
+  // Whether a write is under way. Only for the polling thread.
   bool writing() const { return writing_; }
 
-  // Waits for the next event. By one thread at a time.
+  // Waits for the next event. One thread at a time.
   Event Poll(Instant until);
 
   // Valid until the next Poll.
   v1::StreamResponse& received() { return received_; }
 
-  // Ends the stream soon, which Poll then reports. From any thread.
+  // Ends the stream; Poll then reports kBroken. Thread-safe.
   void Cancel() { context_.TryCancel(); }
 
-  // Returns why the stream is over; after kBroken, and with no other thread
-  // in Poll or Write.
+  // Returns why the stream ended. Call it after kBroken, when no other thread
+  // is in Poll or Write.
   Status Finish();
 
  private:
@@ -72,10 +74,10 @@ class Connection {
   std::unique_ptr<
       grpc::ClientAsyncReaderWriter<v1::StreamRequest, v1::StreamResponse>>
       stream_;
-  // Written by who writes, cleared by who polls.
+  // Set by the writing thread, cleared by the polling thread.
   std::atomic<bool> writing_{false};
 
-  // Of who polls.
+  // Used only by the polling thread.
   v1::StreamResponse received_;
   bool reading_ = false;
 };

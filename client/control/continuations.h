@@ -20,34 +20,34 @@ namespace muster::internal {
 class Continuations {
  public:
   Continuations();
-  // As Close.
+  // Calls Close.
   ~Continuations();
 
-  // One that Find knows by its number, which is not 0.
+  // Makes one with a number other than 0, by which Find finds it.
   static std::shared_ptr<Continuations> Create();
-  // If it is gone, one that is closed.
+  // Returns a closed one if there is none with this number any more.
   static std::shared_ptr<Continuations> Find(uint64_t number);
   uint64_t number() const { return number_; }
-  // One that belongs to no group.
+  // Makes one that belongs to no group.
   static std::shared_ptr<Continuations> CreateUnnumbered();
 
-  // False in a process that was forked off: its thread is the parent's.
+  // False in a forked child, which does not have the parent's thread.
   bool is_here() const { return fork_guard_.is_here(); }
 
   Continuations(const Continuations&) = delete;
   Continuations& operator=(const Continuations&) = delete;
 
-  // `task` throws nothing. On the caller's own thread after Close.
+  // `task` must not throw. After Close it runs on the calling thread.
   void Run(std::function<void()> task);
 
-  // Runs what is there, and ends the thread; called by a task, returns at once,
-  // and the thread ends by itself.
+  // Runs all tasks that were added, then ends the thread. A call from a task
+  // returns at once; the thread then ends by itself.
   void Close();
 
   bool IsThisThread() const;
 
  private:
-  // What the thread has, which may outlive this object.
+  // State that the thread shares. It may outlive this object.
   struct Queue {
     Mutex mutex;
     CondVar changed;
@@ -55,13 +55,13 @@ class Continuations {
     bool closed MUSTER_GUARDED_BY(mutex) = false;
   };
 
-  // Takes `task` over; false after Close.
+  // Takes `task` over; returns false after Close.
   bool Push(std::function<void()>& task);
   static void Serve(const std::shared_ptr<Queue>& queue);
 
   const std::shared_ptr<Queue> queue_;
   const ForkGuard fork_guard_;
-  // 0: Find does not know it.
+  // If 0, Find does not know it.
   uint64_t number_ = 0;
   mutable Mutex thread_mutex_;
   std::thread thread_ MUSTER_GUARDED_BY(thread_mutex_);

@@ -1,4 +1,4 @@
-// Between the protocol's messages and the SDK's types.
+// Converts between the protocol's messages and the SDK's types.
 
 #ifndef MUSTER_CLIENT_CONTROL_CONVERT_H_
 #define MUSTER_CLIENT_CONTROL_CONVERT_H_
@@ -24,23 +24,21 @@ MemberInfo FromProto(const v1::MemberInfo& proto);
 v1::MemberInfo ToProto(const MemberInfo& member);
 MemberEvent FromProto(const v1::MemberEvent& proto);
 
-// As Culprits.others has them: ascending. Those that nobody can mean are left
-// out.
+// Ranks as in Culprits.others, ascending. FromProto drops invalid ranges.
 using Ranges = google::protobuf::RepeatedField<uint32_t>;
 std::vector<RankRange> FromProto(const Ranges& proto);
 Ranges ToProto(const std::vector<RankRange>& ranges);
 
-// The protocol's texts are UTF-8: a message with another one in it would end
-// the session, and the member with it. What is none is escaped, byte for byte,
-// the same on every rank. Of what only carries keys and values nothing is
-// looked at.
+// Escapes all bytes that are not UTF-8 in the texts of a message, the same way
+// on every rank; one such byte would end the session. Leaves operations alone
+// that carry only keys and values.
 void EscapeTexts(google::protobuf::Message* message);
 void EscapeTexts(v1::Operation* operation);
 
 v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups);
 
-// Differs between two heartbeats when there was progress between them: that
-// what runs has run for longer is none.
+// Returns a text that differs between two heartbeats if there was progress
+// between them. A longer run of the same collective is no progress.
 std::string Fingerprint(const v1::HeartbeatRequest& heartbeat);
 
 }  // namespace muster::internal

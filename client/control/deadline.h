@@ -8,18 +8,18 @@
 
 namespace muster::internal {
 
-// The time by which a call must end, and how an error then describes it. One
-// deadline passes from the user's call through all layers.
+// The time by which a call must end, and its name in errors. One deadline
+// passes from the user's call through all layers.
 struct Deadline {
-  // `name` is the option or variable in which the user finds the timeout.
+  // `name` is the option or variable that sets the timeout.
   static Deadline After(std::chrono::milliseconds timeout, std::string name);
 
-  // At least zero; rounded up, so that what has not passed is not zero.
+  // At least zero. Rounded up, so that it is zero only after the deadline.
   std::chrono::milliseconds Remaining(Instant now) const;
 
   bool Passed(Instant now) const { return now >= at; }
 
-  // "(timeout: Store::SetTimeout)".
+  // Returns "(timeout: Store::SetTimeout)".
   std::string Blame() const;
 
   Instant at = Instant::max();

@@ -11,13 +11,13 @@
 
 namespace muster::internal {
 
-// The message in the file that TORCHELASTIC_ERROR_FILE names, which is
+// Returns the message in the file that TORCHELASTIC_ERROR_FILE names,
 //   {"message": {"message": TEXT, "extraInfo": {"timestamp": "SECONDS", ...}}}
-// or has TEXT as "message" itself. Its first line, cut to 400 bytes. Empty:
-// there is no such file, or nothing like that in it.
+// or with TEXT as "message" itself: its first line, cut to 400 bytes. Empty if
+// there is no such file, or it has another format.
 std::string ReadErrorFile(const std::string& path);
 
-// Whom a message blames.
+// A process that a message blames.
 struct Culprit {
   int rank = 0;     // in the world
   int64_t pid = 0;  // on its host; 0: not known
@@ -25,13 +25,13 @@ struct Culprit {
   friend bool operator==(const Culprit&, const Culprit&) = default;
 };
 
-// Of the same file: whom the message blames, in its order, the first 1000.
-// Empty: it blames nobody, or nobody wrote whom.
+// Returns the first 1000 processes that the file's message blames, in its
+// order. Empty if it blames none or the file has no list.
 std::vector<Culprit> ReadErrorFileCulprits(const std::string& path);
 
-// Writes one with `message`, `culprits` (as extraInfo's "culprits") and this
-// time, unless `path` is empty. An error is of no interest: the launcher quotes
-// standard error then.
+// Writes the file with `message`, `culprits` (as extraInfo's "culprits") and
+// the current time; does nothing if `path` is empty. Ignores errors: the
+// launcher then quotes standard error.
 void WriteErrorFile(const std::string& path, const std::string& message,
                     std::span<const Culprit> culprits = {});
 

@@ -11,18 +11,18 @@ struct ExitStatus {
   int signal = 0;  // the signal that killed it
   bool core_dumped = false;
 
-  // `status` is waitpid's, of a process that has ended.
+  // `status` comes from waitpid and is that of a process that has ended.
   static ExitStatus OfWait(int status);
 
   bool ok() const { return code == 0 && signal == 0; }
-  // As shells count: 128 + the signal's number.
+  // The status that a shell shows: 128 + the signal's number for a signal.
   int shell_status() const { return signal != 0 ? 128 + signal : code; }
 };
 
-// "exited with status 3", "was killed by signal 9 (SIGKILL)".
+// Returns "exited with status 3", "was killed by signal 9 (SIGKILL)".
 std::string Describe(const ExitStatus& status);
 
-// "SIGTERM"; "signal 40" for one without a name.
+// Returns "SIGTERM", or "signal 40" if the signal has no name.
 std::string SignalName(int signal);
 
 }  // namespace muster::internal

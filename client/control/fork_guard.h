@@ -1,4 +1,4 @@
-// Detects that an object was made by the process that forked this one.
+// Detects that an object was made before this process was forked.
 
 #ifndef MUSTER_CLIENT_CONTROL_FORK_GUARD_H_
 #define MUSTER_CLIENT_CONTROL_FORK_GUARD_H_
@@ -16,10 +16,11 @@ class ForkGuard {
  public:
   ForkGuard();
 
-  // False in a process that was forked off afterwards.
+  // False in a process that was forked after the construction.
   bool is_here() const { return forks_ == Forks(); }
 
-  // How many forks this process is away from the first one with a ForkGuard.
+  // The number of forks between the first process with a ForkGuard and this
+  // one.
   static uint32_t Forks() { return g_forks.load(std::memory_order_relaxed); }
 
  private:
@@ -28,17 +29,17 @@ class ForkGuard {
   uint32_t forks_;
 };
 
-// The error of every call on something that another process has made.
-// "store \"a\" is that of the process that forked this one off"
+// The error of every call on an object that the parent process has made: "store
+// \"a\" is that of the process that forked this one off".
 inline constexpr char kIsParents[] =
     " is that of the process that forked this one off";
 
-// Never frees `object`, which is the parent's, and lets no tool call it a leak.
+// Leaks `object`, which is the parent's, without a report from leak checkers.
 void KeepForParent(void* object);
 
-// DeleteAtHome deletes what this process has made. What its parent has made
-// stays as it is: a destructor would wait for threads that are not here, or use
-// the parent's connections and files.
+// A deleter that deletes only objects that this process has made. It leaves
+// objects of the parent as they are: their destructors would wait for threads
+// that do not exist here, or use the parent's connections and files.
 template <typename T>
 class DeleteAtHome {
  public:

@@ -10,14 +10,14 @@
 
 namespace muster::internal {
 
-// A name tells how its group was made: PARENT:split:CALL:PART or
-// PARENT:shrink:EXCLUDED; the last such suffix counts. Any other name is the
-// user's. PARENT is "world" for the default group.
+// A name shows how its group was made: PARENT:split:CALL:PART or
+// PARENT:shrink:EXCLUDED (the last such suffix counts). All other names are
+// from users. PARENT is "world" for the default group.
 std::string NameOfSplit(absl::string_view parent, int64_t call, int part);
 std::string NameOfShrunk(absl::string_view parent, absl::string_view excluded);
 
-// The call in which the ranks of the group wait for each other: "split_group",
-// "shrink_group", else "new_group".
+// Returns the function that makes such a group, in which its ranks wait for
+// each other: "split_group", "shrink_group", else "new_group".
 std::string MakerOf(absl::string_view group_name);
 
 }  // namespace muster::internal

@@ -17,21 +17,21 @@ namespace muster::internal {
 
 class AdminClient;
 
-// One that is registered, or was until a while ago.
+// A member that is registered, or was a while ago.
 struct HostMember {
   enum class State {
     kLive,
-    // The others were told that it is gone, and it did not say so itself.
+    // Declared lost by the coordinator; it did not say that it leaves.
     kLost,
-    // It left, or reported its own failure.
+    // Left, or reported its own failure.
     kGone,
   };
   int64_t pid = 0;
   uint64_t incarnation = 0;
   State state = State::kLive;
-  // Since the coordinator last heard of it.
+  // Time since the coordinator last heard from the member.
   std::chrono::milliseconds silent_for{0};
-  // Of its departure.
+  // Why it departed; empty if it is live.
   std::string cause = {};
 };
 
@@ -40,22 +40,22 @@ struct HostMembers {
   // A member that is silent for this long is lost; 0: there is no such job, so
   // there are no members.
   std::chrono::milliseconds lease{0};
-  // The rendezvous in progress, on all hosts: the world size that it is for (0:
-  // none is in progress), and how many wait in it.
+  // The rendezvous in progress, on all hosts: its world size (0: none is in
+  // progress), and how many members wait in it.
   int forming_world_size = 0;
   int joined = 0;
-  // The asked ranks that it waits for, ascending, where each rank has a place
-  // of its own.
+  // The requested ranks that have not come, ascending. Only where each rank is
+  // bound to a host.
   std::vector<int> missing_ranks = {};
-  // For people, of no host in particular: whom that rendezvous waits for.
+  // The members that the rendezvous waits for, on all hosts, as text.
   std::string waiting = {};
 };
 
-// HostMembersReader fetches them from the coordinator with unary calls and does
-// not join the job. Used by one thread.
+// Reads the members from the coordinator with unary calls. Does not join the
+// job. Used by one thread.
 class HostMembersReader {
  public:
-  // As Control::Open.
+  // As AdminClient::Open.
   static StatusOr<std::unique_ptr<HostMembersReader>> Open(
       const SessionOptions& options);
 
@@ -63,9 +63,10 @@ class HostMembersReader {
   HostMembersReader(const HostMembersReader&) = delete;
   HostMembersReader& operator=(const HostMembersReader&) = delete;
 
-  // Of options.job on `host`; empty: no members, and `waiting`. Which of
-  // `rank_count` ranks from `first_rank` on are missing goes with a host.
-  // Errors: kUnavailable, and what the coordinator says.
+  // Reads the members of options.job on `host`. If `host` is empty, reads no
+  // members, only the state of the rendezvous. missing_ranks is about the
+  // `rank_count` ranks from `first_rank` on and needs a host. Errors:
+  // kUnavailable, and the coordinator's errors.
   StatusOr<HostMembers> Read(const std::string& host, int first_rank = 0,
                              int rank_count = 0);
 

@@ -28,15 +28,15 @@ namespace muster::internal {
 class LogFile {
  public:
   struct Record {
-    char kind = 0;  // The user's.
+    char kind = 0;  // chosen by the user of LogFile
     std::string key = {};
     std::string value = {};
   };
 
-  // kShared for Replay, kExclusive for all.
+  // Replay needs kShared, the other methods kExclusive.
   enum class Access { kShared, kExclusive };
 
-  // Makes the file if there is none, and holds it exclusively on return.
+  // Creates the file if there is none. Holds the exclusive lock on return.
   static StatusOr<std::unique_ptr<LogFile>> Open(const std::string& path,
                                                  const Deadline& deadline);
 
@@ -47,15 +47,16 @@ class LogFile {
   Status Lock(Access access, const Deadline& deadline);
   void Unlock();
 
-  // Gives all records that were appended since the last call, this process's
-  // own among them.
+  // Passes all records that were appended since the last call to `apply`,
+  // including those of this process.
   Status Replay(const std::function<void(Record)>& apply);
 
-  // After a Replay under the same lock. The caller's Replay gets it later.
+  // Call it after a Replay under the same lock. A later Replay of this process
+  // returns this record, too.
   Status Append(const Record& record);
 
-  // Takes the file from its folder, if it is still there; others that have it
-  // open go on with it.
+  // Removes the file from its folder, if it is still there. Processes that have
+  // it open continue to use it.
   void Remove();
 
   const std::string& path() const { return path_; }
@@ -71,28 +72,28 @@ class LogFile {
 
   const std::string path_;
   const int fd_;
-  // Up to here everything has been read and is whole.
+  // Everything up to here is read and complete.
   int64_t offset_ = 0;
-  // Of the file, at the last Replay.
+  // The file's size at the last Replay.
   int64_t size_ = 0;
 };
 
-// Tells when a file changes, on this host; a change by another host over a
-// network file system is seen only by looking. Not thread-safe.
+// Detects changes of a file by processes on this host. A change by another host
+// on a network file system is seen only by reading. Not thread-safe.
 class FileChange {
  public:
-  // Of the changes from now on.
+  // Reports changes that follow this call.
   explicit FileChange(const std::string& path);
   ~FileChange();
   FileChange(const FileChange&) = delete;
   FileChange& operator=(const FileChange&) = delete;
 
-  // Returns after a change, at `until`, or after ten milliseconds: then it is
-  // time to look.
+  // Returns after a change, at `until`, or after ten milliseconds. The caller
+  // then reads the file.
   void Await(Instant until);
 
  private:
-  // -1: the system has none left.
+  // -1: the system has no inotify instance left.
   int notify_ = -1;
 };
 

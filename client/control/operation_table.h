@@ -1,5 +1,5 @@
 // The operations of one session that have no answer yet, in the order in which
-// they were issued: what is to be sent, what is to be sent again after a
+// they were issued. Knows which to send, which to send again after a
 // reconnection, and which mutations the coordinator may forget.
 
 #ifndef MUSTER_CLIENT_CONTROL_OPERATION_TABLE_H_
@@ -23,9 +23,9 @@
 
 namespace muster::internal {
 
-// One operation on its way, shared between its caller, who waits for it, and
-// whoever writes or completes it. Fields are guarded by the session's lock
-// unless marked otherwise.
+// One operation under way, shared by the caller that waits for it and the
+// thread that writes or completes it. The session's lock guards the fields
+// unless their comments say otherwise.
 struct PendingOperation {
   enum class State { kWaiting, kSent, kDone, kAbandoned };
 
@@ -34,33 +34,32 @@ struct PendingOperation {
         bytes(operation.ByteSizeLong()),
         deadline{until.at, until.timeout, ""} {}
 
-  // The outcome is there, and nobody else changes it any more: its caller may
-  // read it. Needs no lock.
+  // If true, the outcome is final and the caller may read it. Needs no lock.
   bool done() const { return done_.load(std::memory_order_acquire); }
   void SetDone() {
     state = State::kDone;
     done_.store(true, std::memory_order_release);
   }
 
-  // Read without the lock by whoever writes it: changed by Pack alone.
+  // Only Pack changes it; the writing thread reads it without the lock.
   v1::Operation operation;
-  // Constant: about the operation's size on the wire.
+  // The approximate size on the wire. Constant.
   const size_t bytes;
   const Deadline deadline;
 
   State state = State::kWaiting;
-  // It was sent at least once, and may have arrived.
+  // Sent at least once; the coordinator may have it.
   bool was_sent = false;
-  // Its caller gave up: each time it is sent, a cancel follows it.
+  // The caller has given up: a cancel follows whenever this is sent.
   bool withdrawn = false;
-  // Its caller is to stop waiting for it. Needs no lock.
+  // Tells the caller to stop waiting. Needs no lock.
   std::atomic<bool> cancelled{false};
 
-  // Constant after the operation was added.
+  // Constant after Add.
   uint64_t sequence = 0;  // 0: not a mutation
-  // Where its caller sleeps, and those of the other operations of its message.
+  // The event on which the callers of one message sleep.
   std::shared_ptr<BatchEvent> batch_event;
-  // The outcome, once done.
+  // The outcome; valid once done().
   Status status;
   v1::Result result;
 
@@ -70,8 +69,8 @@ struct PendingOperation {
 
 using PendingOperationPtr = std::shared_ptr<PendingOperation>;
 
-// A message on its way out. It borrows its operations from the table's
-// entries: nothing is copied.
+// A message to be sent. It borrows its operations from the table's entries,
+// without a copy.
 class Batch {
  public:
   Batch() = default;
@@ -92,19 +91,19 @@ class Batch {
 // Not thread-safe: the session's lock guards it.
 class OperationTable {
  public:
-  // Past this a batch takes no further operation.
+  // A batch of this size takes no further operation.
   static constexpr size_t kBatchBytesMax = size_t{4} << 20;
-  // What one message may weigh when the coordinator has not told yet.
+  // The limit of a message until the coordinator tells its own.
   static constexpr size_t kMessageBytesMax = size_t{64} << 20;
 
-  // How many mutations may follow an unanswered one before the coordinator is
-  // told of it by its number. Well below the answers that it keeps for one
-  // member (retained_replies, 4096), and well above what is under way at one
-  // time, so that few messages carry such numbers.
+  // How many mutations may follow an unanswered one before messages list that
+  // one as a straggler. Well below the number of answers that the coordinator
+  // keeps for a member (retained_replies, 4096), and well above the number of
+  // operations under way, so few messages list stragglers.
   static constexpr size_t kWindowMax = 1024;
 
-  // The coordinator takes no message above `bytes`. What waits and is too large
-  // for that is failed; returns whose callers must be woken.
+  // Sets the coordinator's limit of a message. Fails the operations that are
+  // larger, and returns them; the caller must wake theirs.
   std::vector<PendingOperationPtr> LimitMessages(size_t bytes);
 
   // Numbers the operation and queues it. A mutation gets the next sequence
@@ -112,63 +111,65 @@ class OperationTable {
   // Errors: kResourceExhausted (too large for a message).
   Status Add(const PendingOperationPtr& pending);
 
-  // Moves what waits into `batch`. Timeouts inside operations become what is
-  // left of them at `now`.
+  // Moves the waiting operations into `batch`, and sets the timeout inside each
+  // to the rest that is left at `now`.
   void Pack(Instant now, Batch& batch);
 
-  // Whether Pack would find anything.
+  // Whether there is anything to Pack.
   bool HasWaiting() const { return !waiting_.empty() || !cancels_.empty(); }
 
-  // Takes the answer to an operation, which is not marked as done yet; null
-  // when nobody waits for it any more.
+  // Takes the answer to an operation. Does not mark the operation as done.
+  // Returns null if its caller has given up.
   PendingOperationPtr Complete(v1::Result result);
 
-  // The caller gives up. An operation that was sent is cancelled on the other
-  // side if it may be parked there: a barrier's arrival stays there over the
-  // end of the connection, so it is kept and cancelled on the next one.
+  // The caller gives up. Cancels a sent operation that may be parked on the
+  // coordinator. An arrival at a barrier stays parked when the connection ends;
+  // so it is kept, and cancelled again on the next connection.
   void Abandon(PendingOperation& pending);
 
-  // The connection broke: all that has no answer waits again, in order.
+  // After the end of a connection: queues all unanswered operations again, in
+  // order.
   void Requeue();
 
-  // Ends everything with `status`; returns whose callers must be woken.
+  // Fails all operations with `status`, and returns them; the caller must wake
+  // their callers.
   std::vector<PendingOperationPtr> FailAll(const Status& status);
 
   // Every mutation up to this number is answered or given up, except the
   // stragglers.
   uint64_t acknowledged_through() const { return settled_through_; }
 
-  // In ascending order: mutations that have been without an answer for longer
-  // than kWindowMax others, such as parked barriers.
+  // The mutations, ascending, that are still unanswered after kWindowMax later
+  // ones, such as parked barriers.
   const std::set<uint64_t>& stragglers() const { return stragglers_; }
 
   size_t unanswered() const { return unanswered_.size(); }
 
-  // Of these, how many were sent; more or less, when some were given up.
+  // How many of these were sent. Approximate if callers have given up.
   size_t under_way() const {
     return unanswered_.size() - std::min(unanswered_.size(), waiting_.size());
   }
 
  private:
-  // What one operation may weigh: there must be room for the rest of a message.
+  // The largest operation; leaves room for the rest of the message.
   size_t OperationBytesMax() const;
   Status CheckBytes(const PendingOperation& pending) const;
   void Settle(const PendingOperation& pending);
   void MoveWindow();
 
   size_t message_bytes_max_ = kMessageBytesMax;
-  // Of the operations that wait.
+  // The event of the waiting operations.
   std::shared_ptr<BatchEvent> batch_event_ = std::make_shared<BatchEvent>();
   uint64_t last_id_ = 0;
   uint64_t last_sequence_ = 0;
   uint64_t settled_through_ = 0;
-  // Whether the mutation settled_through_ + 1 + i is settled.
+  // Element i says whether mutation settled_through_ + 1 + i is settled.
   std::deque<bool> settled_;
   std::set<uint64_t> stragglers_;
   absl::flat_hash_map<uint64_t, PendingOperationPtr> unanswered_;
-  // Given up, and perhaps still parked on the other side.
+  // Given up, perhaps still parked on the coordinator.
   absl::flat_hash_map<uint64_t, PendingOperationPtr> withdrawn_;
-  // In order. May hold abandoned ones.
+  // In order. May contain abandoned operations.
   std::deque<PendingOperationPtr> waiting_;
   std::vector<uint64_t> cancels_;
 };

@@ -45,21 +45,21 @@ namespace muster::internal {
 // nor a lock.
 class StreamSession {
  public:
-  // Connects, and returns when the coordinator has welcomed this member or
-  // options.connect_timeout is over.
+  // Connects. Returns when the coordinator has accepted this member, or after
+  // options.connect_timeout.
   static StatusOr<std::unique_ptr<StreamSession>> Connect(
       SessionOptions options);
 
-  // As Close().
+  // Calls Close.
   ~StreamSession();
 
   StreamSession(const StreamSession&) = delete;
   StreamSession& operator=(const StreamSession&) = delete;
 
-  // Sends `operation` and waits for its answer, until the deadline; a little
-  // longer when the operation was sent, since the coordinator's own answer to
-  // a deadline says more.
-  // `canceller`, if any, ends it from another thread: then kCancelled.
+  // Sends `operation` and waits for its answer until the deadline. If the
+  // operation was sent, waits slightly longer, because the coordinator's own
+  // deadline error says more. Another thread can end the call with `canceller`
+  // (may be null): kCancelled.
   StatusOr<v1::Result> Call(v1::Operation operation, const Deadline& deadline,
                             Canceller* canceller = nullptr)
       MUSTER_LOCKS_EXCLUDED(mutex_);
@@ -68,15 +68,15 @@ class StreamSession {
   // Not from a callback.
   void Close() MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // The member has left, or is about to: from now on the end of the stream is
-  // nothing to report.
+  // Whether the member has left or is about to leave. Then the end of the
+  // stream is no error and is not reported.
   bool has_left() const MUSTER_LOCKS_EXCLUDED(mutex_);
   void set_left() MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // OK while the session lasts.
   Status status() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // kFailedPrecondition in a process that was forked off.
+  // kFailedPrecondition in a forked child.
   Status CheckIsHere() const;
 
   // Whether there is a stream now.
@@ -87,26 +87,27 @@ class StreamSession {
   uint64_t incarnation() const { return incarnation_; }
   uint64_t epoch() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // "coordinator at 10.0.0.1:7070 (embedded in rank 0)".
+  // Returns "coordinator at 10.0.0.1:7070 (embedded in rank 0)".
   std::string Coordinator() const;
 
  private:
-  // How long the session's thread leaves the connection to lone callers before
-  // it looks again; longer while they come. Events may come later by this when
-  // none does any more. A caller that has polled for longer wakes the thread at
-  // its end; each short call would pay for that.
+  // How long the session's thread leaves polling to lone callers before it
+  // checks again; doubles up to the maximum while they come. Events may be late
+  // by this much when the calls stop. A caller that has polled for longer wakes
+  // the thread when its call ends; for short calls the wake-up would cost too
+  // much.
   static constexpr std::chrono::milliseconds kStandBackMin{10};
   static constexpr std::chrono::milliseconds kStandBackMax{40};
 
   StreamSession(SessionOptions options, ChannelSecurity security,
                 Endpoint endpoint);
 
-  // Of the session's own thread.
+  // Used only by the session's own thread.
   void Run();
   Status ConnectAndServe(Backoff& backoff);
   Status Open(Connection& connection);
   bool HasNewToken(const Status& refusal) const;
-  // Why there was no welcome.
+  // Makes an error of a connection that was not accepted.
   Status Explain(const Status& failure) const MUSTER_LOCKS_EXCLUDED(mutex_);
   bool AwaitMessage(Connection& connection);
   Status Welcome(const v1::StreamResponse& response);
@@ -116,20 +117,21 @@ class StreamSession {
   bool RetryLater(Status why, Backoff& backoff);
   void TellUnreached(const Status& why);
   bool GiveUp(const Status& why);
-  // Without a connection until then, the session is over.
+  // The time at which a session without a connection is over.
   Instant GivesUpAt() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::chrono::milliseconds ProbeTime() const MUSTER_LOCKS_EXCLUDED(mutex_);
   void End(const Status& why) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // A heartbeat that tells how far this process has come. Of any thread.
+  // Makes a heartbeat with the progress of this process. Any thread.
   v1::HeartbeatRequest CurrentProgress() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Of the heartbeat thread.
+  // Used only by the heartbeat thread.
   void Beat();
   void CancelIfStuck(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Of callers. Await sleeps until `pending` is done or its deadline passes,
-  // and ends at `until`, if that is earlier, the gathering that it began.
+  // Used by callers. Await sleeps until `pending` is done or its deadline
+  // passes. At `until`, if that is earlier, it ends the batch window that this
+  // caller has begun.
   Status Await(PendingOperation& pending, Instant until,
                const Deadline& deadline) MUSTER_LOCKS_EXCLUDED(mutex_);
   void PollFor(const PendingOperation& own)
@@ -137,15 +139,15 @@ class StreamSession {
   Status NoAnswer(const Deadline& deadline, Instant now) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Of whoever polls.
+  // Used by the polling thread.
   void Handle(Connection& connection, Connection::Event event)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complete(v1::StreamResponse& response) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   bool CanWrite() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether something waits that can be written, and that nobody gathers.
+  // Whether something can be written that no caller's batch window delays.
   bool WriteIsDue(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Needs CanWrite. Gives the lock up while it writes.
+  // Requires CanWrite. Releases the lock during the write.
   void WriteWhatWaits(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::StreamRequest HelloMessage() const;
 
@@ -159,31 +161,30 @@ class StreamSession {
   const ForkGuard fork_guard_;
 
   mutable Mutex mutex_;
-  // A change of what Connect and the heart wait for; each call has none.
+  // Signals changes for Connect and the heartbeat thread; calls do not signal
+  // it.
   CondVar changed_;
-  // It may be the turn of the session's own thread to poll.
+  // Signals that the session's own thread may have to poll.
   CondVar turn_;
   OperationTable operations_ MUSTER_GUARDED_BY(mutex_);
   BatchWindow batch_window_ MUSTER_GUARDED_BY(mutex_);
-  // A caller will write what has gathered at batch_window_.until().
+  // Whether a caller will write the batch at batch_window_.until().
   bool ends_gathering_ MUSTER_GUARDED_BY(mutex_) = false;
-  // Set from the start of an attempt to its end, so that it can be cancelled.
+  // Set during an attempt and its connection, so that it can be cancelled.
   Connection* connection_ MUSTER_GUARDED_BY(mutex_) = nullptr;
-  // Welcomed: operations may be written.
+  // The coordinator has accepted the member: operations may be written.
   bool open_ MUSTER_GUARDED_BY(mutex_) = false;
-  // Something has come back on this connection.
+  // This connection has brought an answer.
   bool answered_ MUSTER_GUARDED_BY(mutex_) = false;
-  // Somebody polls the connection, without the lock; it stays until then.
+  // A thread polls the connection, without the lock; the connection stays.
   bool polling_ MUSTER_GUARDED_BY(mutex_) = false;
-  // Who polled left a message with events for the session's own thread.
+  // A caller that polled left a message with events for the session's thread.
   bool has_events_ MUSTER_GUARDED_BY(mutex_) = false;
-  // The session's own thread wants to know when that ends.
+  // The session's own thread waits until no other thread polls.
   bool waits_to_poll_ MUSTER_GUARDED_BY(mutex_) = false;
-  // Calls that were alone on the stream, and so polled for themselves or leave
-  // the next one to do so.
+  // How many calls were alone on the stream. Their callers poll for themselves.
   uint64_t lone_calls_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // Somebody hands over a message, without the lock; the connection stays until
-  // then.
+  // A thread hands over a message, without the lock; the connection stays.
   bool writing_ MUSTER_GUARDED_BY(mutex_) = false;
   // The transport has not taken the last message yet.
   bool flushing_ MUSTER_GUARDED_BY(mutex_) = false;
@@ -194,21 +195,21 @@ class StreamSession {
   std::chrono::milliseconds lease_ MUSTER_GUARDED_BY(mutex_){0};
   uint64_t epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
   uint64_t job_epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // The last reason why there is no connection, and since when there is none.
+  // Why there is no connection, and since when.
   Status trouble_ MUSTER_GUARDED_BY(mutex_);
   Instant down_since_ MUSTER_GUARDED_BY(mutex_);
   bool left_ MUSTER_GUARDED_BY(mutex_) = false;
   bool closing_ MUSTER_GUARDED_BY(mutex_) = false;
   Status over_ MUSTER_GUARDED_BY(mutex_);
 
-  // Of the session's own thread: somebody listened at the address when it last
-  // looked.
+  // Used only by the session's own thread: whether the last probe found a
+  // listener at the address.
   bool listening_ = false;
-  // Of the session's own thread: when it says next that nobody has answered
-  // since.
+  // Used only by the session's own thread: when it logs next that the
+  // coordinator has never answered.
   Instant tell_unreached_at_ = Instant::min();
   const Instant trying_since_ = Clock::now();
-  // Of the session's own thread: what its last connection showed as its token.
+  // Used only by the session's own thread: the token of its last connection.
   std::string authorization_;
 
   Mutex join_mutex_;

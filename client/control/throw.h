@@ -1,5 +1,4 @@
-// Converts a status to an exception, and attaches what a status carries until
-// then.
+// Converts a status to an exception with its details.
 
 #ifndef MUSTER_CLIENT_CONTROL_THROW_H_
 #define MUSTER_CLIENT_CONTROL_THROW_H_
@@ -57,10 +56,10 @@ inline std::chrono::milliseconds CheckNotNegative(
   return timeout;
 }
 
-// Whom a status blames.
+// The ranks that a status blames.
 struct Culprits {
   std::vector<MemberInfo> members;
-  // All others, of whom only the rank is known.
+  // Further culprits, of which only the rank is known.
   std::vector<RankRange> others = {};
 
   bool empty() const { return members.empty() && others.empty(); }
@@ -68,7 +67,7 @@ struct Culprits {
   bool Include(int rank) const;
 };
 
-// As part of the status (the protocol's payload).
+// Stores them in the status as the protocol's payload.
 Status WithCulprits(Status status, const Culprits& culprits);
 Culprits CulpritsOf(const Status& status);
 

@@ -1,10 +1,9 @@
-// The verbs of the protocol that several parts use, as functions on a session:
-// each makes one operation and takes its answer apart. Those that the store
-// alone uses are in store.cc.
+// The verbs of the protocol as functions on a session, except those that only
+// the store uses (store.cc). Each sends one operation and unpacks the answer.
 //
-// All return kUnavailable when there was no answer until the deadline, the
-// session's own status when it is over, and else what the coordinator says:
-// the .proto files list that.
+// All return kUnavailable if there is no answer before the deadline, the
+// session's status if the session is over, and the coordinator's errors, which
+// the .proto files list.
 
 #ifndef MUSTER_CLIENT_CONTROL_VERBS_H_
 #define MUSTER_CLIENT_CONTROL_VERBS_H_
@@ -54,8 +53,8 @@ StatusOr<std::vector<std::string>> GetKeys(StreamSession& session,
                                            const Deadline& deadline,
                                            Canceller* canceller = nullptr);
 
-// One answer of a watch; without changes when there was none until the
-// deadline.
+// Returns one answer of a watch. It has no changes if there were none before
+// the deadline.
 StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
                                       v1::WatchRequest request,
                                       const Deadline& deadline,
@@ -69,27 +68,27 @@ StatusOr<std::vector<int>> RegisterGroups(
     const std::vector<GroupDefinition>& groups, const Deadline& deadline);
 Status LeaveGroup(StreamSession& session, int64_t generation,
                   const std::string& group, const Deadline& deadline);
-// The generation and the caller's rank in it are those of its formation.
+// `generation` and `rank` are those of the group's formation.
 Status AwaitBarrier(StreamSession& session, const std::string& group,
                     const std::string& name, int64_t generation, int rank,
                     bool wait_all_ranks, const Deadline& deadline);
-// The caller is to blame.
+// Reports a failure for which this member is to blame.
 Status ReportFailure(StreamSession& session, const std::string& error,
                      const Deadline& deadline);
-// Whoever the error's culprits are, if any.
+// Reports an error with the culprits in it, if any.
 Status ReportError(StreamSession& session, const Status& error,
                    const Deadline& deadline);
-// Of all errors that ranks bring to one key, the first: the same for all. It
-// stays there for an hour, so that nobody need delete it.
-// Nothing: the coordinator does not answer.
+// Returns the first error that any rank has passed for `key`: the same one on
+// all ranks. The key expires after an hour. Returns nullopt if the coordinator
+// does not answer.
 std::optional<Status> AgreeOnError(StreamSession& session,
                                    absl::string_view key, const Status& error,
                                    const Deadline& deadline);
-// What is there of that, or comes by the deadline.
+// Waits until the deadline for that error.
 std::optional<Status> AwaitAgreedError(StreamSession& session,
                                        absl::string_view key,
                                        const Deadline& deadline);
-// What is there of that now.
+// Returns that error if it exists now.
 std::optional<Status> TryAgreedError(StreamSession& session,
                                      absl::string_view key,
                                      const Deadline& deadline);

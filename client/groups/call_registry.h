@@ -23,24 +23,24 @@
 
 namespace muster::internal {
 
-// A hash that is the same in every process: 16 hexadecimal digits.
+// Returns 16 hexadecimal digits, the same in every process.
 std::string StableHash(absl::string_view text);
 
 // A call in which the ranks of the default group wait for each other.
 struct SharedCall {
-  // Counts those that all ranks make in the same order, from 1; 0: another.
+  // Counts the calls of `series` that all ranks make in the same order, from 1.
+  // 0: a call that only some ranks make.
   int64_t number = 0;
-  // What it counts: splits of one group, by that; empty: what all ranks of the
-  // default group make. Of a call without a number: the name of what is made.
+  // Names the counter: for splits their group, else empty. For a call without a
+  // number: the name of the group that it makes.
   std::string series = {};
-  // The same on all ranks that meet.
+  // The same on all ranks that wait for each other.
   std::string place = {};
-  // The same on all ranks that meet, and of no later call of theirs; empty:
-  // the place.
+  // Like `place`, but different for every call. Empty: same as `place`.
   std::string instance = {};
   // What the caller does, for people: `makes group "1" of 2 ranks (0, 1)`.
   std::string meaning = {};
-  // Who meets there, ascending.
+  // The ranks that wait for each other, ascending.
   std::vector<int> ranks = {};
 };
 
@@ -65,7 +65,7 @@ class CallRegistry {
  public:
   struct Options {
     std::shared_ptr<Session> session;
-    // Of its keys; of this generation.
+    // Prefix of the registry's keys, different in every generation.
     std::string key_prefix;
     std::vector<Seat> seats;
     int rank = -1;
@@ -74,19 +74,20 @@ class CallRegistry {
 
   explicit CallRegistry(Options options) : options_(std::move(options)) {}
 
-  // This rank has made the call and does not wait in it (any more): it has no
-  // part in it, or it worked; or it was refused, which `why` says then.
+  // This rank has made the call and does not wait in it: it is not in the
+  // group, or its call was complete at once or was refused with `why`.
   void Pass(const SharedCall& call) const;
   void Refuse(SharedCall call, const std::string& why) const;
 
-  // While this rank waits in a call.
+  // Exists while this rank waits in a call.
   class Waiting;
 
  private:
-  // The key under which a rank has told something.
+  // The key under which a rank has published an entry.
   struct Entry {
     int rank = -1;
-    std::string place = {};  // hash of the call's; empty: it does not wait
+    // hash of the call's place; empty: the rank does not wait
+    std::string place = {};
     std::string key = {};
   };
   // The content of an entry.
@@ -112,14 +113,14 @@ class CallRegistry {
   const Options options_;
 
   mutable Mutex mutex_;
-  // The instances of the last calls that this rank waits in, or that it has
-  // come to the end of without an error.
+  // The instances of the last calls in which this rank waits or which it has
+  // completed without an error.
   std::deque<std::string> come_to_ MUSTER_GUARDED_BY(mutex_);
-  // The disagreements that this rank was told of.
+  // The conflicts that this rank knows of.
   std::set<std::string> heard_ MUSTER_GUARDED_BY(mutex_);
 };
 
-// Of one thread.
+// Used by one thread.
 class CallRegistry::Waiting {
  public:
   // The registry must outlive it.
@@ -128,12 +129,12 @@ class CallRegistry::Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
-  // Tells of the call, and looks what the others do; asks the coordinator. To
-  // be called several times in the first second, and once in a while later.
-  // kInvalidArgument: the ranks do not mean the same.
+  // Publishes the call and reads the entries of other ranks from the
+  // coordinator. Call it several times in the first second, and now and then
+  // later. Returns kInvalidArgument if the ranks' calls conflict.
   Status Look();
 
-  // The call has come to its end without an error.
+  // The call has completed without an error.
   void Succeed() { succeeded_ = true; }
 
  private:

@@ -11,17 +11,17 @@
 
 namespace muster::internal {
 
-// Of the environment. Throws DistError (kInvalidArgument): what is wrong there.
+// Reads the environment. Throws DistError (kInvalidArgument) for a bad value.
 DebugLevel DebugLevelFromEnv();
 DebugLevel CurrentDebugLevel();
 void OverrideDebugLevel(DebugLevel level);
 
-// The process's. Throws DistError (kInvalidArgument): TORCH_FR_BUFFER_SIZE is
-// no number.
+// Returns the process's recorder. Throws DistError (kInvalidArgument) if
+// TORCH_FR_BUFFER_SIZE is no number.
 std::shared_ptr<dataplane::FlightRecorder> Recorder();
 
-// Writes it to where the environment says, if it does, and to the log that it
-// has.
+// Writes the recorder to the file that the environment names, if any, and logs
+// the path.
 void DumpAfterFailure(int global_rank);
 
 }  // namespace muster::internal

@@ -11,32 +11,32 @@
 
 namespace muster::internal {
 
-// Provides the tensors of one collective where its group takes them: in place
-// or, if the group takes no CPU tensors, as copies on the group's device. That
-// is the device that the group is bound to, or else the calling thread's
-// current one. Used by one thread at a time.
+// Provides the tensors of one collective in memory that its group accepts: as
+// they are or, if the group takes no CPU tensors, as copies on the group's
+// device (the device to which the group is bound, else the current one of the
+// calling thread). Used by one thread at a time.
 class DeviceCopies {
  public:
-  // Throws DistError (kFailedPrecondition): the group takes no CPU tensors, and
-  // there is no CUDA here.
+  // Throws DistError (kFailedPrecondition) if the group takes no CPU tensors
+  // and there is no CUDA here.
   explicit DeviceCopies(const ProcessGroup& group);
 
-  // For the collective to read, to write.
+  // In: tensors that the collective reads. Out: tensors that it writes.
   Tensor In(const Tensor& tensor);
   Tensor Out(const Tensor& tensor);
   std::vector<Tensor> In(const std::vector<Tensor>& tensors);
   std::vector<Tensor> Out(const std::vector<Tensor>& tensors);
 
-  // Waits for the collective itself; the host's tensors are written then.
-  // Returns where a receive has come from. Throws what Work::Wait does.
+  // Waits for the collective and then writes the host's tensors. Returns the
+  // source rank of a receive. Throws what Work::Wait throws.
   int End(Work work);
 
  private:
   Tensor Place(const Tensor& tensor);
 
-  int device_ = -1;  // none: they stay where they are
+  int device_ = -1;  // -1: no copies
   std::vector<DeviceMemory> memory_;
-  // What is to be copied back, and from where in memory_.
+  // Tensors to copy back, with their index in memory_.
   std::vector<std::pair<Tensor, size_t>> written_;
 };
 

@@ -52,33 +52,33 @@ class ErrorResolver {
  public:
   struct Options {
     std::chrono::milliseconds verdict_timeout = std::chrono::seconds(2);
-    // The coordinator lives and dies with rank 0.
+    // Rank 0 serves the coordinator.
     bool embedded = false;
-    // How long the session takes to find that the coordinator is gone.
+    // How long the session needs to detect the loss of the coordinator.
     std::chrono::milliseconds coordinator_loss = std::chrono::seconds(1);
-    // Of a group beside the default one, ascending; empty: the default group.
+    // The group's global ranks, ascending; empty: the default group.
     std::vector<int> ranks = {};
   };
 
   struct Accusation {
-    Status error;       // what this rank makes of its symptom
-    bool told = false;  // the coordinator has it
+    Status error;       // this rank's conclusion from its symptom
+    bool told = false;  // the coordinator has the error
   };
 
   struct Group {
     std::string name;
     int64_t generation = 0;
-    int rank = -1;  // this process's
-    // By the rank in the group.
+    int rank = -1;  // of this process
+    // By group rank.
     std::vector<Seat> seats;
-    // What runs there now, for people; empty for nothing.
+    // Describes the running collective, for people; empty if none runs.
     std::function<std::string()> current;
-    // Ends what runs there, with an error as the data plane has them: to blame
-    // are ranks of the group.
+    // Ends the running collectives with an error whose culprits are ranks of
+    // the group.
     std::function<void(const Status&)> abort;
-    // Without a verdict: tells the others what this rank thinks, or hears what
-    // another has told before. Called without locks, may take seconds. Null:
-    // keeps it to itself.
+    // Called if the coordinator gives no verdict. Tells the other ranks this
+    // rank's error, or returns the one that another rank told first. Called
+    // without locks; may take seconds. Null: the error stays local.
     std::function<Accusation(const Status& own)> accuse;
     // Whether the coordinator can be reached now.
     std::function<bool()> connected;
@@ -86,10 +86,10 @@ class ErrorResolver {
 
   explicit ErrorResolver(Options options) : options_(std::move(options)) {}
 
-  // Its destructor wakes those who wait for the resolver, and aborts what runs
-  // in a group that is at its end. It is destroyed without locks, before the
-  // resolver, and after all resolvers have the event: the user, whom it wakes,
-  // may ask any group.
+  // The destructor wakes all waiting threads and aborts the collectives of a
+  // group that has ended. Destroy it without locks, before the resolver, and
+  // after all resolvers have the event, because the user's threads that it
+  // wakes may query any group.
   class Completion {
    public:
     Completion() = default;
@@ -105,49 +105,49 @@ class ErrorResolver {
     std::function<void()> run_;
   };
 
-  // The callbacks of the session.
+  // Callbacks of the session.
   Completion OnEvent(const MemberEvent& event) MUSTER_LOCKS_EXCLUDED(mutex_);
   Completion OnSessionOver(const Status& why) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // The group, of which name, generation and seats are known, forms until
-  // Begin, or End: its `abort` is called once, as soon as Known is an error;
-  // with kCancelled where that is one that left in peace.
+  // The group, of which name, generation and seats are known, is being formed
+  // until Begin or End. Calls its `abort` once, as soon as Known returns an
+  // error; with kCancelled if that is about a member that left in peace.
   void Form(Group group) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // The group exists from now on; what came before is looked at again.
+  // The group is formed. Evaluates earlier events again.
   void Begin(Group group) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // The group is no more; its functions are not called any longer.
+  // The group is over. Its functions are not called any more.
   void End() MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // The error that ended the group, so far as it is known; OK while it works.
-  // Before Begin: whether somebody of it is gone in generation `generation`.
+  // Returns the error that ended the group; OK while it works. Before Begin: an
+  // error if one of its members is gone in `generation`.
   Status Known(int64_t generation) const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // The same of a group that did not form because a connection failed: waits
-  // up to `verdict_timeout` for who is gone.
+  // As Known, for a group that did not form because a connection failed. Waits
+  // up to `verdict_timeout` for the event that says who is gone.
   Status AwaitKnown(int64_t generation) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // The group's error, given that a collective failed here with `symptom`.
-  // Waits for the coordinator's verdict if need be. Always the same for one
-  // group.
+  // Returns the group's error after a collective has failed here with
+  // `symptom`. Waits for the coordinator's verdict if necessary. Returns the
+  // same error whenever it is called.
   Status Decide(const Status& symptom) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until `until` for the error that ended the group; false when it is
-  // not known then.
+  // Waits until `until` for the error that ended the group. Returns false if it
+  // is not known by then.
   bool AwaitFinal(Instant until) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until all other members of the group are gone, in peace or not, but
-  // for those to blame: who is stuck does not come to its end.
+  // Waits until all other members of the group are gone, in peace or not. Does
+  // not wait for culprits, which may hang.
   void AwaitOthersGone(std::chrono::milliseconds timeout)
       MUSTER_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Who of a generation has gone.
+  // The members of a generation that are gone.
   struct Gone {
-    std::vector<bool> ranks;              // whether in peace or not
-    std::vector<bool> left;               // in peace
-    std::map<int, MemberInfo> described;  // of those some, by rank
+    std::vector<bool> ranks;              // all of them
+    std::vector<bool> left;               // those that left in peace
+    std::map<int, MemberInfo> described;  // some of those that left, by rank
 
     void Add(const MemberEvent& event);
     bool Has(int rank) const { return At(ranks, rank); }
@@ -160,52 +160,52 @@ class ErrorResolver {
 
   Status WhatIsKnown(int64_t generation) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of a group that forms: whether one of it has left in peace.
+  // For a group that is being formed: an error if a member left in peace.
   Status FindDeparture(int64_t generation) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What Form promises, if it is time for it.
+  // Does what Form promises, if there is an error.
   Completion EndForming() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWorld() const { return options_.ranks.empty(); }
   bool Includes(int rank) const;
-  // Whether a member of the group is to blame for it, or left.
+  // Whether the event blames a member of the group, or one left.
   bool Concerns(const MemberEvent& event) const;
-  // The global rank of the group's rank `rank`; -1: none.
+  // Converts a group rank to a global rank; -1 if there is none.
   int GlobalRank(int rank) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `why` for the data plane, whose peers are to pass on who is to blame.
+  // Adds the culprits as group ranks, which the data plane sends to peers.
   Status ForGroup(Status why) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status Verdict(const MemberEvent& event, const std::string& label) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Who the error is for: one that blames this rank itself must not read as if
-  // another one was meant.
+  // The reader of an error. This rank's own error says "this one" of itself.
   enum class Reader { kThisRank, kOthers };
-  // `symptom` with its culprits named in full.
+  // Returns `symptom` with process ids and hosts of its culprits.
   Status WithSeats(const Status& symptom, const std::vector<int>& culprits,
                    Reader reader) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What another rank, or this one, has decided for the group.
+  // Converts the decision of a rank into the group's error.
   Status Decision(const Status& verdict) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status Departure(const Status& symptom, int culprit) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CoordinatorGone(const Status& why) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The head of an error: what failed here first, else what runs now.
+  // The start of an error's text: the call that failed here first, else the one
+  // that runs now.
   std::string Label() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string LabelOf(const Status& symptom) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string GroupLabel() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitVerdict(const Status& symptom, const std::vector<int>& culprits)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether the rank of the group has left in peace, and as what it is known.
+  // Whether the rank of the group has left in peace.
   bool HasLeft(int rank) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The first of them that has; -1: none.
+  // Returns the first of `ranks` that has left in peace; -1 if none has.
   int FirstLeft(const std::vector<int>& ranks) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MemberInfo WhoLeft(int64_t generation, int rank) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Looks at all that is known; true when that is now the end of the group.
+  // Evaluates all that is known. Returns true if that ends the group now.
   bool Conclude() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Completion ConcludeAndEnd() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The group has ended with `why`.
+  // Sets the group's error.
   void Finish(Status why) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
@@ -214,33 +214,33 @@ class ErrorResolver {
   CondVar changed_;
   bool begun_ MUSTER_GUARDED_BY(mutex_) = false;
   Group group_ MUSTER_GUARDED_BY(mutex_);
-  // In the coordinator's order, but for those that left in peace.
+  // In the coordinator's order, without those of members that left in peace.
   std::vector<MemberEvent> events_ MUSTER_GUARDED_BY(mutex_);
-  // How many of them Conclude has looked at for this group.
+  // How many of `events_` Conclude has evaluated for this group.
   size_t concluded_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, Gone> gone_ MUSTER_GUARDED_BY(mutex_);  // by generation
-  // Why the session is over.
+  // Why the session is over; OK while it lasts.
   Status session_over_ MUSTER_GUARDED_BY(mutex_);
-  // What failed here first, for the head of the error.
+  // The call that failed here first.
   std::string failed_label_ MUSTER_GUARDED_BY(mutex_);
   bool deciding_ MUSTER_GUARDED_BY(mutex_) = false;
   Status final_ MUSTER_GUARDED_BY(mutex_);
 };
 
-// `why` as the error with which a group ends on every rank that hears of it,
-// word for word; to blame are these global ranks of the group.
+// Makes of `why` an error that every rank of the group ends with, word for
+// word. `culprits` are global ranks of the group.
 Status AsVerdict(Status why, std::vector<int> culprits);
 
-// These global ranks, ascending, of those that have a seat, with what is known
-// of them; of many not of all.
+// Describes the members with these global ranks, which are ascending. If there
+// are many, the rest has ranks only.
 Culprits SeatedAt(const std::vector<Seat>& seats, const std::vector<int>& ranks,
                   const std::string& cause);
 
-// "rank 2 (trainer-2, pid 4711)". In texts about a group beside the default
-// one, where "rank" counts those of the group: "global rank 2 (...)".
+// Returns "rank 2 (trainer-2, pid 4711)". If not `in_world`, the text is about
+// a group with ranks of its own: "global rank 2 (...)".
 std::string DescribeMember(const MemberInfo& member, bool in_world);
 
-// How many ranks an error text or a line of the log lists.
+// How many ranks an error text or log line lists.
 using base::kRanksInTextMax;
 
 }  // namespace muster::internal

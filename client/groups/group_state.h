@@ -30,21 +30,20 @@ struct GroupStateOptions {
   std::string name;
   std::string backend;
   std::chrono::milliseconds timeout{0};
-  // In which of the user's options that stands.
+  // The user's option that sets the timeout.
   std::string timeout_name;
   int64_t generation = 0;
-  // Of the group, ascending: the global rank of the group's rank r is that of
-  // seat r.
+  // Ascending by global rank. The index is the rank in the group.
   std::vector<Seat> seats;
   // For people.
   std::string description = {};
-  // This process's in the group; -1: it is not in it.
+  // This process's rank in the group; -1: not a member.
   int rank = -1;
-  // The default group: its failures are reported to the coordinator, which ends
-  // all groups, and its ranks are the global ones.
+  // Whether this is the default group. Its failures are reported to the
+  // coordinator, which then ends all groups, and its ranks are the global ones.
   bool is_world = true;
-  // Begins the keys that its ranks share in the job's store, and differs from
-  // that of any other group, also of one that had the same name and is over.
+  // Prefix of the keys that the group's ranks share in the job's store.
+  // Different for every group, also for two with the same name.
   std::string key_prefix = {};
   // What is added to the names of its barriers, and of groups made of it, so
   // that they do not meet those of another group that has had its name.
@@ -53,18 +52,18 @@ struct GroupStateOptions {
   int device = -1;
 };
 
-// `factor`. Throws DistError (kInvalidArgument): it is not 1, and `op` uses
-// none.
+// Returns `factor`. Throws DistError (kInvalidArgument) if it is not 1 and `op`
+// does not use it.
 double CheckFactor(dataplane::ReduceOp op, double factor);
 
-// With rank 0 for none.
+// Returns rank 0 if `rank` is not set.
 RankArgument OrZero(RankArgument rank);
 
-// What a rank has written of the end of the group with these keys, for those
-// that wait in the store: kAborted, whatever it is. OK: nothing.
+// Returns kAborted with the error that a rank of the group has stored under
+// `key_prefix`, for ranks that wait in the store; OK if there is none.
 Status EndInStore(Session& session, const std::string& key_prefix);
 
-// The seats of these ranks of the formation, which are ascending.
+// Returns the seats of `ranks`, which are ascending.
 std::vector<Seat> SeatsOf(const Formation& formation,
                           const std::vector<int>& ranks);
 
@@ -78,15 +77,15 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
       std::shared_ptr<Session> session,
       std::shared_ptr<ErrorResolver> resolver);
 
-  // What stands for any group that this process is not in: it does nothing but
-  // warn.
+  // Represents every group that this process is not in. Its methods only log a
+  // warning.
   static std::shared_ptr<GroupState> NonMember(int global_rank);
 
   // Throws DistError for bad arguments, and, unless `async_op`, what Work::Wait
   // throws.
   [[gnu::always_inline]] Work Run(const dataplane::CollectiveView& collective,
                                   bool async_op) {
-    // On a device the caller goes on before it is complete.
+    // A caller with device tensors goes on before the collective is complete.
     if (async_op || !is_member() || collective.cuda_device() >= 0) {
       return Start(collective, async_op);
     }
@@ -95,31 +94,32 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
     if (!status.ok()) EndOf(status, began, collective.timeout, &collective);
     return Work(continuations_->number(), collective.written());
   }
-  // The same of several as one.
+  // Runs several collectives as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);
-  // Sends and receives, each with a handle of its own, that begin together.
+  // Starts sends and receives together. Each has its own Work.
   std::vector<Work> RunTogether(std::vector<dataplane::Collective> collectives);
-  // Throws what Run would for its arguments.
+  // Throws what Run throws for these arguments.
   void CheckArguments(const dataplane::Collective& collective) const;
   // Throws if `group_rank` is this rank: `verb` would wait for itself.
   void CheckIsOther(int group_rank, absl::string_view verb) const;
   void MonitoredBarrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
 
-  // The error to throw for a failed collective. May wait for the verdict.
+  // Returns the error to throw for a failed collective. May wait for the
+  // verdict.
   Status Explain(const Status& symptom);
   [[noreturn]] void ThrowFailure(const Status& symptom);
-  // Waits until `until` for that error, of a collective that is found out about
-  // in the background (async_op); false when it is not known then. The least
-  // `until` asks.
+  // Waits until `until` for that error, which a background thread determines
+  // (async_op). Returns false if it is not known by then. Instant::min() only
+  // checks.
   bool AwaitExplained(const Status& symptom, Instant until);
 
-  // As dataplane::Backend::Split; null also of a group that was shut down.
+  // As dataplane::Backend::Split. Null after Shutdown, too.
   std::shared_ptr<dataplane::ParentHandle> Split(
       const dataplane::SplitOptions& options);
 
-  // A piece of memory that all ranks have; null when this process is not in the
-  // group. Zero: the group's timeout. Throws what Run throws.
+  // Allocates memory that all ranks can access. Null if this process is not in
+  // the group. `timeout` 0 is the group's. Throws what Run throws.
   std::shared_ptr<dataplane::SymmetricMemory> AllocateSymmetric(
       size_t bytes, std::optional<DeviceType> device,
       std::chrono::milliseconds timeout);
@@ -130,40 +130,39 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
     return live == nullptr ? dataplane::LastRun() : live->last_run(device);
   }
 
-  // As ProcessGroup::Abort. To blame are these ranks of the group; without any
-  // it is this one.
+  // As ProcessGroup::Abort. `culprits` are group ranks; empty: this rank.
   void Abort(const std::string& reason, std::vector<int> culprits = {});
 
-  // Throws in a process that was forked off, whose group it is not.
+  // Throws in a forked child, whose parent has the group.
   void CheckIsHere() const {
     if (!fork_guard_.is_here()) ThrowNotLive();
   }
   bool is_here() const { return fork_guard_.is_here(); }
 
-  // Aborts what runs and frees the connections; the group is unusable then.
+  // Aborts what runs and closes the connections. The group is unusable then.
   void Shutdown();
 
   const std::shared_ptr<Continuations>& continuations() const {
     return continuations_;
   }
 
-  // The group's error, and whether any caller has seen it.
+  // The group's error, and whether a caller has seen it.
   Status status() const;
   bool failure_seen() const;
 
   // For heartbeats.
   std::vector<GroupProgress> Progress() const;
 
-  // Between global ranks, which users see, and the group's own. Throw DistError
-  // (kInvalidArgument): it is not in the group.
-  // (Of the default group any number is taken, for the data plane to check.)
+  // These convert between global ranks, which users see, and group ranks. They
+  // throw DistError (kInvalidArgument) if the rank is not in the group. For the
+  // default group GroupRankOf accepts any number; the data plane checks it.
   int GroupRankOf(int global_rank) const;
-  // The same of any group.
+  // Checks the rank in the default group, too.
   int MemberRankOf(int global_rank) const;
-  // The same of an argument `name`, of which exactly one is to be given; -1
-  // when this process is not a member.
+  // Converts the argument `name`, which must have exactly one of its two ranks.
+  // Returns -1 if this process is not a member.
   int GroupRankOf(const RankArgument& rank, absl::string_view name) const {
-    // As most say it.
+    // The most common case.
     return options_.is_world && rank.global.has_value() &&
                    !rank.in_group.has_value()
                ? *rank.global
@@ -174,16 +173,16 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   MemberInfo MemberOf(int rank) const;
 
   bool is_member() const { return options_.rank >= 0; }
-  // True, and says so in the log, when this process is not a member.
+  // Returns true, after a warning in the log, if this process is no member.
   bool IsForOthers(absl::string_view verb) const;
-  // In the group; -1 and -1 when this process is not a member.
+  // The group rank and size; -1 and -1 if this process is no member.
   int rank() const { return options_.rank; }
   int size() const {
     return is_member() ? static_cast<int>(options_.seats.size()) : -1;
   }
   std::vector<int> ranks() const;
   const GroupStateOptions& options() const { return options_; }
-  // Its tensors are on CUDA devices, and none on the CPU.
+  // Whether the group takes CUDA tensors and no CPU tensors.
   bool is_cuda_only() const;
 
  private:
@@ -192,14 +191,13 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
              std::shared_ptr<Session> session,
              std::shared_ptr<ErrorResolver> resolver);
 
-  // Null when there is none, the group was shut down, or it is that of the
-  // process that forked this one off.
+  // Null if there is none, after Shutdown, and in a forked child.
   dataplane::Communicator* communicator() const {
     const bool is_over = was_shut_down_.load(std::memory_order_acquire) ||
                          !fork_guard_.is_here();
     return is_over ? nullptr : communicator_.get();
   }
-  // Throws when there is none.
+  // Throws if communicator() is null.
   dataplane::Communicator& LiveCommunicator() const {
     dataplane::Communicator* const live = communicator();
     if (live == nullptr) ThrowNotLive();
@@ -209,24 +207,24 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   [[noreturn]] void ThrowNotLive() const;
   int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
   void TellResolver();
-  // Run, if the caller does not wait here, or is not in the group.
+  // Runs a collective for which the caller does not wait here.
   Work Start(const dataplane::CollectiveView& collective, bool async_op);
-  // What the user gets; complete if not asynchronous. Throws DistError if the
-  // arguments were bad.
+  // Makes the Work that the user gets; complete if not `async_op`. Throws
+  // DistError for bad arguments.
   Work HandleOf(std::shared_ptr<dataplane::Work> started,
                 std::span<const Tensor> result, bool async_op);
-  // Has the end of `work` looked at, if it is a failure: the group's error must
-  // not wait for the user to look.
-  // `collective`, if it is known, is what it runs.
+  // If `work` fails, explains the failure in the background: the group's error
+  // must not wait until the user calls Wait. `collective`, if not null, is what
+  // `work` runs.
   void Watch(dataplane::Work& work, std::chrono::milliseconds timeout,
              std::shared_ptr<const dataplane::Collective> collective = nullptr);
-  // Throws what is to be thrown when one that `began` then has ended so; it was
-  // `collective`, if that is known.
+  // Throws the error of a collective that started at `began` and ended with
+  // `status`. Does nothing if it is OK.
   void EndOf(const Status& status, Instant began,
              std::chrono::milliseconds timeout,
              const dataplane::CollectiveView* collective = nullptr);
-  // Of a collective that began then. False: it is no failure of the group, but
-  // a bad argument.
+  // Records a collective's failure. Returns false if it was a bad argument,
+  // which does not fail the group.
   bool NoteFailure(Instant began, std::chrono::milliseconds timeout,
                    const dataplane::Collective* collective);
   ErrorResolver::Accusation Report(const Status& own);
@@ -242,30 +240,30 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
                           std::chrono::milliseconds timeout) const;
 
   const GroupStateOptions options_;
-  // Whose tensors its backend takes; none: there is no backend.
+  // The device types that the backend takes; empty without a backend.
   const std::vector<dataplane::DeviceType> devices_;
   const std::shared_ptr<Session> session_;
   const std::shared_ptr<ErrorResolver> resolver_;
   const std::shared_ptr<Continuations> continuations_;
-  // Where failures are explained: not behind the users' continuations, which
-  // may wait for that.
+  // Explains failures. Separate from the users' continuations, which may wait
+  // for that.
   Continuations explanations_;
 
-  // Constant after Create; null: this process is not in the group.
+  // Constant after Create. Null: this process is not in the group.
   std::unique_ptr<dataplane::Communicator> communicator_;
   std::atomic<bool> was_shut_down_{false};
   const ForkGuard fork_guard_;
 
   mutable Mutex mutex_;
   bool failure_seen_ MUSTER_GUARDED_BY(mutex_) = false;
-  // How the first collective to fail had begun: when the others' time was over.
+  // Whether the first failed collective had begun after the others' timeout.
   bool began_late_ MUSTER_GUARDED_BY(mutex_) = false;
-  // And how long after its time it ended.
+  // How long after its timeout it ended.
   Instant::duration overtime_ MUSTER_GUARDED_BY(mutex_) = {};
   bool failed_ MUSTER_GUARDED_BY(mutex_) = false;
-  // What that was (dataplane::Fingerprint); empty: not known.
+  // Its dataplane::Fingerprint; empty if not known.
   std::string ran_ MUSTER_GUARDED_BY(mutex_);
-  // What failed, while its ranks find out whom to blame; empty: they do not.
+  // The failed call, while the ranks agree on the culprit; else empty.
   std::string settling_ MUSTER_GUARDED_BY(mutex_);
 };
 

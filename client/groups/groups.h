@@ -29,35 +29,34 @@
 
 namespace muster::internal {
 
-// `backend` in small letters. Throws DistError (kInvalidArgument): this program
-// has none of that name.
+// Returns `backend` in lower case. Throws DistError (kInvalidArgument) if this
+// program has no such backend.
 std::string CheckBackend(const std::string& backend);
 
-// `fallback` if it is zero. Throws DistError (kInvalidArgument): it is
-// negative.
+// Returns `fallback` if `timeout` is 0. Throws DistError (kInvalidArgument) if
+// it is negative.
 std::chrono::milliseconds CheckTimeout(std::chrono::milliseconds timeout,
                                        std::chrono::milliseconds fallback,
                                        absl::string_view name);
 
-// Of ShrinkGroup: the ranks in `group` that stay, ascending. Throws DistError
-// (kInvalidArgument): what is wrong with those to exclude.
+// Returns the ranks of `group` that ShrinkGroup keeps, ascending. Throws
+// DistError (kInvalidArgument) if the ranks to exclude are not valid.
 std::vector<int> SurvivorsOf(const ProcessGroup& group,
                              const std::vector<int>& ranks_to_exclude);
-// Aborts `group` in which these are to blame for it.
+// Aborts `group` with these ranks as culprits.
 void AbortToShrink(ProcessGroup& group,
                    const std::vector<int>& ranks_to_exclude);
 
-// Where the ranks of a group meet; nobody waits there any more once the
-// resolver, or the group's keys in the store, say how it ended, nor as long as
-// `forming` lives when the ranks disagree about the call that it stands for
-// (null: there is none).
+// Makes the store through which the ranks of a group find each other. Waits in
+// it end when the resolver or the group's keys say that the group has ended, or
+// when ranks disagree about the call `forming` (may be null; must be alive).
 std::shared_ptr<SessionBootstrap> BootstrapOf(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
     const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
     const std::shared_ptr<CallRegistry::Waiting>& forming);
 
-// Connects this process with its peers of the group, and adds the group to
-// `live`. `metrics` may be null.
+// Connects this process with its peers and adds the group to `live`. `metrics`
+// may be null.
 StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     GroupStateOptions options, const dataplane::BackendOptions& peers,
     std::shared_ptr<dataplane::Metrics> metrics,
@@ -71,7 +70,7 @@ struct GroupsOptions {
   std::shared_ptr<Session> session;
   std::shared_ptr<LiveGroups> live;
   std::shared_ptr<CallRegistry> call_registry;
-  // Options for each group's resolver; its ranks are filled in.
+  // Options of the groups' resolvers; Groups sets `ranks`.
   ErrorResolver::Options judging;
   // As in dataplane::BackendOptions.
   std::string local_address;
@@ -79,16 +78,16 @@ struct GroupsOptions {
   dataplane::NcclOptions nccl;
   // May be null.
   std::shared_ptr<dataplane::Metrics> metrics;
-  // Of the keys over which the ranks of the groups meet; of this generation.
+  // Prefix of the groups' keys, different in every generation.
   std::string key_prefix;
 };
 
-// Groups makes, names, keeps and ends the process groups beside the default
-// one, of one generation. Thread-safe.
+// Groups makes, names, stores and ends all groups of one generation except the
+// default group. Thread-safe.
 class Groups {
  public:
   explicit Groups(GroupsOptions options);
-  // Cuts off those that nobody has destroyed.
+  // Aborts the groups that were not destroyed.
   ~Groups();
 
   Groups(const Groups&) = delete;
@@ -96,7 +95,7 @@ class Groups {
 
   // As the functions of distributed.h.
   std::shared_ptr<ProcessGroup> New(const NewGroupOptions& options);
-  // Whether New refuses these arguments by themselves.
+  // Whether New refuses these arguments whatever other ranks do.
   bool Refuses(const NewGroupOptions& options) const;
   std::shared_ptr<ProcessGroup> Split(
       const std::shared_ptr<ProcessGroup>& parent,
@@ -114,35 +113,35 @@ class Groups {
   // rank passes other arguments.
   void Meet(const std::string& arguments, const std::string& meaning);
 
-  // Ends `group`. Returns its error if it failed and nobody has seen that.
-  // Throws DistError (kInvalidArgument): there is no such group.
+  // Ends `group`. Returns its error if it has failed and no caller has seen the
+  // error. Throws DistError (kInvalidArgument) if there is no such group.
   Status Destroy(const std::shared_ptr<ProcessGroup>& group);
 
-  // Ends all of them, the last by name first, and makes no more. Returns the
-  // first error that nobody has seen, and whether one of another group was
-  // seen.
+  // Ends all groups, in reverse order of their names; no more can be made.
+  // Returns the first error that no caller has seen, and whether a caller has
+  // seen that of another group.
   struct Outcome {
     Status unseen;
     bool seen = false;
   };
   Outcome DestroyAll();
 
-  // Throws DistError (kInvalidArgument) unless it is the default group, one of
-  // these, or the one of non-members.
+  // Throws DistError (kInvalidArgument) unless `group` is the default group,
+  // one of these groups, or the non-member group.
   void CheckKnown(const std::shared_ptr<ProcessGroup>& group) const;
 
  private:
   struct Entry {
-    // The user's: one that nobody has any more nobody can name.
+    // The user's. If it has expired, no caller can name the group any more.
     std::weak_ptr<ProcessGroup> group = {};
-    std::shared_ptr<GroupState> state = nullptr;  // null: it is being made
+    std::shared_ptr<GroupState> state = nullptr;  // null: being formed
     std::shared_ptr<SessionBootstrap> bootstrap = nullptr;
   };
   struct Made {
     std::shared_ptr<ProcessGroup> group;
     std::shared_ptr<SessionBootstrap> bootstrap;
   };
-  // What is to be made.
+  // A group to be made.
   struct Plan {
     std::string name;
     // As in SharedCall.
@@ -151,32 +150,33 @@ class Groups {
     std::string meaning;
     std::vector<int> ranks;  // ascending
     std::string backend;
-    int device = -1;  // the CUDA device that it is bound to; -1: none
+    int device = -1;  // CUDA device to which the group is bound; -1: none
     dataplane::NcclOptions nccl;
     std::chrono::milliseconds timeout{0};
     std::string timeout_name;
     std::string description;
-    // From the group whose ranks these are of; may be null.
+    // From the group that has these ranks; may be null.
     std::shared_ptr<dataplane::ParentHandle> parent_handle;
-    // No group of this name was ever formed: made_ does not count it, as calls
-    // that fail on one rank alone would part it from the others.
+    // The name was never used before, so made_ does not count it: a call that
+    // fails on one rank only would make the counts differ.
     bool name_is_fresh = false;
   };
 
   std::vector<int> CheckRanks(const NewGroupOptions& options) const;
-  // `number`: of the call; 0: with local synchronization, and then no name yet
-  // if none is given.
+  // `number` is that of the call. It is 0 with local synchronization; the plan
+  // then has no name unless the options have one.
   Plan PlanNew(const NewGroupOptions& options, int64_t number) const;
-  // The part of `parent` that this rank is in; of no ranks: it is in none.
+  // Plans the part of `parent` that has this rank. No ranks: none has it.
   Plan PlanSplit(const ProcessGroup& parent,
                  const std::vector<std::vector<int>>& split_ranks,
                  const SplitGroupOptions& options, int64_t number) const;
   static SharedCall CallOf(const Plan& plan);
-  // Its name is taken by then, and is free again if it throws.
+  // The caller has reserved the name, which is free again if Form throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
   Made Connect(const Plan& plan);
-  // Ends those that nobody has any more, unless they run something or have
-  // failed. Where groups are made and ended, as that may take a moment.
+  // Ends the groups that the user has dropped, unless they run something or
+  // have failed. Called where groups are made and ended, because it may take a
+  // while.
   void EndDropped();
   std::shared_ptr<ErrorResolver> FindResolver(
       const std::vector<int>& ranks) const;
@@ -188,16 +188,16 @@ class Groups {
 
   mutable Mutex mutex_;
   bool over_ MUSTER_GUARDED_BY(mutex_) = false;
-  // Of those that are being made, too: without a group yet.
+  // Includes groups that are being formed.
   std::map<std::string, Entry> entries_ MUSTER_GUARDED_BY(mutex_);
-  // Names by counting: those of all ranks, those of one list of ranks, and the
-  // splits of one group, by its UniqueName.
+  // Counters for names: groups of all ranks, groups by the hash of their ranks,
+  // and splits by the UniqueName of the parent.
   int64_t last_number_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int64_t> last_by_hash_ MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> last_split_ MUSTER_GUARDED_BY(mutex_);
   int64_t last_meeting_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // How often a group of this name and these ranks was made, but for calls that
-  // failed: the same on all of them.
+  // How many groups of this name and these ranks were made, without calls that
+  // failed. The same on all ranks of the group.
   std::map<std::pair<std::string, std::vector<int>>, int64_t> made_
       MUSTER_GUARDED_BY(mutex_);
 };

@@ -14,7 +14,7 @@
 
 namespace muster::internal {
 
-// getenv, or a test's stand-in: null when unset.
+// getenv, or a test's replacement. Null if the variable is unset.
 using Environment = std::function<const char*(const char* name)>;
 
 struct InitRequest {
@@ -29,29 +29,29 @@ struct InitRequest {
 };
 
 struct InitPlan {
-  // Of the coordinator; not with a file.
+  // The coordinator's address; unused with a file.
   Endpoint endpoint = {};
-  // In which rank 0 tells where it serves the coordinator; else empty.
+  // The file in which rank 0 stores the coordinator's address; else empty.
   std::string file = {};
   std::string job = {};
-  // -1: the coordinator gives one out.
+  // -1: the coordinator assigns a rank.
   int rank = -1;
-  // -1: as many as come, between the next two.
+  // -1: any size from min_world_size to max_world_size.
   int world_size = -1;
   int min_world_size = -1;
   int max_world_size = -1;
-  // With env:// and a launcher that serves the store: the number of the
-  // launcher's attempt, whose keys are apart from those of others; 0: none.
+  // The number of the launcher's attempt if it serves the store for env://; it
+  // separates the attempts' keys. 0: none.
   int64_t attempt = 0;
   // Rank 0 serves the coordinator at `endpoint`.
   bool embedded = false;
 };
 
-// Whether the launcher serves the store, so that rank 0 does not: what
-// TORCHELASTIC_USE_AGENT_STORE says. kInvalidArgument: it is not True or False.
+// Whether the launcher serves the store instead of rank 0: the value of
+// TORCHELASTIC_USE_AGENT_STORE. kInvalidArgument: not True or False.
 StatusOr<bool> IsAgentsStore(const Environment& environment);
 
-// Errors: kInvalidArgument, with c10d's words where it has the same error.
+// Errors: kInvalidArgument, with c10d's text if c10d has the same error.
 StatusOr<InitPlan> PlanInit(const InitRequest& request,
                             const Environment& environment);
 

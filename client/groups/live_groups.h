@@ -20,7 +20,7 @@
 
 namespace muster::internal {
 
-// The groups whose progress the coordinator takes from one process.
+// The most groups of one process whose progress the coordinator accepts.
 inline constexpr size_t kProgressGroupsMax = 256;
 
 // LiveGroups delivers the session's events to the error resolvers of all
@@ -31,13 +31,13 @@ class LiveGroups {
   std::shared_ptr<ErrorResolver> NewResolver(ErrorResolver::Options options)
       MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Its progress is in the heartbeats from now on, if it is among the oldest
-  // kProgressGroupsMax that live.
+  // From now on heartbeats have the group's progress, if it is one of the
+  // oldest kProgressGroupsMax live groups.
   void Add(const std::shared_ptr<GroupState>& group)
       MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // A group that connects, while this lives: the heartbeats tell that it is in
-  // `call`, and has no collective yet.
+  // Exists while a group connects. Heartbeats say that it is in `call` and has
+  // no collective yet.
   class Connecting {
    public:
     // `live` must outlive it.
@@ -60,14 +60,15 @@ class LiveGroups {
   void OnSessionOver(const Status& why) MUSTER_LOCKS_EXCLUDED(mutex_);
   std::vector<GroupProgress> Progress() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Whether the coordinator has told of the generation's end.
+  // Whether the coordinator has announced the generation's end.
   bool IsOver(int64_t generation) const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Who of these ranks of the generation has left or was lost, and who has
-  // reported a failure: it may live, but the coordinator answers it no more.
+  // The members with these ranks that left or were lost, and those that
+  // reported a failure: they may be alive, but the coordinator does not answer
+  // them.
   struct Absent {
     std::vector<MemberInfo> gone;
-    std::vector<int> left;  // of those, who said so
+    std::vector<int> left;  // those of `gone` that left in peace
     std::vector<int> reported;
   };
   Absent AbsentOf(int64_t generation, const std::vector<int>& ranks) const

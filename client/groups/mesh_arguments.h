@@ -15,25 +15,25 @@ namespace muster::internal {
 
 // All errors are kInvalidArgument.
 
-// No names at all, or one for each dimension, no two alike.
+// There are no names, or one for each dimension, all different.
 Status CheckDimNames(const std::vector<std::string>& names, size_t ndim);
 
-// "cpu" or "cuda".
+// The type is "cpu" or "cuda".
 Status CheckDeviceType(const std::string& type);
 
-// How many ranks a mesh of this shape has: at most all.
+// Returns the number of ranks in the mesh, at most world_size.
 StatusOr<int64_t> CountRanks(const std::vector<int64_t>& shape, int world_size);
 
-// `count` of the world, no two alike.
+// `ranks` are `count` different ranks of the world.
 Status CheckRanks(const std::vector<int>& ranks, int64_t count, int world_size);
 
-// The backend of each dimension; empty where `overrides`, by name or index,
-// has none.
+// Returns the backend of each dimension. Empty if `overrides`, by name or
+// index, has no entry.
 StatusOr<std::vector<std::string>> BackendsOf(
     const std::map<std::string, std::string>& overrides,
     const std::vector<std::string>& names, size_t ndim);
 
-// `["dp", "tp"]`, `[0, 1]`; of long lists of numbers the first eight.
+// Returns `["dp", "tp"]`, `[0, 1]`. Numbers shows at most eight.
 std::string Names(const std::vector<std::string>& names);
 std::string Numbers(const std::vector<int>& numbers);
 

@@ -12,11 +12,11 @@
 
 namespace muster::internal {
 
-// The root mesh numbers its positions 0 to n-1, row-major. A dimension of it,
-// or of a mesh made from it, is a walk over positions: nested loops, the
-// outermost first, each with `size` steps of `stride` positions. A dimension of
-// the root is one loop. A dimension that was flattened from non-adjacent
-// dimensions is several loops.
+// The root mesh numbers its positions 0 to n-1, row-major. A dimension of the
+// root, or of a mesh made from it, is a sequence of positions that nested loops
+// generate, the outermost first, each with `size` steps of `stride` positions.
+// A dimension of the root is one loop. A dimension that was flattened from
+// non-adjacent dimensions has several loops.
 struct MeshLoop {
   int64_t size = 1;
   int64_t stride = 1;
@@ -27,14 +27,15 @@ struct MeshLoop {
 class MeshDim {
  public:
   MeshDim() = default;
-  // Loops are merged where they can be, so that equal walks compare as equal.
+  // Merges adjacent loops where possible, so that equal sequences compare
+  // equal.
   explicit MeshDim(const std::vector<MeshLoop>& loops);
 
   const std::vector<MeshLoop>& loops() const { return loops_; }
   int64_t size() const;
 
-  // How far the walk is when it comes to `place`, or to the place that it
-  // shares all the other dimensions with.
+  // Returns the coordinate of `place` in this dimension: its index in its
+  // sequence.
   int64_t CoordinateOf(int64_t place) const;
 
   bool operator==(const MeshDim&) const = default;
@@ -43,26 +44,26 @@ class MeshDim {
   std::vector<MeshLoop> loops_;
 };
 
-// The dimensions of a root mesh of this shape.
+// Returns the dimensions of a root mesh of this shape.
 std::vector<MeshDim> RowMajor(absl::Span<const int64_t> shape);
 
-// One walk over all of `dims`, the first outermost.
+// Returns one dimension that spans `dims`, the first outermost.
 MeshDim Flatten(absl::Span<const MeshDim> dims);
 
-// `dim` as several dimensions of these sizes, the first outermost.
-// Errors: kInvalidArgument (the product of the sizes is not its size, or they
-// cut across what it was flattened from).
+// Divides `dim` into dimensions of these sizes, the first outermost. Errors:
+// kInvalidArgument (the product of the sizes is not its size, or they cut
+// across the dimensions that it was flattened from).
 StatusOr<std::vector<MeshDim>> Unflatten(const MeshDim& dim,
                                          absl::Span<const int64_t> sizes);
 
-// The places of the walk that begins at place 0.
+// Returns the positions of the sequence that begins at position 0.
 std::vector<int64_t> OffsetsOf(const MeshDim& dim);
 
-// Whether two of `dims` go over the same places.
+// Whether two of `dims` have a position in common besides 0.
 bool Overlap(absl::Span<const MeshDim> dims);
 
-// Every walk of `dim` over a root mesh of `places`, in the order in which they
-// begin: each place is in exactly one.
+// Returns all sequences of `dim` in a root mesh of `places` positions, by their
+// first position. Each position is in exactly one.
 std::vector<std::vector<int64_t>> WalksOf(const MeshDim& dim, int64_t places);
 
 }  // namespace muster::internal

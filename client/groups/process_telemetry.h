@@ -19,15 +19,14 @@ class Telemetry;
 
 namespace muster::internal {
 
-// Serves while it lives. When it listens beyond loopback, the pages below
+// Serves while it exists. If the address is not loopback, the pages below
 // /debug/ require the token with which this process authenticates to the
-// coordinator; without such a token they are refused to everyone.
+// coordinator; without such a token every request is refused.
 class Telemetry {
  public:
-  // On `port` (0: any free one); without one on MUSTER_HTTP_PORT; without that
-  // there is none: null.
-  // Errors: kInvalidArgument (a variable's value), kUnavailable (cannot
-  // listen).
+  // Listens on `port` (0: any free one), or else on MUSTER_HTTP_PORT. Returns
+  // null if neither is set. Errors: kInvalidArgument (a variable's value),
+  // kUnavailable (cannot listen).
   static StatusOr<std::unique_ptr<Telemetry>> Start(std::optional<int> port);
 
   // host:port.
@@ -38,7 +37,7 @@ class Telemetry {
 
   void SetRank(int rank, int world_size);
 
-  // What /debug/groups shows from now on.
+  // Sets the source of /debug/groups.
   void SetProgress(std::function<std::vector<GroupProgress>()> progress);
 
  private:

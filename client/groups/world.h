@@ -28,33 +28,33 @@
 
 namespace muster::internal {
 
-// The default group's name, and how the keys over which it meets begin; the
-// generation follows.
+// The default group's name, and the prefix of its keys, which the generation
+// follows.
 inline constexpr char kWorldName[] = "world";
 std::string WorldPrefix();
 
 // One default group: the coordinator that rank 0 serves, the session, the
-// communicator, the metrics; and the groups beside it. Not thread-safe but for
-// the accessors.
+// communicator, the metrics and all other groups. Only the accessors are
+// thread-safe.
 class World {
  public:
-  // Throws what InitProcessGroup throws, except that there is a group already.
+  // Throws what InitProcessGroup throws, except for a second default group.
   static std::unique_ptr<World> Form(const InitProcessGroupOptions& options);
 
-  // Without Destroy the others see this member as lost.
+  // Without Destroy the other ranks see this member as lost.
   ~World();
 
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // Ends all groups and leaves in peace. Throws the error of a group that
-  // failed if nobody has seen one, after all is done.
+  // Ends all groups and leaves in peace. Then throws the error of a group that
+  // failed if no caller has seen one.
   void Destroy();
 
-  // What is left of the default group without some of its ranks, in the place
-  // of this one, which has left then. Throws what ShrinkGroup throws; this one
-  // stays then, with its groups ended unless nothing was begun, and knows who
-  // else of it is gone.
+  // Returns a default group without some of the ranks, which replaces this one;
+  // this one has left then. Throws what ShrinkGroup throws. This one then
+  // stays, its groups are ended unless nothing was begun, and it knows which
+  // other ranks are gone.
   std::unique_ptr<World> Shrink(const std::vector<int>& ranks_to_exclude,
                                 const ShrinkGroupOptions& options);
 
@@ -64,13 +64,13 @@ class World {
   std::string debug_address() const;
 
  private:
-  // What a group that is formed of another one has of it meanwhile.
+  // State of a group that is being made from another default group.
   struct Shrinking {
     World* old = nullptr;
-    // By the rank in the new group, that in the old one.
+    // Old rank by new rank.
     std::vector<int> survivors;
     std::string excluded;  // "2,3"
-    // All of them have come to the call.
+    // Whether all survivors have come to the call.
     bool met = false;
   };
   class OthersWatch;
@@ -110,16 +110,16 @@ class World {
 
   const InitProcessGroupOptions options_;
   const Deadline deadline_;
-  // Null: it is not formed of another one, or has formed.
+  // Null unless this group is being made from another one.
   const Shrinking* shrinking_ = nullptr;
   // Rank 0 serves the coordinator, here or in another process.
   bool embedded_ = false;
   Formation formation_;
-  // Both live on in the group that is formed of this one.
+  // The group that is made from this one takes both over.
   std::shared_ptr<Telemetry> telemetry_;
   std::shared_ptr<EmbeddedCoordinator> coordinator_;
-  // In which rank 0 tells the others where it serves the coordinator; null:
-  // they have been told.
+  // The store in which rank 0 publishes the coordinator's address; null once
+  // all ranks have it.
   std::shared_ptr<Store> meeting_;
   std::string debug_address_;
   std::shared_ptr<LiveGroups> live_;
@@ -131,7 +131,7 @@ class World {
   std::shared_ptr<CallRegistry> call_registry_;
   std::unique_ptr<Groups> groups_;
   std::shared_ptr<Store> store_;
-  // Without whom this group was to be shrunk before.
+  // The sets of excluded ranks of earlier calls of Shrink.
   std::set<std::string> excluded_before_;
 };
 

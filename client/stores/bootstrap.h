@@ -20,19 +20,19 @@
 
 namespace muster::internal {
 
-// A wait ends early when the group is known to be broken.
+// Get ends early if the group is known to be broken.
 class SessionBootstrap : public dataplane::BootstrapStore {
  public:
-  // Says why nobody needs to wait any longer; OK while they do. It may ask the
-  // coordinator if `asks`: every 300 ms in the first seconds of a wait, and
-  // then once a second.
+  // Returns why a wait is in vain; OK if it is not. May ask the coordinator if
+  // `asks`, which is true every 300 ms in the first seconds of a wait and then
+  // once a second.
   using Broken = std::function<Status(bool asks)>;
 
   SessionBootstrap(std::shared_ptr<Session> session, std::string prefix,
                    Broken broken);
 
-  // Ends Get at once, with the reason, unless that is kCancelled: a rank that
-  // has left in peace may have set all that is needed of it.
+  // Ends a running Get with the reason, unless that is kCancelled: a rank that
+  // left in peace may have set all its keys.
   const dataplane::Interruption& interruption() const { return interruption_; }
 
   Status Set(const std::string& key, const std::string& value) override;
@@ -44,8 +44,8 @@ class SessionBootstrap : public dataplane::BootstrapStore {
 
   void Forget(const std::string& key, Instant deadline) override;
 
-  // Deletes what this process has set: a coordinator outlives many groups.
-  // False: it does not answer.
+  // Deletes the keys of this process: a coordinator outlives many groups.
+  // Returns false if the coordinator does not answer.
   bool DeleteOwnKeys();
 
  private:
@@ -58,13 +58,13 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   const dataplane::Interruption interruption_;
   Mutex mutex_;
   std::vector<std::string> own_keys_ MUSTER_GUARDED_BY(mutex_);
-  // Those in which it was asked before.
+  // How many times the next question was scheduled.
   int slices_ MUSTER_GUARDED_BY(mutex_) = 0;
   Instant next_ask_ MUSTER_GUARDED_BY(mutex_) = Instant::min();
 };
 
-// Deletes what generations before `current` have left under `prefix`, which the
-// generation follows in every key. Nobody needs it: they are over.
+// Deletes the keys of generations before `current` under `prefix`, which the
+// generation follows in every key.
 void DeleteStaleKeys(Session& session, const std::string& prefix,
                      int64_t current);
 

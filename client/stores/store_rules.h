@@ -15,18 +15,18 @@
 
 namespace muster::internal {
 
-// Keys of the SDK itself, with which groups form and fail. Unless `prefix` asks
-// for them, they leave a list of keys.
+// Prefix of the SDK's own keys. Lists of keys omit them unless the `prefix`
+// that the user gives includes this one.
 inline constexpr char kReservedKeyPrefix[] = "muster/";
 bool IsReservedKey(absl::string_view key);
 void DropReservedKeys(absl::string_view prefix, std::vector<std::string>& keys);
 
-// What Add leaves under `key`; `present` is null when there is no such key.
+// Returns the value that Add stores; `present` is null if there is no key.
 // Errors: kInvalidArgument (`present` is no whole decimal number), kOutOfRange.
 StatusOr<int64_t> Sum(absl::string_view key, const std::string* present,
                       int64_t delta);
 
-// What CompareSet does and returns; `present` is null when there is no such
+// The effect and the result of CompareSet; `present` is null if there is no
 // key.
 struct CompareSetDecision {
   bool write = false;
@@ -39,16 +39,16 @@ CompareSetDecision DecideCompareSet(const std::string* present,
 // Errors: kInvalidArgument.
 Status CheckSameLength(const std::vector<std::string>& keys,
                        const std::vector<std::string>& values);
-// That it is positive; `call` begins the text.
+// Checks that `timeout` is positive. The error begins with `call`.
 Status CheckTimeout(std::chrono::milliseconds timeout,
                     absl::string_view call = "Store::SetTimeout");
 
-// Of a whole call of a store.
+// The deadline of one call of a store.
 Deadline StoreDeadline(std::chrono::milliseconds timeout);
-// Of Store::Wait, which has a timeout of its own.
+// The deadline of Store::Wait, which has a timeout argument.
 Deadline WaitDeadline(std::chrono::milliseconds timeout);
 
-// "wait timeout after 100ms, keys: a, b (timeout: Store::SetTimeout)".
+// Returns "wait timeout after 100ms, keys: a, b (timeout: Store::SetTimeout)".
 Status WaitTimeout(const std::vector<std::string>& missing,
                    const Deadline& deadline);
 

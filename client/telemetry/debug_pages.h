@@ -9,15 +9,15 @@
 
 namespace muster::worker {
 
-// The environment's variables as a JSON object. Those whose names are known to
-// say how a job is run have their value, all others "(hidden)": a secret may
-// have any name.
+// Returns the environment's variables as a JSON object. Shows the values of
+// variables that are known to configure a job, and "(hidden)" for all others: a
+// secret may have any name.
 std::string EnvironmentJson();
 
-// glog's levels: {"minloglevel": 0, "v": 0}.
+// Returns glog's levels: {"minloglevel": 0, "v": 0}.
 std::string LogJson();
 
-// Sets those of LogJson that `json` has.
+// Sets the levels that `json` has.
 // Errors: INVALID_ARGUMENT (no JSON object, another name, a value out of range:
 //   the text names it).
 Status SetLog(const std::string& json);

@@ -30,10 +30,10 @@ class Metrics : public dataplane::Metrics {
 
   virtual void SetRank(int rank, int world_size) = 0;
 
-  // How long the oldest one that runs has been running; 0: none runs.
+  // Sets how long the oldest running collective has run; 0: none runs.
   virtual void SetRunning(std::chrono::milliseconds running_for) = 0;
 
-  // Everything in Prometheus' text format.
+  // Returns all metrics in Prometheus' text format.
   virtual std::string Render() const = 0;
 
  protected:

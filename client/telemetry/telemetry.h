@@ -15,17 +15,17 @@
 namespace muster::worker {
 
 struct TelemetryOptions {
-  // Address to listen on: an IPv4 or IPv6 address, or a host name. Whoever
-  // reaches it can read everything below, so loopback unless told otherwise.
+  // The address to listen on: IPv4, IPv6 or a host name. Any client that
+  // reaches it can read all pages, so the default is loopback.
   std::string address = "127.0.0.1";
   // 0 takes any free port.
   int port = 0;
-  // How long the oldest collective that runs has been running, 0 if none does;
-  // null: none ever does.
+  // Returns how long the oldest running collective has run, 0 if none runs.
+  // Null: the process runs no collectives.
   std::function<std::chrono::milliseconds()> running_for = nullptr;
-  // Pages below /debug/ beside those of this process that every one has.
+  // More pages below /debug/.
   std::vector<base::HttpPage> debug_pages = {};
-  // Whether a request may have the pages below /debug/; null: all may.
+  // Decides whether a request may read pages below /debug/; null: all may.
   base::HttpGuard may_debug = nullptr;
 };
 
@@ -47,21 +47,21 @@ class Telemetry {
   static StatusOr<std::unique_ptr<Telemetry>> Start(
       const TelemetryOptions& options);
 
-  // Stops serving, and waits for no client.
+  // Stops serving. Does not wait for clients.
   virtual ~Telemetry() = default;
 
   Telemetry(const Telemetry&) = delete;
   Telemetry& operator=(const Telemetry&) = delete;
 
-  // host:port that it serves on, with the port that was really taken; an IPv6
-  // address stands in brackets. What the member tells the coordinator.
+  // host:port, with the actual port. An IPv6 address has brackets. The member
+  // sends it to the coordinator.
   virtual const std::string& address() const = 0;
 
-  // What the data plane reports its collectives to. Lives as long as this.
+  // Receives the data plane's collectives. Lives as long as this object.
   virtual dataplane::Metrics& collectives() = 0;
 
-  // The default group's place of this process, as gauges and for /identity; -1
-  // and 0 (the values before the first call) say that it is in no group.
+  // Sets the rank and world size of the default group, for the gauges and
+  // /identity. -1 and 0, the initial values, mean no group.
   virtual void SetRank(int rank, int world_size) = 0;
 
  protected:
