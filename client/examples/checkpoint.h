@@ -10,7 +10,7 @@
 
 namespace muster::examples {
 
-// Where a training stands between two steps.
+// The state of a training between two steps.
 struct TrainingState {
   int32_t epoch = 1;
   int32_t step = 0;  // steps made in that epoch
@@ -19,18 +19,18 @@ struct TrainingState {
   std::vector<float> losses;    // of all steps
 };
 
-// Writes a file, whole or not at all: what had the name is there until then.
+// Writes a file completely or not at all: an existing file stays until then.
 // Throws std::runtime_error, which names the file.
 void WriteCheckpoint(const std::string& path, const TrainingState& state);
 
-// Nothing: there is no such file. Throws std::runtime_error, which names the
-// file: it cannot be read, or is no checkpoint.
+// Returns nullopt if there is no such file. Throws std::runtime_error, which
+// names the file, if it cannot be read or is no checkpoint.
 std::optional<TrainingState> ReadCheckpoint(const std::string& path);
 
-// Agrees with all ranks of the default group on a state: that of the rank which
-// has made the most steps, the lowest of several. Collective. A rank without
-// one gives a state without parameters. Not so many parameters on some rank as
-// there: throws std::runtime_error.
+// Gives all ranks of the default group the state of the rank that has made the
+// most steps (the lowest such rank). Collective. A rank without a state passes
+// one without parameters. Throws std::runtime_error if the numbers of
+// parameters differ.
 void ShareNewest(TrainingState& state, size_t parameter_count, Place& place);
 
 }  // namespace muster::examples

@@ -7,14 +7,14 @@
 
 namespace muster::examples {
 
-// DistributedSampler gives each rank its part of a data set, anew for every
-// epoch. All ranks shuffle the same way, and rank r takes every world_size-th
-// item from the r-th on. So the items of a step, over all ranks, do not depend
-// on the world size: a run on 4 ranks does the same work as one on 1.
+// DistributedSampler divides a data set among the ranks, anew for every epoch.
+// All ranks shuffle the same way, and rank r takes every world_size-th item
+// from the r-th on. So the items of a step, over all ranks, do not depend on
+// the world size: 4 ranks do the same work as 1.
 class DistributedSampler {
  public:
   // `global_batch` items make a step of all ranks together. Items that do not
-  // fill a last step are left out of the epoch.
+  // fill the last step are left out.
   // Throws std::invalid_argument.
   DistributedSampler(size_t items, size_t global_batch, uint64_t seed, int rank,
                      int world_size);
@@ -24,9 +24,9 @@ class DistributedSampler {
   // Shuffles for `epoch`.
   void SetEpoch(int epoch);
 
-  // This rank's items of step `step` of the epoch. Where world_size does not
-  // divide global_batch the first ranks have one more than the others, which
-  // have none when there are more ranks than items.
+  // This rank's items of step `step`. If world_size does not divide
+  // global_batch, the first ranks have one item more; if there are more ranks
+  // than items, the last ranks have none.
   std::vector<size_t> Batch(size_t step) const;
 
  private:

@@ -9,8 +9,8 @@
 
 namespace muster::examples {
 
-// A data set's file is missing or is not what it should be. what() names the
-// file, what was expected and what was found.
+// A data set's file is missing or wrong. what() names the file, what was
+// expected and what was found.
 class DatasetError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -19,10 +19,10 @@ class DatasetError : public std::runtime_error {
 inline constexpr int kImagePixels = 28 * 28;
 inline constexpr int kClasses = 10;
 
-// Grey images with the class of each.
+// Grey images with their classes.
 class LabelledImages {
  public:
-  // `pixels` holds kImagePixels bytes for each of `labels`.
+  // `pixels` has kImagePixels bytes for each of `labels`.
   LabelledImages(std::vector<uint8_t> pixels, std::vector<uint8_t> labels);
 
   size_t size() const { return labels_.size(); }
@@ -38,8 +38,8 @@ class LabelledImages {
 
 enum class FashionMnistPart { kTrain, kTest };
 
-// Reads the training or the test images from `folder`, where they lie as the
-// data set's authors distribute them: gzip'd IDX files.
+// Reads the training or test images from `folder`, in the form in which the
+// data set is distributed: gzip'd IDX files.
 // Throws DatasetError.
 LabelledImages ReadFashionMnist(const std::string& folder,
                                 FashionMnistPart part);

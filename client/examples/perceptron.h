@@ -19,17 +19,17 @@ class Perceptron {
   std::span<float> parameters() { return parameters_; }
   size_t parameter_count() const { return parameters_.size(); }
 
-  // The mean cross entropy of a batch, one column per example; writes its
-  // derivative by every parameter into `gradient`.
+  // Returns the mean cross entropy of a batch, one column per example, and
+  // writes its derivative by every parameter into `gradient`.
   float Gradient(const Eigen::MatrixXf& examples,
                  const std::vector<int>& labels, std::span<float> gradient);
 
-  // How many of the batch it gets right.
+  // The number of correct answers in the batch.
   int CountCorrect(const Eigen::MatrixXf& examples,
                    const std::vector<int>& labels);
 
  private:
-  // Where the layers lie in an array of parameters.
+  // The layers as parts of one array of parameters.
   template <typename Scalar>
   struct Layers;
 
@@ -40,7 +40,7 @@ class Perceptron {
   const int hidden_units_;
   const int classes_;
   std::vector<float> parameters_;
-  // Kept between calls for their memory.
+  // Members only to reuse their memory.
   Eigen::MatrixXf hidden_;
   Eigen::MatrixXf scores_;
   Eigen::MatrixXf hidden_gradient_;

@@ -10,13 +10,14 @@
 
 namespace muster::examples {
 
-// Floats on the host, for collectives of the default group: in symmetric memory
-// where the group has that on the CPU, so that ranks of one host add them up
-// where they are; elsewhere, or where there is not so much of it (which rank 0
-// logs), in memory as any other. Movable.
+// Floats on the host for collectives of the default group. They are in
+// symmetric memory if the group has that on the CPU, so that ranks of one host
+// add them in place; else, or if there is not enough of it (rank 0 logs that),
+// in ordinary memory. Movable.
 class Floats {
  public:
-  // All zero. All ranks make theirs at once. Throws DistError.
+  // All zero. All ranks must construct theirs at the same time. Throws
+  // DistError.
   explicit Floats(size_t count);
 
   std::span<float> values() const {
@@ -30,18 +31,18 @@ class Floats {
 
  private:
   SymmetricTensor symmetric_;
-  // Of the two, one is empty.
+  // One of the two is empty.
   mutable std::vector<float> ordinary_;
 };
 
-// Place is where a training's collectives find their tensors: in the host's
-// memory, or in a CUDA device's. The mathematics of the examples is on the host
-// in both cases, since they have no kernels of their own: on a device values
-// are copied there and back around each collective.
+// Place provides the memory of a training's collectives: on the host or on a
+// CUDA device. The examples compute on the host in both cases, because they
+// have no kernels: for a device, values are copied before and after each
+// collective.
 class Place {
  public:
-  // `device`: its index; none: the host. Throws DistError
-  // (kFailedPrecondition, kInvalidArgument): there is no such device.
+  // `device` is an index; nullopt: the host. Throws DistError
+  // (kFailedPrecondition, kInvalidArgument) if there is no such device.
   explicit Place(std::optional<int> device);
 
   // Calls `collective` with `values` as a tensor that it may change.

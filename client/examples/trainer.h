@@ -20,14 +20,13 @@ struct TrainingSettings {
   int epochs = 5;
   // Images of one step, over all ranks.
   int global_batch = 128;
-  // Of the first epoch; it falls by the same amount with every epoch.
+  // In the first epoch; falls by the same amount with every epoch.
   float learning_rate = 0.05f;
   float momentum = 0.9f;
   uint64_t seed = 1;
-  // Ends the training after this many steps; 0: only the epochs count.
+  // Stops after this many steps; 0: no limit.
   int max_steps = 0;
-  // The CUDA device in whose memory collectives find their tensors; none: the
-  // host's.
+  // The CUDA device with the collectives' tensors; nullopt: the host.
   std::optional<int> device = std::nullopt;
 };
 
@@ -45,10 +44,10 @@ struct EpochResult {
 // wherever the collectives' tensors are (place.h).
 class Trainer {
  public:
-  // Begins with `state`, or, where no rank has one, anew: ranks may have made
-  // different numbers of steps, and new ones none (ShareNewest). Collective.
-  // The images must outlive it. Throws std::invalid_argument (settings),
-  // std::runtime_error (a state of another model), DistError (no such device).
+  // Starts with the newest `state` of any rank (ShareNewest), or anew if no
+  // rank has one. Collective. The images must outlive it. Throws
+  // std::invalid_argument (settings), std::runtime_error (a state of another
+  // model), DistError (no such device).
   Trainer(const TrainingSettings& settings, const LabelledImages& train,
           const LabelledImages& test, TrainingState state = {});
 
@@ -61,14 +60,14 @@ class Trainer {
   };
   using OnStep = std::function<void(const Progress&)>;
 
-  // Trains the rest of epoch(), which then is the next one, and counts how many
-  // test images come out right. Collective.
+  // Trains the rest of epoch() and moves to the next epoch. Then counts the
+  // correct test images. Collective.
   EpochResult RunEpoch(const OnStep& on_step);
 
-  // The epoch that runs, or comes next; from 1.
+  // The current or next epoch; from 1.
   int epoch() const { return epoch_; }
 
-  // After the last step that was made, also when an exception ended RunEpoch.
+  // The state after the last step, even if an exception ended RunEpoch.
   TrainingState state();
 
   // Whether max_steps is reached.
@@ -77,7 +76,7 @@ class Trainer {
   // The loss of every step so far, over all ranks.
   const std::vector<float>& losses() const { return losses_; }
 
-  // Whether all ranks hold the same parameters, bit for bit. Collective.
+  // Whether all ranks have bitwise equal parameters. Collective.
   bool ParametersAreEqual();
 
  private:
@@ -95,8 +94,8 @@ class Trainer {
   Perceptron model_;
   Sgd sgd_;
   int epoch_ = 1;
-  int step_ = 0;  // of the epoch, the next one
-  // The gradient, and after it the loss: one collective carries both.
+  int step_ = 0;  // the next step of the epoch
+  // The gradient, then the loss: one collective reduces both.
   Floats gradient_;
   std::vector<float> losses_;
   // The batch that Load filled.

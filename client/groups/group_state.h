@@ -45,10 +45,10 @@ struct GroupStateOptions {
   // Prefix of the keys that the group's ranks share in the job's store.
   // Different for every group, also for two with the same name.
   std::string key_prefix = {};
-  // What is added to the names of its barriers, and of groups made of it, so
-  // that they do not meet those of another group that has had its name.
+  // Appended to the names of the group's barriers and of groups made from it,
+  // to keep them apart from those of an earlier group of the same name.
   std::string barrier_suffix = {};
-  // The CUDA device that it is bound to; -1: none.
+  // The CUDA device to which the group is bound; -1: none.
   int device = -1;
 };
 
@@ -169,7 +169,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
                : FindGroupRank(rank, name);
   }
   int GlobalRankOf(int group_rank) const;
-  // A rank of the group, for those who are to blame.
+  // Describes a group rank as a culprit.
   MemberInfo MemberOf(int rank) const;
 
   bool is_member() const { return options_.rank >= 0; }

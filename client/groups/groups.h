@@ -65,7 +65,7 @@ StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
 
 struct GroupsOptions {
   Formation formation;
-  // The default group, which is in no table here.
+  // The default group. It is in no table here.
   std::shared_ptr<ProcessGroup> world;
   std::shared_ptr<Session> session;
   std::shared_ptr<LiveGroups> live;

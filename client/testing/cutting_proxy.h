@@ -13,7 +13,7 @@
 namespace muster::testing {
 
 // A relay in front of a server on 127.0.0.1 that can cut all connections, hold
-// back what the server answers, and refuse newcomers.
+// back the server's answers, and refuse new connections.
 class CuttingProxy {
  public:
   explicit CuttingProxy(int server_port);
@@ -24,15 +24,14 @@ class CuttingProxy {
   int port() const { return port_; }
   std::string address() const;
 
-  // Resets every connection that there is, and ends a hold: the next ones are
-  // as any others.
+  // Resets all connections and ends a hold. Later connections work normally.
   void Cut();
 
-  // While held, answers do not get to the client, and are lost; requests still
-  // get to the server.
+  // While held, answers do not reach the client and are lost; requests still
+  // reach the server.
   void HoldAnswers(bool hold) { hold_answers_ = hold; }
 
-  // How many connections there have been.
+  // The number of connections so far.
   int connections() const { return connections_; }
   // Bytes that reached the server.
   int64_t bytes_up() const { return bytes_up_; }
@@ -45,7 +44,7 @@ class CuttingProxy {
 
   void Run();
   bool Accept();
-  // False when the link is over.
+  // Returns false when the link is over.
   bool Relay(const Link& link, int from);
 
   const int server_port_;
@@ -58,7 +57,7 @@ class CuttingProxy {
   std::atomic<bool> hold_answers_{false};
   std::atomic<int> connections_{0};
   std::atomic<int64_t> bytes_up_{0};
-  // Of the relay's thread.
+  // Used only by the relay's thread.
   std::vector<Link> links_;
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
-// A process group whose ranks are threads of one process, for tests of what is
-// built on a group and needs no coordinator.
+// A process group whose ranks are threads of one process, for tests of code
+// that uses a group and needs no coordinator.
 
 #ifndef MUSTER_CLIENT_TESTING_LOCAL_GROUPS_H_
 #define MUSTER_CLIENT_TESTING_LOCAL_GROUPS_H_
@@ -14,9 +14,8 @@
 
 namespace muster::testing {
 
-// The group of global ranks 0, 10, 20, ... over gloo, as one beside a default
-// group is: it has no session, so no monitored barriers. Over another backend
-// rank i has device i.
+// A non-default group of global ranks 0, 10, 20, ... over gloo. It has no
+// session, so no monitored barriers. Over another backend rank i has device i.
 class LocalGroups {
  public:
   explicit LocalGroups(
@@ -27,16 +26,16 @@ class LocalGroups {
   LocalGroups(const LocalGroups&) = delete;
   LocalGroups& operator=(const LocalGroups&) = delete;
 
-  // The end of the group's rank `rank`.
+  // Rank `rank`'s object of the group.
   const std::shared_ptr<ProcessGroup>& at(int rank) const;
 
   static int GlobalRank(int rank) { return 10 * rank; }
 
-  // What stands for a group that a process is not in.
+  // The object that represents a group without this process.
   static std::shared_ptr<ProcessGroup> NonMember();
 
-  // Calls `body` once per rank, each on a thread of its own, with the rank in
-  // the group. Returns what each has thrown: "" or the DistError's text.
+  // Calls `body` for each rank on a thread of its own, with the rank in the
+  // group. Returns the DistError's text for each rank, or "".
   std::vector<std::string> OnEachRank(
       const std::function<void(const std::shared_ptr<ProcessGroup>&, int)>&
           body);

@@ -1,5 +1,4 @@
-// Ranks as processes of their own, for tests of what happens between
-// processes.
+// Ranks as processes, for tests of the communication between processes.
 
 #ifndef MUSTER_CLIENT_TESTING_PROCESSES_H_
 #define MUSTER_CLIENT_TESTING_PROCESSES_H_
@@ -14,8 +13,8 @@
 
 namespace muster::testing {
 
-// A port, on all addresses of this host, that nobody else is given while this
-// lives, and that a server which sets SO_REUSEADDR can listen on.
+// A port on all addresses of this host that no other process gets while this
+// object lives. A server that sets SO_REUSEADDR can listen on it.
 class ReservedPort {
  public:
   ReservedPort();
@@ -32,30 +31,30 @@ class ReservedPort {
 
 // How a process ended.
 struct Exit {
-  // -1: by a signal, or not in time.
+  // -1: ended by a signal, or not in time
   int code = -1;
   int signal = 0;
 };
 
 // A child process whose standard output the test reads line by line. Its
-// errors go to the test's own. Killed by the destructor.
+// standard error is the test's. The destructor kills it.
 class Process {
  public:
-  // With these variables and PATH alone as environment.
+  // The environment has these variables and PATH, no others.
   Process(const std::vector<std::string>& command,
           const std::map<std::string, std::string>& environment);
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // The next line, without its end. Empty at the end of the output, or when it
-  // does not come in time (then failed() is true).
+  // The next line, without its end. Empty at the end of the output, or if no
+  // line comes in time (then failed() is true).
   std::string ReadLine(std::chrono::seconds timeout);
   bool failed() const { return failed_; }
 
   void WriteLine(const std::string& line);
   void Signal(int signal);
-  // Kills it when it does not end by itself.
+  // Kills the process if it does not end in time.
   Exit Wait(std::chrono::seconds timeout);
 
   pid_t pid() const { return pid_; }

@@ -1,5 +1,4 @@
-// How a rank of a test tells the test what it sees: on standard output, one
-// line each.
+// A rank of a test reports to the test on standard output, one line each.
 
 #ifndef MUSTER_CLIENT_TESTING_SAY_H_
 #define MUSTER_CLIENT_TESTING_SAY_H_
@@ -14,25 +13,25 @@ namespace muster::testing {
 
 void Say(const std::string& line);
 
-// "DistNetworkError".
+// Returns "DistNetworkError".
 std::string ClassOf(const DistError& error);
 
-// "error CLASS [CULPRITS] TEXT".
+// Prints "error CLASS [CULPRITS] TEXT".
 void SayError(const DistError& error);
 
-// What `run` throws, so; "no error" when it throws nothing.
+// Prints the error that `run` throws, or "no error".
 void SayProblem(const std::function<void()>& run);
 
-// What a rank's main does: runs the scenario that its first argument names, and
-// returns what that returns; 4 after a DistError, which it says, 64 when there
-// is no such scenario.
+// The main function of a test's rank. Runs the scenario that the first argument
+// names, and returns its result; 4 after a DistError, which it prints; 64 if
+// there is no such scenario.
 int RunScenario(const std::map<std::string, int (*)()>& scenarios, int argc,
                 char** argv);
 
-// The next line that the test writes.
+// Returns the next line from the test.
 std::string AwaitLine();
 
-// How many entries a folder under /proc/self has: threads or descriptors.
+// The number of entries of a folder under /proc/self: threads or descriptors.
 int Count(const char* folder);
 
 }  // namespace muster::testing

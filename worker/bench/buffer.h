@@ -8,20 +8,20 @@
 
 namespace muster::worker::bench {
 
-// Memory for collectives, on the CPU or on a CUDA device, with the host's view
-// of it. It may be symmetric memory of the default group; then all ranks must
-// make theirs at the same time.
+// Memory for collectives, on the CPU or on a CUDA device, with access by the
+// host. With symmetric memory of the default group, all ranks must construct
+// theirs at the same time.
 class Buffer {
  public:
-  // All zero. Throws DistError (kResourceExhausted, and what AllocateSymmetric
-  // throws), std::bad_alloc.
+  // All zero. Throws DistError (kResourceExhausted, and the errors of
+  // AllocateSymmetric), std::bad_alloc.
   Buffer(Device device, size_t bytes, bool is_symmetric = false);
 
-  // For collectives; on a device not for the host.
+  // For collectives; the host must not access it on a device.
   std::byte* data();
 
-  // The host's copy, or the memory itself: written before Give, read after
-  // Take. On a device both wait for what its stream has been given.
+  // The host's copy, or on the CPU the memory itself. Write it before Give,
+  // read it after Take. On a device both wait for the work on its stream.
   std::byte* host() { return host_; }
   const std::byte* host() const { return host_; }
   void Give();
@@ -33,9 +33,9 @@ class Buffer {
   const Device device_;
   const size_t bytes_;
   SymmetricTensor symmetric_;
-  // The device's, its own or the symmetric tensor's.
+  // The device's memory, its own or that of the symmetric tensor.
   DeviceMemory memory_;
-  // The host's, but for a symmetric tensor on the CPU.
+  // The host's memory, except for a symmetric tensor on the CPU.
   std::vector<std::byte> ordinary_;
   std::byte* host_ = nullptr;
 };

@@ -15,12 +15,12 @@ namespace muster::worker::bench {
 
 // The results of one case run by one program.
 struct Figures {
-  // What ran it, and by which algorithm; empty: not known.
+  // The backend and the algorithm that ran; empty: not known.
   std::string backend = {};
   std::string algorithm = {};
-  // Microseconds a call, one for each cycle; none: it does not have it.
+  // Microseconds per call, one value per cycle; empty: not supported.
   std::vector<double> cycles_us = {};
-  // Elements that were wrong, of all ranks; -1: not looked at.
+  // The number of wrong elements on all ranks; -1: not checked.
   int64_t wrong = -1;
 
   double Min() const;
@@ -28,30 +28,30 @@ struct Figures {
   double Max() const;
 };
 
-// A case with its results: this program's first, then the peers'.
+// A case with its results: those of this program, then those of the peers.
 struct Row {
   Case measured = {};
   int world_size = 0;
   DeviceType device = DeviceType::kCpu;
   std::vector<Figures> figures = {};
-  // This rank's, with the tensors still there, if it was asked for.
+  // This rank's, while the tensors exist, if it was requested.
   MemoryUse memory = {};
 
-  // Median over the cycles of this program's time divided by that of peer
-  // `index`, of the same cycle; 0 if the peer does not have it.
+  // The median, over the cycles, of this program's time divided by that of peer
+  // `index` in the same cycle; 0 if the peer does not support the case.
   double RatioTo(size_t index) const;
 };
 
-// Where this rank's tensors are. Throws DistError (kInvalidArgument): nccl
-// needs a device for each rank.
+// Returns the device of this rank's tensors. Throws DistError
+// (kInvalidArgument) if nccl has no device for each rank.
 Device DeviceOf(const BenchOptions& options);
 
-// Measures `measured`, with all other ranks. Throws DistError; absl's status of
-// a peer that fails, as DistError, too.
+// Measures `measured` together with all other ranks. Throws DistError, also for
+// a peer that fails.
 Row Measure(const Case& measured, const BenchOptions& options,
             const std::vector<std::unique_ptr<Peer>>& peers);
 
-// What each rank says of itself, in the order of ranks. All ranks call it.
+// Returns every rank's memory use, by rank. Collective.
 std::vector<MemoryUse> MemoryOfRanks(const MemoryUse& own);
 
 }  // namespace muster::worker::bench

@@ -10,17 +10,17 @@ namespace muster::worker::bench {
 
 // The host memory that a process uses, in bytes; -1: the system does not say.
 struct MemoryUse {
-  // The most that was resident since the process began.
+  // The maximum resident memory since the start of the process.
   int64_t resident_max_bytes = -1;
-  // What is resident now of memory that is shared: what ranks of a host reach
-  // together, and each of them counts.
+  // The resident shared memory. Ranks of a host that share memory each count
+  // it.
   int64_t shared_bytes = -1;
 };
 
-// That of `status`, a text as /proc/self/status has it.
+// Parses `status`, a text in the format of /proc/self/status.
 MemoryUse MemoryUseOf(absl::string_view status);
 
-// This process's.
+// Returns the memory use of this process.
 MemoryUse OwnMemoryUse();
 
 }  // namespace muster::worker::bench

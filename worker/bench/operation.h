@@ -16,9 +16,9 @@
 
 namespace muster::worker::bench {
 
-// A rank's input or output in the forms that calls take: one rank's part, all
-// ranks' parts together, and one by one. They are made once: whoever measures
-// MPI makes nothing anew for each call, either.
+// A rank's input or output in the forms that calls take: one rank's part, the
+// parts of all ranks as one tensor, and as a list. They are made once and not
+// for each call, as in benchmarks of MPI.
 struct Operand {
   std::byte* data() const { return buffer->data() + offset; }
   std::byte* host() const { return buffer->host() + offset; }
@@ -33,28 +33,27 @@ struct CallArguments {
   Operand input = {};
   Operand output = {};
   bool is_root = false;
-  // As the calls take it: to put one together in each takes a while.
+  // In the form that calls take: making one for each call takes time.
   std::optional<int> root = 0;
   ReductionOptions reduction = {};
 };
 
-// Calls a verb as often as it is told, once at the least, and returns the last
-// call's work.
+// Calls a verb `calls` times, at least once, and returns the last Work.
 using Calls = std::function<Work(bool async, int calls)>;
 
 // One verb of the SDK, and how nccl-tests counts it.
 struct Operation {
-  // From where to where a rank's data go.
+  // How a rank's data move.
   enum class Flow {
-    // There are none.
+    // There are no data.
     kNone,
-    // They stay in their tensor.
+    // The data stay in their tensor.
     kInPlace,
-    // From one part to all ranks' parts.
+    // From one part to the parts of all ranks.
     kGather,
-    // From all ranks' parts to one.
+    // From the parts of all ranks to one part.
     kScatter,
-    // From all ranks' parts to all ranks' parts.
+    // From the parts of all ranks to the parts of all ranks.
     kExchange,
     // To the next rank, by sends and receives.
     kRing,
@@ -64,15 +63,15 @@ struct Operation {
   Flow flow;
   bool reduces = false;
   bool has_root = false;
-  // The arguments live longer. Null: it is not one collective.
+  // `arguments` must outlive the result. Null: not one collective.
   Calls (*make_calls)(const CallArguments& arguments) = nullptr;
 
-  // Its size is that of all ranks' parts together.
+  // Whether the size counts the parts of all ranks together.
   bool is_cut() const {
     return flow == Flow::kGather || flow == Flow::kScatter ||
            flow == Flow::kExchange;
   }
-  // Results may go to other memory than they come from, or to the same.
+  // Whether results may go to other memory than the input, and to the same.
   bool out_of_place() const { return flow != Flow::kInPlace; }
   bool in_place() const {
     return flow == Flow::kInPlace || flow == Flow::kGather ||
@@ -80,29 +79,29 @@ struct Operation {
   }
 };
 
-// Null: there is none of that name.
+// Returns null if there is no operation of this name.
 const Operation* FindOperation(absl::string_view name);
 
-// All names, with commas.
+// All names, separated by commas.
 std::string OperationNames();
 
-// Bus bandwidth is that of the algorithm times this.
+// Bus bandwidth is algorithm bandwidth times this.
 double BusFactor(const Operation& operation, int world_size);
 
-// nccl-tests' names and c10d's; all but complex ones have both.
+// Accept nccl-tests' names and c10d's; complex types have only one.
 std::optional<DataType> FindDataType(absl::string_view name);
 std::optional<ReduceOp> FindReduceOp(absl::string_view name);
 std::vector<DataType> AllDataTypes();
 std::vector<ReduceOp> AllReduceOps();
 
-// What is measured: one operation with all its arguments.
+// One measurement: an operation with all its arguments.
 struct Case {
   const Operation* operation = nullptr;
   DataType data_type = DataType::kFloat32;
   ReduceOp reduce_op = ReduceOp::kSum;
   int root = 0;
   bool in_place = false;
-  // Of one rank's part where the operation is cut, else of its tensor.
+  // Elements of one rank's part if is_cut(), else of its tensor.
   size_t count = 0;
 
   // nccl-tests' columns: size in bytes, and elements.
@@ -110,42 +109,42 @@ struct Case {
   size_t Elements(int world_size) const;
 };
 
-// The elements of a case whose size comes nearest to `bytes` from below; at
-// least one each, so that smaller sizes are measured, too. 0 of a barrier.
+// The largest element count whose size is at most `bytes`, and at least one
+// element per part, so that smaller sizes are measured, too. 0 for a barrier.
 size_t CountFor(const Case& measured, int64_t bytes, int world_size);
 
 // Trial is one rank's memory for a case, and the call.
 class Trial {
  public:
-  // `device`: where the tensors are. `is_symmetric`: see Buffer.
+  // The tensors are on `device`. `is_symmetric`: see Buffer.
   Trial(const Case& measured, int rank, int world_size, Device device = {},
         bool is_symmetric = false);
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  // Puts what ranks bring into it, or zeros: sums of zeros stay what they are,
-  // so that it may be called any number of times.
+  // Bring writes the ranks' inputs, Clear writes zeros: sums of zeros do not
+  // change, so that calls may be repeated.
   void Bring();
   void Clear();
 
-  // Of the elements that this rank gets in a call after Bring(). Those that are
-  // floating point may be `ulps` beside, as units in the last place.
+  // The number of wrong elements on this rank after Bring() and one call.
+  // Floating point may differ by `ulps` units in the last place.
   int64_t CountWrong(int ulps = 0);
 
-  // Starts it; a Work for each that the caller has to wait for. With `wait` it
-  // has waited already; on a device its stream does, and not the host.
+  // Starts the operation and returns the Works for which the caller must wait.
+  // With `wait` it has waited; on a device only the stream has, not the host.
   std::vector<Work> Call(bool wait);
-  // Call(true), so often; on a device each waits until its stream has done it.
-  // Nothing else is between two calls: a small collective takes little more.
+  // Does Call(true) `calls` times; on a device each call waits on the stream.
+  // Adds no other work between calls, which would distort small collectives.
   void Run(int calls);
 
-  // On a device: waits until its stream has done what it was given.
+  // On a device, waits until its stream has finished all work.
   void Synchronize() const;
 
  private:
-  // The part of `memory` that belongs to rank `part`.
+  // Returns rank `part`'s part of `memory`.
   std::byte* PartOf(std::byte* memory, int part) const;
-  // `is_whole`: it has all ranks' parts.
+  // `is_whole`: the operand has the parts of all ranks.
   void MakeTensors(Operand& operand, bool is_whole) const;
   std::vector<Work> SendAndReceive(bool wait);
 
@@ -154,13 +153,13 @@ class Trial {
   const int world_size_;
   const Device device_;
   const size_t part_bytes_;
-  // What each rank brings, and what comes out of a reduction.
+  // The input of each rank, and the result of a reduction.
   std::vector<Pattern> inputs_;
   const Pattern reduced_;
   Buffer memory_;
   std::optional<Buffer> other_memory_;
   CallArguments arguments_;
-  // Null of operations that are not one collective.
+  // Null for operations that are not one collective.
   Calls calls_;
 };
 

@@ -14,28 +14,29 @@ namespace muster::worker::bench {
 // memory with it is as fast as copying.
 class Pattern {
  public:
-  // What rank `rank` brings to a reduction by `op`, or to anything else.
+  // The input of rank `rank` to a reduction by `op`, or to another operation.
   static Pattern Input(DataType type, ReduceOp op, int rank);
 
-  // The reduction of Input of all ranks below `world_size`. Exact, rounded to
-  // the type once.
+  // The reduction of the inputs of all ranks below `world_size`. Exact, then
+  // rounded once to the type.
   static Pattern Reduced(DataType type, ReduceOp op, int world_size);
 
   // All zero.
   static Pattern Zero(DataType type);
 
-  // Writes elements `first` and following to `to`.
+  // Writes `count` elements, from element `first` on, to `to`.
   void Fill(std::byte* to, size_t count, size_t first = 0) const;
 
-  // How many of the elements at `from` are not those from `first` on. Floating
-  // point may be up to `ulps` units in the last place beside.
+  // The number of elements at `from` that differ from the pattern's, from
+  // element `first` on. Floating point may differ by `ulps` units in the last
+  // place.
   int64_t CountWrong(const std::byte* from, size_t count, size_t first = 0,
                      int ulps = 0) const;
 
  private:
   explicit Pattern(DataType type);
 
-  // Whether the element at `got` is near the one at `expected`.
+  // Whether the elements differ by at most `ulps`.
   bool IsNear(const std::byte* got, const std::byte* expected, int ulps) const;
 
   const DataType type_;
@@ -43,7 +44,7 @@ class Pattern {
   std::vector<std::byte> bytes_;
 };
 
-// Of kPremulSum.
+// The factor of kPremulSum.
 double FactorOf(int rank);
 
 }  // namespace muster::worker::bench

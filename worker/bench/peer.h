@@ -13,34 +13,34 @@
 
 namespace muster::worker::bench {
 
-// Peer is another program that can run the same operations. One process beside
-// each rank forms a group with the peers of the other ranks, and runs calls on
-// request. So both programs are measured in the same minutes, alternately.
+// Peer is another program that can run the same operations. Each rank has one
+// peer process. The peers form a group and run calls on request. So both
+// programs are measured alternately, within the same minutes.
 //
 // Requests are lines on its standard input; it answers each on its standard
 // output (README.md beside this file):
 //   run OPERATION DATATYPE REDOP ELEMENTS ROOT CALLS
 class Peer {
  public:
-  // Starts `command`, words with spaces. `folder` is one that all ranks' peers
-  // share, to meet in. Returns when the peer has its group. This and each
-  // answer may take `timeout`.
-  // Errors: UNAVAILABLE, with the peer's last words; DEADLINE_EXCEEDED.
+  // Starts `command`, words separated by spaces. All ranks' peers share
+  // `folder` for their rendezvous. Returns when the peer has its group. This
+  // and each answer may take `timeout`.
+  // Errors: UNAVAILABLE, with the peer's last output; DEADLINE_EXCEEDED.
   static StatusOr<std::unique_ptr<Peer>> Start(
       const std::string& command, const std::string& folder, int rank,
       int world_size, std::chrono::milliseconds timeout);
 
-  // Closes its standard input and waits for its end; kills it if that does not
-  // come.
+  // Closes its standard input and waits for its end; then kills it.
   ~Peer();
 
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  // As it calls itself.
+  // The name that the peer reports.
   const std::string& name() const { return name_; }
 
-  // Seconds a call of this rank; nothing if it does not have this operation.
+  // Returns this rank's seconds per call; nullopt if the peer does not support
+  // the case.
   // Errors: DATA_LOSS (its result is wrong), UNAVAILABLE (it has ended),
   // DEADLINE_EXCEEDED.
   StatusOr<std::optional<double>> Run(const Case& measured, int calls);
@@ -55,7 +55,7 @@ class Peer {
   const pid_t pid_;
   const int to_;
   const int from_;
-  // What it has said beyond the last line that was read.
+  // Output that was read after the last line.
   std::string said_;
   std::string name_;
 };

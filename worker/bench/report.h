@@ -17,21 +17,21 @@ struct Line {
   std::vector<Row> in_place;
 };
 
-// The head of the table, with the peers' names, and one of its lines, with the
-// time at which it was measured, if that is not empty.
+// The head of the table, with the peers' names, and one of its lines. A line
+// begins with the time of its measurement if `timestamp` is not empty.
 std::string HeadText(const std::vector<std::string>& peers,
                      bool has_timestamps = false);
 std::string LineText(const Line& line, absl::string_view timestamp = "");
 
-// How much memory each rank had, in the order of ranks.
+// The memory use of each rank, by rank.
 std::string MemoryText(const std::vector<MemoryUse>& ranks);
 
-// A list of {op, backend, device, algorithm, ranks, datatype, redop, bytes,
-// in_place, time_us {min, median, max}, algbw_gbps, busbw_gbps, wrong}, one for
-// each row and program; of peers also `ratio`, this program's time divided by
-// theirs. `backend` and `algorithm` are what ran; of a peer its name, and "".
-// Then one {rank, resident_max_bytes, shared_bytes} for each of `memory`, null
-// for what is not known.
+// A list with one object for each row and program: {op, backend, device,
+// algorithm, ranks, datatype, redop, bytes, in_place, time_us {min, median,
+// max}, algbw_gbps, busbw_gbps, wrong}. `backend` and `algorithm` are those
+// that ran; for a peer its name and "". Peers also have `ratio`, this program's
+// time divided by theirs. Then {rank, resident_max_bytes, shared_bytes} for
+// each of `memory`, with null for unknown values.
 std::string JsonText(const std::vector<Row>& rows,
                      const std::vector<MemoryUse>& memory = {});
 

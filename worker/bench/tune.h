@@ -20,18 +20,18 @@ struct TuneSample {
 
 // The tunable setting of a backend, gloo or shm.
 struct Tunable {
-  // Says which algorithm to use.
+  // The environment variable that selects the algorithm.
   const char* variable;
-  // The values that it may have for an operation, in symmetric memory or not;
-  // none: it has one algorithm only.
+  // The values of `variable` for an operation, in symmetric memory or not.
+  // Empty if there is only one algorithm.
   std::vector<std::string> (*algorithms_of)(const Operation& operation,
                                             bool is_symmetric);
 };
 
-// Null: nothing can be tuned of that backend.
+// Returns null if the backend has nothing to tune.
 const Tunable* FindTunable(const std::string& backend);
 
-// The setting in which samples were taken.
+// The setting in which the samples were taken.
 struct TuneSetting {
   std::string backend;
   int ranks = 0;
@@ -40,13 +40,13 @@ struct TuneSetting {
 };
 
 // Makes rows of the backend's table (selection.cc in dataplane/cpu/collectives
-// or dataplane/cpu/shm). They give for each size the fastest algorithm, or that
-// of the size before if no other one was clearly faster.
+// or dataplane/cpu/shm). A row has the fastest algorithm for its size, or that
+// of the size before if no other was clearly faster.
 std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       const std::vector<TuneSample>& samples);
 
-// The samples of a file that muster-bench has written, each with the algorithm
-// that ran, which need not be the one that was asked for. Errors:
+// Reads the samples of a file that muster-bench has written, each with the
+// algorithm that ran, which may differ from the requested one. Errors:
 // kInvalidArgument, kFailedPrecondition (`backend` did not run).
 StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file,
                                               const std::string& backend);

@@ -23,7 +23,7 @@
 
 namespace muster::worker {
 
-// Prints a line of muster-run's own to standard error, in one write.
+// Prints a line of muster-run to standard error, in one write.
 void Say(const std::string& text);
 
 // How an attempt ended.
@@ -32,23 +32,23 @@ struct Outcome {
   bool succeeded = false;
   // Interrupt was called before any rank failed.
   bool interrupted = false;
-  // The signal that told muster-run to stop; 0: none did.
+  // The signal that stopped muster-run; 0: none.
   int signal = 0;
-  // Of a signal, for people: "ranks 1, 3"; empty: no rank had to be killed.
+  // The ranks that had to be killed after the signal, for people: "ranks 1, 3".
   std::string killed;
-  // The exit status of the first failure, as shells count; 1 when that was a
-  // rank which ended with 0 before the others were done.
+  // The exit status of the first failure, as in shells; 1 if that was a rank
+  // that ended with 0 before the others were done.
   int status = 0;
-  // All that failed said that they had lost a peer: the cause is elsewhere.
+  // All failed ranks reported the loss of a peer: the cause is elsewhere.
   bool lost_peer = false;
-  // Then: whom of the other hosts they blame.
+  // If lost_peer: the ranks of other hosts that they blame.
   std::vector<internal::Culprit> blamed;
-  // The first failure, for people: rank, host, how it ended, its last lines.
+  // The first failure, for people: rank, host, exit status, last lines.
   std::string failure;
 };
 
-// One attempt to run the ranks of this host, from their start to their end. All
-// calls are made on one thread, with no other attempt in progress on it.
+// One run of this host's ranks, from their start to their end. All calls come
+// from one thread, which has no other attempt in progress.
 class Attempt {
  public:
   struct Setting {
@@ -56,13 +56,13 @@ class Attempt {
     const SignalPlan& signals;
     const CoordinatorAddress& coordinator;
     const Environment& environment;
-    // A signalfd of the signals that are read and SIGCHLD, which are blocked
+    // A signalfd for SIGCHLD and the signals of SignalPlan, which are blocked
     // in every thread.
     int signal_fd = -1;
-    // Readable when `on_wake` shall be called; -1: never.
+    // When it is readable, `on_wake` is called; -1: never.
     int wake_fd = -1;
     std::function<void()> on_wake = nullptr;
-    // Called with a rank that has ended by itself and is not started again.
+    // Called for a rank that has ended by itself and is not restarted.
     std::function<void(const RankExit&)> on_gone = nullptr;
   };
 
@@ -72,37 +72,37 @@ class Attempt {
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
-  // Starts every rank. On an error none is left.
+  // Starts all ranks. After an error none runs.
   // Errors: NOT_FOUND, PERMISSION_DENIED (the program), FAILED_PRECONDITION
   //   (--log-dir), RESOURCE_EXHAUSTED (no process or descriptor left).
   Status Start();
 
-  // Until every rank has ended and all output is printed.
+  // Runs until every rank has ended and all output is printed.
   Outcome Supervise();
 
-  // How it ended, after Supervise, to who knows that ranks of other hosts blame
+  // Returns the outcome after Supervise. Ranks of other hosts blame the ranks
   // `elsewhere`.
   Outcome Report(const std::vector<internal::Culprit>& elsewhere = {}) const;
 
-  // The ranks shall end, because of `reason`. They have --failure-grace to do
-  // that by themselves where `soon` is false, then SIGTERM and --stop-grace.
-  // For on_wake.
+  // Ends the ranks because of `reason`. Unless `soon`, they first have
+  // --failure-grace to end by themselves; then they get SIGTERM and
+  // --stop-grace. Call it from on_wake.
   void Interrupt(const std::string& reason, bool soon);
 
-  // Kills that process if it is a rank: it hangs, `fate` says how ("was lost to
-  // the others") and `cause` why. For on_wake.
+  // Kills the process if it is a rank. It hangs: `fate` ("was lost to the
+  // others") and `cause` describe that. Call it from on_wake.
   void KillHung(pid_t pid, const std::string& fate, const std::string& cause);
 
-  // `joined` ranks of all hosts wait in the rendezvous, among others for the
-  // ranks `missing` of this host (none: for no rank of it): says so now and
-  // then, and kills those that hang (LateRanks). For on_wake.
+  // `joined` ranks of all hosts wait in the rendezvous, and the ranks `missing`
+  // of this host (may be empty) are not there. Reports them now and then, and
+  // kills those that hang (LateRanks). Call it from on_wake.
   void NoteMissing(const std::vector<int>& missing, int joined);
 
-  // No rank of this host has come to the coordinator yet. For on_wake.
+  // No rank of this host has come to the coordinator yet. Call it from on_wake.
   void NoteThatNoneCame();
 
  private:
-  // What is happening; each phase but the first has a deadline.
+  // The state of the attempt. Each but the first has a deadline.
   enum class Phase { kRunning, kFailing, kStopping, kKilling };
 
   struct Rank {
@@ -110,9 +110,9 @@ class Attempt {
     pid_t pid = 0;
     int pidfd = -1;
     bool ended = false;
-    bool hung = false;  // and was killed for it
+    bool hung = false;  // was killed because it hung
     std::string hang_cause;
-    // How often it was started again by itself.
+    // How often this rank alone was restarted.
     int restarts = 0;
     size_t error_stream = 0;
     std::string error_file;
@@ -120,7 +120,7 @@ class Attempt {
 
   Status StartAll();
   Status StartRank(Rank& rank);
-  // Of a rank's output and error file, with a slash.
+  // The folder of a rank's output and error file, with a slash.
   std::string FolderOf(const Rank& rank) const;
   StatusOr<std::string> MakeFolder(const Rank& rank) const;
   void Watch(int fd, uint64_t token) const;
@@ -147,10 +147,10 @@ class Attempt {
   std::optional<ProcessGroup> group_;
   OutputPump output_;
   std::string program_;
-  // Of error files, where there is no --log-dir.
+  // For error files, if there is no --log-dir.
   std::optional<ScratchFolder> scratch_;
   std::vector<Rank> ranks_;
-  // By local rank; empty without --numa-binding.
+  // CPUs by local rank; empty without --numa-binding.
   std::vector<std::vector<int>> cpus_;
   int epoll_fd_ = -1;
   LateRanks late_ranks_;

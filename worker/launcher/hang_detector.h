@@ -15,25 +15,25 @@
 namespace muster::worker {
 
 // HangDetector decides which processes of this host hang, from the
-// coordinator's repeated reports on its members: those that the coordinator has
-// declared lost and that have not come back as another member.
+// coordinator's repeated reports on its members: members that the coordinator
+// has declared lost and whose process has not registered again.
 //
-// A process that falls silent while this one hears from the coordinator hangs.
-// While this process does not hear from it, its host is cut off or the
-// coordinator is gone, and all are silent. A member that is lost after that has
-// a lease and kReturnTime more to come back.
+// A process that falls silent while the coordinator answers this one hangs. If
+// the coordinator does not answer, this host is cut off or the coordinator is
+// gone, and all members are silent. A member that is lost after that has a
+// lease and kReturnTime more to come back.
 class HangDetector {
  public:
   using Instant = std::chrono::steady_clock::time_point;
 
-  // The processes were started after `began`.
+  // `began` is the time at which the first process was started.
   explicit HangDetector(Instant began) : began_(began) {}
 
-  // How long it may take to learn that one was lost, and to connect anew: as
-  // long as an attempt to connect may take.
+  // How long a lost member may take to learn of that and to connect again: the
+  // time limit of a connection attempt.
   static constexpr std::chrono::seconds kReturnTime{10};
 
-  // It is asked every second at least, and that may take a while.
+  // The coordinator is asked at least every second; an answer takes a while.
   static constexpr std::chrono::seconds kAskedWithin{2};
 
   struct Lost {
@@ -41,30 +41,29 @@ class HangDetector {
     std::string cause;
   };
 
-  // The coordinator was asked at `asked_at`, and this is its answer of now.
-  // Returns who hangs, each once. Who is gone at the first answer, and was
-  // heard of before `began` only, is of an earlier time.
+  // `answer` arrived at `now` for a question of `asked_at`. Returns the
+  // processes that hang, each once. Ignores members that were gone in the first
+  // answer and last heard from before `began`: they are of an earlier run.
   std::vector<Lost> Decide(const internal::HostMembers& answer,
                            Instant asked_at, Instant now);
 
-  // It was asked, and has not answered.
+  // Call it if the coordinator did not answer a question.
   void NoAnswer() { in_touch_since_.reset(); }
 
-  // Whether it has answered once, and then not for longer than it is left alone
-  // (LostRanks): what WasCutOff says is to be seen.
+  // Whether the coordinator has answered before, but not within kAskedWithin.
   bool IsOutOfTouch(Instant now) const {
     return answered_at_.has_value() && now - *answered_at_ > kAskedWithin;
   }
 
-  // For how long it has not answered; none: it never has.
+  // Time since the last answer; nullopt: there was none yet.
   std::optional<Instant::duration> Silence(Instant now) const {
     if (!answered_at_.has_value()) return std::nullopt;
     return now - *answered_at_;
   }
 
-  // Whether nothing was heard from the coordinator for so long that it may have
-  // taken all ranks of this host for lost, until now or until so shortly before
-  // that they may have learnt of it just now.
+  // Whether the coordinator may have declared all ranks of this host lost
+  // because it was out of reach: until now, or until so recently that the ranks
+  // may have learned it just now.
   bool WasCutOff(Instant now) const;
 
  private:
@@ -72,15 +71,15 @@ class HangDetector {
   bool IsCut(Instant::duration silence) const;
 
   const Instant began_;
-  // Without a pause as long as half a lease.
+  // The start of the time without a gap between answers of half a lease.
   std::optional<Instant> in_touch_since_;
   std::optional<Instant> answered_at_;
-  // The last end of such a time as WasCutOff is about.
+  // The last end of a time for which WasCutOff is true.
   std::optional<Instant> regained_at_;
-  // As the last answer has it; 0: there is none, or no job yet.
+  // The lease in the last answer; 0: no answer or no job yet.
   std::chrono::milliseconds lease_{0};
   bool first_ = true;
-  // Departed members, by incarnation, that are dealt with.
+  // Incarnations of departed members that were handled.
   std::set<uint64_t> done_;
 };
 

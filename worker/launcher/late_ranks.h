@@ -18,13 +18,14 @@ class LateRanks {
   using Instant = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::steady_clock::duration;
 
-  // The others have waited for so long when a rank is spoken of for the first
-  // time. The pauses after that double from the second to the third.
+  // How long others have waited when a missing rank is first reported. The
+  // pauses before further reports double from kPauseMin to kPauseMax.
   static constexpr std::chrono::seconds kTellAfter{5};
   static constexpr std::chrono::seconds kPauseMin{10};
   static constexpr std::chrono::minutes kPauseMax{10};
 
-  // A rank for which others have waited for `hang_timeout` hangs; 0: none does.
+  // A rank for which others have waited for `hang_timeout` hangs; 0: no rank
+  // hangs.
   explicit LateRanks(std::chrono::milliseconds hang_timeout)
       : hang_timeout_(hang_timeout) {}
 
@@ -33,29 +34,29 @@ class LateRanks {
 
   struct Late {
     int rank = 0;
-    // How long others have waited for this process of it.
+    // How long others have waited for this process.
     Duration waited{0};
   };
   struct Verdict {
-    std::vector<Late> tell;  // ascending, as the next
+    std::vector<Late> tell;  // both ascending
     std::vector<Late> kill;
   };
 
-  // `missing` are the ranks of this host that others wait for now. It is called
-  // with every answer of the coordinator, also when none is missing.
+  // `missing` are the ranks of this host for which others wait now. Call it
+  // with every answer of the coordinator, even if none is missing.
   Verdict Decide(const std::vector<int>& missing, Instant now);
 
-  // The same when no rank of this host has come to the coordinator yet: whether
-  // to say so, once, and only where there is a hang timeout. A program that
-  // does not use muster never comes.
+  // Call it if no rank of this host has come to the coordinator yet. Returns
+  // true once, and only if there is a hang timeout: a program that does not use
+  // muster never comes.
   bool TellThatNoneCame(Instant now);
 
  private:
   const std::chrono::milliseconds hang_timeout_;
   std::map<int, Instant> started_;
-  // By rank, of those that were missing in every answer since.
+  // By rank; only ranks that were missing in all answers since then.
   std::map<int, Instant> missing_since_;
-  // None: nobody was spoken of since the last time that all had joined.
+  // The next report; nullopt: none since all ranks last had joined.
   std::optional<Instant> tell_at_;
   Duration pause_{0};
   bool told_that_none_came_ = false;

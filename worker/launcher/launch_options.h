@@ -14,10 +14,10 @@ namespace muster::worker {
 
 using base::Environment;
 
-// Every function here returns INVALID_ARGUMENT with a text that begins with
+// All parsers here return INVALID_ARGUMENT with a text that begins with
 // `option` and has the value.
 
-// The hosts of a job: `2`, or `1:4` for any number of them from 1 to 4.
+// The number of hosts of a job: `2`, or `1:4` for 1 to 4.
 struct NodeCount {
   int min = 1;
   int max = 1;
@@ -25,26 +25,26 @@ struct NodeCount {
 StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
                                    absl::string_view value);
 
-// What a host has for ranks to run on.
+// The processors and GPUs of a host.
 struct Devices {
-  int cpus = 1;  // that this process may keep busy (UsableProcessors)
+  int cpus = 1;  // CPUs that this process may use (UsableProcessors)
   int gpus = 0;
 };
-// Of this host; GPUs as GpuNodes has them.
+// Returns those of this host; GPUs as in GpuNodes.
 Devices DevicesOfHost(const Environment& environment);
 
-// `4`, `cpu` (one for each), `gpu` (one for each; none is an error), `auto`
-// (`gpu` where there are any, else `cpu`).
+// Parses `4`, `cpu` (one rank for each), `gpu` (one for each; no GPU is an
+// error), `auto` (`gpu` if there are any, else `cpu`).
 StatusOr<int> ParseNproc(absl::string_view option, absl::string_view value,
                          const Devices& devices);
 
-// Standard output, standard error, or both, of each rank: `3`, or `0:1,1:3` by
-// local rank, where 0 is none, 1 output, 2 error, 3 both.
+// Selects standard output, standard error, or both, of each rank: `3`, or
+// `0:1,1:3` by local rank, where 0 is none, 1 output, 2 error, 3 both.
 class Streams {
  public:
   bool HasOut(int local_rank) const { return (Of(local_rank) & 1) != 0; }
   bool HasErr(int local_rank) const { return (Of(local_rank) & 2) != 0; }
-  // The last rank that was named; -1: none was.
+  // The highest local rank that was named; -1: none.
   int last_rank() const {
     return by_rank_.empty() ? -1 : by_rank_.rbegin()->first;
   }
@@ -64,12 +64,12 @@ class Streams {
   std::map<int, int> by_rank_;
 };
 
-// `0,2`: local ranks, ascending; empty for all.
+// Parses local ranks, `0,2`. Ascending; empty for all.
 StatusOr<std::vector<int>> ParseLocalRanks(absl::string_view option,
                                            absl::string_view value);
 
-// `SIGTERM,SIGINT`. Those that end or stop a process whatever it does, and
-// those that this program needs itself, are refused.
+// Parses `SIGTERM,SIGINT`. Refuses signals that always end or stop a process
+// and signals that this program needs itself.
 StatusOr<std::vector<int>> ParseSignals(absl::string_view option,
                                         absl::string_view value);
 
@@ -81,86 +81,84 @@ struct RendezvousTimes {
 StatusOr<RendezvousTimes> ParseRendezvousConf(absl::string_view option,
                                               absl::string_view value);
 
-// What muster-run was asked to do.
+// The options of muster-run.
 struct LaunchOptions {
-  // Only print LaunchHelpText(), or the version; nothing else is set then.
+  // Only print LaunchHelpText() or the version. The other options are unset.
   bool help = false;
   bool version = false;
 
-  // How many hosts may take part. Each has a muster-run, which find each other
-  // on the coordinator (Agent) unless there can be only one.
+  // The number of hosts. Each has a muster-run; they meet on the coordinator
+  // (Hosts) unless there can be only one.
   NodeCount nnodes;
-  // Which of them this is; -1: the rendezvous gives it a number.
+  // This host's number; -1: the rendezvous assigns one.
   int node_rank = -1;
   // Ranks on this host; others may have more or fewer.
   int nproc_per_node = 1;
 
-  // Where an external coordinator listens. Without a host, muster-run serves
-  // one itself.
+  // The address of an external coordinator. If empty, muster-run serves one.
   std::string rendezvous_host;
   int rendezvous_port = 0;
-  // The coordinator is served at that address by the muster-run with
-  // node_rank 0.
+  // The muster-run with node_rank 0 serves the coordinator at that address.
   bool rendezvous_on_node_0 = false;
   // The first muster-run on the host of that address serves the coordinator,
-  // unless one is there.
+  // unless there is one.
   bool rendezvous_on_its_host = false;
-  // The job's name on the coordinator. Empty: muster-run makes one up.
+  // The job's name on the coordinator. Empty: muster-run generates one.
   std::string rendezvous_id;
   RendezvousTimes rendezvous_times;
 
-  // How often the ranks are started again after a failure.
+  // How often the ranks are restarted after a failure.
   int max_restarts = 0;
   enum class Restart {
     kAll,   // all ranks of all hosts
-    kRank,  // the one that failed; the others recover by themselves
-    kNone,  // none: the others go on without it
+    kRank,  // only the failed rank; the others recover by themselves
+    kNone,  // none; the others go on without it
   };
   Restart restart = Restart::kAll;
 
   std::string role = "default";
-  // Folder for the ranks' output; empty for none, or with redirects or tee for
-  // one that muster-run makes.
+  // Folder for the ranks' output. If empty, there is none; with redirects or
+  // tee muster-run creates one.
   std::string log_dir;
-  // What goes there and not to muster-run's own output, or also there.
+  // Output that goes to log_dir instead of muster-run's own output, or to both.
   Streams redirects;
   Streams tee;
   // The local ranks whose output muster-run prints; empty for all.
   std::vector<int> local_ranks_filter;
   // This host's name or address for the others; empty: its host name.
   std::string local_addr;
-  // MUSTER_HTTP_PORT of local rank 0; the others have those after it. 0: the
-  // environment says it.
+  // MUSTER_HTTP_PORT of local rank 0; the next local ranks have the next ports.
+  // 0: as in the environment.
   int metrics_port_base = 0;
-  // Signals that stop the ranks, to which they are passed on; whether they were
-  // asked for.
+  // Signals that are passed on to the ranks and stop them; whether the user set
+  // them.
   std::vector<int> signals;
   bool signals_given = false;
   // Which CPUs a rank may use; empty for all.
   std::string numa_binding;
-  // After a rank failed, how long the others may take to end by themselves.
+  // After a rank has failed: how long the others may take to end.
   std::chrono::milliseconds failure_grace = std::chrono::seconds(5);
   // Between SIGTERM and SIGKILL.
   std::chrono::milliseconds stop_grace = std::chrono::seconds(10);
-  // A rank of this host hangs that others have waited for so long; 0: none
-  // does.
+  // A rank of this host for which others have waited this long hangs; 0: no
+  // rank hangs.
   std::chrono::milliseconds hang_timeout{0};
 
-  // Without it a rank has `--local-rank=N` as its last argument.
+  // If false, a rank gets `--local-rank=N` as its last argument.
   bool use_env = true;
 
   // The program and its arguments.
   std::vector<std::string> command;
 
-  // More than one host takes part, or may.
+  // Whether more than one host takes part or may take part.
   bool several_hosts() const { return nnodes.max > 1; }
 };
 
-// Reads the options of muster-run. `arguments` is argv without argv[0]; the
-// first one that is no option, or the one after "--", begins the command.
-// Options may be spelt with dashes or underscores, with one leading dash or
-// two, and their value follows after "=" or as the next argument. A value that
-// is not there comes from `environment`: MUSTER_<OPTION>, else PET_<OPTION>.
+// Parses the options of muster-run. `arguments` is argv without argv[0]; the
+// first argument that is no option, or the one after "--", begins the command.
+// Options may have dashes or underscores and one or two leading dashes; the
+// value follows after "=" or as the next argument. Missing options come from
+// `environment`: MUSTER_<OPTION>, else PET_<OPTION>.
 // Errors: INVALID_ARGUMENT; the text names the option (or variable) and its
 //   value.
 StatusOr<LaunchOptions> ParseLaunchOptions(

@@ -18,11 +18,11 @@ class LinePrefixer {
   // ends its line must not fill the memory.
   explicit LinePrefixer(std::string prefix, size_t line_bytes_max = 65536);
 
-  // Takes in what was read and returns what is to be printed: whole lines.
+  // Takes bytes and returns the complete lines to print.
   std::string Push(absl::string_view bytes);
 
-  // The stream is over: returns the line that was not ended, with an end, or
-  // nothing.
+  // Ends the stream: returns the last line if it had no end, with an end; else
+  // "".
   std::string Finish();
 
   // The last lines, oldest first, without prefix, each cut to 400 bytes.

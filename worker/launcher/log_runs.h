@@ -13,10 +13,10 @@ std::string LogRunFolder(const std::string& log_dir, const std::string& job,
 // The folder of an attempt in that folder: "attempt_0" for the first.
 std::string AttemptFolder(int attempt);
 
-// The lowest number from `run` on such that no run with this or a later number
-// has output of `attempt` or a later attempt. So existing output stays, and a
-// number that is free on one host is usable on all hosts whose own number is
-// not higher.
+// Returns the lowest number, at least `run`, such that no run with this or a
+// later number has output of `attempt` or a later attempt. So no output is
+// overwritten, and a number that is free on one host is usable on all hosts
+// whose own number is not higher.
 int FreeLogRun(const std::string& log_dir, const std::string& job, int run,
                int attempt);
 

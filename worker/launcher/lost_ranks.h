@@ -22,73 +22,72 @@
 namespace muster::worker {
 
 // LostRanks asks the coordinator, ten times per lease, which processes of this
-// host it has declared lost: those hang (HangDetector). It asks instead of
-// being a member that is told, because such a member might be lost together
-// with them. Four times per hang timeout it also asks which processes hang
-// although their heartbeats continue: those in code of their own for which
-// others have waited that long.
+// host it has declared lost: those hang (HangDetector). It is not a member that
+// gets events, because such a member might be lost together with them. Four
+// times per hang timeout it also asks which processes hang although their
+// heartbeats continue: those in user code for which others have waited that
+// long.
 //
 // Thread-safe. Has a thread of its own.
 class LostRanks {
  public:
   struct Hung {
     pid_t pid = 0;
-    // For people, after "rank 2 (pid 7) ", with `cause` behind a colon.
+    // For people: "rank 2 (pid 7) FATE: CAUSE".
     std::string fate;
     std::string cause;
   };
 
-  // Whom the rendezvous in progress waits for.
+  // The state of the rendezvous in progress.
   struct Rendezvous {
-    // Those of this host that others wait for, ascending.
+    // The ranks of this host for which others wait, ascending.
     std::vector<int> missing;
     // How many ranks wait, on all hosts.
     int joined = 0;
-    // No rank of this host has come to the coordinator since its start.
+    // No rank of this host has registered since this object was made.
     bool none_came = true;
   };
 
-  // The ranks of this host are `rank_count` from `first_rank` on, of
-  // `world_size`.
+  // This host has `rank_count` of the `world_size` ranks, from `first_rank` on.
   struct Ranks {
     int first_rank = 0;
     int rank_count = 0;
     int world_size = 0;
   };
 
-  // `wake` is called, on another thread, when Take or TakeRendezvous has
-  // something. A hang timeout of 0: nobody hangs whose heartbeats go on.
+  // `wake` is called on another thread when Take or TakeRendezvous has
+  // something. With a hang timeout of 0, ranks with heartbeats do not hang.
   LostRanks(const CoordinatorAddress& coordinator, const Ranks& ranks,
             std::chrono::milliseconds hang_timeout, std::function<void()> wake);
-  // Waits for an answer that is on its way, for kAnswerTime at most.
+  // Waits up to kAnswerTime for a call in progress.
   ~LostRanks();
 
   LostRanks(const LostRanks&) = delete;
   LostRanks& operator=(const LostRanks&) = delete;
 
-  // Those since the last call.
+  // Returns the processes found since the last call.
   std::vector<Hung> Take() MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // The coordinator's last answer, where ranks of this host are or were missing
-  // (or, with a hang timeout, none has come yet), unless it was taken.
+  // Returns the coordinator's last answer if ranks of this host are or were
+  // missing (or, with a hang timeout, none has registered yet). Returns an
+  // answer only once.
   std::optional<Rendezvous> TakeRendezvous() MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Whether the coordinator, which has answered before, does not
+  // Whether the coordinator has answered before and does not now
   // (HangDetector).
   bool IsOutOfTouch() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // For people, while that is so: "the coordinator at 10.0.0.7:7070 has not
+  // While IsOutOfTouch, for people: "the coordinator at 10.0.0.7:7070 has not
   // answered for 7.2s"; else empty.
   std::string DescribeSilence() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Whether this host was cut off from the coordinator for so long that its
-  // ranks may just have been told that they were lost
-  // (HangDetector::WasCutOff).
+  // Whether the coordinator was out of reach so long that this host's ranks may
+  // have learned just now that they were lost (HangDetector::WasCutOff).
   bool WasCutOff() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run();
-  // Return the pause until the next time.
+  // Both return the pause until the next call.
   std::chrono::milliseconds AskForLost() MUSTER_LOCKS_EXCLUDED(mutex_);
   std::chrono::milliseconds AskForHung() MUSTER_LOCKS_EXCLUDED(mutex_);
   void Tell(std::vector<Hung> hung) MUSTER_LOCKS_EXCLUDED(mutex_);
@@ -104,7 +103,7 @@ class LostRanks {
   const std::chrono::milliseconds hang_timeout_;
   const std::function<void()> wake_;
 
-  // Of the thread.
+  // Used only by the thread.
   bool none_came_ = true;
   bool told_missing_ = false;
   // Null: not connected.

@@ -12,7 +12,7 @@
 
 namespace muster::worker {
 
-// A logical CPU that this process may use, and where it is.
+// A logical CPU that this process may use, and its location.
 struct Cpu {
   int cpu = 0;
   int node = 0;     // NUMA node
@@ -26,26 +26,25 @@ struct Topology {
   std::vector<int> gpu_nodes;  // as GpuNodes
 };
 
-// The NUMA node of each GPU that CUDA shows to a process with `environment`, in
-// the order in which CUDA numbers them; -1: not known. Without
-// CUDA_VISIBLE_DEVICES those are all that the driver shows under `root` (empty
-// but in tests), by their place on the PCI bus; else the ones that it lists, up
-// to the first that there is not.
+// Returns the NUMA node of each GPU that CUDA offers a process with
+// `environment`, in CUDA's order; -1: not known. Without CUDA_VISIBLE_DEVICES
+// these are all GPUs of the driver below `root` (empty except in tests), by PCI
+// address; else those that it lists, up to the first that does not exist.
 std::vector<int> GpuNodes(
     const std::string& root,
     const std::map<std::string, std::string>& environment);
 
-// Of this host, from what the kernel shows under `root`, of the CPUs `allowed`.
-// What it does not show is 0, or the CPU itself.
+// Returns this host's topology for the CPUs `allowed`, from the kernel's files
+// below `root`. Values that are not there are 0, or the CPU itself.
 Topology ReadTopology(const std::string& root, const std::set<int>& allowed,
                       const std::map<std::string, std::string>& environment);
 
 // The CPUs that this process may use.
 std::set<int> AllowedCpus();
 
-// The CPUs of each of `nproc` ranks, by local rank. Rank K is on the NUMA node
-// of GPU K, where the host has as many GPUs as ranks; else the ranks are spread
-// over the nodes, neighbours together. Then `binding` is
+// Returns the CPUs of each of `nproc` ranks, by local rank. Rank K is on the
+// NUMA node of GPU K if there are as many GPUs as ranks; else the ranks are
+// spread over the nodes, neighbours together. Values of `binding`:
 //   node          all CPUs of that node;
 //   socket        all CPUs of the socket of that node;
 //   exclusive     cores of the node that no other rank has, in equal shares;

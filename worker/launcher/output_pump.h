@@ -16,20 +16,20 @@
 namespace muster::worker {
 
 // OutputPump reads the output of processes and prints it line by line with
-// prefixes, on a thread of its own: a slow reader of our output must not keep
-// the launcher from handling signals.
+// prefixes. It has a thread: a slow reader of this output must not keep the
+// launcher from handling signals.
 class OutputPump {
  public:
   OutputPump();
-  // As Join.
+  // Calls Join.
   ~OutputPump();
 
   OutputPump(const OutputPump&) = delete;
   OutputPump& operator=(const OutputPump&) = delete;
 
   // Adds a stream and returns the descriptor to write to, which the caller
-  // closes. What comes is printed to the descriptor `sink` unless that is -1,
-  // and as it is to the file `log_path` unless that is empty.
+  // closes. Prints lines to the descriptor `sink` unless that is -1, and copies
+  // the bytes to the file `log_path` unless that is empty.
   // Errors: RESOURCE_EXHAUSTED (no descriptor left), FAILED_PRECONDITION (the
   //   file cannot be written; the text names it).
   StatusOr<int> Add(const std::string& prefix, int sink,
@@ -40,13 +40,13 @@ class OutputPump {
 
   void Start();
 
-  // No stream is added any more.
+  // No more streams will be added.
   void Finish();
 
-  // After Finish: readable when every stream has ended and was printed.
+  // After Finish: readable when every stream has ended and is printed.
   int done_fd() const { return done_fd_; }
 
-  // Finish, and waits for the end of every stream.
+  // Calls Finish and waits until every stream has ended.
   void Join();
 
   // The last lines of the `index`th stream added. After Join.
@@ -58,19 +58,19 @@ class OutputPump {
   void Run();
   void Print(Stream& stream, const std::string& text);
 
-  // What the thread has not seen yet.
+  // New data for the thread.
   struct News {
     std::vector<Stream*> streams;
     bool finished = false;
   };
 
-  // Of the caller's thread; the other one knows the streams by pointers.
+  // Used by the caller's thread; the other thread has pointers to the streams.
   std::vector<std::unique_ptr<Stream>> streams_;
   Mutex mutex_;
   News news_ MUSTER_GUARDED_BY(mutex_);
   const int news_fd_;
   const int done_fd_;
-  // Sinks that cannot be written any more. Used by the thread alone.
+  // Sinks that cannot be written any more. Used only by the thread.
   std::vector<int> broken_sinks_;
   std::thread thread_;
 };

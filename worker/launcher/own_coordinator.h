@@ -11,19 +11,19 @@
 
 namespace muster::worker {
 
-// Starts the coordinator if this muster-run is to serve it, and sets `address`
-// to that of the job's coordinator. Returns null if another process serves it.
-// A muster-run's coordinator uses no tokens. It uses TLS, with required client
-// certificates, if MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY are all in
-// `environment`. Variables that are meant for other coordinators are removed
-// from `environment` and from this process's own.
+// Starts the coordinator if this muster-run serves it, and sets `address` to
+// the job's coordinator. Returns null if another process serves it. A
+// muster-run's coordinator uses no tokens. It uses TLS with required client
+// certificates if MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY are all in
+// `environment`. Removes variables that are meant for other coordinators from
+// `environment` and from this process's environment.
 // Errors: kUnavailable (cannot listen; the text says where and why),
 //   kInvalidArgument (one of those files is bad; the text names it).
 StatusOr<std::unique_ptr<internal::EmbeddedCoordinator>> ServeOwnCoordinator(
     const LaunchOptions& options, CoordinatorAddress& address,
     Environment& environment);
 
-// Whether `host`, a name or an address, is this host: whether a socket could
+// Whether `host`, a name or an address, is this host: whether a socket can
 // listen at one of its addresses.
 bool IsThisHost(const std::string& host);
 

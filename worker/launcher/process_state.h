@@ -9,8 +9,8 @@ namespace muster::worker {
 
 // Describes for people what a process does now: `"train" (pid 7) sleeps in
 // futex_wait_queue, after 2.1s on a processor`. If the process only waits for
-// its one child, as a shell does, describes the child. Empty: the system does
-// not say.
+// its one child, as a shell does, describes the child. Empty if the system does
+// not tell.
 std::string DescribeProcessState(pid_t pid);
 
 }  // namespace muster::worker

@@ -21,29 +21,30 @@ struct CoordinatorAddress {
   std::string HostPort() const;
 };
 
-// The hosts' agreement on an attempt. All fields but the first two are the same
-// on all hosts.
+// The hosts' agreement on an attempt. All fields except the first two are the
+// same on all hosts.
 struct Assignment {
-  int group_rank = 0;  // which host this is
-  int first_rank = 0;  // of this host's ranks
+  int group_rank = 0;  // this host's number
+  int first_rank = 0;  // the first of this host's ranks
   int group_world_size = 1;
   int world_size = 1;
-  // How often the job's ranks were started again after a failure.
+  // How often the job's ranks were restarted after a failure.
   int restarts = 0;
-  // How often they may be.
+  // How often they may be restarted.
   int max_restarts = 0;
-  // Tells this attempt from those before, of earlier runs of the job, too: the
-  // milliseconds since 1970 at which it began.
+  // Identifies this attempt among all attempts, also of earlier runs of the
+  // job: its start in milliseconds since 1970.
   int64_t attempt = 1;
-  // Which run of its name this is, in the --log-dir of any host (log_runs.h).
+  // The number of this run among runs of the same name in the --log-dir folders
+  // (log_runs.h).
   int log_run = 1;
 };
 
-// Assignment::attempt of one that begins now.
+// Returns Assignment::attempt for an attempt that begins now.
 int64_t NewAttempt();
 
-// The environment of the rank `local_rank` of this host: `inherited`, with
-// torchrun's variables set. `error_file` is for kErrorFileVariable.
+// Returns the environment of local rank `local_rank`: `inherited` and
+// torchrun's variables. `error_file` is the value of kErrorFileVariable.
 Environment RankEnvironment(const LaunchOptions& options,
                             const Assignment& assignment,
                             const CoordinatorAddress& coordinator,

@@ -9,8 +9,8 @@
 namespace muster::worker {
 
 // ScratchFolder is a folder below TMPDIR that exists as long as this object.
-// Folders of processes that were killed are removed when the next one is made:
-// each process holds a lock on its folder, which ends with the process.
+// Creating one removes the folders of killed processes: each process holds a
+// lock on its folder, which the system releases with the process.
 class ScratchFolder {
  public:
   // Errors: FAILED_PRECONDITION (the text has the folder and the cause).
@@ -29,8 +29,8 @@ class ScratchFolder {
   int lock_fd_;
 };
 
-// A new folder below TMPDIR, which stays: PREFIX and six random characters.
-// `purpose` is for the error's text: "the ranks' output".
+// Creates a folder below TMPDIR that is not removed: PREFIX and six random
+// characters. Errors name the `purpose`: "the ranks' output".
 // Errors: as ScratchFolder::Create.
 StatusOr<std::string> MakeFolderToKeep(absl::string_view prefix,
                                        absl::string_view purpose);

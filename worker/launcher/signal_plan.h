@@ -9,11 +9,12 @@ namespace muster::worker {
 // How muster-run handles signals. The signals that it reads, `stop` and `pass`,
 // are blocked in all its threads.
 struct SignalPlan {
-  // Passed on to the ranks and their children, which then have --stop-grace.
+  // Passed on to the ranks and their children, which then end or are killed
+  // after --stop-grace.
   std::vector<int> stop;
-  // Passed on to the ranks' processes, without more.
+  // Passed on to the ranks' processes, without consequence.
   std::vector<int> pass;
-  // Ignored, as it was at the start; by the ranks as well.
+  // Ignored by muster-run and the ranks, as at muster-run's start.
   std::vector<int> ignored;
 
   bool Stops(int signal) const {

@@ -15,15 +15,15 @@
 
 namespace muster::tools {
 
-// What came of asking a member's own HTTP port.
+// The result of a request to a member's own HTTP port.
 enum class Answer {
   kAnswers,
-  kRefused,      // its host is there, and nobody listens
-  kSilent,       // it takes the connection and says nothing: it is stopped
+  kRefused,      // its host answers, but nothing listens
+  kSilent,       // it accepts the connection and sends nothing: it is stopped
   kUnreachable,  // its host does not answer
 };
 
-// By rank. Ranks that were not asked, or serve no HTTP, are not in it.
+// By rank. Without ranks that were not asked or serve no HTTP.
 using Answers = std::map<int, Answer>;
 
 // A rank that others wait for.
@@ -33,33 +33,32 @@ struct Culprit {
   int64_t pid = 0;   // 0: not known
   std::string debug_address;
   // One word: dead, stopped, cut_off, silent, slow, user_code, other_group,
-  // in_collective, point_to_point (it waits in a send or a receive), connecting
-  // (it waits in the call that makes this group, which it is in), new_group
-  // (it waits in a group that forms), barrier (in a monitored one), store (for
-  // a key), not_joined (it is not in the rendezvous), unregistered (nobody has
-  // said to be it), unknown (what it last told is too old, or it has told
-  // nothing).
+  // in_collective, point_to_point (in a send or receive), connecting (in the
+  // call that makes this group, of which it is a member), new_group (in a group
+  // that forms), barrier (in a monitored one), store (waits for a key),
+  // not_joined (not in the rendezvous), unregistered (no process has registered
+  // as this rank), unknown (its last report is too old, or there is none).
   std::string state;
   // For people, after "rank 2 (host-b, pid 7) ".
   std::string what;
 };
 
-// The same as a name: its rank, host and process.
+// A culprit with rank, host and process alone.
 Culprit CulpritOf(const v1::MemberInfo& member);
 
-// Of one that is gone: `is gone: it was lost: no heartbeat for 11s`.
+// For a member that is gone: `is gone: it was lost: no heartbeat for 11s`.
 std::string GoneText(const v1::MemberInfo& member);
 
-// What others wait for in a group.
+// What the waiting ranks of a group miss.
 struct Awaited {
   std::string group;
-  // A collective; 0: something else.
+  // Number of the collective; 0: something else.
   int64_t sequence = 0;
-  // "has not called #42", of who is to blame.
+  // What the culprit has not done: "has not called #42".
   std::string omission;
 };
 
-// Thread-compatible. What it is given must outlive it.
+// Thread-compatible. The arguments must outlive it.
 class DiagnosisRules {
  public:
   // `earlier` may be null.
@@ -72,11 +71,11 @@ class DiagnosisRules {
 
   Culprit Blame(const Place& place, const Awaited& awaited) const;
 
-  // Whether something is wrong with its process, wherever it is in the group.
+  // Whether the process itself has a problem, wherever it is in the group.
   bool IsIll(const Place& place) const;
   bool IsSilent(const Place& place) const;
 
-  // Whether what it last told holds now, as far as one can know.
+  // Whether its last report probably holds now.
   static bool IsSure(const Place& place);
 
  private:

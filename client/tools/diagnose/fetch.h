@@ -15,22 +15,22 @@ namespace muster::tools {
 
 struct Fetched {
   Answer answer = Answer::kUnreachable;
-  // OK: `body` is the page. Else why there is none: kUnavailable (no answer),
+  // OK: `body` is the page. Else the reason: kUnavailable (no answer),
   // kInvalidArgument (`address` is no HOST:PORT), kPermissionDenied,
-  // kUnauthenticated, kResourceExhausted (it does not end), kUnknown (another
-  // HTTP status).
+  // kUnauthenticated, kResourceExhausted (too long or too slow), kUnknown
+  // (another HTTP status).
   Status status = {};
   std::string body = {};
 };
 
-// GET http://`address``path`, with `authorization` as the header of that name
+// GET http://`address``path`, with `authorization` as the Authorization header
 // unless it is empty.
 Fetched Fetch(const std::string& address, const std::string& path,
               const std::string& authorization,
               std::chrono::milliseconds timeout);
 
-// The member whose page is meant. What is at its address may be another
-// process: one of this host, where the address is of a loopback elsewhere.
+// The member whose page is wanted. Another process may be at its address: for a
+// loopback address of another host, one of this host.
 struct Asked {
   int rank = -1;
   std::string host;
@@ -38,17 +38,17 @@ struct Asked {
   std::string address;
 };
 
-// The page `path` of `asked`; empty: only whether it answers. Asks for
-// "/identity" first: who is another one is asked for nothing else, and only who
-// is the right one is shown `authorization`. kFailedPrecondition: `asked` is
-// not reachable from here, so that `answer` says nothing of it. That is, it
-// listens on loopback elsewhere, or on this host's and says nothing that
-// proves that it is the one.
+// Returns the page `path` of `asked`; if `path` is empty, only checks that
+// `asked` answers. Asks for "/identity" first. A process with another identity
+// gets no further request; only one with the right identity gets
+// `authorization`. kFailedPrecondition: `asked` cannot be reached from here,
+// and `answer` says nothing about it. It listens on loopback of another host,
+// or on this host's loopback without proof that it is the right process.
 Fetched FetchOf(const Asked& asked, const std::string& path,
                 const std::string& authorization,
                 std::chrono::milliseconds timeout);
 
-// The same of each of `asked`, by rank, at once.
+// Calls FetchOf for all of `asked` at once; results by rank.
 std::map<int, Fetched> FetchAll(const std::map<int, Asked>& asked,
                                 const std::string& path,
                                 const std::string& authorization,

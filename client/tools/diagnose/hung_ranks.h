@@ -1,4 +1,4 @@
-// Finds the ranks of a host that hang in code of their own, for a launcher.
+// Finds the ranks of a host that hang in user code, for a launcher.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_HUNG_RANKS_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_HUNG_RANKS_H_
@@ -25,25 +25,24 @@ namespace muster::tools {
 struct HungRank {
   int rank = -1;
   int64_t pid = 0;
-  // For people: what others wait in, for how long, and where it is.
+  // For people: where and for how long the others wait, and where it is.
   std::string why;
 };
 
-// Those on `host` that others have waited for for `hung_after` at least, while
-// they were in code of their own, as `musterctl diagnose` finds it: in no
-// collective, send or receive of any group, in no barrier or group that forms,
-// waiting for no key, alive, and not on their way.
-// `earlier`, if it is not null, is of some time before.
+// The ranks on `host` for which others have waited for at least `hung_after`
+// while they were in user code, by the rules of `musterctl diagnose`: alive, in
+// no collective, send, receive, barrier or forming group, waiting for no key,
+// and not just late. `earlier` is an older snapshot; may be null.
 std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
                                 const v1::GetJobResponse* earlier,
                                 const std::string& host,
                                 std::chrono::milliseconds hung_after);
 
-// HungRanksReader fetches the job's state from the coordinator with unary calls
-// and does not join the job. Used by one thread.
+// HungRanksReader reads the job's state from the coordinator with unary calls.
+// Does not join the job. Used by one thread.
 class HungRanksReader {
  public:
-  // As Control::Open.
+  // As AdminClient::Open.
   static StatusOr<std::unique_ptr<HungRanksReader>> Open(
       const SessionOptions& options);
 
@@ -51,9 +50,9 @@ class HungRanksReader {
   HungRanksReader(const HungRanksReader&) = delete;
   HungRanksReader& operator=(const HungRanksReader&) = delete;
 
-  // Of options.job; the answer before this one is the earlier one, so that the
-  // first tells of nobody.
-  // Errors: kUnavailable, and what the coordinator says.
+  // Reads the state of options.job and compares it with that of the call
+  // before, so the first call returns no ranks. Errors: kUnavailable, and the
+  // coordinator's errors.
   StatusOr<std::vector<HungRank>> Read(const std::string& host,
                                        std::chrono::milliseconds hung_after);
 

@@ -19,55 +19,56 @@ namespace muster::tools {
 
 std::chrono::milliseconds Ms(const google::protobuf::Duration& duration);
 
-// "34.0s".
+// Returns "34.0s".
 std::string SecondsText(std::chrono::milliseconds duration);
 
-// Whether the coordinator has given it up, or it has left.
+// Whether the member has left, or the coordinator has given it up.
 bool IsGone(const v1::MemberInfo& member);
 
-// After so long one of a member's heartbeats is missing: they are a third of
-// the lease apart.
+// A member is silent after this time: at least one heartbeat is missing, since
+// they are a third of the lease apart.
 std::chrono::milliseconds SilentAfter(const v1::GetJobResponse& job);
 
-// What is new with a member is told within so long: it looks at its groups ten
-// times in a lease.
+// News of a member takes at most this long: it checks its groups ten times per
+// lease.
 std::chrono::milliseconds ToldWithin(const v1::GetJobResponse& job);
 
-// As peer of a receive: whoever sends first.
+// The peer of a receive from any sender.
 inline constexpr int kAnyPeer = -1;
 
-// One rank's place in one group. Refers to the job that it is of.
+// One rank's position in one group. Refers to the job's snapshot.
 struct Place {
   int rank = -1;
   const v1::MemberInfo* member = nullptr;
-  const v1::MemberProgress* progress = nullptr;  // of all its groups
-  const v1::GroupProgress* group = nullptr;      // null: it has said nothing
-  std::chrono::milliseconds age{0};              // of both
-  // Whether it is so old that the rank may be elsewhere by now.
+  const v1::MemberProgress* progress = nullptr;  // in all its groups
+  const v1::GroupProgress* group = nullptr;      // null: no report
+  std::chrono::milliseconds age{0};              // of both reports
+  // Whether the report is so old that the rank may be elsewhere.
   bool stale = false;
-  // What runs, if that is a send or a receive. The peer is a rank of the job.
+  // The running send or receive, if any. The peer is a rank of the job.
   std::optional<v1::PeerCall> peer_call;
 
-  // Whether the coordinator has heard of any group of it. It has not, of all
-  // of a job, for some seconds after it was restarted.
+  // Whether the coordinator has a report about any group of this rank. It has
+  // none of any rank for some seconds after its restart.
   bool told() const { return progress != nullptr && progress->has_age(); }
   int64_t enqueued() const;
   int64_t completed() const;
-  // Whether any call of the group runs; a collective; the call that makes the
-  // group; what it is.
+  // Whether the rank is in any call of the group, in a collective, or in the
+  // call that makes the group.
   bool in_call() const;
   bool in_collective() const;
   bool connecting() const;
   const std::string& call() const;
-  // How long it has been in it. What is stale tells how long it had been.
+  // How long the rank has been in the call; for a stale report, how long at
+  // that time.
   std::chrono::milliseconds running_for() const;
 };
 
-// Of all ranks of the group, ascending.
+// All ranks of the group, ascending.
 std::vector<Place> PlacesIn(const v1::GetJobResponse& job,
                             const std::string& group);
 
-// The groups that anybody has told of.
+// All groups in the members' reports.
 std::set<std::string> GroupNames(const v1::GetJobResponse& job);
 
 }  // namespace muster::tools

@@ -13,44 +13,44 @@
 
 namespace muster::tools {
 
-// What came of collecting them: the JSON of each rank that answered, and why
-// there is none of each other one.
+// The result of collecting recorders: the JSON of each rank that answered, and
+// the reason for each other rank.
 struct Recorders {
   std::map<int, std::string> by_rank;
   std::map<int, std::string> missing;
-  // By rank; ranks of one host have one clock.
+  // By rank. Ranks of one host share a clock.
   std::map<int, std::string> hosts;
 };
 
 // {"job": ..., "ranks": {"0": FLIGHT RECORDER, ...}, "missing": {"2": WHY}}.
-// One that is no JSON counts as missing.
+// A recorder that is no JSON counts as missing.
 std::string MergedJson(absl::string_view job, const Recorders& recorders);
 
-// A trace in Chrome's format, for Perfetto and chrome://tracing: a process for
-// each rank, a track for each group and more for its sends and receives, an
-// event for each call that has begun, in the order of time. Times are those of
-// the lowest rank's clock since the first of them began: the others' are
-// shifted so that the collectives that synchronise ranks end together in the
-// median; those of one host by the same, the median of theirs.
+// Returns a trace in Chrome's format, for Perfetto and chrome://tracing: a
+// process for each rank, a track for each group, further tracks for its sends
+// and receives, and an event for each call that has begun, by time. Times are
+// in the lowest rank's clock since its first call. The clocks of other hosts
+// are shifted so that synchronising collectives end together in the median.
 std::string TraceJson(absl::string_view job, const Recorders& recorders);
 
-// The same of each rank alone, in its own clock: `folder`/rank-3.json. Makes
+// Writes a trace for each rank in its own clock: `folder`/rank-3.json. Creates
 // the folder. Errors: kUnavailable (a file cannot be written).
 Status WriteTraces(const std::string& folder, absl::string_view job,
                    const Recorders& recorders);
 
-// Where processes write their recorders when their group fails, of what one of
-// them shows as its environment; empty: they do not.
+// Returns the prefix of the files to which processes write their recorders when
+// a group fails, from one process's /debug environment; empty if they write
+// none.
 std::string DumpPrefixIn(const std::string& environment_json);
 
-// Why there is no recorder of `member`, for people: that it is gone, or else
-// `why`. And where a file with one is, if it has written any: that can be seen
-// where it was on `this_host`. `dump_prefix`: as of DumpPrefixIn.
+// Says for people why there is no recorder of `member`: it is gone, or else
+// `why`. Adds the file with its recorder, if it may have written one; on
+// `this_host` checks that the file exists. `dump_prefix` is DumpPrefixIn's.
 std::string WhyNoRecorder(const v1::MemberInfo& member, absl::string_view why,
                           const std::string& dump_prefix,
                           const std::string& this_host);
 
-// What to say of `missing`, of so many ranks, by rank why; empty: nobody is.
+// A sentence about `missing`, out of `ranks` ranks; empty if none is missing.
 std::string MissingText(const std::map<int, std::string>& missing,
                         size_t ranks);
 

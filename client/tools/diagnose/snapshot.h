@@ -1,5 +1,5 @@
-// Reads from a job's snapshot what its ranks wait for at the coordinator, and
-// the state of the job there.
+// Extracts from a job's snapshot the waits of ranks at the coordinator, and the
+// state of the job there.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_SNAPSHOT_H_
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_SNAPSHOT_H_
@@ -16,30 +16,30 @@
 
 namespace muster::tools {
 
-// Of a barrier that is open.
+// The entry for an open barrier.
 StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
                          const v1::OpenBarrier& barrier,
                          const DiagnosisRules& rules);
 
-// Of a group that forms; nothing when all that have registered it are in it:
-// who is missing has left it then.
+// The entry for a group that forms; nullopt if all ranks that registered it are
+// in it: the missing ranks have left it again.
 std::optional<StuckGroup> LookAtForming(const v1::GetJobResponse& job,
                                         const v1::RegisteredGroup& forming,
                                         const DiagnosisRules& rules);
 
-// The keys that members have waited for since `stuck_after`. Not those of a
-// rank that goes on in its groups since `earlier`, which may be null: another
-// thread of it waits.
+// The keys for which members have waited for `stuck_after`. Omits a rank that
+// goes on in its groups since `earlier` (may be null): another of its threads
+// waits.
 std::vector<AwaitedKey> KeysAwaited(const v1::GetJobResponse& job,
                                     const v1::GetJobResponse* earlier,
                                     std::chrono::milliseconds stuck_after);
 
-// The end of the generation, the rendezvous, and what the coordinator does not
-// know since it was started: a line each.
+// One line each about the end of the generation, the rendezvous, and what the
+// coordinator does not know since its restart.
 std::vector<std::string> StandingOf(const v1::GetJobResponse& job);
 
-// Whom the rendezvous in progress waits for. `hosts`: of ranks that nobody has
-// registered.
+// The ranks that are missing in the rendezvous in progress. `hosts` has the
+// hosts of ranks that have not registered.
 std::vector<Culprit> AbsentFrom(const v1::GetJobResponse& job,
                                 const std::map<int, std::string>& hosts);
 

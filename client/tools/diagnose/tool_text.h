@@ -12,16 +12,16 @@
 
 namespace muster::tools {
 
-// `address` is where the coordinator answered.
+// `address` is the address at which the coordinator answered.
 std::string StatusText(absl::string_view address,
                        const v1::ListJobsResponse& response);
 
 std::string JobsText(const v1::ListJobsResponse& response);
 
-// The members, and after them what the rendezvous waits for.
+// The members, then the ranks that the rendezvous waits for.
 std::string MembersText(const v1::GetJobResponse& response);
 
-// The registered groups with their ranks, and which of them are missing.
+// The registered groups with their ranks and the missing ranks.
 std::string GroupsText(const v1::GetJobResponse& response);
 
 std::string BarriersText(const v1::GetJobResponse& response);

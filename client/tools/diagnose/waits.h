@@ -1,4 +1,4 @@
-// The waits of ranks that the coordinator knows of: barriers, groups that form,
+// The waits of ranks that the coordinator knows: barriers, groups that form,
 // keys and queues, but not collectives.
 
 #ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_WAITS_H_
@@ -12,34 +12,34 @@
 
 namespace muster::tools {
 
-// The ranks that have come to the barrier; empty when the coordinator does not
-// tell them all.
+// The ranks in the barrier; empty if the coordinator does not list all.
 std::vector<int> ArrivedIn(const v1::GetJobResponse& job,
                            const v1::OpenBarrier& barrier);
 
-// The ranks that wait for the others of a group that forms; empty when the
-// coordinator does not tell them all. One that tells of the group is in it.
+// The ranks that wait in a group that forms; empty if the coordinator does not
+// list all. A rank that reports the group's progress is not waiting.
 std::vector<int> WaitingIn(const v1::GetJobResponse& job,
                            const v1::RegisteredGroup& group);
 
-// `key "k"`, `an item of queue "q"`, and how many keys more; made harmless.
+// Returns `key "k"`, `an item of queue "q"`, and the number of further keys.
+// Escapes the names.
 std::string KeyText(const v1::KeyWait& wait);
 
-// Whether it is the SDK's own, such as of a group that forms.
+// Whether the key is the SDK's own, such as those of a group that forms.
 bool IsInternal(const v1::KeyWait& wait);
 
-// By rank.
+// The waits by rank.
 class Waits {
  public:
   explicit Waits(const v1::GetJobResponse& job);
 
   struct Wait {
-    std::string state;  // as Culprit has it; empty: none
+    std::string state;  // as in Culprit; empty: no wait
     std::string what;   // "it waits for ..."
   };
-  // For other ranks: in a barrier or a group that forms.
+  // The wait for other ranks: in a barrier or a group that forms.
   Wait ForRanks(int rank) const;
-  // For a key of the store.
+  // The wait for a key of the store.
   Wait ForKey(int rank) const;
 
  private:

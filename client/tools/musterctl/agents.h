@@ -10,9 +10,9 @@
 
 namespace muster::tools {
 
-// The host of each rank, as the agents of `job` have agreed on it at this
-// coordinator. Empty where there are none, they are about to agree, or they may
-// not be read.
+// The host of each rank, as the agents of `job` have agreed at this
+// coordinator. Empty if there are no agents, they have not agreed yet, or the
+// caller may not read it.
 std::map<int, std::string> HostsOfRanks(internal::AdminClient& control,
                                         const std::string& job);
 

@@ -16,19 +16,19 @@
 namespace muster::tools {
 
 struct CtlOptions {
-  // As the table of commands has it: "members", "kv get".
+  // As in the table of commands: "members", "kv get".
   std::string command;
   std::vector<std::string> arguments;
   bool help = false;
 
-  // host:port; from the option or the environment, or the default.
+  // host:port, from the option, the environment or the default.
   std::string coordinator;
-  // Empty: nobody named one.
+  // Empty: not given.
   std::string job;
   bool json = false;
   std::chrono::milliseconds timeout = std::chrono::seconds(10);
 
-  // Of single commands.
+  // Options of single commands.
   bool names = false;                             // jobs
   bool prefix = false;                            // kv delete, kv watch
   std::optional<int64_t> after;                   // kv watch
@@ -44,18 +44,18 @@ struct CtlOptions {
   std::string per_rank;  // trace; a folder; empty: none
 };
 
-// Reads what stands after the program's name. Options may stand anywhere; "--"
-// ends them.
-// Errors: kInvalidArgument; the text names option or variable, and value.
+// Parses the arguments after the program's name. Options may stand anywhere;
+// "--" ends them. Errors: kInvalidArgument; the text names the option or
+// variable, and its value.
 StatusOr<CtlOptions> ParseCtlOptions(const std::vector<std::string>& arguments,
                                      const base::Environment& environment);
 
-// The manual: of all, or of one command ("kv", "kv get").
+// Returns the manual of all commands, or of one ("kv", "kv get").
 // Errors: kInvalidArgument (no such command).
 StatusOr<std::string> CtlHelp(absl::string_view command);
 
-// What a shell is to source so that it completes commands, options and names of
-// jobs; `shell` is bash or zsh.
+// Returns a script for `shell` (bash or zsh) that completes commands, options
+// and names of jobs.
 // Errors: kInvalidArgument (another shell).
 StatusOr<std::string> CtlCompletion(absl::string_view shell);
 
