@@ -29,8 +29,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLookInterval{50};
 
-// How much longer the other ranks wait than the one that waits for a debugger,
-// so that it can tell them that none has come.
+// How much longer the other ranks wait than the rank that waits for a debugger,
+// so that it can tell them that none came.
 constexpr milliseconds kGrace = std::chrono::seconds(10);
 
 bool HasDebugger() {
@@ -88,11 +88,11 @@ void Breakpoint(int rank, const BreakpointOptions& options) {
   Status came;
   if (group_rank == group->rank()) {
     came = AwaitDebugger(rank, deadline);
-    // Here the debugger stops. `finish` leads to the caller.
+    // The debugger stops here. `finish` leads to the caller.
     if (came.ok()) raise(SIGTRAP);
   }
-  // A monitored one: that nobody debugs, or for too long, ends no group. The
-  // others wait a little longer than the one who waits for the debugger.
+  // A monitored barrier: a failure does not end the group. The others wait
+  // slightly longer than the rank that waits for the debugger.
   const milliseconds timeout =
       came.ok()
           ? std::min(options.timeout, milliseconds::max() - kGrace) + kGrace

@@ -20,11 +20,11 @@ constexpr dataplane::cuda::Error kMemoryAllocation = 2;
 
 using internal::Invalid;
 
-// That of `device`.
+// Returns the functions of CUDA. Throws if `device` does not exist.
 const Api& ApiOf(int device) {
   const auto& runtime = TheRuntime();
   if (!runtime.ok()) {
-    // Not kUnavailable, which the network alone is.
+    // kUnavailable is only for the network.
     internal::Throw(Origin::kControl,
                     FailedPreconditionError(runtime.status().message()));
   }
@@ -61,7 +61,7 @@ DeviceMemory::DeviceMemory(int device, size_t bytes)
   void* data = nullptr;
   const auto error = api.Malloc(&data, bytes);
   if (error == kMemoryAllocation) {
-    // Nobody who asks CUDA for its last error later is to find this one.
+    // Clears CUDA's last error, so that no later call finds it.
     api.GetLastError();
     internal::Throw(Origin::kControl, ResourceExhaustedError(absl::StrCat(
                                           "cuda:", device, " has no room for ",

@@ -41,12 +41,12 @@ struct DeviceMesh::Dim {
 struct DeviceMesh::Root {
   MeshWorld world;
   std::string device_type;
-  // Of the places.
+  // By position.
   std::vector<int> ranks;
-  // This process's; -1: not in the mesh.
+  // This process's position; -1: not in the mesh.
   int64_t place = -1;
   std::vector<std::string> dim_names;
-  // By name; those that were flattened.
+  // The flattened dimensions, by name.
   std::map<std::string, Dim, std::less<>> flattened;
 
   int64_t places() const { return static_cast<int64_t>(ranks.size()); }
@@ -70,8 +70,7 @@ void CheckGroupRanks(const std::vector<int>& mesh, const MeshGroup& group) {
                        " for ProcessGroup with ranks ", Numbers(group.ranks)));
 }
 
-// That the group is of the ranks that were given with it.
-// With its ranks.
+// Returns the group with its ranks. Checks the ranks that were given with it.
 MeshGroup Stated(const MeshWorld& world, MeshGroup group) {
   if (group.group == nullptr) {
     Invalid(absl::StrCat("null was given for the ProcessGroup with ranks ",
@@ -86,7 +85,7 @@ MeshGroup Stated(const MeshWorld& world, MeshGroup group) {
         "MeshGroup::ranks are needed of a ProcessGroup that this process is "
         "not in");
   }
-  // Of one that this process is not in, nobody knows them.
+  // Without this process in the group, its ranks are not known.
   if (own.empty() || Sorted(own) == Sorted(group.ranks)) return group;
   Invalid(absl::StrCat("MeshGroup::ranks are ", Numbers(group.ranks),
                        ", but the ProcessGroup has ranks ", Numbers(own)));
@@ -125,8 +124,8 @@ void DeviceMesh::Root::MakeGroup(Dim& dim, const std::string& backend) const {
   for (const auto& walk : internal::WalksOf(dim.layout, places())) {
     groups.ranks.push_back(RanksAt(walk));
   }
-  // The group of all ranks is there already, whatever their order in the mesh:
-  // any group numbers its ranks in ascending order.
+  // The group of all ranks exists already. Their order in the mesh does not
+  // matter: every group numbers its ranks in ascending order.
   if (backend.empty() && groups.ranks.size() == 1 &&
       static_cast<int>(groups.ranks.front().size()) == world.size) {
     dim.group = world.group;
@@ -351,7 +350,7 @@ DeviceMesh DeviceMesh::Slice(const std::vector<std::string>& names) const {
                            Names(valid)));
     }
     const Dim& dim = DimOf(name);
-    // A dimension of one rank has no stride, but a place among the others.
+    // A dimension of one rank has no stride, but an index among the others.
     if (!root_->flattened.contains(name)) {
       const int index = IndexOf(name);
       if (index < last_index) not_ascending();

@@ -1,4 +1,5 @@
-// Device meshes: the ranks as an array, and a group for each line of it.
+// Device meshes: an array of ranks, with a group for each line of each
+// dimension.
 
 #ifndef MUSTER_CLIENT_DEVICE_MESH_H_
 #define MUSTER_CLIENT_DEVICE_MESH_H_
@@ -35,7 +36,7 @@ struct MeshGroups {
   std::string backend;
 };
 
-// The default group as a mesh sees it, and the way to make other groups.
+// The default group, and a function that makes other groups.
 struct MeshWorld {
   int rank = 0;
   int size = 0;
@@ -51,7 +52,7 @@ struct MeshWorld {
       ranks_of = nullptr;
 };
 
-// A group that exists already.
+// An existing group.
 struct MeshGroup {
   std::shared_ptr<ProcessGroup> group;
   // Global ranks. Empty: the ranks of the group, which this process must be in.
@@ -64,9 +65,9 @@ struct MeshGroup {
 // group has ranks 1 and 5, and its "tp" group has ranks 4 to 7.
 //
 // A slice is the part of a mesh along some of its dimensions that contains this
-// process; it shares the mesh's groups. Every mesh that is made from another
-// one keeps a reference to the mesh at the beginning, the root. A DeviceMesh is
-// a handle: copies refer to the same mesh.
+// process; it shares the mesh's groups. A mesh that is made from another mesh
+// keeps a reference to the first mesh, the root. A DeviceMesh is a handle:
+// copies refer to the same mesh.
 //
 // Functions that make, flatten or unflatten a mesh make groups: every rank of
 // the default group must call them in the same order. The other functions stay

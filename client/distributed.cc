@@ -37,13 +37,13 @@ using internal::World;
 // The default group of this process.
 struct Default {
   Mutex mutex;
-  // Somebody forms or ends a group, without the lock.
+  // A thread forms or ends a group, without the lock.
   bool changing MUSTER_GUARDED_BY(mutex) = false;
   std::shared_ptr<World> world MUSTER_GUARDED_BY(mutex);
-  // Another number whenever `world` is another one.
+  // Changes whenever `world` does.
   std::atomic<uint64_t> version{1};
-  // The process that forked this one off had a group: connections of its own,
-  // and threads that are not here.
+  // Whether the process that forked this one had a group. Its connections and
+  // threads do not belong to this process.
   bool parent_had_group = false;
 };
 
@@ -60,10 +60,10 @@ struct Owner {
     return instance;
   }
 
-  // In a process that was forked off, where nobody else can be in here; whoever
-  // had the lock then will never let it go.
+  // Called in a forked child, which has no other thread. The parent's lock may
+  // be held forever here.
   void StartAnew() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
-    // Forked off while the process exits.
+    // Forked while the process exits.
     if (current == nullptr) return;
     auto fresh = std::make_unique<Default>();
     fresh->version = current->version + 1;
@@ -73,8 +73,8 @@ struct Owner {
   }
 
   Default* current = new Default;
-  // Of the processes that forked this one off: what they have is theirs to end.
-  // Never destroyed, nor is the list: what it has is no leak.
+  // The parent processes' groups, which only they may end. Never destroyed, so
+  // that leak checkers find them.
   std::vector<Default*>& parents = *new std::vector<Default*>;
 };
 
@@ -90,7 +90,7 @@ Default& DefaultGroupRef() { return *Owner::TheOwner().current; }
 
 using internal::Invalid;
 
-// Keeps it alive while one of its groups forms or ends.
+// The result keeps the group alive while one of its groups forms or ends.
 std::shared_ptr<World> DefaultWorld() {
   Default& instance = DefaultGroupRef();
   MutexLock lock(instance.mutex);
@@ -98,20 +98,21 @@ std::shared_ptr<World> DefaultWorld() {
   return instance.world;
 }
 
-// What a thread has found of the default group: a later call takes it from
-// there without the lock, and without counting a reference, which takes longer
-// than much of a small collective. A group that was shut down is kept here
-// until the thread next uses the default group, or ends.
+// A thread's cached reference to the default group. It saves the lock and the
+// count of a reference, which would take longer than much of a small
+// collective. A group that was shut down stays here until the thread next uses
+// the default group, or ends.
 struct Found {
   uint64_t version = 0;
   std::shared_ptr<ProcessGroup> group;
-  // A call of this thread works with it: it stays as it is until that ends, and
-  // calls within that one find the group for themselves.
+  // A call of this thread uses the cached group: it stays until the call ends.
+  // Nested calls find the group themselves.
   bool is_used = false;
 };
 
-// The calling thread's. Null when what it had is destroyed: what its other
-// thread_local objects do then, and what exit runs, finds the group each time.
+// The calling thread's cache. Null once it is destroyed: destructors of other
+// thread_local objects, and functions that exit runs, find the group anew each
+// time.
 class FoundByThread {
  public:
   static Found* Get() {
@@ -130,7 +131,7 @@ class FoundByThread {
 
   [[gnu::noinline]] static void Make() { thread_local const Keeper keeper; }
 
-  // Without destructors, for who comes after those.
+  // No destructors, so that they are valid after those of thread_local objects.
   static thread_local constinit Found* found_;
   static thread_local constinit bool is_over_;
 };
@@ -138,15 +139,15 @@ class FoundByThread {
 thread_local constinit Found* FoundByThread::found_ = nullptr;
 thread_local constinit bool FoundByThread::is_over_ = false;
 
-// The group that a call is for, which lives until this ends.
+// The group of a call. Keeps it alive until the end of the call.
 class Target {
  public:
-  // Null: the default group. Another one the caller has until then.
+  // Null: the default group. The caller keeps any other group alive.
   [[gnu::always_inline]] explicit Target(
       const std::shared_ptr<ProcessGroup>& group)
       : group_(group.get()) {
     if (group_ != nullptr) return;
-    // Before the group: what is found then is not older.
+    // Read before the group, so that the group is not older than the version.
     const uint64_t version =
         DefaultGroupRef().version.load(std::memory_order_acquire);
     found_ = FoundByThread::Get();
@@ -165,12 +166,12 @@ class Target {
   Target& operator=(const Target&) = delete;
 
   ProcessGroup* operator->() const { return group_; }
-  // Of the default group.
+  // Only for the default group.
   const std::shared_ptr<ProcessGroup>& shared() const {
     return found_ != nullptr ? found_->group : own_;
   }
 
-  // Whatever the calling thread has found is let go.
+  // Drops the calling thread's cached group.
   static void Forget() {
     Found* const found = FoundByThread::Get();
     if (found != nullptr && !found->is_used) found->group = nullptr;
@@ -181,7 +182,7 @@ class Target {
     if (found_ != nullptr && found_->is_used) found_ = nullptr;
     std::shared_ptr<ProcessGroup>& place =
         found_ != nullptr ? found_->group : own_;
-    // Also if there is no other one.
+    // Drops the old group even if there is no new one.
     place = nullptr;
     place = DefaultWorld()->group();
     group_ = place.get();
@@ -191,9 +192,9 @@ class Target {
   }
 
   ProcessGroup* group_;
-  // What keeps the default group: what the thread has found; or, if a call has
-  // that already, or there is none any more, `own_`. Neither keeps a group that
-  // the caller gave.
+  // They keep the default group: `found_` is the thread's cache. If a call uses
+  // the cache already, or it is destroyed, `own_` has the group. Neither has a
+  // group that the caller gave.
   Found* found_ = nullptr;
   std::shared_ptr<ProcessGroup> own_;
 };
@@ -329,8 +330,8 @@ Subgroups NewSubgroupsByEnumeration(
                       .backend = options.backend,
                       .description = options.description});
   }
-  // Before any group is made. The call that is refused throws, and tells ranks
-  // that make other ones.
+  // Checks all groups before it makes any. NewGroup of the refused one throws,
+  // and tells the ranks that make others.
   for (const NewGroupOptions& group : groups) {
     if (DefaultWorld()->groups().Refuses(group)) NewGroup(group);
   }
@@ -551,7 +552,7 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
   const std::shared_ptr<ProcessGroup> group = Resolve(p2p_op_list[0].group);
   std::vector<dataplane::Collective> collectives;
   collectives.reserve(p2p_op_list.size());
-  // All before the first is started: nothing could take that back.
+  // Converts all before it starts the first, which cannot be undone.
   for (const P2POp& op : p2p_op_list) {
     if (Resolve(op.group) != group) {
       internal::Throw(

@@ -32,8 +32,8 @@ std::vector<int> AllRanks(const std::vector<MemberInfo>& members,
   return ranks;
 }
 
-// What what() says: the message and, where the environment asks for it, the
-// stack of the thread that throws.
+// Returns the text of what(): the message and, if the environment asks for it,
+// the stack of the throwing thread.
 std::string TextOf(const Status& status) {
   std::string text(status.message());
   const char* const wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");

@@ -35,7 +35,7 @@ using internal::ThrowIfFailed;
 using internal::ValueOrThrow;
 using Access = internal::LogFile::Access;
 
-// Kinds of records: a key's new value, and one more store or one less.
+// Kinds of records: a value of a key, a store was opened, a store was closed.
 constexpr char kSet = 's';
 constexpr char kOpened = 'o';
 constexpr char kClosed = 'c';
@@ -44,7 +44,7 @@ constexpr std::chrono::seconds kCloseTimeout{5};
 
 }  // namespace
 
-// What the clones share: the file, and what has been read of it.
+// State that clones share: the file, and its content so far.
 class FileStore::File {
  public:
   File(const std::string& path, int world_size)
@@ -52,7 +52,7 @@ class FileStore::File {
 
   ~File() {
     if (log_ == nullptr) return;
-    // Nobody is there to be told when it fails; the file stays then.
+    // Ignores errors, which nobody could handle. The file then stays.
     Locked(Access::kExclusive,
            Deadline::After(kCloseTimeout, "5s for closing a FileStore"),
            [&] {
@@ -117,7 +117,7 @@ class FileStore::File {
     return result;
   }
 
-  // The present values of `keys`; no value for those that are missing.
+  // Returns the present values of `keys`; nullopt for missing ones.
   StatusOr<std::vector<std::optional<std::string>>> Look(
       const std::vector<std::string>& keys, const Deadline& deadline) {
     std::vector<std::optional<std::string>> values;
@@ -133,7 +133,7 @@ class FileStore::File {
     return values;
   }
 
-  // As Look, when all are there. kDeadlineExceeded as WaitTimeout says.
+  // As Look, but waits until all exist. Errors: WaitTimeout's.
   StatusOr<std::vector<std::optional<std::string>>> Await(
       const std::vector<std::string>& keys, const Deadline& deadline) {
     std::unique_ptr<FileChange> change;
@@ -187,7 +187,7 @@ class FileStore::File {
   const std::string& path() const { return path_; }
 
  private:
-  // Holds the file, knows all that is in it, and runs `function`.
+  // Runs `function` with the file locked and all its records read.
   template <typename Function>
   Status Locked(Access access, const Deadline& deadline, Function function) {
     if (!fork_guard_.is_here()) {
@@ -235,7 +235,7 @@ class FileStore::File {
         {.kind = kSet, .key = std::string(key), .value = std::string(value)});
   }
 
-  // They are kept, because the system takes milliseconds to close one.
+  // Unused ones are kept, because the system takes milliseconds to close one.
   std::unique_ptr<FileChange> TakeChange() {
     MutexLock lock(changes_mutex_);
     if (changes_.empty()) return std::make_unique<FileChange>(path_);
@@ -255,11 +255,11 @@ class FileStore::File {
   const internal::ForkGuard fork_guard_;
 
   Mutex changes_mutex_;
-  // Those that no waiting call has.
+  // Those that no waiting call uses.
   std::vector<std::unique_ptr<FileChange>> changes_
       MUSTER_GUARDED_BY(changes_mutex_);
 
-  // For all that follows.
+  // Guards all fields below.
   Mutex mutex_;
   std::unique_ptr<LogFile> log_;
   std::map<std::string, std::string, std::less<>> values_;
@@ -332,7 +332,7 @@ std::string FileStore::CompareSet(std::string_view key,
 }
 
 int64_t FileStore::NumKeys() {
-  // c10d's programs count on its file's own key.
+  // c10d's FileStore counts a key of its own, too, and programs rely on it.
   return static_cast<int64_t>(ListKeys("").size()) + 1;
 }
 

@@ -19,7 +19,7 @@ namespace muster::internal {
 
 namespace {
 
-// Before any lock: in a process that was forked off it may never be free.
+// Call it before taking any lock, which may be held forever in a forked child.
 void CheckIsHere(const Continuations& thread) {
   if (thread.is_here()) return;
   Throw(Origin::kControl,

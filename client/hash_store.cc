@@ -34,11 +34,11 @@ using internal::ValueOrThrow;
 
 }  // namespace
 
-// What the clones share. A key is in `values_` or, with at least one item, in
+// State that clones share. A key is in `values_` or, with at least one item, in
 // `queues_`, never in both.
 class HashStore::Map {
  public:
-  // Throws in a process that was forked off, where a lock may never be free.
+  // Throws in a forked child, where a lock may be held forever.
   Map& Here() {
     if (!fork_guard_.is_here()) {
       internal::Throw(Origin::kStore, FailedPreconditionError(absl::StrCat(
@@ -203,8 +203,8 @@ class HashStore::Map {
       return value;
     }
     ++revision_;
-    // To the one that has waited longest, straight: an item that lay in the
-    // queue until its waiter runs could be taken by somebody else.
+    // Gives the item to the QueuePop that has waited longest. In the queue,
+    // another call could take it before that one runs.
     const auto waiting = poppers_.find(key);
     if (waiting != poppers_.end()) {
       Popper& popper = *waiting->second.front();
@@ -259,8 +259,8 @@ class HashStore::Map {
   }
 
  private:
-  // A QueuePop that waits; lives on its stack. Whoever gives it an item or a
-  // failure takes it off the list.
+  // A waiting QueuePop, on its stack. The thread that gives it an item or an
+  // error removes it from the list.
   struct Popper {
     CondVar ready;
     std::optional<std::string> item;
@@ -354,13 +354,13 @@ class HashStore::Map {
 
   const internal::ForkGuard fork_guard_;
   Mutex mutex_;
-  // A key is there that was not.
+  // Signals that a key has appeared.
   CondVar appeared_;
   std::map<std::string, StoreValue, std::less<>> values_
       MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<std::string>, std::less<>> queues_
       MUSTER_GUARDED_BY(mutex_);
-  // First come, first served; no key without one.
+  // In order of arrival; no key without a waiter.
   Poppers poppers_ MUSTER_GUARDED_BY(mutex_);
   int64_t revision_ MUSTER_GUARDED_BY(mutex_) = 0;
 };

@@ -37,12 +37,12 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kNprocsMax = 1024;
-// What a process may say of its end; a pipe holds it.
+// The limit of a process's error message; a pipe holds that much.
 constexpr size_t kMessageBytesMax = 4096;
 
-// The exit status for `error`, which has not been caught. All ranks may have
-// the same one, as when they disagree on a collective: whom it names must not
-// say that another one is to blame.
+// Returns the exit status for an uncaught `error`. All ranks may throw the same
+// one, as when they disagree on a collective: a rank that the error names must
+// not say that another rank is to blame.
 int StatusOf(const std::exception& error) {
   const auto* const dist = dynamic_cast<const DistError*>(&error);
   if (dist == nullptr || dist->culprits().empty()) return 1;
@@ -54,7 +54,7 @@ int StatusOf(const std::exception& error) {
   return kExitPeerFailed;
 }
 
-// Whom `error` blames, in rank order.
+// Returns the culprits of `error`, by rank.
 std::vector<internal::Culprit> CulpritsOf(const std::exception& error) {
   const auto* const dist = dynamic_cast<const DistError*>(&error);
   std::vector<internal::Culprit> culprits;
@@ -71,8 +71,8 @@ std::vector<internal::Culprit> CulpritsOf(const std::exception& error) {
   return culprits;
 }
 
-// Calls `main`; what it throws goes to `report`, with whom it blames, and
-// becomes a status.
+// Calls `main`. Passes the text and culprits of an exception to `report`, and
+// returns its exit status.
 template <typename Report>
 int Guarded(const std::function<int()>& main, Report report) {
   try {
@@ -113,16 +113,16 @@ struct SpawnedProcesses::Process {
   pid_t pid = 0;
   int pidfd = -1;
   int message_fd = -1;  // the message of its exception
-  // Of waitpid; meaningful when pidfd is -1.
+  // From waitpid; valid if pidfd is -1.
   int status = 0;
   int told = 0;  // the last signal that it was sent
 
   bool ended() const { return pidfd < 0; }
   bool failed() const { return ended() && status != 0; }
-  // How likely it is that it caused the failure of the others.
+  // How likely this process caused the failure of the others.
   int Weight() const {
     if (!failed()) return 0;
-    // Nobody ends by SIGKILL because a peer did.
+    // A peer's failure never ends a process by SIGKILL.
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && told != SIGKILL) {
       return 4;
     }
@@ -162,7 +162,7 @@ std::vector<int> SpawnedProcesses::pids() const {
 
 bool SpawnedProcesses::Join(milliseconds timeout) {
   Clock::time_point until = Clock::now() + timeout;
-  // What follows when `until` has passed: 0, or the signal that is sent.
+  // The signal to send at `until`; 0: return.
   int next_signal = 0;
   const auto find = [&](bool (Process::*is)() const) {
     return std::any_of(processes_.begin(), processes_.end(),
@@ -233,7 +233,7 @@ std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
                               "them; call it before all else"));
   }
   std::unique_ptr<SpawnedProcesses> spawned(new SpawnedProcesses(options));
-  // What is in their buffers would be written by each process.
+  // Otherwise each process would write the content of the buffers.
   std::fflush(nullptr);
   const pid_t parent = getpid();
   for (int index = 0; index < nprocs; ++index) {
@@ -247,7 +247,7 @@ std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
-      // It must not kill its siblings when it throws.
+      // The child must not kill its siblings when it throws.
       for (const auto& sibling : spawned->processes_) {
         close(sibling.pidfd);
         close(sibling.message_fd);
@@ -264,7 +264,7 @@ std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
             (void)ignored;
           });
       std::fflush(nullptr);
-      // Not the destructors of what the parent made.
+      // Skips destructors of the parent's objects.
       _exit(status);
     }
     const int error = errno;

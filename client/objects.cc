@@ -28,8 +28,7 @@ namespace {
 using std::chrono::milliseconds;
 using Bytes = std::vector<std::string>;
 
-// Views, which `bytes` outlives. Data goes out of the first, and is not
-// changed.
+// Makes a view; `bytes` must outlive it. Collectives only read it.
 Tensor ViewOf(std::string_view bytes) {
   return {const_cast<char*>(bytes.data()),
           DataType::kUint8,
@@ -62,7 +61,7 @@ std::string TooLarge(int64_t bytes, int64_t limit) {
                       " bytes is larger than object_bytes_max (", limit, ")");
 }
 
-// Throws DistError: `status`, with who is to blame.
+// Throws DistError: `status`, with `global_rank` as the culprit.
 [[noreturn]] void ThrowBlaming(const ProcessGroup& group, int global_rank,
                                const Status& status) {
   MemberInfo culprit{.rank = global_rank};
@@ -75,7 +74,7 @@ std::string TooLarge(int64_t bytes, int64_t limit) {
   Throw(Origin::kControl, WithCulprits(status, {{culprit}}));
 }
 
-// The sizes of the objects, and then the objects.
+// Returns the sizes of the objects, followed by the objects.
 std::string Concatenate(const ObjectBytes& objects) {
   std::string all;
   all.reserve(objects.views.size() * sizeof(int64_t) +
@@ -90,7 +89,7 @@ std::string Concatenate(const ObjectBytes& objects) {
   return all;
 }
 
-// The other way. `all` comes from another rank: nothing in it is sure.
+// Reverses Concatenate. `all` comes from another rank and may be malformed.
 // Errors: kInvalidArgument (an object of more than `limit` bytes), kDataLoss.
 StatusOr<Bytes> TakeApart(std::string_view all, size_t count, int64_t limit) {
   if (all.size() / sizeof(int64_t) < count) {
@@ -132,19 +131,19 @@ constexpr absl::string_view NameOf(Verb verb) {
   return index < kNames.size() ? kNames[index] : "something else";
 }
 
-// What each rank says of itself first. All int64.
+// The message that each rank sends first. All fields are int64.
 struct Notice {
   int64_t verb = 0;
-  // In the group.
+  // Rank in the group.
   int64_t root = 0;
-  // How many objects its list has.
+  // The number of objects in its list.
   int64_t count = 0;
-  // Bytes of what it gives: of the largest object, and of all.
+  // Bytes of the largest object that it gives, and of all.
   int64_t largest = 0;
   int64_t total = 0;
-  // Of ObjectOptions.
+  // ObjectOptions::object_bytes_max.
   int64_t limit = 0;
-  // Its arguments are bad: it goes no further.
+  // Not 0 if its arguments are bad; then it throws.
   int64_t faulty = 0;
 };
 constexpr int64_t kNoticeFields = sizeof(Notice) / sizeof(int64_t);
@@ -171,12 +170,13 @@ class Exchange {
     }
   }
 
-  // Says so in the log if this process is not in the group.
+  // Returns true, after a warning in the log, if this process is not in the
+  // group.
   bool IsForOthers() const {
     return group_->state()->IsForOthers(NameOf(verb_));
   }
 
-  // This rank's arguments are bad; the first fault counts.
+  // Records that this rank's arguments are bad; the first fault counts.
   void SetFault(std::string fault) {
     if (fault_.empty()) fault_ = std::move(fault);
   }
@@ -184,7 +184,7 @@ class Exchange {
   void SetRoot(const RankArgument& rank, std::string_view name) {
     try {
       root_ = group_->state()->GroupRankOf(OrZero(rank), base::ToAbsl(name));
-      // That of the default group leaves it to the data plane.
+      // Checks the rank for the default group, too, where GroupRankOf does not.
       if (rank.global.has_value()) {
         (void)group_->state()->MemberRankOf(*rank.global);
       }
@@ -194,8 +194,8 @@ class Exchange {
     }
   }
 
-  // Tells all ranks what this one gives, and throws on all of them unless they
-  // run the same. What the others give is in notices() then.
+  // Exchanges the ranks' notices, and throws on all ranks unless they run the
+  // same. Afterwards notices() has all of them.
   void Agree(size_t count, const ObjectBytes* given) {
     Notice mine = {.verb = static_cast<int64_t>(verb_),
                    .root = root_,
@@ -219,7 +219,7 @@ class Exchange {
     CheckLimit();
   }
 
-  // The objects in what the root has broadcast.
+  // Returns the objects that the root has broadcast.
   Bytes TakeApartOfRoot(std::string_view all, size_t count) const {
     StatusOr<Bytes> objects = TakeApart(all, count, limit_);
     if (objects.ok()) return *std::move(objects);
@@ -235,12 +235,12 @@ class Exchange {
   ProcessGroup& group() { return *group_; }
   const std::vector<Notice>& notices() const { return notices_; }
 
-  // Of the next collective: what is left of the time.
+  // The time that is left for the next collective.
   milliseconds Left() const {
     return std::max(deadline_.Remaining(Clock::now()), milliseconds(1));
   }
   CollectiveOptions Step() const { return {.timeout = Left()}; }
-  // Of one from the root.
+  // Options of a collective from the root.
   SourceOptions StepOfRoot() const {
     return {.timeout = Left(), .group_src = root_};
   }
@@ -255,8 +255,8 @@ class Exchange {
     return group_->state()->GlobalRankOf(static_cast<int>(rank));
   }
 
-  // "gather_object with rank 3", "broadcast_object_list of 2 objects of rank
-  // 0".
+  // Returns "gather_object with rank 3", "broadcast_object_list of 2 objects of
+  // rank 0".
   std::string Describe(const Notice& notice) const {
     const auto verb = static_cast<Verb>(notice.verb);
     std::string text(NameOf(verb));
@@ -276,7 +276,7 @@ class Exchange {
         InvalidArgumentError(absl::StrCat(Label(), base::ToAbsl(text))));
   }
 
-  // Compared with the group's first rank, so that all ranks say the same.
+  // Compares with the group's first rank, so that all ranks throw the same.
   void CheckNotice(int rank) const {
     const Notice& first = notices_.front();
     const Notice& other = notices_[static_cast<size_t>(rank)];
@@ -385,8 +385,8 @@ std::optional<Bytes> AllGatherBytes(const ObjectBytes& object,
   return all;
 }
 
-// All_to_all of which all but one column is empty: gather and scatter of the
-// data plane want equal sizes.
+// Uses an all_to_all with only one non-empty column: the data plane's gather
+// and scatter need equal sizes.
 std::optional<Bytes> GatherBytes(const ObjectBytes& object, bool has_list,
                                  const RankArgument& dst,
                                  const ObjectOptions& options) {
@@ -469,8 +469,8 @@ std::optional<std::string> ScatterBytes(size_t outputs,
 
 namespace {
 
-// Ahead of the objects of a SendObjectList: kObjectsMagic, how many, and their
-// bytes with those of the sizes.
+// Precedes the objects of a SendObjectList: kObjectsMagic, the number of
+// objects, and the bytes of Concatenate.
 using Letterhead = std::array<int64_t, 3>;
 
 Tensor ViewOf(Letterhead& letterhead) {
@@ -487,11 +487,11 @@ milliseconds Left(const Deadline& deadline) {
   return std::max(deadline.Remaining(Clock::now()), milliseconds(1));
 }
 
-// The bytes behind a letterhead come in pieces of this size, and a smaller last
-// one: who does not want them reads past them without room for all.
+// The bytes after a letterhead come in pieces of this size, and a smaller last
+// one: a receiver that refuses them can drop them without room for all.
 constexpr size_t kPieceBytes = 16 << 20;
 
-// OK if `letterhead` can be one at all.
+// Returns OK if `letterhead` is plausible.
 Status CheckLetterhead(const Letterhead& letterhead) {
   const auto [magic, sent, bytes] = letterhead;
   if (magic != kObjectsMagic) {
@@ -506,12 +506,12 @@ Status CheckLetterhead(const Letterhead& letterhead) {
   return OkStatus();
 }
 
-// OK, or why a receiver of `count` objects of at most `limit` bytes has no room
-// for what `letterhead` announces.
+// Returns OK, or why a receiver of `count` objects of at most `limit` bytes has
+// no room for the objects of `letterhead`.
 Status CheckRoom(const Letterhead& letterhead, int64_t count, int64_t limit) {
   constexpr auto kSizeBytes = static_cast<int64_t>(sizeof(int64_t));
   const auto [magic, sent, bytes] = letterhead;
-  // A list of another length is received, too, if it is no larger.
+  // A list of another length is received, too, if it is not larger.
   const int64_t objects = std::max<int64_t>(count, 1);
   const int64_t each =
       std::min(limit, std::numeric_limits<int64_t>::max() - kSizeBytes) +
@@ -592,8 +592,8 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
                                      from, " ", status.message())));
   };
   check(CheckLetterhead(letterhead));
-  // Received in any case: the sender waits for that, and what it sends next can
-  // be received.
+  // Receives the bytes in any case, because the sender waits for that, and then
+  // the next list can be received.
   const auto bytes = static_cast<size_t>(letterhead[2]);
   const Status room = CheckRoom(letterhead, static_cast<int64_t>(count), limit);
   std::string all(room.ok() ? bytes : std::min(bytes, kPieceBytes), '\0');

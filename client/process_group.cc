@@ -46,7 +46,7 @@ CollectiveView Movement(CollectiveKind kind,
   return collective;
 }
 
-// The one of BarrierOptions::device_ids, in a group of these backends.
+// Returns the device in BarrierOptions::device_ids, for a group with `backend`.
 int BarrierDevice(const std::vector<int>& device_ids,
                   const std::string& backend) {
   const auto refuse = [](const std::string& text) {
@@ -126,7 +126,7 @@ Work& Work::operator=(Work&& other) noexcept {
 
 void Work::FinishStarted() noexcept {
   if (!group_->is_here()) {
-    // The threads that would complete it are the parent's.
+    // Only the parent has the threads that would complete it.
     internal::KeepForParent(new auto(std::move(work_)));
     return;
   }
@@ -206,13 +206,13 @@ Future<std::vector<Tensor>> Work::GetFuture() {
     state->Complete(nullptr);
     return *future_;
   }
-  // On the thread that moves data: it only passes it on. What the error is may
-  // take a while to find out.
+  // This callback runs on the thread that moves data, so it only forwards:
+  // finding the error may take a while.
   work_->OnCompletion(
       [state, group = group_, work = work_](const Status& status) {
         state->thread()->Run([state, group, work, status] {
-          // It is not complete before its callbacks have returned. Whoever sees
-          // the future done shall see the work complete.
+          // The Work is complete only when its callbacks have returned. Waits
+          // for that, so that the Work of a complete future is complete.
           if (state->thread()->IsThisThread()) work->Wait().IgnoreError();
           std::exception_ptr error;
           try {
@@ -390,7 +390,7 @@ int ProcessGroup::Recv(const Tensor& tensor, std::optional<int> src,
                        const RecvOptions& options) {
   Work work = Irecv(tensor, src, options);
   work.Wait();
-  // On a device it is not complete yet.
+  // On a device the receive is not complete yet.
   if (rank() >= 0 && src.has_value()) return *src;
   if (rank() >= 0 && options.group_src.has_value()) {
     return state_->GlobalRankOf(*options.group_src);
@@ -414,7 +414,7 @@ Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
   collective.peer = dataplane::kAnyPeer;
   if (src.has_value() || options.group_src.has_value()) {
     collective.peer = state_->GroupRankOf({src, options.group_src}, "src");
-    // What the data plane takes for any rank.
+    // The data plane would take a negative peer for any rank.
     if (collective.peer < 0 && rank() >= 0) {
       internal::Throw(internal::Origin::kControl,
                       InvalidArgumentError(absl::StrCat(

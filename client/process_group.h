@@ -158,15 +158,15 @@ class Work {
   }
   void FinishStarted() noexcept;
 
-  // Null if it is complete.
+  // Null if the Work is complete.
   std::shared_ptr<dataplane::Work> work_;
-  // Also null then; in its place the number finds the group's continuations (0:
-  // there is no group). Counting references, even weak ones, would take a part
-  // of a small collective's time.
+  // Null if the Work is complete: then the number finds the group's
+  // continuations (0: there is no group). Counting references, even weak ones,
+  // would take a part of a small collective's time.
   std::shared_ptr<internal::GroupState> group_;
   uint64_t continuations_number_ = 0;
-  // The tensors that it has written. The first is stored fast, and a few more
-  // without an allocation.
+  // The tensors that the collective has written. The first is stored fast, and
+  // a few more without an allocation.
   std::optional<Tensor> first_result_;
   base::InlinedVector<Tensor, 3> more_results_;
   bool waited_ = false;

@@ -32,8 +32,8 @@ Session::Session(std::unique_ptr<internal::StreamSession> stream)
     : stream_(std::move(stream)) {}
 
 Session::~Session() {
-  // A process that goes down by an exception does not go in peace: the others
-  // shall see it as lost.
+  // A process that ends with an exception does not leave in peace: the others
+  // see it as lost.
   if (std::uncaught_exceptions() == 0) Leave("session destroyed");
   Close();
 }

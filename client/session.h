@@ -22,19 +22,20 @@ class StreamSession;
 }  // namespace internal
 
 // Reports that a member of the job is gone: another member, or this one after
-// it reported a failure. With kWaiting, reports that members wait for the next
+// it reported a failure. kWaiting reports that members wait for the next
 // generation.
 struct MemberEvent {
   enum class Kind {
-    // It left the job.
+    // The member left the job.
     kLeft,
-    // Its heartbeats stopped, or its connection closed.
+    // The member's heartbeats stopped, or its connection closed.
     kLost,
-    // It reported its own failure.
+    // The member reported its own failure.
     kFailed,
-    // A process with the same name and a new incarnation took its place.
+    // A process with the member's name and a new incarnation replaced it.
     kReplaced,
-    // It waits for a seat in the next generation while one runs: see `waiting`.
+    // The member waits for a seat in the next generation while one runs: see
+    // `waiting`.
     kWaiting,
   };
   Kind kind = Kind::kLeft;
@@ -45,15 +46,15 @@ struct MemberEvent {
   int64_t generation = 0;
   // True for the one event that ended that generation.
   bool generation_ended = false;
-  // kFailed: the code of the reported error, and the members that are to blame
-  // for it. kOk and empty if the report had only a text (`member.cause`).
+  // kFailed: the code of the reported error, and its culprits. kOk and empty if
+  // the report had only a text (`member.cause`).
   StatusCode code = StatusCode::kOk;
   std::vector<MemberInfo> culprits;
-  // The ranks of all other members that are to blame.
+  // The ranks of all other culprits.
   std::vector<RankRange> other_culprits;
-  // The number of further members that are to blame and of which nothing is
-  // known: any member may be one of them. 0 unless a coordinator or a report is
-  // of another implementation.
+  // The number of further culprits of which nothing is known: any member may be
+  // one of them. 0 unless a coordinator or a report is of another
+  // implementation.
   int unknown_culprits = 0;
   // kWaiting: how many members wait; `member` has waited longest. They get
   // seats when a generation forms that has room; this member can start that
@@ -342,7 +343,7 @@ class Session {
   const std::unique_ptr<internal::StreamSession> stream_;
 
   Mutex mutex_;
-  // From the last formation; rank -1: there was none.
+  // From the last formation; rank -1 if there was none.
   Place place_ MUSTER_GUARDED_BY(mutex_);
 };
 

@@ -34,7 +34,7 @@ Deadline After(std::chrono::milliseconds timeout) {
   return internal::StoreDeadline(timeout);
 }
 
-// The coordinator does not know whose timeout it is.
+// Adds the name of the timeout, which the coordinator does not know.
 Status Blamed(const Status& status, const Deadline& deadline) {
   if (!IsDeadlineExceeded(status)) return status;
   return DeadlineExceededError(
@@ -47,7 +47,7 @@ StatusOr<T> Blamed(StatusOr<T> result, const Deadline& deadline) {
   return Blamed(result.status(), deadline);
 }
 
-// One call of the session.
+// Makes one call on the session.
 v1::Result Call(Session& session, v1::Operation operation,
                 const Deadline& deadline) {
   return ValueOrThrow(Origin::kStore,
@@ -60,7 +60,7 @@ v1::Result Call(Session& session, v1::Operation operation,
                                       base::ToAbsl(verb))));
 }
 
-// The watch of a part of a store: the changed keys without the prefix.
+// Watches a part of a store; returns the changed keys without the prefix.
 class PrefixWatch : public StoreWatch {
  public:
   PrefixWatch(size_t prefix_bytes, std::unique_ptr<StoreWatch> watch)
@@ -363,8 +363,8 @@ void PrefixStore::Append(std::string_view key, std::string_view value) {
   const std::string full = Prefixed(key);
   if (store_->HasExtendedApi()) return store_->Append(full, value);
   for (;;) {
-    // Reads without waiting: what nobody has set is the answer for a missing
-    // key only.
+    // Reads without waiting: a missing key gives kNobodysValue, which no user
+    // sets.
     std::string present =
         store_->CompareSet(full, kNobodysValue, kNobodysValue);
     if (present == kNobodysValue) present.clear();

@@ -43,13 +43,13 @@ struct CompareAndSetResult {
 // One change of a key.
 struct KeyChange {
   enum class Kind {
-    // It was written.
+    // The key was written.
     kPut,
-    // A call deleted it.
+    // A call deleted the key.
     kDeleted,
-    // Its time to live was over.
+    // The key's time to live was over.
     kExpired,
-    // It was ephemeral, and the process that set it is gone.
+    // The key was ephemeral, and the process that set it is gone.
     kOrphaned,
   };
   Kind kind = Kind::kPut;
@@ -325,7 +325,7 @@ class PrefixStore : public Store {
   std::string Prefixed(std::string_view key) const;
   std::vector<std::string> Prefixed(const std::vector<std::string>& keys) const;
 
-  const std::string prefix_;  // With the slash.
+  const std::string prefix_;  // with the slash
   const std::shared_ptr<Store> store_;
 };
 

@@ -15,7 +15,7 @@ SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
                                   DataType data_type,
                                   const std::vector<int64_t>& shape,
                                   const AllocateSymmetricOptions& options) {
-  // Somewhere: what is to be looked at is how large it is.
+  // Any address: only the size is checked.
   alignas(std::max_align_t) std::byte place[1];
   const Tensor wanted(place, data_type, shape);
   Status status = wanted.Validate();

@@ -35,11 +35,11 @@ using internal::Origin;
 using internal::ValueOrThrow;
 using std::chrono::milliseconds;
 
-// The job in which the coordinator keeps the store.
+// The coordinator's job that has the store.
 constexpr char kJob[] = "tcp_store";
-// Counts the stores that have come.
+// Counts the stores that have connected.
 constexpr char kInitKey[] = "muster/tcp_store/init";
-// A server that cannot be reached is not started again.
+// How long to reconnect: a server that is gone does not come back.
 constexpr std::chrono::seconds kServerLoss{3};
 constexpr milliseconds kLeaveTimeout{200};
 
@@ -90,7 +90,7 @@ bool IsAgents(const TcpStoreOptions& options) {
          absl::SimpleAtoi(port, &number) && options.port == number;
 }
 
-// Servers of this process that others may share, by where they listen.
+// Servers of this process that others may share, by address.
 struct SharedServers {
   Mutex mutex;
   std::map<std::string, std::weak_ptr<EmbeddedCoordinator>> by_address
@@ -151,7 +151,7 @@ std::shared_ptr<Session> ConnectTo(const Endpoint& server,
   session.address = server.ToString();
   session.job = kJob;
   session.coordinator_note = "TCPStore's server";
-  // Its server knows none.
+  // The store's server does not use tokens.
   session.use_token = false;
   session.give_up_after = kServerLoss;
   session.connect_timeout =
@@ -171,7 +171,7 @@ std::shared_ptr<Session> ConnectTo(const Endpoint& server,
 
 struct Parts {
   ~Parts() {
-    // Often the server has gone before; nobody misses a goodbye.
+    // The server has often ended before; the error does not matter.
     if (session != nullptr) session->Leave("store closed", kLeaveTimeout);
     session = nullptr;
   }
