@@ -68,9 +68,8 @@ const Endpoint& AdminClient::endpoint() const { return stubs_->endpoint; }
 
 namespace {
 
-// Whether gRPC has made this itself: the coordinator was silent for too long,
-// or shut down during the call. gRPC has no code that tells it from a
-// coordinator's answer with the same one.
+// Whether gRPC has made this status itself: the coordinator was silent for too
+// long or shut down during the call. gRPC has no code of its own for that.
 bool IsGrpcsOwn(const Status& status) {
   return IsDeadlineExceeded(status)
              ? absl::StrContains(status.message(), "Deadline Exceeded")
@@ -79,7 +78,7 @@ bool IsGrpcsOwn(const Status& status) {
 
 }  // namespace
 
-// gRPC says neither whom it could not reach nor, mostly, why.
+// Adds the address and the cause, which gRPC mostly does not tell.
 Status AdminClient::Explain(const Status& status) const {
   if (!IsUnavailable(status) && !IsUnimplemented(status) &&
       !IsGrpcsOwn(status)) {

@@ -24,15 +24,15 @@ void BatchEvent::Sleep(uint32_t seen, Instant until) {
   timespec at{};
   timespec* deadline = nullptr;
   if (until != Instant::max()) {
-    // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET reckons by.
+    // steady_clock is CLOCK_MONOTONIC, the clock of FUTEX_WAIT_BITSET.
     const auto since = until.time_since_epoch();
     const auto whole = std::chrono::floor<std::chrono::seconds>(since);
     at.tv_sec = whole.count();
     at.tv_nsec = std::chrono::nanoseconds(since - whole).count();
     deadline = &at;
   }
-  // Sequentially consistent with WakeAll: either it sees this sleeper or the
-  // kernel sees its wake.
+  // Sequentially consistent with WakeAll: either WakeAll sees this sleeper, or
+  // the kernel sees the change of wakes_.
   sleepers_.fetch_add(1);
   syscall(SYS_futex, WordOf(wakes_), FUTEX_WAIT_BITSET_PRIVATE, seen, deadline,
           nullptr, FUTEX_BITSET_MATCH_ANY);

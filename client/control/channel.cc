@@ -17,36 +17,36 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Coordinators hang up on who asks more than once a second.
+// Coordinators close connections with more than one ping per second.
 constexpr milliseconds kIntervalMin{1'200};
 
 int64_t Processors() {
   return std::clamp<int64_t>(sysconf(_SC_NPROCESSORS_CONF), 2, 32);
 }
 
-// Each takes a stack and a part of the heap, and gRPC starts one for each
-// processor, 2 to 32. Programs have hung with 390 MiB on two processors and
-// with 1,560 on 16, and none with 490 and 1,760.
+// Each thread takes a stack and a part of the heap. gRPC starts one for each
+// processor, 2 to 32. Programs hung with 390 MiB on two processors and with
+// 1,560 on 16, and none with 490 and 1,760.
 uint64_t AddressSpaceMin() {
   return static_cast<uint64_t>(320 + 96 * Processors()) << 20;
 }
 
-// gRPC's, those of a session, and few more.
+// The threads of gRPC and a session, and a few more.
 int ThreadsMin() { return static_cast<int>(8 + 2 * Processors()); }
 
-// gRPC's and a connection's, and few more.
+// The descriptors of gRPC and a connection, and a few more.
 constexpr uint64_t kDescriptorsMin = 12;
 
 struct Keepalive {
-  milliseconds interval;  // without a word, until the coordinator is asked
-  milliseconds timeout;   // of its answer
+  milliseconds interval;  // silence before a ping
+  milliseconds timeout;   // of the ping's answer
 };
 
 Keepalive KeepaliveOf(milliseconds silence_max) {
   if (silence_max.count() == 0) {
     return {milliseconds(20'000), milliseconds(10'000)};
   }
-  // Most of the time is for the answer: short failures of the network are none.
+  // Most of the time is for the answer: short network failures do not count.
   const milliseconds interval = std::max(kIntervalMin, silence_max / 4);
   return {interval, std::max(kIntervalMin, silence_max - interval)};
 }
@@ -70,7 +70,7 @@ Status CheckProcessLimits() {
         " file descriptors, and this process has ", descriptors,
         " left of its limit of ", DescriptorLimit(), " (ulimit -n)"));
   }
-  // Nothing limits them.
+  // There are no limits.
   const std::string limits = ThreadLimitsText();
   if (limits.empty()) return OkStatus();
   const int threads = ThreadsMin();
@@ -90,8 +90,8 @@ std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
-  // A host that vanished without a word is noticed also when nothing is being
-  // sent. The timeout is that of what was sent, too (TCP_USER_TIMEOUT).
+  // Detects a host that vanished, even when nothing is being sent. The timeout
+  // also applies to sent data (TCP_USER_TIMEOUT).
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
                    static_cast<int>(interval.count()));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
@@ -102,8 +102,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
   if (!security.server_name().empty()) {
     arguments.SetSslTargetNameOverride(security.server_name());
   }
-  // An address with a scope (fe80::1%eth0) has the character that begins an
-  // escape there.
+  // gRPC decodes `%` escapes, so the one in fe80::1%eth0 is escaped.
   const std::string target =
       absl::StrReplaceAll(endpoint.ToString(), {{"%", "%25"}});
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", target),

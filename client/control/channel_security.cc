@@ -28,10 +28,10 @@
 namespace muster::internal {
 namespace {
 
-// How long a stranger may think about its first words.
+// How long to wait for the first bytes of another kind of server.
 constexpr std::chrono::milliseconds kStrangerTime{2'000};
 constexpr size_t kFileBytesMax = 1 << 20;
-// The coordinator takes no longer ones: all headers of a call have 8 KiB.
+// The coordinator accepts no longer ones: all headers of a call have 8 KiB.
 constexpr size_t kTokenBytesMax = 4096;
 
 StatusOr<std::string> ReadPem(absl::string_view option, const std::string& path,
@@ -53,17 +53,17 @@ std::unique_ptr<BIO, decltype(&BIO_free)> Reader(absl::string_view text) {
           BIO_free};
 }
 
-// Else the library would ask for it on the terminal.
+// Without it OpenSSL would ask on the terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-// The first certificate in `pem`; null: there is none.
+// Returns the first certificate in `pem`, or null.
 Certificate FirstCertificate(absl::string_view pem) {
   return {PEM_read_bio_X509(Reader(pem).get(), nullptr, NoPassphrase, nullptr),
           X509_free};
 }
 
-// Whether the first certificate of the one is for the private key in the other.
-// The transport only fails, and says nothing of it.
+// Whether the first certificate belongs to the private key. If not, the
+// transport fails without a reason.
 bool KeyFits(const std::string& certificates, const std::string& key) {
   const Certificate certificate = FirstCertificate(certificates);
   const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> private_key(
@@ -73,19 +73,19 @@ bool KeyFits(const std::string& certificates, const std::string& key) {
   const bool fits =
       certificate != nullptr && private_key != nullptr &&
       X509_check_private_key(certificate.get(), private_key.get()) == 1;
-  // They are of this thread, and somebody else might take them for its own.
+  // Other code of this thread might take these errors for its own.
   ERR_clear_error();
   return fits;
 }
 
-// Whether it says what it is good for, and that is `usage` (XKU_SSL_...).
+// Whether the certificate lists its uses, and `usage` (XKU_SSL_...) is one.
 bool SaysUsage(const Certificate& certificate, uint32_t usage) {
   return certificate != nullptr &&
          (X509_get_extension_flags(certificate.get()) & EXFLAG_XKUSAGE) != 0 &&
          (X509_get_extended_key_usage(certificate.get()) & usage) != 0;
 }
 
-// A coordinator refuses such a certificate, and does not say so.
+// A coordinator refuses such a certificate without a reason.
 bool IsForServersAlone(const std::string& certificates) {
   const Certificate certificate = FirstCertificate(certificates);
   const bool servers_alone = SaysUsage(certificate, XKU_SSL_SERVER) &&
@@ -94,10 +94,9 @@ bool IsForServersAlone(const std::string& certificates) {
   return servers_alone;
 }
 
-// Looks at a server's certificate that an authority of ours has signed. Without
-// this look a client's certificate that does not say what it is good for would
-// do for a server as well, and whoever has one could take the place of the
-// coordinator.
+// Checks a server's certificate that one of our authorities has signed. Without
+// this check, a client's certificate that lists no uses would be valid for a
+// server, and its owner could impersonate the coordinator.
 class ServerVerifier final
     : public grpc::experimental::ExternalCertificateVerifier {
  public:
@@ -140,7 +139,7 @@ class ServerVerifier final
   grpc::experimental::HostNameCertificateVerifier names_;
 };
 
-// The PEM texts; `certificate` may be empty.
+// All are PEM texts; `certificate` may be empty.
 std::shared_ptr<grpc::ChannelCredentials> TlsCredentials(
     const std::string& authorities, const std::string& certificate,
     const std::string& key) {
@@ -156,7 +155,7 @@ std::shared_ptr<grpc::ChannelCredentials> TlsCredentials(
   options.set_certificate_verifier(
       grpc::experimental::ExternalCertificateVerifier::Create<
           ServerVerifier>());
-  // All calls are for the name that was verified.
+  // The verified name need not be that of the calls.
   options.set_check_call_host(false);
   return grpc::experimental::TlsCredentials(options);
 }
@@ -174,7 +173,7 @@ StatusOr<std::string> ReadToken(const std::string& given,
           absl::StrCat("token_file ", base::Quote(file), ": is empty"));
     }
   }
-  // The transport would end the process for a line break in a header.
+  // The transport would abort the process for a line break in a header.
   if (token.size() > kTokenBytesMax ||
       !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {
     return InvalidArgumentError(absl::StrCat(
@@ -184,8 +183,8 @@ StatusOr<std::string> ReadToken(const std::string& given,
   return token;
 }
 
-// Why a connection did not come about. gRPC has only kUnavailable for it, and
-// no code of OpenSSL's comes through.
+// Why a connection failed. gRPC has only kUnavailable for it, and does not pass
+// OpenSSL's codes on.
 enum class HandshakeFailure { kOther, kNotTls, kNotVerified, kClosed };
 
 HandshakeFailure FailureIn(absl::string_view grpc_text) {
@@ -221,7 +220,8 @@ StatusOr<ChannelSecurity> ChannelSecurity::Take(
   take("MUSTER_TLS_CERT", security.tls_cert_);
   take("MUSTER_TLS_KEY", security.tls_key_);
   take("MUSTER_TLS_SERVER_NAME", security.tls_server_name_);
-  // A token in a file is as explicit as one in a variable: the option wins.
+  // A token in a file is as explicit as a token in a variable: options come
+  // first.
   if (options.token_file.empty()) take("MUSTER_TOKEN", security.token_);
   if (options.token.empty()) take("MUSTER_TOKEN_FILE", security.token_file_);
   std::string insecure;
@@ -341,7 +341,7 @@ Status ChannelSecurity::Explain(const Status& failure,
                   "muster.v1: it is no muster coordinator, or one of "
                   "another version");
   }
-  // Where TLS came further than this, it is none.
+  // Not if the TLS handshake got further: then it is a coordinator.
   const bool may_be_stranger =
       tls_ca_.empty() || !IsUnavailable(failure) ||
       FailureIn(failure.message()) == HandshakeFailure::kNotTls;

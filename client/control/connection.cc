@@ -42,7 +42,7 @@ Connection::~Connection() {
 }
 
 void Connection::Start(const v1::StreamRequest& hello) {
-  // The hello goes out with the headers, in one packet.
+  // Sends the hello and the headers in one packet.
   context_.set_initial_metadata_corked(true);
   stream_ = stub_->AsyncStream(&context_, &events_, nullptr);
   Write(hello);
@@ -54,9 +54,9 @@ void Connection::Write(const v1::StreamRequest& request) {
 }
 
 Connection::Event Connection::Poll(Instant until) {
-  // Not before: what is read next is asked for in the packet of a message that
-  // was written meanwhile, and not in one of its own (which took a lone caller
-  // 8 of 60 us).
+  // Not earlier: gRPC requests the next read in the packet of a message that
+  // was written meanwhile, and not in a packet of its own (which cost a lone
+  // caller 8 of 60 us).
   if (!reading_) {
     reading_ = true;
     stream_->Read(&received_, Pointer(kReadTag));
@@ -77,7 +77,7 @@ Connection::Event Connection::Poll(Instant until) {
 Connection::Event Connection::EventOf(Tag tag, bool ok) {
   switch (tag) {
     case kWriteTag:
-      // Of a write that failed the reading side hears as well.
+      // If a write fails, the read fails, too.
       writing_ = false;
       return Event::kWritten;
     case kReadTag:

@@ -13,7 +13,7 @@
 namespace muster::internal {
 namespace {
 
-// The queue that this thread serves, if it does.
+// The queue that this thread serves; null on other threads.
 thread_local const void* g_served = nullptr;
 
 struct Table {
@@ -23,7 +23,7 @@ struct Table {
       MUSTER_GUARDED_BY(mutex);
 };
 
-// Never destroyed: a group may end later than what is static.
+// Never destroyed: groups may end after static objects.
 class Tables {
  public:
   static Tables& TheTables() {
@@ -38,8 +38,8 @@ class Tables {
     pthread_atfork(nullptr, nullptr, [] { TheTables().StartAnew(); });
   }
 
-  // In a process that was forked off, where nobody else can be in here; whoever
-  // had the lock then will never let it go. No number is given twice.
+  // Called in a forked child, which has no other thread. The parent's lock may
+  // be held forever here. Numbers are not reused.
   void StartAnew() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
     auto* const fresh = new Table;
     fresh->last = current().last;

@@ -14,10 +14,10 @@
 namespace muster::internal {
 namespace {
 
-// More than any world has.
+// More than the ranks of any world.
 constexpr int64_t kRanksMax = 1 << 20;
 
-// The caller does not count: a session says it in its hello.
+// Does not count Caller, which the session's hello sends.
 bool HoldsText(const google::protobuf::FieldDescriptor& field) {
   if (field.type() == google::protobuf::FieldDescriptor::TYPE_STRING) {
     return true;
@@ -60,11 +60,11 @@ MemberInfo FromProto(const v1::MemberInfo& proto) {
 
 std::vector<RankRange> FromProto(const Ranges& proto) {
   std::vector<RankRange> ranges;
-  int64_t end = 0;  // of the last range
+  int64_t end = 0;  // end of the last range
   for (int i = 0; i + 1 < proto.size(); i += 2) {
     const int64_t first = end + proto.Get(i);
     end = first + proto.Get(i + 1);
-    if (end > kRanksMax) break;  // nonsense
+    if (end > kRanksMax) break;  // malformed
     ranges.push_back({.first = static_cast<int>(first),
                       .count = static_cast<int>(proto.Get(i + 1))});
   }
@@ -166,8 +166,8 @@ void EscapeTexts(google::protobuf::Message* message) {
 }
 
 void EscapeTexts(v1::Operation* operation) {
-  // By field of the operation. Keys and values are bytes, so most requests hold
-  // no text and need not be looked at.
+  // By field of the operation. Keys and values are bytes, so most requests have
+  // no text and need no check.
   static const std::vector<bool> holds_text = [] {
     std::vector<bool> holds;
     const auto* const type = v1::Operation::descriptor();

@@ -13,8 +13,8 @@ namespace muster::internal {
 Deadline Deadline::After(std::chrono::milliseconds timeout, std::string name) {
   const Instant now = Clock::now();
   Deadline deadline;
-  // A caller that means "forever" with the largest number must not end up in
-  // the past.
+  // A caller that passes the largest number for "forever" must not get a
+  // deadline in the past.
   deadline.at = timeout < std::chrono::duration_cast<std::chrono::milliseconds>(
                               Instant::max() - now)
                     ? now + timeout

@@ -30,7 +30,7 @@ using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 constexpr char kConnectionRefusedUrl[] = "muster/connection_refused";
 
-// "connection refused": errors in this house begin in lower case.
+// Returns "connection refused": our errors begin in lower case.
 std::string ErrorText(int error) {
   std::array<char, 128> buffer{};
   std::string text = strerror_r(error, buffer.data(), buffer.size());
@@ -56,7 +56,7 @@ StatusOr<AddressList> Resolve(const Endpoint& endpoint, int socket_type) {
   return AddressList(list, &freeaddrinfo);
 }
 
-// 0 when one of `events` has come, or the errno.
+// Returns 0 after one of `events`, else the errno.
 int Await(int fd, int16_t events, Instant deadline) {
   for (;;) {
     const auto left =
@@ -69,7 +69,7 @@ int Await(int fd, int16_t events, Instant deadline) {
   }
 }
 
-// 0, or the errno.
+// Returns 0 or the errno.
 int ConnectOnce(int fd, const addrinfo& address, Instant deadline) {
   if (connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -81,8 +81,8 @@ int ConnectOnce(int fd, const addrinfo& address, Instant deadline) {
   return error;
 }
 
-// A connected socket, non-blocking, or kUnavailable with the system's reason
-// alone.
+// Returns a connected non-blocking socket, or kUnavailable with only the
+// system's reason.
 StatusOr<int> Connect(const Endpoint& endpoint, Instant deadline) {
   const auto addresses = Resolve(endpoint, SOCK_STREAM);
   if (!addresses.ok()) return addresses.status();
@@ -111,7 +111,7 @@ std::string NumericAddress(const sockaddr* address, socklen_t size) {
   return host.data();
 }
 
-// Also with a scope: fe80::1%eth0.
+// Accepts a scope, too: fe80::1%eth0.
 bool IsNumeric(const std::string& host) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST;
@@ -121,12 +121,12 @@ bool IsNumeric(const std::string& host) {
   return true;
 }
 
-// Empty: there is no such interface, or it has no address.
+// Returns "" if there is no such interface or it has no address.
 std::string AddressOfInterface(absl::string_view name) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return "";
   const absl::Cleanup release = [list] { freeifaddrs(list); };
-  // Link-local addresses mean nothing to other hosts.
+  // Other hosts cannot use link-local addresses.
   for (const int family : {AF_INET, AF_INET6}) {
     const socklen_t size =
         family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
@@ -144,7 +144,7 @@ std::string AddressOfInterface(absl::string_view name) {
   return "";
 }
 
-// Whether the address is one of this host's.
+// Whether the address belongs to this host.
 bool CanBind(const addrinfo& address) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -183,7 +183,7 @@ std::string DescribeStranger(const Endpoint& endpoint,
   if (!connected.ok()) return "";
   const int fd = *connected;
   const absl::Cleanup closer = [fd] { close(fd); };
-  // How a client of HTTP/2 begins, with an empty frame of settings.
+  // The start of a connection of HTTP/2, with an empty SETTINGS frame.
   constexpr char kPreface[] =
       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
   send(fd, kPreface, sizeof(kPreface), MSG_NOSIGNAL);
@@ -193,11 +193,11 @@ std::string DescribeStranger(const Endpoint& endpoint,
   }
   std::array<char, 64> buffer{};
   const ssize_t bytes = recv(fd, buffer.data(), buffer.size(), 0);
-  // It hung up, as who expects TLS does, or has no room for more connections.
+  // The server closed the connection: it expects TLS, or is full.
   if (bytes <= 0) return "";
   absl::string_view words(buffer.data(), static_cast<size_t>(bytes));
-  // A frame of HTTP/2 is short and so begins with 0; a record of TLS begins
-  // with its kind, 20 to 23, and a version 3.x.
+  // A frame of HTTP/2 is short and so begins with 0. A TLS record begins with
+  // its type, 20 to 23, and version 3.x.
   const bool is_tls =
       words.size() > 1 && words[0] >= 20 && words[0] <= 23 && words[1] == 3;
   if (words[0] == 0 || is_tls) return "";
@@ -220,7 +220,7 @@ StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
     const absl::Cleanup closer = [fd] { close(fd); };
     sockaddr_storage local{};
     socklen_t size = sizeof(local);
-    // A UDP socket's connect only asks for the route.
+    // connect on a UDP socket only selects a route.
     if (connect(fd, each->ai_addr, each->ai_addrlen) != 0 ||
         getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) {
       error = errno;

@@ -14,14 +14,14 @@
 namespace muster::internal {
 namespace {
 
-// A long one is not read in part: it would be no JSON.
+// A longer file is cut, and then is no JSON.
 constexpr size_t kFileBytesMax = 64 << 20;
 constexpr size_t kMessageBytesMax = 400;
 constexpr size_t kCulpritsMax = 1000;
 
-// What is "message" in it; null: nothing is.
+// Returns the value of "message"; null if there is none.
 nlohmann::json ReadMessage(const std::string& path) {
-  // Whoever opens a FIFO waits for its other end.
+  // Opening a FIFO would block.
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return nullptr;
   const size_t bytes = std::filesystem::file_size(path, error);
@@ -34,7 +34,7 @@ nlohmann::json ReadMessage(const std::string& path) {
   std::string text(bytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
-  // Without exceptions: what cannot be read is "discarded".
+  // Without exceptions: malformed input gives "discarded".
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   return json.is_object() ? json.value("message", nlohmann::json()) : nullptr;
 }
@@ -81,7 +81,7 @@ void WriteErrorFile(const std::string& path, const std::string& message,
     json["message"]["extraInfo"]["culprits"].push_back(
         {{"rank", culprit.rank}, {"pid", culprit.pid}});
   }
-  // Whole or not at all: the launcher may look at any time.
+  // Completely or not at all: the launcher may read it at any time.
   const std::string part = absl::StrCat(path, ".part");
   std::ofstream file(part, std::ios::binary);
   file << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)

@@ -20,7 +20,7 @@ void KeepForParent(void* object) {
     void* object;
     Kept* next;
   };
-  // Without a lock: it could be one that a fork has left locked.
+  // No lock: a fork could leave it locked.
   static constinit std::atomic<Kept*> all{nullptr};
   auto* const kept = new Kept{object, all.load()};
   while (!all.compare_exchange_weak(kept->next, kept)) {

@@ -8,7 +8,7 @@ namespace {
 constexpr absl::string_view kSplit = ":split:";
 constexpr absl::string_view kShrink = ":shrink:";
 
-// Just behind the last `mark`; 0: there is none.
+// Returns the position after the last `mark`; 0 if there is none.
 size_t EndOf(absl::string_view mark, absl::string_view name) {
   const size_t found = name.rfind(mark);
   return found == absl::string_view::npos ? 0 : found + mark.size();

@@ -60,7 +60,7 @@ StatusOr<HostMembers> HostMembersReader::Read(const std::string& host,
   found.missing_ranks.assign(response.missing_ranks().begin(),
                              response.missing_ranks().end());
   for (const v1::MemberInfo& member : response.members()) {
-    // A coordinator of another make tells of all.
+    // Other implementations may return the members of all hosts.
     if (member.host() != host) continue;
     found.members.push_back({.pid = member.pid(),
                              .incarnation = member.incarnation(),

@@ -32,12 +32,11 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Contents: this line, then the records. A record is its head and the bytes of
-// key and value.
+// The file begins with this line. The records follow: head, key, value.
 constexpr absl::string_view kMagic = "muster file store 1\n";
 
 struct Head {
-  uint32_t checksum = 0;  // CRC-32 of all that follows.
+  uint32_t checksum = 0;  // CRC-32 of the rest of the record.
   uint32_t key_bytes = 0;
   uint32_t value_bytes = 0;
   uint32_t kind = 0;
@@ -47,7 +46,7 @@ constexpr milliseconds kLookInterval{10};
 constexpr microseconds kLockRetryMin{50};
 constexpr microseconds kLockRetryMax{2'000};
 
-// Of a system call that a signal may interrupt.
+// Repeats a system call that a signal has interrupted.
 template <typename Function>
 auto Retry(Function function) {
   auto result = function();
@@ -113,8 +112,8 @@ bool LogFile::IsAtItsPath() const {
 
 Status LogFile::Lock(Access access, const Deadline& deadline) {
   const int mode = access == Access::kShared ? LOCK_SH : LOCK_EX;
-  // Tries again and again, because flock knows no deadline, and whoever holds
-  // the lock may be stopped.
+  // Polls, because flock has no timeout, and the process with the lock may be
+  // stopped.
   microseconds pause = kLockRetryMin;
   while (Retry([&] { return flock(fd_, mode | LOCK_NB); }) != 0) {
     if (errno != EWOULDBLOCK) return Failure("lock it", errno);
@@ -193,7 +192,7 @@ Status LogFile::Replay(const std::function<void(Record)>& apply) {
     const absl::string_view checked =
         rest.substr(sizeof(head.checksum), bytes - sizeof(head.checksum));
     if (Checksum(checked) != head.checksum) {
-      // Half of the last record may have reached the disk.
+      // Perhaps only a part of the last record has reached the disk.
       if (bytes == rest.size()) break;
       return Damaged(absl::StrCat("it is damaged at byte ", offset_));
     }
@@ -215,7 +214,7 @@ Status LogFile::Append(const Record& record) {
         " bytes with a value of ", record.value.size(),
         " bytes is too large: at most ", kBytesMax, " each"));
   }
-  // What is there beyond is of a writer that died in between.
+  // Removes the partial record of a writer that died.
   if (size_ > offset_ && Retry([&] { return ftruncate(fd_, offset_); }) != 0) {
     return Failure("cut it", errno);
   }
@@ -232,7 +231,7 @@ Status LogFile::Append(const Record& record) {
   memcpy(bytes.data() + begin, &head.checksum, sizeof(head.checksum));
   Status written = WriteAt(offset_, bytes);
   if (!written.ok()) {
-    // A full disk, say: nobody shall take a part for anything.
+    // The disk may be full. Removes the partial record.
     static_cast<void>(Retry([&] { return ftruncate(fd_, offset_); }));
   }
   return written;
@@ -256,7 +255,7 @@ void FileChange::Await(Instant until) {
   if (now >= until) return;
   const auto pause = std::min<Clock::duration>(kLookInterval, until - now);
   pollfd changed = {.fd = notify_, .events = POLLIN, .revents = 0};
-  // A signal that ends it early is one look more.
+  // A signal may end it early; the caller then reads once more.
   const int count =
       poll(&changed, 1,
            static_cast<int>(std::chrono::ceil<milliseconds>(pause).count()));

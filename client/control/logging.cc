@@ -23,7 +23,7 @@ std::string Value(const char* variable) {
   return value == nullptr ? "" : absl::AsciiStrToUpper(value);
 }
 
-// None: the variable says something else.
+// Returns nullopt for other values.
 std::optional<int> LevelFromEnv() {
   const std::string value = Value(kLevelVariable);
   if (value.empty()) return google::GLOG_WARNING;

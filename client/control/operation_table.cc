@@ -14,21 +14,21 @@ namespace {
 
 using v1::Operation;
 
-// Of a message, for what is not operations: a heartbeat, acknowledgements.
+// Room in a message for other fields: a heartbeat, acknowledgements.
 constexpr size_t kRoomBytes = 64 << 10;
-// Of an operation, for what is filled in later: id, number, timeout, framing.
+// Room in an operation for later fields: id, number, timeout, framing.
 constexpr size_t kFieldsBytes = 64;
 
-// The coordinator parks nothing for longer than this; without a timeout it
-// takes its own limit.
+// The longest time for which the coordinator parks a call. Without a timeout it
+// uses its own limit.
 constexpr std::chrono::milliseconds kParkedMax = std::chrono::hours(24);
 
 // Tells the coordinator how long it may park the request.
 template <bool kMayWait, typename Request>
 void WriteTimeout(const Deadline& deadline, Instant now, Request* request) {
   if constexpr (kMayWait) {
-    // A barrier's is counted from the first arrival, and named in everybody's
-    // error: the whole of it.
+    // A barrier's timeout counts from the first arrival and appears in every
+    // rank's error, so it is sent unreduced.
     constexpr bool kWhole = std::is_same_v<Request, v1::AwaitBarrierRequest>;
     const auto left = kWhole ? deadline.timeout : deadline.Remaining(now);
     if (left < kParkedMax) {
@@ -61,7 +61,7 @@ bool MayPark(const Operation& operation) {
   }
 }
 
-// What the coordinator keeps parked when the connection ends.
+// Whether the coordinator keeps the call parked after the connection ends.
 bool StaysParked(const Operation& operation) {
   return operation.has_await_barrier();
 }
@@ -79,7 +79,7 @@ bool TakeSequence(uint64_t sequence, Request* request) {
   return kMutates;
 }
 
-// Whether the operation is a mutation, which takes the number.
+// Gives `sequence` to a mutation. Returns whether the operation is one.
 bool TakeSequence(uint64_t sequence, Operation& operation) {
   switch (operation.request_case()) {
 #define MUSTER_OPERATION(service, name, field, role, mutates, ...) \
@@ -94,7 +94,7 @@ bool TakeSequence(uint64_t sequence, Operation& operation) {
 }  // namespace
 
 Batch::~Batch() {
-  // Lent, not given: the entries own them.
+  // Releases the operations, which the entries own.
   while (request_.operations_size() > 0) {
     request_.mutable_operations()->UnsafeArenaReleaseLast();
   }
@@ -176,8 +176,8 @@ void OperationTable::Pack(Instant now, Batch& batch) {
     }
     waiting_.pop_front();
   }
-  // Callers of the next message sleep elsewhere. What did not fit into this one
-  // is woken with it, for nothing.
+  // Callers of the next message use another event. Callers that did not fit
+  // into this message wake with it, without need.
   batch_event_ = std::make_shared<BatchEvent>();
   batch.request().set_acknowledged_through(settled_through_);
   for (const uint64_t number : stragglers_) {
@@ -231,7 +231,7 @@ void OperationTable::Requeue() {
   for (const auto& pending : waiting_) {
     pending->state = PendingOperation::State::kWaiting;
   }
-  // What else was parked on the old stream went with it.
+  // Other parked operations ended with the old stream.
   cancels_.clear();
 }
 

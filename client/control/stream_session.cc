@@ -30,7 +30,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // How much longer than its deadline a call waits for the coordinator's own
-// answer to that deadline.
+// error about the deadline.
 constexpr milliseconds kAnswerSlack = seconds(1);
 
 Status CancelledByCaller() { return CancelledError("cancelled by the caller"); }
@@ -40,20 +40,20 @@ uint64_t RandomNumber() {
   return (static_cast<uint64_t>(device()) << 32) | device();
 }
 
-// Zero means "no incarnation" on the wire.
+// Not 0, which means "no incarnation" on the wire.
 uint64_t NewIncarnation() {
   uint64_t incarnation = 0;
   while (incarnation == 0) incarnation = RandomNumber();
   return incarnation;
 }
 
-// The sessions that there are, those of the processes that forked this one off
-// too, and where the last one was made (ForkGuard::Forks).
+// The number of sessions, including those that this process inherited by a
+// fork, and the fork count at the last construction (ForkGuard::Forks).
 constinit std::atomic<int> g_sessions{0};
 constinit std::atomic<uint32_t> g_forks_of_last{0};
 
-// A session that this process has inherited has left gRPC without its threads:
-// another one here would wait for ever.
+// In a child with an inherited session gRPC has no threads: a new session would
+// wait forever.
 Status CheckNoneIsInherited() {
   if (g_sessions.load() == 0 || g_forks_of_last.load() == ForkGuard::Forks()) {
     return OkStatus();
@@ -73,7 +73,7 @@ StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
   if (!endpoint.ok()) return endpoint.status();
   const Status room = CheckProcessLimits();
   if (!room.ok()) return room;
-  // Later ones that fail are tried again.
+  // Checks the files once. Later failures are retried.
   StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
   if (!security.ok()) return security.status();
   const Status loaded = security->Load(*endpoint).status();
@@ -97,8 +97,8 @@ StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
       session->changed_.NotifyAll();
     });
     MutexLock lock(session->mutex_);
-    // One that broke at once counts, too: it comes back by itself, and whoever
-    // uses it hears if it does not.
+    // A connection that broke at once counts, too: the session reconnects, and
+    // calls report it if that fails.
     while (session->epoch_ == 0 && session->over_.ok() && failure.ok()) {
       if (session->options_.stop_connecting.stop_requested()) {
         failure = CancelledByCaller();
@@ -174,15 +174,15 @@ StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
                                          Canceller* canceller) {
   if (!fork_guard_.is_here()) return CheckIsHere();
   EscapeTexts(&operation);
-  // The operation carries how far this process has come: the others read it
-  // then.
+  // Sends this process's last progress first, so that other members can read
+  // it.
   const bool ends = operation.has_leave() || operation.has_report_failure();
   v1::HeartbeatRequest progress;
   if (ends) progress = CurrentProgress();
   const auto pending =
       std::make_shared<PendingOperation>(std::move(operation), deadline);
-  // Until when it sleeps: its deadline, or the end of the gathering that it
-  // began.
+  // The end of the sleep: the deadline, or the end of the batch window that
+  // this caller began.
   Instant until = deadline.at;
   {
     MutexLock lock(mutex_);
@@ -202,7 +202,7 @@ StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
       WriteWhatWaits(now);
     }
     if (open_ && !polling_) {
-      // A caller that can be cancelled must not sleep in the transport.
+      // A caller with a canceller must not sleep in the transport.
       if (canceller == nullptr && operations_.unanswered() == 1 &&
           !ends_gathering_) {
         PollFor(*pending);
@@ -238,7 +238,7 @@ Status StreamSession::Await(PendingOperation& pending, Instant until,
       return CancelledByCaller();
     }
     if (until < deadline.at) {
-      // The others took their time.
+      // The batch window is over, and not all callers came.
       until = deadline.at;
       if (CanWrite() && operations_.HasWaiting()) WriteWhatWaits(now);
     } else if (!slack_used && open_ &&
@@ -248,7 +248,7 @@ Status StreamSession::Await(PendingOperation& pending, Instant until,
     } else {
       Status failure = NoAnswer(deadline, now);
       operations_.Abandon(pending);
-      // Also in place of this caller, if it was to end the gathering.
+      // Also writes the batch that this caller should have written.
       if (CanWrite() && operations_.HasWaiting()) WriteWhatWaits(now);
       return failure;
     }
@@ -270,7 +270,7 @@ void StreamSession::WriteWhatWaits(Instant now) {
     }
     if (batch.request().operations_size() == 0 &&
         !batch.request().has_heartbeat()) {
-      return;  // All that waited was given up.
+      return;  // All callers have given up.
     }
     writing_ = true;
     flushing_ = true;
@@ -280,7 +280,7 @@ void StreamSession::WriteWhatWaits(Instant now) {
     connection->Write(batch.request());
     mutex_.Lock();
     writing_ = false;
-    // The thread that ends the connection waits for this.
+    // The thread that ends the connection waits for the end of the write.
     if (!open_) turn_.NotifyOne();
     // The polling thread may have seen the end of the write already.
   } while (WriteIsDue(Clock::now()));
@@ -309,7 +309,7 @@ void StreamSession::Handle(Connection& connection, Connection::Event event) {
       open_ = false;
       break;
   }
-  // Operations that came while the stream was busy.
+  // Writes operations that came while the stream was busy.
   const Instant now = Clock::now();
   if (WriteIsDue(now)) WriteWhatWaits(now);
 }
@@ -324,7 +324,7 @@ void StreamSession::PollFor(const PendingOperation& own) {
     mutex_.Lock();
     if (event == Connection::Event::kReceived &&
         connection.received().events_size() > 0) {
-      // The user's callbacks are for the session's own thread.
+      // The session's own thread runs the user's callbacks.
       has_events_ = true;
     } else {
       Handle(connection, event);
@@ -390,7 +390,7 @@ std::string StreamSession::Coordinator() const {
 }
 
 void StreamSession::Complete(v1::StreamResponse& response) {
-  // Events whose callers must wake; nearly always one.
+  // The events to wake; nearly always one.
   absl::InlinedVector<std::shared_ptr<BatchEvent>, 4> events;
   {
     MutexLock lock(mutex_);
@@ -432,25 +432,24 @@ void StreamSession::End(const Status& why) {
   if (tell) options_.on_over(why);
 }
 
-// The threads of a session: one connects and serves the connection, the other
-// sends heartbeats.
+// The threads of a session: one connects and polls, the other sends heartbeats.
 
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A connection attempt, the welcome included.
+// The limit of a connection attempt, including the welcome.
 constexpr milliseconds kAttemptMax = seconds(10);
-// The one during which the session would be over.
+// The limit of an attempt at the end of give_up_after.
 constexpr milliseconds kLastAttempt = seconds(1);
-// One message, on the slowest link that is of any use.
+// The limit of one message, on the slowest usable link.
 constexpr milliseconds kWriteMax = seconds(20);
 constexpr milliseconds kProbeMax = seconds(2);
 constexpr milliseconds kProbeMin{100};
-// A connection that lasted so long was of use, even if nobody asked anything.
+// A connection that lasts this long resets the back-off, even without calls.
 constexpr milliseconds kOfUse = seconds(1);
-// How often the heart looks for what is stuck.
+// How often the heartbeat thread looks for stuck attempts and writes.
 constexpr milliseconds kWatch = seconds(1);
 
 Status WithPrefix(absl::string_view prefix, const Status& status) {
@@ -462,7 +461,7 @@ Status WithPrefix(absl::string_view prefix, const Status& status) {
   return prefixed;
 }
 
-// Answers that another attempt would get again.
+// Whether another attempt would get the same error.
 bool EndsSession(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument:
@@ -508,7 +507,7 @@ void StreamSession::Run() {
 
 Status StreamSession::ConnectAndServe(Backoff& backoff) {
   const StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
-  // They were good at the start, so they are being replaced just now.
+  // The files were valid at the start: they are just being replaced.
   if (!security.ok()) {
     Status why = UnavailableError(security.status().message());
     Disconnect(why);
@@ -522,14 +521,14 @@ Status StreamSession::ConnectAndServe(Backoff& backoff) {
     listening_ = true;
     why = Serve(connection);
     MutexLock lock(mutex_);
-    // One that breaks at once, time and again, is no use.
+    // A connection that breaks at once does not reset the back-off.
     if (answered_ || Clock::now() - since > kOfUse) backoff.Reset();
   }
   Disconnect(why);
   return why;
 }
 
-// Whether the file of the token holds another one than that which was refused.
+// Whether the token's file has another token than the refused one.
 bool StreamSession::HasNewToken(const Status& refusal) const {
   if (!IsUnauthenticated(refusal)) return false;
   const StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
@@ -550,7 +549,7 @@ Status StreamSession::Open(Connection& connection) {
   }
   Status welcomed = Welcome(connection.received());
   if (!welcomed.ok()) {
-    // The newcomer's members shall not see this one as lost.
+    // The new coordinator's members must not see this one as lost.
     v1::StreamRequest goodbye;
     *goodbye.mutable_heartbeat() = CurrentProgress();
     goodbye.add_operations()->mutable_leave()->set_reason(
@@ -589,7 +588,7 @@ Status StreamSession::Welcome(const v1::StreamResponse& response) {
         "connect again and form a new group");
   }
   if (epoch_ != 0) {
-    // The log that told of the loss tells of its end.
+    // The loss was logged as well.
     LOG(WARNING) << "coordinator reconnected: address="
                  << base::LogValue(options_.address)
                  << " away_for=" << FormatSince(down_since_, Clock::now())
@@ -607,7 +606,7 @@ Status StreamSession::Welcome(const v1::StreamResponse& response) {
       failed->batch_event->WakeAll();
     }
   }
-  // The hello; what waits goes out when that is done.
+  // The hello may still be under way. Waiting operations follow it.
   flushing_ = connection_->writing();
   writing_since_ = Clock::now();
   trouble_ = OkStatus();
@@ -628,7 +627,7 @@ Status StreamSession::Serve(Connection& connection) {
       pause = std::clamp(2 * pause, kStandBackMin, kStandBackMax);
       turn_.WaitUntil(mutex_, Clock::now() + pause);
     } else if (polling_ || !open_) {
-      // One call for the whole pause: it waits for something.
+      // One call has lasted for the whole pause: it waits for something.
       waits_to_poll_ = true;
       turn_.Wait(mutex_);
       waits_to_poll_ = false;
@@ -640,8 +639,8 @@ Status StreamSession::Serve(Connection& connection) {
       const Connection::Event event = left_to_me
                                           ? Connection::Event::kReceived
                                           : connection.Poll(Instant::max());
-      // Before the results: who learns from a barrier that a rank is gone can
-      // then be told why.
+      // Before the results: a caller that learns from a barrier that a rank is
+      // gone can then find the cause.
       if (event == Connection::Event::kReceived) {
         DeliverEvents(connection.received());
       }
@@ -684,7 +683,7 @@ void StreamSession::Disconnect(const Status& why) {
   open_ = false;
   connection_ = nullptr;
   operations_.Requeue();
-  // A welcome cleared it: this connection has been of use.
+  // A welcome had cleared trouble_: the member was connected.
   if (trouble_.ok()) {
     const bool first_attempt = epoch_ == 0;
     if (!first_attempt) {
@@ -708,9 +707,9 @@ bool StreamSession::RetryLater(Status why, Backoff& backoff) {
       MutexLock lock(mutex_);
       if (closing_) return false;
     }
-    // A closed port answers a probe at once and costs nobody anything; a
-    // stream is tried when somebody listens again. The system's own reason is
-    // also shorter than the transport's, and says more.
+    // A closed port answers a probe at once and at no cost; a stream is tried
+    // when something listens again. The system's reason is also shorter and
+    // clearer than gRPC's.
     const Status probed = Probe(endpoint_, ProbeTime());
     if (!probed.ok()) {
       why = probed;
@@ -753,7 +752,7 @@ Instant StreamSession::GivesUpAt() const {
 milliseconds StreamSession::ProbeTime() const {
   MutexLock lock(mutex_);
   const Instant now = Clock::now();
-  // One of a moment, if it is time: the coordinator may be back.
+  // Short near the end of give_up_after: the coordinator may be back.
   if (GivesUpAt() >= now + kProbeMax) return kProbeMax;
   return std::max(kProbeMin,
                   std::chrono::ceil<milliseconds>(GivesUpAt() - now));
@@ -791,11 +790,11 @@ void StreamSession::Beat() {
     if (open_ && now >= next_look) {
       mutex_.Unlock();
       v1::HeartbeatRequest heartbeat = CurrentProgress();
-      // A longer run of the same call alone is no news.
+      // Without the running time, which is no progress.
       std::string progress = Fingerprint(heartbeat);
       mutex_.Lock();
-      // Often while there is progress, so that a dead member's last one is
-      // fresh; else often enough for the lease.
+      // Often while there is progress, so that a dead member's last progress is
+      // recent; else often enough for the lease.
       if (progress != last_progress || last_beat == Instant::min() ||
           now - last_beat >= lease_ / 3) {
         heartbeat_ = std::move(heartbeat);

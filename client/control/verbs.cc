@@ -25,7 +25,7 @@ void Assign(absl::string_view from, std::string* to) {
   to->assign(from.data(), from.size());
 }
 
-// Of a Set or a CompareAndSet.
+// Copies the options into a Set or CompareAndSet.
 template <typename Request>
 void Assign(const SetOptions& options, Request& request) {
   if (options.ttl.has_value()) {
@@ -186,7 +186,7 @@ StatusOr<Formation> Join(StreamSession& session, const JoinOptions& options) {
       Deadline::After(options.timeout, options.timeout_name);
   const auto result = session.Call(std::move(operation), deadline);
   if (IsDeadlineExceeded(result.status())) {
-    // The coordinator does not know whose timeout it is.
+    // The coordinator does not know the name of the timeout.
     const Status& late = result.status();
     return WithCulprits(Status(late.code(), absl::StrCat(late.message(), " ",
                                                          deadline.Blame())),

@@ -23,21 +23,20 @@ namespace muster::internal {
 
 namespace {
 
-// What a rank tells of a call: it waits in it, it does not, it was refused, or
-// it left it when it heard that ranks disagree about it.
+// The state of a rank in a call: it waits, it passed without waiting, it was
+// refused, or it left after it learned of a conflict.
 constexpr absl::string_view kWaits = "waits";
 constexpr absl::string_view kPasses = "passes";
 constexpr absl::string_view kRefused = "refused";
 constexpr absl::string_view kDisagreed = "quarrelled";
 
-// The kinds of keys: calls that ranks have told, questions to ranks, and
-// disagreements.
+// The kinds of keys: published calls, questions to ranks, and conflicts.
 constexpr char kCalls[] = "calls";
 constexpr char kQuestions[] = "questions";
 constexpr char kDisagreements[] = "quarrels";
 
-// The others look at the registry when they come themselves; what ranks have
-// told that do not wait is found later.
+// The first looks read all entries, later only one of kLaterLooks: other ranks
+// compare calls when they come themselves.
 constexpr int64_t kFirstLooks = 4;
 constexpr int64_t kLaterLooks = 8;
 
@@ -45,26 +44,25 @@ Deadline AnswerDeadline() {
   return Deadline::After(std::chrono::seconds(1), "1s for other ranks' calls");
 }
 
-// For how long questions and disagreements stay for those that they are for.
+// How long questions and conflicts stay for their readers.
 constexpr std::chrono::minutes kMessageTime(1);
 
-// Of what ranks have told without waiting the last few are kept.
+// How many entries of calls without a wait each rank keeps.
 constexpr int64_t kPassed = 16;
 
-// No rank makes so many groups while the lease of another that stands still
-// lasts.
+// No rank makes more groups within the lease of a stopped rank.
 constexpr size_t kComeToMax = 4096;
 
 std::string PassedKeyOf(const SharedCall& call) {
   if (call.number == 0) return absl::StrCat("by-", call.series);
   const std::string number = absl::StrCat(call.number % kPassed);
-  // Few, so that what was told of groups that are over does not pile up.
+  // The number wraps, so that entries about ended groups do not pile up.
   return call.series.empty()
              ? number
              : absl::StrCat(call.series.substr(0, 1), "-", number);
 }
 
-// As it is told: names may have any characters, and be long.
+// The published form: names may be long and have any characters.
 SharedCall Canonical(SharedCall call) {
   if (call.instance.empty()) call.instance = call.place;
   for (std::string* const name : {&call.place, &call.series, &call.instance}) {
@@ -87,9 +85,9 @@ bool IsSameCall(const SharedCall& one, const SharedCall& other) {
 struct CallRegistry::Told {
   std::string stand;
   int rank = -1;
-  // Names a refusal or a disagreement, wherever it is told.
+  // Identifies a refusal or a conflict in all entries.
   std::string id = {};
-  // Canonical; of kDisagreed the meaning is the disagreement's text.
+  // Canonical. In kDisagreed the meaning is the text of the conflict.
   SharedCall call = {};
 
   std::string Encode() const {
@@ -153,7 +151,7 @@ bool CallRegistry::Write(absl::string_view kind, const Entry& entry,
       .ok();
 }
 
-// For ranks that come to the call later.
+// Publishes an entry for ranks that come to the call later.
 void CallRegistry::Leave(Told told) const {
   told.rank = options_.rank;
   Write(kCalls, {.rank = options_.rank, .key = PassedKeyOf(told.call)}, told,
@@ -189,7 +187,8 @@ std::vector<CallRegistry::Entry> CallRegistry::Entries() const {
   return entries;
 }
 
-// Whether they meet elsewhere, for another reason than ranks that are gone.
+// Whether the calls meet at different places, and not only because ranks are
+// gone.
 bool CallRegistry::MeetElsewhere(const SharedCall& call,
                                  const SharedCall& other) const {
   if (call.place == other.place) return false;
@@ -201,8 +200,8 @@ bool CallRegistry::MeetElsewhere(const SharedCall& call,
          !std::all_of(difference.begin(), difference.end(), options_.is_gone);
 }
 
-// Whether `other`, in which its rank waits, cannot end before this rank comes
-// to it, as far as this rank knows.
+// Whether `other`, in which its rank waits, needs this rank to complete, as far
+// as this rank knows.
 bool CallRegistry::WaitsForThisRank(const SharedCall& other) const {
   if (!std::binary_search(other.ranks.begin(), other.ranks.end(),
                           options_.rank)) {
@@ -225,7 +224,7 @@ std::string CallRegistry::NameOf(int rank) const {
 Status CallRegistry::LookAt(const SharedCall& call, const Entry& other,
                             const std::vector<Entry>& entries) {
   const std::optional<Told> told = Read(kCalls, other);
-  // It has gone on meanwhile.
+  // That rank has gone on meanwhile.
   if (!told.has_value()) return OkStatus();
   const bool same = IsSameCall(call, told->call);
   if (told->stand == kRefused || told->stand == kDisagreed) {
@@ -242,8 +241,8 @@ Status CallRegistry::LookAt(const SharedCall& call, const Entry& other,
   return OkStatus();
 }
 
-// To a rank that waits in another call, for this one, and asks whether this
-// rank has come to that.
+// Answers a rank that waits in another call for this rank, and asks whether
+// this rank has come to that call.
 Status CallRegistry::Answer(const SharedCall& call, const Told& asker) {
   if (!MeetElsewhere(call, asker.call) || !WaitsForThisRank(asker.call)) {
     return OkStatus();
@@ -314,7 +313,7 @@ CallRegistry::Waiting::~Waiting() {
 }
 
 Status CallRegistry::Waiting::Look() {
-  // Again when it did not arrive.
+  // Also repeats a write that failed.
   if (!told_) {
     told_ = registry_.Write(
         kCalls, own_,

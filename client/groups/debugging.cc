@@ -27,7 +27,7 @@ using dataplane::FlightRecorder;
 constexpr char kBufferVariable[] = "TORCH_FR_BUFFER_SIZE";
 constexpr char kFileVariable[] = "TORCH_FR_DUMP_TEMP_FILE";
 constexpr int64_t kBufferDefault = 2000;
-// A gigabyte or so.
+// About a gigabyte.
 constexpr int64_t kBufferMax = 1'000'000;
 
 struct State {
@@ -36,8 +36,8 @@ struct State {
   std::shared_ptr<FlightRecorder> recorder MUSTER_GUARDED_BY(mutex);
 };
 
-// Never destroyed: groups may end after it would be. Another one in a process
-// that was forked off: what was recorded is the parent's, and so may be a lock.
+// Never destroyed: groups may end after static objects. A forked child gets a
+// new one: the content is the parent's, and its lock may be held.
 constinit std::atomic<State*> g_state{nullptr};
 
 void StartAnew() MUSTER_NO_THREAD_SAFETY_ANALYSIS {

@@ -70,7 +70,7 @@ std::vector<Tensor> DeviceCopies::Out(const std::vector<Tensor>& tensors) {
 int DeviceCopies::End(Work work) {
   work.Wait();
   if (device_ >= 0) {
-    // The collective's own timeout ends it.
+    // The collective's own timeout ends the loop.
     while (!work.WaitFor(std::chrono::minutes(1))) {
     }
     for (const auto& [tensor, index] : written_) {

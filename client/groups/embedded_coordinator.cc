@@ -13,7 +13,7 @@ namespace muster::internal {
 
 StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
     const EmbeddedCoordinatorOptions& options) {
-  // Its first line may be the process's.
+  // The coordinator may log the first line of this process.
   EnsureLogging();
   coordinator::ServerOptions server_options;
   server_options.listen = options.listen;

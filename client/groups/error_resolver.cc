@@ -19,8 +19,8 @@
 namespace muster::internal {
 namespace {
 
-// An answered report's own event is on its way already; another rank may take
-// two seconds to find out whom to report.
+// The event of an answered report is already under way, but another rank may
+// need two seconds to find the culprit for its report.
 constexpr std::chrono::seconds kReportEventTimeout(3);
 
 absl::string_view Fate(MemberEvent::Kind kind) {
@@ -39,7 +39,7 @@ absl::string_view Fate(MemberEvent::Kind kind) {
   return "is gone";
 }
 
-// The one line that a rank's log has about the end of a group.
+// Logs the only line about the end of a group.
 void LogGroupFailure(const std::string& group, int64_t generation, int rank,
                      const Status& why) {
   const Culprits culprits = CulpritsOf(why);
@@ -58,7 +58,7 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
 
 Status AsVerdict(Status why, std::vector<int> culprits) {
   std::sort(culprits.begin(), culprits.end());
-  // "2-5,7"
+  // For instance "2-5,7".
   std::string text;
   for (size_t i = 0; i < culprits.size();) {
     const int first = culprits[i];
@@ -130,7 +130,7 @@ void ErrorResolver::Gone::Add(const MemberEvent& event) {
 }
 
 ErrorResolver::Completion ErrorResolver::OnEvent(const MemberEvent& event) {
-  // Nobody has gone.
+  // No member has gone.
   if (event.kind == MemberEvent::Kind::kWaiting) return Completion();
   MutexLock lock(mutex_);
   gone_[event.generation].Add(event);
@@ -208,7 +208,7 @@ bool ErrorResolver::Includes(int rank) const {
 
 bool ErrorResolver::Concerns(const MemberEvent& event) const {
   if (event.code == StatusCode::kOk) return Includes(event.member.rank);
-  // A report: who makes it is not to blame for it.
+  // A report: the reporter itself is not the culprit.
   const Culprits culprits{event.culprits, event.other_culprits};
   return IsWorld() || event.unknown_culprits > 0 ||
          std::any_of(options_.ranks.begin(), options_.ranks.end(),
@@ -243,9 +243,9 @@ bool ErrorResolver::Conclude() {
     Finish(Verdict(event, Label()));
     return true;
   }
-  // A coordinator that restarted or is out of reach does not disturb the data
-  // plane. One that went down with rank 0, that holds this member for lost, or
-  // that does not let it in any more, does: nobody would see to this rank.
+  // The loss of a coordinator that restarted or is out of reach does not end
+  // the group. It does if the coordinator ended with rank 0, has declared this
+  // member lost, or refuses it: no other process would watch this rank.
   const bool with_rank_0 = options_.embedded && IsUnavailable(session_over_);
   if (with_rank_0 ? Includes(0) && !HasLeft(0)
                   : IsFailedPrecondition(session_over_) ||
@@ -259,7 +259,7 @@ bool ErrorResolver::Conclude() {
 
 void ErrorResolver::Finish(Status why) {
   final_ = std::move(why);
-  // It is for who settles the failure.
+  // Only the code before this needs the payload.
   final_.ErasePayload(dataplane::kFailedCallUrl);
   LogGroupFailure(group_.name, group_.generation, group_.rank, final_);
 }
@@ -275,7 +275,7 @@ std::string ErrorResolver::Label() const {
 std::string ErrorResolver::LabelOf(const Status& symptom) const {
   const auto call = dataplane::FindFailedCall(symptom);
   if (call.has_value()) return dataplane::LabelOf(*call, group_.name);
-  // A decision is about the group, whatever runs there.
+  // A decision is about the group, not about the running call.
   return dataplane::Verdict(symptom).has_value() ? GroupLabel() : Label();
 }
 
@@ -286,7 +286,7 @@ std::string ErrorResolver::GroupLabel() const {
 Status ErrorResolver::Verdict(const MemberEvent& event,
                               const std::string& label) const {
   if (event.code != StatusCode::kOk) {
-    // The reporter's own words, which are complete.
+    // The reporter's text is complete.
     return WithCulprits(Status(event.code, base::Printable(event.member.cause)),
                         {event.culprits, event.other_culprits});
   }
@@ -300,7 +300,7 @@ Status ErrorResolver::Verdict(const MemberEvent& event,
                   event.member.last_progress.empty()
                       ? "none reported"
                       : event.member.last_progress);
-  // It is gone, or it is there and says that it cannot go on.
+  // The member is gone, or it reported that it cannot go on.
   const bool reported = event.kind == MemberEvent::Kind::kFailed;
   return WithCulprits(reported ? AbortedError(text) : UnavailableError(text),
                       {{event.member}});
@@ -356,8 +356,8 @@ Status ErrorResolver::Departure(const Status& symptom, int culprit) const {
 
 Status ErrorResolver::CoordinatorGone(const Status& why) const {
   if (options_.embedded && IsUnavailable(why)) {
-    // In the words of the ordinary case, and the same on all ranks, of which
-    // each has lost it in another way.
+    // Uses the text of the usual case, the same on all ranks; each rank has
+    // lost the coordinator in another way.
     MemberEvent event;
     event.kind = MemberEvent::Kind::kLost;
     event.member = {.rank = 0,
@@ -374,7 +374,7 @@ Status ErrorResolver::CoordinatorGone(const Status& why) const {
     return Verdict(event, Label());
   }
   Status gone(why.code(), absl::StrCat(Label(), ": ", why.message()));
-  // It has taken this very member for lost.
+  // The coordinator has declared this member lost.
   if (IsFailedPrecondition(why)) {
     return WithSeats(gone, {group_.rank}, Reader::kThisRank);
   }
@@ -393,7 +393,7 @@ int ErrorResolver::FirstLeft(const std::vector<int>& ranks) const {
   return -1;
 }
 
-// Of many that left together the coordinator describes a few.
+// If many members left together, the coordinator describes only a few.
 MemberInfo ErrorResolver::WhoLeft(int64_t generation, int rank) const {
   const Gone& gone = gone_.at(generation);
   const auto described = gone.described.find(rank);
@@ -450,23 +450,23 @@ Status ErrorResolver::FindDeparture(int64_t generation) const {
 
 void ErrorResolver::AwaitVerdict(const Status& symptom,
                                  const std::vector<int>& culprits) {
-  // Nobody else has to do with it: no verdict will come.
+  // No other rank is involved, so no verdict will come.
   if (culprits.empty() && !IsUnavailable(symptom)) return;
-  // Ranks that do not run the same are no symptom of anything.
+  // Ranks that run different collectives are the cause itself.
   if (IsInvalidArgument(symptom)) return;
-  // Those who time out together wait for each other when they accuse.
+  // Ranks that time out together wait for each other in `accuse`.
   if (IsDeadlineExceeded(symptom) && group_.accuse != nullptr &&
       (group_.connected == nullptr || group_.connected())) {
     return;
   }
   Instant until = Clock::now() + options_.verdict_timeout;
-  // The others know of this rank's own loss.
+  // If this rank is the culprit, the wait is not prolonged.
   bool prolonged = std::find(culprits.begin(), culprits.end(), group_.rank) !=
                    culprits.end();
   while (final_.ok() && FirstLeft(culprits) < 0) {
     if (!session_over_.ok()) return;
     if (Clock::now() >= until) {
-      // With the coordinator out of reach, its own loss is the likely verdict.
+      // If the coordinator is out of reach, its own loss is the likely verdict.
       if (prolonged || !options_.embedded || !group_.connected ||
           group_.connected()) {
         return;
@@ -491,7 +491,7 @@ Status ErrorResolver::Decide(const Status& symptom) {
   }
   std::sort(culprits.begin(), culprits.end());
   const bool decided = dataplane::Verdict(symptom).has_value();
-  // Of the default group the coordinator tells it, if it can be reached.
+  // For the default group the coordinator announces it, if it can be reached.
   if (!decided ||
       (IsWorld() && group_.connected != nullptr && group_.connected())) {
     failed_label_ = LabelOf(symptom);
@@ -509,11 +509,11 @@ Status ErrorResolver::Decide(const Status& symptom) {
       mutex_.Unlock();
       Accusation accusation = accuse(said);
       mutex_.Lock();
-      // Unless it is another's.
+      // Keeps the own error unless the result is another rank's.
       if (accusation.told || accusation.error != said) {
         own = std::move(accusation.error);
       }
-      // Another rank's report may have come first; the event says whose.
+      // Another rank's report may have come first; the event says so.
       const Instant until = Clock::now() + kReportEventTimeout;
       while (accusation.told && final_.ok() && session_over_.ok() &&
              Clock::now() < until) {
@@ -539,7 +539,7 @@ void ErrorResolver::AwaitOthersGone(std::chrono::milliseconds timeout) {
   const Instant until = Clock::now() + timeout;
   MutexLock lock(mutex_);
   const Gone& gone = gone_[group_.generation];
-  // All seats before it are gone. Nobody comes back.
+  // All seats before this one are gone. No member comes back.
   size_t seat = 0;
   while (session_over_.ok() && Clock::now() < until) {
     const Culprits culprits = CulpritsOf(final_);

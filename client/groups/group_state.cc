@@ -144,7 +144,7 @@ int GroupState::global_rank() const {
 }
 
 int GroupState::GroupRankOf(int global_rank) const {
-  // The first for the data plane to check; of the second nothing comes.
+  // The data plane checks ranks of the default group. Non-members have none.
   if (options_.is_world) return global_rank;
   if (!is_member()) return -1;
   for (size_t i = 0; i < options_.seats.size(); ++i) {
@@ -204,7 +204,7 @@ bool GroupState::IsForOthers(absl::string_view verb) const {
 
 Work GroupState::Start(const dataplane::CollectiveView& collective,
                        bool async_op) {
-  // To find the name takes longer than to find out that it is not needed.
+  // Checks first, because finding the name takes longer.
   if (!is_member() && IsForOthers(CollectiveKindName(collective.kind))) {
     return Work();
   }
@@ -264,7 +264,7 @@ void GroupState::CheckIsOther(int group_rank, absl::string_view verb) const {
 Work GroupState::HandleOf(std::shared_ptr<dataplane::Work> started,
                           std::span<const Tensor> result, bool async_op) {
   auto* const live = communicator();
-  // A bad argument is told at once: nobody might look at the handle.
+  // Throws a bad argument at once: the caller might not look at the Work.
   const bool refused = started->IsCompleted() && !started->status().ok() &&
                        live != nullptr && live->status().ok();
   Work work(std::move(started), shared_from_this(), result);
@@ -366,7 +366,7 @@ void GroupState::Shutdown() {
     }
     communicator_->Shutdown();
   }
-  // After all that could give it work.
+  // After everything that could add tasks.
   explanations_.Close();
   continuations_->Close();
 }
@@ -409,13 +409,13 @@ std::vector<GroupProgress> GroupState::Progress() const {
            .arguments_hash = progress.arguments_hash}};
 }
 
-// The coordinator counts a barrier's instances by group and name: one that a
-// rank has missed must not meet it in the next group of the same name.
+// The coordinator counts the instances of a barrier by group and name. A rank
+// that has missed one must not meet it in the next group of the same name.
 std::string GroupState::BarrierName(absl::string_view name) const {
   return absl::StrCat(name, options_.barrier_suffix);
 }
 
-// The monitored barrier of a group.
+// Monitored barriers.
 
 using std::chrono::milliseconds;
 
@@ -454,7 +454,7 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
       options_.generation, global_rank(), wait_all_ranks,
       Deadline::After(timeout, name));
   if (status.ok()) return;
-  // The ranks do not mean the same; whoever is not there yet has no part in it.
+  // The arguments conflict; ranks that have not arrived are not culprits.
   if (IsInvalidArgument(status)) {
     Throw(Origin::kControl, Status(status.code(), status.message()));
   }
@@ -463,32 +463,32 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
                      CulpritsOf(status)));
 }
 
-// How the failures of a group's ranks become its one error.
+// Agreement on the error that ends the group.
 
 namespace {
 
 using std::chrono::milliseconds;
 
-// A collective that fails so soon has begun when others had waited for so long
-// that they gave up. And who finds so long after its time that it is over was
-// not running then: others have waited for it.
+// A collective that fails sooner than this after its start had begun when
+// others were about to give up. A rank that detects the timeout later than this
+// was not running: others have waited for it.
 constexpr milliseconds kLate(500);
 
-// Until another rank has said whom it blames.
+// How long to wait for another rank's error.
 constexpr std::chrono::seconds kOthersTime(3);
 
-// A send or receive: it waits for one rank, and says which.
+// A send or receive waits for one rank and names that.
 bool IsPointToPointFailure(const Status& status) {
   const auto call = dataplane::FindFailedCall(status);
   return call.has_value() && call->is_point_to_point;
 }
 
-// Behind a group's key_prefix: the error that ended it, and the failure before
-// that, while the ranks find out whom to blame for it (AgreeOnError).
+// Keys after a group's key_prefix: the error that ended the group, and before
+// that the failure, while the ranks look for the culprit (AgreeOnError).
 constexpr char kErrorKey[] = "error";
 constexpr char kFailureKey[] = "failure";
 
-// For the few calls that settle a failure.
+// For the calls of the agreement.
 Deadline SettleDeadline() {
   return Deadline::After(std::chrono::seconds(2), "2s to settle a failure");
 }
@@ -531,7 +531,7 @@ bool GroupState::NoteFailure(Instant began, milliseconds timeout,
 void GroupState::ThrowFailure(const Status& symptom) {
   auto* const live = communicator();
   if (live != nullptr && live->status().ok()) {
-    // Nothing was started: a bad argument, or what one rank has not got.
+    // Nothing was started: a bad argument, or a rank lacks a resource.
     Culprits culprits;
     for (const int rank : dataplane::CulpritRanks(symptom)) {
       culprits.members.push_back(MemberOf(rank));
@@ -555,7 +555,7 @@ MemberInfo GroupState::MemberOf(int rank) const {
 }
 
 Status GroupState::Explain(const Status& symptom) {
-  // The group was destroyed, by this process itself.
+  // This process has destroyed the group.
   if (IsCancelled(symptom)) return symptom;
   return resolver_->Decide(symptom);
 }
@@ -571,7 +571,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (IsForOthers("abort")) return;
   CheckIsHere();
   auto* const live = communicator();
-  // An abort may come after the destruction.
+  // The group may be destroyed already.
   if (live == nullptr || !status().ok()) return;
   if (culprits.empty()) culprits = {rank()};
   std::sort(culprits.begin(), culprits.end());
@@ -588,10 +588,10 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
                        reason.empty() ? "" : ": ", reason)),
                    {blamed});
   if (options_.is_world) {
-    // Its event ends the group on all ranks, this one included.
+    // The report's event ends the group on all ranks, including this one.
     ReportError(session_->stream(), why, SettleDeadline()).IgnoreError();
   } else if (session_ != nullptr && session_->stream().connected()) {
-    // Another rank may have ended it first.
+    // Another rank may have ended the group first.
     why = Agree(why).value_or(why);
     const Culprits theirs = CulpritsOf(why);
     culprits.clear();
@@ -603,7 +603,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
       global_ranks.push_back(global);
     }
   }
-  // The backend tells it to the other ranks.
+  // The backend sends the error to the other ranks.
   why = AsVerdict(std::move(why), global_ranks);
   dataplane::SetCulpritRanks(why, culprits);
   live->Abort(why);
@@ -612,10 +612,10 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   failure_seen_ = true;
 }
 
-// No verdict came: nobody is known to be gone. The ranks may each suspect
-// another; what the first of them says holds for all. Of the default group that
-// is a report, which ends the generation: the coordinator sends it to all. Of
-// another group the store keeps it for its ranks.
+// Called when no verdict came: no member is known to be gone. Each rank may
+// suspect another one; the first error counts for all. For the default group it
+// is a report, which ends the generation and which the coordinator sends to
+// all. For another group it is stored for its ranks.
 ErrorResolver::Accusation GroupState::Report(const Status& own) {
   StreamSession& stream = session_->stream();
   if (!stream.status().ok()) return {.error = own};
@@ -624,7 +624,7 @@ ErrorResolver::Accusation GroupState::Report(const Status& own) {
   const std::string failure_key =
       absl::StrCat(options_.key_prefix, kFailureKey);
   if (IsAborted(own)) {
-    // It may be what EndInStore said.
+    // The error may come from EndInStore.
     failure =
         TryAgreedError(stream, failure_key, SettleDeadline()).value_or(own);
   }
@@ -636,8 +636,8 @@ ErrorResolver::Accusation GroupState::Report(const Status& own) {
     began_late = timed_out && began_late_;
     if (timed_out) overtime = overtime_;
   }
-  // A rank that comes when the others have given up, or that had stopped until
-  // then, hears from them whom they blame.
+  // A rank that came after the others had given up, or was stopped until then,
+  // takes the others' error.
   const bool late = began_late || overtime > kLate;
   if (late && !options_.is_world) return {.error = AwaitAgreed(failure)};
   if (began_late) return {.error = failure, .told = true};
@@ -645,7 +645,7 @@ ErrorResolver::Accusation GroupState::Report(const Status& own) {
     return {.error = failure, .told = true};
   }
   if (timed_out) {
-    // The others ask the coordinator where this rank is: it is there still.
+    // The others ask the coordinator about this rank: it is still there.
     const auto call = dataplane::FindFailedCall(failure);
     MutexLock lock(mutex_);
     settling_ = absl::StrCat(call.has_value() ? call->label : "a call",
@@ -655,12 +655,12 @@ ErrorResolver::Accusation GroupState::Report(const Status& own) {
     MutexLock lock(mutex_);
     settling_.clear();
   };
-  // For those who wait for this rank in the store, and not on a connection.
+  // For ranks that wait for this one in the store and not on a connection.
   if (timed_out) AgreeOnError(stream, failure_key, failure, SettleDeadline());
   Status named = timed_out && !IsPointToPointFailure(failure)
                      ? NameTheStuck(failure)
                      : failure;
-  // Whose time was over first is heard first, of those who come here together.
+  // Among ranks that come here together, the first timeout is reported first.
   if (overtime.count() > 0 &&
       resolver_->AwaitFinal(Clock::now() +
                             std::min<Instant::duration>(overtime, kLate))) {
@@ -678,8 +678,9 @@ ErrorResolver::Accusation GroupState::Tell(Status error) {
   return {.error = Agree(error).value_or(error)};
 }
 
-// Ranks do not run the same. The first that finds out knows of one other, which
-// may be one of many that are right: all say what they run, and one looks.
+// Ranks run different collectives. The first rank that detects it knows of one
+// other rank, which may be one of many that are right. So all publish their
+// collectives, and one rank compares them.
 ErrorResolver::Accusation GroupState::AccuseTheOdd(const Status& own) {
   StreamSession& stream = session_->stream();
   std::string ran;
@@ -687,7 +688,7 @@ ErrorResolver::Accusation GroupState::AccuseTheOdd(const Status& own) {
     MutexLock lock(mutex_);
     ran = ran_;
   }
-  // At the level DETAIL all have compared.
+  // At level DETAIL all have been compared.
   if (ran.empty() || CurrentDebugLevel() == DebugLevel::kDetail) {
     return Tell(own);
   }
@@ -713,7 +714,7 @@ Status GroupState::NameTheOdd(const Status& own, const std::string& prefix) {
       stream, keys,
       Deadline::After(std::chrono::seconds(1), "1s for what other ranks run"));
   if (!texts.ok()) {
-    // Some have completed it, or come to no collective of the group.
+    // Some have completed the collective, or run none in the group.
     auto present = ListKeys(stream, prefix, SettleDeadline());
     if (!present.ok()) return own;
     keys = *std::move(present);
@@ -749,14 +750,14 @@ Status GroupState::NameTheOdd(const Status& own, const std::string& prefix) {
   return WithCulprits(Status(own.code(), text), culprits);
 }
 
-// The first error that a rank of the group has brought.
+// Returns the first error that any rank of the group has stored.
 std::optional<Status> GroupState::Agree(const Status& own) {
   return AgreeOnError(session_->stream(),
                       absl::StrCat(options_.key_prefix, kErrorKey), own,
                       SettleDeadline());
 }
 
-// The same, but another rank is to bring it.
+// The same, but waits for another rank's error first.
 Status GroupState::AwaitAgreed(const Status& own) {
   const auto theirs = AwaitAgreedError(
       session_->stream(), absl::StrCat(options_.key_prefix, kErrorKey),
@@ -765,9 +766,9 @@ Status GroupState::AwaitAgreed(const Status& own) {
   return Agree(own).value_or(own);
 }
 
-// After a timeout of a collective: ranks that are stuck elsewhere do not come
-// here, all others do at about the same time. The coordinator sees the
-// difference, and tells it to all alike.
+// Called after the timeout of a collective. Ranks that are stuck elsewhere do
+// not come here; all others do at about the same time. The coordinator sees the
+// difference and tells all ranks the same.
 Status GroupState::NameTheStuck(const Status& own) {
   const Status met = AwaitBarrier(session_->stream(), options_.name,
                                   BarrierName("muster/after-timeout"),

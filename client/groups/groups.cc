@@ -41,7 +41,7 @@ std::string HashOf(const std::vector<int>& ranks) {
   return StableHash(absl::StrJoin(ranks, "_"));
 }
 
-// Throws when a rank is there twice; `ranks` ascend.
+// Throws if a rank is there twice; `ranks` ascend.
 void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
   const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
   if (twice != ranks.end()) {
@@ -50,7 +50,7 @@ void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
   }
 }
 
-// No other group has it, also none that had the same name and is over.
+// Unique even among ended groups of the same name.
 std::string UniqueName(const GroupState& group) {
   return absl::StrCat(group.options().name, group.options().barrier_suffix);
 }
@@ -58,11 +58,11 @@ std::string UniqueName(const ProcessGroup& group) {
   return UniqueName(*group.state());
 }
 
-// In names of shrunk groups; of more a hash.
+// With more excluded ranks the name has a hash.
 constexpr size_t kExcludedInNameMax = 8;
 
-// The same in every process that excludes the same ranks, whatever it has
-// excluded before.
+// Returns the same name in every process that excludes the same ranks, whatever
+// it excluded before.
 std::string NameWithout(const std::string& group, std::vector<int> excluded) {
   std::sort(excluded.begin(), excluded.end());
   return NameOfShrunk(group, excluded.size() > kExcludedInNameMax
@@ -70,7 +70,7 @@ std::string NameWithout(const std::string& group, std::vector<int> excluded) {
                                  : absl::StrJoin(excluded, "_"));
 }
 
-// Ends a group; its error, and whether anybody has seen that.
+// Ends a group. Returns its error, and whether a caller has seen it.
 std::pair<Status, bool> End(GroupState& state) {
   Status error = state.status();
   const bool seen = state.failure_seen();
@@ -79,9 +79,9 @@ std::pair<Status, bool> End(GroupState& state) {
   return {error, seen};
 }
 
-// Takes what this rank has of a group from the coordinator, which forgets the
-// group when all its ranks have left it. One that does not answer keeps it
-// until the next generation.
+// Removes this rank's state of a group from the coordinator, which deletes the
+// group when all ranks have left it. If the coordinator does not answer, it
+// keeps the state until the next generation.
 void Tidy(Session& session, SessionBootstrap& bootstrap, int64_t generation,
           const std::string& group) {
   if (!bootstrap.DeleteOwnKeys()) return;
@@ -90,7 +90,7 @@ void Tidy(Session& session, SessionBootstrap& bootstrap, int64_t generation,
       .IgnoreError();
 }
 
-// NewGroupOptions::device_id, beside the default group's device.
+// Checks NewGroupOptions::device_id against the default group's device.
 int CheckDevice(std::optional<int> wanted, int of_world) {
   if (!wanted.has_value()) return of_world;
   if (*wanted < 0) {
@@ -163,7 +163,7 @@ std::string CheckBackend(const std::string& backend) {
   return name;
 }
 
-// The same place for all that make this group, however often there was one.
+// The place is the same for all that make this group, also for repeated calls.
 SharedCall Groups::CallOf(const Plan& plan) {
   return {.number = plan.call_number,
           .series = plan.call_number > 0 ? plan.call_series : plan.name,
@@ -243,7 +243,7 @@ bool Groups::Refuses(const NewGroupOptions& options) const {
 
 std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   EndDropped();
-  // Before all checks: what one rank alone is refused counts on all.
+  // Counts before all checks: a call that only one rank refuses counts on all.
   int64_t number = 0;
   if (!options.use_local_synchronization) {
     MutexLock lock(mutex_);
@@ -259,7 +259,7 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   }
   const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
                                          options_.formation.rank);
-  // All ranks take part in that, and all know whether.
+  // All ranks take part, and the condition is the same on all.
   if (number > 0 && plan.backend == options_.world->backend()) {
     plan.parent_handle =
         options_.world->state()->Split({.part = member ? 0 : dataplane::kNoPart,
@@ -272,8 +272,8 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   }
   if (!options.name.empty() || number > 0) {
     std::shared_ptr<ProcessGroup> group = Form(plan);
-    // One that means another group may have come to the end of this call: with
-    // numbers for names it could not.
+    // A rank with other arguments may come to this call when it is complete
+    // here. (With numbers as names the registry finds that without an entry.)
     if (!options.name.empty() && number > 0) {
       options_.call_registry->Pass(CallOf(plan));
     }
@@ -285,7 +285,7 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
     number = last_by_hash_[hash]++;
   }
   plan.name = absl::StrCat(hash, "_", number);
-  // The next call means this one again: the others may still be in it.
+  // The next call repeats this one, in which the others may still wait.
   absl::Cleanup give_back = [&] {
     MutexLock lock(mutex_);
     int64_t& last = last_by_hash_[hash];
@@ -351,7 +351,7 @@ std::shared_ptr<ProcessGroup> Groups::Split(
   if (parent->rank() < 0) return non_member_;
   EndDropped();
   const std::string series = UniqueName(*parent);
-  // Before all checks, as of new groups.
+  // Before all checks, as in New.
   int64_t number = 0;
   {
     MutexLock lock(mutex_);
@@ -388,7 +388,7 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   plan.device = group->state()->options().device;
   plan.nccl = options_.nccl;
   plan.description = options.description;
-  // Once it has formed, there is no group left to be shrunk again.
+  // Once it has formed, the old group is gone and cannot be shrunk again.
   plan.name = NameWithout(UniqueName(*group), ranks_to_exclude);
   plan.name_is_fresh = true;
   plan.meaning =
@@ -397,14 +397,14 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   const bool aborts = options.shrink_flags == ShrinkGroupOptions::Flags::kAbort;
   std::vector<int> excluded = ranks_to_exclude;
   std::sort(excluded.begin(), excluded.end());
-  // Before it is aborted: then nothing is left of it.
+  // Before the abort, which destroys the parent's communicator.
   plan.parent_handle = group->state()->Split({.excluded = std::move(excluded),
                                               .aborts = aborts,
                                               .group_name = plan.name,
                                               .nccl = plan.nccl});
   if (aborts) AbortToShrink(*group, ranks_to_exclude);
   std::shared_ptr<ProcessGroup> smaller = Form(plan);
-  // Its error is why it was shrunk.
+  // Its error is the reason for the call.
   Destroy(group).IgnoreError();
   return smaller;
 }
@@ -450,7 +450,7 @@ std::shared_ptr<ErrorResolver> Groups::FindResolver(
   return options_.live->NewResolver(std::move(judging));
 }
 
-// So that its barriers, and whoever looks at the job, know who is in it.
+// Registers the group, so that its barriers and tools know its ranks.
 void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
                       const Deadline& deadline) const {
   const int64_t generation = options_.formation.generation;
@@ -462,7 +462,7 @@ void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
                      deadline)
           .status();
   if (registered.ok()) return;
-  // Other ranks than those have that were here before.
+  // The ranks differ from those that another rank has registered.
   if (IsInvalidArgument(registered)) {
     if (plan.call_number > 0) {
       options_.call_registry->Pass(CallOf(plan));
@@ -528,7 +528,7 @@ Groups::Made Groups::Connect(const Plan& plan) {
       options_.metrics, options_.session, resolver, *options_.live);
   if (!state.ok()) {
     if (!plan.name_is_fresh) {
-      // The next call means this one again: the others may still be in it.
+      // The next call repeats this one, in which the others may still wait.
       MutexLock lock(mutex_);
       --made_[{plan.name, plan.ranks}];
     }
@@ -548,8 +548,8 @@ void Groups::EndDropped() {
     MutexLock lock(mutex_);
     for (auto it = entries_.begin(); it != entries_.end();) {
       const Entry& entry = it->second;
-      // A Work has the state, too. An error that nobody has seen is for who
-      // destroys the default group.
+      // A Work has the state, too. DestroyProcessGroup reports errors that no
+      // caller has seen.
       const bool is_used = entry.state == nullptr || !entry.group.expired() ||
                            entry.state.use_count() > 1 ||
                            !entry.state->status().ok();
@@ -594,7 +594,7 @@ Groups::Outcome Groups::DestroyAll() {
     entries.swap(entries_);
   }
   Outcome outcome;
-  // Those of a coordinator that ends with its job do not matter.
+  // Keys need not be deleted if the coordinator ends with its job.
   bool deletes_keys = !options_.judging.embedded;
   for (auto it = entries.rbegin(); it != entries.rend(); ++it) {
     const Entry& entry = it->second;
@@ -616,12 +616,12 @@ void Groups::CheckKnown(const std::shared_ptr<ProcessGroup>& group) const {
   }
 }
 
-// How the ranks of one group meet and connect.
+// Connecting the ranks of a group.
 
 namespace {
 
-// Adds ranks of the default group and hosts to the backend's error: the backend
-// knows neither.
+// Adds global ranks and hosts to the backend's error; the backend does not know
+// them.
 Status NotFormed(const GroupStateOptions& group, const Status& why) {
   if (IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
   std::string text = absl::StrCat("group ", base::Quote(group.name), " of ",
@@ -651,13 +651,13 @@ Status NotFormed(const GroupStateOptions& group, const Status& why) {
   return WithCulprits(Status(why.code(), text), culprits);
 }
 
-// The call in which the ranks of the group wait for each other.
+// The function in which the ranks of the group wait for each other.
 std::string CallOf(const GroupStateOptions& group) {
   return group.is_world ? "init_process_group" : MakerOf(group.name);
 }
 
-// With what the debug level, the flight recorder and metrics, which may be
-// null, want to see of it.
+// Wraps the backend for the debug level, the flight recorder and metrics, which
+// may be null.
 std::unique_ptr<dataplane::Backend> Watched(
     std::unique_ptr<dataplane::Backend> backend,
     const GroupStateOptions& options,
@@ -697,7 +697,7 @@ std::unique_ptr<dataplane::Backend> Watched(
                                        .backend = options.backend,
                                        .ranks = std::move(ranks)},
       std::move(metrics), [global_rank, records](const Status&) {
-        // Else there is nothing to be read.
+        // Otherwise there is nothing to read.
         if (records) DumpAfterFailure(global_rank);
       });
 }
@@ -795,7 +795,7 @@ void Groups::Meet(const std::string& arguments, const std::string& meaning) {
   }
   if (IsInvalidArgument(met)) Throw(Origin::kControl, std::move(met));
   {
-    // The next call means this one again: the others may still be in it.
+    // The next call repeats this one, in which the others may still wait.
     MutexLock lock(mutex_);
     if (last_meeting_ == number) --last_meeting_;
   }

@@ -17,7 +17,7 @@
 namespace muster::internal {
 namespace {
 
-// What muster-run sets for all ranks of one attempt.
+// muster-run sets it for all ranks of one attempt.
 constexpr char kAttemptVariable[] = "MUSTER_ATTEMPT";
 
 constexpr char kMethods[] =
@@ -98,8 +98,8 @@ StatusOr<std::string> Required(const Url& url, const Environment& environment,
   return std::string(environment(name));
 }
 
-// The option, else the URL's parameter, else (with a `variable`) the
-// environment's; nothing when none says anything.
+// Returns the option, else the URL's parameter, else the environment's
+// `variable` (may be null); nullopt if none is set.
 StatusOr<std::optional<int>> Choose(const Url& url, int option,
                                     const char* parameter,
                                     const Environment& environment,
@@ -156,7 +156,7 @@ Status CheckPlan(const Url& url, const InitPlan& plan) {
     return Error(url, absl::StrCat("world size must be at least 1 but was ",
                                    plan.world_size));
   }
-  // A muster:// coordinator gives out ranks that nobody claims.
+  // A muster:// coordinator assigns ranks that are not claimed.
   const bool assigned = plan.rank == -1 && url.scheme == "muster";
   if (plan.rank >= plan.world_size || (plan.rank < 0 && !assigned)) {
     return Error(url, absl::StrCat("rank must be in [0, ", plan.world_size,
@@ -204,7 +204,7 @@ StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
   return plan;
 }
 
-// The ranks and sizes of URLs that must give them.
+// Reads the ranks and sizes of URLs that must have them.
 Status RequirePlace(const Url& url, const InitRequest& request,
                     const Environment& environment, InitPlan& plan) {
   const auto rank = Choose(url, request.rank, "rank", environment, nullptr);
@@ -255,7 +255,7 @@ StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
   plan.endpoint = *endpoint;
   plan.job = url.path;
   if (IsElastic(request)) {
-    // Options go before the environment, which may be a launcher's.
+    // Options come before the environment, which a launcher may have set.
     plan.min_world_size = request.min_world_size;
     plan.max_world_size = request.max_world_size;
     return plan;
@@ -275,7 +275,7 @@ StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
   return plan;
 }
 
-// The most explicit first.
+// The most explicit name comes first.
 std::string JobName(const InitRequest& request, const InitPlan& plan,
                     const Environment& environment) {
   if (!request.job.empty()) return request.job;
@@ -306,7 +306,7 @@ StatusOr<InitPlan> PlanInit(const InitRequest& request,
   if (!url.ok()) return url.status();
   const Status elastic = CheckElastic(*url, request);
   if (!elastic.ok()) return elastic;
-  // What would be ignored is a mistake.
+  // Refuses parts that would be ignored.
   const bool is_env = url->scheme == "env";
   if ((is_env && !url->authority.empty()) ||
       ((is_env || url->scheme == "tcp") && !url->path.empty())) {

@@ -11,7 +11,7 @@
 namespace muster::internal {
 namespace {
 
-// Those that live.
+// Returns those that still exist.
 template <typename T>
 std::vector<std::shared_ptr<T>> Locked(
     const std::vector<std::weak_ptr<T>>& references) {
@@ -33,7 +33,7 @@ void AddAndTidy(std::vector<std::weak_ptr<T>>& references,
   references.push_back(object);
 }
 
-// Whether the event is, or lists, the departure of this rank; who that was.
+// If the event is or lists the departure of `rank`, returns the member.
 std::optional<MemberInfo> DepartureOf(const MemberEvent& event, int rank) {
   if (event.kind == MemberEvent::Kind::kWaiting) return std::nullopt;
   if (event.member.rank == rank) return event.member;
@@ -54,8 +54,7 @@ std::optional<MemberInfo> DepartureOf(const MemberEvent& event, int rank) {
 std::shared_ptr<ErrorResolver> LiveGroups::NewResolver(
     ErrorResolver::Options options) {
   auto resolver = std::make_shared<ErrorResolver>(std::move(options));
-  // Told under the lock, so that no resolver misses an event or hears one
-  // twice.
+  // Under the lock, so that no resolver misses an event or gets one twice.
   MutexLock lock(mutex_);
   for (const MemberEvent& event : events_) resolver->OnEvent(event);
   if (!session_over_.ok()) resolver->OnSessionOver(session_over_);

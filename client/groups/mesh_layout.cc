@@ -76,7 +76,7 @@ StatusOr<std::vector<MeshDim>> Unflatten(const MeshDim& dim,
   if (product != dim.size()) {
     return CannotUnflatten(dim, sizes, "their product must equal it");
   }
-  // From the innermost loop outwards: each size takes what it needs of them.
+  // From the innermost loop outwards: each size takes its part of them.
   std::vector<MeshLoop> left = dim.loops();
   std::vector<MeshDim> result(sizes.size());
   for (size_t i = sizes.size(); i-- > 0;) {
@@ -123,7 +123,7 @@ std::vector<std::vector<int64_t>> WalksOf(const MeshDim& dim, int64_t places) {
   const std::vector<int64_t> offsets = OffsetsOf(dim);
   std::vector<bool> visited(static_cast<size_t>(places));
   std::vector<std::vector<int64_t>> walks;
-  // The first place that no walk has visited is where one begins.
+  // A sequence begins at the first place that none has visited.
   for (int64_t start = 0; start < places; ++start) {
     if (visited[static_cast<size_t>(start)]) continue;
     std::vector<int64_t>& walk = walks.emplace_back();

@@ -23,7 +23,7 @@
 
 namespace muster::internal {
 
-// Where the groups of this process are; asked from the server's threads.
+// The source of the groups' progress; the server's threads read it.
 class Telemetry::Groups {
  public:
   void Set(std::function<std::vector<GroupProgress>()> progress) {
@@ -31,7 +31,7 @@ class Telemetry::Groups {
     progress_ = std::move(progress);
   }
 
-  // Of the oldest call that runs in any of them.
+  // Running time of the oldest call in any group.
   std::chrono::milliseconds RunningFor() const {
     std::chrono::milliseconds longest{0};
     for (const GroupProgress& group : Progress()) {
@@ -72,7 +72,7 @@ class Telemetry::Groups {
 
 namespace {
 
-// Takes the same time wherever the two differ.
+// Constant time, so that it does not show where the texts differ.
 bool Same(const std::string& a, const std::string& b) {
   unsigned difference = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -82,8 +82,8 @@ bool Same(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
-// What the pages want: the job's token, else the one that this process shows
-// the coordinator, which is another one where each host has its own.
+// Returns the token that the debug pages require: the job's, else the one that
+// this process sends to the coordinator, which may differ between hosts.
 StatusOr<std::string> PagesToken() {
   StatusOr<std::string> token = JobToken();
   if (!token.ok() || !token->empty()) return token;
@@ -138,8 +138,8 @@ Status SetLevel(const std::string& text) {
   return OkStatus();
 }
 
-// Where any port will do, the one that this process had before if it is still
-// free: who reads its metrics need not look for it after each new group.
+// If any port will do, reuses the port of the server before if it is free, so
+// that a scraper finds it again after each new group.
 StatusOr<std::unique_ptr<worker::Telemetry>> Serve(
     worker::TelemetryOptions options) {
   static std::atomic<int> last_port{0};

@@ -41,33 +41,35 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// What a process that ends after a failure gives the coordinator to hear so.
+// How long a process that ends after a failure waits for the coordinator.
 constexpr milliseconds kPartingTime{1'000};
-// Of the keys of users under a launcher; then the number of the attempt.
+// Prefix of the users' keys under a launcher; the attempt's number follows.
 constexpr char kAttemptsPrefix[] = "attempts/";
 constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 
-// The others' rendezvous shall time out before the coordinator goes that could
-// tell them who is missing; a tenth of the timeout is enough.
+// How much longer the coordinator's rank stays in the rendezvous than the
+// others, so that they learn from it which ranks are missing. At most a tenth
+// of the timeout.
 constexpr milliseconds kServerPatienceMax = seconds(1);
 constexpr milliseconds kGoodbyeTimeout = seconds(10);
-// Everybody has left by then, or has had the time to.
+// All ranks have left by then, or had the time to.
 constexpr milliseconds kDrainTimeout{200};
-// An embedded coordinator that cannot be reached is not started again.
+// An embedded coordinator that is gone does not come back.
 constexpr milliseconds kCoordinatorLoss = seconds(1);
-// Of one whose host or network is gone nothing is heard. Together with the time
-// before that is the lease of 10 s, after which that one misses this rank.
+// A coordinator whose host or network is gone closes no connection. Together
+// with kCoordinatorLoss this is the lease of 10 s, after which that coordinator
+// would miss this rank.
 constexpr milliseconds kCoordinatorSilence = seconds(9);
 
-// In a store in which the ranks meet: the job and the address of the
-// coordinator that rank 0 serves. When it has ended that, the key is gone, or
-// empty in a store that deletes none.
+// The key in a store in which the ranks meet: the job, and the address of the
+// coordinator that rank 0 serves. Afterwards the key is deleted, or empty in a
+// store that cannot delete.
 constexpr char kMeetingKey[] = "muster/coordinator";
-// How often and how long it is tried, since both may have changed meanwhile.
+// The interval and duration of attempts, as job and address may change.
 constexpr milliseconds kMeetingInterval{5};
 constexpr milliseconds kMeetingAttempt = seconds(2);
 
-// Those of the environment.
+// Loads the backends that the environment names.
 void LoadBackends() {
   const char* const paths = getenv("MUSTER_BACKEND_LIBRARIES");
   if (paths == nullptr) return;
@@ -145,9 +147,9 @@ const std::string& ProcessName() {
   return *name;
 }
 
-// What another attempt may overcome: the coordinator of the group before this
-// one is still closing down at the same address, or was restarted meanwhile.
-// One that was never reached has had the whole timeout.
+// Whether another attempt may succeed: the coordinator of the group before is
+// still closing at the same address, or has restarted. If none was ever
+// reached, the whole timeout has passed.
 bool IsTransient(const Status& status, bool connected) {
   return IsAborted(status) || (connected && IsUnavailable(status));
 }
@@ -195,10 +197,10 @@ World::World(const InitProcessGroupOptions& options)
       deadline_(Deadline::After(options.timeout, kTimeoutName)) {}
 
 World::~World() {
-  // First, so that none of its callbacks runs while the rest goes.
+  // First, so that no callback runs during the destruction.
   if (session_ != nullptr) {
     const Status why = state_ == nullptr ? OkStatus() : state_->status();
-    // Not to be taken for one of the lost: the culprit is.
+    // Leaves in peace, so that the others blame the culprit and not this rank.
     if (!why.ok()) session_->Leave(PartingReason(why), kPartingTime);
     session_->Close();
   }
@@ -208,7 +210,8 @@ World::~World() {
 
 std::string World::debug_address() const { return debug_address_; }
 
-// Where others find the telemetry: none can connect to "any address".
+// Returns the address at which others reach the telemetry, since they cannot
+// connect to "any address".
 std::string World::DebugAddress(const InitPlan& plan) const {
   if (telemetry_ == nullptr) return "";
   const std::string& address = telemetry_->address();
@@ -245,14 +248,14 @@ void World::FormGroup(InitPlan plan) {
   store_ = meeting_ != nullptr ? meeting_
                                : std::make_shared<CoordinatorStore>(session_);
   if (plan.attempt > 0) {
-    // What ranks of an earlier attempt have set would mislead these.
+    // Keys of an earlier attempt would mislead these ranks.
     store_ = std::make_shared<PrefixStore>(
         absl::StrCat(kAttemptsPrefix, plan.attempt), store_);
   }
   Connect(plan);
   if (shrinking_ != nullptr) ConfirmAll();
-  // Members that died did not tidy up, and an external coordinator outlives
-  // any number of groups, as one does that stays with rank 0.
+  // Members that died have left keys, and an external coordinator outlives
+  // groups, as does one that stays with rank 0.
   if (formation_.rank == 0 && (!plan.embedded || shrinking_ != nullptr)) {
     DeleteStaleKeys(*session_, WorldPrefix(), formation_.generation);
     if (plan.attempt > 0) {
@@ -264,7 +267,7 @@ void World::FormGroup(InitPlan plan) {
 void World::ServeCoordinator(InitPlan& plan) {
   if (meeting_ != nullptr) {
     plan.endpoint.host = ReachableAddress(Getenv("GLOO_SOCKET_IFNAME"));
-    // Of this group alone: another coordinator may get the port one day.
+    // For this group only: another coordinator may get the same port later.
     plan.job = ProcessName();
   }
   if (shrinking_ != nullptr && shrinking_->old->coordinator_ != nullptr) {
@@ -331,7 +334,7 @@ void World::ConnectAndJoin(InitPlan& plan) {
   for (;;) {
     Status failure;
     try {
-      // Anew each time: what is there may be of a group that is no more.
+      // Again each time: the value may be that of a group that has ended.
       if (finds) FindCoordinator(plan);
       formation_ = TryToJoin(plan);
       return;
@@ -358,7 +361,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
   SessionOptions session;
   session.address = plan.endpoint.ToString();
   session.job = plan.job;
-  // Its rank stays with its name, whichever group it forms.
+  // The same name gives it the same rank in every group that it forms.
   if (plan.max_world_size > 0) session.member = ProcessName();
   session.connect_timeout =
       std::max(milliseconds(1), deadline_.Remaining(Clock::now()));
@@ -370,7 +373,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
   session.debug_address = debug_address_ = DebugAddress(plan);
   if (plan.embedded) {
     session.coordinator_note = "embedded in rank 0";
-    // Rank 0 knows none.
+    // Rank 0's coordinator does not use tokens.
     session.use_token = false;
     session.give_up_after = kCoordinatorLoss;
     session.silence_max = kCoordinatorSilence;
@@ -399,8 +402,8 @@ Formation World::TryToJoin(const InitPlan& plan) {
                          .last_call = options_.last_call});
 }
 
-// The kernel's own choice of the way to the coordinator, unless the user names
-// interfaces.
+// Returns the address that the kernel uses towards the coordinator; "" if the
+// user names interfaces.
 std::string World::LocalAddress(const InitPlan& plan) const {
   const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   if (interfaces != nullptr && *interfaces != '\0') return "";
@@ -457,14 +460,14 @@ void World::Connect(const InitPlan& plan) {
     const Status& why = state.status();
     if (session_->status().ok() &&
         resolver_->Known(formation_.generation).ok()) {
-      // The others would wait for this rank, and know of nobody.
+      // Otherwise the others would wait for this rank without knowing why.
       const auto deadline =
           Deadline::After(seconds(2), "2s to report a failure");
       (CulpritsOf(why).empty()
            ? ReportFailure(session_->stream(), why.message(), deadline)
            : ReportError(session_->stream(), why, deadline))
           .IgnoreError();
-      // They hear of it from the coordinator that ends with this rank.
+      // They learn it from the coordinator, which ends with this rank.
       if (ServesOthers()) resolver_->AwaitOthersGone(kPartingTime);
     }
     Throw(IsInvalidArgument(why) ? Origin::kControl : Origin::kBackend, why);
@@ -507,7 +510,7 @@ void World::EndMeeting() noexcept {
       meeting_->Set(kMeetingKey, "");
     }
   } catch (const DistError& error) {
-    // The next group finds out by itself that nobody is there any more.
+    // The next group detects by itself that no coordinator is there.
     LOG(WARNING) << "meeting not ended: cause=" << base::Quote(error.what());
   }
 }
@@ -533,24 +536,24 @@ void World::Destroy() {
   if (!unseen.ok()) Throw(Origin::kBackend, std::move(unseen));
 }
 
-// World's part in shrinking the default group.
+// Shrinking the default group.
 
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How often those that wait for all that stay in a group look who is gone.
+// How often a rank that waits for the survivors checks for lost ranks.
 constexpr milliseconds kSurvivorsLook{100};
-// After how many looks they ask what the others do instead.
+// How many such checks come before one of the CallRegistry.
 constexpr int kTriesPerDisagreement = 3;
-// In which a coordinator with the usual lease knows who is lost.
+// The time in which a coordinator with the usual lease detects losses.
 constexpr milliseconds kLossTime = seconds(12);
-// In which those that have met join the new group. What keeps one from it the
-// coordinator tells sooner, unless that one has reported a failure before.
+// The time in which ranks that have met join the new group. The coordinator
+// reports losses sooner, unless this rank has reported a failure.
 constexpr milliseconds kJoinTime = seconds(30);
 
-// Throws for ranks that should stay in the group but are gone.
+// Throws for survivors that are gone.
 [[noreturn]] void ThrowGone(const std::vector<MemberInfo>& gone,
                             const std::string& excluded) {
   std::vector<std::string> names;
@@ -576,8 +579,7 @@ constexpr milliseconds kJoinTime = seconds(30);
 
 }  // namespace
 
-// Ends a session, and what waits in it, once the others need not be waited for
-// any more.
+// Ends a session and its waits when the wait for the others is in vain.
 class World::OthersWatch {
  public:
   OthersWatch(std::function<bool()> over, std::shared_ptr<Session> session)
@@ -613,8 +615,8 @@ class World::OthersWatch {
   std::thread thread_;
 };
 
-// Over the old group's coordinator, while there is one: it knows who is gone
-// and will not come to the rendezvous of the new one.
+// Uses the old group's coordinator while it exists: it knows which ranks are
+// gone and will not come to the new rendezvous.
 void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
   StreamSession& stream = session_->stream();
   const std::string& excluded = shrinking.excluded;
@@ -622,7 +624,7 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     return absl::StrCat(WorldPrefix(), formation_.generation, "/shrink/",
                         excluded, "/", rank);
   };
-  // Refused when this rank has reported a failure: then nobody waits for it.
+  // The store refuses this if this rank has reported a failure.
   if (!SetKey(stream, key_of(formation_.rank), "", deadline).ok()) {
     ThrowIfLost(excluded);
     return AwaitFates(shrinking, deadline);
@@ -635,7 +637,7 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
                                excluded),
        .ranks = shrinking.survivors});
   for (int looks = 1;; ++looks) {
-    // Before the question who has come: who leaves has.
+    // Before GetKeys: a rank that leaves has met the others.
     const LiveGroups::Absent absent =
         live_->AbsentOf(formation_.generation, shrinking.survivors);
     std::vector<std::string> keys;
@@ -651,19 +653,19 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
         GetKeys(stream, keys, Deadline::After(slice, "one look")).status();
     if (met.ok()) {
       waiting.Succeed();
-      // Keys of an earlier call may be there without their ranks.
+      // Keys of an earlier call may exist without their ranks.
       shrinking.met =
           absent.reported.empty() && excluded_before_.insert(excluded).second;
-      // For those that have reported, and see no keys.
+      // For ranks that have reported and cannot read keys.
       if (!absent.reported.empty()) session_->Leave("shrinks its group");
       return;
     }
-    // Or the coordinator is no more.
+    // The coordinator may be gone, too.
     if (!IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
     if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
     if (looks % kTriesPerDisagreement == 0) {
       if (Status disagreement = waiting.Look(); !disagreement.ok()) {
-        // Not for the next call's.
+        // The key must not count for the next call.
         DeleteKey(stream, key_of(formation_.rank), deadline)
             .status()
             .IgnoreError();
@@ -682,25 +684,25 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
   }
 }
 
-// Waits for the fates of the others, all that a rank which has reported a
-// failure can still see. Ranks that stay report the failure too, or leave this
-// group when they have met. Others are lost, perhaps unknown to the coordinator
-// when it heard of the first.
+// Waits for the end of the other members, all that a rank which has reported a
+// failure can still see. Survivors report the failure too, or leave this group
+// when they have met. Other members are lost, perhaps without the coordinator's
+// knowledge when it had the first report.
 void World::AwaitFates(const Shrinking& shrinking, const Deadline& deadline) {
   const Instant until = std::min(deadline.at, Clock::now() + kLossTime);
   while (session_->status().ok() && Clock::now() < until) {
     ThrowIfGone(shrinking);
     const LiveGroups::Absent absent =
         live_->AbsentOf(formation_.generation, shrinking.survivors);
-    // This one has reported.
+    // This rank has reported.
     const size_t fine = absent.reported.size() + absent.left.size();
     if (fine >= shrinking.survivors.size()) return;
     std::this_thread::sleep_for(kSurvivorsLook);
   }
 }
 
-// Returns the ranks that are lost, as far as the coordinator has told, or that
-// served the coordinator. A rank that has left may have come to the call.
+// Returns the lost survivors: those that the coordinator has announced, and the
+// one that served it. A rank that has left may have come to the call.
 std::vector<MemberInfo> World::Gone(const std::vector<int>& survivors) const {
   LiveGroups::Absent absent = live_->AbsentOf(formation_.generation, survivors);
   const auto lost = std::remove_if(
@@ -741,8 +743,8 @@ Deadline World::UntilJoined() const {
   return Deadline::After(kJoinTime, "for ranks that have met");
 }
 
-// Either all of them have the new group or none, as the coordinator decides:
-// those that had it would not meet those that go on with the old one.
+// The coordinator decides for all ranks alike that the new group exists.
+// Otherwise some ranks would go on with the new group and some with the old.
 void World::ConfirmAll() {
   ThrowIfFailed(Origin::kBackend,
                 AwaitBarrier(session_->stream(), kWorldName, "muster/shrunk",
@@ -750,8 +752,8 @@ void World::ConfirmAll() {
                              /*wait_all_ranks=*/false, deadline_));
 }
 
-// The coordinator has taken this very rank for lost: the others have been told,
-// and go on without it.
+// Throws if the coordinator has declared this rank lost: the others know, and
+// go on without it.
 void World::ThrowIfLost(const std::string& excluded) const {
   const Status why = session_->status();
   if (!IsFailedPrecondition(why)) return;
@@ -800,8 +802,8 @@ InitProcessGroupOptions World::PrepareToShrink(
   return smaller;
 }
 
-// The next one does not form before. A coordinator that was out of reach when
-// the group failed has not been told.
+// The next generation does not form before this one ends. A coordinator that
+// was out of reach when the group failed does not know yet.
 void World::EndGeneration(const std::vector<int>& ranks_to_exclude) {
   if (state_->status().ok()) return AbortToShrink(*group_, ranks_to_exclude);
   if (live_->IsOver(formation_.generation) || !session_->status().ok()) return;
@@ -829,8 +831,8 @@ std::unique_ptr<World> World::Shrink(const std::vector<int>& ranks_to_exclude,
   return formed;
 }
 
-// An error of the group that did not form, with whom it blames as ranks of this
-// one, which stays.
+// Throws the error of the group that did not form, with the culprits as ranks
+// of this group, which stays.
 void World::ThrowNotShrunk(const Shrinking& shrinking,
                            const DistError& error) const {
   const Culprits theirs = CulpritsOf(error.status());
@@ -859,8 +861,7 @@ void World::ThrowNotShrunk(const Shrinking& shrinking,
   Throw(Origin::kBackend, WithCulprits(std::move(why), culprits));
 }
 
-// To the group that was formed of this one, with the same coordinator or
-// another.
+// Leaves this group after a new one was formed from it.
 void World::GiveWay() {
   bootstrap_->DeleteOwnKeys();
   session_->Leave("its group was shrunk", kPartingTime);

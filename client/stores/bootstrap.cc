@@ -20,8 +20,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long it may take to notice that a wait has become pointless: soon after
-// it began, as ranks come together, and later.
+// How often a wait checks whether it is in vain: the interval in the first
+// seconds, when ranks come together, and later.
 constexpr milliseconds kFirstSlice{300};
 constexpr int kFirstSlices = 10;
 constexpr milliseconds kSlice = std::chrono::seconds(1);
@@ -47,7 +47,7 @@ Deadline TidyDeadline() {
 bool DeleteKeys(Session& session, const std::vector<std::string>& keys,
                 const Deadline& deadline) {
   for (const std::string& key : keys) {
-    // One that stays is litter, no more.
+    // A key that stays does no harm.
     if (!DeleteKey(session.stream(), key, deadline).ok()) return false;
   }
   return true;
@@ -92,7 +92,8 @@ Status SessionBootstrap::SetBy(const std::string& key, const std::string& value,
   return SetKey(session_->stream(), full, value, Until(deadline));
 }
 
-// Once in a while, and not at all in the first: a group that forms asks nobody.
+// Only now and then, and not in the first interval, so that a group that forms
+// normally asks nothing.
 bool SessionBootstrap::IsTimeToAsk() {
   MutexLock lock(mutex_);
   const Instant now = Clock::now();

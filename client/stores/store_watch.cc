@@ -77,7 +77,7 @@ class SessionWatch : public StoreWatch {
   KeyChange TakeFirst() {
     KeyChange change = std::move(changes_.front());
     changes_.pop_front();
-    // Several keys may have changed in one revision: it is done with the last.
+    // Several keys may have changed in one revision; it counts with the last.
     revision_ = changes_.empty()
                     ? request_.after_revision()
                     : std::min(change.revision, changes_.front().revision - 1);
@@ -87,7 +87,7 @@ class SessionWatch : public StoreWatch {
   const std::shared_ptr<Session> session_;
   Canceller canceller_;
 
-  // Of Next, but for the revision.
+  // The request of Next. Its revision changes.
   v1::WatchRequest request_;
   std::deque<KeyChange> changes_;
   std::atomic<int64_t> revision_;

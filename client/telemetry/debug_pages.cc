@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kVerbosityMax = 9;
 
-// Variables that say how a job is run, by their beginning or by all of it.
-// What else there is may be a secret under any name.
+// Names, or their prefixes, of variables that configure a job. Any other
+// variable may be a secret.
 constexpr absl::string_view kShownPrefixes[] = {
     "CUDA_", "CUBLAS_", "GLOG_",  "GLOO_",         "GRPC_",   "KMP_",
     "MKL_",  "MUSTER_", "NCCL_",  "NVIDIA_",       "OMP_",    "OPENBLAS_",

@@ -28,8 +28,9 @@
 namespace muster::worker {
 namespace {
 
-// The buckets of durations, in nanoseconds: from the latency of a small
-// collective on one host to a timeout's order. Beyond is one more.
+// The upper bounds of the buckets of durations, in nanoseconds: from the
+// latency of a small collective on one host to a timeout. One more bucket has
+// the rest.
 constexpr std::array<int64_t, 22> kDurationBounds = {
     1'000,          2'500,         5'000,       10'000,        25'000,
     50'000,         100'000,       250'000,     500'000,       1'000'000,
@@ -62,8 +63,8 @@ struct CollectiveFamilies {
              prometheus::MetricType::Histogram);
 };
 
-// Counts of its own, of which the library's are made when somebody asks: to
-// count in those takes a seventh of a small collective's time.
+// Own counters, from which the library's metrics are made on request: counting
+// in the library takes a seventh of a small collective's time.
 class CollectiveSeries final : public Metrics::Series {
  public:
   CollectiveSeries(absl::string_view op, absl::string_view backend)
@@ -88,7 +89,7 @@ class CollectiveSeries final : public Metrics::Series {
     CountNotOwned(bucket, nanoseconds, bytes);
   }
 
-  // What there is of it.
+  // Adds all metrics that have a value.
   void AddTo(CollectiveFamilies& families) const {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -119,38 +120,39 @@ class CollectiveSeries final : public Metrics::Series {
 
  private:
   using Count = std::atomic<uint64_t>;
-  // Of those that succeeded: how many, by bucket of kDurationBounds; and sums.
+  // Successful collectives: their number, by bucket of kDurationBounds; sums.
   struct Counts {
     std::array<Count, kDurationBounds.size() + 1> buckets = {};
     Count nanoseconds = 0;
     Count bytes = 0;
   };
 
-  // Those of one thread, in lines of the cache of their own.
+  // Counters of one thread, on cache lines of their own.
   struct alignas(64) Owned {
-    // Null: nobody's yet.
+    // Null: free.
     std::atomic<const void*> owner = nullptr;
     Counts counts;
   };
 
-  // A thread is known by where its own variables are (see BiasedMutex), which
-  // only one that begins after its end, and sees what it did, can have as well.
+  // Identifies a thread by the address of its thread-local variables (see
+  // BiasedMutex). Only a thread that begins after its end, and sees its writes,
+  // can have the same.
   static const void* ThisThread() { return __builtin_thread_pointer(); }
 
-  // Apart, for the sake of what is mostly counted: a function that calls others
-  // saves registers for that.
+  // Not inlined: a function that calls others saves registers, which would slow
+  // the usual case.
   [[gnu::noinline]] void CountFailed(StatusCode code) {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++failed_[code];
   }
-  // Of a thread that has none: it gets the first free ones, for good; if there
-  // are none, it counts with the others.
+  // For a thread without counters: it owns the first free ones from now on, or,
+  // if there are none, counts together with others.
   [[gnu::noinline]] void CountNotOwned(size_t bucket, uint64_t nanoseconds,
                                        size_t bytes) {
     Counts* counts = &together_;
     for (Owned& each : owned_) {
       const void* owner = each.owner.load(std::memory_order_relaxed);
-      // (An exchange takes the line away from its owner also if it fails.)
+      // An exchange would take the cache line away even if it fails.
       if (owner != nullptr ||
           !each.owner.compare_exchange_strong(owner, ThisThread(),
                                               std::memory_order_relaxed)) {
@@ -164,12 +166,12 @@ class CollectiveSeries final : public Metrics::Series {
     counts->bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
 
-  // Of one that nobody else adds to.
+  // Adds to a counter that only this thread writes.
   static void Add(Count& count, uint64_t more) {
     count.store(count.load(std::memory_order_relaxed) + more,
                 std::memory_order_relaxed);
   }
-  // Of all threads.
+  // The sum over all threads.
   template <typename Which>
   uint64_t Sum(const Which& which) const {
     uint64_t sum =
@@ -196,8 +198,8 @@ class CollectiveSeries final : public Metrics::Series {
 
   const std::string op_;
   const std::string backend_;
-  // The first threads that come count apart, where an addition takes a third of
-  // the time: mostly there are no others.
+  // The first threads have counters of their own, where an addition takes a
+  // third of the time. Mostly there are no more threads.
   std::array<Owned, 3> owned_;
   Counts together_;
   mutable std::mutex mutex_;
@@ -262,7 +264,7 @@ class PrometheusMetrics final : public Metrics {
   }
 
   std::string Render() const override {
-    // A counter can only go up: add what was used since the last scrape, in
+    // A counter only increases: each scrape adds the use since the last one,
     // one scrape at a time.
     const std::lock_guard<std::mutex> lock(render_mutex_);
     const base::ProcessUsage usage = base::ReadProcessUsage();

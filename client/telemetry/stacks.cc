@@ -26,13 +26,13 @@ namespace muster::worker {
 namespace {
 
 constexpr int kFramesMax = 64;
-// The handler's own, and the kernel's return from it.
+// The frames of the handler, and of the kernel's return from it.
 constexpr int kOwnFrames = 2;
 constexpr int64_t kAnswerNs = 200'000'000;
 
 int StackSignal() { return SIGRTMAX - 2; }
 
-// What the interrupted thread writes into. Only one is asked at a time; one
+// The interrupted thread writes into it. One thread is asked at a time; one
 // that answers too late finds another number here and writes nothing.
 struct Request {
   std::atomic<pid_t> thread{0};
@@ -58,7 +58,7 @@ void OnStackSignal(int) {
   const int error = errno;
   Request& request = TheRequest();
   pid_t expected = ThreadId();
-  // Negative: it is being answered, and must not be given up.
+  // Negative: the thread is answering, and the asker must wait.
   if (request.thread.compare_exchange_strong(expected, -expected)) {
     request.count = backtrace(request.frames.data(), kFramesMax);
     sem_post(&request.answered);
@@ -66,7 +66,7 @@ void OnStackSignal(int) {
   errno = error;
 }
 
-// Whether `thread` has answered.
+// Asks `thread` and returns whether it has answered.
 bool Ask(pid_t thread) {
   Request& request = TheRequest();
   request.count = 0;
@@ -84,7 +84,7 @@ bool Ask(pid_t thread) {
     if (errno == EINTR) continue;
     pid_t expected = thread;
     if (request.thread.compare_exchange_strong(expected, 0)) return false;
-    // It is at it.
+    // The thread is answering.
     while (sem_wait(&request.answered) != 0) {
     }
     break;
@@ -106,7 +106,7 @@ std::vector<pid_t> Threads() {
   return threads;
 }
 
-// `"gloo-1", sleeping`.
+// Returns `"gloo-1", sleeping`.
 std::string NameAndState(pid_t thread) {
   const std::string folder = absl::StrCat("/proc/self/task/", thread);
   std::string name;
@@ -126,7 +126,7 @@ std::string NameAndState(pid_t thread) {
 
 std::string FrameText(int number, const void* address) {
   char name[512] = "?";
-  // The address after the call; the call itself is in the function meant.
+  // A return address; the call before it is in the right function.
   absl::Symbolize(static_cast<const char*>(address) - 1, name, sizeof(name));
   return absl::StrFormat("  #%d %p %s\n", number, address, name);
 }

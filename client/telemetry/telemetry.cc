@@ -27,7 +27,7 @@ using base::RenderAs;
 
 constexpr char kIdentityPage[] = "/identity";
 
-// "links to": every page, in their order.
+// Returns the page that links to all `pages`, in their order.
 std::string Index(const std::vector<HttpPage>& pages) {
   std::string html =
       "<!doctype html><title>muster worker</title><h1>muster worker</h1>\n";
@@ -38,8 +38,8 @@ std::string Index(const std::vector<HttpPage>& pages) {
   return html;
 }
 
-// "; rank 2 (pid 7) has it", or "; pid 7, in no group, has it": of the worker
-// process that serves that address already; empty: it is none.
+// Returns "; rank 2 (pid 7) has it", or "; pid 7, in no group, has it", for the
+// worker process that serves that address; "" if it is another program.
 std::string DescribeHolder(const base::Endpoint& endpoint) {
   if (endpoint.port == 0) return "";
   const std::string page = base::FetchPage(endpoint, kIdentityPage);
@@ -108,7 +108,7 @@ class HttpTelemetry final : public Telemetry {
   const std::unique_ptr<Metrics> metrics_ = Metrics::Create();
   std::string address_;
   std::atomic<int> rank_{-1};
-  // Last, so that it stops before what its pages show.
+  // Last, so that it stops before the data of its pages is destroyed.
   std::unique_ptr<base::HttpServer> server_;
 };
 
