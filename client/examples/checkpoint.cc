@@ -92,7 +92,7 @@ std::optional<TrainingState> ReadCheckpoint(const std::string& path) {
 }
 
 void ShareNewest(TrainingState& state, size_t parameter_count, Place& place) {
-  // Steps made, -1 for who has no state. Each rank knows its own.
+  // Steps made, or -1 on a rank without a state.
   std::vector<int64_t> steps(static_cast<size_t>(GetWorldSize()), -1);
   if (!state.parameters.empty()) {
     steps[static_cast<size_t>(GetRank())] =

@@ -26,7 +26,7 @@ DistributedSampler::DistributedSampler(size_t items, size_t global_batch,
 }
 
 void DistributedSampler::SetEpoch(int epoch) {
-  // Fisher and Yates by hand: std::shuffle's result depends on the library.
+  // Fisher-Yates by hand: the result of std::shuffle depends on the library.
   std::mt19937_64 random(seed_ * 1'000'003 + static_cast<uint64_t>(epoch));
   std::iota(order_.begin(), order_.end(), size_t{0});
   for (size_t i = items_ - 1; i > 0; --i) {

@@ -15,13 +15,13 @@
 namespace muster::examples {
 namespace {
 
-// The first number of an IDX file: bytes (8), and how many dimensions.
+// The first number of an IDX file: bytes (8), and the number of dimensions.
 constexpr uint32_t kImagesMagic = 0x803;
 constexpr uint32_t kLabelsMagic = 0x801;
 // A header that asks for more is damaged.
 constexpr uint32_t kItemsMax = 10'000'000;
 
-// One gzip'd file that is read from its beginning to its end.
+// Reads one gzip'd file from its beginning to its end.
 class GzipFile {
  public:
   explicit GzipFile(const std::string& path)
@@ -39,7 +39,7 @@ class GzipFile {
     throw DatasetError(absl::StrCat("data set file \"", path_, "\" ", what));
   }
 
-  // Exactly `count` bytes.
+  // Reads exactly `count` bytes.
   std::vector<uint8_t> Read(size_t count) {
     std::vector<uint8_t> bytes(count);
     size_t filled = 0;
@@ -52,8 +52,7 @@ class GzipFile {
       filled += static_cast<size_t>(got);
     }
     if (filled < count) {
-      // A file that was cut off in the middle of its compressed data says so
-      // here only.
+      // Only this detects a file that was cut off within its compressed data.
       CheckEnd();
       Fail(absl::StrCat("is too short: ", count, " more bytes expected, ",
                         filled, " found"));
@@ -67,7 +66,7 @@ class GzipFile {
            uint32_t{bytes[2]} << 8 | uint32_t{bytes[3]};
   }
 
-  // The checksum stands at the end: reading on is what verifies it.
+  // Reads to the end, because only that verifies the checksum.
   void ExpectEnd() {
     uint8_t byte;
     const int got = gzread(file_, &byte, 1);

@@ -63,8 +63,8 @@ float Perceptron::Gradient(const Eigen::MatrixXf& examples,
   const float scale = 1.0f / static_cast<float>(count);
   double loss = 0;
   for (Eigen::Index i = 0; i < count; ++i) {
-    // Softmax and its loss, shifted by the maximum so that exp stays finite;
-    // then the loss's derivative takes the scores' place.
+    // Softmax and its loss, shifted by the maximum so that exp stays finite.
+    // Then the derivative of the loss replaces the scores.
     auto column = scores_.col(i);
     const int label = labels[static_cast<size_t>(i)];
     column.array() -= column.maxCoeff();

@@ -14,7 +14,8 @@ Floats::Floats(size_t count) {
                                    {.device = DeviceType::kCpu});
     std::ranges::fill(values(), 0.0f);
   } catch (const DistError& error) {
-    // The group's backend has none, or no rank has so much: on all ranks alike.
+    // The backend has none, or the memory does not suffice; the same on all
+    // ranks.
     if (!IsUnimplemented(error.status()) &&
         !IsResourceExhausted(error.status())) {
       throw;
@@ -38,7 +39,7 @@ void Place::With(const Tensor& tensor,
   memory_.Write(tensor.data(), tensor.bytes());
   collective(Tensor(memory_.data(), tensor.data_type(), tensor.shape(),
                     {DeviceType::kCuda, *device_}));
-  // Behind the collective, in the same stream.
+  // After the collective, in the same stream.
   memory_.Read(tensor.data(), tensor.bytes());
 }
 

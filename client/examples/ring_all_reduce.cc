@@ -1,12 +1,13 @@
-// A ring all-reduce by hand, beside the library's.
+// A ring all-reduce by hand, compared with the library's.
 //
 //   muster-run --standalone --nproc-per-node=4 -- ring_all_reduce
 //
 // The array is cut into as many chunks as there are ranks. In the first half
-// each rank passes a chunk to its right neighbour and adds the one that it
-// gets from the left; after world_size - 1 steps every rank owns one chunk
-// that holds the sum. In the second half the sums travel around the ring.
-// Every rank sends 2 (n - 1) / n of the array, whatever n is: why rings are
+// each rank sends a chunk to its right neighbour and adds the one that it gets
+// from the left; after world_size - 1 steps every rank has one chunk with the
+// sum. In the second half the sums travel around the ring. Every rank sends
+// less than two arrays, 2 (n - 1) / n, for any n: that is why rings are used
+// for large arrays.
 // used for large arrays.
 //
 // Messages go through the job's store here, so this shows the algorithm, not

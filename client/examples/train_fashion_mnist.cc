@@ -89,7 +89,7 @@ namespace muster::examples {
 namespace {
 
 constexpr int kCompareSteps = 200;
-// For those that are left to find each other.
+// The time in which the remaining ranks must find each other.
 constexpr std::chrono::seconds kRecoveryTimeout(60);
 
 struct Dataset {
@@ -97,7 +97,7 @@ struct Dataset {
   LabelledImages test;
 };
 
-// Throws std::runtime_error: there is none, and why.
+// Throws std::runtime_error if there is no device, with the reason.
 int OwnDevice() {
   try {
     DeviceMemory(0, 1);
@@ -107,7 +107,7 @@ int OwnDevice() {
   return GetNodeLocalRank(0) % CudaDeviceCount();
 }
 
-// Of every group of this program.
+// The options of every group of this program.
 InitProcessGroupOptions GroupOptions(const TrainingSettings& settings) {
   InitProcessGroupOptions options = {.backend = absl::GetFlag(FLAGS_backend),
                                      .device_id = settings.device};
@@ -165,7 +165,7 @@ TrainingSettings SettingsFromFlags() {
   return settings;
 }
 
-// A bar on a terminal; elsewhere a line per epoch is enough.
+// A progress bar on a terminal; elsewhere one line per epoch.
 class ProgressBar {
  public:
   explicit ProgressBar(bool wanted)
@@ -189,8 +189,8 @@ class ProgressBar {
   int last_percent_ = -1;
 };
 
-// Writes all of a file or none of it, so that whoever waits for the file to
-// appear finds it whole.
+// Writes a file completely or not at all, so that a reader that waits for it
+// finds it complete.
 void WriteFile(const std::string& path, const std::string& text) {
   const std::string unfinished = path + ".part";
   std::ofstream file(unfinished);
@@ -228,7 +228,7 @@ void WriteReport(const std::string& path,
   WriteFile(path, report.dump(2) + "\n");
 }
 
-// Waits until somebody has read this process's metrics.
+// Waits until another process has read this process's metrics.
 void Linger(const std::string& file) {
   const auto deadline = std::chrono::steady_clock::now() +
                         absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_linger));
@@ -238,7 +238,7 @@ void Linger(const std::string& file) {
   }
 }
 
-// Until the end of the training. On a failure `trainer` is as far as it came.
+// Trains to the end. After a failure `trainer` has the steps made so far.
 std::vector<EpochResult> TrainOn(Trainer& trainer, const int epochs) {
   const bool speaks = GetRank() == 0;
   const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
@@ -270,11 +270,11 @@ std::vector<EpochResult> TrainOn(Trainer& trainer, const int epochs) {
   return results;
 }
 
-// A default group without those that `error` blames, or with others in their
-// places. More may fail meanwhile.
+// Forms a default group without the culprits of `error`, or with others in
+// their place. More ranks may fail meanwhile.
 void Recover(DistError error, const TrainingSettings& settings) {
   const bool shrinks = absl::GetFlag(FLAGS_on_failure) == "shrink";
-  // Each error names those that it adds.
+  // Each error names only further culprits.
   std::vector<int> gone;
   while (true) {
     if (absl::GetFlag(FLAGS_on_failure) == "exit" ||
@@ -299,7 +299,7 @@ void Recover(DistError error, const TrainingSettings& settings) {
       }
       return;
     } catch (const DistError& next) {
-      // Without a group nobody can be excluded from it.
+      // Without a group no rank can be excluded.
       if (!IsInitialized() && shrinks) throw;
       error = next;
     }
@@ -351,7 +351,7 @@ int Train(const Dataset& dataset, const TrainingSettings& settings) {
   return equal ? 0 : 1;
 }
 
-// The losses of the first steps on the default group.
+// Returns the losses of the first steps on the default group.
 std::vector<float> LossCurve(const Dataset& dataset,
                              const TrainingSettings& settings) {
   Trainer trainer(settings, dataset.train, dataset.test);
@@ -361,7 +361,7 @@ std::vector<float> LossCurve(const Dataset& dataset,
   return trainer.losses();
 }
 
-// Joins a job of its own, alone, on the same coordinator.
+// Joins a separate job on the same coordinator, alone.
 void InitAlone(const TrainingSettings& settings) {
   const auto variable = [](const char* name) {
     const char* const value = std::getenv(name);
@@ -420,7 +420,8 @@ int Compare(const Dataset& dataset, TrainingSettings settings) {
 int Run() {
   const TrainingSettings settings = SettingsFromFlags();
   const std::string folder = absl::GetFlag(FLAGS_data_dir);
-  // Before the group is formed: a rank without data should not be waited for.
+  // Before the group is formed: the others must not wait for a rank without
+  // data.
   const Dataset dataset = {ReadFashionMnist(folder, FashionMnistPart::kTrain),
                            ReadFashionMnist(folder, FashionMnistPart::kTest)};
   InitProcessGroup(GroupOptions(settings));
@@ -471,7 +472,7 @@ int main(int argc, char** argv) {
         arguments[1]);
     return 1;
   }
-  // Line by line into the launcher's pipe, too.
+  // Prints line by line into the launcher's pipe, too.
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   return muster::Record(muster::examples::Run);
 }

@@ -33,7 +33,7 @@ Trainer::Trainer(const TrainingSettings& settings, const LabelledImages& train,
       sgd_(model_.parameter_count(), settings.learning_rate, settings.momentum),
       gradient_(model_.parameter_count() + 1) {
   ShareNewest(state, model_.parameter_count(), place_);
-  // Without one the seed makes all ranks begin alike.
+  // Without a state the seed gives all ranks the same parameters.
   if (state.parameters.empty()) return;
   std::copy(state.parameters.begin(), state.parameters.end(),
             model_.parameters().begin());
@@ -77,8 +77,8 @@ float Trainer::Step(const std::vector<size_t>& batch) {
     Load(train_, batch);
     values.back() = model_.Gradient(examples_, labels_, gradient);
   }
-  // Parts may differ by an image: each part's mean counts by its share, and the
-  // sum is the mean of the whole batch.
+  // Parts may differ by an image, so each mean is weighted by its share, and
+  // the sum is the mean of the whole batch.
   const float share = static_cast<float>(batch.size()) /
                       static_cast<float>(settings_.global_batch);
   for (float& value : values) value *= share;
@@ -113,7 +113,7 @@ bool Trainer::done() const {
 EpochResult Trainer::RunEpoch(const OnStep& on_step) {
   const auto start = std::chrono::steady_clock::now();
   sampler_.SetEpoch(epoch_ - 1);
-  // Large steps first, small ones to settle.
+  // Large steps first, then smaller ones.
   sgd_.set_learning_rate(settings_.learning_rate *
                          static_cast<float>(settings_.epochs - epoch_ + 1) /
                          static_cast<float>(settings_.epochs));
@@ -143,8 +143,8 @@ EpochResult Trainer::RunEpoch(const OnStep& on_step) {
 }
 
 bool Trainer::ParametersAreEqual() {
-  // As whole numbers, for which the smallest and the largest agree only if all
-  // do: two floats may be equal and differ in their bits, or be NaN.
+  // Compares integers, whose minimum and maximum are equal only if all are:
+  // floats may compare equal with different bits, or be NaN.
   std::vector<int32_t> mine(model_.parameter_count());
   std::memcpy(mine.data(), model_.parameters().data(),
               mine.size() * sizeof(int32_t));

@@ -1,9 +1,9 @@
-// Each verb once, on four ranks, with what comes out of it.
+// Runs each verb once, on four ranks, with its result.
 //
 //   muster-run --standalone --nproc-per-node=4 -- verbs
 //
-// Every example is a function of its own; its `Expect` is the result on every
-// rank. The comment over an example is its picture.
+// Every example is a function, and its `Expect` has the result on every rank.
+// The comment above it shows the data.
 
 #include <chrono>
 #include <cstdint>
@@ -39,7 +39,7 @@ void AllReduce(int rank) {
   muster::AllReduce(values);
   Expect("AllReduce", values, {6, 46});
 
-  // What runs meanwhile must leave `values` alone.
+  // Code that runs meanwhile must not touch `values`.
   values = {rank, 10 + rank};
   muster::Work work =
       muster::AllReduce(values, {.op = ReduceOp::kMax, .async_op = true});
@@ -128,7 +128,7 @@ void AllToAll(int rank) {
   muster::AllToAllSingle(column, row);
   Expect("AllToAllSingle", column, {rank, 10 + rank, 20 + rank, 30 + rank});
 
-  // All of it to rank 0, two each.
+  // All to rank 0, two elements each.
   const std::vector<int64_t> to = {2, 0, 0, 0};
   const std::vector<int64_t> from(4, rank == 0 ? 2 : 0);
   Ints pairs = {rank, -rank};
@@ -149,7 +149,7 @@ void SendAndRecv(int rank) {
   sent.Wait();
   Expect("Isend and Recv", got, {from});
 
-  // Whoever sends first. The tag keeps it apart from what comes later.
+  // From the rank that sends first. The tag separates it from later messages.
   if (rank == 0) {
     int sum = 0;
     for (int i = 0; i < 3; ++i) {
@@ -160,7 +160,7 @@ void SendAndRecv(int rank) {
     muster::Send(mine, 0, {.tag = 2});
   }
 
-  // With both neighbours at once.
+  // Both neighbours at once.
   Ints left(1);
   Ints right(1);
   using muster::P2POp;
@@ -176,7 +176,7 @@ void SendAndRecv(int rank) {
 
 void Barriers() {
   muster::Barrier();
-  // The coordinator decides: an error would name each rank that is missing.
+  // The coordinator decides: an error would name each missing rank.
   muster::MonitoredBarrier({.timeout = std::chrono::seconds(30)});
   g_examples += 2;
 }
@@ -228,7 +228,7 @@ void Groups(int rank) {
   Ints values = {rank};
   muster::AllReduce(values, {.group = odd});  // nothing on the even ones
   Expect("NewGroup", values, {rank % 2 == 0 ? rank : 4});
-  // Its second rank is global rank 3.
+  // The group's rank 1 is global rank 3.
   values = {rank};
   muster::Broadcast(values, {}, {.group = odd, .group_src = 1});
   Expect("Broadcast, group_src", values, {rank % 2 == 0 ? rank : 3});

@@ -1,5 +1,5 @@
-// Ranks that share work through a store alone, without a process group: who is
-// faster takes more.
+// Ranks that share work through a store, without a process group: faster ranks
+// take more.
 //
 //   muster-run --standalone --nproc-per-node=3 -- work_queue
 //
@@ -31,7 +31,7 @@ void ShareWork(int rank, int size, muster::Store& store) {
     for (int i = 0; i < kNumbers; ++i) {
       store.QueuePush("numbers", std::to_string(i));
     }
-    // An empty item for each rank says that there are no more.
+    // An empty item for each rank ends its work.
     for (int i = 0; i < size; ++i) store.QueuePush("numbers", "");
   }
   for (std::string item = store.QueuePop("numbers"); !item.empty();
@@ -64,7 +64,7 @@ int main() {
     std::printf("rank %d: the sum is %s\n", rank,
                 store.Get("sum of squares").c_str());
 
-    // The one who serves the store goes last.
+    // The rank that serves the store ends last.
     store.Set("gone/" + std::to_string(rank), "");
     if (rank == 0) {
       for (std::string& key : done) key.replace(0, 4, "gone");

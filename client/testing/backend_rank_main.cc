@@ -1,11 +1,11 @@
-// One rank of the tests of backends that are not built in. Says on standard
-// output what it sees, one line each, with its rank before it.
+// One rank of the tests of backends that are not built in. Prints what it sees
+// to standard output, one line each, after its rank.
 //
 //   backend_rank BACKEND some|all|late|parts
 //
-// `some`: the verbs of the example. `all`: every verb, every type and every
-// operation, against the reference. `late`: rank 0 leaves the others alone.
-// `parts`: BACKEND is gloo, and says what it hears of sub-groups.
+// `some`: the verbs of the example. `all`: every verb, type and operation,
+// compared with the reference. `late`: rank 0 does not take part. `parts`:
+// BACKEND is gloo, and reports calls about sub-groups.
 
 #include <algorithm>
 #include <chrono>
@@ -99,7 +99,7 @@ void ReduceEverything() {
   }
 }
 
-// What rank `from` has for rank `to`.
+// The data of rank `from` for rank `to`.
 std::vector<int32_t> Parcel(int from, int to, size_t count) {
   std::vector<int32_t> values(count);
   std::iota(values.begin(), values.end(), 1'000'000 * from + 10'000'000 * to);
@@ -110,7 +110,7 @@ std::vector<Tensor> Tensors(std::vector<std::vector<int32_t>>& lists) {
   return {lists.begin(), lists.end()};
 }
 
-// Rank r has r + 1 times as many.
+// Rank r sends and receives r + 1 times as much.
 void MoveUneven(size_t count) {
   const int size = GetWorldSize();
   const int rank = GetRank();
@@ -145,7 +145,7 @@ void MoveUneven(size_t count) {
       {.output_split_sizes = got_splits, .input_split_sizes = my_splits});
   Expect(flat == expected, "all_to_all_single");
 
-  // All ranks bring what has r + 1 parts for rank r.
+  // Every rank's input has r + 1 parts for rank r.
   std::vector<std::vector<int32_t>> parts;
   for (int other = 0; other < size; ++other) {
     parts.emplace_back(count * static_cast<size_t>(other + 1), rank + 1);
@@ -196,7 +196,7 @@ void SendAround() {
          "send and recv");
 }
 
-// Those of the even ranks alone, too.
+// Also tests the even ranks alone.
 void SubGroup() {
   std::vector<int> even;
   for (int rank = 0; rank < GetWorldSize(); rank += 2) even.push_back(rank);
@@ -207,7 +207,7 @@ void SubGroup() {
   Expect(one[0] == static_cast<int32_t>(even.size()), "sub-group");
 }
 
-// What a group has from the one that it is made of: that one's name.
+// The handle that a group gets from its parent: the parent's name.
 struct TokenHandle : dataplane::ParentHandle {
   explicit TokenHandle(std::string name) : from(std::move(name)) {}
   const std::string from;
@@ -259,7 +259,7 @@ int MakeParts(const std::string& backend) {
               .use_local_synchronization = true,
               .name = "local"});
   }
-  // This one alone stays in it.
+  // This rank alone stays in it.
   if (GetRank() == 0) ShrinkGroup({1}, pair);
   Barrier();
   DestroyProcessGroup();
@@ -274,8 +274,8 @@ void BeLate() {
   SayProblem([&] { AllReduce(value); });
 }
 
-// Of two mpiruns with two processes each: each of the first one's forms a group
-// with one of the second's.
+// For two mpiruns with two processes each: each process of the first forms a
+// group with one of the second.
 int MeetStrangers(const std::string& backend) {
   const bool is_second = getenv("SECOND") != nullptr;
   const int mine = std::atoi(getenv("OMPI_COMM_WORLD_RANK"));
@@ -289,7 +289,7 @@ int MeetStrangers(const std::string& backend) {
   return 0;
 }
 
-// Of two ranks: the second does not come to a group.
+// For two ranks; the second does not come to the group.
 int MeetAlone(const std::string& backend) {
   setenv("RANK", getenv("OMPI_COMM_WORLD_RANK"), 1);
   setenv("WORLD_SIZE", getenv("OMPI_COMM_WORLD_SIZE"), 1);
@@ -311,7 +311,7 @@ int Run(const std::string& backend, const std::string& what) {
   if (what == "strangers") return MeetStrangers(backend);
   if (what == "alone") return MeetAlone(backend);
   if (what == "parts") return MakeParts(backend);
-  // mpirun has names of its own.
+  // mpirun has other names for these variables.
   if (const char* rank = getenv("OMPI_COMM_WORLD_RANK")) {
     setenv("RANK", rank, 1);
     setenv("WORLD_SIZE", getenv("OMPI_COMM_WORLD_SIZE"), 1);

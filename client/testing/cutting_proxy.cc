@@ -23,7 +23,7 @@ sockaddr_in Loopback(int port) {
   return address;
 }
 
-// With a reset, as a host that lost its state would.
+// Closes with a reset, like a host that lost its state.
 void Reset(int fd) {
   const linger now{.l_onoff = 1, .l_linger = 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));

@@ -1,5 +1,5 @@
 // One rank of the tests of debug levels, the flight recorder and breakpoints.
-// Says on standard output what it sees, one line each.
+// Prints what it sees to standard output, one line each.
 //
 //   debug_rank SCENARIO
 
@@ -26,7 +26,7 @@ std::string NameOf(DebugLevel level) {
                                       : "DETAIL";
 }
 
-// Of three ranks, at level DETAIL: one makes a call that is refused.
+// Three ranks, at level DETAIL: one makes a call that is refused.
 int Refusal() {
   InitProcessGroup(kOptions);
   std::vector<float> whole(6, 1);
@@ -37,7 +37,7 @@ int Refusal() {
   return 0;
 }
 
-// Of one process.
+// One process.
 int Levels() {
   SayProblem([] { Say(NameOf(GetDebugLevel())); });
   SayProblem([] { InitProcessGroup(kOptions); });
@@ -54,8 +54,8 @@ int Levels() {
   return 0;
 }
 
-// Of three ranks, at level DETAIL: what is good passes, and the first thing
-// that differs is shown on every rank.
+// Three ranks, at level DETAIL: equal calls pass, and the first difference is
+// shown on every rank.
 int Mismatch() {
   InitProcessGroup(kOptions);
   const auto upper = NewGroup({.ranks = {{1, 2}}});
@@ -78,7 +78,7 @@ int Mismatch() {
   return 0;
 }
 
-// Of three ranks, at level DETAIL: 2 comes when the others have given up.
+// Three ranks, at level DETAIL: rank 2 comes when the others have given up.
 int Missing() {
   InitProcessGroup(kOptions);
   Barrier();
@@ -89,7 +89,7 @@ int Missing() {
   return 0;
 }
 
-// Of three ranks, at level DETAIL: 0 sends to 1, which waits for 2, which does
+// Three ranks, at level DETAIL: 0 sends to 1, which waits for 2, which does
 // neither until the others have given up.
 int Peers() {
   InitProcessGroup(kOptions);
@@ -105,14 +105,14 @@ int Peers() {
   return 0;
 }
 
-// Of two ranks, the second of which fails.
+// Two ranks; the second fails.
 int Flight() {
   InitProcessGroup(kOptions);
   std::vector<float> values(6, 1);
   AllReduce(values);
   DumpFlightRecorder(std::getenv("REQUESTED"));
   Barrier();
-  // Not while rank 0 is still in the barrier, which would fail, too.
+  // Not while rank 0 is in the barrier, which would fail as well.
   if (GetRank() == 0) GetDefaultStore()->Set("past the barrier", "");
   if (GetRank() == 1) {
     GetDefaultStore()->Wait({"past the barrier"});
@@ -120,14 +120,14 @@ int Flight() {
   }
   SayProblem([&] { Recv(values, 1 - GetRank()); });
   SayProblem([] { DestroyProcessGroup(); });
-  // What was there before the end still is.
+  // The recorder keeps its content after the end of the group.
   Say(FlightRecorderJson().find("shm:barrier") != std::string::npos ? "recorded"
                                                                     : "lost");
   SayProblem([] { DumpFlightRecorder("/nowhere/at/all"); });
   return 0;
 }
 
-// Of two ranks.
+// Two ranks.
 int Break() {
   InitProcessGroup(kOptions);
   SayProblem([] { Breakpoint(2); });

@@ -1,5 +1,5 @@
-// A process with a FileStore, which does what it reads and says what comes of
-// it, one line each.
+// A process with a FileStore. Executes commands from standard input and prints
+// the results, one line each.
 //
 //   file_store PATH [WORLD_SIZE]
 
@@ -30,13 +30,13 @@ int Main(int argc, char** argv) {
       store.SetTimeout(std::chrono::milliseconds(std::stoi(value)));
       std::cout << store.Get(key) << std::endl;
     } else if (verb == "add") {
-      // As often as the value says; each time one more.
+      // Adds 1 as often as the value says.
       const int times = std::stoi(value);
       int64_t sum = 0;
       for (int i = 0; i < times; ++i) sum = store.Add(key, 1);
       std::cout << sum << std::endl;
     } else if (verb == "fill") {
-      // Until it is killed.
+      // Writes until it is killed.
       std::cout << "filling" << std::endl;
       const std::string large(1 << 12, 'x');
       for (;;) store.Set(key, large);

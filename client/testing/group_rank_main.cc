@@ -1,5 +1,5 @@
-// One rank of the tests of process groups beside the default one. Says on
-// standard output what it sees, one line each.
+// One rank of the tests of process groups other than the default one. Prints
+// what it sees to standard output, one line each.
 //
 //   group_rank SCENARIO
 
@@ -29,7 +29,7 @@ std::atomic<bool> g_dies_when_it_connects{false};
 
 }  // namespace
 
-// A program's own goes before that of the system.
+// The program's own function replaces the system's.
 extern "C" int connect(int descriptor, const sockaddr* address,
                        socklen_t bytes) {
   if (g_dies_when_it_connects) kill(getpid(), SIGKILL);
@@ -55,13 +55,13 @@ std::string Text(const std::vector<int>& numbers) {
   return text;
 }
 
-// "NAME: rank 1 of 2: 1 3".
+// Prints "NAME: rank 1 of 2: 1 3".
 void SayGroup(const std::string& name, const Group& group) {
   Say(name + ": rank " + std::to_string(GetRank(group)) + " of " +
       std::to_string(GetWorldSize(group)) + ":" + Text(group->ranks()));
 }
 
-// 10 to the power of the global rank, of all ranks of the group.
+// Returns the sum of 10 to the power of the global rank, over the group.
 int Sum(const Group& group) {
   int mine = 1;
   for (int i = 0; i < GetRank(); ++i) mine *= 10;
@@ -74,7 +74,7 @@ void SaySum(const std::string& name, const Group& group) {
   Say(name + " sum " + std::to_string(Sum(group)));
 }
 
-// Verbs with ranks in them; of global ranks 1 and 3.
+// Verbs with rank arguments; the group has global ranks 1 and 3.
 void GlobalRanks(const Group& group) {
   std::vector<int> value = {GetRank()};
   Broadcast(value, 3, {.group = group});
@@ -92,7 +92,7 @@ void GlobalRanks(const Group& group) {
   MonitoredBarrier({.group = group, .timeout = seconds(20)});
 }
 
-// Of four ranks.
+// Four ranks.
 int Overlapping() {
   InitProcessGroup(kOptions);
   const Group low = NewGroup({.ranks = {{0, 1}}, .timeout = seconds(7)});
@@ -122,8 +122,8 @@ int Overlapping() {
   return 0;
 }
 
-// Of four ranks: groups of one name, whose splits and smaller groups have other
-// names each time.
+// Four ranks: groups of one name, whose splits and smaller groups have
+// different names each time.
 int NamesAgain() {
   InitProcessGroup(kOptions);
   const Flags abort = Flags::kAbort;
@@ -143,7 +143,7 @@ int NamesAgain() {
       try {
         DestroyProcessGroup(group);
       } catch (const DistError&) {
-        // That it was shrunk.
+        // The group was shrunk.
       }
     }
     Barrier();
@@ -153,7 +153,7 @@ int NamesAgain() {
   return 0;
 }
 
-// Of four ranks: the other ways to make groups.
+// Four ranks: the other ways to make groups.
 int Makers() {
   InitProcessGroup(kOptions);
   const Subgroups pairs = NewSubgroups(2);
@@ -169,7 +169,7 @@ int Makers() {
   }
   const Group trio = NewGroup({.ranks = {{1, 2, 3}}});
   if (trio->rank() >= 0) {
-    // Ranks in the trio: global ones 3 and 1; 2 is in none.
+    // Ranks in the trio, that is global ranks 3 and 1; 2 is in no part.
     const Group split = SplitGroup(trio, {{2, 0}});
     SayGroup("split", split);
     SaySum("split", split);
@@ -179,7 +179,7 @@ int Makers() {
   return 0;
 }
 
-// Of two ranks.
+// Two ranks.
 int Errors() {
   SayProblem([] { NewGroup(); });
   InitProcessGroup(kOptions);
@@ -207,7 +207,7 @@ int Errors() {
   SayProblem([] { SplitGroup(nullptr, {}); });
   SayProblem([] { SplitGroup(nullptr, {{0, 2}}); });
   SayProblem([] { SplitGroup(WorldGroup(), {{0}, {0}}); });
-  // The first of them starts no more than the second one.
+  // The first call starts as little as the second.
   std::vector<float> value = {1};
   SayProblem([&] {
     BatchIsendIrecv({{.tensor = value, .peer = 1 - GetRank()},
@@ -223,13 +223,13 @@ int Errors() {
   DestroyProcessGroup(one);
   SayProblem([&] { DestroyProcessGroup(one); });
   SayProblem([&] { GetProcessGroupRanks(one); });
-  // The coordinator takes UTF-8 alone.
+  // The coordinator accepts only UTF-8.
   DestroyProcessGroup(NewGroup({.ranks = {{GetRank()}},
                                 .use_local_synchronization = true,
                                 .description = "\xff",
                                 .name = "\xff" + std::to_string(GetRank())}));
   SaySum("world", nullptr);
-  // The first list is good; no group is made of it.
+  // The first list is valid, but no group is made of it.
   const Group before = NewGroup();
   SayProblem([] { NewSubgroupsByEnumeration({{0, 1}, {7}}); });
   const Group after = NewGroup();
@@ -252,8 +252,8 @@ void Obey(const std::string& word, const std::map<std::string, Group>& groups) {
   MonitoredBarrier({.group = groups.at(name), .timeout = seconds(20)});
 }
 
-// Of four ranks, one of which the test kills. Each word from the test is the
-// group to try, or what to do with it.
+// Four ranks, one of which the test kills. Each word from the test is a group
+// to try, or what to do with it.
 int Mourners() {
   InitProcessGroup(kOptions);
   std::map<std::string, Group> groups = {{"world", WorldGroup()}};
@@ -276,7 +276,7 @@ int Mourners() {
   return 0;
 }
 
-// Of three ranks: 2 is late for a collective of ranks 1 and 2.
+// Three ranks: 2 is late for a collective of ranks 1 and 2.
 int Late() {
   InitProcessGroup(kOptions);
   const Group pair = NewGroup({.ranks = {{1, 2}}, .timeout = seconds(1)});
@@ -285,7 +285,7 @@ int Late() {
     AwaitLine();
     SayProblem([&] { Sum(pair); });
   }
-  // Nobody was reported: what else there is goes on.
+  // No failure was reported, so everything else goes on.
   SaySum("world", nullptr);
   SaySum("others", NewGroup({.ranks = {{0, 2}}}));
   DestroyProcessGroup();
@@ -293,8 +293,8 @@ int Late() {
   return 0;
 }
 
-// Of four ranks: what goes wrong in a group of three, where each sees something
-// else of it.
+// Four ranks: failures in a group of three, each of whose ranks sees a
+// different symptom.
 int TellDisagreement() {
   InitProcessGroup(kOptions);
   const bool member = GetRank() > 0;
@@ -331,11 +331,11 @@ int TellDisagreement() {
   return 0;
 }
 
-// Of four ranks: who is busy, but for one, is not to blame.
+// Four ranks: busy ranks are not culprits, except one.
 int Bystanders() {
   InitProcessGroup(kOptions);
   std::vector<int> value = {1};
-  // Rank 3 does not come; rank 1 has come, and does something else.
+  // Rank 3 does not come; rank 1 comes and then does something else.
   Group group = NewGroup({.timeout = seconds(1)});
   if (GetRank() == 1) {
     Work work = AllReduce(value, {.group = group, .async_op = true});
@@ -346,7 +346,7 @@ int Bystanders() {
     SayProblem([&] { Sum(group); });
   }
   MonitoredBarrier();
-  // A receive waits for its peer alone.
+  // A receive waits only for its peer.
   group = NewGroup();
   if (GetRank() == 0) {
     SayProblem([&] {
@@ -370,7 +370,7 @@ int Bystanders() {
     SayProblem([&] { Sum(group); });
   }
   MonitoredBarrier();
-  // Two abort it together: one of them has.
+  // Two ranks abort it at the same time; one of them succeeds.
   group = NewGroup();
   Barrier();
   if (GetRank() < 2) group->Abort("enough");
@@ -381,7 +381,7 @@ int Bystanders() {
   return 0;
 }
 
-// Of four ranks: 2 runs something else than the others, and then two do.
+// Four ranks: rank 2 runs another collective than the others, then two do.
 int Odd() {
   InitProcessGroup(kOptions);
   std::vector<int> value(GetRank() == 2 ? 4 : 64);
@@ -395,13 +395,13 @@ int Odd() {
   });
   std::vector<int> other(GetRank() < 2 ? 4 : 64);
   SayProblem([&] { AllReduce(other, {.group = NewGroup()}); });
-  // Of the default group.
+  // The same on the default group.
   SayProblem([&] { AllReduce(value); });
   Say("bye");
   return 0;
 }
 
-// Of two ranks, which use their groups in another order.
+// Two ranks that use their groups in different orders.
 int Crossed() {
   InitProcessGroup(kOptions);
   const Group a = NewGroup({.timeout = seconds(2), .name = "a"});
@@ -413,7 +413,7 @@ int Crossed() {
   return 0;
 }
 
-// Of two ranks: 1 does not come, and 0 does not want to wait for the verdict.
+// Two ranks: 1 does not come, and 0 does not wait for the verdict.
 int Impatient() {
   InitProcessGroup(kOptions);
   std::vector<int> value = {1};
@@ -438,14 +438,14 @@ int Impatient() {
   return 0;
 }
 
-// Of three ranks: what fails on one of them alone.
+// Three ranks: calls that fail on one rank only.
 int Alone() {
   InitProcessGroup(kOptions);
   if (GetRank() == 1) {
     SayProblem([] { NewGroup({.backend = "carrier-pigeon"}); });
     SayProblem([] { SplitGroup(WorldGroup(), {{0}, {0}}); });
   } else {
-    // Those who made them wait for the rank in vain; here it is not needed.
+    // Ranks of NewGroup would wait for this rank; here none does.
     NewGroup({.ranks = {{0}}});
     SplitGroup(WorldGroup(), {{0}, {2}});
   }
@@ -469,7 +469,7 @@ int Alone() {
   SaySum("again", NewGroup({.name = "again"}));
   if (GetRank() != 1) {
     SaySum("local", local(seconds(20)));
-    // Two at once, of which any meets any.
+    // Two groups at once, in which any order works.
     Group first;
     Group second;
     std::thread other([&] { first = local(seconds(20)); });
@@ -484,7 +484,7 @@ int Alone() {
   return 0;
 }
 
-// Of four ranks, one of which means something else by each call.
+// Four ranks, one of which passes other arguments to each call.
 int Disagree() {
   InitProcessGroup({.timeout = std::chrono::minutes(30)});
   const auto either = [](int odd, const NewGroupOptions& odd_options,
@@ -514,34 +514,34 @@ int Disagree() {
         [&] { SplitGroup(nullptr, GetRank() == odd ? odd_parts : parts); });
     SaySum("next", nullptr);
   };
-  // The others come to the end of what they mean.
+  // The others complete their own call.
   split(1, {{0}, {1, 3}, {2}}, {{0}, {1}, {2, 3}});
   split(2, {{0, 1}}, {{0, 1, 2}});
   split(3, {{0, 1}, {2, 2}}, {{0, 1}, {2, 3}});
-  // Names that were disagreed about are free.
+  // Names of refused calls are free.
   const Group group = NewGroup({.name = "a"});
   if (GetRank() < 3) {
     const std::vector<int> excluded = {GetRank() == 0 ? 1 : 3};
     SayProblem([&] { ShrinkGroup(excluded, group); });
     SayProblem([&] { ShrinkGroup(excluded); });
-    // Who is told first could meet the others while they wait.
+    // The rank that is told first must not meet the others while they wait.
     AwaitLine();
     const Flags abort = Flags::kAbort;
     SaySum("shrunk", ShrinkGroup({3}, nullptr, {.shrink_flags = abort}));
   } else {
-    // Left out although it lives.
+    // Excluded although it is alive.
     AwaitLine();
   }
   try {
     DestroyProcessGroup();
   } catch (const DistError&) {
-    // Why it was left out.
+    // The reason for the exclusion.
   }
   Say("bye");
   return 0;
 }
 
-// Of three ranks: makes and ends groups, used or not, and counts what is left.
+// Three ranks: makes and ends groups, used or not, and counts leftovers.
 int Many() {
   InitProcessGroup(kOptions);
   const auto once = [](bool used) {
@@ -557,7 +557,7 @@ int Many() {
   Barrier();
   const int more_threads = Count("/proc/self/task") - threads;
   const int more_descriptors = Count("/proc/self/fd") - descriptors;
-  // gRPC has a thread more or less, as it likes.
+  // gRPC's own number of threads varies.
   Say(more_threads < 10 && more_descriptors < 10
           ? "tidy"
           : std::to_string(more_threads) + " more threads, " +
@@ -568,7 +568,7 @@ int Many() {
   return 0;
 }
 
-// "at 4711": milliseconds of a clock that all processes share.
+// Prints "at 4711": milliseconds of a clock that all processes share.
 void SayTime() {
   Say("at " +
       std::to_string(std::chrono::duration_cast<milliseconds>(
@@ -592,9 +592,9 @@ void AbortWhileTheOthersWait(const Group& group, const std::string& reason) {
   SayTime();
 }
 
-// Of four ranks: 1 aborts a group without 3, and then the default one.
+// Four ranks: 1 aborts a group without 3, and then the default one.
 int Abort() {
-  // There is no other verdict to wait for.
+  // The timeout is long, because no other verdict may come.
   InitProcessGroup({.timeout = seconds(60), .verdict_timeout = seconds(60)});
   const Group some = NewGroup({.ranks = {{0, 1, 2}}});
   if (GetRank() < 3) AbortWhileTheOthersWait(some, "no more");
@@ -606,8 +606,8 @@ int Abort() {
   return 0;
 }
 
-// Of three ranks: 1 dies when it has told where it is and was not connected to
-// 0 yet, which waits for that.
+// Three ranks: 1 dies after it has published its address and before it connects
+// to 0, which waits for that.
 int Dying() {
   InitProcessGroup(kOptions);
   Barrier();
@@ -616,7 +616,7 @@ int Dying() {
   return 0;
 }
 
-// Of four ranks. There is no default group before.
+// Four ranks, without a default group at first.
 int Mesh() {
   const DeviceMesh mesh =
       InitDeviceMesh("cpu", {2, 2}, {.dim_names = {"dp", "tp"}});
@@ -627,7 +627,7 @@ int Mesh() {
       Text({static_cast<int>(mesh.GetCoordinate()->at(0)),
             static_cast<int>(mesh.GetCoordinate()->at(1))}) +
       ", tp rank " + std::to_string(mesh.GetLocalRank("tp")));
-  // Of some ranks alone: the others have no part in it.
+  // A mesh of some ranks only.
   const DeviceMesh odd = DeviceMesh::FromArray(DefaultMeshWorld(), "cpu", {2},
                                                {1, 3}, {.dim_names = {"odd"}});
   SaySum("odd", odd.GetGroup());

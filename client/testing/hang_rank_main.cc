@@ -1,5 +1,5 @@
 // A rank of a job that hangs: hang_rank HOW, under muster-run with three ranks.
-// Rank 1 is to blame.
+// Rank 1 is the culprit.
 
 #include <unistd.h>
 
@@ -17,7 +17,7 @@
 namespace muster {
 namespace {
 
-// Like many a training's: nobody knows that it will not come back.
+// Like user code that never returns.
 [[noreturn]] __attribute__((noinline)) void LostInUserCode() {
   while (true) pause();
 }
@@ -27,8 +27,8 @@ void Step(const std::shared_ptr<ProcessGroup>& group = nullptr) {
   AllReduce(Tensor(values), {.group = group});
 }
 
-// A rank with a seat whose addresses nobody gets: as if it hung after the
-// rendezvous, before it connects.
+// Takes a seat in the rendezvous and publishes no address, like a rank that
+// hangs before it connects.
 [[noreturn]] void JoinAlone() {
   const auto get = [](const char* name) {
     const char* const value = std::getenv(name);
@@ -59,7 +59,7 @@ int Hang(const std::string& how) {
   if (how == "stopped" && culprit) raise(SIGSTOP);
   if (how == "other_group" && culprit) Step(pair);
   if (how == "point_to_point") {
-    // Rank 2 waits for rank 0, and that for the culprit.
+    // Rank 2 waits for rank 0, which waits for the culprit.
     if (culprit) LostInUserCode();
     std::vector<float> values(8);
     Recv(Tensor(values), GetRank() == 0 ? 1 : 0);

@@ -39,8 +39,8 @@ LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout,
   threads.reserve(groups_.size());
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank, mine = options]() mutable {
-      // Threads that shared a device would share its default stream, too, and
-      // wait there for each other.
+      // Each thread has a device of its own: on one device they would share its
+      // default stream and wait there for each other.
       const int device = mine.backend == "gloo" ? -1 : rank;
       mine.device = device;
       auto made = dataplane::CreateBackend(

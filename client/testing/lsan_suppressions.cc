@@ -1,7 +1,7 @@
-// What LeakSanitizer may not report: the packaged c-ares keeps the name of a
-// host that it looked up in vain.
+// Suppressions of LeakSanitizer: the packaged c-ares keeps the name of a host
+// after a failed lookup.
 
-// The sanitizer looks for this name.
+// The sanitizer calls this function by its name.
 // NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" const char* __lsan_default_suppressions();
 

@@ -28,7 +28,7 @@ std::pair<int, int> Pipe() {
   return {ends[0], ends[1]};
 }
 
-// Whether `fd` gets readable before `deadline`.
+// Whether `fd` becomes readable before `deadline`.
 bool AwaitReadable(int fd, Clock::time_point deadline) {
   for (;;) {
     const auto left =
@@ -49,7 +49,7 @@ ReservedPort::ReservedPort()
   PCHECK(setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  // On 127.0.0.2 as well.
+  // Also covers 127.0.0.2.
   address.sin_addr.s_addr = htonl(INADDR_ANY);
   socklen_t size = sizeof(address);
   auto* const raw = reinterpret_cast<sockaddr*>(&address);
@@ -85,7 +85,7 @@ Process::Process(const std::vector<std::string>& command,
   pid_ = fork();
   PCHECK(pid_ >= 0);
   if (pid_ == 0) {
-    // What a broken test leaves behind must not survive it.
+    // Processes of a broken test must not outlive it.
     dup2(child_in, STDIN_FILENO);
     dup2(child_out, STDOUT_FILENO);
     execve(arguments[0], arguments.data(), envp.data());

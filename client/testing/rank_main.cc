@@ -1,5 +1,5 @@
-// One rank of the tests of InitProcessGroup and what follows. Says on standard
-// output what it sees, one line each.
+// One rank of the tests of InitProcessGroup and the default group. Prints what
+// it sees to standard output, one line each.
 //
 //   rank SCENARIO [INIT_METHOD [TIMEOUT_MS]]
 
@@ -29,7 +29,7 @@ using std::chrono::seconds;
 
 InitProcessGroupOptions g_options;
 
-// Every verb once, with values that tell the ranks apart.
+// Runs every verb once, with different values on each rank.
 void Verbs() {
   const int rank = GetRank();
   const int size = GetWorldSize();
@@ -76,8 +76,8 @@ std::string SumOfOnes() {
   return " " + std::to_string(ones[0]);
 }
 
-// Collectives, and the end of the group, when the main thread's thread_local
-// objects are destroyed.
+// Collectives, and the end of the group, while thread_local objects of the main
+// thread are destroyed.
 int AtExit() {
   static std::string sums;
   InitProcessGroup(g_options);
@@ -90,8 +90,8 @@ int AtExit() {
   return 0;
 }
 
-// A thread uses the default group and, when another thread has ended that, the
-// next one; and none.
+// A thread uses the default group, then the next one after another thread has
+// ended the first, and then none.
 int GroupsOfAnotherThread() {
   std::atomic<int> step = 0;
   const auto reach = [&](int next) {
@@ -139,7 +139,7 @@ int AgainInStore() {
   return Again();
 }
 
-// What is left after each of three groups.
+// Counts what is left after each of three groups.
 int Leftovers() {
   for (int i = 0; i < 3; ++i) {
     InitProcessGroup(g_options);
@@ -155,7 +155,7 @@ int Leftovers() {
   return 0;
 }
 
-// All-reduces until something happens.
+// Runs all-reduces until something happens.
 int TrainAndEnd(bool destroy) {
   InitProcessGroup(g_options);
   std::vector<float> gradients(1 << 16);
@@ -178,11 +178,11 @@ int TrainAndEnd(bool destroy) {
 
 int Train() { return TrainAndEnd(/*destroy=*/true); }
 
-// As a program that lets the error end it.
+// Like a program that an error ends.
 int TrainWithoutDestroy() { return TrainAndEnd(/*destroy=*/false); }
 
-// One collective after a word from the test.
-// Runs `call` in the default group when it is told to, and says how it ended.
+// Runs `call` in the default group after a word from the test, and prints how
+// it ended.
 int InGroup(const std::function<void()>& call) {
   InitProcessGroup(g_options);
   Say("formed");
@@ -205,7 +205,7 @@ int Collective() {
   });
 }
 
-// One of which no rank is done when it has shown what it has.
+// A collective that no rank can complete quickly.
 int LongCollective() {
   return InGroup([] {
     std::vector<float> gradients(4 << 20);
@@ -227,7 +227,7 @@ void Expect(const std::string& verb, const std::vector<T>& actual,
   Say(text);
 }
 
-// The numbers that rank `from` has for rank `to`.
+// The data of rank `from` for rank `to`.
 std::vector<float> Parcel(int from, int to, int count = 2) {
   std::vector<float> values(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
@@ -242,7 +242,7 @@ std::vector<Tensor> TensorsOf(Parcels& parcels) {
   return {parcels.begin(), parcels.end()};
 }
 
-// Of three ranks.
+// Three ranks.
 void GatherAndScatter(int rank) {
   std::vector<float> own = Parcel(rank, 0, rank + 1);
   Parcels parcels = {{0}, {0, 0}, {0, 0, 0}};
@@ -261,7 +261,7 @@ void GatherAndScatter(int rank) {
   Expect("scatter", own, Parcel(2, rank));
 }
 
-// Of three ranks.
+// Three ranks.
 void ReduceAndExchange(int rank) {
   std::vector<float> own = {static_cast<float>(rank + 1)};
   Reduce(own, 1, {.op = ReduceOp::kProduct});
@@ -293,7 +293,7 @@ void ReduceAndExchange(int rank) {
                      : std::vector<float>{1});
 }
 
-// Of three ranks, round the ring.
+// Three ranks, around the ring.
 void SendAndReceive(int rank) {
   const int next = (rank + 1) % 3;
   const int previous = (rank + 2) % 3;
@@ -354,7 +354,7 @@ int EveryVerb() {
   return 0;
 }
 
-// Of two ranks: what an unfinished receive and bad arguments say.
+// Two ranks: errors of an unfinished receive and of bad arguments.
 int VerbErrors() {
   InitProcessGroup(g_options);
   std::vector<float> values(2);
@@ -388,7 +388,7 @@ int MonitoredBarriers() {
   return 0;
 }
 
-// A rank that fails in code of its own, without a word to the group.
+// A rank that ends with an error of its own, without notice to the group.
 int Deserter() {
   InitProcessGroup(g_options);
   Say("formed");
@@ -404,8 +404,8 @@ int LeaveEarly() {
   return 0;
 }
 
-// Forms a group of two or three, trains until one of them is gone, and forms it
-// again with who is left. The first group waits for all three.
+// Forms a group of two or three, trains until a rank is gone, and forms it
+// again with the rest. The first group waits for all three.
 int FormElastic(milliseconds last_call) {
   g_options.min_world_size = 2;
   g_options.max_world_size = 3;

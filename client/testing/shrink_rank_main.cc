@@ -1,5 +1,5 @@
 // One rank of the tests of groups that shrink and form again after failures.
-// Says on standard output what it sees, one line each.
+// Prints what it sees to standard output, one line each.
 //
 //   shrink_rank SCENARIO
 
@@ -40,7 +40,7 @@ InitProcessGroupOptions Options() {
 
 const InitProcessGroupOptions kOptions = Options();
 
-// "NAME: rank 1 of 2, sum 3": of the ranks in the group, from 1.
+// Prints "NAME: rank 1 of 2, sum 3": the sum of the ranks in the group, from 1.
 void SayGroup(const std::string& name, const Group& group) {
   std::vector<int> sum = {GetRank(group) + 1};
   AllReduce(sum, {.group = group});
@@ -48,7 +48,7 @@ void SayGroup(const std::string& name, const Group& group) {
       std::to_string(GetWorldSize(group)) + ", sum " + std::to_string(sum[0]));
 }
 
-// Of four ranks, of which the test kills the last, and then the first.
+// Four ranks; the test kills the last, and then the first.
 int Survivors() {
   InitProcessGroup(kOptions);
   const Group upper = NewGroup({.ranks = {{1, 2, 3}}});
@@ -60,7 +60,7 @@ int Survivors() {
     const Group smaller = ShrinkGroup({2}, upper);
     SayGroup(smaller->name(), smaller);
     SayProblem([&] { Barrier({.group = upper}); });
-    // Once more, of what has been shrunk and has not failed.
+    // Shrinks a group again that was shrunk and has not failed.
     if (GetRank() == 2) SayGroup("alone", ShrinkGroup({0}, smaller));
   }
   const Group world = ShrinkGroup({3});
@@ -75,7 +75,7 @@ int Survivors() {
   return 0;
 }
 
-// Of three ranks, of which the test kills the first.
+// Three ranks; the test kills the first.
 int Headless() {
   InitProcessGroup(kOptions);
   SayGroup("world", nullptr);
@@ -87,7 +87,7 @@ int Headless() {
   return 0;
 }
 
-// Of three ranks: 1 is left out although it lives.
+// Three ranks: 1 is excluded although it is alive.
 int Outcast() {
   InitProcessGroup(kOptions);
   const Group group = NewGroup();
@@ -104,7 +104,7 @@ int Outcast() {
       ShrinkGroup({1}, group, {.shrink_flags = Flags::kAbort});
   SayProblem([&] { unfinished.Wait(); });
   SayGroup("group", smaller);
-  // The end of the default group is that of all others.
+  // The end of the default group ends all others.
   AwaitLine();
   ShrinkGroup({1}, nullptr, {.shrink_flags = Flags::kAbort});
   SayGroup("world", nullptr);
@@ -112,7 +112,7 @@ int Outcast() {
   return 0;
 }
 
-// Of four ranks, of which the test kills the last two.
+// Four ranks; the test kills the last two.
 int TwoGone() {
   InitProcessGroup(kOptions);
   const Group group = NewGroup();
@@ -140,9 +140,9 @@ int TwoGone() {
   return 0;
 }
 
-// A rank that comes to ShrinkGroup and no further: it tells the others so, and
-// with a place ("3 of 4") joins the new group's rendezvous, but does not
-// connect with anybody.
+// A rank that comes to ShrinkGroup and then stops: it tells the others that it
+// has come. With a place ("3 of 4") it joins the new group's rendezvous, but
+// does not connect.
 std::shared_ptr<Session> ComeTo(const std::string& excluded, int rank,
                                 int size) {
   GetDefaultStore()->Set("muster/group/world/1/shrink/" + excluded + "/" +
@@ -158,9 +158,9 @@ std::shared_ptr<Session> ComeTo(const std::string& excluded, int rank,
   return session;
 }
 
-// Ranks of which the test kills some. Each call has the ranks of the next line
-// that the test writes as those to exclude, until one does not throw; who is
-// among them ends the group. "stop at 1" and "stop at 1 as 3 of 4": ComeTo.
+// The test kills some of the ranks. Each line from the test lists the ranks
+// that the next call excludes, until a call does not throw; excluded ranks end
+// the group. "stop at 1" and "stop at 1 as 3 of 4": ComeTo.
 int Together() {
   InitProcessGroup({.timeout = std::chrono::minutes(30)});
   SayGroup("world", nullptr);
@@ -191,7 +191,7 @@ int Together() {
   return 0;
 }
 
-// Of three ranks: the first makes calls alone that fail, and then one with the
+// Three ranks: the first makes calls alone that fail, and then one with the
 // second, which has made none.
 int Retry() {
   InitProcessGroup(kOptions);
@@ -211,7 +211,7 @@ int Retry() {
   return 0;
 }
 
-// Of two ranks.
+// Two ranks.
 int Errors() {
   SayProblem([] { ShrinkGroup({0}); });
   InitProcessGroup(kOptions);
@@ -231,7 +231,7 @@ int Errors() {
   return 0;
 }
 
-// What a process has.
+// The resources of a process.
 struct Belongings {
   int threads = 0;
   int descriptors = 0;
@@ -277,7 +277,7 @@ void CreateAndDestroy(int groups) {
   DestroyProcessGroup();
 }
 
-// As many groups as the environment's CYCLES says, after a few: 50 to one
+// Makes CYCLES (an environment variable) groups, after a few: 50 for each
 // default group.
 int CreateCycles() {
   const int cycles = Cycles();
@@ -289,13 +289,13 @@ int CreateCycles() {
   return 0;
 }
 
-// A failure in the default group, by one rank after the other, and in one
-// beside it, which is shrunk; then both form again.
+// A failure in the default group, of one rank after the other, and one in
+// another group, which is shrunk; then both form again.
 void FailAndReform(int cycle) {
   InitProcessGroup(kOptions);
   const int culprit = cycle % GetWorldSize();
   const Group group = NewGroup();
-  // All are here; who is still in the barrier then has the error from that.
+  // All ranks are here. A rank that is still in the barrier gets that error.
   const auto fail = [&](const Group& failing) {
     std::vector<float> values(1000, 1);
     try {
@@ -315,7 +315,7 @@ void FailAndReform(int cycle) {
   DestroyProcessGroup();
 }
 
-// As many of them as the environment's CYCLES says, after a few.
+// As many of them as the environment variable CYCLES says, after a few.
 int FailCycles() {
   const int cycles = Cycles();
   for (int i = 0; i < 3; ++i) FailAndReform(i);
@@ -325,8 +325,8 @@ int FailCycles() {
   return 0;
 }
 
-// What this process holds of memory in KiB: its own, and its share of what it
-// has in common with `ranks` and any of them has touched.
+// The memory of this process in KiB: its own, and its share of the memory that
+// it has in common with `ranks` and that any of them has touched.
 int64_t HeldKilobytes(int ranks) {
   int64_t held = 0;
   std::string line;
@@ -352,8 +352,8 @@ int64_t HeldKilobytes(int ranks) {
   return held;
 }
 
-// As many groups at once as the environment's CYCLES says, in each of which
-// small collectives alone run, and what each costs.
+// Makes CYCLES groups at once that run only small collectives, and prints the
+// cost of each.
 int ManyGroups() {
   const int count = Cycles();
   InitProcessGroup(kOptions);
@@ -366,7 +366,7 @@ int ManyGroups() {
     }
     Barrier();
   };
-  // So that what a process has once is there.
+  // Allocates everything that a process has only once.
   make(8);
   const int threads = Count("/proc/self/task");
   const int descriptors = Count("/proc/self/fd");
@@ -380,8 +380,8 @@ int ManyGroups() {
   return 0;
 }
 
-// As many groups as the environment's CYCLES says that are let go and not
-// destroyed, some before their collectives end.
+// Makes CYCLES groups that are dropped and not destroyed, some before their
+// collectives end.
 int DroppedGroups() {
   const int count = Cycles();
   InitProcessGroup(kOptions);
@@ -392,7 +392,7 @@ int DroppedGroups() {
       work.Wait();
       if (sum[0] != 3) Say("wrong");
     }
-    // Those before it.
+    // Ends the groups before it.
     DestroyProcessGroup(NewGroup());
   };
   make(2);

@@ -1,10 +1,10 @@
-// One rank of the tests of what happens when a rank goes in the middle of a
-// verb. Says on standard output what it sees, one line each.
+// One rank of the tests in which a rank is lost in the middle of a verb. Prints
+// what it sees to standard output, one line each.
 //
 //   verb_rank VERB
 //
-// Makes the verb again and again until it fails. Of three ranks; 0 and 2 have a
-// group of their own beside.
+// Repeats the verb until it fails. There are three ranks; 0 and 2 have another
+// group of their own.
 
 #include <chrono>
 #include <cstddef>
@@ -20,10 +20,10 @@
 namespace muster::testing {
 namespace {
 
-// A part is a stream, and takes a while.
+// Large enough to take a while.
 constexpr size_t kPart = 300'000;
 
-// Small enough to travel with others.
+// Small enough to be sent together with others.
 constexpr size_t kSmall = 300;
 
 struct Memory {
@@ -42,13 +42,13 @@ struct Memory {
   }
   std::vector<Tensor> Small() { return {small.begin(), small.end()}; }
   std::vector<Tensor> Large() { return {large.begin(), large.end()}; }
-  // Of a root's list.
+  // A list on rank 0, the root.
   std::vector<Tensor> OnRankZero() {
     return GetRank() == 0 ? Parts() : std::vector<Tensor>();
   }
 };
 
-// To the next rank and from the one before: rank 0 begins.
+// To the next rank and from the previous one: rank 0 begins.
 void PassOn(Memory& m) {
   const int next = (GetRank() + 1) % 3;
   const int previous = (GetRank() + 2) % 3;
@@ -57,7 +57,7 @@ void PassOn(Memory& m) {
   if (GetRank() != 0) SendObjectList(m.objects, next);
 }
 
-// None has the rank that goes as its root.
+// In none of them the lost rank is the root.
 const std::map<std::string, std::function<void(Memory&)>>& Verbs() {
   static const auto* const verbs = new std::map<std::string,
                                                 std::function<void(Memory&)>>{

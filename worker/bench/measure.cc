@@ -16,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a cycle takes if nobody says how many calls it has, and how many those
-// are at least and at most.
+// The length of a cycle if --iters is not given, and the limits of the number
+// of calls.
 constexpr double kCycleSeconds = 0.02;
 constexpr int kCallsMin = 2;
 constexpr int kCallsMax = 20'000;
@@ -29,7 +29,7 @@ double MedianOf(std::vector<double> values) {
                                 : (values[middle - 1] + values[middle]) / 2;
 }
 
-// What the ranks' times come to, on every rank.
+// Combines the ranks' times; the same on every rank.
 double Together(double seconds, Average average) {
   std::vector<double> value = {seconds};
   switch (average) {
@@ -49,7 +49,7 @@ double Together(double seconds, Average average) {
   return value[0];
 }
 
-// Seconds a call.
+// Returns the seconds per call.
 double Time(Trial& trial, int calls, const BenchOptions& options) {
   std::vector<Work> works;
   const auto start = Clock::now();
@@ -75,8 +75,8 @@ double Time(Trial& trial, int calls, const BenchOptions& options) {
   return elapsed.count() / calls / options.agg_iters;
 }
 
-// NCCL multiplies what each rank brings by 1 / n, and rounds then; what is
-// whole is exact, but for the float8 types, which it rounds at every rank.
+// NCCL multiplies each rank's input by 1 / n and then rounds. Integers are
+// exact; float8 types are rounded on every rank.
 int UlpsOf(const Case& measured, const BenchOptions& options, int world_size) {
   return options.device == DeviceType::kCuda && options.backend != "gloo" &&
                  (measured.reduce_op == ReduceOp::kAvg ||
@@ -110,19 +110,19 @@ std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size,
       measured.Bytes(world_size), " bytes", why, "; see --maxbytes")));
 }
 
-// Whoever takes his turn in the cycles.
+// A program that is measured in each cycle.
 struct Runner {
-  // Returns the seconds that one of its collectives took.
+  // Returns the seconds per collective.
   std::function<double(int calls)> run;
-  // Collectives in a call.
+  // Collectives per call.
   int together = 1;
-  // In a cycle.
+  // Calls per cycle.
   int calls = 0;
 };
 
-// How many calls make a cycle; the same on every rank. The first ones begin in
-// cold caches and find new pages, so it is asked for more until they have taken
-// a good part of a cycle. Twice in a row: a rank may have lost its processor.
+// Returns the calls per cycle, the same on every rank. The first calls have
+// cold caches and new pages, so it repeats them until they take a good part of
+// a cycle, twice in a row: a rank may have lost its processor.
 int CallsFor(const Runner& runner, const BenchOptions& options) {
   runner.run(1);
   if (options.iters > 0) return options.iters;
@@ -144,7 +144,8 @@ int CallsFor(const Runner& runner, const BenchOptions& options) {
   }
 }
 
-// One of a peer, if it has the case. All ranks' peers must say the same.
+// Returns the runner of a peer that supports the case. All ranks' peers must
+// agree.
 std::optional<Runner> RunnerOf(Peer& peer, const Case& measured) {
   StatusOr<std::optional<double>> first = peer.Run(measured, 1);
   if (!first.ok()) throw DistError(first.status());
@@ -179,7 +180,7 @@ double Row::RatioTo(size_t index) const {
 
 Device DeviceOf(const BenchOptions& options) {
   const int devices = CudaDeviceCount();
-  // Forming the group says what is missing.
+  // If devices are missing, forming the group reports it.
   if (options.device == DeviceType::kCpu || devices == 0) return {};
   const int local_rank = GetNodeLocalRank(0);
   if (options.backend == "nccl" && local_rank >= devices) {
@@ -208,7 +209,7 @@ Row Measure(const Case& measured, const BenchOptions& options,
   LastRun ran;
   const auto run_own = [&](int calls) {
     const double seconds = Time(trial, calls, options);
-    // Before any other collective: what is agreed about afterwards is one.
+    // Before another collective, such as those that combine the times.
     ran = WorldGroup()->last_run(options.device);
     return seconds;
   };
@@ -232,7 +233,7 @@ Row Measure(const Case& measured, const BenchOptions& options,
     }
   }
   row.figures[0].backend = ran.backend;
-  // Sends and receives have none.
+  // Sends and receives have no algorithm.
   if (measured.operation->flow != Operation::Flow::kRing) {
     row.figures[0].algorithm = ran.algorithm;
   }

@@ -11,7 +11,7 @@
 namespace muster::worker::bench {
 namespace {
 
-// Bytes of "   12 kB".
+// Parses "   12 kB" and returns bytes.
 int64_t Bytes(absl::string_view text) {
   int64_t kib = 0;
   if (!absl::ConsumeSuffix(&text, " kB") ||

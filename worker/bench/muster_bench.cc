@@ -48,13 +48,13 @@
 namespace muster::worker::bench {
 namespace {
 
-// In the environment of ranks that RunWorld starts: the folder they share.
+// Tells ranks that RunWorld starts which folder they share.
 constexpr const char* kWorldFolder = "MUSTER_BENCH_WORLD_FOLDER";
 
-// How long the other ranks may take to end once one has failed.
+// How long the other ranks may take to end after a failure.
 constexpr int kEndingSeconds = 5;
 
-// Of wrong options.
+// The exit status for wrong options.
 constexpr int kUsage = 2;
 
 int Fail(absl::string_view what) {
@@ -62,8 +62,8 @@ int Fail(absl::string_view what) {
   return 1;
 }
 
-// As Fail. Of the ranks of one RunWorld only the first one says what: the
-// others tell of the same, or of its end.
+// As Fail. Of the ranks of one RunWorld only the first prints the error: the
+// others report the same or its end.
 int FailRank(absl::string_view what) {
   const char* const folder = std::getenv(kWorldFolder);
   if (folder != nullptr) {
@@ -75,7 +75,7 @@ int FailRank(absl::string_view what) {
   return Fail(what);
 }
 
-// A folder of this host that goes with its owner.
+// A folder of this host that its owner removes.
 class Folder {
  public:
   // Errors: UNAVAILABLE.
@@ -106,7 +106,8 @@ class Folder {
   const std::string path_;
 };
 
-// SIGCHLD, and what ends this process: AwaitRanks takes them.
+// The signals that AwaitRanks waits for: SIGCHLD and those that end this
+// process.
 sigset_t RankSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -116,8 +117,8 @@ sigset_t RankSignals() {
   return signals;
 }
 
-// Waits for all ranks, if one fails only a while for the others. The exit
-// status of the first one that failed. RankSignals must be blocked.
+// Waits for all ranks; after a failure only for a while. Returns the exit
+// status of the first failed rank. RankSignals must be blocked.
 int AwaitRanks(std::vector<pid_t> ranks) {
   int result = 0;
   timespec until = {};
@@ -137,7 +138,7 @@ int AwaitRanks(std::vector<pid_t> ranks) {
       result = ended.shell_status();
       clock_gettime(CLOCK_MONOTONIC, &until);
       until.tv_sec += kEndingSeconds;
-      // Otherwise it has spoken itself.
+      // Otherwise the rank has printed its error.
       if (ended.signal != 0) {
         Fail(absl::StrCat("rank ", rank, " ", Describe(ended)));
       }
@@ -153,9 +154,9 @@ int AwaitRanks(std::vector<pid_t> ranks) {
   }
 }
 
-// Starts the ranks: this program again, as one of them each.
+// Starts the ranks; each runs this program again.
 int RunWorld(int nproc, const std::vector<std::string>& arguments) {
-  // Before any thread is started. Its end is the end of every rank.
+  // Before any thread is started. The end of `group` ends every rank.
   StatusOr<muster::worker::ProcessGroup> group =
       muster::worker::ProcessGroup::Create();
   if (!group.ok()) return Fail(group.status().message());
@@ -178,7 +179,7 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
     environment.erase(name);
   }
   environment[kWorldFolder] = (*folder)->path();
-  // Comes after what the environment and the arguments say.
+  // Overrides the environment and the arguments.
   std::vector<std::string> rank_arguments = {"muster-bench"};
   rank_arguments.insert(rank_arguments.end(), arguments.begin(),
                         arguments.end());
@@ -202,12 +203,12 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
     ranks.push_back(*pid);
   }
   const int result = AwaitRanks(std::move(ranks));
-  // Before their folder goes.
+  // Before their folder is removed.
   group->KillAll();
   return result;
 }
 
-// Runs this program again, for one operation. The exit status.
+// Runs this program again, for one operation. Returns the exit status.
 int RunAgain(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "muster-bench");
   std::vector<char*> pointers;
@@ -239,7 +240,7 @@ int Tune(const BenchOptions& options,
          tunable.algorithms_of(*operation, options.is_symmetric)) {
       std::cout << "# " << algorithm << std::endl;
       std::vector<std::string> own = {operation->name};
-      // Without the names of operations.
+      // Copies the arguments except names of operations.
       for (const std::string& argument : arguments) {
         if (FindOperation(argument) == nullptr) own.push_back(argument);
       }
@@ -266,7 +267,7 @@ int Tune(const BenchOptions& options,
   return 0;
 }
 
-// A folder of this host in which the ranks' peers meet.
+// The folder for the rendezvous of the ranks' peers.
 class PeersFolder {
  public:
   PeersFolder() {
@@ -291,7 +292,7 @@ class PeersFolder {
   std::string path_;
 };
 
-// What this rank has measured, and whether all of it was right.
+// The measurements of this rank, and whether all results were right.
 class Run {
  public:
   explicit Run(const BenchOptions& options) : options_(options) {}
@@ -323,7 +324,7 @@ class Run {
 
   const std::vector<Row>& rows() const { return rows_; }
 
-  // The most that this rank has had.
+  // The maximum on this rank.
   MemoryUse Memory() const {
     MemoryUse most = OwnMemoryUse();
     for (const Row& row : rows_) {
@@ -390,7 +391,7 @@ class Run {
     }
   }
 
-  // Whether there is such an operation.
+  // Returns whether there is such an operation.
   bool RunSize(Case measured) {
     Line line;
     try {
@@ -399,14 +400,14 @@ class Run {
         measured.in_place = false;
         line.out_of_place.push_back(Measure(measured, options_, peers_));
       }
-      // One that has no other place is measured whatever was asked for.
+      // An operation with in-place results only is always measured.
       if (operation.in_place() &&
           (options_.in_place || !operation.out_of_place())) {
         measured.in_place = true;
         line.in_place.push_back(Measure(measured, options_, peers_));
       }
     } catch (const DistError& error) {
-      // Nothing was sent: every rank gets the same error.
+      // The call was refused on every rank.
       const bool is_no_operation = (IsInvalidArgument(error.status()) ||
                                     IsUnimplemented(error.status())) &&
                                    measured.operation->reduces;
@@ -424,13 +425,13 @@ class Run {
   }
 
   const BenchOptions& options_;
-  // Outlives those that met in it.
+  // Must outlive the peers.
   std::optional<PeersFolder> folder_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<Row> rows_;
 };
 
-// Of --backend.
+// The error of a wrong --backend.
 class WrongBackend : public DistError {
  public:
   using DistError::DistError;
@@ -445,7 +446,7 @@ void Join(const BenchOptions& options) {
     if (device.type == DeviceType::kCuda) group.device_id = device.index;
     InitProcessGroup(group);
   } catch (const DistError& error) {
-    // Libraries that the environment names are loaded by now.
+    // Libraries that the environment names are loaded now.
     const Status backend = dataplane::CheckBackend(options.BackendSpec());
     if (IsInvalidArgument(backend)) {
       throw WrongBackend(
@@ -462,8 +463,8 @@ void Join(const BenchOptions& options) {
   }
 }
 
-// The file of the figures. Opened before all the work; what was there before
-// stays if that fails.
+// The file of the figures. Opened before all work; its old content stays if a
+// measurement fails.
 class FiguresFile {
  public:
   explicit FiguresFile(const std::string& path)
@@ -504,7 +505,7 @@ class FiguresFile {
   std::ofstream file_;
 };
 
-// Whether all results are right.
+// Returns whether all results are right.
 bool MeasureAll(const BenchOptions& options) {
   std::optional<FiguresFile> file;
   if (GetRank() == 0 && !options.json.empty()) file.emplace(options.json);
@@ -524,7 +525,7 @@ bool MeasureAll(const BenchOptions& options) {
 
 int RunRank(const BenchOptions& options) {
   try {
-    // That ranks share no memory after all, and why, belongs to the figures.
+    // The log should show it if ranks cannot share memory.
     const int level =
         std::exchange(FLAGS_minloglevel,
                       std::min<int>(FLAGS_minloglevel, google::GLOG_WARNING));

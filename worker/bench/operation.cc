@@ -11,7 +11,7 @@ namespace {
 
 using Flow = Operation::Flow;
 
-// Calls with `options`, which are made once.
+// Makes calls with `options`, which are copied once.
 template <typename Options, typename Call>
 Calls With(Options options, Call call) {
   return [options, call](bool async, int calls) mutable {
@@ -21,7 +21,7 @@ Calls With(Options options, Call call) {
   };
 }
 
-// A list that the root alone has.
+// Returns a list that only the root has.
 const std::vector<Tensor>& OnRoot(const CallArguments& a,
                                   const Operand& operand) {
   static const std::vector<Tensor> kNone;
@@ -142,7 +142,7 @@ struct TypeName {
   DataType type;
 };
 
-// The first one of a type is nccl-tests'.
+// The first name of each type is nccl-tests'.
 constexpr TypeName kTypes[] = {
     {"int8", DataType::kInt8},
     {"uint8", DataType::kUint8},
@@ -184,13 +184,12 @@ constexpr OpName kOps[] = {
     {"premul_sum", ReduceOp::kPremulSum},
 };
 
-// How many parts the larger of a rank's two tensors has.
+// The number of parts of the larger of a rank's two tensors.
 int PartsFor(const Operation& operation, int world_size) {
   return operation.is_cut() ? world_size : 1;
 }
 
-// Where in its pattern rank `source`'s part for rank `target` begins: in all
-// other operations than all_to_all parts follow each other.
+// Where in the sender's pattern the part for rank `target` begins.
 size_t FirstOf(const Case& measured, int target) {
   return static_cast<size_t>(target) * measured.count;
 }
@@ -214,7 +213,7 @@ std::string OperationNames() {
 
 double BusFactor(const Operation& operation, int world_size) {
   const double others = world_size - 1;
-  // To all ranks and from all ranks.
+  // The data go to all ranks and come from all ranks.
   if (operation.flow == Flow::kInPlace && !operation.has_root) {
     return 2 * others / world_size;
   }
@@ -299,7 +298,7 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device,
         is_symmetric);
     smaller.buffer = &*other_memory_;
   } else if (operation.is_cut()) {
-    // The smaller one is this rank's part of the larger one.
+    // The smaller tensor is this rank's part of the larger one.
     smaller.offset = static_cast<size_t>(rank) * part_bytes_;
   }
   MakeTensors(input, operation.is_cut() && (both || &smaller != &input));
@@ -349,7 +348,7 @@ int64_t Trial::CountWrong(int ulps) {
   const size_t count = case_.count;
   const Operation& operation = *case_.operation;
   const bool is_root = arguments_.is_root;
-  // Of this rank's part, where ranks get different ones.
+  // The start of this rank's part, if ranks get different parts.
   const size_t own = FirstOf(case_, rank_);
   switch (operation.flow) {
     case Flow::kNone:
@@ -360,7 +359,7 @@ int64_t Trial::CountWrong(int ulps) {
       if (!operation.reduces) {
         return inputs_[case_.root].CountWrong(output, count, first);
       }
-      // Others keep what they had.
+      // Other ranks' tensors do not change.
       if (operation.has_root && !is_root) {
         return inputs_[rank_].CountWrong(output, count, first);
       }
@@ -375,7 +374,7 @@ int64_t Trial::CountWrong(int ulps) {
     case Flow::kExchange:
       break;
   }
-  // All ranks' parts, one after the other.
+  // The parts of all ranks, one after the other.
   const size_t first = operation.flow == Flow::kExchange ? own : 0;
   int64_t wrong = 0;
   for (int part = 0; part < world_size_; ++part) {
@@ -396,7 +395,7 @@ void Trial::MakeTensors(Operand& operand, bool is_whole) const {
   }
 }
 
-// Round the ring of ranks.
+// Around the ring of ranks.
 std::vector<Work> Trial::SendAndReceive(bool wait) {
   std::vector<Work> works;
   works.push_back(

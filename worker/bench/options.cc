@@ -31,7 +31,7 @@ Status Wrong(absl::string_view option, absl::string_view want,
       absl::StrCat(option, " must be ", want, ", got ", base::Quote(got)));
 }
 
-// A number from `min` to `max`.
+// Parses a number from `min` to `max`.
 template <typename T = int>
 OptionValue Int(int initial, int min, int max, T* target = nullptr) {
   return {initial, [=](absl::string_view name, int value) {
@@ -59,7 +59,7 @@ StatusOr<int64_t> ParseSize(absl::string_view name, const std::string& text) {
   return size << shift;
 }
 
-// Names with commas between, or all of them.
+// Parses names that are separated by commas, or "all".
 template <typename T>
 OptionValue List(const char* initial,
                  std::optional<T> (*find)(absl::string_view),
@@ -93,7 +93,7 @@ Status ReadPlace(BenchOptions* options, absl::string_view name,
   return Wrong(name, "out, in or both", place);
 }
 
-// Whether it is symmetric.
+// Returns whether the memory is symmetric.
 StatusOr<bool> ParseMemory(absl::string_view name, const std::string& memory) {
   if (memory == "symmetric" || memory == "2") return true;
   if (memory == "ordinary" || memory == "0") return false;
@@ -129,7 +129,7 @@ StatusOr<std::chrono::milliseconds> ParseTimeout(absl::string_view name,
   return Wrong(name, "more than 0s", text);
 }
 
-// Its values go to `options`. The letters are nccl-tests'.
+// Stores the values in `options`. The letters are nccl-tests'.
 base::Options Table(BenchOptions& options) {
   std::vector<base::Option> table = {
       {"nproc", "N", Int(0, 0, 1024, &options.nproc),
@@ -262,7 +262,7 @@ bool IsForCuda(const BenchOptions& options) {
   return options.device == DeviceType::kCuda;
 }
 
-// The device, and what stands or falls with it.
+// Reads the device and the options that depend on it.
 Status ReadDevice(const base::Options& given, BenchOptions& options) {
   const std::string device = given.Get<std::string>("device");
   if (!device.empty() && device != "cpu" && device != "cuda") {
@@ -307,7 +307,7 @@ Status ReadDevice(const base::Options& given, BenchOptions& options) {
   return status;
 }
 
-// What is for CPU tensors alone.
+// Checks options that only the CPU has.
 Status CheckCpuAlone(const base::Options& given, const BenchOptions& options) {
   const auto refuse = [&](absl::string_view option) {
     return InvalidArgumentError(absl::StrCat(
@@ -353,7 +353,7 @@ Status Finish(base::Options& given, BenchOptions& options) {
 std::string BenchOptions::BackendSpec() const {
   const bool is_spec = backend.find(':') != std::string::npos;
   if (device == DeviceType::kCpu || is_spec) return backend;
-  // What has no tensors, a barrier, goes to the first.
+  // A barrier, which has no tensors, uses the first backend.
   return absl::StrCat("cuda:", backend, ",cpu:gloo");
 }
 

@@ -12,13 +12,13 @@
 namespace muster::worker::bench {
 namespace {
 
-// A prime, so that parts which begin anywhere differ.
+// A prime, so that parts with different starts differ.
 constexpr size_t kPeriod = 1009;
 
-// Small whole numbers, so that sums are exact in every type.
+// Small integers, so that sums are exact in every type.
 int64_t InputNumber(ReduceOp op, int rank, size_t index) {
   const auto number = static_cast<int64_t>(index) * 5 + int64_t{rank} * 3;
-  // Products of many ranks stay small enough to be exact, too.
+  // Keeps products of many ranks small enough to be exact.
   if (op == ReduceOp::kProduct) return rank < 4 ? 1 + number % 3 : 1;
   return 1 + number % 7;
 }
@@ -75,14 +75,14 @@ Number ReducedNumber(ReduceOp op, int world_size, size_t index) {
 template <typename T>
 T ReducedElement(ReduceOp op, int world_size, size_t index) {
   if constexpr (std::is_integral_v<T>) {
-    // It wraps before it is divided.
+    // The sum wraps before the division.
     const T result =
         static_cast<T>(ReducedNumber<int64_t>(op, world_size, index));
     return op == ReduceOp::kAvg ? static_cast<T>(result / world_size) : result;
   } else {
     double result = ReducedNumber<double>(op, world_size, index);
     if (op == ReduceOp::kAvg) result /= world_size;
-    // The narrow types are divided as float32.
+    // Narrow types are divided as float32.
     if constexpr (std::is_same_v<T, double>) return result;
     return static_cast<T>(static_cast<float>(result));
   }
@@ -102,7 +102,7 @@ struct Float8 {
   uint8_t bits = 0;
 };
 
-// Of the number's significant part, in bits.
+// The number of significant bits.
 template <typename T>
 constexpr int DigitsOf() {
   if constexpr (std::numeric_limits<T>::is_specialized) {
@@ -112,8 +112,8 @@ constexpr int DigitsOf() {
   }
 }
 
-// Calls `body` with a value of the number type of `type`, and whether elements
-// are pairs of them.
+// Calls `body` with a value of `type`'s number type, and whether elements are
+// pairs of numbers (complex).
 template <typename Body>
 void WithNumberOf(DataType type, Body&& body) {
   switch (type) {
@@ -150,7 +150,7 @@ void WithNumberOf(DataType type, Body&& body) {
 
 double NumberOf(double value) { return value; }
 
-// The narrow types have no way to double of their own.
+// Narrow types have no conversion to double.
 template <typename T>
 double NumberOf(T value) {
   return static_cast<double>(static_cast<float>(value));
@@ -168,7 +168,7 @@ Pattern::Pattern(DataType type)
 Pattern Pattern::Zero(DataType type) { return Pattern(type); }
 
 Pattern Pattern::Input(DataType type, ReduceOp op, int rank) {
-  // One rank's reduction, without what is done to the result.
+  // One rank's reduction, before the result is scaled.
   Pattern pattern(type);
   WithNumberOf(type, [&](auto zero, bool is_pair) {
     using T = decltype(zero);
@@ -177,7 +177,7 @@ Pattern Pattern::Input(DataType type, ReduceOp op, int rank) {
         Store(pattern.bytes_, i, InputFlag(rank, i));
       } else if (is_pair) {
         Store(pattern.bytes_, 2 * i, static_cast<T>(InputNumber(op, rank, i)));
-        // Another number than the real part.
+        // Differs from the real part.
         Store(pattern.bytes_, 2 * i + 1,
               static_cast<T>(InputNumber(op, rank, i + 1)));
       } else if constexpr (std::is_integral_v<T>) {
@@ -236,7 +236,7 @@ bool Pattern::IsNear(const std::byte* got, const std::byte* expected,
         near = near && a == b;
       } else {
         // One unit is at most this part of the value. (Eigen's epsilon() of a
-        // half is another.)
+        // half is something else.)
         const double unit = std::ldexp(1, 1 - DigitsOf<T>());
         near = near && std::abs(NumberOf(a) - NumberOf(b)) <=
                            ulps * unit * std::abs(NumberOf(b));

@@ -28,10 +28,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a peer may take to end once it is told to.
+// How long a peer may take to end after it is told to.
 constexpr std::chrono::seconds kEnding{2};
 
-// Whether something happens to `descriptor` by `deadline`.
+// Whether `descriptor` becomes readable or is closed by `deadline`.
 bool Await(int descriptor, Clock::time_point deadline) {
   pollfd wait = {descriptor, POLLIN, 0};
   while (true) {
@@ -129,7 +129,7 @@ StatusOr<std::unique_ptr<Peer>> Peer::Start(const std::string& command,
 Peer::~Peer() {
   close(to_);
   close(from_);
-  // A call of the system's that the C library may not have.
+  // A system call that the C library may not have.
   const int process = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
   if (process < 0 || !Await(process, Clock::now() + kEnding)) {
     kill(pid_, SIGKILL);
@@ -167,7 +167,7 @@ StatusOr<std::optional<double>> Peer::Run(const Case& measured, int calls) {
       "run ", measured.operation->name, " ", DataTypeName(measured.data_type),
       " ", ReduceOpName(measured.reduce_op), " ", measured.count, " ",
       measured.root, " ", calls, "\n");
-  // Much less than a pipe holds. If it has ended, so has what it says.
+  // Smaller than a pipe's buffer. If the peer has ended, ReadLine fails.
   (void)!write(to_, order.data(), order.size());
   StatusOr<std::string> line = ReadLine();
   if (!line.ok()) return line.status();

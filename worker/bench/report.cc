@@ -11,7 +11,7 @@
 namespace muster::worker::bench {
 namespace {
 
-// 10^9 bytes a second.
+// In 10^9 bytes per second.
 double AlgorithmBandwidth(const Row& row, const Figures& figures) {
   const auto bytes = static_cast<double>(row.measured.Bytes(row.world_size));
   return bytes / figures.Median() / 1e3;
@@ -28,7 +28,7 @@ std::string RedopName(const Case& measured) {
              : "none";
 }
 
-// "shm/one_round"; what is not known is left out.
+// Returns "shm/one_round", without unknown parts.
 std::string RanBy(const Figures& figures) {
   return absl::StrCat(figures.backend, figures.algorithm.empty() ? "" : "/",
                       figures.algorithm);
@@ -85,7 +85,7 @@ std::string HeadText(const std::vector<std::string>& peers,
 }
 
 std::string LineText(const Line& line, absl::string_view timestamp) {
-  // What the peers do is the first that was measured.
+  // For the peers the first measurement counts.
   const Row& row =
       line.out_of_place.empty() ? line.in_place[0] : line.out_of_place[0];
   const Case& measured = row.measured;

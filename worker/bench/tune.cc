@@ -18,8 +18,8 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// How many times as long the algorithm of the size before must take for another
-// one to have a row.
+// An algorithm gets a row if the algorithm of the size before takes at least
+// this many times as long.
 constexpr double kClearly = 1.1;
 
 Names OfGloo(const Operation& operation, bool) {
@@ -39,7 +39,7 @@ Names OfShm(const Operation& operation, bool is_symmetric) {
     case Operation::Flow::kNone:
       return {};
     case Operation::Flow::kExchange:
-      // In symmetric memory it goes by what its first round shows, not by the
+      // In symmetric memory its first round selects the algorithm, not the
       // table.
       if (is_symmetric) return {};
       return {"staged", direct};
@@ -53,7 +53,7 @@ constexpr std::pair<const char*, Tunable> kTunables[] = {
     {"shm", {"MUSTER_SHM_ALGORITHM", &OfShm}},
 };
 
-// "kAllReduce" of "all_reduce".
+// Converts "all_reduce" to "kAllReduce".
 std::string Enumerator(absl::string_view name) {
   std::string text = "k";
   for (const absl::string_view word : absl::StrSplit(name, '_')) {
@@ -63,7 +63,7 @@ std::string Enumerator(absl::string_view name) {
   return text;
 }
 
-// What stands in a row between the collective and the size.
+// Returns the fields of a row between the collective and the size.
 std::string FieldsOf(const TuneSetting& setting) {
   if (setting.backend == "gloo") return absl::StrCat(setting.ranks);
   return absl::StrCat(
@@ -72,7 +72,7 @@ std::string FieldsOf(const TuneSetting& setting) {
       setting.ranks > setting.processors ? "true" : "false");
 }
 
-// Consecutive sizes that go best by one algorithm.
+// Consecutive sizes with the same fastest algorithm.
 struct Range {
   int64_t bytes_max = 0;
   std::string algorithm;
@@ -80,7 +80,7 @@ struct Range {
 };
 
 std::vector<Range> BestRanges(const std::vector<TuneSample>& samples) {
-  // By size and algorithm, the least time.
+  // The minimum time by size and algorithm.
   std::map<int64_t, std::map<std::string, double>> times;
   for (const TuneSample& sample : samples) {
     double& time = times[sample.bytes]
@@ -140,7 +140,7 @@ StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file,
   }
   std::vector<TuneSample> samples;
   for (const nlohmann::json& row : rows) {
-    // Of a peer, or a rank's memory.
+    // Skips rows of peers and of ranks' memory.
     if (row.value("algorithm", "") == "") continue;
     if (const std::string ran = row.value("backend", ""); ran != backend) {
       return FailedPreconditionError(

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kAnswerTime(2000);
 constexpr milliseconds kPause(500);
-// The coordinator's limit is a day.
+// Below the coordinator's limit of a day.
 constexpr std::chrono::hours kJoinTime(23);
 
 SessionOptions OptionsFor(const CoordinatorAddress& coordinator) {
@@ -30,7 +30,7 @@ SessionOptions OptionsFor(const CoordinatorAddress& coordinator) {
 
 }  // namespace
 
-// One rank that is gone, and who speaks for it.
+// Joins in place of one ended rank.
 class AbsentRanks::PlaceholderMember {
  public:
   PlaceholderMember(int rank, int64_t pid, std::string end)
@@ -41,7 +41,7 @@ class AbsentRanks::PlaceholderMember {
     {
       MutexLock lock(mutex_);
       stopped_ = true;
-      // Ends the wait for the others.
+      // Ends the wait in the rendezvous.
       if (session_ != nullptr) session_->Close();
     }
     if (thread_.joinable()) thread_.join();
@@ -50,7 +50,7 @@ class AbsentRanks::PlaceholderMember {
   PlaceholderMember(const PlaceholderMember&) = delete;
   PlaceholderMember& operator=(const PlaceholderMember&) = delete;
 
-  // Takes the seat once, unless it is about to.
+  // Joins, unless it is doing so already.
   void Stand(const CoordinatorAddress& coordinator, int world_size) {
     if (standing_.load()) return;
     if (thread_.joinable()) thread_.join();
@@ -59,8 +59,8 @@ class AbsentRanks::PlaceholderMember {
       try {
         SitAndFail(coordinator, world_size);
       } catch (const DistError&) {
-        // Somebody else has the seat, or there is no coordinator any more. If
-        // others still wait it is tried again.
+        // Another process has the seat, or the coordinator is gone. If others
+        // still wait, this is repeated.
       }
       std::shared_ptr<Session> over;
       {
@@ -133,8 +133,8 @@ bool AbsentRanks::OthersWait() {
   const StatusOr<internal::HostMembers> answer =
       reader_->Read(internal::HostName());
   if (!answer.ok()) {
-    // The transport waits ever longer before it connects again, and the token
-    // may be another one by then.
+    // A new reader, because gRPC waits ever longer before it reconnects, and
+    // the token may have changed.
     reader_.reset();
     return false;
   }

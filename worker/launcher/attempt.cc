@@ -37,7 +37,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After SIGKILL a process ends at once, unless the kernel holds it.
+// After SIGKILL a process ends at once, unless it hangs in the kernel.
 constexpr std::chrono::seconds kKillTime(10);
 
 }  // namespace
@@ -51,13 +51,13 @@ void Say(const std::string& text) {
 
 namespace {
 
-// Without waiting for who reads it.
+// Whether a write to standard error would not block.
 bool CanSay() {
   pollfd errors = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   return poll(&errors, 1, 0) == 1 && (errors.revents & POLLOUT) != 0;
 }
 
-// Tokens of what epoll watches; ranks are their index.
+// Tokens of epoll events. Ranks have their index.
 constexpr uint64_t kSignalToken = ~uint64_t{0};
 constexpr uint64_t kOutputToken = kSignalToken - 1;
 constexpr uint64_t kWakeToken = kSignalToken - 2;
@@ -341,7 +341,7 @@ void Attempt::NoteThatNoneCame() {
       "counts from when others wait for a rank");
 }
 
-// The ranks' children do not expect it: the default is to end.
+// Sends to the ranks only: their children would end by default.
 void Attempt::PassOn(int signal) const {
   Say(absl::StrCat("passing ", internal::SignalName(signal),
                    " on to the ranks"));
@@ -365,7 +365,7 @@ void Attempt::OnSignal() {
       continue;
     }
     if (swept_) {
-      // Only the output is left, and nobody may be reading it.
+      // Only output is left, and nothing may read it.
       if (CanSay()) {
         Say(absl::StrCat("stopped by ", internal::SignalName(signal)));
       }
@@ -418,7 +418,7 @@ void Attempt::OnRankEnd(Rank& rank) {
       !status.ok() && phase_ == Phase::kRunning && RestartRank(rank, status);
   exits_.push_back(exit);
   if (exit.restarted) return;
-  // What it had started may be what hangs.
+  // A process that the rank has started may hang.
   if (rank.hung) KillOrphansOf(rank);
   const bool lasts = options_.restart == LaunchOptions::Restart::kNone;
   if (!status.ok() && phase_ == Phase::kRunning) {
@@ -427,7 +427,7 @@ void Attempt::OnRankEnd(Rank& rank) {
                      lasts && !AllEnded() ? "; the others go on" : ""));
     if (!lasts) Fail();
   }
-  // Those that wait for it in the rendezvous would do so until they are told to
+  // Ranks that wait for it in the rendezvous would wait until they are told to
   // stop.
   if (!exits_.back().told_to_stop && setting_.on_gone) {
     setting_.on_gone(exits_.back());
@@ -438,7 +438,7 @@ void Attempt::KillOrphansOf(const Rank& rank) const {
   group_->KillOrphans(absl::StrCat(kErrorFileVariable, "=", rank.error_file));
 }
 
-// --restart=rank.
+// Implements --restart=rank.
 bool Attempt::RestartRank(Rank& rank, const internal::ExitStatus& status) {
   int restarts = 0;
   for (const Rank& each : ranks_) restarts += each.restarts;
@@ -449,7 +449,7 @@ bool Attempt::RestartRank(Rank& rank, const internal::ExitStatus& status) {
   Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
                    Describe(status), "; starting it again, restart ",
                    restarts + 1, " of ", options_.max_restarts));
-  // What it had started must not get in the way of the one in its place.
+  // Processes that it started must not disturb its replacement.
   KillOrphansOf(rank);
   ++rank.restarts;
   const Status started = StartRank(rank);
@@ -494,8 +494,8 @@ void Attempt::OnDeadline() {
 void Attempt::HandleEvents() {
   epoll_event events[64];
   const int count = epoll_wait(epoll_fd_, events, 64, TimeoutMs());
-  // In the order in which things happened: epoll keeps it, which is how the
-  // first rank to end is known among several.
+  // epoll returns the events in their order, which shows which of several ranks
+  // has ended first.
   for (int i = 0; i < count; ++i) {
     const uint64_t token = events[i].data.u64;
     if (token == kOutputToken) {
@@ -517,7 +517,8 @@ void Attempt::HandleEvents() {
 
 Outcome Attempt::Supervise() {
   while (!AllEnded()) HandleEvents();
-  // What the ranks left running holds their pipes open; then the output ends.
+  // Processes that the ranks left behind keep the pipes open. Kills them, which
+  // ends the output.
   deadline_.reset();
   group_->KillAll();
   swept_ = true;
@@ -553,8 +554,8 @@ Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
     outcome.succeeded = !interrupted_ && stop_signal_ == 0;
     return outcome;
   }
-  // Of ranks that were told to stop because of something else, nobody cares
-  // how they did.
+  // The exit statuses of ranks that were told to stop for another reason do not
+  // matter.
   if (!failed && (stop_signal_ != 0 || interrupted_)) return outcome;
   const internal::ExitStatus& status = exits_[first].status;
   outcome.status = status.ok() ? 1 : status.shell_status();

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kOthersMax = 8;
 
-// Whether what it says of others counts: it ended by itself, and for good.
+// Whether its blame counts: it lost a peer, ended by itself, and was not
+// restarted.
 bool Testifies(const RankExit& exit) {
   return IsWitness(exit) && !exit.told_to_stop && !exit.restarted;
 }
@@ -21,12 +22,12 @@ bool Names(const std::vector<internal::Culprit>& culprits,
   return std::any_of(
       culprits.begin(), culprits.end(), [&](const internal::Culprit& culprit) {
         if (culprit.rank != exit.rank) return false;
-        // Unless it says who, it is the one that is there now.
+        // Without a pid the current process of the rank is meant.
         return culprit.pid == 0 ? !exit.restarted : culprit.pid == exit.pid;
       });
 }
 
-// How likely it is that the `i`th of `exits` caused the others; 0: it did not.
+// How likely `exits[i]` is the cause of the others; 0: it is not.
 int Weight(const std::vector<RankExit>& exits, size_t i,
            const std::vector<internal::Culprit>& elsewhere) {
   const RankExit& exit = exits[i];

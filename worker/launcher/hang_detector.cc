@@ -12,9 +12,9 @@ using internal::HostMembers;
 void HangDetector::NoteAnswer(Instant now, std::chrono::milliseconds lease) {
   const bool paused = answered_at_.has_value() && lease.count() > 0 &&
                       now - *answered_at_ > lease / 2;
-  // This process may have been stopped, and the others of its host with it.
+  // This process may have been stopped, together with the others of its host.
   if (!in_touch_since_.has_value() || paused) in_touch_since_ = now;
-  // The job may have come, and its lease with it, when nothing was heard.
+  // The job may have begun, with its lease, while the coordinator was silent.
   lease_ = lease;
   if (answered_at_.has_value() && IsCut(now - *answered_at_)) {
     regained_at_ = now;
@@ -22,7 +22,8 @@ void HangDetector::NoteAnswer(Instant now, std::chrono::milliseconds lease) {
   answered_at_ = now;
 }
 
-// Heartbeats are a third of a lease apart: it may have begun with that.
+// The silence may have begun just before a heartbeat; they are a third of a
+// lease apart.
 bool HangDetector::IsCut(Instant::duration silence) const {
   return lease_.count() > 0 && silence > lease_ * 2 / 3;
 }
@@ -40,7 +41,7 @@ std::vector<HangDetector::Lost> HangDetector::Decide(const HostMembers& answer,
   NoteAnswer(now, answer.lease);
   struct Process {
     bool lives = false;
-    // As whom it has departed, of those that are not dealt with.
+    // Its departed members that were not handled.
     std::vector<const HostMember*> departed;
   };
   std::map<int64_t, Process> processes;
@@ -68,7 +69,7 @@ std::vector<HangDetector::Lost> HangDetector::Decide(const HostMembers& answer,
       const bool was_in_touch = asked_at - last.silent_for >= *in_touch_since_;
       if (!was_in_touch &&
           now - *in_touch_since_ < answer.lease + kReturnTime) {
-        continue;  // It may come back yet.
+        continue;  // may still come back
       }
       lost.push_back({static_cast<pid_t>(pid), last.cause});
     }

@@ -25,28 +25,27 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Whoever takes a place that a host of its number had a moment ago may come
-// before the coordinator knows that it is gone, which is after a lease.
+// How long to retry for a number that another host had a moment ago: the
+// coordinator notices its end after a lease.
 constexpr int kTakenLeases = 2;
-// Where the lease is not known.
+// Used if the lease is not known.
 constexpr milliseconds kTakenTime(20'000);
 constexpr std::chrono::milliseconds kTakenPause(500);
-// Hosts may be days apart at the end of an attempt; a barrier takes a day at
-// most.
+// Hosts may end an attempt days apart, but a barrier takes at most a day.
 constexpr std::chrono::hours kFinishTime(23);
-// Until the other hosts have read what one says at its end.
+// Until the other hosts have read the blamed ranks.
 constexpr std::chrono::minutes kToldTime(10);
 constexpr milliseconds kAnswerTime(2000);
 
-// How the rendezvous of a job of MIN:MAX hosts is closed at its good end, for
-// people. For who is refused then, the store has the key.
+// The reason, for people, with which the rendezvous of a job of MIN:MAX hosts
+// is closed after success. The key tells refused hosts.
 constexpr char kFinished[] = "finished";
 constexpr char kFinishedKey[] = "finished";
 
 std::string Fate(const MemberEvent& event) {
   switch (event.kind) {
     case MemberEvent::Kind::kLeft:
-      // Who joins again is told as one that left its generation.
+      // A host that joins again has left its generation.
       return event.generation_ended ? "starts again" : "left";
     case MemberEvent::Kind::kFailed:
       return "failed";
@@ -57,11 +56,11 @@ std::string Fate(const MemberEvent& event) {
   }
 }
 
-// Why a session is over that the coordinator has taken for lost: the others
-// have been told, and a new session can take part.
+// Whether the coordinator has declared the session lost: the others know, and a
+// new session can take part.
 bool WasLost(const Status& why) { return IsFailedPrecondition(why); }
 
-// A call of the SDK, without exceptions.
+// Calls the SDK and converts an exception to a status.
 template <typename Call>
 Status Try(Call call) {
   try {
@@ -72,15 +71,16 @@ Status Try(Call call) {
   }
 }
 
-// What hosts that were refused the number `rank` say of themselves.
+// The key under which hosts that were refused the number `rank` name
+// themselves.
 std::string RivalsKey(int rank) { return absl::StrCat("rivals/", rank, "/"); }
 
-// While a host waits for the others with a number of its own: says who wants
-// that number, too, and was refused. Without it the one that was first would
-// only see that somebody does not come.
+// While a host with a claimed number waits for the others, reports hosts that
+// were refused the same number. Otherwise the first host would only see that
+// some host does not come.
 class Rivals {
  public:
-  // Of `rank`, which is -1 for a host that claims none.
+  // `rank` is -1 for a host that claims none.
   Rivals(const std::shared_ptr<Session>& session, int rank) {
     if (rank < 0) return;
     const Status ignored = Try([&] {
@@ -89,7 +89,7 @@ class Rivals {
     });
     if (watch_ == nullptr) return;
     thread_ = std::thread([this, rank, own = session->member()] {
-      // Join says what is wrong with the connection.
+      // Join reports errors of the connection.
       const Status ended = Try([&] {
         while (!stopping_.load()) {
           const auto change = watch_->Next(kFinishTime);
@@ -119,7 +119,7 @@ class Rivals {
   std::thread thread_;
 };
 
-// For Rivals of the host that holds `rank`.
+// Tells Rivals of the host that has `rank`.
 void TellRivals(const std::shared_ptr<Session>& session, int rank) {
   const Status ignored = Try([&] {
     CoordinatorStore(session).Set(
@@ -160,7 +160,7 @@ Status Hosts::Connect() {
   options.stop_connecting = stop_connecting_.get_token();
   options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
   options.on_over = [this](const Status& why) { OnOver(why); };
-  // What it had to tell of its end it has told then.
+  // After Close it calls no callbacks.
   if (const auto old = session()) old->Close();
   {
     MutexLock lock(mutex_);
@@ -232,8 +232,7 @@ StatusOr<internal::HostMembers> Hosts::Ask() const {
 
 StatusOr<milliseconds> Hosts::CatchUp() {
   CoordinatorStore store(session());
-  // What happened to others comes before the answer; that this host was lost to
-  // them is one.
+  // Events come before the answer, including the loss of this host.
   const Status status = Try([&] {
     store.SetTimeout(options_.rendezvous_times.join_timeout);
     store.TryGet("any");
@@ -293,7 +292,7 @@ StatusOr<Hosts::Meeting> Hosts::Meet(const Report& report) {
   const auto until = Clock::now() + options_.rendezvous_times.join_timeout;
   while (true) {
     StatusOr<Meeting> meeting = TryToMeet(report);
-    // A host went before all had met, maybe this one, or the coordinator lost
+    // A host, maybe this one, left before all had met, or the coordinator lost
     // its state.
     const bool again = IsAborted(meeting.status()) || WasLost(meeting.status());
     if (!again || Clock::now() >= until) return meeting;
@@ -336,10 +335,10 @@ StatusOr<Hosts::Meeting> Hosts::Exchange(
   own["log_run"] = report.log_run;
   own["attempt"] = NewAttempt();
   CoordinatorStore store(session);
-  // Empty: that host is gone already.
+  // Empty if that host is gone already.
   std::vector<std::string> values;
   Status status = Try([&] {
-    // Gone with this host's session.
+    // Deleted with this host's session.
     store.Set(
         key(formation.rank),
         own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
@@ -352,7 +351,7 @@ StatusOr<Hosts::Meeting> Hosts::Exchange(
     for (int i = 0; i < formation.world_size; ++i) {
       values.push_back(store.TryGet(key(i)).value_or(StoreValue()).value);
     }
-    // Those of --restart=none leave now.
+    // Hosts with --restart=none leave after this.
     await_all("met");
   });
   if (!status.ok()) return status;
@@ -381,7 +380,7 @@ StatusOr<Hosts::Meeting> Hosts::Exchange(
         std::min(assignment.max_restarts,
                  json.value("max_restarts", assignment.max_restarts));
     assignment.log_run = std::max(assignment.log_run, json.value("log_run", 1));
-    // The first host's, so that all have the same.
+    // The first host's value, the same on all.
     if (i == 0) assignment.attempt = json.value("attempt", assignment.attempt);
     if (meeting.failure.empty()) meeting.failure = json.value("failure", "");
   }
@@ -401,14 +400,15 @@ Status Hosts::AwaitOthers() {
                              .wait_all_ranks = false});
     });
   } while (IsDeadlineExceeded(status));
-  // Nobody knows of the others any more; this host's ranks have succeeded.
+  // The coordinator is gone with the state of the others; this host's ranks
+  // have succeeded.
   if (!session->status().ok() && !WasLost(session->status())) {
     return OkStatus();
   }
   if (!status.ok()) return AbortedError(status.message());
   if (options_.nnodes.min != options_.nnodes.max) {
-    // A host that waits for a place, or comes later, must not begin again; it
-    // asks for the key when it is refused.
+    // A host that waits or comes later must not start again; it reads the key
+    // when it is refused.
     Status ignored =
         Try([&] { CoordinatorStore(session).Set(kFinishedKey, ""); });
     ignored = Try([&] { session->CloseRendezvous(kFinished); });
@@ -448,7 +448,8 @@ void Hosts::GiveUp(const std::string& failure,
     ranks.push_back({{"rank", culprit.rank}, {"pid", culprit.pid}});
   }
   const Status ignored = Try([&] {
-    // Before the others hear of it, and for a while: this host leaves.
+    // Stored before the others are told, and for a while, because this host
+    // leaves.
     CoordinatorStore(session).Set(BlamedKey(), ranks.dump(),
                                   {.ttl = kToldTime});
     if (options_.nnodes.min != options_.nnodes.max) {

@@ -12,7 +12,7 @@ LateRanks::Verdict LateRanks::Decide(const std::vector<int>& missing,
   for (const int rank : missing) {
     const auto before = missing_since_.find(rank);
     since[rank] = before == missing_since_.end() ? now : before->second;
-    // One that was started again may not have been waited for for as long.
+    // Others may have waited less long for a restarted process.
     const Duration waited = now - std::max(since[rank], started_[rank]);
     if (hang_timeout_.count() > 0 && waited >= hang_timeout_) {
       verdict.kill.push_back({rank, waited});

@@ -43,7 +43,7 @@ Status Wrong(absl::string_view option, absl::string_view want,
       absl::StrCat(option, " must be ", want, ", got ", base::Quote(value)));
 }
 
-// A number of `bits` (0 to 3), which are streams.
+// Parses a bit set (0 to 3) of streams.
 bool ReadBits(absl::string_view text, int& bits) {
   return absl::SimpleAtoi(text, &bits) && bits >= 0 && bits <= 3;
 }
@@ -272,7 +272,7 @@ std::string ErrorText(const base::OptionError& error) {
                           : "");
 }
 
-// Its values go to `options`.
+// Stores the values in `options`.
 base::Options Table(const Environment& environment, LaunchOptions& options) {
   std::vector<base::Option> table = {
       {"standalone", "", false,
@@ -385,10 +385,10 @@ base::Options Table(const Environment& environment, LaunchOptions& options) {
                                           .to_text = ErrorText});
 }
 
-// HOST, HOST:PORT, [V6]:PORT or [V6]. The port is at least `port_min`.
+// Parses HOST, HOST:PORT, [V6]:PORT or [V6]. The port is at least `port_min`.
 Status ReadEndpoint(const base::Options& given, const std::string& endpoint,
                     int port_min, LaunchOptions& options) {
-  // A host alone has the usual port.
+  // A host without a port uses the default port.
   const bool has_port =
       absl::StrContains(endpoint, ':') && !absl::EndsWith(endpoint, "]");
   const StatusOr<base::Endpoint> parsed = base::ParseEndpoint(
@@ -404,7 +404,7 @@ Status ReadEndpoint(const base::Options& given, const std::string& endpoint,
   return OkStatus();
 }
 
-// Without an endpoint: the coordinator is one of the job's own.
+// Without an endpoint the job has a coordinator of its own.
 Status ReadMaster(const base::Options& given, LaunchOptions& options) {
   const std::string master = given.Get<std::string>("master_addr");
   const std::string nnodes = given.NameAndValue("nnodes");
@@ -456,14 +456,14 @@ Status ReadRendezvous(const base::Options& given, LaunchOptions& options) {
           " of A-Z a-z 0-9 . _ -, got ", base::Quote(options.rendezvous_id)));
     }
   }
-  // A folder of --log-dir has this name.
+  // It names a folder in --log-dir.
   if (options.rendezvous_id == "." || options.rendezvous_id == "..") {
     return InvalidArgumentError(absl::StrCat(
         given.Name("rdzv_id"), " must not be ",
         base::Quote(options.rendezvous_id), ", which is no folder's name"));
   }
   const std::string endpoint = given.Get<std::string>("rdzv_endpoint");
-  // A cluster sets the variable for all that runs there.
+  // A cluster may set the variable for all programs.
   const bool standalone = given.Get<bool>("standalone") &&
                           !given.IsFromEnvironment("standalone") &&
                           given.IsFromEnvironment("rdzv_endpoint");
@@ -474,7 +474,7 @@ Status ReadRendezvous(const base::Options& given, LaunchOptions& options) {
   }
   options.rendezvous_on_its_host =
       given.Get<std::string>("rdzv_backend") == "c10d";
-  // Torchrun's way to say "any free port".
+  // torchrun's port 0 means any free port.
   const bool may_be_any =
       options.rendezvous_on_its_host && !options.several_hosts();
   Status status = ReadEndpoint(given, endpoint, may_be_any ? 0 : 1, options);
@@ -515,7 +515,7 @@ Status CheckRestarts(const base::Options& given, const LaunchOptions& options) {
   return OkStatus();
 }
 
-// What says of streams by local rank must be of ranks that there are.
+// Checks that a local rank in a list of streams exists.
 Status CheckLocalRank(const std::string& name, int rank,
                       const LaunchOptions& options) {
   if (rank < options.nproc_per_node) return OkStatus();

@@ -1,13 +1,13 @@
 // One rank of the tests of muster-run whose ranks form a process group.
 //
-//   launched_rank [HOW RANK]    that one, in its first process,
+//   launched_rank [HOW RANK]    for that rank, in its first process,
 //     leave    returns before the others are done
 //     fail     exits with 3
-//     keys     the same, after every rank has set a key and counted them
-//     hang     is lost in its own code, which ends by SIGTERM; the others wait
+//     keys     as fail, after every rank has set a key and counted them
+//     hang     hangs in user code, which ends by SIGTERM; the others wait
 //              for two seconds
-//     stall    the same, and the others wait for long
-//     stop     stops
+//     stall    as hang, and the others wait for long
+//     stop     stops itself
 //
 //   launched_rank close ADDRESS JOB REASON    closes the job's rendezvous
 

@@ -47,45 +47,45 @@ class Launcher {
   int Run();
 
  private:
-  // The run in whose folder no output is of the next attempt.
+  // The first run whose folder has no output of the next attempt.
   int LogRun() const;
-  // `own` is this host's.
+  // Reports a change from `before`; `own` is this host's number.
   void TellLogRun(int before, int own) const;
   // Agrees with the other hosts on the next attempt. Not OK: the job is over,
   // or muster-run was told to stop.
   Status Meet();
-  // One attempt. No value: another one follows; else the exit status.
+  // Runs one attempt. Returns nullopt if another one follows, else the exit
+  // status.
   std::optional<int> Try();
   std::optional<int> AfterSuccess(const Attempt& attempt);
-  // `cut_off`: this host, the only one, may have been lost.
+  // `cut_off`: this host, the only one, may have been declared lost.
   std::optional<int> AfterFailure(const Attempt& attempt,
                                   const Outcome& outcome, bool cut_off);
-  // Waits for the coordinator, but not for long.
+  // Waits a short time for the coordinator to answer.
   bool WasCutOff(const LostRanks& lost_ranks);
-  // What has become of the hosts when this one's ranks ended with `outcome`: a
-  // host that is lost, and this one may be, ends the ranks of all, and that is
-  // no failure. Whether they or the news come first is chance.
+  // Returns what happened to the hosts when this host's ranks ended with
+  // `outcome`. A lost host, maybe this one, ends the ranks of all hosts, which
+  // is no failure. The ranks may end before the event arrives.
   StatusOr<std::optional<Hosts::Change>> ChangeAfter(const Outcome& outcome);
-  // Another host has told that the job has failed. The cause may be here all
-  // the same.
+  // Another host has reported that the job failed. The cause may still be on
+  // this host.
   int FailedElsewhere(const Attempt& attempt, const std::string& failure);
-  // `killed`: as Outcome's.
+  // `killed` is that of Outcome.
   int StoppedBySignal(const std::string& killed = "");
-  // Stays while ranks of other hosts wait for those of this one, which have
-  // all ended, and are told so by `absent_ranks`.
+  // Stays while ranks of other hosts wait for this host's ranks, which have all
+  // ended; `absent_ranks` tells them.
   void StayForOthers(const AbsentRanks& absent_ranks);
 
-  // Runs `call` on a thread of its own until it returns, and `on_wait`, unless
-  // it is null, every kTellPause until then. A signal that comes meanwhile lets
-  // this host leave, which ends `call`.
+  // Runs `call` on a thread until it returns, and meanwhile `on_wait` (may be
+  // null) every kTellPause. A signal makes this host leave, which ends `call`.
   void Await(const std::function<void()>& call,
              const std::function<void()>& on_wait = nullptr);
-  // Until there is news of the other hosts, a signal comes or the time is over.
+  // Waits until another host's change, a signal, or the timeout.
   std::optional<Hosts::Change> AwaitChange(std::chrono::milliseconds timeout);
-  // Takes note of the signals that have come.
+  // Handles the pending signals.
   void ReadSignals();
-  // Waits for `fd` (-1: none) or a signal; false when neither comes in time,
-  // which is -1 for ever.
+  // Waits for `fd` (-1: none) or a signal. Returns false after `timeout_ms`
+  // (-1: never).
   bool Poll(int fd, int timeout_ms);
 
   const LaunchOptions& options_;
@@ -99,19 +99,19 @@ class Launcher {
   std::unique_ptr<Hosts> hosts_;
   Assignment assignment_;
   Hosts::Report report_;
-  // That told muster-run to stop; 0: none did.
+  // The signal that stopped muster-run; 0: none.
   int signal_ = 0;
 };
 
-// Who was told to stop does not wait long for a coordinator that is gone.
+// After a signal, how long to wait for a coordinator that may be gone.
 constexpr std::chrono::milliseconds kLeaveTime(500);
-// How often one who waits is told for what.
+// How often waits are reported.
 constexpr std::chrono::seconds kTellPause(10);
 constexpr std::chrono::milliseconds kNoTime(0);
 constexpr std::chrono::milliseconds kStayPause(200);
-// For a coordinator that may be there again a moment after the ranks' end.
+// How long to wait for a coordinator that may return after the ranks' end.
 constexpr std::chrono::milliseconds kAnswerTime(5000);
-// From the end of a lease until all know of it.
+// The time from the end of a lease until all know.
 constexpr std::chrono::milliseconds kLossTime(1000);
 
 void Wake(int event_fd) {
@@ -144,7 +144,7 @@ Launcher::Launcher(const LaunchOptions& options, const SignalPlan& signals,
 }
 
 Launcher::~Launcher() {
-  // Its callback uses the descriptor.
+  // First, because its callback uses the descriptor.
   hosts_.reset();
   if (signal_fd_ >= 0) close(signal_fd_);
   if (wake_fd_ >= 0) close(wake_fd_);
@@ -159,9 +159,9 @@ void Launcher::ReadSignals() {
   signalfd_siginfo info;
   while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    // There is no rank to pass one on to.
+    // There is no rank to pass a signal to.
     if (signal == SIGCHLD || signals_.Passes(signal)) continue;
-    // Nothing runs that would need time to end.
+    // Nothing that runs needs time to end.
     if (signal_ != 0) std::_Exit(128 + signal);
     signal_ = signal;
   }
@@ -325,7 +325,7 @@ int Launcher::Run() {
     }
     if (hosts_ != nullptr &&
         options_.restart == LaunchOptions::Restart::kNone) {
-      // From here on the ranks see to themselves.
+      // From here on the ranks do not need this launcher's membership.
       hosts_->Leave("its ranks have begun");
       hosts_.reset();
     }
@@ -336,7 +336,7 @@ int Launcher::Run() {
 
 void Launcher::StayForOthers(const AbsentRanks& absent_ranks) {
   const auto now = Clock::now();
-  // Those that were started with them, and are about to come.
+  // Ranks that were started at the same time are about to come.
   const auto coming = now + options_.failure_grace;
   const auto until = now + options_.rendezvous_times.join_timeout;
   while (signal_ == 0 && Clock::now() < until &&
@@ -353,7 +353,7 @@ std::optional<int> Launcher::Try() {
                               .coordinator = coordinator_,
                               .environment = environment_,
                               .signal_fd = signal_fd_};
-  // The others end, or go on without it, or wait for the one in its place.
+  // The others end, go on without the lost rank, or wait for its replacement.
   LostRanks lost_ranks(coordinator_,
                        {.first_rank = assignment_.first_rank,
                         .rank_count = options_.nproc_per_node,
@@ -393,7 +393,7 @@ std::optional<int> Launcher::Try() {
     if (IsNotFound(started)) return 127;
     return IsPermissionDenied(started) ? 126 : 1;
   }
-  // What came before there was anything to interrupt.
+  // Handles events from before the start.
   Wake(wake_fd_);
   Outcome outcome = attempt.Supervise();
   if (options_.several_hosts() && outcome.signal == 0 && !outcome.succeeded &&
@@ -458,8 +458,8 @@ StatusOr<std::optional<Hosts::Change>> Launcher::ChangeAfter(
                            outcome.failure));
         });
   if (!lease.ok()) return lease.status();
-  // Who lost a peer waits for the host with the cause to say what it was, or to
-  // be lost.
+  // If the ranks lost a peer, waits for the host with the cause to report it or
+  // to be lost.
   return AwaitChange(outcome.lost_peer
                          ? std::max(options_.failure_grace, *lease + kLossTime)
                          : kNoTime);
@@ -475,7 +475,7 @@ std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
     const auto change = ChangeAfter(outcome);
     if (signal_ != 0) return StoppedBySignal();
     if (!change.ok()) {
-      // Nor could it tell the others, or meet them again.
+      // This host cannot tell the others or meet them again either.
       Say(absl::StrCat("first failure: ", outcome.failure));
       Say(absl::StrCat("the other hosts cannot be told: ",
                        change.status().message()));

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kAttempt = "attempt_";
 
-// Calls `visit` with the name of each entry. One that cannot be read has none:
-// who wants to write there will say why that fails.
+// Calls `visit` with the name of each entry. An unreadable folder has none;
+// writing there will report the error.
 template <typename Visit>
 void ForEachIn(const std::string& folder, Visit visit) {
   std::error_code error;
@@ -27,7 +27,7 @@ void ForEachIn(const std::string& folder, Visit visit) {
   }
 }
 
-// Of which run of `job` this is the folder; 0: none.
+// Returns the run of `job` that has this folder; 0: none.
 int RunOf(absl::string_view name, absl::string_view job) {
   if (!absl::ConsumePrefix(&name, job)) return 0;
   if (name.empty()) return 1;

@@ -16,11 +16,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kAnswerTime(2000);
 constexpr milliseconds kPauseMin(100);
 constexpr milliseconds kPauseMax(1000);
-// Its first member comes soon, and with it the lease.
+// The first member, and the lease, come soon.
 constexpr milliseconds kPauseWithoutJob(200);
-// The answer is about all ranks of the job.
+// Long, because the answer is about all ranks of the job.
 constexpr milliseconds kHungPauseMax(60'000);
-// Looks in a hang timeout.
+// How often it asks per hang timeout.
 constexpr int kHungLooks = 4;
 
 }  // namespace
@@ -84,12 +84,12 @@ void LostRanks::Tell(std::vector<Hung> hung) {
 void LostRanks::TellRendezvous(const internal::HostMembers& answer,
                                Clock::time_point asked_at) {
   for (const internal::HostMember& member : answer.members) {
-    // Others are of an attempt before.
+    // Other members are of an earlier attempt.
     if (asked_at - member.silent_for >= began_) none_came_ = false;
   }
   Rendezvous rendezvous = {
       .missing = {}, .joined = answer.joined, .none_came = none_came_};
-  // Another world size is one that the program chose: its ranks are not these.
+  // The program chose another world size: its ranks are different ones.
   if (answer.forming_world_size == ranks_.world_size) {
     std::ranges::copy_if(answer.missing_ranks,
                          std::back_inserter(rendezvous.missing), [&](int rank) {
@@ -120,15 +120,15 @@ milliseconds LostRanks::AskForLost() {
   const auto asked_at = Clock::now();
   if (reader_ == nullptr) {
     auto reader = internal::HostMembersReader::Open(ForReader());
-    // The ranks say what is wrong.
+    // The ranks report the error.
     if (!reader.ok()) return kPauseMax;
     reader_ = *std::move(reader);
   }
   const StatusOr<internal::HostMembers> answer =
       reader_->Read(internal::HostName(), ranks_.first_rank, ranks_.rank_count);
   if (!answer.ok()) {
-    // The transport waits ever longer before it connects again, and the token
-    // may be another one by then.
+    // A new reader, because gRPC waits ever longer before it reconnects, and
+    // the token may have changed.
     reader_.reset();
     MutexLock lock(mutex_);
     detector_.NoAnswer();

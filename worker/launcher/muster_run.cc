@@ -33,7 +33,7 @@ using ::muster::worker::SignalPlan;
 
 constexpr std::chrono::seconds kDrainTime(2);
 
-// Without this a pipe could become descriptor 1 of a caller that closed it.
+// Otherwise a pipe could become descriptor 1 if the caller has closed that.
 void OpenStandardDescriptors() {
   int fd = 0;
   do {
@@ -48,8 +48,8 @@ bool IsIgnored(int signal) {
          action.sa_handler == SIG_IGN;
 }
 
-// What becomes of the signals. Whoever started muster-run with one ignored
-// (nohup, or a shell's background job) wants that for the ranks as well.
+// Decides what happens with signals. A signal that is ignored at the start
+// (nohup, or a shell's background job) is ignored by the ranks, too.
 SignalPlan PlanSignals(const LaunchOptions& options) {
   SignalPlan plan;
   for (const int signal : options.signals) {
@@ -68,7 +68,7 @@ SignalPlan PlanSignals(const LaunchOptions& options) {
   return plan;
 }
 
-// In this thread and all that it starts.
+// Blocks the signals in this thread and all threads that it starts.
 void BlockSignals(const SignalPlan& plan) {
   sigset_t signals;
   sigemptyset(&signals);
@@ -76,18 +76,19 @@ void BlockSignals(const SignalPlan& plan) {
   for (const int signal : plan.pass) sigaddset(&signals, signal);
   sigaddset(&signals, SIGCHLD);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  // One that is ignored may be lost before it is read.
+  // An ignored signal may be lost before it is read.
   for (const int signal : plan.stop) std::signal(signal, SIG_DFL);
-  // An ignored SIGCHLD, which a parent may hand down, would lose the ranks'
-  // exit statuses.
+  // With an ignored SIGCHLD, which a parent may hand down, the ranks' exit
+  // statuses would be lost.
   std::signal(SIGCHLD, SIG_DFL);
-  // Output that cannot be written is told, and no reason to end.
+  // A failed write is reported and does not end the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// Gives the ranks' output a folder where it needs one, as torchrun does. Its
-// path holds wherever a rank goes, which has that of its error file.
+// Creates a folder for the ranks' output if needed, as torchrun does. Makes the
+// path absolute, because error files are in it and ranks may change their
+// working directory.
 bool GiveLogFolder(muster::worker::LaunchOptions& options) {
   if (!options.log_dir.empty()) {
     std::error_code error;
@@ -132,12 +133,12 @@ int main(int argc, char** argv) {
   const SignalPlan signals = PlanSignals(*options);
   BlockSignals(signals);
   FLAGS_logtostderr = true;
-  // What a coordinator of our own sees of a failure, the ranks say with more
-  // of its circumstances. Of another one it is to be seen whether it answers.
+  // With an own coordinator the ranks report failures in more detail. With
+  // another one the log shows whether it answers.
   FLAGS_minloglevel =
       options->several_hosts() ? google::GLOG_WARNING : google::GLOG_ERROR;
   muster::base::InitLogging(argv[0]);
-  // Here, because threads that do not start end a process without a word.
+  // Checked here, because a thread that cannot start aborts the process.
   const muster::Status limits = muster::internal::CheckProcessLimits();
   if (!limits.ok()) {
     std::fprintf(stderr, "muster-run: %s\n", limits.message().c_str());
@@ -152,7 +153,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   if (*coordinator != nullptr && options->rendezvous_host.empty()) {
-    // At any free port, which nobody has named.
+    // At any free port.
     std::fprintf(stderr,
                  "muster-run: serving the coordinator of job %s at %s\n",
                  address.job.c_str(), address.HostPort().c_str());
@@ -160,7 +161,7 @@ int main(int argc, char** argv) {
   if (!GiveLogFolder(*options)) return 1;
   const int status =
       muster::worker::Launch(*options, signals, address, environment);
-  // The other hosts may still be about to leave.
+  // The other hosts may be about to leave.
   if (*coordinator != nullptr && options->several_hosts()) {
     (*coordinator)->Drain(kDrainTime);
   }

@@ -38,7 +38,7 @@ std::optional<int> ReadNumber(const fs::path& path) {
   return number;
 }
 
-// `0-3,8`: as the kernel lists CPUs.
+// Parses the kernel's form `0-3,8`.
 std::vector<int> ReadCpuList(const fs::path& path) {
   std::vector<int> cpus;
   for (const absl::string_view part :
@@ -55,7 +55,7 @@ std::vector<int> ReadCpuList(const fs::path& path) {
   return cpus;
 }
 
-// The names in `folder`, sorted; none where there is no such folder.
+// Returns the names in `folder`, sorted; none if it does not exist.
 std::vector<std::string> Names(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -80,7 +80,7 @@ int LastLevelCache(const fs::path& cpu_folder, int cpu) {
   return first;
 }
 
-// The distinct values of `field`, in the order of their first CPU.
+// Returns the distinct values of `field`, ordered by their first CPU.
 std::vector<int> Distinct(const std::vector<Cpu>& cpus, int Cpu::*field) {
   std::vector<int> values;
   for (const Cpu& cpu : cpus) {
@@ -111,7 +111,7 @@ struct Gpu {
   int node = -1;
 };
 
-// In the order of the PCI bus.
+// Ordered by PCI address.
 std::vector<Gpu> AllGpus(const std::string& root) {
   const fs::path folder = root + "/proc/driver/nvidia/gpus";
   std::vector<Gpu> gpus;
@@ -131,8 +131,8 @@ std::vector<Gpu> AllGpus(const std::string& root) {
   return gpus;
 }
 
-// The node of the device that CUDA_VISIBLE_DEVICES calls `name`; none: there is
-// no such device.
+// Returns the node of the device `name` of CUDA_VISIBLE_DEVICES; nullopt if
+// there is no such device.
 std::optional<int> NodeOfDevice(const std::vector<Gpu>& gpus,
                                 absl::string_view name) {
   size_t number = 0;
@@ -140,7 +140,7 @@ std::optional<int> NodeOfDevice(const std::vector<Gpu>& gpus,
     if (number >= gpus.size()) return std::nullopt;
     return gpus[number].node;
   }
-  // A part of a GPU, whose name tells nothing of it.
+  // A part of a GPU; the name does not tell which.
   if (absl::StartsWith(name, "MIG-")) return -1;
   if (!absl::StartsWith(name, "GPU-")) return std::nullopt;
   for (const Gpu& gpu : gpus) {
@@ -149,7 +149,7 @@ std::optional<int> NodeOfDevice(const std::vector<Gpu>& gpus,
   return std::nullopt;
 }
 
-// The node of each rank.
+// Returns the node of each rank.
 std::vector<int> NodesOfRanks(int nproc, const Topology& topology) {
   const std::vector<int> nodes = Distinct(topology.cpus, &Cpu::node);
   std::vector<int> of_ranks;
@@ -171,7 +171,7 @@ std::vector<int> NodesOfRanks(int nproc, const Topology& topology) {
 
 std::set<int> AllowedCpus() {
   std::set<int> allowed;
-  // More than 1024 need a larger set than cpu_set_t.
+  // More than 1024 CPUs need a larger set than cpu_set_t.
   for (int count = 1024; allowed.empty() && count <= 65536; count *= 4) {
     cpu_set_t* const set = CPU_ALLOC(static_cast<size_t>(count));
     const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(count));
@@ -246,7 +246,7 @@ StatusOr<std::vector<std::vector<int>>> BindRanks(const std::string& binding,
   for (int rank = 0; rank < nproc; ++rank) {
     const int node = nodes[static_cast<size_t>(rank)];
     const std::vector<Cpu> cpus = With(topology.cpus, &Cpu::node, node);
-    // Which of the node's ranks this is.
+    // This rank's index among the node's ranks.
     const auto mine = nodes.begin() + rank;
     const size_t place =
         static_cast<size_t>(std::count(nodes.begin(), mine, node));

@@ -27,7 +27,7 @@ bool WriteAll(int fd, absl::string_view text) {
     if (count >= 0) {
       text.remove_prefix(static_cast<size_t>(count));
     } else if (errno == EAGAIN) {
-      // Somebody made our terminal non-blocking.
+      // Another process has made the terminal non-blocking.
       pollfd ready = {fd, POLLOUT, 0};
       poll(&ready, 1, -1);
     } else if (errno != EINTR) {
@@ -129,7 +129,7 @@ void OutputPump::Print(Stream& stream, const std::string& text) {
     return;
   }
   if (WriteAll(stream.sink, text)) return;
-  // No reason to end the job; a reader that went away is none to say so.
+  // Does not end the job. Prints no error if the reader has closed the pipe.
   const int error = errno;
   broken_sinks_.push_back(stream.sink);
   if (error == EPIPE || stream.sink == STDERR_FILENO) return;

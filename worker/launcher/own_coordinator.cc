@@ -25,7 +25,7 @@ using Names = std::initializer_list<const char*>;
 constexpr Names kTls = {"MUSTER_TLS_CA", "MUSTER_TLS_CERT", "MUSTER_TLS_KEY"};
 constexpr Names kTokens = {"MUSTER_TOKEN", "MUSTER_TOKEN_FILE"};
 
-// Null: not set, or empty.
+// Returns null if the variable is unset or empty.
 const char* Find(const Environment& environment, const char* name) {
   const auto found = environment.find(name);
   if (found == environment.end() || found->second.empty()) return nullptr;
@@ -62,7 +62,7 @@ bool IsThisHost(const std::string& host) {
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
     const int fd = socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) continue;
-    // Port 0: any that is free.
+    // Port 0 is any free port.
     is_this |= bind(fd, each->ai_addr, each->ai_addrlen) == 0;
     close(fd);
   }
@@ -79,9 +79,9 @@ StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
     std::random_device random;
     address.job = absl::StrFormat("standalone-%08x", random());
   }
-  // What the hosts and ranks know each other by serves the coordinator as well.
+  // The certificates of hosts and ranks also serve the coordinator.
   const bool speaks_tls = !address.host.empty() && HasAll(environment, kTls);
-  // Who has a token, or authorities alone, means one that asks for them.
+  // A token, or authorities alone, are meant for another coordinator.
   const bool means_another = HasAny(environment, kTokens) ||
                              (HasAny(environment, kTls) && !speaks_tls);
   const bool may = options.rendezvous_on_its_host && !means_another &&
@@ -95,8 +95,8 @@ StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
   if (!must && !may) return nullptr;
   internal::EmbeddedCoordinatorOptions embedded;
   if (!address.host.empty()) {
-    // A name or an address may mean another one to others (a service's virtual
-    // address), but loopback.
+    // Only loopback is safe: any other name or address may resolve differently
+    // elsewhere (a service's virtual address).
     const bool loopback =
         address.host == "localhost" || internal::IsLoopback(address.host);
     embedded.listen =

@@ -32,12 +32,12 @@ Status ErrnoError(StatusCode code, absl::string_view what, int error) {
   return Status(code, absl::StrCat(what, ": ", std::strerror(error)));
 }
 
-// Kills the group `group`, which this process leaves, and removes the folder
-// `scratch`. Only async-signal-safe calls.
+// Leaves the group `group`, kills it, and removes the folder `scratch`. Only
+// async-signal-safe calls.
 [[noreturn]] void EndGroup(pid_t group, const char* scratch) {
   setpgid(0, 0);
   kill(-group, SIGKILL);
-  // A process that is being killed may have a last file to make.
+  // A process that is being killed may still create a file.
   for (int attempt = 0; attempt < 3 && access(scratch, F_OK) == 0; ++attempt) {
     const pid_t remover = _Fork();
     if (remover == 0) {
@@ -49,14 +49,14 @@ Status ErrnoError(StatusCode code, absl::string_view what, int error) {
   _exit(0);
 }
 
-// The life of the guard process. Only async-signal-safe calls.
+// The main function of the guard. Only async-signal-safe calls.
 [[noreturn]] void Guard(int pipe_fd, const char* scratch) {
   setpgid(0, 0);
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
   prctl(PR_SET_NAME, "muster-guard");
-  // Not the launcher's output: whoever reads that waits for its end.
+  // Closes the launcher's output: its reader waits for the end.
   dup2(pipe_fd, 0);
   close_range(1, ~0U, 0);
   char byte;
@@ -68,7 +68,7 @@ Status ErrnoError(StatusCode code, absl::string_view what, int error) {
   const pid_t child = *scratch == '\0' ? -1 : _Fork();
   if (child == 0) EndGroup(guard, scratch);
   if (child < 0) kill(0, SIGKILL);
-  // It would kill the child as well, which kills this process.
+  // A kill here would also kill the child, which kills this process.
   while (true) pause();
 }
 
@@ -82,12 +82,12 @@ struct ChildPlan {
   pid_t group;
   pid_t parent;
   sigset_t ignored;
-  const cpu_set_t* cpus;  // null: as the parent's
+  const cpu_set_t* cpus;  // null: the parent's
   size_t cpus_bytes;
 };
 
-// Reports errno through `error_fd`. Only async-signal-safe calls: other
-// threads of the parent may have held any lock at the moment of fork.
+// Reports errno through `error_fd`. Only async-signal-safe calls: other threads
+// of the parent may have held locks at the fork.
 [[noreturn]] void RunChild(const ChildPlan& plan) {
   const auto fail = [&] {
     const int error = errno;
@@ -97,7 +97,7 @@ struct ChildPlan {
   };
   if (setpgid(0, plan.group) != 0) fail();
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail();
-  // The parent may have died before the line above.
+  // The parent may have died before the prctl.
   if (getppid() != plan.parent) _exit(127);
   if (plan.cpus != nullptr &&
       sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) {
@@ -123,7 +123,7 @@ struct ChildPlan {
   _exit(127);
 }
 
-// As sched_setaffinity wants it.
+// A CPU set for sched_setaffinity.
 class CpuSet {
  public:
   explicit CpuSet(const std::vector<int>& cpus) {
@@ -159,7 +159,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// Processes whose parent this process is, by adoption too.
+// Returns this process's children, including adopted ones.
 std::vector<pid_t> Children() {
   std::vector<pid_t> children;
   DIR* const tasks = opendir("/proc/self/task");
@@ -173,7 +173,7 @@ std::vector<pid_t> Children() {
   return children;
 }
 
-// Whether the environment with which `pid` was started has `variable`.
+// Whether `pid` was started with `variable` in its environment.
 bool WasStartedWith(pid_t pid, const std::string& variable) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/environ"));
   for (std::string each; std::getline(file, each, '\0');) {
@@ -192,8 +192,8 @@ ProcessGroup::ProcessGroup(ProcessGroup&& other) noexcept
       guard_pipe_(std::exchange(other.guard_pipe_, -1)) {}
 
 StatusOr<ProcessGroup> ProcessGroup::Create(const std::string& scratch) {
-  // What a rank leaves behind becomes our child, so that the end of the job
-  // can find it even if it left the group.
+  // Processes that a rank leaves behind become children of this process, which
+  // finds them at the end of the job even if they left the group.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -211,7 +211,8 @@ StatusOr<ProcessGroup> ProcessGroup::Create(const std::string& scratch) {
   }
   if (guard == 0) Guard(ends[0], scratch.c_str());
   close(ends[0]);
-  // Whichever of both comes first; a rank must find the group.
+  // Both processes call setpgid, so that the group exists in time for the
+  // ranks.
   setpgid(guard, guard);
   return ProcessGroup(guard, ends[1]);
 }
@@ -223,7 +224,7 @@ void ProcessGroup::KillAll() {
   Signal(SIGKILL);
   KillChildren([](pid_t) { return true; });
   close(guard_pipe_);
-  // The number may belong to somebody else from now on.
+  // The id may belong to another process from now on.
   guard_ = -1;
 }
 
@@ -255,7 +256,7 @@ StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
                           .ignored = ignored,
                           .cpus = cpus.get(),
                           .cpus_bytes = cpus.bytes()};
-  // Not fork(): the handlers that libraries install for it (gRPC) must not run.
+  // Not fork(), which would run handlers of libraries (gRPC).
   const pid_t pid = _Fork();
   if (pid == 0) RunChild(plan);
   const int fork_error = errno;
@@ -265,7 +266,7 @@ StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
     return ErrnoError(StatusCode::kResourceExhausted, "cannot start a process",
                       fork_error);
   }
-  // Ends when execve closes the other end, or with its errno.
+  // Ends when execve closes the other end, or with the child's errno.
   int error = 0;
   ssize_t count;
   do {
@@ -300,14 +301,14 @@ void ProcessGroup::KillOrphans(const std::string& variable) const {
 }
 
 void ProcessGroup::KillChildren(const std::function<bool(pid_t)>& is_meant) {
-  // Killing a process hands its children to us: until there are none. One that
-  // hangs in the kernel is left to init.
+  // The children of a killed process become this process's: repeats until there
+  // are none. A process that hangs in the kernel is left to init.
   const auto deadline = std::chrono::steady_clock::now() + kKillTime;
   std::set<pid_t> killed;
   while (std::chrono::steady_clock::now() < deadline) {
     bool some = false;
     for (const pid_t pid : Children()) {
-      // One that is about to end has no environment any more.
+      // A killed process may have no environment any more.
       if (killed.count(pid) == 0 && !is_meant(pid)) continue;
       some = true;
       killed.insert(pid);

@@ -14,7 +14,7 @@
 namespace muster::worker {
 namespace {
 
-// A chain of processes that wait for each other is no longer.
+// The longest chain of processes that wait for each other.
 constexpr int kDepthMax = 16;
 
 std::string FirstLine(const std::string& path) {
@@ -60,7 +60,7 @@ std::string DescribeProcessState(pid_t pid) {
   }
   const std::string folder = absl::StrCat("/proc/", pid, "/");
   const std::string stat = FirstLine(folder + "stat");
-  // The name, between parentheses, may have any character.
+  // The name is between parentheses and may have any character.
   const size_t open = stat.find('(');
   const size_t close = stat.rfind(')');
   if (open == std::string::npos || close == std::string::npos) return "";

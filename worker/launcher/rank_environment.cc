@@ -36,15 +36,15 @@ Environment RankEnvironment(const LaunchOptions& options,
   env["MASTER_ADDR"] = coordinator.host;
   env["MASTER_PORT"] = absl::StrCat(coordinator.port);
   env["TORCHELASTIC_RUN_ID"] = coordinator.job;
-  // Rank 0 must not serve a coordinator of its own.
+  // Otherwise rank 0 would serve a coordinator of its own.
   env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   env["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(assignment.restarts);
   env["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(assignment.max_restarts);
   env["MUSTER_ATTEMPT"] = absl::StrCat(assignment.attempt);
   env[kErrorFileVariable] = error_file;
-  // A job name from outside would take precedence over the run's.
+  // It would take precedence over the run's job name.
   env.erase("MUSTER_JOB");
-  // Several ranks with a thread per core each would get in each other's way.
+  // Otherwise each rank would have a thread per core.
   if (options.nproc_per_node > 1) env.try_emplace("OMP_NUM_THREADS", "1");
   if (options.metrics_port_base > 0) {
     env["MUSTER_HTTP_PORT"] =

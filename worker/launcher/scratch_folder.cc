@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kPrefix = "muster-run.";
 
-// A descriptor, or -1.
+// Returns a descriptor or -1.
 int Open(const fs::path& folder) {
   return open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
@@ -47,11 +47,11 @@ void RemoveStale(const fs::path& root) {
   }
 }
 
-// Whether the folder of `fd` is this process's from now on: not where somebody
-// removes it as a stale one just now.
+// Whether this process owns the folder of `fd` from now on. Not if another
+// process is just removing it as a stale one.
 bool Lock(int fd) {
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    // Where there are no locks nobody removes it.
+    // Without locks no process removes it.
     return errno != EWOULDBLOCK;
   }
   struct stat entry;
@@ -68,7 +68,7 @@ StatusOr<fs::path> Root(absl::string_view purpose) {
                    given == nullptr ? "/tmp" : given, "\": ", error.message()));
 }
 
-// Where a new folder is to be, for mkdtemp.
+// Returns the template of a new folder for mkdtemp.
 std::string NameIn(const fs::path& root, absl::string_view prefix) {
   return (root / absl::StrCat(prefix, "XXXXXX")).string();
 }

@@ -73,8 +73,8 @@ std::string NoteOnAllInIt(const std::vector<Place>& places) {
   return note;
 }
 
-// The collective that the last one has to complete: nobody can be past it. What
-// is old, or of who is gone or ill, says nothing of it.
+// Returns the lowest collective that some rank has not completed. Ignores old
+// reports and ranks that are gone or ill.
 int64_t AwaitedSequence(const std::vector<Place>& places,
                         const DiagnosisRules& rules) {
   std::optional<int64_t> sequence;
@@ -86,10 +86,10 @@ int64_t AwaitedSequence(const std::vector<Place>& places,
   return sequence.value_or(0);
 }
 
-// Whether `place` was in collective `sequence` still, at its last heartbeat,
-// for `margin` after another one had completed it. What it did after that
-// heartbeat, nobody knows: where all others wait for one that is slow, they
-// come out together, and tell it one after the other.
+// Whether `place` was still in collective `sequence` at its last heartbeat,
+// `margin` after another rank had completed it. Nothing is known of the time
+// after that heartbeat: when ranks wait for a slow one, they complete together
+// and report it one after the other.
 bool IsLeftIn(const Place& place, int64_t sequence,
               const std::vector<Place>& places, const DiagnosisRules& rules,
               milliseconds margin) {
@@ -112,7 +112,7 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   group.sequence = AwaitedSequence(places, rules);
   bool all_in_it = true;
   std::vector<Place> behind;
-  std::vector<Place> last;  // who has to complete it
+  std::vector<Place> last;  // ranks that have not completed it
   for (const Place& place : places) {
     const bool sure = rules.IsSure(place);
     const bool there = sure && place.completed() + 1 == group.sequence;
@@ -132,7 +132,8 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   }
   if (group.running_for < stuck_after) return std::nullopt;
   if (behind.empty() && !all_in_it) {
-    // Others are past it: who is left in it has not got, or not sent, its part.
+    // Others have completed it: a rank that is still in it has not received or
+    // sent its part.
     for (const Place& place : last) {
       if (IsLeftIn(place, group.sequence, places, rules, told_within)) {
         behind.push_back(place);
@@ -159,7 +160,7 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   return group;
 }
 
-// A group whose ranks have met, or are said to, and do not get connected.
+// A group whose ranks have met, or claim so, and do not get connected.
 std::optional<StuckGroup> LookAtConnecting(const std::string& name,
                                            const std::vector<Place>& places,
                                            const DiagnosisRules& rules,
@@ -199,7 +200,7 @@ bool IsForming(const v1::GetJobResponse& job, const std::string& name) {
   return false;
 }
 
-// Sends and receives: who waits for whom, through all that wait themselves.
+// Follows sends and receives from rank to waiting rank.
 class PeerChains {
  public:
   PeerChains(const std::vector<Place>& places, const DiagnosisRules& rules) {
@@ -211,11 +212,11 @@ class PeerChains {
     }
   }
 
-  // By rank, those that wait.
+  // The waiting ranks.
   const std::map<int, const Place*>& waiting() const { return waiting_; }
 
-  // The last one that waits, from `place` on, and whom it waits for: null if
-  // that is nobody in particular, or if they wait for each other.
+  // The end of a chain: the last waiting rank, and the rank for which it waits
+  // (null: any rank, or a cycle).
   struct End {
     const Place* waiter = nullptr;
     const Place* awaited = nullptr;
@@ -243,7 +244,8 @@ class PeerChains {
   std::map<int, const Place*> waiting_;
 };
 
-// `they wait for each other: rank 0 in "recv #1 ..."; rank 1 in "recv #1 ..."`.
+// Returns `they wait for each other: rank 0 in "recv #1 ..."; rank 1 in "recv
+// #1 ..."`.
 std::string CircleText(const std::set<int>& ranks, const PeerChains& chains) {
   std::vector<std::string> parts;
   for (const int rank : ranks) {
@@ -265,7 +267,7 @@ std::optional<StuckGroup> LookAtPeers(const std::string& name,
   StuckGroup group;
   group.group = name;
   const Place* longest = nullptr;
-  std::map<int, PeerChains::End> ends;  // by whom all wait for in the end
+  std::map<int, PeerChains::End> ends;  // by the rank at the end of the chain
   std::set<int> circle;
   for (const auto& [rank, place] : chains.waiting()) {
     if (place->running_for() < stuck_after) continue;
@@ -307,7 +309,7 @@ class GroupCircle {
     }
   }
 
-  // One line for people; empty: there is no circle.
+  // Returns one line for people; empty if there is no cycle.
   std::string Text() {
     for (const auto& [rank, groups] : waits_in_) {
       if (Reaches(rank, nullptr)) return TextOfPath();
@@ -321,8 +323,8 @@ class GroupCircle {
     const StuckGroup* in = nullptr;
   };
 
-  // Whether one that `rank` waits for, in another group than `from`, waits for
-  // it in the end; the circle is in path_ then.
+  // Whether a chain of waits leads from `rank`, in another group than `from`,
+  // back to it. Then path_ has the cycle.
   bool Reaches(int rank, const StuckGroup* from) {
     const auto again =
         std::find_if(path_.begin(), path_.end(),
@@ -368,7 +370,7 @@ class GroupCircle {
   std::set<int> seen_;
 };
 
-// Who tells nothing any more, and whom nobody is known to wait for.
+// Adds members without heartbeats for which no rank is known to wait.
 void AddSilent(const v1::GetJobResponse& job, const DiagnosisRules& rules,
                Diagnosis& diagnosis) {
   std::set<int> named;
@@ -387,7 +389,7 @@ void AddSilent(const v1::GetJobResponse& job, const DiagnosisRules& rules,
   }
 }
 
-// In one look; nobody where those that have not come are not few.
+// Uses one snapshot. Returns nullopt if many ranks have not come.
 std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
                                      const std::string& name) {
   const Answers answers;
@@ -407,8 +409,8 @@ std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
   for (const Culprit& culprit : group->culprits) {
     for (const Place& place : places) {
       if (place.rank != culprit.rank) continue;
-      // It may have come since it told that it had not, or since it would have
-      // told that it had.
+      // It may have come since its last report, or so recently that the report
+      // is still under way.
       const milliseconds sure =
           group->running_for - std::min(place.age, told_within);
       if (sure <= straggler.waiting_for) continue;
@@ -443,14 +445,14 @@ void AddStragglers(const v1::GetJobResponse& job,
 Diagnosis Diagnose(const v1::GetJobResponse& job,
                    const v1::GetJobResponse* earlier, const Answers& answers,
                    const DiagnosisOptions& options) {
-  // Numbers begin anew with a generation, and a coordinator that was restarted
-  // knows no progress.
+  // Numbers restart with a generation, and a restarted coordinator knows no
+  // progress.
   if (earlier != nullptr &&
       (earlier->coordinator_epoch() != job.coordinator_epoch() ||
        earlier->summary().generation() != job.summary().generation())) {
     earlier = nullptr;
   }
-  // Who waits for less may wait for one that has come since it told anything.
+  // After a shorter wait the awaited rank may have come since its last report.
   const milliseconds stuck_after =
       std::max(options.stuck_after, ToldWithin(job));
   Diagnosis diagnosis;
@@ -502,8 +504,8 @@ std::vector<int> RanksToAsk(const v1::GetJobResponse& job,
   for (const Culprit& culprit : diagnosis.silent) ranks.insert(culprit.rank);
   for (const StuckGroup& group : diagnosis.groups) {
     for (const Culprit& culprit : group.culprits) ranks.insert(culprit.rank);
-    // Nobody is behind: one that was stopped in the middle of it may be silent
-    // for too short a time yet.
+    // No rank is behind: a rank that was stopped in the collective may not yet
+    // count as silent.
     if (group.culprits.empty()) {
       ranks.insert(group.waiting.begin(), group.waiting.end());
     }
@@ -511,13 +513,13 @@ std::vector<int> RanksToAsk(const v1::GetJobResponse& job,
   return {ranks.begin(), ranks.end()};
 }
 
-// The texts of a diagnosis, for people and for programs.
+// The diagnosis as text and JSON.
 
 namespace {
 
 constexpr size_t kCulpritsShown = 16;
 
-// "rank 2 (host-b, pid 7)", as far as it is known.
+// Returns "rank 2 (host-b, pid 7)", as far as it is known.
 std::string Who(int rank, const std::string& host, int64_t pid) {
   std::string text =
       rank < 0 ? std::string("no rank") : absl::StrCat("rank ", rank);
@@ -527,7 +529,7 @@ std::string Who(int rank, const std::string& host, int64_t pid) {
   return text + ")";
 }
 
-// A line for each.
+// Appends a line for each.
 void AppendCulprits(const std::vector<Culprit>& culprits, std::string& text) {
   for (size_t i = 0; i < culprits.size(); ++i) {
     if (i == kCulpritsShown) {

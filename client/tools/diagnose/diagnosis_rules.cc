@@ -25,7 +25,7 @@ std::string StateName(v1::MemberState state) {
   }
 }
 
-// The collectives that the rank had enqueued in the group then.
+// Returns the number of collectives that the rank had enqueued then.
 std::optional<int64_t> EnqueuedBefore(const v1::GetJobResponse* earlier,
                                       const std::string& group, int rank) {
   if (earlier == nullptr) return std::nullopt;
@@ -35,7 +35,8 @@ std::optional<int64_t> EnqueuedBefore(const v1::GetJobResponse* earlier,
   return std::nullopt;
 }
 
-// ", in all_reduce #42 ..."; what it last told, which may not hold any more.
+// Returns ", in all_reduce #42 ..." from the last report, which may be
+// outdated.
 std::string WasIn(const Place& place) {
   if (place.in_call())
     return absl::StrCat(", in ", base::Printable(place.call()));
@@ -43,8 +44,8 @@ std::string WasIn(const Place& place) {
   return absl::StrCat(", after #", place.completed());
 }
 
-// What it has completed last: in the group, or where there is nothing, in
-// another one.
+// Describes the last completed collective: in the group, or, if there is none,
+// in another one.
 std::string Last(const Place& place) {
   if (place.completed() > 0) {
     return absl::StrCat("; its last, #", place.completed(), ", is done");
@@ -84,7 +85,7 @@ bool DiagnosisRules::IsIll(const Place& place) const {
   if (IsGone(*place.member) || IsSilent(place)) return true;
   const auto answer = answers_.find(place.rank);
   if (answer != answers_.end()) return answer->second != Answer::kAnswers;
-  // If it answers it is about to come back.
+  // If it answers, it is about to reconnect.
   return place.member->state() == v1::MEMBER_STATE_DISCONNECTED;
 }
 
@@ -117,7 +118,7 @@ DiagnosisRules::Words DiagnosisRules::State(const Place& place,
                        ", while others have completed it")};
 }
 
-// Of one that has not come to what others wait for.
+// Describes a rank that has not come to the awaited call.
 DiagnosisRules::Words DiagnosisRules::Elsewhere(const Place& place,
                                                 const Awaited& awaited) const {
   const auto before = EnqueuedBefore(earlier_, awaited.group, place.rank);

@@ -18,14 +18,14 @@
 namespace muster::tools {
 namespace {
 
-// Whoever says that it is a member's page: it does not fill this program's
-// memory, nor does it send for ever.
+// Limits of a page, so that a faulty server cannot fill the memory or send
+// forever.
 constexpr size_t kPageBytesMax = 64 << 20;
 constexpr std::chrono::seconds kPageTimeMax{30};
-// Enough at a time for any host.
+// How many requests run at a time.
 constexpr size_t kFetchersMax = 64;
 
-// The status of what came; OK: the page.
+// Returns the status of a response; OK if it has the page.
 Status StatusOf(const httplib::Response& response, absl::string_view text) {
   if (response.status == 200) return OkStatus();
   while (absl::ConsumeSuffix(&text, "\n")) {
@@ -37,20 +37,20 @@ Status StatusOf(const httplib::Response& response, absl::string_view text) {
   return UnknownError(why);
 }
 
-// Who answers, as it says itself.
+// The identity that a process reports.
 struct Identity {
-  bool known = false;  // an SDK before this page does not say
+  bool known = false;  // false: the SDK is older than this page
   int64_t rank = -1;
   int64_t pid = 0;
 
-  // A process has its rank a moment after the coordinator knows it.
+  // A process learns its rank a moment after the coordinator.
   bool IsOf(const Asked& asked) const {
     return pid == asked.pid && (rank == asked.rank || rank == -1);
   }
 };
 
 Identity IdentityIn(const std::string& text) {
-  // Longer is something else.
+  // A longer text is another page.
   if (text.size() > 1024) return {};
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return {};
@@ -63,15 +63,15 @@ Identity IdentityIn(const std::string& text) {
   return {true, rank->get<int64_t>(), pid->get<int64_t>()};
 }
 
-// Of a HOST:PORT.
+// `address` is HOST:PORT.
 bool IsLoopbackAddress(absl::string_view address) {
   absl::string_view host = address.substr(0, address.rfind(':'));
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   return host == "localhost" || internal::IsLoopback(host);
 }
 
-// The network namespace of process `pid` ("self": of this one); empty: there is
-// no such process here, or its user keeps that to itself.
+// Returns the network namespace of process `pid` ("self": this one); empty if
+// there is no such process here or it belongs to another user.
 std::string NetworkOf(absl::string_view pid) {
   std::array<char, 64> name{};
   const ssize_t size = readlink(absl::StrCat("/proc/", pid, "/ns/net").c_str(),
@@ -79,7 +79,7 @@ std::string NetworkOf(absl::string_view pid) {
   return size > 0 ? std::string(name.data(), static_cast<size_t>(size)) : "";
 }
 
-// Whether process `pid` runs on this host and has its loopback.
+// Whether process `pid` runs on this host and shares its loopback.
 bool IsHere(int64_t pid) {
   const std::string network = NetworkOf(absl::StrCat(pid));
   return !network.empty() && network == NetworkOf("self");
@@ -113,7 +113,7 @@ Fetched Fetch(const std::string& address, const std::string& path,
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  // The library does not tell a refusal from a host that is not there.
+  // The library cannot tell a refused connection from an unreachable host.
   const Status reached = internal::Probe({host, port}, timeout);
   if (!reached.ok()) {
     fetched.answer = internal::IsConnectionRefused(reached)
@@ -175,8 +175,8 @@ Fetched FetchOf(const Asked& asked, const std::string& path,
                 "at ", asked.address, " is pid ", found.pid, " as rank ",
                 found.rank, ", not pid ", asked.pid, " as rank ", asked.rank))};
   }
-  // Nobody at an address of this host's loopback may be somebody on another
-  // host of its name.
+  // If nothing answers on this host's loopback, the member may be on another
+  // host of the same name.
   if (!found.known && loopback &&
       (identity.answer == Answer::kRefused || !IsHere(asked.pid))) {
     return Elsewhere(asked);

@@ -18,7 +18,7 @@ std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
                                 const v1::GetJobResponse* earlier,
                                 const std::string& host,
                                 std::chrono::milliseconds hung_after) {
-  // By rank: each is named once, for the group that is stuck for longest.
+  // By rank. Each has one entry, for the group that is stuck for longest.
   std::map<int, HungRank> hung;
   const Diagnosis diagnosis =
       Diagnose(job, earlier, {}, {.stuck_after = hung_after});

@@ -12,12 +12,12 @@ namespace {
 using std::chrono::milliseconds;
 
 milliseconds LeaseOf(const v1::GetJobResponse& job) {
-  // Where the coordinator does not tell it.
+  // Used if the coordinator does not tell the lease.
   constexpr milliseconds kLease = std::chrono::seconds(10);
   return job.has_lease() ? Ms(job.lease()) : kLease;
 }
 
-// Of the job, by the rank in the group; empty: nobody has registered it.
+// Returns the job's ranks by group rank; empty if the group is not registered.
 std::vector<int> RegisteredRanks(const v1::GetJobResponse& job,
                                  const std::string& group) {
   for (const v1::RegisteredGroup& registered : job.groups()) {
@@ -107,8 +107,8 @@ std::vector<Place> PlacesIn(const v1::GetJobResponse& job,
     if (i < job.progress_size()) {
       FillProgress(job.progress(i), group, ranks, stale_after, place);
     }
-    // A group that nobody registered is of all that tell of it, and of all
-    // ranks if it is the first one of the job.
+    // An unregistered group has all ranks that report about it; the job's first
+    // group has all ranks.
     const bool member =
         ranks.empty()
             ? place.group != nullptr || group == "world"

@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of what a recorder holds; it has four.
+// The limit of nesting; a recorder has four levels.
 constexpr int kDepthMax = 32;
 
 std::string Text(const Json& json) {
@@ -38,7 +38,7 @@ std::map<int, Json> Parse(const Recorders& recorders,
   std::map<int, Json> parsed;
   missing = recorders.missing;
   for (const auto& [rank, text] : recorders.by_rank) {
-    // Writing what is nested without end would end this program.
+    // Writing deeply nested JSON would overflow the stack.
     bool deep = false;
     const auto shallow = [&deep](int depth, Json::parse_event_t, Json&) {
       deep |= depth > kDepthMax;
@@ -62,8 +62,8 @@ int64_t Number(const Json& entry, const char* name) {
              : 0;
 }
 
-// In ns since 1970; 0: it has not come. What is out of all bounds counts as
-// that, so that sums and differences stay within theirs.
+// In ns since 1970; 0: missing or out of bounds, so that sums and differences
+// do not overflow.
 int64_t Time(const Json& entry, const char* name) {
   constexpr int64_t kTimeMax = int64_t{1} << 62;
   const int64_t time = Number(entry, name);
@@ -83,7 +83,7 @@ std::string Group(const Json& entry) {
   return group.is_array() && !group.empty() ? String(group[0]) : "";
 }
 
-// Nobody comes out of these before everybody is in it.
+// No rank completes these before all ranks have entered.
 bool Synchronises(const Json& entry) {
   const std::string name = Name(entry);
   for (const char* kind :
@@ -93,7 +93,7 @@ bool Synchronises(const Json& entry) {
   return absl::StrContains(name, "reduce_scatter");
 }
 
-// When the collectives that synchronise ended, by group and number.
+// The end times of the synchronising collectives, by group and number.
 using Ends = std::map<std::pair<std::string, int64_t>, int64_t>;
 
 Ends EndsOf(const Json& recorder) {
@@ -107,11 +107,11 @@ Ends EndsOf(const Json& recorder) {
   return ends;
 }
 
-// More is no clock.
+// A larger difference is not one of clocks.
 constexpr int64_t kAheadMax = int64_t{1} << 60;
 
-// How far the clock of the one is ahead of that of the other in the median;
-// nothing where they have no collective in common.
+// Returns how far the first clock is ahead of the second in the median; nullopt
+// if they have no collective in common.
 std::optional<int64_t> Ahead(const Ends& one, const Ends& other) {
   std::vector<int64_t> differences;
   for (const auto& [collective, end] : one) {
@@ -125,8 +125,9 @@ std::optional<int64_t> Ahead(const Ends& one, const Ends& other) {
   return *middle;
 }
 
-// How far each rank's clock is ahead of the lowest rank's, by way of others
-// where the two have no collective in common. Who is not in it cannot be known.
+// Returns how far each rank's clock is ahead of the lowest rank's, through
+// other ranks if the two have no collective in common. Ranks that cannot be
+// compared are not in it.
 std::map<int, int64_t> ClocksAhead(const std::map<int, Json>& recorders) {
   std::map<int, int64_t> ahead;
   std::map<int, Ends> left;
@@ -135,7 +136,7 @@ std::map<int, int64_t> ClocksAhead(const std::map<int, Json>& recorders) {
   }
   if (left.empty()) return ahead;
   ahead[left.begin()->first] = 0;
-  // Those that are aligned, and whom the others have not been compared with.
+  // Aligned ranks that were not compared with the rest yet.
   std::deque<std::pair<int, Ends>> aligned;
   aligned.emplace_back(left.begin()->first, std::move(left.begin()->second));
   left.erase(left.begin());
@@ -156,10 +157,10 @@ std::map<int, int64_t> ClocksAhead(const std::map<int, Json>& recorders) {
   return ahead;
 }
 
-// More apart than collectives end: hosts of one name that are none.
+// A larger difference means different hosts with the same name.
 constexpr int64_t kClockDifferenceMax = 1'000'000;
 
-// Gives the ranks of each host one clock, the lowest rank's counting as 0.
+// Gives the ranks of each host one clock, relative to the lowest rank's.
 void ShareClocks(const std::map<int, std::string>& hosts,
                  std::map<int, int64_t>& ahead) {
   if (ahead.empty()) return;
@@ -194,12 +195,12 @@ Json NameEvent(const char* what, int rank, int64_t track,
   return event;
 }
 
-// The tracks of one rank: each group has one for its collectives, which run one
-// after the other, and as many for sends and receives as run at a time: what is
-// on one track must not overlap.
+// The tracks of one rank. Events on one track must not overlap: each group has
+// one track for its collectives, which run one after the other, and as many for
+// sends and receives as run at a time.
 class Tracks {
  public:
-  // `names` gets the event that names a track that is new.
+  // Appends an event to `names` that names a new track.
   int64_t Take(int rank, const Json& entry, int64_t begin, int64_t end,
                Json& names) {
     const bool peer = entry.value("is_p2p", Json()) == true;
@@ -225,7 +226,7 @@ class Tracks {
   int64_t last_ = 0;
 };
 
-// What a rank has begun, in the order of its beginning.
+// Returns the calls that a rank has begun, by start.
 std::vector<const Json*> BegunOf(const Json& recorder) {
   std::vector<const Json*> begun;
   for (const Json& entry : recorder["entries"]) {
@@ -241,10 +242,10 @@ std::vector<const Json*> BegunOf(const Json& recorder) {
   return begun;
 }
 
-// A negative duration: it runs.
+// A negative duration: the call still runs.
 Json CallEvent(const Json& entry, int rank, int64_t track, int64_t begin,
                int64_t duration) {
-  // One that still runs has a beginning alone.
+  // A running call has only a begin event.
   Json event = Event(duration < 0 ? "B" : "X", rank, track);
   event["name"] = Name(entry);
   event["cat"] = Group(entry);
@@ -261,7 +262,7 @@ Json CallEvent(const Json& entry, int rank, int64_t track, int64_t begin,
 constexpr size_t kRanksTold = 8;
 constexpr char kVariable[] = "TORCH_FR_DUMP_TEMP_FILE";
 
-// What file of its recorder it has left.
+// Says which file with its recorder the process has left.
 std::string FileText(const v1::MemberInfo& member,
                      const std::string& dump_prefix,
                      const std::string& this_host) {
@@ -303,7 +304,7 @@ std::string TraceJson(absl::string_view job, const Recorders& recorders) {
   std::map<int, int64_t> ahead = ClocksAhead(parsed);
   ShareClocks(recorders.hosts, ahead);
   Json other = {{"job", std::string(job)}};
-  // When the trace begins: its times are counted from there, as numbers since
+  // The start of the trace. Times are relative to it, because numbers since
   // 1970 would have too many digits for some readers.
   std::optional<int64_t> first;
   std::map<int, std::vector<const Json*>> begun;
@@ -356,7 +357,7 @@ std::string TraceJson(absl::string_view job, const Recorders& recorders) {
 
 Status WriteTraces(const std::string& folder, absl::string_view job,
                    const Recorders& recorders) {
-  // Without it no file can be written, which is told.
+  // If this fails, writing the files fails with an error.
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
   for (const auto& [rank, text] : recorders.by_rank) {

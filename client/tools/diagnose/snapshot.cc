@@ -31,8 +31,7 @@ std::map<int, Place> PlacesByRank(const v1::GetJobResponse& job,
   return places;
 }
 
-// Whether any of the member's groups has got another collective between the
-// looks.
+// Whether any group of the member has started a collective since `earlier`.
 bool GoesOn(const v1::MemberInfo& member, const v1::MemberProgress& progress,
             const v1::GetJobResponse& earlier) {
   for (int i = 0; i < earlier.progress_size(); ++i) {
@@ -49,7 +48,7 @@ bool GoesOn(const v1::MemberInfo& member, const v1::MemberProgress& progress,
   return false;
 }
 
-// `a (host-a, pid 7), b (host-b, pid 8) and 3 more`.
+// Returns `a (host-a, pid 7), b (host-b, pid 8) and 3 more`.
 std::string Names(const std::vector<const v1::MemberInfo*>& members) {
   std::vector<std::string> names;
   for (const v1::MemberInfo* member : members) {
@@ -70,7 +69,7 @@ std::string StartedText(const v1::GetJobResponse& job) {
                       SecondsText(Ms(job.uptime())), " ago");
 }
 
-// Of a rank that has no living member.
+// Describes a rank without a live member.
 absl::string_view RegistrationText(const v1::GetJobResponse& job, int rank) {
   const v1::MemberInfo* last = nullptr;
   for (const v1::MemberInfo& member : job.members()) {
@@ -82,8 +81,7 @@ absl::string_view RegistrationText(const v1::GetJobResponse& job, int rank) {
              : "has not come again since it left";
 }
 
-// A job that the coordinator was told of, and of whose ranks it knows nothing;
-// empty: it is none.
+// Describes a job about whose ranks the coordinator knows nothing; else "".
 std::string NothingKnown(const v1::GetJobResponse& job) {
   const v1::JobSummary& summary = job.summary();
   if (summary.generation() != 0 || summary.members_alive() != 0 ||
@@ -105,8 +103,8 @@ std::string NothingKnown(const v1::GetJobResponse& job) {
   return text;
 }
 
-// Who has told nothing to a coordinator that came back with its jobs a moment
-// ago; empty: nobody.
+// Names members that have not reported since the coordinator restarted with its
+// jobs; "" if there are none.
 std::string NotToldYet(const v1::GetJobResponse& job) {
   if (!job.summary().generation_running() || !job.durable() ||
       Ms(job.uptime()) >= SilentAfter(job)) {
@@ -255,7 +253,7 @@ std::vector<Culprit> AbsentFrom(const v1::GetJobResponse& job,
   std::vector<Culprit> absent;
   if (job.joined() == 0 || job.summary().generation_running()) return absent;
   std::set<int> named;
-  // Who has joined is known of all, or else of nobody.
+  // The list has all members that joined, or none.
   if (job.joined() == job.joined_members_size()) {
     const std::set<std::string> joined = {job.joined_members().begin(),
                                           job.joined_members().end()};

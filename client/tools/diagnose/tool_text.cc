@@ -21,7 +21,7 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-// Columns of the width of their widest cell, two spaces between them.
+// Formats columns as wide as their widest cell, with two spaces between.
 std::string Table(const std::vector<Row>& rows) {
   std::vector<size_t> widths(rows.front().size());
   for (const Row& row : rows) {
@@ -78,7 +78,7 @@ std::string RankText(int32_t rank) {
   return rank < 0 ? "-" : absl::StrCat(rank);
 }
 
-// It had members, and all are gone.
+// Whether the job had members and all are gone.
 bool IsFinished(const v1::JobSummary& job) {
   return job.generation() != 0 && job.members_alive() == 0;
 }
@@ -89,7 +89,7 @@ std::string GenerationText(const v1::JobSummary& job) {
   return absl::StrCat(job.generation(), runs ? "" : " (over)");
 }
 
-// `2 (node-b, pid 7, lost, all_reduce #418 on group "world")`.
+// Returns `2 (node-b, pid 7, lost, all_reduce #418 on group "world")`.
 std::string MissingText(const v1::MemberInfo& member) {
   std::string text = RankText(member.rank());
   if (member.member().empty()) return text;
@@ -119,7 +119,7 @@ absl::string_view KindText(v1::ChangeKind kind) {
   }
 }
 
-// `0-7,12`.
+// Returns `0-7,12`.
 template <typename Ranks>
 std::string RanksText(const Ranks& ranks) {
   std::string text;
@@ -132,7 +132,7 @@ std::string RanksText(const Ranks& ranks) {
   return text;
 }
 
-// ` (65-99)`; nothing where the coordinator did not say.
+// Returns ` (65-99)`; empty if the coordinator does not list them.
 std::string OthersText(const v1::OpenBarrier& barrier) {
   if (barrier.others().empty()) return "";
   const auto range = [](std::string* text, const RankRange& ranks) {

@@ -92,7 +92,7 @@ Waits::Waits(const v1::GetJobResponse& job) {
   for (const v1::KeyWait& wait : job.key_waits()) {
     const auto member = ranks.find(wait.member());
     if (member == ranks.end() || IsInternal(wait)) continue;
-    // Those that wait for longest come first.
+    // The longest wait comes first.
     for_key_.insert(
         {member->second,
          {"store", absl::StrCat("it waits for ", KeyText(wait), " for ",

@@ -9,11 +9,11 @@
 namespace muster::tools {
 namespace {
 
-// More than an agent has.
+// More processes than an agent has.
 constexpr int kProcessesMax = 1 << 16;
 
-// How many ranks the agent with this number runs (worker/launcher/hosts.cc
-// writes it); 0: not known.
+// Returns the number of ranks of this agent (worker/launcher/hosts.cc writes
+// it); 0: not known.
 int ProcessesOf(internal::AdminClient& control,
                 const v1::GetJobResponse& agents, int number) {
   v1::TryGetRequest request;
@@ -41,7 +41,7 @@ std::map<int, std::string> HostsOfRanks(internal::AdminClient& control,
   v1::GetJobResponse agents;
   std::map<int, std::string> hosts;
   if (!control.GetJob(request, &agents).ok()) return hosts;
-  // By rank, those without one last.
+  // By rank; those without a rank come last.
   int rank = 0;
   int number = 0;
   for (const v1::MemberInfo& agent : agents.members()) {

@@ -46,10 +46,10 @@ namespace {
 constexpr int kMisuse = 2;
 constexpr int kStuck = 3;
 
-// For a page of a worker, which is there at once if it comes at all.
+// The timeout of a worker's page.
 constexpr std::chrono::milliseconds kPageTime = std::chrono::seconds(2);
 
-// How many keys one call of kv list asks for.
+// Keys per call of kv list.
 constexpr int kKeysPerCall = 256;
 
 // One line, so that a stream of answers can be read line by line.
@@ -65,14 +65,14 @@ std::string Json(const google::protobuf::Message& message) {
 
 class Ctl {
  public:
-  // `authorization`: of the pages of workers.
+  // `authorization` is for the pages of workers.
   Ctl(const CtlOptions& options, std::unique_ptr<internal::AdminClient> control,
       std::string authorization)
       : options_(options),
         admin_client_(std::move(control)),
         authorization_(std::move(authorization)) {}
 
-  // Whether diagnose found something.
+  // Whether diagnose found a problem.
   bool stuck() const { return stuck_; }
 
   Status Run() {
@@ -106,7 +106,7 @@ class Ctl {
 
   std::string Address() const { return admin_client_->endpoint().ToString(); }
 
-  // The job that is meant.
+  // Returns the job to use.
   StatusOr<std::string> Job() {
     if (!options_.job.empty()) return options_.job;
     v1::ListJobsResponse jobs;
@@ -124,15 +124,15 @@ class Ctl {
                            absl::StrJoin(names, ", ")));
   }
 
-  // A key's command makes the job that it names, a look does not.
+  // For calls that create the job if it does not exist.
   Status FillCaller(v1::Caller* caller) {
     const StatusOr<std::string> job = Job();
     if (job.ok()) caller->set_job(*job);
     return job.status();
   }
 
-  // For who only looks: a name that nobody knows would else come into being by
-  // that, and be shown as an empty job.
+  // For calls that only read: refuses an unknown job, which the call would
+  // otherwise create and show as empty.
   Status FillReader(v1::Caller* caller) {
     Status status = FillCaller(caller);
     if (!status.ok()) return status;
@@ -239,7 +239,8 @@ class Ctl {
     }
   }
 
-  // A page of each of `ranks`, asked at once; "": only whether they answer.
+  // Fetches a page of each of `ranks` at once; "" only checks whether they
+  // answer.
   std::map<int, Fetched> FetchAll(const v1::GetJobResponse& job,
                                   const std::vector<int>& ranks,
                                   const std::string& path) {
@@ -255,7 +256,7 @@ class Ctl {
                            std::min(options_.timeout, kPageTime));
   }
 
-  // As those have it that answer, or else this process.
+  // Returns the prefix of a rank that answers, else this process's.
   std::string DumpPrefix(const v1::GetJobResponse& job,
                          const Recorders& recorders) {
     if (recorders.by_rank.empty()) {
@@ -319,7 +320,7 @@ class Ctl {
     return Write(TraceJson(job, *recorders));
   }
 
-  // To --output.
+  // Writes to the file of --output, or to standard output.
   Status Write(const std::string& text) {
     if (!options_.output.empty()) return WriteFile(options_.output, text);
     Print(text);
@@ -343,8 +344,7 @@ class Ctl {
   }
 
   Status Top() {
-    // Home, and what stood there before is wiped line by line, so that nothing
-    // flickers.
+    // Moves home and clears line by line, to avoid flicker.
     const bool screen = isatty(STDOUT_FILENO) == 1 && !options_.json;
     if (screen) Print("\033[2J");
     for (int64_t looks = 1; written_; ++looks) {
@@ -365,7 +365,7 @@ class Ctl {
     return OkStatus();
   }
 
-  // Whether SIGINT or SIGTERM comes within `patience`; at other times they end
+  // Whether SIGINT or SIGTERM comes within `patience`. At other times they end
   // the process.
   static bool Interrupted(std::chrono::milliseconds patience) {
     sigset_t signals;
@@ -565,7 +565,7 @@ int Main(int argc, char** argv) {
   StatusOr<std::unique_ptr<internal::AdminClient>> control =
       internal::AdminClient::Open(session);
   if (!control.ok()) return Fail(control.status(), kMisuse);
-  // Members say themselves where their pages are: this program's own token,
+  // Members choose the addresses of their pages: this program's own token,
   // which may be an admin's, must not go there.
   const StatusOr<std::string> token = internal::JobToken();
   if (!token.ok()) return Fail(token.status(), kMisuse);

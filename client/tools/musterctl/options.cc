@@ -83,7 +83,7 @@ const Command* FindCommand(absl::string_view name) {
   return nullptr;
 }
 
-// Whether `word` is the first of two of some command.
+// Whether `word` is the first word of a command with two.
 bool IsFamily(absl::string_view word) {
   const std::string start = absl::StrCat(word, " ");
   return std::any_of(std::begin(kCommands), std::end(kCommands),
@@ -153,7 +153,7 @@ std::string ErrorText(const base::OptionError& error) {
                       "; what follows -- is never an option");
 }
 
-// Its values go to `options`.
+// Stores the values in `options`.
 base::Options Table(CtlOptions& options) {
   std::vector<base::Option> table = {
       {"coordinator", "HOST:PORT", &options.coordinator,
@@ -256,14 +256,14 @@ void TakeFromEnvironment(const base::Environment& environment,
         absl::StrCat(brackets ? "[" : "", master, brackets ? "]:" : ":", port);
   }
   if (options.coordinator.empty()) options.coordinator = kDefaultCoordinator;
-  // A host alone, as muster-run has it.
+  // Accepts a host without a port, as muster-run does.
   if (!absl::StrContains(options.coordinator, ':')) {
     options.coordinator += kDefaultPort;
   }
   first(options.job, {"MUSTER_JOB", "TORCHELASTIC_RUN_ID"});
 }
 
-// A line, or some, of a listing: `what` and its meaning beside it.
+// Formats an entry of a list: `what` and its meaning.
 std::string Entry(absl::string_view what, absl::string_view help) {
   return absl::StrFormat("  %-22s  %s", what, base::FillLines(help, 26, 80));
 }
@@ -283,7 +283,7 @@ std::string CommonOptionsHelp(const base::Options& table) {
   return text;
 }
 
-// "kv get KEY".
+// Returns "kv get KEY".
 std::string Usage(const Command& command) {
   return absl::StrCat(command.name, *command.arguments == '\0' ? "" : " ",
                       command.arguments);
