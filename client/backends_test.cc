@@ -1,4 +1,4 @@
-// Backends that are not built in: registered by the program, and from
+// Backends that are not built in: registered by the program or loaded from
 // libraries; the example's, and MPI's under mpirun.
 
 #include "client/backends.h"
@@ -68,7 +68,7 @@ TEST(BackendsTest, WhatIsAvailable) {
               HasSubstr("\"absent.so\""));
   EXPECT_EQ(LoadBackend(kStoreLibrary), "store");
   EXPECT_TRUE(IsBackendAvailable("store"));
-  // Once more is nothing more.
+  // Loading it again changes nothing.
   EXPECT_EQ(LoadBackend(kStoreLibrary), "store");
   EXPECT_THAT(Problem([] { RegisterBackend("store", {}, nullptr); }),
               HasSubstr("devices"));
@@ -100,7 +100,7 @@ TEST(BackendsTest, ALibraryOfTheEnvironmentThatIsNotThere) {
   unsetenv("MUSTER_BACKEND_LIBRARIES");
 }
 
-// A backend that never completes what it starts.
+// A backend whose collectives never complete.
 class StuckBackend : public dataplane::Backend {
  public:
   std::string name() const override { return "stuck"; }
@@ -134,12 +134,13 @@ TEST(BackendsTest, WhatABackendNeverCompletesFailsSoonAfterItsTimeout) {
   EXPECT_THAT(error, StartsWith("barrier #1 on group \"world\": backend "
                                 "\"stuck\" of rank 0 did not complete it "
                                 "within 10ms, nor in the 2s after that"));
-  // It is the end of the group.
+  // The error ends the group.
   EXPECT_EQ(Problem([] { Barrier(); }), error);
   DestroyProcessGroup();
 }
 
-// A backend that does something while it starts what is complete then.
+// A backend that runs other code within Start; its collectives are complete at
+// once.
 class NestingBackend : public StuckBackend {
  public:
   explicit NestingBackend(const std::function<void()>& within)
@@ -182,7 +183,7 @@ TEST(BackendsTest, ACallWithinACallLeavesItItsGroup) {
     const int64_t keepers = group.use_count();
     EXPECT_THAT(Problem([] { GetRank(); }),
                 HasSubstr("has not been initialized"));
-    // The call that this one is in, too.
+    // Including the call that contains this one.
     EXPECT_EQ(group.use_count(), keepers);
   };
   Barrier();
@@ -240,7 +241,7 @@ TEST_P(StoreBackendTest, ThreeRanksMeetThroughAnExampleOfABackend) {
                 AllOf(StartsWith("error DistError"),
                       HasSubstr("the store backend has no reduce: it has "
                                 "all_reduce, broadcast and barrier")));
-    // Rank 0 finds rank 1, others rank 0; the first of them is everybody's.
+    // Rank 0 detects rank 1, the others rank 0; the first error counts for all.
     EXPECT_THAT(
         process.ReadLine(kSoon),
         AllOf(StartsWith("error DistBackendError"),
@@ -256,8 +257,8 @@ INSTANTIATE_TEST_SUITE_P(Specs, StoreBackendTest,
                            return info.index == 0 ? "Alone" : "ByDevice";
                          });
 
-// All ranks of a group take part when groups of the same backend are made of
-// it, but for those that only their members know of.
+// All ranks of a group take part when groups of the same backend are made from
+// it, except groups that only their members know.
 TEST(BackendsTest, ABackendHearsOfTheGroupsThatAreMadeOfItsOwn) {
   const ReservedPort port;
   std::vector<std::unique_ptr<Process>> ranks;
@@ -306,16 +307,16 @@ class Mpirun {
                    environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1";
                    environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
                    environment["HOME"] = ::testing::TempDir();
-                   // Where the names of sockets are short.
+                   // A folder with a short path, for the names of sockets.
                    environment["TMPDIR"] = "/tmp";
-                   // MPI gives nothing back, and what it did not finish in time
-                   // cannot be given back either.
+                   // MPI leaks memory, and unfinished operations cannot free
+                   // theirs.
                    environment["ASAN_OPTIONS"] = "detect_leaks=0";
                    environment.insert(more.begin(), more.end());
                    return environment;
                  }()) {}
 
-  // The next lines of all ranks, in no order.
+  // Returns the next lines of all ranks, in any order.
   std::vector<std::string> Lines(int count) {
     std::vector<std::string> lines;
     lines.reserve(static_cast<size_t>(count));
@@ -350,8 +351,7 @@ TEST_P(MpiBackendTest, EveryVerbTypeAndOperationUnderMpirun) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, MpiBackendTest, ::testing::Values(1, 3, 4));
 
-// MPI cannot take back what it has begun; the ranks come to their end all the
-// same.
+// MPI cannot cancel an operation, but the ranks end anyway.
 TEST(MpirunTest, ATimeoutEndsTheGroup) {
   Mpirun mpirun(2, "late");
   const auto late = AllOf(StartsWith("error DistBackendError"),
@@ -363,7 +363,7 @@ TEST(MpirunTest, ATimeoutEndsTheGroup) {
   EXPECT_EQ(mpirun.Wait().signal, 0);
 }
 
-// Their numbers in MPI differ, so MPI alone would wait for ever.
+// Their ranks in MPI differ, so MPI alone would wait forever.
 TEST(MpirunTest, ProcessesOfTwoMpirunsAreNoGroup) {
   const ReservedPort first;
   const ReservedPort second;
@@ -376,7 +376,7 @@ TEST(MpirunTest, ProcessesOfTwoMpirunsAreNoGroup) {
   Mpirun other(2, "strangers", of_second);
   for (Mpirun* const mpirun : {&one, &other}) {
     for (const std::string& line : mpirun->Lines(2)) {
-      // In the words of the rank that found it, or of the coordinator.
+      // The text is that of the rank that detected it, or of the coordinator.
       EXPECT_THAT(line,
                   AllOf(StartsWith("error DistBackendError ["),
                         HasSubstr("the processes of group \"world\" are "
@@ -388,7 +388,7 @@ TEST(MpirunTest, ProcessesOfTwoMpirunsAreNoGroup) {
   }
 }
 
-// MPI would wait for it in MPI_Init already.
+// MPI itself would wait for it in MPI_Init.
 TEST(MpirunTest, WhoDoesNotComeIsNamedWhenTheTimeoutHasPassed) {
   Mpirun mpirun(2, "alone");
   EXPECT_THAT(mpirun.Lines(1),

@@ -1,5 +1,5 @@
-// Coalesced collectives among ranks that are threads: that they reach the data
-// plane, whose own tests know what comes of them.
+// Coalesced collectives among ranks that are threads. Tests that they reach the
+// data plane, whose own tests check the results.
 
 #include "client/coalescing.h"
 
@@ -85,7 +85,7 @@ TEST(CoalescingTest, OneWorkForAll) {
               Each(IsEmpty()));
 }
 
-// What Coalesce throws.
+// Returns the error of Coalesce.
 template <typename Add>
 std::string TextOf(const Group& group, const Add& add) {
   try {

@@ -1,5 +1,5 @@
-// Every verb of a process group between processes: that its arguments reach the
-// data plane, whose own tests know what comes of them.
+// Every verb of a process group between processes. Tests that its arguments
+// reach the data plane, whose own tests check the results.
 
 #include <chrono>
 #include <map>

@@ -1,4 +1,4 @@
-// What a rank shows over HTTP, to whom.
+// Which pages a rank serves over HTTP, and to whom.
 
 #include <httplib.h>
 
@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-// The only rank of a group.
+// A group of one rank.
 class DebugPagesTest : public ::testing::Test {
  protected:
   ~DebugPagesTest() override {
@@ -86,7 +86,7 @@ TEST_F(DebugPagesTest, GroupsRecorderAndLevel) {
 
 TEST_F(DebugPagesTest, BeyondLoopbackTheyWantTheToken) {
   Start("0.0.0.0");
-  // Not the address to which nobody can connect.
+  // Not the "any" address, to which no client can connect.
   EXPECT_EQ(host_.find("0.0.0.0"), std::string::npos);
   const auto none = client_->Get("/debug/groups");
   ASSERT_TRUE(none);

@@ -116,7 +116,7 @@ TEST_F(DebugTest, DetailTellsTheOthersWhatARankIsRefused) {
   }
   for (const auto& rank : ranks_) rank->WriteLine("go");
   for (const size_t rank : {0, 2}) EXPECT_EQ(Line(rank), "no error");
-  // It may have heard of the end of the group by then.
+  // Rank 1 may have learned of the end of the group already.
   EXPECT_THAT(Line(1), AnyOf("no error", HasSubstr(": rank 1 refused ")));
   ExpectExits();
 }
@@ -203,7 +203,7 @@ TEST_F(DebugTest, ABreakpointStopsOneRankInItsDebuggerAndHoldsTheOthers) {
   EXPECT_EQ(Line(1), "no error");
   ExpectAll("now");
   for (const auto& rank : ranks_) rank->WriteLine("go");
-  // This test is the debugger.
+  // This test acts as the debugger.
   const pid_t pid = ranks_[1]->pid();
   ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
   int status = 0;

@@ -1,4 +1,4 @@
-// Groups of ranks with devices: of the host's CUDA and NCCL.
+// Groups of ranks with devices, on a fake CUDA and NCCL.
 
 #include <chrono>
 #include <cstdlib>
@@ -64,7 +64,7 @@ TEST(ObjectsTest, WithoutADeviceOfItsGroupTheyTravelByTheCurrentOne) {
   DestroyProcessGroup();
 }
 
-// A barrier takes one device, and a group that has nccl.
+// A barrier takes one device and needs nccl.
 TEST(BarrierTest, OfADevice) {
   InitProcessGroup({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
   Barrier({.device_ids = {1}});
@@ -113,7 +113,7 @@ TEST(NewGroupTest, ItIsBoundToADeviceOfItsOwn) {
   DestroyProcessGroup();
 }
 
-// Whose collectives wait for the stream, and not for completion.
+// Collectives of these groups wait only for the stream.
 TEST(ReceiveTest, ItSaysFromWhomItComes) {
   for (const std::string backend : {"cuda:gloo", "nccl"}) {
     LocalGroups world(2, std::chrono::seconds(60), backend);
@@ -139,8 +139,8 @@ TEST(ReceiveTest, ItSaysFromWhomItComes) {
   }
 }
 
-// One after the other the sends would wait for ever: each for the receive that
-// its peer's own send holds up.
+// One after the other, the sends would deadlock: each would wait for a receive
+// that the peer's own send blocks.
 TEST(BatchIsendIrecvTest, RanksMayAllSendFirst) {
   for (const std::string backend : {"cuda:gloo", "nccl"}) {
     LocalGroups world(3, std::chrono::seconds(60), backend);
@@ -161,7 +161,7 @@ TEST(BatchIsendIrecvTest, RanksMayAllSendFirst) {
       for (Work& work : works) work.Wait();
       theirs.Read(values.data(), theirs.bytes());
       EXPECT_THAT(values, Each((rank + 2) % 3));
-      // In its place among the collectives.
+      // In order with the collectives.
       AllReduce(ViewOf(theirs), {.group = group});
       theirs.Read(values.data(), theirs.bytes());
       EXPECT_THAT(values, Each(3));
@@ -186,7 +186,7 @@ TEST(AllocateSymmetricTest, CollectivesOfNcclRunInIt) {
     values.resize(6);
     memory(all.tensor()).Read(values.data(), all.tensor().bytes());
     EXPECT_THAT(values, ElementsAre(0, 0, 1, 1, 2, 2));
-    // The window goes in its place among the collectives.
+    // In order with the collectives.
     mine = {};
     group->AllReduce(all.tensor());
     memory(all.tensor()).Read(values.data(), all.tensor().bytes());

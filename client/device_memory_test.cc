@@ -1,4 +1,4 @@
-// Memory of devices, on a CUDA of the host.
+// Memory of devices, on a fake CUDA.
 
 #include "client/device_memory.h"
 

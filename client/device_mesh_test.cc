@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// The default group as a mesh sees it: groups are only remembered.
+// A fake default group for meshes; only records the groups.
 class Ranks {
  public:
   explicit Ranks(int size) : size_(size) {}
@@ -58,7 +58,7 @@ class Ranks {
   const std::shared_ptr<ProcessGroup>& world() const { return world_; }
   const std::shared_ptr<ProcessGroup>& none() const { return none_; }
 
-  // What was asked for.
+  // The recorded calls.
   std::vector<MeshGroups> made;
 
  private:
@@ -115,7 +115,7 @@ TEST(DeviceMeshTest, TheGroupOfAllRanksIsTheDefaultGroup) {
   EXPECT_EQ(mesh.GetGroup(), ranks.world());
   EXPECT_EQ(mesh.GetLocalRank(), 2);
   EXPECT_THAT(ranks.made, IsEmpty());
-  // Not with a backend of its own, and not of a part.
+  // Not if a backend is given, and not for a part of the ranks.
   DeviceMesh::Init(ranks.World(2), "cpu", {4},
                    {.backend_override = {{"0", "mpi"}}});
   EXPECT_EQ(ranks.made.at(0).backend, "mpi");
@@ -154,7 +154,7 @@ TEST(DeviceMeshTest, ASliceSharesTheGroups) {
   const DeviceMesh outer = mesh.Slice({"pp", "tp"});
   EXPECT_THAT(outer.dim_names(), ElementsAre("pp", "tp"));
   EXPECT_THAT(outer.shape(), ElementsAre(2, 4));
-  // 17 is at (1, 1, 1).
+  // Rank 17 is at (1, 1, 1).
   EXPECT_THAT(outer.ranks(), ElementsAre(4, 5, 6, 7, 16, 17, 18, 19));
   EXPECT_THAT(outer.GetCoordinate().value(), ElementsAre(1, 1));
   EXPECT_EQ(outer.GetGroup("tp"), mesh.GetGroup("tp"));
@@ -212,12 +212,12 @@ TEST(DeviceMeshTest, FlattenMakesOneDimensionThatTheRootKnows) {
   EXPECT_EQ(mesh.GetLocalRank("pp_dp"), 3);
   EXPECT_EQ(mesh["tp"].Flatten("tp"), mesh["tp"]);
   EXPECT_EQ(ranks.made.size(), made);
-  // Dimensions that do not follow each other.
+  // Non-adjacent dimensions.
   const DeviceMesh ends = mesh.Slice({"pp", "tp"}).Flatten("ends");
   EXPECT_THAT(ranks.RanksOf(ends.GetGroup()),
               ElementsAre(4, 5, 6, 7, 12, 13, 14, 15));
   EXPECT_EQ(ends.GetLocalRank(), 5);
-  // All of them.
+  // All dimensions.
   EXPECT_EQ(mesh.Flatten("all").GetGroup(), ranks.world());
 }
 
@@ -323,7 +323,7 @@ TEST(DeviceMeshTest, GroupsThatAreThereMakeAMesh) {
   EXPECT_THAT(line.ranks(), ElementsAre(4, 5, 6, 7));
   EXPECT_EQ(line.GetGroup(), row.group);
   EXPECT_EQ(line.GetLocalRank(), 1);
-  // The group knows its ranks.
+  // The group has its ranks.
   EXPECT_THAT(DeviceMesh::FromGroup(ranks.World(5), {.group = row.group}, "cpu")
                   .ranks(),
               ElementsAre(4, 5, 6, 7));

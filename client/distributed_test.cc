@@ -1,4 +1,4 @@
-// What InitProcessGroup and the collectives do between processes.
+// InitProcessGroup and collectives between processes.
 
 #include <netinet/in.h>
 #include <signal.h>
@@ -117,7 +117,7 @@ TEST_F(DistributedTest, TcpUrl) {
   ExpectHello(ranks);
 }
 
-// With the ranks in a file of the test's own.
+// Tests with init_method file://.
 class FileTest : public DistributedTest {
  protected:
   FileTest() { unlink(path_.c_str()); }
@@ -144,7 +144,7 @@ class FileTest : public DistributedTest {
 
 TEST_F(FileTest, RanksMeetInAFile) {
   ExpectHello(StartRanks(3, "hello"));
-  // The last one has cleared up.
+  // The last rank has removed the file.
   EXPECT_NE(access(path_.c_str(), F_OK), 0);
 }
 
@@ -236,7 +236,7 @@ TEST_F(DistributedTest, AnElasticGroupShrinksAndGrowsAndKeepsItsRanks) {
   by_rank["rank 2 of 3"]->Signal(SIGKILL);
   EXPECT_EQ(by_rank["rank 0 of 3"]->ReadLine(kSoon), "rank 0 of 2");
   EXPECT_EQ(by_rank["rank 1 of 3"]->ReadLine(kSoon), "rank 1 of 2");
-  // It waits for the end of the group that runs, and has the free seat then.
+  // The newcomer waits for the end of the running group and then gets a seat.
   const auto newcomer =
       Start({"elastic_newcomer", Url("muster", "/llama")}, {});
   by_rank["rank 0 of 3"]->Signal(SIGKILL);
@@ -262,8 +262,8 @@ TEST_F(DistributedTest, NothingOfDeadGroupsStaysInTheStore) {
   CoordinatorStore store(
       Session::Connect({.address = "127.0.0.1:" + std::to_string(port_.port()),
                         .job = "llama"}));
-  // The dead rank of the second group could not tidy up after itself; that of
-  // the first has been tidied up after.
+  // The dead rank of the second group left its keys; those of the first group's
+  // rank were deleted.
   EXPECT_THAT(store.ListKeys("muster/"), Each(HasSubstr("/2/")));
   const Ranks ranks = [&] {
     Ranks last;
@@ -320,7 +320,7 @@ TEST_F(DistributedTest, NothingIsLeftOfADestroyedGroup) {
       const std::string left = rank->ReadLine(kSoon);
       if (i == 0) first = left;
       EXPECT_THAT(left, StartsWith("left 1 threads, "));
-      // What gRPC keeps for the process's life is there after the first.
+      // gRPC's permanent threads exist after the first.
       EXPECT_EQ(left, first);
     }
   }
@@ -381,7 +381,7 @@ TEST_F(DistributedTest, MissingVariable) {
 TEST_F(DistributedTest, NoCoordinatorAtTheAddress) {
   const auto rank =
       Start({"hello", Url("tcp", "?rank=1&world_size=2"), "500"}, {});
-  // On a busy machine the first refusal comes later.
+  // On a busy machine the first refusal may come later.
   EXPECT_THAT(
       rank->ReadLine(kSoon),
       MatchesRegex("error DistNetworkError \\[\\] coordinator at 127.0.0.1:" +
@@ -408,7 +408,7 @@ TEST_F(DistributedTest, PortInUse) {
 TEST_F(DistributedTest, ARankThatDoesNotComeIsNamed) {
   const auto rank =
       Start({"hello", Url("tcp", "?rank=0&world_size=2"), "500"}, {});
-  // Not longer than its timeout, but for a tenth of that.
+  // At most a tenth longer than its timeout.
   EXPECT_THAT(rank->ReadLine(kSoon),
               MatchesRegex("error DistError \\[1\\] rendezvous: 1 of 2 ranks "
                            "joined in [0-9]+ms; missing rank 1 \\(timeout: "
@@ -420,7 +420,7 @@ TEST_F(DistributedTest, DuplicateRankNamesBothClaimants) {
   const auto zero = Start({"hello"}, Env(0, 3));
   const auto one = Start({"hello"}, Env(1, 3));
   const auto twin = Start({"hello"}, Env(1, 3));
-  // Whichever of the two came second.
+  // The loser is the process that came second.
   Process* const loser = [&] {
     for (;;) {
       for (Process* each : {one.get(), twin.get()}) {
@@ -441,7 +441,7 @@ TEST_F(DistributedTest, AnotherWorldSizeNamesBothClaimants) {
   const auto zero = Start({"hello"}, Env(0, 3));
   const auto one = Start({"hello"}, Env(1, 3));
   const auto two = Start({"hello"}, Env(2, 4));
-  // Whoever comes first is right; the one that disagrees may be any.
+  // The first rank is right; any other may be the one that disagrees.
   bool named = false;
   while (!named) {
     for (Process* each : {zero.get(), one.get(), two.get()}) {
@@ -472,7 +472,7 @@ TEST_F(DistributedTest, AKilledRankIsNamedByAllOthers) {
   }
 }
 
-// An operator sees at a glance which of them it was.
+// An operator must see at a glance which rank was lost.
 TEST_F(DistributedTest, WhoEndsBecauseOfAnotherIsNotAmongTheLost) {
   coordinator::ServerOptions options;
   options.listen = "127.0.0.1:" + std::to_string(port_.port());
@@ -529,7 +529,7 @@ TEST_F(DistributedTest, RankZeroTakesItsCoordinatorWithIt) {
             StartsWith("error DistNetworkError [0] all_reduce #"),
             HasSubstr("was lost: connection to the coordinator that it served "
                       "lost and not restored; last progress: not known")));
-    // Not with the lease.
+    // Sooner than the lease.
     EXPECT_LT(std::chrono::steady_clock::now() - before, seconds(9));
     EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "same");
     EXPECT_EQ(ranks[rank]->Wait(kSoon).code, 3);
@@ -589,7 +589,7 @@ TEST_F(DistributedTest, AStoppedRankIsNamedByTheMonitoredBarrier) {
                            "]: Rank 2 failed to pass monitoredBarrier in 2000 "
                            "ms: "));
   }
-  // Late, not dead: the group lives.
+  // The rank is late, not dead: the group goes on.
   ranks[2]->Signal(SIGCONT);
   ranks[2]->WriteLine("barrier");
   EXPECT_THAT(ranks[2]->ReadLine(kSoon), StartsWith("error DistError"));

@@ -1,5 +1,5 @@
-// Tensors of other libraries in collectives. What can be imported, and how, is
-// the matter of dataplane/dlpack_test.
+// Tensors of other libraries in collectives. dataplane/dlpack_test covers
+// imports.
 
 #include "client/dlpack.h"
 

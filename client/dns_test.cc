@@ -23,7 +23,7 @@ std::atomic<const char*> address_of_name = "127.0.0.1";
 
 }  // namespace
 
-// The program's own functions go before those of the C library, also for gRPC.
+// The program's own functions replace those of the C library, also for gRPC.
 extern "C" int getaddrinfo(const char* node, const char* service,
                            const addrinfo* hints, addrinfo** result) {
   using Function =
@@ -53,8 +53,8 @@ TEST(DnsTest, ANameIsLookedUpAnewForEveryConnection) {
   options.address = std::string(kName) + ":" + std::to_string(port.port());
   options.on_over = [&over](const Status& why) { over.set_value(why); };
   const auto session = Session::Connect(options);
-  // It has the same name and the same port, and is not the same: to notice
-  // that, the session must have reached it.
+  // Another coordinator at the same name and port: the session can detect the
+  // difference only if it has reached it.
   const auto after = Start("127.0.0.2", port.port());
   address_of_name = "127.0.0.2";
   before.reset();
@@ -66,7 +66,7 @@ TEST(DnsTest, ANameIsLookedUpAnewForEveryConnection) {
 }  // namespace muster
 
 int main(int argc, char** argv) {
-  // Before gRPC is used: the other resolver does not ask the C library.
+  // Before gRPC is used: its other resolver does not use the C library.
   setenv("GRPC_DNS_RESOLVER", "native", 1);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -51,7 +51,7 @@ class ElasticTest : public ::testing::Test {
     return Session::Connect(options);
   }
 
-  // What `member` was told of those that wait in `generation`.
+  // The event that `member` got about members waiting in `generation`.
   struct Told {
     std::string member;
     std::string first;
@@ -103,19 +103,19 @@ TEST_F(ElasticTest, RanksStayWhenOneIsKilledAndANewcomerHasItsSeat) {
   auto joined_a = Join(*a);
   auto joined_b = Join(*b);
   auto joined_c = Join(*c);
-  // Three of at most four: the last call ends.
+  // Three of at most four: the generation forms when the last call ends.
   const Formation first = joined_a.get();
   ASSERT_EQ(first.seats.size(), 3u);
   const int rank_b = joined_b.get().rank;
   const int rank_c = joined_c.get().rank;
 
-  // The generation runs; d is told of to its members.
+  // The generation runs; its members get an event about d.
   auto joined_d = Join(*d);
   const Told told = AwaitWaiting("a", first.generation);
   EXPECT_EQ(told.first, "d");
   EXPECT_EQ(told.waiting, 1);
 
-  // Killed: its connection closes, and the grace passes.
+  // Like a killed process: its connection closes, and the grace passes.
   b->Close();
   joined_a = Join(*a);
   joined_c = Join(*c);
@@ -144,7 +144,7 @@ TEST_F(ElasticTest, ASpareGetsInWhenASeatIsFree) {
   auto spared = Join(*spare, seconds(20));
   EXPECT_EQ(AwaitWaiting("b", first.generation).first, "spare");
 
-  // b is gone for good; all who live are there: no last call is waited for.
+  // b is gone for good, and all live members have joined: no last call.
   sessions[1]->ReportFailure("SIGSEGV");
   joined.clear();
   for (const int i : {0, 2, 3}) {
@@ -165,7 +165,7 @@ TEST_F(ElasticTest, GroupsAreRegisteredInBulkAndBarriersKnowThem) {
   joined.push_back(Join(*b, seconds(0)));
   const int rank = joined[0].get().rank;
   joined[1].get();
-  // Each in the pair, and alone.
+  // Each is in the pair, and in a group of its own.
   const std::string alone = "alone";
   EXPECT_THAT(a->RegisterGroups({{.name = "pair", .ranks = {0, 1}},
                                  {.name = alone, .ranks = {rank}}}),

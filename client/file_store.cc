@@ -255,7 +255,7 @@ class FileStore::File {
   const internal::ForkGuard fork_guard_;
 
   Mutex changes_mutex_;
-  // Those that no waiting call uses.
+  // Watches that no waiting call uses.
   std::vector<std::unique_ptr<FileChange>> changes_
       MUSTER_GUARDED_BY(changes_mutex_);
 

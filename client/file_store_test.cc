@@ -1,5 +1,5 @@
-// What a FileStore does beyond store_conformance_test: between processes, when
-// they die, and at the end.
+// Tests of FileStore beyond store_conformance_test: several processes, their
+// deaths, and the end.
 
 #include "client/file_store.h"
 
@@ -85,7 +85,7 @@ TEST_F(FileStoreTest, AProcessThatIsKilledWhileItWritesHarmsNobody) {
 TEST_F(FileStoreTest, TheLastOfAllRemovesTheFile) {
   auto first = std::make_unique<FileStore>(path_, 2);
   first = nullptr;
-  // The second may have been late.
+  // The second process may come later.
   EXPECT_TRUE(Exists());
   auto second = std::make_unique<FileStore>(path_, 2);
   auto third = std::make_unique<FileStore>(path_, 2);

@@ -1,5 +1,4 @@
-// A forked process and the objects of its parent: calls fail, exits harm
-// nobody.
+// A forked child and its parent's objects: calls fail, and exits do no harm.
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -39,8 +38,8 @@ using muster::testing::LocalGroups;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// What there is of each kind, static as much of it is in programs: a process
-// that exits destroys it.
+// One object of each kind. Static, as in many programs, so that exit destroys
+// them.
 struct Things {
   std::shared_ptr<Session> session;
   std::shared_ptr<CoordinatorStore> store;
@@ -56,8 +55,8 @@ struct Things {
 };
 Things g_things;
 
-// The status with which a process ends that runs `body` and then exits; one
-// that hangs is killed.
+// Forks a child that runs `body` and exits; returns its status. Kills a child
+// that hangs.
 int StatusOfFork(const std::function<int()>& body) {
   fflush(stdout);
   const pid_t child = fork();
@@ -70,7 +69,7 @@ int StatusOfFork(const std::function<int()>& body) {
   return WIFEXITED(ended) ? WEXITSTATUS(ended) : -WTERMSIG(ended);
 }
 
-// Whether it throws what a call on what is the parent's throws.
+// Whether `call` throws the error for an object of the parent.
 bool IsRefused(const std::function<void()>& call) {
   try {
     call();
@@ -81,7 +80,7 @@ bool IsRefused(const std::function<void()>& call) {
   return false;
 }
 
-// How many of them are not refused.
+// Returns how many of the calls are not refused.
 int Accepted(const std::vector<std::function<void()>>& calls) {
   int accepted = 0;
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -137,14 +136,14 @@ class ForkTest : public ::testing::Test {
     things.hash = std::make_shared<HashStore>();
     things.prefix = std::make_shared<PrefixStore>("p", things.store);
     things.groups = std::make_unique<LocalGroups>(2);
-    // It waits for the other rank.
+    // The Work waits for the other rank.
     things.work.emplace(things.groups->at(0)->AllReduce(Tensor(&value_, {1}),
                                                         {.async_op = true}));
     things.future.emplace(things.work->GetFuture());
     things.done.emplace(things.future->Then([](const auto&) {}));
   }
 
-  // The parent has all that it had.
+  // Checks that the parent still has everything.
   ~ForkTest() override {
     Things& things = g_things;
     int32_t other = 2;
@@ -178,9 +177,9 @@ class ForkTest : public ::testing::Test {
 
 TEST_F(ForkTest, AChildThatExitsEndsNothingOfItsParents) {
   EXPECT_EQ(StatusOfFork([] { return 7; }), 7);
-  // One of its own children, too.
+  // The same in a grandchild.
   EXPECT_EQ(StatusOfFork([] { return StatusOfFork([] { return 7; }); }), 7);
-  // And one that drops all of it.
+  // The same for a child that destroys everything.
   EXPECT_EQ(StatusOfFork([] {
               g_things = Things();
               return 7;
@@ -202,7 +201,7 @@ TEST_F(ForkTest, AChildThatExitsWhileThreadsUseAllOfItDoesNotHang) {
         try {
           store->Wait({"missing"}, milliseconds(100));
         } catch (const DistStoreError&) {
-          // Nobody sets it.
+          // No process sets the key.
         }
       }
     });
@@ -278,7 +277,7 @@ TEST_F(ForkTest, EveryCallOfAChildOnItsParentsWorkIsRefused) {
       0);
 }
 
-// It would wait for threads that are not there.
+// Otherwise its session would wait for threads that do not exist.
 TEST_F(ForkTest, AChildOfAProcessWithASessionGetsNone) {
   EXPECT_EQ(StatusOfFork([&] {
               try {

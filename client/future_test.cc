@@ -115,7 +115,7 @@ TEST(FutureTest, ContinuationsMakeFuturesOfWhatTheyReturn) {
     EXPECT_TRUE(after);
     EXPECT_EQ(text.Value(), "6");
     EXPECT_NE(runner, caller);
-    // Of what is complete, too: on the same thread.
+    // A Work that is complete runs it on the same thread, too.
     work.GetFuture()
         .Then([&](const Tensors&) {
           EXPECT_EQ(std::this_thread::get_id(), runner);
@@ -184,7 +184,7 @@ TEST(FutureTest, WhatAContinuationThrowsGoesDownTheChain) {
   EXPECT_EQ(TextOf([&] { (void)next.Value(); }), "on purpose");
   healed.Wait();
   EXPECT_EQ(healed.Value(), 7);
-  // Only to the log; the thread goes on.
+  // The error goes only to the log; the thread goes on.
   bad.AddDoneCallback([](const Future<int>& done) { done.Wait(); });
   bad.Then([](const Future<int>&) {}).Wait();
   EXPECT_TRUE(group->status().ok());
@@ -195,7 +195,7 @@ TEST(FutureTest, AFailedCollectiveIsTheErrorOfItsFuture) {
   const auto thrown = world.OnEachRank([](const Group& group, int rank) {
     std::vector<float> values(3);
     group->Broadcast(values, 0, {.async_op = true}).Wait();
-    // Needs nobody to look at the handle.
+    // The failure is found without a call on the Work.
     EXPECT_THAT(TextOf([&] {
                   group->AllReduce(values,
                                    {.op = ReduceOp::kBand, .async_op = true});
@@ -251,7 +251,7 @@ TEST(FutureTest, AfterTheEndOfTheGroupTheyRunAtOnce) {
   EXPECT_EQ(runner, std::this_thread::get_id());
 }
 
-// Whose Work has no more of its group than a number.
+// Such a Work knows only the number of its group's continuations.
 TEST(FutureTest, ThoseOfACompleteCollectiveRunOnTheThreadOfItsGroup) {
   std::vector<int> value = {1};
   Work outlives;
@@ -302,7 +302,7 @@ TEST(FutureTest, AnyTimeoutOfAWaitThatIsNotNegative) {
     }
     if (rank == 1) {
       EXPECT_TRUE(work.WaitFor(milliseconds(0)));
-      // Not before the other one is about to wait.
+      // Not before the other rank is about to wait.
       group->Recv(value, 0, {.tag = 1});
       return group->Send(value, 0);
     }

@@ -1,5 +1,5 @@
-// Ranks in the group as arguments, beside global ones. The group's ranks 0, 1
-// and 2 are the global ranks 0, 10 and 20.
+// Group ranks as arguments, and global ones. The group's ranks 0, 1 and 2 are
+// the global ranks 0, 10 and 20.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ TEST(GroupRanksTest, AGroupSaysHowItsLastCollectiveWent) {
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
 
-// It would take its parent's turn, over shared memory without anybody noticing.
+// In shared memory the child would silently act in its parent's place.
 TEST(GroupRanksTest, AForkedProcessHasNoPartInItsParentsGroup) {
   LocalGroups world(1);
   Ints values = {1};
@@ -98,7 +98,7 @@ TEST(GroupRanksTest, RootsMayBeRanksInTheGroup) {
     Ints values = {rank};
     Broadcast(values, {}, {.group = group, .group_src = 2});
     EXPECT_THAT(values, ElementsAre(2));
-    // The same rank by its other number.
+    // The same rank, as a global rank.
     Broadcast(values, 10, {.group = group});
     values = {rank + 1};
     Reduce(values, {}, {.group = group, .group_dst = 1});
@@ -116,7 +116,7 @@ TEST(GroupRanksTest, RootsMayBeRanksInTheGroup) {
             {.group = group, .group_src = 1});
     EXPECT_THAT(mine, ElementsAre(5 + rank));
 
-    // Rank 0 where neither is given.
+    // Rank 0 if none is given.
     lists.assign(rank == 0 ? kSize : 0, Ints(1));
     Gather(mine, {lists.begin(), lists.end()}, {}, {.group = group});
     if (rank == 0) {
@@ -136,7 +136,7 @@ TEST(GroupRanksTest, PeersMayBeRanksInTheGroup) {
     Ints mine = {rank};
     Ints theirs = {-1};
     Work sent = Isend(mine, {}, {.group = group, .group_dst = next});
-    // What it tells is the global rank.
+    // The result is the global rank.
     EXPECT_EQ(Recv(theirs, {}, {.group = group, .group_src = previous}),
               LocalGroups::GlobalRank(previous));
     sent.Wait();
@@ -193,7 +193,7 @@ TEST(GroupRanksTest, ObjectsToo) {
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
 
-// Each is an error before anything is sent: the group goes on.
+// Each error comes before anything is sent: the group goes on.
 TEST(GroupRanksTest, ExactlyOneOfBoth) {
   LocalGroups world(kSize);
   Ints value = {1};
@@ -228,12 +228,12 @@ TEST(GroupRanksTest, ExactlyOneOfBoth) {
                 Reduce(value, {}, {.group = group, .group_dst = 3});
               }),
               Each("Group rank 3 is not part of group \"local\""));
-  // Not any rank.
+  // -1 does not mean any rank.
   EXPECT_THAT(error([&](const Group& group) {
                 Recv(value, {}, {.group = group, .group_src = -1});
               }),
               Each("Group rank -1 is not part of group \"local\""));
-  // On all ranks, as other bad arguments of objects.
+  // All ranks throw, as with other bad arguments of objects.
   EXPECT_THAT(error([&](const Group& group) {
                 Texts list = {""};
                 BroadcastObjectList(list, 0, {.group = group, .group_src = 0});

@@ -1,4 +1,4 @@
-// Process groups beside the default one, between processes.
+// Process groups other than the default one, between processes.
 
 #include <signal.h>
 
@@ -48,14 +48,14 @@ class GroupsTest : public ::testing::Test {
 
   std::string Line(size_t rank) { return ranks_[rank]->ReadLine(kSoon); }
 
-  // The milliseconds of the rank's next line, "at 4711".
+  // Returns the milliseconds in the rank's next line, "at 4711".
   int64_t Time(size_t rank) {
     const std::string line = Line(rank);
     EXPECT_THAT(line, StartsWith("at "));
     return line.size() > 3 ? std::stoll(line.substr(3)) : 0;
   }
 
-  // Each rank's next line.
+  // Compares each rank's next line.
   void ExpectLines(const std::vector<std::string>& lines) {
     for (size_t rank = 0; rank < lines.size(); ++rank) {
       EXPECT_EQ(Line(rank), lines[rank]) << "rank " << rank;
@@ -66,7 +66,7 @@ class GroupsTest : public ::testing::Test {
     ExpectLines(std::vector<std::string>(ranks_.size(), line));
   }
 
-  // Has these ranks use a group.
+  // Makes these ranks use a group.
   void Try(const std::string& group, const std::vector<size_t>& ranks) {
     for (const size_t rank : ranks) ranks_[rank]->WriteLine(group);
   }
@@ -104,7 +104,7 @@ TEST_F(GroupsTest, OverlappingGroupsOfSomeRanks) {
                "description \"\"", "description \"odd ones\""});
   ExpectLines({"timeouts 60000 7000", "timeouts 60000 7000", "timeouts 60000 0",
                "timeouts 60000 0"});
-  // What is not for a rank leaves its tensor as it is.
+  // A rank outside the group keeps its tensor.
   ExpectLines({"low sum 11", "low sum 11", "low sum 100", "low sum 1000"});
   ExpectLines({"odd sum 1", "odd sum 1010", "odd sum 100", "odd sum 1010"});
   ExpectAll("all sum 1111");
@@ -160,7 +160,7 @@ TEST_F(GroupsTest, ANameUsedAgainIsThatOfAnotherGroup) {
   ExpectAll("bye");
 }
 
-// What rank `rank` of the scenario "errors" says.
+// Returns the lines of rank `rank` of the scenario "errors".
 std::vector<std::string> ErrorTexts(int rank) {
   const std::string one = "\"one" + std::to_string(rank) + "\"";
   const std::string other = "Global rank " + std::to_string(1 - rank) +
@@ -203,7 +203,7 @@ TEST_F(GroupsTest, EveryErrorSaysWhatIsWrong) {
     for (const std::string& text : ErrorTexts(rank)) {
       EXPECT_THAT(Line(rank), StartsWith("error DistError [] " + text));
     }
-    // None of this ended anything.
+    // None of these errors ended a group.
     EXPECT_EQ(Line(rank), "world sum 11");
     EXPECT_THAT(Line(rank), HasSubstr(": rank 7 of world size 2"));
     // Each call takes a number.
@@ -230,7 +230,7 @@ TEST_F(GroupsTest, AKilledRankEndsItsGroupsAlone) {
     EXPECT_THAT(Line(rank), AllOf(StartsWith("error DistNetworkError [3] "),
                                   HasSubstr("group \"world\": rank 3 (")));
   }
-  // Even then.
+  // The groups without the dead rank go on even then.
   ExpectGood("12", {1, 2}, 110);
   ExpectGood("01", {0, 1}, 11);
   Try("barrier 12", {1, 2});
@@ -268,7 +268,7 @@ TEST_F(GroupsTest, GroupsLiveOnWithoutTheRankThatServesTheCoordinator) {
   for (size_t rank = 1; rank < 4; ++rank) {
     EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError [0] "));
   }
-  // Nobody has seen that it failed.
+  // No call has seen that it failed.
   Try("destroy 01", {1});
   EXPECT_THAT(Line(1), StartsWith("error DistNetworkError [0] "));
   Try("destroy 01", {1});
@@ -281,7 +281,7 @@ TEST_F(GroupsTest, GroupsLiveOnWithoutTheRankThatServesTheCoordinator) {
 
 TEST_F(GroupsTest, ATimeoutEndsTheGroupOnItsMembersAndNothingElse) {
   Start("late", 3);
-  // Rank 2 has rank 1 in the group, and so in the backend's words.
+  // Rank 2 waits for rank 1 of the group, in the backend's words.
   const std::string what =
       "timed out after 1s waiting for rank 1; global rank "
       "2 is pid " +
@@ -310,7 +310,7 @@ TEST_F(GroupsTest, AllRanksOfAGroupBlameTheSame) {
   EXPECT_EQ(Line(2), timeout);
   ranks_[3]->WriteLine("go");
   EXPECT_EQ(Line(3), timeout);
-  // Ranks 2 and 3 never make that group.
+  // Ranks 2 and 3 do not make that group.
   EXPECT_THAT(
       Line(1),
       AllOf(StartsWith("error DistBackendError [2,3] group \"lonely\" of 3 "
@@ -319,7 +319,7 @@ TEST_F(GroupsTest, AllRanksOfAGroupBlameTheSame) {
                        "rendezvous in time; missing ranks 1, 2; rank 1 of it "
                        "is global rank 2 ("),
             HasSubstr("; rank 2 of it is global rank 3 (")));
-  // Ranks that mean another barrier blame nobody who is not there yet.
+  // Ranks that disagree about a barrier do not blame absent ranks.
   const std::string conflict = Line(1);
   EXPECT_THAT(conflict,
               AllOf(StartsWith("error DistError [] "),
@@ -328,13 +328,13 @@ TEST_F(GroupsTest, AllRanksOfAGroupBlameTheSame) {
   EXPECT_EQ(Line(2), conflict);
   EXPECT_EQ(Line(1), "met");
   EXPECT_EQ(Line(2), "met");
-  // The next group of that name begins anew, for rank 3 too.
+  // The next group of that name starts anew, also for rank 3.
   ExpectLines(
       {"again sum 1", "again sum 1110", "again sum 1110", "again sum 1110"});
   ExpectAll("bye");
 }
 
-// Ranks meet on connections, and at the level DETAIL in the store before.
+// Ranks meet on connections; at level DETAIL they first meet in the store.
 class BystandersTest : public GroupsTest,
                        public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Levels, BystandersTest,
@@ -366,7 +366,7 @@ TEST_P(BystandersTest, WhoIsBusyIsNotToBlame) {
   ExpectAll("bye");
 }
 
-// Whichever of them finds out first.
+// Whichever rank detects it first.
 TEST_F(GroupsTest, WhoDiffersFromMostRanksIsToBlame) {
   Start("odd", 4);
   const auto expect_told = [&](const std::string& culprits,
@@ -430,7 +430,7 @@ TEST_F(GroupsTest, WhatFailsOnOneRankAloneLeavesTheOthersInStep) {
   ExpectAll("bye");
 }
 
-// With a timeout of 30 minutes.
+// The timeout is 30 minutes.
 TEST_F(GroupsTest, RanksThatMeanDifferentThingsByOneCallAreAllToldSo) {
   Start("disagree", 4);
   const auto expect_told = [&](const std::vector<size_t>& told,
@@ -448,7 +448,7 @@ TEST_F(GroupsTest, RanksThatMeanDifferentThingsByOneCallAreAllToldSo) {
   const std::vector<size_t> all = {0, 1, 2, 3};
   expect_told(all, "4 ranks (0, 1, 2, 3)", "3 ranks (0, 1, 2)");
   ExpectAll("next sum 1111");
-  // Who has no part in what it means does not wait.
+  // A rank that is not in the group that it makes does not wait.
   expect_told({1, 3}, "2 ranks (0, 1)", "2 ranks (1, 3)");
   ExpectAll("next sum 1111");
   expect_told(all, "makes group \"a\" of 4 ranks (0, 1, 2, 3)",
@@ -491,7 +491,7 @@ TEST_F(GroupsTest, RanksThatMeanDifferentThingsByOneCallAreAllToldSo) {
 TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
   Start("many", 3);
   ExpectAll("tidy");
-  // Nor at the coordinator.
+  // The coordinator has no leftovers either.
   const auto control = internal::AdminClient::Open(
       {.address = "127.0.0.1:" + std::to_string(port_.port())});
   ASSERT_TRUE(control.ok());
@@ -515,8 +515,8 @@ TEST_F(GroupsTest, AbortEndsTheGroupOnAllItsRanksAndSaysWhoAndWhy) {
   const auto expect_abort = [&](const std::string& error) {
     const int64_t before = Time(1);
     for (const size_t rank : {0, 1, 2}) EXPECT_EQ(Line(rank), error);
-    // Who does not wait for the rank looks for it every 100 ms; the rest is for
-    // a machine that has much else to do.
+    // A rank that does not wait for the culprit checks every 100 ms; the rest
+    // is a reserve for a busy machine.
     for (const size_t rank : {0, 2}) EXPECT_LT(Time(rank) - before, 1'000);
   };
   const std::string head = "error DistBackendError [1] group ";

@@ -1,4 +1,4 @@
-// Spawn and Record, with real processes. Without threads: Spawn forks.
+// Spawn and Record, with real processes. No threads, because Spawn forks.
 
 #include "client/launch.h"
 
@@ -65,7 +65,7 @@ TEST(SpawnTest, EachProcessHasAnIndexAndItsOwnId) {
 TEST(SpawnTest, RanksFormAGroup) {
   Spawn(
       [](int index) {
-        // The parent's number makes the port's name unique on this host.
+        // The parent's pid makes the name unique on this host.
         InitProcessGroup({.init_method = "file://" + ::testing::TempDir() +
                                          "/spawn-" + std::to_string(getppid()),
                           .world_size = 3,
@@ -78,13 +78,13 @@ TEST(SpawnTest, RanksFormAGroup) {
       3);
 }
 
-// It has neither the threads nor connections of its own.
+// The child has neither threads nor connections of its own.
 TEST(SpawnTest, WhatARankForksOffHasNoGroupAndLeavesThatOfItsParentAlone) {
   Spawn(
       [](int index) {
-        // A child's exit ends here, after what is made later has been
-        // destroyed: the leak sanitizer would look for what threads have that
-        // are not there.
+        // The child exits here, after destructors of later objects have run:
+        // the leak sanitizer would look for memory of threads that do not
+        // exist.
         static const pid_t rank = getpid();
         static int status = 0;
         std::atexit([] {
@@ -179,8 +179,8 @@ TEST(SpawnTest, RanksThatDisagreeNameTheOneOfTheError) {
           AllReduce(Tensor(sum));
         },
         3,
-        // Rank 2 may wait for the coordinator, which is in rank 0's process,
-        // before it throws.
+        // Rank 2 may wait for the coordinator, in rank 0's process, before it
+        // throws.
         {.failure_grace = std::chrono::seconds(60)});
   };
   try {

@@ -22,7 +22,7 @@
 namespace muster {
 namespace {
 
-// A type without functions that serialize it.
+// A type without serialization functions; it has an ObjectCodec.
 struct Hex {
   int value = 0;
 };
@@ -57,7 +57,8 @@ using ::testing::Values;
 using Group = std::shared_ptr<ProcessGroup>;
 using Texts = std::vector<std::string>;
 
-// With bytes of every value, and of another size on each rank; 0 of some.
+// Returns bytes of every value, of a different size on each rank; some are
+// empty.
 std::string Text(int rank, int number = 0) {
   const size_t sizes[] = {3, 0, 100'000, 1, 3'000'000, 40'000, 7, 256};
   std::string text(sizes[static_cast<size_t>(rank + number) % 8], '\0');
@@ -74,7 +75,7 @@ v1::Seat Message(int rank) {
   return seat;
 }
 
-// Refuses to be serialized, or to be parsed.
+// Refuses to be serialized or parsed.
 struct Stubborn {
   bool SerializeToString(std::string* out) const {
     *out = "x";
@@ -84,7 +85,7 @@ struct Stubborn {
   bool mute = false;
 };
 
-// Is serialized as nothing, and parses nothing else.
+// Serializes to nothing, and parses only that.
 struct Picky {
   bool SerializeToString(std::string* out) const {
     out->clear();
@@ -93,7 +94,7 @@ struct Picky {
   bool ParseFromString(const std::string& bytes) { return bytes.empty(); }
 };
 
-// Groups of CUDA tensors alone are on a CUDA and an NCCL of the host.
+// Groups of CUDA tensors use a fake CUDA and NCCL.
 const bool g_has_devices = [] {
   for (const char* const name :
        {"MUSTER_CUDA_LIBRARY", "MUSTER_NCCL_LIBRARY"}) {
@@ -103,7 +104,7 @@ const bool g_has_devices = [] {
   return true;
 }();
 
-// How many ranks, and their backend.
+// The number of ranks, and their backend.
 class ObjectsTest
     : public ::testing::TestWithParam<std::tuple<int, std::string>> {
  protected:
@@ -250,8 +251,8 @@ TEST_P(ObjectsP2PTest, AListOfAnotherLengthIsReceivedAndRefused) {
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
 
-// Runs `call` on three ranks, and then something good, which shows that the
-// group is as before. What each has thrown.
+// Runs `call` on three ranks, and then a valid call, which shows that the group
+// goes on. Returns each rank's error.
 template <typename Call>
 Texts Thrown(const Call& call) {
   LocalGroups world(3, std::chrono::seconds(20));
@@ -388,8 +389,8 @@ TEST(ObjectErrorsTest, BytesThatCannotBeParsedAreTheReceiversAffair) {
             "recv_object_list on group \"local\": object 1 of rank 0" + rest);
 }
 
-// What rank 1 throws, which receives `count` objects of at most 10 bytes, of
-// numbers that rank 0 sends.
+// Returns the error of rank 1, which receives `count` objects of at most 10
+// bytes from numbers that rank 0 sends.
 std::string ThrownByNumbers(std::vector<int64_t> letterhead,
                             std::vector<int64_t> numbers, size_t count,
                             StatusCode code) {
@@ -472,7 +473,7 @@ TEST(ObjectErrorsTest, NothingThatAPeerSendsIsTrusted) {
   }
 }
 
-// Nor is memory taken for it.
+// Memory is not allocated for it either.
 TEST(ObjectErrorsTest, WhatIsAnnouncedAndDoesNotComeIsATimeout) {
   std::vector<int64_t> letterhead = {internal::kObjectsMagic, 1,
                                      int64_t{1} << 60};
@@ -488,7 +489,7 @@ TEST(ObjectErrorsTest, WhatIsAnnouncedAndDoesNotComeIsATimeout) {
 
 TEST(ObjectErrorsTest, ASenderOfTooMuchGoesOnAndSoDoesTheNextList) {
   LocalGroups world(2, std::chrono::seconds(20));
-  // In more than one piece, which no transport keeps for a receiver.
+  // Several pieces, which no transport buffers for a receiver.
   const std::string much(40 << 20, 'x');
   const Texts thrown = world.OnEachRank([&](const Group& group, int rank) {
     if (rank == 0) {

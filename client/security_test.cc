@@ -1,5 +1,5 @@
-// Sessions over TLS and with tokens: who gets in, who is told what, and what
-// happens when files are replaced while everybody works.
+// Sessions over TLS and with tokens: who may connect, the errors for the
+// others, and files that are replaced during use.
 
 #include <chrono>
 #include <cstdlib>
@@ -32,7 +32,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// How long somebody tries who is not to get in.
+// How long a client that must fail tries.
 constexpr milliseconds kInVain{1'500};
 
 std::unique_ptr<Server> StartServer(const ServerOptions& options) {
@@ -68,7 +68,7 @@ class SecurityTest : public ::testing::Test {
     client_identity_ = authority_->Issue("client");
   }
 
-  // Asks for clients' certificates.
+  // Options of a server that requires clients' certificates.
   static ServerOptions MutualTls() {
     ServerOptions options;
     options.tls_cert = server_identity_.cert;
@@ -89,7 +89,7 @@ class SecurityTest : public ::testing::Test {
     return options;
   }
 
-  // What a client is told that tries for a while.
+  // Returns the error of a client that tries for a while.
   static std::string Refusal(SessionOptions options) {
     options.connect_timeout = kInVain;
     return ConnectError<DistNetworkError>(options);
@@ -113,7 +113,7 @@ TEST_F(SecurityTest, MutualTlsCarriesASession) {
 TEST_F(SecurityTest, WithoutAuthoritiesTheServerAsksForNoCertificate) {
   ServerOptions options = MutualTls();
   options.tls_client_ca = "";
-  // And it needs no permission to be reached from elsewhere.
+  // It needs no permission to listen beyond loopback.
   options.listen = "0.0.0.0:0";
   const auto server = StartServer(options);
   Use(Session::Connect(Client(*server, {})), "k");
@@ -177,7 +177,7 @@ TEST_F(SecurityTest, WhatACertificateIsGoodForCounts) {
     return authority_->Issue("usage", {.usage = usage});
   };
   Use(Session::Connect(Client(*server, issue("clientAuth"))), "k");
-  // It does not say that it is none for clients.
+  // A certificate that does not list its uses is valid for clients.
   Use(Session::Connect(Client(*server, issue(""))), "k");
   EXPECT_THAT(Refusal(Client(*server, issue("codeSigning"))),
               HasSubstr("refuse the certificate in tls_cert"));
@@ -203,9 +203,9 @@ TEST_F(SecurityTest, FilesAreReplacedWhileASessionLives) {
   next_client.tls_ca = next.ca();
   WriteTestFile(options.tls_client_ca, ReadTestFile(next.ca()));
   WriteTestFile(options.tls_cert, ReadTestFile(next_server.cert));
-  // Between the two the old pair serves (credentials_test).
+  // Until both are replaced, the old pair serves (credentials_test).
   WriteTestFile(options.tls_key, ReadTestFile(next_server.key));
-  // It tries until the coordinator has seen the files.
+  // Tries until the coordinator has read the files.
   const auto second = Session::Connect(next_client);
   Use(first, "after");
   Use(second, "after");
@@ -261,7 +261,7 @@ TEST_F(SecurityTest, TheEnvironmentFillsInWhatTheOptionsLeaveOut) {
   unsetenv("MUSTER_TLS_KEY");
 }
 
-// A server with tokens, over plain text on loopback.
+// A server with tokens, in plain text on loopback.
 class TokenTest : public ::testing::Test {
  protected:
   TokenTest()
@@ -282,7 +282,7 @@ class TokenTest : public ::testing::Test {
     return options;
   }
 
-  // The code and the text of a refusal, which comes at once.
+  // Returns the code and text of a refusal, which comes at once.
   static Status Refusal(const SessionOptions& options) {
     try {
       Session::Connect(options);
@@ -350,7 +350,7 @@ TEST_F(TokenTest, ATokenInAFileIsReplacedWhileTheSessionLives) {
   const auto witness = Session::Connect(stale);
   WriteTestFile(options.token_file, "second-token\n");
   WriteTestFile(file_, TestTokenLine("second-token", "member job"));
-  // By then the streams with the old token are ended.
+  // By then the streams with the old token have ended.
   ASSERT_EQ(over.get_future().wait_for(seconds(20)), std::future_status::ready);
   Use(session, "after");
   EXPECT_TRUE(session->status().ok());

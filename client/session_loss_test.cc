@@ -1,4 +1,4 @@
-// How a session finds that its coordinator is gone.
+// How a session detects the loss of its coordinator.
 
 #include <chrono>
 #include <future>
@@ -67,8 +67,8 @@ TEST_F(SessionLossTest, GivesUpACoordinatorThatStaysAway) {
                          " (embedded in rank 0) is gone: connection refused"));
 }
 
-// As one whose process stands still, or that nothing comes from any more:
-// somebody listens at its address, but never answers.
+// Like a stopped process or a broken network: the port accepts connections, but
+// never answers.
 TEST_F(SessionLossTest, GivesUpASilentCoordinator) {
   const auto server = StartServer();
   CuttingProxy proxy(server->port());

@@ -52,7 +52,7 @@ std::unique_ptr<Server> StartServer(int port = 0) {
   return *std::move(server);
 }
 
-// What a session tells, to be waited for.
+// Collects a session's events, to wait for them.
 class Listener {
  public:
   void Add(const MemberEvent& event) {
@@ -67,7 +67,7 @@ class Listener {
     changed_.NotifyAll();
   }
 
-  // The event about `member`; fails the test when it does not come.
+  // Returns the event about `member`; fails the test if none comes.
   MemberEvent Await(const std::string& member) {
     const auto until = Clock::now() + seconds(20);
     MutexLock lock(mutex_);
@@ -155,7 +155,7 @@ TEST(SessionTest, JoinsWithoutSeatsWhereTheyAreNotWanted) {
   EXPECT_EQ(mine.rank, 0);
   EXPECT_EQ(mine.world_size, 2);
   EXPECT_TRUE(mine.seats.empty());
-  // It is each one's own choice.
+  // Each member chooses for itself.
   EXPECT_EQ(other.get().seats.size(), 2);
 }
 
@@ -169,7 +169,7 @@ TEST(SessionTest, NobodyAtTheAddress) {
                 "SessionOptions::connect_timeout)");
 }
 
-// Keeps what is logged while it lives.
+// Collects log lines while it exists.
 class LogLines : public google::LogSink {
  public:
   LogLines() { google::AddLogSink(this); }
@@ -320,7 +320,7 @@ TEST(SessionTest, ALostMemberIsToldWithItsLastProgress) {
   std::atomic<int> looks = 0;
   options = Options(Local(server->port()), "b");
   options.progress = [&]() -> std::vector<GroupProgress> {
-    // The first report is on its way when the second is asked for.
+    // When it is called again, the report before is under way.
     if (++looks == 3) asked.set_value();
     return {{.group = "world",
              .last_enqueued = 7,
@@ -393,7 +393,8 @@ TEST(SessionTest, AMutationWhoseAnswerWasLostIsAppliedOnce) {
         std::async(std::launch::async, [&] { return store.Add("n", 1); });
     auto text =
         std::async(std::launch::async, [&] { store.Append("text", "x"); });
-    // Applied, as somebody else can see; only the answers are missing.
+    // Another session sees that they were applied; only the answers are
+    // missing.
     while (!witness.Check({"n", "text"}) ||
            witness.Get("n") != std::to_string(i) ||
            witness.Get("text").size() != static_cast<size_t>(i)) {
@@ -407,7 +408,7 @@ TEST(SessionTest, AMutationWhoseAnswerWasLostIsAppliedOnce) {
 }
 
 // The coordinator keeps 4096 answers for a member that has not acknowledged
-// them; what waits meanwhile must not use them up.
+// them; a parked operation must not use them up.
 TEST(SessionTest, AParkedBarrierDoesNotHoldUpTenThousandSets) {
   const auto server = StartServer();
   const auto a = Session::Connect(Options(Local(server->port()), "a"));
@@ -484,8 +485,8 @@ TEST(SessionTest, ManyCallersGoOnThroughCutsAndAreAppliedOnce) {
   EXPECT_EQ(store.Get("all"), "3200");
 }
 
-// Callers who come and go alone, in pairs and in crowds take turns at the
-// connection; none may be forgotten.
+// Callers that come alone, in pairs and in crowds share the connection; each
+// must get its answer.
 TEST(SessionTest, CallersOfAllSortsTakeTurns) {
   const auto server = StartServer();
   const auto session = Session::Connect(Options(Local(server->port()), "a"));
@@ -526,7 +527,7 @@ TEST(SessionTest, ARestartedCoordinatorEndsTheSession) {
   EXPECT_THAT(TextOf<DistStoreError>([&] { store.Get("key"); }),
               StartsWith("coordinator at " + Local(port.port()) +
                          ": it was restarted, and what it held is lost"));
-  // A new one works.
+  // A new session works.
   CoordinatorStore fresh(Session::Connect(Options(Local(port.port()), "a")));
   EXPECT_FALSE(fresh.Check({"key"}));
 }
@@ -580,8 +581,8 @@ TEST(SessionTest, BarrierNamesWhoIsMissing) {
   }
 }
 
-// A message that is too large would end the stream, and be sent again with the
-// next one, for ever.
+// A message that is too large would end the stream, and be sent again on each
+// new stream.
 TEST(SessionTest, WhatIsTooLargeForAMessageFailsAloneAndTheStreamStays) {
   ServerOptions options;
   options.message_bytes_max = 20'000;
@@ -597,7 +598,7 @@ TEST(SessionTest, WhatIsTooLargeForAMessageFailsAloneAndTheStreamStays) {
     EXPECT_THAT(error.what(), HasSubstr("limit message_bytes is 20000"));
     EXPECT_THAT(error.what(), HasSubstr("--limit_message_bytes"));
   }
-  // Together more than a message takes.
+  // Together larger than a message.
   std::vector<std::thread> callers;
   callers.reserve(16);
   for (int i = 0; i < 16; ++i) {
@@ -609,7 +610,7 @@ TEST(SessionTest, WhatIsTooLargeForAMessageFailsAloneAndTheStreamStays) {
   EXPECT_EQ(store.NumKeys(), 16);
 }
 
-// Greets whoever comes with `words`, and reads on.
+// Sends `words` to each client, and then reads.
 class Stranger {
  public:
   explicit Stranger(std::string words) : words_(std::move(words)) {

@@ -1,5 +1,6 @@
-// Groups that shrink and form again after failures, between processes; and that
-// nothing is left of groups, however often they come, fail and go.
+// Groups that shrink and form again after failures, between processes. Also
+// tests that groups leave nothing behind, however often they are made, fail and
+// end.
 //
 // The cycles are few here. For more:
 //
@@ -35,7 +36,8 @@ using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 constexpr std::chrono::seconds kSoon(30);
-// Sooner than what survivors wait for each other, also where much else runs.
+// Less than the time for which survivors wait for each other, with a reserve
+// for a busy machine.
 constexpr std::chrono::seconds kAtOnce(10);
 
 class ShrinkTest : public ::testing::Test {
@@ -53,8 +55,8 @@ class ShrinkTest : public ::testing::Test {
     }
   }
 
-  // Of five ranks, 1 is killed, 0, 2 and 3 shrink the group without it, and 4
-  // comes to that call but not to its end.
+  // With five ranks: 1 is killed; 0, 2 and 3 shrink the group without it; 4
+  // comes to that call but does not complete it.
   void StopAtTheCall(const std::string& place) {
     for (size_t rank = 0; rank < 5; ++rank) Line(rank);
     Kill(1);
@@ -67,7 +69,7 @@ class ShrinkTest : public ::testing::Test {
     for (const size_t rank : {0, 2, 3}) ranks_[rank]->WriteLine("1");
   }
 
-  // Once they have an error that says `why`.
+  // Expects that after an error with `why`.
   void ExpectTheyGoOnWithoutTheLast(const std::string& why) {
     for (const size_t rank : {0, 2, 3}) {
       EXPECT_THAT(Line(rank),
@@ -92,7 +94,7 @@ class ShrinkTest : public ::testing::Test {
         environment));
   }
 
-  // Three ranks of the scenario "headless", whichever of them is the first.
+  // Three ranks of the scenario "headless"; any of them may be the first.
   void ExpectTheOthersGoOn() {
     size_t first = 3;
     for (size_t i = 0; i < 3; ++i) {
@@ -123,11 +125,11 @@ class ShrinkTest : public ::testing::Test {
     EXPECT_EQ(ranks_[rank]->Wait(kSoon).signal, SIGKILL);
   }
 
-  // The scenario's report of what it has more at the end.
+  // Checks the scenario's report of what it has more at the end.
   void ExpectNoGrowth(std::chrono::seconds patience) {
     for (const auto& rank : ranks_) {
       EXPECT_EQ(rank->ReadLine(patience), "0 more threads, 0 more descriptors");
-      // The allocator's, and the coordinator's table of groups.
+      // Memory of the allocator, and the coordinator's table of groups.
       EXPECT_LE(std::stoi(rank->ReadLine(kSoon)), 16);
       EXPECT_EQ(rank->Wait(kSoon).code, 0);
     }
@@ -160,7 +162,7 @@ TEST_F(ShrinkTest, SurvivorsGoOnInTheSameProcesses) {
     EXPECT_EQ(Line(rank),
               "world: rank " + std::to_string(rank) + " of 3, sum 6");
   }
-  // The one that serves the coordinator: the new rank 0 takes over.
+  // The rank that serves the coordinator: the new rank 0 takes over.
   Kill(0);
   for (size_t rank = 1; rank < 3; ++rank) ranks_[rank]->WriteLine("go");
   for (size_t rank = 1; rank < 3; ++rank) {
@@ -186,8 +188,8 @@ TEST_F(ShrinkTest, WithAnExternalCoordinatorAnyRankMayBeGone) {
   ExpectTheOthersGoOn();
 }
 
-// It comes back with a generation that runs and in which the one that died
-// meanwhile is alive.
+// The coordinator restarts with a running generation, in which the rank that
+// died meanwhile is alive.
 TEST_F(ShrinkTest, TheCoordinatorMayHaveBeenKilledMeanwhile) {
   const std::vector<std::string> coordinator = {
       "coordinator/muster-coordinator",
@@ -254,7 +256,7 @@ TEST_F(ShrinkTest, OneThatTheOthersHaveLostIsToldSoAtOnce) {
   ranks_[2]->WriteLine("go");
   EXPECT_THAT(Line(2), AllOf(StartsWith("error DistBackendError [2] "),
                              HasSubstr("no heartbeat for")));
-  // It may have heard of another one first.
+  // It may have learned of another loss first.
   ranks_[2]->WriteLine("1");
   EXPECT_THAT(Line(2),
               AllOf(StartsWith("error DistBackendError [2] group \"world\" "
@@ -302,7 +304,7 @@ TEST_F(ShrinkTest, OneThatIsGoneTooEndsTheCallAndTheNextOneMeets) {
     EXPECT_EQ(Line(rank),
               "1:shrink:2_3: rank " + std::to_string(rank) + " of 2, sum 3");
   }
-  // The default group's error, which they have not looked at, is theirs.
+  // They have the default group's error, which they have not seen.
   for (const size_t rank : {0, 1}) {
     ranks_[rank]->Signal(SIGKILL);
     ranks_[rank]->Wait(kSoon);
@@ -326,7 +328,7 @@ TEST_F(ShrinkTest, OfTwoThatDieTogetherOneAloneCannotBeExcluded) {
                          "shrunk without 3 alone, more are gone: rank 4 ("),
               HasSubstr("): connection closed")));
   }
-  // Not at once: those that stay wait for each other.
+  // Not at once: the survivors wait for each other.
   ranks_[0]->WriteLine("234");
   ranks_[2]->WriteLine("234");
   EXPECT_EQ(Line(2), "bye");
@@ -339,8 +341,8 @@ TEST_F(ShrinkTest, OfTwoThatDieTogetherOneAloneCannotBeExcluded) {
   for (const size_t rank : living) EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
 }
 
-// As after the time in which the others wait for each other, and before that in
-// which they join.
+// Between the wait of the others for each other and the rendezvous of the new
+// group.
 TEST_F(ShrinkTest, OneThatDiesOnItsWayIntoTheNewGroupIsNamedAtOnce) {
   Start("together", 5);
   StopAtTheCall(/*place=*/"");
@@ -364,7 +366,7 @@ TEST_F(ShrinkTest, OneThatStopsOnItsWayIntoTheNewGroupIsNamedWithItsLease) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, kAtOnce);
 }
 
-// It has the others wait for its connection, and is rank 3 of the new group.
+// The others wait for its connection; it is rank 3 of the new group.
 TEST_F(ShrinkTest, OneThatDiesInTheNewGroupLeavesTheOldOneToBeShrunkAgain) {
   Start("together", 5);
   StopAtTheCall(/*place=*/" as 3 of 4");
@@ -404,7 +406,7 @@ TEST_F(ShrinkTest, ACallThatFailedOnOneRankAloneCanBeMadeAgain) {
     EXPECT_EQ(Line(rank),
               "group: rank " + std::to_string(rank) + " of 3, sum 6");
   }
-  // Of the ranks that stay: who is rank 1 of the new group.
+  // Which of the remaining ranks becomes rank 1 of the new group.
   for (const auto& [excluded, stays] : {std::pair("1", "2"), {"2", "1"}}) {
     EXPECT_THAT(Line(0),
                 StartsWith(std::string("error DistBackendError [") + stays +
@@ -447,7 +449,7 @@ TEST_F(ShrinkTest, BadArgumentsLeaveTheGroupAsItWas) {
   }
 }
 
-// The number in the environment's `variable`.
+// Returns the number in the environment variable.
 int CyclesOf(const char* variable, int fallback) {
   const char* const text = std::getenv(variable);
   return text == nullptr ? fallback : std::atoi(text);
@@ -463,9 +465,9 @@ TEST_F(ShrinkTest, AGroupWithSmallCollectivesAloneTakesNoThreadAndLittle) {
   constexpr int kGroups = 64;
   Start("many_groups", 2, kGroups);
   for (size_t rank = 0; rank < 2; ++rank) {
-    // gRPC has more or fewer.
+    // The number of gRPC's threads varies.
     EXPECT_LT(std::stoi(Line(rank)), kGroups / 4);
-    // Two connections to its peer, where it listens, and what wakes waits.
+    // Two connections to its peer, a listener, and a descriptor for wake-ups.
     EXPECT_LE(std::stoi(Line(rank)), 6 * kGroups);
     EXPECT_LE(std::stoi(Line(rank)), 64 * kGroups);  // KiB
     EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
@@ -476,7 +478,7 @@ TEST_F(ShrinkTest, GroupsThatNobodyHasAnyMoreAreDestroyed) {
   constexpr int kGroups = 20;
   Start("dropped_groups", 2, kGroups);
   for (size_t rank = 0; rank < 2; ++rank) {
-    // Of 20 it would be 20 and more of each.
+    // If they leaked, 20 groups would add 20 or more of each.
     EXPECT_LT(std::stoi(Line(rank)), kGroups / 2);
     EXPECT_LT(std::stoi(Line(rank)), kGroups / 2);
     EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);

@@ -1,6 +1,6 @@
-// A rank that was stopped in a collective, and goes on when its time is over
-// but before the others know whom to blame: it is to blame, and not one of
-// those that have waited for it.
+// A rank that was stopped in a collective and goes on after the timeout, but
+// before the others have found the culprit: it is the culprit, not a rank that
+// waited for it.
 
 #include <signal.h>
 
@@ -27,7 +27,7 @@ using ::testing::StartsWith;
 
 constexpr std::chrono::seconds kSoon(30);
 
-// A job of two ranks, with a coordinator of its own.
+// A job of two ranks, with its own coordinator.
 class Job {
  public:
   Job() {
@@ -53,7 +53,7 @@ class Job {
   std::unique_ptr<Server> server_;
 };
 
-// Several, as the wrong one would be blamed now and then.
+// Several jobs, because a wrong result would be rare.
 TEST(StoppedRankTest, IsToBlameAlsoWhenItGoesOn) {
   std::array<Job, 3> jobs;
   for (Job& job : jobs) {
@@ -63,7 +63,7 @@ TEST(StoppedRankTest, IsToBlameAlsoWhenItGoesOn) {
     job.ranks[1]->WriteLine("go");
     ASSERT_EQ(job.ranks[1]->ReadLine(kSoon), "begun");
   }
-  // Its time was over a second ago, and it looks for two whom to blame.
+  // Rank 1 timed out a second ago, and looks for the culprit for two seconds.
   EXPECT_EQ(jobs[0].ranks[1]->ReadLine(std::chrono::seconds(5)), "");
   for (Job& job : jobs) job.ranks[0]->Signal(SIGCONT);
   for (Job& job : jobs) {

@@ -1,4 +1,4 @@
-// What every store does alike, in itself and behind a prefix.
+// Tests that all stores must pass, without and with a prefix.
 
 #include <pthread.h>
 #include <signal.h>
@@ -39,7 +39,7 @@ constexpr seconds kLong{20};
 
 enum class Kind { kHash, kFile, kTcp, kCoordinator };
 
-// A store that two handles have, each as another process would.
+// A store with two handles, as two processes would have.
 class Pair {
  public:
   virtual ~Pair() = default;
@@ -143,7 +143,7 @@ class StoreConformance
     return ErrorOf(function).code();
   }
 
-  // Whether the file's store refuses this verb, as it has to; others have it.
+  // Whether the file's store refuses this verb, as it must; others have it.
   static bool Lacks(const std::string& verb,
                     const std::function<void()>& call) {
     if (!is_file()) return false;
@@ -153,7 +153,7 @@ class StoreConformance
     return true;
   }
 
-  // How error texts call a key of the store.
+  // Returns the name of a key in error texts.
   static std::string Named(const std::string& key) {
     return prefixed() ? "part/" + key : key;
   }
@@ -161,7 +161,7 @@ class StoreConformance
   std::unique_ptr<Pair> pair_;
   std::shared_ptr<Store> base_;
   std::shared_ptr<Store> store_;
-  // Of another process, as it were.
+  // The handle of another process.
   std::shared_ptr<Store> other_;
 };
 
@@ -252,7 +252,7 @@ TEST_P(StoreConformance, ATimeoutNamesTheKeyAndTheStoreStaysUsable) {
   EXPECT_EQ(wait.code(), StatusCode::kDeadlineExceeded);
   const std::string key = Named("nonexistent key");
   const std::string text = "wait timeout after 100ms, keys: " + key;
-  // A FileStore's Get begins with c10d's words for it.
+  // A FileStore's Get has c10d's text.
   EXPECT_EQ(get.message(),
             (kind() == Kind::kFile
                  ? "Timeout waiting for key: " + key + " after 100 ms: "
@@ -479,7 +479,7 @@ TEST_P(StoreConformance, AnEmptyQueueIsAnErrorOrATimeout) {
   const Status late = ErrorOf([&] { store_->QueuePop("q"); });
   EXPECT_EQ(late.code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(late.message()), HasSubstr("timeout"));
-  // The pop that timed out takes nothing.
+  // The pop that timed out takes no item.
   store_->SetTimeout(kLong);
   store_->QueuePush("q", "1");
   EXPECT_EQ(store_->QueueLen("q"), 1);
@@ -488,7 +488,7 @@ TEST_P(StoreConformance, AnEmptyQueueIsAnErrorOrATimeout) {
 TEST_P(StoreConformance, EachItemGoesToOneOfThoseWhoWait) {
   if (is_file()) return;
   constexpr int kItems = 50;
-  // Of all the kinds of waiting at once, none may take another's wake-up.
+  // No kind of waiting call may take another's wake-up.
   auto waiting = std::async(std::launch::async, [&] {
     store_->Wait({"q", "value"});
   });

@@ -1,5 +1,5 @@
-// What a coordinator's store does besides store_conformance_test, prefixes, and
-// stores of somebody else's making.
+// The coordinator's store beyond store_conformance_test, prefixes, and stores
+// that a program defines.
 
 #include "client/store.h"
 
@@ -61,7 +61,7 @@ TEST(PrefixStoreTest, Nests) {
   EXPECT_THROW(PrefixStore("a", nullptr), DistStoreError);
 }
 
-// The pure part of Store: what somebody's own store has to have.
+// The pure virtual part of Store, which every store must have.
 class BasicStore : public Store {
  public:
   using Store::Set;
@@ -136,7 +136,7 @@ TEST(BasicStoreTest, APrefixMakesTheExtendedPartOfTheBasicOne) {
 TEST(BasicStoreTest, AnAppendThatMeetsAnotherOneComesAfterIt) {
   const auto base = std::make_shared<BasicStore>();
   int calls = 0;
-  // After the first has read, before it writes.
+  // Between the read and the write of the first Append.
   base->on_compare_set = [&] {
     if (++calls == 2) base->values["f/k"] = "other,";
   };

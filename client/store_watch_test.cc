@@ -1,5 +1,5 @@
-// What the coordinator's store alone has: lifetimes of keys, watches, and calls
-// that go on over a reconnection; whole and behind a prefix.
+// Features that only the coordinator's store has: lifetimes of keys, watches,
+// and calls that resume after a reconnection; without and with a prefix.
 
 #include <chrono>
 #include <future>
@@ -30,7 +30,7 @@ std::shared_ptr<Session> Connect(const std::string& address) {
   return Session::Connect(std::move(options));
 }
 
-// `put k=v`.
+// Returns `put k=v`.
 std::string Text(const std::optional<KeyChange>& change) {
   if (!change.has_value()) return "nothing";
   switch (change->kind) {
@@ -117,7 +117,7 @@ TEST_P(StoreWatchTest, AWatchGivesEveryChangeOnce) {
   EXPECT_EQ(Text(watch->Next(kLong)), "put p/2=2");
   EXPECT_EQ(Text(watch->Next(kLong)), "deleted p/1");
   EXPECT_EQ(Text(watch->Next(milliseconds(20))), "nothing");
-  // One that goes on from between two keys of one revision sees both.
+  // A watch from between two keys of one revision returns both.
   const auto resumed =
       store_->Watch("p/", {.prefix = true, .after_revision = between});
   EXPECT_EQ(Text(resumed->Next(kLong)), "put p/1=1");
@@ -156,7 +156,7 @@ TEST_P(StoreWatchTest, ABrokenConnectionLosesNoChangeAndNoItem) {
   }
   store_->QueuePush("q", "item");
   EXPECT_EQ(popped.get(), "item");
-  // The answer of a pop gets lost; its retry gets the same item.
+  // The answer of a pop is lost; its retry gets the same item.
   store_->QueuePush("q", "1");
   store_->QueuePush("q", "2");
   proxy.HoldAnswers(true);

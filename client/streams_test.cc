@@ -1,5 +1,5 @@
-// What collectives of CUDA tensors do to streams and to the host, on a CUDA and
-// an NCCL of the host, with a group of one.
+// How collectives of CUDA tensors affect streams and the host, on a fake CUDA
+// and NCCL, with a group of one.
 
 #include "client/streams.h"
 
@@ -31,7 +31,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// How often a stream was told to wait for another.
+// How often a stream waited for another.
 std::atomic<int> g_waits{0};
 
 const dataplane::nccl::Platform& ThePlatform() {
@@ -83,7 +83,7 @@ class StreamsTest : public ::testing::Test {
     return Tensor(data_, DataType::kFloat32, {4}, {DeviceType::kCuda, 0});
   }
 
-  // The stream does nothing further until Go(); then it writes `value`.
+  // Blocks the stream until Go(); then the stream writes `value`.
   void HoldStream(float value) {
     Launch(stream_, [this, value, going = go_.get_future().share()] {
       going.wait();
@@ -92,7 +92,7 @@ class StreamsTest : public ::testing::Test {
   }
   void Go() { go_.set_value(); }
 
-  // What the stream finds, once it has come so far.
+  // Records the data that the stream sees at this point.
   void Look() {
     Launch(stream_, [this] { seen_.assign(data_, data_ + 4); });
   }
@@ -108,7 +108,7 @@ class StreamsTest : public ::testing::Test {
 };
 
 TEST_F(StreamsTest, WithoutAsyncOpItIsInTheCurrentStreamItself) {
-  // When the communicator is there.
+  // Creates the communicator first.
   ASSERT_TRUE(AllReduce(OnDevice(), {.async_op = true})
                   .WaitFor(std::chrono::minutes(1)));
   g_waits = 0;
@@ -151,7 +151,7 @@ TEST_F(StreamsTest, TheSameWithoutAWorkOfOnesOwn) {
   const StreamGuard guard(0, stream_);
   HoldStream(2);
   AllReduce(OnDevice(), {.op = ReduceOp::kPremulSum, .factor = 10});
-  // Dropped, not waited for.
+  // Dropped without a wait.
   AllReduce(OnDevice(),
             {.op = ReduceOp::kPremulSum, .factor = 10, .async_op = true});
   Look();
@@ -203,7 +203,7 @@ TEST_F(StreamsTest, AGroupThatIsBoundToADeviceTakesNoOther) {
   const Tensor on_1(data_, DataType::kFloat32, {4}, {DeviceType::kCuda, 1});
   Work work = AllReduce(on_1, {.async_op = true});
   work.Wait();
-  // That is what blocking_wait says.
+  // blocking_wait requires that.
   EXPECT_TRUE(work.IsCompleted());
   AllReduce(on_1, {.group = group});
   EXPECT_EQ(dataplane::nccl::testing::LastConfig().max_ctas,
@@ -218,7 +218,7 @@ TEST_F(StreamsTest, SymmetricMemoryIsOwnedByItsTensor) {
   std::fill_n(static_cast<float*>(numbers.tensor().data()), 6, 1.0F);
   AllReduce(numbers.tensor(), {.op = ReduceOp::kPremulSum, .factor = 3});
   Barrier();
-  // Those of a group that is no more are their owner's yet.
+  // The owner keeps the memory of a group that has ended.
   const auto group = NewGroup(NewGroupOptions{.backend = "nccl-host"});
   const SymmetricTensor other = AllocateSymmetric(group, DataType::kInt8, {1});
   void* const at = other.tensor().data();
@@ -249,7 +249,7 @@ TEST_F(StreamsTest, SymmetricMemoryIsOwnedByItsTensor) {
               HasSubstr("does not fit into 63 bits"));
   EXPECT_THAT(problem({1}, DeviceType::kCuda, -5),
               HasSubstr("timeout must not be negative but was -5 ms"));
-  // Neither ends the group.
+  // Neither error ends the group.
   EXPECT_EQ(problem({1}, DeviceType::kCuda), "none");
 }
 
@@ -264,7 +264,7 @@ TEST_F(StreamsTest, OfSeveralBackendsEachHasTheCommunicatorOfItsOwn) {
   AllReduce(OnDevice(), {.group = group});
   EXPECT_EQ(dataplane::nccl::testing::TakeMade(),
             dataplane::nccl::testing::Made{.by_split = 1});
-  // And its place in the flight recorder.
+  // The flight recorder has it, too.
   for (const std::string& name : {WorldGroup()->name(), group->name()}) {
     EXPECT_THAT(
         FlightRecorderJson(),

@@ -1,5 +1,5 @@
-// What a TcpStore does beyond store_conformance_test: its options, and how it
-// begins and ends.
+// TcpStore beyond store_conformance_test: its options, and how it begins and
+// ends.
 
 #include "client/tcp_store.h"
 
@@ -89,7 +89,7 @@ TEST(TcpStoreTest, ServesOnAnyFreePortAndTells) {
   TcpStore client({.host = "localhost", .port = server.port()});
   client.Set("k", "v");
   EXPECT_EQ(server.Get("k"), "v");
-  // Without a world size nobody waits, and no key tells of that.
+  // Without a world size there is no wait for workers, and no key for it.
   EXPECT_EQ(server.NumKeys(), 1);
 }
 
@@ -259,7 +259,7 @@ TEST(TcpStoreTest, TheLaunchersStoreIsNotServedAgain) {
                  .is_master = true});
   rank.Set("k", "v");
   EXPECT_EQ(agent.Get("k"), "v");
-  // Another one of the program's own is.
+  // Another store of the program is served.
   TcpStore own({.host = kHost, .is_master = true});
   EXPECT_FALSE(own.Check({"k"}));
   for (const char* name :

@@ -1,8 +1,8 @@
-// A rank is killed, or stopped, in the middle of each verb: every other rank
-// gets an error that names it, with its host and what it was last seen doing,
-// 2 s after a death, and a second after the end of its lease otherwise, though
-// the group's timeout is 30 minutes; another group lives on. What happens to
-// one that is cut off from the network is in tests/laboratory.
+// A rank is killed or stopped in the middle of each verb. Every other rank gets
+// an error that names it, its host and its last progress: 2 s after a death,
+// otherwise a second after the end of its lease, although the group's timeout
+// is 30 minutes. Another group goes on. tests/laboratory covers a rank that is
+// cut off from the network.
 
 #include <signal.h>
 
@@ -39,12 +39,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kSoon(30);
 
-// Longer than the second that a broken connection has for coming back.
+// Longer than the second in which a broken connection may come back.
 constexpr std::chrono::seconds kLease(2);
 constexpr std::chrono::seconds kOfTheDead(2);
 constexpr std::chrono::seconds kOfTheSilent = kLease + std::chrono::seconds(1);
-// Thirty processes may want the machine at the same time; without them it takes
-// 1.3 s and 2.3 s.
+// Thirty processes may run at the same time; alone the test takes 1.3 s and 2.3
+// s.
 constexpr std::chrono::seconds kReserve(20);
 
 class VerbFailuresTest : public ::testing::TestWithParam<std::string> {
@@ -70,7 +70,7 @@ class VerbFailuresTest : public ::testing::TestWithParam<std::string> {
     AwaitProgress();
   }
 
-  // Until the coordinator has heard from all ranks what they do.
+  // Waits until the coordinator has every rank's progress.
   void AwaitProgress() {
     const auto control = *AdminClient::Open(
         {.address = "127.0.0.1:" + std::to_string(server_->port())});
@@ -86,7 +86,7 @@ class VerbFailuresTest : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  // Sends rank 1 the signal.
+  // Sends the signal to rank 1.
   void ExpectTheOthersToNameIt(int signal, const std::string& cause,
                                std::chrono::seconds bound) {
     const Clock::time_point before = Clock::now();

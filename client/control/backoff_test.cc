@@ -20,7 +20,7 @@ TEST(BackoffTest, GrowsToHalfASecondAndNoFurther) {
     EXPECT_LE(delay, milliseconds(500));
     total += delay;
   }
-  // Had it not grown, ten seconds would be thousands of attempts.
+  // Without growth, ten seconds would be thousands of attempts.
   EXPECT_LT(attempts, 50);
   EXPECT_GE(backoff.Next(), milliseconds(250));
   backoff.Reset();

@@ -31,7 +31,7 @@ TEST(BatchWindowTest, WhoDoesNotComeBackIsNotWaitedForLong) {
   batch_window.Woke(10, kNow);
   EXPECT_EQ(batch_window.until(), kNow + 10 * BatchWindow::kPerCaller);
   EXPECT_FALSE(batch_window.Expects(batch_window.until()));
-  // It was given up for good.
+  // It does not begin again.
   EXPECT_FALSE(batch_window.Expects(kNow));
 }
 

@@ -1,4 +1,4 @@
-// A server that is no coordinator's, with a certificate of the right authority.
+// A server that is no coordinator, with a certificate of the right authority.
 
 #include "client/control/channel_security.h"
 
@@ -24,7 +24,7 @@ using coordinator::TestIdentity;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Serves nothing but handshakes with this certificate.
+// A server that only makes handshakes with this certificate.
 class Impostor {
  public:
   explicit Impostor(const TestIdentity& identity) {
@@ -46,7 +46,7 @@ class Impostor {
     }
   }
 
-  // The error of a client that meets it.
+  // Returns the error of a client that connects to it.
   Status Ask(const TestAuthority& authority) const {
     SessionOptions options;
     options.address = "127.0.0.1:" + std::to_string(port_);
@@ -66,14 +66,14 @@ class Impostor {
 
 TEST(ChannelSecurityTest, AClientsCertificateIsNoneForAServer) {
   TestAuthority authority("authority");
-  // Openssl looks at this itself.
+  // OpenSSL itself checks this.
   const Status status =
       Impostor(authority.Issue("member", {.usage = "clientAuth"}))
           .Ask(authority);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("certificate verify failed"));
-  // This one does not say what it is good for.
+  // This certificate does not list its uses.
   const Status bare =
       Impostor(authority.Issue("member", {.usage = ""})).Ask(authority);
   EXPECT_EQ(bare.code(), StatusCode::kUnavailable);

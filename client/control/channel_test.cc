@@ -16,7 +16,7 @@
 namespace muster::internal {
 namespace {
 
-// Of this process, from now on, `bytes` more than it has mapped.
+// Limits this process to `bytes` more than it has mapped.
 void LimitAddressSpace(uint64_t bytes) {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -25,19 +25,19 @@ void LimitAddressSpace(uint64_t bytes) {
   if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
 }
 
-// Of this process, from now on.
+// Sets a limit of this process.
 void SetLimit(__rlimit_resource resource, rlim_t most) {
   const rlimit limit = {.rlim_cur = most, .rlim_max = most};
   if (setrlimit(resource, &limit) != 0) _exit(1);
 }
 
-// There is no limit for root.
+// Root has no such limit.
 void LimitThreads(rlim_t most) {
   SetLimit(RLIMIT_NPROC, most);
   if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) _exit(1);
 }
 
-// Where nobody listens: without the check it would be tried for minutes.
+// Nothing listens there: without the check, attempts would last for minutes.
 SessionOptions Options() {
   SessionOptions options;
   options.address = "127.0.0.1:1";
@@ -49,7 +49,7 @@ constexpr char kProblem[] =
     "^RESOURCE_EXHAUSTED: the threads of a client need [0-9]+ KiB of address "
     "space, and this process has [0-9]+ KiB left of its limit \\(ulimit -v\\)";
 
-// In processes without threads of gRPC: those would count.
+// In processes of their own, because threads of gRPC would count.
 TEST(ChannelTest, TooLittleAddressSpaceIsAnErrorBeforeThreadsStart) {
   EXPECT_EXIT(
       {

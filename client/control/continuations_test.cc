@@ -11,11 +11,11 @@
 namespace muster::internal {
 namespace {
 
-// Where `continuations` runs a task: on which thread.
+// Returns the thread on which `continuations` runs a task.
 std::thread::id RunnerOf(Continuations& continuations) {
   std::thread::id runner;
   continuations.Run([&] { runner = std::this_thread::get_id(); });
-  // Which runs what is there.
+  // Runs the tasks that were added.
   continuations.Close();
   return runner;
 }

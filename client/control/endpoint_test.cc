@@ -22,7 +22,7 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A bound socket: its port is free of others. It listens if asked to.
+// A bound socket, so that no other process has its port. Listens if asked to.
 class LoopbackSocket {
  public:
   explicit LoopbackSocket(bool listening)
@@ -73,8 +73,8 @@ TEST(EndpointTest, ProbeGivesTheSystemsReason) {
                     HasSubstr("is the name right?")));
 }
 
-// What DescribeStranger says of a server that greets with `words` and, if
-// `closes`, hangs up.
+// Returns DescribeStranger's text for a server that sends `words` and, if
+// `closes`, closes the connection.
 std::string StrangerThatSays(absl::string_view words, bool closes) {
   const LoopbackSocket listener(/*listening=*/true);
   std::string said;
@@ -98,7 +98,7 @@ TEST(EndpointTest, AStrangerIsToldByItsFirstWords) {
             absl::StrCat(kNoCoordinator, "\"HTTP/1.1 400 Bad Request\""));
   EXPECT_EQ(StrangerThatSays(absl::string_view("\x4a\0\n", 3), false),
             absl::StrCat(kNoCoordinator, "\"J\\x00\""));
-  // A coordinator, and one that speaks TLS.
+  // The first bytes of a coordinator, and of a server with TLS.
   EXPECT_EQ(StrangerThatSays(absl::string_view("\0\0\x06\x04", 4), false), "");
   EXPECT_EQ(StrangerThatSays("\x15\x03\x01", false), "");
   EXPECT_EQ(StrangerThatSays("", true), "");

@@ -57,7 +57,7 @@ TEST_F(HostMembersTest, AJobThatIsNotThereHasNoMembers) {
 TEST_F(HostMembersTest, SaysWhoLivesOnAHostAndWhoWasLost) {
   const auto lives = Session::Connect(options_);
   const auto lost = Session::Connect(options_);
-  // Without a word.
+  // Without a goodbye.
   lost->Close();
   HostMembers found;
   const auto state = [&](const Session& session) {
@@ -89,7 +89,7 @@ TEST_F(HostMembersTest, SaysHowManyWaitForWhichWorld) {
   HostMembers found = Read();
   EXPECT_EQ(found.forming_world_size, 0);
   EXPECT_EQ(found.joined, 0);
-  // Whoever speaks in the place of another process is told as that one.
+  // A session that acts for another process appears as that process.
   ASSERT_EQ(found.members.size(), 1u);
   EXPECT_EQ(found.members[0].pid, 4242);
   std::thread waits(

@@ -40,7 +40,7 @@ class LogFileTest : public ::testing::Test {
     return *std::move(file);
   }
 
-  // "kind key=value" of what is new.
+  // Returns the new records as "kind key=value".
   static std::vector<std::string> Read(LogFile& file) {
     std::vector<std::string> records;
     EXPECT_TRUE(file.Lock(Access::kShared, Soon()).ok());
@@ -70,7 +70,7 @@ class LogFileTest : public ::testing::Test {
     std::ofstream(path_, std::ios::binary) << contents;
   }
 
-  // Of this process, on the file.
+  // Counts the descriptors of this process that refer to the file.
   int OpenDescriptors() const {
     int count = 0;
     for (const auto& entry :
@@ -101,7 +101,7 @@ TEST_F(LogFileTest, APartOfARecordIsNothingAndTheNextWriterCutsItOff) {
   const std::string one = Contents();
   Append(*Open(), "second", "2");
   const std::string two = Contents();
-  // The process was killed after this many bytes of its write.
+  // The process was killed after it had written this many bytes.
   for (size_t bytes = 0; bytes < two.size(); ++bytes) {
     SCOPED_TRACE(bytes);
     Write(two.substr(0, bytes));
@@ -119,7 +119,7 @@ TEST_F(LogFileTest, ALastRecordThatIsHalfOnTheDiskIsNothing) {
   const size_t one = Contents().size();
   Append(*Open(), "second", "a long value");
   std::string torn = Contents();
-  // Its length is there, its last bytes are not.
+  // The length is written, but not the last bytes.
   std::fill(torn.end() - 4, torn.end(), '\0');
   Write(torn);
   EXPECT_THAT(Read(*Open()), ElementsAre("s first=1"));
@@ -196,7 +196,7 @@ TEST_F(LogFileTest, WhoOpensAFileThatIsBeingRemovedGetsTheNextOne) {
   auto last = LogFile::Open(path_, Soon());
   ASSERT_TRUE(last.ok()) << last.status();
   auto opening = std::async(std::launch::async, [this] { return Open(); });
-  // It has the file open, and waits for the lock.
+  // The other thread has opened the file and waits for the lock.
   while (OpenDescriptors() < 2) {
   }
   (*last)->Remove();

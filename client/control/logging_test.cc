@@ -12,7 +12,7 @@ namespace {
 using ::testing::ExitedWithCode;
 using ::testing::MatchesRegex;
 
-// Each in a process of its own: a log is set up once.
+// Each test has its own process: a log is set up only once.
 class LoggingDeathTest : public ::testing::Test {
  protected:
   LoggingDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

@@ -46,7 +46,7 @@ void Answer(OperationTable& table, const PendingOperation& pending) {
   table.Complete(std::move(result));
 }
 
-// The keys of what a Pack now would send, cancellations as "cancel".
+// Packs and returns the keys in the message, with "cancel" for cancellations.
 std::vector<std::string> Send(OperationTable& table) {
   Batch batch;
   table.Pack(Clock::now(), batch);
@@ -78,7 +78,7 @@ TEST(OperationTableTest, NumbersMutationsOnly) {
   EXPECT_EQ(AddSet(table, "c")->operation.set().sequence(), 2);
 }
 
-// The table knows the requests by name: a new one must not be forgotten there.
+// The table lists the requests by name and must not miss a new one.
 TEST(OperationTableTest,
      EveryKindOfRequestGetsItsNumberAndTimeoutAndIsCancelled) {
   const auto* const requests =
@@ -114,7 +114,7 @@ TEST(OperationTableTest,
       EXPECT_TRUE(sent.GetReflection()->HasField(sent, timeout))
           << field->name();
     }
-    // What waits on the other side is cancelled there.
+    // An operation that may be parked is cancelled.
     table.Abandon(*pending);
     EXPECT_EQ(table.HasWaiting(), timeout != nullptr) << field->name();
   }
@@ -292,12 +292,12 @@ TEST(OperationTableTest, KeepsToTheLimitThatTheCoordinatorTells) {
   add("d", 6'000);
   EXPECT_THAT(Send(table), ElementsAre("a", "c"));
   EXPECT_THAT(Send(table), ElementsAre("d"));
-  // Its number does not hold up the acknowledgement.
+  // Its number does not delay the acknowledgement.
   Answer(table, *fits);
   EXPECT_EQ(table.acknowledged_through(), 2);
 }
 
-// The coordinator keeps a barrier's arrival over the end of a connection.
+// The coordinator keeps a barrier's arrival when a connection ends.
 TEST(OperationTableTest, AnArrivalThatWasGivenUpIsCancelledUntilItIsAnswered) {
   OperationTable table;
   v1::Operation operation;

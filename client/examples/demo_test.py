@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demonstration with short settings, its failures, and its end by Ctrl-C.
+"""The demonstration with short settings, failures, and an end by Ctrl-C.
 
 demo_test.py DEMO MUSTER_COORDINATOR MUSTER_RUN MUSTERCTL TRAIN_FASHION_MNIST
     HOST_DEVICES
@@ -71,12 +71,12 @@ class DemoTest(unittest.TestCase):
         self.passes()
 
     def test_passes_with_tensors_on_devices(self):
-        # By a CUDA of the host.
+        # On a fake CUDA.
         self.passes("--device=cuda", MUSTER_CUDA_LIBRARY=HOST_DEVICES)
 
     def passes(self, *options, **environment):
-        # Too short for the accuracy of five; the rank is stopped at the first
-        # look after the first epoch.
+        # Too short for the accuracy of five epochs; the rank is stopped at the
+        # first check after the first epoch.
         epochs = 2
         status, out, logs = self.finish(
             self.start("--nproc=2", f"--epochs={epochs}", *options,
@@ -101,7 +101,7 @@ class DemoTest(unittest.TestCase):
         for rank in range(2):
             row = re.search(rf"worker, rank {rank} +(\d+) +0 +([\d.]+)", out)
             self.assertTrue(row, out)
-            # Those after the failure, which came in the middle.
+            # The steps after the failure, which came in the middle.
             self.assertIn(int(row[1]), range(20, epochs * 468), out)
             self.assertGreater(float(row[2]), 20 * 0.4)
 

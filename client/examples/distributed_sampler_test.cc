@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The items of a step over all ranks, sorted.
+// Returns the items of a step over all ranks, sorted.
 std::vector<size_t> GlobalBatch(int world_size, int epoch, size_t step) {
   std::vector<size_t> all;
   for (int rank = 0; rank < world_size; ++rank) {

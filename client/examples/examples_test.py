@@ -50,7 +50,7 @@ class ExamplesTest(unittest.TestCase):
                     "as with AllReduce" for rank in range(nproc)])
 
     def test_verbs(self):
-        # Ranks 0 and 1 are the destinations of some.
+        # Ranks 0 and 1 are the destinations of some verbs.
         self.assert_prints(launch(4, "verbs"), [
             f"[{rank}]: rank {rank}: {examples} examples came out as they say"
             for rank, examples in enumerate((30, 28, 27, 27))])
@@ -66,7 +66,8 @@ class ExamplesTest(unittest.TestCase):
 
     def test_work_queue_without_a_launcher(self):
         with socket.socket() as reserved:
-            # Nobody else gets the port; a server that says the same may.
+            # No other process gets the port; a server that sets the same option
+            # may.
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("127.0.0.1", 0))
             ranks = [subprocess.Popen(

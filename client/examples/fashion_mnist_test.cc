@@ -26,7 +26,7 @@ void AppendNumber(Bytes& bytes, uint32_t number) {
   }
 }
 
-// Three images whose pixels are their index, 10, and 20 more.
+// Three images, whose pixels are their index, 10 more, and 20 more.
 Bytes ImagesFile(uint32_t magic = 0x803, uint32_t items = 3,
                  uint32_t rows = 28) {
   Bytes bytes;
@@ -79,7 +79,7 @@ class FashionMnistTest : public ::testing::Test {
                static_cast<std::streamsize>(bytes.size()));
   }
 
-  // The text of the error that reading gives.
+  // Returns the text of the error on reading.
   std::string Error() const {
     try {
       ReadFashionMnist(folder_, FashionMnistPart::kTrain);
@@ -126,7 +126,7 @@ TEST_F(FashionMnistTest, EmptyFileIsNamed) {
 
 TEST_F(FashionMnistTest, WrongChecksumIsFound) {
   Bytes raw = ReadRaw(Images());
-  raw[raw.size() - 8] ^= 1;  // the CRC stands before the length, at the end
+  raw[raw.size() - 8] ^= 1;  // the CRC is before the length, at the end
   WriteRaw(Images(), raw);
   EXPECT_THAT(Error(), HasSubstr("\"" + Images() +
                                  "\" is damaged: incorrect data check"));

@@ -15,7 +15,7 @@ constexpr int kClasses = 3;
 
 Perceptron SmallModel() { return Perceptron(kInputs, kHidden, kClasses, 11); }
 
-// Six examples that differ everywhere.
+// Six different examples.
 Eigen::MatrixXf Examples() {
   Eigen::MatrixXf examples(kInputs, 6);
   for (int i = 0; i < 6; ++i) {

@@ -64,7 +64,7 @@ class TrainTest(unittest.TestCase):
             result = json.load(file)
         self.assertEqual(result["world_size"], 2)
         self.assertTrue(result["parameters_equal"])
-        # Far from trained, and far from the 10 % of a guess.
+        # Far from trained, but far better than a guess, which has 10 %.
         self.assertGreater(result["test_accuracy"], 0.4)
         self.assertAlmostEqual(result["epochs"][0]["loss"], sum(losses) / 40,
                                places=4)
@@ -75,8 +75,8 @@ class TrainTest(unittest.TestCase):
         self.assertNotEqual(self.curve("third", 3, "--seed=2"), first)
 
     def test_without_room_to_share_gradients_are_in_ordinary_memory(self):
-        # A limit of files is one of shared memory: 6 MB has what ranks meet
-        # in, and not the gradients.
+        # The limit of files also limits shared memory: 6 MB is enough for the
+        # rendezvous, but not for the gradients.
         limit = (6_000_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
         result = subprocess.run(
             [MUSTER_RUN, "--standalone", "--nproc-per-node=2", "--", TRAIN,
@@ -92,13 +92,13 @@ class TrainTest(unittest.TestCase):
                       result.stderr)
 
     def test_with_tensors_on_devices_the_losses_are_the_same(self):
-        # By a CUDA and an NCCL of the host, with two devices.
+        # On a fake CUDA and NCCL, with two devices.
         cuda = {"MUSTER_CUDA_LIBRARY": HOST_DEVICES,
                 "MUSTER_NCCL_LIBRARY": "/nowhere/libnccl.so"}
-        # Of the same backend, which adds in the same order.
+        # The same backend, which adds in the same order.
         on_cpu = self.curve("cpu", 3, "--backend=gloo")
         self.assertEqual(self.curve("cuda", 3, "--device=cuda", **cuda), on_cpu)
-        # A process has its own NCCL here: one rank.
+        # Each process has its own NCCL here, so there is only one rank.
         cuda["MUSTER_NCCL_LIBRARY"] = HOST_DEVICES
         self.assertEqual(self.curve("nccl", 1, "--device=cuda", **cuda),
                          self.curve("alone", 1))
@@ -283,7 +283,7 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.stdout, "train_fashion_mnist of muster\n")
 
     def test_batch_that_the_ranks_cannot_share_evenly_makes_the_same_steps(self):
-        # The second batch has nothing for rank 2.
+        # The second batch has no item for rank 2.
         for batch in (128, 2):
             result = self.train(3, "--compare", "--max_steps=40",
                                 f"--global_batch={batch}",

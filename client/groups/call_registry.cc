@@ -224,7 +224,7 @@ std::string CallRegistry::NameOf(int rank) const {
 Status CallRegistry::LookAt(const SharedCall& call, const Entry& other,
                             const std::vector<Entry>& entries) {
   const std::optional<Told> told = Read(kCalls, other);
-  // That rank has gone on meanwhile.
+  // The other rank has gone on meanwhile.
   if (!told.has_value()) return OkStatus();
   const bool same = IsSameCall(call, told->call);
   if (told->stand == kRefused || told->stand == kDisagreed) {

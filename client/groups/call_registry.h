@@ -38,7 +38,7 @@ struct SharedCall {
   std::string place = {};
   // Like `place`, but different for every call. Empty: same as `place`.
   std::string instance = {};
-  // What the caller does, for people: `makes group "1" of 2 ranks (0, 1)`.
+  // The caller's action, for people: `makes group "1" of 2 ranks (0, 1)`.
   std::string meaning = {};
   // The ranks that wait for each other, ascending.
   std::vector<int> ranks = {};

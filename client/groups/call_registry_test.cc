@@ -20,7 +20,7 @@ using coordinator::Server;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The boards of three ranks; how far each is in its calls is up to the test.
+// The registries of three ranks. The test decides how far each rank is.
 class CallRegistryTest : public ::testing::Test {
  protected:
   CallRegistryTest() {
@@ -49,7 +49,7 @@ class CallRegistryTest : public ::testing::Test {
   std::vector<std::unique_ptr<CallRegistry>> registries_;
 };
 
-// All ranks make it, as the number-th of their calls.
+// A call of all ranks, the number-th in their order.
 SharedCall Numbered(int64_t number, const std::vector<int>& ranks) {
   return {.number = number,
           .place = absl::StrCat(number, "/", ranks.size()),
@@ -58,7 +58,7 @@ SharedCall Numbered(int64_t number, const std::vector<int>& ranks) {
           .ranks = ranks};
 }
 
-// Its ranks alone make it.
+// A call of these ranks only.
 SharedCall Local(const std::string& name, const std::vector<int>& ranks) {
   return {.series = name,
           .place = absl::StrCat(name, "/", ranks.size()),
@@ -67,7 +67,7 @@ SharedCall Local(const std::string& name, const std::vector<int>& ranks) {
           .ranks = ranks};
 }
 
-// The errors that both get, as in calls that wait for long.
+// Returns the error that both get in a long wait.
 Status LookOften(CallRegistry::Waiting& one, CallRegistry::Waiting& other) {
   Status first;
   Status second;
@@ -126,7 +126,7 @@ TEST_F(CallRegistryTest, WhoComesAfterADisagreementIsToldOnce) {
     }
     ASSERT_TRUE(IsInvalidArgument(told)) << told;
     EXPECT_EQ(CallRegistry::Waiting(&Registry(2), call).Look(), told);
-    // They make the call again.
+    // The ranks repeat the call.
     const SharedCall again =
         call.number == 0 ? call : Numbered(call.number + 1, call.ranks);
     CallRegistry::Waiting a(&Registry(0), again);
@@ -143,7 +143,7 @@ TEST_F(CallRegistryTest, WhatOneRankIsRefusedIsToldToTheOthers) {
     EXPECT_TRUE(IsInvalidArgument(told)) << told;
     EXPECT_THAT(std::string(told.message()),
                 HasSubstr("rank 1 was refused: no such backend"));
-    // Once.
+    // Only once.
     EXPECT_EQ(waiting.Look(), OkStatus());
   }
 }

@@ -1,4 +1,4 @@
-// Objects of a group of CUDA tensors where there is no CUDA.
+// Objects in a group of CUDA tensors without CUDA.
 
 #include "client/groups/device_copies.h"
 
@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::StartsWith;
 
-// One that says it is for CUDA tensors.
+// A backend that claims to take CUDA tensors.
 class OnCuda : public dataplane::BackendDecorator {
  public:
   using BackendDecorator::BackendDecorator;

@@ -50,7 +50,7 @@ MemberEvent Report(int rank, const std::string& error,
   return event;
 }
 
-// Its text is for people: what failed is in the payload.
+// The text is for people: the payload says what failed.
 Status ClosedBy(int rank) {
   Status status =
       UnavailableError("no more of all_reduce: connection closed by rank " +
@@ -100,8 +100,8 @@ class ErrorResolverTest : public ::testing::Test {
       ErrorResolver::Options{.verdict_timeout = seconds(60)});
   Status aborted_;
   Status accused_;
-  // What the coordinator makes known when this rank reports; nothing when it is
-  // out of reach.
+  // The event that the coordinator sends after this rank's report; none if it
+  // is out of reach.
   std::optional<MemberEvent> first_report_;
   std::atomic<bool> connected_{true};
 };
@@ -118,7 +118,7 @@ TEST_F(ErrorResolverTest, AnEventAbortsTheGroupAndNamesEverything) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
 }
 
-// Of ranks 1 and 3, whose ranks in it are 0 and 1.
+// The group has ranks 1 and 3, which are its ranks 0 and 1.
 class SubgroupErrorResolverTest : public ::testing::Test {
  protected:
   SubgroupErrorResolverTest() {
@@ -137,8 +137,9 @@ class SubgroupErrorResolverTest : public ::testing::Test {
   Status aborted_;
 };
 
-// The first is to be woken from every wait for the others, also when it heard
-// before; who has left in peace is told apart, as it may have formed the group.
+// The group must wake from every wait for the others, even if the event came
+// first. A member that left in peace is a different error, because it may have
+// formed the group.
 TEST(FormingErrorResolverTest, WhoIsGoneEndsTheFormingOfItsGroup) {
   using Kind = MemberEvent::Kind;
   for (const auto& [kind, code] :
@@ -184,7 +185,7 @@ TEST_F(SubgroupErrorResolverTest, AMemberEndsItWhateverHasEndedTheGeneration) {
                          "lost: "));
 }
 
-// As the data plane brings it: with the culprit's rank in the group.
+// As the data plane delivers it: with the culprit's group rank.
 Status Verdict(const std::vector<int>& culprits) {
   Status verdict = AsVerdict(
       AbortedError("group \"odd\": aborted by rank 1: enough"), culprits);
@@ -259,14 +260,14 @@ TEST_F(ErrorResolverTest, RanksThatDoNotRunTheSameAreNoSymptom) {
   EXPECT_FALSE(accused_.ok());
 }
 
-// So that the news of a loss blames nobody who only brings it.
+// Ranks that only report a loss must not be blamed.
 TEST_F(SubgroupErrorResolverTest,
        TheDataPlaneHearsWhoIsToBlameByItsRankInTheGroup) {
   resolver_.OnEvent(Event(MemberEvent::Kind::kLost, 3, "no heartbeat for 11s"));
   EXPECT_EQ(dataplane::CulpritRanks(aborted_), std::vector<int>{1});
 }
 
-// Resumed when all that knew more are gone, with rank 0's coordinator.
+// This rank resumes when the others, with rank 0's coordinator, are gone.
 TEST_F(ErrorResolverTest, WhomTheOthersHoldForLostNamesItself) {
   Make({.verdict_timeout = milliseconds(1),
         .embedded = true,
@@ -298,7 +299,7 @@ TEST_F(SubgroupErrorResolverTest, WhoReportsIsNotToBlame) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2, 1));
 }
 
-// Of sixty that are stuck it describes some.
+// The event describes only some of sixty stuck ranks.
 TEST_F(SubgroupErrorResolverTest,
        CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
   MemberEvent report = Report(4, "sixty ranks are stuck", {6, 7, 8});
@@ -372,7 +373,7 @@ TEST_F(ErrorResolverTest, WithoutAVerdictTheFirstReportIsEverybodys) {
   EXPECT_EQ(decided.message(), "rank 2 is stuck");
   EXPECT_THAT(Ranks(decided), ElementsAre(2));
   EXPECT_THAT(Ranks(accused_), ElementsAre(3));
-  // It is for those who settle the failure, and for nobody after that.
+  // The payload is only for the ranks' agreement, not for users.
   EXPECT_TRUE(dataplane::FindFailedCall(accused_).has_value());
   EXPECT_EQ(dataplane::FindFailedCall(decided), std::nullopt);
   EXPECT_THAT(std::string(accused_.message()),
@@ -380,7 +381,7 @@ TEST_F(ErrorResolverTest, WithoutAVerdictTheFirstReportIsEverybodys) {
 }
 
 TEST_F(ErrorResolverTest, OnesOwnFaultIsReportedAtOnce) {
-  Begin();  // With a verdict timeout that the test would not survive.
+  Begin();  // The verdict timeout is longer than the test's.
   const Status own = InternalError("reduction failed");
   EXPECT_EQ(resolver_->Decide(own), own);
   EXPECT_EQ(accused_, own);
@@ -414,7 +415,7 @@ TEST_F(ErrorResolverTest, OnlyTheEventThatEndedTheGenerationDecides) {
   EXPECT_THAT(Ranks(resolver_->Known(kGeneration)), ElementsAre(1));
 }
 
-// Keeps what is logged while it lives.
+// Collects log lines while it exists.
 class LogLines : public google::LogSink {
  public:
   LogLines() { google::AddLogSink(this); }
@@ -518,7 +519,7 @@ TEST_F(ErrorResolverTest, AnExternalCoordinatorDoesNot) {
   Begin();
   resolver_->OnSessionOver(AbortedError("restarted"));
   EXPECT_TRUE(aborted_.ok());
-  // And nobody waits for its verdict.
+  // Decide does not wait for a verdict.
   const Status decided = resolver_->Decide(ClosedBy(3));
   EXPECT_THAT(Ranks(decided), ElementsAre(3));
 }
@@ -527,7 +528,7 @@ TEST_F(ErrorResolverTest, OneThatHoldsThisMemberForLostDoes) {
   Begin();
   resolver_->OnSessionOver(FailedPreconditionError("was lost"));
   EXPECT_TRUE(IsFailedPrecondition(aborted_));
-  // So that whoever sees the error knows that its cause is not here.
+  // Tells readers of the error that its cause is elsewhere.
   EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 
@@ -547,7 +548,7 @@ TEST_F(ErrorResolverTest, DoesNotWaitForWhoIsToBlame) {
   Begin();
   resolver_->OnEvent(Report(0, "rank 3 is stuck", {3}));
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
-  // Returns at once; the test would not survive the timeout.
+  // Returns at once; the timeout is longer than the test's.
   resolver_->AwaitOthersGone(std::chrono::hours(1));
 }
 
@@ -560,7 +561,7 @@ TEST_F(ErrorResolverTest, DoesNotWaitForCulpritsOfWhomOnlyTheRankIsKnown) {
   resolver_->AwaitOthersGone(std::chrono::hours(1));
 }
 
-// Ranks 2 and 3 left together; rank 2 is described.
+// Ranks 2 and 3 left together; only rank 2 is described.
 MemberEvent LeftTogether() {
   MemberEvent event = Event(MemberEvent::Kind::kLeft, 2, "finished");
   event.left_members = {event.member};
@@ -572,7 +573,7 @@ TEST_F(ErrorResolverTest, AllThatLeftTogetherHaveLeft) {
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
   resolver_->OnEvent(LeftTogether());
-  // Returns at once; the test would not survive the timeout.
+  // Returns at once; the timeout is longer than the test's.
   resolver_->AwaitOthersGone(std::chrono::hours(1));
   EXPECT_TRUE(resolver_->Known(kGeneration).ok());
 }

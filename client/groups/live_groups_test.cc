@@ -52,7 +52,7 @@ TEST(LiveGroupsTest, EveryResolverHearsOfAllThatHappensAndHappened) {
   EXPECT_TRUE(IsAborted(live.NewResolver({.ranks = {0}})->Known(1)));
 }
 
-// Whoever is woken by the end of one group finds the others ended.
+// A thread that wakes at the end of one group finds the others ended.
 TEST(LiveGroupsTest, AllResolversKnowBeforeAnyGroupEnds) {
   LiveGroups live;
   std::vector<std::shared_ptr<ErrorResolver>> resolvers;

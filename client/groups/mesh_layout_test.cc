@@ -21,7 +21,7 @@ TEST(MeshLayoutTest, WalksOfARowMajorMesh) {
               ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5)));
 }
 
-// Every place is in one walk, where its coordinate says.
+// Every place is in one sequence, at the index of its coordinate.
 TEST(MeshLayoutTest, WalksCoverEveryPlaceOnce) {
   const std::vector<std::vector<int64_t>> shapes = {
       {1}, {5}, {1, 4}, {4, 1}, {2, 3, 4}, {3, 1, 2, 2}};
@@ -29,7 +29,7 @@ TEST(MeshLayoutTest, WalksCoverEveryPlaceOnce) {
     const std::vector<MeshDim> dims = RowMajor(shape);
     int64_t places = 1;
     for (const int64_t size : shape) places *= size;
-    // Every choice of dimensions, as one.
+    // Every set of dimensions, flattened.
     for (size_t choice = 0; choice < size_t{1} << dims.size(); ++choice) {
       std::vector<MeshDim> chosen;
       for (size_t i = 0; i < dims.size(); ++i) {
@@ -72,7 +72,7 @@ TEST(MeshLayoutTest, UnflattenUndoesFlatten) {
   const std::vector<MeshDim> dims = RowMajor({2, 3, 4, 2});
   EXPECT_EQ(*Unflatten(Flatten(dims), {2, 3, 4, 2}), dims);
   EXPECT_EQ(*Unflatten(Flatten(dims), {6, 8}), RowMajor({6, 8}));
-  // Over dimensions that do not follow each other, and within one.
+  // Across non-adjacent dimensions, and within one.
   const MeshDim ends = Flatten({dims[0], dims[2], dims[3]});
   EXPECT_EQ(*Unflatten(ends, {2, 4, 2}),
             (std::vector<MeshDim>{dims[0], dims[2], dims[3]}));
@@ -89,7 +89,7 @@ TEST(MeshLayoutTest, UnflattenRefusesSizesThatDoNotFit) {
                 "[2, 2]: their product must equal it"));
   EXPECT_FALSE(Unflatten(dim, {-2, -3}).ok());
   EXPECT_FALSE(Unflatten(dim, {int64_t{1} << 62, 4}).ok());
-  // Of loops of 3 and 2, no two can be taken first.
+  // The loops have sizes 2 and 3: sizes 3 and 2 would cut across them.
   const std::vector<MeshDim> dims = RowMajor({2, 5, 3});
   EXPECT_FALSE(Unflatten(Flatten({dims[0], dims[2]}), {3, 2}).ok());
   EXPECT_TRUE(Unflatten(Flatten({dims[0], dims[2]}), {2, 3}).ok());

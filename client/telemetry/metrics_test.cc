@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Every series of `text` as name{label,...}, without values and `le` bounds.
+// Returns every series of `text` as name{label,...}, without values and `le`.
 std::set<std::string> Series(const std::string& text) {
   std::set<std::string> series;
   std::istringstream lines(text);
@@ -56,7 +56,7 @@ std::set<std::string> Series(const std::string& text) {
   return series;
 }
 
-// Dashboards depend on these: a change here is a change for every operator.
+// Dashboards depend on these: a change affects every operator.
 TEST(MetricsTest, NamesAndLabelsAreThese) {
   const auto metrics = Metrics::Create();
   metrics->SeriesOf("all_reduce", "gloo")
@@ -102,7 +102,7 @@ TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {
                         "backend=\"gloo\",op=\"all_reduce\"} 0.75\n"));
 }
 
-// Of groups on threads of their own, that have one series.
+// Groups on threads of their own share one series.
 TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
   constexpr int kThreads = 8;
   constexpr int kTimes = 20000;
@@ -128,7 +128,7 @@ TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
                         "backend=\"shm\",op=\"all_reduce\"} 0.008\n"));
 }
 
-// The later ones mostly have their variables where the first had its own.
+// Later threads mostly have the address of the first one's variables.
 TEST(MetricsTest, CountsEachOfThreadsThatComeOneAfterTheOther) {
   const auto metrics = Metrics::Create();
   Metrics::Series& series = metrics->SeriesOf("barrier", "shm");
@@ -143,7 +143,7 @@ TEST(MetricsTest, CountsEachOfThreadsThatComeOneAfterTheOther) {
                         "\"shm\",code=\"OK\",op=\"barrier\"} 40\n"));
 }
 
-// A duration that is a bound counts below it.
+// A duration that is equal to a bound counts in that bucket.
 TEST(MetricsTest, DurationsCountInEachBucketThatHoldsThem) {
   const auto metrics = Metrics::Create();
   Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
@@ -175,7 +175,7 @@ TEST(MetricsTest, SeriesAreApartByNames) {
   EXPECT_EQ(&series, &metrics->SeriesOf("all_reduce", "gloo"));
   EXPECT_NE(&series, &metrics->SeriesOf("all_reduce", "shm"));
   EXPECT_NE(&series, &metrics->SeriesOf("broadcast", "gloo"));
-  // Nothing has finished.
+  // No collective has finished.
   EXPECT_THAT(metrics->Render(),
               Not(HasSubstr("muster_dataplane_collectives")));
 }

@@ -14,13 +14,13 @@
 
 namespace muster::worker {
 
-// With a name of their own in the text.
+// The name of this function must be in the text.
 __attribute__((noinline)) void WaitInAFunctionOfThisTest(
     std::atomic<int>& phase) {
   phase = 1;
   phase.notify_all();
   phase.wait(1);
-  // Not the last thing it does: the compiler must call, not jump.
+  // Not the last statement: the compiler must call, not jump.
   asm volatile("");
 }
 
@@ -28,7 +28,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The block of `thread`.
+// Returns the block of `thread`.
 std::string BlockOf(pid_t thread, const std::string& text) {
   const size_t begin = text.find("thread " + std::to_string(thread) + " (");
   if (begin == std::string::npos) return "none in\n" + text;

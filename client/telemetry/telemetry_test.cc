@@ -99,7 +99,7 @@ TEST(TelemetryTest, DebugPagesAreReadAndSet) {
   EXPECT_EQ(
       client.Post("/debug/log", std::string(5000, 'x'), "text/plain")->status,
       413);
-  // A body that does not say how long it is is not read.
+  // A body without a length is not read.
   const auto endless =
       client.Post("/debug/log", {{"Transfer-Encoding", "chunked"}},
                   "2\r\n{}\r\n0\r\n\r\n", "text/plain");
@@ -155,7 +155,7 @@ TEST(TelemetryTest, PortInUseIsAnErrorThatNamesTheRankWhichHasIt) {
                                      ") has it (")));
 }
 
-// What a page in a browser can do.
+// Requests that a page in a browser can make.
 TEST(TelemetryTest, PagesOfStrangersReadAndChangeNothing) {
   const auto telemetry = StartOrDie();
   const int port = PortOf(*telemetry);
@@ -171,7 +171,7 @@ TEST(TelemetryTest, PagesOfStrangersReadAndChangeNothing) {
   EXPECT_EQ(post(own, "http://" + own), 200);
   EXPECT_EQ(post(own, "http://evil.example"), 403);
   EXPECT_EQ(post(own, "null"), 403);
-  // A name of the stranger's that points here.
+  // A foreign name that points to this host.
   EXPECT_EQ(post("evil.example", "http://evil.example"), 403);
   EXPECT_EQ(post("evil.example", ""), 403);
   for (const char* host :

@@ -1,4 +1,4 @@
-"""A coordinator that asks for certificates and tokens, and its clients'."""
+"""Certificates and tokens of a coordinator and its clients, for tests."""
 
 import hashlib
 import os

@@ -315,7 +315,7 @@ void FailAndReform(int cycle) {
   DestroyProcessGroup();
 }
 
-// As many of them as the environment variable CYCLES says, after a few.
+// Repeats it as often as the environment variable CYCLES says, after a few.
 int FailCycles() {
   const int cycles = Cycles();
   for (int i = 0; i < 3; ++i) FailAndReform(i);

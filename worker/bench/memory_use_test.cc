@@ -18,7 +18,7 @@ TEST(MemoryUseTest, TheMostThatWasResidentAndWhatIsSharedAreRead) {
 }
 
 TEST(MemoryUseTest, WhatTheSystemDoesNotSayIsNotKnown) {
-  // Linux before 4.5.
+  // As in Linux before 4.5.
   const MemoryUse use = MemoryUseOf("VmHWM:\t   42224 kB\nVmRSS:\t 4 kB\n");
   EXPECT_EQ(use.resident_max_bytes, 42224 * 1024);
   EXPECT_EQ(use.shared_bytes, -1);

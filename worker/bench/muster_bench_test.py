@@ -18,7 +18,7 @@ ALL = ["all_reduce", "broadcast", "reduce", "all_gather",
        "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
        "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "sendrecv",
        "barrier"]
-# A CUDA runtime and an NCCL of the host, with two devices.
+# A fake CUDA runtime and NCCL, with two devices.
 DEVICES = {name: os.path.abspath(HOST_DEVICES)
            for name in ("MUSTER_CUDA_LIBRARY", "MUSTER_NCCL_LIBRARY")}
 NO_DEVICES = {name: "/nowhere/lib.so" for name in DEVICES}
@@ -73,7 +73,7 @@ class BenchTest(unittest.TestCase):
              "barrier": "dissemination"})
 
     def test_what_ran_stands_beside_the_time(self):
-        # By what groups have that name no backend.
+        # The default backend of groups.
         command = [BENCH, "all_reduce", "broadcast", "--nproc=2",
                    "--minbytes=1K", "--maxbytes=64K",
                    "--stepfactor=64", *QUICK]
@@ -87,7 +87,7 @@ class BenchTest(unittest.TestCase):
                                  "shm/staged", "shm/staged"])
         self.assertEqual(ran(MUSTER_SHM_ALGORITHM="single_copy"),
                          ["shm/single_copy"] * 4)
-        # What was asked for is not what there is.
+        # The backend that ran is not the requested one.
         self.assertEqual(ran(MUSTER_SHM="0"),
                          ["gloo/doubling", "gloo/pairwise",
                           "gloo/tree", "gloo/tree"])
@@ -195,7 +195,7 @@ class BenchTest(unittest.TestCase):
         return done.stderr
 
     def test_the_end_of_one_ranks_peer_ends_all(self):
-        # The other one never answers, and does not end with its input.
+        # The other peer never answers, and does not end with its input.
         error = self.error_of_peer("echo ready odd\n"
                                    "[ $RANK = 1 ] && exit 0\n"
                                    "exec sleep 1000\n")
@@ -273,7 +273,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual({row["device"] for row in rows}, {"cuda"})
 
     def test_tensors_on_devices_go_by_nccl(self):
-        # A process has its own NCCL here: one rank.
+        # Each process has its own NCCL here, so there is only one rank.
         operations = [name for name in ALL if name != "sendrecv"]
         rows = self.figures(BENCH, *operations, "--ngpus=1", "--backend=nccl",
                             "--maxbytes=64K", "--stepfactor=65536", *QUICK,

@@ -189,7 +189,7 @@ int PartsFor(const Operation& operation, int world_size) {
   return operation.is_cut() ? world_size : 1;
 }
 
-// Where in the sender's pattern the part for rank `target` begins.
+// The index in the sender's pattern at which the part for `target` begins.
 size_t FirstOf(const Case& measured, int target) {
   return static_cast<size_t>(target) * measured.count;
 }

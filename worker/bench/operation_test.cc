@@ -78,7 +78,7 @@ TEST(PatternTest, ReducesAsTheOperationSays) {
         .Fill(reinterpret_cast<std::byte*>(&value), 1);
     return value;
   };
-  // Ranks 0 and 1 bring 1 and 4; 1 and 1 to products.
+  // The inputs of ranks 0 and 1 are 1 and 4; for products 1 and 1.
   EXPECT_EQ(reduced(ReduceOp::kSum), 5);
   EXPECT_EQ(reduced(ReduceOp::kAvg), 2);
   EXPECT_EQ(reduced(ReduceOp::kMin), 1);
@@ -92,7 +92,7 @@ Case CaseOf(const char* name, size_t count) {
 }
 
 TEST(CaseTest, SizesAreThoseOfNcclTests) {
-  // A cut operation's size is that of all ranks' parts.
+  // The size of such an operation counts the parts of all ranks.
   EXPECT_EQ(CountFor(CaseOf("all_gather", 0), 1024, 4), 64u);
   EXPECT_EQ(CaseOf("all_gather", 64).Bytes(4), 1024u);
   EXPECT_EQ(CountFor(CaseOf("all_reduce", 0), 1024, 4), 256u);

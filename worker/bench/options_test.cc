@@ -191,7 +191,7 @@ TEST(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
             "--peer measures CPU tensors, not with --device=cuda");
   EXPECT_EQ(ErrorOf({"barrier", "--memory=shared"}),
             "--memory must be ordinary (0) or symmetric (2), got \"shared\"");
-  // nccl-tests' for registering ordinary memory.
+  // nccl-tests registers ordinary memory with it.
   EXPECT_EQ(ErrorOf({"barrier", "-R", "1"}),
             "--memory must be ordinary (0) or symmetric (2), got \"1\"");
   EXPECT_EQ(ErrorOf({"barrier", "--tune=1", "--nproc=2", "--backend=mpi"}),
@@ -204,7 +204,7 @@ TEST(BenchOptionsTest, SizesMustBeInOrder) {
   EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8X"}),
             "--minbytes must be bytes, or a number with K, M or G, up to "
             "1024G, got \"8X\"");
-  // Not taken modulo 2^64.
+  // The value must not be taken modulo 2^64.
   EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8", "--maxbytes=1099511627776G"}),
             "--maxbytes must be bytes, or a number with K, M or G, up to "
             "1024G, got \"1099511627776G\"");

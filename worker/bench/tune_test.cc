@@ -82,12 +82,12 @@ TEST(TuneTest, SamplesAreOfWhatRan) {
       {"bytes": 8, "algorithm": "", "time_us": {"median": 1}}])";
   const auto samples = ReadSamples(file, "gloo");
   ASSERT_TRUE(samples.ok()) << samples.status();
-  // The other is a peer's.
+  // The other row is a peer's.
   ASSERT_EQ(samples->size(), 1U);
   EXPECT_EQ((*samples)[0].bytes, 8);
   EXPECT_EQ((*samples)[0].algorithm, "ring");
   EXPECT_EQ((*samples)[0].time_us, 2.5);
-  // As where ranks cannot share memory.
+  // As if ranks could not share memory.
   EXPECT_EQ(ReadSamples(file, "shm").status(),
             FailedPreconditionError("the group ran by gloo and not by "
                                     "shm: there is nothing to tune"));

@@ -64,7 +64,7 @@ TEST(FirstFailureTest, IsTheRankThatEndedWithZeroBeforeTheOthersWereDone) {
   EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 1), Exit(2, 75)}), 0u);
   EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 1), Killed(2, SIGKILL, true)}),
             0u);
-  // Another one is to blame, or has failed.
+  // Another rank is blamed, or has failed.
   EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 2), Exit(2, 75)}), 1u);
   EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 1), Exit(2, 3)}), 2u);
 }
@@ -74,21 +74,21 @@ TEST(FirstFailureTest, IsTheRankThatHungUntilItWasToldToStopIfItIsBlamed) {
                           Killed(1, SIGTERM, true)}),
             3u);
   EXPECT_EQ(FirstFailure({Blaming(0, 1), Exit(1, 0, true)}), 1u);
-  // One of which nobody says so did not even end when it was told to.
+  // A rank that is not blamed did not even end when it was told to.
   EXPECT_EQ(FirstFailure({Blaming(0, 1), Killed(1, SIGTERM, true),
                           Killed(2, SIGKILL, true)}),
             1u);
-  // Who blames it had been told to stop, too.
+  // The rank that blames it had been told to stop, too.
   RankExit told = Blaming(0, 1);
   told.told_to_stop = true;
   EXPECT_EQ(FirstFailure({Exit(2, 75), told, Killed(1, SIGTERM, true)}), 0u);
-  // A failure of its own is one.
+  // A failure of a rank's own comes first.
   EXPECT_EQ(FirstFailure({Blaming(0, 1), Exit(2, 3), Killed(1, SIGTERM, true)}),
             1u);
 }
 
 TEST(FirstFailureTest, IsTheRankThatWasStartedAgainIfThatProcessIsBlamed) {
-  // Both are rank 1: pid 101.
+  // Both are rank 1; the blamed process is pid 101.
   const RankExit failed = Restarted(Exit(1, 3));
   EXPECT_EQ(FirstFailure({failed, Blaming(0, 1, 101)}), 0u);
   EXPECT_EQ(FirstFailure({failed, Blaming(0, 1, 999)}), 1u);

@@ -33,7 +33,7 @@ class HangDetectorTest : public ::testing::Test {
     return pids;
   }
 
-  // The same answer, every half second. Who is gone is silent.
+  // The same answer every half second. Departed members stay silent.
   std::vector<pid_t> During(milliseconds time,
                             std::vector<HostMember> members) {
     std::vector<pid_t> all;
@@ -68,7 +68,7 @@ class HangDetectorTest : public ::testing::Test {
   std::string cause_;
 };
 
-// The coordinator was out of reach from the start on.
+// The coordinator was out of reach from the start.
 TEST_F(HangDetectorTest, WhoWasHeardOfSinceTheStartMayHangAtTheFirstAnswer) {
   const HostMember lost = Member(7, State::kLost, seconds(3), 1);
   EXPECT_THAT(After(seconds(4), {lost}), ElementsAre());
@@ -90,7 +90,7 @@ TEST_F(HangDetectorTest, WhoFallsSilentAloneHangsAndIsToldOnce) {
 TEST_F(HangDetectorTest, WhoWasGoneBeforeIsNobodyOfNow) {
   EXPECT_THAT(During(seconds(60), {Member(7, State::kLost, kLease, 1)}),
               ElementsAre());
-  // A process may have the number of one that was.
+  // A process may reuse the pid of an earlier one.
   EXPECT_THAT(After(milliseconds(500), {Member(7, State::kLost, kLease, 1),
                                         Member(7, State::kLost, kLease, 2)}),
               ElementsAre(7));
@@ -129,7 +129,7 @@ TEST_F(HangDetectorTest, SilenceInWhichAllMayHaveBeenLostIsACut) {
   After(shorter, {});
   EXPECT_FALSE(detector_.WasCutOff(now_));
   After(longer, {});
-  // Who connects anew hears of it a while later.
+  // A host that reconnects learns it a while later.
   EXPECT_TRUE(detector_.WasCutOff(now_));
   During(kLease + HangDetector::kReturnTime, {});
   EXPECT_FALSE(detector_.WasCutOff(now_));
@@ -162,7 +162,7 @@ TEST_F(HangDetectorTest, WhoLeftAndCameBackAndIsLostHangs) {
   EXPECT_THAT(During(seconds(1), {Member(7, State::kGone, seconds(1), 1),
                                   Member(7, State::kLive, seconds(1), 2)}),
               ElementsAre());
-  // After the coordinator's restart both are as old.
+  // After the coordinator's restart both have the same age.
   EXPECT_THAT(
       After(milliseconds(500), {Member(7, State::kGone, seconds(0), 1),
                                 Member(7, State::kLost, seconds(0), 2)}),

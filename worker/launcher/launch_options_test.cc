@@ -333,7 +333,7 @@ TEST(LaunchOptionsTest, ALogFolderAloneGetsACopyOfEverything) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->tee.empty());
   EXPECT_TRUE(options->redirects.HasErr(0));
-  // muster-run finds one.
+  // muster-run creates a folder.
   options = Parse({"-r", "2", "p"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->redirects.HasErr(0));
@@ -354,7 +354,7 @@ TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
   EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}),
             "--nnodes=2 needs --rdzv-endpoint, a coordinator that every host "
             "reaches, or --master-addr, the host of node rank 0");
-  // Not advice that the next error takes back.
+  // Must not give advice that the next error contradicts.
   for (const Arguments& more : {Arguments{}, Arguments{"--master-addr=h"}}) {
     Arguments arguments = {"--nnodes=1:2", "p"};
     arguments.insert(arguments.begin(), more.begin(), more.end());
@@ -415,7 +415,7 @@ TEST(LaunchOptionsTest, VersionIsFoundBeforeOtherOptionsAreChecked) {
   const auto options = Parse({"--nnodes=2", "--version"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->version);
-  // An argument of the program's.
+  // An argument of the program.
   const auto other = Parse({"--", "train", "--version"});
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_FALSE(other->version);

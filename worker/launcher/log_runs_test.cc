@@ -39,7 +39,7 @@ TEST_F(LogRunsTest, WhereNothingIsTheFirstIsFree) {
 TEST_F(LogRunsTest, AnotherRunGetsTheNumberAfterTheLast) {
   Make("job/attempt_0");
   EXPECT_EQ(Free(1, 0), 2);
-  // There may be a gap, since others may have had it.
+  // There may be a gap, because other hosts may have had the number.
   Make("job.4/attempt_0");
   EXPECT_EQ(Free(1, 0), 5);
   EXPECT_EQ(Free(7, 0), 7);
@@ -50,7 +50,7 @@ TEST_F(LogRunsTest, ARestartStaysWithItsRun) {
   Make("job/" + AttemptFolder(9));
   Make("job.2/" + AttemptFolder(0));
   EXPECT_EQ(Free(2, 1), 2);
-  // That did not count: its number has been used.
+  // The earlier run used its number.
   EXPECT_EQ(Free(2, 0), 3);
 }
 

@@ -31,7 +31,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 
-// With a coordinator that asks for certificates and tokens, which all have from
+// With a coordinator that requires certificates and tokens, which all take from
 // their environment.
 class LostRanksTest : public ::testing::Test {
  protected:
@@ -54,7 +54,7 @@ class LostRanksTest : public ::testing::Test {
     return command;
   }
 
-  // A rank of a job of `world_size`.
+  // Starts a rank of a job of `world_size`.
   std::unique_ptr<Process> StartRank(int world_size) {
     std::map<std::string, std::string> environment = protection_.environment();
     environment["RANK"] = "0";
@@ -87,7 +87,8 @@ class LostRanksTest : public ::testing::Test {
         });
   }
 
-  // The next ones that are told. It is woken for other news as well.
+  // Returns the next processes that are found. `wake` is called for other news,
+  // too.
   std::vector<pid_t> Await(LostRanks& lost_ranks) {
     const auto until = Clock::now() + seconds(60);
     std::vector<pid_t> pids;
@@ -117,12 +118,12 @@ class LostRanksTest : public ::testing::Test {
 
 TEST_F(LostRanksTest, TheEndDoesNotWaitForACoordinatorThatIsNotThere) {
   const auto start = std::chrono::steady_clock::now();
-  // Nobody listens at port 1.
+  // Nothing listens on port 1.
   Listen(1).reset();
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(30));
 }
 
-// Nobody but those of its rendezvous knows of it.
+// Only the members of its rendezvous know of it.
 TEST_F(LostRanksTest, ARankThatHangsBeforeItHasANumberIsTold) {
   const auto lost_ranks = Listen(port_);
   const auto rank = StartRank(/*world_size=*/2);

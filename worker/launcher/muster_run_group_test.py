@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""muster-run and ranks that form a process group: who hears of whose end."""
+"""muster-run and ranks that form a process group: reactions to failures."""
 
 import os
 import re
@@ -44,7 +44,7 @@ class GroupTest(MusterRunTest):
                 {"env": {**os.environ, **clients}})
 
     def test_a_rank_that_fails_before_it_joins_is_told_to_the_others(self):
-        # The others have no other end.
+        # Otherwise the other ranks would not end.
         runs = [self.launch(f"[ $RANK = 1 ] && exit 3; exec {RANK}",
                             f"--restart={restart}", "--failure-grace=1h",
                             nproc=3)
@@ -52,7 +52,7 @@ class GroupTest(MusterRunTest):
         for run in runs:
             status, _, err = run.finish()
             self.assertEqual(status, 3, err)
-            # The process that is named is the rank's own.
+            # The named process is the rank's own.
             pid = err.split("rank 1 (pid ")[1].split(")")[0]
             for rank in (0, 2):
                 self.assertRegex(
@@ -130,10 +130,10 @@ class GroupTest(MusterRunTest):
 
     def test_a_rank_that_does_not_join_is_told_and_killed_by_the_hang_timeout(
             self):
-        # What hangs is a child of the rank's process.
+        # A child of the rank's process hangs.
         run = self.launch(f"[ $RANK = 1 ] && (sleep 1000; :); exec {RANK}",
                           "--hang-timeout=6s", nproc=3)
-        # Nobody waits for these.
+        # No rank waits for these.
         never = self.launch("echo up; while :; do sleep 0.01; done",
                             "--hang-timeout=1s", nproc=2)
         status, _, err = run.finish()
@@ -160,7 +160,7 @@ class GroupTest(MusterRunTest):
         self.assertNotIn("hangs", err)
 
     def test_a_rank_that_is_lost_is_killed_at_once_though_all_start_again(self):
-        # The wait for the lease is shorter than that for it to end by itself.
+        # The lease ends before the grace in which it may end by itself.
         run = self.launch(f"exec {RANK} stop 1", "--max-restarts=1",
                           "--failure-grace=60s", nproc=3)
         status, out, err = run.finish()
@@ -197,7 +197,7 @@ class GroupTest(MusterRunTest):
         run = self.launch(f"exec {RANK} keys 1", "--max-restarts=1", nproc=2)
         status, out, err = run.finish()
         self.assertEqual(status, 0, err)
-        # Both ranks of both attempts, after both have set one.
+        # Both ranks of both attempts print it, after both have set a key.
         self.assertEqual(out.count("keys 2\n"), 4, out)
 
     def test_ranks_that_end_one_after_another_fail_nobody(self):

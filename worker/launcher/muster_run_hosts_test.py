@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Several muster-runs, which find each other on a coordinator.
+"""Several muster-runs, which meet on a coordinator.
 
 muster_run_hosts_test.py MUSTER_COORDINATOR MUSTER_RUN LAUNCHED_RANK [CLASS]
 
-All are processes of this host, each stands for another one. Waits on what can
-be seen, never for a time to pass.
+All are processes of this host; each represents a host. Waits for visible
+events, never for a time to pass.
 """
 
 import concurrent.futures
@@ -24,7 +24,7 @@ import unittest
 COORDINATOR = ""
 MUSTER_RUN = ""
 LAUNCHED_RANK = ""
-# No wait of this test is longer; a test that comes here fails.
+# The limit of every wait; a test that reaches it fails.
 LIMIT_S = 240
 
 
@@ -203,7 +203,8 @@ class MeetingTest(HostsTestCase):
             self.assertLess(time.monotonic(), deadline,
                             [host.text() for host in hosts])
             os.sched_yield()
-        # The second does not try for ever; the first waits on for another.
+        # The second does not try forever; the first goes on waiting for
+        # another.
         with concurrent.futures.ThreadPoolExecutor() as pool:
             ends = [pool.submit(host.finish) for host in hosts]
             done, _ = concurrent.futures.wait(
@@ -230,7 +231,8 @@ class MeetingTest(HostsTestCase):
 
     def test_nobody_leaves_before_all_have_met(self):
         endpoint = self.start_coordinator()
-        # The slowest of three to read what the others say is another each time.
+        # In each run another of the three may be the slowest to read the
+        # others.
         for _ in range(6):
             self.assert_good_end(*[
                 self.host("echo up", "--nnodes=3", "--restart=none",
@@ -266,7 +268,7 @@ class MeetingTest(HostsTestCase):
         first.wait_for("world 1", count=2)
         self.touch("end")
         self.assert_good_end(first)
-        # The job is over; who comes late does not begin it again.
+        # The job is over; a late host does not start it again.
         late = self.host(script, *options, endpoint=endpoint)
         status, text = late.finish()
         self.assertEqual(status, 0, text)
@@ -292,7 +294,7 @@ class MeetingTest(HostsTestCase):
         self.assertIn(status, (143, -signal.SIGTERM), text)
 
     def test_a_signal_ends_the_wait_for_a_coordinator(self):
-        # One that does not answer, and one that is not there.
+        # An address that does not answer, and one where nothing listens.
         with socket.socket() as silent, socket.socket() as absent:
             silent.bind(("127.0.0.1", 0))
             absent.bind(("127.0.0.1", 0))

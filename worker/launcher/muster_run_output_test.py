@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What muster-run prints of its ranks, and what it leaves of that in files."""
+"""The ranks' output that muster-run prints and stores in files."""
 
 import os
 import re
@@ -104,7 +104,7 @@ class OutputTest(MusterRunTest):
 
     def test_a_log_file_that_cannot_be_made_is_an_error(self):
         with tempfile.TemporaryDirectory() as folder:
-            # A path that leaves room for the folder, and none for the file.
+            # The path leaves room for the folder, but not for the file.
             log_dir, rest = folder, "/j/attempt_0/0/"
             while len(log_dir + rest) < 4090:
                 left = 4090 - len(log_dir + rest)

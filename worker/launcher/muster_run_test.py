@@ -91,7 +91,7 @@ class EnvironmentTest(MusterRunTest):
         blocked = int(re.search(r"SigBlk:\s*(\w+)", out)[1], 16)
         ignored = int(re.search(r"SigIgn:\s*(\w+)", out)[1], 16)
         self.assertEqual(blocked, 0)
-        # Signals 32 and 33 are the C library's own.
+        # The C library uses signals 32 and 33 itself.
         self.assertEqual(ignored & ~(3 << 31), 0)
         self.assertEqual(out.splitlines()[-1], "[0]: 0 1 2 3 ")
 
@@ -196,7 +196,7 @@ class FailureTest(MusterRunTest):
                 f'if [ $RANK = 0 ]; then echo lost rank 1 >&2; exit 75; fi; '
                 f'until [ -e {folder}/go ]; do :; done; exit 3',
                 "--failure-grace=20s")
-            # The rank's own line and muster-run's come in either order.
+            # The rank's line and muster-run's come in either order.
             while b"exited with status 75" not in run.process.stderr.readline():
                 pass
             with open(f"{folder}/go", "w", encoding="utf-8"):
@@ -208,7 +208,7 @@ class FailureTest(MusterRunTest):
         self.assertIn("  rank 0 saw: lost rank 1\n", err)
 
     def test_rank_that_hangs_is_named_when_the_others_lost_it(self):
-        # The others lose it when it has stopped, not before.
+        # The others lose it only after it has stopped.
         pid = f"{tempfile.gettempdir()}/pid-{uuid.uuid4()}"
         self.addCleanup(lambda: os.path.exists(pid) and os.unlink(pid))
         run = self.launch(
@@ -313,8 +313,8 @@ class RestartTest(MusterRunTest):
 
     def test_what_the_failed_rank_had_started_goes_and_no_other(self):
         with tempfile.TemporaryDirectory() as folder:
-            # Each rank has a child that left its session and has one of its
-            # own.
+            # Each rank has a child that left its session, and that child has a
+            # child.
             run = self.launch(
                 f'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then '
                 f'setsid bash -c "bash -c \'until [ -e {folder}/end ]; '
@@ -333,7 +333,7 @@ class RestartTest(MusterRunTest):
             def both():
                 kept[:] = alive(f"{folder}/0")
                 return len(kept) == 2
-            # A sleep that is not one yet has the arguments of its bash.
+            # A new process has the arguments of its bash until it runs sleep.
             wait_until(both, "the child of rank 0 and its own are seen")
             with open(f"{folder}/fail", "w", encoding="utf-8"):
                 pass
@@ -388,7 +388,7 @@ class SignalTest(MusterRunTest):
             'bash -c "while :; do sleep 0.01; done" $0 & '
             'yes | head -c 40000; exit 1', nproc=1)
         run.read_until("y\n")
-        # What the rank leaves behind is killed when it has ended.
+        # Processes that the rank left behind are killed when it has ended.
         wait_until(lambda: alive(run.marker) == [run.process.pid],
                    "no process of the job is left")
         run.process.terminate()
@@ -415,7 +415,7 @@ class SignalTest(MusterRunTest):
         self.assert_nothing_is_left(run)
 
     def test_a_signal_that_was_ignored_at_the_start_stays_ignored(self):
-        # As nohup, and as a shell starts a job in the background.
+        # As with nohup, or when a shell starts a job in the background.
         ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
         def ignore():
@@ -433,7 +433,7 @@ class SignalTest(MusterRunTest):
         self.assertEqual(status, 128 + signal.SIGTERM, err)
         self.assertEqual(re.findall(r"got (\w+)", err), ["SIGTERM"])
         self.assert_nothing_is_left(run)
-        # Whoever names a signal wants it.
+        # A signal that the user names is handled.
         run = self.launch("echo ready; exec sleep 1000",
                           "--signals-to-handle=SIGHUP", nproc=1,
                           preexec_fn=ignore)
@@ -459,8 +459,8 @@ class SignalTest(MusterRunTest):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
                        signal.SIGQUIT):
             with self.subTest(signal=number.name):
-                # While bash runs a program it takes a SIGINT that does not end
-                # that for the program's alone.
+                # While bash runs a program, it takes a SIGINT that does not end
+                # the program as meant for the program only.
                 run = self.launch(
                     'for s in TERM INT HUP QUIT; do '
                     'trap "echo got $s; exit 0" $s; done; '
@@ -503,7 +503,7 @@ class SignalTest(MusterRunTest):
                          r"killed: rank 1\n")
 
     def test_kill_9_of_the_launcher_leaves_nothing(self):
-        # Each rank has a child of its own, and both ignore the polite signals.
+        # Each rank has a child, and both ignore SIGTERM and SIGHUP.
         with tempfile.TemporaryDirectory() as folder:
             run = self.launch(
                 'trap "" TERM HUP; bash -c "exec sleep 1000" "$0" & '

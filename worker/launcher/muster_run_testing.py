@@ -1,8 +1,8 @@
-"""What the tests of muster-run share: starting one, and finding its processes.
+"""Helpers of muster-run's tests: start one, and find its processes.
 
-Waits on what can be seen (a line of output, a process that is gone), never for
-a time to pass. Every program it starts carries a marker in its arguments, by
-which the test finds it again.
+Waits for visible events (a line of output, the end of a process), never for a
+time to pass. Every program that it starts has a marker in its arguments, by
+which the test finds it.
 """
 
 import os
@@ -15,7 +15,7 @@ import uuid
 
 # The program under test, the first argument of each test.
 MUSTER_RUN = os.path.abspath(sys.argv[1])
-# No wait of these tests is longer; a test that comes here fails.
+# The limit of every wait; a test that reaches it fails.
 LIMIT_S = 30
 
 

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Two nodes, each a socket of 4 cores of 2 threads with 2 last-level caches:
+// Two nodes, each a socket with 4 cores of 2 threads and 2 last-level caches:
 // CPUs 0-3 and 8-11 are node 0, and core K is CPUs K and K + 8.
 Topology TwoNodes() {
   Topology topology;
@@ -77,7 +77,7 @@ TEST(NumaTest, ARankIsOnTheNodeOfItsGpu) {
   const auto bound = Bind("node", 2, topology);
   EXPECT_EQ(bound[0][0], 4);
   EXPECT_EQ(bound[1][0], 0);
-  // Not known, or fewer than ranks: as without.
+  // Unknown nodes, or fewer GPUs than ranks: as without GPUs.
   topology.gpu_nodes = {-1, -1};
   EXPECT_EQ(Bind("node", 2, topology)[1][0], 4);
   topology.gpu_nodes = {1};

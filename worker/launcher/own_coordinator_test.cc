@@ -64,7 +64,7 @@ TEST(OwnCoordinatorTest, ATokenIsForAnotherCoordinator) {
   EXPECT_EQ(environment.count("MUSTER_TOKEN"), 1u);
 }
 
-// Whether a session with the coordinator there comes about.
+// Whether a session with the coordinator at `address` can be made.
 bool Answers(const CoordinatorAddress& address, SessionOptions options,
              std::chrono::seconds within) {
   options.address = address.HostPort();

@@ -109,7 +109,7 @@ class DiagnoseTest(unittest.TestCase):
                 for group in found["groups"]}
 
     def test_pages_are_shown_the_jobs_token_alone(self):
-        # An address beyond loopback, so that they want one.
+        # An address beyond loopback, so that pages require a token.
         self.hang("user_code", MUSTER_HTTP_ADDRESS="0.0.0.0",
                   MUSTER_TOKEN="secret")
         done = self.ctl("flight-recorder", "job", MUSTER_TOKEN="secret")
@@ -163,7 +163,7 @@ class DiagnoseTest(unittest.TestCase):
 
     def test_a_slow_rank_is_named(self):
         self.hang("slow")
-        # It moves every three seconds.
+        # The rank moves every three seconds.
         self.diagnose("slow", interval="4s")
 
     def test_a_rank_in_another_group_is_named_with_it(self):
@@ -171,7 +171,7 @@ class DiagnoseTest(unittest.TestCase):
         group, text = self.diagnose("other_group")
         self.assertEqual(group["group"], "world")
         self.assertRegex(text, r"it is in .*all_reduce.* on group \"")
-        # Its group waits for one that waits for it.
+        # Its group waits for a rank that waits for it.
         self.assertIn("a cycle: rank ", text)
 
     def test_who_does_not_send_is_named_and_not_who_waits_for_it(self):
@@ -210,7 +210,7 @@ class DiagnoseTest(unittest.TestCase):
                           "--rdzv-id=job", "--nproc-per-node=3", "--", RANK,
                           "connecting"])
         self.assertIn("hanging", job.stdout.readline())
-        # Until the others have told of it, which one of them may do first.
+        # Until both other ranks have reported; they do so one after the other.
         found = self.look_until(lambda found: any(
             len(group["waiting"]) == 2 for group in found["groups"]))
         group = found["groups"][0]
@@ -222,7 +222,7 @@ class DiagnoseTest(unittest.TestCase):
         found = self.look_until(lambda found: found["groups"] and found["keys"])
         self.assertEqual(self.culprits(found), {"world": [(1, "store")]}, found)
         key = found["keys"][0]
-        # Behind what the attempt's keys begin with.
+        # After the prefix of the attempt's keys.
         self.assertRegex(key["key"], r"^attempts/\d+/never set$")
         self.assertEqual([waiter["rank"] for waiter in key["waiting"]], [1])
         self.assertRegex(
@@ -269,7 +269,7 @@ class DiagnoseTest(unittest.TestCase):
         self.coordinator.wait()
         self.start_coordinator(self.address.split(":")[1])
         deadline = time.monotonic() + LIMIT_S
-        # Not there at all before one of them has come back.
+        # The job does not exist before one of the members has come back.
         while (result := self.ctl("diagnose", "job",
                                   "--interval=1ms")).returncode == 1:
             self.assertIn("no job \"job\" here", result.stderr)
@@ -288,7 +288,7 @@ class DiagnoseTest(unittest.TestCase):
             pids = {m["rank"]: int(m["pid"]) for m in members["members"]}
             os.kill(pids[1], signal.SIGKILL)
             deadline = time.monotonic() + LIMIT_S
-            # All have ended, of whom the others have written theirs.
+            # All ranks have ended; the other two have written their recorders.
             while "3 of 3 ranks" not in (result := self.ctl(
                     "flight-recorder", "job",
                     TORCH_FR_DUMP_TEMP_FILE=f"{folder}/rank")).stderr:

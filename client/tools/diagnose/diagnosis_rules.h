@@ -49,12 +49,12 @@ Culprit CulpritOf(const v1::MemberInfo& member);
 // For a member that is gone: `is gone: it was lost: no heartbeat for 11s`.
 std::string GoneText(const v1::MemberInfo& member);
 
-// What the waiting ranks of a group miss.
+// The call for which the ranks of a group wait.
 struct Awaited {
   std::string group;
   // Number of the collective; 0: something else.
   int64_t sequence = 0;
-  // What the culprit has not done: "has not called #42".
+  // The culprit's omission: "has not called #42".
   std::string omission;
 };
 

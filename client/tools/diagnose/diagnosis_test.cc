@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// A job whose ranks are in the group "world", where they have completed #41.
+// A job whose ranks have completed #41 of the group "world".
 class DiagnosisTest : public ::testing::Test {
  protected:
   explicit DiagnosisTest(int size = 4) {
@@ -88,7 +88,7 @@ class DiagnosisTest : public ::testing::Test {
     group.mutable_running_for()->set_seconds(for_seconds);
   }
 
-  // In its first send or receive, which leaves the collectives as they are.
+  // Puts a rank into its first send or receive; collectives do not change.
   void InPeerCall(int rank, CollectiveKind kind, int peer, int for_seconds,
                   const std::string& name = "world") {
     v1::GroupProgress& group = GroupOf(rank, name);
@@ -101,13 +101,13 @@ class DiagnosisTest : public ::testing::Test {
     group.mutable_running_for()->set_seconds(for_seconds);
   }
 
-  // Silent since its last heartbeat.
+  // Sets the time since the rank's last heartbeat.
   void Silent(int rank, int for_seconds) {
     job_.mutable_members(rank)->set_silent_ms(1000 * for_seconds);
     job_.mutable_progress(rank)->mutable_age()->set_seconds(for_seconds);
   }
 
-  // The only group's.
+  // Returns the diagnosis of the only group.
   StuckGroup Look(const Answers& answers = {}) {
     const Diagnosis diagnosis =
         Diagnose(job_, earlier_.has_value() ? &*earlier_ : nullptr, answers);
@@ -271,7 +271,7 @@ TEST_F(DiagnosisTest, WhoIsLeftInOneThatOthersHaveCompleted) {
 }
 
 TEST_F(DiagnosisTest, WhoIsSlowComesOutWithAllOthersWhoTellItLater) {
-  // Ranks 0 and 2 waited for rank 1 when they last told anything.
+  // In their last reports ranks 0 and 2 waited for rank 1.
   In(0, "world", 42, 3);
   In(2, "world", 42, 3);
   for (const int rank : {0, 2}) {
@@ -284,7 +284,7 @@ TEST_F(DiagnosisTest, WhoIsSlowComesOutWithAllOthersWhoTellItLater) {
   }
   EXPECT_TRUE(Diagnose(job_, nullptr, {}).healthy());
   EXPECT_THAT(RanksToAsk(job_, nullptr), IsEmpty());
-  // Those are in it after rank 1 told that it had completed it.
+  // Their reports are newer than rank 1's, which has completed it.
   job_.mutable_progress(0)->mutable_age()->set_seconds(2);
   job_.mutable_progress(1)->mutable_age()->set_seconds(4);
   EXPECT_THAT(Ranks(Look()), ElementsAre(0));
@@ -415,11 +415,11 @@ TEST_F(DiagnosisTest, PeersThatWaitForEachOtherAreShown) {
       "they wait for each other: rank 0 in \"recv #1 float32[8] from rank "
       "1 tag 0\"; rank 1 in \"recv #1 float32[8] from rank 0 tag 0\"");
   EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(0, 1));
-  // One of them was stopped in it.
+  // One of them was stopped in the collective.
   EXPECT_EQ(Look({{0, Answer::kSilent}}).culprits.at(0).state, "stopped");
 }
 
-// The text of the call is for people alone.
+// The text of the call is only for people.
 TEST_F(DiagnosisTest, WhomACallWaitsForIsNotReadFromItsText) {
   InPeerCall(0, CollectiveKind::kRecv, 1, 30);
   InPeerCall(1, CollectiveKind::kRecv, 0, 30);

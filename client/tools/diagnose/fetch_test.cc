@@ -28,11 +28,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// For an answer that does not come, and for one that does.
+// Timeouts for an answer that does not come, and for one that does.
 constexpr milliseconds kShort(300);
 constexpr std::chrono::seconds kLong(20);
 
-// A port of this host at which nobody says anything.
+// A port of this host that never answers.
 class Port {
  public:
   Port() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -49,8 +49,8 @@ class Port {
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  // The kernel takes connections: any, or, once it is full, none, and drops
-  // what comes then as if the host were not there.
+  // The kernel accepts all connections, or, once the queue is full, none: then
+  // it drops packets as if the host did not exist.
   void Listen() { EXPECT_EQ(listen(fd_, SOMAXCONN), 0); }
   void ListenAndBeFull() {
     EXPECT_EQ(listen(fd_, 0), 0);
@@ -143,7 +143,7 @@ TEST(FetchTest, WhoRefusesAPageAnswers) {
   serving.join();
 }
 
-// A rank's server, which says that it is rank 3 with `pid`.
+// A rank's server, which reports that it is rank 3 with `pid`.
 class Rank {
  public:
   explicit Rank(int64_t pid) {
@@ -178,7 +178,7 @@ class Rank {
     return FetchOf(asked, path, "token", kLong);
   }
 
-  // What was asked for, with what was shown.
+  // Returns the requests, with their authorization.
   std::vector<std::string> Stop() {
     while (!server_.is_running() && serving_.joinable()) {
       std::this_thread::yield();
@@ -191,11 +191,11 @@ class Rank {
  private:
   httplib::Server server_;
   int port_ = 0;
-  std::vector<std::string> asked_;  // by one client at a time
+  std::vector<std::string> asked_;  // one client at a time
   std::thread serving_;
 };
 
-// No process has it.
+// No process has this pid.
 constexpr int64_t kNoPid = int64_t{1} << 40;
 
 TEST(FetchTest, WhoSaysThatItIsTheRankIsShownTheToken) {

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Ranks 0 and 1 on "host-a", 2 on "host-b"; all have done #41 of "world".
+// Ranks 0 and 1 on "host-a", 2 on "host-b"; all have completed #41 of "world".
 class HungRanksTest : public ::testing::Test {
  protected:
   HungRanksTest() {
@@ -39,7 +39,7 @@ class HungRanksTest : public ::testing::Test {
     return *job.mutable_progress(rank)->mutable_groups(0);
   }
 
-  // In #42.
+  // Puts a rank into #42.
   void Waits(int rank, int for_seconds) {
     v1::GroupProgress& group = Group(job_, rank);
     group.set_last_enqueued(42);

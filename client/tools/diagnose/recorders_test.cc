@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 
-// Collective `sequence` of group "world", from `begin` to `end` (0: it runs).
+// Collective `sequence` of group "world", from `begin` to `end` (0: running).
 std::string Entry(const std::string& kind, int sequence, int64_t begin,
                   int64_t end) {
   return absl::StrCat(
@@ -69,7 +69,7 @@ std::vector<Json> EventsOf(const Json& trace, int rank, const char* phase) {
   return events;
 }
 
-// The clock of rank 1 is 5 ms ahead; broadcasts say nothing of clocks.
+// The clock of rank 1 is 5 ms ahead; broadcasts do not show that.
 TEST(RecordersTest, TheTraceHasOneClock) {
   constexpr int64_t kMs = 1'000'000;
   Recorders recorders;
@@ -86,7 +86,7 @@ TEST(RecordersTest, TheTraceHasOneClock) {
   const std::vector<Json> first = EventsOf(trace, 0, "X");
   ASSERT_EQ(first.size(), 4u);
   EXPECT_EQ(first[1]["name"], "gloo:all_reduce");
-  // Since the first one began.
+  // Time since the first call began.
   EXPECT_EQ(first[1]["ts"], 9'000.0);
   EXPECT_EQ(first[1]["dur"], 10'000.0);
   EXPECT_EQ(first[1]["args"]["collective_seq_id"], 2);
@@ -98,7 +98,7 @@ TEST(RecordersTest, TheTraceHasOneClock) {
   ASSERT_EQ(running.size(), 1u);
   EXPECT_EQ(running[0]["ts"], 64'000.0);
   const std::vector<Json> names = EventsOf(trace, 1, "M");
-  // The broadcast would overlap with what runs.
+  // The broadcast would overlap with the running call.
   ASSERT_EQ(names.size(), 3u);
   EXPECT_EQ(names[0]["args"]["name"], "rank 1");
   EXPECT_EQ(names[1]["args"]["name"], "world");
@@ -135,7 +135,7 @@ TEST(RecordersTest, WhatRunsAtATimeIsOnTracksOfItsOwn) {
       Recorder({Entry("all_reduce", 1, 10, 40), peer(1, 20, 50),
                 peer(2, 30, 35), peer(3, 60, 0), peer(4, 70, 80)});
   const Json trace = Json::parse(TraceJson("job7", recorders));
-  // Events of one track that overlap without one being in the other are none.
+  // Events on one track that overlap without nesting are invalid.
   std::map<int, double> busy_until;
   for (const Json& event : trace["traceEvents"]) {
     if (event["ph"] == "M") continue;
@@ -170,7 +170,7 @@ TEST(RecordersTest, ClocksAreAlignedByWayOfOtherRanks) {
             "not aligned: no collective in common");
 }
 
-// That they end a collective one after another says nothing of it.
+// Ends of a collective at different times do not mean different clocks.
 TEST(RecordersTest, RanksOfOneHostHaveOneClock) {
   const auto at = [](int64_t end) {
     return Recorder({Entry("all_reduce", 1, end - 10, end)});
@@ -186,7 +186,7 @@ TEST(RecordersTest, RanksOfOneHostHaveOneClock) {
   };
   EXPECT_EQ(begin(1) - begin(0), 0.4);
   EXPECT_NEAR(begin(3) - begin(2), 0.2, 1e-9);
-  // Hosts that have the same name.
+  // Different hosts with the same name.
   EXPECT_EQ(begin(4), begin(5));
 }
 

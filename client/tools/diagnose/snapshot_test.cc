@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A job of 4 ranks, each of which has completed #41 in the group "world".
+// A job of 4 ranks, which have all completed #41 of the group "world".
 class ControlLooksTest : public ::testing::Test {
  protected:
   ControlLooksTest() {
@@ -41,7 +41,7 @@ class ControlLooksTest : public ::testing::Test {
     }
   }
 
-  // It has completed that one, and is in none.
+  // The rank has completed `sequence` and is in no call.
   v1::GroupProgress& At(int rank, const std::string& name, int64_t sequence) {
     v1::MemberProgress& progress = *job_.mutable_progress(rank);
     v1::GroupProgress* group = nullptr;
@@ -62,7 +62,7 @@ class ControlLooksTest : public ::testing::Test {
     group.mutable_running_for()->set_seconds(for_seconds);
   }
 
-  // Its first ranks have registered it; it forms for so long.
+  // A group that forms; its first ranks have registered it.
   v1::RegisteredGroup& Forming(const std::string& name, std::vector<int> ranks,
                                int registered, int for_seconds) {
     v1::RegisteredGroup& group = *job_.add_groups();
@@ -145,7 +145,7 @@ TEST_F(ControlLooksTest, AGroupThatFormsForAMomentIsNotStuck) {
 TEST_F(ControlLooksTest, AGroupThatOneHasLeftIsNotStuck) {
   Forming("tp0", {0, 2, 3}, 2, 12).clear_forming_for();
   EXPECT_TRUE(Look().healthy());
-  // The coordinator was restarted since: it does not know that all were in it.
+  // The coordinator has restarted and does not know that all were in it.
   job_.clear_groups();
   Forming("tp0", {0, 2, 3}, 2, 12);
   At(0, "tp0", 7);
@@ -182,9 +182,9 @@ TEST_F(ControlLooksTest, WhoHasComeToABarrierIsKnownWhereAllMissingAre) {
   v1::OpenBarrier& barrier = Barrier({0}, 12);
   barrier.set_arrived(1);
   In(3, 42, 30);
-  // Who the two others are is not told.
+  // The two other ranks are not known.
   EXPECT_EQ(Look().groups.at(0).culprits.at(1).state, "user_code");
-  // Ranks 1 to 2.
+  // Ranks 1 and 2.
   barrier.add_others(1);
   barrier.add_others(2);
   In(2, 42, 30);
@@ -266,7 +266,7 @@ TEST_F(ControlLooksTest, WhoIsMissingInTheRendezvousIsShownAsFarAsItIsKnown) {
           "does not run, has not come to InitProcessGroup, or does not reach "
           "the coordinator\n"
           "  rank 5 has never registered: "));
-  // While a generation runs its ranks need not join.
+  // While a generation runs, its ranks need not join.
   job_.mutable_summary()->set_generation_running(true);
   EXPECT_THAT(Look().absent, IsEmpty());
 }
@@ -295,7 +295,7 @@ TEST_F(ControlLooksTest, ACoordinatorThatHasForgottenTheJobSaysSo) {
               ElementsAre("nothing is known of this job's ranks and "
                           "collectives: the coordinator was started 8.0s ago, "
                           "and no generation has formed since"));
-  // A job of sessions alone.
+  // A job of sessions without ranks.
   job.mutable_summary()->set_members_alive(1);
   EXPECT_TRUE(Diagnose(job, nullptr, {}).healthy());
 }
@@ -311,7 +311,7 @@ TEST_F(ControlLooksTest, ACoordinatorThatIsJustBackSaysWhoHasToldNothing) {
                           "been told yet what ranks 1, 3 do: look again"));
   job_.mutable_uptime()->set_seconds(5);
   EXPECT_TRUE(Look().healthy());
-  // This one has known no ranks before.
+  // This coordinator never knew ranks.
   job_.mutable_uptime()->set_seconds(2);
   job_.set_durable(false);
   EXPECT_TRUE(Look().healthy());
@@ -326,7 +326,7 @@ TEST_F(ControlLooksTest, OfAHealthyJobWhoComesLateIsShown) {
             "slowest in group \"world\": rank 2 (host-2, pid 102); 3 ranks "
             "have waited for it 1.1s in all_reduce #42\n");
   EXPECT_TRUE(Look().healthy());
-  // It may have come since it told that it had not, if that has not been told.
+  // It may have come since its last report, if that is old.
   job_.mutable_progress(2)->mutable_age()->set_seconds(3);
   ASSERT_THAT(Look().stragglers, SizeIs(1));
   EXPECT_EQ(Look().stragglers[0].waiting_for, milliseconds(750));

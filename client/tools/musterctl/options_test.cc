@@ -71,14 +71,14 @@ TEST(CtlOptionsTest, TheAddressComesFromTheFirstThatIsSet) {
   EXPECT_EQ(Parse({"jobs"}, variables)->coordinator, "[::1]:29500");
   variables["PET_RDZV_ENDPOINT"] = "pet:1";
   EXPECT_EQ(Parse({"jobs"}, variables)->coordinator, "pet:1");
-  // As muster-run has it.
+  // As muster-run does.
   variables["MUSTER_RDZV_ENDPOINT"] = "rdzv";
   EXPECT_EQ(Parse({"jobs"}, variables)->coordinator, "rdzv:7070");
   variables["MUSTER_COORDINATOR"] = "own:3";
   EXPECT_EQ(Parse({"jobs"}, variables)->coordinator, "own:3");
   EXPECT_EQ(Parse({"jobs", "--coordinator=x:4"}, variables)->coordinator,
             "x:4");
-  // A port without a host tells nothing.
+  // A port without a host has no effect.
   EXPECT_EQ(Parse({"jobs"}, {{"MASTER_PORT", "1"}})->coordinator,
             "127.0.0.1:7070");
 }
