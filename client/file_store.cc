@@ -133,7 +133,8 @@ class FileStore::File {
     return values;
   }
 
-  // As Look, but waits until all exist. Errors: WaitTimeout's.
+  // As Look, but waits until all exist.
+  // Errors: WaitTimeout's.
   StatusOr<std::vector<std::optional<std::string>>> Await(
       const std::vector<std::string>& keys, const Deadline& deadline) {
     std::unique_ptr<FileChange> change;

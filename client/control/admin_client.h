@@ -25,8 +25,8 @@ class AdminClient {
  public:
   // Uses the address, the TLS and token settings, and connect_timeout (the
   // timeout of each call) of `options`. Empty TLS and token settings come from
-  // the environment. Reads the files now; connects with the first call. Errors:
-  // kInvalidArgument (an option or a file; the text names it),
+  // the environment. Reads the files now; connects with the first call.
+  // Errors: kInvalidArgument (an option or a file; the text names it),
   // kResourceExhausted (no room for threads; the text names the limit).
   static StatusOr<std::unique_ptr<AdminClient>> Open(
       const SessionOptions& options);

@@ -58,9 +58,9 @@ class ChannelSecurity {
   const std::string& tls_cert() const { return tls_cert_; }
   const std::string& tls_key() const { return tls_key_; }
 
-  // Reads the token's file again. Returns "" if no token is set. Errors:
-  // kInvalidArgument (the file or its content; the text never has the
-  //   token).
+  // Reads the token's file again. Returns "" if no token is set.
+  // Errors: kInvalidArgument (the file or its content; the text never has the
+  // token).
   StatusOr<std::string> Token() const;
 
   // Reads the files.
@@ -93,9 +93,9 @@ class ChannelSecurity {
 
 // Returns the token that a request for the debug pages of a job's processes
 // must have. Reads it again: MUSTER_JOB_TOKEN, or the content of
-// MUSTER_JOB_TOKEN_FILE; empty if neither is set. Errors: kInvalidArgument, as
-// ChannelSecurity::Token; the text names the
-//   variables.
+// MUSTER_JOB_TOKEN_FILE; empty if neither is set.
+// Errors: kInvalidArgument, as ChannelSecurity::Token; the text names the
+// variables.
 StatusOr<std::string> JobToken(
     const EnvironmentReader& environment = ReadEnvironment);
 

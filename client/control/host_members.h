@@ -65,8 +65,8 @@ class HostMembersReader {
 
   // Reads the members of options.job on `host`. If `host` is empty, reads no
   // members, only the state of the rendezvous. missing_ranks is about the
-  // `rank_count` ranks from `first_rank` on and needs a host. Errors:
-  // kUnavailable, and the coordinator's errors.
+  // `rank_count` ranks from `first_rank` on and needs a host.
+  // Errors: kUnavailable, and the coordinator's errors.
   StatusOr<HostMembers> Read(const std::string& host, int first_rank = 0,
                              int rank_count = 0);
 

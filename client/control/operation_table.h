@@ -102,8 +102,8 @@ class OperationTable {
   // operations under way, so few messages list stragglers.
   static constexpr size_t kWindowMax = 1024;
 
-  // Sets the coordinator's limit of a message. Fails the operations that are
-  // larger, and returns them; the caller must wake theirs.
+  // Sets the coordinator's limit of a message. Fails the unanswered operations
+  // that are larger, and returns them: their callers must be woken.
   std::vector<PendingOperationPtr> LimitMessages(size_t bytes);
 
   // Numbers the operation and queues it. A mutation gets the next sequence
@@ -131,8 +131,8 @@ class OperationTable {
   // order.
   void Requeue();
 
-  // Fails all operations with `status`, and returns them; the caller must wake
-  // their callers.
+  // Fails all operations with `status`, and returns them: their callers must be
+  // woken.
   std::vector<PendingOperationPtr> FailAll(const Status& status);
 
   // Every mutation up to this number is answered or given up, except the

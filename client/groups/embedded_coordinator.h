@@ -38,8 +38,9 @@ class EmbeddedCoordinator {
       const EmbeddedCoordinatorOptions& options);
 
   // As Start, with the files that MUSTER_TLS_CA, MUSTER_TLS_CERT and
-  // MUSTER_TLS_KEY name. Errors: as Start, and kInvalidArgument (authorities
-  // without an own certificate).
+  // MUSTER_TLS_KEY name.
+  // Errors: as Start, and kInvalidArgument (authorities without an own
+  // certificate).
   static StatusOr<std::unique_ptr<EmbeddedCoordinator>> StartForRanks(
       EmbeddedCoordinatorOptions options,
       const std::function<const char*(const char* name)>& environment);

@@ -166,7 +166,7 @@ class Groups {
   // `number` is that of the call. It is 0 with local synchronization; the plan
   // then has no name unless the options have one.
   Plan PlanNew(const NewGroupOptions& options, int64_t number) const;
-  // Plans the part of `parent` that has this rank. No ranks: none has it.
+  // Plans the part of `parent` that has this rank; no ranks if none has it.
   Plan PlanSplit(const ProcessGroup& parent,
                  const std::vector<std::vector<int>>& split_ranks,
                  const SplitGroupOptions& options, int64_t number) const;

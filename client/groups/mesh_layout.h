@@ -50,16 +50,16 @@ std::vector<MeshDim> RowMajor(absl::Span<const int64_t> shape);
 // Returns one dimension that spans `dims`, the first outermost.
 MeshDim Flatten(absl::Span<const MeshDim> dims);
 
-// Divides `dim` into dimensions of these sizes, the first outermost. Errors:
-// kInvalidArgument (the product of the sizes is not its size, or they cut
-// across the dimensions that it was flattened from).
+// Divides `dim` into dimensions of these sizes, the first outermost.
+// Errors: kInvalidArgument (the product of the sizes is not its size, or they
+// cut across the dimensions that it was flattened from).
 StatusOr<std::vector<MeshDim>> Unflatten(const MeshDim& dim,
                                          absl::Span<const int64_t> sizes);
 
 // Returns the positions of the sequence that begins at position 0.
 std::vector<int64_t> OffsetsOf(const MeshDim& dim);
 
-// Whether two of `dims` have a position in common besides 0.
+// Whether two different coordinates along `dims` are the same position.
 bool Overlap(absl::Span<const MeshDim> dims);
 
 // Returns all sequences of `dim` in a root mesh of `places` positions, by their

@@ -25,8 +25,9 @@ namespace muster::internal {
 class Telemetry {
  public:
   // Listens on `port` (0: any free one), or else on MUSTER_HTTP_PORT. Returns
-  // null if neither is set. Errors: kInvalidArgument (a variable's value),
-  // kUnavailable (cannot listen).
+  // null if neither is set.
+  // Errors: kInvalidArgument (a variable's value), kUnavailable (cannot
+  // listen).
   static StatusOr<std::unique_ptr<Telemetry>> Start(std::optional<int> port);
 
   // host:port.

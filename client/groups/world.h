@@ -118,8 +118,8 @@ class World {
   // The group that is made from this one takes both over.
   std::shared_ptr<Telemetry> telemetry_;
   std::shared_ptr<EmbeddedCoordinator> coordinator_;
-  // The store in which rank 0 publishes the coordinator's address; null once
-  // all ranks have it.
+  // The store in which rank 0 publishes the coordinator's address; null if
+  // all ranks know it already.
   std::shared_ptr<Store> meeting_;
   std::string debug_address_;
   std::shared_ptr<LiveGroups> live_;

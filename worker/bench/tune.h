@@ -46,8 +46,8 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       const std::vector<TuneSample>& samples);
 
 // Reads the samples of a file that muster-bench has written, each with the
-// algorithm that ran, which may differ from the requested one. Errors:
-// kInvalidArgument, kFailedPrecondition (`backend` did not run).
+// algorithm that ran, which may differ from the requested one.
+// Errors: kInvalidArgument, kFailedPrecondition (`backend` did not run).
 StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file,
                                               const std::string& backend);
 

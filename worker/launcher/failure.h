@@ -40,8 +40,8 @@ bool IsWitness(const RankExit& exit);
 bool IsBlamed(const std::vector<RankExit>& exits, size_t i,
               const std::vector<internal::Culprit>& elsewhere = {});
 
-// Whether `exits[i]` ended with 0 by itself while others were not done: then it
-// is the culprit.
+// Whether `exits[i]` ended with 0 by itself and is blamed: the others were not
+// done.
 bool IsDeserter(const std::vector<RankExit>& exits, size_t i,
                 const std::vector<internal::Culprit>& elsewhere = {});
 

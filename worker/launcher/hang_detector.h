@@ -71,7 +71,7 @@ class HangDetector {
   bool IsCut(Instant::duration silence) const;
 
   const Instant began_;
-  // The start of the time without a gap between answers of half a lease.
+  // Since then answers have come at most half a lease apart.
   std::optional<Instant> in_touch_since_;
   std::optional<Instant> answered_at_;
   // The last end of a time for which WasCutOff is true.

@@ -89,8 +89,8 @@ class Hosts {
 
   // Asks the coordinator, so that change() has all that it knows by now. Waits
   // up to --rdzv-conf's join_timeout while it is out of reach. Returns the
-  // lease, after which a silent host is lost; 0: not known. Errors:
-  // kUnavailable, kDeadlineExceeded (no answer).
+  // lease, after which a silent host is lost; 0: not known.
+  // Errors: kUnavailable, kDeadlineExceeded (no answer).
   StatusOr<std::chrono::milliseconds> CatchUp();
 
   // The hosts for which a running Meet waits, for people; empty: not known.

@@ -19,8 +19,8 @@ class ProcessGroup {
  public:
   // Forks the guard. If this process ends without KillAll, the guard also
   // removes the folder `scratch` (empty: none). Call it from the thread that
-  // will call Spawn: the kernel ties a rank's life to that thread. Errors:
-  // RESOURCE_EXHAUSTED (no process or descriptor left).
+  // will call Spawn: the kernel ties a rank's life to that thread.
+  // Errors: RESOURCE_EXHAUSTED (no process or descriptor left).
   static StatusOr<ProcessGroup> Create(const std::string& scratch = "");
 
   // Calls KillAll.

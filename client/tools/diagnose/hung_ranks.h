@@ -51,8 +51,8 @@ class HungRanksReader {
   HungRanksReader& operator=(const HungRanksReader&) = delete;
 
   // Reads the state of options.job and compares it with that of the call
-  // before, so the first call returns no ranks. Errors: kUnavailable, and the
-  // coordinator's errors.
+  // before, so the first call returns no ranks.
+  // Errors: kUnavailable, and the coordinator's errors.
   StatusOr<std::vector<HungRank>> Read(const std::string& host,
                                        std::chrono::milliseconds hung_after);
 

@@ -34,7 +34,8 @@ std::string MergedJson(absl::string_view job, const Recorders& recorders);
 std::string TraceJson(absl::string_view job, const Recorders& recorders);
 
 // Writes a trace for each rank in its own clock: `folder`/rank-3.json. Creates
-// the folder. Errors: kUnavailable (a file cannot be written).
+// the folder.
+// Errors: kUnavailable (a file cannot be written).
 Status WriteTraces(const std::string& folder, absl::string_view job,
                    const Recorders& recorders);
 

@@ -45,8 +45,9 @@ struct CtlOptions {
 };
 
 // Parses the arguments after the program's name. Options may stand anywhere;
-// "--" ends them. Errors: kInvalidArgument; the text names the option or
-// variable, and its value.
+// "--" ends them.
+// Errors: kInvalidArgument; the text names the option or variable, and its
+// value.
 StatusOr<CtlOptions> ParseCtlOptions(const std::vector<std::string>& arguments,
                                      const base::Environment& environment);
 
