@@ -8,7 +8,6 @@
 // sum. In the second half the sums travel around the ring. Every rank sends
 // less than two arrays, 2 (n - 1) / n, for any n: that is why rings are used
 // for large arrays.
-// used for large arrays.
 //
 // Messages go through the job's store here, so this shows the algorithm, not
 // its speed: AllReduce does the same over direct connections.

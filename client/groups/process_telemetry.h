@@ -21,7 +21,7 @@ namespace muster::internal {
 
 // Serves while it exists. If the address is not loopback, the pages below
 // /debug/ require the token with which this process authenticates to the
-// coordinator; without such a token every request is refused.
+// coordinator; without such a token these pages are always refused.
 class Telemetry {
  public:
   // Listens on `port` (0: any free one), or else on MUSTER_HTTP_PORT. Returns
