@@ -1,4 +1,4 @@
-// Threads that wait in the system.
+// Test helpers that wait until a thread is blocked in a system call.
 
 #ifndef MUSTER_BASE_BLOCKED_H_
 #define MUSTER_BASE_BLOCKED_H_
@@ -16,13 +16,13 @@
 
 namespace muster::base {
 
-// What another thread waits for one by.
+// The id that AwaitBlocked and Interrupt take.
 inline int64_t ThisThreadId() { return syscall(SYS_gettid); }
 
-// Returns when the thread that says its id there waits for what it was about
-// to wait for.
+// Returns when the thread is blocked. `thread` is 0 until the thread has stored
+// its id there.
 inline void AwaitBlocked(const std::atomic<int64_t>& thread) {
-  // Its state, as the third word of its file says: 'S' is one that waits.
+  // The third word of the stat file is the state; 'S' means sleeping.
   const auto is_blocked = [&] {
     std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
     std::string text;
@@ -34,8 +34,8 @@ inline void AwaitBlocked(const std::atomic<int64_t>& thread) {
   while (thread == 0 || !is_blocked()) std::this_thread::yield();
 }
 
-// Interrupts what it waits for in the system (EINTR), and returns when it waits
-// again.
+// Interrupts the system call in which the thread is blocked (EINTR). Returns
+// when the thread is blocked again.
 inline void Interrupt(std::thread& thread, const std::atomic<int64_t>& id) {
   static std::atomic<int> interrupts = 0;
   struct sigaction action = {};
@@ -52,7 +52,7 @@ inline void Interrupt(std::thread& thread, const std::atomic<int64_t>& id) {
 
 namespace muster {
 
-// So common that they go without the prefix.
+// Used so often that they need no prefix.
 using base::AwaitBlocked;
 using base::Interrupt;
 using base::ThisThreadId;

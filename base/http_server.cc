@@ -32,15 +32,15 @@
 namespace muster::base {
 namespace {
 
-// The library's own is so short that a few connections at once make others wait
-// for their second SYN.
+// The library's backlog is so short that a few connections at once make others
+// wait for their second SYN.
 constexpr int kBacklog = 4096;
-// Connections that wait for a thread. While there are so many, no more are
-// accepted, and the backlog fills: a crowd must not take all descriptors.
+// The largest number of connections that wait for a thread. Further ones stay
+// in the backlog, so that a crowd does not take all descriptors.
 constexpr size_t kQueuedMax = 64;
 constexpr size_t kBodyBytesMax = 4096;
 constexpr std::chrono::seconds kFetchTime(1);
-// With all headers, of which the library would read as many as come.
+// Includes the headers, which the library would read without a limit.
 constexpr size_t kRequestBytesMax = 65536;
 
 // HttpConnections are the connections of a server with `threads` threads. A
@@ -52,27 +52,27 @@ class HttpConnections {
   HttpConnections(size_t threads, std::chrono::milliseconds patience)
       : threads_(threads), patience_(patience) {}
 
-  // One was accepted, and will begin when a thread is free. Waits while
+  // A connection was accepted and will begin when a thread is free. Waits while
   // kQueuedMax others do so.
   void Accept() MUSTER_LOCKS_EXCLUDED(mutex_);
-  // A thread has it. Returns its number.
+  // A thread has taken the connection. Returns its number.
   uint64_t Begin(int socket) MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Before its socket is closed.
+  // Call it before the connection's socket is closed.
   void End(uint64_t number) MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until the client has sent or taken something (`events` as poll has
-  // them), the connection was dropped, or `deadline`; false then.
+  // Waits until the client has sent or taken something (`events` are poll's).
+  // Returns false if the connection was dropped or `deadline` has passed.
   bool AwaitClient(uint64_t number, short events, Instant deadline)
       MUSTER_LOCKS_EXCLUDED(mutex_);
 
-  // Drops all, and every one that begins later.
+  // Drops all connections and every one that begins later.
   void Stop() MUSTER_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Connection {
     int socket = -1;
     Instant began = Clock::now();
-    bool slow = false;  // waits for its client longer than `patience`
+    bool slow = false;  // waited for its client longer than `patience`
     bool dropped = false;
   };
 
@@ -91,7 +91,7 @@ class HttpConnections {
   std::map<uint64_t, Connection> open_ MUSTER_GUARDED_BY(mutex_);
 };
 
-// Whether one of `events` comes before `deadline`.
+// Whether one of `events` happens before `deadline`.
 bool Poll(int socket, short events, Instant deadline) {
   pollfd ready = {socket, events, 0};
   int count = 0;
@@ -134,7 +134,7 @@ bool HttpConnections::AwaitClient(uint64_t number, short events,
   {
     MutexLock lock(mutex_);
     socket = open_[number].socket;
-    // A request has `patience` as a whole, however often a byte of it comes. An
+    // A request has `patience` as a whole, however many pieces it comes in. An
     // answer has it for each part that the client takes.
     patient_until =
         (events == POLLIN ? open_[number].began : Clock::now()) + patience_;
@@ -171,12 +171,12 @@ void HttpConnections::Drop(Connection& connection) {
   if (connection.dropped) return;
   connection.dropped = true;
   ++dropped_;
-  // Wakes its thread, which closes it.
+  // Wakes the connection's thread, which closes the socket.
   shutdown(connection.socket, SHUT_RDWR);
 }
 
-// One of `connections`, from Begin to End, as the library reads and writes it,
-// until `deadline` at most.
+// The library's view of one connection of `connections`, from Begin to End.
+// Reads and writes fail after `deadline`.
 class HttpStream final : public httplib::Stream {
  public:
   HttpStream(HttpConnections& connections, int socket, Instant deadline)
@@ -213,7 +213,7 @@ class HttpStream final : public httplib::Stream {
         return -1;
       }
     }
-    // A client that sends without a pause has a deadline, too.
+    // The deadline also holds for a client that sends without a pause.
     if (Clock::now() >= deadline_ || bytes_read_ >= kRequestBytesMax) return -1;
     size = std::min(size, end_ - begin_);
     std::memcpy(bytes, buffer_.data() + begin_, size);
@@ -234,7 +234,7 @@ class HttpStream final : public httplib::Stream {
     }
   }
 
-  // Nobody asks for the addresses.
+  // The addresses are not used.
   void get_remote_ip_and_port(std::string&, int&) const override {}
   void get_local_ip_and_port(std::string&, int&) const override {}
   socket_t socket() const override { return socket_; }
@@ -251,7 +251,7 @@ class HttpStream final : public httplib::Stream {
   size_t bytes_read_ = 0;
 };
 
-// Tells `connections` of those that come.
+// A thread pool that reports accepted connections to `connections`.
 class Threads final : public httplib::ThreadPool {
  public:
   Threads(size_t threads, HttpConnections& connections)
@@ -266,8 +266,8 @@ class Threads final : public httplib::ThreadPool {
   HttpConnections& connections_;
 };
 
-// The library's, with a deadline for each request as a whole, where its own has
-// one for each byte.
+// The library's server with a deadline for each request as a whole. The
+// library's own deadline is for each byte.
 class ImpatientServer final : public httplib::Server {
  public:
   explicit ImpatientServer(const HttpServerOptions& options)
@@ -277,7 +277,7 @@ class ImpatientServer final : public httplib::Server {
     };
   }
 
-  // Once bound.
+  // Enlarges the backlog of the bound socket.
   void Widen() { ::listen(svr_sock_, kBacklog); }
 
   // Drops every connection.
@@ -300,9 +300,9 @@ class ImpatientServer final : public httplib::Server {
   HttpConnections connections_;
 };
 
-// Whether the header Host (NAME or NAME:PORT) is this host's own, as seen by
-// itself, or the `address` that the server listens on. A request without one
-// is no browser's.
+// Whether the Host header (NAME or NAME:PORT) names the loopback interface or
+// `address`, on which the server listens. An empty one counts: browsers always
+// send Host.
 bool NamesLoopback(const std::string& header, const std::string& address) {
   std::string name = header;
   if (absl::StartsWith(name, "[")) {
@@ -323,15 +323,15 @@ class HttplibServer final : public HttpServer {
                 const HttpServerOptions& options)
       : server_(options) {
     server_.set_socket_options([](socket_t socket) {
-      // The library's default is SO_REUSEPORT, with which two processes share
-      // a port without knowing of each other.
+      // The library's default, SO_REUSEPORT, lets two processes share a port
+      // unknowingly.
       const int yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
       fcntl(socket, F_SETFD, FD_CLOEXEC);
     });
     server_.set_payload_max_length(kBodyBytesMax);
-    // Before a body is read. Of one without a length the library would read as
-    // much as comes.
+    // Runs before the body is read. The library would read a body without a
+    // length to its end.
     server_.set_pre_routing_handler(
         [address, pages, may = options.may](const httplib::Request& request,
                                             httplib::Response& response) {
@@ -374,7 +374,7 @@ class HttplibServer final : public HttpServer {
 
   ~HttplibServer() override {
     if (!thread_.joinable()) return;
-    // The library forgets a stop() that comes before its loop has begun.
+    // The library ignores a stop() that comes before its loop has begun.
     while (!server_.is_running()) std::this_thread::yield();
     server_.DropAll();
     server_.stop();
@@ -423,8 +423,8 @@ class HttplibServer final : public HttpServer {
     return false;
   }
 
-  // A browser shows pages of strangers, whose scripts may ask whatever it
-  // reaches: by a form, or under a name of theirs that they let point here.
+  // Refuses requests of foreign web pages. A script in a browser can send a
+  // form to this server, or let a host name of its own point here.
   static bool IsFromHere(const HttpPage& page, const HttpGuard& may,
                          const std::string& address,
                          const httplib::Request& request,

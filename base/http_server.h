@@ -25,7 +25,7 @@ struct HttpResponse {
   std::string body;
 };
 
-// One page that an HttpServer serves.
+// One page of an HttpServer.
 struct HttpPage {
   std::string path;                      // "/metrics"
   std::function<HttpResponse()> render;  // called from any thread

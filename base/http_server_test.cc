@@ -24,15 +24,15 @@ namespace {
 
 using ::testing::EndsWith;
 
-// More than twice as many as the server has threads.
+// More than twice the number of the server's threads.
 constexpr int kManyClients = 9;
 
-// A client that sends what it is told to, and reads when it is told to.
+// A client that sends and reads only when the test tells it to.
 class RawClient {
  public:
   RawClient(int port, const std::string& text)
       : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    // So that a large answer does not fit between both.
+    // Small, so that a large answer does not fit into the buffers.
     const int bytes = 4096;
     setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
     sockaddr_in address = {};
@@ -52,7 +52,7 @@ class RawClient {
     return send(socket_, text.data(), text.size(), MSG_NOSIGNAL) >= 0;
   }
 
-  // Returns all that the server sends until it closes the connection.
+  // Reads until the server closes the connection.
   std::string ReadAll() {
     std::string text;
     std::array<char, 4096> buffer;
@@ -63,8 +63,8 @@ class RawClient {
     return text;
   }
 
-  // Whether the server closes the connection within `time`; what it sends
-  // before that is lost.
+  // Whether the server closes the connection within `time`. Discards what it
+  // reads.
   bool ClosedWithin(std::chrono::milliseconds time) {
     const auto until = Clock::now() + time;
     while (true) {
@@ -124,7 +124,7 @@ TEST_F(HttpServerTest, SlowClientsHoldUpNobody) {
     const auto start = Clock::now();
     const auto slow = Connect(text);
     EXPECT_EQ(Health(), "ok\n") << text;
-    // Not when the others were over their time, two after each other.
+    // Less than the time in which two clients time out in turn.
     EXPECT_LT(Clock::now() - start, 2 * kHttpRequestTime) << text;
   }
 }
@@ -143,13 +143,13 @@ TEST_F(HttpServerTest, OfARequestWithoutAnEndLittleIsRead) {
   const std::string more(1 << 16, 'x');
   int64_t sent = 0;
   while (client.Send(more)) sent += 1 << 16;
-  // What the system keeps on both sides counts, too.
+  // The kernel's buffers on both sides count, too.
   EXPECT_LT(sent, 1 << 24);
 }
 
 TEST_F(HttpServerTest, AnAnswerHasADeadline) {
   RawClient client(server_->port(), "GET /large HTTP/1.1\r\n\r\n");
-  // It reads nothing until the server has given up.
+  // The client reads nothing until the server gives up.
   const auto until = Clock::now() + 10 * kHttpRequestTime;
   while (client.Send("x")) ASSERT_LT(Clock::now(), until);
 }
@@ -165,7 +165,7 @@ TEST_F(HttpServerTest, TheEndWaitsForNoClient) {
   }
 }
 
-// Its crowd has time enough to send the requests.
+// Its clients have time enough to send their requests.
 class PatientHttpServerTest : public HttpServerTest {
  protected:
   PatientHttpServerTest()
@@ -179,7 +179,7 @@ TEST_F(PatientHttpServerTest, ACrowdIsAnsweredInTurn) {
   }
 }
 
-// Its accepting thread waits for the queue to shrink.
+// The accepting thread waits for the queue to shrink.
 TEST_F(PatientHttpServerTest, TheEndWaitsForNoCrowd) {
   const auto silent = Connect("", 100);
   const auto start = Clock::now();

@@ -14,7 +14,7 @@
 
 namespace muster::base {
 
-// As std::vector, but up to `kInline` elements need no allocation. Moving a
+// Like std::vector, but up to `kInline` elements need no allocation. Moving a
 // vector without an allocation moves its elements. Provides only the functions
 // that are in use.
 template <typename T, size_t kInline>
@@ -76,7 +76,7 @@ class InlinedVector {
       ++size_;
       return *added;
     }
-    // It counts once it is there: the constructor may throw.
+    // Counts the element after its constructor, which may throw.
     T* const added =
         std::construct_at(end(), std::forward<Arguments>(arguments)...);
     ++size_;

@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 
 using Texts = InlinedVector<std::string, 2>;
 
-// Too long for a string that has no allocation of its own.
+// Too long for std::string's inline buffer.
 std::string Text(int number) {
   return std::string(40, 'x') + std::to_string(number);
 }

@@ -3,7 +3,7 @@
 #include <ostream>
 
 #include "absl/strings/str_format.h"
-// The distribution builds glog with it, and leaves it to us to ask for it.
+// Debian builds glog with this macro, but users must define it.
 #define GLOG_CUSTOM_PREFIX_SUPPORT
 #include "glog/logging.h"
 

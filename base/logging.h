@@ -17,7 +17,7 @@ namespace muster::base {
 // process.
 void InitLogging(const char* program);
 
-// That prefix, without a space at its end.
+// Returns that prefix without a space at its end.
 std::string LogPrefix(absl::string_view severity, std::time_t second,
                       int32_t microsecond, int thread, absl::string_view file,
                       int line);

@@ -21,7 +21,7 @@ TEST(InitLoggingDeathTest, EveryLineBeginsWithIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        // Far from UTC.
+        // 9.5 hours from UTC.
         setenv("TZ", "ZZZ-9:30", 1);
         FLAGS_logtostderr = true;
         InitLogging("test");

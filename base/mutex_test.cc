@@ -36,8 +36,7 @@ TEST(MutexTest, OneThreadHasIt) {
   EXPECT_EQ(count, kThreads * kTimes);
 }
 
-// Nobody looks whether it is free who is asleep: the first has to wake the
-// second.
+// Sleeping threads do not poll the mutex: the first must wake the second.
 TEST(MutexTest, AllWhoSleepGetIt) {
   Mutex mutex;
   mutex.Lock();
@@ -85,7 +84,7 @@ TEST(CondVarTest, AWaitEndsAtItsDeadline) {
     const Instant deadline = Clock::now() + std::chrono::milliseconds(10);
     while (changed.WaitUntil(mutex, deadline)) continue;
     EXPECT_GE(Clock::now(), deadline);
-    // It has it again.
+    // WaitUntil has locked the mutex again.
     other = std::thread([&] {
       id = ThisThreadId();
       MutexLock own(mutex);

@@ -104,7 +104,7 @@ Status Options::ReadEnvironment(const Environment& environment) {
       const std::string name = prefix + absl::AsciiStrToUpper(option.name);
       auto found = environment.find(name);
       if (found == environment.end() && form_.style == Style::kAbseil) {
-        // As Abseil's flags, in letters of any size.
+        // Like Abseil's flags, ignores case.
         found = std::find_if(
             environment.begin(), environment.end(), [&](const auto& variable) {
               return absl::AsciiStrToUpper(variable.first) == name;

@@ -1,4 +1,4 @@
-// The options of a program: one table, by which they are read and checked, and
+// The options of a program: one table from which they are read and checked, and
 // from which --help is made.
 
 #ifndef MUSTER_BASE_OPTIONS_H_
@@ -22,7 +22,7 @@ namespace muster::base {
 
 using Environment = std::map<std::string, std::string>;
 
-// The variables of this process.
+// The environment variables of this process.
 Environment OwnEnvironment();
 
 // The types of values. A bool is a switch, whose value may be left out.
@@ -31,15 +31,15 @@ concept OptionType = std::same_as<T, bool> || std::same_as<T, int> ||
     std::same_as<T, int64_t> || std::same_as<T, double> ||
     std::same_as<T, std::string> || std::same_as<T, absl::Duration>;
 
-// The value of an option: its type, its default, and where it goes.
+// An option's value: its type, its default, and its target.
 class OptionValue {
  public:
-  // Stays in the table, for Options::Get.
+  // Keeps the value in the table, for Options::Get.
   template <OptionType T>
   OptionValue(T initial)
       : OptionValue(initial, [](auto, const T&) { return OkStatus(); }) {}
 
-  // Goes to `*target`, which holds the default.
+  // Stores the value in `*target`, which holds the default.
   template <OptionType T>
   OptionValue(T* target)
       : OptionValue(*target, [target](auto, const T& value) {
@@ -47,8 +47,8 @@ class OptionValue {
           return OkStatus();
         }) {}
 
-  // Goes to `take`, an Status(absl::string_view name, T value), which
-  // checks it; errors call the option `name`.
+  // Passes the value to `take`, a Status(absl::string_view name, T value),
+  // which checks it. Errors call the option `name`.
   template <OptionType T, typename Take>
   OptionValue(T initial, Take take)
       : value_(std::move(initial)),
@@ -73,8 +73,8 @@ class OptionValue {
   std::function<Status(absl::string_view, const Value&)> take_;
 };
 
-// A text that goes to `*target` as what `parse` makes of it: an
-// StatusOr<T>(absl::string_view name, absl::string_view text).
+// Stores the result of `parse`, a StatusOr<T>(absl::string_view name,
+// absl::string_view text), in `*target`.
 template <typename Parse, typename T>
 OptionValue Parsed(const char* initial, Parse parse, T* target) {
   return {initial, [=](absl::string_view name, const std::string& text) {
@@ -94,11 +94,11 @@ struct Option {
   std::string other_name = {};
 };
 
-// Tells how an argument or a variable is wrong.
+// Describes what is wrong with an argument or a variable.
 struct OptionError {
   enum Kind { kUnknown, kNeedsValue, kTakesNoValue, kWrongValue };
   Kind kind;
-  // The option as errors call it, or the variable; of kUnknown the argument.
+  // The option as errors call it, or the variable; kUnknown: the argument.
   absl::string_view source;
   absl::string_view name;
   absl::string_view value = {};
@@ -110,8 +110,8 @@ std::string ToText(const OptionError& error);
 
 class Options {
  public:
-  // How options are written; what is no option is a word, and so is all behind
-  // "--".
+  // How options are written. Other arguments are words, and so are all
+  // arguments after "--".
   enum class Style {
     kTorchrun,  // with dashes or underscores, and one leading dash or two
     kAbseil,    // as in --help, with one leading dash or two
@@ -119,12 +119,13 @@ class Options {
   };
   struct Form {
     Style style = Style::kTorchrun;
-    // Between the words of a name in help and errors, '-' or '_'.
+    // Separates the words of a name in help and errors, '-' or '_'.
     char separator = '-';
-    // All that follows the first word are words.
+    // All arguments after the first word are words.
     bool words_last = false;
-    // An option that is not given is taken from the variable of its name behind
-    // one of these; the first counts. But for kAbseil, an empty one is none.
+    // An option that is not given is read from the variable PREFIXNAME, for the
+    // first of these prefixes that has one. Except for kAbseil, an empty
+    // variable counts as absent.
     std::vector<std::string> variables = {};
     std::string (*to_text)(const OptionError&) = ToText;
   };
@@ -132,21 +133,22 @@ class Options {
   Options(std::vector<Option> options, Form form)
       : form_(std::move(form)), options_(std::move(options)) {}
 
-  // Errors, here and in Read: INVALID_ARGUMENT, with Form::to_text's text.
+  // Errors of this function and of Read: INVALID_ARGUMENT with the text of
+  //   Form::to_text.
   Status ReadEnvironment(const Environment& environment);
 
-  // Reads the options among `arguments` and appends the words to `words`; ends
-  // early at --help (-h) and --version, unless they are in the table.
+  // Reads the options among `arguments` and appends the words to `words`. Stops
+  // at --help (-h) and --version, unless they are in the table.
   enum class Asked { kNothing, kHelp, kVersion };
   StatusOr<Asked> Read(const std::vector<std::string>& arguments,
                        std::vector<std::string>& words);
 
-  // When all is read: brings the values to where they go, in the table's order.
-  // An option that was not given and has an empty default is left alone.
+  // Passes the values to their targets, in the table's order, once all is read.
+  // Skips an option that was not given and has an empty default.
   // Errors: those of `take`.
   Status Finish() const;
 
-  // Null: there is none of this name.
+  // Null: there is no option of this name.
   const Option* Find(absl::string_view name) const;
   template <OptionType T>
   const T& Get(absl::string_view name) const {
@@ -154,15 +156,15 @@ class Options {
   }
   const std::vector<Option>& table() const { return options_; }
 
-  // Whether somebody gave it, if only its default.
+  // Whether the option was given, even with its default value.
   bool IsGiven(absl::string_view name) const { return given_.contains(name); }
-  // Whether what counts of it is a variable's, and no argument's.
+  // Whether the option's value comes from an environment variable.
   bool IsFromEnvironment(absl::string_view name) const;
 
   // "--node-rank".
   std::string Spelling(absl::string_view name) const;
-  // As errors call the option: its spelling, or "PET_NODE_RANK" where that is
-  // how it was given.
+  // The option as errors call it: its spelling, or "PET_NODE_RANK" if a
+  // variable gave it.
   std::string Name(absl::string_view name) const;
   // "--node-rank=3".
   std::string NameAndValue(absl::string_view name) const;
@@ -187,8 +189,8 @@ class Options {
   std::map<std::string, std::string, std::less<>> given_;
 };
 
-// `text` for --help: in lines of at most `columns`, all but the first behind
-// `indent` blanks.
+// Breaks `text` for --help into lines of at most `columns`. All lines but the
+// first begin with `indent` blanks.
 std::string FillLines(absl::string_view text, size_t indent, size_t columns);
 
 }  // namespace muster::base

@@ -42,7 +42,7 @@ class OptionsTest : public ::testing::Test {
         form);
   }
 
-  // The text of the error; empty for none. Leaves the words in words_.
+  // Returns the error's text, or "". Stores the words in words_.
   std::string Read(const Arguments& arguments, Options& table) {
     words_.clear();
     const auto asked = table.Read(arguments, words_);

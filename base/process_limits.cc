@@ -31,8 +31,7 @@ std::optional<uint64_t> LimitOf(int resource) {
   return limit.rlim_cur;
 }
 
-// The processors of this process's affinity mask; 1 where the system does not
-// say.
+// The number of processors in this process's affinity mask; 1 if unknown.
 int AllowedProcessors() {
   // More than 1024 need a larger set than cpu_set_t.
   for (size_t count = 1024; count <= 65536; count *= 4) {
@@ -46,12 +45,12 @@ int AllowedProcessors() {
   return 1;
 }
 
-// In processors; 0: it has none.
+// The quota in processors; 0: none.
 double QuotaOf(const ControlGroup& group) {
   double quota_us = 0;
   double period_us = 0;
   if (group.is_second) {
-    // "max" is no number.
+    // Reading "max" fails.
     std::ifstream in(group.folder + "/cpu.max");
     if (!(in >> quota_us >> period_us)) return 0;
   } else if (!(std::ifstream(group.folder + "/cpu.cfs_quota_us") >> quota_us) ||
@@ -62,8 +61,8 @@ double QuotaOf(const ControlGroup& group) {
   return quota_us > 0 && period_us > 0 ? quota_us / period_us : 0;
 }
 
-// "; pids.max of control group /job/1 is 100": the least of those of its own
-// group and of all above it.
+// "; pids.max of control group /job/1 is 100": the smallest limit of this
+// process's group and its ancestors.
 std::string ControlGroupText(const std::string& root) {
   std::string text;
   uint64_t least = std::numeric_limits<uint64_t>::max();
@@ -97,7 +96,7 @@ std::vector<ControlGroup> FindControlGroups(const std::string& controller,
     }
     const std::string top = absl::StrCat(
         root, "/sys/fs/cgroup", is_second ? "" : absl::StrCat("/", controller));
-    // Up to the top, which is all that a container may see.
+    // The top is all that a container may see.
     std::string path = fields[2];
     while (!path.empty() && path != "/") {
       groups.push_back({top + path, path, is_second});
@@ -116,8 +115,7 @@ std::optional<ProcessorQuota> FindProcessorQuota(const std::string& root) {
         (least.has_value() && least->processors <= processors)) {
       continue;
     }
-    // Control groups have their numbers from the system, whatever path a
-    // container sees.
+    // The inode number of a group is the same under every path.
     struct stat entry = {};
     least = ProcessorQuota{.processors = processors, .group = 1};
     if (stat(group.folder.c_str(), &entry) == 0) least->group = entry.st_ino;
@@ -148,13 +146,13 @@ uint64_t DescriptorLimit() {
 uint64_t DescriptorsLeft() {
   uint64_t used = 0;
   std::error_code error;
-  // One of them is the iterator's own.
+  // One descriptor is the iterator's own.
   for (auto at = std::filesystem::directory_iterator("/proc/self/fd", error);
        !error && at != std::filesystem::directory_iterator();
        at.increment(error)) {
     ++used;
   }
-  // Not one for the look.
+  // There is no descriptor left for the iterator.
   if (error == std::errc::too_many_files_open) return 0;
   const uint64_t limit = DescriptorLimit();
   return limit - std::min(limit, used);
@@ -169,7 +167,7 @@ int StartableThreads(int wanted) {
       threads.emplace_back([ended] { ended.wait(); });
     }
   } catch (const std::system_error&) {
-    // That is what is to be found out.
+    // The limit is reached.
   }
   end.set_value();
   for (std::thread& thread : threads) thread.join();
@@ -185,7 +183,7 @@ std::string AddressSpaceLimitText() {
 
 std::string ThreadLimitsText(const std::string& root) {
   std::string text = AddressSpaceLimitText();
-  // It does not bind root.
+  // Root has no such limit.
   if (const auto threads = LimitOf(RLIMIT_NPROC);
       threads.has_value() && geteuid() != 0) {
     absl::StrAppend(&text, "; RLIMIT_NPROC (ulimit -u) is ", *threads);

@@ -69,7 +69,7 @@ std::string ThreadLimitsText(const std::string& root = "");
 // Whether `error` means that a thread could not be started.
 bool IsOfThread(const std::system_error& error);
 
-// The text of `error`; for a thread that did not start, with those limits.
+// The text of `error`. For a thread that did not start, adds those limits.
 std::string DescribeSystemError(const std::system_error& error);
 
 }  // namespace muster::base

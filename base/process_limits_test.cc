@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kMib = 1 << 20;
 
-// A system of its own, in which the limits of this process are not.
+// Uses a file system root without this process's limits.
 class ProcessLimitsTest : public ::testing::Test {
  protected:
   ProcessLimitsTest()
@@ -44,8 +44,8 @@ class ProcessLimitsTest : public ::testing::Test {
   const std::string root_;
 };
 
-// Leaves the process, which may map `bytes` more than it has, with what `say`
-// returns.
+// Limits the address space to `bytes` more than this process has, and exits
+// with the result of `say`.
 template <typename Say>
 [[noreturn]] void LeaveWith(uint64_t bytes, const Say& say) {
   uint64_t pages = 0;
@@ -83,8 +83,7 @@ TEST(AddressSpaceTest, MemoryThatIsNotToBeHadNamesItsLimit) {
   EXPECT_EXIT(
       LeaveWith(2 * kMib,
                 [] {
-                  // As operator new does; that of sanitizers
-                  // ends the process.
+                  // Like operator new; that of sanitizers ends the process.
                   return Guarded([]() -> Status { throw std::bad_alloc(); });
                 }),
       ::testing::ExitedWithCode(0),
@@ -155,7 +154,7 @@ TEST_F(ProcessorsTest, TheLeastQuotaOfAllGroupsAboveCounts) {
   const auto quota = FindProcessorQuota(root_);
   ASSERT_TRUE(quota.has_value());
   EXPECT_EQ(quota->processors, 1.5);
-  // Whole ones.
+  // Rounded down.
   EXPECT_EQ(UsableProcessors(root_), 1);
 }
 
@@ -170,7 +169,7 @@ TEST_F(ProcessorsTest, TheFirstVersionHasItsQuotaInTwoFiles) {
   Write("/sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "-1\n");
   Write("/sys/fs/cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n");
   EXPECT_FALSE(FindProcessorQuota(root_).has_value());
-  // A container sees its own group as the top.
+  // A container sees its own group as the root.
   Write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "100000\n");
   Write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
   const auto quota = FindProcessorQuota(root_);

@@ -37,11 +37,11 @@ double MaxFds() {
   return static_cast<double>(limit.rlim_cur);
 }
 
-// Field `number` of proc(5)'s stat, counted from 1 as there; past the name.
+// Field `number` after the name in /proc/self/stat, counted as in proc(5).
 double StatField(int number) {
   std::ifstream file("/proc/self/stat");
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  // The name may hold anything, but no field behind it holds a parenthesis.
+  // The name may contain anything, but no later field has a parenthesis.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return 0;
   std::istringstream fields(text.substr(name_end + 1));

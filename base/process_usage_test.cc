@@ -43,7 +43,7 @@ TEST(ProcessUsageTest, ItHasStartedALittleWhileAgo) {
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
   const double start = ReadProcessUsage().start_time_seconds;
-  // The clock's second of the machine's start is rounded.
+  // The start of the machine is rounded to a second.
   EXPECT_LT(start, now + 2);
   EXPECT_GT(start, now - 600);
 }

@@ -22,7 +22,7 @@ StatusOr<std::string> ReadSmallFile(absl::string_view option,
     return InvalidArgumentError(
         absl::StrCat(option, " ", Quote(path), ": ", why));
   };
-  // Without O_NONBLOCK a pipe would hold up who reads it until somebody writes.
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return failure(strerror(errno));
   const auto close_fd = absl::MakeCleanup([fd] { close(fd); });

@@ -209,7 +209,7 @@ class [[nodiscard]] StatusOr {
     return std::move(value_).value_or(std::forward<U>(otherwise));
   }
 
-  // As Status::IgnoreError.
+  // See Status::IgnoreError.
   void IgnoreError() const {}
 
   // Compares the values, or the failures.

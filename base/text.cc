@@ -19,8 +19,7 @@ struct Characters {
   uint32_t last;
 };
 
-// Unicode 15: Cc, Cf, Zl, Zp, and what is not and will not be a character.
-// Ascending.
+// Unicode 15: Cc, Cf, Zl, Zp and noncharacters, ascending.
 constexpr Characters kInvisible[] = {
     {0x0000, 0x001F},   {0x007F, 0x009F},   {0x00AD, 0x00AD},
     {0x0600, 0x0605},   {0x061C, 0x061C},   {0x06DD, 0x06DD},
@@ -37,13 +36,13 @@ bool IsWordByte(char c) {
              absl::string_view::npos;
 }
 
-// Keeps the characters beyond ASCII that show, and hands the rest to `escape`,
-// a run at a time: what follows a hexadecimal escape depends on it.
+// Keeps visible characters beyond ASCII. Passes the rest to `escape` in runs,
+// because a hexadecimal escape depends on the character after it.
 template <typename EscapeRun>
 std::string EscapeWith(absl::string_view text, EscapeRun escape) {
   std::string out;
   absl::string_view rest = text;
-  size_t run = 0;  // where the bytes begin that are not written yet
+  size_t run = 0;  // where the pending bytes begin
   while (!rest.empty()) {
     const size_t at = text.size() - rest.size();
     const uint32_t character = TakeCharacter(rest);
@@ -61,7 +60,7 @@ std::string EscapeWith(absl::string_view text, EscapeRun escape) {
   return out;
 }
 
-// Leaves the bytes of `kept` as they are.
+// Escapes all bytes but those of `kept`.
 std::string EscapeExcept(absl::string_view kept, absl::string_view text) {
   return EscapeWith(text, [kept](absl::string_view run) {
     std::string out;
@@ -82,7 +81,7 @@ uint32_t TakeCharacter(absl::string_view& text) {
   const uint8_t lead = byte(0);
   size_t size = 1;
   uint32_t character = lead;
-  uint32_t least = 0;  // a character has one encoding, the shortest
+  uint32_t least = 0;  // only a character's shortest encoding is valid
   if (lead >= 0xF0) {
     size = lead <= 0xF4 ? 4 : 0;
     character = lead & 0x07;

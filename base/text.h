@@ -44,10 +44,10 @@ bool IsInvisible(uint32_t character);
 // through this function or one of those below.
 std::string Escape(absl::string_view text);
 
-// As Escape, for use without quotes: quotes and backslashes stay.
+// Like Escape, for use without quotes: quotes and backslashes stay.
 std::string Printable(absl::string_view text);
 
-// As Printable, for a text of several lines: newlines and tabs stay, too.
+// Like Printable, for a text of several lines: newlines and tabs stay, too.
 std::string PrintableLines(absl::string_view text);
 
 // Escape(text) in double quotes. If the text has more than `bytes_max` bytes,
@@ -63,7 +63,7 @@ std::string Excerpt(absl::string_view bytes);
 // ASCII letters, digits and `-_.,:;/@%+*#()[]`, otherwise quoted.
 std::string LogValue(absl::string_view value);
 
-// Error texts name at most so many ranks, and then the number of the others.
+// Error texts name at most this many ranks, and then the number of the others.
 inline constexpr size_t kRanksInTextMax = 8;
 
 // "rank 3"; "ranks 3, 5 and 120 more".

@@ -18,7 +18,7 @@ TEST(EscapeTest, WhatShowsStaysAndTheRestIsEscaped) {
             "r\xC3\xA4nge \xE4\xBD\xA0 \xF0\x9F\x98\x80");
   EXPECT_EQ(Escape("it's \"b\\c"), "it's \\\"b\\\\c");
   EXPECT_EQ(Escape("\033[2Jgone\r\n"), "\\x1b[2Jgone\\r\\n");
-  // The 8-bit form of ESC [, as UTF-8 and alone.
+  // The 8-bit form of ESC [, as UTF-8 and as a single byte.
   EXPECT_EQ(Escape("\xC2\x9B!"), "\\xc2\\x9b!");
   EXPECT_EQ(Escape("\x9B!"), "\\x9b!");
 }
@@ -36,7 +36,7 @@ TEST(EscapeTest, DirectionMarksAndOtherFormatCharactersAreEscaped) {
 }
 
 TEST(EscapeTest, WhatIsNotUtf8IsEscaped) {
-  // Cut short, too long a form, a surrogate, beyond the last character.
+  // Truncated, overlong, a surrogate, beyond the last character.
   for (const absl::string_view bytes :
        {"\xE2\x80", "\xC0\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF"}) {
     EXPECT_EQ(Escape(bytes), absl::CHexEscape(bytes));

@@ -27,8 +27,8 @@ absl::string_view CauseName(MissingCause cause) {
   return "unknown";
 }
 
-// `1590 more (6-799, 801-1599)`: who is missing beside those that a text names.
-// Empty: nobody.
+// `1590 more (6-799, 801-1599)`: the missing ranks that a text does not name.
+// Empty: none.
 std::string UnnamedText(const BarrierResult& result) {
   std::vector<Rank> ranks;
   for (size_t i = kRanksInTextMax; i < result.missing.size(); ++i) {

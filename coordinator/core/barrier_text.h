@@ -15,17 +15,17 @@
 
 namespace muster::coordinator::core {
 
-// `barrier "epoch_end" #12 on group "world"`; without the number where
-// `instance` is 0, without the group where that has no name.
+// `barrier "epoch_end" #12 on group "world"`. Without the number if `instance`
+// is 0; without the group if `group` is empty.
 std::string BarrierTitle(absl::string_view group, absl::string_view barrier,
                          int64_t instance);
 
-// `5 (trainer-5, lost: no heartbeat for 11s (lease 10s))`. A rank that is late
-// and was silent for a good part of its `lease` is said to be so.
+// `5 (trainer-5, lost: no heartbeat for 11s (lease 10s))`. Also names the
+// silence of a late rank if that is a good part of its `lease`.
 std::string MissingText(const MissingRank& missing, Duration lease);
 
-// The status that goes with a decision. `conflict` says who disagrees about
-// what; `generation` is the one that the barrier belongs to.
+// The status for a decision. `conflict` describes a disagreement between
+// callers; `generation` is the barrier's.
 Status BarrierStatus(const BarrierResult& result, absl::string_view conflict,
                      Generation generation, Duration lease);
 

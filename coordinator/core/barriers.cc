@@ -92,7 +92,7 @@ StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
     Series& series = *it->second;
     if (series.participants != participants && series.instances.empty() &&
         !series.dropped_results) {
-      // Nobody is in it: the name is free for another set of ranks.
+      // Nobody is in the series: the name is free for other participants.
       Changed(series);
       series.participants = participants;
       series.founder = request.rank;
@@ -119,9 +119,8 @@ StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
   return found;
 }
 
-// Forgets the numbering of the barrier that has been unused for longest. Only
-// of one that all its ranks have left equally often: all of them begin again
-// with instance 1.
+// Forgets the numbering of the barrier that has been unused for longest. All
+// its ranks have left it equally often, so all begin again with instance 1.
 bool BarrierTable::MakeRoom() {
   if (idle_.empty()) return false;
   Series& oldest = *idle_.begin()->second;
@@ -131,8 +130,8 @@ bool BarrierTable::MakeRoom() {
   return true;
 }
 
-// After anything that may have changed whether the barrier may be forgotten,
-// or when it was used.
+// Updates idle_. Call it after any change of used_at, or of whether the barrier
+// may be forgotten.
 void BarrierTable::Relist(Series& series) {
   const bool idle = series.instances.empty() && !series.dropped_results;
   const uint64_t as = idle ? series.used_at : 0;
@@ -183,7 +182,7 @@ void BarrierTable::ArriveAt(Series& series,
   Settle(series, instance, now, out);
 }
 
-// Gives a late caller the decision; false when there is none yet.
+// Gives a late caller the decision. Returns false if there is none yet.
 bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
                                const BarrierRequest& request, Outbox& out) {
   if (number > series.newest || !TakesPart(series, request.rank)) return false;
@@ -208,8 +207,8 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
   return true;
 }
 
-// Fails the caller, and with it whoever waits under the same name for another
-// set of ranks: one of them is wrong, and both would wait in vain.
+// Fails the caller, and the callers that wait under the same name for another
+// set of ranks: one side is wrong, and all would wait in vain.
 bool BarrierTable::RefuseOtherParticipants(
     Series& series, const Call& call, const BarrierRequest& request,
     const std::vector<Rank>& participants, Instant now, Outbox& out) {
@@ -239,8 +238,8 @@ bool BarrierTable::RefuseOtherParticipants(
   return true;
 }
 
-// Returns the instance that the caller arrives at, and takes its place in the
-// waiters' quota.
+// Returns the instance at which the caller arrives, and counts the caller in
+// the waiters' quota.
 StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
     Series& series, int64_t number, const BarrierRequest& request,
     Instant now) {
@@ -266,7 +265,7 @@ StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
   return &instance;
 }
 
-// Decides the instance where that can be done now.
+// Decides the instance if that is possible now.
 void BarrierTable::Settle(Series& series, Instance& instance, Instant now,
                           Outbox& out) {
   if (static_cast<int32_t>(instance.arrived.size()) == Expected(series)) {
@@ -340,8 +339,8 @@ BarrierTable::Instances::iterator BarrierTable::Drop(
   return series.instances.erase(decided);
 }
 
-// Drops the decisions that nobody can ask for any more, and the oldest of those
-// that are too many.
+// Drops the decisions that nobody can ask for any more, and the oldest ones
+// beyond the limits.
 void BarrierTable::RetireInstances(Series& series) {
   int64_t kept = 0;
   for (auto it = series.instances.begin(); it != series.instances.end();) {
@@ -374,8 +373,8 @@ void BarrierTable::RetireInstances(Series& series) {
   Relist(series);
 }
 
-// Every member that could ask for a dropped decision has asked or has gone, so
-// the name can be used anew.
+// Makes the name free if every member that could ask for a dropped decision has
+// asked or gone.
 void BarrierTable::ForgetDropped(Series& series) {
   if (!series.dropped_results || !series.instances.empty() ||
       !AllPast(series, series.newest, series.past_newest)) {
@@ -385,9 +384,10 @@ void BarrierTable::ForgetDropped(Series& series) {
   series.dropped_results = false;
 }
 
-// Whether each participant has had the instance, or can call no more. `from` is
-// where to look first, and is moved on: those before it will always be so. A
-// barrier of n ranks that come one by one is not looked at n times.
+// Whether each participant has received the instance or cannot call any more.
+// Starts at index `from` and advances it, because the participants before it
+// stay past. So a barrier of n ranks that come one by one is not scanned n
+// times.
 bool BarrierTable::AllPast(const Series& series, int64_t number,
                            int32_t& from) const {
   const int32_t expected = Expected(series);
@@ -409,7 +409,7 @@ void BarrierTable::MemberDeparted(const Event& event, const Status& status,
   const Rank rank = *event.rank;
   const bool first =
       gone_.emplace(rank, Departure{CauseOf(event.kind), event.cause}).second;
-  // One that gave up its rank and goes now has no arrivals any more.
+  // A member that had given up its rank has no arrivals any more.
   if (!first) return;
   for (auto& [key, series] : series_) {
     if (!TakesPart(*series, rank)) continue;
@@ -445,8 +445,8 @@ bool BarrierTable::Cancel(WaiterId waiter, const Status& status, Outbox& out) {
   quota_.Release(0);
   instance.arrived.erase(place.rank);
   int64_t& taken = series.taken[place.rank];
-  // Where the rank has gone on to a later instance, it must not come back to
-  // this one: it stays missing here.
+  // If the rank has gone on to a later instance, it must not come back to this
+  // one: it stays missing here.
   if (taken == place.instance) --taken;
   series.past_newest = 0;
   if (instance.arrived.empty() && instance.number == series.newest) {
@@ -506,7 +506,7 @@ int32_t BarrierTable::CountGone(const Series& series) const {
                     [&](Rank rank) { return gone_.contains(rank); }));
 }
 
-// Whether the arguments of a caller can be meant.
+// Validates the caller's arguments.
 
 Status BarrierTable::CheckCaller(const Call& call,
                                  const BarrierRequest& request) const {
@@ -556,7 +556,8 @@ Status BarrierTable::CheckCaller(const Call& call,
         base::Quote(call.member.value()), ", not by ", call.incarnation.value(),
         "; rendezvous again"));
   }
-  // It lives, so it has joined the next generation: an arrival that is late.
+  // The caller lives, so it has joined the next generation and this arrival is
+  // late.
   if (const auto gone = gone_.find(request.rank); gone != gone_.end()) {
     return AbortedError(absl::StrCat(title, ": rank ", rank, " ",
                                      gone->second.text, "; rendezvous again"));
@@ -564,13 +565,13 @@ Status BarrierTable::CheckCaller(const Call& call,
   return OkStatus();
 }
 
-// The participants in ascending order; empty when they are all ranks.
+// The participants in ascending order; empty: all ranks.
 StatusOr<std::vector<Rank>> BarrierTable::Participants(
     const BarrierRequest& request) const {
   const std::vector<Rank>* const group = groups_.RanksOf(request.group);
   if (request.ranks.empty() && group == nullptr) return std::vector<Rank>();
   const int32_t size = static_cast<int32_t>(formation_->world.size());
-  // A group's ranks stand in order, and were looked at when it was registered.
+  // A group's ranks were sorted and checked when it was registered.
   if (request.ranks.empty() &&
       std::binary_search(group->begin(), group->end(), request.rank)) {
     return static_cast<int32_t>(group->size()) == size ? std::vector<Rank>()
@@ -605,12 +606,12 @@ StatusOr<std::vector<Rank>> BarrierTable::Participants(
   return ranks;
 }
 
-// The records of the table, which survive a restart.
+// Records, for a restart.
 
 namespace {
 
-// Why the holder of `seat` can arrive no more, from what is known of its
-// member after a restart; null when it can.
+// The reason why the holder of `seat` cannot arrive any more, according to its
+// member after a restart; none: it can.
 std::optional<std::pair<MissingCause, std::string>> DepartureOf(
     const Seat& seat, const Member* member) {
   if (member == nullptr) {
@@ -639,7 +640,7 @@ std::optional<std::pair<MissingCause, std::string>> DepartureOf(
 
 }  // namespace
 
-// The rank comes for a decision that there is already, or was.
+// The rank asks for an instance that is decided.
 void BarrierTable::Take(Series& series, Rank rank, int64_t number) {
   series.taken[rank] = number;
   if (!journal_.on()) return;
@@ -647,7 +648,7 @@ void BarrierTable::Take(Series& series, Rank rank, int64_t number) {
   journal_.Taken(series.key.first, series.key.second, rank);
 }
 
-// The series is to be written as a whole.
+// Marks the whole series for writing.
 void BarrierTable::Changed(Series& series) {
   const auto& [group, barrier] = series.key;
   journal_.Series(group, barrier);
@@ -660,8 +661,8 @@ void BarrierTable::Decided(const Series& series, Instance& instance) {
       journal_.Decision(series.key.first, series.key.second, instance.number);
 }
 
-// A decision that nobody needs any more by the end of its step, as that of a
-// barrier that all reached, leaves no trace.
+// Leaves no trace of a decision that was not needed beyond its step, such as
+// that of a barrier that all ranks reached.
 void BarrierTable::Forgotten(const Series& series, const Instance& instance) {
   const auto& [group, barrier] = series.key;
   if (instance.unwritten &&
@@ -691,7 +692,7 @@ SeriesRecord BarrierTable::RecordOf(const std::string& group,
        ++it) {
     const Instance& instance = it->second;
     if (instance.decided()) continue;
-    // As if nobody had come yet.
+    // Undecided arrivals are not recorded.
     if (instance.number == record.newest) --record.newest;
     for (const auto& [rank, waiter] : instance.arrived) --taken[rank];
   }
@@ -790,8 +791,7 @@ void BarrierTable::Restore(const TakenRecord& record) {
   found->second->apart.insert(record.rank);
 }
 
-// How others see the table: descriptions and snapshots for people, and what
-// must always hold.
+// Descriptions and snapshots for people, and invariants.
 
 std::vector<MissingRank> BarrierTable::Missing(const Series& series,
                                                const Instance& instance,

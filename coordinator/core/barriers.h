@@ -31,22 +31,22 @@
 namespace muster::coordinator::core {
 
 struct BarrierRequest {
-  Generation generation{};  // in which the ranks hold; 0: the newest one
+  Generation generation{};  // of the ranks; 0: the newest one
   std::string group{};
   std::string barrier{};
-  // The participants; empty: the ranks of `group`, all where nobody has
-  // registered it.
+  // The participants. Empty: the ranks of `group`, or all ranks if `group` is
+  // not registered.
   std::vector<Rank> ranks{};
   Rank rank{};         // the caller's
   Duration timeout{};  // the first caller's counts
   // false: fail as soon as a participant is known to be gone.
-  // true: always wait for the whole timeout and name all who are missing.
+  // true: always wait for the whole timeout and name all missing ranks.
   bool wait_all_ranks = false;
 };
 
-// The part of one barrier that survives a restart (records.h): the decisions,
-// and which ranks have received which. Ranks whose arrival awaits a decision
-// call again after a restart. Rewritten with each decision.
+// The part of a barrier that survives a restart (records.h): its participants,
+// and each rank's last decision. Ranks that wait for a decision call again
+// after a restart. Rewritten with each decision.
 struct SeriesRecord {
   std::string group;    // name
   std::string barrier;  // name
@@ -58,7 +58,7 @@ struct SeriesRecord {
   std::vector<std::pair<Rank, int64_t>> taken;  // last instance of each rank
 };
 
-// A decision of it that is kept.
+// One kept decision of a barrier.
 struct DecisionRecord {
   std::string group;     // name
   std::string barrier;   // name
@@ -68,8 +68,8 @@ struct DecisionRecord {
   BarrierReply result;
 };
 
-// The last instance of a rank that came for a decision since its series was
-// written.
+// The last instance whose decision a rank has received, if that is newer than
+// the SeriesRecord.
 struct TakenRecord {
   std::string group;    // name
   std::string barrier;  // name
@@ -80,11 +80,11 @@ struct TakenRecord {
 
 // BarrierTable numbers the instances of each (group, barrier) from 1: a rank's
 // nth call arrives at instance n. An instance is decided exactly once; all its
-// callers, the late ones too, get the same answer. All of it holds within one
+// callers, late ones included, get the same answer. All numbers are per
 // generation.
 class BarrierTable {
  public:
-  // All must outlive the table.
+  // The arguments must outlive the table.
   BarrierTable(const Limits* limits, WaiterQuota* quota,
                const Membership* membership, const GroupTable* groups,
                Journal* journal);
@@ -92,28 +92,28 @@ class BarrierTable {
   BarrierTable(const BarrierTable&) = delete;
   BarrierTable& operator=(const BarrierTable&) = delete;
 
-  // Aborts what is open and begins anew with the ranks of `formation`.
+  // Aborts the open instances and starts over with the ranks of `formation`.
   void Reset(FormationReply formation, Instant now, Outbox& out);
 
-  // BarrierReply, when the instance is decided; its statuses are with
-  // BarrierOutcome. The caller must be a live member.
-  // ABORTED (no or another generation), INVALID_ARGUMENT (rank, participants;
-  // others than the group's), OUT_OF_RANGE (so late that the decision is not
-  // kept), RESOURCE_EXHAUSTED.
+  // Answers with a BarrierReply when the instance is decided; BarrierOutcome
+  // has its statuses. The caller must be a live member.
+  // Errors: ABORTED (no generation or another one), INVALID_ARGUMENT (rank or
+  //   participants; other participants than the group's), OUT_OF_RANGE (the
+  //   decision is no longer kept), RESOURCE_EXHAUSTED.
   void Arrive(const Call& call, const BarrierRequest& request, Instant now,
               Outbox& out);
 
-  // Takes back the member's arrivals, fails its calls with `status`, and fails
-  // the instances that it takes part in, unless they wait for all ranks.
+  // Withdraws the member's arrivals, fails its calls with `status`, and fails
+  // the instances of which it is a participant, unless they wait for all ranks.
   void MemberDeparted(const Event& event, const Status& status, Instant now,
                       Outbox& out);
 
-  // Takes back the arrival of `waiter` and fails the call with `status`; false
-  // when it does not wait here.
+  // Withdraws the arrival of `waiter` and fails the call with `status`. Returns
+  // false if `waiter` does not wait here.
   bool Cancel(WaiterId waiter, const Status& status, Outbox& out);
 
-  // The newer waiter takes over the call of the older one; false when that
-  // does not wait here.
+  // Lets `newer` wait in place of `older`. Returns false if `older` does not
+  // wait here.
   bool Retarget(WaiterId older, WaiterId newer);
 
   // Decides every instance whose deadline is at or before `now`.
@@ -121,7 +121,7 @@ class BarrierTable {
 
   std::optional<Instant> NextDeadline() const;
 
-  // Forgets everything; for a job that all members have left.
+  // Forgets everything. Called when all members have left the job.
   void Clear(Instant now, Outbox& out);
 
   SeriesRecord RecordOf(const std::string& group,
@@ -131,16 +131,16 @@ class BarrierTable {
   TakenRecord RecordOf(const std::string& group, const std::string& barrier,
                        Rank rank) const;
 
-  // Of a new table, after its members were restored; in this order.
+  // Restore a new table, after its members and in this order.
   void RestoreFormation(FormationReply formation);
   void Restore(SeriesRecord record);
   void Restore(DecisionRecord record);
   void Restore(const TakenRecord& record);
 
-  // Of the open instances that end first.
+  // The open instances with the earliest deadlines.
   std::vector<BarrierSnapshot> Snapshot(Instant now) const;
   int64_t open() const { return static_cast<int64_t>(deadlines_.size()); }
-  // What the decisions cost that are kept.
+  // The memory of the kept decisions.
   int64_t decision_bytes() const { return decision_bytes_; }
   int64_t series() const { return static_cast<int64_t>(series_.size()); }
   int64_t waiters() const {
@@ -161,9 +161,9 @@ class BarrierTable {
     // Set by the decision.
     BarrierReply result;
     Status status;
-    int64_t bytes = 0;        // that these keep
-    uint64_t decided_as = 0;  // number of the decision, of all the table's
-    int32_t past = 0;         // of AllPast
+    int64_t bytes = 0;        // of `result` and `status`
+    uint64_t decided_as = 0;  // number among the table's decisions
+    int32_t past = 0;         // where AllPast resumes
     bool unwritten = false;   // not journaled before the decision
 
     bool decided() const { return result != nullptr; }
@@ -174,17 +174,17 @@ class BarrierTable {
   struct Series {
     Key key;
     std::vector<Rank> participants;        // ascending; empty: all ranks
-    Rank founder;                          // who named the participants
+    Rank founder;                          // named the participants
     absl::btree_map<Rank, int64_t> taken;  // last instance of each rank
-    // Those that are open, and those that somebody may still ask for.
+    // Open instances, and decided ones that a participant may still ask for.
     absl::btree_map<int64_t, Instance> instances;
     int64_t newest = 0;
-    bool dropped_results = false;  // a rank may lag behind what is kept
-    int32_t past_newest = 0;       // of AllPast
-    int32_t gone = 0;              // participants that are in gone_
-    absl::btree_set<Rank> apart;   // with a TakenRecord
-    uint64_t used_at = 0;          // for the choice of whom to forget first
-    uint64_t idle_as = 0;          // where it stands in idle_; 0: it does not
+    bool dropped_results = false;  // a rank may ask for a dropped decision
+    int32_t past_newest = 0;       // where AllPast resumes for `newest`
+    int32_t gone = 0;              // participants in gone_
+    absl::btree_set<Rank> apart;   // ranks that have a TakenRecord
+    uint64_t used_at = 0;          // calls_ at the last use
+    uint64_t idle_as = 0;          // key in idle_; 0: none
   };
 
   struct Place {
@@ -193,7 +193,7 @@ class BarrierTable {
     Rank rank;
   };
 
-  // Why a rank can arrive no more in this generation.
+  // The reason why a rank cannot arrive any more in this generation.
   struct Departure {
     MissingCause cause;
     std::string text;
@@ -235,8 +235,8 @@ class BarrierTable {
   bool TakesPart(const Series& series, Rank rank) const;
   int32_t CountGone(const Series& series) const;
   bool AllPast(const Series& series, int64_t number, int32_t& from) const;
-  // Descriptions of up to `count_max`; the ranks of all others go to `others`,
-  // if it is not null.
+  // Describes up to `count_max` missing ranks. Adds all others to `others`, if
+  // it is not null.
   std::vector<MissingRank> Missing(const Series& series,
                                    const Instance& instance, Instant now,
                                    size_t count_max, RankRanges* others) const;
@@ -255,12 +255,12 @@ class BarrierTable {
   absl::btree_map<Rank, Departure> gone_;
   absl::btree_map<Key, std::unique_ptr<Series>> series_;
   absl::flat_hash_map<WaiterId, Place> places_by_waiter_;
-  // Of the open instances.
+  // The deadlines of the open instances.
   absl::btree_set<std::pair<Instant, std::pair<Key, int64_t>>> deadlines_;
   uint64_t calls_ = 0;
-  // Those whose numbering may be forgotten, by used_at.
+  // Series whose numbering may be forgotten, by used_at (lowest first).
   absl::btree_map<uint64_t, Series*> idle_;
-  // The decisions that are kept, the oldest first, and what they cost.
+  // The kept decisions by decided_as, and their memory.
   absl::btree_map<uint64_t, std::pair<Series*, int64_t>> decisions_;
   int64_t decision_bytes_ = 0;
   uint64_t decided_ = 0;

@@ -20,20 +20,20 @@ struct Call {
   // The answer goes to this waiter, exactly once.
   WaiterId waiter;
 
-  // Of a mutation of a registered member: a second call with the same number
-  // is not applied again but gets the first one's answer. 0: no such promise.
+  // The number of a mutation by a registered member. A second call with this
+  // number is not applied; it gets the first one's answer. 0: not deduplicated.
   SequenceNumber sequence;
 
-  // The member has the answers of all its numbers up to this one, except those
-  // of `unanswered`, and will not ask for them again.
+  // The member has the answers to all its numbers up to this one, except those
+  // in `unanswered`, and will not ask for them again.
   SequenceNumber acknowledged_through;
 
   // In ascending order. Few: calls that have been parked for so long that the
   // member would run out of retained_replies if it waited for their answers.
   std::vector<SequenceNumber> unanswered;
 
-  // The message that brought these two: calls with the same number have the
-  // same, and they are looked at once. 0: none.
+  // The message that carried the two fields above, which are the same in all
+  // its calls and so are processed once. 0: none.
   uint64_t message = 0;
 };
 

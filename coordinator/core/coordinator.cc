@@ -13,9 +13,9 @@
 namespace muster::coordinator::core {
 namespace {
 
-// Marks the waiter of an arrival whose connection has gone. It stands in the
-// barrier in place of the real one, which has its answer; the decision goes to
-// the reply cache only.
+// Marks the waiter of an arrival whose connection has closed. It replaces the
+// real waiter, which has its answer, in the barrier; the decision goes only to
+// the reply cache.
 constexpr uint64_t kDetachedBit = uint64_t{1} << 63;
 
 bool IsDetached(WaiterId waiter) {
@@ -40,8 +40,8 @@ Coordinator::Coordinator(CoordinatorEpoch epoch,
       groups_(&limits_, &membership_, &journal_),
       barriers_(&limits_, &quota_, &membership_, &groups_, &journal_) {}
 
-// Lets pass whoever may use the store; `*member` is null for a plain client.
-// Answers the call otherwise.
+// Returns whether the caller may use the store, else answers the call.
+// `*member` is null for a plain client.
 bool Coordinator::Admit(const Call& call, Instant now, Outbox& out,
                         Member** member) {
   *member = nullptr;
@@ -49,7 +49,7 @@ bool Coordinator::Admit(const Call& call, Instant now, Outbox& out,
   return AdmitMember(call, now, out, member);
 }
 
-// Lets pass live members only.
+// Returns whether the caller is a live member, else answers the call.
 bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
                               Member** member) {
   StatusOr<Member*> admitted = membership_.Admit(call, now, out);
@@ -65,7 +65,7 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
   return true;
 }
 
-// Answers the call, now or when the first one is answered, if it is a retry.
+// If the call is a retry, answers it, now or together with the first one.
 bool Coordinator::Replay(const Call& call, absl::string_view method,
                          Member& member, Outbox& out) {
   if (call.message == 0 || call.message != member.acknowledged_by) {
@@ -98,7 +98,7 @@ bool Coordinator::Replay(const Call& call, absl::string_view method,
   return false;
 }
 
-// The newer waiter awaits the answer of the parked call.
+// Lets the newer waiter wait for the answer of the parked call.
 void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
                            Outbox& out) {
   const WaiterId older = entry.waiter;
@@ -116,7 +116,7 @@ void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
   entry.waiter = call.waiter;
 }
 
-// Runs a verb that answers its caller at once, first of all waiters.
+// Runs a verb that answers its caller at once, before all other waiters.
 void Coordinator::Mutate(const Call& call, absl::string_view method,
                          Instant now, Outbox& out,
                          absl::FunctionRef<void()> verb) {
@@ -127,7 +127,7 @@ void Coordinator::Mutate(const Call& call, absl::string_view method,
   const size_t first_reply = out.replies.size();
   verb();
   if (once) SetDone(*member, call.sequence, out.replies[first_reply]);
-  // It may have answered a pop.
+  // The verb may have answered a pop.
   Remember(first_reply, out);
 }
 
@@ -137,7 +137,7 @@ void Coordinator::SetDone(Member& member, SequenceNumber sequence,
   journal_.Reply(member.id, sequence);
 }
 
-// Runs a verb of a member that may park its caller.
+// Runs a verb of a member. The verb may park its caller.
 void Coordinator::MutateAsMember(const Call& call, absl::string_view method,
                                  Instant now, Outbox& out,
                                  absl::FunctionRef<void()> verb) {
@@ -160,8 +160,8 @@ void Coordinator::ApplyAndPark(const Call& call, absl::string_view method,
   Remember(first_reply, out);
 }
 
-// Keeps the answers to numbered calls that were parked, and takes out those
-// that have no waiter any more.
+// Keeps the answers to numbered calls that were parked, and removes those
+// without a waiter.
 void Coordinator::Remember(size_t first_reply, Outbox& out) {
   if (origins_.empty()) return;
   size_t kept = first_reply;
@@ -205,7 +205,7 @@ void Coordinator::Register(const Call& call, Registration registration,
   }
 }
 
-// Tells the caller alone, if there is something to tell.
+// Sends the event, if there is one, to the caller alone.
 void Coordinator::TellAgain(const Call& call, std::optional<Event> event,
                             Outbox& out) {
   if (!event.has_value()) return;
@@ -280,7 +280,7 @@ void Coordinator::SettleRendezvous(Instant now, Outbox& out) {
   const FormationReply before = rendezvous_.formation();
   const FormationReply formation = rendezvous_.Settle(now, out);
   if (formation == nullptr) return;
-  // To those that hold on to the one before.
+  // Sent to members that are still in the previous generation.
   Tell(departures_.TakeUntold(now), out);
   BeginGeneration(before, formation, now, out);
   AnnounceWaiting(out);
@@ -303,7 +303,7 @@ void Coordinator::BeginGeneration(const FormationReply& before,
   barriers_.Reset(formation, now, out);
 }
 
-// `member` has waited for longest.
+// `member` of the event is the one that has waited for longest.
 Event Coordinator::WaitingEvent() const {
   Event event;
   event.kind = EventKind::kWaiting;
@@ -337,7 +337,7 @@ void Coordinator::AnnounceWaiting(Outbox& out) {
 }
 
 // A live member waits for the next generation: the others cannot go on in this
-// one, and would not hear of it from anybody else.
+// one, and nobody else would tell them.
 void Coordinator::HandleAbandonment(const Member& member, Instant now,
                                     Outbox& out) {
   Event event = membership_.Abandoned(member, now);
@@ -371,8 +371,8 @@ void Coordinator::Arrive(const Call& call, const BarrierRequest& request,
                  [&] { barriers_.Arrive(call, request, now, out); });
 }
 
-// What follows from departures: their calls fail, their seats and arrivals are
-// free, and the others are told.
+// Handles the consequences of departures: fails the members' calls, frees their
+// seats and arrivals, and tells the others.
 void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
                                    Outbox& out) {
   if (departed.empty()) return;
@@ -401,8 +401,8 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
       published.push_back(std::move(event));
     }
   }
-  // In the order in which they went: before what is told at once. Where only
-  // members that failed listen, there is nothing to gather.
+  // Earlier leaves come before the events that follow. If only failed members
+  // listen, there is nothing to gather.
   const bool gather = published.empty() && membership_.live() > 0;
   Tell(gather ? departures_.TakeDue(now) : departures_.TakeUntold(now), out);
   if (membership_.live() == 0) {
@@ -419,10 +419,11 @@ void Coordinator::Tell(std::optional<Event> event, Outbox& out) {
   if (event.has_value()) Publish(std::vector<Event>{*std::move(event)}, out);
 }
 
-// To all who listen. Not to the one that it is about when it was replaced, gave
-// up its rank or has come back: it is alive, and knows. Who reported a failure
-// is told of that too, because another's report may have come first; and who
-// left with others and has come back is told of all of them, itself too.
+// Sends the events to all listeners. A member that was replaced, gave up its
+// rank or came back is alive and knows, so it is not told of itself. A member
+// that reported a failure is told of that, because another report may have come
+// first. A member that left with others and has come back is told of all of
+// them.
 void Coordinator::Publish(std::vector<Event> events, Outbox& out) {
   if (events.empty()) return;
   const auto everybody =
@@ -476,8 +477,7 @@ void Coordinator::Withdraw(WaiterId waiter, const Status& status, Outbox& out) {
 
 void Coordinator::Tick(Instant now, Outbox& out) {
   Tell(departures_.TakeDue(now), out);
-  // Departures first, so that a barrier whose deadline is due as well names
-  // the lost as lost.
+  // Departures first: a barrier that is due too must name lost members as lost.
   std::vector<Event> departed;
   membership_.Expire(now, departed, out);
   HandleDepartures(departed, now, out);
@@ -520,7 +520,7 @@ void Coordinator::MutateAndPark(const Call& call, absl::string_view method,
   ApplyAndPark(call, method, *member, out, [&] { verb(store_); });
 }
 
-// How others see a coordinator: snapshots, counts, and what must always hold.
+// Snapshots, counts and invariants.
 
 MemberSnapshot Coordinator::SnapshotOf(const Member& member,
                                        Instant now) const {
@@ -534,7 +534,7 @@ MemberSnapshot Coordinator::SnapshotOf(const Member& member,
   snapshot.registration = member.registration;
   snapshot.heard_ago = now - member.heard_at;
   snapshot.cause = member.cause;
-  // The progress of a member that has departed ends with it.
+  // The progress of a departed member ends with its departure.
   const Instant until = member.live() ? now : member.state_since;
   snapshot.last_progress =
       DescribeProgress(member.progress, until - member.progress_at);
@@ -665,11 +665,12 @@ Status Coordinator::CheckInvariants() const {
   return OkStatus();
 }
 
-// How a coordinator's state goes into records and comes back from them.
+// Conversion of the state to records and back.
 
 namespace {
 
-// Members before what refers to them, the generation before its barriers.
+// Takes the records of one type, so that members are restored before records
+// that refer to them, and the generation before its barriers.
 template <typename T>
 void TakeOut(std::vector<Record>& records, std::vector<T>& out) {
   for (Record& record : records) {
@@ -679,7 +680,7 @@ void TakeOut(std::vector<Record>& records, std::vector<T>& out) {
   }
 }
 
-// A join's answer is recorded by its generation's number.
+// Replaces a join's recorded answer, which has only the generation's number.
 void ResolveFormation(const FormationReply& newest, ReplyRecord& record) {
   auto* const answer = std::get_if<FormationReply>(&record.payload);
   if (answer == nullptr || *answer == nullptr) return;
@@ -693,7 +694,7 @@ void ResolveFormation(const FormationReply& newest, ReplyRecord& record) {
   record.payload = std::monostate();
 }
 
-// The leave of a member that only its seat is known of.
+// The leave of a member of which only the seat is known.
 Event LeftEarlier(Generation generation, Rank rank, const Seat& seat) {
   Event event;
   event.kind = EventKind::kLeft;
@@ -756,8 +757,8 @@ std::vector<Record> Coordinator::TakeChanges() {
   return changes;
 }
 
-// Finds the departures from the newest generation by its seats: a member may
-// have come back with a new incarnation, or be forgotten.
+// Finds the departures from the newest generation by its seats, because a
+// member may have come back with a new incarnation, or be forgotten.
 void Coordinator::RestoreDepartures(Instant now) {
   const FormationReply formation = rendezvous_.formation();
   if (formation == nullptr) return;
@@ -769,7 +770,7 @@ void Coordinator::RestoreDepartures(Instant now) {
         departures_.Restore(membership_.LeftEvent(*member, now));
       }
     } else if (rendezvous_.running()) {
-      // In peace: anything else would have ended the generation.
+      // The member has left: other departures would have ended the generation.
       departures_.Restore(LeftEarlier(formation->generation,
                                       Rank(static_cast<int32_t>(i)), seat));
     }

@@ -37,7 +37,7 @@ namespace muster::coordinator::core {
 struct CoordinatorOptions {
   MembershipOptions membership;
   Limits limits;
-  // Whether TakeChanges tells what has changed.
+  // Whether TakeChanges returns the changes.
   bool durable = false;
 };
 
@@ -65,48 +65,47 @@ class Coordinator {
   void Read(const Call& call, Instant now, Outbox& out, StoreVerb verb);
   void Mutate(const Call& call, absl::string_view method, Instant now,
               Outbox& out, StoreVerb verb);
-  // For a mutation that may wait, such as QueuePop: one that waits is withdrawn
-  // when its caller goes, and takes nothing then.
+  // For a mutation that may wait, such as QueuePop. When the caller departs,
+  // its waiting call is withdrawn and takes nothing.
   void MutateAndPark(const Call& call, absl::string_view method, Instant now,
                      Outbox& out, StoreVerb verb);
 
-  // RegisterReply. Idempotent; a member that reconnects registers again. It is
-  // then told once more who has left its generation and what ended it, or that
-  // others wait for the next one, because it may have missed the events.
+  // RegisterReply. Idempotent; a member that reconnects registers again. It may
+  // have missed events: it is told again who has left its generation and what
+  // ended that, or that members wait for the next one.
   void Register(const Call& call, Registration registration, Instant now,
                 Outbox& out);
 
-  // HeartbeatReply. Progress that is refused (Membership) keeps the member
-  // alive all the same.
+  // HeartbeatReply. The call keeps the member alive even if its progress is
+  // refused (Membership).
   void Heartbeat(const Call& call, std::vector<GroupProgress> progress,
                  Instant now, Outbox& out);
 
-  // No payload. The member is gone after it; a retry gets FAILED_PRECONDITION
+  // No payload. The member is gone afterwards; a retry gets FAILED_PRECONDITION
   // `... left`, which the client may take for success. The others are told at
-  // once, or of several at a time (DepartureBatcher).
+  // once, or of several leaves together (DepartureBatcher).
   void Leave(const Call& call, absl::string_view reason, Instant now,
              Outbox& out);
 
-  // No payload. The member is gone after it: every call but its heartbeats is
-  // refused. Its process still listens: it is sent the events that the others
-  // get, its own among them, so that all of them see the same end of the
-  // generation, and it knows when they are done.
+  // No payload. The member is gone afterwards: all its calls but heartbeats are
+  // refused. Its process still gets the events that the others get, its own
+  // included, so that all see the same end of the generation.
   void ReportFailure(const Call& call, FailureReport report, Instant now,
                      Outbox& out);
 
-  // The member's connection closed. It is lost after the reconnect grace
-  // unless it registers again; after its lease where the connection was ended
-  // here (`dismissed`), which says nothing of it. Its parked calls are for
-  // DetachWaiter.
+  // The member's connection closed. The member is lost after the reconnect
+  // grace unless it registers again. If this coordinator closed the connection
+  // (`dismissed`), the member has its whole lease. DetachWaiter handles its
+  // parked calls.
   void Disconnected(const MemberId& member, Incarnation incarnation,
                     Instant now, Outbox& out, bool dismissed = false);
 
   // FormationReply. Counts as a mutation. A member of the running generation
-  // that joins again ends it: the others get an event. So they do when somebody
-  // waits for the next one.
+  // that joins again ends it, and the others get an event. They also get one
+  // when another member waits for the next generation.
   void Join(const Call& call, JoinRequest request, Instant now, Outbox& out);
 
-  // No payload; a mutation. Of the job's rendezvous, for good: see Rendezvous.
+  // No payload; a mutation. Closes the job's rendezvous for good.
   void CloseRendezvous(const Call& call, absl::string_view reason, Instant now,
                        Outbox& out);
   // GroupsReply; a mutation.
@@ -119,52 +118,52 @@ class Coordinator {
   void Arrive(const Call& call, const BarrierRequest& request, Instant now,
               Outbox& out);
 
-  // The caller gave up. Its call is withdrawn (a join's seat, a barrier's
-  // arrival) and answered with CANCELLED. No effect on a waiter that has its
-  // answer.
+  // The caller gave up. Withdraws its call (a join's seat, a barrier's arrival)
+  // and answers it with CANCELLED. No effect on a waiter that has its answer.
   void CancelWaiter(WaiterId waiter, Outbox& out);
 
-  // The caller's connection closed. As CancelWaiter, except that an arrival
-  // with a sequence number stays, so that its retry on another connection
-  // finds it.
+  // The caller's connection closed. Like CancelWaiter, except that an arrival
+  // with a sequence number stays, so that its retry on another connection finds
+  // it.
   void DetachWaiter(WaiterId waiter, Outbox& out);
 
-  // Does what is due at `now`: leases, deadlines.
+  // Processes the leases and deadlines that are due at `now`.
   void Tick(Instant now, Outbox& out);
 
-  // When Tick has something to do next; none: nothing is pending. It may come
-  // out earlier than needed, never later.
+  // When Tick has something to do next; none: nothing is pending. May be
+  // earlier than needed, never later.
   std::optional<Instant> NextDeadline() const;
 
-  // The records that have changed since the last call, in no meaningful order;
-  // each once, as it is now.
+  // Returns the records that have changed since the last call, in their current
+  // state, each once, in no particular order.
   std::vector<Record> TakeChanges();
 
-  // Brings back the state that `records` are, in any order. Of a new
-  // coordinator only; live members have a whole lease from `now`.
+  // Restores the state from `records`, which may have any order. Only for a new
+  // coordinator. Live members have a whole lease from `now`.
   void Restore(std::vector<Record> records, Instant now);
 
   JobSnapshot Snapshot(Instant now) const;
-  // Only the epoch, the lease, the members on `host`, and which of `rank_count`
-  // ranks from `first_rank` on are missing in the rendezvous in progress.
+  // Contains only the epoch, the lease, the members on `host`, and which of
+  // `rank_count` ranks from `first_rank` are missing in the current rendezvous.
   JobSnapshot Snapshot(absl::string_view host, Rank first_rank,
                        int32_t rank_count, Instant now) const;
   JobCounts Counts() const;
 
-  // No live member and no parked call: the driver may drop the job.
+  // True if there is no live member and no parked call. The driver may drop the
+  // job then.
   bool Idle() const;
 
-  // Nobody would notice a new one in its place: nothing was ever stored, no
-  // generation formed, nobody closed it, and no member is remembered.
+  // True if a new coordinator would behave the same: nothing was ever stored,
+  // no generation formed, nobody closed it, and no member is remembered.
   bool Blank() const;
 
   CoordinatorEpoch epoch() const { return epoch_; }
 
-  // Possible errors: INTERNAL, which says what does not hold.
+  // Errors: INTERNAL, with the violated invariant.
   Status CheckInvariants() const;
 
  private:
-  // Whose numbered call a parked waiter is.
+  // The numbered call of a parked waiter.
   struct Origin {
     MemberId member;
     SequenceNumber sequence;

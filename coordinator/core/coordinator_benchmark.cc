@@ -1,4 +1,4 @@
-// What an operation costs in the core alone: admission, deduplication, the
+// The cost of an operation in the core alone: admission, deduplication, the
 // store and the answer.
 
 #include <string>

@@ -10,7 +10,7 @@
 namespace muster::coordinator::core {
 namespace {
 
-// As it stands among others.
+// The event as a batch describes it.
 Event Described(const Event& event) {
   Event described = event;
   described.cause = CutText(event.cause, kDepartureTextMax);

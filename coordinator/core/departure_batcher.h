@@ -1,4 +1,4 @@
-// Batches the events that tell members which others have left in peace.
+// Batches the events that tell members which others have left.
 
 #ifndef MUSTER_COORDINATOR_CORE_DEPARTURE_BATCHER_H_
 #define MUSTER_COORDINATOR_CORE_DEPARTURE_BATCHER_H_
@@ -29,7 +29,7 @@ inline constexpr size_t kDescribedDeparturesMax = 8;
 inline constexpr int64_t kDepartureTextMax = 256;
 
 // DepartureBatcher records which members have left the newest generation, and
-// which of these the others have not been told of.
+// which of these departures the other members do not know yet.
 //
 // When a job of n members ends, all n leave. If each departure were sent at
 // once to all that remain, that would be n * n / 2 events. So a departure is
@@ -38,47 +38,48 @@ inline constexpr int64_t kDepartureTextMax = 256;
 // then. Pauses grow with the number of members, as does the cost of a batch.
 class DepartureBatcher {
  public:
-  // A member has left the generation in which it had `event.rank`. After this
-  // is told, the next ones are gathered for `pause`, for twice as long each
-  // time that some were, and for kDeparturePauseGrowth times as long at most.
+  // A member has left the generation in which it had `event.rank`. Departures
+  // after a batch are gathered for `pause`. The pause doubles with each batch,
+  // up to kDeparturePauseGrowth times `pause`.
   void Add(Event event, Duration pause, Instant now);
 
-  // What the others are to be told now, and it is taken for told: nothing
-  // before its time.
+  // If the next batch is due, returns its event and counts its departures as
+  // told.
   std::optional<Event> TakeDue(Instant now);
 
-  // The same, whether its time has come or not.
+  // Like TakeDue, for a batch that need not be due.
   std::optional<Event> TakeUntold(Instant now);
 
-  // When TakeDue has something; none: nothing is untold.
+  // The time when the next batch is due; none: there is no next batch.
   std::optional<Instant> NextDeadline() const;
 
-  // All of the generation that the others have been told of, for who may have
-  // missed it; none: nobody. It will be told of the rest with the others.
+  // One event for all departures that were told in this generation, for members
+  // that may have missed them; none: there were none. Those members get later
+  // batches like the others.
   std::optional<Event> All();
 
-  // A new generation begins. Nothing may be untold.
+  // A new generation begins. There must be no untold departure.
   void Reset();
 
-  // Of new departures, after a restart: a member that has left the newest
-  // generation. It is taken for told: those that come back will ask for All.
+  // For new batchers, after a restart: a member has left the newest generation.
+  // The departure counts as told: members that come back ask for All.
   void Restore(const Event& event) { Remember(event); }
 
-  // `newest`: the generation that they are of. Possible errors: INTERNAL.
+  // `newest` is the generation of the departures. Errors: INTERNAL.
   Status CheckInvariants(Generation newest) const;
 
  private:
   void Remember(const Event& event);
 
   std::vector<Event> untold_;
-  Instant due_;  // where some are untold
+  Instant due_;  // if untold_ is not empty
   std::optional<Instant> told_at_;
-  Duration pause_{};  // after told_at_
-  // By the members that there were when the first of them left.
+  Duration pause_{};  // between told_at_ and the next batch
+  // Set by the first departure after a quiet time.
   Duration pause_min_{};
   Duration pause_max_{};
 
-  // Of the newest generation, those that are told.
+  // The told departures of the newest generation.
   absl::btree_set<Rank> left_;
   std::vector<Event> described_;  // some of them
   std::optional<Event> all_;      // what All returns; none: not made yet

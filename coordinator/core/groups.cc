@@ -51,7 +51,7 @@ void GroupTable::NoteEnd(const std::string& name, const Group& group) {
   }
 }
 
-// The caller's rank in the generation that it means.
+// The caller's rank in `generation`.
 StatusOr<Rank> GroupTable::RankOf(const Call& call,
                                   Generation generation) const {
   if (formation_ == nullptr) {

@@ -28,7 +28,7 @@ namespace muster::coordinator::core {
 
 struct GroupDefinition {
   std::string name{};
-  std::vector<Rank> ranks{};  // of the world, ascending
+  std::vector<Rank> ranks{};  // world ranks, ascending
   std::string description{};  // for people
 };
 
@@ -49,7 +49,7 @@ struct GroupRankRecord {
 };
 
 // `3 ranks (0, 1, 2)`, `90 ranks (0, 1, 2, 3, 4, 5, 6, 7 and 82 more)`. `first`
-// are all `count` or at least kRanksInTextMax of them.
+// has all `count` ranks or at least the first kRanksInTextMax.
 std::string RanksText(absl::Span<const Rank> first, size_t count);
 
 // GroupTable holds the groups of the newest generation. The first member to
@@ -63,32 +63,31 @@ class GroupTable {
   GroupTable(const GroupTable&) = delete;
   GroupTable& operator=(const GroupTable&) = delete;
 
-  // Forgets all groups; what is registered now is of `formation`.
+  // Forgets all groups. Later registrations are for `formation`.
   void Reset(FormationReply formation);
 
   // Forgets all groups; for a job that all members have left.
   void Clear();
 
-  // GroupsReply. Registers the caller in all the groups, or in none. It must be
-  // a live member. `generation` is the one in which the ranks hold; 0: the
-  // newest.
-  // ABORTED (no or another generation, or no rank in it), INVALID_ARGUMENT (a
-  // group's name or ranks, or other ranks than it has: names both members and
-  // both lists), RESOURCE_EXHAUSTED.
-  // Before that the caller leaves the groups named `left`, whether or not it
-  // then gets into others. A group is forgotten when all that have registered
-  // it have left it or are gone.
+  // GroupsReply. The caller must be a live member. `generation` is that of the
+  // ranks; 0: the newest. The caller first leaves the groups named `left`, and
+  // stays out of them if the rest fails. Then it is registered in all of
+  // `groups` or in none. A group is forgotten when all members that have
+  // registered it have left it or departed.
+  // Errors: ABORTED (no generation or another one, or the caller has no rank in
+  //   it), INVALID_ARGUMENT (a group's name or ranks, or other ranks than it
+  //   has: names both members and both lists), RESOURCE_EXHAUSTED.
   void Register(const Call& call, Generation generation,
                 const std::vector<std::string>& left,
                 std::vector<GroupDefinition> groups, Instant now, Outbox& out);
 
-  // The ranks of a group, ascending; null when nobody has registered it.
+  // The ranks of a group, ascending; null if the group is not registered.
   const std::vector<Rank>* RanksOf(absl::string_view group) const;
 
   GroupRecord RecordOf(const std::string& group) const;
   GroupRankRecord RecordOf(const std::string& group, Rank rank) const;
 
-  // Of a new table, in this order.
+  // Restore a new table, in this order.
   void RestoreFormation(FormationReply formation);
   void Restore(GroupRecord record, Instant now);
   void Restore(const GroupRankRecord& record);
@@ -103,10 +102,10 @@ class GroupTable {
     std::shared_ptr<const std::vector<Rank>> ranks;
     std::string description;
     Rank founder;
-    std::vector<bool> registered;  // by the place in `ranks`
+    std::vector<bool> registered;  // by index in `ranks`
     int32_t registered_count = 0;
-    // When it was registered first, or this process learnt of it; nothing when
-    // all its ranks have been in it together.
+    // The time of the first registration or restoration; none once all its
+    // ranks were registered at the same time.
     std::optional<Instant> forming_since;
   };
 
@@ -117,9 +116,9 @@ class GroupTable {
   std::string MemberText(Rank rank) const;
   static bool MarkRegistered(Group& group, Rank rank);
   void LeaveGroup(const std::string& name, Rank rank);
-  // Whether a live member is registered in it.
+  // Whether a live member is registered in the group.
   bool IsUsed(const Group& group) const;
-  // For the journal, when it leaves the table.
+  // Records in the journal that the group leaves the table.
   void NoteEnd(const std::string& name, const Group& group);
 
   const Limits& limits_;
@@ -128,7 +127,7 @@ class GroupTable {
 
   FormationReply formation_;
   absl::btree_map<std::string, Group> groups_;
-  int64_t ranks_ = 0;  // of all groups together
+  int64_t ranks_ = 0;  // in all groups together
 };
 
 }  // namespace muster::coordinator::core

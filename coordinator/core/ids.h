@@ -49,19 +49,19 @@ using MemberId = Id<struct MemberIdTag, std::string>;
 // lost, failed, left or was replaced needs a new one.
 using Incarnation = Id<struct IncarnationTag, uint64_t>;
 
-// One call that awaits its answer. The driver numbers its calls; an id is used
-// for one call only. 0: none.
+// One call that waits for its answer. The driver numbers its calls; an id is
+// used for one call only. 0: none.
 using WaiterId = Id<struct WaiterIdTag, uint64_t>;
 
 // Number of a successful rendezvous, from 1. 0: none yet.
 using Generation = Id<struct GenerationTag, int64_t>;
 
-// Number that a member gives to a mutation, from 1, so that a retry of it can
-// be told from another one. 0: none, never deduplicated.
+// Number that a member gives to a mutation, from 1. A retry has the same
+// number. 0: none, never deduplicated.
 using SequenceNumber = Id<struct SequenceNumberTag, uint64_t>;
 
-// Random number of one life of a job: whoever comes back to another one has
-// lost its keys, ranks and barriers.
+// Random number of one life of a job. A client that comes back to another life
+// has lost its keys, ranks and barriers.
 using JobEpoch = Id<struct JobEpochTag, uint64_t>;
 
 // Random number of one start of the coordinator.

@@ -12,15 +12,15 @@ namespace muster::coordinator::core {
 using Instant = std::chrono::steady_clock::time_point;
 using Duration = std::chrono::steady_clock::duration;
 
-// Returns `now + timeout`, or the last instant where that would overflow.
-// A negative `timeout` counts as zero.
+// Returns `now + timeout`, or the last instant if that overflows. A negative
+// `timeout` counts as zero.
 Instant DeadlineAfter(Instant now, Duration timeout);
 
-// Returns `a + b`, or the end of the range where that would overflow.
+// Returns `a + b`, or the end of the range if that overflows.
 Duration SaturatingSum(Duration a, Duration b);
 
-// Returns "100ms", "30s" or "11.3s": milliseconds below one second, above it
-// seconds with one decimal where it is not zero.
+// Returns "100ms", "30s" or "11.3s": milliseconds below one second, else
+// seconds with one decimal unless it is zero.
 std::string FormatDuration(Duration duration);
 
 }  // namespace muster::coordinator::core

@@ -40,12 +40,12 @@ class Journal {
   void Series(const std::string& group, const std::string& barrier) {
     if (on_) series.emplace(group, barrier);
   }
-  // Returns whether it was not there yet.
+  // Returns whether the decision is new in the journal.
   bool Decision(const std::string& group, const std::string& barrier,
                 int64_t instance) {
     return on_ && decisions.emplace(group, barrier, instance).second;
   }
-  // Returns whether it was there: then it has never been written.
+  // Returns whether the journal had the decision. If so, it was never written.
   bool ForgetDecision(const std::string& group, const std::string& barrier,
                       int64_t instance) {
     return decisions.erase({group, barrier, instance}) > 0;
@@ -63,9 +63,9 @@ class Journal {
 
   void Clear() { *this = Journal(on_); }
 
-  // In the order in which the records come out.
+  // Sets of names. Coordinator::TakeChanges reads them.
   absl::btree_set<std::string> keys;
-  absl::btree_set<std::pair<std::string, int64_t>> items;  // of queues
+  absl::btree_set<std::pair<std::string, int64_t>> items;  // queue items
   absl::btree_set<MemberId> members;
   absl::btree_set<std::pair<MemberId, SequenceNumber>> replies;
   bool generation = false;

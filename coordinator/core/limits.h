@@ -22,8 +22,8 @@ class MemoryShare;
 
 // All limits are per job. Errors name them by their field's name.
 struct Limits {
-  // What the job may have of what all jobs may have together (total_memory.h);
-  // outlives the job's tables. Null: all that its own limits allow.
+  // The job's share of the memory of all jobs (total_memory.h); must outlive
+  // the job's tables. Null: only the job's own limits count.
   MemoryShare* memory = nullptr;
 
   // Store.
@@ -34,40 +34,40 @@ struct Limits {
   int64_t keys_per_call = 16384;
   int64_t queue_items = 1 << 20;  // of all queues together
 
-  // How much of the past a watch can catch up with. The changes of the newest
-  // revision are kept whatever they come to.
+  // How far back a watch may begin. All changes of the newest revision are
+  // kept, even if they exceed these limits.
   int64_t watch_history_changes = 16384;
-  int64_t watch_history_bytes = 16 << 20;  // keys and values, also old ones
+  int64_t watch_history_bytes = 16 << 20;  // of keys and values
 
-  // Calls that wait for something.
+  // Calls that wait.
   int64_t waiters = 1 << 18;
   int64_t waiter_bytes = 256 << 20;  // of the keys that they wait for
   Duration parked_time = std::chrono::hours(24);
 
   // Members.
   int64_t members = 1 << 16;
-  int64_t name_bytes = 256;   // of members, hosts, groups and barriers
-  int64_t text_bytes = 4096;  // of reasons and failures; longer ones are cut
-  int64_t progress_groups = 256;            // groups in one heartbeat
-  int64_t retained_replies = 4096;          // per member, for its retries
+  int64_t name_bytes = 256;         // of members, hosts, groups and barriers
+  int64_t text_bytes = 4096;        // reasons and failures; longer ones are cut
+  int64_t progress_groups = 256;    // groups in one heartbeat
+  int64_t retained_replies = 4096;  // per member, for its retries
   int64_t retained_reply_bytes = 64 << 20;  // per member
 
   // Rendezvous, barriers and groups.
   int64_t world_size = 1 << 16;
   int64_t open_barriers = 4096;
-  // Kept for late callers: per barrier name, and of all names together, as far
-  // as they failed.
+  // Decisions of failed barriers, kept for late callers: the number per barrier
+  // name, and the bytes over all names.
   int64_t decided_barriers = 64;
   int64_t decided_barrier_bytes = 64 << 20;
   int64_t groups = 1 << 16;
   int64_t group_ranks = 1 << 22;  // of all groups together
 };
 
-// Error texts list so many ranks, and then `and 120 more`.
+// Error texts name at most this many ranks, and then `and 120 more`.
 using base::kRanksInTextMax;
 
-// What goes past a limit, for the error text: `key`, and which. A long name is
-// cut.
+// The thing that exceeds a limit, for the error text: for example a `key` and
+// its name. A long name is cut.
 struct Offer {
   absl::string_view kind;
   absl::string_view name;  // empty: has none
@@ -79,47 +79,48 @@ struct Offer {
 Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
                   const Offer& offer = {});
 
-// That error, with `how` behind the offer.
+// Returns the same error, with `how` after the offer.
 Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
                   const Offer& offer, absl::string_view how = "");
 
-// Whether this process is muster-coordinator, whose limits its flags set; it
-// says so before it serves.
+// Whether this process is muster-coordinator, whose flags set the limits. Set
+// before the process serves.
 inline std::atomic<bool> limits_have_flags = false;
 
-// How that error ends: what its reader can do. In a process without flags, as
-// where a TcpStore or rank 0 serves a coordinator, it names no flag as theirs.
+// The end of that error's text: advice for its reader. In a process without
+// flags, such as one whose TcpStore or rank 0 serves a coordinator, it says
+// that muster-coordinator has the flag.
 std::string LimitAdvice(absl::string_view name);
 
 // The limits that the coordinator has a flag --limit_NAME for.
 absl::Span<const absl::string_view> LimitsWithFlag();
 
-// The same for a time that a call is willing to wait: `limit parked_time is
-// 86400s, offered 100000s`.
+// CheckLimit for the time that a call may wait: `limit parked_time is 86400s,
+// offered 100000s`.
 Status CheckParkedTime(const Limits& limits, Duration timeout);
 
-// The first `bytes_max` bytes of `text`, or a few less: half of a character
-// would make a message that no client can parse.
+// The first `bytes_max` bytes of `text`, or a few less to keep the last
+// character whole: no client can parse a message with half a character.
 std::string CutText(absl::string_view text, int64_t bytes_max);
 
-// A cause or a reason as a notice shows it: quoted, escaped, and cut to
+// A cause or a reason as notices show it: quoted, escaped, and cut to
 // kTextInNoticeMax bytes, so that nobody floods the log. Errors and events have
-// the whole of it.
+// the whole text.
 inline constexpr int64_t kTextInNoticeMax = 256;
 std::string TextInNotice(absl::string_view text);
 
-// WaiterQuota counts the parked calls of a job across its tables, and what
-// they weigh.
+// WaiterQuota counts the parked calls of a job across its tables, and the bytes
+// that they hold.
 class WaiterQuota {
  public:
-  // `memory` as Limits's.
+  // `memory` is Limits::memory.
   explicit WaiterQuota(int64_t limit, int64_t bytes_limit = INT64_MAX,
                        MemoryShare* memory = nullptr)
       : limit_(limit), bytes_limit_(bytes_limit), memory_(memory) {}
 
-  // Possible errors: RESOURCE_EXHAUSTED (`limit waiters is ...`, `limit
-  // waiter_bytes is ...`, `limit total_bytes is ...`). `bytes` are to be given
-  // back with the place.
+  // Counts one parked call. Release must get the same `bytes`. Errors:
+  // RESOURCE_EXHAUSTED (`limit waiters is ...`, `limit waiter_bytes is ...`,
+  // `limit total_bytes is ...`).
   Status Take(int64_t bytes, const Offer& offer = {});
   void Release(int64_t bytes);
 

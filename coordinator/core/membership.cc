@@ -12,10 +12,10 @@ namespace muster::coordinator::core {
 namespace {
 
 constexpr size_t kRetiredIncarnationsMax = 16;
-// A member may tell this much of its groups however full the memory is.
+// A member's progress may always take this much, even if the memory is full.
 constexpr int64_t kProgressUncheckedBytes = 2048;
-// Members that do something tell of it several times a second, or, with a lease
-// of ten seconds or more, once in a tenth of it.
+// Active members report progress several times a second or, with a lease of ten
+// seconds or more, once in a tenth of it.
 constexpr Duration kOldNews = std::chrono::seconds(1);
 
 absl::string_view DepartureVerb(MemberState state) {
@@ -54,7 +54,7 @@ MemberState StateAfter(EventKind kind) {
       return MemberState::kLeft;
     case EventKind::kLost:
     case EventKind::kReplaced:
-    case EventKind::kWaiting:  // departs in no way
+    case EventKind::kWaiting:  // no departure
       break;
   }
   return MemberState::kLost;
@@ -87,7 +87,7 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
   event.cause = std::move(cause);
   const Duration age = now - member.progress_at;
   event.last_progress = DescribeProgress(member.progress, age);
-  // It may have come further since.
+  // The member may have come further since.
   if (kind == EventKind::kLost && !member.progress.empty() && age >= kOldNews) {
     absl::StrAppend(&event.last_progress, ", told ", FormatDuration(age),
                     " ago");
@@ -96,7 +96,7 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
   return event;
 }
 
-// Its cause and its progress may be much longer than what it has else.
+// A cause and progress may be much longer than the rest of a member.
 int64_t BytesOf(const Member& member) {
   return kMemberMemory + static_cast<int64_t>(member.cause.size()) +
          BytesOf(member.progress);
@@ -242,8 +242,8 @@ StatusOr<Member*> Membership::Register(const Call& call,
   journal_.Member(call.member);
   Member* member = Find(call.member);
   if (member != nullptr && member->incarnation == call.incarnation) {
-    // A reconnection, also one to the successor of the coordinator that the
-    // member knew: that one has not seen it go.
+    // A reconnection, possibly to the successor of the coordinator that the
+    // member knew, which has not seen it disconnect.
     out.Note(NoticeKind::kMemberReconnected,
              absl::StrCat("member=", base::LogValue(member->id.value()),
                           " incarnation=", member->incarnation.value()));
@@ -279,7 +279,7 @@ StatusOr<Member*> Membership::Register(const Call& call,
     member->id = call.member;
     member->retired = std::move(retired);
   }
-  // The coordinator is not cut off.
+  // A registration shows that the coordinator is not cut off.
   if (holding_ && all_silent_) EndHold(options_.lease, now, out);
   member->incarnation = call.incarnation;
   member->registration = std::move(registration);
@@ -299,7 +299,7 @@ StatusOr<Member*> Membership::Register(const Call& call,
 
 Status Membership::Heartbeat(Member& member,
                              std::vector<GroupProgress> progress, Instant now) {
-  // The member is alive again, whatever its list looks like.
+  // The member is alive even if its list is refused.
   if (member.state == MemberState::kDisconnected) Return(member, now);
   Status status = CheckLimit("progress_groups", limits_.progress_groups,
                              static_cast<int64_t>(progress.size()),
@@ -367,7 +367,7 @@ void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
   member->dismissed = dismissed;
   member->state = MemberState::kDisconnected;
   member->state_since = now;
-  // Others have been heard, so the network is there, and the connection is more
+  // Others have been heard, so the network works, and the connection was more
   // likely closed by the end of its process.
   if (member->held_until.has_value() && !holding_) {
     member->held_until =
@@ -379,8 +379,7 @@ void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
                         " incarnation=", incarnation.value()));
 }
 
-// The member is no longer live. Its record stays, so that its incarnation is
-// fenced.
+// Makes the member depart. Its record stays, so that its incarnation is fenced.
 Event Membership::Depart(Member& member, EventKind kind, std::string cause,
                          Instant now, Outbox& out) {
   Event event = EventOf(member, kind, cause, now);
@@ -396,7 +395,7 @@ Event Membership::Depart(Member& member, EventKind kind, std::string cause,
   --live_;
   if (member.held_until.has_value()) {
     Release(member);
-    // Nobody is left of whom to hear.
+    // No held member is left to be heard.
     if (held_ == 0) holding_ = false;
   }
   Schedule(member, DueAt(member));
@@ -420,7 +419,7 @@ void Membership::Schedule(Member& member, Instant at) {
   schedule_.emplace(at, member.id);
 }
 
-// When something happens to the member unless it is heard of before.
+// The time when the member's state changes unless it is heard before.
 Instant Membership::DueAt(const Member& member) const {
   const Instant lease_end =
       std::max(DeadlineAfter(member.heard_at, options_.lease),
@@ -429,7 +428,7 @@ Instant Membership::DueAt(const Member& member) const {
     case MemberState::kAlive:
       return lease_end;
     case MemberState::kDisconnected:
-      // The connection of a member that is held broke with its network.
+      // The connection of a held member broke together with its network.
       if (member.dismissed || member.held_until.has_value()) return lease_end;
       return std::min(lease_end, DeadlineAfter(member.state_since,
                                                options_.reconnect_grace));
@@ -452,17 +451,17 @@ void Membership::ExtendLeases(Instant now, Outbox& out) {
                         FormatDuration(now - schedule_.begin()->first)));
 }
 
-// Holds the members that are silent, if they are of several hosts. One that
-// lives is heard every third of its lease, and one that dies closes its
-// connection: who was not heard for half a lease is silent, also where the
-// connection has just been given up.
+// Holds the silent members if they are on several hosts. A live member is heard
+// every third of its lease, and a dying one closes its connection. So a member
+// counts as silent if it was not heard for half a lease, even if its connection
+// has just closed.
 void Membership::HoldSilent(Instant now, Outbox& out) {
   std::vector<Member*> silent;
   absl::btree_set<absl::string_view> hosts;
   int64_t heard = 0;
   for (auto& [id, member] : members_) {
-    // After a restart nothing is known of the dismissed, and who was held once
-    // is not held again before it is heard.
+    // Excludes dismissed members, of which nothing is known after a restart,
+    // and members that were held and not heard since.
     if (!member.live() || member.dismissed || member.held_until.has_value()) {
       continue;
     }
@@ -489,7 +488,7 @@ void Membership::HoldSilent(Instant now, Outbox& out) {
                    " heard=", heard, " lost_after=", FormatDuration(longest)));
 }
 
-// Whose silence was that of the network is heard soon.
+// If the network was silent, the other members are heard soon.
 void Membership::EndHold(Duration left, Instant now, Outbox& out) {
   holding_ = false;
   int64_t silent = 0;
@@ -524,7 +523,7 @@ void Membership::Expire(Instant now, std::vector<Event>& departed,
   bool looked = false;
   while (!schedule_.empty() && schedule_.begin()->first <= now) {
     Member& member = members_.at(schedule_.begin()->second);
-    // Once: a look is at all members.
+    // Once per call, because it looks at all members.
     if (DueAt(member) <= now && member.live() && !looked) {
       HoldSilent(now, out);
       looked = true;
@@ -566,7 +565,7 @@ int64_t Membership::CountMemory() const {
   return bytes;
 }
 
-// Makes room in a full table. Rare, so the search may be linear.
+// Makes room in a full table. Rare, so a linear search is fine.
 bool Membership::ForgetOldestDeparted() {
   const Member* oldest = nullptr;
   for (const auto& [id, member] : members_) {
@@ -609,7 +608,7 @@ MemberRecord Membership::RecordOf(const MemberId& id) const {
   if (member == nullptr) return record;
   record.incarnation = member->incarnation;
   record.registration = member->registration;
-  // Whether it has a connection does not matter after a restart.
+  // The connection's state does not matter after a restart.
   record.state = member->live() ? MemberState::kAlive : member->state;
   record.cause = member->cause;
   record.rank = member->rank;

@@ -35,31 +35,31 @@ struct MembershipOptions {
   // incarnation registers again before.
   Duration reconnect_grace = std::chrono::milliseconds(250);
 
-  // Members of several hosts that fall silent together are more likely cut off
-  // with the coordinator than dead. None of them is lost before one is heard
-  // again; then the others have a lease, or as long as the silence was and at
-  // most `resend_max`: so much later TCP may send again what was lost. But they
-  // are lost after this many leases, or, where no member of the job is heard
-  // and so none waits to be told, after `silence_max`, if that is more;
-  // whatever is heard meanwhile gives them no more than that.
+  // If members of several hosts fall silent together, they are more likely cut
+  // off from the coordinator than dead. So they are held: none is lost until
+  // one of them is heard. Then the others have a lease, or the duration of the
+  // silence up to `resend_max`, because TCP may resend lost packets that late.
+  // They are lost after `silent_leases_max` leases or, if no member of the job
+  // is heard, after `silence_max` if that is longer. Hearing others never
+  // extends this beyond the longer of both.
   int silent_leases_max = 4;
   Duration silence_max = std::chrono::minutes(10);
   Duration resend_max = std::chrono::minutes(2);
 
-  // A coordinator that slept for longer than this blames nobody for silence:
-  // all leases begin anew, because the heartbeats are waiting in its sockets.
+  // If the coordinator was suspended for longer than this, it blames nobody for
+  // silence: all leases begin anew, because heartbeats wait in its sockets.
   Duration stall_tolerance = std::chrono::seconds(5);
 
-  // How long the record of a departed member is kept: its incarnation is
-  // fenced and its cause of departure can be told.
+  // How long a departed member is remembered. Meanwhile its incarnation is
+  // fenced and errors can name its cause.
   Duration departed_retention = std::chrono::minutes(10);
 
-  // After a leave was told, those that follow are gathered for so long for each
-  // live member, or longer (DepartureBatcher).
+  // After one leave was told, later leaves are gathered for at least this long
+  // per live member (DepartureBatcher).
   Duration departure_pause_per_member = std::chrono::microseconds(10);
 };
 
-// What a process tells about itself.
+// A process's description of itself.
 struct Registration {
   std::string host{};
   int64_t pid = 0;
@@ -73,7 +73,7 @@ inline constexpr int kMemberStateCount = 5;
 absl::string_view MemberStateName(MemberState state);
 
 struct Member {
-  // `memory` as Limits's.
+  // `memory` is Limits::memory.
   explicit Member(MemoryShare* memory = nullptr)
       : replies(memory), memory(memory) {}
 
@@ -81,33 +81,33 @@ struct Member {
   Incarnation incarnation;
   Registration registration;
   MemberState state = MemberState::kAlive;
-  // Not heard of since the coordinator was started again, or ended its
-  // connection itself: kDisconnected then, for a whole lease.
+  // Not heard since this coordinator started again or closed the member's
+  // connection. Such a member is kDisconnected for a whole lease.
   bool dismissed = false;
   Instant state_since;
-  Instant heard_at;    // last sign of life: any call counts
-  Instant expires_at;  // when Expire looks at it next
-  // Its silence is one of several hosts: until then it is not lost for it.
+  Instant heard_at;    // last sign of life: any call
+  Instant expires_at;  // when Expire next examines it
+  // Set if it is silent together with other hosts: not lost before this time.
   std::optional<Instant> held_until;
-  std::string cause;  // of its departure; empty while it is live
+  std::string cause;  // why it departed; empty: it is live
   std::vector<GroupProgress> progress;
   Instant progress_at;
   std::optional<Rank> rank;  // in `generation`
   Generation generation;
-  // Earlier incarnations, the newest last: a late duplicate of their
+  // Earlier incarnations, the newest last. A late duplicate of their
   // registration must not bring them back.
   std::deque<Incarnation> retired;
   ReplyCache replies;
-  uint64_t acknowledged_by = 0;  // the newest Call::message of those
-  MemoryHeld memory;             // of all of it but `replies`
+  uint64_t acknowledged_by = 0;  // the message that was acknowledged last
+  MemoryHeld memory;             // all but that of `replies`
 
-  // Registered, and neither lost, failed nor left.
+  // True if registered, and neither lost, failed nor left.
   bool live() const {
     return state == MemberState::kAlive || state == MemberState::kDisconnected;
   }
 };
 
-// What of a member survives a restart (records.h).
+// The part of a member that survives a restart (records.h).
 struct MemberRecord {
   MemberId id;  // name
   bool erased = false;
@@ -131,27 +131,27 @@ class Membership {
              Journal* journal);
 
   // Returns the member that calls, and counts the call as a sign of life.
-  // FAILED_PRECONDITION (`stale incarnation 1 of member "b", current is 2`,
-  // `member "b" is not registered`, `member "b" (incarnation 1) was lost: no
-  // heartbeat for 11s (lease 10s)`).
+  // Errors: FAILED_PRECONDITION (`stale incarnation 1 of member "b", current is
+  //   2`, `member "b" is not registered`, `member "b" (incarnation 1) was lost:
+  //   no heartbeat for 11s (lease 10s)`).
   StatusOr<Member*> Admit(const Call& call, Instant now, Outbox& out);
 
-  // A member that was disconnected, or restored, is there again.
+  // Marks a disconnected or restored member as alive.
   static void Return(Member& member, Instant now);
 
   // Registers the caller. The same incarnation again is a reconnection; a new
   // one replaces the old.
-  // INVALID_ARGUMENT (no name or incarnation), FAILED_PRECONDITION (an
-  // incarnation that was replaced, lost, failed or left), RESOURCE_EXHAUSTED.
+  // Errors: INVALID_ARGUMENT (no name or incarnation), FAILED_PRECONDITION (an
+  //   incarnation that was replaced, lost, failed or left), RESOURCE_EXHAUSTED.
   StatusOr<Member*> Register(const Call& call, Registration registration,
                              Instant now, std::vector<Event>& departed,
                              Outbox& out);
 
-  // Stores the progress of a member that Admit has returned. When it refuses
-  // that, the call was a sign of life all the same. Where the job's memory has
-  // no room for a long list, keeps the group that has been in its collective
-  // for longest.
-  // INVALID_ARGUMENT (a negative number), RESOURCE_EXHAUSTED.
+  // Stores the progress of a member that Admit has returned. The call is a sign
+  // of life even if the progress is refused. If the job's memory has no room
+  // for a long list, keeps only the group that has been in its collective for
+  // longest.
+  // Errors: INVALID_ARGUMENT (a negative number), RESOURCE_EXHAUSTED.
   Status Heartbeat(Member& member, std::vector<GroupProgress> progress,
                    Instant now);
 
@@ -163,45 +163,46 @@ class Membership {
   // Whether the caller is a member that has reported its failure.
   bool HasReported(const Call& call) const;
 
-  // What the others are told when a live member gives up its rank.
+  // The event for the others when a live member gives up its rank.
   Event Abandoned(const Member& member, Instant now) const;
 
-  // What the others were told, or would be, of a member that left.
+  // The event for the others when a member has left.
   Event LeftEvent(const Member& member, Instant now) const;
 
-  // The connection of the member closed, or was ended here (`dismissed`). No
-  // effect on another incarnation.
+  // The member's connection closed, or this coordinator closed it
+  // (`dismissed`). Does nothing if the incarnation is not the current one.
   void Disconnected(const MemberId& id, Incarnation incarnation, Instant now,
                     Outbox& out, bool dismissed = false);
 
-  // Declares lost whose lease or grace has ended, and forgets old departures.
+  // Declares members lost whose lease or grace has ended, and forgets old
+  // departures.
   void Expire(Instant now, std::vector<Event>& departed, Outbox& out);
 
   std::optional<Instant> NextDeadline() const;
 
-  // Null when unknown.
+  // Null if unknown.
   const Member* Find(const MemberId& id) const;
   Member* Find(const MemberId& id);
 
-  // Remembers which rank a member holds since `generation` formed.
+  // Records that a member holds `rank` in `generation`.
   void AssignRank(const MemberId& id, Rank rank, Generation generation);
   void ClearRank(const MemberId& id);
 
   MemberRecord RecordOf(const MemberId& id) const;
 
-  // Of a table that has no such member: a live one counts as disconnected, with
-  // a whole lease to come back.
+  // Adds a member that the table does not have. A live one counts as
+  // disconnected, and has a whole lease to come back.
   void Restore(MemberRecord record, Instant now);
 
-  // Who is told of events, ascending: the live, and those that reported a
-  // failure, which listen until they go.
+  // The members that get events, ascending: live members, and those that
+  // reported a failure, until they are forgotten.
   std::vector<MemberId> Listeners() const;
 
   const absl::btree_map<MemberId, Member>& members() const { return members_; }
   int64_t live() const { return live_; }
   const MembershipOptions& options() const { return options_; }
 
-  // Sums up anew the memory that the members hold.
+  // Recomputes the memory that the members hold.
   int64_t CountMemory() const;
 
   Status CheckInvariants() const;
@@ -231,14 +232,14 @@ class Membership {
   // the member is not due yet and schedules it anew.
   absl::btree_set<std::pair<Instant, MemberId>> schedule_;
   int64_t live_ = 0;
-  // Members are held, and which of them is heard first ends that.
+  // Whether silent members are held. The first of them that is heard ends this.
   bool holding_ = false;
-  int64_t held_ = 0;  // the live ones with a `held_until`
+  int64_t held_ = 0;  // live members that have a `held_until`
   // The hold began when no member of the job was heard.
   bool all_silent_ = false;
 };
 
-// The error for a call of a member that has departed as `event` says.
+// The error for a call of a member whose departure is `event`.
 Status DepartedError(const Event& event);
 
 }  // namespace muster::coordinator::core

@@ -9,7 +9,7 @@
 namespace muster::coordinator::core {
 namespace {
 
-// What is wrong with the name; empty: nothing.
+// Describes what is wrong with the name; empty: nothing.
 absl::string_view FaultOf(absl::string_view name) {
   while (!name.empty()) {
     const uint32_t character = base::TakeCharacter(name);

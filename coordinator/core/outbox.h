@@ -26,11 +26,11 @@ struct Reply {
   Payload payload;
 };
 
-// What a member says when it cannot go on.
+// A member's report that it cannot go on.
 struct FailureReport {
   std::string text{};  // for people
-  // Code and payloads of the error, opaque here; OK when there is the text
-  // only, and the member itself is to blame. The message is not used.
+  // The error's code and payloads, opaque here. OK if there is only the text,
+  // and the member itself is to blame. The message is not used.
   Status verdict{};
 };
 
@@ -41,9 +41,9 @@ absl::string_view EventKindName(EventKind kind);
 
 struct LeftTogether;
 
-// Event tells the other members of a job that one of them has departed or, with
-// kWaiting, the members of the running generation that others wait for the next
-// one: when the first does, and when a generation forms without all.
+// Event tells the other members of a job that one of them has departed. With
+// kWaiting it tells the members of the running generation that others wait for
+// the next one: when the first does, and when a generation forms without all.
 struct Event {
   EventKind kind = EventKind::kLost;
   MemberId member;
@@ -52,15 +52,15 @@ struct Event {
   std::string host;
   int64_t pid = 0;
   std::string cause;          // `no heartbeat for 11s (lease 10s)`
-  std::string last_progress;  // DescribeProgress
-  // kFailed: the report's.
+  std::string last_progress;  // From DescribeProgress.
+  // kFailed: that of the FailureReport.
   Status verdict;
-  Generation generation;         // in which `rank` holds; kWaiting: that runs
-  bool generation_over = false;  // this event ended it: one does
+  Generation generation;         // of `rank`; kWaiting: the running one
+  bool generation_over = false;  // exactly one event of a generation ends it
   // kWaiting: how many wait; `member` has waited for longest.
   int32_t waiting = 0;
-  // kLeft: all that are told with this event, `member` among them. Null: it
-  // alone.
+  // kLeft: all departures that this event tells, that of `member` included.
+  // Null: only that of `member`.
   std::shared_ptr<const LeftTogether> together;
 };
 
@@ -68,15 +68,15 @@ struct Event {
 struct LeftTogether {
   int32_t count = 0;
   RankRanges ranks;
-  // Some of them; their texts are cut.
+  // Some of the members; their texts are cut.
   std::vector<Event> described;
 };
 
 struct Publication {
-  // One vector for all events of one step.
+  // Shared by all events of one step.
   std::shared_ptr<const std::vector<MemberId>> audience;
   Event event;
-  // For a member that registers again, and may have missed it.
+  // Sent to a member that registers again and may have missed it.
   bool again = false;
 };
 
@@ -89,8 +89,8 @@ enum class NoticeKind {
   kMemberFailed,
   kMemberLeft,
   kLeasesExtended,
-  kHostsSilent,       // together: their members are not lost for it yet
-  kHostsHeard,        // one of them, and the others have a lease
+  kHostsSilent,       // members of several hosts; not lost for it yet
+  kHostsHeard,        // one of them; the others get a lease
   kGenerationFormed,  // duration: from the first join
   kGenerationEnded,
   kRendezvousWaiting,  // after 10 s, then every 30 s
@@ -110,8 +110,8 @@ absl::string_view NoticeKindName(NoticeKind kind);
 // Notice is one state change, for a line in the log and a metric.
 struct Notice {
   NoticeKind kind = NoticeKind::kMemberRegistered;
-  // `member=b rank=1 cause="..."`: names, which have no control characters, and
-  // causes in quotes (TextInNotice).
+  // `member=b rank=1 cause="..."`. Names have no control characters; causes are
+  // quoted (TextInNotice).
   std::string text;
   Duration duration{};
 };

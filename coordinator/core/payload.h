@@ -18,8 +18,8 @@
 
 namespace muster::coordinator::core {
 
-// The immutable bytes of a key. Shared, so that a thousand released waiters do
-// not make a thousand copies of them. Null: there is no such key.
+// The immutable bytes of a key. Shared, so that a thousand released waiters
+// need one copy. Null: there is no such key.
 using Value = std::shared_ptr<const std::string>;
 
 // Set, Append, MultiSet, QueuePush. Revisions count the changes of a job's
@@ -64,9 +64,9 @@ struct KeysReply {
   int64_t revision = 0;           // of the store: a watch can go on from it
 };
 
-// What became of a key. All but kPut are deletions and say why.
+// How a key changed. All kinds but kPut are deletions and name the cause.
 enum class ChangeKind : uint8_t {
-  kPut,       // written, whichever verb did it
+  kPut,       // written, by any verb
   kDeleted,   // DeleteKey, DeletePrefix
   kExpired,   // its time to live was over
   kOrphaned,  // it was ephemeral, and its member has departed
@@ -80,11 +80,11 @@ struct StoreChange {
   int64_t revision = 0;  // several keys of one MultiSet have the same
 };
 
-// Watch. Its changes are all those that it asked for, after the revision that
-// it gave and up to `revision`, in the order in which they happened.
+// Watch: all selected changes after the request's revision and up to
+// `revision`, in the order in which they happened.
 struct WatchReply {
   std::vector<std::shared_ptr<const StoreChange>> changes;
-  int64_t revision = 0;  // where to go on
+  int64_t revision = 0;  // where to continue
 };
 
 struct RegisterReply {
@@ -102,7 +102,7 @@ struct HeartbeatReply {
   int32_t waiting = 0;  // members in the rendezvous
 };
 
-// One place of a formation.
+// One member's place in a formation.
 struct Seat {
   MemberId member;
   Incarnation incarnation;
@@ -115,10 +115,10 @@ struct Seat {
 struct Formation {
   Generation generation;
   std::vector<Seat> world;                      // by rank
-  absl::flat_hash_map<MemberId, Rank> ranks{};  // of those in it: see RankAll
+  absl::flat_hash_map<MemberId, Rank> ranks{};  // by member; see RankAll
 };
 
-// Fills in the ranks when the world is complete.
+// Fills in `ranks` when `world` is complete.
 inline void RankAll(Formation& formation) {
   for (size_t i = 0; i < formation.world.size(); ++i) {
     formation.ranks.emplace(formation.world[i].member,
@@ -166,20 +166,20 @@ struct BarrierResult {
   int32_t arrived = 0;
   Rank first_to_arrive;
   Duration waited{};  // from the first arrival to the decision
-  // Of the `expected - arrived` that are missing, those that are described. By
-  // rank; where they are more than a text names (kRanksInTextMax), first those
-  // that can arrive no more, then the others. Every caller gets them, so they
-  // are not more than kMissingInResultMax, and what they hold is not much more
-  // than kMissingInResultBytes.
+  // Descriptions of some of the `expected - arrived` missing ranks, by rank. If
+  // more are missing than a text names (kRanksInTextMax), first the ranks that
+  // cannot arrive any more, then the others. Every caller gets the
+  // descriptions, so there are at most kMissingInResultMax, and they hold not
+  // much more than kMissingInResultBytes.
   std::vector<MissingRank> missing;
-  // All others that are missing.
+  // All other missing ranks.
   RankRanges others;
 };
 
 inline constexpr size_t kMissingInResultMax = 32;
 inline constexpr size_t kMissingInResultBytes = 16 << 10;
 
-// What they cost while they are kept.
+// The memory of a result while it is kept.
 inline size_t BytesOf(const MissingRank& missing) {
   return sizeof(missing) + missing.member.value().size() + missing.host.size() +
          missing.cause_text.size() + missing.last_progress.size();
@@ -193,18 +193,18 @@ inline int64_t BytesOf(const BarrierResult& result) {
 
 using BarrierReply = std::shared_ptr<const BarrierResult>;
 
-// A rank that nobody came for to a rendezvous that timed out.
+// A rank that no member joined for in a rendezvous that timed out.
 struct AbsentRank {
   Rank rank;
-  // Who had it last; empty: nobody.
+  // The last holder of the rank; empty: none.
   MemberId member;
   std::string host;
   int64_t pid = 0;
-  // Why that one is gone; empty when it is not.
+  // Why the last holder is gone; empty: it is not.
   std::string cause;
 };
 
-// All of them, of whom the first kMissingInResultMax are described.
+// All absent ranks. The first kMissingInResultMax are described.
 struct Absence {
   std::vector<AbsentRank> described;
   RankRanges others;
@@ -212,8 +212,8 @@ struct Absence {
 
 using AbsenceReply = std::shared_ptr<const Absence>;
 
-// RegisterGroups, in the order of its groups: how many of each one's ranks have
-// registered, the caller among them.
+// RegisterGroups, in the order of its groups: the number of ranks that have
+// registered each group, the caller included.
 struct GroupsReply {
   std::vector<int32_t> registered;
 };

@@ -8,7 +8,7 @@
 namespace muster::coordinator::core {
 namespace {
 
-// The first one, if none is in a collective. Null: there is none.
+// The first one if no group is in a collective. Null: there is no progress.
 const GroupProgress* LongestInCollective(
     const std::vector<GroupProgress>& progress) {
   const GroupProgress* longest = nullptr;

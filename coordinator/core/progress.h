@@ -13,7 +13,7 @@
 
 namespace muster::coordinator::core {
 
-// A send or a receive that runs.
+// A running send or receive.
 struct PeerCall {
   bool sends = false;
   int64_t number = 0;  // among the sends and receives of the group
@@ -30,7 +30,7 @@ struct GroupProgress {
   std::string current{};
   // How long `current` had been running when the heartbeat was sent.
   Duration current_age{};
-  // Of `current`, when it is a send or a receive.
+  // Set if `current` is a send or a receive.
   std::optional<PeerCall> peer_call{};
   // Of `current`, when it is a collective of a client that tells it: whether
   // ranks have passed the same.
@@ -38,10 +38,10 @@ struct GroupProgress {
 };
 
 // Returns `group "world": 417 of 418 done, in all_reduce float32[1024] for
-// 12s`, or "" when there is no progress. Of several groups the text shows
-// `group` and, if its rank is in none of that one's collectives but in one of
-// another group, that (`; in broadcast #7 on group "tp" for 3s`). Where `group`
-// is not among them it shows the one that has been in its collective for
+// 12s`, or "" if there is no progress. Of several groups it shows `group`. If
+// the rank is in none of that group's collectives but in one of another group,
+// it adds that one (`; in broadcast #7 on group "tp" for 3s`). If `group` is
+// not among them, it shows the group that has been in its collective for
 // longest. Then `(2 more groups)`. `age` is the time since the heartbeat.
 std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                              Duration age, absl::string_view group = "");

@@ -12,12 +12,12 @@
 
 namespace muster::coordinator::core {
 
-// Ranks as ranges in ascending order, two numbers each: how many ranks lie
-// before it, after the end of the range before; and how many it has. As the
-// protocol has them.
+// Ranges of ranks in ascending order, two numbers each: the number of ranks
+// between the previous range's end and this range, and the number of ranks in
+// it. The protocol has the same form.
 using RankRanges = std::vector<uint32_t>;
 
-// Of ascending ranks, a container's.
+// Converts the ascending ranks of a container.
 template <typename Ranks>
 RankRanges RangesOf(const Ranks& ranks) {
   RankRanges ranges;
@@ -44,7 +44,7 @@ void ForEachRank(const RankRanges& ranges, Visit visit) {
   }
 }
 
-// `0-4, 6, 8-19`; after `count_max` of them `, ...`.
+// `0-4, 6, 8-19`; if there are more than `count_max` ranges, ends in `, ...`.
 std::string RangesText(const RankRanges& ranges, size_t count_max);
 
 }  // namespace muster::coordinator::core

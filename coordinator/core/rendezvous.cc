@@ -13,8 +13,8 @@
 namespace muster::coordinator::core {
 namespace {
 
-// A world that is not complete after this is spoken of in the log, and then
-// this often.
+// An incomplete world is logged after the first time, and then once per
+// interval.
 constexpr Duration kFirstReport = std::chrono::seconds(10);
 constexpr Duration kReportInterval = std::chrono::seconds(30);
 
@@ -51,7 +51,7 @@ Status Rendezvous::ClosedError() const {
   return OutOfRangeError(absl::StrCat("rendezvous: closed by ", closed_));
 }
 
-// Whether one of the two forms is meant, and what it is made of.
+// Checks that the request has exactly one of the two forms, and its fields.
 Status Rendezvous::CheckForm(const Call& call,
                              const JoinRequest& request) const {
   const bool elastic =
@@ -123,7 +123,7 @@ Status Rendezvous::CheckRequest(const Call& call, const JoinRequest& request) {
         "rendezvous: ", Claimant(call.member), " asks for world size ",
         Text(terms), ", ", Claimant(terms_claimant_), " for ", Text(terms_)));
   }
-  // In the elastic form who finds no seat waits.
+  // In the elastic form a member without a seat waits.
   return terms.elastic ? OkStatus() : CheckSeat(call, request);
 }
 
@@ -141,8 +141,8 @@ Status Rendezvous::CheckSeat(const Call& call, const JoinRequest& request) {
         Claimant(claim->second), " and by ", Claimant(call.member)));
   }
   const Seat* holder = OtherHolder(*request.rank, call.member);
-  // One whose connection is down may be gone: who claims its rank, maybe the
-  // same process started again, waits until that is known.
+  // The holder, whose connection is down, may be gone, and the claimant may be
+  // the same process, restarted. The claimant waits until that is known.
   if (holder == nullptr ||
       membership_.Find(holder->member)->state == MemberState::kDisconnected) {
     return OkStatus();
@@ -150,7 +150,7 @@ Status Rendezvous::CheckSeat(const Call& call, const JoinRequest& request) {
   return HeldError(*holder, *request.rank, call.member);
 }
 
-// Who holds `rank` in the running generation; null: nobody else than `member`.
+// The holder of `rank` in the running generation; null: nobody but `member`.
 const Seat* Rendezvous::OtherHolder(Rank rank, const MemberId& member) const {
   const Seat* const holder = LiveHolder(rank);
   return holder == nullptr || holder->member == member ? nullptr : holder;
@@ -164,7 +164,7 @@ Status Rendezvous::HeldError(const Seat& holder, Rank rank,
       Claimant(holder.member), "; ", Claimant(claimant), " cannot take it"));
 }
 
-// Whether somebody waits for the loss of a member whose connection is down.
+// Whether a join waits for the loss of a member whose connection is down.
 bool Rendezvous::AwaitsLoss() const {
   return contests_ > 0 &&
          std::any_of(joins_.begin(), joins_.end(), [&](const auto& entry) {
@@ -187,8 +187,8 @@ void Rendezvous::MemberReturned(const MemberId& id, Outbox& out) {
   Remove(join);
 }
 
-// Whether live members of the running generation, others than the caller, hold
-// all ranks below `world_size`.
+// Whether live members of the running generation other than the caller hold all
+// ranks below `world_size`.
 bool Rendezvous::AllSeatsHeld(const Call& call, int32_t world_size) {
   if (!running_) return false;
   const int32_t size = static_cast<int32_t>(formation_->world.size());
@@ -250,7 +250,7 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
   queue_.emplace(join.order, join.member);
   if (IsReturn(join)) ++returned_;
   joins_.emplace(call.member, std::move(join));
-  // Where the caller supersedes itself, nobody has come or gone.
+  // The caller has replaced its own join: nobody has come or gone.
   if (terms_ == agreed) {
     open_since_ = open_since;
     last_call_end_ = last_call_end;
@@ -288,8 +288,8 @@ FormationReply Rendezvous::Settle(Instant now, Outbox& out) {
   return nullptr;
 }
 
-// Whether a live member of the generation before is not back yet, and a
-// newcomer would have its seat.
+// Whether a live member of the previous generation has not joined yet, and a
+// newcomer would get its seat.
 bool Rendezvous::AwaitsReturn() {
   if (formation_ == nullptr || returned_ >= terms_.max) return false;
   const std::vector<Seat>& world = formation_->world;
@@ -301,7 +301,7 @@ bool Rendezvous::AwaitsReturn() {
   return false;
 }
 
-// Whether the one who had the seat is alive, and has not joined again.
+// Whether the seat's member is alive and has not joined again.
 bool Rendezvous::IsAway(const Seat& seat) const {
   if (joins_.contains(seat.member)) return false;
   const Member* member = membership_.Find(seat.member);
@@ -312,7 +312,7 @@ bool Rendezvous::IsReturn(const PendingJoin& join) const {
   return formation_ != nullptr && formation_->ranks.contains(join.member);
 }
 
-// The ranks of those that wait and had one in the generation before.
+// The previous ranks of waiting members that were in the previous generation.
 absl::flat_hash_map<MemberId, Rank> Rendezvous::RanksBefore() const {
   absl::flat_hash_map<MemberId, Rank> ranks;
   if (formation_ == nullptr) return ranks;
@@ -325,11 +325,11 @@ absl::flat_hash_map<MemberId, Rank> Rendezvous::RanksBefore() const {
   return ranks;
 }
 
-// Ranks are given out only now, so that a later claim of one never meets one
-// that was given away.
+// Assigns the ranks. This happens only now, so that a later claim never meets a
+// rank that was given away.
 absl::btree_map<Rank, MemberId> Rendezvous::SeatJoins() const {
   const absl::flat_hash_map<MemberId, Rank> before = RanksBefore();
-  // Who comes back is seated before newcomers.
+  // Returning members are seated before newcomers.
   absl::btree_map<std::pair<Rank, uint64_t>, const PendingJoin*> queue;
   const Rank kNone(std::numeric_limits<int32_t>::max());
   for (const auto& [member, join] : joins_) {
@@ -422,7 +422,7 @@ void Rendezvous::Remove(const PendingJoin& join) {
     open_since_.reset();
     gave_up_.clear();
   } else if (terms_claimant_ == member) {
-    // The others agree with it; an error text must name one who is there.
+    // The others have the same terms; an error text must name a present member.
     terms_claimant_ = joins_.begin()->first;
   }
 }
@@ -432,7 +432,7 @@ void Rendezvous::Close(const Call& call, absl::string_view reason,
   if (!closed_.empty()) return;
   const std::string why =
       reason.empty() ? "no reason given" : CutText(reason, limits_.text_bytes);
-  // A client that is no member is who looks after the job from outside.
+  // A client without a member id is an operator.
   closed_ = absl::StrCat(
       call.member == MemberId() ? "an operator" : Claimant(call.member), ": ",
       base::Printable(why));
@@ -511,8 +511,9 @@ bool Rendezvous::Retarget(WaiterId older, WaiterId newer) {
 }
 
 void Rendezvous::Expire(Instant now, Outbox& out) {
-  // All texts before any seat is freed: who times out at the same time did
-  // join. One for all who waited equally long, since it looks at every rank.
+  // Makes all texts before it frees a seat, because members that time out
+  // together did join. Members with the same wait share one text, because
+  // making it looks at every rank.
   std::vector<MemberId> expired;
   absl::btree_map<Duration, std::string> texts;
   AbsenceReply absent;
@@ -596,7 +597,7 @@ Status Rendezvous::CheckInvariants() const {
   return OkStatus();
 }
 
-// The texts of the rendezvous for people.
+// Texts for people.
 
 namespace {
 
@@ -662,7 +663,7 @@ std::string Rendezvous::DescribeMissing(Rank rank, Instant now) const {
 
 std::string Rendezvous::Waiting(Instant now) const {
   if (joins_.empty()) return "";
-  // Before the end of the running generation: the one that came first.
+  // If it was not open: the time of the first join.
   const Instant since =
       open_since_.value_or(joins_.at(queue_.begin()->second).joined_at);
   return WaitingText(now - since, now);
@@ -700,9 +701,9 @@ std::vector<Rank> Rendezvous::MissingOf(Rank first, int32_t count) const {
   return missing;
 }
 
-// For a static rendezvous; ascending.
+// The missing ranks of a static rendezvous, ascending.
 std::vector<Rank> Rendezvous::MissingRanks() const {
-  // Members that do not ask for a rank would get the lowest free ones.
+  // Members without a claim will get the lowest free ranks.
   size_t unassigned = joins_.size() - claims_.size();
   std::vector<Rank> missing;
   for (int32_t i = 0; i < terms_.max; ++i) {

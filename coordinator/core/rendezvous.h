@@ -34,10 +34,10 @@ inline constexpr Duration kDefaultLastCall = std::chrono::seconds(30);
 // or elastic, with `min_world_size` and `max_world_size`. Fields that are 0 are
 // not part of the request.
 struct JoinRequest {
-  // Static form only. None: see Rendezvous.
+  // Static form only. None: Rendezvous chooses.
   std::optional<Rank> rank{};
   int32_t world_size = 0;
-  std::string address{};  // opaque; all members get everybody's
+  std::string address{};  // opaque; every member gets all addresses
   Duration timeout{};
   int32_t min_world_size = 0;
   int32_t max_world_size = 0;
@@ -81,49 +81,49 @@ class Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  // FormationReply, when Settle has formed the generation. False when the call
-  // was refused. The caller must be a live member.
-  // INVALID_ARGUMENT (rank or sizes out of range; another world size or last
-  // call than the others': names both claimants), ALREADY_EXISTS (rank taken:
-  // names both claimants), DEADLINE_EXCEEDED (lists who is missing; a static
-  // rendezvous answers with an AbsenceReply),
-  // OUT_OF_RANGE (closed: says by whom), RESOURCE_EXHAUSTED.
+  // Answers with a FormationReply when Settle has formed the generation.
+  // Returns false if the call was refused. The caller must be a live member.
+  // Errors: INVALID_ARGUMENT (rank or sizes out of range; another world size or
+  //   last call than the others': names both claimants), ALREADY_EXISTS (rank
+  //   taken: names both claimants), DEADLINE_EXCEEDED (lists the missing ranks;
+  //   a static rendezvous adds an AbsenceReply), OUT_OF_RANGE (closed: says by
+  //   whom), RESOURCE_EXHAUSTED.
   bool Join(const Call& call, JoinRequest request, Instant now, Outbox& out);
 
-  // Forms the next generation if it is time; returns its formation, else null.
-  // To be called after every step that something has changed in.
+  // Forms the next generation if it is time and returns its formation, else
+  // null. Call it after every step that has changed something.
   FormationReply Settle(Instant now, Outbox& out);
 
-  // Fails all joins, these and all later ones. The running generation goes on.
-  // No effect when it is closed already. The caller is a live member, or none:
-  // then it is an operator.
+  // Fails all joins, waiting and later ones. The running generation goes on. No
+  // effect if it is closed already. The caller is a live member or, without a
+  // member id, an operator.
   void Close(const Call& call, absl::string_view reason, Outbox& out);
 
-  // Ends the running generation because `member` of it waits for the next one;
-  // false when that is not so.
+  // Ends the running generation if its member `member` waits for the next one.
+  // Returns whether it did.
   bool Abandon(const MemberId& member);
 
-  // Frees the seat of a departed member and ends the generation where the
-  // departure does that; true when it did.
+  // Frees the seat of a departed member, and ends the generation if the
+  // departure requires that. Returns whether it ended.
   bool MemberDeparted(const Event& event, Outbox& out);
 
-  // The connection of a member is back: who waited for its loss, to have its
-  // rank, is refused.
+  // The connection of a member is back. Refuses the joins that waited for its
+  // loss to get its rank.
   void MemberReturned(const MemberId& member, Outbox& out);
 
-  // Frees the seat that `waiter` holds and fails the call with `status`; false
-  // when it does not wait here.
+  // Frees the seat that `waiter` holds and fails the call with `status`.
+  // Returns false if `waiter` does not wait here.
   bool Cancel(WaiterId waiter, const Status& status, Outbox& out);
 
-  // The newer waiter takes over the call of the older one; false when that
-  // does not wait here.
+  // Lets `newer` wait in place of `older`. Returns false if `older` does not
+  // wait here.
   bool Retarget(WaiterId older, WaiterId newer);
 
-  // Of a new rendezvous, after its members were restored.
+  // Restores a new rendezvous, after its members.
   void Restore(FormationReply formation, bool running, std::string closed);
 
-  // Fails every join whose deadline is at or before `now`. Notes now and then
-  // for whom those wait that go on waiting.
+  // Fails every join whose deadline is at or before `now`. Now and then adds a
+  // notice about missing members while joins wait.
   void Expire(Instant now, Outbox& out);
 
   std::optional<Instant> NextDeadline() const;
@@ -133,26 +133,26 @@ class Rendezvous {
   Generation generation() const;
   bool running() const { return running_; }
   int64_t waiters() const { return static_cast<int64_t>(joins_.size()); }
-  // Of the joins that wait; 0: none.
+  // The sizes that the waiting joins request; 0: none wait.
   int32_t forming_min_world_size() const { return terms_.min; }
   int32_t forming_world_size() const { return terms_.max; }
-  // `rendezvous: 2 of 3 ranks joined in 8.9s; missing rank 2`; empty when
-  // nobody waits.
+  // `rendezvous: 2 of 3 ranks joined in 8.9s; missing rank 2`; empty if nobody
+  // waits.
   std::string Waiting(Instant now) const;
-  // Of those that wait the first ones, by name.
+  // The first waiting members, by name.
   std::vector<MemberId> FirstWaiters(size_t count_max) const;
-  // Of those that a static rendezvous waits for the first ones, ascending; of
-  // an elastic one it is not known who comes.
+  // The first missing ranks of a static rendezvous, ascending. Empty for an
+  // elastic one, which any member may join.
   std::vector<Rank> FirstMissing(size_t count_max) const;
-  // The same of `count` ranks from `first` on, ascending. Nobody where members
-  // wait that claim no rank: they may get any of them.
+  // The missing ranks among the `count` from `first`, ascending. Empty if
+  // members wait without a claim, because they may get any of them.
   std::vector<Rank> MissingOf(Rank first, int32_t count) const;
-  // Null when nobody waits: who has waited for longest.
+  // The member that has waited for longest; null: nobody waits.
   const MemberId* first_waiter() const;
-  // When it forms with those that wait.
+  // When the generation forms with the members that wait.
   std::optional<Instant> last_call_end() const { return last_call_end_; }
-  // By whom and why it was closed, `member "a" (host-a, pid 7): finished`;
-  // empty when it was not.
+  // The member that closed it, and why: `member "a" (host-a, pid 7): finished`.
+  // Empty: it is open.
   const std::string& closed() const { return closed_; }
 
   Status CheckInvariants() const;
@@ -165,12 +165,12 @@ class Rendezvous {
     uint64_t order = 0;
     Instant joined_at;
     Instant deadline;
-    // Its rank was held by a member whose connection was down: the two may be
-    // one and the same, started again.
+    // A member whose connection was down held the rank. The two may be the same
+    // process, restarted.
     bool contests = false;
   };
 
-  // What all that wait must agree about.
+  // The terms of all waiting joins, which must agree.
   struct Terms {
     bool elastic = false;
     int32_t min = 0;  // 0: nobody waits
@@ -189,7 +189,7 @@ class Rendezvous {
   Status CheckSeat(const Call& call, const JoinRequest& request);
   Status ClosedError() const;
 
-  // Whether those that wait must wait for the end of the running generation.
+  // Whether the joins must wait for the end of the running generation.
   bool Held() const { return terms_.elastic && running_; }
   bool AwaitsReturn();
   bool AwaitsLoss() const;
@@ -220,20 +220,20 @@ class Rendezvous {
 
   // The forming generation.
   absl::btree_map<MemberId, PendingJoin> joins_;
-  absl::btree_map<Rank, MemberId> claims_;     // joins that ask for a rank
+  absl::btree_map<Rank, MemberId> claims_;     // joins that claim a rank
   absl::btree_map<uint64_t, MemberId> queue_;  // by PendingJoin::order
-  int32_t returned_ = 0;  // joins of members of the generation before
+  int32_t returned_ = 0;  // joins of members of the previous generation
   int32_t contests_ = 0;  // joins that contest a rank
   absl::flat_hash_map<WaiterId, MemberId> members_by_waiter_;
   absl::btree_set<std::pair<Instant, MemberId>> deadlines_;
   Terms terms_;
   MemberId terms_claimant_;
-  // Since when it could form if enough came; none: it could not.
+  // The time since which it could form if enough members came; none: it cannot.
   std::optional<Instant> open_since_;
-  Instant report_at_;  // when those who wait are next spoken of
+  Instant report_at_;  // when the next notice about missing members is due
   std::optional<Instant> last_call_end_;
-  // Ranks whose members came and did not wait long enough: for the others they
-  // are not the ones who are missing.
+  // Ranks whose members joined but timed out. Errors of the other members do
+  // not list them as missing.
   absl::btree_map<Rank, MemberId> gave_up_;
   uint64_t next_order_ = 1;
 
@@ -241,10 +241,10 @@ class Rendezvous {
   FormationReply formation_;
   bool running_ = false;
   int64_t seated_ = 0;  // members of it that have not departed
-  // Seats of it, where the one that was looked for was found last. There it is
-  // looked for first, so that not every join looks at every seat.
-  size_t away_ = 0;    // a live member that is not back
-  size_t vacant_ = 0;  // nobody live
+  // Seats at which the last search ended. The next one begins there, so that
+  // not every join looks at every seat.
+  size_t away_ = 0;    // a live member that has not joined
+  size_t vacant_ = 0;  // no live member
 
   std::string closed_;
 };

@@ -12,8 +12,8 @@
 namespace muster::coordinator::core {
 namespace {
 
-// A member may hold this much however full the job's memory is: who calls one
-// at a time can always delete what is too much.
+// A member may always hold this much, even if the job's memory is full: then a
+// member that makes one call at a time can delete keys.
 constexpr int64_t kUncheckedBytes = 8 * kReplyMemory;
 
 // Returns the memory that `reply` takes beyond its own fixed size.
@@ -53,7 +53,7 @@ Status ReplyCache::Acknowledge(
     bytes_ -= BytesOf(entry.reply);
     if (entry.state == State::kDone) forgotten(SequenceNumber(number));
   };
-  // An acknowledgement that was overtaken knows nothing of what is above it.
+  // An overtaken acknowledgement says nothing about numbers above it.
   for (auto it = stragglers_.begin();
        it != stragglers_.end() && it->first <= through.value();) {
     if (is_unanswered(it->first)) {
@@ -67,7 +67,8 @@ Status ReplyCache::Acknowledge(
     Account();
     return OkStatus();
   }
-  // Also one that never came here: its retry is under way and shall be applied.
+  // Includes numbers that never arrived: their retries are under way and must
+  // be applied.
   for (const SequenceNumber number : unanswered) {
     if (number.value() < first_ || number > through) continue;
     Entry* entry = Lookup(number);
@@ -208,8 +209,9 @@ void ReplyCache::Restore(std::vector<ReplyRecord> records) {
     first_ = std::max(first_, record.acknowledged_through.value() + 1);
   }
   for (ReplyRecord& record : records) {
-    // One that was answered later is open here as well, until the member's next
-    // acknowledgement: it sends what it has no answer to, and nothing else.
+    // A number that was answered later counts as open until the member's next
+    // acknowledgement. The member sends again only calls that it has no answer
+    // to.
     for (const SequenceNumber number : record.open) {
       if (number.value() < first_) stragglers_.try_emplace(number.value());
     }

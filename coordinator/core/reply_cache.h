@@ -33,8 +33,7 @@ struct ReplyRecord {
   MemberId member;          // name
   SequenceNumber sequence;  // name
   bool erased = false;
-  // What the member had acknowledged by then, and which numbers up to there
-  // are still to be answered.
+  // The numbers that the member had acknowledged by then, except `open`.
   SequenceNumber acknowledged_through;
   std::vector<SequenceNumber> open;
   std::string method;
@@ -49,7 +48,7 @@ struct ReplyRecord {
 // job's memory.
 class ReplyCache {
  public:
-  // `memory` as Limits's.
+  // `memory` is Limits::memory.
   explicit ReplyCache(MemoryShare* memory = nullptr) : held_(memory) {}
 
   enum class State : uint8_t {
@@ -60,32 +59,33 @@ class ReplyCache {
 
   struct Entry {
     State state = State::kNew;
-    std::string method;  // whose number it is
-    WaiterId waiter;     // of kParked; none when its connection has gone
-    Reply reply;         // of kDone
+    std::string method;  // the method that used the number
+    WaiterId waiter;     // kParked; none: its connection is closed
+    Reply reply;         // kDone
   };
 
-  // Forgets everything up to `through` but what is in `unanswered`, which is
-  // in ascending order. What was forgotten once stays so.
-  // INVALID_ARGUMENT (CheckAcknowledged), RESOURCE_EXHAUSTED (retained_replies:
-  // too many are unanswered; total_bytes), which change nothing. `forgotten` is
-  // told each answer that is dropped.
+  // Forgets all numbers up to `through` except `unanswered`, which is in
+  // ascending order. Forgotten numbers stay forgotten. Calls `forgotten` for
+  // each answer that is dropped.
+  // Errors (nothing changes): INVALID_ARGUMENT (CheckAcknowledged),
+  //   RESOURCE_EXHAUSTED (retained_replies: too many are unanswered;
+  //   total_bytes).
   Status Acknowledge(
       SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
       const Limits& limits,
       absl::FunctionRef<void(SequenceNumber)> forgotten = [](auto) {});
 
-  // Returns the entry of `sequence`, which a call of `method` brings. It stays
+  // Returns the entry of `sequence`, the number of a call of `method`. It stays
   // valid until the next call.
-  // FAILED_PRECONDITION (acknowledged before: a late duplicate, which must not
-  // be applied again), INVALID_ARGUMENT (the number is another method's, whose
-  // answer would be nonsense here), RESOURCE_EXHAUSTED (retained_replies,
-  // retained_reply_bytes, total_bytes: acknowledge the answers). A few are
-  // never refused for total_bytes, so that a member can make room.
+  // Errors: FAILED_PRECONDITION (acknowledged before: a late duplicate, which
+  //   must not be applied again), INVALID_ARGUMENT (another method used the
+  //   number), RESOURCE_EXHAUSTED (retained_replies, retained_reply_bytes,
+  //   total_bytes: acknowledge the answers). A few entries are never refused
+  //   for total_bytes, so that a member can make room.
   StatusOr<Entry*> Find(SequenceNumber sequence, absl::string_view method,
                         const Limits& limits);
 
-  // The entry of a number that Find has returned, or null when it has been
+  // The entry of a number that Find has returned; null if the number was
   // acknowledged or forgotten since.
   const Entry* Lookup(SequenceNumber sequence) const;
   Entry* Lookup(SequenceNumber sequence);
@@ -94,21 +94,21 @@ class ReplyCache {
   void SetParked(SequenceNumber sequence, WaiterId waiter);
   void SetDone(SequenceNumber sequence, const Reply& reply);
 
-  // The call was withdrawn: a retry of it is a new call.
+  // The call was withdrawn. A retry is a new call.
   void Forget(SequenceNumber sequence);
 
   // The numbers whose answers are kept, ascending.
   std::vector<SequenceNumber> Answered() const;
 
-  // Fills in all but the names.
+  // Fills in all fields but the names.
   void Record(ReplyRecord& record) const;
-  // Into a new cache: all records of one member.
+  // Restores a new cache from all records of one member.
   void Restore(std::vector<ReplyRecord> records);
 
   int64_t size() const;  // entries that are not new
   int64_t bytes() const { return bytes_; }
 
-  // Sums up anew the memory that it holds.
+  // Recomputes the memory that the cache holds.
   int64_t CountMemory() const;
 
  private:

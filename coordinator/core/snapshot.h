@@ -39,10 +39,10 @@ struct MemberSnapshot {
   std::optional<Rank> rank;  // in the newest generation
   Registration registration;
   Duration heard_ago{};
-  std::string cause;          // of its departure
+  std::string cause;          // why it departed
   std::string last_progress;  // DescribeProgress
   std::vector<GroupProgress> progress;
-  Duration progress_age{};  // of `progress`
+  Duration progress_age{};  // age of `progress`
 };
 
 struct BarrierSnapshot {
@@ -54,9 +54,9 @@ struct BarrierSnapshot {
   bool wait_all_ranks = false;
   Duration open_for{};
   Duration remaining{};
-  std::vector<MissingRank> missing;  // the first of expected - arrived, by rank
-  // Those that `missing` leaves out; of the first barriers, until they expect
-  // kRanksInSnapshotMax together.
+  std::vector<MissingRank> missing;  // the first ones, by rank
+  // The missing ranks that are not in `missing`. Only for the first barriers,
+  // whose participants are at most kRanksInSnapshotMax together.
   RankRanges others;
 };
 
@@ -65,18 +65,18 @@ struct GroupSnapshot {
   std::string description;
   std::shared_ptr<const std::vector<Rank>> ranks;
   int32_t registered = 0;
-  std::vector<Rank> missing;  // have not registered; the first ones
-  // Since the first one did; none: all were in it once, and `missing` have left
-  // it.
+  std::vector<Rank> missing;  // the first ranks that have not registered
+  // Time since the first registration; none: all were registered once, and
+  // `missing` have left.
   std::optional<Duration> forming_for;
 };
 
 // A member's call that waits for keys.
 struct KeyWaitSnapshot {
   MemberId member;
-  std::string key;      // one that is not there; its first bytes
-  int64_t missing = 0;  // how many are not there
-  bool item = false;    // it is an item of a queue
+  std::string key;      // a missing key; its first bytes
+  int64_t missing = 0;  // number of missing keys
+  bool item = false;    // the key is a queue
   Duration waiting_for{};
 };
 
@@ -87,22 +87,22 @@ struct JobSnapshot {
 
   Generation generation;
   bool generation_running = false;
-  int32_t world_size = 0;          // of that generation
-  int32_t forming_world_size = 0;  // of the rendezvous that is open; 0: none
-  int32_t forming_min_world_size = 0;    // the same when it is static
+  int32_t world_size = 0;                // of that generation
+  int32_t forming_world_size = 0;        // of the current rendezvous; 0: none
+  int32_t forming_min_world_size = 0;    // equal if it is static
   int32_t joined = 0;                    // members that wait in it
   std::vector<MemberId> joined_members;  // the first of them, by name
-  std::vector<Rank> missing_ranks;  // in it when it is static; the first ones
-  std::optional<Duration> last_call_remaining;  // it forms then; none: not yet
-  std::string rendezvous_closed;   // by whom and why; empty: it is not
-  std::string rendezvous_waiting;  // who is missing; empty: nobody waits
-  std::string generation_end;      // who ended it and how; empty: nobody has
+  std::vector<Rank> missing_ranks;       // if it is static; the first ones
+  std::optional<Duration> last_call_remaining;  // until it forms; none: unknown
+  std::string rendezvous_closed;                // by whom and why; empty: open
+  std::string rendezvous_waiting;  // text about it; empty: nobody waits
+  std::string generation_end;      // why it ended; empty: it has not
 
   std::vector<GroupSnapshot> groups;  // by name; of the newest generation
   int64_t open_barriers = 0;
-  std::vector<BarrierSnapshot> barriers;   // of these, those that end first
-  std::vector<KeyWaitSnapshot> key_waits;  // the first that have come
-  int64_t more_key_waits = 0;              // that `key_waits` leaves out
+  std::vector<BarrierSnapshot> barriers;   // those with the earliest deadlines
+  std::vector<KeyWaitSnapshot> key_waits;  // the oldest
+  int64_t more_key_waits = 0;              // not in `key_waits`
 
   int64_t keys = 0;
   int64_t queue_items = 0;
@@ -115,7 +115,7 @@ struct JobSnapshot {
 // The few numbers that metrics read often; cheap.
 struct JobCounts {
   int64_t live_members = 0;
-  // By MemberState; the departed ones while they are remembered.
+  // By MemberState. Departed members count while they are remembered.
   std::array<int64_t, kMemberStateCount> members{};
   int32_t world_size = 0;  // of the newest generation
   int64_t keys = 0;

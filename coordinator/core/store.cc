@@ -24,7 +24,7 @@ int64_t Size(absl::string_view bytes) {
   return static_cast<int64_t>(bytes.size());
 }
 
-// Returns the number that `text` is, all of it.
+// Parses all of `text` as a number.
 std::optional<int64_t> ParseWhole(absl::string_view text) {
   int64_t number = 0;
   const char* end = text.data() + text.size();
@@ -77,7 +77,7 @@ StatusOr<Lifetime> StoreEngine::LifetimeOf(const Call& call,
   return lifetime;
 }
 
-// Puts the value in the current revision and tells who waits for the key.
+// Puts the value in the current revision and wakes the waiters of the key.
 void StoreEngine::Write(absl::string_view key, Value value,
                         std::optional<Lifetime> lifetime, Outbox& out) {
   const bool fresh = data_.Put(key, std::move(value), std::move(lifetime));
@@ -85,7 +85,7 @@ void StoreEngine::Write(absl::string_view key, Value value,
   if (fresh) Appeared(key, out);
 }
 
-// The same for a value that goes, in a revision of its own.
+// Removes a value, in a revision of its own.
 void StoreEngine::Remove(absl::string_view key, ChangeKind why) {
   data_.Advance();
   data_.Erase(key, why);
@@ -261,8 +261,8 @@ void StoreEngine::MultiSet(const Call& call, absl::Span<const std::string> keys,
                         keys.size(), " and ", values.size())));
   }
   Status status = CheckKeys(keys);
-  // The last value of each key, because the sum of the sizes must be right
-  // before anything is written.
+  // Finds the last value of each key: the sum of the sizes must be right before
+  // anything is written.
   absl::btree_map<absl::string_view, size_t> last;
   int64_t bytes = data_.bytes();
   int64_t count = this->keys();
@@ -292,7 +292,7 @@ void StoreEngine::MultiSet(const Call& call, absl::Span<const std::string> keys,
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   if (!last.empty()) data_.Advance();
   out.Answer(call.waiter, RevisionReply{revision()});
-  // Nobody is woken before all is written: a waiter sees the whole batch.
+  // Wakes nobody before all is written, so that a waiter sees the whole batch.
   std::vector<absl::string_view> appeared;
   for (const auto& [key, i] : last) {
     if (data_.Put(key, MakeValue(std::move(values[i])), Lifetime())) {
@@ -342,8 +342,8 @@ void StoreEngine::ListKeys(const Call& call, absl::string_view prefix,
   const StoreData::Entries& entries = data_.entries();
   auto it =
       after < prefix ? entries.lower_bound(prefix) : entries.upper_bound(after);
-  // With an empty prefix `after` does not come before it, but the empty key
-  // may be wanted.
+  // An empty prefix may include the empty key, which does not come after an
+  // empty `after`.
   if (prefix.empty() && after.empty()) it = entries.begin();
   for (; it != entries.end() && absl::StartsWith(it->first, prefix); ++it) {
     if (static_cast<int64_t>(reply.keys.size()) == count) {
@@ -386,8 +386,8 @@ void StoreEngine::QueuePush(const Call& call, absl::string_view key,
   out.Answer(call.waiter, RevisionReply{data_.Advance()});
   const bool fresh = data_.Push(key, MakeValue(std::move(item)));
   if (StoreWaiter* pop = waiters_.FirstPop(key); pop != nullptr) {
-    // Nobody pops while there are items, so it is the only one. Who waits for
-    // the key to be there is not woken by an item that is gone again.
+    // No pop waits while there are items, so this is the only item. Calls that
+    // wait for the key's presence are not woken by an item that is gone again.
     const int64_t revision = data_.Advance();
     out.Answer(pop->id, ValueReply{data_.Pop(key), revision});
     waiters_.Remove(pop);
@@ -431,7 +431,7 @@ void StoreEngine::QueueLen(const Call& call, absl::string_view key,
   out.Answer(call.waiter, NumberReply{items, revision()});
 }
 
-// The part of StoreEngine that parks, wakes and ends waiters.
+// Parks, wakes and ends waiters.
 
 namespace {
 
@@ -459,7 +459,7 @@ void StoreEngine::Watch(const Call& call, WatchRequest request, Instant now,
   Park(call, std::move(waiter), request.timeout, now, out);
 }
 
-// Ends a step that may have changed something.
+// Wakes the watches at the end of a step that may have changed something.
 void StoreEngine::AnswerWatches(Outbox& out) {
   if (!woken_watches_.empty()) {
     const WatchHistory& history = data_.history();
@@ -478,7 +478,7 @@ void StoreEngine::AnswerWatches(Outbox& out) {
   seen_ = revision();
 }
 
-// The answer to a call whose keys are all there.
+// The answer to a call all of whose keys are present.
 StatusOr<Payload> StoreEngine::Collect(
     Awaited awaited, absl::Span<const std::string> keys) const {
   if (awaited == Awaited::kPresence) return std::monostate();
@@ -494,8 +494,8 @@ StatusOr<Payload> StoreEngine::Collect(
   return reply;
 }
 
-// Answers at once where nothing is missing or the call will not wait, else
-// parks it.
+// Answers at once if nothing is missing or the call does not wait, else parks
+// it.
 void StoreEngine::Park(const Call& call, Awaited awaited,
                        std::vector<std::string> keys, Duration timeout,
                        Instant now, Outbox& out) {
@@ -538,7 +538,7 @@ void StoreEngine::Park(const Call& call, StoreWaiter waiter, Duration timeout,
   if (!status.ok()) out.Fail(call.waiter, std::move(status));
 }
 
-// The key has come to hold something.
+// Wakes the waiters of a key that now holds something.
 void StoreEngine::Appeared(absl::string_view key, Outbox& out) {
   for (StoreWaiter* waiter : waiters_.Appeared(key)) {
     StatusOr<Payload> payload = Collect(waiter->awaited, waiter->keys);
@@ -580,7 +580,7 @@ std::vector<KeyWaitSnapshot> StoreEngine::KeyWaits(Instant now,
                                                    int64_t& more) const {
   std::vector<KeyWaitSnapshot> waits;
   int64_t lookups = 0;
-  // The key of the waiter before: many wait for the same one.
+  // The missing key of the previous waiter: many wait for the same one.
   absl::string_view key;
   more = 0;
   for (const auto& [order, waiter] : waiters_.all()) {

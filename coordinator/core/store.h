@@ -28,28 +28,28 @@ namespace muster::coordinator::core {
 
 // The properties of a written key besides its value.
 struct SetOptions {
-  // The key goes away when this has passed. INVALID_ARGUMENT unless positive.
+  // The key is deleted after this time. INVALID_ARGUMENT unless positive.
   std::optional<Duration> ttl{};
 
-  // The key goes away when the calling member departs: is lost, fails, leaves
+  // The key is deleted when the calling member departs: is lost, fails, leaves
   // or is replaced. INVALID_ARGUMENT (the caller is no member).
   bool ephemeral = false;
 };
 
 struct WatchRequest {
   WatchSelector selector;
-  // The revision that the caller knows. None: the caller wants to begin now.
+  // The revision that the caller knows. None: begin now.
   std::optional<int64_t> after{};
   Duration timeout{};
 };
 
 // StoreEngine maps keys to values and to queues of items, all byte strings.
 // Each change of a key and each item pushed or popped gets the store's next
-// revision; the keys of one MultiSet share one. Of the Call only `member` and
-// `waiter` matter here: fencing and deduplication have already happened.
+// revision; the keys of one MultiSet share one. Only `member` and `waiter` of a
+// Call are used here: fencing and deduplication have already happened.
 //
-// A call that waits is answered in the step that makes its last key appear,
-// whatever verb that step is, or fails at its deadline.
+// A waiting call is answered in the step, of any verb, that makes its last key
+// appear, or fails at its deadline.
 //
 // A key holds a value or a queue. A queue that becomes empty ceases to exist,
 // and the key is free. Check and Wait count a queue as present, as they do a
@@ -63,7 +63,7 @@ struct WatchRequest {
 // changes nothing.
 class StoreEngine {
  public:
-  // All must outlive the engine.
+  // The arguments must outlive the engine.
   StoreEngine(const Limits* limits, WaiterQuota* quota, Journal* journal);
   StoreEngine(const StoreEngine&) = delete;
   StoreEngine& operator=(const StoreEngine&) = delete;
@@ -72,8 +72,8 @@ class StoreEngine {
   void Set(const Call& call, absl::string_view key, std::string value,
            const SetOptions& options, Instant now, Outbox& out);
 
-  // ValueReply. Waits for the key. A queue that appears is an error, too.
-  // DEADLINE_EXCEEDED (`wait timeout after 100ms, keys: a`).
+  // ValueReply. Waits for the key. Fails if a queue appears.
+  // Errors: DEADLINE_EXCEEDED (`wait timeout after 100ms, keys: a`).
   void Get(const Call& call, absl::string_view key, Duration timeout,
            Instant now, Outbox& out);
 
@@ -108,12 +108,12 @@ class StoreEngine {
   // FlagReply: whether there was such a key. A queue goes with its items.
   void DeleteKey(const Call& call, absl::string_view key, Outbox& out);
 
-  // NumberReply: how many keys that begin with `prefix` there were, queues
-  // included. All go in one step.
+  // NumberReply: the number of deleted keys, queues included. Deletes all keys
+  // that begin with `prefix`, in one step.
   void DeletePrefix(const Call& call, absl::string_view prefix, Outbox& out);
 
-  // RevisionReply. Wakes at most one pop: the item goes to the one that has
-  // waited longest, and to nobody who has gone.
+  // RevisionReply. Wakes at most one pop: the one that has waited longest and
+  // whose caller has not gone.
   void QueuePush(const Call& call, absl::string_view key, std::string item,
                  Outbox& out);
 
@@ -127,13 +127,12 @@ class StoreEngine {
   // NumberReply: 0 when there is no such queue.
   void QueueLen(const Call& call, absl::string_view key, Outbox& out) const;
 
-  // WatchReply: the changes of values (not of queues) that the selector means,
-  // after the revision that the request gives. Waits until there is one, and
-  // is answered without any at the deadline, or at once when no revision is
-  // given. Asking again with the reply's revision misses nothing and repeats
-  // nothing.
-  // OUT_OF_RANGE (the history does not reach back that far: read the keys
-  // anew; or the revision is ahead of the store's).
+  // WatchReply: the changes of selected values (not of queues) after the
+  // request's revision. Waits for the first change. Answers without one at the
+  // deadline, or at once if the request has no revision. A watch from the
+  // reply's revision misses nothing and repeats nothing.
+  // Errors: OUT_OF_RANGE (the history does not reach back that far: read the
+  //   keys anew; or the revision is ahead of the store's).
   void Watch(const Call& call, WatchRequest request, Instant now, Outbox& out);
 
   // FlagReply: whether all keys are there.
@@ -149,9 +148,9 @@ class StoreEngine {
   void MultiGet(const Call& call, std::vector<std::string> keys,
                 Duration timeout, Instant now, Outbox& out);
 
-  // RevisionReply. All or nothing, in one revision; of a key that appears
-  // twice the last value stays.
-  // INVALID_ARGUMENT (as many keys as values are needed).
+  // RevisionReply. All or nothing, in one revision. If a key appears twice, its
+  // last value counts.
+  // Errors: INVALID_ARGUMENT (as many keys as values are needed).
   void MultiSet(const Call& call, absl::Span<const std::string> keys,
                 std::vector<std::string> values, Outbox& out);
 
@@ -163,13 +162,14 @@ class StoreEngine {
   void ListKeys(const Call& call, absl::string_view prefix,
                 absl::string_view after, int64_t count_max, Outbox& out) const;
 
-  // Removes the keys and fails the waiters that are due at `now`.
+  // Removes the keys, and fails the waiters, that are due at `now`.
   void Expire(Instant now, Outbox& out);
 
-  // Fails the waiter with `status`; false when it does not wait here.
+  // Fails the waiter with `status`. Returns false if it does not wait here.
   bool Cancel(WaiterId waiter, const Status& status, Outbox& out);
 
-  // The call of `from` is answered to `to`; false when it does not wait here.
+  // Answers the call of `from` to `to`. Returns false if `from` does not wait
+  // here.
   bool Retarget(WaiterId from, WaiterId to) {
     return waiters_.Retarget(from, to);
   }
@@ -187,7 +187,7 @@ class StoreEngine {
     return data_.RecordOf(key, number);
   }
 
-  // Into a new engine, the revision last.
+  // Restore a new engine, the revision last.
   void Restore(EntryRecord record, Instant now) {
     data_.Restore(std::move(record), now);
   }
@@ -197,8 +197,8 @@ class StoreEngine {
     seen_ = revision;
   }
 
-  // The calls of members that wait for keys or items, the first that came
-  // first; `more`: how many it leaves out.
+  // The calls of members that wait for keys or items, oldest first. Sets `more`
+  // to the number of calls left out.
   std::vector<KeyWaitSnapshot> KeyWaits(Instant now, int64_t& more) const;
 
   int64_t revision() const { return data_.revision(); }
@@ -235,9 +235,9 @@ class StoreEngine {
   StoreData data_;
   StoreWaiters waiters_;
 
-  // Those that the step which is under way has something for.
+  // Watches that match a change of the current step.
   StoreWaiters::ByOrder woken_watches_;
-  // Of the store after the last step: parked watches have seen all up to it.
+  // The revision after the last step. Parked watches have seen all up to it.
   int64_t seen_ = 0;
 };
 

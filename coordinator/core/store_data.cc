@@ -175,7 +175,7 @@ void StoreData::SetLifetime(absl::string_view key, Entry& entry,
   entry.lifetime = std::make_unique<const Lifetime>(std::move(lifetime));
 }
 
-// Takes the entry out of what finds it by its lifetime.
+// Removes the entry from the indexes of lifetimes.
 void StoreData::Unlink(absl::string_view key, const Entry& entry) {
   if (entry.lifetime == nullptr) return;
   if (entry.lifetime->ttl.has_value()) {
@@ -229,7 +229,7 @@ void StoreData::Restore(ItemRecord record) {
   if (fresh) bytes_ += BytesOf(record.key);
   bytes_ += BytesOf(record.value);
   ++items_;
-  // At the end, as a storage has them in order.
+  // Usually at the end, because storage returns items in order.
   const auto place = std::upper_bound(
       it->second.begin(), it->second.end(), record.number,
       [](int64_t number, const Item& item) { return number < item.number; });

@@ -74,7 +74,7 @@ class StoreData {
   // Both must outlive the data.
   StoreData(const Limits* limits, Journal* journal);
 
-  // Null: the key holds no value, or no queue. Good until the next change.
+  // Null: the key holds no value, or no queue. Valid until the next change.
   const Entry* Find(absl::string_view key) const;
   const Queue* FindQueue(absl::string_view key) const;
   bool Contains(absl::string_view key) const {
@@ -84,12 +84,12 @@ class StoreData {
   // INVALID_ARGUMENT (`set: key "k" is a queue of 2 items, no value`).
   Status CheckIsNoQueue(absl::string_view verb, absl::string_view key) const;
 
-  // RESOURCE_EXHAUSTED: whether the key may come to hold a value of
-  // `value_bytes`, or one more item of as many.
+  // Whether there is room for a value of `value_bytes` under the key, or for
+  // one more item of that size. Errors: RESOURCE_EXHAUSTED.
   Status CheckRoom(absl::string_view key, int64_t value_bytes) const;
   Status CheckItemRoom(absl::string_view key, int64_t value_bytes) const;
 
-  // The same for so many more keys and bytes of keys and values.
+  // Whether there is memory for more keys, and for `bytes` of keys and values.
   Status CheckMemoryFor(int64_t keys, int64_t bytes,
                         const Offer& offer = {}) const {
     return CheckMemory(limits_, kKeyMemory * keys + bytes, offer);
@@ -125,7 +125,7 @@ class StoreData {
   EntryRecord RecordOf(absl::string_view key) const;
   ItemRecord RecordOf(absl::string_view key, int64_t number) const;
 
-  // Into new data. The revision last: the history begins there.
+  // Restore new data, the revision last: the history begins there.
   void Restore(EntryRecord record, Instant now);
   void Restore(ItemRecord record);
   void RestoreRevision(int64_t revision);
@@ -135,7 +135,7 @@ class StoreData {
   const WatchHistory& history() const { return history_; }
   int64_t bytes() const { return bytes_; }
 
-  // Sums up anew the memory that it holds.
+  // Recomputes the memory that the data holds.
   int64_t CountMemory() const;
   int64_t items() const { return items_; }
   int64_t revision() const { return revision_; }
@@ -145,7 +145,7 @@ class StoreData {
  private:
   void SetLifetime(absl::string_view key, Entry& entry, Lifetime lifetime);
   void Unlink(absl::string_view key, const Entry& entry);
-  // Tells the limits' memory what the data takes up now.
+  // Updates the job's memory by the data's current size.
   void Account();
 
   const Limits& limits_;
@@ -158,7 +158,7 @@ class StoreData {
   int64_t accounted_ = 0;
   WatchHistory history_;
 
-  // Of the entries with a lifetime.
+  // Indexes of the entries with a lifetime.
   absl::btree_set<std::pair<Instant, std::string>> expiries_;
   absl::btree_map<MemberId, absl::btree_set<std::string>> owned_;
 };

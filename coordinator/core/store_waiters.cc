@@ -6,8 +6,8 @@ namespace muster::coordinator::core {
 
 using Awaited = StoreWaiter::Awaited;
 
-// What the waiter holds and is listed under. A key that few wait for costs up
-// to twice as much.
+// The memory that the waiter and its index entries take. A key with few waiters
+// takes up to twice as much.
 int64_t StoreWaiters::BytesOf(const StoreWaiter& waiter) {
   constexpr int64_t kKey = 64;
   int64_t bytes = kKey + static_cast<int64_t>(waiter.selector.key.size());

@@ -30,19 +30,19 @@ struct StoreWaiter {
   WaiterId id;
   MemberId member;
   Awaited awaited = Awaited::kValue;
-  std::vector<std::string> keys{};  // as asked for; of kItem: its queue
-  // The same, ascending, once each; of kItem and kChanges none.
+  std::vector<std::string> keys{};  // as in the call; kItem: the queue
+  // `keys` in ascending order, once each. Empty for kItem and kChanges.
   std::vector<absl::string_view> distinct{};
-  int64_t missing = 0;       // how many of `distinct` are absent
-  WatchSelector selector{};  // of kChanges
-  uint64_t order = 0;        // of parking
+  int64_t missing = 0;       // number of `distinct` that are absent
+  WatchSelector selector{};  // kChanges
+  uint64_t order = 0;        // in which it was parked
   Duration timeout{};
   Instant since;
   Instant deadline;
 
   StoreWaiter() = default;
-  // A vector that moves keeps its elements where they are, and a copy would
-  // look into another's keys.
+  // Moving a vector keeps its elements in place. In a copy, `distinct` would
+  // refer to the original's keys.
   StoreWaiter(StoreWaiter&&) = default;
   StoreWaiter& operator=(StoreWaiter&&) = default;
 };
@@ -57,32 +57,32 @@ class StoreWaiters {
   // `quota` must outlive the table.
   explicit StoreWaiters(WaiterQuota* quota) : quota_(*quota) {}
 
-  // RESOURCE_EXHAUSTED (waiters, waiter_bytes).
+  // Errors: RESOURCE_EXHAUSTED (waiters, waiter_bytes).
   Status Park(std::unique_ptr<StoreWaiter> waiter);
   void Remove(StoreWaiter* waiter);
 
   // Null: does not wait here.
   StoreWaiter* Find(WaiterId id) const;
 
-  // The waiter goes by another id; false when it does not wait here.
+  // Changes the waiter's id. Returns false if `from` does not wait here.
   bool Retarget(WaiterId from, WaiterId to);
 
-  // The key has come to hold something. Returns the Get, MultiGet and Wait
-  // calls that miss nothing more, by order.
+  // The key now holds something. Returns the Get, MultiGet and Wait calls that
+  // miss nothing more, by order.
   std::vector<StoreWaiter*> Appeared(absl::string_view key);
   void Vanished(absl::string_view key);
 
   // The pop of the queue that has waited longest, or null.
   StoreWaiter* FirstPop(absl::string_view key) const;
 
-  // Adds the watches of the key.
+  // Adds the watches that match the key.
   void FindWatches(absl::string_view key, ByOrder& watches) const;
 
   // The first whose deadline is at or before `now`, or null.
   StoreWaiter* FirstDue(Instant now) const;
   std::optional<Instant> NextDeadline() const;
 
-  // Null: the member waits for nothing.
+  // Null: no call of the member waits.
   StoreWaiter* FirstOf(const MemberId& member) const;
 
   const ByOrder& all() const { return by_order_; }
@@ -110,8 +110,8 @@ class StoreWaiters {
   int64_t pops_ = 0;
   ByKey watches_by_key_;
   ByKey watches_by_prefix_;
-  // How many prefixes are watched that are so long: a changed key is looked up
-  // once per length.
+  // The number of watched prefixes by length. A changed key is looked up once
+  // per length.
   absl::btree_map<size_t, int64_t> prefix_lengths_;
   uint64_t next_order_ = 1;
 };

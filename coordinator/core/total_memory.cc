@@ -8,7 +8,7 @@ namespace muster::coordinator::core {
 namespace {
 
 constexpr int64_t kSharesMin = 16;
-// A job that holds no more than this part of the shared half takes no share.
+// A job that holds no more than the shared half divided by this takes no share.
 constexpr int64_t kLittle = 1000;
 
 }  // namespace

@@ -44,7 +44,7 @@ class TotalMemory {
 
   const int64_t limit_;
   std::atomic<int64_t> held_ = 0;
-  std::atomic<int64_t> sharing_jobs_ = 0;  // that hold more than little
+  std::atomic<int64_t> sharing_jobs_ = 0;  // with more than a little
 };
 
 // MemoryShare counts the memory of one job. The owner of the job guards it.
@@ -56,24 +56,24 @@ class MemoryShare {
   MemoryShare(const MemoryShare&) = delete;
   MemoryShare& operator=(const MemoryShare&) = delete;
 
-  // Whether the job may come to hold so much more.
+  // Whether the job may hold `more` more bytes.
   // Errors: RESOURCE_EXHAUSTED (`limit total_bytes is 1000, offered 2000 (key
   //   "k") by a job that holds 900, and whose share is 31; the coordinator's
   //   --limit_total_bytes sets it`).
   Status Check(int64_t more, const Offer& offer = {}) const;
 
-  // It does, or holds less.
+  // Adds `more` bytes; negative: releases them.
   void Add(int64_t more);
 
   int64_t held() const { return held_; }
 
-  // As TotalMemory's; without one the largest number.
+  // TotalMemory::share(); without a total, the largest number.
   int64_t share() const;
 
  private:
   TotalMemory* const total_;
   int64_t held_ = 0;
-  bool shares_ = false;  // it holds more than little
+  bool shares_ = false;  // holds more than a little
 };
 
 // MemoryHeld counts the memory of one part of a job. Its destructor releases
@@ -94,10 +94,10 @@ class MemoryHeld {
     return *this;
   }
 
-  // Whether it may come to hold `bytes`. As MemoryShare's.
+  // Whether this part may hold `bytes`. Errors: those of MemoryShare::Check.
   Status Check(int64_t bytes, const Offer& offer = {}) const;
 
-  // It does.
+  // Sets the bytes that this part holds.
   void Set(int64_t bytes);
 
   int64_t bytes() const { return bytes_; }
@@ -107,7 +107,7 @@ class MemoryHeld {
   int64_t bytes_ = 0;
 };
 
-// As Check of the limits' memory, if there is one.
+// Calls Check of the limits' memory, if there is one.
 Status CheckMemory(const Limits& limits, int64_t more, const Offer& offer = {});
 
 }  // namespace muster::coordinator::core

@@ -11,7 +11,7 @@
 namespace muster::coordinator::core {
 namespace {
 
-// Of one reply, past which it ends with the revision that it is in.
+// Limits of one reply, which ends with the revision that exceeds one of them.
 constexpr size_t kReplyChangesMax = 1024;
 constexpr int64_t kReplyBytesMax = 1 << 20;
 
@@ -20,12 +20,13 @@ int64_t BytesOf(const StoreChange& change) {
       change.key.size() + (change.value == nullptr ? 0 : change.value->size()));
 }
 
-// A reply that changes are added to, in their order.
+// Builds a reply from changes in their order.
 class Collector {
  public:
   explicit Collector(int64_t newest) { reply_.revision = newest; }
 
-  // False when the reply is full: it ends with the revision before.
+  // Returns false if the reply is full, which then ends with the previous
+  // revision.
   bool Add(const std::shared_ptr<const StoreChange>& change) {
     const bool full =
         reply_.changes.size() >= kReplyChangesMax || bytes_ >= kReplyBytesMax;
@@ -55,7 +56,7 @@ void WatchHistory::Add(StoreChange change) {
   const int64_t newest = change.revision;
   bytes_ += BytesOf(change);
   changes_.push_back(std::make_shared<const StoreChange>(std::move(change)));
-  // The rest of a revision goes with its beginning.
+  // A revision is forgotten as a whole.
   while (
       changes_.front()->revision < newest &&
       (static_cast<int64_t>(changes_.size()) > limits_.watch_history_changes ||
@@ -67,8 +68,8 @@ void WatchHistory::Add(StoreChange change) {
   }
 }
 
-// Never more than half of what the job may have in any case: the past must not
-// take the room of the present.
+// At most half of the job's guaranteed memory: history must not take the room
+// of present values.
 int64_t WatchHistory::BytesMax() const {
   if (limits_.memory == nullptr) return limits_.watch_history_bytes;
   return std::min(limits_.watch_history_bytes, limits_.memory->share() / 2);
@@ -125,13 +126,14 @@ WatchReply WatchIndex::Collect(const WatchSelector& selector) const {
   const auto begin = std::partition_point(
       by_key_.begin(), by_key_.end(),
       [&](size_t place) { return changes_[place]->key < selector.key; });
-  // Those that match stand together.
+  // The matching changes are adjacent.
   const auto end = std::partition_point(
       begin, by_key_.end(),
       [&](size_t place) { return selector.Matches(changes_[place]->key); });
   Collector collector(newest_);
   if (static_cast<size_t>(end - begin) > changes_.size() / 2) {
-    // Most of them: a reply that gets full needs no more than its first ones.
+    // Most changes match: a scan from the first one stops when the reply is
+    // full.
     for (const auto& change : changes_) {
       if (selector.Matches(change->key) && !collector.Add(change)) break;
     }

@@ -20,7 +20,7 @@ namespace muster::coordinator::core {
 // Selects the keys of a watch.
 struct WatchSelector {
   std::string key;
-  bool prefix = false;  // else that key alone
+  bool prefix = false;  // all keys that begin with `key`
 
   bool Matches(absl::string_view changed) const;
 };
@@ -36,7 +36,7 @@ class WatchHistory {
   // Changes come in ascending order of their revisions.
   void Add(StoreChange change);
 
-  // Nothing is known of the revisions up to `revision`.
+  // The revisions up to `revision` are unknown.
   void BeginAt(int64_t revision) { forgotten_through_ = revision; }
 
   // OUT_OF_RANGE (`watch: revision 3 is no longer in the history, the oldest
@@ -49,10 +49,10 @@ class WatchHistory {
   WatchReply Collect(const WatchSelector& selector, int64_t after,
                      int64_t newest) const;
 
-  // Of the keys and values that it holds.
+  // Bytes of the keys and values in the history.
   int64_t bytes() const { return bytes_; }
 
-  // What Collect looks at: the changes after `after`, in their order.
+  // The changes after `after`, in order, which Collect looks at.
   std::vector<std::shared_ptr<const StoreChange>> After(int64_t after) const;
 
  private:
@@ -71,10 +71,10 @@ class WatchHistory {
 // for one change each, they do not each scan all n changes.
 class WatchIndex {
  public:
-  // Of the changes after `after`, up to `newest`, the store's revision.
+  // Indexes the changes after `after` up to `newest`, the store's revision.
   WatchIndex(const WatchHistory& history, int64_t after, int64_t newest);
 
-  // As WatchHistory::Collect of these changes.
+  // Returns what WatchHistory::Collect returns for these changes.
   WatchReply Collect(const WatchSelector& selector) const;
 
  private:

@@ -43,7 +43,7 @@ inline Call From(const std::string& member, uint64_t incarnation,
   return call;
 }
 
-// So that a failed expectation shows the reply.
+// Lets a failed expectation show the reply.
 inline void PrintTo(const Reply& reply, std::ostream* out) {
   *out << "waiter " << reply.waiter.value() << " " << reply.status;
 }

@@ -374,7 +374,7 @@ class Player {
       const std::optional<Instant> due = coordinator_->NextDeadline();
       const Instant beat = now_ + seconds(1);
       now_ = std::max(now_, std::min({end, beat, due.value_or(end)}));
-      // Heartbeats that arrive with a deadline come before it.
+      // Heartbeats due at the same time as a deadline come before it.
       Outbox beats;
       for (const std::string& word : Split(Argument("alive"), ',')) {
         Call call;
@@ -387,7 +387,7 @@ class Player {
     }
   }
 
-  // Every change so far, applied in order, is what the new one begins with.
+  // The new coordinator begins with every change so far, applied in order.
   void Restart() {
     Store();
     std::vector<Record> records;
@@ -487,7 +487,8 @@ class Player {
     }
   }
 
-  // Writes down what is in the outbox: answers, then events, then notices.
+  // Appends the contents of the outbox to the log: answers, then events, then
+  // notices.
   void Flush() {
     for (const Reply& reply : out_.replies) log_ += TextOf(reply);
     for (const Publication& event : out_.events) log_ += TextOf(event);
@@ -504,7 +505,7 @@ class Player {
   Outbox out_;
   uint64_t waiter_ = 0;
 
-  // Of the command that is being played.
+  // The current command.
   std::vector<std::string> words_;
   std::string verb_;
   std::map<std::string, std::string> arguments_;
@@ -516,7 +517,7 @@ class Player {
 std::string Replay(absl::string_view transcript) {
   Player player;
   std::string replayed;
-  bool answers = false;  // the lines that are replaced
+  bool answers = false;  // in the lines that are replaced
   std::string log;
   const std::vector<std::string> lines =
       absl::StrSplit(absl::StripSuffix(transcript, "\n"), '\n');

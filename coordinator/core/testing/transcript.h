@@ -9,8 +9,8 @@
 
 namespace muster::coordinator::core {
 
-// Returns `transcript` with every answer replaced by what a coordinator says
-// today.
+// Returns `transcript` with every answer replaced by the coordinator's present
+// one.
 //
 // A transcript is a list of steps after one comment: lines of commands, a line
 // `----`, the answers, an empty line. Lines that begin with `#` stay. A command
@@ -40,9 +40,9 @@ namespace muster::coordinator::core {
 //
 // `advance` lets time pass as a driver does: it ticks at every deadline on the
 // way, and the members in `alive` send a heartbeat every second. A plus in TEXT
-// stands for a blank. Without `t` QueuePop does not wait, without `after` Watch
-// begins now. `restart` is the end of the coordinator, and a new one
-// with the records of the old; parked calls end without an answer.
+// means a blank. Without `t` a pop does not wait; without `after` a watch
+// begins now. `restart` ends the coordinator and starts a new one from its
+// records; parked calls end without an answer.
 std::string Replay(absl::string_view transcript);
 
 }  // namespace muster::coordinator::core

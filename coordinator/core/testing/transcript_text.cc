@@ -107,7 +107,7 @@ struct Describe {
                               seat.incarnation.value(), "@", seat.address);
             }));
   }
-  // The text of the error has them.
+  // The error's text names the absent ranks.
   std::string operator()(const AbsenceReply&) { return ""; }
   std::string operator()(const GroupsReply& reply) {
     return absl::StrCat(" registered=", absl::StrJoin(reply.registered, ","));
