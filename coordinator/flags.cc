@@ -43,8 +43,8 @@ constexpr char kUsage[] =
     "\n"
     "Flags:\n";
 
-// Not MUSTER_ alone: MUSTER_TLS_CERT, MUSTER_TOKEN_FILE and MUSTER_INSECURE are
-// the clients', and both may run in one shell.
+// MUSTER_ alone is the clients' prefix (MUSTER_TLS_CERT, MUSTER_TOKEN_FILE,
+// MUSTER_INSECURE), and both may run in one shell.
 constexpr char kVariablePrefix[] = "MUSTER_COORDINATOR_";
 
 OptionValue OneOf(const char* usual, absl::string_view other) {
@@ -66,7 +66,7 @@ OptionValue Milliseconds(std::chrono::milliseconds* target) {
 
 template <typename T>
 OptionValue Limit(T* target) {
-  // 0 by default: it depends on others, or on the machine.
+  // A limit that is 0 by default depends on other settings or on the machine.
   const T least = *target == 0 ? 0 : 1;
   return {*target, [=](absl::string_view flag, T value) {
             *target = value;
@@ -76,7 +76,7 @@ OptionValue Limit(T* target) {
           }};
 }
 
-// The texts are those of Abseil's flags.
+// The same texts as Abseil's flags.
 std::string ErrorText(const base::OptionError& error) {
   const std::string wrong =
       absl::StrCat("Illegal value '", error.value, "' specified for flag '",
@@ -94,12 +94,12 @@ std::string ErrorText(const base::OptionError& error) {
                       "'\nERROR: ", wrong);
 }
 
-// In the order of their names, as --help has them. Their values go to `line`.
+// The options by name, as in --help. Their values go to `line`.
 base::Options Table(CommandLine& line) {
   ServerOptions& server = line.server;
   server.listen = "127.0.0.1:7070";
   server.http_listen = "127.0.0.1:7071";
-  // FitToMemory sets them.
+  // FitToMemory replaces 0.
   server.unsent_bytes_max = 0;
   server.inbound_bytes_max = 0;
   std::vector<base::Option> table = {
@@ -209,13 +209,13 @@ bool AsksForHelp(const std::vector<std::string>& arguments) {
       });
 }
 
-// A variable with our prefix that stands for no flag is somebody's mistake.
+// Rejects a variable with our prefix that names no flag: it is a mistake.
 Status CheckVariables(const base::Environment& environment,
                       const base::Options& flags) {
   for (const auto& [variable, value] : environment) {
     absl::string_view name = variable;
     if (!absl::ConsumePrefix(&name, kVariablePrefix)) continue;
-    // Kubernetes sets these in pods beside a service muster-coordinator.
+    // Kubernetes sets these in pods beside a service named muster-coordinator.
     if (absl::StartsWith(name, "SERVICE_") || absl::StartsWith(name, "PORT")) {
       continue;
     }
@@ -229,7 +229,7 @@ Status CheckVariables(const base::Environment& environment,
   return OkStatus();
 }
 
-// Ends the process after --version, and when a flag is wrong.
+// Ends the process after --version, or if a flag is wrong.
 Status ReadArguments(const std::vector<std::string>& arguments,
                      base::Options& flags) {
   std::vector<std::string> words;
@@ -248,7 +248,7 @@ Status ReadArguments(const std::vector<std::string>& arguments,
                                            "; --help lists the flags"));
 }
 
-// The flags that are not at their defaults, as they could be given.
+// The flags that are not at their defaults, as a command line.
 std::string SettingsText(const base::Options& flags) {
   std::string settings;
   for (const base::Option& flag : flags.table()) {
@@ -288,14 +288,14 @@ Status ReadStorage(const base::Options& flags, ServerOptions& options) {
   return OkStatus();
 }
 
-// The limits that are not set and depend on the memory that there is. They
-// leave room for the program itself, and for what is being worked on.
+// Sets the limits that are not given and depend on the memory. Leaves room for
+// the program itself and for running calls.
 void FitToMemory(int64_t memory, ServerOptions& options) {
   constexpr int64_t kGiB = int64_t{1} << 30;
   const int64_t message = options.message_bytes_max;
   if (options.total_bytes_max == 0) options.total_bytes_max = memory / 8 * 3;
   if (options.inbound_bytes_max == 0) {
-    // Two messages, so that one that is slow does not stop all others.
+    // Room for two messages, so that a slow one does not stop all others.
     options.inbound_bytes_max =
         std::min(4 * kGiB, std::max(memory / 8, 2 * message));
   }

@@ -9,7 +9,7 @@
 
 namespace muster::coordinator {
 
-// What the command line and the environment ask for.
+// The settings of the command line and the environment.
 struct CommandLine {
   ServerOptions server;
   absl::Duration drain_timeout = absl::Seconds(10);
@@ -18,8 +18,8 @@ struct CommandLine {
 };
 
 // Reads the command line over the environment (MUSTER_COORDINATOR_<FLAG>) over
-// the defaults. Does not return for --help, --version and malformed flags, as
-// absl::ParseCommandLine does not.
+// the defaults. Like absl::ParseCommandLine, does not return for --help,
+// --version and malformed flags.
 // Errors: INVALID_ARGUMENT (an environment variable that does not parse, a
 //   positional argument; the text names it).
 StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);

@@ -1,4 +1,4 @@
-// muster-coordinator: a coordinator as a process of its own.
+// muster-coordinator: a coordinator in a process of its own.
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -34,7 +34,7 @@ int Fail(const Status& status) {
   return EXIT_FAILURE;
 }
 
-// The address that was asked for, with the port that was given.
+// The requested address with the actual port.
 std::string Listening(const std::string& listen, int port) {
   StatusOr<Endpoint> endpoint = ParseEndpoint("listen", listen);
   if (!endpoint.ok()) return listen;
@@ -44,7 +44,7 @@ std::string Listening(const std::string& listen, int port) {
 
 void ExitAtOnce(int signal_number) { _exit(128 + signal_number); }
 
-// From now on SIGTERM and SIGINT end the process without more ado.
+// From now on SIGTERM and SIGINT end the process at once.
 void LetSignalsEndTheProcess(const sigset_t& signals) {
   struct sigaction action = {};
   action.sa_handler = ExitAtOnce;
@@ -53,7 +53,7 @@ void LetSignalsEndTheProcess(const sigset_t& signals) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-// Every connection takes a descriptor, and shells give few.
+// Every connection takes a descriptor, and shells allow few.
 void RaiseDescriptorLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -67,12 +67,12 @@ int Run(int argc, char** argv) {
   FLAGS_logtostderr = true;
   base::InitLogging(argv[0]);
 
-  // As the distribution builds it, Abseil looks for cycles at every lock that
-  // gRPC takes, which costs a few percent of all that a coordinator does.
+  // Debian's Abseil searches for cycles at every lock that gRPC takes, which
+  // costs a few percent of all the coordinator's time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 
-  // Before the first thread, so that all of them inherit the mask and only
-  // sigwait sees the signals.
+  // Before the first thread, so that all threads inherit the mask and only
+  // sigwait gets the signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -84,10 +84,10 @@ int Run(int argc, char** argv) {
   command_line->server.on_storage_failure = [](const Status& status) {
     LOG(ERROR) << "storage_failed: cause=" << base::Quote(status.message())
                << " the process ends: it holds more than is stored";
-    // At once: no destructor may answer anybody.
+    // Without destructors, because none may answer a call.
     _exit(EXIT_FAILURE);
   };
-  // The thread in sigwait takes it, as if the system had sent it.
+  // Handled by the thread in sigwait, like a signal from outside.
   static std::atomic<bool> asked = false;
   command_line->server.on_drain_request = [] {
     asked = true;

@@ -250,7 +250,7 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
   queue_.emplace(join.order, join.member);
   if (IsReturn(join)) ++returned_;
   joins_.emplace(call.member, std::move(join));
-  // The caller has replaced its own join: nobody has come or gone.
+  // If the caller has only replaced its own join, nobody has come or gone.
   if (terms_ == agreed) {
     open_since_ = open_since;
     last_call_end_ = last_call_end;

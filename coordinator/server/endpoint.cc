@@ -18,7 +18,7 @@
 namespace muster::coordinator {
 namespace {
 
-// The system's words in the form of our error texts.
+// Puts the system's words into the form of our error texts.
 std::string LowerFirst(std::string text) {
   if (!text.empty()) text[0] = absl::ascii_tolower(text[0]);
   return text;
@@ -29,7 +29,7 @@ int TryListen(const addrinfo& address) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
   const auto close_fd = absl::MakeCleanup([fd] { close(fd); });
-  // Else a port in TIME_WAIT would look like one in use.
+  // Without it a port in TIME_WAIT would look like one in use.
   const int yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (bind(fd, address.ai_addr, address.ai_addrlen) != 0) return errno;
@@ -63,7 +63,7 @@ std::string PeerAddress(int fd) {
     return "unknown";
   }
   absl::string_view name = host;
-  // An IPv4 peer of a socket that serves both.
+  // An IPv4 peer of a socket for both versions.
   if (absl::StrContains(name, '.')) absl::ConsumePrefix(&name, "::ffff:");
   return absl::StrContains(name, ':') ? absl::StrCat("[", name, "]:", port)
                                       : absl::StrCat(name, ":", port);
@@ -91,8 +91,8 @@ Status CheckCanListen(const Endpoint& endpoint) {
     const int result = TryListen(*a);
     can = can || result == 0;
     if (result != 0) cause = result;
-    // One of a name's addresses may not exist here (localhost without IPv6);
-    // one that somebody else has is an error.
+    // A name may have an address that does not exist here (localhost without
+    // IPv6). An address that is in use is an error.
     if (result == EADDRINUSE) break;
   }
   if (can && cause != EADDRINUSE) return OkStatus();

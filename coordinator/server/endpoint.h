@@ -12,8 +12,8 @@ namespace muster::coordinator {
 using base::Endpoint;
 using base::ParseEndpoint;
 
-// Whether only processes of this host can reach it: 127.0.0.0/8, ::1 or
-// localhost. Other names count as reachable from elsewhere, whatever they
+// Whether only processes of this host can reach the endpoint: 127.0.0.0/8, ::1
+// or localhost. Other names count as reachable from elsewhere, whatever they
 // resolve to today.
 bool IsLoopback(const Endpoint& endpoint);
 
@@ -24,8 +24,8 @@ Endpoint ListeningEndpoint(const Endpoint& endpoint);
 // The address of the peer of a connected TCP socket: "10.0.0.7:41000".
 std::string PeerAddress(int fd);
 
-// Checks that a server could listen there, by trying it. The libraries that
-// listen do not report why they fail.
+// Checks that a server could listen on the endpoint, by trying it. The
+// libraries that listen do not report why they fail.
 // Errors: UNAVAILABLE `cannot listen on 127.0.0.1:7070: address already in
 //   use`.
 Status CheckCanListen(const Endpoint& endpoint);

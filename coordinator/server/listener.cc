@@ -27,13 +27,13 @@
 namespace muster::coordinator {
 namespace {
 
-// Of the process's descriptors; connections get the others.
+// Descriptors of the process that no connection gets.
 constexpr rlim_t kReservedDescriptors = 128;
 constexpr int kBacklog = 4096;
 constexpr int kRetryMs = 100;
 
-// The first descriptor that no connection gets: the system gives the lowest
-// free one, so all below are in use.
+// The first descriptor that no connection gets. The system gives the lowest
+// free one, so all below it are in use.
 int FirstReserved() {
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -48,11 +48,11 @@ int ListenOn(const addrinfo& address, int port) {
   if (fd < 0) return -errno;
   auto close_fd = absl::MakeCleanup([fd] { close(fd); });
   const int yes = 1;
-  // Else a port in TIME_WAIT would look like one in use.
+  // Without it a port in TIME_WAIT would look like one in use.
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  // Connections inherit it.
+  // Accepted connections inherit it.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-  // [::] is for IPv4 as well, whatever the system's default is.
+  // Makes [::] include IPv4, whatever the system's default is.
   const int no = 0;
   if (address.ai_family == AF_INET6 &&
       IN6_IS_ADDR_UNSPECIFIED(
@@ -61,7 +61,7 @@ int ListenOn(const addrinfo& address, int port) {
   }
   sockaddr_storage bound = {};
   memcpy(&bound, address.ai_addr, address.ai_addrlen);
-  // Port 0 was resolved to 0; later addresses take the first one's.
+  // If the port is 0, the first address chooses it and later ones use the same.
   if (address.ai_family == AF_INET) {
     reinterpret_cast<sockaddr_in&>(bound).sin_port =
         htons(static_cast<uint16_t>(port));
@@ -116,8 +116,8 @@ StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Endpoint& given) {
       listener->port_ = PortOf(fd);
       continue;
     }
-    // One of a name's addresses may not exist here (localhost without IPv6);
-    // one that somebody else has is an error.
+    // A name may have an address that does not exist here (localhost without
+    // IPv6). An address that is in use is an error.
     cause = -fd;
     if (cause == EADDRINUSE) return failure(strerror(cause));
   }
@@ -133,7 +133,7 @@ StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
   const bool is_socket =
       getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0;
   const int port = is_socket ? PortOf(fd) : 0;
-  // One without a port would get any.
+  // A socket without a port would get any port.
   if (port == 0 || (listens == 0 && listen(fd, kBacklog) != 0)) {
     return InvalidArgumentError(
         absl::StrCat("listen_fd is ", fd,
@@ -178,7 +178,7 @@ void Listener::AcceptLoop() {
   for (const int fd : listening_) ready.push_back({fd, POLLIN, 0});
   bool wait = false;
   while (true) {
-    // While it waits it looks at nothing but the end.
+    // During the wait it polls only `stop_`.
     const int count =
         wait ? poll(ready.data(), 1, kRetryMs)
              : poll(ready.data(), static_cast<nfds_t>(ready.size()), -1);
@@ -197,7 +197,7 @@ bool Listener::AcceptAll(int listening) {
         accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
       if (fd < FirstReserved()) {
-        // Not at every one that closes while it is full.
+        // Not each time that a connection closes while it is full.
         if (fd < FirstReserved() / 4 * 3) refusing_ = false;
         accepted_(fd);
       } else {
@@ -221,7 +221,7 @@ bool Listener::AcceptAll(int listening) {
         PLOG(FATAL) << "accept";
         break;
       default:
-        // Of a connection that was gone before it was accepted.
+        // The connection was gone before it was accepted.
         break;
     }
   }

@@ -18,22 +18,21 @@ namespace muster::coordinator {
 // its files and its HTTP server, and closes connections beyond that.
 class Listener {
  public:
-  // Takes the connection's descriptor over.
+  // Takes ownership of the connection's descriptor.
   using Accepted = std::function<void(int fd)>;
 
-  // Listens on every address of the endpoint's host that this one has, all on
-  // one port; on [::] also for IPv4, and on a kernel without IPv6 for IPv4
-  // alone. Connections wait until Start.
+  // Listens on every address of the endpoint's host that this host has, all on
+  // one port. [::] includes IPv4 and, on a kernel without IPv6, is IPv4 alone.
+  // Connections wait until Start.
   // Errors: UNAVAILABLE `cannot listen on 127.0.0.1:7070: address already in
   //   use`.
   static StatusOr<std::unique_ptr<Listener>> Bind(const Endpoint& given);
 
-  // On a TCP socket that listens already or is bound to a port, which it takes
-  // over.
-  // Errors: INVALID_ARGUMENT (`fd` is none; it stays the caller's).
+  // Takes over a TCP socket that listens already or is bound to a port.
+  // Errors: INVALID_ARGUMENT (`fd` is not such a socket; the caller keeps it).
   static StatusOr<std::unique_ptr<Listener>> Adopt(int fd);
 
-  // As Stop().
+  // Calls Stop().
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -42,24 +41,25 @@ class Listener {
 
   void Start(Accepted accepted);
 
-  // When it returns, nothing is accepted any more and the port is free. Not by
-  // two threads at a time.
+  // When it returns, no connection is accepted any more and the port is free.
+  // Not by two threads at a time.
   void Stop();
 
  private:
   Listener() = default;
 
   void AcceptLoop();
-  // Accepts what there is. False when it is to be tried again a little later.
+  // Accepts the pending connections. Returns false if the caller must try again
+  // a little later.
   bool AcceptAll(int listening);
   void Refused(const char* cause);
 
   std::vector<int> listening_;
-  int stop_ = -1;  // readable when the thread is to end
+  int stop_ = -1;  // becomes readable to end the thread
   int port_ = 0;
   Accepted accepted_;
   std::thread thread_;
-  bool refusing_ = false;  // of the thread: it has said so
+  bool refusing_ = false;  // used by the thread: refusals are logged
 };
 
 }  // namespace muster::coordinator

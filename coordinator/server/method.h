@@ -6,14 +6,14 @@
 
 namespace muster::coordinator {
 
-// What a client can ask for, by unary call or in a stream.
+// The calls that a client can make, unary or in a stream.
 enum class Method : uint8_t {
 #define MUSTER_OPERATION(service, name, ...) k##name,
 #define MUSTER_RPC(service, name, role) k##name,
 #include "proto/muster/v1/verbs.inc"
 };
 
-// Names of the protocol, as metrics show them.
+// The protocol's names, as metrics show them.
 inline constexpr const char* kMethodNames[] = {
 #define MUSTER_OPERATION(service, name, ...) #name,
 #define MUSTER_RPC(service, name, role) #name,
@@ -26,7 +26,7 @@ inline const char* MethodName(Method method) {
   return kMethodNames[static_cast<int>(method)];
 }
 
-// Whether the size of a request does not tell how long the call takes.
+// Whether a call may take long although its request is small.
 inline bool MayTakeLong(Method method) {
   static constexpr bool kTakesLong[kMethodCount] = {
 #define MUSTER_OPERATION(service, name, field, role, mutates, may_wait, \

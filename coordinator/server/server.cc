@@ -55,33 +55,33 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A peer whose host died without a word is noticed after the sum of the two;
-// with a longer lease not before that, or a member whose network is cut would
-// be taken for one that closed its connection.
+// A peer whose host died silently is noticed after the sum of the two; with a
+// longer lease not before the lease ends, or a member whose network is cut
+// would count as one that closed its connection.
 constexpr milliseconds kKeepaliveInterval{20'000};
 constexpr milliseconds kKeepaliveTimeout{10'000};
-// How long idle clients have to close their connections in a drain.
+// The time for idle clients to close their connections in a drain.
 constexpr milliseconds kGoodbyeTime{500};
 constexpr milliseconds kDrainInterval{50};
-// What destruction gives calls to end.
+// The time for calls to end at destruction.
 constexpr milliseconds kDestructionGrace{100};
-// A connection that has not said by then what HTTP/2 and TLS begin with is
+// A connection that has not completed its TLS and HTTP/2 handshakes by then is
 // closed.
 constexpr milliseconds kHandshakeTimeout{20'000};
-// A connection without a call is closed after this; clients open another when
-// they need it.
+// A connection without a call is closed after this time; clients open another
+// when they need it.
 constexpr milliseconds kConnectionIdleTime{60'000};
-// The allocator keeps what was freed. It is told to give it back when it is
-// more than this, which is looked at so often.
+// The allocator keeps freed memory. It is told to return it if it is more than
+// this, which is checked at this interval.
 constexpr size_t kFreeBytesMax = 256 << 20;
 constexpr std::chrono::seconds kMemoryInterval{30};
-// A status page of many jobs takes long, and holds up no probe.
+// Rendering a status page of many jobs takes long and must not block probes.
 constexpr size_t kHttpThreads = 16;
-// Clients may ping this often.
+// The shortest interval of clients' pings.
 constexpr milliseconds kPingIntervalMin{1'000};
-// Unary calls at one time on one connection.
+// Concurrent unary calls on one connection.
 constexpr int kCallsPerConnectionMax = 16'384;
-// Of the reflection service, which is the only one that blocks.
+// Threads of the reflection service, the only one that blocks.
 constexpr int kBlockingThreadsMax = 16;
 
 const char* const kServiceNames[] = {
@@ -89,7 +89,7 @@ const char* const kServiceNames[] = {
     "muster.v1.BarrierService", "muster.v1.AdminService",
     "muster.v1.SessionService"};
 
-// One job alone must not keep all of them in one long call.
+// At least two, so that one job's long call does not occupy all threads.
 int TurnThreads() {
   return std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
 }
@@ -97,13 +97,13 @@ int TurnThreads() {
 core::CoordinatorEpoch RandomEpoch() {
   std::random_device device;
   uint64_t epoch = 0;
-  // 0 is what a client sees that never got an answer.
+  // 0 stands for a client that never got an answer.
   while (epoch == 0) epoch = (uint64_t{device()} << 32) | device();
   return core::CoordinatorEpoch(epoch);
 }
 
-// Builds with the library's health service, which only a switch of the whole
-// process turns on: it is put back at once. The lock is for our own servers.
+// Builds with the library's health service. Only a switch of the whole process
+// enables it, which is reset at once. The lock is for our own servers.
 std::unique_ptr<grpc::Server> BuildWithHealth(grpc::ServerBuilder& builder) {
   static Mutex* const mu = new Mutex;
   MutexLock lock(*mu);
@@ -241,8 +241,8 @@ void ConfigureTransport(const ServerOptions& options,
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              kCallsPerConnectionMax);
   builder.SetMaxReceiveMessageSize(options.message_bytes_max);
-  // Answers are checked one by one (RESOURCE_EXHAUSTED); a batch of small ones
-  // may come out a little larger than the sum that was estimated.
+  // Answers are checked one by one (RESOURCE_EXHAUSTED). A batch of small ones
+  // may be a little larger than its estimate.
   builder.SetMaxSendMessageSize(-1);
   builder.SetResourceQuota(
       grpc::ResourceQuota("coordinator")
@@ -275,10 +275,10 @@ class ServerImpl final : public Server {
 
   ~ServerImpl() override {
     Drain(kDestructionGrace);
-    // Before what the ticker sweeps and the pages read.
+    // Before the objects that the ticker sweeps and the pages read.
     driver_.Stop();
     fair_queue_.Stop();
-    // Before the sessions that its commits answer.
+    // Before the sessions to which its commits deliver answers.
     if (commits_ != nullptr) commits_->Stop();
     http_.reset();
   }
@@ -332,15 +332,15 @@ class ServerImpl final : public Server {
     sessions_.Drain(status);
     auto now = std::chrono::steady_clock::now();
     do {
-      // Again and again: a call may have got its job just before and park now.
+      // Repeated, because a call may have found its job just before and park
+      // now.
       driver_.Drain(status);
       now = std::chrono::steady_clock::now();
     } while (!open_calls_.AwaitNone(std::min(deadline, now + kDrainInterval)) &&
              now < deadline);
-    // Before the server that it hands connections to.
+    // Before the server to which it hands connections.
     if (listener_ != nullptr) listener_->Stop();
-    // What is left after this is connections, idle or silent, and calls that
-    // would not end.
+    // Only idle or silent connections are left, and calls that would not end.
     grpc_->Shutdown(std::chrono::system_clock::now() +
                     std::min(timeout, kGoodbyeTime));
     grpc_->Wait();
@@ -381,9 +381,9 @@ class ServerImpl final : public Server {
     listener_ = *std::move(listener);
     grpc::ServerBuilder builder;
     ConfigureTransport(options_, builder);
-    // Linking the library has done this already; this keeps it linked.
+    // The library registers itself when it is linked; this keeps it linked.
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    // And this the description of the library's own service.
+    // Keeps the description of the library's own service linked.
     google::protobuf::LinkMessageReflection<
         ::grpc::health::v1::HealthCheckRequest>();
     for (const char* const service : {"Store", "Membership", "Barrier"}) {
@@ -492,7 +492,7 @@ class ServerImpl final : public Server {
     return input;
   }
 
-  // In the order of construction; each refers to those before it.
+  // In order of construction: each refers to earlier ones.
   const ServerOptions options_;
   const std::unique_ptr<Auth> auth_;
   Metrics metrics_;
@@ -503,7 +503,7 @@ class ServerImpl final : public Server {
   Driver driver_;
   OpenCalls open_calls_;
   UnsentAnswers unsent_;
-  core::Instant memory_looked_at_{};  // of the ticker
+  core::Instant memory_looked_at_{};  // used by the ticker
   const ServiceContext context_;
   SessionTable sessions_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
@@ -513,7 +513,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<base::HttpServer> http_;
   std::atomic<bool> draining_ = false;
-  // Held for a whole Drain, so that all who call it return when it is done.
+  // Held for a whole Drain, so that concurrent callers return when it is done.
   Mutex drain_mu_;
 };
 

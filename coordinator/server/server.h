@@ -20,68 +20,69 @@ struct ServerOptions {
   // stands in brackets. An address other than loopback needs `insecure`.
   std::string listen = "127.0.0.1:0";
   // A TCP socket that listens already, instead of `listen`; the server takes it
-  // over. Whoever made it knows who can reach it. -1: none.
+  // over. The server does not check who can reach it. -1: none.
   int listen_fd = -1;
   // host:port of /metrics, /healthz, /readyz and the status page; port 0 takes
   // any free one; empty serves no HTTP.
   std::string http_listen;
   // Allows plain text on an address that other hosts can reach.
   bool insecure = false;
-  // With the first two, PEM files, the gRPC endpoint speaks TLS only. With the
-  // third as well clients must show a certificate that one of its authorities
-  // signed. Files that are replaced count within two seconds, for connections
-  // that are made from then on.
+  // PEM files. With the first two the gRPC endpoint speaks TLS only. With the
+  // third as well, clients must show a certificate that one of its authorities
+  // signed. Replaced files are used within two seconds, for new connections.
   std::string tls_cert;
   std::string tls_key;
   std::string tls_client_ca;
-  // The file of tokens (server/tokens.h), as it is now; with it every call but
-  // health and reflection needs one. Empty: everybody may do everything.
+  // The token file (server/tokens.h); with it every call but health and
+  // reflection needs a token. Empty: everybody may do everything.
   std::string token_file;
   // A member that is silent for this long is lost.
   std::chrono::milliseconds lease{10'000};
   // How long a member may be without a stream before it is lost.
   std::chrono::milliseconds reconnect_grace{250};
-  // The most jobs; the call that would make one more gets RESOURCE_EXHAUSTED.
+  // The most jobs; a call that would create another one gets
+  // RESOURCE_EXHAUSTED.
   int jobs_max = 1'000;
-  // Of those that one token has brought into being. 0: as many.
+  // The most jobs that one token may have created. 0: jobs_max.
   int jobs_per_token_max = 0;
-  // The most bytes that all jobs may hold together: what they store, and about
-  // what keys, items, waiting calls and members take up beside
-  // (core/total_memory.h). 0: there is no such limit.
+  // The most bytes that all jobs may hold together: stored data, and an
+  // estimate for their keys, items, waiting calls and members
+  // (core/total_memory.h). 0: no limit.
   int64_t total_bytes_max = 0;
   // The most open streams, over all jobs.
   int sessions_max = 20'000;
   // The most bytes of one request or answer, a stream's batch included.
   int message_bytes_max = 64 << 20;
-  // The most bytes of unary answers that clients have not taken, all together;
-  // the call whose answer would be one more gets RESOURCE_EXHAUSTED. One that
-  // is not taken for `stalled_reader_timeout` is given up.
+  // The most bytes of unary answers that clients have not taken, in all; a call
+  // whose answer would exceed it gets RESOURCE_EXHAUSTED. An answer that is not
+  // taken for `stalled_reader_timeout` is dropped.
   int64_t unsent_bytes_max = int64_t{1} << 30;
-  // About how many bytes of messages may be on their way in, from all clients;
-  // past it connections are not read, and streams may be ended.
+  // Approximate limit of bytes of incoming messages from all clients; beyond it
+  // connections are not read, and streams may be ended.
   int64_t inbound_bytes_max = int64_t{4} << 30;
-  // Of each job.
+  // Limits of each job.
   core::Limits limits;
-  // Opens what keeps every job over the end of the process; unset keeps
-  // nothing. A function, so that who embeds a coordinator links no database.
+  // Opens the storage that keeps jobs when the process ends; unset: nothing is
+  // kept. It is a function, so that embedders link no database.
   std::function<StatusOr<std::unique_ptr<Storage>>()> open_storage;
-  // When what was acknowledged is on the disk. Zero: before it is acknowledged,
-  // so it survives the end of the machine. Above: at most this much later.
+  // When acknowledged changes are synced to the disk. Zero: before they are
+  // acknowledged, so they survive a crash of the machine. Above: at most this
+  // much later.
   std::chrono::milliseconds storage_sync_interval{0};
-  // Called once when the storage fails; nothing is acknowledged any more from
-  // then on, and the process should end. Unset: it ends with a fatal log line.
+  // Called once when the storage fails. Nothing is acknowledged after that, and
+  // the process should end. Unset: it ends with a fatal log line.
   std::function<void(const Status&)> on_storage_failure;
-  // Called when an operator asks by AdminService.Drain that the process goes
-  // out of service; it should call Drain and end. On a thread that must not
-  // block or call Drain itself. Unset: such calls are refused.
+  // Called when an operator calls AdminService.Drain to take the process out of
+  // service; it should cause a Drain and the end of the process. It runs on a
+  // thread that must not block or call Drain. Unset: such calls are refused.
   std::function<void()> on_drain_request;
   // A client that takes no message of its stream for this long is cut off.
   std::chrono::milliseconds stalled_reader_timeout{10'000};
-  // A job that nobody was a member of, waited in or called for this long is
+  // A job without members, waiting calls and new calls for this long is
   // forgotten, keys included.
   std::chrono::milliseconds idle_job_retention{3'600'000};
-  // Whether state changes (a member joined, a generation formed, ...) go to
-  // the log.
+  // Whether state changes (a member joined, a generation formed, ...) are
+  // logged.
   bool log_state_changes = true;
 };
 
@@ -91,7 +92,7 @@ struct ServerOptions {
 // SIGPIPE from then on. Thread-safe.
 class Server {
  public:
-  // Listens and serves when it returns.
+  // The server listens and serves when this returns.
   // Errors: INVALID_ARGUMENT (an option; the text names it and its value),
   //   UNAVAILABLE (cannot listen: the text names the address and the cause; or
   //   the storage cannot be opened), FAILED_PRECONDITION (another process has
@@ -104,19 +105,19 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // The ports that it listens on; http_port() is 0 without HTTP.
+  // The ports on which the server listens; http_port() is 0 without HTTP.
   virtual int port() const = 0;
   virtual int http_port() const = 0;
 
-  // The random id of this start, as every answer carries it.
+  // The random id of this start, which every answer carries.
   virtual uint64_t epoch() const = 0;
 
-  // Takes the server out of service: health says NOT_SERVING; new calls,
-  // parked calls and streams end with UNAVAILABLE and a text that says the
-  // coordinator drains. Returns when all calls have ended or after `timeout`,
-  // whichever is first, and at most half a second in which clients may close
-  // their connections; what is left then is cut off. The port is free then;
-  // HTTP stays up until destruction. May be called more than once.
+  // Takes the server out of service: health says NOT_SERVING; new calls, parked
+  // calls and streams end with UNAVAILABLE and a text that says the coordinator
+  // drains. Returns when all calls have ended or after `timeout`, and at most
+  // half a second later, in which clients may close their connections; the
+  // remaining ones are cut off. The port is free then; HTTP stays up until
+  // destruction. May be called more than once.
   virtual void Drain(std::chrono::milliseconds timeout) = 0;
 
  protected:

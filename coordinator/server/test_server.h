@@ -22,7 +22,7 @@
 // channels.
 namespace muster::coordinator {
 
-// Longer than any correct test takes; a call that hangs fails by it.
+// Longer than any correct test takes; a call that hangs fails after it.
 inline constexpr std::chrono::seconds kTestDeadline{30};
 
 v1::Caller MakeCaller(const std::string& job, const std::string& member = "",
@@ -34,7 +34,7 @@ class TestServer {
 
   Server& server() { return *server_; }
   void Stop() { server_.reset(); }
-  // A channel with a connection of its own.
+  // Returns a channel with a connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel() const;
 
   v1::StoreService::Stub& store() { return *store_; }
@@ -42,15 +42,15 @@ class TestServer {
   v1::BarrierService::Stub& barrier() { return *barrier_; }
   v1::AdminService::Stub& admin() { return *admin_; }
 
-  // The job's state; an empty one when there is no such job.
+  // The job's state; empty if there is no such job.
   v1::GetJobResponse Job(const std::string& job);
-  // Asks for the job's state until `done` says yes; fails the test when that
+  // Polls the job's state until `done` returns true; fails the test if that
   // takes too long.
   void Await(const std::string& job,
              const std::function<bool(const v1::GetJobResponse&)>& done);
   void AwaitWaiters(const std::string& job, int64_t count);
 
-  // The body of a GET, with the status line before it.
+  // Sends a GET. Returns the status line and the body.
   std::string Http(const std::string& path) const;
 
  private:
@@ -77,13 +77,13 @@ grpc::Status CallGrpc(Stub& stub,
 // One stream.
 class TestStream {
  public:
-  // With a token, if it is not empty.
+  // `token` may be empty.
   explicit TestStream(std::shared_ptr<grpc::Channel> channel,
                       const std::string& token = "");
-  // Cancels what is open.
+  // Cancels an open stream.
   ~TestStream();
 
-  // The two ways to begin.
+  // The two ways to begin a stream.
   void Hello(const std::string& job);
   v1::Welcome HelloMember(const std::string& job, const std::string& member,
                           uint64_t incarnation);
@@ -92,15 +92,14 @@ class TestStream {
   // Sends one operation.
   void SendOperation(v1::Operation operation);
 
-  // The result of the operation; reads until it comes. Events on the way are
-  // kept.
+  // Reads until the result of the operation comes. Keeps events on the way.
   v1::Result Await(uint64_t id);
   v1::Result Call(v1::Operation operation);
 
-  // The next event; reads until one comes.
+  // Returns the next event; reads until one comes.
   v1::MemberEvent NextEvent();
 
-  // The next message; false when the stream has ended.
+  // Reads the next message. Returns false if the stream has ended.
   bool Read(v1::StreamResponse* response);
   void HalfClose();
   // Reads to the end.

@@ -13,10 +13,10 @@
 namespace muster::coordinator {
 namespace {
 
-// A job's name has no such byte.
+// A byte that no job's name contains.
 constexpr char kJobEnd = '\0';
 
-// The kind of a record, after the job's name. Never given to another kind.
+// The kinds of records, after the job's name. A value is never reused.
 constexpr char kJob = 'j';
 constexpr char kEntry = 'k';
 constexpr char kItem = 'q';
@@ -30,7 +30,7 @@ constexpr char kTaken = 't';
 constexpr char kGroup = 'p';
 constexpr char kGroupRank = 'n';
 
-// Two names in one key: the first one's length tells where the second begins.
+// Appends a name and its length, so that another name can follow.
 void AppendSized(absl::string_view name, std::string& key) {
   const uint32_t size = static_cast<uint32_t>(name.size());
   for (int shift = 24; shift >= 0; shift -= 8) {
@@ -53,7 +53,7 @@ uint64_t ReadNumber(absl::string_view bytes) {
   return number;
 }
 
-// Takes what AppendSized wrote off the front of `key`.
+// Removes from the front of `key` the name that AppendSized has written.
 bool TakeSized(absl::string_view& key, std::string& name) {
   constexpr size_t kSizeBytes = 4;
   if (key.size() < kSizeBytes) return false;

@@ -12,10 +12,10 @@
 
 namespace muster::coordinator {
 
-// All keys of a job begin with this, and no other job's do.
+// The prefix of all keys of a job, and of no other job's keys.
 std::string JobPrefix(absl::string_view job);
 
-// The record's key: the job, the kind of the record, its names.
+// The record's key: the job, the record's kind, its names.
 std::string EncodeKey(absl::string_view job, const core::Record& record);
 
 // The record's contents; none if it is erased.
@@ -26,7 +26,8 @@ struct DecodedRecord {
   core::Record record;
 };
 
-// Errors: DATA_LOSS (not what the two above make; the text shows the key).
+// Errors: DATA_LOSS (not the output of the functions above; the text shows the
+//   key).
 StatusOr<DecodedRecord> DecodeRecord(absl::string_view key,
                                      absl::string_view value);
 

@@ -48,7 +48,7 @@ struct PayloadFiller {
     }
     message.mutable_groups();
   }
-  // Answers of reads are not kept, but for that of a pop.
+  // Answers to reads are not stored, except to a pop.
   template <typename Other>
   void operator()(const Other&) {}
 };
@@ -150,7 +150,8 @@ core::Payload PayloadOf(const storage::v1::Reply& message) {
           std::make_shared<const std::string>(message.popped().value()),
           message.popped().revision()};
     case storage::v1::Reply::kFormation: {
-      // By its number; Coordinator::Restore puts the newest one in its place.
+      // Only the number; Coordinator::Restore replaces it with the newest
+      // formation.
       auto formation = std::make_shared<core::Formation>();
       formation->generation = core::Generation(message.formation());
       return core::FormationReply(std::move(formation));

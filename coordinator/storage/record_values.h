@@ -15,8 +15,8 @@ void FillBarrier(const core::BarrierResult& result,
                  storage::v1::Barrier* message);
 core::BarrierReply BarrierOf(const storage::v1::Barrier& message);
 
-// Encode and decode an answer that is kept. A formation is stored as its
-// number; core::Coordinator::Restore replaces it with the newest one.
+// Encode and decode a stored answer. A formation is stored as its number;
+// core::Coordinator::Restore replaces it with the newest one.
 void FillPayload(const core::Payload& payload, storage::v1::Reply* message);
 core::Payload PayloadOf(const storage::v1::Reply& message);
 

@@ -32,18 +32,18 @@
 namespace muster::coordinator {
 namespace {
 
-// Says which version wrote the database. No job's key begins with that byte.
+// The key for the version that wrote the database. No job's key begins with its
+// first byte.
 constexpr char kFormatKey[] =
     "\xff"
     "format";
 constexpr char kFormat[] = "muster 2";
 
-// The whole state also lies in the coordinator's memory, so the database needs
-// no cache: it is written, and read once.
+// The whole state is also in the coordinator's memory, so the database needs no
+// cache: it is written, and read once.
 constexpr size_t kWriteBufferBytes = 32 << 20;
 constexpr uint64_t kLogBytesMax = 128 << 20;
-// What a start may write before anything of its own, beside what is in the
-// logs.
+// The most bytes that a start writes first, in addition to the logs' contents.
 constexpr int64_t kRoomBytes = 1 << 20;
 constexpr int kInfoLogsMax = 4;
 constexpr size_t kInfoLogBytes = 1 << 20;
@@ -69,8 +69,8 @@ Status ErrorOf(absl::string_view what, const std::string& path,
       absl::StrCat("cannot ", what, ": ", status.ToString());
   if (status.IsCorruption()) return Damaged(path, why);
   const std::string text = absl::StrCat("storage ", path, ": ", why);
-  // RocksDB has no code for a lock that another holds: an IOError with a text.
-  // The path is in ToString(), and may have such words.
+  // RocksDB has no code for a lock that another process holds, only an IOError
+  // with a text. ToString() also has the path, which may contain such words.
   const absl::string_view state =
       status.getState() == nullptr ? "" : status.getState();
   if (absl::StartsWith(state, "While lock file: ") ||
@@ -88,7 +88,8 @@ Status SystemError(absl::string_view what, const std::string& path, int error) {
       absl::StrCat("storage ", path, ": cannot ", what, ": ", why));
 }
 
-// The library's files in the folder with that ending: it names them by numbers.
+// The database's files in the folder with that ending, which have numbers as
+// names.
 std::vector<std::string> FilesOf(const std::string& path,
                                  absl::string_view ending) {
   std::vector<std::string> files;
@@ -101,11 +102,10 @@ std::vector<std::string> FilesOf(const std::string& path,
   return files;
 }
 
-// The library, as the distribution builds it, ends the process when the disk
-// has no room for the first bytes that it writes. A start also writes what is
-// in the logs into a file of their own.
+// Debian's RocksDB ends the process when the disk has no room for the first
+// bytes that it writes. A start also writes the logs' contents into a file.
 Status CheckRoom(const std::string& path) {
-  // What is wrong with the folder itself is for the library to say.
+  // RocksDB reports errors of the folder itself.
   if (!rocksdb::Env::Default()->CreateDirIfMissing(path).ok()) {
     return OkStatus();
   }
@@ -134,7 +134,7 @@ Status CheckRoom(const std::string& path) {
                                   path, error);
 }
 
-// The file that says which file lists all others; empty when it is missing.
+// The name of the manifest, from CURRENT; empty: CURRENT is missing.
 std::string ManifestOf(const std::string& path) {
   std::string name;
   std::ifstream current(path + "/CURRENT");
@@ -142,7 +142,7 @@ std::string ManifestOf(const std::string& path) {
   return name;
 }
 
-// Which file it is, whatever its name.
+// Identifies the file, whatever its name.
 ino_t InodeOf(const std::string& path) {
   struct stat info = {};
   return stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
@@ -164,7 +164,7 @@ class RocksDbStorage final : public Storage {
     }
   }
 
-  // Before anything is acknowledged.
+  // Call it before anything is acknowledged.
   Status Begin() {
     Status status = CheckFormat();
     if (status.ok()) status = SyncLog();
@@ -205,8 +205,8 @@ class RocksDbStorage final : public Storage {
   }
 
   Status ErasePrefix(absl::string_view prefix) override {
-    // The first key after all that begin with the prefix: its last byte is
-    // the end of a job's name, which is never 0xff.
+    // The first key after all that begin with the prefix. Its last byte ends a
+    // job's name and is never 0xff.
     std::string end(prefix);
     ++end.back();
     rocksdb::WriteBatch batch;
@@ -220,7 +220,7 @@ class RocksDbStorage final : public Storage {
   }
 
  private:
-  // Writes the version into a new database, checks that of an old one.
+  // Writes the version into a new database, or checks that of an old one.
   Status CheckFormat() {
     std::string format;
     const rocksdb::Status found =
@@ -235,7 +235,7 @@ class RocksDbStorage final : public Storage {
         ", this coordinator reads \"", kFormat, "\""));
   }
 
-  // Puts the log on the disk, and sets `mark_` to how far it is there.
+  // Syncs the log and sets `mark_` to its end.
   Status SyncLog() {
     const rocksdb::Status synced = database_->SyncWAL();
     if (!synced.ok()) return ErrorOf("sync", path_, synced);
@@ -244,7 +244,7 @@ class RocksDbStorage final : public Storage {
       if (mark_.manifest.empty()) mark_.manifest = ManifestOf(path_);
       Status marked = MarkManifest();
       if (marked.ok() || ManifestOf(path_) == mark_.manifest) return marked;
-      // The library has begun another one, and removed this one.
+      // The library has begun another manifest and removed this one.
       mark_.manifest.clear();
       mark_.manifest_bytes = 0;
       mark_.manifest_checksum = 0;
@@ -257,9 +257,9 @@ class RocksDbStorage final : public Storage {
     if (stat(manifest.c_str(), &info) != 0) {
       return SystemError("read", manifest, errno);
     }
-    // It grows with each new file, which is seldom.
+    // The manifest grows with each new file, which is rare.
     if (info.st_size == mark_.manifest_bytes) return OkStatus();
-    // The list must be on the disk before the mark that describes it.
+    // The manifest must be on the disk before the mark that describes it.
     Status synced = SyncFile(manifest);
     if (!synced.ok()) return synced;
     const StatusOr<uint32_t> checksum = ChecksumOf(
@@ -271,8 +271,8 @@ class RocksDbStorage final : public Storage {
   }
 
   Status Apply(rocksdb::WriteBatch& batch) {
-    // Files that were removed take what is written, and lose it; and another
-    // coordinator could have the folder open by now.
+    // Removed files accept writes and lose them; and another coordinator could
+    // have the folder open by now.
     if (InodeOf(lock_file_) != lock_inode_) {
       return DataLossError(absl::StrCat(
           "storage ", path_, ": the folder was removed or replaced"));
@@ -293,13 +293,13 @@ class RocksDbStorage final : public Storage {
 rocksdb::Options DatabaseOptions() {
   rocksdb::Options options;
   options.paranoid_checks = true;
-  // A log ends at its first damage; whether anything that was acknowledged came
-  // after that, Verify finds out.
+  // The log ends at its first damage. Verify finds out whether acknowledged
+  // changes came after that.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  // For the damage of a log that is not the last.
+  // Detects damage of a log that is not the last.
   options.track_and_verify_wals_in_manifest = true;
-  // Each start begins another list of files. Where one is begun while the
-  // database is in use, version 7.8 may name a log in it that is gone
+  // Only starts begin a new manifest. If one begins while the database is in
+  // use, version 7.8 may name a log in it that is gone
   // (facebook/rocksdb#10892), and refuses the database at the next start.
   options.max_manifest_file_size = std::numeric_limits<uint64_t>::max();
   options.write_buffer_size = kWriteBufferBytes;
@@ -315,8 +315,8 @@ bool IsThere(const std::string& path, absl::string_view file) {
   return access(absl::StrCat(path, "/", file).c_str(), F_OK) == 0;
 }
 
-// That a folder without CURRENT is not a database that has lost it, which the
-// library would take for a new one, and remove its files.
+// Checks that a folder without CURRENT is not a database that has lost it: the
+// library would take it for a new one and remove its files.
 Status CheckNew(const std::string& path) {
   std::vector<std::string> files = FilesOf(path, ".sst");
   for (std::string& log : FilesOf(path, ".log")) {
@@ -331,8 +331,8 @@ Status CheckNew(const std::string& path) {
                                     files.front(), " is there"));
 }
 
-// That the list of its files begins as it did. A newer list than the mark's was
-// made by a start that ended before it made its mark.
+// Checks that the manifest begins as the mark says. A newer manifest was made
+// by a start that ended before it made its mark.
 Status VerifyManifest(const std::string& path, const SyncedMark& mark) {
   if (ManifestOf(path) != mark.manifest) return OkStatus();
   const StatusOr<uint32_t> checksum = ChecksumOf(
@@ -344,8 +344,8 @@ Status VerifyManifest(const std::string& path, const SyncedMark& mark) {
                                     " was cut, overwritten or removed"));
 }
 
-// That everything that was acknowledged can be read. Reads the whole database
-// and changes nothing of it.
+// Checks that all acknowledged changes can be read. Reads the whole database
+// and changes nothing.
 Status Verify(const std::string& path, const rocksdb::Options& options) {
   rocksdb::Env* const env = rocksdb::Env::Default();
   rocksdb::FileLock* lock = nullptr;
@@ -358,7 +358,7 @@ Status Verify(const std::string& path, const rocksdb::Options& options) {
     return Damaged(path, mark.status().message());
   }
   if (!mark.ok()) return mark.status();
-  // A version that made no mark wrote the database.
+  // Without a mark, an older version wrote the database.
   const SyncedMark synced = mark->value_or(SyncedMark());
   Status status = VerifyManifest(path, synced);
   if (!status.ok()) return status;
@@ -366,7 +366,7 @@ Status Verify(const std::string& path, const rocksdb::Options& options) {
   rocksdb::Status read = rocksdb::DB::OpenForReadOnly(options, path, &opened);
   const std::unique_ptr<rocksdb::DB> database(opened);
   if (read.ok()) read = database->VerifyChecksum();
-  // A file that others name and that is not there.
+  // A missing file that other files name.
   if (read.IsPathNotFound()) return Damaged(path, read.ToString());
   if (!read.ok()) return ErrorOf("read", path, read);
   const uint64_t last = database->GetLatestSequenceNumber();

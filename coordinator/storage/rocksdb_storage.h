@@ -10,9 +10,8 @@
 namespace muster::coordinator {
 
 // Opens the database in the folder `path`, and creates the folder if it is
-// missing. Only one process at a time can open it. A log whose end was being
-// written when the process ended is accepted; any other damage is refused
-// before anything is changed.
+// missing. Only one process at a time can open it. Accepts a log that ends in
+// an incomplete write; refuses any other damage before it changes anything.
 // Errors: FAILED_PRECONDITION (another process has it open, or another version
 //   wrote it), UNAVAILABLE (no such disk, no permission, no space), DATA_LOSS
 //   (a file is missing or damaged). All name the path.

@@ -13,7 +13,7 @@
 
 namespace muster::coordinator {
 
-// One change: a key with its new value, or without a value to erase it.
+// One change: a key and its new value; without a value the key is erased.
 struct StorageChange {
   std::string key;
   std::optional<std::string> value;
@@ -25,26 +25,26 @@ class Storage {
  public:
   virtual ~Storage() = default;
 
-  // Calls `entry` for everything that is stored, in the order of the keys, and
-  // stops at its first error, which it returns.
-  // Errors: UNAVAILABLE (cannot be read), DATA_LOSS (what is there is corrupt).
+  // Calls `entry` for every entry, in the order of the keys. Stops at its first
+  // error and returns it.
+  // Errors: UNAVAILABLE (cannot be read), DATA_LOSS (corrupt).
   virtual Status Load(
       absl::FunctionRef<Status(absl::string_view key, absl::string_view value)>
           entry) = 0;
 
-  // Applies the changes in their order, all or none. With OK they survive the
-  // end of the process.
+  // Applies the changes in their order, all or none. If it returns OK, they
+  // survive the end of the process.
   // Errors: UNAVAILABLE (the disk is full, gone or broken: the text says so).
   //   Whether the changes are stored is then unknown.
   virtual Status Write(const std::vector<StorageChange>& changes) = 0;
 
   // Erases every key that begins with `prefix`, which is not empty.
-  // Errors: as Write.
+  // Errors: those of Write.
   virtual Status ErasePrefix(absl::string_view prefix) = 0;
 
-  // Puts all that was written on the disk: with OK it also survives the end of
-  // the machine.
-  // Errors: as Write.
+  // Syncs all writes to the disk: if it returns OK, they also survive a crash
+  // of the machine.
+  // Errors: those of Write.
   virtual Status Sync() = 0;
 };
 

@@ -21,7 +21,7 @@
 namespace muster::coordinator {
 namespace {
 
-// A disk writes a sector whole or not at all.
+// A disk writes a sector completely or not at all.
 constexpr size_t kMarkBytes = 256;
 constexpr size_t kReadBytes = 64 << 10;
 
@@ -50,7 +50,7 @@ std::string FieldsOf(const SyncedMark& mark) {
                       mark.manifest_bytes, " ", mark.manifest_checksum);
 }
 
-// As a line of text, for whoever looks at it.
+// One line of readable text.
 std::string ToText(const SyncedMark& mark) {
   const std::string fields = FieldsOf(mark);
   std::string text = absl::StrCat(fields, " ", Checksum(0, fields));
@@ -58,7 +58,7 @@ std::string ToText(const SyncedMark& mark) {
   return text + "\n";
 }
 
-// Reads up to `bytes` from where the file stands.
+// Reads up to `bytes` from the file's current position.
 bool ReadSome(int fd, size_t bytes, std::string& out) {
   out.resize(bytes);
   ssize_t count = 0;
@@ -83,7 +83,7 @@ StatusOr<std::optional<SyncedMark>> ReadSyncedMark(const std::string& folder) {
   const auto close_it = absl::MakeCleanup([&] { close(fd); });
   std::string text;
   if (!ReadSome(fd, kMarkBytes + 1, text)) return FileError("read", path);
-  // Made, and the process ended before it wrote.
+  // The process ended between creating and writing the file.
   if (text.empty()) return std::nullopt;
   const std::vector<std::string> fields =
       absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());

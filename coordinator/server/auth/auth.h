@@ -21,12 +21,12 @@ namespace muster::coordinator {
 // server whose Auth is null allows every call. Thread-safe.
 class Auth {
  public:
-  // What a call was let in with, so that it can be looked at again.
+  // The result of a check, for Renew.
   struct Pass {
     TokenDigest digest;
     absl::Time until;
-    uint64_t version = 0;  // of the table
-    // It may also change things there, and so bring a job into being.
+    uint64_t version = 0;  // of the token table
+    // The token also allows changes in the job, and so may create it.
     bool member = false;
   };
 
@@ -36,27 +36,27 @@ class Auth {
   Auth(const Auth&) = delete;
   Auth& operator=(const Auth&) = delete;
 
-  // Looks at the file again. A file that cannot be read or parsed changes
-  // nothing; that is logged once. Call it about once a second.
+  // Reads the file again. A file that cannot be read or parsed changes nothing;
+  // that is logged once. Call it about once a second.
   void Reload();
 
-  // When the next token expires.
+  // The time when the next token expires.
   absl::Time NextExpiry() const;
 
-  // Whether the file is refused as it is now.
+  // Whether the file was refused at the last Reload.
   bool refused() const;
 
-  // Whether the call brings a token that counts for anything.
+  // Whether the call has a token that the table knows, for any job.
   // Errors: UNAUTHENTICATED (none, malformed, unknown, expired).
   Status Know(const grpc::ServerContextBase& call) const;
 
-  // Whether the call may do `method` in `job`; `as_member` says that it speaks
-  // for a member, which reading alone does not allow.
-  // Errors: as Know; PERMISSION_DENIED.
+  // Whether the call may do `method` in `job`. `as_member` says that it speaks
+  // for a member, which the role kRead does not allow.
+  // Errors: those of Know; PERMISSION_DENIED.
   StatusOr<Pass> Admit(const grpc::ServerContextBase& call, Method method,
                        absl::string_view job, bool as_member) const;
 
-  // The same for who was let in before, by the file and the time of now.
+  // Repeats the check of Admit with the present file and time. Updates `pass`.
   Status Renew(Method method, absl::string_view job, Pass& pass) const;
 
  private:
@@ -72,10 +72,10 @@ class Auth {
   const std::string path_;
   mutable Mutex mu_;
   Snapshot now_ MUSTER_GUARDED_BY(mu_);
-  // Of the last Reload; kept so that it is told once.
+  // The result of the last Reload, so that a refusal is logged once.
   Status refused_ MUSTER_GUARDED_BY(mu_);
 
-  // Of the thread that reloads.
+  // Used only by the thread that calls Reload.
   std::string text_;
 };
 

@@ -36,12 +36,12 @@ Bio Reader(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// Else the library would ask for it on the terminal.
+// Prevents the library from asking for a passphrase on the terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
 Status Refusal(absl::string_view option, absl::string_view path,
                absl::string_view why) {
-  // What the library says of it is about bytes, and may hold some.
+  // Drops OpenSSL's own description, which may contain bytes of the file.
   ERR_clear_error();
   return InvalidArgumentError(
       absl::StrCat(option, " ", base::Quote(path), ": ", why));
@@ -84,7 +84,7 @@ Status CheckMaterial(const TlsFiles& files, const TlsMaterial& material) {
       .status();
 }
 
-// When the certificate ends.
+// The time when the certificate expires.
 absl::Time ExpiryOf(const TlsMaterial& material) {
   const StatusOr<Certificate> certificate =
       FirstCertificate("", "", material.cert);
@@ -109,10 +109,10 @@ void LogLoaded(const TlsFiles& files, const TlsMaterial& material) {
   }
 }
 
-// grpc::SslServerCredentials has no way to replace what it was given, and the
-// library's own watcher of files takes a certificate without its key, after
-// which every handshake fails until the key comes. The C interface asks before
-// each handshake.
+// grpc::SslServerCredentials cannot replace its certificates, and gRPC's own
+// file watcher takes a new certificate without its key, after which every
+// handshake fails until the key comes. The C interface asks before each
+// handshake.
 class FetchingCredentials final : public grpc::ServerCredentials {
  public:
   explicit FetchingCredentials(grpc_server_credentials* credentials)
@@ -186,7 +186,7 @@ void TlsIdentity::Reload() {
     if (!material.ok()) {
       news = refused_ != before;
     } else if (*material == material_) {
-      // The good files are back, or they have just come to their end.
+      // The files are good again, or the certificate has just expired.
       news = !before.ok() || (!expiry_told_ && expiry_ <= now);
     } else {
       material_ = *material;
@@ -237,8 +237,7 @@ grpc_ssl_certificate_config_reload_status TlsIdentity::Fetch(
   const TlsMaterial material = identity->material_;
   const grpc_ssl_pem_key_cert_pair pair = {material.key.c_str(),
                                            material.cert.c_str()};
-  // The library insists on authorities, also where it asks for no certificate
-  // that they could have signed.
+  // The library requires CA certificates even if clients need no certificate.
   const std::string& authorities =
       material.client_ca.empty() ? material.cert : material.client_ca;
   *config =

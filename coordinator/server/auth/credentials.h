@@ -16,9 +16,9 @@ namespace muster::coordinator {
 
 // The PEM files of a server's TLS configuration.
 struct TlsFiles {
-  std::string cert;       // its certificate, and those that lead to the root
+  std::string cert;       // the certificate and its chain to the root
   std::string key;        // the private key of that certificate
-  std::string client_ca;  // who signs clients' certificates; empty: not asked
+  std::string client_ca;  // signs clients' certificates; empty: none needed
 };
 
 // The contents of the files.
@@ -45,28 +45,28 @@ StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files);
 // Thread-safe.
 class TlsIdentity {
  public:
-  // Errors: as LoadTlsMaterial.
+  // Errors: those of LoadTlsMaterial.
   static StatusOr<std::unique_ptr<TlsIdentity>> Load(TlsFiles files);
 
   TlsIdentity(const TlsIdentity&) = delete;
   TlsIdentity& operator=(const TlsIdentity&) = delete;
 
-  // Looks at the files again. Logs when something new counts from now on, once
-  // when it is refused, and when the certificate that counts has ended. A
-  // certificate that has ended is refused as long as the one before has not.
-  // Call it about once a second.
+  // Reads the files again. Logs when new ones are used from now on, once when
+  // they are refused, and when the certificate in use has expired. An expired
+  // certificate is refused while the one in use has not expired. Call it about
+  // once a second.
   void Reload();
 
-  // When the certificate that counts now ends.
+  // The time when the certificate in use expires.
   absl::Time expiry();
 
-  // Whether the files are refused as they are now.
+  // Whether the files were refused at the last Reload.
   bool refused();
 
-  // What counts now.
+  // The material in use.
   TlsMaterial material();
 
-  // Of a server that this identity outlives.
+  // For a server, which this identity must outlive.
   std::shared_ptr<grpc::ServerCredentials> NewCredentials();
 
  private:
@@ -82,7 +82,7 @@ class TlsIdentity {
   bool expiry_told_ MUSTER_GUARDED_BY(mu_) = false;
   // Whether the transport has `material_`.
   bool fetched_ MUSTER_GUARDED_BY(mu_) = false;
-  // Of the last Reload; kept so that it is told once.
+  // The result of the last Reload, so that a refusal is logged once.
   Status refused_ MUSTER_GUARDED_BY(mu_);
 };
 

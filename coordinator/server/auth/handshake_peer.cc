@@ -7,11 +7,11 @@
 namespace muster::coordinator {
 namespace {
 
-// Null: this thread accepts no connection.
+// Null: this thread is not accepting a connection.
 thread_local const std::string* accepting_from = nullptr;
 thread_local std::string peer_of_step;
 
-// Comes with each record that a connection state reads or writes.
+// Called for each record that a connection state reads or writes.
 void OnRecord(int, int, int, const void*, size_t, SSL* ssl, void* peer) {
   if (SSL_is_init_finished(ssl) == 0) {
     peer_of_step = *static_cast<const std::string*>(peer);
@@ -23,7 +23,7 @@ void OnNew(void* object, void*, CRYPTO_EX_DATA* data, int index, long, void*) {
   auto* const peer = new std::string(*accepting_from);
   CRYPTO_set_ex_data(data, index, peer);
   auto* const ssl = static_cast<SSL*>(object);
-  // The transport has an info callback of its own.
+  // A message callback, because the transport uses the info callback.
   SSL_set_msg_callback(ssl, &OnRecord);
   SSL_set_msg_callback_arg(ssl, peer);
 }

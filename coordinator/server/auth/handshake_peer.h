@@ -6,11 +6,11 @@
 namespace muster::coordinator {
 
 // Finds the peer of a failed TLS handshake, which gRPC's transport does not
-// report. OpenSSL calls back for each new connection state, which is made while
-// the connection is accepted, and for each record of its handshake, on the
-// thread that handles it.
+// report. OpenSSL calls back for each new connection state, which is created
+// while the connection is accepted, and for each record of its handshake, on
+// the thread that handles the record.
 
-// Records, while it lives, that this thread is accepting a connection from
+// While it lives, records that this thread is accepting a connection from
 // `peer`.
 class AcceptingFrom {
  public:
@@ -23,8 +23,7 @@ class AcceptingFrom {
   const std::string peer_;
 };
 
-// The peer of the server's handshake that this thread went on with last; empty:
-// there was none.
+// The peer whose handshake this thread has last processed; empty: none.
 std::string HandshakePeer();
 
 }  // namespace muster::coordinator

@@ -15,9 +15,9 @@ struct TestIdentity {
 
 struct TestIssue {
   bool expired = false;
-  // Whom it is for, as openssl has it.
+  // The subjectAltName, in openssl's syntax.
   std::string names = "IP:127.0.0.1,DNS:localhost";
-  // What it is good for, as openssl has it; empty: it does not say.
+  // The extendedKeyUsage, in openssl's syntax; empty: none.
   std::string usage = "serverAuth,clientAuth";
 };
 
@@ -27,10 +27,10 @@ class TestAuthority {
  public:
   explicit TestAuthority(const std::string& name);
 
-  // The file of its own certificate.
+  // The path of its own certificate.
   const std::string& ca() const { return self_.cert; }
 
-  // A new certificate, in new files.
+  // Makes a new certificate in new files.
   TestIdentity Issue(const std::string& name, const TestIssue& issue = {});
 
  private:
@@ -38,21 +38,21 @@ class TestAuthority {
   const TestIdentity self_;
 };
 
-// A line of a file of tokens: the digest of `token`, and `rest`.
+// A line of a token file: the digest of `token`, and `rest`.
 std::string TestTokenLine(const std::string& token, const std::string& rest);
 
 // The files of a coordinator on 127.0.0.1 that requires certificates and
 // tokens, and of its clients. At most one per test.
 class TestProtection {
  public:
-  // Clients may do everything in `jobs`: "job*".
+  // Clients may do everything in `jobs`, for example "job*".
   explicit TestProtection(const std::string& jobs);
 
-  // Of the coordinator.
+  // The coordinator's flags.
   std::vector<std::string> flags() const;
-  // Of clients.
+  // The clients' environment variables.
   std::map<std::string, std::string> environment() const;
-  // Makes this process such a client.
+  // Makes this process a client.
   void SetEnvironment() const;
 
  private:
@@ -63,7 +63,7 @@ class TestProtection {
 };
 
 std::string ReadTestFile(const std::string& path);
-// Replaces it in one step.
+// Replaces the file in one step.
 void WriteTestFile(const std::string& path, const std::string& content);
 // A path in the test's folder.
 std::string TestPath(const std::string& name);

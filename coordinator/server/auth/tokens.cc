@@ -36,7 +36,7 @@ std::string Format(absl::Time time) {
   return absl::FormatTime("%Y-%m-%d%ET%H:%M:%SZ", time, absl::UTCTimeZone());
 }
 
-// `jobs` is a job's name, or the beginning of one, or nothing, and a *.
+// `jobs` is a job's name, or a prefix of one (possibly empty) and a *.
 Status CheckJobs(absl::string_view jobs) {
   absl::string_view name = jobs;
   if (absl::ConsumeSuffix(&name, "*") && name.empty()) return OkStatus();
@@ -58,7 +58,7 @@ StatusOr<TokenTable::Grant> TokenTable::ParseLine(absl::string_view line) {
   const absl::string_view digest = fields[0];
   if (digest.size() != 2 * std::tuple_size_v<TokenDigest> ||
       !std::all_of(digest.begin(), digest.end(), absl::ascii_isxdigit)) {
-    // Not shown: it may be the token itself.
+    // Does not show the field, which may be the token itself.
     return InvalidArgumentError(absl::StrCat(
         "the first field is not the SHA-256 of a token, 64 hexadecimal digits "
         "(it has ",
@@ -162,7 +162,7 @@ StatusOr<absl::Time> TokenTable::Allow(const TokenDigest& digest, Role role,
     if (grant->role >= role) until = std::max(until, grant->expires);
   }
   if (until > now) return until;
-  // Only the beginning of what may be no name at all.
+  // Shows only the beginning, because `job` may be no valid name.
   const std::string where =
       job.empty() ? "for all jobs"
                   : absl::StrCat("in job ", base::Quote(job.substr(0, 128)));

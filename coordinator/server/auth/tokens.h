@@ -13,20 +13,20 @@
 
 namespace muster::coordinator {
 
-// Files of certificates, keys and tokens may be so large. The server rereads
-// them once a second and compares their contents: modification times are too
-// coarse to show every change.
+// The largest size of files of certificates, keys and tokens. The server
+// rereads them once a second and compares their contents: modification times
+// are too coarse to show every change.
 inline constexpr size_t kAuthFileBytesMax = 16 << 20;
 
 // The permissions of a token. Each role includes those before it.
 enum class Role : uint8_t {
-  kRead,    // to look at keys and at the state of jobs
+  kRead,    // reads keys and the state of jobs
   kMember,  // everything that a job does
   kAdmin,   // the coordinator itself
 };
 
-// A token is known by its SHA-256 alone: neither the file nor the memory of a
-// coordinator holds one.
+// A token is known by its SHA-256 alone: the token itself is neither in the
+// file nor in the coordinator's memory.
 using TokenDigest = std::array<uint8_t, 32>;
 
 TokenDigest DigestOf(absl::string_view token);
@@ -39,21 +39,22 @@ TokenDigest DigestOf(absl::string_view token);
 // time in.
 class TokenTable {
  public:
-  // Errors: INVALID_ARGUMENT `line 3: ...`, which shows nothing of the token.
+  // Errors: INVALID_ARGUMENT `line 3: ...`, which shows no part of the token.
   static StatusOr<TokenTable> Parse(absl::string_view text);
 
-  // Whether the token counts at all.
-  // Errors: UNAUTHENTICATED (unknown, or expired at all its lines).
+  // Whether the token is known and valid for any job.
+  // Errors: UNAUTHENTICATED (unknown, or all its lines have expired).
   Status Know(const TokenDigest& digest, absl::Time now) const;
 
   // Whether the token allows `what`, a call that needs `role` in `job`; an
-  // empty one stands for all jobs. Returns until when. Errors: as Know;
-  // PERMISSION_DENIED (the text names call, role and job).
+  // empty `job` stands for all jobs. Returns until when.
+  // Errors: those of Know; PERMISSION_DENIED (the text names call, role and
+  //   job).
   StatusOr<absl::Time> Allow(const TokenDigest& digest, Role role,
                              absl::string_view job, absl::string_view what,
                              absl::Time now) const;
 
-  // The first line to expire after `now`; infinite when none does.
+  // The time when the next line expires after `now`; infinite: none does.
   absl::Time NextExpiry(absl::Time now) const;
 
   size_t size() const { return grants_.size(); }
@@ -67,7 +68,7 @@ class TokenTable {
   };
 
   static StatusOr<Grant> ParseLine(absl::string_view line);
-  // Looks at every line, whichever match: how long it takes tells nothing.
+  // Compares with every line, so that the time taken tells nothing about them.
   std::vector<const Grant*> GrantsOf(const TokenDigest& digest) const;
 
   std::vector<Grant> grants_;

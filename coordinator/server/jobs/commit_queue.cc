@@ -8,8 +8,8 @@
 namespace muster::coordinator {
 namespace {
 
-// The storage has its own copy of a write: where there is more to write, it
-// goes in several, whole commits each.
+// The storage copies each write, so more bytes than this are split into several
+// writes of whole commits.
 constexpr size_t kWriteBytes = 4 << 20;
 
 core::Instant Now() { return std::chrono::steady_clock::now(); }
@@ -39,11 +39,11 @@ void CommitQueue::Append(const std::string& job,
                          std::function<void()> done) {
   {
     MutexLock lock(mu_);
-    // Not completed, not even dropped here: `done` may hold what its caller
-    // has locked.
+    // Neither calls nor destroys `done` here: it may refer to an object whose
+    // lock the caller holds.
     waiting_.push_back({job, std::move(records), false, std::move(done)});
     ++depth_;
-    if (waiting_.size() > 1) return;  // The thread has been told.
+    if (waiting_.size() > 1) return;  // The thread has been woken.
   }
   wakes_.NotifyOne();
 }
@@ -136,7 +136,7 @@ Status CommitQueue::WriteAll(std::vector<Commit>& commits, int64_t* records) {
         bytes += changes.back().value->size();
       }
     }
-    // They are in `changes`, and may be large.
+    // The records are in `changes` now, and may be large.
     commit.records = {};
     if (!commit.erases_job && bytes < kWriteBytes) continue;
     Status status = write();

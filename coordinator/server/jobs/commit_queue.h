@@ -22,9 +22,10 @@ namespace muster::coordinator {
 
 // When written data is synced to the disk.
 struct SyncPolicy {
-  // Zero: before a commit completes, so that it also survives the end of the
-  // machine. Above: this often; the end of the machine may then cost what was
-  // acknowledged since, the end of the process still nothing.
+  // Zero: sync before each commit completes, so that it survives a crash of the
+  // machine. Above: sync this often. Then a crash of the machine may lose
+  // acknowledged commits since the last sync; a crash of the process loses
+  // none.
   std::chrono::milliseconds interval{0};
 };
 
@@ -35,38 +36,38 @@ struct SyncPolicy {
 class CommitQueue {
  public:
   struct Observer {
-    // After each write, from the queue's thread: what it took and how much.
+    // Called from the queue's thread after each write, with its duration and
+    // size.
     std::function<void(core::Duration took, int64_t commits, int64_t records)>
         written;
-    // The storage failed, once. Nothing is committed any more, and no commit
-    // completes: what the process holds in memory is more than what is stored,
-    // so it should end.
+    // Called once when the storage has failed. No later commit completes. The
+    // process's memory is then ahead of the storage, so the process should end.
     std::function<void(const Status& status)> failed;
   };
 
   CommitQueue(std::unique_ptr<Storage> storage, SyncPolicy sync,
               Observer observer);
 
-  // As Stop.
+  // Calls Stop.
   ~CommitQueue();
 
-  // Completes what was appended, syncs it and ends the thread. What is appended
-  // later is never done.
+  // Completes and syncs all commits that were appended and ends the thread.
+  // Later ones are never completed.
   void Stop() MUSTER_LOCKS_EXCLUDED(mu_);
 
   CommitQueue(const CommitQueue&) = delete;
   CommitQueue& operator=(const CommitQueue&) = delete;
 
-  // Queues `records` of `job`, and calls `done`, from the queue's thread, when
-  // they and all earlier commits are stored. Records may be none: then `done`
-  // only keeps its place in the order. Does not block.
+  // Queues `records` of `job`. Calls `done` from the queue's thread when they
+  // and all earlier commits are stored. If there are no records, `done` only
+  // keeps its place in the order. Does not block.
   void Append(const std::string& job, std::vector<core::Record> records,
               std::function<void()> done) MUSTER_LOCKS_EXCLUDED(mu_);
 
   // Queues the end of `job`: all of its records are erased.
   void AppendErasure(const std::string& job) MUSTER_LOCKS_EXCLUDED(mu_);
 
-  // How many commits are not completed.
+  // The number of commits that are not completed.
   int64_t depth() const MUSTER_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -78,13 +79,14 @@ class CommitQueue {
   };
 
   void Run();
-  // Waits for commits, or until it is time to sync. `last`: no more will come.
+  // Waits for commits, or until it is time to sync. Sets `last` if no more will
+  // come.
   std::vector<Commit> Take(bool* last) MUSTER_LOCKS_EXCLUDED(mu_);
   void Complete(std::vector<Commit>& commits);
   Status WriteAll(std::vector<Commit>& commits, int64_t* records);
   void Fail(const Status& status);
 
-  // Of the thread.
+  // Used only by the queue's thread.
   const std::unique_ptr<Storage> storage_;
   const SyncPolicy sync_;
   const Observer observer_;

@@ -14,13 +14,14 @@ namespace muster::coordinator {
 namespace {
 
 constexpr core::Duration kHousekeepingInterval = std::chrono::seconds(1);
-// A ticker that wakes so much later than it wanted to stood still, with the
-// whole process (SIGSTOP, a virtual machine that is moved): heartbeats have
-// come meanwhile, and nobody has read them.
+// A ticker that wakes this late was stopped together with the process (SIGSTOP,
+// migration of a virtual machine): heartbeats came meanwhile, and nobody has
+// read them.
 constexpr core::Duration kLate = std::chrono::milliseconds(300);
-// What reading them takes.
+// The time to read those heartbeats.
 constexpr core::Duration kCatchUpTime = std::chrono::milliseconds(500);
-// On a machine that is always late the lost must be told, too.
+// Limited, because lost members must be told even on a machine that is always
+// late.
 constexpr int kCatchUpsMax = 3;
 
 uint64_t RandomNonZero() {
@@ -185,8 +186,7 @@ std::vector<std::shared_ptr<Job>> Driver::WaitForDue(core::Instant until) {
     while (!due_.empty() && due_.top().at <= now) {
       std::shared_ptr<Job> job = due_.top().job.lock();
       due_.pop();
-      // Entries of one job that are due together stand together or not; a
-      // second Tick finds nothing to do.
+      // One job may be in the list twice; its second Tick finds nothing to do.
       if (job != nullptr) jobs.push_back(std::move(job));
     }
     if (!jobs.empty() || now >= until) break;
@@ -214,7 +214,7 @@ void Driver::CatchUp(core::Duration late) {
   }
 }
 
-// Never waits for a long step: other jobs are due as well.
+// Never waits for a long step, because other jobs are due as well.
 void Driver::Do(Job& job, std::function<void()> work) {
   if (options_.turns == nullptr || !job.busy()) return work();
   options_.turns->Post(&job, nullptr, std::move(work));
@@ -224,8 +224,8 @@ void Driver::TickerLoop() {
   core::Instant next_housekeeping = Now() + kHousekeepingInterval;
   while (true) {
     for (const std::shared_ptr<Job>& job : WaitForDue(next_housekeeping)) {
-      // A coordinator that goes away declares nobody lost: it has closed the
-      // connections itself, and its successor is to find the members alive.
+      // A coordinator that drains declares nobody lost: it has closed the
+      // connections itself, and its successor must find the members alive.
       Do(*job, [this, job] {
         if (!draining()) job->Tick();
       });
@@ -245,7 +245,7 @@ void Driver::TickerLoop() {
   }
 }
 
-// Names that were only asked for must not use up the limit of jobs.
+// Names that were only looked up must not use up the limit of jobs.
 core::Duration Driver::RetentionOf(Job& job) const {
   if (!job.Blank()) return options_.idle_job_retention;
   return std::min(options_.idle_job_retention, kHousekeepingInterval);
@@ -256,10 +256,10 @@ void Driver::ForgetIdleJobs(core::Instant now) {
   {
     MutexLock lock(jobs_mu_);
     for (auto it = jobs_.begin(); it != jobs_.end();) {
-      // Nobody else holds it, and nobody can get it while the lock is held.
+      // Nobody else holds the job, or can get it while the lock is held.
       if (it->second.use_count() == 1 &&
           it->second->IdleSince(now - RetentionOf(*it->second))) {
-        // Before a new job of that name can write.
+        // The erasure comes before the writes of a new job with this name.
         if (it->second->stored()) {
           options_.commits->AppendErasure(it->second->name());
         }

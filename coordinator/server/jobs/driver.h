@@ -39,21 +39,20 @@ class Driver {
     core::CoordinatorOptions core;
     core::CoordinatorEpoch epoch;
     int jobs_max = 0;
-    // Of those that one token has brought into being.
+    // The most jobs that one token may have created.
     int jobs_per_token_max = INT_MAX;
-    // What all jobs may hold; outlives the driver. Null: there is no limit.
+    // The memory of all jobs; outlives the driver. Null: no limit.
     core::TotalMemory* memory = nullptr;
     // A job that was idle for this long is forgotten, keys included.
     core::Duration idle_job_retention = std::chrono::hours(1);
     bool log_notices = true;
     Metrics* metrics = nullptr;  // outlives the driver
-    // Where the jobs' steps are committed; outlives the driver. Null: nothing
-    // outlives the process.
+    // Commits the jobs' steps; outlives the driver. Null: the jobs do not
+    // survive the process.
     CommitQueue* commits = nullptr;
-    // Where they do what takes long; outlives the driver. Null: they do it at
-    // once.
+    // Runs the jobs' long work; outlives the driver. Null: jobs run it at once.
     FairQueue* turns = nullptr;
-    // As Job's.
+    // See Job::Options.
     std::atomic<int64_t>* untold_bytes = nullptr;
   };
 
@@ -63,34 +62,34 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  // Makes a job of what was stored of it. Before Start; a job that is over the
-  // limit of jobs comes back, too.
+  // Restores a job from its records. Call it before Start. A job beyond the
+  // limit of jobs is restored, too.
   // Errors: DATA_LOSS (the records are not those of a job).
   Status Restore(const std::string& name, std::vector<core::Record> records);
 
   // Starts the ticker, which calls `housekeeping` about once a second.
   void Start(std::function<void(core::Instant)> housekeeping);
 
-  // Joins the ticker; nothing is due any more. May be called more than once,
-  // but not by two at a time.
+  // Joins the ticker; no deadline is processed any more. May be called more
+  // than once, but not by two threads at a time.
   void Stop();
 
-  // The job of that name; made when there is none, and counted as that of the
-  // token if there is one.
+  // Returns the job of that name. Creates it if there is none, and counts it
+  // for `token` if that is not null.
   // Errors: INVALID_ARGUMENT (the name), RESOURCE_EXHAUSTED (limit jobs, limit
   //   jobs_per_token), UNAVAILABLE (the coordinator drains).
   StatusOr<std::shared_ptr<Job>> GetJob(absl::string_view name,
                                         const TokenDigest* token = nullptr);
 
-  // The same without making one.
+  // Like GetJob, but creates no job.
   // Errors: INVALID_ARGUMENT, NOT_FOUND.
   StatusOr<std::shared_ptr<Job>> FindJob(absl::string_view name);
 
-  // By name.
+  // Sorted by name.
   std::vector<std::shared_ptr<Job>> Jobs();
 
-  // From now on GetJob fails with `status`; every call that waits and every
-  // session with one is closed with it; no lease and no deadline ends any more.
+  // From now on GetJob fails with `status`, waiting calls and their sessions
+  // are closed with it, and no lease or deadline ends any more.
   void Drain(const Status& status);
 
   const core::Limits& limits() const { return options_.core.limits; }
@@ -114,7 +113,7 @@ class Driver {
   void TickerLoop();
   void Do(Job& job, std::function<void()> work);
   std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);
-  // Waits a moment if the ticker woke late, before anybody is taken for lost.
+  // Waits a moment if the ticker woke late, before any member is declared lost.
   void CatchUp(core::Duration late) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(ticker_mu_);
   core::Duration RetentionOf(Job& job) const;
   void ForgetIdleJobs(core::Instant now);
@@ -127,7 +126,7 @@ class Driver {
   Mutex jobs_mu_;
   absl::btree_map<std::string, std::shared_ptr<Job>> jobs_
       MUSTER_GUARDED_BY(jobs_mu_);
-  // Of the jobs that a token has made, and how many each has.
+  // The token that created each job, and the number of jobs for each token.
   absl::btree_map<std::string, TokenDigest> makers_ MUSTER_GUARDED_BY(jobs_mu_);
   absl::btree_map<TokenDigest, int> made_ MUSTER_GUARDED_BY(jobs_mu_);
   Status draining_ MUSTER_GUARDED_BY(jobs_mu_);
@@ -135,7 +134,7 @@ class Driver {
   // A leaf: no other lock is taken under it.
   Mutex ticker_mu_;
   CondVar ticker_wakes_;
-  // May hold entries that are no longer due; a Tick too many is harmless.
+  // May hold entries that are no longer due; an additional Tick is harmless.
   std::priority_queue<Due> due_ MUSTER_GUARDED_BY(ticker_mu_);
   bool stopping_ MUSTER_GUARDED_BY(ticker_mu_) = false;
 

@@ -11,9 +11,9 @@
 namespace muster::coordinator {
 namespace {
 
-// Where there are more threads than processors the ones that read go first:
-// what they do is short, and somebody waits for it. Needs no privilege; where
-// the system does not allow it turns go on as they are.
+// Lowers the thread's priority. With more threads than processors, the reading
+// threads then go first: their work is short, and clients wait for it. Needs no
+// privilege; has no effect if the system does not allow it.
 void GiveWay() {
   constexpr int kNice = 3;
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNice);
@@ -48,7 +48,7 @@ void FairQueue::Post(const Job* job, const void* owner,
       Share& share = shares_[job];
       share.job = job;
       Remove(share);
-      // What it saved while it had nothing to do is not its to spend now.
+      // A job without work does not save up processor time.
       if (share.turns.empty()) share.cost = std::max(share.cost, level_);
       const auto [turns, fresh] = share.turns.try_emplace(owner);
       turns->second.push_back(std::move(turn));
@@ -91,7 +91,7 @@ void FairQueue::Stop() {
   stopped_ = true;
 }
 
-// Enters the share where it belongs, as it is now.
+// Lists the share in ready_ or idle_ by its present state.
 void FairQueue::Place(const Share& share) {
   if (!share.rotation.empty() && share.running < threads_per_job_) {
     ready_.insert({share.cost, share.job});
@@ -108,7 +108,7 @@ void FairQueue::Remove(const Share& share) {
 std::optional<FairQueue::Turn> FairQueue::Take() {
   MutexLock lock(mu_);
   while (ready_.empty()) {
-    // A turn that runs may post another one.
+    // A running turn may post another one.
     if (stopping_ && running_ == 0) return std::nullopt;
     wakes_.Wait(mu_);
   }
@@ -146,11 +146,11 @@ void FairQueue::Charge(const Turn& turn, core::Duration cost) {
   }
   Place(share);
   --running_;
-  // It may have been what its job waited for.
+  // The end of this turn may have made its job ready again.
   if (!ready_.empty()) wakes_.NotifyOne();
   if (running_ > 0 || !ready_.empty()) return;
   if (stopping_) wakes_.NotifyAll();
-  // Nobody waits: whoever comes next has cost as little as anybody.
+  // Nobody waits, so all costs start over.
   shares_.clear();
   idle_.clear();
   level_ = {};
@@ -161,7 +161,8 @@ void FairQueue::Run() {
   while (std::optional<Turn> turn = Take()) {
     const core::Duration before = clock_();
     turn->run();
-    // What it held goes without the lock, and before the queue counts as idle.
+    // Destroys what the turn holds without the lock, before the queue counts as
+    // idle.
     turn->run = nullptr;
     Charge(*turn, clock_() - before);
   }

@@ -32,24 +32,24 @@ class Job;
 // jobs. Thread-safe.
 class FairQueue {
  public:
-  // What is no more than this is quicker done than handed over: a message of a
-  // client, answers that wait to be written, and the calls of others that a
-  // step answers.
+  // Work up to these limits is done at once, because that is faster than
+  // posting it: a client's message, answers that wait to be written, and the
+  // calls of other clients that a step answers.
   static constexpr size_t kItemsWithoutTurn = 256;
   static constexpr size_t kBytesWithoutTurn = 16 << 10;
   static constexpr size_t kOthersWithoutTurn = 8;
-  // And of small messages of one job while there are other jobs: so many in a
-  // window.
+  // While other jobs are active, one job may have this many small messages in a
+  // window done at once.
   static constexpr int kMessagesAtOnceMax = 10;
   static constexpr core::Duration kAtOnceWindow = std::chrono::milliseconds(10);
-  // Other jobs are there when one had a message not longer ago than this.
+  // Other jobs are active if one had a message within this time.
   static constexpr core::Duration kCompanyTime = std::chrono::seconds(1);
 
   // Returns the processor time that the calling thread has used.
   using Clock = std::function<core::Duration()>;
   static core::Duration ThreadTime();
 
-  // How often a job lately did something small at once. Thread-safe.
+  // How often a job has recently done something small at once. Thread-safe.
   class Recent {
    private:
     friend class FairQueue;
@@ -58,43 +58,44 @@ class FairQueue {
   };
 
   explicit FairQueue(int threads, Clock clock = &ThreadTime);
-  // As Stop.
+  // Calls Stop.
   ~FairQueue();
   FairQueue(const FairQueue&) = delete;
   FairQueue& operator=(const FairQueue&) = delete;
 
   // Runs `turn` on a thread of the queue. The turns of one owner run one after
   // another in the order in which they were posted, and those of one job never
-  // hold more than half of the threads. A turn should be short, about a
-  // millisecond, and post what is left as another one. `job` is not looked
-  // into: whoever is none has a share by an address of its own. Null: of a
-  // message that names no job that is here. After Stop the turn runs at once.
+  // use more than half of the threads. A turn should be short, about a
+  // millisecond, and post the rest of its work as another turn. `job` is only a
+  // key: work for no job has a share under an address of its own, and null
+  // stands for messages that name no existing job. After Stop the turn runs at
+  // once.
   void Post(const Job* job, const void* owner, std::function<void()> turn)
       MUSTER_LOCKS_EXCLUDED(mu_);
 
-  // Whether the job, which has a small message, may do what it says at once, on
-  // the thread that has read it and reads for others, too. Not when other jobs
-  // have something to do as well and it has had more than its share of those
-  // threads: it takes a turn then.
+  // Whether the job may do the work of a small message at once, on the thread
+  // that has read it and reads for other jobs, too. False if other jobs are
+  // active and this job has had more than its share of those threads; it must
+  // then post a turn.
   bool AtOnce(const Job* job, Recent& recent, core::Instant now);
 
-  // Runs what waits, and what that posts, and ends the threads.
+  // Runs the waiting turns and those that they post, and ends the threads.
   void Stop() MUSTER_LOCKS_EXCLUDED(mu_);
 
  private:
   using Turns = std::deque<std::function<void()>>;
 
-  // Of one job: what it has waiting, and what it has cost.
+  // One job's waiting turns and its cost.
   struct Share {
     const Job* job = nullptr;
     core::Duration cost{};
     int running = 0;
-    // Of each owner that has any waiting or under way; `rotation` holds those
-    // of which none is under way, the next first.
+    // The turns of each owner with waiting or running ones. `rotation` holds
+    // the owners without a running turn, the next one first.
     absl::flat_hash_map<const void*, Turns> turns;
     std::deque<const void*> rotation;
   };
-  // Shares by what they have cost.
+  // Shares by cost.
   using Order = absl::btree_set<std::pair<core::Duration, const Job*>>;
 
   struct Turn {
@@ -104,28 +105,28 @@ class FairQueue {
   };
 
   void Run();
-  // Waits for one; none: the queue has ended.
+  // Waits for a turn; none: the queue has ended.
   std::optional<Turn> Take() MUSTER_LOCKS_EXCLUDED(mu_);
-  // What follows from the end of a turn that has cost so much.
+  // Charges the turn's job after the turn has ended.
   void Charge(const Turn& turn, core::Duration cost) MUSTER_LOCKS_EXCLUDED(mu_);
   void Place(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Clock clock_;
   const int threads_per_job_;
-  // Whose the last message was, and when there has last been one of another
-  // job than the one before.
+  // The job of the last message, and the time of the last message whose job
+  // differed from that of the message before.
   std::atomic<const Job*> last_ = nullptr;
   std::atomic<core::Duration::rep> changed_at_ = 0;
 
   Mutex mu_;
   CondVar wakes_;
   absl::flat_hash_map<const Job*, Share> shares_ MUSTER_GUARDED_BY(mu_);
-  // Those that may have a turn now, and those that have nothing to do but have
-  // cost more than others, which is not forgotten while those go on.
+  // Shares that may have a turn now, and shares without work that have cost
+  // more than the others, which is remembered while the others go on.
   Order ready_ MUSTER_GUARDED_BY(mu_);
   Order idle_ MUSTER_GUARDED_BY(mu_);
-  // What the job had cost that had the last turn: who comes new begins there.
+  // The cost of the job that had the last turn. A new job begins there.
   core::Duration level_ MUSTER_GUARDED_BY(mu_){};
   int running_ MUSTER_GUARDED_BY(mu_) = 0;
   bool stopping_ MUSTER_GUARDED_BY(mu_) = false;

@@ -16,15 +16,15 @@
 namespace muster::coordinator {
 namespace {
 
-// A call of a job waits for the steps before it where more of them than this
-// are not told, or where they hold more than this, or where those of all jobs
-// together do and the job has a part in that.
+// A call of a job waits for earlier steps if more than this many are untold, if
+// they hold more than kUntoldBytesMax, or if those of all jobs hold more than
+// kUntoldBytesOfAllMax and this job has some.
 constexpr int64_t kUntoldMax = 64;
 constexpr int64_t kUntoldBytesMax = 16 << 20;
 constexpr int64_t kUntoldBytesOfAllMax = 64 << 20;
 
-// Estimates the memory of `record` until it is stored. The store may have the
-// value as well, but perhaps not for long.
+// Estimates the memory of `record` until it is stored. The store may share the
+// value, but perhaps not for long.
 int64_t BytesOf(const core::Record& record) {
   int64_t bytes = sizeof(record);
   if (const auto* entry = std::get_if<core::EntryRecord>(&record)) {
@@ -43,7 +43,7 @@ int64_t BytesOf(const core::Record& record) {
   return bytes;
 }
 
-// Whether somebody outside misbehaved or was struck.
+// Whether the notice is about a misuse or a failure outside the coordinator.
 bool IsWarning(core::NoticeKind kind) {
   switch (kind) {
     case core::NoticeKind::kMemberRegistered:
@@ -87,7 +87,7 @@ Job::Job(std::string name, Options options)
       core_(options_.epoch, WithMemory(options_.core, &memory_)),
       latest_(std::chrono::steady_clock::now()),
       used_at_(latest_) {
-  // So that the first calls count, too.
+  // The first sample, so that the first calls count.
   rate_.Sample(latest_, 0);
 }
 
@@ -116,7 +116,7 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
       if (applied == Applied::kStop) break;
       ++next_waiter_;
       bool open = applied == Applied::kCalled;
-      // Before the next call: it may cancel this one, or take its tag.
+      // Before the next call, which may cancel this one or take its tag.
       for (core::Reply& reply : out.replies) {
         if (reply.waiter != waiter) {
           CollectParked(reply, sink.get(), outcome);
@@ -172,7 +172,7 @@ StatusOr<core::RegisterReply> Job::Attach(const std::shared_ptr<Sink>& sink,
       if (status.ok()) reply = std::get<core::RegisterReply>(r.payload);
     }
     if (status.ok()) {
-      // Before the events are collected: one of them may be for this member.
+      // Before the events are collected, because one may be for this member.
       Online& online = online_[call.member];
       previous = std::exchange(online, Online{sink, call.incarnation});
       if (previous.sink != nullptr)
@@ -195,7 +195,7 @@ void Job::Detach(Sink& sink, bool dismissed) {
   Outcome outcome;
   core::Outbox out;
   Next next = Next::kCaller;
-  // Outlives the lock: its destruction may be the sink's.
+  // Destroyed after the lock is released, because that may destroy sinks.
   std::vector<std::shared_ptr<Sink>> released;
   {
     MutexLock lock(mu_);
@@ -254,7 +254,7 @@ void Job::Tick() {
   {
     MutexLock lock(mu_);
     const core::Instant now = Now();
-    // The ticker was told of a deadline that has been dealt with since.
+    // The ticker's deadline has been handled since.
     if (armed_ > now) return;
     armed_ = core::Instant::max();
     core_.Tick(now, out);
@@ -303,7 +303,7 @@ bool Job::IdleSince(core::Instant since) {
 
 void Job::CollectParked(core::Reply& reply, const Sink* sink,
                         Outcome& outcome) {
-  // Calls whose client has gone are not here any more.
+  // Calls whose client has gone are not listed.
   const auto waiting = waiting_.find(reply.waiter);
   if (waiting == waiting_.end()) return;
   Waiting& to = waiting->second;
@@ -346,15 +346,15 @@ void Job::Collect(core::Outbox& out, const Sink* sink, Outcome& outcome) {
   }
 }
 
-// Says who tells what the step has decided. Under the lock, so that steps are
-// committed and told in their order.
+// Decides who delivers the step's results. Called under the lock, so that steps
+// are committed and delivered in their order.
 Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, Outcome& outcome) {
   const bool durable = options_.commits != nullptr;
   std::vector<core::Record> changes;
   if (durable) changes = core_.TakeChanges();
   const bool commits = durable && (!changes.empty() || untold_ > 0);
   if (!commits && !TakesTurns(outcome)) return Next::kCaller;
-  // The ticker needs no answer to know when to come.
+  // Arms the ticker at once: that need not wait for the results.
   if (std::exchange(outcome.rearm, false)) {
     options_.arm(shared_from_this(), outcome.deadline);
   }
@@ -394,7 +394,7 @@ void Job::Committed(Told& told) {
   } else {
     Finish(told.sink, told.outcome, SIZE_MAX);
   }
-  // Only now: a read that finds nothing to wait for must not overtake the
+  // After the delivery: a read with nothing to wait for must not overtake the
   // answers before it.
   MutexLock lock(mu_);
   CountTold(told.bytes);
@@ -415,8 +415,8 @@ bool Job::Behind() const {
              kUntoldBytesOfAllMax;
 }
 
-// Returns the memory of the answers: they alone have a value that was taken out
-// of the store or written over. A value that many waited for counts once.
+// The memory of the answers: only they have values that were taken out of the
+// store or overwritten. A value with many waiters counts once.
 int64_t Job::BytesOf(const Outcome& outcome) {
   int64_t bytes = 0;
   for (const Answer& answer : outcome.own) {
@@ -433,7 +433,7 @@ int64_t Job::BytesOf(const Outcome& outcome) {
   return bytes;
 }
 
-// Also where it is little, but others before it wait.
+// True even for few deliveries if earlier ones wait.
 bool Job::TakesTurns(const Outcome& outcome) const {
   if (options_.turns == nullptr) return false;
   return !for_turns_.empty() ||
@@ -461,7 +461,7 @@ void Job::TellInTurn() {
   Told* told = nullptr;
   {
     MutexLock lock(mu_);
-    told = &for_turns_.front();  // it stays there while others come
+    told = &for_turns_.front();  // remains valid when others are added
   }
   bool over = true;
   if (told->done != nullptr) {
@@ -469,7 +469,7 @@ void Job::TellInTurn() {
   } else {
     over = Finish(told->sink, told->outcome, kTellsPerTurn);
   }
-  // Outlives the lock: its end may be a sink's.
+  // Destroyed after the lock is released, because that may destroy a sink.
   Told last;
   {
     MutexLock lock(mu_);
@@ -515,14 +515,14 @@ void Job::Restore(std::vector<core::Record> records) {
   Finish(nullptr, outcome, SIZE_MAX);
 }
 
-// Tells up to `count` others what is for them; returns whether that were all.
+// Delivers to up to `count` other sinks. Returns whether these were all.
 bool Job::Finish(const std::shared_ptr<Sink>& sink, Outcome& outcome,
                  size_t count) {
   if (std::exchange(outcome.rearm, false)) {
     options_.arm(shared_from_this(), outcome.deadline);
   }
-  // Events first: who is told that its call failed because of a member can
-  // then already know what became of it.
+  // Events first: a client whose call failed because of a member can then
+  // already know what happened to that member.
   const size_t events = outcome.broadcasts.size();
   for (size_t& i = outcome.published; i < events; ++i) {
     if (count-- == 0) return false;

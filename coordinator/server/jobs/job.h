@@ -55,20 +55,19 @@ class Job : public std::enable_shared_from_this<Job> {
     core::CoordinatorOptions core;
     core::CoordinatorEpoch epoch;
     core::JobEpoch job_epoch;
-    // Of all jobs; outlives the job. Null: there is no limit.
+    // The memory of all jobs; outlives the job. Null: no limit.
     core::TotalMemory* memory = nullptr;
     bool log_notices = true;
     Metrics* metrics = nullptr;  // outlives the job
-    // Where steps are committed; outlives the job. Null: they are not.
+    // Commits steps; outlives the job. Null: steps are not committed.
     CommitQueue* commits = nullptr;
-    // Where what is to be told to many is told; outlives the job. Null: by who
-    // makes the step.
+    // Runs deliveries to many sinks; outlives the job. Null: the thread that
+    // makes the step delivers.
     FairQueue* turns = nullptr;
     // The memory of all jobs' steps whose answers wait for the storage;
-    // outlives the job. Null: nobody counts it.
+    // outlives the job. Null: it is not counted.
     std::atomic<int64_t>* untold_bytes = nullptr;
-    // Called, without the lock, when the job needs a Tick earlier than it last
-    // said.
+    // Called, without the lock, when the job needs an earlier Tick than before.
     std::function<void(const std::shared_ptr<Job>&, core::Instant)> arm;
   };
 
@@ -79,22 +78,21 @@ class Job : public std::enable_shared_from_this<Job> {
 
   const std::string& name() const { return name_; }
 
-  // Which life of the job this is; another one has none of its state.
+  // Identifies this life of the job. Another life has none of its state.
   core::JobEpoch epoch() const { return options_.job_epoch; }
 
-  // Brings back what was stored of the job. Before any other use.
+  // Restores the stored records. Call it before any other use.
   void Restore(std::vector<core::Record> records);
 
-  // Calls `done` when all steps so far are committed and told: at once where
-  // nothing is to be waited for. From this thread or a queue's.
+  // Calls `done` when all steps so far are committed and delivered: at once if
+  // there are none to wait for. Runs on this thread or a queue's.
   void WhenTold(std::function<void()> done);
 
-  // Whether so many steps wait for the storage, or for their turn to be told,
-  // or hold so much, that a call has to wait for those (WhenTold).
+  // Whether so many steps, or so large ones, wait for the storage or for their
+  // delivery that a call has to wait for them (WhenTold).
   bool Behind() const;
 
-  // While one of these is there a step may take long. It stands around what a
-  // turn does with the job.
+  // Marks the time in which a turn's step may take long.
   class LongStep {
    public:
     explicit LongStep(Job& job) : job_(job) { ++job_.long_steps_; }
@@ -106,52 +104,52 @@ class Job : public std::enable_shared_from_this<Job> {
     Job& job_;
   };
 
-  // Whether a step may have to wait for a long one: a thread that others need
-  // leaves it to a turn then.
+  // Whether a step may have to wait for a long one. A thread that others need
+  // must then post a turn instead.
   bool busy() const { return long_steps_.load() > 0; }
 
-  // As FairQueue's.
+  // See FairQueue.
   bool AtOnce(core::Instant now) {
     return options_.turns == nullptr ||
            options_.turns->AtOnce(this, recent_, now);
   }
 
-  // Whether anything of the job is stored.
+  // Whether the storage has records of the job.
   bool stored();
 
-  // What became of one call of a batch.
+  // The result of one call of a batch.
   enum class Applied {
     kCalled,    // answered now or parked
     kNoAnswer,  // done; it has no answer
     kStop,      // not done; the batch ends before it
   };
 
-  // Applies calls 0 to count - 1 of `sink` under one lock. `apply` makes call
-  // i with the given waiter; `name` tells how its answer is to be named. A
-  // call that has to wait while another one of the sink waits under the same
-  // tag is answered CANCELLED, unless it took that one's place as its retry:
-  // then that one is. Returns how many calls were applied. The
-  // answers, of this sink and of others, are delivered and flushed.
+  // Applies calls 0 to count - 1 of `sink` under one lock. `apply` makes call i
+  // with the given waiter; `name` names its answer. If a call has to wait while
+  // another call of the sink waits under the same tag, it is answered
+  // CANCELLED; if it is a retry that took over that call, that call is.
+  // Delivers and flushes the answers, of this sink and of others. Returns the
+  // number of calls that were applied.
   size_t Run(
       const std::shared_ptr<Sink>& sink, size_t count,
       absl::FunctionRef<Applied(size_t i, core::WaiterId waiter, Turn& turn)>
           apply,
       absl::FunctionRef<CallName(size_t i)> name);
 
-  // In `apply` of Run alone: gives up the call with that tag; it is answered
-  // CANCELLED. No effect when no such call waits.
+  // Only for use in `apply` of Run: gives up the call with that tag, which is
+  // answered CANCELLED. No effect if no such call waits.
   static void Cancel(const Sink& sink, uint64_t tag, Turn& turn);
 
-  // Registers a member whose events go to `sink` from now on. A sink that had
-  // them before is closed.
+  // Registers a member, whose events go to `sink` from now on. Closes the sink
+  // that had them before.
   StatusOr<core::RegisterReply> Attach(const std::shared_ptr<Sink>& sink,
                                        const core::Call& call,
                                        core::Registration registration);
 
-  // The sink's client has gone: its parked calls are withdrawn without an
-  // answer, and where it is the sink of a member's events, the member has lost
-  // its connection; `dismissed`: not by its own doing. Must be the sink's last
-  // use of the job.
+  // The sink's client has gone. Withdraws its parked calls without an answer.
+  // If the sink has a member's events, the member has lost its connection;
+  // `dismissed`: this coordinator closed it. Must be the sink's last use of the
+  // job.
   void Detach(Sink& sink, bool dismissed = false);
 
   // Gives up all calls of the sink; each is answered CANCELLED.
@@ -160,17 +158,17 @@ class Job : public std::enable_shared_from_this<Job> {
   // The sinks of all parked calls.
   std::vector<std::shared_ptr<Sink>> ParkedSinks();
 
-  // Does what is due.
+  // Processes the leases and deadlines that are due.
   void Tick();
 
-  // As core::Coordinator's.
+  // See core::Coordinator.
   core::JobSnapshot Snapshot();
   core::JobSnapshot Snapshot(absl::string_view host, core::Rank first_rank,
                              int32_t rank_count);
   core::JobCounts Counts();
 
-  // The calls that it was asked since it is here, and how many a second lately
-  // as of the last SampleRate.
+  // The number of calls since the job's creation, and their recent rate as of
+  // the last SampleRate.
   struct Operations {
     int64_t total = 0;
     double per_second = 0;
@@ -178,10 +176,10 @@ class Job : public std::enable_shared_from_this<Job> {
   Operations operations();
   void SampleRate(core::Instant now);
 
-  // Whether a new job would be the same.
+  // Whether a new job would behave the same.
   bool Blank();
 
-  // Whether nobody was a member, waited or called since `since`.
+  // Whether there was no member, no waiting call and no new call since `since`.
   bool IdleSince(core::Instant since);
 
  private:
@@ -198,43 +196,45 @@ class Job : public std::enable_shared_from_this<Job> {
     std::shared_ptr<Sink> sink;
     SharedEvent event;
   };
-  // What a step leaves to be done without the lock.
+  // The results of a step, to be delivered without the lock.
   struct Outcome {
     std::vector<Answer> own;  // of the sink that made the step
     std::vector<Delivery> deliveries;
     std::vector<Broadcast> broadcasts;
-    // What was told for the first time, and of how many members.
+    // Events that were told for the first time, and the number of their
+    // members.
     std::vector<std::pair<core::EventKind, int64_t>> events;
     std::vector<core::Notice> notices;
     bool rearm = false;
     core::Instant deadline;
-    // How many of the broadcasts are published, of the deliveries delivered,
-    // and of both together flushed.
+    // The number of broadcasts that are published, of deliveries that are
+    // delivered, and of both together that are flushed.
     size_t published = 0;
     size_t delivered = 0;
     size_t flushed = 0;
   };
-  // What is to be told when its step is durable, or what is to be done then.
+  // Results to deliver, or a function to call, when a step is durable.
   struct Told {
     std::shared_ptr<Sink> sink;
     Outcome outcome;
     std::function<void()> done;
-    int64_t bytes = 0;  // of `outcome`, and of what is to be stored
+    int64_t bytes = 0;  // of `outcome` and the records to store
   };
-  // Who goes on with a step when the lock is released.
+  // The thread that continues a step when the lock is released.
   enum class Next {
     kCaller,  // calls Finish
     kElsewhere,
     kTurn,  // the caller posts the first turn
   };
-  // The member's sink of events.
+  // The sink of a member's events.
   struct Online {
     std::shared_ptr<Sink> sink;
     core::Incarnation incarnation;
   };
 
   core::Instant Now() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What is for `sink`, which makes the step, is not for others; null: nobody.
+  // Collects what the step has for others than `sink`, which makes the step and
+  // may be null.
   void Collect(core::Outbox& out, const Sink* sink, Outcome& outcome)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CollectParked(core::Reply& reply, const Sink* sink, Outcome& outcome)
@@ -276,11 +276,12 @@ class Job : public std::enable_shared_from_this<Job> {
   bool stored_ MUSTER_GUARDED_BY(mu_) = false;
   int64_t operations_ MUSTER_GUARDED_BY(mu_) = 0;
   OperationRate rate_ MUSTER_GUARDED_BY(mu_);
-  // Committed, and wait for their turn; a turn is posted while there are any.
+  // Committed steps that wait for their turn. A turn is posted while there are
+  // any.
   std::deque<Told> for_turns_ MUSTER_GUARDED_BY(mu_);
-  // Changed under the lock.
+  // Both are changed under the lock.
   std::atomic<int64_t> untold_ = 0;
-  std::atomic<int64_t> untold_bytes_ = 0;  // of these steps
+  std::atomic<int64_t> untold_bytes_ = 0;  // of the untold steps
   std::atomic<int> long_steps_ = 0;
   FairQueue::Recent recent_;
 };

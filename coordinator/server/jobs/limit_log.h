@@ -12,7 +12,7 @@ namespace muster::coordinator {
 // limit of the coordinator. Thread-safe.
 void LogIfLimited(absl::string_view job, const Status& status);
 
-// Writes the pending line when it is due. Call it about once a second.
+// Writes the pending line if it is due. Call it about once a second.
 void TellOfLimits(core::Instant now);
 
 }  // namespace muster::coordinator

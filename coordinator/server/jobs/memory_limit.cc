@@ -14,16 +14,16 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-// "max", and what cannot be read, is no limit.
+// "max" and anything unreadable count as no limit.
 int64_t NumberIn(const std::string& path) {
   std::ifstream file(path);
   int64_t bytes = 0;
   return file >> bytes && bytes > 0 ? bytes : kUnlimited;
 }
 
-// The least limit of the group at `path`, as its hierarchy names it, and of
-// those above it. A container may not see the upper ones: its own is the top
-// then, whatever its path says.
+// The smallest limit of the group at `path` of the hierarchy and of its
+// ancestors. A container may not see the ancestors: its own group is then the
+// root, whatever its path.
 int64_t LeastLimit(const std::string& hierarchy, std::string path,
                    const std::string& file) {
   int64_t least = NumberIn(absl::StrCat(hierarchy, "/", file));

@@ -12,11 +12,12 @@ namespace muster::coordinator {
 // Measures the recent rate of an event. Not thread-safe.
 class OperationRate {
  public:
-  // `total` have happened until `now`. Call it about once a second.
+  // Records that `total` events have happened until `now`. Call it about once a
+  // second.
   void Sample(core::Instant now, int64_t total);
 
-  // Per second, between the first sample of the last ten seconds and the last
-  // one; 0 before there are two.
+  // The rate per second between the first sample of the last ten seconds and
+  // the last sample; 0 before there are two.
   double per_second() const { return per_second_; }
 
  private:

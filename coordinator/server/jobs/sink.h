@@ -19,7 +19,7 @@ namespace muster::coordinator {
 struct CallName {
   uint64_t tag = 0;  // the sink's own number of the call
   Method method = Method::kSet;
-  bool without_seats = false;  // a Join that wants its rank alone
+  bool without_seats = false;  // a Join whose caller wants only its rank
 };
 
 // The answer to one call of a sink.
@@ -39,12 +39,12 @@ class Sink {
  public:
   virtual ~Sink() = default;
 
-  // May take the answers' contents.
+  // May move the answers' contents away.
   virtual void Deliver(absl::Span<Answer> answers) = 0;
   virtual void Publish(const SharedEvent& event) = 0;
 
-  // What was delivered and published may go out now. Apart from Deliver, so
-  // that a step that answers many calls of a session fills one message.
+  // Sends what was delivered and published. Separate from Deliver, so that a
+  // step that answers many calls of a session fills one message.
   virtual void Flush() = 0;
 
   // Ends the call or the session with `status`.
@@ -53,8 +53,8 @@ class Sink {
  private:
   friend class Job;
 
-  // Guarded by the lock of the sink's job: the calls that wait, by tag, and
-  // the member whose events come here.
+  // Guarded by the lock of the sink's job: the waiting calls by tag, and the
+  // member whose events come here.
   absl::flat_hash_map<uint64_t, core::WaiterId> parked_;
   core::MemberId online_as_;
 };

@@ -18,7 +18,7 @@
 namespace muster::coordinator {
 namespace {
 
-// The most of one text of a library, which may hold bytes of a stranger.
+// The most bytes of one library text, which may contain a client's bytes.
 constexpr size_t kTextBytesMax = 512;
 
 struct Logs {
@@ -40,7 +40,7 @@ std::string Cause(absl::string_view message) {
 void LogGrpc(gpr_log_func_args* args) {
   const absl::string_view message = args->message;
   const core::Instant now = std::chrono::steady_clock::now();
-  // gRPC gives its log lines no code.
+  // gRPC's log lines have no code.
   if (absl::StrContains(message, "Handshake failed")) {
     return TheLogs().failed_handshakes.Add(
         absl::StrCat("peer=", base::LogValue(HandshakePeer()), " ",

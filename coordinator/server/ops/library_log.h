@@ -13,7 +13,7 @@ namespace muster::coordinator {
 // Later calls do nothing. Thread-safe.
 void TakeOverLibraryLogs();
 
-// Writes the pending lines when they are due. Call it about once a second.
+// Writes the pending lines if they are due. Call it about once a second.
 void TellOfLibraries(core::Instant now);
 
 }  // namespace muster::coordinator

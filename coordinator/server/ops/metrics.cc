@@ -27,7 +27,7 @@ const char* const kBarrierOutcomes[] = {"released", "timed_out", "member_lost",
                                         "conflict", "aborted"};
 constexpr int kBarrierOutcomeCount = 5;
 
-// From a store operation (microseconds) to a call that waited for minutes.
+// From a store operation (microseconds) to a call that waits for minutes.
 const std::vector<double>& CallBuckets() {
   static const auto* const kBuckets = new std::vector<double>{
       5e-6, 2e-5, 1e-4, 5e-4, 2e-3, 1e-2, 5e-2, 0.25, 1, 5, 30, 300};
@@ -84,7 +84,7 @@ prometheus::MetricFamily GaugeFamily(const char* name, const char* help,
   return GaugeFamily(name, help, static_cast<double>(value));
 }
 
-// Under the names and with the meaning of Prometheus' own client libraries.
+// The same names and meanings as in Prometheus' own client libraries.
 std::vector<prometheus::MetricFamily> ProcessFamilies() {
   const base::ProcessUsage usage = base::ReadProcessUsage();
   prometheus::MetricFamily cpu;
@@ -159,8 +159,8 @@ std::vector<prometheus::MetricFamily> Families(const Gauges& g) {
 }  // namespace
 
 struct Metrics::Families {
-  // One method's counters. Made on first use by code, so that a scrape does
-  // not list hundreds of zeros.
+  // One method's counters. A code's counter is made when it is first used, so
+  // that a scrape does not list hundreds of zeros.
   struct PerMethod {
     std::array<std::atomic<prometheus::Counter*>, kCodeCount> requests = {};
     prometheus::Histogram* duration = nullptr;
@@ -190,8 +190,8 @@ struct Metrics::Families {
         .Set(1);
   }
 
-  // Family::Add returns the same counter to everybody who asks for the same
-  // labels, so a race here is harmless.
+  // Family::Add returns the same counter for the same labels, so a race is
+  // harmless.
   prometheus::Counter& RequestCounter(Method method, StatusCode code) {
     const int index = std::clamp(static_cast<int>(code), 0, kCodeCount - 1);
     auto& slot = methods[static_cast<int>(method)].requests[index];

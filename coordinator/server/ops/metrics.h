@@ -28,9 +28,9 @@ struct Gauges {
   int64_t groups = 0;
   int64_t uncommitted_steps = 0;
   std::array<int64_t, core::kMemberStateCount> members{};  // by MemberState
-  // Files of TLS and tokens that are not taken as they are now.
+  // TLS and token files whose present contents are refused.
   int64_t refused_files = 0;
-  // In seconds since 1970; none where there is no such end.
+  // Seconds since 1970; none: there is no such expiry.
   std::optional<int64_t> certificate_expiry;
   std::optional<int64_t> token_expiry;
 };
@@ -45,20 +45,20 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // `count` calls were answered, each after `duration`.
+  // Counts `count` answered calls, each of which took `duration`.
   void CountCalls(Method method, StatusCode code, core::Duration duration,
                   int64_t count = 1);
 
-  // A stream's message brought that many operations.
+  // Counts a stream's message with that many operations.
   void CountBatch(int64_t operations);
 
   void CountNotice(const core::Notice& notice);
   void CountEvent(core::EventKind kind, int64_t count);
 
-  // One write to the storage.
+  // Counts one write to the storage.
   void CountCommit(core::Duration took, int64_t steps, int64_t records);
 
-  // The text exposition format.
+  // Returns the metrics in the text exposition format.
   std::string Scrape() const;
 
  private:

@@ -24,11 +24,11 @@ class SeldomLog {
 
   void Add(absl::string_view detail, core::Instant now);
 
-  // Writes of those that nobody was told of, when it is time. Call it about as
-  // often as the interval.
+  // Writes a line for events that are not logged yet, if it is time. Call it
+  // about once per interval.
   void Tell(core::Instant now);
 
-  // What Add and Tell would write; empty when it is not time for a line.
+  // The line that Add or Tell would write; empty: it is not time for a line.
   std::string LineFor(absl::string_view detail, core::Instant now);
   std::string LineAt(core::Instant now);
 

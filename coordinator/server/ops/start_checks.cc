@@ -17,15 +17,15 @@
 namespace muster::coordinator {
 namespace {
 
-// Of some twenty threads, and more on more than two processors, each takes a
-// stack and a part of the heap.
+// About twenty threads, and more on more than two processors, each take a stack
+// and a part of the heap.
 constexpr uint64_t AddressSpaceMin(int64_t processors) {
   return static_cast<uint64_t>(832 +
                                96 * std::clamp<int64_t>(processors, 2, 32))
          << 20;
 }
 
-// gRPC's, and those of a few connections.
+// The descriptors of gRPC and of a few connections.
 constexpr uint64_t kDescriptorsMin = 24;
 
 }  // namespace
@@ -40,8 +40,8 @@ Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors) {
 }
 
 Status CheckDescriptors(uint64_t limit, uint64_t open) {
-  // The last 128 are kept free of connections, of a small limit half
-  // (Listener).
+  // The Listener keeps the last 128 free of connections, or half of a small
+  // limit.
   const uint64_t used = open + kDescriptorsMin;
   const uint64_t needed = used + std::min<uint64_t>(used, 128);
   if (limit >= needed) return OkStatus();
@@ -62,7 +62,7 @@ Status CheckThreads(int64_t processors) {
       threads.emplace_back([ended] { ended.wait(); });
     }
   } catch (const std::system_error&) {
-    // That is what is to be found out.
+    // The limit is reached.
   }
   end.set_value();
   for (std::thread& thread : threads) thread.join();

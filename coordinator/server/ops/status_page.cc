@@ -13,11 +13,11 @@
 namespace muster::coordinator {
 namespace {
 
-// A job of thousands would make a page that no browser likes.
+// Browsers cannot handle pages with thousands of rows well.
 constexpr size_t kRowsMax = 256;
 
-// Colours that can be told apart in light and dark, and a table that scrolls by
-// itself on a narrow screen. Nothing is loaded from elsewhere.
+// Colours are readable in light and dark mode, and the table scrolls on a
+// narrow screen. Nothing is loaded from elsewhere.
 constexpr absl::string_view kHead =
     "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">"
     "<meta name=\"viewport\" content=\"width=device-width\">"
@@ -39,7 +39,7 @@ constexpr absl::string_view kHead =
     "b.bad{color:#d32f2f}"
     "</style></head><body><h1>muster coordinator</h1>";
 
-// The text as HTML. The page may be read on a terminal.
+// Escapes the text as HTML, and control characters for terminals.
 std::string Escape(absl::string_view text) {
   std::string out;
   for (const char c : base::Printable(text)) {
@@ -142,7 +142,7 @@ std::string Barriers(const core::JobSnapshot& job) {
   return table;
 }
 
-// It had members, and all are gone.
+// Whether the job had members and all of them are gone.
 bool IsFinished(const core::JobSnapshot& job) {
   return job.generation != core::Generation() &&
          std::none_of(job.members.begin(), job.members.end(),

@@ -22,8 +22,8 @@ struct StatusPageInput {
   std::vector<Job> jobs;  // by name
 };
 
-// The page at "/": plain HTML without scripts. Names that clients chose are
-// escaped.
+// Renders the page at "/": plain HTML without scripts. Names that clients chose
+// are escaped.
 std::string RenderStatusPage(const StatusPageInput& input);
 
 }  // namespace muster::coordinator

@@ -23,9 +23,9 @@
 namespace muster::coordinator {
 namespace {
 
-// Of what a client wrote, in the log.
+// The most bytes of a client's text in the log.
 constexpr size_t kReasonShownMax = 256;
-// Ranks that one GetJob may ask about.
+// The most ranks that one GetJob may ask about.
 constexpr int32_t kRanksAskedMax = 1024;
 
 core::Instant Now() { return std::chrono::steady_clock::now(); }
@@ -115,7 +115,7 @@ void FillProgress(const core::MemberSnapshot& member,
   }
 }
 
-// And the lease, by which to judge them.
+// Fills in the members, and the lease, which tells how late they are.
 void FillMembers(core::JobSnapshot& snapshot, v1::GetJobResponse* response) {
   FillDuration(snapshot.lease, response->mutable_lease());
   // By rank, then by name; members without a rank last.
@@ -195,9 +195,9 @@ class AdminService final : public Service {
                                    Response* response) {
           const core::Instant started = Now();
           grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-          // A description of a job may be large, and its lock held. The
-          // service has a share of the turns as a job has, and its calls are
-          // several owners: none of them waits for a job or for another call.
+          // The description of a job may be large, and the job's lock may be
+          // held. So the service has a share of the turns like a job, and each
+          // call is an owner: none waits for a job or for another call.
           context_.turns->Post(
               reinterpret_cast<const Job*>(this), context, [=, this] {
                 const Status status = Answer(*context, bytes, verb, response);
@@ -214,7 +214,7 @@ class AdminService final : public Service {
                 Status (AdminService::*verb)(const Context&, const Request&,
                                              Response*),
                 Response* response) {
-    // Nothing of a stranger is parsed.
+    // Requests of unknown callers are not parsed.
     if (context_.auth != nullptr) {
       const Status known = context_.auth->Know(context);
       if (!known.ok()) return known;
@@ -233,7 +233,7 @@ class AdminService final : public Service {
     FillDuration(now - driver.started_at(), response->mutable_uptime());
     response->set_version(kVersion);
     for (const std::shared_ptr<Job>& job : driver.Jobs()) {
-      // Nobody learns of the jobs of others.
+      // Lists only the jobs that the caller may see.
       if (!Admit(context, Method::kListJobs, job->name()).ok()) continue;
       FillSummary(*job, job->Counts(), response->add_jobs());
     }

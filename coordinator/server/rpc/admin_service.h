@@ -10,16 +10,16 @@
 
 namespace muster::coordinator {
 
-// What the service tells and asks of the server. Called from several threads.
+// The service's access to the server. Called from several threads.
 struct AdminHooks {
   std::function<int64_t()> sessions;
   std::function<bool()> draining;
   bool durable = false;
-  // Null: the server does not end at anybody's request.
+  // Null: the server refuses requests to drain.
   std::function<void()> request_drain;
 };
 
-// muster.v1.AdminService. `context` outlives the service.
+// Makes muster.v1.AdminService. `context` outlives the service.
 std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context,
                                                 AdminHooks hooks);
 

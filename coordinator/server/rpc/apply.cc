@@ -63,7 +63,7 @@ std::vector<core::Rank> RanksOf(
   return {ranks.begin(), ranks.end()};
 }
 
-// What the table of verbs says of a request.
+// The columns of the verb table for a request.
 template <typename Request>
 struct Verb;
 #define MUSTER_OPERATION(service, name, field, role, mutates, may_wait, ...) \
@@ -75,8 +75,8 @@ struct Verb;
   };
 #include "proto/muster/v1/verbs.inc"
 
-// Reads how long the request is willing to wait, or answers the call when that
-// cannot be meant.
+// Reads the time that the call may wait. Answers the call and returns false if
+// it is invalid.
 template <typename Request>
 bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
                  core::Duration* timeout) {
@@ -91,8 +91,8 @@ bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
   return true;
 }
 
-// Runs `verb`, a verb of the store, if the caller may call it; a mutation once
-// for its sequence number.
+// Runs `verb`, a verb of the store, if the caller may call it. A mutation runs
+// once for its sequence number.
 template <typename Request>
 void RunOnStore(const Request& request, core::Call& call, Turn& turn,
                 absl::FunctionRef<void(core::StoreEngine&)> verb) {
@@ -182,7 +182,7 @@ void Apply(v1::RegisterGroupsRequest& request, core::Call& call, Turn& turn) {
 }
 
 void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
-  // Of the operation before, in the same batch.
+  // Clears the number of the previous operation in the batch.
   call.sequence = core::SequenceNumber();
   switch (operation.request_case()) {
 #define MUSTER_OPERATION(service, name, field, ...) \
@@ -305,7 +305,7 @@ Status StatusOf(const Answer& answer) {
   }
   culprits.mutable_others()->Add(barrier->others.begin(),
                                  barrier->others.end());
-  // Of a decision that was stored before there were ranges.
+  // Ranks of a decision that was stored before there were ranges.
   int32_t unknown = barrier->expected - barrier->arrived -
                     static_cast<int32_t>(barrier->missing.size());
   core::ForEachRank(barrier->others, [&](core::Rank) { --unknown; });
@@ -314,7 +314,7 @@ Status StatusOf(const Answer& answer) {
   return status;
 }
 
-// About.
+// Estimate.
 int64_t RangesBytes(const core::RankRanges& ranges) {
   return 2 * static_cast<int64_t>(ranges.size());
 }
@@ -383,7 +383,7 @@ int64_t PayloadBytes(const core::Payload& payload) {
 }
 
 int64_t AnswerBytes(const Answer& answer) {
-  // The tags and numbers around the bytes.
+  // The tags and lengths around the bytes.
   constexpr int64_t kFrame = 32;
   if (answer.status.ok() && answer.without_seats) return kFrame;
   return kFrame + static_cast<int64_t>(answer.status.message().size()) +
@@ -457,7 +457,7 @@ void FillEvent(const core::Event& event, v1::MemberEvent* message) {
   if (culprits.has_value()) *message->mutable_culprits() = *culprits;
 }
 
-// The store's part of apply.h.
+// The verbs of the store.
 
 namespace {
 
@@ -474,7 +474,7 @@ void SetValue(const core::Value& value, std::string* to) {
   if (value != nullptr) *to = *value;
 }
 
-// Answers the call when its time to live cannot be meant.
+// Answers the call and returns false if its time to live is invalid.
 template <typename Request>
 bool ReadOptions(const Request& request, const core::Call& call, Turn& turn,
                  core::SetOptions* options) {

@@ -21,35 +21,34 @@
 #include "muster/v1/session.pb.h"
 #include "muster/v1/store.pb.h"
 
-// The one place that turns messages into verbs of the core, and the core's
-// answers into messages: for unary calls and for streams alike. There are no
-// rules here, only conversions.
+// Converts messages into calls of the core's verbs, and the core's answers into
+// messages, for unary calls and for streams. All conversions are here, and no
+// rules.
 namespace muster::coordinator {
 
-// Makes the call that `request` asks for. `call` brings the caller and the
-// waiter; the request's sequence number is put into it. Keys and values are
-// taken out of the request.
+// Makes the call of `request`. `call` has the caller and the waiter, and gets
+// the request's sequence number. Moves keys and values out of the request.
 #define MUSTER_OPERATION(service, name, ...) \
   void Apply(v1::name##Request& request, core::Call& call, Turn& turn);
 #include "proto/muster/v1/verbs.inc"
 void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn);
 
-// Makes the call that an operation of a stream asks for. It must hold one of
-// the above.
+// Makes the call of a stream's operation, which must hold one of the requests
+// above.
 void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn);
 
-// The method of an operation that holds one of the above.
+// The method of an operation that holds one of the requests above.
 Method MethodOf(const v1::Operation& operation);
 
-// Fills the response to a call that went well; a Join's has the other form.
+// Fills the response to a successful call; for a Join, use the form below.
 #define MUSTER_OPERATION(service, name, ...) \
   void Fill(const core::Payload& payload, v1::name##Response* response);
 #include "proto/muster/v1/verbs.inc"
 void Fill(const core::Payload& payload, v1::RegisterResponse* response);
 void Fill(const core::Payload& payload, v1::HeartbeatResponse* response);
 
-// The response to a Join tells its caller which of the seats is its own.
+// The response to a Join tells the caller which seat is its own.
 void Fill(const Answer& answer, const core::MemberId& caller,
           v1::JoinResponse* response);
 template <typename Response>
@@ -57,27 +56,28 @@ void Fill(const Answer& answer, const core::MemberId&, Response* response) {
   Fill(answer.payload, response);
 }
 
-// The same for an answer of a stream, failed ones included.
+// Fills the result of a stream's call, which may have failed.
 void FillResult(const Answer& answer, const core::MemberId& caller,
                 v1::Result* result);
 
-// The status of an answer, with the culprits that its payload names.
+// The status of an answer, with the culprits from its payload.
 Status StatusOf(const Answer& answer);
 
-// About how many bytes an answer has on the wire.
+// Estimates the size of an answer on the wire.
 int64_t PayloadBytes(const core::Payload& payload);
 int64_t AnswerBytes(const Answer& answer);
 
-// RESOURCE_EXHAUSTED when the answer would not fit a message: the transport
-// would fail a whole stream for it.
+// RESOURCE_EXHAUSTED if the answer does not fit into a message: the transport
+// would fail the whole stream.
 Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max);
 
-// About how many bytes an event has on the wire; more than none.
+// Estimates the size of an event on the wire; more than 0.
 int64_t EventBytes(const core::Event& event);
 
 core::Call CallOf(const v1::Caller& caller, const core::Limits& limits);
-// In ascending order, as the core wants them. Of more than retained_replies
-// one more than that: enough for the core to refuse them.
+// Sorts the numbers in ascending order, as the core requires. Of more than
+// retained_replies numbers it returns one more than that, which the core
+// refuses.
 std::vector<core::SequenceNumber> SequenceNumbersOf(
     const google::protobuf::RepeatedField<uint64_t>& numbers,
     const core::Limits& limits);

@@ -23,8 +23,8 @@ class CallService final : public Service {
         "/muster.v1." #of_service "Service/" #name, Method::k##name); \
   }
 #include "proto/muster/v1/verbs.inc"
-    // These two are not for streams: a session begins with the one, and its
-    // messages carry the other.
+    // These two have no place in streams: a session begins with the first, and
+    // its messages carry the second.
     if (service == "Membership") {
       Add<v1::RegisterRequest, v1::RegisterResponse>(
           "/muster.v1.MembershipService/Register", Method::kRegister);

@@ -9,8 +9,8 @@
 
 namespace muster::coordinator {
 
-// The service whose calls a job answers: `service` is "Store", "Membership" or
-// "Barrier". `context` outlives it.
+// Makes a service whose calls a job answers: `service` is "Store", "Membership"
+// or "Barrier". `context` outlives the service.
 std::unique_ptr<grpc::Service> MakeCallService(absl::string_view service,
                                                const ServiceContext& context);
 

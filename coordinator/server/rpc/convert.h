@@ -13,20 +13,20 @@
 #include "google/protobuf/duration.pb.h"
 #include "muster/v1/common.pb.h"
 
-// Single values between the core's types and the wire's.
+// Conversions of single values between the core's types and the protocol's.
 namespace muster::coordinator {
 
 // Durations outside the core's range (about 292 years) become its ends.
 core::Duration DurationOf(const google::protobuf::Duration& duration);
 
-// Whether a request may carry it in `field`.
+// Whether a request may have `duration` in `field`.
 // Errors: INVALID_ARGUMENT (negative, or nanos that are not 0 to 999999999; the
 //   text names field and value).
 Status CheckDuration(absl::string_view field,
                      const google::protobuf::Duration& duration);
 void FillDuration(core::Duration duration, google::protobuf::Duration* message);
 
-// A failed call has no payload of its kind; an empty one stands for it then.
+// The payload as a T, or an empty T if the call has failed and has none.
 template <typename T>
 const T& As(const core::Payload& payload) {
   static const T kEmpty{};

@@ -9,9 +9,9 @@
 
 namespace muster::coordinator {
 
-// OpenCalls counts the calls and streams that gRPC is not done with, so that a
-// drain can end with the last of them. gRPC's own Shutdown waits for every
-// connection too, the silent ones as well. Thread-safe.
+// OpenCalls counts the calls and streams that gRPC has not finished, so that a
+// drain can end with the last of them. gRPC's own Shutdown also waits for every
+// connection, even a silent one. Thread-safe.
 class OpenCalls {
  public:
   OpenCalls() = default;
@@ -27,7 +27,7 @@ class OpenCalls {
     if (--count_ == 0) none_.NotifyAll();
   }
 
-  // Returns true when there are none, false at `deadline`.
+  // Returns true when there are no open calls, false at `deadline`.
   bool AwaitNone(std::chrono::steady_clock::time_point deadline) {
     MutexLock lock(mu_);
     while (count_ > 0 && std::chrono::steady_clock::now() < deadline) {

@@ -19,20 +19,20 @@ using google::protobuf::MessageFactory;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Of a scalar, of a text, and of a message beside its fields: with the pointer
-// to it and what the allocator adds.
+// The memory of a scalar, of a text, and of a message beside its fields (the
+// pointer to it and the allocator's overhead).
 constexpr int64_t kScalarBytes = 16;
 constexpr int64_t kTextBytes = 56;
 constexpr int64_t kPointerBytes = 24;
-// What a byte that arrives can become: two of them an empty message, of which
+// The most memory for one received byte: two bytes can be an empty message, and
 // none of ours is larger than 480 bytes.
 constexpr int64_t kUnfoldingMax = 256;
 // Longer names are refused later.
 constexpr int kNameBytesMax = 1 << 10;
-// As protobuf's own.
+// The same as protobuf's own limit.
 constexpr int kDepthMax = 100;
 
-// Adds up what parsing would take.
+// Estimates the memory that parsing would take.
 class ParsedBytes {
  public:
   explicit ParsedBytes(int64_t max) : max_(max) {}
@@ -40,8 +40,8 @@ class ParsedBytes {
   int64_t bytes() const { return bytes_; }
   bool passed() const { return bytes_ > max_; }
 
-  // Goes over a message of `type` up to the end of `in`, or until the sum has
-  // passed the maximum. False: it is broken.
+  // Scans a message of `type` up to the end of `in`, or until the sum exceeds
+  // the maximum. Returns false if the message is broken.
   bool Add(CodedInputStream& in, const Descriptor& type, int depth) {
     if (depth > kDepthMax) return false;
     bytes_ += SizeOf(type) + kPointerBytes;
@@ -66,7 +66,7 @@ class ParsedBytes {
     const WireFormatLite::WireType wire = WireFormatLite::GetTagWireType(tag);
     if (wire != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
       bytes_ += kScalarBytes;
-      // Groups do not occur here, and would have to be counted.
+      // Our messages have no groups.
       return wire != WireFormatLite::WIRETYPE_START_GROUP &&
              WireFormatLite::SkipField(&in, tag);
     }
@@ -145,7 +145,7 @@ v1::Caller CallerOf(grpc::ByteBuffer* bytes) {
     return caller;
   }
   in.PushLimit(length);
-  // No more, however often somebody says them.
+  // At most two fields, even if they are repeated.
   for (int names = 0; names < 2; ++names) {
     const uint32_t tag = in.ReadTag();
     std::string* text = nullptr;

@@ -15,14 +15,14 @@
 namespace muster::coordinator {
 
 // Service is a gRPC service whose methods get their requests as bytes
-// (ParseRequest says why) and answer with messages. The generated classes know
-// only one or the other for both, so the methods are added by their full names;
-// a name outlives the service. The reactors are as gRPC's documentation says.
+// (ParseRequest says why) and answer with messages. The generated classes have
+// bytes or messages for both, so the methods are added by their full names. A
+// name must outlive the service. Reactors follow gRPC's documentation.
 class Service : public grpc::Service {
  protected:
   using Context = grpc::CallbackServerContext;
 
-  // The bytes live as long as the call, and are the reactor's to clear.
+  // The bytes live as long as the call; the reactor may clear them.
   template <typename Response>
   void AddUnary(const char* name, std::function<grpc::ServerUnaryReactor*(
                                       Context*, grpc::ByteBuffer*, Response*)>
@@ -37,7 +37,7 @@ class Service : public grpc::Service {
             }));
   }
 
-  // The same with many answers.
+  // Adds a method with many answers.
   template <typename Response>
   void AddServerStream(const char* name,
                        std::function<grpc::ServerWriteReactor<Response>*(

@@ -21,27 +21,27 @@
 namespace muster::coordinator {
 namespace {
 
-// How long one session may keep the others of its job from the lock, and other
-// jobs from the processor.
+// The most work in one turn: the time for which a session may keep other
+// sessions from its job's lock, and other jobs from the processor.
 constexpr size_t kItemsPerTurnMax = 1024;
 constexpr int64_t kCostPerTurnMax = 4096;
 
-// What so many bytes of an answer cost, and each key of a request.
+// The bytes of an answer that count as much as one key of a request.
 constexpr int64_t kAnswerBytesOfACost = 64;
 
-// Where a message is full; a single answer may be larger.
+// The size at which a message is full; a single answer may be larger.
 constexpr int64_t kMessageBytes = 1 << 20;
 
-// A session with more than this unsent does not read on.
+// A session with more unsent bytes than this stops reading.
 constexpr int64_t kPauseBytes = 4 << 20;
 
-// Parked answers and events come without reading; a client that lets so many
-// pile up is cut off.
+// Answers to parked calls and events come even without reading. A client that
+// lets this many pile up is cut off.
 constexpr int64_t kUnsentAnswersMax = 1 << 18;
 constexpr size_t kUnsentEventsMax = 1 << 16;
 constexpr int64_t kUnsentEventBytesMax = 64 << 20;
 
-// How long trailers may take to a client before its stream is reset.
+// The time for a client to read the trailers before its stream is reset.
 constexpr core::Duration kTrailersTimeout = std::chrono::seconds(2);
 
 core::Instant Now() { return std::chrono::steady_clock::now(); }
@@ -54,7 +54,7 @@ google::protobuf::ArenaOptions Options(char* block, size_t bytes) {
   return options;
 }
 
-// A number that no other message of the process has.
+// A number that is unique among the messages of the process.
 uint64_t NextMessage() {
   static std::atomic<uint64_t> next{0};
   return ++next;
@@ -64,7 +64,7 @@ bool OperationMayTakeLong(const v1::Operation& operation) {
   return MayTakeLong(MethodOf(operation));
 }
 
-// How many keys, or the like, the request names beside its first.
+// The number of keys, entries or groups in the request.
 template <typename Request>
 int64_t EntriesOf(const Request& request) {
   if constexpr (requires { request.keys_size(); }) {
@@ -108,7 +108,7 @@ Session::Session(SessionTable& table, const ServiceContext& context,
 void Session::Start() {
   context_.open_calls->Begin();
   self_ = shared_from_this();
-  // Before it counts towards the limit of streams.
+  // Checked before the stream counts towards the limit of streams.
   Status status =
       context_.auth == nullptr ? OkStatus() : context_.auth->Know(*grpc_);
   if (status.ok()) status = table_.Add(self_);
@@ -162,7 +162,7 @@ void Session::AcceptInTurn() {
   PostTurn(&Session::ProcessLong);
 }
 
-// Parses the message, and finds what is not for one operation alone.
+// Parses the message, and handles the parts that belong to no operation.
 Status Session::Accept() {
   Status status = ParseRequest(&bytes_, request_);
   if (!status.ok()) return status;
@@ -226,7 +226,7 @@ Status Session::Greet() {
     welcome_ = std::move(welcome);
     send_welcome_ = true;
   }
-  // A member that is welcome is so after a restart, too.
+  // Waits until the registration is durable, so that it survives a restart.
   job_->WhenTold([self = self_] {
     {
       MutexLock lock(self->mu_);
@@ -237,7 +237,7 @@ Status Session::Greet() {
   return OkStatus();
 }
 
-// The operation of an item of the message; null for the heartbeat.
+// The operation of an item of the message; null: the item is the heartbeat.
 v1::Operation* Session::OperationOf(size_t item) const {
   if (!request_->has_heartbeat()) {
     return request_->mutable_operations(static_cast<int>(item));
@@ -246,7 +246,7 @@ v1::Operation* Session::OperationOf(size_t item) const {
   return request_->mutable_operations(static_cast<int>(item - 1));
 }
 
-// How many items of the message are not applied yet.
+// The number of items of the message that are not applied yet.
 size_t Session::ItemsLeft() const {
   return static_cast<size_t>(request_->operations_size()) +
          (request_->has_heartbeat() ? 1 : 0) - next_item_;
@@ -262,7 +262,7 @@ bool Session::TakesLong() const {
                      OperationMayTakeLong);
 }
 
-// Applies what is left of the message: a little at once, more in turns.
+// Applies the rest of the message: a little at once, more in turns.
 void Session::Continue() {
   if (!TakesLong() && !job_->busy()) return Process();
   MutexLock lock(mu_);
@@ -295,7 +295,7 @@ void Session::TakeTurn(void (Session::*work)()) {
   Retire();
 }
 
-// Applies the next slice of the message. After the last one reads the next
+// Applies the next slice of the message. After the last slice reads the next
 // message, unless answers or steps pile up.
 void Session::Process() {
   if (!std::exchange(welcomed_, true)) {
@@ -319,20 +319,19 @@ void Session::Process() {
   });
 }
 
-// After a slice, and after the answers before the next one where many are not
-// told.
+// Called after a slice or, if many steps are untold, after their answers.
 void Session::GoOn() {
   if (finished_) return;
   if (unsent_bytes_ > kPauseBytes) {
-    paused_ = true;  // OnWriteDone goes on from here
+    paused_ = true;  // OnWriteDone continues
     return;
   }
   if (ItemsLeft() > 0) return PostTurn(&Session::ProcessLong);
   ReadNext();
 }
 
-// Applies up to `count` items from next_item_ on under one lock; returns how
-// many.
+// Applies up to `count` items from next_item_ under one lock. Returns the
+// number of applied items.
 size_t Session::ProcessSlice(size_t count, Status* status) {
   const size_t first = next_item_;
   int64_t unanswered = 0;
@@ -393,7 +392,7 @@ void Session::Deliver(absl::Span<Answer> answers) {
   if (finished_) return;
   for (Answer& answer : answers) {
     if (answer.method == Method::kHeartbeat) {
-      // It has no result, but a member that counts as gone must know.
+      // A heartbeat has no result, but a member that counts as gone must know.
       if (!answer.status.ok()) return FinishLocked(answer.status);
       continue;
     }
@@ -445,7 +444,7 @@ void Session::Flush() {
       return FinishIfThroughLocked();
     }
     writing_ = true;
-    // The client is not late before it has something to take.
+    // The client is not late before a message is written.
     write_started_at_ = core::Instant::max();
     if (unsent_bytes_ > int64_t{FairQueue::kBytesWithoutTurn} ||
         unsent_answers_ > int64_t{FairQueue::kItemsWithoutTurn}) {
@@ -455,8 +454,8 @@ void Session::Flush() {
   Write();
 }
 
-// Writes the next message; `writing_` is set. Without the lock while it is
-// built: others deliver meanwhile.
+// Writes the next message; `writing_` is set. Builds it without the lock,
+// because others deliver meanwhile.
 void Session::Write() {
   const size_t first = sent_;
   Build();
@@ -470,8 +469,8 @@ void Session::Write() {
   StartWrite(response_);
 }
 
-// Fills the next message. `welcome_` does not change any more when there is
-// something to send.
+// Fills the next message. `welcome_` no longer changes when there is something
+// to send.
 void Session::Build() {
   write_arena_.Reset();
   response_ =
@@ -507,7 +506,7 @@ void Session::CountAnswers(absl::Span<const Answer> answers) {
     core::Instant started;
     int64_t count;
   };
-  // A batch holds few kinds; those that were parked stand apart by their time.
+  // A batch has few kinds of answers; those of parked calls differ by time.
   constexpr size_t kLookBack = 4;
   absl::InlinedVector<Tally, 8> tallies;
   for (const Answer& answer : answers) {
@@ -550,8 +549,8 @@ void Session::OnDone() {
   {
     MutexLock lock(mu_);
     done_ = true;
-    if (fair_queue_ > 0) return;  // the last one sees to it
-    // It retires when the turn is over, which finds nothing else to do.
+    if (fair_queue_ > 0) return;  // the last turn retires it
+    // Retires in a turn, which finds nothing else to do.
     if (job_ != nullptr && job_->busy()) return PostTurn(&Session::Process);
   }
   Retire();
@@ -566,7 +565,7 @@ void Session::Retire() {
   }
   if (job_ != nullptr) job_->Detach(*this, dismissed);
   context_.open_calls->End();
-  // The last reference may be this one.
+  // This may be the last reference.
   const std::shared_ptr<Session> self = std::move(self_);
 }
 
@@ -585,7 +584,7 @@ void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
   MutexLock lock(mu_);
   if (done_) return;
   if (finished_) {
-    // The trailers wait behind what the client does not read.
+    // The client does not read, so the trailers wait.
     if (now - finished_at_ > kTrailersTimeout) grpc_->TryCancel();
     return;
   }
@@ -627,9 +626,9 @@ void Session::FinishLocked(const Status& status) {
   Finish(v1::ToGrpc(status));
 }
 
-// A client that has half-closed gets all its answers, and so does each in a
-// drain: it would send an answered mutation again, to a server that may never
-// come.
+// A client that has half-closed gets all its answers. So does every client in a
+// drain: otherwise it would repeat a finished mutation on a server that may
+// never come.
 void Session::FinishIfThroughLocked() {
   if (outstanding_ > 0 || unsent_answers_ > 0 || writing_ || send_welcome_) {
     return;

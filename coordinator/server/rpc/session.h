@@ -29,49 +29,48 @@ namespace muster::coordinator {
 // Session is one open stream.
 //
 // Reading: one message at a time. Its operations are applied in order; then the
-// next message is read. A large message, and one that asks for much, is applied
-// in slices, for each of which the session waits until it is its job's turn. A
-// session whose answers pile up
-// does not read on (nor apply the rest of its message) until they are written,
-// so the transport's flow control reaches the client.
+// next message is read. A message that is large or takes long is applied in
+// slices, each in a turn of the session's job. If unsent answers pile up, the
+// session reads and applies nothing more until they are written, so the
+// transport's flow control reaches the client.
 //
-// Writing: one message at a time. What is delivered while it is under way goes
-// into the next one. A large message is built in a turn, too.
+// Writing: one message at a time. Deliveries during a write go into the next
+// message. A large message is built in a turn, too.
 //
-// Life: gRPC calls the reactions, of which OnDone is the last. The session
-// retires when that and its last turn are over; `self_` keeps it until then,
-// sinks that a job refers to keep it longer. After
-// Finish no operation of the stream is started; `mu_` sees to that.
+// Life: gRPC calls the reactions, OnDone last. The session retires when OnDone
+// and its last turn are over; `self_` keeps it until then, and a job's
+// references may keep it longer. After Finish no operation of the stream is
+// started; `mu_` ensures that.
 class Session final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, v1::StreamResponse>,
       public Sink,
       public std::enable_shared_from_this<Session> {
  public:
-  // All outlive the session, `grpc` until OnDone.
+  // The arguments outlive the session, `grpc` until OnDone.
   Session(SessionTable& table, const ServiceContext& context,
           grpc::CallbackServerContext* grpc);
 
   void Start();
 
-  // Sink.
+  // Implements Sink.
   void Deliver(absl::Span<Answer> answers) override;
   void Publish(const SharedEvent& event) override;
   void Flush() override;
   void Close(const Status& status) override;
 
-  // Takes no more messages, and ends the session with `status` when all that
-  // it has taken is answered and sent. A call that is refused with kUnavailable
-  // meanwhile is left to the client to send again.
+  // Takes no more messages, and ends the session with `status` when all answers
+  // to earlier messages are sent. The client repeats calls that are refused
+  // with kUnavailable meanwhile.
   void Drain(const Status& status);
 
-  // Ends the session when its client has not taken a message, or not said its
+  // Ends the session if its client has not taken a message, or not sent its
   // hello, for `timeout`.
   void CutOffIfStalled(core::Instant now, core::Duration timeout);
 
-  // Ends the session when the token that it came with does not count any more.
+  // Ends the session if its token is no longer valid.
   void EndIfNotAllowed();
 
-  // Reactions.
+  // gRPC's reactions.
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -108,20 +107,20 @@ class Session final
   const core::Instant started_;
   std::shared_ptr<Session> self_;  // set by Start, reset by OnDone
 
-  // Of the reading side: only the reaction to a read, a turn, or the resumption
-  // of a paused message, is here at any time.
+  // The reading side. Used only by the reaction to a read, by a turn, or by the
+  // resumption of a paused message, one at a time.
   alignas(8) char read_block_[1024];
   google::protobuf::Arena read_arena_;
   grpc::ByteBuffer bytes_;
   v1::StreamRequest* request_ = nullptr;
   size_t request_bytes_ = 0;
-  size_t next_item_ = 0;  // of the message: its heartbeat, its operations
+  size_t next_item_ = 0;  // of the message's heartbeat and operations
   int64_t slice_cost_ = 0;
   std::shared_ptr<Job> job_;  // set by FindJob
   core::Call call_;           // the hello's caller
   bool welcomed_ = false;     // Greet has been called
 
-  // Of the writing side: only who has set `writing_` is here.
+  // The writing side. Used only by the thread that has set `writing_`.
   alignas(8) char write_block_[1024];
   google::protobuf::Arena write_arena_;
   v1::StreamResponse* response_ = nullptr;
@@ -129,7 +128,7 @@ class Session final
   size_t sent_ = 0;  // of `sending_`
   std::vector<SharedEvent> sending_events_;
   size_t sent_events_ = 0;  // of `sending_events_`
-  // What the last Build has put into the message.
+  // The size of the message that Build made last.
   struct Built {
     int64_t bytes = 0;  // of events and answers
     int64_t event_bytes = 0;
@@ -139,7 +138,7 @@ class Session final
 
   Mutex mu_;
   bool greeted_ MUSTER_GUARDED_BY(mu_) = false;
-  // What it was let in with; set with greeted_, unless everybody is let in.
+  // Set with greeted_ if there is an Auth.
   std::optional<Auth::Pass> pass_ MUSTER_GUARDED_BY(mu_);
   bool ready_ MUSTER_GUARDED_BY(mu_) = false;  // the welcome may go out
   v1::Welcome welcome_ MUSTER_GUARDED_BY(mu_);
@@ -148,8 +147,8 @@ class Session final
   int64_t unsent_bytes_ MUSTER_GUARDED_BY(mu_) = 0;  // of answers and events
   int64_t unsent_event_bytes_ MUSTER_GUARDED_BY(mu_) = 0;
   int64_t unsent_answers_ MUSTER_GUARDED_BY(mu_) = 0;
-  // Calls without an answer. Below zero while a slice is applied whose answers
-  // are delivered already.
+  // Calls without an answer. Negative while a slice is applied whose answers
+  // are already delivered.
   int64_t outstanding_ MUSTER_GUARDED_BY(mu_) = 0;
   bool writing_ MUSTER_GUARDED_BY(mu_) = false;
   core::Instant write_started_at_ MUSTER_GUARDED_BY(mu_);
@@ -158,11 +157,11 @@ class Session final
   // Not OK: the coordinator drains.
   Status draining_ MUSTER_GUARDED_BY(mu_);
   bool finished_ MUSTER_GUARDED_BY(mu_) = false;
-  // Its token does not count any more; the process may have another one.
+  // Its token is no longer valid; the process may have another one.
   bool dismissed_ MUSTER_GUARDED_BY(mu_) = false;
   core::Instant finished_at_ MUSTER_GUARDED_BY(mu_);
   bool done_ MUSTER_GUARDED_BY(mu_) = false;
-  int fair_queue_ MUSTER_GUARDED_BY(mu_) = 0;  // posted, or under way
+  int fair_queue_ MUSTER_GUARDED_BY(mu_) = 0;  // turns posted or running
 };
 
 }  // namespace muster::coordinator

@@ -30,10 +30,10 @@ class SessionTable {
   SessionTable(const SessionTable&) = delete;
   SessionTable& operator=(const SessionTable&) = delete;
 
-  // muster.v1.SessionService; the table outlives it.
+  // Makes muster.v1.SessionService; the table outlives it.
   std::unique_ptr<grpc::Service> MakeService();
 
-  // Cuts off who does not read, and who is no longer allowed in.
+  // Cuts off clients that do not read or whose tokens are no longer valid.
   void Sweep(core::Instant now);
 
   // Ends all streams, and every one that is opened later, with `status`.

@@ -37,15 +37,15 @@
 
 namespace muster::coordinator {
 
-// What the services share. Outlives all calls.
+// Shared by the services. Outlives all calls.
 struct ServiceContext {
   Driver* driver;
   Metrics* metrics;
   OpenCalls* open_calls;
-  // The most bytes of an answer.
+  // The largest size of an answer.
   int64_t message_bytes_max;
   FairQueue* turns;
-  // Who may call; null: everybody.
+  // Checks callers; null: everybody may call.
   const Auth* auth = nullptr;
   UnsentAnswers* unsent = nullptr;
 };
@@ -65,8 +65,8 @@ inline const void* TurnOwner(const core::MemberId& member) {
 }
 
 // UnaryCall is one unary call from its arrival to its answer. It lives until
-// gRPC is done with it and the job no longer refers to it, whichever is last.
-// What is large of it is done in turns of its job.
+// gRPC has finished it and the job no longer refers to it, whichever is last.
+// Large requests and answers are handled in turns of its job.
 template <typename Request, typename Response>
 class UnaryCall
     : public grpc::ServerUnaryReactor,
@@ -84,7 +84,7 @@ class UnaryCall
   void Start(grpc::ByteBuffer* bytes) {
     context_.open_calls->Begin();
     self_ = this->shared_from_this();
-    // Nothing of a stranger is parsed.
+    // Requests of unknown callers are not parsed.
     if (context_.auth != nullptr) {
       const Status known = context_.auth->Know(*grpc_);
       if (!known.ok()) return End(known);
@@ -142,8 +142,8 @@ class UnaryCall
   }
 
  private:
-  // The job that pays for parsing the request: the one that it names, if it may
-  // be named and is here.
+  // The job that pays for parsing the request: the job that it names, if the
+  // caller may use it and it exists.
   std::shared_ptr<Job> Spender(grpc::ByteBuffer* bytes) const {
     const v1::Caller caller = CallerOf(bytes);
     if (context_.auth != nullptr &&
@@ -168,8 +168,8 @@ class UnaryCall
     std::shared_ptr<UnaryCall> self = std::move(self_);
   }
 
-  // A drain may have ended the call while its answer was on its way here: gRPC
-  // may be done with it.
+  // gRPC may have finished the call: a drain may have ended it before its
+  // answer came here.
   Status AddUnsent(int64_t bytes) {
     MutexLock lock(unsent_mu_);
     if (retired_) return OkStatus();
@@ -221,9 +221,9 @@ class UnaryCall
     });
   }
 
-  // Keys and values are taken out of the request.
+  // Moves keys and values out of the request.
   void Run() {
-    // With the answer OnDone may come and take self_.
+    // OnDone may come with the answer and reset self_.
     const std::shared_ptr<UnaryCall> self = self_;
     job_->Run(
         self, 1,
@@ -235,12 +235,13 @@ class UnaryCall
         [&](size_t) {
           return CallName{0, method_, WithoutSeats(request_)};
         });
-    // OnCancel may have come too early to find it.
+    // OnCancel may have come too early to find the call.
     if (cancelled_.load()) job_->CancelAll(self);
   }
 
   void Respond(const Answer& answer) {
-    // Claimed before the response is touched: Close may come from elsewhere.
+    // Claims the call before it changes the response, because Close may come
+    // from another thread.
     if (ended_.exchange(true)) return;
     Fill(answer, call_.member, response_);
     response_->set_coordinator_epoch(context_.driver->epoch().value());
@@ -269,12 +270,12 @@ class UnaryCall
   std::shared_ptr<Job> job_;  // set by Open, before `opened_`
   std::shared_ptr<UnaryCall> self_;
   Mutex unsent_mu_;
-  bool added_ MUSTER_GUARDED_BY(unsent_mu_) = false;    // to the unsent answers
+  bool added_ MUSTER_GUARDED_BY(unsent_mu_) = false;    // to `unsent`
   bool retired_ MUSTER_GUARDED_BY(unsent_mu_) = false;  // gRPC is done with it
   std::atomic<bool> opened_ = false;
   std::atomic<bool> ended_ = false;
   std::atomic<bool> cancelled_ = false;
-  // It was ended while it may have been parked.
+  // The call was ended while it may have been parked.
   std::atomic<bool> withdrawn_ = false;
 };
 

@@ -7,7 +7,7 @@
 namespace muster::coordinator {
 namespace {
 
-// An answer is held as a message and as the bytes that were made of it.
+// An answer is held as a message and in encoded form.
 constexpr int64_t kCopies = 2;
 
 }  // namespace
@@ -32,7 +32,7 @@ void UnsentAnswers::Remove(grpc::CallbackServerContext* call) {
 }
 
 void UnsentAnswers::CutOff(core::Instant now, core::Duration timeout) {
-  // Under the lock: the call is there until it is removed.
+  // Under the lock, because the call exists until it is removed.
   MutexLock lock(mu_);
   for (const auto& [call, answer] : answers_) {
     if (now - answer.since >= timeout) call->TryCancel();

@@ -12,30 +12,30 @@
 
 namespace muster::coordinator {
 
-// UnsentAnswers bounds what a coordinator holds for clients that ask by unary
-// calls and do not read: the memory of all answers that the transport has not
-// taken, twice their bytes, and how long one may stay so. (A stream sees to its
-// own.) Thread-safe.
+// UnsentAnswers limits the memory and the age of the answers to unary calls
+// that clients do not read. The memory of an answer counts as twice its bytes,
+// from when it is made until the transport has taken it. Streams have limits of
+// their own. Thread-safe.
 class UnsentAnswers {
  public:
-  // Smaller ones are not worth adding.
+  // Smaller answers need not be added.
   static constexpr int64_t kBytesMin = 4 << 10;
 
   explicit UnsentAnswers(int64_t bytes_max) : bytes_max_(bytes_max) {}
   UnsentAnswers(const UnsentAnswers&) = delete;
   UnsentAnswers& operator=(const UnsentAnswers&) = delete;
 
-  // The call's answer of so many bytes is about to go out.
-  // Errors: RESOURCE_EXHAUSTED (limit unsent_bytes): it may not.
+  // Adds the call's answer of `bytes`, which is about to be sent.
+  // Errors: RESOURCE_EXHAUSTED (limit unsent_bytes): it must not be sent.
   Status Add(grpc::CallbackServerContext* call, int64_t bytes);
 
-  // The transport is done with the call. No effect when it was not added.
+  // The transport has finished the call. No effect if it was not added.
   void Remove(grpc::CallbackServerContext* call);
 
   // Ends the calls that were added `timeout` or longer before `now`.
   void CutOff(core::Instant now, core::Duration timeout);
 
-  // Of memory.
+  // The memory of all answers.
   int64_t bytes() const;
 
  private:

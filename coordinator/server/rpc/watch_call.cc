@@ -27,9 +27,9 @@
 namespace muster::coordinator {
 namespace {
 
-// WatchCall is one open watch. One of three things is going on at any time: a
-// call of the job waits, an answer is being written, or the call is finished.
-// It lives until gRPC is done with it and the job no longer refers to it.
+// WatchCall is one open watch. At any time a call of the job waits, or an
+// answer is being written, or the watch is finished. It lives until gRPC has
+// finished it and the job no longer refers to it.
 class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
                         public Sink,
                         public std::enable_shared_from_this<WatchCall> {
@@ -40,7 +40,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   void Start(const grpc::CallbackServerContext* grpc, grpc::ByteBuffer* bytes) {
     context_.open_calls->Begin();
     self_ = shared_from_this();
-    // Nothing of a stranger is parsed.
+    // Requests of unknown callers are not parsed.
     if (context_.auth != nullptr) {
       const Status known = context_.auth->Know(*grpc);
       if (!known.ok()) return End(known);
@@ -71,7 +71,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   void Deliver(absl::Span<Answer> answers) override {
     for (const Answer& answer : answers) {
       Status status = StatusOf(answer);
-      // A watch may be older than the last word about its token.
+      // The token may have become invalid since the watch began.
       if (status.ok() && context_.auth != nullptr) {
         status = context_.auth->Renew(Method::kWatch, job_->name(), pass_);
       }
@@ -108,8 +108,8 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     {
       MutexLock lock(mu_);
       done_ = true;
-      if (fair_queue_ > 0) return;  // the last one sees to it
-      // It retires when the turn is over, which finds nothing else to do.
+      if (fair_queue_ > 0) return;  // the last turn retires it
+      // Retires in a turn, which finds nothing else to do.
       if (job_ != nullptr && job_->busy()) return PostAsk();
     }
     Retire();
@@ -119,11 +119,11 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   void Retire() {
     if (job_ != nullptr) job_->Detach(*this);
     context_.open_calls->End();
-    // The last reference may be this one.
+    // This may be the last reference.
     std::shared_ptr<WatchCall> self = std::move(self_);
   }
 
-  // A watch may be far behind, so it asks in turns.
+  // Asks in a turn, because a watch may be far behind.
   void PostAsk() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++fair_queue_;
     context_.turns->Post(job_.get(), TurnOwner(call_.member),
@@ -146,8 +146,8 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     Retire();
   }
 
-  // For the changes after those that were written. The answer may come before
-  // this returns.
+  // Asks the job for the changes after the written ones. The answer may come
+  // before this returns.
   void Ask(v1::WatchRequest& request) {
     const Job::LongStep step(*job_);
     job_->Run(
@@ -174,15 +174,15 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   const ServiceContext& context_;
   const core::Instant started_;
   std::shared_ptr<WatchCall> self_;  // set by Start, reset by OnDone
-  std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
+  std::shared_ptr<Job> job_;         // set by Start before other threads see it
 
-  core::Call call_;  // of whoever asks
-  Auth::Pass pass_;  // set by Start, then of whoever delivers
+  core::Call call_;  // used only by the thread that asks
+  Auth::Pass pass_;  // set by Start, then used by the thread that delivers
 
   Mutex mu_;
-  // The next one: after what has been written.
+  // The next request, which begins after the written changes.
   v1::WatchRequest request_ MUSTER_GUARDED_BY(mu_);
-  // gRPC's while it is written; nobody has an answer then.
+  // Used by gRPC while it is written; there is no other answer then.
   v1::WatchResponse response_ MUSTER_GUARDED_BY(mu_);
   bool finished_ MUSTER_GUARDED_BY(mu_) = false;
   int fair_queue_ MUSTER_GUARDED_BY(mu_) = 0;  // posted, or under way

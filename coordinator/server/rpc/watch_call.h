@@ -10,8 +10,8 @@
 namespace muster::coordinator {
 
 // Answers StoreService.Watch: asks the job for the next changes, writes them,
-// asks again from there. So a client that reads slowly costs one message and
-// no queue, until the job's history has passed it.
+// and asks again from there. So a slow client costs one message and no queue,
+// until the job's history no longer reaches back to it.
 grpc::ServerWriteReactor<v1::WatchResponse>* StartWatch(
     const ServiceContext& context, const grpc::CallbackServerContext* grpc,
     grpc::ByteBuffer* request);

@@ -16,14 +16,13 @@ namespace {
 
 constexpr char kCulpritsUrl[] = "type.googleapis.com/muster.v1.Culprits";
 
-// The message travels twice (as grpc-message and in the details, where clients
-// of other languages compare the two), percent-encoded the first time and in
-// base64 the second.
+// The message is sent twice (as grpc-message and in the details, where clients
+// of other languages compare the two): percent-encoded first, then in base64.
 constexpr size_t kGrpcMessageBytesMax = 1'200;
 constexpr size_t kGrpcDetailsBytesMax = 4'000;
 
-// The length of the well-formed UTF-8 sequence at the start of `text`, 0 when
-// there is none.
+// The length of the well-formed UTF-8 sequence at the start of `text`; 0: there
+// is none.
 size_t Utf8Length(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -69,7 +68,7 @@ std::string Utf8(absl::string_view text) {
   return out;
 }
 
-// Cuts valid UTF-8 between characters.
+// Cuts valid UTF-8 at a character boundary.
 std::string Cut(std::string text, size_t bytes_max) {
   constexpr absl::string_view kMark = "...";
   if (text.size() <= bytes_max) return text;
@@ -88,8 +87,8 @@ Status Make(int code, absl::string_view message, const WireStatus& wire) {
   return status;
 }
 
-// As many ranges, and members without a place of their own, are put in order;
-// whoever sends more must not make work.
+// The most ranges, and members without a description, that are sorted, to bound
+// the work for one message.
 constexpr int kSortedMax = 1 << 16;
 
 // Ranks as [first, end).
@@ -107,10 +106,11 @@ void Omit(int64_t count, Culprits& culprits) {
       std::min(kMax, std::max<int64_t>(0, culprits.omitted()) + count)));
 }
 
-// The ranks of `others`, merged with those of the members from `kept` on; who
-// has no rank, or comes after very many, is counted in `fitting`.
+// The ranks of `others`, merged with those of the members from `kept` on.
+// Members without a rank, and entries beyond kSortedMax, are counted in
+// `fitting`.
 Ranges OthersOf(const Culprits& culprits, int kept, Culprits& fitting) {
-  // Of nonsense nobody can be meant.
+  // Larger ranks are invalid.
   constexpr int64_t kRankEnd = std::numeric_limits<int32_t>::max();
   Ranges ranges;
   int64_t end = 0;
@@ -145,7 +145,7 @@ Ranges OthersOf(const Culprits& culprits, int kept, Culprits& fitting) {
 }
 
 // Appends as many of `ranges` as take `bytes_max` bytes, and counts the rest.
-// Returns what they take.
+// Returns the bytes taken.
 size_t AddRanges(const Ranges& ranges, size_t bytes_max, Culprits* culprits) {
   size_t bytes = 0;
   int64_t end = 0;
@@ -156,7 +156,7 @@ size_t AddRanges(const Ranges& ranges, size_t bytes_max, Culprits* culprits) {
     end = range_end;
     if (culprits == nullptr) continue;
     if (bytes > bytes_max) {
-      // Nor any after it: gaps count from the one before.
+      // Nor any later range, because gaps count from the previous one.
       Omit(count, *culprits);
       continue;
     }
@@ -221,13 +221,12 @@ Culprits FitCulprits(const Culprits& culprits, size_t bytes_max) {
       culprits.ByteSizeLong() <= bytes_max) {
     return culprits;
   }
-  // Of `omitted`, and of the tag and the length of `others`.
+  // The bytes of `omitted` and of the tag and length of `others`.
   constexpr size_t kFrame = 16;
   Culprits counted;
   const size_t all_ranges =
       AddRanges(OthersOf(culprits, 0, counted), 0, nullptr);
-  // A rank is worth more than a description, and some descriptions are worth
-  // some ranks.
+  // A rank is worth more than a description, but some room is for descriptions.
   const size_t for_members =
       std::max(bytes_max / 4,
                bytes_max - std::min(bytes_max - kFrame, all_ranges) - kFrame);

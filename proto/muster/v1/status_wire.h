@@ -8,36 +8,35 @@
 #include "grpcpp/support/status.h"
 #include "muster/v1/common.pb.h"
 
-// How an Status with its payloads travels: as a WireStatus inside a
-// stream's result, and as a grpc::Status, whose binary details hold the same
-// WireStatus, for a unary call.
+// Encodes a Status with its payloads: as a WireStatus inside a stream's result,
+// and for a unary call as a grpc::Status, whose binary details hold the same
+// WireStatus.
 namespace muster::v1 {
 
-// A message that is not UTF-8 arrives with its odd bytes as \x escapes: the
-// other side could not parse it at all.
+// Bytes of the message that are not UTF-8 become \x escapes, because the other
+// side could not parse them.
 WireStatus ToWire(const Status& status);
 
-// A code that absl does not know becomes kUnknown.
+// An unknown code becomes kUnknown.
 Status FromWire(const WireStatus& wire);
 
 // Keeps within the 8 KiB of trailing metadata that gRPC clients accept by
-// default: a longer message is cut at its end, of Culprits' last members only
-// the ranks are left (FitCulprits), other payloads that do not fit are left
-// out.
+// default: cuts a long message at its end, reduces the last members of Culprits
+// to their ranks (FitCulprits), and drops other payloads that do not fit.
 grpc::Status ToGrpc(const Status& status);
 
-// Details that do not parse, or that belong to another code, are ignored: then
-// code and message are all there is.
+// Ignores details that do not parse or that belong to another code; the result
+// then has only code and message.
 Status FromGrpc(const grpc::Status& status);
 
-// As many of the first members as serialize within `bytes_max` together with
-// the ranks of all others; where these need more than three quarters of it, as
-// many of the lowest as fit, and the number of the rest. Ranges come out in
-// order, and nonsense among them is left out. `bytes_max` is at least 64. Takes
-// time in proportion to what came and to `bytes_max`.
+// Keeps as many of the first members as serialize within `bytes_max` together
+// with the ranks of all others. If these ranks need more than three quarters of
+// it, keeps as many of the lowest as fit, and the number of the rest. Sorts the
+// ranges and drops invalid ones. `bytes_max` is at least 64. Takes time in
+// proportion to the input and to `bytes_max`.
 Culprits FitCulprits(const Culprits& culprits, size_t bytes_max);
 
-// The Culprits payload. `status` must not be OK.
+// Sets or returns the Culprits payload. `status` must not be OK when it is set.
 void SetCulprits(const Culprits& culprits, Status* status);
 absl::optional<Culprits> GetCulprits(const Status& status);
 
