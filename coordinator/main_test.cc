@@ -1,4 +1,5 @@
-// muster-coordinator as a process: flags, first line, signals, exit status.
+// Runs muster-coordinator as a process: flags, first line, signals, exit
+// status.
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -40,7 +41,7 @@ using ::testing::MatchesRegex;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// One run of the program. Its death is the test's, at the latest.
+// One run of the program, which dies at the latest with the test.
 class Process {
  public:
   explicit Process(std::vector<std::string> flags,
@@ -53,7 +54,7 @@ class Process {
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
     flags.insert(flags.begin(), "coordinator/muster-coordinator");
-    // What the sanitizers need.
+    // The sanitizers' options.
     for (const char* const name :
          {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
       if (const char* const value = getenv(name)) {
@@ -79,7 +80,7 @@ class Process {
     close(err_);
   }
 
-  // The first line of standard output; "" when there is none in time.
+  // Returns the first line of standard output; "" if there is none in time.
   std::string FirstLine() {
     std::string line;
     char c = 0;
@@ -87,7 +88,7 @@ class Process {
     return line;
   }
 
-  // Reads standard error until `text` has come.
+  // Reads standard error until `text` appears.
   void AwaitError(const std::string& text) {
     char c = 0;
     while (errors_.find(text) == std::string::npos && ReadByte(err_, &c)) {
@@ -98,7 +99,7 @@ class Process {
 
   void Signal(int number) { kill(pid_, number); }
 
-  // The most memory that it has had so far.
+  // The peak of the process's memory so far.
   int64_t PeakBytes() const {
     std::ifstream status(absl::StrCat("/proc/", pid_, "/status"));
     std::string word;
@@ -110,7 +111,8 @@ class Process {
     return 0;
   }
 
-  // The exit status, as a shell shows it; the streams are read to their ends.
+  // Reads the streams to their ends. Returns the exit status as a shell shows
+  // it.
   int Wait() {
     char c = 0;
     while (ReadByte(err_, &c)) errors_ += c;
@@ -177,7 +179,7 @@ void AwaitWaiter(const std::string& address) {
   FAIL() << "no call waits";
 }
 
-// A connection to a port of this host that has said `words`.
+// Opens a connection to a port of this host and sends `words`.
 int Say(int port, absl::string_view words) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};
@@ -206,7 +208,7 @@ TEST(MainTest, AHandshakeThatFailsIsLoggedWithItsPeer) {
   Process process(flags);
   const std::string grpc = GrpcAddress(process.FirstLine());
   const int port = std::stoi(grpc.substr(grpc.find(':') + 1));
-  // This one says nothing, and comes first.
+  // The first connection sends nothing.
   const int silent = Say(port, "");
   const int plain = Say(port, "GET / HTTP/1.1\r\n\r\n");
   process.AwaitError(
@@ -308,8 +310,7 @@ TEST(MainTest, SecondSignalEndsItAtOnce) {
   ASSERT_TRUE(stream->Write(request));
   v1::StreamResponse response;
   ASSERT_TRUE(stream->Read(&response));
-  // The rest is not read, and holds up the drain for as long as that is
-  // tolerated.
+  // The client reads no more, which holds up the drain as long as allowed.
   process.Signal(SIGTERM);
   process.AwaitError("draining");
   process.Signal(SIGTERM);
@@ -363,7 +364,7 @@ TEST(MainTest, BadFlagsAreNamed) {
 }
 
 TEST(MainTest, EnvironmentSetsFlagsAndTheCommandLineWins) {
-  // The clients' variables, and those that Kubernetes sets, are not its own.
+  // The clients' variables, and those that Kubernetes sets, are ignored.
   Process process(
       {"--listen=127.0.0.1:0"},
       {"MUSTER_COORDINATOR_LISTEN=nonsense", "MUSTER_COORDINATOR_HTTP_LISTEN=",
@@ -403,7 +404,7 @@ TEST(MainTest, ALimitFitsItselfToTheMemoryUnlessItIsSet) {
   set.AwaitError("limit_total_bytes=1000000 ");
 }
 
-// Values that wait for the storage are no part of --limit_total_bytes.
+// Values that wait for the storage do not count towards --limit_total_bytes.
 TEST(MainTest, AStreamOfLargeValuesDoesNotPileUpBeforeTheStorage) {
   const std::string folder =
       absl::StrCat(testing::TempDir(), "/large_values_", getpid());
@@ -437,7 +438,7 @@ TEST(MainTest, AStreamOfLargeValuesDoesNotPileUpBeforeTheStorage) {
   writer.join();
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(answers, kSets);
-  // One copy of all of them would be more, and each step has several.
+  // Even one copy of all values would be more, and each step has several.
   EXPECT_LT(process.PeakBytes() - before, kSets * int64_t{kValueBytes});
   process.Signal(SIGKILL);
   process.Wait();
@@ -455,7 +456,7 @@ TEST(MainTest, PortInUseIsAClearErrorWithoutACrash) {
 
 TEST(MainTest, HelpAndVersion) {
   for (const char* const asked : {"--help", "-help", "-h"}) {
-    // Whatever else is wrong.
+    // Regardless of other errors.
     Process help({"--lease=2s", asked}, {"MUSTER_COORDINATOR_LEASE=soon"});
     EXPECT_EQ(help.Wait(), 0);
     for (const char* const flag :

@@ -1,4 +1,4 @@
-// What a barrier costs the storage, in records, and what comes back of it.
+// The records that barriers write, and the state that they restore.
 
 #include <cstdint>
 #include <map>
@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 
 constexpr int32_t kSize = 50;
 
-// How many records of each kind a step has written or erased.
+// The number of records of each kind that a step has written or erased.
 struct Written {
   int series = 0;
   int decisions = 0;
@@ -72,7 +72,7 @@ class BarrierRecordsTest : public testing::Test {
     return written;
   }
 
-  // By what names a record.
+  // Stores or erases the record under its name.
   void Store(const Record& record) {
     std::string name = std::to_string(record.index());
     if (const auto* member = std::get_if<MemberRecord>(&record)) {
@@ -107,10 +107,10 @@ TEST_F(BarrierRecordsTest, ALateCallerWritesWhatItHasTaken) {
     EXPECT_EQ(late.decisions, 0);
     EXPECT_EQ(late.taken, 1);
   }
-  // The last one: nobody needs the decision any more.
+  // After the last rank nobody needs the decision any more.
   Arrive(kSize - 1, coordinator_);
   EXPECT_EQ(Take().decisions, 1);
-  // The next decision writes down who has had what, as a whole.
+  // The next decision writes the series as a whole.
   Arrive(0, coordinator_);
   const Written next = Take();
   EXPECT_EQ(next.series, 1);
@@ -118,7 +118,7 @@ TEST_F(BarrierRecordsTest, ALateCallerWritesWhatItHasTaken) {
   EXPECT_EQ(stored_.count("7b"), 1u);
 }
 
-// Nothing of the decision, which all have had when it is made.
+// The decision is not written, because all ranks receive it at once.
 TEST_F(BarrierRecordsTest, ABarrierThatAllReachWritesItsNumberAlone) {
   for (int round = 0; round < 3; ++round) {
     for (int32_t rank = 0; rank < kSize; ++rank) {
@@ -131,7 +131,8 @@ TEST_F(BarrierRecordsTest, ABarrierThatAllReachWritesItsNumberAlone) {
   }
 }
 
-// And what was not is not: the decision about "open" comes with the end.
+// Records that were not written are not erased: the decision about "open" is
+// made by the end.
 TEST_F(BarrierRecordsTest, WhatWasWrittenIsErased) {
   Arrive(0, coordinator_);
   Arrive(0, coordinator_, "open", 30s);
@@ -166,7 +167,7 @@ TEST_F(BarrierRecordsTest, ARestartKnowsWhoHasHadTheDecision) {
   for (const auto& [name, record] : stored_) records.push_back(record);
   next.Restore(std::move(records), now_);
   EXPECT_EQ(next.CheckInvariants(), OkStatus());
-  // Ranks 0 and 1 are at the second instance, rank 2 comes for the first.
+  // Ranks 0 and 1 are at the second instance; rank 2 asks for the first.
   Arrive(0, next, "b", 30s);
   Arrive(1, next, "b", 30s);
   EXPECT_EQ(next.Counts().open_barriers, 1);
@@ -177,7 +178,7 @@ TEST_F(BarrierRecordsTest, ARestartKnowsWhoHasHadTheDecision) {
   EXPECT_EQ(std::get<BarrierReply>(out_.replies[0].payload)->instance, 1);
 }
 
-// Not what of them was written alone, either.
+// Includes ranks that were written separately.
 TEST_F(BarrierRecordsTest, NothingIsLeftOfTheBarriersOfAGenerationThatIsOver) {
   Arrive(0, coordinator_);
   Arrive(1, coordinator_);

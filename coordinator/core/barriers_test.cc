@@ -56,7 +56,8 @@ class BarrierTableTest : public testing::Test {
     int64_t generation = 0;
   };
 
-  // The waiter of an arrival is its rank, plus 100 for each later one of it.
+  // The waiter of an arrival is its rank, plus 100 for each later arrival of
+  // the rank.
   void Arrive(int32_t rank, const Options& options) {
     BarrierRequest request;
     request.generation = Generation(options.generation);
@@ -142,7 +143,7 @@ TEST_F(BarrierTableTest, TimeoutNamesAllWhoAreMissingToEverybody) {
   const std::vector<Reply> replies = TakeReplies();
   ASSERT_THAT(replies, SizeIs(6));
   for (const Reply& reply : replies) {
-    // All but the silence of rank 3, which no heartbeat has broken here.
+    // DEADLINE_EXCEEDED and not ABORTED, although rank 5 is lost.
     EXPECT_EQ(reply.status.code(), StatusCode::kDeadlineExceeded);
     const BarrierResult& result = ResultOf(reply);
     ASSERT_THAT(result.missing, SizeIs(2));
@@ -248,7 +249,7 @@ TEST_F(BarrierTableTest, OtherGroupsAreNotConcernedByALoss) {
                                          AnsweredTo(1u, StatusCode::kOk)));
 }
 
-// Of many: the first of those that are to blame, then of those that are late.
+// Describes first the ranks that are to blame, then the late ones.
 TEST_F(BarrierTableTest, TheAnswerDescribesAFewAndHasTheRanksOfAll) {
   Form(2, 1600);
   Lose(1500);
@@ -266,7 +267,7 @@ TEST_F(BarrierTableTest, TheAnswerDescribesAFewAndHasTheRanksOfAll) {
           "and 1591 more (7-799, 801-1499, 1501-1599); first to arrive: "
           "rank 3"));
   ASSERT_THAT(ResultOf(replies[0]).missing, SizeIs(kMissingInResultMax));
-  // Two that are gone, then 0 to 2 and 4 to 30.
+  // The two ranks that are gone, then 0 to 2 and 4 to 30.
   EXPECT_EQ(ResultOf(replies[0]).missing.back().rank, Rank(30));
   EXPECT_THAT(ResultOf(replies[0]).others,
               ElementsAre(31u, 769u, 1u, 699u, 1u, 99u));
@@ -335,7 +336,7 @@ TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
               ElementsAre(AnsweredTo(3u, StatusCode::kOutOfRange)));
   Arrive(3, {.barrier = "two"});
   EXPECT_EQ(ResultOf(TakeReplies().at(0)).instance, 1);
-  // What a restart brings back is held against the limit as well.
+  // The restored decision counts towards the limit, too.
   BarrierTable restored(&limits_, &quota_, &members_, &groups_, &journal_);
   auto formation = std::make_shared<Formation>();
   formation->generation = Generation(1);
@@ -520,7 +521,7 @@ TEST_F(BarrierTableTest, AWithdrawnArrivalCanBeMadeAgain) {
   EXPECT_EQ(ResultOf(replies[8]).instance, 1);
 }
 
-// It has had the instance that was the newest one once.
+// The rank has received the instance that was once the newest.
 TEST_F(BarrierTableTest, ALaggardKeepsTheNameThroughLaterInstances) {
   limits_.decided_barrier_bytes = 0;
   Arrive(0, {.timeout = 0s});
@@ -529,7 +530,7 @@ TEST_F(BarrierTableTest, ALaggardKeepsTheNameThroughLaterInstances) {
   Arrive(7, {.timeout = 0s});  // for #1
   Arrive(7, {.timeout = 0s});  // for #2
   TakeReplies();
-  // Ranks 1 to 6 have not had #2.
+  // Ranks 1 to 6 have not received #2.
   Arrive(1, {.ranks = {Rank(1), Rank(7)}});
   EXPECT_THAT(TakeReplies(), SizeIs(1));
 }

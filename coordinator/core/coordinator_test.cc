@@ -97,8 +97,8 @@ class CoordinatorTest : public testing::Test {
   Outbox out_;
 };
 
-// What a message says of the answers that its sender has is looked at once, not
-// with each of its calls.
+// The acknowledgements of a message are processed once, not with each of its
+// calls.
 TEST_F(CoordinatorTest, AMessageAcknowledgesOnce) {
   Register("b");
   Set(From("b", 1, 1, 1), "k", "v");
@@ -216,7 +216,7 @@ TEST_F(CoordinatorTest, TheRetainedRepliesAreLimited) {
                                      "4097")));
 }
 
-// A member whose join waits for minutes goes on with other mutations.
+// A member whose join waits for minutes can make other mutations.
 TEST_F(CoordinatorTest, AParkedMutationDoesNotHoldUpThousandsOfOthers) {
   Register("b");
   const JoinRequest join = {.world_size = 2, .timeout = 600s};
@@ -229,7 +229,7 @@ TEST_F(CoordinatorTest, AParkedMutationDoesNotHoldUpThousandsOfOthers) {
   EXPECT_THAT(out_.replies.back(), NumberTo(10'000u, 9'999));
   EXPECT_EQ(coordinator_.Snapshot(now_).retained_replies, 2);
   TakeReplies();
-  // A retry finds the first one, until its answer is acknowledged as well.
+  // A retry finds the first call until its answer is acknowledged as well.
   Call retry = From("b", 1, 10'001, 1, 10'000);
   retry.unanswered = {SequenceNumber(1)};
   coordinator_.Join(retry, join, now_, out_);
@@ -502,7 +502,7 @@ TEST_F(CoordinatorTest, WhoReconnectsIsToldOnceMoreWhyTheGenerationEnded) {
 
 TEST_F(CoordinatorTest, LossesOfOneTickShareOneAudience) {
   Form("abcd");
-  // Four leases, as they are on two hosts.
+  // Four leases, because the silent members are on two hosts.
   Advance(40s, "ad");
   ASSERT_THAT(out_.events, SizeIs(2));
   EXPECT_EQ(out_.events[0].audience, out_.events[1].audience);

@@ -29,7 +29,7 @@ std::set<int32_t> RanksOf(const Event& event) {
   return ranks;
 }
 
-// A job whose members m0, m1, ... are the ranks 0, 1, ... of a generation.
+// A job whose members m0, m1, ... have the ranks 0, 1, ... of a generation.
 class DepartureBatcherTest : public testing::Test {
  protected:
   void TearDown() override {
@@ -67,7 +67,7 @@ class DepartureBatcherTest : public testing::Test {
     coordinator_.Leave(From(Name(i), 1, 1), why, now_, out_);
   }
 
-  // As a driver does.
+  // Ticks at every deadline, as a driver does.
   void AdvanceTo(Instant end) {
     for (std::optional<Instant> due = coordinator_.NextDeadline();
          due.has_value() && *due <= end; due = coordinator_.NextDeadline()) {
@@ -99,7 +99,7 @@ TEST_F(DepartureBatcherTest, TheFirstIsToldAtOnceAndTheNextOnesTogether) {
   Leave(1, "tired");
   Leave(2);
   EXPECT_THAT(TakeEvents(), IsEmpty());
-  // For each of the four that were told.
+  // One pause for each of the four remaining members.
   ASSERT_EQ(coordinator_.NextDeadline(),
             now_ + 4 * options_.membership.departure_pause_per_member);
   AdvanceTo(*coordinator_.NextDeadline());
@@ -123,7 +123,7 @@ TEST_F(DepartureBatcherTest, AfterAQuietTimeALeaveIsToldAtOnceAgain) {
   EXPECT_THAT(TakeEvents(), SizeIs(1));
 }
 
-// The rest is told before the event that ends the generation.
+// The other leaves are told before the event that ends the generation.
 TEST_F(DepartureBatcherTest, NobodyIsForgottenWhenAGenerationEnds) {
   Form(4);
   Leave(3);
@@ -138,7 +138,7 @@ TEST_F(DepartureBatcherTest, NobodyIsForgottenWhenAGenerationEnds) {
   EXPECT_TRUE(told[1].event.generation_over);
 }
 
-// Also when the generation is over: a leave comes before what came after it.
+// Even after the end of the generation, a leave comes before later events.
 TEST_F(DepartureBatcherTest, WhatIsToldAtOnceDoesNotOvertakeALeave) {
   Form(6);
   coordinator_.ReportFailure(From(Name(5), 1, 1), {.text = "broken"}, now_,
@@ -174,7 +174,7 @@ TEST_F(DepartureBatcherTest, NobodyIsForgottenWhenTheNextGenerationForms) {
   EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(2));
 }
 
-// Of whoever failed nobody waits for what may come.
+// Nobody waits for events about a member that has failed.
 TEST_F(DepartureBatcherTest, NothingIsPendingWhenAllHaveGone) {
   Form(4);
   coordinator_.ReportFailure(From(Name(3), 1, 1), {.text = "broken"}, now_,
@@ -191,7 +191,7 @@ TEST_F(DepartureBatcherTest, NothingIsPendingWhenAllHaveGone) {
   EXPECT_THAT(left, UnorderedElementsAre(0, 1, 2));
 }
 
-// Each at the end of its own grace, and not later.
+// Each loss is told at the end of its own grace.
 TEST_F(DepartureBatcherTest, LossesAreToldAtOnceAndOneByOne) {
   Form(4);
   std::vector<Instant> lost_at;
@@ -211,7 +211,8 @@ TEST_F(DepartureBatcherTest, LossesAreToldAtOnceAndOneByOne) {
   }
 }
 
-// It may have missed some of them; of the others it is told once, in its turn.
+// The member may have missed some leaves. It is told of the others once,
+// together with everybody.
 TEST_F(DepartureBatcherTest, WhoRegistersAgainIsToldOfAllThatLeft) {
   Form(6);
   Leave(5);
@@ -264,7 +265,8 @@ TEST_F(DepartureBatcherTest, ARestartForgetsNobodyThatLeft) {
   }
 }
 
-// Nor one whose record is gone: it has come back with another incarnation.
+// Includes a member whose record is gone because it came back with another
+// incarnation.
 TEST_F(DepartureBatcherTest, ARestartForgetsNobodyThatLeftAndCameBack) {
   Form(5);
   Leave(4);
@@ -310,8 +312,8 @@ TEST_F(DepartureBatcherTest, OfManyAFewAreDescribedAndTheirTextsAreCut) {
   }
 }
 
-// What each member is told of the others: how often at most, and of whom. They
-// leave in no order, as fast as `apart`.
+// Counts how often each member is told of others, and of which. The members
+// leave in random order, `apart` from one another.
 class EndOfJobTest : public DepartureBatcherTest,
                      public testing::WithParamInterface<Duration> {};
 
@@ -338,7 +340,7 @@ TEST_P(EndOfJobTest, MembersAreToldAFewTimesEach) {
   // 4, 8, 16, 32 and 40 ms after the first, and then every 40 ms.
   const int tellings = 6 + static_cast<int>(kSize * GetParam() / 40ms);
   for (const auto& [member, told] : times) EXPECT_LE(told, tellings);
-  // The one that stays has been told of all the others.
+  // The last member has been told of all the others.
   EXPECT_EQ(ranks.at(MemberId(Name((kSize - 1) * 379 % kSize))),
             static_cast<size_t>(kSize - 1));
 }

@@ -50,7 +50,7 @@ class GroupTableTest : public testing::Test {
 
   void TearDown() override { EXPECT_EQ(groups_.CheckInvariants(), OkStatus()); }
 
-  // The counts, or the error's text after its code.
+  // Returns the counts, or the error's code and text.
   std::string Register(const std::string& member,
                        std::vector<GroupDefinition> groups,
                        int64_t generation = 3,
@@ -187,7 +187,7 @@ TEST_F(GroupTableTest, ASnapshotTellsSinceWhenItWaitsForRanks) {
   now_ = t0 + 5s;
   Register("b", {{"tp0", Ranks({0, 1, 2})}});
   EXPECT_EQ(forming(), 5s);
-  // As it was before this process.
+  // The same as before the restart.
   GroupTable again(&limits_, &members_, &journal_);
   again.Restore(groups_.RecordOf("tp0"), now_);
   again.Restore(groups_.RecordOf("tp0", Rank(0)));
@@ -197,7 +197,7 @@ TEST_F(GroupTableTest, ASnapshotTellsSinceWhenItWaitsForRanks) {
   again.Restore(groups_.RecordOf("tp0", Rank(1)));
   again.Restore(groups_.RecordOf("tp0", Rank(2)));
   EXPECT_EQ(again.Snapshot(now_).at(0).forming_for, std::nullopt);
-  // Who leaves it later is not waited for.
+  // A member that leaves later is not waited for.
   Register("c", {}, 3, {"tp0"});
   EXPECT_EQ(forming(), std::nullopt);
 }
@@ -225,17 +225,17 @@ TEST_F(GroupTableTest, TheLastToLeaveEndsIt) {
   Register("a", {{"tp0", Ranks({0, 1})}});
   Register("b", {{"tp0", Ranks({0, 1})}});
   journal_.Clear();
-  // What one is not in does not matter, nor leaving twice.
+  // Leaving an unknown group, or leaving twice, does not matter.
   EXPECT_EQ(Register("c", {}, 3, {"tp0", "none"}), "");
   EXPECT_EQ(Register("a", {}, 3, {"tp0", "tp0"}), "");
   EXPECT_EQ(groups_.Snapshot(now_).at(0).missing, Ranks({0}));
   EXPECT_THAT(journal_.groups, IsEmpty());
   EXPECT_THAT(journal_.group_ranks, ElementsAre(std::pair("tp0", Rank(0))));
-  // Who is in it again counts again.
+  // A member that registers again counts again.
   EXPECT_EQ(Register("a", {{"tp0", Ranks({0, 1})}}), "2");
   EXPECT_EQ(Register("b", {}, 3, {"tp0"}), "");
   journal_.Clear();
-  // Its place is free for what the same call registers.
+  // The left group's place is free for groups of the same call.
   EXPECT_EQ(Register("a", {{"dp0", Ranks({0, 3})}}, 3, {"tp0"}), "1");
   EXPECT_EQ(groups_.RanksOf("tp0"), nullptr);
   EXPECT_THAT(journal_.groups, UnorderedElementsAre("tp0", "dp0"));

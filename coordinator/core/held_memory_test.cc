@@ -22,7 +22,7 @@ constexpr int kSteps = 1500;
 class Dice {
  public:
   explicit Dice(uint64_t seed) : engine_(seed) {}
-  // 0 to n - 1.
+  // Returns 0 to n - 1.
   uint64_t Below(uint64_t n) { return engine_() % n; }
   std::string Text(uint64_t bytes_max) {
     return std::string(Below(bytes_max + 1), 'x');
@@ -32,7 +32,7 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-// A job with some members and clients without names, who call at random.
+// A job with some members and plain clients, which call at random.
 class World {
  public:
   World(uint64_t seed, TotalMemory* total) : dice_(seed), total_(*total) {
@@ -64,7 +64,7 @@ class World {
     }
   }
 
-  // After a step. The sums are made anew from the tables.
+  // Call it after a step. Recomputes the sums from the tables.
   Status Check() {
     for (const Reply& reply : out_.replies) {
       if (IsResourceExhausted(reply.status)) ++refused_;
@@ -73,7 +73,7 @@ class World {
     return coordinator_->CheckInvariants();
   }
 
-  // All have gone and are forgotten; so is what they kept.
+  // All members leave and are forgotten, with all that they kept.
   void Clear() {
     for (size_t i = 0; i < kMembers; ++i) {
       coordinator_->Leave(CallOf(i), "", now_, out_);
@@ -96,7 +96,8 @@ class World {
   static constexpr size_t kMembers = 6;
 
   void Begin() {
-    // The coordinator first: it gives back to the share.
+    // The coordinator is destroyed first, because it releases memory to the
+    // share.
     coordinator_.reset();
     share_ = std::make_unique<MemoryShare>(&total_);
     CoordinatorOptions options;
@@ -207,7 +208,7 @@ class World {
     }
   }
 
-  // Members that are not heard are lost, and forgotten in the end.
+  // Members without calls are lost, and forgotten in the end.
   void Pass() {
     now_ += std::chrono::milliseconds(dice_.Below(4000));
     coordinator_->Tick(now_, out_);
@@ -313,7 +314,7 @@ TEST(HeldMemoryTest, IsThatOfTheTablesAfterEveryStep) {
       }
       world.Clear();
       EXPECT_EQ(world.Check(), OkStatus());
-      // The history of changes is all that is left.
+      // Only the history of changes is left.
       EXPECT_LE(total.held(), total.share() / 2) << "seed " << seed;
       refused += world.refused();
     }

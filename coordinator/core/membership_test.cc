@@ -112,7 +112,7 @@ TEST_F(MembershipTest, ALostIncarnationCannotComeBackButANewOneCan) {
             "FAILED_PRECONDITION: member \"b\" (incarnation 1) was lost: no "
             "heartbeat for 10s (lease 10s); register with a new incarnation");
   EXPECT_EQ(Register("b", 2, t0 + 12s), OkStatus());
-  // It was announced as lost; it is not replaced as well.
+  // The member was announced as lost, so it is not replaced as well.
   EXPECT_THAT(departed_, SizeIs(1));
 }
 
@@ -140,7 +140,7 @@ TEST_F(MembershipTest, WhoseConnectionWasEndedHereHasALeaseToComeBack) {
   members_.Expire(t0 + 9s, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
   ASSERT_EQ(Register("b", 1, t0 + 9s), OkStatus());
-  // The next time it is its own doing.
+  // The next disconnection is the member's own.
   members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 9s, out_);
   members_.Expire(t0 + 10s, departed_, out_);
   EXPECT_THAT(departed_, SizeIs(1));
@@ -197,7 +197,7 @@ TEST_F(MembershipTest, ACoordinatorThatSleptBlamesNobody) {
   EXPECT_THAT(departed_, SizeIs(1));
 }
 
-// The network of the coordinator is cut off, not they.
+// The coordinator's network is cut off, not the hosts'.
 TEST_F(MembershipTest, HostsThatFallSilentTogetherAreNotLostBeforeOneIsHeard) {
   ASSERT_EQ(Register("a", 1), OkStatus());
   ASSERT_EQ(Register("b", 1, t0 + 3s), OkStatus());
@@ -209,7 +209,7 @@ TEST_F(MembershipTest, HostsThatFallSilentTogetherAreNotLostBeforeOneIsHeard) {
   EXPECT_EQ(out_.notices.back().kind, NoticeKind::kHostsSilent);
   EXPECT_EQ(out_.notices.back().text,
             "hosts=3 members=3 heard=0 lost_after=600s");
-  // So long after a silence of 57 s what was sent in it may come.
+  // After a silence of 57 s, lost packets may come for as long.
   EXPECT_EQ(Admit("b", 1, t0 + 60s), OkStatus());
   EXPECT_EQ(out_.notices.back().kind, NoticeKind::kHostsHeard);
   EXPECT_EQ(out_.notices.back().text, "members=2 have_still=57s");
@@ -223,7 +223,7 @@ TEST_F(MembershipTest, HostsThatFallSilentTogetherAreNotLostBeforeOneIsHeard) {
   members_.Expire(t0 + 117s, departed_, out_);
   ASSERT_THAT(departed_, SizeIs(1));
   EXPECT_EQ(departed_[0].member, MemberId("a"));
-  // The next silence is another one.
+  // The next silence is a new one.
   members_.Expire(t0 + 126s, departed_, out_);
   EXPECT_THAT(departed_, SizeIs(1));
 }
@@ -254,7 +254,7 @@ TEST_F(MembershipTest, AConnectionThatBreaksInTheSilenceIsNoLossEither) {
   EXPECT_THAT(departed_, SizeIs(1));
 }
 
-// When others have been heard the network is there: TCP only takes its time.
+// Others have been heard, so the network works, but TCP is slow.
 TEST_F(MembershipTest, AConnectionThatBreaksAfterTheSilenceIsALossInALease) {
   for (const char* member : {"a", "b", "c"}) {
     ASSERT_EQ(Register(member, 1), OkStatus());
@@ -269,7 +269,7 @@ TEST_F(MembershipTest, AConnectionThatBreaksAfterTheSilenceIsALossInALease) {
   members_.Expire(t0 + 111s, departed_, out_);
   ASSERT_THAT(departed_, SizeIs(1));
   EXPECT_EQ(departed_[0].member, MemberId("b"));
-  // Not before it would have been lost with its connection open.
+  // Not before the end of its lease.
   members_.Disconnected(MemberId("c"), Incarnation(1), t0 + 195s, out_);
   KeepAlive("a", t0 + 111s, t0 + 200s);
   EXPECT_THAT(departed_, SizeIs(1));
@@ -277,7 +277,7 @@ TEST_F(MembershipTest, AConnectionThatBreaksAfterTheSilenceIsALossInALease) {
   EXPECT_THAT(departed_, SizeIs(2));
 }
 
-// Each silence that ends gives those a while that have not been heard since.
+// Each silence that ends gives more time to members not heard since.
 TEST_F(MembershipTest, NoNumberOfSilencesHoldsAMemberForEver) {
   for (const char* member : {"a", "b", "dead"}) {
     ASSERT_EQ(Register(member, 1), OkStatus());
@@ -309,7 +309,7 @@ TEST_F(MembershipTest, WhenAllWhoWereSilentAreLostNobodyIsToBeHeard) {
   EXPECT_EQ(out_.notices[0].kind, NoticeKind::kMemberRegistered);
 }
 
-// There is another reason then than the coordinator's network.
+// The coordinator's network cannot be the reason for this.
 TEST_F(MembershipTest, TheOnlySilentHostIsLostAtTheEndOfItsLease) {
   const auto on_one_host = [&](const std::string& member) {
     return members_
@@ -346,7 +346,7 @@ TEST_F(MembershipTest, AJobThatDiedAsAWholeIsLostInTheEnd) {
   EXPECT_THAT(departed_, SizeIs(2));
 }
 
-// It shows that the coordinator can be reached.
+// A registration shows that the coordinator can be reached.
 TEST_F(MembershipTest, ANewMemberLeavesTheSilentALease) {
   ASSERT_EQ(Register("a", 1), OkStatus());
   ASSERT_EQ(Register("b", 1), OkStatus());
@@ -504,7 +504,7 @@ TEST(MembershipMemoryTest, WithoutRoomForItsProgressTheLongestIsKept) {
   ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(200), t0).ok());
   ASSERT_EQ(member->progress.size(), 1u);
   EXPECT_EQ(member->progress[0].current, "step 199");
-  // A few groups are told however full it is.
+  // A short list is accepted however full the memory is.
   ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(3), t0).ok());
   EXPECT_EQ(member->progress.size(), 3u);
 }

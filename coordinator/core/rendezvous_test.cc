@@ -42,7 +42,7 @@ class RendezvousTest : public testing::Test {
     return replies;
   }
 
-  // Joins as the coordinator does it. The waiter is the n of the nth join.
+  // Joins as the coordinator does. The waiter's number is that of the join.
   void Join(const std::string& member, std::optional<int32_t> rank,
             int32_t world_size, Duration timeout = 30s) {
     JoinRequest request;
@@ -53,7 +53,7 @@ class RendezvousTest : public testing::Test {
     Join(member, std::move(request));
   }
 
-  // The same in the elastic form.
+  // Joins in the elastic form.
   void JoinElastic(const std::string& member, int32_t min, int32_t max,
                    Duration last_call = 30s, Duration timeout = 100s) {
     Join(member, {.timeout = timeout,
@@ -81,14 +81,14 @@ class RendezvousTest : public testing::Test {
     }
   }
 
-  // Time passes, and what is due then happens.
+  // Lets time pass and processes what is due.
   void Advance(Duration duration) {
     now_ += duration;
     Settle();
     rendezvous_.Expire(now_, out_);
   }
 
-  // The member fails; returns whether that ended the generation.
+  // Makes the member fail. Returns whether that ended the generation.
   bool Fail(const std::string& member) {
     std::vector<Event> departed;
     members_.Fail(*members_.Find(MemberId(member)), {.text = "SIGSEGV"}, now_,
@@ -98,7 +98,7 @@ class RendezvousTest : public testing::Test {
     return ended;
   }
 
-  // The members by rank.
+  // Returns the members by rank.
   std::string World() const {
     std::string world;
     for (const Seat& seat : rendezvous_.formation()->world) {
@@ -240,7 +240,7 @@ TEST_F(RendezvousTest, TheRankOfALiveMemberCannotBeTaken) {
                      "join")));
 }
 
-// It may be gone, and the claimant be the same process, started again.
+// The holder may be gone, and the claimant may be the same process, restarted.
 TEST_F(RendezvousTest, WhoClaimsTheRankOfADisconnectedMemberWaitsForItsLoss) {
   Join("a", 0, 2);
   Join("b", 1, 2);

@@ -73,7 +73,8 @@ TEST_F(ReplyCacheTest, ANumberBelowTheWindowKeepsItsMethodToo) {
   EXPECT_EQ(Find(1), StatusCode::kOk);
 }
 
-// Its retry comes on a new connection, after younger ones were acknowledged.
+// The number's retry comes on a new connection, after later ones were
+// acknowledged.
 TEST_F(ReplyCacheTest, AnUnansweredNumberThatNeverCameIsNew) {
   EXPECT_EQ(Acknowledge(100, {98}), StatusCode::kOk);
   EXPECT_EQ(StateOf(98), State::kNew);
@@ -103,7 +104,7 @@ TEST_F(ReplyCacheTest, UnansweredNumbersCountTowardsTheLimit) {
   EXPECT_EQ(Acknowledge(10, {1, 2, 3}), StatusCode::kOk);
   EXPECT_EQ(Find(11), StatusCode::kOk);
   EXPECT_EQ(Find(12), StatusCode::kResourceExhausted);
-  // A hostile member gets no more by naming others each time.
+  // A hostile member gets no more by naming other numbers each time.
   EXPECT_EQ(Acknowledge(20, {12, 13, 14, 15}), StatusCode::kOk);
   EXPECT_EQ(Find(3), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Find(21), StatusCode::kResourceExhausted);
@@ -115,7 +116,7 @@ TEST_F(ReplyCacheTest, AnAcknowledgementThatCannotBeChangesNothing) {
   EXPECT_EQ(Acknowledge(uint64_t{1} << 63), StatusCode::kInvalidArgument);
   EXPECT_EQ(StateOf(1), State::kDone);
   EXPECT_EQ(StateOf(2), State::kNew);
-  // The highest that can be leaves a number after it.
+  // The highest possible number leaves one after it.
   EXPECT_EQ(Acknowledge(INT64_MAX), StatusCode::kOk);
   EXPECT_EQ(Find(1), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Find(INT64_MAX), StatusCode::kFailedPrecondition);

@@ -45,7 +45,7 @@ class StoreQueueWatchTest : public testing::Test {
     return replies;
   }
 
-  // What the verbs answer to others than the caller of this.
+  // Keeps the answers to others than the caller of the last verb.
   void Drop(const Outbox& out) {
     ASSERT_EQ(out.replies.front().status, OkStatus());
     for (size_t i = 1; i < out.replies.size(); ++i) {
@@ -76,7 +76,7 @@ class StoreQueueWatchTest : public testing::Test {
     store_.Watch(Anonymous(waiter), {std::move(selector), after, 1s}, t0, out_);
   }
 
-  // The changes of the only reply.
+  // Returns the changes of the only reply.
   std::vector<std::string> TakeChanges() {
     const std::vector<Reply> replies = TakeReplies();
     if (replies.size() != 1) return {std::to_string(replies.size())};

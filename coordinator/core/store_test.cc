@@ -21,7 +21,7 @@ class StoreEngineTest : public testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(store_.CheckInvariants(), OkStatus()); }
 
-  // The answers of the verbs since the last call of this.
+  // Returns the answers since the last call of this function.
   std::vector<Reply> TakeReplies() {
     std::vector<Reply> replies;
     replies.swap(out_.replies);
@@ -32,7 +32,7 @@ class StoreEngineTest : public testing::Test {
     Outbox out;
     store_.Set(Anonymous(1000), key, std::move(value), {}, t0, out);
     ASSERT_EQ(out.replies.front().status, OkStatus());
-    // Those that the key woke.
+    // The answers to calls that the key woke.
     for (size_t i = 1; i < out.replies.size(); ++i) {
       out_.replies.push_back(out.replies[i]);
     }
@@ -323,7 +323,7 @@ TEST_F(StoreEngineTest, WaitsOfMembersAreShownWithAKeyThatIsNotThere) {
   store_.MultiGet(From("m", 1, 1), {"a", "b", "c"}, 1min, t0, out_);
   store_.QueuePop(From("n", 1, 2), "q", 1min, t0 + 1s, out_);
   store_.Wait(From("o", 1, 3), {"a", "c"}, 1min, t0 + 2s, out_);
-  // An operator's, who is no member.
+  // The call of an operator, who is no member.
   store_.Get(Anonymous(4), "c", 1min, t0, out_);
   std::vector<KeyWaitSnapshot> waits = store_.KeyWaits(t0 + 5s, more);
   ASSERT_THAT(waits, SizeIs(3));
@@ -344,7 +344,7 @@ TEST_F(StoreEngineTest, WaitsOfMembersAreShownWithAKeyThatIsNotThere) {
   EXPECT_EQ(waits[0].key, "c");
 }
 
-// A job of many does not hold its lock for long, nor fill a message.
+// A job with many waits neither holds its lock for long nor fills a message.
 TEST_F(StoreEngineTest, OfManyWaitsTheFirstAreShownAndTheOthersCounted) {
   WaiterQuota quota(5000);
   StoreEngine store(&limits_, &quota, &journal_);
@@ -364,13 +364,13 @@ TEST_F(StoreEngineTest, OfManyWaitsTheFirstAreShownAndTheOthersCounted) {
   EXPECT_EQ(more, 3);
   EXPECT_THAT(waits[0].key, SizeIs(kKeyBytesInSnapshotMax));
   EXPECT_EQ(waits[0].missing, 1);
-  // The keys of so many are not looked for.
+  // After so many lookups no further keys are looked up.
   EXPECT_EQ(waits.back().key, "");
   EXPECT_EQ(waits.back().missing, 1);
 }
 
-// Limits. Each is named with its value and what was offered, and nothing
-// changes.
+// Errors name the limit, its value and the offer; a refused call changes
+//   nothing.
 
 class StoreEngineLimitsTest : public StoreEngineTest {
  protected:
@@ -455,7 +455,7 @@ TEST_F(StoreEngineLimitsTest, Waiters) {
   EXPECT_EQ(quota_.parked(), 0);
 }
 
-// A waiter weighs its keys and 64 bytes for each, and as much for itself.
+// A waiter counts its keys, 64 bytes for each, and 64 for itself.
 TEST_F(StoreEngineLimitsTest, WaiterBytes) {
   WaiterQuota quota(4, 200);
   StoreEngine store(&limits_, &quota, &journal_);
@@ -463,7 +463,7 @@ TEST_F(StoreEngineLimitsTest, WaiterBytes) {
   EXPECT_EQ(quota.bytes(), 3 * 64 + 3);
   store.Get(Anonymous(1), "a", 1s, t0, out_);
   ExpectRefused("limit waiter_bytes is 200, offered 324 (key \"a\")");
-  // Who waits for nothing weighs nothing.
+  // A call that does not wait counts nothing.
   store.TryGet(Anonymous(2), "a", out_);
   store.Expire(t0 + 1s, out_);
   EXPECT_THAT(TakeReplies(), SizeIs(2));

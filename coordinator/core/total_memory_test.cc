@@ -10,7 +10,7 @@
 namespace muster::coordinator::core {
 namespace {
 
-// Takes as much as it gets, in small pieces.
+// Adds as much as is allowed, in small pieces.
 int64_t Push(MemoryShare& job, int64_t piece = 1) {
   while (job.Check(piece).ok()) job.Add(piece);
   return job.held();
@@ -62,7 +62,7 @@ TEST(TotalMemoryTest, JobsThatHoldLittleTakeNoShareFromOthers) {
   }
   EXPECT_EQ(total.share(), 100'000);
   EXPECT_TRUE(job.Check(40'000).ok());
-  // They take one when they hold more, and give it back.
+  // Each job takes a share when it holds more, and gives it back.
   for (auto& each : many) each->Add(1301);
   EXPECT_EQ(total.share(), 1'600'000 / 502);
   for (auto& each : many) each->Add(-1);

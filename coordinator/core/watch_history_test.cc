@@ -100,7 +100,7 @@ TEST_F(WatchHistoryTest, ALargeReplyEndsWithARevision) {
   EXPECT_EQ(second.revision, 3);
 }
 
-// Of every key and every prefix, in their order.
+// For every key and every prefix, in order.
 TEST_F(WatchHistoryTest, AnIndexFindsWhatALookAtAllChangesDoes) {
   const std::vector<std::string> keys = {"", "a", "ab", "abc", "b", "ba", "c"};
   for (int64_t revision = 1; revision <= 40; ++revision) {

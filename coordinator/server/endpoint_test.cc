@@ -19,7 +19,7 @@ TEST(EndpointTest, KnowsLoopback) {
 }
 
 TEST(EndpointTest, AddressThatIsNotOursIsDiagnosed) {
-  // TEST-NET-1 is nobody's.
+  // No host has an address of TEST-NET-1.
   EXPECT_EQ(CheckCanListen(Endpoint{"192.0.2.1", 7070}).message(),
             "cannot listen on 192.0.2.1:7070: cannot assign requested address");
 }

@@ -19,7 +19,7 @@
 namespace muster::coordinator {
 namespace {
 
-// From now on this process's kernel has no IPv6.
+// Makes IPv6 sockets fail in this process from now on.
 void TakeIpv6Away() {
   std::array<sock_filter, 6> program = {{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

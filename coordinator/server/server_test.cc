@@ -1,4 +1,5 @@
-// A whole coordinator: options, ports, health, reflection, HTTP, draining.
+// Tests a whole coordinator: options, ports, health, reflection, HTTP,
+// draining.
 
 #include "coordinator/server/server.h"
 
@@ -56,7 +57,7 @@ v1::Operation CheckOperation(uint64_t id, const std::string& key) {
   return operation;
 }
 
-// Keeps what is logged while it lives.
+// Keeps the log lines while it lives.
 class LogLines : public google::LogSink {
  public:
   LogLines() { google::AddLogSink(this); }
@@ -70,7 +71,7 @@ class LogLines : public google::LogSink {
     changed_.NotifyAll();
   }
 
-  // The first line that begins with `prefix`; waits for it.
+  // Waits for a line that begins with `prefix` and returns it.
   std::string Await(const std::string& prefix) {
     const auto until = std::chrono::steady_clock::now() + kTestDeadline;
     MutexLock lock(mu_);
@@ -89,7 +90,7 @@ class LogLines : public google::LogSink {
   std::vector<std::string> lines_ MUSTER_GUARDED_BY(mu_);
 };
 
-// One call with bytes for messages, for services whose stubs are not at hand.
+// Makes one call with encoded messages, for services without stubs here.
 std::string RawCall(const std::shared_ptr<grpc::Channel>& channel,
                     const std::string& method, const std::string& request) {
   grpc::GenericStub stub(channel);
@@ -161,7 +162,7 @@ TEST(ServerTest, HttpPortInUseIsAClearError) {
                              ": address already in use"));
 }
 
-// `listens` or is only bound.
+// Takes over a socket that listens, or is only bound.
 void TakeOver(bool listens) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
@@ -300,7 +301,7 @@ TEST(ServerTest, ReflectionListsTheServices) {
   }
 }
 
-// What a generic client needs to make a call.
+// A generic client needs this to make a call.
 TEST(ServerTest, ReflectionDescribesTheServices) {
   TestServer server;
   for (const std::string service :
@@ -332,7 +333,8 @@ TEST(ServerTest, HttpPages) {
   EXPECT_THAT(server.Http("/nothing"), StartsWith("HTTP/1.1 404"));
 }
 
-// Each holds a thread for the read timeout only, and there are enough of them.
+// Each connection holds a thread only for the read timeout, and there are
+// enough threads.
 TEST(ServerTest, SilentConnectionsDoNotStarveTheProbes) {
   ServerOptions options;
   options.http_listen = "127.0.0.1:0";
@@ -342,17 +344,17 @@ TEST(ServerTest, SilentConnectionsDoNotStarveTheProbes) {
   for (int i = 0; i < 64; ++i) {
     silent.push_back(ConnectTo(server.server().http_port()));
   }
-  // Behind all of them: it is answered because silence has an end.
+  // Answered after all of them, because the server ends silent connections.
   EXPECT_THAT(server.Http("/healthz"), StartsWith("HTTP/1.1 200"));
   for (const int fd : silent) close(fd);
 }
 
 // Sends the beginning of a request and then a byte every 100 ms, until the
-// server hangs up; false: it has not after 30 s.
+// server closes the connection. Returns false if it has not after 30 s.
 bool IsHungUpOn(int fd) {
   std::string bytes = "GET / HTTP/1.1\r\nX: ";
   for (int i = 0; i < 300; ++i) {
-    // The answer, an end or an error.
+    // An answer, an end or an error.
     pollfd answer = {fd, POLLIN, 0};
     if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0 ||
         poll(&answer, 1, 100) != 0) {
@@ -363,7 +365,7 @@ bool IsHungUpOn(int fd) {
   return false;
 }
 
-// More than there are threads, none of which ends its request.
+// More connections than threads, none of which completes its request.
 TEST(ServerTest, SlowRequestsDoNotStarveTheProbes) {
   ServerOptions options;
   options.http_listen = "127.0.0.1:0";
@@ -414,7 +416,7 @@ TEST(ServerTest, DrainEndsParkedCallsAndStreams) {
   server.server().Drain(seconds(20));
 }
 
-// gRPC's Shutdown would wait for it until the deadline.
+// gRPC's Shutdown would wait for the connection until the deadline.
 TEST(ServerTest, SilentConnectionDoesNotHoldUpADrain) {
   TestServer server;
   const int fd = ConnectTo(server.server().port());
@@ -435,7 +437,7 @@ TEST(ServerTest, DestructionWithParkedCallsEndsThem) {
 }
 
 TEST(ServerTest, AJobThatWasOnlyAskedForIsForgottenSoon) {
-  TestServer server;  // which keeps what an idle job holds for an hour
+  TestServer server;  // keeps the contents of an idle job for an hour
   std::map<std::string, v1::Operation> operations;
   operations["key"] = SetOperation(1, "k", "v");
   operations["queue"].mutable_queue_push()->set_key("q");
@@ -443,7 +445,7 @@ TEST(ServerTest, AJobThatWasOnlyAskedForIsForgottenSoon) {
   operations["formed"].mutable_join()->set_world_size(1);
   operations["member"] = CheckOperation(1, "k");
   operations["read"] = CheckOperation(1, "k");
-  // Last, so that the others have been looked at when it is gone.
+  // Last, so that the others have been examined when it is gone.
   for (const char* const job :
        {"key", "queue", "closed", "formed", "member", "read"}) {
     TestStream stream(server.NewChannel());
@@ -483,13 +485,13 @@ TEST(ServerTest, TheLossOfASilentMemberIsToldWithinItsLeaseAndASecond) {
   silent.SendOperation(join);
   EXPECT_FALSE(alive.Call(join).has_status());
   const auto formed = std::chrono::steady_clock::now();
-  // Each of its calls is a sign of life.
+  // Each call of the member is a sign of life.
   uint64_t id = 2;
   while (std::chrono::steady_clock::now() - formed <
          options.lease + std::chrono::seconds(1)) {
     alive.Call(SetOperation(id++, "k", "v"));
   }
-  // What is not on its way by now does not come any more.
+  // Later events do not come any more.
   alive.HalfClose();
   const v1::MemberEvent event = alive.NextEvent();
   EXPECT_EQ(event.member().member(), "silent");
@@ -535,7 +537,7 @@ TEST(ServerTest, AnswersThatAreNotTakenAreBounded) {
               HasSubstr("--limit_unsent_bytes"));
 }
 
-// What members say of themselves does not look like other lines.
+// Members' texts cannot look like other log lines.
 TEST(ServerTest, OneLineOfTheLogIsOneStateChange) {
   LogLines log;
   TestServer server;

@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::StartsWith;
 
-// The record that comes back; its own encoding, so that nothing of it that is
-// written is lost, is compared as well.
+// Decodes the encoded record. Also compares a second encoding, so that no
+// written field is lost.
 template <typename T>
 T RoundTrip(const T& record) {
   const std::string key = EncodeKey("job-1", record);
@@ -68,7 +68,7 @@ TEST(RecordCodecTest, LifetimesAndItemsComeBack) {
   EXPECT_EQ(item.number, 259);
   EXPECT_EQ(*item.value, "i");
   EXPECT_FALSE(EncodeValue(core::ItemRecord{"q", 1, nullptr}).has_value());
-  // In the order of the queue.
+  // Keys are in the order of the queue.
   EXPECT_LT(EncodeKey("job", core::ItemRecord{"q", 255, nullptr}),
             EncodeKey("job", core::ItemRecord{"q", 256, nullptr}));
 }
@@ -278,7 +278,7 @@ TEST(RecordCodecTest, ErasedRecordsHaveNoValue) {
   EXPECT_FALSE(EncodeValue(member).has_value());
 }
 
-// Names in a key do not run into each other.
+// Different names give different keys.
 TEST(RecordCodecTest, KeysAreDifferentWhereTheNamesAre) {
   core::SeriesRecord one;
   one.group = "a";

@@ -21,10 +21,10 @@
 
 namespace {
 
-// Files that were put on the disk. The library's calls come here, because the
-// program's own functions go before those of the C library.
+// Files that were synced to the disk. RocksDB's calls come here, because the
+// program's own functions take precedence over those of the C library.
 std::vector<std::string> synced;
-// The end of the process does without the disk, and so do tests of it.
+// Tests that only end the process need no real sync.
 bool sync_takes_effect = true;
 
 int Sync(int fd) {
@@ -90,7 +90,8 @@ TEST_F(RocksDbStorageTest, WhatIsWrittenIsThereAfterReopening) {
   EXPECT_THAT(All(*storage), ElementsAre(Pair(bytes, bytes), Pair("a", "2")));
 }
 
-// A killed process keeps what the system has; only this tells the disk.
+// A killed process loses nothing that the kernel has, so only this shows the
+// sync.
 TEST_F(RocksDbStorageTest, SyncPutsTheLogOnTheDisk) {
   const std::unique_ptr<Storage> storage = Open();
   ASSERT_TRUE(storage->Write({{"a", "1"}}).ok());
@@ -99,7 +100,7 @@ TEST_F(RocksDbStorageTest, SyncPutsTheLogOnTheDisk) {
   EXPECT_THAT(synced, Contains(EndsWith(".log")));
 }
 
-// Where the machine ends in between, there is a whole file or none.
+// A crash of the machine in between leaves a whole file or none.
 TEST_F(RocksDbStorageTest, TheMarkIsOnTheDiskBeforeItHasItsName) {
   synced.clear();
   Open();
@@ -111,7 +112,7 @@ TEST_F(RocksDbStorageTest, TheMarkIsOnTheDiskBeforeItHasItsName) {
   EXPECT_FALSE(std::filesystem::exists(path_ + "/SYNCED.tmp"));
 }
 
-// The library would end the process.
+// RocksDB itself would end the process.
 TEST_F(RocksDbStorageTest, ADiskWithoutRoomIsAnError) {
   Open();
   const auto ignored = signal(SIGXFSZ, SIG_IGN);
@@ -138,7 +139,7 @@ TEST_F(RocksDbStorageTest, AFolderThatWasRemovedTakesNothing) {
   EXPECT_EQ(written.code(), StatusCode::kDataLoss);
   EXPECT_THAT(std::string(written.message()),
               AllOf(HasSubstr(path_), HasSubstr("removed or replaced")));
-  // Another one in its place is not it either.
+  // A new folder at the same path is not the same folder.
   ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
   std::ofstream(path_ + "/LOCK") << "";
   EXPECT_FALSE(storage->Write({{"c", "3"}}).ok());
@@ -211,7 +212,7 @@ TEST_F(RocksDbStorageTest, AWordInThePathIsNotTakenForAnotherCoordinator) {
   EXPECT_EQ(storage.status().code(), StatusCode::kUnavailable);
 }
 
-// None of these files is of a database.
+// None of these files belongs to a database.
 TEST_F(RocksDbStorageTest, AFolderWithOtherFilesIsNew) {
   for (const char* file :
        {"coordinator.log", "0a.log", ".log", "x.sst", "OLD_SYNCED"}) {
@@ -232,14 +233,14 @@ void WriteFile(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// The one that CURRENT names.
+// Returns the manifest that CURRENT names.
 std::filesystem::path ManifestIn(const std::string& folder) {
   std::string name;
   std::ifstream(folder + "/CURRENT") >> name;
   return folder + "/" + name;
 }
 
-// The library begins another list of files after a write of the old one failed.
+// RocksDB begins another manifest after a failed write to the old one.
 TEST_F(RocksDbStorageTest, AnotherListOfFilesIsFoundWhileRunning) {
   std::unique_ptr<Storage> storage = Open();
   ASSERT_TRUE(storage->Write({{"a", "1"}}).ok());
@@ -255,19 +256,19 @@ TEST_F(RocksDbStorageTest, AnotherListOfFilesIsFoundWhileRunning) {
   ASSERT_NE(storage, nullptr);
   EXPECT_THAT(All(*storage), ElementsAre(Pair("a", "1"), Pair("b", "2")));
   storage.reset();
-  // It is a missing file where CURRENT names it, too.
+  // A missing file that CURRENT names is noticed, too.
   storage = Open();
   std::filesystem::remove(ManifestIn(path_));
   EXPECT_EQ(storage->Sync().code(), StatusCode::kUnavailable);
 }
 
-// Its checksum goes on where it was.
+// The mark's checksum continues from its last end.
 TEST_F(RocksDbStorageTest, AListOfFilesThatGrewWhileRunningIsNoDamage) {
   std::unique_ptr<Storage> storage = Open();
   const std::filesystem::path manifest = ManifestIn(path_);
   const auto size = std::filesystem::file_size(manifest);
-  // More than the library keeps in memory, and it stops taking any when it is
-  // behind with its files.
+  // Writes more than RocksDB keeps in memory, until it creates table files. It
+  // stops accepting writes while it is behind.
   for (int i = 0; std::filesystem::file_size(manifest) == size; ++i) {
     ASSERT_TRUE(storage->Write({{"key", std::string(1 << 20, 'v')}}).ok());
     ASSERT_TRUE(storage->Sync().ok());
@@ -281,17 +282,17 @@ TEST_F(RocksDbStorageTest, AListOfFilesThatGrewWhileRunningIsNoDamage) {
   EXPECT_NE(ManifestIn(path_), manifest);
 }
 
-// A folder as the end of the process leaves it, with changes in a table and in
-// a log, all of them acknowledged.
+// A folder as a killed process leaves it, with acknowledged changes in a table
+// and in a log.
 class DamageTest : public RocksDbStorageTest {
  protected:
   DamageTest() {
     sync_takes_effect = false;
-    // What is in the log comes into a table at the next start.
+    // The next start moves the log's changes into a table.
     Change(Open().get(), 0, 10);
     const std::unique_ptr<Storage> storage = Open();
     Change(storage.get(), 5, 25);
-    // One that nobody was told of.
+    // An unacknowledged change.
     Save("synced");
     EXPECT_TRUE(storage->Write({{"unsynced", std::string(100, 'u')}}).ok());
     Save("unsynced");
@@ -302,7 +303,7 @@ class DamageTest : public RocksDbStorageTest {
 
   ~DamageTest() override { sync_takes_effect = true; }
 
-  // One change after another, as the commits of single calls.
+  // Writes one change at a time, like the commits of single calls.
   void Change(Storage* storage, int from, int to) {
     for (int i = from; i < to; ++i) {
       const std::string key = "key" + std::to_string(i);
@@ -321,8 +322,8 @@ class DamageTest : public RocksDbStorageTest {
     std::filesystem::copy(path_, Folder(name));
   }
 
-  // Opens `folder`; whether it is refused, as damaged. Else everything that was
-  // acknowledged must be there.
+  // Opens `folder`. Returns whether it is refused as damaged; otherwise all
+  // acknowledged changes must be there.
   bool Refused(const std::string& folder) {
     const StatusOr<std::unique_ptr<Storage>> storage = OpenRocksDb(folder);
     if (!storage.ok()) {
@@ -337,7 +338,7 @@ class DamageTest : public RocksDbStorageTest {
     return false;
   }
 
-  // What becomes of the synced folder when `damage` is done to its `file`.
+  // Applies `damage` to `file` of the synced folder and opens it.
   template <typename Damage>
   bool RefusedWith(const std::string& file, const Damage& damage) {
     const std::string folder = Folder("damaged");
@@ -345,7 +346,7 @@ class DamageTest : public RocksDbStorageTest {
     std::filesystem::copy(Folder("synced"), folder);
     damage(folder + "/" + file);
     const bool refused = Refused(folder);
-    // Nor does it start when somebody tries again.
+    // A second start gives the same result.
     EXPECT_EQ(Refused(folder), refused);
     return refused;
   }
@@ -354,7 +355,7 @@ class DamageTest : public RocksDbStorageTest {
   std::map<std::string, std::string> acknowledged_;
 };
 
-// Overwrites `count` bytes at `at`, so that each is another than before.
+// Overwrites `count` bytes at `at` with different ones.
 auto Overwrite(size_t at, size_t count) {
   return [=](const std::filesystem::path& path) {
     std::string bytes = ReadFile(path);
@@ -407,8 +408,7 @@ TEST_F(DamageTest, NoDamageOfAFileLosesWhatWasAcknowledged) {
   EXPECT_GT(tables, 0);
 }
 
-// Where the log says how long a change is, a wrong number makes it look as if
-// it ended there.
+// A wrong length of a change makes the log look as if it ended there.
 TEST_F(DamageTest, NoByteOfTheLogIsWrong) {
   const size_t size = std::filesystem::file_size(Folder("synced") + "/" + log_);
   for (size_t at = 0; at < size; at += 7) {
@@ -417,7 +417,7 @@ TEST_F(DamageTest, NoByteOfTheLogIsWrong) {
   }
 }
 
-// The process ended while it wrote, before it told anybody.
+// The process ended while it wrote, before the acknowledgement.
 TEST_F(DamageTest, AnEndThatNobodyWasToldOfIsNoDamage) {
   const size_t synced =
       std::filesystem::file_size(Folder("synced") + "/" + log_);
@@ -430,7 +430,7 @@ TEST_F(DamageTest, AnEndThatNobodyWasToldOfIsNoDamage) {
       WriteFile(path,
                 ReadFile(Folder("unsynced") + "/" + log_).substr(0, size));
     }));
-    // Room that the file system gave and that was never written.
+    // Space that the file system allocated and that was never written.
     EXPECT_FALSE(RefusedWith(log_, [&](const std::filesystem::path& path) {
       std::string bytes =
           ReadFile(Folder("unsynced") + "/" + log_).substr(0, size);
@@ -463,13 +463,13 @@ TEST_F(DamageTest, ADamagedMarkAloneMayBeRemoved) {
   EXPECT_FALSE(Refused(Folder("damaged")));
 }
 
-// It has nobody's word for where its log ends.
+// The folder has no record of where its log ends.
 TEST_F(DamageTest, AFolderOfAnEarlierVersionIsTakenOver) {
   EXPECT_FALSE(RefusedWith("SYNCED", Remove));
   EXPECT_TRUE(std::filesystem::exists(Folder("damaged") + "/SYNCED"));
 }
 
-// However often it is started, there is one.
+// However often it starts, there is one log.
 TEST_F(RocksDbStorageTest, LogsDoNotGather) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(Open()->Write({{"a", std::to_string(i)}}).ok());

@@ -27,7 +27,7 @@ Operation EchoUnary(const std::string& address, const std::string& payload) {
   };
 }
 
-// One stream, one message an operation.
+// A stream with one operation per message.
 class EchoStream {
  public:
   explicit EchoStream(const std::string& address)

@@ -1,4 +1,4 @@
-// The operations that are measured.
+// The measured operations.
 
 #ifndef MUSTER_TESTS_BENCH_CALLERS_H_
 #define MUSTER_TESTS_BENCH_CALLERS_H_
@@ -12,15 +12,15 @@
 
 namespace muster::bench {
 
-// A connection of its own, as separate processes would have.
+// A separate connection, as separate processes would have.
 std::shared_ptr<grpc::Channel> OwnChannel(const std::string& address);
 
 // A session with the coordinator's job `bench`.
 std::shared_ptr<Session> Connect(const std::string& address);
 
-// `echo unary`, `set unary`, `get unary`, `echo stream`, `set stream`,
-// `get stream` or `add stream`, over a connection of its own. `caller` makes
-// the key. Throws on an unknown kind and on failure.
+// `echo unary`, `set unary`, `get unary`, `echo stream`, `set stream`, `get
+// stream` or `add stream`, over a connection of its own. `caller` makes the
+// key. Throws on an unknown kind and on failure.
 Operation MakeOperation(const std::string& kind, const std::string& address,
                         const std::string& payload, int caller);
 

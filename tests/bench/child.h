@@ -9,7 +9,7 @@
 
 namespace muster::bench {
 
-// A child process that is talked to in lines: its stdin and stdout are pipes.
+// A child process with pipes as stdin and stdout, for an exchange of lines.
 // Killed with its parent, and by the destructor. Throws std::runtime_error.
 class Child {
  public:
@@ -20,7 +20,7 @@ class Child {
 
   int pid() const { return pid_; }
 
-  // The next line that it prints. Throws when there is none.
+  // Returns the next line that the child prints. Throws if there is none.
   std::string ReadLine();
   void WriteLine(const std::string& line);
 

@@ -1,5 +1,5 @@
-// Measures a coordinator beside a bare gRPC echo of the same payload, rounds of
-// all loads in turn, so that what disturbs the machine disturbs all alike.
+// Measures a coordinator and a bare gRPC echo of the same payload, in rounds of
+// all loads in turn, so that disturbances of the machine affect all alike.
 
 #include <csignal>
 #include <cstdlib>
@@ -70,12 +70,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What is wanted, where one is: of the throughput of 64 threads that share a
-// session, and of ratios to the bare echo's stream.
+// Targets: the throughput of 64 threads that share a session, and ratios to the
+// bare echo's stream.
 constexpr double kSharedOperationsPerSecond = 300'000;
 constexpr double kLoneP50Ratio = 1.15;
 constexpr double kProcessesThroughputRatio = 0.9;
-// And of the throughput of etcd on the same disk.
+// The ratio to the throughput of etcd on the same disk.
 constexpr double kDurableThroughputRatio = 3;
 
 // `listening grpc=127.0.0.1:41234 http=...` -> `127.0.0.1:41234`.
@@ -87,15 +87,15 @@ std::string GrpcAddressOf(const std::string& line) {
       "the coordinator's first line names no grpc= address: ", line));
 }
 
-// One thing to measure, and what it stands beside.
+// One load to measure, and its reference.
 struct Row {
   std::string name;
-  std::string reference;  // of another row; empty: it is a reference itself
+  std::string reference;  // name of another row; empty: none
   std::function<Figures()> run;
   std::vector<Figures> rounds = {};
 };
 
-// A folder that goes with what is in it.
+// Removes the folder and its contents at the end.
 class Folder {
  public:
   explicit Folder(const std::string& parent)
@@ -128,8 +128,8 @@ struct Bed {
   milliseconds duration{0};
 };
 
-// Every caller has a connection of its own, except in `one session`, where they
-// are threads of one process, and `processes`, where each is a process.
+// Every caller has a connection of its own, except in `one session`, where
+// callers are threads of one process, and `processes`, where each is a process.
 void PlanCallers(const Bed& bed, int callers, std::vector<Row>& rows) {
   const std::string suffix = absl::StrCat("/", callers);
   const auto threads = [&](const std::string& kind, std::string reference) {
@@ -186,8 +186,8 @@ void PlanCallers(const Bed& bed, int callers, std::vector<Row>& rows) {
   processes("get stream", absl::StrCat("echo stream, processes", suffix));
 }
 
-// What is acknowledged is on the disk: a coordinator of its own, and etcd where
-// it is installed; both sync before they answer. And redis, which does not.
+// A coordinator with a storage and, if it is installed, etcd; both sync to the
+// disk before they answer. And redis, which does not.
 class StorageBed {
  public:
   explicit StorageBed(const Bed& bed)
@@ -262,7 +262,7 @@ class StorageBed {
   const std::unique_ptr<Peer> redis_;
 };
 
-// Leaves the rows whose name contains `text`, and their references.
+// Keeps only the rows whose name contains `text`, and their references.
 void Narrow(const std::string& text, std::vector<Row>& rows) {
   std::set<std::string> kept;
   for (const Row& row : rows) {
@@ -366,7 +366,7 @@ void MeasureScale(const Bed& bed, const std::string& only,
   }
 }
 
-// For each flood a coordinator that is flooded and one that is not.
+// Each flood has one coordinator that is flooded and one that is not.
 void MeasureFloods(const std::string& only, std::vector<Figure>& figures) {
   for (const char* const flood : {"list", "watch", "multiset", "set"}) {
     if (!absl::StrContains(absl::StrCat("fairness ", flood), only)) continue;
@@ -458,7 +458,7 @@ int Bench() {
 }
 
 int ServeEcho() {
-  // Blocked before the server's threads start, which inherit it.
+  // Blocked before the server's threads start, so that they inherit it.
   sigset_t stop;
   sigemptyset(&stop);
   sigaddset(&stop, SIGTERM);
@@ -486,8 +486,8 @@ int main(int argc, char** argv) {
       "keeps nothing), the release of many waiters, idle sessions, a job of "
       "many members, and what the flood of one job costs another.");
   absl::ParseCommandLine(argc, argv);
-  // As muster-coordinator does: the echo and the callers are not to be slower
-  // for it.
+  // The same as in muster-coordinator, so that the echo and the callers are not
+  // slower.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   try {
     if (absl::GetFlag(FLAGS_serve_echo)) return muster::bench::ServeEcho();

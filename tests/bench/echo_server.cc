@@ -10,8 +10,7 @@
 namespace muster::bench {
 namespace {
 
-// Reads one message, writes it back, reads the next: what a stream costs
-// without batching.
+// Reads one message, writes it back, reads the next: a stream without batching.
 class EchoReactor : public grpc::ServerBidiReactor<EchoRequest, EchoResponse> {
  public:
   EchoReactor() { StartRead(&request_); }

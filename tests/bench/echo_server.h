@@ -8,7 +8,7 @@ namespace muster::bench {
 // A bare gRPC echo over the callback API, on a free port of 127.0.0.1.
 class EchoServer {
  public:
-  // Null when it cannot listen.
+  // Null: it cannot listen.
   static std::unique_ptr<EchoServer> Start();
 
   virtual ~EchoServer() = default;

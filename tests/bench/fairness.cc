@@ -29,10 +29,10 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// How much slower a Set may be for the flood of another job.
+// The largest accepted slowdown of a Set by another job's flood.
 constexpr double kRatioMax = 1.2;
 
-// Between two Sets, which are to be a small load.
+// The pause between two Sets, which keeps their load small.
 void Pause() { poll(nullptr, 0, /*timeout=*/1); }
 
 std::shared_ptr<Session> Connect(const std::string& address,
@@ -41,10 +41,10 @@ std::shared_ptr<Session> Connect(const std::string& address,
   return Session::Connect({.address = address, .job = job, .member = member});
 }
 
-// What one thread of a flood does again and again.
+// The repeated step of one thread of a flood.
 using Step = std::function<void()>;
 
-// Thousands of keys from `prefix`0 on, written in batches.
+// Writes `count` keys from `prefix`0 on, in batches.
 void Fill(CoordinatorStore& store, const std::string& prefix, int count) {
   std::vector<std::string> keys;
   for (int i = 0; i < count; ++i) {
@@ -73,7 +73,7 @@ Step Watch(std::shared_ptr<CoordinatorStore> store, int caller, int) {
     try {
       open->Next(milliseconds(100));
     } catch (const DistStoreError&) {
-      open = watch();  // More has changed than the coordinator remembers.
+      open = watch();  // More has changed than the history keeps.
     }
   };
 }
@@ -138,7 +138,7 @@ class Victim {
   std::vector<double> latencies_us_;
 };
 
-// Of all rounds.
+// Results of all rounds.
 struct Seen {
   std::vector<double> flooded_us;
   std::vector<double> undisturbed_us;
@@ -162,7 +162,7 @@ void MeasureRound(const FairnessOptions& options, Seen& seen) {
     undisturbed.Set();
     Pause();
   } while (Clock::now() < end);
-  // Throws where the flood has ended by itself.
+  // Throws if the flood has ended.
   flood.WriteLine("how much");
   seen.steps += std::stod(flood.ReadLine());
   const auto add = [](std::vector<double> from, std::vector<double>& to) {

@@ -1,4 +1,4 @@
-// What the flood of one job costs another job of the same coordinator.
+// Measures how the flood of one job slows another job of the same coordinator.
 
 #ifndef MUSTER_TESTS_BENCH_FAIRNESS_H_
 #define MUSTER_TESTS_BENCH_FAIRNESS_H_
@@ -12,24 +12,24 @@
 namespace muster::bench {
 
 struct FairnessOptions {
-  std::string self{};         // a program that calls Flood for --flood=WHAT
+  std::string self{};         // a program that calls Flood for --flood=KIND
   std::string flood{};        // list, watch, multiset or set
-  std::string flooded{};      // address of the coordinator that is flooded
+  std::string flooded{};      // address of the flooded coordinator
   std::string undisturbed{};  // address of another one on the same machine
   int rounds = 3;
   std::chrono::milliseconds round{0};
-  int keys = 100'000;  // that are listed
+  int keys = 100'000;  // to list
 };
 
-// One job floods a coordinator from another process while a caller of another
-// job sets a key a millisecond, by turns in the same coordinator and in one
-// that nobody else uses: both suffer alike from the processor time that the
-// flood takes, so what they differ by is the coordinator's doing.
+// One job floods a coordinator from another process. Meanwhile a caller of
+// another job sets a key every millisecond, alternately in the same coordinator
+// and in one that nobody else uses. The flood takes processor time from both
+// alike, so the coordinator causes the difference between them.
 std::vector<Figure> MeasureFairness(const FairnessOptions& options);
 
-// What the flooding process does: floods, prints a line when it has begun, and
-// for a line that it reads how much it has done, and goes on until it is
-// killed. `what` is `FLOOD;ADDRESS;KEYS`.
+// Runs in the flooding process: floods until it is killed. Prints a line when
+// the flood has begun and, for each line that it reads, the number of steps so
+// far. `what` is `FLOOD;ADDRESS;KEYS`.
 void Flood(const std::string& what);
 
 }  // namespace muster::bench

@@ -36,7 +36,7 @@ nlohmann::json ToJson(const std::vector<Figure>& figures) {
 void PrintTargets(const std::vector<Figure>& figures) {
   for (const Figure& figure : figures) {
     const bool wanted = figure.target > 0;
-    // The others stand in the table.
+    // The other figures are in the table.
     if (!wanted && !figure.reference.empty()) continue;
     const char* const verdict = figure.Met() ? "met" : "MISSED";
     std::cout << absl::StrFormat("%-6s %s: %.6g %s", wanted ? verdict : "",

@@ -7,16 +7,16 @@
 
 namespace muster::bench {
 
-// One measured value, what stands beside it, and what is wanted of it.
+// One measured value, its reference, and its target.
 struct Figure {
   std::string name{};
   double value = 0;
   std::string unit{};
-  // Empty and 0: nothing stands beside it.
+  // Empty and 0: there is no reference.
   std::string reference{};
   double reference_value = 0;
-  // Of the ratio to the reference, or of the value when there is none; 0: no
-  // target is set.
+  // For the ratio to the reference, or for the value if there is none; 0: no
+  // target.
   double target = 0;
   bool less_is_better = true;
 
@@ -24,11 +24,11 @@ struct Figure {
   bool Met() const;
 };
 
-// {name, value, unit, reference, reference_value, ratio, target, met}; null
-// stands for what there is not.
+// {name, value, unit, reference, reference_value, ratio, target, met}; missing
+// values are null.
 nlohmann::json ToJson(const std::vector<Figure>& figures);
 
-// One line each of those that have a target or nothing beside them.
+// Prints a line for each figure that has a target or no reference.
 void PrintTargets(const std::vector<Figure>& figures);
 
 }  // namespace muster::bench

@@ -46,7 +46,7 @@ class Caller {
         large_(request.count * context_->size),
         other_(IsExchange() ? large_.size() : 0) {}
 
-  // Null: there is no such operation here.
+  // Null: the operation is not supported.
   std::function<void()> Call() {
     const std::string& operation = request_.operation;
     if (operation == "barrier") {
@@ -87,7 +87,7 @@ class Caller {
     return RootedCall();
   }
 
-  // Whether one call gives what it must. Zeros are left behind.
+  // Whether one call gives the correct result. Leaves zeros behind.
   bool Verify(const std::function<void()>& call) {
     for (std::vector<T>* values : {&small_, &large_, &other_}) {
       std::fill(values->begin(), values->end(),
@@ -198,7 +198,7 @@ class Server {
 
   std::string Answer(const PeerRequest& request) {
     if (request.data_type == "float32") return Run<float>(request, floats_);
-    // The halving-doubling algorithm is measured in float32 alone.
+    // The halving-doubling algorithm supports only float32 here.
     if (algorithm_ == "hd") return "none";
     if (request.data_type == "float64") return Run<double>(request, doubles_);
     if (request.data_type == "int32") return Run<int32_t>(request, ints_);

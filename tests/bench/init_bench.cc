@@ -26,7 +26,7 @@
 
 ABSL_FLAG(int, ranks, 8, "processes, 1 to 256");
 ABSL_FLAG(int, rounds, 5, "how many times each way is timed");
-// Not among those that the system gives out: a socket of a rank may have it.
+// Not one of the kernel's ephemeral ports, which a rank's socket may have.
 ABSL_FLAG(int, port, 21100, "first of the ports on loopback that it takes");
 ABSL_FLAG(std::string, json, "", "file for the figures");
 
@@ -41,7 +41,7 @@ double Now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-// Two ends of a pipe, one or both of which a process keeps.
+// A pipe. A process keeps one end or both.
 struct Pipe {
   Pipe() {
     if (pipe(ends) != 0) std::abort();
@@ -60,7 +60,7 @@ struct Pipe {
   void Put(const T& value) const {
     if (write(ends[1], &value, sizeof(value)) != sizeof(value)) std::abort();
   }
-  // False at its end.
+  // Returns false at the pipe's end.
   template <typename T>
   bool Take(T& value) const {
     return read(ends[0], &value, sizeof(value)) == sizeof(value);
@@ -69,12 +69,12 @@ struct Pipe {
   int ends[2];
 };
 
-// Between the parent and its children.
+// Pipes between the parent and its children.
 struct Signals {
-  // Of each child: that it is ready, and when it returned.
+  // Each child writes when it is ready, and the time of its return.
   Pipe ready;
   Pipe returned;
-  // The parent's closing them tells all children.
+  // The parent closes them to signal all children.
   Pipe go;
   Pipe end;
 };
@@ -120,7 +120,7 @@ pid_t StartCoordinator(Pipe& end, int& port) {
   _exit(0);
 }
 
-// Milliseconds until the last rank's return, or a negative number.
+// Returns the milliseconds until the last rank returns; negative: failed.
 double RunRound(int ranks, int port, bool coordinator_is_up) {
   Pipe coordinator_end;
   pid_t coordinator = -1;
@@ -165,7 +165,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// What 8 and 64 processes may take, on two cores.
+// The target in milliseconds for 8 and 64 processes on two cores.
 double TargetFor(int ranks) { return ranks <= 8 ? 60 : ranks <= 64 ? 700 : 0; }
 
 int Run() {

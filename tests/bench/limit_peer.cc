@@ -1,8 +1,8 @@
 // A bare all_reduce among processes of one host, as a peer of muster-bench
-// (worker/bench/README.md), to which one that can fail is compared: the tensors
-// lie in memory that all of them share, each process adds up its part of all of
-// them and writes it to all, and there are two flags. float32 sums only.
-// Whoever dies is waited for.
+// (worker/bench/README.md). It shows the speed without failure handling: the
+// tensors are in shared memory, each process adds up its part of all tensors
+// and writes the sum to all, and there are two flags. float32 sums only. If a
+// process dies, the others wait for ever.
 //
 //   muster-bench all_reduce --nproc=2 --backend=shm --memory=symmetric
 //       --peer=bin/limit_peer
@@ -29,7 +29,7 @@ namespace {
 
 using muster::tests::bench::PeerRequest;
 
-// Of one process's tensor.
+// The size of one process's tensor.
 constexpr size_t kTensorBytes = size_t{64} << 20;
 constexpr int kRanksMax = 64;
 
@@ -48,8 +48,8 @@ int NumberOf(const char* variable) {
 }
 
 // Adds up `count` elements of the tensors of all `size` processes, from one
-// place on, and leaves the sum in all of them. So many at a time that they stay
-// in the nearest cache.
+// index on, and writes the sum to all of them. Works in pieces that fit into
+// the L1 cache.
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
@@ -80,7 +80,7 @@ class Limit {
                    static_cast<unsigned>(size)) {
     const size_t flags = sizeof(Flag) * kRanksMax;
     const size_t bytes = flags + kTensorBytes * size;
-    // The folder is of this run alone, and so is the name.
+    // The folder belongs to this run, so the name is unique.
     const std::string folder = std::getenv("MUSTER_BENCH_FOLDER");
     const std::string name =
         "/muster-limit-" + folder.substr(folder.rfind('/') + 1);
@@ -98,7 +98,7 @@ class Limit {
     for (int peer = 0; peer < size; ++peer) {
       tensors_[peer] = first + peer * (kTensorBytes / sizeof(float));
     }
-    // All have it open by then.
+    // All processes have opened the memory.
     Meet();
     shm_unlink(name.c_str());
   }
@@ -115,7 +115,7 @@ class Limit {
     Meet();
   }
 
-  // Whether a call gives what it must; zeros are left behind.
+  // Whether a call gives the correct result. Leaves zeros behind.
   bool Verify(size_t count) {
     std::fill_n(tensors_[rank_], count, static_cast<float>(rank_ + 1));
     AllReduce(count);
@@ -123,7 +123,7 @@ class Limit {
     const bool right =
         std::all_of(tensors_[rank_], tensors_[rank_] + count,
                     [sum](float element) { return element == sum; });
-    // Nobody may still be looking.
+    // Others may still be reading.
     Meet();
     std::fill_n(tensors_[rank_], count, 0.0f);
     Meet();

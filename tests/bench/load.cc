@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What one caller saw.
+// The results of one caller.
 struct Caller {
   std::vector<float> latencies_us;
   double operations = 0;  // warm-up included
@@ -77,10 +77,10 @@ Figures RunLoad(const Load& load, std::chrono::milliseconds warm_up,
   std::vector<Operation> operations;
   for (int caller = 0; caller < load.callers; ++caller) {
     operations.push_back(load.connect(caller));
-    operations.back()();  // The connection stands before the clock starts.
+    operations.back()();  // Connects before the clock starts.
   }
   std::vector<Caller> callers(static_cast<size_t>(load.callers));
-  // One more than the callers: this thread sets the start and lets them go.
+  // Counts this thread, too, which sets the start time.
   std::latch ready(load.callers + 1);
   Clock::time_point start;
   std::vector<std::thread> threads;

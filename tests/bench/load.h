@@ -11,30 +11,30 @@ namespace muster::bench {
 // One synchronous operation of one caller; throws on failure.
 using Operation = std::function<void()>;
 
-// Something to load: `connect(caller)` makes the operation of caller 0, 1, ...
-// and is called once for each before the clock starts.
+// A load to measure. `connect(caller)` makes the operation of caller 0, 1, ...;
+// it is called once for each before the clock starts.
 struct Load {
   std::string name;
   int callers = 1;
   std::function<Operation(int caller)> connect;
-  // The process that answers, for its processor time.
+  // The process that answers, for its processor time; 0: none.
   int server_pid = 0;
 };
 
-// What one round of a load showed.
+// The results of one round of a load.
 struct Figures {
   double operations_per_second = 0;
   double p50_us = 0;
   double p99_us = 0;
-  // Processor time of this process and of the server for each operation: on a
-  // busy machine this moves less than the others.
+  // Processor time of this process and of the server per operation. On a busy
+  // machine these vary less than the other figures.
   double client_cpu_us = 0;
   double server_cpu_us = 0;
 };
 
 // Runs `load` for `warm_up`, whose operations do not count, and then for
-// `duration`, one thread a caller, each as fast as it can. Throws what an
-// operation threw.
+// `duration`, with one thread per caller, each as fast as it can. Rethrows an
+// operation's exception.
 Figures RunLoad(const Load& load, std::chrono::milliseconds warm_up,
                 std::chrono::milliseconds duration);
 

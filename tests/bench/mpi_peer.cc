@@ -1,4 +1,4 @@
-// The program of mpi_peer.sh: one of MPI's ranks, which obeys the lines that it
+// The program of mpi_peer.sh: one MPI rank, which executes the requests that it
 // reads from a FIFO.
 
 #include <mpi.h>
@@ -43,7 +43,7 @@ class Caller {
                       : 0);
   }
 
-  // Null: there is no such operation here.
+  // Null: the operation is not supported.
   std::function<void()> Call() {
     const std::string& operation = request_.operation;
     const int count = count_;
@@ -81,8 +81,8 @@ class Caller {
     return nullptr;
   }
 
-  // Whether a call gives what it must: of float32, in which every rank has its
-  // number and one. Zeros are left behind.
+  // Whether a call gives the correct result, for float32: rank r has the value
+  // r + 1. Leaves zeros behind.
   bool Verify(const std::function<void()>& call) {
     if (request_.data_type != "float32") return true;
     Fill(static_cast<float>(rank_ + 1));
@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const std::string fifo =
       std::string(argv[1]) + "/mpi." + std::to_string(rank) + ".";
-  // Its peer may have made them already.
+  // The other side may have made them already.
   mkfifo((fifo + "in").c_str(), 0600);
   mkfifo((fifo + "out").c_str(), 0600);
   std::ifstream in(fifo + "in");

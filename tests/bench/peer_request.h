@@ -7,11 +7,11 @@
 #include <ostream>
 #include <string>
 
-// What the C++ peers of muster-bench have in common: the lines that they read
-// and answer (worker/bench/README.md).
+// Shared by the C++ peers of muster-bench: the lines that they read and answer
+// (worker/bench/README.md).
 namespace muster::tests::bench {
 
-// What a line asks for.
+// The request in a line.
 struct PeerRequest {
   std::string operation;
   std::string data_type;
@@ -20,14 +20,14 @@ struct PeerRequest {
   int root = 0;
   int calls = 0;
 
-  // The same for lines that differ in `calls` alone.
+  // Equal for lines that differ only in `calls`.
   std::string Key() const {
     return operation + " " + data_type + " " + reduce_op + " " +
            std::to_string(count) + " " + std::to_string(root);
   }
 };
 
-// Calls `call` so often, and says how long one took.
+// Makes `calls` calls and returns the time of one.
 inline std::string TimeCalls(const std::function<void()>& call, int calls) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
@@ -36,7 +36,7 @@ inline std::string TimeCalls(const std::function<void()>& call, int calls) {
   return "seconds " + std::to_string(elapsed.count() * 1e9 / calls) + "e-9";
 }
 
-// Answers lines until there are no more.
+// Answers lines until the end of `in`.
 inline void ServeRequests(
     std::istream& in, std::ostream& out,
     const std::function<std::string(const PeerRequest&)>& answer) {

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::chrono::seconds kStartPatience{20};
 
-// The program's path; empty: it is not installed.
+// The path of the program; empty: it is not installed.
 std::string FindProgram(const std::string& name) {
   const char* const path = std::getenv("PATH");
   for (absl::string_view folder :
@@ -55,7 +55,7 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
-// A connected socket; -1: nobody listens.
+// Returns a connected socket; -1: there is no listener.
 int TryConnect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_in address = Loopback(port);
@@ -69,7 +69,7 @@ int TryConnect(int port) {
   return -1;
 }
 
-// Returns when somebody listens.
+// Waits until a server listens on `port`.
 void AwaitListener(const std::string& what, int port) {
   const auto deadline = std::chrono::steady_clock::now() + kStartPatience;
   while (std::chrono::steady_clock::now() < deadline) {
@@ -96,7 +96,7 @@ class RedisConnection {
         static_cast<ssize_t>(command.size())) {
       throw std::runtime_error("redis: send");
     }
-    // "+OK", 5 bytes with the end of its line, comes in one piece.
+    // "+OK\r\n", 5 bytes, comes in one piece.
     char answer[64];
     if (recv(fd_, answer, sizeof(answer), 0) < 5 || answer[0] != '+') {
       throw std::runtime_error("redis: an answer that is not +OK");
@@ -144,7 +144,7 @@ class Etcd final : public Peer {
              absl::StrCat("--listen-peer-urls=http://127.0.0.1:", FreePort()),
              "--logger=zap", "--log-level=error"}) {
     AwaitListener("etcd", port_);
-    // It listens before it has a leader: the first put waits for one.
+    // etcd listens before it has a leader; the first put waits for one.
     Set("started", 0)();
   }
 

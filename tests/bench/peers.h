@@ -1,4 +1,4 @@
-// Other people's stores on this machine, to stand beside ours.
+// Other projects' stores on this machine, for comparison.
 
 #ifndef MUSTER_TESTS_BENCH_PEERS_H_
 #define MUSTER_TESTS_BENCH_PEERS_H_
@@ -15,17 +15,17 @@ class Peer {
  public:
   virtual ~Peer() = default;
 
-  // A caller's operation, over a connection of its own. Throws on failure.
+  // Makes a caller's operation over a connection of its own. Throws on failure.
   virtual Operation Set(const std::string& payload, int caller) = 0;
   virtual int pid() const = 0;
 };
 
-// redis without persistence; null where redis-server is not installed. Throws
-// when it does not start.
+// Starts redis without persistence; null: redis-server is not installed. Throws
+// if it does not start.
 std::unique_ptr<Peer> StartRedis();
 
-// etcd with its data in `folder`, each put synced to the disk as it is by
-// default; null where etcd is not installed. Throws when it does not start.
+// Starts etcd with its data in `folder`; each put is synced to the disk, which
+// is etcd's default. Null: etcd is not installed. Throws if it does not start.
 std::unique_ptr<Peer> StartEtcd(const std::string& folder);
 
 }  // namespace muster::bench

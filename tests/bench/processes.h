@@ -8,7 +8,7 @@
 
 namespace muster::bench {
 
-// One caller a process.
+// A load with one process per caller.
 struct ProcessLoad {
   std::string kind;  // of MakeOperation
   std::string address;
@@ -17,14 +17,14 @@ struct ProcessLoad {
   int server_pid = 0;
 };
 
-// As RunLoad. `self` is a program that calls DriveOneCaller with the arguments
-// that it finds behind --drive=.
+// Like RunLoad. `self` is a program that calls DriveOneCaller with the argument
+// of --drive=.
 Figures RunProcesses(const std::string& self, const ProcessLoad& load,
                      std::chrono::milliseconds warm_up,
                      std::chrono::milliseconds duration);
 
-// What each process does: connects, prints a line, waits for one, and prints
-// what it saw. `what` is `KIND;ADDRESS;PAYLOAD BYTES;CALLER;WARM-UP;DURATION`.
+// Runs in each process: connects, prints a line, waits for one, and prints its
+// results. `what` is `KIND;ADDRESS;PAYLOAD BYTES;CALLER;WARM-UP;DURATION`.
 void DriveOneCaller(const std::string& what);
 
 }  // namespace muster::bench

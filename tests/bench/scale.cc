@@ -111,7 +111,7 @@ double ReleaseEchoes(const ScaleOptions& options) {
     stubs.push_back(EchoService::NewStub(OwnChannel(options.echo)));
   }
   std::vector<double> rounds;
-  // One more: the first one connects.
+  // One additional round, which connects.
   for (int round = 0; round <= options.rounds; ++round) {
     const double last = Release(
         options.waiters,
@@ -139,11 +139,11 @@ double ReleaseEchoes(const ScaleOptions& options) {
   return MedianOf(rounds);
 }
 
-// One member's stream, read as things come.
+// One member's stream, which reads all messages as they come.
 class Member
     : public grpc::ClientBidiReactor<v1::StreamRequest, v1::StreamResponse> {
  public:
-  // What all members have seen together. One thread waits for it, asleep: the
+  // A count over all members. The thread that waits for it sleeps, because the
   // coordinator needs the processor.
   class Count {
    public:
@@ -156,7 +156,7 @@ class Member
       const std::lock_guard<std::mutex> lock(mutex_);
       return count_;
     }
-    // Throws when that takes minutes.
+    // Throws after some minutes.
     void Await(int wanted) {
       std::unique_lock<std::mutex> lock(mutex_);
       wanted_ = wanted;
@@ -180,7 +180,7 @@ class Member
     Count events;
     Count event_bytes;
     Count failures;
-    Count failure_bytes;  // their answers
+    Count failure_bytes;  // bytes of their answers
     Count ended;
   };
 
@@ -199,7 +199,7 @@ class Member
   }
 
   void Send(v1::Operation operation) {
-    // The answer to the last message may be here before gRPC is done with it.
+    // The answer may come before gRPC has finished the write.
     while (!writable_) std::this_thread::yield();
     writable_ = false;
     request_.Clear();
@@ -245,7 +245,7 @@ class Member
 
 class Members {
  public:
-  // Numbered from `first`.
+  // Members are numbered from `first`.
   explicit Members(const ScaleOptions& options, int first = 0) {
     for (int i = 0; i < std::min(kConnections, options.members); ++i) {
       stubs_.push_back(
@@ -267,7 +267,7 @@ class Members {
   Member& operator[](int i) { return *members_[static_cast<size_t>(i)]; }
   Member::Tally& tally() { return tally_; }
 
-  // Makes them the ranks of a generation; the milliseconds that it takes.
+  // Makes the members ranks of a generation. Returns the milliseconds it takes.
   double Form() {
     return Time(tally_.answers, size(), [&] {
       v1::Operation operation;
@@ -280,7 +280,7 @@ class Members {
     });
   }
 
-  // All but the last `absent` arrive at a barrier.
+  // All members but the last `absent` arrive at a barrier.
   void Arrive(const std::string& barrier, int absent = 0) {
     v1::Operation operation;
     operation.mutable_await_barrier()->set_generation(1);
@@ -291,7 +291,7 @@ class Members {
     }
   }
 
-  // Milliseconds until `count` is `wanted` more than it was before `act`.
+  // Returns the milliseconds from `act` until `count` has grown by `wanted`.
   double Time(Member::Count& count, int wanted,
               const std::function<void()>& act) {
     const int before = count.value();
@@ -307,10 +307,10 @@ class Members {
   std::vector<std::unique_ptr<Member>> members_;
 };
 
-// What the memory of the process grows by with each `open`.
+// The growth of the process's memory per `open`.
 double KibibytesOfEach(int pid, int count,
                        const std::function<void(int)>& open) {
-  // What the first ones allocate is for all.
+  // Later ones use memory that the first ones allocate.
   const int first = count / 10 + 1;
   for (int i = 0; i < first; ++i) open(i);
   const double before = ResidentBytes(pid);
@@ -343,7 +343,7 @@ std::vector<Figure> MeasureRelease(const ScaleOptions& options) {
 }
 
 std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options) {
-  // Each with a connection of its own.
+  // Each session has a connection of its own.
   std::vector<std::unique_ptr<Members>> sessions;
   const double session =
       KibibytesOfEach(options.coordinator_pid, options.sessions, [&](int i) {
@@ -385,7 +385,8 @@ std::vector<Figure> MeasureEnd(const ScaleOptions& options) {
   const int n = members.size();
   members.Form();
   Member::Tally& tally = members.tally();
-  // Half of them wait for the others, and one of those fails; then those come.
+  // Half of them wait for the others. One of the others fails; then the rest
+  // come.
   const int absent = n / 2;
   const double failed = members.Time(tally.failures, n - absent, [&] {
     members.Arrive("failed", absent);

@@ -1,4 +1,4 @@
-// What many waiters, sessions and members cost.
+// Measures the cost of many waiters, sessions and members.
 
 #ifndef MUSTER_TESTS_BENCH_SCALE_H_
 #define MUSTER_TESTS_BENCH_SCALE_H_
@@ -21,21 +21,22 @@ struct ScaleOptions {
   int members = 10'000;
 };
 
-// One key is set, and `waiters` threads wait for it over 64 sessions, and over
-// one session each beside as many parked calls of the bare echo: until the last
-// one is back.
+// Sets one key for which `waiters` threads wait over 64 sessions, and over one
+// session each; for comparison, releases as many parked calls of the bare echo.
+// Measures the time until the last one returns.
 std::vector<Figure> MeasureRelease(const ScaleOptions& options);
 
-// What the coordinator's memory grows by with a session that does nothing, and
-// the bare echo's with a stream.
+// The memory of the coordinator per idle session, and that of the bare echo per
+// stream.
 std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options);
 
 // Members over 100 connections: their memory, a static rendezvous, a barrier,
-// and how long the report of a failure takes to all of them.
+// and the time until the report of a failure has reached all of them.
 std::vector<Figure> MeasureMembers(const ScaleOptions& options);
 
-// The same members: what a barrier that fails costs, and the end of the job, in
-// which all leave: until the last one has its answer, and what each was told.
+// The same members: the cost of a failed barrier and of the end of the job, in
+// which all leave: the time until the last one has its answer, and the events
+// for each.
 std::vector<Figure> MeasureEnd(const ScaleOptions& options);
 
 }  // namespace muster::bench

@@ -38,10 +38,9 @@ int64_t kills = 12;
 int64_t clients = 4;
 int64_t seed = 1;
 
-// How many operations all clients have made when the next kill comes, at most,
-// and how many more they may make while it does; so that every life of the
-// coordinator does some work, and is at it when it ends, however slow the
-// machine.
+// The next kill comes after at most kOperationsMax operations of all clients.
+// Meanwhile clients may make at most kOperationsMore. So every process of the
+// coordinator does some work and ends during work, on slow machines, too.
 constexpr int64_t kOperationsMax = 400;
 constexpr int64_t kOperationsMore = 2'000;
 
@@ -58,7 +57,8 @@ int64_t NumberAt(Store& store, const std::string& key) {
   return number;
 }
 
-// One client: its own register, everybody's registers, the counter, the log.
+// One client: uses its own register, the others' registers, the counter and the
+// log.
 class Client {
  public:
   Client(int index, const std::string& address, History* history,
@@ -71,7 +71,7 @@ class Client {
         session_(Connect(address, absl::StrCat("client-", index))),
         store_(session_) {}
 
-  // Until `allowed` is negative.
+  // Runs until `allowed` is negative.
   void Run() {
     for (int64_t allowed = 0; (allowed = allowed_.load()) >= 0;) {
       if (done_.load() >= allowed) {
@@ -122,7 +122,7 @@ class Client {
   int64_t token_ = 0;
 };
 
-// With a sync in an interval as well: the end of the process loses nothing.
+// Even if syncs come at an interval, a killed process loses nothing.
 class DurabilityTest : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Sync, DurabilityTest,
@@ -144,7 +144,7 @@ TEST_P(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
   }
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   for (int64_t kill = 0; kill < kills; ++kill) {
-    // The kill comes when that many are done, with the others in flight.
+    // The kill comes after that many operations, while others are in flight.
     const int64_t until =
         done.load() + 1 + static_cast<int64_t>(random() % kOperationsMax);
     allowed.store(until + kOperationsMore);
@@ -172,7 +172,7 @@ TEST_P(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
          static_cast<long>(kills));
 }
 
-// Also the ranks, the barriers and the answers to calls in flight.
+// Ranks, barriers and the answers to calls in flight survive, too.
 TEST(DurableGroupTest, GoesOnThroughKills) {
   KilledCoordinator coordinator;
   constexpr int kRanks = 3;
@@ -204,12 +204,12 @@ TEST(DurableGroupTest, GoesOnThroughKills) {
   EXPECT_EQ(released.load(), kRanks * kBarriers);
 }
 
-// What waits when the coordinator ends waits again at the next one.
+// Waiting calls wait again at the next coordinator.
 TEST(DurableGroupTest, CallsThatWaitGoOnThroughKills) {
   KilledCoordinator coordinator;
   const auto session = Connect(coordinator.address(), "waits");
   CoordinatorStore store(session);
-  // Before the first end: its history does not outlive it.
+  // Set before the first kill: the history of changes does not survive it.
   store.Set("watched", "0");
   const auto other = Connect(coordinator.address(), "other");
   CoordinatorStore others(other);
@@ -223,7 +223,7 @@ TEST(DurableGroupTest, CallsThatWaitGoOnThroughKills) {
   auto joined = std::async(std::launch::async, [&] {
     return session->Join({.rank = 0, .world_size = 2}).generation;
   });
-  // All four are parked: it would else not be their waiting that is tested.
+  // Waits until all four are parked, so that waiting calls are tested.
   const auto control =
       internal::AdminClient::Open({.address = coordinator.address()});
   ASSERT_TRUE(control.ok()) << control.status();

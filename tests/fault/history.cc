@@ -14,7 +14,7 @@ int64_t ValueOf(const std::map<std::string, int64_t>& values,
   return it == values.end() ? 0 : it->second;
 }
 
-// Each token is there once, and those of a client in its order.
+// Each token must be there once, and those of a client in its order.
 std::optional<std::string> CheckLog(
     const std::map<int, std::vector<std::string>>& tokens,
     const std::string& log) {
@@ -83,7 +83,8 @@ void History::ReadEnded(const std::string& reg, int64_t at_least,
     Fail(absl::StrCat("register ", reg, ": a read saw ", seen, ", but only ",
                       ValueOf(begun_, reg), " was written"));
   }
-  // Who has seen it has it acknowledged: a later read must not go back.
+  // A value that was read counts as acknowledged: a later read must not go
+  // back.
   int64_t& acknowledged = acknowledged_[reg];
   if (seen > acknowledged) acknowledged = seen;
 }

@@ -1,5 +1,4 @@
-// What clients did to one store and what they saw, and whether a durable store
-// can have shown it.
+// Checks the operations and observations of a durable store's clients.
 
 #ifndef MUSTER_TESTS_FAULT_HISTORY_H_
 #define MUSTER_TESTS_FAULT_HISTORY_H_
@@ -13,16 +12,17 @@
 
 namespace muster::fault {
 
-// History takes notes of acknowledged operations from many threads and checks
-// them against what the store holds at the end. Every operation is applied at
-// some moment between its call and its answer, and exactly once:
+// History records acknowledged operations from many threads and checks them
+// against the store's contents at the end. Every operation is applied exactly
+// once, between its call and its answer:
 //
-//   registers  one writer each, which writes 1, 2, 3...; whoever reads must see
-//              at least what was acknowledged before the read began, and at
-//              most what was begun before it ended
-//   counter    Add(1) by everybody: the sums that come back are all different,
-//              no client's go back, and the last is how many there were
-//   log        Append of distinct tokens by everybody: each is there once, and
+//   registers  one writer each, which writes 1, 2, 3...; a read must return at
+//              least the last value that was acknowledged before it began, and
+//              at most the last one that was begun before it ended
+//   counter    Add(1) by every client: all returned sums differ, each client's
+//              sums ascend, and the last is the number of calls
+//   log        Append of distinct tokens by every client: each is there once,
+//   and
 //              those of one client in its order
 //
 // Thread-safe.
@@ -32,15 +32,15 @@ class History {
   void WriteBegins(const std::string& reg, int64_t value);
   void WriteAcknowledged(const std::string& reg, int64_t value);
 
-  // What a read that begins now must see at least; then what it saw.
+  // The smallest value that a read beginning now may return; then its result.
   int64_t ReadBegins(const std::string& reg) const;
   void ReadEnded(const std::string& reg, int64_t at_least, int64_t seen);
 
   void Added(int client, int64_t sum);
   void Appended(int client, const std::string& token);
 
-  // The first thing that is wrong: of the notes, or of what the store holds
-  // now (the log's tokens end with ','). None: nothing.
+  // The first violation in the notes or in the store's present contents (the
+  // log's tokens end with ','); none: all is correct.
   std::optional<std::string> Check(
       const std::map<std::string, int64_t>& registers, int64_t counter,
       const std::string& log) const;

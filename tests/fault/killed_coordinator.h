@@ -1,4 +1,4 @@
-// A coordinator on RocksDB, as a process that is killed and started again.
+// A coordinator on RocksDB, in a process that is killed and restarted.
 
 #ifndef MUSTER_TESTS_FAULT_KILLED_COORDINATOR_H_
 #define MUSTER_TESTS_FAULT_KILLED_COORDINATOR_H_
@@ -14,18 +14,17 @@
 
 namespace muster::fault {
 
-// It asks for certificates and tokens, which this process has from its
-// environment once there is one. The process ends the test's when it does not
-// start.
+// Requires certificates and tokens; once there is one, this process's
+// environment has the client's. If it does not start, the test process ends.
 class KilledCoordinator {
  public:
   // Serves when it returns, with a new folder for its storage, and with `flags`
-  // beside those that it needs.
+  // in addition to those that it needs.
   explicit KilledCoordinator(std::vector<std::string> flags = {});
 
   void KillAndRestart();
 
-  // Of clients that are processes of their own.
+  // The environment of clients in other processes.
   std::map<std::string, std::string> environment() const {
     return protection_.environment();
   }
@@ -44,7 +43,7 @@ class KilledCoordinator {
 };
 
 // Reads arguments --NAME=NUMBER, all positive, into the numbers. Ends the
-// process at one that is none.
+// process at any other argument.
 void ReadNumbers(int argc, char** argv,
                  const std::map<std::string, int64_t*>& numbers);
 

@@ -13,11 +13,11 @@
 namespace muster::fault {
 namespace {
 
-// What a key holds; none: there is no such key. A queue's items each end with
-// a comma.
+// The contents of a key; none: there is no such key. Each item of a queue ends
+// with a comma.
 using State = std::optional<std::string>;
 
-// The result of the operation in `state`, which becomes the state after it.
+// Applies the operation to `state` and returns its result.
 std::string Apply(const Operation& operation, State& state) {
   const std::string& verb = operation.verb;
   const auto argument = [&](size_t i) { return operation.arguments.at(i); };
@@ -62,19 +62,19 @@ std::string Describe(const Operation& operation) {
                       ") = ", operation.result.value_or("no answer"));
 }
 
-// The search over the operations of one key.
+// Searches for an order of the operations of one key.
 class Search {
  public:
   explicit Search(std::vector<const Operation*> operations)
       : operations_(std::move(operations)),
         placed_(operations_.size(), '0'),
         answers_(operations_.size()) {
-    events_.push_back({});  // stands for both ends
+    events_.push_back({});  // stands for both ends of the ring
     for (size_t i = 0; i < operations_.size(); ++i) {
       events_.push_back({operations_[i]->called, i, false});
       events_.push_back({operations_[i]->answered, i, true});
     }
-    // A call that comes at the moment of an answer may have been before it.
+    // A call at the time of an answer may have been before the answer.
     std::stable_sort(events_.begin() + 1, events_.end(),
                      [](const Event& a, const Event& b) {
                        return std::pair(a.time, a.is_answer) <
@@ -87,7 +87,7 @@ class Search {
     }
   }
 
-  // The operation whose answer fits into no order; null when all fit.
+  // The operation whose answer fits into no order; null: all fit.
   const Operation* Run() {
     size_t event = First();
     while (First() != kEnd) {
@@ -95,7 +95,7 @@ class Search {
         event = PlaceNext(event) ? First() : events_[event].next;
         continue;
       }
-      // What is answered here has found no place before its answer.
+      // The answered operation has found no place before its answer.
       if (steps_.size() >= furthest_) {
         furthest_ = steps_.size();
         stuck_ = operations_[events_[event].operation];
@@ -109,7 +109,7 @@ class Search {
  private:
   static constexpr size_t kEnd = 0;
 
-  // Calls and answers that have no place yet are a ring, in order of time.
+  // Calls and answers without a place form a ring, in order of time.
   struct Event {
     int64_t time = 0;
     size_t operation = 0;
@@ -118,7 +118,7 @@ class Search {
     size_t previous = kEnd;
   };
 
-  // One operation that has its place, and how things were before it.
+  // An operation with a place, and the state before it.
   struct Step {
     size_t call;
     State before;
@@ -130,13 +130,13 @@ class Search {
     events_[events_[i].previous].next = events_[i].next;
     events_[events_[i].next].previous = events_[i].previous;
   }
-  // The inverse, where each was unlinked after those that are linked before it.
+  // Undoes Unlink. The last one that was unlinked must be linked first.
   void Link(size_t i) {
     events_[events_[i].previous].next = i;
     events_[events_[i].next].previous = i;
   }
 
-  // Gives the called operation the next place, if it can have it.
+  // Gives the called operation the next place, if its result allows that.
   bool PlaceNext(size_t call) {
     const size_t i = events_[call].operation;
     State after = state_;
@@ -159,7 +159,7 @@ class Search {
     return true;
   }
 
-  // Takes the last one's place away again; returns its call.
+  // Takes back the last placed operation. Returns its call.
   size_t TakeBack() {
     const size_t call = steps_.back().call;
     const size_t i = events_[call].operation;
@@ -174,10 +174,10 @@ class Search {
   const std::vector<const Operation*> operations_;
   std::vector<Event> events_;
   State state_;
-  std::string placed_;           // by operation: '1' when it has its place
+  std::string placed_;           // by operation: '1' if it has a place
   std::vector<size_t> answers_;  // by operation
   std::vector<Step> steps_;
-  // What has its place, with the state after it.
+  // Sets of placed operations that were tried, with the state after them.
   std::unordered_set<std::string> tried_;
   size_t furthest_ = 0;
   const Operation* stuck_ = nullptr;

@@ -1,6 +1,6 @@
-// Whether what several clients saw of a store can be explained by operations
-// that happened one after the other, each at some moment between its call and
-// its answer.
+// Checks whether several clients' observations of a store can be explained by
+// operations that happen one after another, each between its call and its
+// answer.
 
 #ifndef MUSTER_TESTS_FAULT_LINEARIZABILITY_H_
 #define MUSTER_TESTS_FAULT_LINEARIZABILITY_H_
@@ -30,14 +30,13 @@ struct Operation {
   std::vector<std::string> arguments;
   // Nanoseconds of one clock for all clients.
   int64_t called = 0;
-  // The caller of an operation without an answer is gone; it may take effect
-  // at any later time, or never.
+  // An operation without an answer may take effect at any later time, or never.
   int64_t answered = std::numeric_limits<int64_t>::max();
   std::optional<std::string> result;
 };
 
-// None: there is such an order for every key. Else the key, and the operation
-// that fits into no order of those before it. A key is used with the verbs of
+// None: every key has such an order. Else the key, and an operation that fits
+// into no order of those before it. A key is used either with the verbs of
 // values or with those of queues.
 //
 // Wing and Gong's search ("Testing and Verifying Concurrent Objects", 1993)

@@ -1,6 +1,6 @@
 // Client processes use a store over connections that are cut, while its
-// coordinator and some of them are killed; then what all of them saw is
-// checked for an order in which it can have happened.
+// coordinator and some of them are killed. Then the test checks that some order
+// of operations explains all observations.
 //
 //   linearizability_kills_test [--kills=4] [--clients=5] [--operations=400]
 //                              [--seed=1]
@@ -41,7 +41,7 @@ int64_t clients = 5;
 int64_t operations = 400;
 int64_t seed = 1;
 
-// What the clients told, and how much of it there is.
+// The clients' operations, and their number.
 class Notes {
  public:
   void Add(Operation operation) {
@@ -58,7 +58,7 @@ class Notes {
     count_.notify_all();
   }
 
-  // Returns when there are that many, or all clients have ended.
+  // Returns when there are `count` operations, or all clients have ended.
   void Await(int64_t count) {
     for (int64_t now = 0; (now = count_.load()) < count;) {
       if (ended_.load() == clients) return;
@@ -75,8 +75,8 @@ class Notes {
   std::atomic<int64_t> ended_ = 0;
 };
 
-// One client, whose process may be killed and is then followed by another of
-// the same name.
+// One client. Its process may be killed; then another one of the same name
+// follows.
 class Client {
  public:
   Client(int index, std::string address,
@@ -116,7 +116,7 @@ class Client {
         if (line.empty()) break;
         Take(line, open);
       }
-      // It was killed in the middle.
+      // The client was killed during this operation.
       if (open.has_value()) notes_.Add(*std::move(open));
     } while (KilledAndStartedAgain());
     notes_.End();
@@ -177,13 +177,13 @@ TEST(LinearizabilityKillsTest, WhatEverybodySawHappenedInSomeOrder) {
     std::mt19937_64 random(static_cast<uint64_t>(seed));
     for (int64_t kill = 1; kill <= kills; ++kill) {
       notes.Await(kill * clients * operations / (kills + 1));
-      // Requests that arrive and whose answers are lost.
+      // Lets requests arrive and loses their answers.
       proxy.HoldAnswers(true);
       const int64_t before = proxy.bytes_up();
       while (proxy.bytes_up() == before) std::this_thread::yield();
       proxy.Cut();
-      // What is in flight when a client dies is nobody's any more: few, or the
-      // search for an order takes long.
+      // Operations in flight when a client dies remain unanswered. They must be
+      // few, or the search for an order takes long.
       if (kill <= 2) all[random() % all.size()]->Kill();
       coordinator.KillAndRestart();
     }

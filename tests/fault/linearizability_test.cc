@@ -75,7 +75,7 @@ TEST(LinearizabilityTest, AReadThatOverlapsAWriteMaySeeEither) {
               }),
               std::nullopt);
   }
-  // Not the old one after somebody saw the new one.
+  // No client may read the old value after another has read the new one.
   EXPECT_NE(FindViolation({
                 Op(0, 1, 2, "set", {"a"}, "-"),
                 Op(0, 3, 9, "set", {"b"}, "-"),
@@ -113,7 +113,7 @@ TEST(LinearizabilityTest, WhatHasNoAnswerMayHaveHappenedLateOrNever) {
               }),
               std::nullopt);
   }
-  // But not twice, and not before it began.
+  // It must not take effect twice, or before it began.
   EXPECT_NE(FindViolation({
                 Unanswered(0, 1, "add", {"1"}),
                 Op(1, 5, 6, "add", {"1"}, "3"),
@@ -136,7 +136,7 @@ TEST(LinearizabilityTest, QueuesAreFirstInFirstOut) {
                 Op(0, 11, 12, "pop", {}, "empty"),
             }),
             std::nullopt);
-  // To two takers.
+  // Popped twice.
   EXPECT_NE(FindViolation({
                 Op(0, 1, 2, "push", {"a"}, "-"),
                 Op(0, 3, 9, "pop", {}, "a"),
@@ -158,7 +158,7 @@ TEST(LinearizabilityTest, QueuesAreFirstInFirstOut) {
             std::nullopt);
 }
 
-// The first order that is tried leads nowhere: the search has to come back.
+// The order that is tried first leads nowhere, so the search must go back.
 TEST(LinearizabilityTest, TheSearchTakesBackWhatLedNowhere) {
   std::vector<Operation> operations;
   for (int client = 0; client < 6; ++client) {

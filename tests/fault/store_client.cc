@@ -50,7 +50,7 @@ class Client {
                                  .member = absl::StrCat("client-", index)})) {}
 
   void Step() {
-    // Distinct, so that it is known who wrote what is read.
+    // Distinct values show which client wrote a value.
     const std::string unique =
         absl::StrCat(index_, "-", getpid(), "-", ++unique_);
     switch (random_() % 10) {
@@ -101,7 +101,7 @@ class Client {
   }
 
  private:
-  // Two of a kind.
+  // There are two keys of each kind.
   std::string Key(const char* kind) {
     return absl::StrCat(kind, random_() % 2);
   }

@@ -1,9 +1,9 @@
-// Any sequence of messages to a job's coordinator: whatever they say, each call
-// is answered at most once, the invariants hold after each step, and what was
-// stored brings the same state back.
+// Sends any sequence of messages to a job's coordinator. Each call must be
+// answered at most once, the invariants must hold after each step, and the
+// stored records must restore the same state.
 //
-// The input is a row of frames: a byte for what is done, a byte for who does
-// it, a byte for how long the message is, and the message.
+// The input is a list of frames: a byte for the action, a byte for the caller,
+// a byte for the length of the message, and the message.
 
 #include <chrono>
 #include <cstdint>
@@ -39,7 +39,7 @@ using coordinator::Turn;
 core::CoordinatorOptions Options() {
   core::CoordinatorOptions options;
   options.durable = true;
-  // Small ones, so that a short input gets there.
+  // Small limits, so that a short input reaches them.
   options.limits.keys = 8;
   options.limits.value_bytes = 64;
   options.limits.store_bytes = 256;
@@ -82,7 +82,7 @@ class World {
     coordinator_->Restore(std::move(records), now_);
     open_.clear();
     detached_.clear();
-    // What changed by being restored.
+    // Changes that the restoration makes.
     Settle();
   }
 
@@ -111,7 +111,7 @@ class World {
     coordinator::Apply(message, call, turn);
   }
 
-  // From now on the member's calls carry it.
+  // The member's later calls carry this acknowledgement.
   void Acknowledge(uint8_t who, const std::string& bytes) {
     v1::Caller caller;
     if (!caller.ParseFromString(bytes)) return;
@@ -133,7 +133,7 @@ class World {
       case 3:
         return coordinator_->CancelWaiter(waiter, out_);
       case 4:
-        // An arrival stays, and is answered to nobody.
+        // An arrival stays, and its answer goes to nobody.
         if (open_.erase(waiter.value()) == 1) detached_.insert(waiter.value());
         return coordinator_->DetachWaiter(waiter, out_);
       case 5: {

@@ -15,7 +15,7 @@ void Require(bool holds, absl::string_view what) {
 
 }  // namespace muster::fuzz
 
-// libFuzzer's door, and that of replay_main.
+// The entry point for libFuzzer and replay_main.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   muster::fuzz::FuzzOne({reinterpret_cast<const char*>(data), size});
   return 0;

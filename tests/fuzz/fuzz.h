@@ -1,4 +1,4 @@
-// What every fuzz target has: one function that takes any bytes.
+// The interface of a fuzz target: one function that takes any bytes.
 
 #ifndef MUSTER_TESTS_FUZZ_FUZZ_H_
 #define MUSTER_TESTS_FUZZ_FUZZ_H_
@@ -7,7 +7,7 @@
 
 namespace muster::fuzz {
 
-// Defined by the target. Ends the process when something is wrong.
+// Defined by the target. Ends the process on an error.
 void FuzzOne(absl::string_view input);
 
 // Ends the process with `what` unless `holds`.

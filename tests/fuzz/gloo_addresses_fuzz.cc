@@ -1,5 +1,5 @@
-// The value that another rank published. The input is a byte for the size of
-// the world, and the value.
+// Decodes the value that another rank published. The input is a byte for the
+// size of the world, and the value.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ void FuzzOne(absl::string_view input) {
   const std::string value = dataplane::cpu::EncodeAddress(*address, world_size);
   const auto again = dataplane::cpu::DecodeAddress(value, world_size);
   Require(again.ok(), "an address that is not read again");
-  // Bytes without a meaning are gone after the first time.
+  // Meaningless bytes are dropped the first time.
   Require(dataplane::cpu::EncodeAddress(*again, world_size) == value,
           "an address that changes from reading to reading");
 }

@@ -1,5 +1,5 @@
-// Bytes that a storage may give back. The input is a byte for the length of
-// the key, the key and the value.
+// Decodes bytes from a storage. The input is a byte for the length of the key,
+// the key and the value.
 
 #include <cstdint>
 #include <string>
@@ -20,7 +20,7 @@ void FuzzOne(absl::string_view input) {
     Require(IsDataLoss(decoded.status()), "another error than DATA_LOSS");
     return;
   }
-  // What is taken for a record is one: it goes there and back.
+  // A record that was decoded must survive encoding and decoding.
   const std::string own_key =
       coordinator::EncodeKey(decoded->job, decoded->record);
   const auto own_value = coordinator::EncodeValue(decoded->record);

@@ -1,5 +1,5 @@
-// A fuzz target without a fuzzer: every file of a corpus, and after that inputs
-// made from them by small changes, the same in every run.
+// Runs a fuzz target without a fuzzer: on every file of a corpus, and then on
+// inputs made from them by small changes, the same in every run.
 //
 //   replay [--mutations=N] [--seed=N] CORPUS...
 
@@ -26,10 +26,10 @@ namespace {
 
 constexpr size_t kBytesMax = 4096;
 
-// What is being run, for who looks at the end of the process.
+// The current input, to be printed if the process is killed.
 std::string running;
 
-// Hexadecimal digits, which `xxd -r -p` turns into the input again.
+// Prints the input in hexadecimal; `xxd -r -p` restores it.
 void TellInput(int signal_number) {
   fprintf(stderr, "replay: signal %d with this input:\n", signal_number);
   for (const char c : running) {
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
   std::signal(SIGSEGV, TellInput);
   int64_t mutations = 0;
   int64_t seed = 1;
-  // Order by name: the mutations are the same everywhere.
+  // Sorted by name, so that the mutations are the same everywhere.
   std::vector<std::filesystem::path> files;
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
     std::ifstream file(path, std::ios::binary);
     corpus.emplace_back(std::istreambuf_iterator<char>(file),
                         std::istreambuf_iterator<char>());
-    // The last line tells which input it was that ended the process.
+    // If the process ends, the last line names its input.
     fprintf(stderr, "replay: %s\n", path.filename().c_str());
     Run(corpus.back());
   }

@@ -1,4 +1,4 @@
-// Statuses from a coordinator that is none, or is another version.
+// Decodes statuses from a hostile coordinator, or one of another version.
 
 #include <string>
 
@@ -36,7 +36,7 @@ void FuzzOne(absl::string_view input) {
       }
     }
   }
-  // As the details of a failed call, which anybody may have sent.
+  // Uses the input as the details of a failed call, which anybody may send.
   const grpc::Status foreign(grpc::UNAVAILABLE, "x", std::string(input));
   Require(v1::FromGrpc(foreign).code() == StatusCode::kUnavailable,
           "details that change the code");

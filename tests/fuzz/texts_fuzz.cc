@@ -1,6 +1,6 @@
-// Texts that people and environments write: a file of tokens, the URL and the
+// Parses texts from people and environments: a token file, the URL and the
 // variables of InitProcessGroup, muster-run's command line. The input is a byte
-// for which, and the text; NUL bytes part arguments.
+// for the parser, and the text; NUL bytes separate arguments.
 
 #include <map>
 #include <string>

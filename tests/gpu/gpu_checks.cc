@@ -1,7 +1,6 @@
-// What can only be checked on a GPU: the backends of CUDA tensors over the real
-// CUDA and NCCL. Prints a table at its end. Where there is no device, or no
-// NCCL, it says so instead of what needs it. README.md says how to bring it to
-// a machine.
+// Checks that need a GPU: the backends of CUDA tensors over the real CUDA and
+// NCCL. Prints a table at its end. Without a device, or without NCCL, it lists
+// the checks that it skips. README.md says how to run it on another machine.
 
 #include <algorithm>
 #include <chrono>
@@ -45,7 +44,7 @@ const cuda::Api& Cuda() { return gpu::Cuda().api; }
 
 int Devices() { return gpu::CudaAvailable().ok() ? gpu::Cuda().devices : 0; }
 
-// One device holds one rank of NCCL.
+// NCCL runs one rank per device.
 std::vector<int> NcclSizes() {
   std::vector<int> sizes;
   if (!gpu::NcclAvailable().ok()) return sizes;
@@ -55,17 +54,17 @@ std::vector<int> NcclSizes() {
   return sizes;
 }
 
-// Any number of ranks can share one.
+// Any number of ranks can share a device.
 std::vector<int> GlooSizes() {
   return Devices() > 0 ? std::vector<int>{1, 2, 4} : std::vector<int>{};
 }
 
-// Whose ranks send to each other.
+// World sizes whose ranks send to each other.
 std::vector<int> GlooPairs() {
   return Devices() > 0 ? std::vector<int>{2, 4} : std::vector<int>{};
 }
 
-// Lines of the table that are no tests: measured.
+// Lines of the table that are measurements.
 std::vector<std::pair<std::string, std::string>>& Figures() {
   static auto* const figures =
       new std::vector<std::pair<std::string, std::string>>;
@@ -99,8 +98,8 @@ bool Register() {
                     .ok();
 }
 
-// NCCL rounds where its rings and trees add, and takes the smaller or larger
-// number of two where one is none.
+// NCCL rounds at each rank of its rings and trees. For minimum and maximum it
+// ignores a NaN if the other value is a number.
 bool SetArithmetics() {
   SetArithmetic("nccl-gpu",
                 {.rounds_at_each_rank = true, .may_drop_nan = true});
@@ -126,14 +125,14 @@ INSTANTIATE_TEST_SUITE_P(GlooOnGpu, PointToPointConformance,
                          Combine(Values("gloo-gpu"), ValuesIn(GlooPairs())));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ReductionConformance);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendConformance);
-// Those are for backends that see who is gone, and have tags.
+// These are for backends that detect lost ranks, and have tags.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FailureConformance);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DisagreementConformance);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PointToPointConformance);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ProgramConformance);
 
-// A group of one on device 0, and a stream of its own. The parameter is the
-// backend.
+// A group of one rank on device 0, with a stream of its own. The parameter is
+// the backend.
 class OneRank : public ::testing::TestWithParam<std::string> {
  protected:
   OneRank() {
@@ -164,7 +163,7 @@ class OneRank : public ::testing::TestWithParam<std::string> {
     return Tensor(data, DataType::kUint8, {count}, {DeviceType::kCuda, 0});
   }
 
-  // `waits`: as the client does without async_op.
+  // `waits`: like the client without async_op.
   std::shared_ptr<Work> AllReduce(const Tensor& tensor, bool waits = false) {
     Collective collective = {.kind = CollectiveKind::kAllReduce,
                              .tensors = {tensor}};
@@ -191,8 +190,8 @@ std::vector<std::string> Kinds() {
 INSTANTIATE_TEST_SUITE_P(OnGpu, OneRank, ValuesIn(Kinds()));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OneRank);
 
-// A stream that is busy for a while before it writes what the collective is to
-// see, and reads behind it.
+// The stream is busy for a while before it writes the collective's input; it
+// reads the result after the collective.
 TEST_P(OneRank, AStreamOrdersWhatIsBeforeAndBehindACollective) {
   const int64_t bytes = (256 << 20) / gpu::Divisor();
   const int64_t part = bytes / 256;
@@ -236,8 +235,8 @@ TEST_P(OneRank, AnAbortEndsAGroupThatWaitsForItsStream) {
   EXPECT_EQ(Cuda().StreamSynchronize(stream_), kSuccess);
 }
 
-// Calls of `once`, each with what it puts into streams, in host time: the
-// median of several rounds.
+// The host time of a call of `once`, which puts work into streams: the median
+// of several rounds.
 double MicrosecondsOf(const std::function<void()>& once,
                       const std::function<void()>& drain) {
   std::vector<double> rounds;
@@ -259,8 +258,9 @@ std::vector<std::string> NcclAlone() {
 INSTANTIATE_TEST_SUITE_P(OnGpu, NcclOverhead, ValuesIn(NcclAlone()));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclOverhead);
 
-// Of the bare call, until it is in the stream, with a communicator that blocks
-// or, as the backend's, does not: then NCCL gives each call to a thread.
+// The host time of a bare NCCL call until it is in the stream, with a blocking
+// communicator or, like the backend's, a non-blocking one: then NCCL gives each
+// call to a thread.
 double MicrosecondsOfBare(bool blocks, const Tensor& tensor,
                           cuda::Stream stream,
                           const std::function<void()>& drain) {
@@ -315,10 +315,10 @@ TEST_P(NcclOverhead, AnAllReduceBesideTheBareCall) {
           waited, bare, waited - bare, in_background, blocking));
 }
 
-// Of each rank.
+// Bytes per rank.
 constexpr int64_t kSymmetricBytes = 1 << 20;
 
-// As many ranks as the parameter says, each on a device of its own.
+// The parameter is the number of ranks, each on a device of its own.
 class SymmetricMemoryOnGpu : public ::testing::TestWithParam<int> {
  protected:
   static constexpr int64_t kBytes = kSymmetricBytes;
@@ -366,7 +366,7 @@ Status RunOn(Backend& backend, Collective collective) {
   return backend.Start(collective)->Wait();
 }
 
-// Bytes of the device, on the host, once the stream has come so far.
+// Copies the tensor's bytes to the host, after the stream's earlier work.
 std::vector<uint8_t> Read(const Tensor& tensor) {
   std::vector<uint8_t> bytes(tensor.bytes());
   const cuda::Stream stream = cuda::CurrentStream(tensor.device().index);
@@ -376,7 +376,8 @@ std::vector<uint8_t> Read(const Tensor& tensor) {
   return bytes;
 }
 
-// Where it is not all 1, then all 2, and so on; -1: nowhere.
+// The first index that does not have 1 in rank 0's part, 2 in rank 1's, and so
+// on; -1: none.
 int64_t FirstNotOfItsRank(const Tensor& tensor) {
   const std::vector<uint8_t> seen = Read(tensor);
   for (size_t i = 0; i < seen.size(); ++i) {
@@ -386,7 +387,7 @@ int64_t FirstNotOfItsRank(const Tensor& tensor) {
   return -1;
 }
 
-// By copy engines, where NCCL has that.
+// Uses copy engines, if NCCL has that.
 TEST_P(SymmetricMemoryOnGpu, AnAllGatherInIt) {
   OnRanks([&](int rank) {
     const auto backend = Join(rank);
@@ -416,7 +417,7 @@ TEST_P(SymmetricMemoryOnGpu, AnAllGatherInIt) {
   });
 }
 
-// The same of an all_to_all and of a scatter, each from the first part of the
+// The same for an all_to_all and a scatter, each from the first part of the
 // memory to the second.
 TEST_P(SymmetricMemoryOnGpu, AnExchangeInIt) {
   OnRanks([&](int rank) {
@@ -453,7 +454,8 @@ TEST_P(SymmetricMemoryOnGpu, AnExchangeInIt) {
   });
 }
 
-// 256 of rank 0 and 1 of all others, of which each alone is lost.
+// The sum of 256 from rank 0 and 1 from each other rank. A single 1 is lost by
+// rounding.
 TEST_P(SymmetricMemoryOnGpu, HowOftenASumOfBfloat16IsRounded) {
   OnRanks([&](int rank) {
     const auto backend = Join(rank);
@@ -472,7 +474,7 @@ TEST_P(SymmetricMemoryOnGpu, HowOftenASumOfBfloat16IsRounded) {
                     {.kind = CollectiveKind::kAllReduce, .tensors = {number}}),
               OkStatus());
     const std::vector<uint8_t> seen = Read(number);
-    // From 256 on every second number is one of bfloat16.
+    // Above 256, bfloat16 has only every second integer.
     EXPECT_EQ(seen[1], 0x43);
     const int sum = 256 + 2 * (seen[0] - 0x80);
     const int exact = 256 + GetParam() - 1;
@@ -495,7 +497,7 @@ std::vector<std::string> GlooAlone() {
 INSTANTIATE_TEST_SUITE_P(OnGpu, StagingRate, ValuesIn(GlooAlone()));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StagingRate);
 
-// All of a tensor from the device and back, which is what gloo needs for an
+// Copies a whole tensor from the device and back, as gloo does for an
 // all_reduce of one rank.
 TEST_P(StagingRate, BesideTheBarePinnedCopies) {
   const int64_t bytes = (1 << 30) / gpu::Divisor();
@@ -519,7 +521,7 @@ TEST_P(StagingRate, BesideTheBarePinnedCopies) {
     std::sort(rates.begin(), rates.end());
     return rates[rates.size() / 2];
   };
-  // Both ways at once.
+  // Both directions at once.
   const double bare = rate_of([&] {
     Cuda().MemcpyAsync(pinned, tensor.data(), half, cuda::kMemcpyDefault,
                        stream_);
@@ -545,7 +547,7 @@ TEST_P(StagingRate, BesideTheBarePinnedCopies) {
   EXPECT_EQ(Cuda().FreeHost(pinned), kSuccess);
 }
 
-// What is here, and what was not run because it is not.
+// Prints the available devices and libraries, and the checks that were skipped.
 void PrintWhatIsHere() {
   if (Status status = gpu::CudaAvailable(); status.ok()) {
     const cuda::Runtime& runtime = gpu::Cuda();

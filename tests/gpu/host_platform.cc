@@ -8,7 +8,7 @@ namespace muster::gpu {
 Status CudaAvailable() { return OkStatus(); }
 
 Status NcclAvailable() {
-  // As NCCL does.
+  // The same as in NCCL.
   dataplane::nccl::testing::SetRoundsAtEachRank(true);
   return OkStatus();
 }

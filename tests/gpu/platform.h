@@ -1,6 +1,5 @@
-// What the checks stand on: the machine's CUDA and NCCL (gpu_platform.cc), or
-// those of the host, by which the checks themselves are checked
-// (host_platform.cc).
+// The CUDA and NCCL that the checks use: the machine's (gpu_platform.cc), or
+// those of the host, to test the checks themselves (host_platform.cc).
 
 #ifndef MUSTER_TESTS_GPU_PLATFORM_H_
 #define MUSTER_TESTS_GPU_PLATFORM_H_
@@ -15,17 +14,17 @@
 
 namespace muster::gpu {
 
-// Why there are no CUDA tensors here, or no nccl; OK if there are.
+// OK, or the reason why there are no CUDA tensors or no nccl.
 Status CudaAvailable();
 Status NcclAvailable();
 
-// Where they are.
+// Only if they are available.
 const dataplane::cuda::Runtime& Cuda();
 const dataplane::nccl::Library& Nccl();
 StatusOr<std::unique_ptr<dataplane::Backend>> CreateNccl(
     const dataplane::BackendOptions& options);
 
-// What large tensors' sizes are divided by.
+// The divisor of large tensors' sizes.
 int64_t Divisor();
 
 }  // namespace muster::gpu

@@ -1,14 +1,14 @@
-// One rank of the laboratory: runs one verb until something happens, says what,
-// and then whether its other group lives.
+// One rank of the laboratory: runs one verb until it fails, reports the
+// failure, and then whether its other group still works.
 //
 //   lab_rank VERB     with RANK, WORLD_SIZE, MASTER_ADDR and so on set
 //
 //   lab_rank burst CALLS BYTES
 //
-// The second: CALLS all_reduces of BYTES that run at the same time; prints how
-// many seconds they take.
+// The second runs CALLS all_reduces of BYTES at the same time and prints the
+// seconds that they take.
 //
-// Lines of the first: "running" once the first calls are done; "error CLASS
+// Output of the first: "running" once the first calls are done; "error CLASS
 // RANKS: TEXT" with the culprits' ranks; "other group: SUM".
 
 #include <algorithm>
@@ -29,7 +29,7 @@
 namespace muster {
 namespace {
 
-// Enough to be under way for a while.
+// Large enough for a call to take a while.
 constexpr size_t kCount = 256 << 10;
 constexpr int64_t kSmall = 1 << 10;
 
@@ -44,7 +44,7 @@ std::vector<Tensor> PartsOf(std::vector<float>& values) {
   return parts;
 }
 
-// The same part of several tensors, each as small as it travels with others.
+// Parts of several tensors, each small enough to be coalesced with others.
 std::vector<Tensor> SomeOf(std::vector<float>& values, int64_t count) {
   std::vector<Tensor> some;
   for (int64_t i = 0; i < 3; ++i) {
@@ -54,7 +54,7 @@ std::vector<Tensor> SomeOf(std::vector<float>& values, int64_t count) {
   return some;
 }
 
-// Those with objects, in which the last rank is waited for, too.
+// Verbs with objects, in which the last rank is waited for, too.
 std::map<std::string, std::function<void()>> ObjectVerbs() {
   static const std::string object(kCount, 'x');
   static std::vector<std::string> objects(GetWorldSize(), object);
@@ -90,7 +90,7 @@ std::map<std::string, std::function<void()>> ObjectVerbs() {
   };
 }
 
-// A verb's calls, in which the last rank has a part and is waited for.
+// The calls of a verb, in which the last rank takes part and is waited for.
 std::function<void()> VerbOf(const std::string& name) {
   static std::vector<float> one(kCount);
   static std::vector<float> all(kCount * GetWorldSize());
@@ -100,7 +100,7 @@ std::function<void()> VerbOf(const std::string& name) {
   std::map<std::string, std::function<void()>> verbs = {
       {"all_reduce", [] { AllReduce(one); }},
       {"all_reduce_small", [] { AllReduce(std::span<float>(one.data(), 4)); }},
-      // Those behind its root wait for its acknowledgement.
+      // The barrier makes every rank wait for the last one.
       {"broadcast",
        [] {
          Broadcast(one, last);
@@ -181,7 +181,7 @@ std::string Describe(const DistError& error) {
 }
 
 int Run(const std::string& verb_name) {
-  // Thirty minutes: what ends the group is not its timeout.
+  // The timeout is thirty minutes, so it is not what ends the group.
   InitProcessGroup();
   std::vector<int> living(GetWorldSize() - 1);
   std::iota(living.begin(), living.end(), 0);
@@ -203,7 +203,7 @@ int Run(const std::string& verb_name) {
   try {
     DestroyProcessGroup();
   } catch (const DistError&) {
-    // That of the group that failed.
+    // The error of the failed group.
   }
   return 0;
 }
@@ -219,7 +219,7 @@ int RunBurst(int calls, size_t bytes) {
     }
     for (Work& work : works) work.Wait();
   };
-  // The first one makes connections.
+  // The first call makes connections.
   all_reduce();
   Barrier();
   const auto start = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// One process of a TcpStore: takes its turn in a key and says what it holds.
+// One process of a TcpStore: adds to a key in turn and prints the result.
 //
 //   store_rank HOST PORT RANK WORLD_SIZE
 //

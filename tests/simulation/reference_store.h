@@ -1,4 +1,4 @@
-// The store as its documentation says, with none of the engine's machinery.
+// The store as documented, without the engine's optimisations.
 
 #ifndef MUSTER_TESTS_SIMULATION_REFERENCE_STORE_H_
 #define MUSTER_TESTS_SIMULATION_REFERENCE_STORE_H_
@@ -27,8 +27,8 @@ class ReferenceStore {
     int64_t revision;
   };
 
-  // Applies a mutation; returns what its answer should say: the number, the
-  // value or the flag.
+  // Applies a mutation. Returns the expected answer: the number, the value or
+  // the flag.
   std::string Apply(const Request& request, core::Instant now) {
     const std::string& key = request.key;
     const auto it = values_.find(key);
@@ -102,7 +102,7 @@ class ReferenceStore {
     return item;
   }
 
-  // Returns how many keys went.
+  // Returns the number of expired keys.
   int64_t Expire(core::Instant now) {
     std::map<std::pair<core::Instant, std::string>, int> due;
     for (const auto& [key, at] : expires_at_) {
@@ -124,7 +124,7 @@ class ReferenceStore {
     return static_cast<int64_t>(orphans.size());
   }
 
-  // The coordinator was down: every time to live begins anew.
+  // The coordinator was down, so every time to live begins anew.
   void Resume(core::Instant now) {
     for (auto& [key, at] : expires_at_) at = now + ttls_.at(key);
   }

@@ -1,5 +1,4 @@
-// Runs the simulation of the coordinator for one seed, or for as long as
-// wanted:
+// Runs the simulation of the coordinator for one seed, or for a given time:
 //   bazel run //tests/simulation:sim -- --seed=123 --trace
 //   bazel run -c opt //tests/simulation:sim -- --soak_seconds=3600
 
@@ -21,7 +20,7 @@ ABSL_FLAG(int64_t, soak_seconds, 0, "do random runs for this long");
 namespace muster::simulation {
 namespace {
 
-// Returns whether the run was good.
+// Returns whether the run found no violation.
 bool RunSeed(uint64_t seed, bool trace) {
   SimWorld world(seed, trace);
   const std::optional<std::string> failure = world.Run();

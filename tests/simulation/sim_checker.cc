@@ -10,7 +10,7 @@
 namespace muster::simulation {
 namespace {
 
-// The part of an answer that the reference store knows as well.
+// The part of an answer that the reference store computes, too.
 std::string AnswerText(const core::Payload& payload) {
   if (const auto* number = std::get_if<core::NumberReply>(&payload)) {
     return absl::StrCat(number->number);
@@ -44,7 +44,7 @@ core::Duration TimeoutOf(const Request& request) {
   }
 }
 
-// Whether the coordinator should let the caller in.
+// Whether the coordinator should accept the caller.
 bool IsCurrent(const core::Coordinator& coordinator, const core::Call& call,
                core::Instant now) {
   for (const core::MemberSnapshot& member : coordinator.Snapshot(now).members) {
@@ -79,7 +79,7 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
 
 void SimChecker::Resume(core::Instant now) {
   waiting_.clear();
-  // Whoever comes back is told of all of left_.
+  // Members that come back are told of all of left_.
   leaves_.clear();
   store_.Resume(now);
   history_begin_ = store_.revision();
@@ -129,8 +129,8 @@ void SimChecker::Before(const Request& request,
   }
 }
 
-// What was acknowledged once stays so; of what a member listed as unanswered,
-// it drops what it does not list again.
+// An acknowledgement is permanent. The cache drops a number that was listed as
+// unanswered when the member does not list it again.
 void SimChecker::Acknowledge(const core::Call& call, Acknowledged& known) {
   const uint64_t through = call.acknowledged_through.value();
   std::set<uint64_t> open;
@@ -142,7 +142,7 @@ void SimChecker::Acknowledge(const core::Call& call, Acknowledged& known) {
   }
   for (const uint64_t n : known.open) {
     if (n > through)
-      open.insert(n);  // an overtaken message knows nothing of it
+      open.insert(n);  // an overtaken message has no effect on it
   }
   seen_.stragglers += static_cast<int64_t>(open.size());
   known = {std::max(known.through, through), std::move(open)};
@@ -249,8 +249,8 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
   }
 }
 
-// Every answer to a numbered mutation is that of the reference; who is fenced
-// or comes after the acknowledgement gets an error.
+// Every answer to a numbered mutation is that of the reference. A caller that
+// is fenced or has acknowledged the number gets an error.
 void SimChecker::ObserveMutation(const Waiting& waiting,
                                  const core::Reply& reply) {
   if (reply.waiter != subject_) return Fail("I5: a mutation was parked");
@@ -284,7 +284,7 @@ void SimChecker::ObserveGet(const Waiting& waiting, const core::Reply& reply,
   }
 }
 
-// Keys that are only written together are read together.
+// Keys that are only written together must be read together.
 void SimChecker::ObserveMultiGet(const Waiting& waiting,
                                  const core::Reply& reply) {
   const auto* got = std::get_if<core::ValuesReply>(&reply.payload);
@@ -314,7 +314,7 @@ void SimChecker::ObserveWait(const Waiting& waiting, const core::Reply& reply) {
   }
 }
 
-// The first answer of a numbered pop takes the item, a later one repeats it.
+// The first answer to a numbered pop takes the item, a later one repeats it.
 void SimChecker::ObservePop(const Waiting& waiting, const core::Reply& reply) {
   const core::Call& call = waiting.request.call;
   std::string answer;
@@ -348,7 +348,7 @@ void SimChecker::ObserveWatch(const Waiting& waiting,
     const int64_t since = std::count_if(
         store_.changes().begin(), store_.changes().end(),
         [&](const auto& change) { return change.revision > *request.after; });
-    // Who does not know yet that the store is another one.
+    // The caller does not know yet that the store is a new one.
     const bool ahead = *request.after > store_.revision();
     if (!ahead && *request.after >= history_begin_ &&
         since <= kWatchHistoryChanges) {

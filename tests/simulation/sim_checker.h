@@ -1,4 +1,4 @@
-// What must hold at every step of a simulation.
+// The invariants of a simulation, checked at every step.
 
 #ifndef MUSTER_TESTS_SIMULATION_SIM_CHECKER_H_
 #define MUSTER_TESTS_SIMULATION_SIM_CHECKER_H_
@@ -23,64 +23,64 @@ namespace muster::simulation {
 //   I1 a barrier instance has one answer for all of its waiters
 //   I2 it is released only when every rank that takes part has arrived
 //   I3 a read is never older than the last acknowledged write before it, and
-//      numbered mutations are exact under retries (reference store)
-//      (so each item of a queue is popped exactly once, in order); a key with a
+//      numbered mutations are exact under retries (reference store),
+//      so each item of a queue is popped exactly once, in order; a key with a
 //      lifetime is gone one tick after it; keys that are written together are
-//      read together; a watch is told of every change
-//      once, from the revision that it gives
+//      read together; a watch is told of every change once, from its revision
+//      on
 //   I4 a fenced incarnation changes nothing
 //   I5 one reply per waiter, no later than its deadline and one tick
 //   I6 within a generation ranks are dense, unique and the same everywhere; the
 //      world is as large as its members allow, all of them live; in the elastic
-//      form who was in the one before has its rank again where there is such a
-//      one, and a running generation is not formed over; nothing forms after
-//      the rendezvous was closed; a group has the ranks that it was first
-//      registered with, and counts each of them once
-//      every departure of a rank is told once to everybody else who listens, at
-//      once, but for leaves that follow one another; who registers again is
-//      told of all that left its generation
+//      form a member keeps its rank of the previous generation if that rank
+//      exists, and no generation forms while one is running; nothing forms
+//      after the rendezvous was closed; a group keeps the ranks of its first
+//      registration, and counts each of them once;
+//      every departure of a rank is told once to every other listener, at
+//      once, except leaves that follow one another; a member that registers
+//      again is told of all that left its generation
 //   I7 after all have left every table is empty
-//   I8 when the network has healed everything that waits finishes
+//   I8 when the network has healed every waiting call finishes
 //
 // I1 to I6 are checked here at each step, I7 and I8 by the world at the end.
 class SimChecker {
  public:
-  // `late` is how long after a deadline the world may tick.
+  // `late` is the longest time from a deadline to its tick.
   explicit SimChecker(core::Duration late) : late_(late) {}
 
-  // A new coordinator, with nothing in it. The old one's waiters are gone.
+  // A new, empty coordinator. The old one's waiters are gone.
   void Restart(core::CoordinatorEpoch epoch);
 
-  // A coordinator with all that the old one had stored: what was answered
-  // still holds. The old one's waiters are gone.
+  // A coordinator with all that the old one had stored: its answers still hold.
+  // The old one's waiters are gone.
   void Resume(core::Instant now);
 
-  // Around the handling of one request.
+  // Before the handling of a request.
   void Before(const Request& request, const core::Coordinator& coordinator,
               core::Instant now);
 
-  // Every step, before its replies: what it has done by itself. `ticked`: the
-  // step was a tick.
+  // In every step, before its replies: handles changes without a request.
+  // `ticked`: the step was a tick.
   void Settle(const core::Outbox& out, bool ticked, core::Instant now,
               const core::Coordinator& coordinator);
 
-  // Every step, after its replies.
+  // In every step, after its replies.
   void CompareRevisions(const core::Coordinator& coordinator,
                         core::Instant now);
 
-  // The request of a call that waits, or null.
+  // The request of a waiting call, or null.
   const Request* RequestOf(core::WaiterId waiter) const;
 
-  // Every departure that is announced, before the replies of the same step.
+  // For every announced departure, before the replies of the same step.
   void Departed(const core::Event& event);
 
-  // Every reply, in its order.
+  // For every reply, in order.
   void Observe(const core::Reply& reply, core::Instant now);
 
-  // The store's whole content against the reference.
+  // Compares the store's whole contents with the reference.
   void CompareStores(core::Coordinator& coordinator, core::Instant now);
 
-  // Nobody is waiting.
+  // Fails if a call is waiting.
   void ExpectNoWaiters();
 
   void Fail(const std::string& what);
@@ -89,26 +89,26 @@ class SimChecker {
   std::vector<core::WaiterId> Waiters(const core::MemberId& member) const;
   size_t waiters() const { return waiting_.size(); }
 
-  // What happened in the run.
+  // Counts of events in the run.
   struct Seen {
     int64_t popped = 0;
     int64_t expired = 0;
     int64_t orphaned = 0;
     int64_t watched = 0;      // changes
-    int64_t watches_cut = 0;  // their revision was forgotten
+    int64_t watches_cut = 0;  // the revision was forgotten
     int64_t last_calls = 0;
-    int64_t spares = 0;   // formations that left somebody waiting
-    int64_t returns = 0;  // seats of an elastic world that were kept
+    int64_t spares = 0;   // formations without a seat for somebody
+    int64_t returns = 0;  // kept seats of an elastic world
     int64_t closed = 0;
     int64_t grouped = 0;          // calls that registered groups
-    int64_t group_conflicts = 0;  // and were refused
-    int64_t too_late = 0;         // barriers whose decision was not kept
-    int64_t parts_released = 0;   // calls of barriers of a part of the world
+    int64_t group_conflicts = 0;  // refused ones of these
+    int64_t too_late = 0;         // barriers whose decision was dropped
+    int64_t parts_released = 0;   // calls of barriers of some ranks
     int64_t read_together = 0;    // MultiGets
     int64_t waited = 0;
-    int64_t stragglers = 0;  // numbers that were listed as unanswered
-    int64_t told = 0;        // members, of departures
-    int64_t together = 0;    // events of several that left
+    int64_t stragglers = 0;  // numbers listed as unanswered
+    int64_t told = 0;        // notifications of departures
+    int64_t together = 0;    // events for several leaves
   };
   const Seen& seen() const { return seen_; }
 
@@ -119,7 +119,7 @@ class SimChecker {
     int64_t revision_floor = 0;  // of the key when a Get was issued
   };
 
-  // Of one incarnation: its numbers that are answered, as it says.
+  // The answered numbers of one incarnation, as it says.
   struct Acknowledged {
     uint64_t through = 0;
     std::set<uint64_t> open;  // up to there, but unanswered
@@ -130,8 +130,8 @@ class SimChecker {
   };
 
   using Registration = std::pair<core::MemberId, core::Incarnation>;
-  // Epoch, generation, group, barrier, how many take part, instance: a name
-  // that nobody uses is free for other ranks.
+  // Epoch, generation, group, barrier, number of participants, instance: an
+  // unused name is free for other ranks.
   using InstanceKey =
       std::tuple<uint64_t, int64_t, std::string, std::string, int32_t, int64_t>;
 
@@ -167,7 +167,7 @@ class SimChecker {
   core::CoordinatorEpoch epoch_;
   std::map<core::WaiterId, Waiting> waiting_;
 
-  // Of the current epoch.
+  // In the current epoch.
   ReferenceStore store_;
   std::set<std::tuple<core::MemberId, core::Incarnation, uint64_t>> applied_;
   std::set<Registration> registered_;
@@ -178,10 +178,10 @@ class SimChecker {
 
   std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>, std::string>
       popped_;                 // the answers of pops
-  int64_t history_begin_ = 0;  // the revision after which it was lost last
+  int64_t history_begin_ = 0;  // the last revision that the history lost
   Seen seen_;
 
-  // Of the request that is being handled.
+  // For the current request.
   core::WaiterId subject_;
   std::optional<std::string> expected_answer_;  // none: an error
 
@@ -193,23 +193,23 @@ class SimChecker {
     std::set<core::MemberId> registered;
   };
   std::map<std::tuple<uint64_t, int64_t, std::string>, Group> groups_;
-  // The counts that numbered calls were answered with.
+  // The counts in the answers to numbered calls.
   std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>,
            std::vector<int32_t>>
       counts_;
-  // Leaves of ranks that the others have not been told of.
+  // Leaves of ranks that the others do not know yet.
   struct Leave {
     core::Instant since;
     bool at_once = false;  // it must not wait for others
     bool excused = false;  // there was nobody to tell
   };
   std::map<Registration, Leave> leaves_;
-  std::set<Registration> left_;        // the newest generation, told or not
-  std::set<Registration> departures_;  // those that they have been told of
+  std::set<Registration> left_;        // in the newest generation, told or not
+  std::set<Registration> departures_;  // told ones
   core::Instant left_told_at_;
   bool closed_ = false;   // in the current epoch
-  bool running_ = false;  // the newest generation of it
-  // How often a rank has called a barrier, by numbered call.
+  bool running_ = false;  // the newest generation runs
+  // The numbered barrier calls of each rank.
   std::map<std::tuple<uint64_t, int64_t, std::string, std::string, core::Rank>,
            std::set<uint64_t>>
       arrivals_;

@@ -1,5 +1,5 @@
-// The part of SimChecker that looks at generations: their worlds, groups,
-// barriers and events.
+// The part of SimChecker for generations: their worlds, groups, barriers and
+// events.
 
 #include <algorithm>
 #include <string>
@@ -14,7 +14,7 @@
 namespace muster::simulation {
 namespace {
 
-// A coordinator that came back from its storage has copies of its answers.
+// Compares contents: a restored coordinator has copies of its answers.
 bool Same(const core::Formation& a, const core::Formation& b) {
   return a.generation == b.generation &&
          std::equal(a.world.begin(), a.world.end(), b.world.begin(),
@@ -39,14 +39,14 @@ bool Same(const core::BarrierResult& a, const core::BarrierResult& b) {
                     });
 }
 
-// Of a notice `member=a incarnation=1 ...`.
+// The member of a notice `member=a incarnation=1 ...`.
 core::MemberId MemberOf(const core::Notice& notice) {
   const size_t begin = notice.text.find('=') + 1;
   return core::MemberId(
       notice.text.substr(begin, notice.text.find(' ') - begin));
 }
 
-// Of the same.
+// The member and incarnation of such a notice.
 std::pair<core::MemberId, core::Incarnation> IncarnationOf(
     const core::Notice& notice) {
   const std::string name = " incarnation=";
@@ -55,7 +55,7 @@ std::pair<core::MemberId, core::Incarnation> IncarnationOf(
           core::Incarnation(std::stoull(notice.text.substr(begin)))};
 }
 
-// The worlds are so small that all are described.
+// Worlds are so small that events describe all members.
 std::set<std::pair<core::MemberId, core::Incarnation>> LeftIn(
     const core::Event& event) {
   if (event.together == nullptr) return {{event.member, event.incarnation}};
@@ -135,8 +135,8 @@ void SimChecker::CheckFormation(const core::JoinRequest& join,
   }
 }
 
-// All of a call's groups are registered, or none; a retry gets the answer of
-// the first attempt.
+// A call registers all of its groups or none; a retry gets the answer of the
+// first attempt.
 void SimChecker::ObserveGroups(const Waiting& waiting,
                                const core::Reply& reply) {
   const Request& request = waiting.request;
@@ -147,7 +147,7 @@ void SimChecker::ObserveGroups(const Waiting& waiting,
   if (reply.status.code() == StatusCode::kInvalidArgument) {
     const auto formed =
         formations_.find({epoch_.value(), request.generation.value()});
-    // Who does not know yet that the coordinator is another one.
+    // The caller does not know yet that the coordinator is a new one.
     if (formed == formations_.end()) return;
     ++seen_.group_conflicts;
     const auto& world = formed->second->world;
@@ -199,7 +199,7 @@ void SimChecker::ObserveGroups(const Waiting& waiting,
   }
 }
 
-// The ranks that a barrier is for.
+// The participants of a barrier.
 std::vector<core::Rank> SimChecker::ParticipantsOf(
     const core::BarrierRequest& request) {
   if (!request.ranks.empty()) return request.ranks;
@@ -259,14 +259,14 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
   }
 }
 
-// A member left. Where none did shortly before, the others must know at once.
+// A member left. If none did shortly before, the others must know at once.
 void SimChecker::NoteLeave(const core::Notice& notice, core::Instant now) {
   const bool alone = now - left_told_at_ >= 2 * core::kDeparturePauseMax;
   leaves_.emplace(IncarnationOf(notice), Leave{now, alone, false});
   left_.insert(IncarnationOf(notice));
 }
 
-// Those that left are told of together, once.
+// Batched leaves are told together, once.
 void SimChecker::ObserveDeparture(const core::Event& event, core::Instant now) {
   left_told_at_ = now;
   for (const auto& [member, incarnation] : LeftIn(event)) {
@@ -283,7 +283,7 @@ void SimChecker::CheckLeaves(core::Instant now,
   if (listeners.empty()) left_told_at_ = now;
   for (auto it = leaves_.begin(); it != leaves_.end();) {
     Leave& leave = it->second;
-    // One that has come back may be the only one.
+    // The member itself may be the only listener, if it has come back.
     const size_t itself = listeners.count(it->first.first);
     leave.excused = leave.excused || listeners.size() == itself;
     const bool late =
@@ -296,7 +296,7 @@ void SimChecker::CheckLeaves(core::Instant now,
   }
 }
 
-// A leave is told before the loss or failure of another that came after it.
+// A leave is told before a later loss or failure of another member.
 void SimChecker::CheckOrder(const core::Event& event) {
   for (const auto& [who, leave] : leaves_) {
     if (leave.excused || who.first == event.member) continue;
@@ -306,7 +306,7 @@ void SimChecker::CheckOrder(const core::Event& event) {
   }
 }
 
-// What is told again was told, or nobody was there.
+// A repeated event was told before, or had no listener.
 void SimChecker::CheckToldBefore(const core::Event& event) {
   for (const Registration& told : LeftIn(event)) {
     const auto leave = leaves_.find(told);
@@ -317,7 +317,7 @@ void SimChecker::CheckToldBefore(const core::Event& event) {
   }
 }
 
-// Who registers again is told of all that left its generation.
+// A member that registers again is told of all that left its generation.
 void SimChecker::CheckToldAgain(const Request& request, const core::Outbox& out,
                                 const core::JobSnapshot& job) {
   std::set<Registration> known;
@@ -332,8 +332,8 @@ void SimChecker::CheckToldAgain(const Request& request, const core::Outbox& out,
               member.incarnation == request.call.incarnation && IsLive(member));
   }
   if (!seated) return;
-  // What nobody was told of yet comes in its turn. Of a generation that is over
-  // a restart knows those whose records it has.
+  // Leaves that were not told yet come in their turn. After a restart, an ended
+  // generation has only the leaves whose records exist.
   std::set<Registration> left;
   for (const Registration& gone : left_) {
     if (!leaves_.contains(gone) &&
@@ -355,9 +355,9 @@ void SimChecker::CheckToldAgain(const Request& request, const core::Outbox& out,
   }
 }
 
-// Every departure of a rank is told once, to everybody else who listens; that
-// others wait, to those who could make room. Who registers is told again what
-// it may have missed.
+// Every departure of a rank is told once to every other listener. Waiting
+// members are told to those that could make room. A member that registers is
+// told again of events that it may have missed.
 void SimChecker::CheckEvents(const core::Outbox& out,
                              const core::JobSnapshot& job, core::Instant now) {
   std::set<core::MemberId> listeners;

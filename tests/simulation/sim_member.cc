@@ -96,7 +96,7 @@ std::string SimMember::Somebodys(const std::string& prefix) {
       prefix, std::string(1, static_cast<char>('a' + random_.Below(world))));
 }
 
-// Operations on queues, on keys that go away by themselves, and watches.
+// Operations on queues and on keys with lifetimes, and watches.
 void SimMember::IssueLifetimeOrQueue() {
   Request request;
   switch (random_.Below(9)) {
@@ -208,7 +208,8 @@ void SimMember::IssueOperation() {
   Issue(std::move(request));
 }
 
-// The ranks of the world, cut into pieces of `width`, of this one's piece.
+// The ranks of the world are cut into pieces of `width`; returns this rank's
+// piece.
 std::vector<core::Rank> SimMember::Neighbours(int32_t width) const {
   const int32_t size = static_cast<int32_t>(formation_->world.size());
   const int32_t first = rank_.value() / width * width;
@@ -219,8 +220,8 @@ std::vector<core::Rank> SimMember::Neighbours(int32_t width) const {
   return ranks;
 }
 
-// The world, a registered group and a set of ranks by turns; all ranks have the
-// same turns.
+// Uses the world, a registered group and a set of ranks in turn; all ranks use
+// the same order.
 void SimMember::IssueBarrier() {
   Request request;
   request.verb = Verb::kAwaitBarrier;
@@ -231,7 +232,7 @@ void SimMember::IssueBarrier() {
   ++barriers_;
   if (barriers_ % 4 == 2) {
     request.barrier.group = absl::StrCat("by2-", rank_.value() / 2);
-    // Who knows that it is registered need not say them.
+    // A member that knows of the registration may omit the ranks.
     if (!grouped_ || random_.Chance(0.5)) request.barrier.ranks = Neighbours(2);
   } else if (barriers_ % 4 == 0) {
     request.barrier.barrier = absl::StrCat("of3-", rank_.value() / 3);
@@ -242,8 +243,8 @@ void SimMember::IssueBarrier() {
   Issue(std::move(request));
 }
 
-// The groups that this rank is in, of the world cut into twos, into threes, and
-// as a whole; with a conflict, one of them is another one.
+// Registers the groups of this rank: the world cut into twos, into threes, and
+// as a whole. In a conflict, one of them has other ranks.
 void SimMember::IssueGroups() {
   Request request;
   request.verb = Verb::kRegisterGroups;
@@ -261,7 +262,7 @@ void SimMember::IssueGroups() {
         [&](const auto& other) { return other.name == group.name; });
     if (!listed) request.groups.push_back(std::move(group));
   }
-  // One of its own, until the next call.
+  // A group of this rank alone, until the next call.
   const auto own = [&] {
     return absl::StrCat("of", rank_.value(), "-", groups_);
   };
@@ -271,7 +272,7 @@ void SimMember::IssueGroups() {
   Issue(std::move(request));
 }
 
-// Says which answers have been received.
+// Sets the acknowledged and unanswered numbers.
 void SimMember::Acknowledge(core::Call& call) const {
   uint64_t through = next_sequence_ - 1;
   call.unanswered.clear();
@@ -317,7 +318,7 @@ std::vector<Request> SimMember::Step(core::Instant now) {
   std::vector<Request> requests;
   for (auto& [operation, pending] : pending_) {
     if (pending.sent && now - pending.sent_at < habits_.retry_after) continue;
-    // Nothing but the registration before it is answered.
+    // Before the registration is answered, no other call is accepted.
     if (phase_ == Phase::kRegistering &&
         pending.request.verb != Verb::kRegister) {
       continue;
@@ -355,7 +356,7 @@ void SimMember::Receive(const core::Event& event) {
   GrowFor(event.waiting);
 }
 
-// Others wait for a seat; where there is room, the world is to be formed anew.
+// Joins again if others wait for a seat and the world has room.
 void SimMember::GrowFor(int32_t waiting) {
   if (habits_.grows() && waiting > 0 &&
       static_cast<int32_t>(formation_->world.size()) < habits_.max_world_size) {
@@ -394,7 +395,7 @@ void SimMember::Receive(const Response& response, core::Instant now) {
   }
   const auto it = pending_.find(response.operation);
   if (it == pending_.end()) return;
-  if (code == StatusCode::kCancelled) return;  // of an older attempt
+  if (code == StatusCode::kCancelled) return;  // the answer to an older attempt
   const Request request = it->second.request;
   pending_.erase(it);
   Complete(request, response);

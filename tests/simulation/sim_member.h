@@ -1,4 +1,4 @@
-// A member as a client library would behave.
+// A member that behaves like a client library.
 
 #ifndef MUSTER_TESTS_SIMULATION_SIM_MEMBER_H_
 #define MUSTER_TESTS_SIMULATION_SIM_MEMBER_H_
@@ -14,15 +14,15 @@
 
 namespace muster::simulation {
 
-// How members behave in a run; drawn from its seed.
+// The members' behaviour in a run, drawn from its seed.
 struct MemberHabits {
-  int32_t world_size = 1;  // and how many members there are
-  // Not 0: the world may have so many of them.
+  int32_t world_size = 1;  // and the number of members
+  // Not 0: the smallest and largest size of an elastic world.
   int32_t min_world_size = 0;
   int32_t max_world_size = 0;
   core::Duration last_call{};
-  // A world is formed anew for those that wait only when its members have the
-  // time to come back meanwhile; else it would be for ever.
+  // A running world is replaced for waiting members only if its members have
+  // time to come back meanwhile; otherwise this would never end.
   bool grows() const { return last_call >= std::chrono::seconds(2); }
   bool assigned_ranks = true;  // else the coordinator chooses
   core::Duration retry_after{};
@@ -31,44 +31,44 @@ struct MemberHabits {
   double leave = 0;            // chance of leaving, at each step
   double fail = 0;             // chance of reporting a failure
   double close = 0;            // chance of closing the rendezvous
-  // Tells of the answers that it has, though older ones are missing.
+  // Acknowledges answers even if older ones are missing.
   bool names_unanswered = false;
 };
 
 // SimMember registers, joins the rendezvous, then mixes store operations with
-// barriers. It retries what is not answered, takes a new incarnation when its
-// old one is fenced, and joins again when its generation is over or others wait
-// that its world has room for. It leaves when the rendezvous is closed.
+// barriers. It retries unanswered calls, takes a new incarnation when the old
+// one is fenced, and joins again when its generation is over or others wait for
+// whom its world has room. It leaves when the rendezvous is closed.
 class SimMember {
  public:
   SimMember(int32_t index, const MemberHabits* habits, Random* random);
 
-  // A new process; nothing of the old one is known to it.
+  // Starts a new process, which knows nothing of the old one.
   void Start(core::Instant now);
 
-  // Time passes: returns what it wants to send.
+  // Returns the requests to send at `now`.
   std::vector<Request> Step(core::Instant now);
 
   void Receive(const Response& response, core::Instant now);
   void Receive(const core::Event& event);
 
-  // Its connection was closed and is back.
+  // The connection was closed and is open again.
   void Reconnected();
 
-  // Finishes nothing more, leaves.
+  // Abandons its calls and leaves.
   void BeginLeaving() { leaving_ = true; }
   bool gone() const { return phase_ == Phase::kGone; }
 
-  // Whether it wants to be started anew (it has left or reported a failure).
+  // Whether the member has left or failed and wants to be started again.
   bool ended() const { return phase_ == Phase::kGone && !leaving_; }
 
-  // No more trouble of its own making.
+  // Stops conflicts, leaves, failures and closing.
   void set_calm() { calm_ = true; }
 
   const core::MemberId& id() const { return id_; }
   core::Incarnation incarnation() const { return incarnation_; }
 
-  // Barriers of the world that released this process since `ResetScore`.
+  // Barriers of the world that have released this process since `ResetScore`.
   int64_t released() const { return released_; }
   void ResetScore() { released_ = 0; }
 
@@ -105,7 +105,7 @@ class SimMember {
   const int32_t index_;
   const core::MemberId id_;
 
-  // Of the process.
+  // State of the process.
   core::Incarnation incarnation_;
   Phase phase_ = Phase::kGone;
   bool leaving_ = false;
@@ -114,15 +114,15 @@ class SimMember {
   uint64_t next_operation_ = 1;
   uint64_t next_sequence_ = 1;
   uint64_t next_value_ = 1;
-  std::optional<int64_t> seen_;  // by its watches: the revision
-  int64_t lock_revision_ = 0;    // that it knows of the key "lock"
+  std::optional<int64_t> seen_;  // the newest revision in its watches
+  int64_t lock_revision_ = 0;    // last known, of the key "lock"
   std::optional<core::CoordinatorEpoch> epoch_;
   core::Instant heartbeat_at_;
   core::FormationReply formation_;
   core::Rank rank_;
-  int64_t barriers_ = 0;  // called in this generation
-  bool grouped_ = false;  // its groups of this generation are registered
-  int64_t groups_ = 0;    // how many calls for that it has made
+  int64_t barriers_ = 0;  // number of calls in this generation
+  bool grouped_ = false;  // the groups of this generation are registered
+  int64_t groups_ = 0;    // number of calls that registered groups
   int64_t released_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What simulated members and the coordinator send each other.
+// The messages between simulated members and the coordinator.
 
 #ifndef MUSTER_TESTS_SIMULATION_SIM_MESSAGE_H_
 #define MUSTER_TESTS_SIMULATION_SIM_MESSAGE_H_
@@ -28,10 +28,10 @@ enum class Verb {
 #include "proto/muster/v1/verbs.inc"
 };
 
-// So few that a watch falls behind now and then.
+// Small, so that a watch falls behind now and then.
 inline constexpr int64_t kWatchHistoryChanges = 20;
 
-// Whether it changes the store and is answered at once. A pop may wait.
+// Whether the verb changes the store and is answered at once. A pop may wait.
 inline bool IsMutation(Verb verb) {
   return verb == Verb::kSet || verb == Verb::kAppend || verb == Verb::kAdd ||
          verb == Verb::kCompareSet || verb == Verb::kCompareAndSet ||
@@ -40,21 +40,21 @@ inline bool IsMutation(Verb verb) {
 }
 
 struct Request {
-  uint64_t operation = 0;  // of the member; a retry keeps it
+  uint64_t operation = 0;  // the member's number; a retry keeps it
   Verb verb = Verb::kHeartbeat;
   core::Call call;                  // the world fills in the waiter
-  std::string key{};                // or the prefix that is meant
-  std::string value{};              // of kMultiSet: of each key
-  std::vector<std::string> keys{};  // of kMultiSet, kWait and kMultiGet
+  std::string key{};                // or the prefix
+  std::string value{};              // kMultiSet: the value of each key
+  std::vector<std::string> keys{};  // kMultiSet, kWait and kMultiGet
   std::string expected{};
   int64_t expected_revision = 0;
   core::SetOptions options{};
   int64_t delta = 0;
-  core::Duration timeout{};        // zero: a pop that does not wait
-  std::optional<int64_t> after{};  // of a watch
+  core::Duration timeout{};        // zero: a pop does not wait
+  std::optional<int64_t> after{};  // for a watch
   core::JoinRequest join{};
   core::BarrierRequest barrier{};
-  core::Generation generation{};  // of kRegisterGroups
+  core::Generation generation{};  // for kGroups
   std::vector<core::GroupDefinition> groups{};
   std::vector<std::string> groups_left{};
 };
@@ -66,10 +66,10 @@ struct Response {
   core::Reply reply;
 };
 
-// Returns the word of a golden transcript.
+// Returns the verb's word in a golden transcript.
 std::string VerbName(Verb verb);
 
-// Makes the request of the store; its verb is one of the store's.
+// Makes the request, whose verb is one of the store's.
 void ApplyToStore(const Request& request, core::Instant now,
                   core::StoreEngine& store, core::Outbox& out);
 

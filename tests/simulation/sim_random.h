@@ -1,5 +1,5 @@
-// The dice of one simulation. Everything that happens by chance is drawn from
-// one of these, so that a seed is a whole run.
+// The random numbers of one simulation. All random decisions use one of these,
+// so that a seed reproduces a whole run.
 
 #ifndef MUSTER_TESTS_SIMULATION_SIM_RANDOM_H_
 #define MUSTER_TESTS_SIMULATION_SIM_RANDOM_H_
@@ -14,7 +14,7 @@ class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
 
-  // 0 to n - 1. Not std::uniform_int_distribution, whose outcome differs
+  // Returns 0 to n - 1. Not std::uniform_int_distribution, whose results differ
   // between libraries.
   uint64_t Below(uint64_t n) { return engine_() % n; }
 
@@ -22,7 +22,7 @@ class Random {
     return static_cast<double>(Below(1000000)) < probability * 1e6;
   }
 
-  // Whole milliseconds, both ends included.
+  // Returns whole milliseconds, both ends included.
   std::chrono::milliseconds Between(int64_t least_ms, int64_t most_ms) {
     return std::chrono::milliseconds(
         least_ms + static_cast<int64_t>(

@@ -1,5 +1,5 @@
-// Four hundred runs of the simulation. `bazel run //tests/simulation:sim` runs
-// one of them again, or a soak.
+// Runs the simulation four hundred times. `bazel run //tests/simulation:sim`
+// repeats one of the runs, or runs a soak.
 
 #include <cstdint>
 #include <iostream>
@@ -54,7 +54,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     seen.told += world.seen().told;
     seen.together += world.seen().together;
   }
-  // A simulation in which nothing happens proves nothing.
+  // Checks that the simulation covers these events.
   EXPECT_GT(sum.requests, 20000);
   EXPECT_GT(sum.lost_messages, 1000);
   EXPECT_GT(sum.member_crashes, 200);

@@ -23,11 +23,11 @@ constexpr core::Duration kSilenceMax = seconds(40);
 constexpr core::Duration kLeaving = seconds(60);
 constexpr core::Duration kMemberStep = milliseconds(400);
 constexpr milliseconds kTickLateMax = milliseconds(40);
-// Under the reconnect grace, so that a member whose connection closed is still
-// there when its calls come back.
+// Less than the reconnect grace, so that a member whose connection closed still
+// exists when its calls come back.
 constexpr int64_t kReconnectMsMax = 900;
 
-// What a restart must not change.
+// The state that a restart must not change.
 std::string Durable(const core::JobSnapshot& job) {
   std::string text = absl::StrCat(
       "keys=", job.keys, " items=", job.queue_items, " bytes=", job.store_bytes,
@@ -67,8 +67,8 @@ SimWorld::SimWorld(uint64_t seed, bool trace)
   clogged_until_.assign(members_.size(), now_);
 }
 
-// Each kind of trouble is absent in half of the runs, so that some of its
-// combinations are rare and none is impossible.
+// Each kind of trouble is absent in half of the runs, so that some combinations
+// are rare and none is impossible.
 void SimWorld::DrawTrouble() {
   const auto maybe = [&](double most) {
     return random_.Chance(0.5)
@@ -121,10 +121,11 @@ core::CoordinatorOptions SimWorld::OptionsOfCoordinator() const {
   core::CoordinatorOptions options;
   options.durable = trouble_.durable;
   options.membership.silence_max = kSilenceMax;
-  // Worlds are small, and should leave together now and then.
+  // Long, because worlds are small, and should leave together now and then.
   options.membership.departure_pause_per_member = milliseconds(20);
   options.limits.watch_history_changes = kWatchHistoryChanges;
-  // One decision or two, so that late ranks find theirs gone now and then.
+  // Room for one or two decisions, so that late ranks sometimes find theirs
+  // gone.
   options.limits.decided_barrier_bytes = 700;
   return options;
 }
@@ -139,7 +140,7 @@ void SimWorld::StartCoordinator() {
   Trace(absl::StrCat("# coordinator starts with epoch ", epoch_));
 }
 
-// The coordinator crashes and comes back with what it had stored.
+// Crashes the coordinator and starts another with its records.
 void SimWorld::ResumeCoordinator() {
   ++life_;
   const std::string before = Durable(coordinator_->Snapshot(now_));
@@ -165,7 +166,7 @@ void SimWorld::ResumeCoordinator() {
   if (!invariants.ok()) checker_.Fail(invariants.ToString());
 }
 
-// Writes down what the step has changed.
+// Stores the changes of the step.
 void SimWorld::Store() {
   for (const core::Record& record : coordinator_->TakeChanges()) {
     const std::string key = coordinator::EncodeKey("sim", record);
@@ -194,7 +195,7 @@ void SimWorld::AdvanceTo(core::Instant when) {
     Tick();
   }
   now_ = std::max(now_, when);
-  // What is due by now must not wait for the next event.
+  // Deadlines that are due must not wait for the next event.
   const std::optional<core::Instant> due = coordinator_->NextDeadline();
   if (due.has_value() && *due <= now_) Tick();
 }
@@ -205,7 +206,7 @@ void SimWorld::Tick() {
   Deliver(out, /*ticked=*/true);
 }
 
-// Runs until `end`, or until `done`; returns whether it is done.
+// Runs until `end`, or until `done`. Returns the value of `done`.
 bool SimWorld::RunUntil(core::Instant end, const std::function<bool()>& done) {
   while (!checker_.failure().has_value()) {
     if (done()) return true;
@@ -223,7 +224,7 @@ bool SimWorld::RunUntil(core::Instant end, const std::function<bool()>& done) {
   return false;
 }
 
-// A message on the link of a member: late, lost or twice.
+// Delivers a message on the link of a member: late, never or twice.
 void SimWorld::Transmit(size_t index, const Action& deliver) {
   int copies = random_.Chance(trouble_.loss) ? 0 : 1;
   if (copies == 0) ++statistics_.lost_messages;
@@ -235,7 +236,7 @@ void SimWorld::Transmit(size_t index, const Action& deliver) {
 }
 
 void SimWorld::Send(size_t index, const Request& request) {
-  // What is on its way to a coordinator that goes, goes with its connection.
+  // A request to a coordinator that ends is lost with its connection.
   Transmit(index, [this, index, request, life = life_] {
     if (life == life_) Handle(index, request);
   });
@@ -304,7 +305,7 @@ void SimWorld::CrashMember(size_t index) {
   });
 }
 
-// The connection closes; the member comes back on another one.
+// Closes the connection; the member comes back on another one.
 void SimWorld::Disconnect(size_t index) {
   const SimMember& member = members_[index];
   core::Outbox out;
@@ -326,7 +327,7 @@ void SimWorld::Disconnect(size_t index) {
   });
 }
 
-// A request arrives at the coordinator.
+// Handles a request at the coordinator.
 void SimWorld::Handle(size_t index, Request request) {
   ++statistics_.requests;
   request.call.waiter = core::WaiterId(next_waiter_++);
@@ -401,7 +402,7 @@ void SimWorld::Count(const core::Outbox& out) {
   }
 }
 
-// Sends what is in the outbox on its way.
+// Sends the contents of the outbox.
 void SimWorld::Deliver(core::Outbox& out, bool ticked) {
   Count(out);
   Store();
@@ -435,14 +436,14 @@ void SimWorld::Deliver(core::Outbox& out, bool ticked) {
     const size_t to = origin->second.index;
     origins_.erase(origin);
     Transmit(to, [this, to, life, response] {
-      // An answer of a coordinator that is gone: its connection is, too.
+      // The answer of a coordinator that has ended is lost with its connection.
       if (life == life_ && up_[to]) members_[to].Receive(response, now_);
     });
   }
   checker_.CompareRevisions(*coordinator_, now_);
 }
 
-// Whether as many as the world will have got through so many barriers.
+// Whether as many members as a world needs have passed `barriers` barriers.
 bool SimWorld::AllReleased(int64_t barriers) const {
   const auto released = std::count_if(
       members_.begin(), members_.end(),
@@ -452,14 +453,14 @@ bool SimWorld::AllReleased(int64_t barriers) const {
          (habits_.grows() ? habits_.max_world_size : habits_.min_world_size);
 }
 
-// Whether nothing forms any more, and nobody waits for it.
+// Whether the rendezvous is closed and nobody waits for it.
 bool SimWorld::Closed() const {
   if (habits_.close == 0) return false;
   const core::JobSnapshot job = coordinator_->Snapshot(now_);
   return !job.rendezvous_closed.empty() && job.joined == 0;
 }
 
-// From here on nothing goes wrong any more.
+// Ends all trouble.
 void SimWorld::Heal() {
   Trace("# the network heals");
   Trouble calm;
@@ -492,8 +493,8 @@ void SimWorld::CheckEmptiness() {
                        [](const auto& member) { return member.gone(); });
   });
   if (!all_gone) checker_.Fail("I8: somebody cannot leave");
-  // What is still on its way arrives. It may be the registration of a process
-  // that is long dead: then its lease must end, or its silence with another's.
+  // Messages on their way arrive. One may be the registration of a process that
+  // is dead: then its lease must end, or its silence together with another's.
   RunUntil(now_ + kCutMax + kSilenceMax + seconds(15), [] { return false; });
   checker_.ExpectNoWaiters();
   const core::JobSnapshot left = coordinator_->Snapshot(now_);

@@ -1,5 +1,5 @@
-// A job in a box: a coordinator, its members, and a network that loses,
-// repeats, reorders and clogs, all on a virtual clock.
+// A simulated job: a coordinator, its members, and a network that loses,
+// repeats, reorders and delays messages, all on a virtual clock.
 
 #ifndef MUSTER_TESTS_SIMULATION_SIM_WORLD_H_
 #define MUSTER_TESTS_SIMULATION_SIM_WORLD_H_
@@ -21,7 +21,7 @@
 
 namespace muster::simulation {
 
-// What a run did, to see that the runs do something.
+// Counts of events in a run, to show that runs cover them.
 struct SimStatistics {
   int64_t steps = 0;
   int64_t requests = 0;
@@ -32,18 +32,18 @@ struct SimStatistics {
   int64_t barriers_released = 0;
   int64_t barriers_failed = 0;
   int64_t events = 0;
-  int64_t silences = 0;  // of several hosts together
+  int64_t silences = 0;  // several hosts together
 };
 
-// SimWorld is one run. The seed decides everything, also how brutal the run is:
-// some have a perfect network, in some nothing ever arrives at once.
+// SimWorld is one run. The seed decides everything, even how hostile the run
+// is: some have a perfect network, in some nothing ever arrives at once.
 class SimWorld {
  public:
-  // With `trace` the run writes down its steps in the form of the golden
-  // transcripts (coordinator/core/testing/testdata) to standard output.
+  // With `trace` the run prints its steps as a golden transcript
+  // (coordinator/core/testing/testdata).
   SimWorld(uint64_t seed, bool trace);
 
-  // Returns what does not hold, or nothing.
+  // Returns the violated invariant; none: all hold.
   std::optional<std::string> Run();
 
   const SimStatistics& statistics() const { return statistics_; }
@@ -58,13 +58,13 @@ class SimWorld {
     double duplication = 0;
     int64_t delay_ms_max = 1;
     double clog = 0;               // chance that a link clogs, per step
-    double cut = 0;                // that all do, per step of a member
+    double cut = 0;                // that all links clog, per step of a member
     double member_crash = 0;       // per step of a member
-    double silent_crash = 0;       // share of crashes that nobody notices
+    double silent_crash = 0;       // share of crashes with an open connection
     double disconnect = 0;         // per step of a member
     double cancel = 0;             // per step of a member
     double coordinator_crash = 0;  // per step of a member
-    bool durable = false;          // a crash costs only what is in memory
+    bool durable = false;          // a crash loses only state in memory
     int64_t tick_late_ms_max = 0;
   };
 
@@ -109,7 +109,7 @@ class SimWorld {
   uint64_t next_event_ = 1;
   uint64_t next_waiter_ = 1;
   uint64_t epoch_ = 0;
-  // Of the process: connections do not outlive it.
+  // The number of the coordinator's process. Connections end with it.
   uint64_t life_ = 0;
   std::map<std::string, std::string> disk_;
 
@@ -118,7 +118,7 @@ class SimWorld {
   std::vector<bool> up_;
   std::vector<core::Instant> clogged_until_;
 
-  // Where the answer of a call goes.
+  // The caller to which an answer goes.
   struct Origin {
     size_t index = 0;
     uint64_t operation = 0;

@@ -1,5 +1,5 @@
-// One rank of the cases on muster's gloo: muster_rank CASES OUTPUT. As
-// torch_rank.py.
+// One rank of the cases on muster's gloo: muster_rank CASES OUTPUT. The
+// counterpart of torch_rank.py.
 
 #include <algorithm>
 #include <cstddef>
@@ -55,14 +55,14 @@ Tensor TensorOf(DataType type, std::vector<T>& values, size_t begin = 0,
   return Tensor(values.data() + begin, type, {static_cast<int64_t>(count)});
 }
 
-// What the case gives on this rank; empty: nothing.
+// The result of the case on this rank; empty: none.
 template <typename T>
 std::vector<T> RunAs(const Case& it) {
   const int rank = GetRank();
   const int size = GetWorldSize();
   std::vector<T> mine = Make<T>(rank, it.count);
   const Tensor own = TensorOf(it.type, mine);
-  // Of all ranks, one after the other.
+  // Parts for all ranks, one after the other.
   std::vector<T> joined;
   for (int to = 0; to < size; ++to) {
     const std::vector<T> part = Make<T>(rank + to, it.count);

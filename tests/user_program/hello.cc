@@ -5,7 +5,7 @@
 
 int main() {
   return muster::Record([] {
-    muster::InitProcessGroup();  // reads what muster-run put in the environment
+    muster::InitProcessGroup();  // reads muster-run's environment variables
     const int rank = muster::GetRank();
     std::vector<float> gradients(4, static_cast<float>(rank));
     muster::AllReduce(gradients, {.op = muster::ReduceOp::kSum});

@@ -1,6 +1,6 @@
-// Replays testdata/*.txt. With MUSTER_REWRITE=1 under `bazel run` it writes
-// what it got into the source tree instead; read the difference before it is
-// committed.
+// Replays testdata/*.txt. With MUSTER_REWRITE=1 under `bazel run` it writes the
+// result into the source tree instead; read the difference before you commit
+// it.
 
 #include "coordinator/core/testing/transcript.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kFolder[] = "coordinator/core/testing/testdata/";
 
-// Where `bazel run` keeps the source tree; empty when nothing is rewritten.
+// The source tree of `bazel run`; empty: nothing is rewritten.
 std::string RewriteRoot() {
   const char* rewrite = std::getenv("MUSTER_REWRITE");
   const char* root = std::getenv("BUILD_WORKSPACE_DIRECTORY");

@@ -1,4 +1,5 @@
-// Who may make which call of a server with tokens, over real channels.
+// Tests which callers may make which calls of a server with tokens, over real
+// channels.
 
 #include "coordinator/server/auth/auth.h"
 
@@ -56,7 +57,7 @@ class AuthTest : public ::testing::Test {
     return options;
   }
 
-  // Makes a call with a header (none when it is empty).
+  // Makes a call with an authorization header, if it is not empty.
   template <typename Service, typename Request, typename Response>
   Status Call(const std::string& header,
               grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
@@ -122,7 +123,7 @@ TEST_F(AuthTest, EveryCallNeedsATokenThatIsKnown) {
     const Status unknown = CallWithBytes(channel_, path, "", "Bearer guess");
     EXPECT_EQ(unknown, UnauthenticatedError("the token is not known here"))
         << path;
-    // And nothing of it is parsed.
+    // The request is not parsed either.
     EXPECT_EQ(CallWithBytes(channel_, path, "\xff\xff", "Bearer guess"),
               unknown)
         << path;
@@ -131,7 +132,7 @@ TEST_F(AuthTest, EveryCallNeedsATokenThatIsKnown) {
   EXPECT_THAT(ListJobs(Bearer(kAdmin)), ElementsAre());
 }
 
-// Else it could use up the jobs that there may be.
+// Otherwise a reader could use up the limit of jobs.
 TEST_F(AuthTest, WhoMayOnlyReadBringsNoJobIntoBeing) {
   EXPECT_EQ(TryGet(Bearer(kReader), MakeCaller("mine")).code(),
             StatusCode::kNotFound);
@@ -165,7 +166,7 @@ TEST(JobsPerTokenTest, ATokenCannotUseUpTheJobsOfOthers) {
                 "limit jobs_per_token is 2, offered 3 (job \"a3\") by one "
                 "token" +
                 core::LimitAdvice("jobs_per_token")));
-  // What is there stays open, and there is room for others.
+  // Existing jobs stay usable, and other tokens can create jobs.
   EXPECT_EQ(set(kMember, "a1"), OkStatus());
   EXPECT_EQ(set(kAdmin, "b1"), OkStatus());
 }
@@ -203,7 +204,7 @@ TEST_F(AuthTest, AReaderLooksAndChangesNothing) {
             PermissionDeniedError(
                 "Set needs role member in job \"mine\", the token has role "
                 "read there"));
-  // Whoever speaks for a member could acknowledge answers in its name.
+  // A caller that speaks for a member could acknowledge its answers.
   EXPECT_TRUE(
       IsPermissionDenied(TryGet(Bearer(kReader), MakeCaller("mine", "m", 1))));
   TestStream stream(channel_, kReader);
@@ -228,7 +229,7 @@ TEST_F(AuthTest, OnlyAnAdminOfAllJobsMayDrain) {
                            TestTokenLine(kReader, "member *") +
                            TestTokenLine(kAdmin, "admin *"));
   Status status;
-  // Until the file is looked at.
+  // Until the file is read again.
   do {
     status = drain(kReader);
   } while (absl::StrContains(status.message(), "no role"));
@@ -236,7 +237,7 @@ TEST_F(AuthTest, OnlyAnAdminOfAllJobsMayDrain) {
                         "Drain needs role admin for all jobs, the token has "
                         "role member there"));
   EXPECT_TRUE(IsPermissionDenied(drain(kMember)));
-  // Allowed; it is the process that does not take it.
+  // The token allows it; this process does not accept drains.
   EXPECT_TRUE(IsFailedPrecondition(drain(kAdmin)));
 }
 
@@ -248,7 +249,7 @@ TEST_F(AuthTest, AJobIsClosedToTheTokensOfOthers) {
                 "role there"));
   EXPECT_TRUE(IsPermissionDenied(Set(Bearer(kMember), "theirs")));
   EXPECT_TRUE(IsPermissionDenied(GetJob(Bearer(kMember), "theirs")));
-  // Nor is it told what there is.
+  // The answer does not tell whether the job exists.
   EXPECT_EQ(GetJob(Bearer(kMember), "nobodys").code(),
             StatusCode::kPermissionDenied);
   TestStream stream(channel_, kMember);
@@ -300,7 +301,7 @@ TEST_F(AuthTest, AnExpiredTokenEndsItsStream) {
   TestStream stream(channel_, kMember);
   stream.Hello("mine");
   EXPECT_FALSE(stream.Call(SetOperation(1, "k", "v")).has_status());
-  // The stream is there before it is known how short its time is.
+  // Opens the stream before its token gets an expiry.
   const absl::Time soon = absl::Now() + absl::Seconds(1);
   const std::string time = absl::FormatTime(soon, absl::UTCTimeZone());
   WriteTestFile(

@@ -1,5 +1,5 @@
-// What of a server's TLS files is refused, and how they are replaced. How
-// clients meet it: security_test.
+// Tests which TLS files a server refuses, and how they are replaced.
+// security_test tests the clients' side.
 
 #include "coordinator/server/auth/credentials.h"
 
@@ -92,7 +92,7 @@ TEST_F(CredentialsTest, ACertificateThatIsNoneForServersIsRefused) {
   }
 }
 
-// Of what the next handshake would be made with.
+// The files in use are those of the next handshake.
 TEST_F(CredentialsTest, ACertificateWithoutItsKeyYetIsNotTaken) {
   const TlsFiles files{TestPath("c.pem"), TestPath("c.key"), ""};
   WriteTestFile(files.cert, ReadTestFile(first_.cert));
@@ -125,7 +125,7 @@ TEST_F(CredentialsTest, AnExpiredCertificateDoesNotReplaceAGoodOne) {
   WriteTestFile(files.key, ReadTestFile(first_.key));
   (*identity)->Reload();
   EXPECT_FALSE((*identity)->refused());
-  // Better than none.
+  // Better than no certificate.
   EXPECT_TRUE(TlsIdentity::Load({expired.cert, expired.key, ""}).ok());
 }
 

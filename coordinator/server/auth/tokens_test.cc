@@ -1,4 +1,4 @@
-// What a file of tokens says, and whom it lets do what.
+// Tests the format of token files, and what each token allows.
 
 #include "coordinator/server/auth/tokens.h"
 

@@ -23,14 +23,14 @@ core::Record Entry(const std::string& key, const std::string& value) {
   return core::EntryRecord{key, std::make_shared<const std::string>(value), 1};
 }
 
-// What a test's storage holds and lets happen; it outlives the queue.
+// The contents and behaviour of a test's storage; outlives the queue.
 struct Disk {
   std::map<std::string, std::string> synced;
   std::map<std::string, std::string> written;
   int writes = 0;
   int syncs = 0;
   Status status;
-  // A write begins by telling `entered`, and goes on with `gate`.
+  // A write first sets `entered` and then waits for `gate`.
   std::promise<void>* entered = nullptr;
   std::future<void>* gate = nullptr;
 
@@ -122,7 +122,7 @@ TEST(CommitQueueTest, WhatComesDuringAWriteSharesTheNextOne) {
   EXPECT_THAT(completed, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
 }
 
-// The storage copies what it writes.
+// The storage copies its writes.
 TEST(CommitQueueTest, LargeCommitsAreWrittenAFewAtATimeWithOneSync) {
   Disk disk;
   std::promise<void> entered;
@@ -141,7 +141,7 @@ TEST(CommitQueueTest, LargeCommitsAreWrittenAFewAtATimeWithOneSync) {
   }
   open.set_value();
   queue.reset();
-  // Two, two, one.
+  // Two, two, and one commit.
   EXPECT_EQ(disk.writes, 1 + 3);
   EXPECT_EQ(disk.syncs, 2);
   EXPECT_EQ(completed, 6);
@@ -196,7 +196,7 @@ TEST(CommitQueueTest, WithAnIntervalItCompletesBeforeTheSync) {
   queue->Append("job", {Entry("a", "1")}, [&] { syncs.set_value(disk.syncs); });
   EXPECT_EQ(syncs.get_future().get(), 0);
   queue.reset();
-  // The end syncs what is left.
+  // Stop syncs the rest.
   EXPECT_EQ(disk.syncs, 1);
 }
 
@@ -206,8 +206,8 @@ TEST(CommitQueueTest, WithAnIntervalItSyncsWithoutFurtherCommits) {
   std::promise<void> written;
   queue->Append("job", {Entry("a", "1")}, [&] { written.set_value(); });
   written.get_future().wait();
-  // The queue's thread is the only one that touches the disk: a commit without
-  // records looks at it from there.
+  // Only the queue's thread uses the disk, so a commit without records reads
+  // the count there.
   for (;;) {
     std::promise<int> syncs;
     queue->Append("job", {}, [&] { syncs.set_value(disk.syncs); });

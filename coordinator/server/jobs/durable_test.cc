@@ -1,4 +1,4 @@
-// What a server with a storage says before and after that has what it needs.
+// Tests the order of a server's answers and its writes to the storage.
 
 #include <condition_variable>
 #include <map>
@@ -22,7 +22,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What outlives the servers of a test. While it is shut, a write waits.
+// The storage, which outlives the servers of a test. While it is shut, writes
+// wait.
 class Disk {
  public:
   void Shut() {
@@ -40,7 +41,7 @@ class Disk {
     const std::lock_guard<std::mutex> lock(mutex_);
     broken_ = true;
   }
-  // A copy of what is there now, as after the end of the process.
+  // Returns a copy of the present records, as after the end of the process.
   std::map<std::string, std::string> Records() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return records_;
@@ -109,7 +110,7 @@ ServerOptions On(Disk& disk) {
   return options;
 }
 
-// One sample of /metrics; 0 when it is not there.
+// Returns one sample of /metrics; 0 if there is none.
 double Metric(const TestServer& server, const std::string& sample) {
   const std::string page = server.Http("/metrics");
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
@@ -146,7 +147,7 @@ TEST(DurableTest, AnAnswerWaitsForTheStorage) {
   EXPECT_TRUE(stream.Await(1).has_set());
 }
 
-// What it saw may be gone after a crash.
+// A crash could undo the state that the read saw.
 TEST(DurableTest, AReadWaitsForTheWriteThatItSaw) {
   Disk disk;
   TestServer server(On(disk));
@@ -174,7 +175,7 @@ TEST(DurableTest, AReadOfWhatIsStoredWaitsForNothing) {
   other.HelloMember("elsewhere", "a", 1);
   while (Uncommitted(server) > 0) std::this_thread::yield();
   disk.Shut();
-  // Another job's write is none of its business.
+  // A read does not wait for another job's write.
   other.SendOperation(SetOperation(1, "k", "v"));
   while (Uncommitted(server) < 1) std::this_thread::yield();
   EXPECT_EQ(stream.Call(GetOperation(2, "k")).get().value(), "v");
@@ -202,7 +203,7 @@ TEST(DurableTest, ANewServerGoesOnWithTheJob) {
   const v1::Welcome after = again.HelloMember("j", "a", 1);
   EXPECT_NE(before.job_epoch(), 0u);
   EXPECT_EQ(after.job_epoch(), before.job_epoch());
-  // A retry of what was answered before, then the next one.
+  // A retry of a call that was answered before, then the next one.
   EXPECT_EQ(again.Call(add).add().value(), 5);
   add.set_id(2);
   add.mutable_add()->set_sequence(2);
@@ -230,7 +231,7 @@ TEST(DurableTest, AClientIsReadAtTheStoragesPace) {
     stream.SendOperation(SetOperation(static_cast<uint64_t>(i), "k", "v"));
   }
   while (Uncommitted(server) < 65) std::this_thread::yield();
-  // Whatever it would still read, it has the time for now.
+  // Gives the server time to read more.
   for (int i = 0; i < 50; ++i) EXPECT_LE(Uncommitted(server), 66);
   disk.Open();
   for (int i = 1; i <= kMessages; ++i) {

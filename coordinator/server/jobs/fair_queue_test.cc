@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 
-// The queue compares jobs and never looks into them.
+// The queue compares jobs and never dereferences them.
 const Job* JobNumber(int number) {
   static const char jobs[10] = {};
   return reinterpret_cast<const Job*>(&jobs[number]);
@@ -31,7 +31,7 @@ const void* Owner(int number) {
   return &owners[number];
 }
 
-// Keeps one thread of the queue busy until it is let go.
+// Keeps one thread of the queue busy until it is released.
 class Obstacle {
  public:
   explicit Obstacle(FairQueue& queue) {
@@ -49,8 +49,7 @@ class Obstacle {
   std::promise<void> gone_;
 };
 
-// A queue of one thread whose turns say what they cost, and in which order they
-// ran.
+// A queue of one thread whose turns set their cost and record their order.
 class CostTest : public ::testing::Test {
  protected:
   void Post(int job, int owner, const std::string& name, int cost_ms) {
@@ -81,7 +80,7 @@ TEST_F(CostTest, JobsTakeTurnsHoweverManyEachHasWaiting) {
 }
 
 TEST_F(CostTest, AJobPaysForWhatItsTurnsCost) {
-  // The same number of turns each: the answers of one are ten times as long.
+  // The answers of one job take ten times as long.
   for (int i = 0; i < 3; ++i) Post(1, 1, "lists", 10);
   for (int i = 0; i < 12; ++i) Post(2, 1, "sets", 1);
   const std::vector<std::string> order = Order();
@@ -103,7 +102,7 @@ TEST_F(CostTest, SessionsOfAJobTakeTurnsAfterJobsHaveDoneSo) {
 }
 
 TEST_F(CostTest, WhoHadNothingToDoHasSavedNothing) {
-  // The two have cost 3 ms each when the late one comes.
+  // The other two have cost 3 ms each when the late one comes.
   for (int i = 0; i < 6; ++i) {
     if (i == 3) {
       queue_.Post(JobNumber(1), Owner(1), [this] {
@@ -164,7 +163,7 @@ TEST(FairQueueTest, BesideOthersAJobDoesSoMuchAtOnceAndNoMore) {
   EXPECT_TRUE(queue.AtOnce(JobNumber(2), quiet, now));
   now += FairQueue::kAtOnceWindow;
   EXPECT_EQ(at_once(), FairQueue::kMessagesAtOnceMax);
-  // The other one has had nothing to do for a while.
+  // The other job has been idle for a while.
   now += 2 * FairQueue::kCompanyTime;
   EXPECT_EQ(at_once(), 1000);
 }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-// While it is shut, a write waits.
+// While it is shut, writes wait.
 class Gate {
  public:
   void Set(bool open) {
@@ -88,7 +88,7 @@ class JobTest : public testing::Test {
     return std::make_shared<Job>(name, std::move(options));
   }
 
-  // A call of somebody without a name.
+  // Makes a call of a plain client.
   template <typename Verb>
   void Run(Job& job, const Verb& verb) {
     job.Run(
@@ -112,7 +112,7 @@ class JobTest : public testing::Test {
     });
   }
 
-  // Steps until the job is behind; returns how many.
+  // Makes steps until the job is behind. Returns their number.
   template <typename Step>
   static int UntilBehind(Job& job, const Step& step) {
     int steps = 0;
@@ -152,7 +152,7 @@ TEST_F(JobTest, IsBehindWhenFewLargeStepsAreNotStored) {
   EXPECT_LT(untold_bytes_, 17 * int64_t{kMiB});
 }
 
-// They are not in the store any more, and the storage gets none of them.
+// The popped values are not in the store any more, and not in the records.
 TEST_F(JobTest, IsBehindWhenItsAnswersHoldWhatWasPopped) {
   gate_.Set(true);
   const std::shared_ptr<Job> job = NewJob("j");
@@ -183,7 +183,7 @@ TEST_F(JobTest, IsNotBehindAnyMoreWhenAllIsStored) {
   EXPECT_TRUE(job->Behind());
   gate_.Set(true);
   AwaitTold(*job);
-  // Told; it counts as such when the queue's thread is through.
+  // Stop waits until the queue's thread has counted the step as told.
   commits_.Stop();
   EXPECT_FALSE(job->Behind());
   EXPECT_EQ(untold_bytes_, 0);

@@ -10,7 +10,7 @@
 namespace muster::coordinator {
 namespace {
 
-// A folder that looks like a system's.
+// Uses a folder that replaces the root of the file system.
 class MemoryLimitTest : public ::testing::Test {
  protected:
   MemoryLimitTest() {

@@ -16,11 +16,11 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Returns what `write`, and a check a minute later, print to standard error.
+// Returns the standard error of `write` and of a check a minute later.
 template <typename Write>
 std::string LogOf(Write write) {
   FLAGS_logtostderr = true;
-  // As grpc_init() sets it.
+  // The same as grpc_init() sets it.
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
   TakeOverLibraryLogs();
   testing::internal::CaptureStderr();

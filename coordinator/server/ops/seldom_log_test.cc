@@ -17,7 +17,7 @@ TEST(SeldomLogTest, TheFirstIsToldAtOnceTheOthersWhenItIsTime) {
   EXPECT_EQ(log.LineFor("last=b", start + seconds(1)), "");
   EXPECT_EQ(log.LineFor("last=c", start + seconds(2)), "");
   EXPECT_EQ(log.LineAt(start + seconds(9)), "");
-  // Nobody comes any more: they are told of all the same.
+  // The pending events are logged although no new one comes.
   EXPECT_EQ(log.LineAt(start + seconds(10)),
             "handshake_failed: count=2 last=c");
   EXPECT_EQ(log.LineAt(start + seconds(30)), "");

@@ -35,7 +35,7 @@ TEST(StartChecksTest, ATightLimitOfDescriptorsIsNamed) {
                 "each connection"));
 }
 
-// There is no limit for root.
+// Has no effect for root.
 void LimitThreads(rlim_t most) {
   const rlimit limit = {.rlim_cur = most, .rlim_max = most};
   if (setrlimit(RLIMIT_NPROC, &limit) != 0 ||

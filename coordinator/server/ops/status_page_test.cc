@@ -112,7 +112,8 @@ TEST(StatusPageTest, OpenBarriersAndTheRendezvousSayWhoIsMissing) {
                     HasSubstr("1 of 2 ranks joined in 3s; missing 1")));
 }
 
-// It is read where there is no other network, and holds what clients chose.
+// The page may be read without other network access, and contains clients'
+// texts.
 TEST(StatusPageTest, LoadsNothingAndRunsNothing) {
   StatusPageInput input = OneJob();
   core::JobSnapshot& job = input.jobs[0].state;

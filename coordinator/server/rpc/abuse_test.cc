@@ -1,4 +1,4 @@
-// What strangers may do to a server, and what its honest clients notice of it.
+// Tests a server against hostile clients, and the effects on others.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -48,12 +48,13 @@ class RawConnection {
   RawConnection& operator=(const RawConnection&) = delete;
 
   bool connected() const { return connected_; }
-  // The server may have hung up by then, which is an answer, too.
+  // The server may have closed the connection already, which is fine.
   void Send(const std::string& bytes) {
     send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
 
-  // Reads until the server closes; false when it says something first.
+  // Reads until the server closes. Returns false if the server sends anything
+  // first.
   bool AwaitHangUp() {
     char byte = 0;
     return recv(fd_, &byte, 1, 0) <= 0;
@@ -73,7 +74,7 @@ std::string RandomBytes(std::mt19937& random, size_t bytes) {
   return text;
 }
 
-// Nine bytes of header whose type and length are plausible, and whatever.
+// Nine bytes of header with a plausible type and length, then random bytes.
 std::string RandomFrame(std::mt19937& random) {
   const size_t length = random() % 100;
   std::string frame = {0, 0, static_cast<char>(length),
@@ -96,7 +97,7 @@ void Abuse(int port, uint32_t seed) {
   }
 }
 
-// Sets new keys of `value_bytes` in a job until it is refused, at most `count`.
+// Sets up to `count` new keys of `value_bytes` in a job until one is refused.
 Status Fill(TestServer& server, const std::string& job, int count,
             size_t value_bytes) {
   Status status;
@@ -125,7 +126,7 @@ TEST(AbuseTest, JobsThatTakeAllTheyGetLeaveRoomForOthers) {
                       HasSubstr("whose share is 2097152"),
                       HasSubstr("--limit_total_bytes")));
   }
-  // Many small keys are within its share.
+  // Many small keys are within the job's share.
   EXPECT_EQ(Fill(server, "modest", 1000, 16), OkStatus());
   int64_t held = 0;
   v1::ListJobsResponse jobs;
@@ -191,7 +192,7 @@ TEST(AbuseTest, TenThousandSilentConnectionsLeaveRoomForOthers) {
   RecordProperty("connections", static_cast<int>(count));
 }
 
-// Lowers the limit of this process's descriptors while it lives.
+// Lowers this process's limit of descriptors while it lives.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t count) {
@@ -212,7 +213,7 @@ TEST(AbuseTest, AServerWithoutDescriptorsComesBack) {
   TestStream before(server.NewChannel());
   before.Hello("j");
   {
-    // Half of the descriptors are the clients', which share the process.
+    // Half of the descriptors belong to the clients in this process.
     std::vector<std::unique_ptr<RawConnection>> silent;
     silent.reserve(280);
     for (int i = 0; i < 280; ++i) {
@@ -221,7 +222,7 @@ TEST(AbuseTest, AServerWithoutDescriptorsComesBack) {
     EXPECT_TRUE(silent.back()->AwaitHangUp());
     EXPECT_FALSE(before.Call(SetOperation(1, "k", "v")).has_status());
   }
-  // The server sees them close one by one.
+  // The server notices the closed connections one by one.
   Status last;
   const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
   do {
@@ -246,7 +247,7 @@ TEST(AbuseTest, AStreamWithoutAHelloIsEnded) {
   EXPECT_THAT(std::string(end.message()), HasSubstr("no hello"));
 }
 
-// Of a result that must be RESOURCE_EXHAUSTED.
+// The text of a result that must be RESOURCE_EXHAUSTED.
 std::string Exhausted(const v1::Result& result) {
   EXPECT_EQ(result.status().code(),
             static_cast<int>(StatusCode::kResourceExhausted));
@@ -356,7 +357,7 @@ TEST(AbuseTest, AMessageThatIsTooLargeEndsItsStreamAndNotTheConnection) {
   EXPECT_FALSE(other.Call(SetOperation(1, "k", "v")).has_status());
 }
 
-// Floods its job with everything that is costly until it is told to stop.
+// Floods its job with costly calls until `stop` is set.
 void Flood(TestServer& server, const std::atomic<bool>& stop) {
   while (!stop) {
     TestStream stream(server.NewChannel());

@@ -96,13 +96,13 @@ TEST_F(AdminServiceTest, WhoWaitsForAKeyIsShown) {
 TEST_F(AdminServiceTest, TheCallsOfAJobAreCounted) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(Set("k", "v").ok());
   EXPECT_EQ(server_.Job("j").summary().operations(), 3);
-  // Until the next sample of the second.
+  // Waits for the next sample, which is taken once a second.
   server_.Await("j", [](const v1::GetJobResponse& state) {
     return state.summary().operations_per_second() > 0;
   });
 }
 
-// A coordinator that a process embeds is that process's.
+// An embedded coordinator does not end its process.
 TEST_F(AdminServiceTest, ADrainIsRefusedWhereTheProcessDoesNotTakeIt) {
   v1::DrainResponse response;
   EXPECT_EQ(Call(server_.admin(), &v1::AdminService::Stub::Drain,
@@ -121,7 +121,7 @@ TEST_F(AdminServiceTest, UnknownJobIsNotFound) {
   EXPECT_EQ(status, NotFoundError("no job \"nobody\" here"));
 }
 
-// Its only threads for one job are taken by messages that name no job here.
+// Messages that name no existing job occupy the only threads of one share.
 TEST(AdminServiceTurnsTest, ACallWaitsForNoJobAndForNoOtherCall) {
   FairQueue turns(4);
   std::promise<void> released;
@@ -138,7 +138,7 @@ TEST(AdminServiceTurnsTest, ACallWaitsForNoJobAndForNoOtherCall) {
   Driver driver(options);
   OpenCalls open_calls;
   const ServiceContext context{&driver, &metrics, &open_calls, 1 << 20, &turns};
-  // The first call waits in it for the second.
+  // The first call waits inside the hook for the second.
   std::atomic<int> calls = 0;
   std::promise<void> second;
   AdminHooks hooks;

@@ -1,5 +1,5 @@
-// What goes over the wire in the worst moments of a large job, in events,
-// answers and bytes.
+// Limits the messages and bytes on the wire at the worst moments of a large
+// job.
 
 #include "coordinator/server/rpc/apply.h"
 
@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-// A job whose members are the ranks of a generation, 8 of each host.
+// A job whose members are the ranks of a generation, 8 per host.
 class LargeJob {
  public:
   explicit LargeJob(int size) : size_(size) {
@@ -56,7 +56,7 @@ class LargeJob {
     return call;
   }
 
-  // As a driver does.
+  // Ticks at every deadline, as a driver does.
   void Advance(core::Duration duration, core::Outbox& out) {
     const core::Instant end = now_ + duration;
     for (auto due = coordinator_.NextDeadline(); due.has_value() && *due <= end;
@@ -86,12 +86,12 @@ void Count(const core::Publication& publication, Traffic& traffic) {
   const int64_t readers = static_cast<int64_t>(publication.audience->size());
   traffic.messages += readers;
   traffic.bytes += readers * static_cast<int64_t>(event.ByteSizeLong());
-  // What the sessions take it for.
+  // The sessions' estimate.
   EXPECT_LE(static_cast<int64_t>(event.ByteSizeLong()),
             2 * EventBytes(publication.event));
 }
 
-// All members leave within `time`, in no order.
+// All members leave within `time`, in random order.
 Traffic EndOfJob(int size, core::Duration time) {
   LargeJob job(size);
   Traffic traffic;
@@ -114,8 +114,7 @@ TEST(LargeJobTest, ItsEndCostsEachMemberAFewEvents) {
     for (const auto time : {milliseconds(50), milliseconds(1000)}) {
       const Traffic traffic = EndOfJob(size, time);
       EXPECT_LE(traffic.messages, 12 * size);
-      // Of each of the others its rank, in a byte or two, and the words of
-      // some.
+      // A byte or two for the rank of each other member, and the texts of some.
       EXPECT_LE(traffic.bytes, int64_t{size} * (size * 5 / 4 + 5000));
     }
   }
@@ -138,14 +137,14 @@ std::set<int64_t> CulpritRanks(const v1::Result& result) {
   return ranks;
 }
 
-// All but one arrive, which is lost, or which does not come in time.
+// All ranks but one arrive. The missing one is lost or comes too late.
 Traffic FailedBarrier(int size, bool lost) {
   LargeJob job(size);
   core::BarrierRequest request;
   request.barrier = "epoch";
   request.timeout = seconds(5);
   core::Outbox out;
-  // Of those that are missing when it fails, the others come for the decision.
+  // Ranks that arrive after the failure get the decision.
   const int early = lost ? size / 4 : size - 1;
   for (int i = 0; i < early; ++i) {
     request.rank = core::Rank(i);

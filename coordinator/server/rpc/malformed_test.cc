@@ -1,5 +1,6 @@
-// Messages that are none, or that would take up far more than they weigh, over
-// real channels: each method says so, and the connection goes on.
+// Sends malformed messages, and ones that would unfold to far more memory than
+// their size, over real channels. Each method refuses them, and the connection
+// stays usable.
 
 #include <memory>
 #include <string>
@@ -24,7 +25,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// How a stream ends that says its hello and then `message`.
+// Sends a hello and then `message`. Returns the status of the stream.
 Status EndOfStream(const std::shared_ptr<grpc::Channel>& channel,
                    const std::string& message) {
   grpc::GenericStub stub(channel);
@@ -76,7 +77,7 @@ TEST(MalformedTest, AStreamEndsWithWhatIsWrongWithItsMessage) {
             InvalidArgumentError(
                 "the 2 bytes of the message are no muster.v1.StreamRequest: "
                 "they are broken, or a text in it is not UTF-8"));
-  // The connection goes on.
+  // The connection stays usable.
   TestStream stream(channel);
   stream.Hello("j");
   EXPECT_TRUE(stream.Call(SetOperation(1, "k", "v")).has_set());
@@ -85,7 +86,8 @@ TEST(MalformedTest, AStreamEndsWithWhatIsWrongWithItsMessage) {
 TEST(MalformedTest, WhatWouldUnfoldIsRefused) {
   TestServer server;
   const auto channel = server.NewChannel();
-  // StreamRequest.operations and MultiSetRequest.entries, two bytes each.
+  // Both have StreamRequest.operations and MultiSetRequest.entries of two
+  // bytes.
   std::string operations;
   std::string entries;
   for (int i = 0; i < 1 << 20; ++i) {

@@ -233,7 +233,7 @@ TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
   EXPECT_TRUE(job.groups(1).has_forming_for());
   EXPECT_FALSE(job.groups(0).has_forming_for());
 
-  // A barrier of the group is for its ranks.
+  // Only the group's ranks may use a barrier of the group.
   operation.Clear();
   operation.set_id(3);
   operation.mutable_await_barrier()->set_group("alone");
@@ -251,7 +251,7 @@ TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
   EXPECT_THAT(server_.Http("/metrics"),
               HasSubstr("\nmuster_coordinator_groups 2\n"));
 
-  // The last to leave a group ends it.
+  // The last member to leave a group ends it.
   operation.Clear();
   operation.set_id(5);
   operation.mutable_register_groups()->add_left("pair");
@@ -273,7 +273,7 @@ TEST_F(MembershipCallsTest, AJoinLeavesTheSeatsOutWhenTheyAreNotWanted) {
   ASSERT_TRUE(Call(&Members::Join, request, &response).ok());
   EXPECT_EQ(response.world_size(), 1);
   EXPECT_EQ(response.seats_size(), 0);
-  // The retry may want them.
+  // The retry may request the seats.
   request.set_without_seats(false);
   ASSERT_TRUE(Call(&Members::Join, request, &response).ok());
   EXPECT_EQ(response.generation(), 1);

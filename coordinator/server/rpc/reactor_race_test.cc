@@ -1,7 +1,6 @@
 // Sessions, unary calls and watches whose reactions come from several threads
 // at once, with cancellations, takeovers, deadlines and a drain in between. A
-// stand-in takes gRPC's place: the packaged one is not instrumented, so
-// ThreadSanitizer cannot see through it.
+// fake replaces gRPC: the packaged one is not instrumented for ThreadSanitizer.
 
 #include <chrono>
 #include <cstdint>
@@ -38,7 +37,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// The threads that reactions run on.
+// The threads that run reactions.
 class Pool {
  public:
   explicit Pool(int threads) {
@@ -90,8 +89,8 @@ grpc::ByteBuffer BytesOf(const google::protobuf::MessageLite& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// When gRPC calls OnDone: after Finish and all reactions to what was started,
-// and not before the handler has returned (Bound).
+// Decides when OnDone is called, as gRPC does: after Finish and all reactions
+// to started operations, and not before the handler has returned (Bound).
 class FakeCall {
  public:
   void AwaitDone() {
@@ -139,8 +138,8 @@ class FakeCall {
   int pending_ MUSTER_GUARDED_BY(mu_) = 1;  // the handler
 };
 
-// A stream as gRPC makes it: reactions to what is started, OnDone after Finish
-// and all other reactions. It checks what gRPC requires of its user.
+// Behaves like gRPC's stream: reactions to started operations, OnDone after
+// Finish and all other reactions. Checks gRPC's requirements on its user.
 class FakeStream : public FakeCall,
                    public grpc::ServerCallbackReaderWriter<grpc::ByteBuffer,
                                                            v1::StreamResponse> {
@@ -174,7 +173,7 @@ class FakeStream : public FakeCall,
     MutexLock lock(mu_);
     return results_;
   }
-  // Called with every message that holds results, by who writes it.
+  // Called for every message with results, on the thread that writes it.
   void OnResults(std::function<void()> look) {
     MutexLock lock(mu_);
     on_results_ = std::move(look);
@@ -218,7 +217,7 @@ class FakeStream : public FakeCall,
     EXPECT_FALSE(finished_) << "a second Finish";
     finished_ = true;
     MaybeRead();
-    // Finish's own completion.
+    // The completion of Finish itself.
     React([] {});
   }
 
@@ -245,7 +244,7 @@ class FakeStream : public FakeCall,
   std::function<void()> on_results_ MUSTER_GUARDED_BY(mu_);
 };
 
-// A unary call as gRPC makes it.
+// Behaves like gRPC's unary call.
 template <typename Request, typename Response>
 class FakeUnary : public FakeCall, public grpc::ServerCallbackUnary {
  public:
@@ -302,7 +301,7 @@ class FakeGet : public FakeUnary<v1::GetRequest, v1::GetResponse> {
   }
 };
 
-// A Watch of all keys as gRPC makes it.
+// Behaves like gRPC's call of Watch, for all keys.
 class FakeWatch : public FakeCall,
                   public grpc::ServerCallbackWriter<v1::WatchResponse> {
  public:
@@ -311,9 +310,9 @@ class FakeWatch : public FakeCall,
     v1::WatchRequest request;
     request.mutable_caller()->set_job(job);
     request.set_prefix(true);
-    // Short, so that it is answered, written and asked anew all the time.
+    // Short, so that the watch is answered, written and repeated all the time.
     request.mutable_timeout()->set_nanos(1'000'000);
-    // What is started before BindReactor waits for it.
+    // Operations that were started before BindReactor wait for it.
     grpc::ByteBuffer bytes = BytesOf(request);
     reactor_ = StartWatch(context, nullptr, &bytes);
     BindReactor(reactor_);
@@ -394,7 +393,7 @@ class ReactorRaceTest : public ::testing::Test {
     return std::make_unique<FakeStream>(pool, session.get());
   }
 
-  // What one client does from its first to its last word.
+  // Runs one client from its first to its last call.
   void Live(Pool& pool, uint64_t seed);
 
   Metrics metrics_;
@@ -410,7 +409,7 @@ v1::StreamRequest Batch(std::mt19937_64& random, uint64_t* id) {
   v1::StreamRequest batch;
   const auto key = [&] { return "k" + std::to_string(random() % 8); };
   if (random() % 4 == 0) batch.mutable_heartbeat();
-  // Now and then more than is done without a turn.
+  // Sometimes more than may be done without a turn.
   for (uint64_t n = random() % 8 == 0 ? 1500 : random() % 6; n > 0; --n) {
     v1::Operation* operation = batch.add_operations();
     operation->set_id(++*id);
@@ -485,7 +484,7 @@ TEST_F(ReactorRaceTest, StreamsAndCallsThatComeGoAndReplaceEachOther) {
     clients.emplace_back([this, &pool, seed] { Live(pool, seed); });
   }
   for (std::thread& client : clients) client.join();
-  // A turn may be under way when gRPC is done with its stream.
+  // A turn may be running when gRPC has finished its stream.
   EXPECT_TRUE(
       open_calls_.AwaitNone(std::chrono::steady_clock::now() + seconds(30)));
   EXPECT_EQ(sessions_.size(), 0);
@@ -524,8 +523,8 @@ TEST_F(ReactorRaceTest, DrainWhileEverybodyTalks) {
   EXPECT_FALSE(driver_.GetJob("j").ok());
 }
 
-// The client of an answered call must not send it again, to a server that may
-// never come.
+// Otherwise the client of an answered call would send it again, to a server
+// that may never come.
 TEST_F(ReactorRaceTest, ADrainSendsTheAnswersThatWait) {
   Pool pool(1);
   const auto waiting = NewStream(pool);
@@ -539,7 +538,7 @@ TEST_F(ReactorRaceTest, ADrainSendsTheAnswersThatWait) {
   get.add_operations()->mutable_get()->set_key("k");
   get.mutable_operations(1)->set_id(2);
   waiting->Send(get);
-  // It is answered while the first answer is being written.
+  // The second call is answered while the first answer is being written.
   v1::StreamRequest set;
   set.mutable_hello()->mutable_caller()->set_job("j");
   set.add_operations()->mutable_set()->set_key("k");
@@ -602,7 +601,7 @@ TEST_F(ReactorRaceTest, FanOutReachesEveryWaiterOnce) {
   }
 }
 
-// Each turn of a queue of one thread costs the same.
+// Makes each turn of a queue of one thread cost the same.
 FairQueue::Clock EqualCosts() {
   return
       [time = core::Duration()]() mutable { return time += milliseconds(1); };
@@ -635,7 +634,7 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
     stream->HalfClose();
     return stream;
   };
-  // Until everybody's message has been read and waits.
+  // Until the messages of all streams have been read and wait.
   std::promise<void> released;
   turns.Post(nullptr, nullptr, [&released] { released.get_future().wait(); });
   std::vector<std::unique_ptr<FakeStream>> floods;
@@ -657,7 +656,7 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   turns.Stop();
 }
 
-// Parsing is part of what they cost.
+// Parsing counts towards the cost of a call.
 TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
   using FakeSet = FakeUnary<v1::SetRequest, v1::SetResponse>;
   Pool pool(1);
@@ -673,7 +672,7 @@ TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
   };
   const std::shared_ptr<Job> flood_job = *driver_.GetJob("flood");
   ASSERT_TRUE(driver_.GetJob("honest").ok());
-  // Until all wait.
+  // Until all calls wait.
   std::promise<void> released;
   turns.Post(nullptr, nullptr, [&released] { released.get_future().wait(); });
   std::vector<std::unique_ptr<FakeSet>> floods;
@@ -692,8 +691,8 @@ TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
   turns.Stop();
 }
 
-// A coordinator whose turns nobody takes until they are released, and whose
-// reactions come one after another.
+// A coordinator whose turns do not run until they are released, and whose
+// reactions run one after another.
 class NoTurnsTest : public ::testing::Test {
  protected:
   NoTurnsTest() {

@@ -21,7 +21,7 @@ namespace {
 using google::protobuf::Descriptor;
 using testing::HasSubstr;
 
-// In pieces, as they come from a connection.
+// Splits the bytes into pieces, as they come from a connection.
 grpc::ByteBuffer Bytes(const std::string& text, size_t piece = 1 << 13) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < text.size(); at += piece) {
@@ -37,7 +37,7 @@ Status Parse(const std::string& text, google::protobuf::Message* request) {
   return status;
 }
 
-// Field `number` with `text`, as the wire has it.
+// Field `number` with `text`, as it is encoded.
 std::string Field(int number, const std::string& text) {
   std::string field(1, static_cast<char>(number << 3 | 2));
   for (size_t left = text.size();; left >>= 7) {
@@ -60,7 +60,7 @@ TEST(RequestTest, TheCallerIsKnownBeforeTheRestIsParsed) {
   request.mutable_caller()->set_incarnation(7);
   request.set_value(std::string(100'000, 'v'));
   const std::string text = request.SerializeAsString();
-  // Also where it comes in pieces, and the end is missing.
+  // Also if the bytes come in pieces and the end is missing.
   for (const size_t piece : {size_t{1}, size_t{5}, size_t{8192}}) {
     grpc::ByteBuffer bytes = Bytes(text.substr(0, 50'000), piece);
     EXPECT_EQ(CallerOf(&bytes).job(), "train");
@@ -95,7 +95,7 @@ TEST(RequestTest, GivesWhatWasSent) {
   EXPECT_EQ(Parse("", &empty), OkStatus());
 }
 
-// Of clients that pack all that waits: many, and each as small as can be.
+// Real clients pack waiting operations together: many very small ones.
 TEST(RequestTest, ManySmallOperationsAreWelcome) {
   v1::StreamRequest sent;
   for (int i = 0; i < 100'000; ++i) {
@@ -109,7 +109,8 @@ TEST(RequestTest, ManySmallOperationsAreWelcome) {
 }
 
 TEST(RequestTest, WhatWouldUnfoldIsNotParsed) {
-  // Culprits.members and StreamRequest.operations, two bytes each.
+  // Both messages have fields of two bytes: Culprits.members and
+  // StreamRequest.operations.
   const size_t kCount = 1 << 20;
   v1::ReportFailureRequest report;
   const Status status =
@@ -128,7 +129,7 @@ TEST(RequestTest, WhatWouldUnfoldIsNotParsed) {
                   &stream)
                 .code(),
             StatusCode::kResourceExhausted);
-  // Fields that nobody knows are kept, too.
+  // Unknown fields are kept, so they count, too.
   v1::SetRequest set;
   EXPECT_EQ(Parse(Repeated(Field(15, ""), kCount), &set).code(),
             StatusCode::kResourceExhausted);
@@ -164,7 +165,7 @@ TEST(RequestTest, WhatIsBrokenIsNamed) {
       HasSubstr("not UTF-8"));
 }
 
-// ParseRequest does not look at messages that are too small to unfold.
+// ParseRequest does not scan messages that are too small to unfold.
 TEST(RequestTest, NoMessageIsLargerThanItSupposes) {
   int types = 0;
   for (const auto* const file :

@@ -1,5 +1,5 @@
-// Streams over real channels whose clients do odd things: what becomes of their
-// operations, their heartbeats, and the events that they leave unread.
+// Streams over real channels whose clients behave unusually: their operations,
+// their heartbeats, and the events that they leave unread.
 
 #include <algorithm>
 #include <cstdint>
@@ -66,7 +66,7 @@ TEST(SessionOperationsTest, ACancelReachesAnOperationOfItsOwnMessage) {
   ASSERT_TRUE(stream.Send(batch));
   v1::StreamResponse answer;
   while (answer.results().empty()) ASSERT_TRUE(stream.Read(&answer));
-  // In the order of their completion.
+  // Results come in the order of their completion.
   ASSERT_EQ(answer.results_size(), 3);
   EXPECT_EQ(answer.results(0).id(), 1u);
   EXPECT_EQ(answer.results(0).status().code(), kCancelled);
@@ -110,7 +110,7 @@ TEST(SessionOperationsTest, AnAcknowledgementThatCannotBeEndsTheStream) {
             InvalidArgumentError(
                 "acknowledged_through is 18446744073709551615, must be at most "
                 "9223372036854775807"));
-  // What was applied before is still known, and the rest was not applied.
+  // Earlier operations were applied, and the rest was not.
   stream = std::make_unique<TestStream>(server.NewChannel());
   stream->HelloMember("j", "a", 1);
   EXPECT_EQ(stream->Call(AddOperation(1, 1)).add().value(), 1);
@@ -171,7 +171,7 @@ TEST(SessionOperationsTest, AHeartbeatOfImpossibleProgressIsRefusedAloud) {
 }
 
 // A member that fails again and again, each time with a generation of its own
-// and as much to tell as a report may have.
+// and a report of the largest size.
 class Failing {
  public:
   explicit Failing(TestServer& server) : server_(server) {
@@ -214,7 +214,7 @@ class Failing {
   uint64_t incarnation_ = 0;
 };
 
-// A channel on which 64 KiB arrive unread, and no more.
+// A channel that buffers 64 KiB of unread bytes and no more.
 std::shared_ptr<grpc::Channel> NarrowChannel(const Server& server) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -258,7 +258,7 @@ TEST(SessionOperationsTest, WhoReadsNoEventsIsCutOff) {
   Failing failing(server);
   constexpr int kEvents = 1200;  // more than 64 MiB
   for (int i = 0; i < kEvents; ++i) failing.Fail();
-  // RESOURCE_EXHAUSTED where it still gets through, else a reset.
+  // RESOURCE_EXHAUSTED if the status still gets through, else a reset.
   EXPECT_THAT(stream.Finish().code(),
               AnyOf(StatusCode::kResourceExhausted, StatusCode::kCancelled));
 }

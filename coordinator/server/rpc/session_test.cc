@@ -62,7 +62,7 @@ class Pair {
 
   TestStream& a() { return *a_; }
   TestStream& b() { return *b_; }
-  // The process at b's end is gone.
+  // Closes the connection of b.
   void DropB() { b_.reset(); }
 
  private:
@@ -190,7 +190,7 @@ TEST(SessionTest, CancelledOperationIsAnsweredCancelled) {
   stream.SendOperation(cancel);
   EXPECT_EQ(stream.Await(7).status().code(),
             static_cast<int>(StatusCode::kCancelled));
-  // Nothing waits under that id any more; that is no error.
+  // Cancelling an id under which nothing waits is no error.
   stream.SendOperation(cancel);
   EXPECT_FALSE(stream.Call(SetOperation(9, "k", "v")).has_status());
 }
@@ -254,7 +254,7 @@ TEST(SessionTest, AnUnansweredNumberMayBeRetriedWhenYoungerAreAcknowledged) {
   *batch.add_operations() = add;
   ASSERT_TRUE(stream.Send(batch));
   EXPECT_EQ(stream.Await(4).add().value(), 1);
-  // An older message says nothing.
+  // An older message has no effect.
   batch.set_acknowledged_through(2);
   batch.clear_unanswered();
   batch.mutable_operations(0)->set_id(5);
@@ -315,7 +315,7 @@ TEST(SessionTest, ReportCarriesCulpritsToAllAndTheReporterListens) {
     ASSERT_EQ(event.culprits().members_size(), 1);
     EXPECT_EQ(event.culprits().members(0).host(), "host-a");
   }
-  // A heartbeat would end the stream of any other member that is gone.
+  // A heartbeat would end the stream of any other departed member.
   v1::StreamRequest heartbeat;
   heartbeat.mutable_heartbeat();
   ASSERT_TRUE(pair.b().Send(heartbeat));
@@ -517,7 +517,7 @@ TEST(SessionTest, OneStreamTooManyIsRefused) {
                                    core::LimitAdvice("sessions")));
 }
 
-// A writer that asks for far more than it reads must not grow the coordinator
+// A client that requests far more than it reads must not grow the coordinator
 // and must not keep its stream.
 TEST(SessionTest, ClientThatNeverReadsIsCutOff) {
   ServerOptions options;
@@ -534,10 +534,10 @@ TEST(SessionTest, ClientThatNeverReadsIsCutOff) {
     *batch.add_operations() = GetOperation(id, "big");
   }
   ASSERT_TRUE(stream.Send(batch));
-  // The stream breaks under the writer, which never reads.
+  // The stream breaks although the client never reads.
   while (stream.Send(v1::StreamRequest())) {
   }
-  // RESOURCE_EXHAUSTED where it still gets through, else a reset.
+  // RESOURCE_EXHAUSTED if the status still gets through, else a reset.
   EXPECT_THAT(
       stream.Finish().code(),
       testing::AnyOf(StatusCode::kResourceExhausted, StatusCode::kCancelled));
@@ -559,7 +559,7 @@ TEST(SessionTest, AnswersLargerThanAMessageArriveInSeveral) {
   }
 }
 
-// Streams that come, wait and go while others set, for the sanitizers.
+// Streams begin, wait and end while others set keys; for the sanitizers.
 TEST(SessionTest, ManySessionsComeAndGo) {
   TestServer server;
   constexpr int kThreads = 8;

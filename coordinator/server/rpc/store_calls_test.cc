@@ -57,7 +57,7 @@ class Watching {
     reader_ = store.Watch(&context_, request);
   }
 
-  // The changes of the next message; fails when the call has ended.
+  // Returns the changes of the next message; fails if the call has ended.
   std::vector<std::string> Next() {
     if (!reader_->Read(&response_)) return {"the watch has ended"};
     return Texts(response_);
@@ -113,7 +113,7 @@ class StoreCallsTest : public ::testing::Test {
     return Call(&Store::QueuePush, request, &response);
   }
 
-  // The item, or the error.
+  // Returns the item or the error.
   std::string Pop(const v1::QueuePopRequest& request) {
     v1::QueuePopResponse response;
     const Status status = Call(&Store::QueuePop, request, &response);
@@ -230,7 +230,7 @@ TEST_F(StoreCallsTest, AWatchTellsWhyKeysGo) {
   auto watch = Plain<v1::WatchRequest>("k/");
   watch.set_prefix(true);
   Watching watching(server_.store(), watch);
-  // One that begins now says from where.
+  // A watch that begins now first returns the revision.
   EXPECT_THAT(watching.Next(), IsEmpty());
   EXPECT_EQ(watching.revision(), 0);
 
@@ -270,7 +270,7 @@ TEST_F(StoreCallsTest, AWatchGoesOnFromARevision) {
   watch.mutable_timeout()->set_nanos(20'000'000);
   Watching watching(server_.store(), watch);
   EXPECT_THAT(watching.Next(), ElementsAre("2 put k=2", "3 put k=3"));
-  // A sign of life, and a revision to go on from, while the key is quiet.
+  // While the key is quiet, the watch sends empty messages with revisions.
   Set("other", "");
   do {
     EXPECT_THAT(watching.Next(), IsEmpty());

@@ -24,7 +24,7 @@ using Members = v1::MembershipService::Stub;
 
 class UnaryTest : public ::testing::Test {
  protected:
-  // A store request of job "j" by a client that is no member.
+  // A store request in job "j" by a plain client.
   template <typename Request>
   static Request Plain() {
     Request request;

@@ -10,13 +10,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Calls are told apart, and not looked into.
+// Calls are compared and never dereferenced.
 grpc::CallbackServerContext* CallNumber(int number) {
   static char calls[10];
   return reinterpret_cast<grpc::CallbackServerContext*>(&calls[number]);
 }
 
-// Each counts twice: as a message and as its bytes.
+// Each answer counts twice: as a message and in encoded form.
 TEST(UnsentAnswersTest, ALimitIsForAllTogetherUntilTheyAreTaken) {
   UnsentAnswers unsent(200'000);
   EXPECT_TRUE(unsent.Add(CallNumber(1), 60'000).ok());

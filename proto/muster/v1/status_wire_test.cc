@@ -77,7 +77,7 @@ TEST(StatusWireTest, TenThousandCulpritsFitTheTrailers) {
   EXPECT_EQ(culprits->members(0).rank(), 0);
   EXPECT_THAT(culprits->others(), ElementsAre(described, 10'000 - described));
   EXPECT_EQ(culprits->omitted(), 0);
-  // A stream's result is no trailer: everything travels.
+  // A stream's result is not a trailer, so everything is sent.
   EXPECT_EQ(GetCulprits(FromWire(ToWire(MissingRanks(10'000))))->members_size(),
             10'000);
 }
@@ -107,7 +107,7 @@ TEST(StatusWireTest, WhoeverIsNotDescribedHasARank) {
   for (MemberInfo& member : *culprits.mutable_members()) {
     member.set_cause(std::string(100, 'x'));
   }
-  // Out of order with the members': 4, 5, 62, 63, 64.
+  // Not in order with those of the members: 4, 5, 62, 63, 64.
   for (const uint32_t number : {4, 2, 56, 3}) culprits.add_others(number);
   const std::set<int64_t> all = RanksOf(culprits);
   for (const size_t bytes_max : {200u, 420u, 2000u, 4000u}) {
@@ -197,7 +197,7 @@ TEST(StatusWireTest, UnknownCodeBecomesUnknown) {
 TEST(StatusWireTest, DetailsOfAnotherKindAreIgnored) {
   const grpc::Status garbage(grpc::StatusCode::ABORTED, "why", "\xFF\xFF");
   EXPECT_EQ(FromGrpc(garbage), AbortedError("why"));
-  // Parses, but speaks of another code.
+  // The details parse, but have another code.
   const grpc::Status other(grpc::StatusCode::ABORTED, "why",
                            ToWire(MissingRanks(1)).SerializeAsString());
   EXPECT_EQ(FromGrpc(other), AbortedError("why"));

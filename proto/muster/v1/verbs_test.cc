@@ -18,7 +18,7 @@ using google::protobuf::Descriptor;
 using google::protobuf::FileDescriptor;
 using ::testing::UnorderedElementsAreArray;
 
-// An operation of the table, with the messages that C++ finds by its field.
+// An operation of the table, with the messages of its field in C++.
 struct Operation {
   std::string name;
   const Descriptor* request;
