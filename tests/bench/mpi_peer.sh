@@ -3,29 +3,29 @@
 #
 #   muster-bench all_reduce --nproc=4 --peer=tests/bench/mpi_peer.sh
 #
-# MPI's processes are started by mpirun alone. So the peer of rank 0 starts one
-# for each peer, which talk to it by two FIFOs. Needs OpenMPI's mpirun, and
-# mpi_peer (MPI_PEER, else bin/mpi_peer).
+# Only mpirun starts MPI processes. So the peer of rank 0 starts one for each
+# peer, and each peer talks to its MPI process by two FIFOs. Needs OpenMPI's
+# mpirun, and mpi_peer (MPI_PEER, else bin/mpi_peer).
 set -eu
 program=${MPI_PEER:-bin/mpi_peer}
 folder=$MUSTER_BENCH_FOLDER
 for fifo in "$folder/mpi.$RANK.in" "$folder/mpi.$RANK.out"; do
-  # Its MPI process may have made it already.
+  # The MPI process may have made it already.
   mkfifo "$fifo" 2>/dev/null || test -p "$fifo"
 done
 if [ "$RANK" = 0 ]; then
-  # Any user, and more ranks than processors.
+  # Allows root, and more ranks than processors.
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   {
     mpirun --oversubscribe -n "$WORLD_SIZE" "$program" "$folder" \
       </dev/null >&2 && exit
-    # Nobody would ever write to the others, either.
+    # Otherwise the other peers would wait for ever.
     for rank in $(seq 0 $((WORLD_SIZE - 1))); do
       echo "mpirun failed" >"$folder/mpi.$rank.out" &
     done
   } &
 fi
-# Of a command in the background, standard input would be another one.
+# A background command would have another standard input.
 exec 3<&0
 cat <&3 >"$folder/mpi.$RANK.in" &
 exec cat "$folder/mpi.$RANK.out"

@@ -25,7 +25,7 @@ OPS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN,
 
 
 def prepare(operation, data_type, reduce_op, count, root):
-    """The call, and the tensors that it works on; None: there is none."""
+    """Returns the call and its tensors; None: it is not supported."""
     if data_type not in TYPES or reduce_op not in OPS:
         return None
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -61,7 +61,7 @@ def prepare(operation, data_type, reduce_op, count, root):
 
 
 def is_right(operation, reduce_op, tensors):
-    """Of a call on tensors of which each rank's are its number and one."""
+    """Whether a call is right whose inputs are rank + 1 on each rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if operation == "all_reduce" and reduce_op == "sum":
         return bool((tensors[0] == size * (size + 1) // 2).all())
@@ -105,7 +105,8 @@ def main():
             print("none", flush=True)
             continue
         call = prepared[0]
-        # Together, but not by the group: its barrier is slow.
+        # Starts all ranks together with an all_reduce: the group's barrier is
+        # slow.
         dist.all_reduce(torch.zeros(1))
         start = time.perf_counter()
         for _ in range(int(calls)):

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Asks a real Prometheus, which watches a real coordinator and a real job, every
-query of the dashboards and every rule: none is empty, every metric is exported.
+"""Evaluates every query of the dashboards and every rule on a real Prometheus,
+which watches a real coordinator and a real job: no result is empty, and every
+metric is exported.
 
 Usage: dashboards_test.py COORDINATOR MUSTER_RUN MUSTERCTL TRAIN VERBS
 """
@@ -28,10 +29,10 @@ from processes import Processes, free_port, wait_until  # pylint: disable=C0413
 COORDINATOR, MUSTER_RUN, MUSTERCTL, TRAIN, VERBS = [
     os.path.abspath(path) for path in sys.argv[1:6]]
 DEPLOY = os.path.join(HERE, "..", "..", "deploy")
-# Only a machine that stands still takes this long.
+# Far more than any step takes on a working machine.
 SECONDS = 120
-# What Grafana puts in for its own variables: longer than the test lasts, so that
-# what happened once is still seen.
+# Values for Grafana's own variables: longer than the test, so that single
+# events remain visible.
 INTERVALS = {"$__rate_interval": "5m", "$__range": "5m"}
 METRIC = re.compile(r"\b(?:muster|process|instance:|job:)_?[a-z][a-z0-9_:]*")
 # Labels that begin like metrics.
@@ -47,14 +48,14 @@ def dashboards():
 
 
 def metrics_of(expression):
-    """The names of metrics in it, whose labels and strings do not count."""
+    """The names of metrics in it, without labels and strings."""
     bare = re.sub(r"\{[^}]*\}|\((?:[a-z_]+, )*[a-z_]+\) ?(?=\(|group_left)|"
                   r"group_left \([a-z_]+\)", " ", expression)
     return {name for name in METRIC.findall(bare)} - LABELS
 
 
 class Prometheus:
-    """The API of a running one."""
+    """The API of a running Prometheus."""
 
     def __init__(self, address):
         self._base = f"http://{address}/api/v1/"
@@ -76,7 +77,7 @@ class Prometheus:
                 for rule in group["rules"]]
 
     def finite(self, expression):
-        """How many samples there are now that a panel can draw."""
+        """The number of samples that a panel can draw now."""
         try:
             result = self._get("query", query=expression)["result"]
         except urllib.error.HTTPError as error:
@@ -93,7 +94,9 @@ def openssl(folder, *arguments):
 
 
 def secure(folder):
-    """A certificate and a token that ends: (flags, clients' environment)."""
+    """Makes a certificate and a token that expire.
+
+    Returns (flags, clients' environment)."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     openssl(folder, "req", "-x509", "-days", "90", *key, "-subj", "/CN=muster",
             "-addext", "subjectAltName=IP:127.0.0.1",
@@ -113,7 +116,7 @@ def secure(folder):
 
 
 def configure(folder, http):
-    """deploy/prometheus for this coordinator, once a second."""
+    """Copies deploy/prometheus, set to scrape this coordinator every second."""
     shutil.copytree(os.path.join(DEPLOY, "prometheus"), folder)
     path = os.path.join(folder, "prometheus.yml")
     with open(path, encoding="utf-8") as text:
@@ -149,9 +152,9 @@ class DashboardsTest(unittest.TestCase):
         cls.prometheus = Prometheus(address)
         wait_until(lambda: cls.prometheus.finite("muster_coordinator_jobs"),
                    "Prometheus has read the coordinator", SECONDS)
-        # Counts are seen to grow from here on.
+        # From here on counts must grow.
         cls.start_jobs(grpc, env, f"{folder}/prometheus/targets/workers.json")
-        # What the dashboards' variables are to choose from.
+        # The values of the dashboards' variables.
         wait_until(lambda: cls.prometheus.finite(
             'muster_dataplane_collectives_total'
             '{muster_job="training", op="all_reduce"}'),
@@ -170,7 +173,7 @@ class DashboardsTest(unittest.TestCase):
             f"--musterctl={MUSTERCTL}", f"--out={targets}", "--interval=1"], env)
         assert verbs.wait(SECONDS) == 0, verbs.stderr
 
-        # Something must be asked, and in vain, as long as Prometheus looks.
+        # Requests must go on, without success, as long as Prometheus scrapes.
         cls.asking = threading.Event()
         def ask():
             while not cls.asking.wait(1):
@@ -183,7 +186,7 @@ class DashboardsTest(unittest.TestCase):
         cls.addClassCleanup(cls.asking.set)
 
     def wait_for_samples(self, queries):
-        """Until each of {what: expression} has a sample that can be drawn."""
+        """Waits until each of {what: expression} has a sample to draw."""
         left = dict(queries)
 
         def all_answered():
@@ -198,7 +201,7 @@ class DashboardsTest(unittest.TestCase):
                 f"\n{what}: {expression}" for what, expression in left.items()))
 
     def variables(self, dashboard):
-        """The regular expression that stands for each variable: all values."""
+        """A regular expression per variable that matches all its values."""
         values = {}
         for variable in dashboard["templating"]["list"]:
             name = variable["name"]

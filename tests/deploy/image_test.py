@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""The image: the blocks of shell without a registry, of "The image" in
-deploy/README.md, run as they stand; then it runs with its root file system
-read-only.
+"""Builds and runs the image: the shell blocks without a registry in "The image"
+of deploy/README.md run unchanged; then the image runs with a read-only root
+file system.
 
     apt-get install buildah debootstrap
     bazel run --config=opt //tests/deploy:image_test
 
-as root, with the distribution's packages in reach and port 7070 free: five
-minutes, ten more where the build cache is empty. The images stay.
+Run it as root, with access to the distribution's packages and port 7070 free.
+Takes five minutes, ten more if the build cache is empty. The images stay.
 """
 
 import os
@@ -18,8 +18,8 @@ import sys
 import tempfile
 import unittest
 
-# What one sees of a container that is started with --read-only and a tmpfs on
-# /tmp, as deploy/k8s does. Arguments: its root, its volume, a program.
+# Simulates a container that is started with --read-only and a tmpfs on /tmp, as
+# in deploy/k8s. Arguments: its root, its volume, a program.
 READ_ONLY = r"""
 root=$1 volume=$2; shift 2
 mount --bind "$root" "$root"
@@ -30,7 +30,7 @@ mount --rbind /dev "$root/dev"
 mount --bind "$volume" "$root/var/lib/muster"
 exec chroot --userspec=10001:10001 "$root" "$@"
 """
-# The port is any free one: the coordinator's output names it.
+# Uses any free port, which the coordinator's output names.
 SERVES_A_JOB = r"""
 touch /written 2>/dev/null && { echo "the root can be written to"; exit 1; }
 muster-coordinator --listen=127.0.0.1:0 --http_listen= --storage=rocksdb \
@@ -45,7 +45,7 @@ wait $!
 
 
 def blocks(readme):
-    """Those of the section on the image, from the base of one's own on."""
+    """The section's blocks for building without a registry."""
     with open(readme, encoding="utf-8") as file:
         section = file.read().split("\n## The image\n")[1].split("\n## ")[0]
     section = section.split("**Without a registry for the base**")[1]

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Containers of deploy/k8s as processes: a coordinator and its workers start
-with the commands and variables of their pods, wait for a name that DNS does not
-know yet, answer their probes, and end within their pods' grace.
+"""Runs containers of deploy/k8s as processes: a coordinator and its workers
+start with the commands and variables of their pods, wait for a name that DNS
+does not know yet, answer their probes, and end within their pods' grace.
 
 Usage: k8s_run_test.py COORDINATOR MUSTER_RUN TRAIN
 Needs root or a user namespace, for an /etc/hosts of the pods' own.
@@ -28,7 +28,8 @@ SECONDS = 120
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
-# Makes a folder of a Secret, and looks for the files that are to be applied.
+# A fake kubectl: makes the folder of a Secret, and checks that applied files
+# exist.
 KUBECTL = """#!/bin/bash
 case "$*" in
 "apply -f "*) test -f "$3" ;;
@@ -46,14 +47,14 @@ def openssl(folder, *arguments):
 
 
 def with_hosts(path, command):
-    """`command` where the file at `path` is /etc/hosts: the pods' DNS."""
+    """`command` with the file at `path` as /etc/hosts: the pods' DNS."""
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     return ["unshare", "--mount", *as_root, "sh", "-c",
             'mount --bind "$0" /etc/hosts && exec "$@"', path, *command]
 
 
 def write_secrets(folder, dns_names):
-    """What the Secrets of the overlay tls hold, as folders of these names.
+    """Makes folders with the contents of the Secrets of the overlay tls.
 
     One authority signs both certificates, as cert-manager's issuer does.
     """
@@ -96,7 +97,7 @@ def create_tokens(folder):
 
 
 def mounted(template, env, folder):
-    """`env` with the paths of Secrets as they are under `folder`."""
+    """`env` with paths of Secrets replaced by those under `folder`."""
     volumes = {v["name"]: v["secret"]["secretName"]
                for v in template["spec"].get("volumes", []) if "secret" in v}
     for mount in container(template)["volumeMounts"]:
@@ -114,7 +115,7 @@ class RunTest(unittest.TestCase):
         folder = processes.folder.name
         template = only(pod_templates(manifests.render(overlay)))
         env = mounted(template, environment(template), folder)
-        # Not the pod's own ports and volume; all else is as there.
+        # Everything is as in the pod, except its ports and volume.
         for name in ("LISTEN", "HTTP_LISTEN"):
             env["MUSTER_COORDINATOR_" + name] = re.sub(
                 r":\d+$", ":0", env["MUSTER_COORDINATOR_" + name])
@@ -128,9 +129,9 @@ class RunTest(unittest.TestCase):
         return program, template, *(f"127.0.0.1:{p}" for p in ports.groups())
 
     def start_workers(self, processes, example, grpc):
-        """One process a pod, and the pods' template.
+        """Starts one process per pod; returns them and the pods' template.
 
-        The name of the coordinator is known when each has asked for it in vain.
+        The coordinator's name resolves once each has asked for it in vain.
         """
         folder = processes.folder.name
         job = job_spec(manifests.render(example))
@@ -138,7 +139,7 @@ class RunTest(unittest.TestCase):
         programs = f"{folder}/programs"
         os.mkdir(programs)
         os.symlink(MUSTER_RUN, f"{programs}/muster-run")
-        # Until it is told to end; the image's own would do so by itself.
+        # Runs until it is stopped; the image's own program ends by itself.
         with open(f"{programs}/train_fashion_mnist", "w",
                   encoding="utf-8") as out:
             out.write(f"#!/bin/sh\nexec {TRAIN} --epochs=100000 "
@@ -165,7 +166,7 @@ class RunTest(unittest.TestCase):
 
     @staticmethod
     def pod_ip(index):
-        """Each pod has all ports for itself, of this run alone."""
+        """An address of the pod alone, so that pods may use equal ports."""
         run = os.getpid()
         return f"127.{run // 250 % 250 + 1}.{run % 250 + 1}.{index + 1}"
 
@@ -188,7 +189,7 @@ class RunTest(unittest.TestCase):
                 self.assertEqual(metric(f"{self.pod_ip(index)}:{port}",
                                         "muster_worker_rank"), index)
 
-            # As Kubernetes ends pods.
+            # Ends the pods as Kubernetes does.
             for pod in pods:
                 pod.signal(signal.SIGTERM)
             self.check_ends(pods, template, 128 + signal.SIGTERM)

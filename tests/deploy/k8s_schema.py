@@ -1,20 +1,19 @@
-"""Whether an object is one that Kubernetes would take: fields that are known,
-of their type, and none missing.
+"""Checks whether Kubernetes would accept an object: all fields are known and of
+their type, and no required field is missing.
 
 Kubernetes' own kinds are checked against the models of Debian's
-python3-kubernetes (Kubernetes 1.22), what is newer and the kinds of others
-against the tables below,
-which hold the fields that deploy/k8s uses: a name that is not there is added
-after a look at the kind's reference.
+python3-kubernetes (Kubernetes 1.22), newer fields and other projects' kinds
+against the tables below, which have the fields that deploy/k8s uses. To use
+another field, read the kind's reference and add it.
 """
 
 import re
 
 from kubernetes import client
 
-# A table: field -> type; with "!" behind its name it must be there. A type is a
-# Python type, a table, a list with one type, a set of words, the name of a model
-# of Kubernetes, or ANY.
+# A table: field -> type; a field with "!" after its name is required. A type is
+# a Python type, a table, a list with one type, a set of words, the name of a
+# Kubernetes model, or ANY.
 ANY = object()
 STRINGS = "dict(str, str)"
 
@@ -26,7 +25,7 @@ _RULE = {"alert": str, "record": str, "expr!": str, "for": str,
          "labels": STRINGS, "annotations": STRINGS}
 _KEY = {"algorithm": str, "size": int, "rotationPolicy": str}
 
-# Fields that Kubernetes' models have got since.
+# Fields that are newer than the Kubernetes models.
 NEWER = {
     "V1JobSpec": {
         "podReplacementPolicy": {"Failed", "TerminatingOrFailed"},
@@ -80,7 +79,7 @@ PLAIN = {"str": str, "int": int, "bool": bool, "object": ANY}
 
 
 def check(thing):
-    """Raises ValueError, which names the field, unless `thing` is in order."""
+    """Raises ValueError, which names the field, unless `thing` is valid."""
     kind = (thing.get("apiVersion"), thing.get("kind"))
     what = f"{kind[1]} {thing['metadata']['name']}"
     if kind in KUBERNETES:

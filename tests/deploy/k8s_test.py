@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What deploy/k8s renders to: objects that Kubernetes would take, that fit
-together, and that say what the programs understand.
+"""Checks the rendered deploy/k8s: Kubernetes would accept the objects, they fit
+together, and the programs understand their flags and variables.
 
 Usage: k8s_test.py COORDINATOR MUSTER_RUN MUSTERCTL
 kubectl, python3-kubernetes and python3-yaml are Debian's.
@@ -175,7 +175,7 @@ class RenderedTest(unittest.TestCase):
                 self.assertEqual(followed, {"action": "Ignore", "onExitCodes": {
                     "containerName": container(job["template"])["name"],
                     "operator": "In", "values": [75]}})
-                # Kubernetes wants both of these beside a policy.
+                # Kubernetes requires both of these with a policy.
                 self.assertEqual(job["template"]["spec"]["restartPolicy"],
                                  "Never")
                 self.assertEqual(job["podReplacementPolicy"], "Failed")

@@ -1,4 +1,4 @@
-"""What deploy/k8s renders to, and how a container of it runs as a process."""
+"""Renders deploy/k8s, and reads how a container of it runs as a process."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ EXAMPLES = ["examples/indexed-job", "examples/indexed-job-development",
 
 @functools.lru_cache(maxsize=None)
 def kubectl_minor():
-    """1.N of the installed kubectl."""
+    """The N of the installed kubectl's version 1.N."""
     version = subprocess.run(
         ["kubectl", "version", "--client", "--output=json"], check=True,
         capture_output=True, text=True).stdout
@@ -52,16 +52,16 @@ def write_for_old_kubectl(top):
 
 
 def render(folder):
-    """The objects that `kubectl kustomize` makes of a folder of deploy/k8s."""
+    """The objects that kustomize renders from a folder of deploy/k8s."""
     with tempfile.TemporaryDirectory() as scratch:
         top = K8S
         if kubectl_minor() < 21:
             top = shutil.copytree(K8S, os.path.join(scratch, "k8s"))
             write_for_old_kubectl(top)
-        # Without its cache and settings: it is a program of others.
+        # Without the environment's cache and settings.
         done = subprocess.run(["kubectl", "kustomize", os.path.join(top, folder)],
                               check=False, capture_output=True, text=True)
-    # It writes warnings there, of words that are deprecated.
+    # Deprecated words cause warnings on standard error.
     if done.returncode != 0 or done.stderr:
         raise AssertionError(f"{folder}: {done.stderr}")
     return list(yaml.safe_load_all(done.stdout))
@@ -78,7 +78,7 @@ def only(things):
 
 
 def job_spec(objects):
-    """The spec of the one Job, which a JobSet has as a part."""
+    """The spec of the only Job, which may be part of a JobSet."""
     thing = only(of_kind(objects, "Job") + of_kind(objects, "JobSet"))
     spec = thing["spec"]
     if thing["kind"] == "JobSet":
@@ -99,7 +99,7 @@ def container(template):
 
 
 def environment(template, fields=None):
-    """Its variables; `fields` are those that Kubernetes fills in, by path."""
+    """Its variables; `fields` has the values that Kubernetes fills in."""
     values = {}
     for variable in container(template)["env"]:
         if "value" in variable:
@@ -121,14 +121,14 @@ def port_number(template, port):
 
 
 def seconds(duration):
-    """Of "30s" or "1m30s"."""
+    """The seconds in "30s" or "1m30s"."""
     unit = {"h": 3600, "m": 60, "s": 1}
     return sum(int(number) * unit[letter]
                for number, letter in re.findall(r"(\d+)([hms])", duration))
 
 
 def flags_of(program):
-    """{name: help} of a program's --help, "-" in names as "_"."""
+    """{name: help} of a program's --help, with "_" for "-" in names."""
     text = subprocess.run([program, "--help"], check=True, capture_output=True,
                           text=True).stdout
     parts = re.split(r"^  --([a-z][a-z_-]*).*$", text, flags=re.MULTILINE)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The configuration and the rules of deploy/prometheus: they are valid, every
-alert is shown to fire and not to, and has a section in the runbook.
+"""Checks the configuration and the rules of deploy/prometheus: they are valid,
+every alert fires when it should and only then, and has a runbook section.
 
 Usage: prometheus_test.py; promtool is Debian's (package prometheus).
 """
@@ -69,7 +69,7 @@ def member(address, state="ALIVE", host="host"):
 
 
 class WorkerTargetsTest(unittest.TestCase):
-    """With a musterctl that prints what it is told to."""
+    """Uses a fake musterctl with a given output."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -78,7 +78,7 @@ class WorkerTargetsTest(unittest.TestCase):
         self.musterctl = os.path.join(folder.name, "musterctl")
 
     def run_with(self, script):
-        """Its exit status, and the file that it left."""
+        """Returns the exit status and the resulting file."""
         with open(self.musterctl, "w", encoding="utf-8") as out:
             out.write("#!/bin/sh\n" + script)
         os.chmod(self.musterctl, 0o755)

@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""The runbook on one machine: each block of shell in these sections of
-deploy/README.md runs as it stands, beside a job that must not notice.
+"""Runs the runbook on one machine: each shell block in these sections of
+deploy/README.md runs unchanged, beside a job that must not be disturbed.
 
 Usage: runbook_test.py COORDINATOR MUSTER_RUN MUSTERCTL TRAIN
-What it writes to /etc, /usr/local and /var/lib lies on top of this machine's
-own, in namespaces of the test, and is gone with it. systemd's part is played by
-two small programs.
+Its files in /etc, /usr/local and /var/lib are overlaid on this machine's, in
+namespaces of the test, and disappear with it. Two small programs replace
+systemd's.
 
-Without root it runs in a namespace of users that has one user only: what gives
-files to the runbook's user, and becomes that one, does nothing there (ONE_USER).
+Without root it runs in a user namespace with a single user: programs that give
+files to the runbook's user, or switch to that user, do nothing (ONE_USER).
 """
 
 import os
@@ -24,8 +24,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "end2end"))
 from processes import Processes, wait_until  # pylint: disable=C0413
 
 README = os.path.join(HERE, "..", "..", "deploy", "README.md")
-# What it is in the test's namespaces: "root", or "user" where that is nobody
-# else outside.
+# Set in the test's namespaces: "root", or "user" without root outside.
 INSIDE = "MUSTER_RUNBOOK"
 SECONDS = 60
 
@@ -63,7 +62,7 @@ JOURNALCTL = r"""#!/bin/bash
 grep -E "$4" /var/lib/coordinator.log | tail -n "$6"
 """
 
-# Programs that take the place of those that need more than one user.
+# Fake programs for those that need more than one user.
 ONE_USER = {
     "useradd": "#!/bin/sh\n",
     "chgrp": "#!/bin/sh\n",
@@ -86,7 +85,7 @@ exec /usr/bin/install "${arguments[@]}"
 
 
 def blocks(title):
-    """The blocks of shell in the section `title`."""
+    """The shell blocks in the section `title`."""
     with open(README, encoding="utf-8") as text:
         section = re.search(rf"^## {title}$(.*?)(?=^## )", text.read(),
                             re.MULTILINE | re.DOTALL)[1]
@@ -101,10 +100,10 @@ def write_program(path, text):
 
 
 def prepare(folder, programs):
-    """This machine with a clone in which everything is built."""
+    """This machine, with a clone in which everything is built."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
-    # Whoever is not root may make files in the uppermost folder of each alone.
+    # Without root, files can be made only in the uppermost folder of each.
     for top in ("/etc", "/etc/systemd/system", "/usr/local/bin", "/var/lib"):
         upper, work = (f"{folder}/{kind}{top.replace('/', '-')}"
                        for kind in ("upper", "work"))
@@ -156,13 +155,13 @@ class RunbookTest(unittest.TestCase):
             return log.read().count(event)
 
     def sh_until_logged(self, script, event, times=1):
-        """Runs it; the coordinator says `event` so many times from then on."""
+        """Runs the script; waits for `times` more `event`s in the log."""
         before = self.logged(event)
         self.sh(script)
         wait_until(lambda: self.logged(event) >= before + times, event, SECONDS)
 
     def expect_the_job_goes_on(self):
-        """It trains, in the generation that it began with."""
+        """The job still trains, in its first generation."""
         def epochs():
             return len(re.findall("epoch", self.job.stdout))
         before = epochs()
@@ -212,7 +211,7 @@ class RunbookTest(unittest.TestCase):
         for step in authority:
             self.sh_until_logged(step, "tls_loaded")
             self.expect_the_job_goes_on()
-        # All connections anew, with nothing of the old authority.
+        # All connections are new and use nothing of the old authority.
         self.sh_until_logged("systemctl restart muster-coordinator",
                              "member_reconnected: job=demo-long", times=2)
         self.expect_the_job_goes_on()

@@ -1,4 +1,4 @@
-"""Real processes on loopback: started, watched, and never left behind."""
+"""Starts, watches and always ends real processes on loopback."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 
-# Nothing here waits this long; a test that reaches it has hung.
+# A test that waits this long has hung.
 HANG_SECONDS = 60
 
 
@@ -42,7 +42,7 @@ class Program:
                 self._changed.notify_all()
 
     def wait_for_line(self, pattern, seconds=HANG_SECONDS):
-        """The match of the first line, of either stream, that has `pattern`."""
+        """Waits for a line of either stream; returns the match."""
         regex = re.compile(pattern)
         end = time.monotonic() + seconds
         with self._changed:
@@ -60,7 +60,7 @@ class Program:
                 self._changed.wait(min(left, 0.2))
 
     def wait(self, seconds=HANG_SECONDS):
-        """Its exit status, negative for a signal; fails when it goes on."""
+        """Its exit status, negative for a signal; fails if it does not end."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -88,13 +88,13 @@ class Program:
 
     def kill(self):
         if self.process.poll() is None:
-            # A stopped process dies of SIGKILL too.
+            # SIGKILL also ends a stopped process.
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
 
 
     def close(self):
-        """Ends the reading; the process has ended."""
+        """Stops reading; the process must have ended."""
         for reader in self._readers:
             reader.join(5)
         self.process.stdout.close()
@@ -102,7 +102,7 @@ class Program:
 
 
 class Processes:
-    """Context that ends all that it started."""
+    """Context that ends all processes that it has started."""
 
     def __init__(self):
         self.programs = []
@@ -130,7 +130,7 @@ class Processes:
         return program, match.group(1), match.group(2)
 
     def ranks(self, command, world_size, address, env=None):
-        """One process a rank, against the coordinator at `address`."""
+        """Starts one process per rank for the coordinator at `address`."""
         host, port = address.rsplit(":", 1)
         return [self.start(command, {
             "RANK": str(rank), "LOCAL_RANK": str(rank),
@@ -147,7 +147,7 @@ def fetch(address, path):
 
 
 def metric(address, name):
-    """The sum over the labels of one metric; 0 when it is not there yet."""
+    """The sum over the labels of one metric; 0 if there is none yet."""
     total = 0.0
     for line in fetch(address, "/metrics").splitlines():
         match = re.match(rf"{name}(\{{[^}}]*\}})? (\S+)$", line)
@@ -173,7 +173,7 @@ def wait_until(condition, what, seconds=HANG_SECONDS):
 
 
 def free_port():
-    """A port that nobody listens on just now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

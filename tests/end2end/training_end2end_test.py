@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The main job under what goes wrong: a rank killed or stopped, a launcher's
-view of it, the coordinator killed, bad data, wrong addresses and numbers.
+"""Tests failures of the example training: a rank killed or stopped, the
+launcher's report, the coordinator killed, bad data, wrong addresses and
+numbers.
 
 Usage: training_end2end_test.py COORDINATOR MUSTER_RUN TRAIN HELLO
 """
@@ -18,12 +19,12 @@ from processes import (Processes, fetch, free_port, metric, wait_until)
 
 COORDINATOR, MUSTER_RUN, TRAIN, HELLO = sys.argv[1:5]
 HOST = socket.gethostname()
-# Long enough that it never ends by itself during a test.
+# So long that it never ends by itself during a test.
 ENDLESS = [TRAIN, "--epochs=1000", "--hidden_units=16"]
 
 
 def wait_until_training(http, world_size):
-    """Until every rank's own metrics count collectives; returns nothing."""
+    """Waits until every rank's own metrics count collectives."""
     def all_train():
         page = fetch(http, "/")
         addresses = set(re.findall(r"127\.0\.0\.1:\d+", page)) - {http}
@@ -79,7 +80,7 @@ class TrainingTest(unittest.TestCase):
             ranks[1].signal(signal.SIGSTOP)
             self.check_all_blame(ranks, 1, began, seconds=15)
             self.assertIn("no heartbeat", ranks[0].stderr)
-            # Woken up, it learns that the others went on without it.
+            # When it continues, it learns that the others went on without it.
             ranks[1].signal(signal.SIGCONT)
             self.assertGreater(ranks[1].wait(20), 0)
 
@@ -106,8 +107,7 @@ class TrainingTest(unittest.TestCase):
             coordinator, ranks = self.start_training(processes, 2)
             coordinator.kill()
             ranks[1].signal(signal.SIGKILL)
-            # Nobody can give a verdict; the broken connection speaks for
-            # itself.
+            # No verdict is available; the broken connection names the rank.
             self.assertGreater(ranks[0].wait(30), 0)
             self.assertIn("rank 1", ranks[0].stderr)
             self.assertEqual(ranks[0].stderr.count("group failed:"), 1,
@@ -130,7 +130,7 @@ class TrainingTest(unittest.TestCase):
             for rank in ranks:
                 self.assertIsNone(rank.process.poll(), rank.stderr)
                 self.assertNotIn("session over", rank.stderr)
-            # The coordinator still knows who is who.
+            # The coordinator still knows all members.
             began = time.monotonic()
             ranks[2].signal(signal.SIGKILL)
             self.check_all_blame(ranks, 2, began, seconds=15)
@@ -143,14 +143,14 @@ class TrainingTest(unittest.TestCase):
             wait_until_training(http, 2)
             for _ in range(3):
                 coordinator.signal(signal.SIGSTOP)
-                # Longer than the lease: it is time that this is about.
+                # Longer than the lease: this test is about time.
                 threading.Event().wait(3.5)
                 coordinator.signal(signal.SIGCONT)
                 wait_until_training(http, 2)
             self.assertGreaterEqual(coordinator.stderr.count("stood_still"),
                                     3, coordinator.stderr)
             self.assertNotIn("member_lost", coordinator.stderr)
-            # It notices the next one that is gone.
+            # It still detects the next lost member.
             began = time.monotonic()
             ranks[1].signal(signal.SIGSTOP)
             self.check_all_blame(ranks, 1, began, seconds=15)
@@ -167,7 +167,7 @@ class TrainingTest(unittest.TestCase):
 
 
 class MistakesTest(unittest.TestCase):
-    """What people get wrong, with the README's first program."""
+    """Common mistakes, with the README's first program."""
 
     def rank(self, processes, rank, world_size, port, **more):
         return processes.start([HELLO], {

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Texts that others depend on do not change unnoticed.
+"""Detects changes of texts that others depend on.
 
 Usage: golden_test.py MUSTER_COORDINATOR MUSTER_RUN MUSTERCTL MUSTER_BENCH
            PROTOC_DESCRIPTOR
 
-Compares --help of the programs, what command lines print (command_lines.txt),
-and every message, field number and RPC of the protocol with the files beside
-this one. MUSTER_REWRITE_GOLDEN=1 writes them anew (run it outside Bazel, whose
-copies are links into the clone); the change then stands in the commit for a
-reviewer to see.
+Compares --help of the programs, the output of command lines
+(command_lines.txt), and every message, field number and RPC of the protocol
+with the files in this folder. MUSTER_REWRITE_GOLDEN=1 rewrites the files (run
+it outside Bazel, whose copies are links into the clone); a reviewer then sees
+the change in the commit.
 """
 
 import os
@@ -21,14 +21,14 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 
 
 def help_of(program):
-    """What --help prints on standard output; that is no error."""
+    """The output of --help, which must be on standard output and no error."""
     return subprocess.run([program, "--help"], capture_output=True,
                           timeout=30, check=True).stdout.decode()
 
 
 def outcome_of(line):
-    """What a command line, with variables before the program, prints, and its
-    exit status."""
+    """The output and exit status of a command line, which may begin with
+    variables."""
     words = line.split()
     variables = [word for word in words if "=" in word.split("-")[0]]
     program, *arguments = words[len(variables):]
@@ -41,7 +41,7 @@ def outcome_of(line):
 
 
 def describe_protocol():
-    """One line a field and an RPC, from protoc's own reading of the files."""
+    """One line per field and RPC, from protoc's descriptor of the files."""
     with open(DESCRIPTOR, "rb") as descriptor:
         text = subprocess.run(
             ["protoc", "--decode=google.protobuf.FileDescriptorSet",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what `run` runs and puts it into an archive, with all libraries that it
-# needs but for those of CUDA and NCCL, and the example's data:
+# Builds the programs of `run` and puts them into an archive, with all libraries
+# that they need except those of CUDA and NCCL, and the example's data:
 #
 #   tests/gpu/bundle.sh OUT.tar.gz
 #
@@ -17,15 +17,15 @@ trap 'rm -rf "$folder"' EXIT
 bundle=$folder/muster-gpu
 mkdir -p "$bundle/lib/c" "$bundle/lib/cxx" "$bundle/programs"
 for program in gpu_checks muster-run muster-bench train_fashion_mnist; do
-  # It may have to travel through something that takes 64 MiB.
+  # The archive may have to pass a limit of 64 MiB.
   strip -o "$bundle/programs/$program" "bin/$program"
   ldd "bin/$program" |
     sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*ld-linux[^ ]*\) .*/\1/p' |
     xargs -I{} cp -Lu {} "$bundle/lib/"
   cp tests/gpu/start "$bundle/$program"
 done
-# The C library with what the driver, CUDA and NCCL load of it, and that of C++:
-# `start` says which is used.
+# The C library with the parts that the driver, CUDA and NCCL load, and the C++
+# library: `start` chooses between these and the system's.
 mv "$bundle"/lib/{ld-linux-x86-64,libc,libm}.so.* "$bundle/lib/c/"
 mv "$bundle"/lib/{libstdc++,libgcc_s}.so.* "$bundle/lib/cxx/"
 for library in dl.so.2 pthread.so.0 rt.so.1 util.so.1 resolv.so.2; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The bundle's run, with devices of the host and without any.
+"""Tests the bundle's run, with the host's devices and without any.
 
 run_test.py RUN START GPU_CHECKS MUSTER_RUN MUSTER_BENCH TRAIN_FASHION_MNIST
     HOST_DEVICES
@@ -45,7 +45,7 @@ class RunTest(unittest.TestCase):
                 for line in table.splitlines()[3:] if line]
 
     def test_prints_one_table_of_all(self):
-        # Devices of the host take new memory for each call.
+        # The host's devices take new memory for each call.
         done = self.run_with(HOST_DEVICES, MUSTER_HOST_DEVICES="1",
                              MUSTER_BENCH_MAXBYTES="1M")
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -68,7 +68,7 @@ class RunTest(unittest.TestCase):
 
     def test_says_what_fails(self):
         self.fake("muster-bench", "exit 3\n")
-        # Which the test above runs.
+        # The test above runs it.
         self.fake("train_fashion_mnist", "exit 0\n")
         done = self.run_with(HOST_DEVICES, MUSTER_HOST_DEVICES="1")
         self.assertEqual(done.returncode, 1, done.stdout)
@@ -138,7 +138,7 @@ echo '[0]: # all results are right'
 
 
 class StartTest(unittest.TestCase):
-    """Which libraries a program of the bundle gets, by a loader that says so."""
+    """Tests which libraries a program of the bundle loads."""
 
     def path_with(self, c, cxx):
         with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +153,8 @@ class StartTest(unittest.TestCase):
             os.chmod(loader, 0o755)
             os.makedirs(os.path.join(folder, "programs"))
             program = os.path.join(folder, "programs/program")
-            # The system's loader runs programs alone: this one says its path.
+            # The system's loader runs only real programs: this one prints its
+            # path.
             shutil.copy("/usr/bin/env", program)
             start = os.path.join(folder, "program")
             shutil.copy(START, start)

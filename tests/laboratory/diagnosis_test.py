@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""musterctl diagnose, from a host of its own, of jobs whose ranks are on others:
-a host is cut off, a process is dead, a rank is in its own code.
+"""Runs musterctl diagnose on one host for jobs with ranks on other hosts: a
+host is cut off, a process is dead, a rank is in its own code.
 
 diagnosis_test.py COORDINATOR MUSTERCTL LAB_RANK HANG_RANK
 """
@@ -25,8 +25,8 @@ RANKS = 3
 class DiagnosisTest(unittest.TestCase):
 
     def start(self, lab, *command, **variables):
-        """The ranks 0 to 2, on the hosts 1 to 3; host 0 is the operator's."""
-        # Long enough for a look at a job that hangs.
+        """Starts ranks 0 to 2 on hosts 1 to 3; host 0 is the operator's."""
+        # Long enough to examine a job that hangs.
         self.coordinator = lab.start_coordinator(
             COORDINATOR, "--lease=60s", "--reconnect_grace=60s")
         host, port = self.coordinator.split(":")
@@ -48,8 +48,8 @@ class DiagnosisTest(unittest.TestCase):
         return text
 
     def culprit(self, lab, rank, state):
-        """The culprit of the first group that is stuck, which must be that rank
-        alone, in `state`."""
+        """The culprit of the first stuck group, which must be only that rank,
+        in `state`."""
         end = time.monotonic() + HANG_S
         found = {"groups": []}
         while not found["groups"]:
@@ -67,7 +67,7 @@ class DiagnosisTest(unittest.TestCase):
             lab.hosts[3].cut()
             culprit = self.culprit(lab, 2, "cut_off")
             self.assertEqual(culprit["host"], "host3")
-            # Also when the kernel knows by now that nobody is there.
+            # Also after the kernel has noticed that the host is unreachable.
             for _ in range(2):
                 self.assertRegex(
                     self.diagnose(lab), r"\n  rank 2 \(host3, pid \d+\) is "
@@ -79,7 +79,7 @@ class DiagnosisTest(unittest.TestCase):
                                MUSTER_HTTP_ADDRESS="0.0.0.0")
             ranks[1].send_signal(signal.SIGKILL)
             # The others do not wait for the coordinator's verdict, which takes
-            # a minute here: they report it.
+            # a minute here, but report it.
             end = time.monotonic() + HANG_S
             while "rank 1" not in (text := self.diagnose(lab)):
                 self.assertLess(time.monotonic(), end, text)
@@ -89,7 +89,7 @@ class DiagnosisTest(unittest.TestCase):
         with laboratory.Laboratory(RANKS + 1) as lab:
             self.start(lab, HANG_RANK, "user_code",
                        MUSTER_HTTP_ADDRESS="127.0.0.1")
-            # Not dead, although nobody listens at that address of this host.
+            # Not dead, although no server listens at that address of this host.
             self.culprit(lab, 1, "user_code")
             self.assertIn("is not reachable from here: it listens on loopback "
                           "of host2 alone",

@@ -1,27 +1,27 @@
-"""What is done to a training, and when: drawn from a seed."""
+"""Draws the disturbances of a training and their times from a seed."""
 
 import dataclasses
 import random
 
 LEASE_S = 2
-# Nobody's lease ends in it, and somebody's does.
+# Pauses in which no lease ends, and in which one does.
 SHORT_S = (0.2, 0.8)
 LONG_S = (LEASE_S + 1, LEASE_S + 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Disturbance:
-    """One thing that goes wrong."""
-    step: int  # of the training, after which it comes
+    """One disturbance."""
+    step: int  # of the training, before the disturbance
     what: str  # kill, hang, stop, cut
     whom: str  # rank, agent, host, coordinator
-    host: int = 0  # that of the rank or agent, from 1
+    host: int = 0  # of the rank or agent, from 1
     local_rank: int = 0
-    pause_s: float = 0  # until it goes on, or is there again
+    pause_s: float = 0  # until it continues or is started again
 
     @property
     def is_failure(self):
-        """Whether it counts as one that --max-restarts limits."""
+        """Whether it counts towards --max-restarts."""
         return self.whom == "rank" and (self.what != "stop" or
                                         self.pause_s > LEASE_S)
 
@@ -36,16 +36,16 @@ class Disturbance:
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A way to run, and to recover."""
+    """A way to run and to recover."""
     name: str
     hosts: int
     nproc: int
     run: tuple  # options of muster-run
-    train: tuple  # and of the training
-    deck: tuple  # what may go wrong
-    # A killed muster-run is started again, as a pod is.
+    train: tuple  # options of the training
+    deck: tuple  # possible disturbances
+    # A killed muster-run is restarted, like a pod.
     comes_back: bool = True
-    # The ranks that are left are always as many as there were.
+    # The number of ranks is always the same afterwards.
     same_world: bool = True
 
 
@@ -79,8 +79,8 @@ class Plan:
         self.steps = [int(steps * (0.1 + 0.7 * (i + self.random.random()) /
                                    number)) for i in range(number)]
         self.cards = []
-        # Those that nothing has been done to yet: of a way in which nobody
-        # comes back, some must stay.
+        # Ranks without a disturbance so far: in a way in which nobody comes
+        # back, some must stay.
         self.whole = {(host, local) for host in range(1, way.hosts + 1)
                       for local in range(way.nproc)}
 
@@ -101,7 +101,7 @@ class Plan:
                 return Disturbance(step, what, whom, host, local, pause_s)
 
     def spends(self, what, whom, host, local):
-        """Whether enough ranks are left after it."""
+        """Whether enough ranks are left after it; if so, counts it."""
         if self.way.comes_back or whom == "coordinator":
             return True
         if (what, whom) == ("stop", "agent"):

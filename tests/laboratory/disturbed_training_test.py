@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Trains while workers, their muster-runs, the coordinator and the network are
-killed, stopped and cut off at random, and compares the model with that of a
-training that nobody disturbs.
+killed, stopped and cut off at random, and compares the model with that of an
+undisturbed training.
 
 Hosts are network namespaces (tests/laboratory). The coordinator has one of its
-own, asks for certificates and tokens, and keeps its state with rocksdb. What
-goes wrong is drawn from the seed that is printed first.
+own, requires certificates and tokens, and keeps its state with rocksdb. The
+seed of the disturbances is printed first.
 
 disturbed_training_test.py COORDINATOR MUSTER_RUN TRAIN [--seed=N] [--minutes=N]
     [--disturbances=N] [--ways=NAME,...]
@@ -35,15 +35,15 @@ import protection  # noqa: E402  pylint: disable=wrong-import-position
 STEPS = 1000
 TRAINING = (f"--max_steps={STEPS}", "--epochs=4", "--global_batch=48",
             "--hidden_units=32", "--checkpoint_steps=10")
-# By how much the accuracy may differ where the number of ranks does.
+# The largest difference of accuracy if the number of ranks changes.
 TOLERANCE = 0.03
-# No step of a training takes longer, whatever happens.
+# No step of a training takes longer, even with disturbances.
 HANG_S = 60
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 class Failure(Exception):
-    """What must not happen."""
+    """A violation: the training or its model is wrong."""
 
 
 def wait_for(condition, what, limit_s=HANG_S):
@@ -57,7 +57,7 @@ def wait_for(condition, what, limit_s=HANG_S):
 
 
 class Training:
-    """One run of a way: the coordinator, a muster-run a host, their ranks."""
+    """One run of a way: the coordinator, a muster-run per host, their ranks."""
 
     def __init__(self, programs, way, data, plan=()):
         self.coordinator_program, self.muster_run, self.train = programs
@@ -66,21 +66,22 @@ class Training:
         self.plan = list(plan)
         self.lab = laboratory.Laboratory(way.hosts + 1)
         self.folder = self.lab.folder
-        # All but the data between ranks goes over TLS, and wants a token.
+        # Everything except the data between ranks uses TLS and requires a
+        # token.
         self.protection, self.environment = protection.protect(
             self.folder, self.lab.hosts[0].address, "train*")
         self.coordinator = None
-        self.agents = {}  # by host, from 1: the one that runs, or ran last
+        self.agents = {}  # by host, from 1: the latest one
         self.logs = 0
         self.number = itertools.count()
-        # (when, number, what to do): what was stopped or cut off goes on.
+        # (when, number, action): actions that end disturbances.
         self.mending = []
         self.start_coordinator()
         for host in range(1, way.hosts + 1):
             self.start_agent(host)
 
     def start(self, host, name, command):
-        """A program on a host, whose output goes to a file."""
+        """Starts a program on a host; its output goes to a file."""
         self.logs += 1
         path = os.path.join(self.folder, f"{self.logs:02}-{name}.log")
         with open(path, "wb") as log:
@@ -113,7 +114,7 @@ class Training:
             f"--report={self.folder}/report.json", *self.way.train])
 
     def max_restarts(self):
-        """What is needed, and no more: hosts that are lost do not count."""
+        """Allows exactly the failures of the plan, if lost ranks come back."""
         if not self.way.comes_back:
             return []
         return [f"--max-restarts={sum(d.is_failure for d in self.plan)}"]
@@ -135,13 +136,13 @@ class Training:
                         if b"=" in v)
             except OSError:
                 continue
-            # The process that guards the ranks has muster-run's environment.
+            # The guard process of the ranks has muster-run's environment.
             if b"LOCAL_RANK" in variables:
                 found[int(variables[b"LOCAL_RANK"])] = int(pid)
         return found
 
     def steps(self):
-        """How many the last checkpoint has; and which checkpoint it is."""
+        """The steps of the last checkpoint, and which checkpoint it is."""
         try:
             with open(f"{self.folder}/checkpoint", "rb") as file:
                 losses = struct.unpack("<8siiqq", file.read(32))[4]
@@ -150,7 +151,7 @@ class Training:
             return 0, 0
 
     def disturb(self, disturbance):
-        """Does it, and sees to it that it does not last."""
+        """Makes the disturbance, and schedules its end."""
         undo = getattr(self, f"{disturbance.what}_{disturbance.whom}")(
             disturbance)
         if undo is not None:
@@ -170,7 +171,7 @@ class Training:
         try:
             os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
-            pass  # Somebody has killed it.
+            pass  # The process has been killed.
 
     def kill_rank(self, disturbance):
         pid = self.ranks_of(disturbance.host).get(disturbance.local_rank)
@@ -178,7 +179,7 @@ class Training:
             self.signal(pid, "kill")
 
     def hang_rank(self, disturbance):
-        self.stop_rank(disturbance)  # and it is never told to go on
+        self.stop_rank(disturbance)  # and never lets it continue
 
     def stop_rank(self, disturbance):
         pid = self.ranks_of(disturbance.host).get(disturbance.local_rank)
@@ -222,7 +223,7 @@ class Training:
             agent.poll() is not None for agent in self.agents.values())
 
     def run(self):
-        """To the end, with what the plan holds; the curve and the report."""
+        """Runs to the end with the plan; returns the curve and the report."""
         written = 0
         for disturbance in self.plan:
             def due():
@@ -236,7 +237,7 @@ class Training:
                      f"{self.steps()[0]}")
             print(f"  step {self.steps()[0]}: {disturbance}", flush=True)
             self.disturb(disturbance)
-            # The next one comes when the training goes on.
+            # The next one comes after the next checkpoint.
             written = self.steps()[1]
         wait_for(self.over, lambda: "every muster-run has ended")
         return self.result()
@@ -272,7 +273,7 @@ class Training:
 
 
 def compare(way, result, undisturbed):
-    """Raises where the model is not as good."""
+    """Raises if the model is not as good."""
     curve, report = result
     wanted_curve, wanted = undisturbed
     if not report["parameters_equal"]:
@@ -291,7 +292,7 @@ def compare(way, result, undisturbed):
 
 
 class Undisturbed:
-    """The trainings that others are compared with, each run once."""
+    """The undisturbed trainings for comparison, each run once."""
 
     def __init__(self, programs, data):
         self.programs = programs
@@ -299,8 +300,8 @@ class Undisturbed:
         self.results = {}
 
     def of(self, way):
-        # Of the same ranks on as many hosts: by another backend, sums are
-        # rounded in another order.
+        # With the same ranks on as many hosts: another backend rounds sums in
+        # another order.
         if not way.same_world:
             way = disturbances.WAYS["restart"]
         if way.name not in self.results:

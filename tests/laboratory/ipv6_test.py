@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hosts that have IPv6 alone, and a name that only resolves to it."""
+"""Tests hosts with IPv6 alone, and a name that resolves only to IPv6."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import laboratory  # noqa: E402  pylint: disable=wrong-import-position
 
 RUN, BENCH, STORE = sys.argv[1:4]
 LIMIT_S = 150
-# Nothing here waits longer.
+# A process that takes longer has hung.
 HANG_S = 60
 NAME = "trainer-0"
 PORT = "29500"
@@ -21,7 +21,7 @@ BENCHMARK = [BENCH, "all_reduce", "--minbytes=1M", "--maxbytes=1M",
 
 
 def name_the_first_host():
-    """For the laboratory's processes alone."""
+    """Only for the laboratory's processes."""
     with open("/run/hosts", "w", encoding="utf-8") as hosts:
         hosts.write("127.0.0.1 localhost\n::1 localhost\n"
                     f"fd77::1 {NAME}\n")
@@ -40,8 +40,8 @@ class Ipv6Test(unittest.TestCase):
                     "nodad")
 
     def outputs(self, processes):
-        """What processes that end well have printed, without log lines: a
-        rank may be there before the one that it connects to."""
+        """The output of processes, which must succeed. Omits log lines: a rank
+        may start before the one that it connects to."""
         outputs = []
         for process in processes:
             output, _ = process.communicate(timeout=HANG_S)

@@ -1,15 +1,15 @@
 """Hosts that are network namespaces of this machine, on one switch.
 
-The laboratory lives in namespaces of its own (network, mounts, processes) that
+The laboratory has namespaces of its own (network, mounts, processes), which
 `inside` enters by starting the program again under unshare(1). When that ends,
-however it ends, the kernel ends every process and takes every namespace,
-device and route with it, so nothing is left behind, also after a kill -9.
+even by kill -9, the kernel ends every process and removes every namespace,
+device and route of it.
 
 Hosts are connected in one of two ways:
-- by Ethernet: veth pairs on a bridge, with a bandwidth that tbf keeps; if each
-  has several, on a bridge and in a network of its own each;
+- by Ethernet: veth pairs on a bridge, with a bandwidth limited by tbf; if hosts
+  have several links, each has a bridge and a network of its own;
 - by a relay: tun devices, between which a thread of this program carries each
-  packet after a delay. (The kernel's netem is not everywhere.)
+  packet after a delay. (Not every kernel has netem.)
 """
 
 import ctypes
@@ -39,9 +39,9 @@ IFF_TUN_NO_PI = 0x0001 | 0x1000
 
 
 def inside(limit_s):
-    """Returns inside the laboratory's namespaces; outside it never returns.
+    """Returns in the laboratory's namespaces; outside it never returns.
 
-    Everything in them ends after `limit_s`.
+    Ends everything in them after `limit_s`.
     """
     if os.environ.get(INSIDE):
         run("mount", "-t", "tmpfs", "tmpfs", "/run")
@@ -77,12 +77,12 @@ class Relay:
 
     def add(self, name, address):
         """Makes device `eth0` in the namespace `name`. The calling thread must
-        not go on: it is in that namespace then."""
+        end, because it is in that namespace afterwards."""
         with open(f"/run/netns/{name}", "rb") as namespace:
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), "setns")
-            # Belongs to the namespace in which it is opened.
+            # It belongs to the namespace in which it is opened.
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
             fcntl.ioctl(device, TUNSETIFF,
                         struct.pack("16sH22x", b"eth0", IFF_TUN_NO_PI))
@@ -116,7 +116,7 @@ class Relay:
                 try:
                     os.write(device, packet)
                 except OSError:
-                    pass  # Its link is down: the packet is lost.
+                    pass  # The link is down: the packet is lost.
 
 
 class Host:
@@ -133,8 +133,8 @@ class Host:
         return run("ip", "-n", self.name, *arguments)
 
     def start(self, command, environment=None, **popen):
-        """A program of this host; its output is text in a pipe, unless `popen`
-        says otherwise."""
+        """Starts a program on this host; by default its output is text in a
+        pipe. `popen` may change that."""
         env = {k: v for k, v in os.environ.items()
                if not k.startswith(("MUSTER_", "PET_", "TORCHELASTIC_"))}
         env.update(environment or {})
@@ -147,13 +147,13 @@ class Host:
         return process
 
     def sent_bytes(self, link="eth0"):
-        """How much has left it so far, headers and all."""
+        """The bytes it has sent so far, headers included."""
         links = json.loads(self.ip("-json", "-statistics", "link", "show",
                                    link))
         return links[0]["stats64"]["tx"]["bytes"]
 
     def cut(self):
-        """Takes its link down. Nobody is told: packets do not arrive."""
+        """Takes its link down silently: packets do not arrive."""
         self.laboratory.set_link(self, "down")
 
     def mend(self):
@@ -162,8 +162,7 @@ class Host:
 
 
 class Laboratory:
-    """`hosts` hosts on a switch, or on one with each of their `links`. Use as a
-    context."""
+    """`hosts` hosts on one switch per link. Use as a context."""
 
     def __init__(self, hosts, delay_s=None, rate=None, links=1):
         self.processes = []
@@ -211,7 +210,7 @@ class Laboratory:
             except OSError as error:
                 failures.append(error)
 
-        # A thread of its own: the namespace is the thread's.
+        # In a thread of its own, because setns changes the thread's namespace.
         thread = threading.Thread(target=add)
         thread.start()
         thread.join()
@@ -228,7 +227,7 @@ class Laboratory:
             host.ip("link", "set", "eth0", state)
 
     def start_coordinator(self, program, *options):
-        """On the first host; returns its host:port."""
+        """Starts it on the first host; returns its host:port."""
         port = 7070
         process = self.hosts[0].start(
             [program, f"--listen={self.hosts[0].address}:{port}",
@@ -249,7 +248,7 @@ class Laboratory:
             process.communicate()
         for host in self.hosts:
             if self.relay is None:
-                # A namespace takes its links along, but not at once.
+                # The end of a namespace removes its links, but not at once.
                 for link in self.links:
                     run("ip", "link", "del", f"port{link}-{host.name}")
             run("ip", "netns", "del", host.name)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How near an all_reduce between hosts comes to what its links can carry.
+"""Compares an all_reduce between hosts with the bandwidth of their links.
 
     laboratory_bench.py MUSTER_COORDINATOR MUSTER_BENCH [--hosts=4]
         [--ranks=1] [--rate=1gbit] [--size=64M] [--json=FILE]
@@ -18,7 +18,7 @@ TARGET = 0.9
 
 
 def measure(lab, coordinator, options, job, variables):
-    """muster-bench's figures; the ranks of a host one after the other."""
+    """muster-bench's figures; ranks are grouped by host."""
     host, port = coordinator.split(":")
     file = os.path.join(lab.folder, f"{job}.json")
     world_size = options.hosts * options.ranks

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Collectives between hosts that are slow to reach, or cut off."""
+"""Tests collectives between hosts with slow links, or cut off."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import laboratory  # noqa: E402  pylint: disable=wrong-import-position
 
 COORDINATOR, BENCH, RANK = sys.argv[1:4]
 LIMIT_S = 150
-# Nothing here waits longer.
+# A process that takes longer has hung.
 HANG_S = 60
 LEASE_S = 3
 
@@ -25,7 +25,7 @@ MORE_VERBS = ["all_gather_into_tensor", "reduce_scatter_tensor",
               "reduce_scatter_tensor_coalesced", "all_gather_object",
               "broadcast_object_list", "gather_object", "scatter_object_list",
               "send_object", "batch_isend_irecv"]
-# Which ranks of a host do together before they look to other hosts.
+# Verbs in which the ranks of a host first work together.
 HOST_VERBS = ["all_reduce", "all_reduce_small", "broadcast", "reduce",
               "all_gather", "reduce_scatter", "barrier"]
 
@@ -38,7 +38,7 @@ def environment(coordinator, job, rank, world_size):
 
 
 class Watched:
-    """A rank, with the time at which it printed each line."""
+    """A rank, with the time of each line that it printed."""
 
     def __init__(self, process):
         self.lines = []
@@ -53,7 +53,7 @@ class Watched:
                 self.changed.notify_all()
 
     def line(self, number):
-        """The time and the text of line `number`, once it is there."""
+        """Waits for line `number`; returns its time and text."""
         with self.changed:
             if not self.changed.wait_for(lambda: len(self.lines) > number,
                                          HANG_S):
@@ -64,7 +64,7 @@ class Watched:
 class LaboratoryTest(unittest.TestCase):
 
     def test_a_cut_host_is_named_by_every_other_rank_of_every_verb(self):
-        # Not all at once: their processes share the machine's cores.
+        # Not all at once, because the processes share the machine's cores.
         for verbs in VERBS, MORE_VERBS:
             self.expect_a_cut_host_to_be_named(verbs, [0, 1, 2, 3])
 
@@ -72,8 +72,8 @@ class LaboratoryTest(unittest.TestCase):
         self.expect_a_cut_host_to_be_named(HOST_VERBS, [0, 1, 0, 1, 2])
 
     def expect_a_cut_host_to_be_named(self, verbs, placement):
-        """The host of the last rank, which has it to itself; `placement`: the
-        host of each rank."""
+        """Cuts the host of the last rank, which no other rank shares;
+        `placement`: the host of each rank."""
         last = len(placement) - 1
         cut_host = placement[last]
         with laboratory.Laboratory(cut_host + 1) as lab:
@@ -88,15 +88,16 @@ class LaboratoryTest(unittest.TestCase):
             for ranks in jobs.values():
                 for rank in ranks:
                     self.assertEqual(rank.line(0)[1], "running")
-            # Taking the link down waits for the system's one lock of its network,
-            # which the end of another test's namespaces can hold for seconds.
+            # Taking the link down waits for the kernel's only lock of its
+            # networks, which the end of another test's namespaces can hold for
+            # seconds.
             lab.hosts[cut_host].cut()
             cut = time.monotonic()
             for verb, ranks in jobs.items():
                 for number, rank in enumerate(ranks[:last]):
                     with self.subTest(verb=verb, rank=number):
                         when, text = rank.line(1)
-                        # Thirty minutes is the group's own timeout.
+                        # The group's own timeout is thirty minutes.
                         self.assertLessEqual(when - cut, LEASE_S + 1, text)
                         self.assertRegex(
                             text, r"^error (DistNetworkError|DistBackendError)"
@@ -120,12 +121,13 @@ class LaboratoryTest(unittest.TestCase):
             with open(file, encoding="utf-8") as figures:
                 row = json.load(figures)[0]
             self.assertEqual(row["ranks"], 8)
-            # Three steps; the least of five cycles, for the machine's sake.
+            # Three steps; the minimum of five cycles, because the machine may
+            # be busy.
             self.assertGreaterEqual(row["time_us"]["min"], 3 * delay_s * 1e6)
             self.assertLessEqual(row["time_us"]["min"], 8 * delay_s * 1e6)
 
     def measure(self, lab, coordinator, job, *options, **variables):
-        """What muster-bench says on two ranks of each host, by turns."""
+        """muster-bench's output with two ranks per host, round robin."""
         world_size = 2 * len(lab.hosts)
         file = os.path.join(lab.folder, f"{job}.json")
         ranks = [lab.hosts[rank % len(lab.hosts)].start(
@@ -146,7 +148,8 @@ class LaboratoryTest(unittest.TestCase):
                                "--minbytes=4K", "--maxbytes=4K", "--iters=5",
                                "--run_cycles=5")
             self.assertGreaterEqual(row["time_us"]["min"], delay_s * 1e6)
-            # Without regard to who shares a host it takes two.
+            # An algorithm that ignores which ranks share a host takes two
+            # steps.
             self.assertLess(row["time_us"]["min"], 2 * delay_s * 1e6)
 
     def test_what_ranks_of_a_host_give_to_others_leaves_it_as_one(self):
@@ -159,13 +162,13 @@ class LaboratoryTest(unittest.TestCase):
                              "--maxbytes=16M", "--iters=1", "--run_cycles=1",
                              **variables)
                 sent[way] = lab.hosts[1].sent_bytes() - before
-        # Of n bytes a host sends n; in a ring of four whose neighbours are on
-        # the other host each of its two ranks 1.5 n.
+        # For n bytes a host sends n. In a ring of four ranks whose neighbours
+        # are on the other host, each of its two ranks sends 1.5 n.
         self.assertLess(sent["hosts"], 0.4 * sent["flat"])
 
     def burst(self, lab, coordinator, job, calls, size, **variables):
-        """How long that many all_reduces of `size` bytes take that run at the
-        same time, on two ranks of each host, in seconds."""
+        """The seconds that `calls` all_reduces of `size` bytes at the same time
+        take, with two ranks per host."""
         world_size = 2 * len(lab.hosts)
         ranks = [lab.hosts[rank % len(lab.hosts)].start(
             [RANK, "burst", str(calls), str(size)],
@@ -197,8 +200,9 @@ class LaboratoryTest(unittest.TestCase):
                         if used != links:
                             self.assertLess(sent[1], size)
                             continue
-                        # Twice as many calls; of each a host sends its bytes
-                        # at least. Beside them only how ranks meet.
+                        # There are twice as many calls. A host sends at least
+                        # the bytes of each call, and a few more for
+                        # connections.
                         for link in sent:
                             self.assertGreater(link, calls * size)
                             self.assertLess(link, 0.6 * sum(sent))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How soon the others know which worker is gone, and train on.
+"""Measures how soon the other workers detect a lost worker, and train on.
 
-Three workers train, each on a host of its own (network namespaces); one of
-them is killed, stopped (SIGSTOP), its host cut off, or its muster-run killed.
+Three workers train, each on a host of its own (a network namespace). One is
+killed or stopped (SIGSTOP), or its host is cut off, or its muster-run killed.
 
 detect   until every other rank has the error that names the culprit
-recover  until the training has a group again, and goes on from where it was
+recover  until the training has a group again and continues
 
     recovery_bench.py MUSTER_COORDINATOR MUSTER_RUN TRAIN_FASHION_MNIST
         [--rounds=20] [--lease=10s] [--what=kill,stop,cut,agent]
@@ -27,17 +27,17 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import laboratory  # noqa: E402  pylint: disable=wrong-import-position
 
 WORKERS = 3
-# Nothing takes longer: leases of 10 s, and muster-run's graces of 15 s.
+# Longer than any step: leases of 10 s, and muster-run's graces of 15 s.
 HANG_S = 90
-# Long enough that it does not end during a round.
+# So long that it does not end during a round.
 TRAINING = ("--epochs=1000", "--global_batch=48", "--hidden_units=32",
             "--checkpoint_steps=10")
 
-# What is done to all that one host has.
+# Disturbances of everything on a host.
 ONE_HOST = ("cut", "agent")
 
-# How the training goes on: options of muster-run and of the training, and
-# whether each worker has a host of its own.
+# Recoveries: options of muster-run and of the training, and whether each worker
+# has a host of its own.
 HOWS = {
     "shrink": (("--restart=none",), "--on_failure=shrink", True,
                "in process with fewer ranks (--restart=none)"),
@@ -49,10 +49,10 @@ HOWS = {
 
 
 class Lines:
-    """What several programs printed, and when."""
+    """The lines of several programs, with their times."""
 
     def __init__(self):
-        self.lines = []  # (when, whose, text)
+        self.lines = []  # (when, program, text)
         self.changed = threading.Condition()
 
     def read(self, whose, process):
@@ -67,8 +67,8 @@ class Lines:
                 self.changed.notify_all()
 
     def when(self, pattern, since, of):
-        """When one of the programs `of` first printed a line with `pattern`
-        after `since`."""
+        """The time of the first line with `pattern` after `since` from one of
+        the programs `of`."""
         regex = re.compile(pattern)
         end = time.monotonic() + HANG_S
         seen = 0
@@ -90,7 +90,7 @@ class Lines:
 
 
 class Round:
-    """One training, to which one thing happens."""
+    """One training with one disturbance."""
 
     def __init__(self, options, how):
         run, on_failure, self.spread, _ = HOWS[how]
@@ -121,7 +121,7 @@ class Round:
         self.lab.__exit__()
 
     def await_training(self, number):
-        """Until so many checkpoints were written."""
+        """Waits until that many checkpoints were written."""
         end, last = time.monotonic() + HANG_S, None
         pause = threading.Event()
         while number > 0:
@@ -137,7 +137,7 @@ class Round:
             pause.wait(0.005)
 
     def ranks(self):
-        """By rank: its host and its pid."""
+        """{rank: (host, pid)}."""
         ranks = {}
         for host, agent in self.agents.items():
             with open(f"/proc/{agent.pid}/task/{agent.pid}/children",
@@ -210,7 +210,7 @@ def main():
     for how in options.how:
         for what in options.what:
             if what in ONE_HOST and not HOWS[how][2]:
-                continue  # There is no other.
+                continue  # There is no other host.
             detect, recover = [], []
             for number in range(options.rounds):
                 with Round(options, how) as one:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# clang-tidy over the sources, or over those given: tests/tidy/clang_tidy.sh
-# [FILE...]. Needs generated headers: run after a build with --config=clang.
+# Runs clang-tidy on the given sources, or on all: tests/tidy/clang_tidy.sh
+# [FILE...]. Needs generated headers: run it after a build with --config=clang.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 generated=$(bazel info --config=clang bazel-bin 2>/dev/null)
@@ -9,10 +9,10 @@ if [[ ${#files[@]} -eq 0 ]]; then
   mapfile -t files < <(git ls-files -- coordinator dataplane client worker proto |
     grep -E '\.cc$')
 fi
-# Generated headers are not ours to mend.
+# Generated headers are not checked.
 flags=(-std=c++20 -I. -Iproto -isystem "$generated/proto" -isystem "$generated"
   -isystem /usr/include/eigen3 -Wno-unknown-warning-option)
-# xargs puts the files at the end, clang-tidy wants them before the flags.
+# xargs appends the files, but clang-tidy expects them before the flags.
 export MUSTER_TIDY_FLAGS="${flags[*]}"
 printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 bash -c \
   'clang-tidy-14 --quiet "$@" -- $MUSTER_TIDY_FLAGS' _ 2> >(

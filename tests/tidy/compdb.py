@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes compile_commands.json at the root of the clone, for clangd.
 
-Called by ./dev compdb, with the options of its bazel. Reads how Bazel would
-compile each file; headers that Bazel makes are there after a build.
+Called by ./dev compdb, with the options of its bazel. Asks Bazel how it would
+compile each file; generated headers exist only after a build.
 """
 
 import json

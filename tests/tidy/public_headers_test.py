@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A program that includes the SDK needs the standard library alone.
+"""Checks that a program that includes the SDK needs only the standard library.
 
-Compiles client/muster.h and looks where every header that it reads lies: in
-this tree, in the compiler, or among the C library's and the kernel's. Abseil,
-protobuf, gRPC and glog lie in folders of /usr/include of their own.
+Compiles client/muster.h and checks the path of every header that it reads: in
+this tree, the compiler, the C library or the kernel's headers. Abseil,
+protobuf, gRPC and glog have folders of their own in /usr/include.
 """
 
 import os
@@ -12,19 +12,19 @@ import subprocess
 import tempfile
 import unittest
 
-# The C++ library's, the compiler's, the C library's and the kernel's.
+# Headers of the C++ library, the compiler, the C library and the kernel.
 STANDARD = re.compile(
     r"^/usr/(lib/gcc/|include/(c\+\+/|[^/]+-linux-gnu/|[^/]+\.h$|"
     r"(asm|asm-generic|linux)/))")
 
 
 def headers_of(text, root):
-    """The headers that a program of this text reads."""
+    """The headers that a program with this text reads."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "program.cc")
         with open(program, "w", encoding="utf-8") as out:
             out.write(text)
-        # As a program of another project may be compiled.
+        # Like a program of another project.
         made = subprocess.run(
             ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror",
              "-Wno-unused-parameter", "-I", root, "-M", "-MT", "x", program],

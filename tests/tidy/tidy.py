@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house that a compiler does not see.
+"""Checks rules of the house that no compiler checks.
 
 Run without arguments in a clone, or with --root=FOLDER. Prints one line per
 violation, `file:line: rule: what`, and exits 1 if there is any.
@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-# What may stand at the top (beside dot files).
+# Allowed names at the top (besides dot files).
 TOP = {
     "WORKSPACE", "BUILD.bazel", "base", "proto", "coordinator", "worker", "dataplane",
     "client", "deploy", "tests", "README.md", "base", "dev", "third_party",
@@ -26,7 +26,7 @@ SOURCE_FOLDERS = (
     "base/", "proto/", "coordinator/", "worker/", "dataplane/", "client/", "tests/",
 )
 
-# Which of our folders a folder may include beside base/, longest prefix first.
+# The folders that each folder may include besides base/, longest prefix first.
 # Tests beside the code may include more: TEST_MAY.
 MAY_INCLUDE = [
     ("base/", ["base/"]),
@@ -48,16 +48,17 @@ MAY_INCLUDE = [
     ("tests/", [""]),
 ]
 
-# Unit tests may stand on a real server: what they test is its client.
+# Unit tests may use a real server to test its client.
 TEST_MAY = {"client/": ["coordinator/server/server.h",
                         "coordinator/server/auth/test_certificates.h"],
             "worker/": ["coordinator/server/auth/test_certificates.h"]}
 
-# Folders that count as ours in an #include.
+# Folders whose headers count as ours in an #include.
 OURS = ("base/", "coordinator/", "worker/", "dataplane/", "client/", "tests/", "proto/",
         "muster/v1/")
 
-# Who may include a library: (pattern of the include, allowed file pattern).
+# The files that may include a library: (pattern of the include, allowed file
+# pattern).
 LIBRARIES = [
     (r"grpc(pp)?/", r"^(proto/muster/v1/status_wire|coordinator/server/|"
                     r"coordinator/main_test\.cc|client/(control|groups|stores)/|"
@@ -77,11 +78,11 @@ LIBRARIES = [
 ]
 
 LINES_MAX = 1500
-# Words of one README, of that at the root, and of all of them.
+# The most words of one README, of the root's, and of all of them.
 README_WORDS_MAX, ROOT_README_WORDS_MAX, ALL_WORDS_MAX = 2500, 1500, 15000
 BINARY_BYTES_MAX = 256 * 1024
 
-# Built from parts so that this file does not break its own rules.
+# Built from parts, so that this file does not violate its own rules.
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME",
                                            "XX" + "X", "HA" + "CK"]) + r")\b")
 FOREIGN_PATH = re.compile(r"(?<![\w.])(/wo" + r"rk/|/ro" + r"ot/|/ho" + r"me/\w)")
@@ -89,8 +90,7 @@ SLEEP = re.compile(r"\b(sleep_for|sleep_until|SleepFor|usleep|nanosleep|"
                    r"time\.sleep)\b|(?<![\w.:])sleep\(")
 CLOCK = re.compile(r"\b(steady_clock|system_clock|high_resolution_clock)"
                    r"::now\b|absl::Now\b")
-# Names that the tree has given up for the words of its field: see the table
-# of words in CONTRIBUTING.md.
+# Old names; CONTRIBUTING.md's table of words has their replacements.
 OLD_WORDS = re.compile(
     r"\b(gloo_internal|shm_internal|GlooMesh|BareMesh|PartMesh|LineBuffer|"
     r"Greeter|Farewells?|FarewellBytes|Errands?|Council|Workshop|DealtRounds|"
@@ -106,9 +106,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
 class Tree:
-    """The files that git knows or would take, by path from the root.
+    """The files that git tracks or would add, by path from the root.
 
-    `tracked` are those that it knows, staged ones included.
+    `tracked` are those that it tracks, staged ones included.
     """
 
     def __init__(self, root, files=None):
@@ -145,7 +145,7 @@ def sources(tree, endings=(".h", ".cc")):
 
 def check_top(tree):
     # A user's own program, which the README puts into a folder at the top, is
-    # nothing of the house until somebody adds it.
+    # exempt until it is added to git.
     for name in sorted({f.split("/")[0] for f in tree.tracked}):
         if not name.startswith(".") and name not in TOP:
             tree.report(name, 1, "top", "not one of the fixed top-level names")
@@ -215,7 +215,7 @@ def check_old_words(tree):
         if OLD_FILES.search(path):
             tree.report(path, 1, "word", "the file has an old word's name")
         for number, line in enumerate(tree.lines(path), 1):
-            # Not the texts of the program, nor what is said about it.
+            # Without string literals and comments.
             code = re.sub(r'"(\\.|[^"\\])*"', '""', line.split("//")[0])
             match = OLD_WORDS.search(code)
             if match:
@@ -275,7 +275,7 @@ def check_build_files(tree):
         while folder and folder not in builds:
             folder = os.path.dirname(folder)
         name = os.path.relpath(path, folder or ".")
-        # muster_test() has its file from its name.
+        # muster_test() derives its file from its name.
         test = f'"{name[:-3]}"' if name.endswith("_test.cc") else name
         build = builds.get(folder, "")
         if name not in build and test not in build:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tree follows the rules of tidy.py, and tidy.py finds what breaks them."""
+"""Checks the tree with tidy.py, and tidy.py with violations."""
 
 import os
 import subprocess
@@ -121,7 +121,7 @@ class RuleTest(unittest.TestCase):
             os.mkdir(os.path.join(root, "hello"))
             with open(os.path.join(root, "hello", "hello.cc"), "w",
                       encoding="utf-8") as out:
-                # Other rules hold for it as for all files.
+                # The other rules apply to it as to all files.
                 out.write("// " + "TO" + "DO\n")
             self.assertIn("hello/hello.cc", tidy.Tree(root).files)
             self.assertEqual(top(), [])

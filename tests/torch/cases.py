@@ -1,11 +1,11 @@
-"""What is run by both: PyTorch's gloo and muster's.
+"""The cases that run on PyTorch's gloo and on muster's.
 
-One line a case: VERB DTYPE OP COUNT ROOT. Rank r has as element i the number
-(7 i + 3 r) mod 5 - 2 times SCALE[DTYPE]: below zero, too, beyond what a sum or
-product of integers holds, which wraps, and exact in floating point.
+One line per case: VERB DTYPE OP COUNT ROOT. Element i of rank r is
+((7 i + 3 r) mod 5 - 2) times SCALE[DTYPE]: some are negative, sums and products
+of integers wrap, and those in floating point are exact.
 """
 
-# The types that torch 1.13's gloo reduces.
+# The types that gloo in torch 1.13 reduces.
 DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 INTEGERS = ("uint8", "int8", "int32", "int64")
 COUNTS = (1, 13, 20000)
@@ -21,7 +21,7 @@ def all_cases(world_size):
     lines = []
     for number, dtype in enumerate(DTYPES):
         ops = ["sum", "product", "min", "max"]
-        # And with bits.
+        # Bitwise operations, too.
         if dtype in INTEGERS:
             ops += ["band", "bor", "bxor"]
         for op in ops:

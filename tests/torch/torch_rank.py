@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One rank of the cases on PyTorch's gloo: torch_rank.py CASES OUTPUT.
+"""Runs the cases as one rank on PyTorch's gloo: torch_rank.py CASES OUTPUT.
 
-Writes what each case gives, bytes of one tensor after the other. RANK and the
-others come from the environment.
+Writes the bytes of each case's result, one tensor after another. RANK and the
+other variables come from the environment.
 """
 
 import os
@@ -31,7 +31,7 @@ def make(rank, count, dtype):
 
 
 def run(line):
-    """The tensor that the case gives on this rank, or None."""
+    """The result of the case on this rank, or None."""
     verb, dtype, op, count, root = line.split()
     count, root = int(count), int(root)
     rank, size = dist.get_rank(), dist.get_world_size()

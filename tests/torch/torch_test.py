@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The same cases on PyTorch's gloo and on muster's, compared bit for bit.
+"""Runs the same cases on PyTorch's gloo and on muster's, and compares the bits.
 
 torch_test.py MUSTER_RANK
 
-Needs Debian's python3-torch, which the build does not install: without it there
-is nothing to compare with, and the test says so.
+Needs Debian's python3-torch, which the build does not install. Without it the
+test only says so.
 """
 
 import os
@@ -16,7 +16,7 @@ import unittest
 
 import cases
 
-# That of Debian's packages, whichever PATH has first.
+# Debian's Python, even if PATH has another one first.
 PYTHON = "/usr/bin/python3"
 LIMIT_S = 120
 MUSTER_RANK = ""
@@ -29,11 +29,12 @@ def has_torch():
 
 
 def run_ranks(command, world_size, case_file, folder, name):
-    """Runs the ranks; returns what each has written."""
+    """Runs the ranks; returns the output of each."""
     outputs = [os.path.join(folder, f"{name}.{rank}")
                for rank in range(world_size)]
     with socket.socket() as reserved:
-        # Nobody else gets the port; a server that says the same may.
+        # Reserves the port; only a server that also sets SO_REUSEADDR may take
+        # it.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         ranks = [
