@@ -8,7 +8,7 @@
 namespace muster::base {
 namespace {
 
-std::string ErrorOf(absl::string_view text) {
+std::string GetError(absl::string_view text) {
   const StatusOr<Endpoint> endpoint = ParseEndpoint("listen", text);
   if (endpoint.ok()) return "";
   EXPECT_EQ(endpoint.status().code(), StatusCode::kInvalidArgument);
@@ -27,21 +27,21 @@ TEST(EndpointTest, ParsesAndPrintsTheSame) {
 }
 
 TEST(EndpointTest, AnErrorNamesTheOptionAndTheCause) {
-  EXPECT_EQ(ErrorOf(""), "listen \"\": port number missing");
-  EXPECT_EQ(ErrorOf("7070"), "listen \"7070\": port number missing");
-  EXPECT_EQ(ErrorOf("host:"), "listen \"host:\": port number missing");
-  EXPECT_EQ(ErrorOf("[::1]"), "listen \"[::1]\": port number missing");
-  EXPECT_EQ(ErrorOf(":7070"), "listen \":7070\": host missing");
-  EXPECT_EQ(ErrorOf("[]:7070"), "listen \"[]:7070\": host missing");
-  EXPECT_EQ(ErrorOf("::1:7070"),
+  EXPECT_EQ(GetError(""), "listen \"\": port number missing");
+  EXPECT_EQ(GetError("7070"), "listen \"7070\": port number missing");
+  EXPECT_EQ(GetError("host:"), "listen \"host:\": port number missing");
+  EXPECT_EQ(GetError("[::1]"), "listen \"[::1]\": port number missing");
+  EXPECT_EQ(GetError(":7070"), "listen \":7070\": host missing");
+  EXPECT_EQ(GetError("[]:7070"), "listen \"[]:7070\": host missing");
+  EXPECT_EQ(GetError("::1:7070"),
             "listen \"::1:7070\": an IPv6 host must stand in brackets");
-  EXPECT_EQ(ErrorOf("[::1:7070"), "listen \"[::1:7070\": no closing ]");
-  EXPECT_EQ(ErrorOf("http://h:1"),
+  EXPECT_EQ(GetError("[::1:7070"), "listen \"[::1:7070\": no closing ]");
+  EXPECT_EQ(GetError("http://h:1"),
             "listen \"http://h:1\": must be HOST:PORT, without a scheme");
-  EXPECT_EQ(ErrorOf("h:7070 x"),
+  EXPECT_EQ(GetError("h:7070 x"),
             "listen \"h:7070 x\": port must be a number but was \"7070 x\"");
   for (const char* const port : {"-1", "65536"}) {
-    EXPECT_EQ(ErrorOf(std::string("h:") + port),
+    EXPECT_EQ(GetError(std::string("h:") + port),
               std::string("listen \"h:") + port +
                   "\": port must have value from 0 to 65535 but was " + port +
                   ".");

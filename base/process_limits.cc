@@ -23,7 +23,7 @@
 namespace muster::base {
 namespace {
 
-std::optional<uint64_t> LimitOf(int resource) {
+std::optional<uint64_t> GetLimit(int resource) {
   rlimit limit = {};
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
     return std::nullopt;
@@ -46,7 +46,7 @@ int AllowedProcessors() {
 }
 
 // The quota in processors; 0: none.
-double QuotaOf(const ControlGroup& group) {
+double GetQuota(const ControlGroup& group) {
   double quota_us = 0;
   double period_us = 0;
   if (group.is_second) {
@@ -110,7 +110,7 @@ std::vector<ControlGroup> FindControlGroups(const std::string& controller,
 std::optional<ProcessorQuota> FindProcessorQuota(const std::string& root) {
   std::optional<ProcessorQuota> least;
   for (const ControlGroup& group : FindControlGroups("cpu", root)) {
-    const double processors = QuotaOf(group);
+    const double processors = GetQuota(group);
     if (processors == 0 ||
         (least.has_value() && least->processors <= processors)) {
       continue;
@@ -131,7 +131,7 @@ int UsableProcessors(const std::string& root) {
 }
 
 uint64_t AddressSpaceLeft() {
-  const auto limit = LimitOf(RLIMIT_AS);
+  const auto limit = GetLimit(RLIMIT_AS);
   if (!limit.has_value()) return std::numeric_limits<uint64_t>::max();
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -140,7 +140,7 @@ uint64_t AddressSpaceLeft() {
 }
 
 uint64_t DescriptorLimit() {
-  return LimitOf(RLIMIT_NOFILE).value_or(std::numeric_limits<uint64_t>::max());
+  return GetLimit(RLIMIT_NOFILE).value_or(std::numeric_limits<uint64_t>::max());
 }
 
 uint64_t DescriptorsLeft() {
@@ -175,7 +175,7 @@ int StartableThreads(int wanted) {
 }
 
 std::string AddressSpaceLimitText() {
-  const auto limit = LimitOf(RLIMIT_AS);
+  const auto limit = GetLimit(RLIMIT_AS);
   return limit.has_value()
              ? absl::StrCat("; RLIMIT_AS (ulimit -v) is ", *limit, " bytes")
              : "";
@@ -184,7 +184,7 @@ std::string AddressSpaceLimitText() {
 std::string ThreadLimitsText(const std::string& root) {
   std::string text = AddressSpaceLimitText();
   // Root has no such limit.
-  if (const auto threads = LimitOf(RLIMIT_NPROC);
+  if (const auto threads = GetLimit(RLIMIT_NPROC);
       threads.has_value() && geteuid() != 0) {
     absl::StrAppend(&text, "; RLIMIT_NPROC (ulimit -u) is ", *threads);
   }

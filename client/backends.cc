@@ -15,18 +15,19 @@
 
 namespace muster {
 
-using internal::Origin;
+using internal::ErrorSource;
 
 void RegisterBackend(const std::string& name,
                      const std::vector<dataplane::DeviceType>& devices,
                      dataplane::BackendFactory factory) {
   internal::ThrowIfFailed(
-      Origin::kControl,
+      ErrorSource::kControl,
       dataplane::RegisterBackend(name, devices, std::move(factory)));
 }
 
 std::string LoadBackend(const std::string& path) {
-  return internal::ValueOrThrow(Origin::kControl, dataplane::LoadBackend(path));
+  return internal::ValueOrThrow(ErrorSource::kControl,
+                                dataplane::LoadBackend(path));
 }
 
 bool IsBackendAvailable(const std::string& name) {
@@ -44,7 +45,7 @@ std::string GetDefaultBackendForDevice(const std::string& device) {
     return "nccl";
   }
   internal::Throw(
-      Origin::kControl,
+      ErrorSource::kControl,
       InvalidArgumentError(absl::StrCat(
           "Default backend not registered for device : ", base::Quote(device),
           "; there are cpu, cuda and cuda:INDEX")));

@@ -34,7 +34,7 @@ void CheckLists(absl::string_view verb, size_t outputs, size_t inputs) {
 void CoalescingManager::Add(Collective collective) {
   if (!collectives_.empty()) {
     internal::ThrowIfFailed(
-        internal::Origin::kControl,
+        internal::ErrorSource::kControl,
         dataplane::CanCoalesceWith(collectives_[0], collective));
   }
   collectives_.push_back(std::move(collective));
@@ -86,7 +86,7 @@ Work Coalesce(const CoalesceOptions& options,
   internal::CheckNotNegative(options.timeout);
   if (add == nullptr) {
     internal::Throw(
-        internal::Origin::kControl,
+        internal::ErrorSource::kControl,
         InvalidArgumentError("Coalesce: argument add: there is no function"));
   }
   CoalescingManager manager;

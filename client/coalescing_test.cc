@@ -87,7 +87,7 @@ TEST(CoalescingTest, OneWorkForAll) {
 
 // Returns the error of Coalesce.
 template <typename Add>
-std::string TextOf(const Group& group, const Add& add) {
+std::string CatchText(const Group& group, const Add& add) {
   try {
     Coalesce({.group = group}, add);
   } catch (const std::exception& error) {
@@ -110,44 +110,44 @@ TEST(CoalescingTest, MixturesAndBadArgumentsStartNothing) {
   EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
     Values a = {1};
     Values b = {1, 1};
-    EXPECT_EQ(TextOf(group,
-                     [&](CoalescingManager& manager) {
-                       manager.AllReduce(a);
-                       manager.AllGatherIntoTensor(b, a);
-                     }),
+    EXPECT_EQ(CatchText(group,
+                        [&](CoalescingManager& manager) {
+                          manager.AllReduce(a);
+                          manager.AllGatherIntoTensor(b, a);
+                        }),
               "cannot coalesce all_gather_into_tensor with all_reduce");
-    EXPECT_EQ(TextOf(group,
-                     [&](CoalescingManager& manager) {
-                       manager.AllReduce(a);
-                       manager.AllReduce(b, ReduceOp::kMin);
-                     }),
+    EXPECT_EQ(CatchText(group,
+                        [&](CoalescingManager& manager) {
+                          manager.AllReduce(a);
+                          manager.AllReduce(b, ReduceOp::kMin);
+                        }),
               "cannot coalesce reductions by min and sum");
     EXPECT_EQ(
-        TextOf(group,
-               [&](CoalescingManager& manager) {
-                 manager.AllReduce(a, ReduceOp::kPremulSum, 0.5);
-                 manager.AllReduce(a, ReduceOp::kPremulSum, 3);
-               }),
+        CatchText(group,
+                  [&](CoalescingManager& manager) {
+                    manager.AllReduce(a, ReduceOp::kPremulSum, 0.5);
+                    manager.AllReduce(a, ReduceOp::kPremulSum, 3);
+                  }),
         "cannot coalesce reductions by premul_sum of the factors 3 and 0.5");
-    EXPECT_EQ(TextOf(group,
-                     [&](CoalescingManager& manager) {
-                       manager.AllReduce(a);
-                       throw std::runtime_error("on purpose");
-                     }),
+    EXPECT_EQ(CatchText(group,
+                        [&](CoalescingManager& manager) {
+                          manager.AllReduce(a);
+                          throw std::runtime_error("on purpose");
+                        }),
               "on purpose");
-    EXPECT_THAT(TextOf(group,
-                       [&](CoalescingManager& manager) {
-                         manager.AllGatherIntoTensor(b, a);
-                         manager.AllGatherIntoTensor(a, b);
-                       }),
+    EXPECT_THAT(CatchText(group,
+                          [&](CoalescingManager& manager) {
+                            manager.AllGatherIntoTensor(b, a);
+                            manager.AllGatherIntoTensor(a, b);
+                          }),
                 HasSubstr("number 1 of 2: argument outputs[0]: output "
                           "tensor size must be equal to world_size times"));
-    EXPECT_THAT(TextOf(group,
-                       [&](CoalescingManager& manager) {
-                         manager.AllReduce(a);
-                         manager.AllReduce(b);
-                         manager.AllReduce(a);
-                       }),
+    EXPECT_THAT(CatchText(group,
+                          [&](CoalescingManager& manager) {
+                            manager.AllReduce(a);
+                            manager.AllReduce(b);
+                            manager.AllReduce(a);
+                          }),
                 HasSubstr("number 2 of 3 overlaps number 0"));
     EXPECT_THROW(AllReduceCoalesced({}, {.group = group}), DistError);
     EXPECT_THROW(AllGatherCoalesced({{a}, {}}, {a}, {.group = group}),

@@ -74,7 +74,7 @@ void SetDebugLevelFromEnv() {
 std::string FlightRecorderJson() { return internal::Recorder()->ToJson(); }
 
 void DumpFlightRecorder(const std::string& path) {
-  internal::ThrowIfFailed(internal::Origin::kControl,
+  internal::ThrowIfFailed(internal::ErrorSource::kControl,
                           internal::Recorder()->WriteTo(path));
 }
 
@@ -82,7 +82,7 @@ void Breakpoint(int rank, const BreakpointOptions& options) {
   const auto group = options.group == nullptr ? WorldGroup() : options.group;
   internal::GroupState& state = *group->state();
   if (state.IsForOthers("breakpoint")) return;
-  const int group_rank = state.MemberRankOf(rank);
+  const int group_rank = state.ToMemberRank(rank);
   const auto deadline =
       internal::Deadline::After(options.timeout, "BreakpointOptions::timeout");
   Status came;
@@ -102,7 +102,7 @@ void Breakpoint(int rank, const BreakpointOptions& options) {
   } catch (const DistError&) {
     if (came.ok()) throw;
   }
-  internal::ThrowIfFailed(internal::Origin::kControl, came);
+  internal::ThrowIfFailed(internal::ErrorSource::kControl, came);
 }
 
 }  // namespace muster

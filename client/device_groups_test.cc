@@ -29,7 +29,7 @@ const bool g_has_devices = [] {
   return true;
 }();
 
-Tensor ViewOf(const DeviceMemory& memory) {
+Tensor MakeView(const DeviceMemory& memory) {
   return Tensor(memory.data(), DataType::kFloat32,
                 {static_cast<int64_t>(memory.bytes() / sizeof(float))},
                 {DeviceType::kCuda, memory.device()});
@@ -95,13 +95,13 @@ TEST(NewGroupTest, ItIsBoundToADeviceOfItsOwn) {
   InitProcessGroup({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
   const auto bound = NewGroup({.device_id = 2});
   DeviceMemory memory(1, sizeof(float));
-  EXPECT_THROW(AllReduce(ViewOf(memory), {.group = bound}), DistError);
+  EXPECT_THROW(AllReduce(MakeView(memory), {.group = bound}), DistError);
   EXPECT_THROW(NewGroup({.device_id = -1}), DistError);
   DestroyProcessGroup();
 
   InitProcessGroup(
       {.device_id = 1, .init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
-  AllReduce(ViewOf(memory), {.group = NewGroup({.device_id = 1})});
+  AllReduce(MakeView(memory), {.group = NewGroup({.device_id = 1})});
   try {
     NewGroup({.device_id = 2});
     ADD_FAILURE() << "no error";
@@ -123,14 +123,14 @@ TEST(ReceiveTest, ItSaysFromWhomItComes) {
       memory.Write(values.data(), memory.bytes());
       for (int round = 0; round < 20; ++round) {
         if (rank == 0) {
-          group->Send(ViewOf(memory), 10);
-          group->Send(ViewOf(memory), 10);
+          group->Send(MakeView(memory), 10);
+          group->Send(MakeView(memory), 10);
           continue;
         }
-        EXPECT_EQ(group->Recv(ViewOf(memory), 0), 0) << backend;
+        EXPECT_EQ(group->Recv(MakeView(memory), 0), 0) << backend;
         const std::optional<int> any =
             backend == "nccl" ? std::optional<int>(0) : std::nullopt;
-        EXPECT_EQ(group->Recv(ViewOf(memory), any), 0) << backend;
+        EXPECT_EQ(group->Recv(MakeView(memory), any), 0) << backend;
       }
       memory.Read(values.data(), memory.bytes());
       EXPECT_THAT(values, Each(7));
@@ -150,11 +150,11 @@ TEST(BatchIsendIrecvTest, RanksMayAllSendFirst) {
       DeviceMemory theirs(rank, values.size() * sizeof(float));
       mine.Write(values.data(), mine.bytes());
       std::vector<Work> works =
-          BatchIsendIrecv({{.tensor = ViewOf(mine),
+          BatchIsendIrecv({{.tensor = MakeView(mine),
                             .group = group,
                             .group_peer = (rank + 1) % 3},
                            {.op = P2POp::Kind::kIrecv,
-                            .tensor = ViewOf(theirs),
+                            .tensor = MakeView(theirs),
                             .group = group,
                             .group_peer = (rank + 2) % 3}});
       EXPECT_EQ(works.size(), 2U);
@@ -162,7 +162,7 @@ TEST(BatchIsendIrecvTest, RanksMayAllSendFirst) {
       theirs.Read(values.data(), theirs.bytes());
       EXPECT_THAT(values, Each((rank + 2) % 3));
       // In order with the collectives.
-      AllReduce(ViewOf(theirs), {.group = group});
+      AllReduce(MakeView(theirs), {.group = group});
       theirs.Read(values.data(), theirs.bytes());
       EXPECT_THAT(values, Each(3));
     });

@@ -14,18 +14,18 @@ namespace {
 using dataplane::cuda::Api;
 using dataplane::cuda::DeviceGuard;
 using dataplane::cuda::TheRuntime;
-using internal::Origin;
+using internal::ErrorSource;
 
 constexpr dataplane::cuda::Error kMemoryAllocation = 2;
 
 using internal::Invalid;
 
 // Returns the functions of CUDA. Throws if `device` does not exist.
-const Api& ApiOf(int device) {
+const Api& GetApi(int device) {
   const auto& runtime = TheRuntime();
   if (!runtime.ok()) {
     // kUnavailable is only for the network.
-    internal::Throw(Origin::kControl,
+    internal::Throw(ErrorSource::kControl,
                     FailedPreconditionError(runtime.status().message()));
   }
   if (device < 0 || device >= runtime->devices) {
@@ -37,7 +37,7 @@ const Api& ApiOf(int device) {
 
 void Check(const Api& api, dataplane::cuda::Error error,
            absl::string_view what) {
-  internal::ThrowIfFailed(Origin::kControl,
+  internal::ThrowIfFailed(ErrorSource::kControl,
                           dataplane::cuda::ToStatus(api, error, what));
 }
 
@@ -55,7 +55,7 @@ int CudaDeviceCount() {
 
 DeviceMemory::DeviceMemory(int device, size_t bytes)
     : device_(device), bytes_(bytes) {
-  const Api& api = ApiOf(device);
+  const Api& api = GetApi(device);
   if (bytes == 0) return;
   const DeviceGuard guard(api, device);
   void* data = nullptr;
@@ -63,9 +63,10 @@ DeviceMemory::DeviceMemory(int device, size_t bytes)
   if (error == kMemoryAllocation) {
     // Clears CUDA's last error, so that no later call finds it.
     api.GetLastError();
-    internal::Throw(Origin::kControl, ResourceExhaustedError(absl::StrCat(
-                                          "cuda:", device, " has no room for ",
-                                          bytes, " bytes")));
+    internal::Throw(
+        ErrorSource::kControl,
+        ResourceExhaustedError(absl::StrCat(
+            "cuda:", device, " has no room for ", bytes, " bytes")));
   }
   Check(api, error, "cudaMalloc");
   data_ = static_cast<std::byte*>(data);
@@ -107,7 +108,7 @@ void DeviceMemory::Copy(void* to, const void* from, size_t bytes,
                          " bytes on cuda:", device_));
   }
   if (bytes == 0) return;
-  const Api& api = ApiOf(device_);
+  const Api& api = GetApi(device_);
   const DeviceGuard guard(api, device_);
   Check(api,
         api.MemcpyAsync(to, from, bytes, dataplane::cuda::kMemcpyDefault,
@@ -126,7 +127,7 @@ void DeviceMemory::Read(void* to, size_t bytes, size_t offset) const {
 
 void DeviceMemory::Clear() {
   if (bytes_ == 0) return;
-  const Api& api = ApiOf(device_);
+  const Api& api = GetApi(device_);
   const DeviceGuard guard(api, device_);
   Check(api,
         api.MemsetAsync(data_, 0, bytes_,
@@ -135,7 +136,7 @@ void DeviceMemory::Clear() {
 }
 
 void SynchronizeCurrentStream(int device) {
-  const Api& api = ApiOf(device);
+  const Api& api = GetApi(device);
   const DeviceGuard guard(api, device);
   Synchronize(api, device);
 }

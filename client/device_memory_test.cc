@@ -27,7 +27,7 @@ const bool g_has_devices = [] {
 }();
 
 template <typename Call>
-Status StatusOf(const Call& call) {
+Status CatchStatus(const Call& call) {
   try {
     call();
   } catch (const DistError& error) {
@@ -91,17 +91,17 @@ TEST(DeviceMemoryTest, SomebodyElsesIsNotFreed) {
 }
 
 TEST(DeviceMemoryTest, ErrorsNameTheDeviceAndTheSizes) {
-  EXPECT_EQ(StatusOf([] { DeviceMemory(2, 16); }),
+  EXPECT_EQ(CatchStatus([] { DeviceMemory(2, 16); }),
             InvalidArgumentError("argument device: there is no cuda:2, "
                                  "this process has 2"));
   EXPECT_TRUE(
-      IsInvalidArgument(StatusOf([] { SynchronizeCurrentStream(-1); })));
+      IsInvalidArgument(CatchStatus([] { SynchronizeCurrentStream(-1); })));
   DeviceMemory memory(0, 16);
   char byte = 0;
-  EXPECT_EQ(StatusOf([&] { memory.Write(&byte, 1, 16); }),
+  EXPECT_EQ(CatchStatus([&] { memory.Write(&byte, 1, 16); }),
             InvalidArgumentError("1 bytes at offset 16 of 16 bytes on cuda:0"));
-  EXPECT_TRUE(
-      IsInvalidArgument(StatusOf([&] { memory.Read(&byte, 1, ~size_t{0}); })));
+  EXPECT_TRUE(IsInvalidArgument(
+      CatchStatus([&] { memory.Read(&byte, 1, ~size_t{0}); })));
 }
 
 }  // namespace

@@ -21,10 +21,10 @@
 
 namespace muster {
 
+using internal::ErrorSource;
 using internal::MeshDim;
 using internal::Names;
 using internal::Numbers;
-using internal::Origin;
 using internal::ThrowIfFailed;
 using internal::ValueOrThrow;
 
@@ -51,7 +51,7 @@ struct DeviceMesh::Root {
 
   int64_t places() const { return static_cast<int64_t>(ranks.size()); }
   std::vector<int> RanksAt(const std::vector<int64_t>& walk) const;
-  std::vector<int64_t> WalkOf(const MeshDim& layout) const;
+  std::vector<int64_t> ComputeWalk(const MeshDim& layout) const;
   void MakeGroup(Dim& dim, const std::string& backend) const;
 };
 
@@ -111,17 +111,18 @@ std::vector<int> DeviceMesh::Root::RanksAt(
   return result;
 }
 
-std::vector<int64_t> DeviceMesh::Root::WalkOf(const MeshDim& layout) const {
-  std::vector<int64_t> walk = internal::OffsetsOf(layout);
+std::vector<int64_t> DeviceMesh::Root::ComputeWalk(
+    const MeshDim& layout) const {
+  std::vector<int64_t> walk = internal::ComputeOffsets(layout);
   const int64_t start =
-      place - walk[static_cast<size_t>(layout.CoordinateOf(place))];
+      place - walk[static_cast<size_t>(layout.ComputeCoordinate(place))];
   for (int64_t& at : walk) at += start;
   return walk;
 }
 
 void DeviceMesh::Root::MakeGroup(Dim& dim, const std::string& backend) const {
   MeshGroups groups;
-  for (const auto& walk : internal::WalksOf(dim.layout, places())) {
+  for (const auto& walk : internal::ComputeWalks(dim.layout, places())) {
     groups.ranks.push_back(RanksAt(walk));
   }
   // The group of all ranks exists already. Their order in the mesh does not
@@ -146,15 +147,15 @@ std::shared_ptr<DeviceMesh::Root> DeviceMesh::MakeRoot(
     const std::vector<std::string>& dim_names) {
   if (world.make_groups == nullptr) {
     internal::Throw(
-        Origin::kControl,
+        ErrorSource::kControl,
         InvalidArgumentError("DeviceMesh: MeshWorld::make_groups is missing"));
   }
-  ThrowIfFailed(Origin::kControl,
+  ThrowIfFailed(ErrorSource::kControl,
                 internal::CheckDimNames(dim_names, shape.size()));
-  ThrowIfFailed(Origin::kControl, internal::CheckDeviceType(device_type));
-  const int64_t count =
-      ValueOrThrow(Origin::kControl, internal::CountRanks(shape, world.size));
-  ThrowIfFailed(Origin::kControl,
+  ThrowIfFailed(ErrorSource::kControl, internal::CheckDeviceType(device_type));
+  const int64_t count = ValueOrThrow(ErrorSource::kControl,
+                                     internal::CountRanks(shape, world.size));
+  ThrowIfFailed(ErrorSource::kControl,
                 internal::CheckRanks(ranks, count, world.size));
   auto root = std::make_shared<Root>();
   root->device_type = device_type;
@@ -169,10 +170,10 @@ std::shared_ptr<DeviceMesh::Root> DeviceMesh::MakeRoot(
 DeviceMesh DeviceMesh::Init(MeshWorld world, const std::string& device_type,
                             const std::vector<int64_t>& shape,
                             const DeviceMeshOptions& options) {
-  ThrowIfFailed(Origin::kControl,
+  ThrowIfFailed(ErrorSource::kControl,
                 internal::CheckDimNames(options.dim_names, shape.size()));
-  const int64_t count =
-      ValueOrThrow(Origin::kControl, internal::CountRanks(shape, world.size));
+  const int64_t count = ValueOrThrow(ErrorSource::kControl,
+                                     internal::CountRanks(shape, world.size));
   std::vector<int> ranks(static_cast<size_t>(count));
   std::iota(ranks.begin(), ranks.end(), 0);
   return FromArray(std::move(world), device_type, shape, ranks, options);
@@ -185,8 +186,9 @@ DeviceMesh DeviceMesh::FromArray(MeshWorld world,
                                  const DeviceMeshOptions& options) {
   auto root =
       MakeRoot(std::move(world), device_type, shape, ranks, options.dim_names);
-  const std::vector<std::string> backends = ValueOrThrow(
-      Origin::kControl, internal::BackendsOf(options.backend_override,
+  const std::vector<std::string> backends =
+      ValueOrThrow(ErrorSource::kControl,
+                   internal::ResolveBackends(options.backend_override,
                                              options.dim_names, shape.size()));
   const std::vector<MeshDim> layouts = internal::RowMajor(shape);
   std::vector<Dim> dims;
@@ -247,7 +249,7 @@ DeviceMesh DeviceMesh::FromGroups(MeshWorld world,
   dims.reserve(layouts.size());
   for (size_t i = 0; i < layouts.size(); ++i) {
     if (root->place >= 0) {
-      CheckGroupRanks(root->RanksAt(root->WalkOf(layouts[i])), groups[i]);
+      CheckGroupRanks(root->RanksAt(root->ComputeWalk(layouts[i])), groups[i]);
     }
     dims.push_back(
         {.layout = layouts[i], .name = dim_names[i], .group = groups[i].group});
@@ -275,7 +277,7 @@ DeviceMesh DeviceMesh::Concatenate(const std::vector<DeviceMesh>& meshes) {
   }
   DeviceMesh result(meshes.front().root_, std::move(dims));
   ThrowIfFailed(
-      Origin::kControl,
+      ErrorSource::kControl,
       internal::CheckDimNames(result.dim_names(), result.dims_->size()));
   return result;
 }
@@ -297,7 +299,7 @@ int64_t DeviceMesh::size() const {
   return internal::Flatten(Layouts(*dims_)).size();
 }
 
-int64_t DeviceMesh::size(int dim) const { return DimOf(dim).layout.size(); }
+int64_t DeviceMesh::size(int dim) const { return GetDim(dim).layout.size(); }
 
 std::vector<std::string> DeviceMesh::dim_names() const {
   std::vector<std::string> names;
@@ -310,16 +312,16 @@ std::vector<std::string> DeviceMesh::dim_names() const {
 std::vector<int> DeviceMesh::ranks() const {
   const MeshDim all = internal::Flatten(Layouts(*dims_));
   if (all.size() == root_->places()) {
-    return root_->RanksAt(internal::OffsetsOf(all));
+    return root_->RanksAt(internal::ComputeOffsets(all));
   }
   if (root_->place < 0) {
     internal::Throw(
-        Origin::kControl,
+        ErrorSource::kControl,
         FailedPreconditionError(absl::StrCat(
             ToString(), " is a part of a mesh that rank ", root_->world.rank,
             " is not in: only its own ranks know the ranks of a part")));
   }
-  return root_->RanksAt(root_->WalkOf(all));
+  return root_->RanksAt(root_->ComputeWalk(all));
 }
 
 DeviceMesh DeviceMesh::operator[](std::string_view name) const {
@@ -349,10 +351,10 @@ DeviceMesh DeviceMesh::Slice(const std::vector<std::string>& names) const {
                            " specified. Valid mesh_dim_names are ",
                            Names(valid)));
     }
-    const Dim& dim = DimOf(name);
+    const Dim& dim = GetDim(name);
     // A dimension of one rank has no stride, but an index among the others.
     if (!root_->flattened.contains(name)) {
-      const int index = IndexOf(name);
+      const int index = FindIndex(name);
       if (index < last_index) not_ascending();
       last_index = index;
     }
@@ -416,9 +418,10 @@ DeviceMesh DeviceMesh::Unflatten(int dim, const std::vector<int64_t>& sizes,
         options.dim_names.size(), " and ", sizes.size()));
   }
   const auto layouts = ValueOrThrow(
-      Origin::kControl, internal::Unflatten(DimOf(dim).layout, sizes));
-  const std::vector<std::string> backends = ValueOrThrow(
-      Origin::kControl, internal::BackendsOf(options.backend_override,
+      ErrorSource::kControl, internal::Unflatten(GetDim(dim).layout, sizes));
+  const std::vector<std::string> backends =
+      ValueOrThrow(ErrorSource::kControl,
+                   internal::ResolveBackends(options.backend_override,
                                              options.dim_names, sizes.size()));
   std::vector<Dim> dims = *dims_;
   dims.erase(dims.begin() + dim);
@@ -429,7 +432,8 @@ DeviceMesh DeviceMesh::Unflatten(int dim, const std::vector<int64_t>& sizes,
   std::vector<std::string> names;
   names.reserve(dims.size());
   for (const Dim& each : dims) names.push_back(each.name);
-  ThrowIfFailed(Origin::kControl, internal::CheckDimNames(names, dims.size()));
+  ThrowIfFailed(ErrorSource::kControl,
+                internal::CheckDimNames(names, dims.size()));
   for (size_t i = 0; i < sizes.size(); ++i) {
     root_->MakeGroup(dims[static_cast<size_t>(dim) + i], backends[i]);
   }
@@ -449,7 +453,7 @@ DeviceMesh DeviceMesh::Unflatten(std::string_view dim,
                        Names(dim_names())));
 }
 
-int DeviceMesh::IndexOf(std::string_view name) const {
+int DeviceMesh::FindIndex(std::string_view name) const {
   for (int i = 0; i < ndim(); ++i) {
     if ((*dims_)[static_cast<size_t>(i)].name == name && !name.empty())
       return i;
@@ -461,17 +465,17 @@ int DeviceMesh::IndexOf(std::string_view name) const {
                        Names(dim_names())));
 }
 
-const DeviceMesh::Dim& DeviceMesh::DimOf(int index) const {
+const DeviceMesh::Dim& DeviceMesh::GetDim(int index) const {
   if (index < 0 || index >= ndim()) {
     Invalid(absl::StrCat("mesh_dim ", index, " must be in [0, ", ndim(), ")"));
   }
   return (*dims_)[static_cast<size_t>(index)];
 }
 
-const DeviceMesh::Dim& DeviceMesh::DimOf(std::string_view name) const {
+const DeviceMesh::Dim& DeviceMesh::GetDim(std::string_view name) const {
   const auto flattened = root_->flattened.find(name);
   if (flattened != root_->flattened.end()) return flattened->second;
-  return (*dims_)[static_cast<size_t>(IndexOf(name))];
+  return (*dims_)[static_cast<size_t>(FindIndex(name))];
 }
 
 const DeviceMesh::Dim& DeviceMesh::OnlyDim() const {
@@ -485,7 +489,7 @@ int DeviceMesh::LocalRankIn(const Dim& dim) const {
   if (root_->place < 0) return -1;
   // A group numbers its ranks in ascending order.
   const std::vector<int> ranks =
-      Sorted(root_->RanksAt(root_->WalkOf(dim.layout)));
+      Sorted(root_->RanksAt(root_->ComputeWalk(dim.layout)));
   return static_cast<int>(
       std::lower_bound(ranks.begin(), ranks.end(), root_->world.rank) -
       ranks.begin());
@@ -496,11 +500,11 @@ std::shared_ptr<ProcessGroup> DeviceMesh::GetGroup() const {
 }
 
 std::shared_ptr<ProcessGroup> DeviceMesh::GetGroup(int dim) const {
-  return DimOf(dim).group;
+  return GetDim(dim).group;
 }
 
 std::shared_ptr<ProcessGroup> DeviceMesh::GetGroup(std::string_view dim) const {
-  return DimOf(dim).group;
+  return GetDim(dim).group;
 }
 
 std::vector<std::shared_ptr<ProcessGroup>> DeviceMesh::GetAllGroups() const {
@@ -514,10 +518,10 @@ int DeviceMesh::GetRank() const { return root_->world.rank; }
 
 int DeviceMesh::GetLocalRank() const { return LocalRankIn(OnlyDim()); }
 
-int DeviceMesh::GetLocalRank(int dim) const { return LocalRankIn(DimOf(dim)); }
+int DeviceMesh::GetLocalRank(int dim) const { return LocalRankIn(GetDim(dim)); }
 
 int DeviceMesh::GetLocalRank(std::string_view dim) const {
-  return LocalRankIn(DimOf(dim));
+  return LocalRankIn(GetDim(dim));
 }
 
 std::optional<std::vector<int64_t>> DeviceMesh::GetCoordinate() const {
@@ -525,7 +529,7 @@ std::optional<std::vector<int64_t>> DeviceMesh::GetCoordinate() const {
   std::vector<int64_t> coordinate;
   coordinate.reserve(dims_->size());
   for (const Dim& dim : *dims_) {
-    coordinate.push_back(dim.layout.CoordinateOf(root_->place));
+    coordinate.push_back(dim.layout.ComputeCoordinate(root_->place));
   }
   return coordinate;
 }

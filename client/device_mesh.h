@@ -171,9 +171,9 @@ class DeviceMesh {
       const std::vector<int64_t>& shape, const std::vector<int>& ranks,
       const std::vector<std::string>& dim_names);
 
-  int IndexOf(std::string_view name) const;
-  const Dim& DimOf(int index) const;
-  const Dim& DimOf(std::string_view name) const;
+  int FindIndex(std::string_view name) const;
+  const Dim& GetDim(int index) const;
+  const Dim& GetDim(std::string_view name) const;
   const Dim& OnlyDim() const;
   int LocalRankIn(const Dim& dim) const;
 

@@ -33,23 +33,23 @@ class Ranks {
                   made.push_back(groups);
                   for (const std::vector<int>& ranks : groups.ranks) {
                     for (const int member : ranks) {
-                      if (member == rank) return GroupOf(ranks);
+                      if (member == rank) return MakeGroup(ranks);
                     }
                   }
                   return none_;
                 },
             .ranks_of =
                 [this](const std::shared_ptr<ProcessGroup>& group) {
-                  return group == none_ ? std::vector<int>() : RanksOf(group);
+                  return group == none_ ? std::vector<int>() : GetRanks(group);
                 }};
   }
 
-  std::vector<int> RanksOf(const std::shared_ptr<ProcessGroup>& group) {
+  std::vector<int> GetRanks(const std::shared_ptr<ProcessGroup>& group) {
     if (group == world_) return {-1};
     return ranks_.at(group);
   }
 
-  std::shared_ptr<ProcessGroup> GroupOf(const std::vector<int>& ranks) {
+  std::shared_ptr<ProcessGroup> MakeGroup(const std::vector<int>& ranks) {
     auto group = std::make_shared<ProcessGroup>(nullptr);
     ranks_[group] = ranks;
     return group;
@@ -70,7 +70,7 @@ class Ranks {
   std::map<std::shared_ptr<ProcessGroup>, std::vector<int>> ranks_;
 };
 
-std::string ErrorOf(const std::function<void()>& function) {
+std::string CatchError(const std::function<void()>& function) {
   try {
     function();
   } catch (const DistError& error) {
@@ -93,8 +93,8 @@ TEST(DeviceMeshTest, EachDimensionHasTheGroupsOfItsLines) {
   EXPECT_EQ(mesh.device_type(), "cpu");
   EXPECT_THAT(mesh.ranks(), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(mesh.GetCoordinate().value(), ElementsAre(1, 1));
-  EXPECT_THAT(ranks.RanksOf(mesh.GetGroup("dp")), ElementsAre(1, 5));
-  EXPECT_THAT(ranks.RanksOf(mesh.GetGroup(1)), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(ranks.GetRanks(mesh.GetGroup("dp")), ElementsAre(1, 5));
+  EXPECT_THAT(ranks.GetRanks(mesh.GetGroup(1)), ElementsAre(4, 5, 6, 7));
   EXPECT_THAT(mesh.GetAllGroups(),
               ElementsAre(mesh.GetGroup(0), mesh.GetGroup("tp")));
   EXPECT_EQ(mesh.GetRank(), 5);
@@ -120,7 +120,7 @@ TEST(DeviceMeshTest, TheGroupOfAllRanksIsTheDefaultGroup) {
                    {.backend_override = {{"0", "mpi"}}});
   EXPECT_EQ(ranks.made.at(0).backend, "mpi");
   const DeviceMesh part = DeviceMesh::Init(ranks.World(2), "cpu", {3});
-  EXPECT_THAT(ranks.RanksOf(part.GetGroup()), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ranks.GetRanks(part.GetGroup()), ElementsAre(0, 1, 2));
 }
 
 TEST(DeviceMeshTest, AnArrayGivesThePlaces) {
@@ -128,8 +128,8 @@ TEST(DeviceMeshTest, AnArrayGivesThePlaces) {
   const DeviceMesh mesh =
       DeviceMesh::FromArray(ranks.World(3), "cpu", {2, 2}, {7, 3, 5, 1}, kTwo);
   EXPECT_THAT(mesh.GetCoordinate().value(), ElementsAre(0, 1));
-  EXPECT_THAT(ranks.RanksOf(mesh.GetGroup("dp")), ElementsAre(3, 1));
-  EXPECT_THAT(ranks.RanksOf(mesh.GetGroup("tp")), ElementsAre(7, 3));
+  EXPECT_THAT(ranks.GetRanks(mesh.GetGroup("dp")), ElementsAre(3, 1));
+  EXPECT_THAT(ranks.GetRanks(mesh.GetGroup("tp")), ElementsAre(7, 3));
   // The group numbers its ranks in ascending order.
   EXPECT_EQ(mesh.GetLocalRank("tp"), 0);
   EXPECT_THAT(mesh["dp"].ranks(), ElementsAre(3, 1));
@@ -171,24 +171,24 @@ TEST(DeviceMeshTest, SlicesThatCannotBe) {
   Ranks ranks(8);
   const DeviceMesh mesh =
       DeviceMesh::Init(ranks.World(0), "cpu", {2, 2, 2}, kThree);
-  EXPECT_EQ(ErrorOf([&] { mesh["cp"]; }),
+  EXPECT_EQ(CatchError([&] { mesh["cp"]; }),
             "Invalid mesh_dim_names [\"cp\"] specified. Valid mesh_dim_names "
             "are [\"pp\", \"dp\", \"tp\"]");
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CatchError([&] {
               mesh.Slice({"tp", "dp"});
             }),
             "Invalid mesh_dim_names [\"tp\", \"dp\"] specified. Mesh dim "
             "indices should be in ascending order.");
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CatchError([&] {
               mesh.Slice({"dp", "dp"});
             }),
             "Slicing overlapping dim_names [\"dp\", \"dp\"] is not allowed.");
-  EXPECT_THAT(ErrorOf([&] { mesh.Slice({}); }), StartsWith("Slicing"));
+  EXPECT_THAT(CatchError([&] { mesh.Slice({}); }), StartsWith("Slicing"));
   const DeviceMesh unnamed = DeviceMesh::Init(ranks.World(0), "cpu", {2, 2});
-  EXPECT_EQ(ErrorOf([&] { unnamed["dp"]; }),
+  EXPECT_EQ(CatchError([&] { unnamed["dp"]; }),
             "Cannot slice a DeviceMesh without mesh_dim_names!");
   const DeviceMesh flat = DeviceMesh::Init(ranks.World(0), "cpu", {1, 4}, kTwo);
-  EXPECT_THAT(ErrorOf([&] {
+  EXPECT_THAT(CatchError([&] {
                 flat.Slice({"tp", "dp"});
               }),
               HasSubstr("ascending order"));
@@ -200,7 +200,7 @@ TEST(DeviceMeshTest, FlattenMakesOneDimensionThatTheRootKnows) {
       DeviceMesh::Init(ranks.World(13), "cpu", {2, 2, 4}, kThree);
   const DeviceMesh flat = mesh.Slice({"pp", "dp"}).Flatten();
   EXPECT_THAT(flat.dim_names(), ElementsAre("pp_dp"));
-  EXPECT_THAT(ranks.RanksOf(flat.GetGroup()), ElementsAre(1, 5, 9, 13));
+  EXPECT_THAT(ranks.GetRanks(flat.GetGroup()), ElementsAre(1, 5, 9, 13));
   EXPECT_EQ(flat.GetLocalRank(), 3);
   EXPECT_THAT(flat.GetCoordinate().value(), ElementsAre(3));
   EXPECT_EQ(ranks.made.back().description, "mesh_pp_dp");
@@ -214,7 +214,7 @@ TEST(DeviceMeshTest, FlattenMakesOneDimensionThatTheRootKnows) {
   EXPECT_EQ(ranks.made.size(), made);
   // Non-adjacent dimensions.
   const DeviceMesh ends = mesh.Slice({"pp", "tp"}).Flatten("ends");
-  EXPECT_THAT(ranks.RanksOf(ends.GetGroup()),
+  EXPECT_THAT(ranks.GetRanks(ends.GetGroup()),
               ElementsAre(4, 5, 6, 7, 12, 13, 14, 15));
   EXPECT_EQ(ends.GetLocalRank(), 5);
   // All dimensions.
@@ -225,7 +225,7 @@ TEST(DeviceMeshTest, FlatteningsThatCannotBe) {
   Ranks ranks(8);
   const DeviceMesh mesh =
       DeviceMesh::Init(ranks.World(0), "cpu", {2, 2, 2}, kThree);
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CatchError([&] {
               mesh.Slice({"pp", "dp"}).Flatten("tp");
             }),
             "tp already exists for submesh of the DeviceMesh((pp=2, dp=2), "
@@ -233,21 +233,21 @@ TEST(DeviceMeshTest, FlatteningsThatCannotBe) {
             "[\"pp\", \"dp\", \"tp\"]. Please specify another valid "
             "mesh_dim_name");
   mesh.Slice({"pp", "dp"}).Flatten("x");
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CatchError([&] {
               mesh.Slice({"dp", "tp"}).Flatten("x");
             }),
             "Flatten mesh with mesh_dim_name x has been created before, Please "
             "specify another valid mesh_dim_name.");
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CatchError([&] {
               mesh.Slice({"x", "dp"});
             }),
             "Slicing overlapping dim_names [\"x\", \"dp\"] is not allowed.");
-  EXPECT_THAT(ErrorOf([&] {
+  EXPECT_THAT(CatchError([&] {
                 mesh.Slice({"tp", "x"});
               }),
               HasSubstr("ascending order"));
   const DeviceMesh unnamed = DeviceMesh::Init(ranks.World(0), "cpu", {2, 2});
-  EXPECT_EQ(ErrorOf([&] { unnamed.Flatten("x"); }),
+  EXPECT_EQ(CatchError([&] { unnamed.Flatten("x"); }),
             "Cannot flatten a DeviceMesh without mesh_dim_names!");
 }
 
@@ -261,8 +261,8 @@ TEST(DeviceMeshTest, UnflattenSplitsADimension) {
   EXPECT_THAT(more.shape(), ElementsAre(2, 2, 3));
   EXPECT_THAT(more.ranks(), mesh.ranks());
   EXPECT_EQ(more.GetGroup("dp"), mesh.GetGroup("dp"));
-  EXPECT_THAT(ranks.RanksOf(more.GetGroup("cp")), ElementsAre(7, 10));
-  EXPECT_THAT(ranks.RanksOf(more.GetGroup("ep")), ElementsAre(6, 7, 8));
+  EXPECT_THAT(ranks.GetRanks(more.GetGroup("cp")), ElementsAre(7, 10));
+  EXPECT_THAT(ranks.GetRanks(more.GetGroup("ep")), ElementsAre(6, 7, 8));
   EXPECT_EQ(ranks.made.back().backend, "mpi");
   EXPECT_THAT(more.Slice({"dp", "ep"}).ranks(), ElementsAre(0, 1, 2, 6, 7, 8));
 }
@@ -271,20 +271,20 @@ TEST(DeviceMeshTest, UnflatteningsThatCannotBe) {
   Ranks ranks(8);
   const DeviceMesh mesh = DeviceMesh::Init(ranks.World(0), "cpu", {2, 4}, kTwo);
   const size_t made = ranks.made.size();
-  EXPECT_EQ(ErrorOf([&] { mesh.Unflatten(2, {1}, {.dim_names = {"x"}}); }),
+  EXPECT_EQ(CatchError([&] { mesh.Unflatten(2, {1}, {.dim_names = {"x"}}); }),
             "dim 2 specified in `_unflatten` is out of range 2");
-  EXPECT_EQ(ErrorOf([&] { mesh.Unflatten("x", {1}, {.dim_names = {"y"}}); }),
+  EXPECT_EQ(CatchError([&] { mesh.Unflatten("x", {1}, {.dim_names = {"y"}}); }),
             "dim x specified in `_unflatten` is not in [\"dp\", \"tp\"]");
-  EXPECT_THAT(ErrorOf([&] {
+  EXPECT_THAT(CatchError([&] {
                 mesh.Unflatten(1, {2, 2}, {.dim_names = {"x"}});
               }),
               StartsWith("mesh_dim_names must have same length as mesh_sizes "
                          "in _unflatten!"));
-  EXPECT_THAT(ErrorOf([&] {
+  EXPECT_THAT(CatchError([&] {
                 mesh.Unflatten(1, {2, 3}, {.dim_names = {"x", "y"}});
               }),
               HasSubstr("their product must equal it"));
-  EXPECT_THAT(ErrorOf([&] {
+  EXPECT_THAT(CatchError([&] {
                 mesh.Unflatten(1, {2, 2}, {.dim_names = {"dp", "y"}});
               }),
               HasSubstr("Each mesh_dim_name must be unique."));
@@ -302,14 +302,14 @@ TEST(DeviceMeshTest, ConcatenateJoinsSlicesOfOneMesh) {
   EXPECT_THAT(turned.ranks(), ElementsAre(2, 6, 3, 7));
   EXPECT_THAT(turned.GetCoordinate().value(), ElementsAre(1, 0));
   EXPECT_THAT(
-      ErrorOf([&] {
+      CatchError([&] {
         DeviceMesh::Concatenate({mesh["pp"], mesh["pp"]});
       }),
       StartsWith("Cannot concatenate overlapping meshes: [DeviceMesh((pp=2"));
   const DeviceMesh other =
       DeviceMesh::Init(ranks.World(3), "cpu", {2, 2, 2}, kThree);
   EXPECT_THAT(
-      ErrorOf([&] {
+      CatchError([&] {
         DeviceMesh::Concatenate({mesh["pp"], other["tp"]});
       }),
       StartsWith("Cannot concatenate DeviceMeshes derived from different"));
@@ -317,7 +317,7 @@ TEST(DeviceMeshTest, ConcatenateJoinsSlicesOfOneMesh) {
 
 TEST(DeviceMeshTest, GroupsThatAreThereMakeAMesh) {
   Ranks ranks(8);
-  const MeshGroup row{ranks.GroupOf({4, 5, 6, 7}), {4, 5, 6, 7}};
+  const MeshGroup row{ranks.MakeGroup({4, 5, 6, 7}), {4, 5, 6, 7}};
   const DeviceMesh line =
       DeviceMesh::FromGroup(ranks.World(5), row, "cpu", std::nullopt, {"tp"});
   EXPECT_THAT(line.ranks(), ElementsAre(4, 5, 6, 7));
@@ -327,22 +327,22 @@ TEST(DeviceMeshTest, GroupsThatAreThereMakeAMesh) {
   EXPECT_THAT(DeviceMesh::FromGroup(ranks.World(5), {.group = row.group}, "cpu")
                   .ranks(),
               ElementsAre(4, 5, 6, 7));
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CatchError([&] {
               DeviceMesh::FromGroup(ranks.World(5), row, "cpu",
                                     std::vector<int>{4, 5});
             }),
             "Invalid mesh [4, 5] for ProcessGroup with ranks [4, 5, 6, 7]");
   EXPECT_EQ(
-      ErrorOf([&] {
+      CatchError([&] {
         DeviceMesh::FromGroup(ranks.World(5), {row.group, {4, 5, 6}}, "cpu");
       }),
       "MeshGroup::ranks are [4, 5, 6], but the ProcessGroup has ranks "
       "[4, 5, 6, 7]");
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CatchError([&] {
               DeviceMesh::FromGroup(ranks.World(5), {nullptr, {4, 5}}, "cpu");
             }),
             "null was given for the ProcessGroup with ranks [4, 5]");
-  const MeshGroup column{ranks.GroupOf({1, 5}), {1, 5}};
+  const MeshGroup column{ranks.MakeGroup({1, 5}), {1, 5}};
   const std::vector<int> all = {0, 1, 2, 3, 4, 5, 6, 7};
   const DeviceMesh mesh = DeviceMesh::FromGroups(
       ranks.World(5), {column, row}, "cpu", {2, 4}, all, {"dp", "tp"});
@@ -351,7 +351,7 @@ TEST(DeviceMeshTest, GroupsThatAreThereMakeAMesh) {
   const auto make = [&](const std::vector<MeshGroup>& groups,
                         const std::vector<int>& places,
                         const std::vector<std::string>& names) {
-    return ErrorOf([&] {
+    return CatchError([&] {
       DeviceMesh::FromGroups(ranks.World(5), groups, "cpu", {2, 4}, places,
                              names);
     });
@@ -375,7 +375,7 @@ TEST(DeviceMeshTest, BadArguments) {
   const auto init = [&](const std::string& type,
                         const std::vector<int64_t>& shape,
                         const DeviceMeshOptions& options) {
-    return ErrorOf(
+    return CatchError(
         [&] { DeviceMesh::Init(ranks.World(0), type, shape, options); });
   };
   EXPECT_EQ(init("cpu", {2, 4}, {.dim_names = {"dp", "dp"}}),
@@ -386,7 +386,7 @@ TEST(DeviceMeshTest, BadArguments) {
             "len(mesh_dim_names): 2 and len(mesh_shape): 1");
   MeshWorld nothing = ranks.World(0);
   nothing.make_groups = nullptr;
-  EXPECT_EQ(ErrorOf([&] { DeviceMesh::Init(nothing, "cpu", {8}, {}); }),
+  EXPECT_EQ(CatchError([&] { DeviceMesh::Init(nothing, "cpu", {8}, {}); }),
             "DeviceMesh: MeshWorld::make_groups is missing");
   EXPECT_EQ(init("tpu", {8}, {}),
             "unknown device type \"tpu\", there are cpu, cuda");
@@ -408,7 +408,7 @@ TEST(DeviceMeshTest, BadArguments) {
                   .backend_override = {{"0", "gloo"}, {"dp", "mpi"}}}),
             "Found redundant dim index 0 and name \"dp\" in backend_override");
   const auto array = [&](const std::vector<int>& places) {
-    return ErrorOf(
+    return CatchError(
         [&] { DeviceMesh::FromArray(ranks.World(0), "cpu", {2}, places); });
   };
   EXPECT_EQ(array({0, 0}), "mesh has rank 0 twice");
@@ -423,14 +423,15 @@ TEST(DeviceMeshTest, ADimensionMustBeNamedWhenThereAreSeveral) {
   const std::string expected =
       "Found the DeviceMesh have 2 dimensions. Optional kwarg `mesh_dim` needs "
       "to be specified when device_mesh.ndim > 1.";
-  EXPECT_EQ(ErrorOf([&] { mesh.GetGroup(); }), expected);
-  EXPECT_EQ(ErrorOf([&] { mesh.GetLocalRank(); }), expected);
-  EXPECT_EQ(ErrorOf([&] { mesh.GetGroup(2); }), "mesh_dim 2 must be in [0, 2)");
-  EXPECT_EQ(ErrorOf([&] { mesh.GetGroup("cp"); }),
+  EXPECT_EQ(CatchError([&] { mesh.GetGroup(); }), expected);
+  EXPECT_EQ(CatchError([&] { mesh.GetLocalRank(); }), expected);
+  EXPECT_EQ(CatchError([&] { mesh.GetGroup(2); }),
+            "mesh_dim 2 must be in [0, 2)");
+  EXPECT_EQ(CatchError([&] { mesh.GetGroup("cp"); }),
             "Mesh dimension 'cp' does not exist. Available mesh dimensions "
             "are: mesh_dim_names=[\"dp\", \"tp\"]");
   const DeviceMesh unnamed = DeviceMesh::Init(ranks.World(0), "cpu", {2, 4});
-  EXPECT_EQ(ErrorOf([&] { unnamed.GetGroup("dp"); }),
+  EXPECT_EQ(CatchError([&] { unnamed.GetGroup("dp"); }),
             "No `mesh_dim_names` found.");
 }
 

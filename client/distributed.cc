@@ -31,7 +31,7 @@
 namespace muster {
 namespace {
 
-using internal::Origin;
+using internal::ErrorSource;
 using internal::World;
 
 // The default group of this process.
@@ -81,7 +81,7 @@ struct Owner {
 Default& DefaultGroupRef() { return *Owner::TheOwner().current; }
 
 [[noreturn]] void NotInitialized() {
-  internal::Throw(Origin::kControl,
+  internal::Throw(ErrorSource::kControl,
                   FailedPreconditionError(
                       "Default process group has not been initialized, please "
                       "make sure to call init_process_group. In C++: "
@@ -210,7 +210,7 @@ void InitProcessGroup(const InitProcessGroupOptions& options) {
   Default& instance = DefaultGroupRef();
   if (instance.parent_had_group) {
     internal::Throw(
-        Origin::kControl,
+        ErrorSource::kControl,
         FailedPreconditionError(
             "this process was forked off by one that had a process group, "
             "without its threads: fork before InitProcessGroup, or let the "
@@ -220,7 +220,7 @@ void InitProcessGroup(const InitProcessGroupOptions& options) {
     MutexLock lock(instance.mutex);
     if (instance.world != nullptr || instance.changing) {
       internal::Throw(
-          Origin::kControl,
+          ErrorSource::kControl,
           FailedPreconditionError(
               "trying to initialize the default process group twice!"));
     }
@@ -256,7 +256,7 @@ void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
   }
   if (world == nullptr) {
     Status unseen = DefaultWorld()->groups().Destroy(group);
-    return internal::ThrowIfFailed(Origin::kBackend, std::move(unseen));
+    return internal::ThrowIfFailed(ErrorSource::kBackend, std::move(unseen));
   }
   const absl::Cleanup done = [&instance] {
     MutexLock lock(instance.mutex);
@@ -546,7 +546,7 @@ Work Irecv(const Tensor& tensor, std::optional<int> src,
 
 std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
   if (p2p_op_list.empty()) {
-    internal::Throw(Origin::kControl,
+    internal::Throw(ErrorSource::kControl,
                     InvalidArgumentError("p2p_op_list must not be empty"));
   }
   const std::shared_ptr<ProcessGroup> group = Resolve(p2p_op_list[0].group);
@@ -556,13 +556,13 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
   for (const P2POp& op : p2p_op_list) {
     if (Resolve(op.group) != group) {
       internal::Throw(
-          Origin::kControl,
+          ErrorSource::kControl,
           InvalidArgumentError("All ops need to use the same group."));
     }
     const int peer =
-        group->state()->GroupRankOf({op.peer, op.group_peer}, "peer");
+        group->state()->ToGroupRank({op.peer, op.group_peer}, "peer");
     if (group->rank() >= 0 && (peer < 0 || peer >= group->size())) {
-      internal::Throw(Origin::kControl,
+      internal::Throw(ErrorSource::kControl,
                       InvalidArgumentError(absl::StrCat(
                           "Global rank ", peer, " is not part of group ",
                           base::Quote(group->name()))));

@@ -8,26 +8,26 @@
 namespace muster {
 
 dlpack::Imported internal::ImportOrThrow(dlpack::DLManagedTensor* managed) {
-  return ValueOrThrow(Origin::kControl, dlpack::ImportManaged(managed));
+  return ValueOrThrow(ErrorSource::kControl, dlpack::ImportManaged(managed));
 }
 
 dlpack::Imported internal::ImportOrThrow(
     dlpack::DLManagedTensorVersioned* managed,
     const dlpack::ImportOptions& options) {
-  return ValueOrThrow(Origin::kControl,
+  return ValueOrThrow(ErrorSource::kControl,
                       dlpack::ImportManaged(managed, options));
 }
 
 dlpack::DLManagedTensor* ToDLPack(const Tensor& tensor,
                                   std::shared_ptr<void> owner) {
-  return internal::ValueOrThrow(internal::Origin::kControl,
+  return internal::ValueOrThrow(internal::ErrorSource::kControl,
                                 dlpack::Export(tensor, std::move(owner)));
 }
 
 dlpack::DLManagedTensorVersioned* ToDLPackVersioned(
     const Tensor& tensor, std::shared_ptr<void> owner) {
   return internal::ValueOrThrow(
-      internal::Origin::kControl,
+      internal::ErrorSource::kControl,
       dlpack::ExportVersioned(tensor, std::move(owner)));
 }
 

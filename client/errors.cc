@@ -34,7 +34,7 @@ std::vector<int> AllRanks(const std::vector<MemberInfo>& members,
 
 // Returns the text of what(): the message and, if the environment asks for it,
 // the stack of the throwing thread.
-std::string TextOf(const Status& status) {
+std::string ToText(const Status& status) {
   std::string text(status.message());
   const char* const wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
   if (wanted == nullptr || std::string_view(wanted) != "1") return text;
@@ -60,7 +60,7 @@ struct DistError::Detail {
 
 DistError::DistError(Status status, std::vector<MemberInfo> culprits,
                      const std::vector<RankRange>& others)
-    : std::runtime_error(TextOf(status)) {
+    : std::runtime_error(ToText(status)) {
   std::vector<int> ranks = AllRanks(culprits, others);
   detail_ = std::make_shared<const Detail>(
       Detail{std::move(status), std::move(culprits), std::move(ranks)});

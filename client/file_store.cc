@@ -28,9 +28,9 @@ namespace muster {
 namespace {
 
 using internal::Deadline;
+using internal::ErrorSource;
 using internal::FileChange;
 using internal::LogFile;
-using internal::Origin;
 using internal::ThrowIfFailed;
 using internal::ValueOrThrow;
 using Access = internal::LogFile::Access;
@@ -271,18 +271,18 @@ class FileStore::File {
 FileStore::FileStore(const std::string& path, int world_size)
     : file_(internal::MakeAtHome<File>(path, world_size)) {
   if (path.empty()) {
-    internal::Throw(Origin::kStore,
+    internal::Throw(ErrorSource::kStore,
                     InvalidArgumentError("FileStore: path missing"));
   }
   if (world_size < -1) {
     internal::Throw(
-        Origin::kStore,
+        ErrorSource::kStore,
         InvalidArgumentError(absl::StrCat(
             "FileStore: world_size must be at least 0, or -1 for a file that "
             "nobody removes, but was ",
             world_size)));
   }
-  ThrowIfFailed(Origin::kStore,
+  ThrowIfFailed(ErrorSource::kStore,
                 file_->Open(internal::StoreDeadline(timeout())));
 }
 
@@ -293,7 +293,7 @@ FileStore::FileStore(std::shared_ptr<File> file,
 FileStore::~FileStore() = default;
 
 void FileStore::Set(std::string_view key, std::string_view value) {
-  ThrowIfFailed(Origin::kStore,
+  ThrowIfFailed(ErrorSource::kStore,
                 file_->Set(key, value, internal::StoreDeadline(timeout())));
 }
 
@@ -302,24 +302,25 @@ std::string FileStore::Get(std::string_view key) {
   auto values = file_->Await({std::string(key)}, deadline);
   if (IsDeadlineExceeded(values.status())) {
     internal::Throw(
-        Origin::kStore,
+        ErrorSource::kStore,
         DeadlineExceededError(absl::StrCat(
             "Timeout waiting for key: ", base::Escape(base::ToAbsl(key)),
             " after ", deadline.timeout.count(),
             " ms: ", values.status().message())));
   }
-  return *ValueOrThrow(Origin::kStore, std::move(values)).front();
+  return *ValueOrThrow(ErrorSource::kStore, std::move(values)).front();
 }
 
 int64_t FileStore::Add(std::string_view key, int64_t delta) {
   return ValueOrThrow(
-      Origin::kStore,
+      ErrorSource::kStore,
       file_->Add(key, delta, internal::StoreDeadline(timeout())));
 }
 
 bool FileStore::Check(const std::vector<std::string>& keys) {
-  const auto values = ValueOrThrow(
-      Origin::kStore, file_->Look(keys, internal::StoreDeadline(timeout())));
+  const auto values =
+      ValueOrThrow(ErrorSource::kStore,
+                   file_->Look(keys, internal::StoreDeadline(timeout())));
   return std::all_of(values.begin(), values.end(),
                      [](const auto& value) { return value.has_value(); });
 }
@@ -327,7 +328,7 @@ bool FileStore::Check(const std::vector<std::string>& keys) {
 std::string FileStore::CompareSet(std::string_view key,
                                   std::string_view expected,
                                   std::string_view desired) {
-  return ValueOrThrow(Origin::kStore,
+  return ValueOrThrow(ErrorSource::kStore,
                       file_->CompareSet(key, expected, desired,
                                         internal::StoreDeadline(timeout())));
 }
@@ -339,15 +340,16 @@ int64_t FileStore::NumKeys() {
 
 std::vector<std::string> FileStore::ListKeys(std::string_view prefix) {
   return ValueOrThrow(
-      Origin::kStore,
+      ErrorSource::kStore,
       file_->ListKeys(prefix, internal::StoreDeadline(timeout())));
 }
 
 void FileStore::Wait(const std::vector<std::string>& keys,
                      std::chrono::milliseconds timeout) {
   if (keys.empty()) return;
-  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout, "Store::Wait"));
-  ThrowIfFailed(Origin::kStore,
+  ThrowIfFailed(ErrorSource::kStore,
+                internal::CheckTimeout(timeout, "Store::Wait"));
+  ThrowIfFailed(ErrorSource::kStore,
                 file_->Await(keys, internal::WaitDeadline(timeout)).status());
 }
 
@@ -356,7 +358,7 @@ std::shared_ptr<Store> FileStore::Clone() {
 }
 
 void FileStore::SetTimeout(std::chrono::milliseconds timeout) {
-  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout));
+  ThrowIfFailed(ErrorSource::kStore, internal::CheckTimeout(timeout));
   timeout_ = timeout;
 }
 
@@ -365,7 +367,7 @@ std::chrono::milliseconds FileStore::timeout() const { return timeout_; }
 const std::string& FileStore::path() const { return file_->path(); }
 
 int64_t FileStore::OpenStores() {
-  return ValueOrThrow(Origin::kStore,
+  return ValueOrThrow(ErrorSource::kStore,
                       file_->OpenStores(internal::StoreDeadline(timeout())));
 }
 

@@ -91,7 +91,7 @@ int Accepted(const std::vector<std::function<void()>>& calls) {
   return accepted;
 }
 
-std::vector<std::function<void()>> CallsOf(Store& store) {
+std::vector<std::function<void()>> MakeCalls(Store& store) {
   return {[&] { store.Set("key", "child's"); },
           [&] { store.Get("key"); },
           [&] { store.Add("number", 1); },
@@ -102,7 +102,7 @@ std::vector<std::function<void()>> CallsOf(Store& store) {
           [&] { store.Wait({"missing"}, seconds(60)); }};
 }
 
-std::vector<std::function<void()>> ExtendedCallsOf(Store& store) {
+std::vector<std::function<void()>> MakeExtendedCalls(Store& store) {
   return {[&] { store.DeleteKey("key"); },
           [&] { store.Append("key", "child's"); },
           [&] { store.MultiGet({"key"}); },
@@ -208,9 +208,9 @@ TEST_F(ForkTest, AChildThatExitsWhileThreadsUseAllOfItDoesNotHang) {
   }
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(StatusOfFork([] {
-                return Accepted(CallsOf(*g_things.store)) +
-                       Accepted(CallsOf(*g_things.file)) +
-                       Accepted(CallsOf(*g_things.hash));
+                return Accepted(MakeCalls(*g_things.store)) +
+                       Accepted(MakeCalls(*g_things.file)) +
+                       Accepted(MakeCalls(*g_things.hash));
               }),
               0);
   }
@@ -223,9 +223,9 @@ TEST_F(ForkTest, EveryCallOfAChildOnItsParentsStoresIsRefused) {
            g_things.store.get(), g_things.tcp.get(), g_things.file.get(),
            g_things.hash.get(), g_things.prefix.get()}) {
     EXPECT_EQ(StatusOfFork([&] {
-                return Accepted(CallsOf(*store)) +
+                return Accepted(MakeCalls(*store)) +
                        (store->HasExtendedApi()
-                            ? Accepted(ExtendedCallsOf(*store))
+                            ? Accepted(MakeExtendedCalls(*store))
                             : 0);
               }),
               0);

@@ -22,7 +22,7 @@ namespace {
 // Call it before taking any lock, which may be held forever in a forked child.
 void CheckIsHere(const Continuations& thread) {
   if (thread.is_here()) return;
-  Throw(Origin::kControl,
+  Throw(ErrorSource::kControl,
         FailedPreconditionError(absl::StrCat("the future", kIsParents)));
 }
 
@@ -47,7 +47,7 @@ std::exception_ptr FutureCore::Exception() const {
 
 void FutureCore::RefuseOnOwnThread() const {
   if (!thread_->IsThisThread() || Done()) return;
-  Throw(Origin::kControl,
+  Throw(ErrorSource::kControl,
         FailedPreconditionError(
             "a continuation cannot wait for another future of its group, "
             "which would have to come after it"));
@@ -82,7 +82,7 @@ bool FutureCore::WaitFor(std::chrono::milliseconds timeout) const {
 
 void FutureCore::CheckValue() const {
   if (!Done()) {
-    Throw(Origin::kControl,
+    Throw(ErrorSource::kControl,
           FailedPreconditionError(
               "Future needs to be completed before calling value(). Should "
               "call wait() before value()."));

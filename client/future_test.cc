@@ -32,7 +32,7 @@ using std::chrono::seconds;
 using Tensors = Future<std::vector<Tensor>>;
 
 template <typename Call>
-std::string TextOf(const Call& call) {
+std::string CatchText(const Call& call) {
   try {
     call();
   } catch (const std::exception& error) {
@@ -179,9 +179,9 @@ TEST(FutureTest, WhatAContinuationThrowsGoesDownTheChain) {
       bad.Then([](const Future<int>& done) { return done.Value() + 1; });
   const Future<int> healed = bad.Then(
       [](const Future<int>& done) { return done.Exception() ? 7 : 0; });
-  EXPECT_EQ(TextOf([&] { bad.Wait(); }), "on purpose");
-  EXPECT_EQ(TextOf([&] { next.Wait(); }), "on purpose");
-  EXPECT_EQ(TextOf([&] { (void)next.Value(); }), "on purpose");
+  EXPECT_EQ(CatchText([&] { bad.Wait(); }), "on purpose");
+  EXPECT_EQ(CatchText([&] { next.Wait(); }), "on purpose");
+  EXPECT_EQ(CatchText([&] { (void)next.Value(); }), "on purpose");
   healed.Wait();
   EXPECT_EQ(healed.Value(), 7);
   // The error goes only to the log; the thread goes on.
@@ -196,7 +196,7 @@ TEST(FutureTest, AFailedCollectiveIsTheErrorOfItsFuture) {
     std::vector<float> values(3);
     group->Broadcast(values, 0, {.async_op = true}).Wait();
     // The failure is found without a call on the Work.
-    EXPECT_THAT(TextOf([&] {
+    EXPECT_THAT(CatchText([&] {
                   group->AllReduce(values,
                                    {.op = ReduceOp::kBand, .async_op = true});
                 }),
@@ -207,7 +207,7 @@ TEST(FutureTest, AFailedCollectiveIsTheErrorOfItsFuture) {
       EXPECT_FALSE(future.Done());
       EXPECT_FALSE(future.WaitFor(milliseconds(1)));
       EXPECT_EQ(future.Exception(), nullptr);
-      EXPECT_THAT(TextOf([&] { (void)future.Value(); }),
+      EXPECT_THAT(CatchText([&] { (void)future.Value(); }),
                   StartsWith("Future needs to be completed"));
     }
     const Future<bool> seen = future.Then([](const Tensors& done) {
@@ -215,10 +215,10 @@ TEST(FutureTest, AFailedCollectiveIsTheErrorOfItsFuture) {
       return true;
     });
     if (rank == 1) group->Abort("enough");
-    EXPECT_THAT(TextOf([&] { seen.Wait(); }),
+    EXPECT_THAT(CatchText([&] { seen.Wait(); }),
                 HasSubstr("aborted by global rank 10: enough"));
     EXPECT_NE(future.Exception(), nullptr);
-    EXPECT_EQ(TextOf([&] { seen.Wait(); }), TextOf([&] { work.Wait(); }));
+    EXPECT_EQ(CatchText([&] { seen.Wait(); }), CatchText([&] { work.Wait(); }));
   });
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
@@ -230,7 +230,7 @@ TEST(FutureTest, AContinuationMayNotWaitForALaterOne) {
   const Future<std::string> text =
       work.GetFuture().Then([](const Tensors& done) {
         const Future<void> later = done.Then([](const Tensors&) {});
-        return TextOf([&] { later.Wait(); });
+        return CatchText([&] { later.Wait(); });
       });
   text.Wait();
   EXPECT_THAT(text.Value(),
@@ -297,7 +297,7 @@ TEST(FutureTest, AnyTimeoutOfAWaitThatIsNotNegative) {
     for (const auto& wait : std::vector<std::function<bool(milliseconds)>>{
              [&](milliseconds timeout) { return work.WaitFor(timeout); },
              [&](milliseconds timeout) { return future.WaitFor(timeout); }}) {
-      EXPECT_EQ(TextOf([&] { wait(milliseconds(-1)); }),
+      EXPECT_EQ(CatchText([&] { wait(milliseconds(-1)); }),
                 "timeout must not be negative but was -1 ms");
     }
     if (rank == 1) {
@@ -348,7 +348,7 @@ TEST(FutureTest, AContinuationMayEndTheGroup) {
     world.Leave(0);
   });
   last.Wait();
-  EXPECT_THAT(TextOf([&] { world.at(0)->Barrier(); }),
+  EXPECT_THAT(CatchText([&] { world.at(0)->Barrier(); }),
               HasSubstr("was destroyed"));
 }
 

@@ -28,7 +28,7 @@ namespace muster {
 namespace {
 
 using internal::Deadline;
-using internal::Origin;
+using internal::ErrorSource;
 using internal::ThrowIfFailed;
 using internal::ValueOrThrow;
 
@@ -41,8 +41,9 @@ class HashStore::Map {
   // Throws in a forked child, where a lock may be held forever.
   Map& Here() {
     if (!fork_guard_.is_here()) {
-      internal::Throw(Origin::kStore, FailedPreconditionError(absl::StrCat(
-                                          "HashStore", internal::kIsParents)));
+      internal::Throw(ErrorSource::kStore,
+                      FailedPreconditionError(
+                          absl::StrCat("HashStore", internal::kIsParents)));
     }
     return *this;
   }
@@ -374,18 +375,18 @@ HashStore::HashStore(std::shared_ptr<Map> map,
 HashStore::~HashStore() = default;
 
 void HashStore::Set(std::string_view key, std::string_view value) {
-  ThrowIfFailed(Origin::kStore, map_->Here().Set(key, value));
+  ThrowIfFailed(ErrorSource::kStore, map_->Here().Set(key, value));
 }
 
 std::string HashStore::Get(std::string_view key) {
-  return ValueOrThrow(Origin::kStore,
+  return ValueOrThrow(ErrorSource::kStore,
                       map_->Here().GetAll({std::string(key)},
                                           internal::StoreDeadline(timeout())))
       .front();
 }
 
 int64_t HashStore::Add(std::string_view key, int64_t delta) {
-  return ValueOrThrow(Origin::kStore, map_->Here().Add(key, delta));
+  return ValueOrThrow(ErrorSource::kStore, map_->Here().Add(key, delta));
 }
 
 bool HashStore::Check(const std::vector<std::string>& keys) {
@@ -395,7 +396,7 @@ bool HashStore::Check(const std::vector<std::string>& keys) {
 std::string HashStore::CompareSet(std::string_view key,
                                   std::string_view expected,
                                   std::string_view desired) {
-  return ValueOrThrow(Origin::kStore,
+  return ValueOrThrow(ErrorSource::kStore,
                       map_->Here().CompareSet(key, expected, desired));
 }
 
@@ -414,32 +415,32 @@ std::vector<std::string> HashStore::ListKeys(std::string_view prefix) {
 void HashStore::Wait(const std::vector<std::string>& keys,
                      std::chrono::milliseconds timeout) {
   if (!keys.empty()) {
-    ThrowIfFailed(Origin::kStore,
+    ThrowIfFailed(ErrorSource::kStore,
                   internal::CheckTimeout(timeout, "Store::Wait"));
   }
-  ThrowIfFailed(Origin::kStore,
+  ThrowIfFailed(ErrorSource::kStore,
                 map_->Here().Wait(keys, internal::WaitDeadline(timeout)));
 }
 
 void HashStore::Append(std::string_view key, std::string_view value) {
-  ThrowIfFailed(Origin::kStore, map_->Here().Append(key, value));
+  ThrowIfFailed(ErrorSource::kStore, map_->Here().Append(key, value));
 }
 
 std::vector<std::string> HashStore::MultiGet(
     const std::vector<std::string>& keys) {
   return ValueOrThrow(
-      Origin::kStore,
+      ErrorSource::kStore,
       map_->Here().GetAll(keys, internal::StoreDeadline(timeout())));
 }
 
 void HashStore::MultiSet(const std::vector<std::string>& keys,
                          const std::vector<std::string>& values) {
-  ThrowIfFailed(Origin::kStore, internal::CheckSameLength(keys, values));
-  ThrowIfFailed(Origin::kStore, map_->Here().MultiSet(keys, values));
+  ThrowIfFailed(ErrorSource::kStore, internal::CheckSameLength(keys, values));
+  ThrowIfFailed(ErrorSource::kStore, map_->Here().MultiSet(keys, values));
 }
 
 std::optional<StoreValue> HashStore::TryGet(std::string_view key) {
-  return ValueOrThrow(Origin::kStore, map_->Here().TryGet(key));
+  return ValueOrThrow(ErrorSource::kStore, map_->Here().TryGet(key));
 }
 
 CompareAndSetResult HashStore::CompareAndSet(std::string_view key,
@@ -449,8 +450,9 @@ CompareAndSetResult HashStore::CompareAndSet(std::string_view key,
   if (options.ttl.has_value() || options.ephemeral) {
     return Store::CompareAndSet(key, expected_revision, desired, options);
   }
-  return ValueOrThrow(Origin::kStore, map_->Here().CompareAndSet(
-                                          key, expected_revision, desired));
+  return ValueOrThrow(
+      ErrorSource::kStore,
+      map_->Here().CompareAndSet(key, expected_revision, desired));
 }
 
 int64_t HashStore::DeletePrefix(std::string_view prefix) {
@@ -458,7 +460,7 @@ int64_t HashStore::DeletePrefix(std::string_view prefix) {
 }
 
 void HashStore::QueuePush(std::string_view key, std::string_view value) {
-  ThrowIfFailed(Origin::kStore, map_->Here().Push(key, value));
+  ThrowIfFailed(ErrorSource::kStore, map_->Here().Push(key, value));
 }
 
 std::string HashStore::QueuePop(std::string_view key, bool block) {
@@ -467,7 +469,7 @@ std::string HashStore::QueuePop(std::string_view key, bool block) {
 }
 
 int64_t HashStore::QueueLen(std::string_view key) {
-  return ValueOrThrow(Origin::kStore, map_->Here().Length(key));
+  return ValueOrThrow(ErrorSource::kStore, map_->Here().Length(key));
 }
 
 std::shared_ptr<Store> HashStore::Clone() {
@@ -475,7 +477,7 @@ std::shared_ptr<Store> HashStore::Clone() {
 }
 
 void HashStore::SetTimeout(std::chrono::milliseconds timeout) {
-  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout));
+  ThrowIfFailed(ErrorSource::kStore, internal::CheckTimeout(timeout));
   timeout_ = timeout;
 }
 

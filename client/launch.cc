@@ -43,7 +43,7 @@ constexpr size_t kMessageBytesMax = 4096;
 // Returns the exit status for an uncaught `error`. All ranks may throw the same
 // one, as when they disagree on a collective: a rank that the error names must
 // not say that another rank is to blame.
-int StatusOf(const std::exception& error) {
+int ToExitStatus(const std::exception& error) {
   const auto* const dist = dynamic_cast<const DistError*>(&error);
   if (dist == nullptr || dist->culprits().empty()) return 1;
   for (const MemberInfo& culprit : dist->culprits()) {
@@ -55,7 +55,7 @@ int StatusOf(const std::exception& error) {
 }
 
 // Returns the culprits of `error`, by rank.
-std::vector<internal::Culprit> CulpritsOf(const std::exception& error) {
+std::vector<internal::Culprit> ToCulprits(const std::exception& error) {
   const auto* const dist = dynamic_cast<const DistError*>(&error);
   std::vector<internal::Culprit> culprits;
   if (dist == nullptr) return culprits;
@@ -78,8 +78,8 @@ int Guarded(const std::function<int()>& main, Report report) {
   try {
     return main();
   } catch (const std::exception& error) {
-    report(error.what(), CulpritsOf(error));
-    return StatusOf(error);
+    report(error.what(), ToCulprits(error));
+    return ToExitStatus(error);
   } catch (...) {
     report("an exception that is no std::exception",
            std::vector<internal::Culprit>());
@@ -95,7 +95,8 @@ ptrdiff_t CountThreads() {
 }
 
 [[noreturn]] void ThrowControl(StatusCode code, std::string text) {
-  internal::Throw(internal::Origin::kControl, Status(code, std::move(text)));
+  internal::Throw(internal::ErrorSource::kControl,
+                  Status(code, std::move(text)));
 }
 
 }  // namespace
@@ -208,7 +209,7 @@ bool SpawnedProcesses::Join(milliseconds timeout) {
   const int index = static_cast<int>(culprit - processes_.begin());
   const MemberInfo member = {.rank = index, .pid = culprit->pid};
   internal::Throw(
-      internal::Origin::kControl,
+      internal::ErrorSource::kControl,
       internal::WithCulprits(
           AbortedError(absl::StrCat("Spawn: process ", index, " (pid ",
                                     culprit->pid, ") ", culprit->Describe())),

@@ -33,7 +33,7 @@ constexpr SpawnOptions kAtOnce = {.failure_grace = milliseconds(0),
                                   .stop_grace = seconds(20)};
 
 template <typename Call>
-std::string ErrorOf(Call call, StatusCode code) {
+std::string CatchError(Call call, StatusCode code) {
   try {
     call();
   } catch (const DistError& error) {
@@ -100,8 +100,8 @@ TEST(SpawnTest, WhatARankForksOffHasNoGroupAndLeavesThatOfItsParentAlone) {
           const bool has_group = IsInitialized();
           EXPECT_THROW(GetRank(), DistError);
           EXPECT_THAT(
-              ErrorOf([] { InitProcessGroup({.world_size = 1, .rank = 0}); },
-                      StatusCode::kFailedPrecondition),
+              CatchError([] { InitProcessGroup({.world_size = 1, .rank = 0}); },
+                         StatusCode::kFailedPrecondition),
               HasSubstr("fork before InitProcessGroup"));
           status = has_group || ::testing::Test::HasFailure() ? 1 : 0;
           std::exit(status);
@@ -128,7 +128,7 @@ TEST(SpawnTest, WhatAProcessThrowsIsThrown) {
         },
         3, kAtOnce);
   };
-  EXPECT_THAT(ErrorOf(call, StatusCode::kAborted),
+  EXPECT_THAT(CatchError(call, StatusCode::kAborted),
               ::testing::MatchesRegex(
                   "Spawn: process 1 \\(pid [0-9]+\\) threw: no grain"));
 }
@@ -162,7 +162,7 @@ TEST(SpawnTest, WhoIsNamedByItsOwnErrorIsTheCulprit) {
         },
         3);
   };
-  EXPECT_THAT(ErrorOf(call, StatusCode::kAborted),
+  EXPECT_THAT(CatchError(call, StatusCode::kAborted),
               HasSubstr("process 1 (pid "));
 }
 
@@ -202,7 +202,7 @@ TEST(SpawnTest, ATimeoutOfJoinIsNoFailure) {
   EXPECT_EQ(kill(spawned->pids()[0], 0), 0);
   const int pid = spawned->pids()[0];
   kill(pid, SIGTERM);
-  EXPECT_THAT(ErrorOf([&] { spawned->Join(); }, StatusCode::kAborted),
+  EXPECT_THAT(CatchError([&] { spawned->Join(); }, StatusCode::kAborted),
               HasSubstr("process 0 (pid " + std::to_string(pid) +
                         ") was killed by signal 15 (SIGTERM)"));
 }
@@ -218,15 +218,15 @@ TEST(SpawnTest, TheDestructorLeavesNobody) {
 
 TEST(SpawnTest, ArgumentsAreChecked) {
   for (const int nprocs : {-1, 0, 1025}) {
-    EXPECT_EQ(ErrorOf([&] { Spawn([](int) {}, nprocs); },
-                      StatusCode::kInvalidArgument),
+    EXPECT_EQ(CatchError([&] { Spawn([](int) {}, nprocs); },
+                         StatusCode::kInvalidArgument),
               "Spawn: nprocs must be 1 to 1024, got " + std::to_string(nprocs));
   }
   std::thread other([] {
-    EXPECT_EQ(
-        ErrorOf([] { Spawn([](int) {}, 1); }, StatusCode::kFailedPrecondition),
-        "Spawn: this process has 2 threads, and a fork would have only "
-        "one of them; call it before all else");
+    EXPECT_EQ(CatchError([] { Spawn([](int) {}, 1); },
+                         StatusCode::kFailedPrecondition),
+              "Spawn: this process has 2 threads, and a fork would have only "
+              "one of them; call it before all else");
   });
   other.join();
 }

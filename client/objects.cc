@@ -29,17 +29,17 @@ using std::chrono::milliseconds;
 using Bytes = std::vector<std::string>;
 
 // Makes a view; `bytes` must outlive it. Collectives only read it.
-Tensor ViewOf(std::string_view bytes) {
+Tensor MakeView(std::string_view bytes) {
   return {const_cast<char*>(bytes.data()),
           DataType::kUint8,
           {static_cast<int64_t>(bytes.size())}};
 }
 
-Tensor ViewOf(std::string& bytes) {
+Tensor MakeView(std::string& bytes) {
   return {bytes.data(), DataType::kUint8, {static_cast<int64_t>(bytes.size())}};
 }
 
-int64_t TotalOf(const ObjectBytes& objects) {
+int64_t ComputeTotal(const ObjectBytes& objects) {
   int64_t total = 0;
   for (const std::string_view object : objects.views) {
     total += static_cast<int64_t>(object.size());
@@ -47,7 +47,7 @@ int64_t TotalOf(const ObjectBytes& objects) {
   return total;
 }
 
-int64_t LargestOf(const ObjectBytes& objects) {
+int64_t FindLargest(const ObjectBytes& objects) {
   size_t largest = 0;
   for (const std::string_view object : objects.views) {
     largest = std::max(largest, object.size());
@@ -71,14 +71,14 @@ std::string TooLarge(int64_t bytes, int64_t limit) {
     culprit.host = seat.host;
     culprit.pid = seat.pid;
   }
-  Throw(Origin::kControl, WithCulprits(status, {{culprit}}));
+  Throw(ErrorSource::kControl, WithCulprits(status, {{culprit}}));
 }
 
 // Returns the sizes of the objects, followed by the objects.
 std::string Concatenate(const ObjectBytes& objects) {
   std::string all;
   all.reserve(objects.views.size() * sizeof(int64_t) +
-              static_cast<size_t>(TotalOf(objects)));
+              static_cast<size_t>(ComputeTotal(objects)));
   for (const std::string_view object : objects.views) {
     const auto size = static_cast<int64_t>(object.size());
     all.append(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -123,7 +123,7 @@ StatusOr<Bytes> TakeApart(std::string_view all, size_t count, int64_t limit) {
 
 enum class Verb : int64_t { kBroadcast, kAllGather, kGather, kScatter };
 
-constexpr absl::string_view NameOf(Verb verb) {
+constexpr absl::string_view GetName(Verb verb) {
   constexpr std::array<absl::string_view, 4> kNames = {
       "broadcast_object_list", "all_gather_object", "gather_object",
       "scatter_object_list"};
@@ -173,7 +173,7 @@ class Exchange {
   // Returns true, after a warning in the log, if this process is not in the
   // group.
   bool IsForOthers() const {
-    return group_->state()->IsForOthers(NameOf(verb_));
+    return group_->state()->IsForOthers(GetName(verb_));
   }
 
   // Records that this rank's arguments are bad; the first fault counts.
@@ -183,10 +183,10 @@ class Exchange {
 
   void SetRoot(const RankArgument& rank, std::string_view name) {
     try {
-      root_ = group_->state()->GroupRankOf(OrZero(rank), base::ToAbsl(name));
-      // Checks the rank for the default group, too, where GroupRankOf does not.
+      root_ = group_->state()->ToGroupRank(OrZero(rank), base::ToAbsl(name));
+      // Checks the rank for the default group, too, where ToGroupRank does not.
       if (rank.global.has_value()) {
-        (void)group_->state()->MemberRankOf(*rank.global);
+        (void)group_->state()->ToMemberRank(*rank.global);
       }
     } catch (const DistError& error) {
       root_ = 0;
@@ -203,8 +203,8 @@ class Exchange {
                    .limit = limit_};
     if (given != nullptr) {
       SetFault(given->fault);
-      mine.largest = LargestOf(*given);
-      mine.total = TotalOf(*given);
+      mine.largest = FindLargest(*given);
+      mine.total = ComputeTotal(*given);
     }
     mine.faulty = fault_.empty() ? 0 : 1;
     notices_.resize(static_cast<size_t>(group_->size()));
@@ -247,19 +247,19 @@ class Exchange {
 
  private:
   std::string Label() const {
-    return absl::StrCat(NameOf(verb_), " on group ",
+    return absl::StrCat(GetName(verb_), " on group ",
                         base::Quote(group_->name()), ": ");
   }
 
   int GlobalRank(int64_t rank) const {
-    return group_->state()->GlobalRankOf(static_cast<int>(rank));
+    return group_->state()->ToGlobalRank(static_cast<int>(rank));
   }
 
   // Returns "gather_object with rank 3", "broadcast_object_list of 2 objects of
   // rank 0".
   std::string Describe(const Notice& notice) const {
     const auto verb = static_cast<Verb>(notice.verb);
-    std::string text(NameOf(verb));
+    std::string text(GetName(verb));
     if (verb == Verb::kBroadcast) {
       absl::StrAppend(&text, " of ", notice.count, " objects");
     }
@@ -329,8 +329,8 @@ void ThrowUnparsableObject(const ObjectSource& source, size_t index,
   const std::shared_ptr<ProcessGroup> group =
       source.group == nullptr ? WorldGroup() : source.group;
   const internal::GroupState& state = *group->state();
-  const int rank = state.GlobalRankOf(
-      source.rank.has_value() ? state.GroupRankOf(OrZero(*source.rank), "src")
+  const int rank = state.ToGlobalRank(
+      source.rank.has_value() ? state.ToGroupRank(OrZero(*source.rank), "src")
                               : static_cast<int>(index));
   ThrowBlaming(
       *group, rank,
@@ -357,7 +357,7 @@ std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects,
                                       '\0');
   if (!all.empty()) {
     DeviceCopies copies(exchange.group());
-    const Tensor view = ViewOf(all);
+    const Tensor view = MakeView(all);
     copies.End(exchange.group().Broadcast(
         exchange.IsRoot() ? copies.In(view) : copies.Out(view), {},
         exchange.StepOfRoot()));
@@ -376,11 +376,11 @@ std::optional<Bytes> AllGatherBytes(const ObjectBytes& object,
   outputs.reserve(all.size());
   for (size_t rank = 0; rank < all.size(); ++rank) {
     all[rank].resize(static_cast<size_t>(exchange.notices()[rank].total));
-    outputs.push_back(ViewOf(all[rank]));
+    outputs.push_back(MakeView(all[rank]));
   }
   DeviceCopies copies(exchange.group());
   copies.End(exchange.group().AllGather(copies.Out(outputs),
-                                        copies.In(ViewOf(object.views[0])),
+                                        copies.In(MakeView(object.views[0])),
                                         exchange.Step()));
   return all;
 }
@@ -406,12 +406,12 @@ std::optional<Bytes> GatherBytes(const ObjectBytes& object, bool has_list,
   const int size = exchange.group().size();
   std::vector<Tensor> inputs = EmptyTensors(size);
   std::vector<Tensor> outputs = EmptyTensors(size);
-  inputs[static_cast<size_t>(exchange.root())] = ViewOf(object.views[0]);
+  inputs[static_cast<size_t>(exchange.root())] = MakeView(object.views[0]);
   Bytes all(static_cast<size_t>(size));
   if (exchange.IsRoot()) {
     for (size_t rank = 0; rank < all.size(); ++rank) {
       all[rank].resize(static_cast<size_t>(exchange.notices()[rank].total));
-      outputs[rank] = ViewOf(all[rank]);
+      outputs[rank] = MakeView(all[rank]);
     }
   }
   DeviceCopies copies(exchange.group());
@@ -450,7 +450,7 @@ std::optional<std::string> ScatterBytes(size_t outputs,
     }
     for (size_t rank = 0; rank < sizes.size(); ++rank) {
       size_list.emplace_back(&sizes[rank], std::initializer_list<int64_t>{1});
-      parts[rank] = ViewOf(objects.views[rank]);
+      parts[rank] = MakeView(objects.views[rank]);
     }
   }
   std::vector<int64_t> my_size(1);
@@ -460,7 +460,7 @@ std::optional<std::string> ScatterBytes(size_t outputs,
                                             exchange.StepOfRoot()));
   std::string mine(static_cast<size_t>(my_size[0]), '\0');
   std::vector<Tensor> taken = EmptyTensors(size);
-  taken[static_cast<size_t>(exchange.root())] = ViewOf(mine);
+  taken[static_cast<size_t>(exchange.root())] = MakeView(mine);
   DeviceCopies copies(exchange.group());
   copies.End(exchange.group().AllToAll(copies.Out(taken), copies.In(parts),
                                        exchange.Step()));
@@ -473,11 +473,11 @@ namespace {
 // objects, and the bytes of Concatenate.
 using Letterhead = std::array<int64_t, 3>;
 
-Tensor ViewOf(Letterhead& letterhead) {
+Tensor MakeView(Letterhead& letterhead) {
   return {letterhead.data(), {static_cast<int64_t>(letterhead.size())}};
 }
 
-Deadline DeadlineOf(milliseconds timeout, const ProcessGroup& group) {
+Deadline MakeDeadline(milliseconds timeout, const ProcessGroup& group) {
   return Deadline::After(
       CheckNotNegative(timeout).count() > 0 ? timeout : group.timeout(),
       "timeout of ObjectSendOptions or ObjectRecvOptions");
@@ -532,15 +532,15 @@ void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
       options.group == nullptr ? WorldGroup() : options.group;
   if (group->state()->IsForOthers("send_object_list")) return;
   group->state()->CheckIsOther(
-      group->state()->GroupRankOf({dst, options.group_dst}, "dst"),
+      group->state()->ToGroupRank({dst, options.group_dst}, "dst"),
       "send_object_list");
-  const Deadline deadline = DeadlineOf(options.timeout, *group);
+  const Deadline deadline = MakeDeadline(options.timeout, *group);
   const std::string label = absl::StrCat("send_object_list on group ",
                                          base::Quote(group->name()), ": ");
   if (!objects.fault.empty()) Invalid(absl::StrCat(label, objects.fault));
-  if (LargestOf(objects) > options.object_bytes_max) {
+  if (FindLargest(objects) > options.object_bytes_max) {
     Invalid(absl::StrCat(
-        label, TooLarge(LargestOf(objects), options.object_bytes_max)));
+        label, TooLarge(FindLargest(objects), options.object_bytes_max)));
   }
   std::string all = Concatenate(objects);
   Letterhead letterhead = {kObjectsMagic,
@@ -552,11 +552,11 @@ void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
             .group_dst = options.group_dst};
   };
   DeviceCopies first_placed(*group);
-  Work first = group->Isend(first_placed.In(ViewOf(letterhead)), dst, step());
+  Work first = group->Isend(first_placed.In(MakeView(letterhead)), dst, step());
   for (std::string_view rest = all; !rest.empty();) {
     const std::string_view piece = rest.substr(0, kPieceBytes);
     DeviceCopies copies(*group);
-    copies.End(group->Isend(copies.In(ViewOf(piece)), dst, step()));
+    copies.End(group->Isend(copies.In(MakeView(piece)), dst, step()));
     rest.remove_prefix(piece.size());
   }
   first_placed.End(std::move(first));
@@ -567,7 +567,7 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
   const std::shared_ptr<ProcessGroup> group =
       options.group == nullptr ? WorldGroup() : options.group;
   if (group->state()->IsForOthers("recv_object_list")) return {-1, {}};
-  const Deadline deadline = DeadlineOf(options.timeout, *group);
+  const Deadline deadline = MakeDeadline(options.timeout, *group);
   const int64_t limit = options.object_bytes_max;
   if (limit < 0) {
     Invalid(
@@ -582,7 +582,7 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
                                     .timeout = Left(deadline),
                                     .group_src = group_source}));
   };
-  const int from = receive(ViewOf(letterhead), src, options.group_src);
+  const int from = receive(MakeView(letterhead), src, options.group_src);
   const auto check = [&](const Status& status) {
     if (status.ok()) return;
     ThrowBlaming(*group, from,

@@ -50,7 +50,8 @@ CollectiveView Movement(CollectiveKind kind,
 int BarrierDevice(const std::vector<int>& device_ids,
                   const std::string& backend) {
   const auto refuse = [](const std::string& text) {
-    internal::Throw(internal::Origin::kControl, InvalidArgumentError(text));
+    internal::Throw(internal::ErrorSource::kControl,
+                    InvalidArgumentError(text));
   };
   if (backend != "nccl" && !absl::StrContains(backend, "cuda:nccl")) {
     refuse(absl::StrCat(
@@ -65,7 +66,7 @@ int BarrierDevice(const std::vector<int>& device_ids,
   return device_ids.front();
 }
 
-WorkResult ResultOf(const DistError& error) {
+WorkResult ToWorkResult(const DistError& error) {
   if (IsDeadlineExceeded(error.status())) return WorkResult::kTimeout;
   if (dynamic_cast<const DistNetworkError*>(&error) != nullptr) {
     return WorkResult::kCommError;
@@ -83,7 +84,7 @@ namespace internal {
 
 double CheckFactor(ReduceOp op, double factor) {
   if (factor == 1 || op == ReduceOp::kPremulSum) return factor;
-  Throw(Origin::kControl,
+  Throw(ErrorSource::kControl,
         InvalidArgumentError(absl::StrCat("argument factor: ", factor,
                                           " is for premul_sum alone, but the "
                                           "reduction is ",
@@ -178,7 +179,7 @@ std::exception_ptr Work::Exception() const {
 
 std::vector<Tensor> Work::Result() const {
   if (!IsCompleted() && !waited_) {
-    internal::Throw(internal::Origin::kControl,
+    internal::Throw(internal::ErrorSource::kControl,
                     FailedPreconditionError(
                         "Work needs to be completed before calling result(). "
                         "Should call wait() before result()."));
@@ -232,7 +233,7 @@ Future<WorkResult> Work::GetFutureResult() {
       done.Value();
       return WorkResult::kSuccess;
     } catch (const DistError& error) {
-      return ResultOf(error);
+      return ToWorkResult(error);
     }
   });
 }
@@ -240,7 +241,7 @@ Future<WorkResult> Work::GetFutureResult() {
 int Work::SourceRank() const {
   if (work_ != nullptr) group_->CheckIsHere();
   const int rank = work_ == nullptr ? -1 : work_->source_rank();
-  return rank < 0 ? -1 : group_->GlobalRankOf(rank);
+  return rank < 0 ? -1 : group_->ToGlobalRank(rank);
 }
 
 ProcessGroup::ProcessGroup(std::shared_ptr<internal::GroupState> state)
@@ -280,7 +281,7 @@ Work ProcessGroup::Broadcast(const Tensor& tensor, std::optional<int> src,
   CollectiveView collective =
       Movement(CollectiveKind::kBroadcast, options.timeout);
   collective.tensors = Just(tensor);
-  collective.root = state_->GroupRankOf({src, options.group_src}, "src");
+  collective.root = state_->ToGroupRank({src, options.group_src}, "src");
   return state_->Run(collective, options.async_op);
 }
 
@@ -288,7 +289,7 @@ Work ProcessGroup::Reduce(const Tensor& tensor, std::optional<int> dst,
                           const ReduceOptions& options) {
   CollectiveView collective = Reduction(CollectiveKind::kReduce, options);
   collective.tensors = Just(tensor);
-  collective.root = state_->GroupRankOf({dst, options.group_dst}, "dst");
+  collective.root = state_->ToGroupRank({dst, options.group_dst}, "dst");
   return state_->Run(collective, options.async_op);
 }
 
@@ -321,7 +322,7 @@ Work ProcessGroup::Gather(const Tensor& tensor,
   collective.inputs = Just(tensor);
   collective.outputs = gather_list;
   collective.root =
-      state_->GroupRankOf(internal::OrZero({dst, options.group_dst}), "dst");
+      state_->ToGroupRank(internal::OrZero({dst, options.group_dst}), "dst");
   return state_->Run(collective, options.async_op);
 }
 
@@ -334,7 +335,7 @@ Work ProcessGroup::Scatter(const Tensor& tensor,
   collective.inputs = scatter_list;
   collective.outputs = Just(tensor);
   collective.root =
-      state_->GroupRankOf(internal::OrZero({src, options.group_src}), "src");
+      state_->ToGroupRank(internal::OrZero({src, options.group_src}), "src");
   return state_->Run(collective, options.async_op);
 }
 
@@ -381,7 +382,7 @@ Work ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
 
 void ProcessGroup::Send(const Tensor& tensor, std::optional<int> dst,
                         const SendOptions& options) {
-  state_->CheckIsOther(state_->GroupRankOf({dst, options.group_dst}, "dst"),
+  state_->CheckIsOther(state_->ToGroupRank({dst, options.group_dst}, "dst"),
                        "send");
   Isend(tensor, dst, options).Wait();
 }
@@ -393,7 +394,7 @@ int ProcessGroup::Recv(const Tensor& tensor, std::optional<int> src,
   // On a device the receive is not complete yet.
   if (rank() >= 0 && src.has_value()) return *src;
   if (rank() >= 0 && options.group_src.has_value()) {
-    return state_->GlobalRankOf(*options.group_src);
+    return state_->ToGlobalRank(*options.group_src);
   }
   return work.SourceRank();
 }
@@ -402,7 +403,7 @@ Work ProcessGroup::Isend(const Tensor& tensor, std::optional<int> dst,
                          const SendOptions& options) {
   CollectiveView collective = Movement(CollectiveKind::kSend, options.timeout);
   collective.inputs = Just(tensor);
-  collective.peer = state_->GroupRankOf({dst, options.group_dst}, "dst");
+  collective.peer = state_->ToGroupRank({dst, options.group_dst}, "dst");
   collective.tag = options.tag;
   return state_->Run(collective, /*async_op=*/true);
 }
@@ -413,10 +414,10 @@ Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
   collective.outputs = Just(tensor);
   collective.peer = dataplane::kAnyPeer;
   if (src.has_value() || options.group_src.has_value()) {
-    collective.peer = state_->GroupRankOf({src, options.group_src}, "src");
+    collective.peer = state_->ToGroupRank({src, options.group_src}, "src");
     // The data plane would take a negative peer for any rank.
     if (collective.peer < 0 && rank() >= 0) {
-      internal::Throw(internal::Origin::kControl,
+      internal::Throw(internal::ErrorSource::kControl,
                       InvalidArgumentError(absl::StrCat(
                           "recv on group ", base::Quote(name()),
                           ": Invalid source rank: ", collective.peer)));

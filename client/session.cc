@@ -17,13 +17,13 @@
 namespace muster {
 
 using internal::Deadline;
-using internal::Origin;
+using internal::ErrorSource;
 
 std::shared_ptr<Session> Session::Connect(SessionOptions options) {
   internal::EnsureLogging();
   return std::shared_ptr<Session>(
       new Session(internal::ValueOrThrow(
-          Origin::kControl,
+          ErrorSource::kControl,
           internal::StreamSession::Connect(std::move(options)))),
       internal::DeleteAtHome<Session>());
 }
@@ -40,7 +40,7 @@ Session::~Session() {
 
 Formation Session::Join(const JoinOptions& options) {
   Formation formation = internal::ValueOrThrow(
-      Origin::kControl, internal::Join(*stream_, options));
+      ErrorSource::kControl, internal::Join(*stream_, options));
   MutexLock lock(mutex_);
   place_ = {formation.generation, formation.rank};
   return formation;
@@ -48,20 +48,20 @@ Formation Session::Join(const JoinOptions& options) {
 
 void Session::CloseRendezvous(const std::string& reason) {
   internal::ThrowIfFailed(
-      Origin::kControl,
+      ErrorSource::kControl,
       internal::CloseRendezvous(
           *stream_, reason,
           Deadline::After(stream_->options().connect_timeout,
                           stream_->options().connect_timeout_name)));
 }
 
-Session::Place Session::PlaceFor(const std::string& caller) {
-  internal::ThrowIfFailed(Origin::kControl, stream_->CheckIsHere());
+Session::FormedRank Session::RequireRank(const std::string& caller) {
+  internal::ThrowIfFailed(ErrorSource::kControl, stream_->CheckIsHere());
   {
     MutexLock lock(mutex_);
     if (place_.rank >= 0) return place_;
   }
-  internal::Throw(Origin::kControl,
+  internal::Throw(ErrorSource::kControl,
                   FailedPreconditionError(
                       absl::StrCat(caller, ": member ", base::Quote(member()),
                                    " has no rank before Session::Join")));
@@ -69,9 +69,9 @@ Session::Place Session::PlaceFor(const std::string& caller) {
 
 std::vector<int> Session::RegisterGroups(
     const std::vector<GroupDefinition>& groups) {
-  const Place place = PlaceFor("groups");
+  const FormedRank place = RequireRank("groups");
   return internal::ValueOrThrow(
-      Origin::kControl,
+      ErrorSource::kControl,
       internal::RegisterGroups(
           *stream_, place.generation, groups,
           Deadline::After(stream_->options().connect_timeout,
@@ -79,10 +79,10 @@ std::vector<int> Session::RegisterGroups(
 }
 
 void Session::AwaitBarrier(const SessionBarrierOptions& options) {
-  const Place place =
-      PlaceFor(absl::StrCat("barrier ", base::Quote(options.name)));
+  const FormedRank place =
+      RequireRank(absl::StrCat("barrier ", base::Quote(options.name)));
   internal::ThrowIfFailed(
-      Origin::kControl,
+      ErrorSource::kControl,
       internal::AwaitBarrier(
           *stream_, options.group, options.name, place.generation, place.rank,
           options.wait_all_ranks,
@@ -91,7 +91,7 @@ void Session::AwaitBarrier(const SessionBarrierOptions& options) {
 
 void Session::ReportFailure(const std::string& error) {
   internal::ThrowIfFailed(
-      Origin::kControl,
+      ErrorSource::kControl,
       internal::ReportFailure(
           *stream_, error,
           Deadline::After(stream_->options().connect_timeout,

@@ -330,7 +330,7 @@ class Session {
 
  private:
   // The generation and the rank that a call needs.
-  struct Place {
+  struct FormedRank {
     int64_t generation = 0;
     int rank = -1;
   };
@@ -338,13 +338,13 @@ class Session {
   explicit Session(std::unique_ptr<internal::StreamSession> stream);
 
   // Throws if this member has no rank; `caller` begins the text.
-  Place PlaceFor(const std::string& caller);
+  FormedRank RequireRank(const std::string& caller);
 
   const std::unique_ptr<internal::StreamSession> stream_;
 
   Mutex mutex_;
   // From the last formation; rank -1 if there was none.
-  Place place_ MUSTER_GUARDED_BY(mutex_);
+  FormedRank place_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

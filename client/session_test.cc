@@ -112,7 +112,7 @@ SessionOptions Options(const std::string& address, const std::string& member) {
 }
 
 template <typename Error, typename Function>
-std::string TextOf(Function function) {
+std::string CatchText(Function function) {
   try {
     function();
   } catch (const Error& error) {
@@ -163,7 +163,7 @@ TEST(SessionTest, NobodyAtTheAddress) {
   const ReservedPort port;
   SessionOptions options = Options(Local(port.port()), "a");
   options.connect_timeout = milliseconds(300);
-  EXPECT_EQ(TextOf<DistNetworkError>([&] { Session::Connect(options); }),
+  EXPECT_EQ(CatchText<DistNetworkError>([&] { Session::Connect(options); }),
             "coordinator at " + options.address +
                 ": connection refused for 300ms (timeout: "
                 "SessionOptions::connect_timeout)");
@@ -262,10 +262,10 @@ TEST(SessionTest, BadNamesAreRefusedAtOnce) {
   const auto server = StartServer();
   SessionOptions options = Options(Local(server->port()), "a");
   options.job = "no spaces please";
-  EXPECT_THAT(TextOf<DistError>([&] { Session::Connect(options); }),
+  EXPECT_THAT(CatchText<DistError>([&] { Session::Connect(options); }),
               HasSubstr("no spaces please"));
   options.address = "nonsense";
-  EXPECT_EQ(TextOf<DistError>([&] { Session::Connect(options); }),
+  EXPECT_EQ(CatchText<DistError>([&] { Session::Connect(options); }),
             "address \"nonsense\": port number missing");
 }
 
@@ -317,11 +317,11 @@ TEST(SessionTest, ALostMemberIsToldWithItsLastProgress) {
   listener.Into(options);
   const auto a = Session::Connect(options);
   std::promise<void> asked;
-  std::atomic<int> looks = 0;
+  std::atomic<int> polls = 0;
   options = Options(Local(server->port()), "b");
   options.progress = [&]() -> std::vector<GroupProgress> {
     // When it is called again, the report before is under way.
-    if (++looks == 3) asked.set_value();
+    if (++polls == 3) asked.set_value();
     return {{.group = "world",
              .last_enqueued = 7,
              .last_completed = 6,
@@ -516,7 +516,7 @@ TEST(SessionTest, ARestartedCoordinatorEndsTheSession) {
   const auto session = Session::Connect(options);
   CoordinatorStore store(session);
   auto waiting = std::async(std::launch::async, [&] {
-    return TextOf<DistError>([&] { store.Get("never"); });
+    return CatchText<DistError>([&] { store.Get("never"); });
   });
   store.Set("key", "value");
   server.reset();
@@ -524,7 +524,7 @@ TEST(SessionTest, ARestartedCoordinatorEndsTheSession) {
   EXPECT_EQ(listener.AwaitOver().code(), StatusCode::kAborted);
   EXPECT_EQ(session->status().code(), StatusCode::kAborted);
   EXPECT_FALSE(waiting.get().empty());
-  EXPECT_THAT(TextOf<DistStoreError>([&] { store.Get("key"); }),
+  EXPECT_THAT(CatchText<DistStoreError>([&] { store.Get("key"); }),
               StartsWith("coordinator at " + Local(port.port()) +
                          ": it was restarted, and what it held is lost"));
   // A new session works.
@@ -538,7 +538,7 @@ TEST(SessionTest, ACallFailsWithItsOwnTimeoutWhileDisconnected) {
   CoordinatorStore store(session);
   server.reset();
   store.SetTimeout(milliseconds(300));
-  EXPECT_THAT(TextOf<DistNetworkError>([&] { store.Set("a", "b"); }),
+  EXPECT_THAT(CatchText<DistNetworkError>([&] { store.Set("a", "b"); }),
               HasSubstr("(timeout: Store::SetTimeout)"));
 }
 
@@ -547,7 +547,7 @@ TEST(SessionTest, CloseWakesWhoWaits) {
   const auto session = Session::Connect(Options(Local(server->port()), "a"));
   CoordinatorStore store(session);
   auto waiting = std::async(std::launch::async, [&] {
-    return TextOf<DistStoreError>([&] { store.Get("never"); });
+    return CatchText<DistStoreError>([&] { store.Get("never"); });
   });
   store.Set("somebody", "is there");
   session->Close();
@@ -557,7 +557,7 @@ TEST(SessionTest, CloseWakesWhoWaits) {
 TEST(SessionTest, BarrierNeedsARank) {
   const auto server = StartServer();
   const auto session = Session::Connect(Options(Local(server->port()), "a"));
-  EXPECT_EQ(TextOf<DistError>([&] { session->AwaitBarrier({.name = "b"}); }),
+  EXPECT_EQ(CatchText<DistError>([&] { session->AwaitBarrier({.name = "b"}); }),
             "barrier \"b\": member \"a\" has no rank before Session::Join");
 }
 

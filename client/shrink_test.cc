@@ -450,13 +450,13 @@ TEST_F(ShrinkTest, BadArgumentsLeaveTheGroupAsItWas) {
 }
 
 // Returns the number in the environment variable.
-int CyclesOf(const char* variable, int fallback) {
+int GetCycles(const char* variable, int fallback) {
   const char* const text = std::getenv(variable);
   return text == nullptr ? fallback : std::atoi(text);
 }
 
 TEST_F(ShrinkTest, NothingIsLeftOfGroupsThatCameAndWent) {
-  const int cycles = CyclesOf("MUSTER_CREATE_CYCLES", 50);
+  const int cycles = GetCycles("MUSTER_CREATE_CYCLES", 50);
   Start("create_cycles", 2, cycles);
   ExpectNoGrowth(kSoon + std::chrono::seconds(cycles / 5));
 }
@@ -486,7 +486,7 @@ TEST_F(ShrinkTest, GroupsThatNobodyHasAnyMoreAreDestroyed) {
 }
 
 TEST_F(ShrinkTest, NothingIsLeftOfGroupsThatFailedAndFormedAgain) {
-  const int cycles = CyclesOf("MUSTER_FAIL_CYCLES", 5);
+  const int cycles = GetCycles("MUSTER_FAIL_CYCLES", 5);
   Start("fail_cycles", 3, cycles);
   ExpectNoGrowth(kSoon + std::chrono::seconds(5 * cycles));
 }

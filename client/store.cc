@@ -24,7 +24,7 @@ namespace muster {
 namespace {
 
 using internal::Deadline;
-using internal::Origin;
+using internal::ErrorSource;
 using internal::ThrowIfFailed;
 using internal::ValueOrThrow;
 
@@ -50,13 +50,14 @@ StatusOr<T> Blamed(StatusOr<T> result, const Deadline& deadline) {
 // Makes one call on the session.
 v1::Result Call(Session& session, v1::Operation operation,
                 const Deadline& deadline) {
-  return ValueOrThrow(Origin::kStore,
+  return ValueOrThrow(ErrorSource::kStore,
                       session.stream().Call(std::move(operation), deadline));
 }
 
 [[noreturn]] void ThrowUnimplemented(std::string_view verb) {
-  internal::Throw(Origin::kStore, UnimplementedError(absl::StrCat(
-                                      "Not implemented. This store has no ",
+  internal::Throw(
+      ErrorSource::kStore,
+      UnimplementedError(absl::StrCat("Not implemented. This store has no ",
                                       base::ToAbsl(verb))));
 }
 
@@ -131,7 +132,7 @@ std::shared_ptr<Store> Store::Clone() { ThrowUnimplemented("Clone"); }
 CoordinatorStore::CoordinatorStore(std::shared_ptr<Session> session)
     : session_(std::move(session)) {
   if (session_ == nullptr) {
-    internal::Throw(Origin::kStore,
+    internal::Throw(ErrorSource::kStore,
                     InvalidArgumentError("CoordinatorStore: session is null"));
   }
 }
@@ -143,13 +144,13 @@ void CoordinatorStore::Set(std::string_view key, std::string_view value) {
 std::string CoordinatorStore::Get(std::string_view key) {
   const Deadline deadline = After(timeout());
   return ValueOrThrow(
-      Origin::kStore,
+      ErrorSource::kStore,
       Blamed(internal::GetKey(session_->stream(), base::ToAbsl(key), deadline),
              deadline));
 }
 
 int64_t CoordinatorStore::Add(std::string_view key, int64_t delta) {
-  return ValueOrThrow(Origin::kStore,
+  return ValueOrThrow(ErrorSource::kStore,
                       internal::AddToKey(session_->stream(), base::ToAbsl(key),
                                          delta, After(timeout())));
 }
@@ -182,7 +183,7 @@ std::string CoordinatorStore::CompareSet(std::string_view key,
 }
 
 bool CoordinatorStore::DeleteKey(std::string_view key) {
-  return ValueOrThrow(Origin::kStore,
+  return ValueOrThrow(ErrorSource::kStore,
                       internal::DeleteKey(session_->stream(), base::ToAbsl(key),
                                           After(timeout())));
 }
@@ -194,7 +195,7 @@ int64_t CoordinatorStore::NumKeys() {
   const int64_t all =
       Call(*session_, std::move(operation), deadline).num_keys().count();
   const auto reserved =
-      ValueOrThrow(Origin::kStore,
+      ValueOrThrow(ErrorSource::kStore,
                    internal::ListKeys(session_->stream(),
                                       internal::kReservedKeyPrefix, deadline));
   return all - static_cast<int64_t>(reserved.size());
@@ -202,7 +203,7 @@ int64_t CoordinatorStore::NumKeys() {
 
 std::vector<std::string> CoordinatorStore::ListKeys(std::string_view prefix) {
   auto keys =
-      ValueOrThrow(Origin::kStore,
+      ValueOrThrow(ErrorSource::kStore,
                    internal::ListKeys(session_->stream(), base::ToAbsl(prefix),
                                       After(timeout())));
   internal::DropReservedKeys(base::ToAbsl(prefix), keys);
@@ -212,12 +213,13 @@ std::vector<std::string> CoordinatorStore::ListKeys(std::string_view prefix) {
 void CoordinatorStore::Wait(const std::vector<std::string>& keys,
                             std::chrono::milliseconds timeout) {
   if (keys.empty()) return;
-  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout, "Store::Wait"));
+  ThrowIfFailed(ErrorSource::kStore,
+                internal::CheckTimeout(timeout, "Store::Wait"));
   const Deadline deadline = internal::WaitDeadline(timeout);
   v1::Operation operation;
   operation.mutable_wait()->mutable_keys()->Assign(keys.begin(), keys.end());
   ThrowIfFailed(
-      Origin::kStore,
+      ErrorSource::kStore,
       Blamed(session_->stream().Call(std::move(operation), deadline).status(),
              deadline));
 }
@@ -227,13 +229,13 @@ std::vector<std::string> CoordinatorStore::MultiGet(
   if (keys.empty()) return {};
   const Deadline deadline = After(timeout());
   return ValueOrThrow(
-      Origin::kStore,
+      ErrorSource::kStore,
       Blamed(internal::GetKeys(session_->stream(), keys, deadline), deadline));
 }
 
 void CoordinatorStore::MultiSet(const std::vector<std::string>& keys,
                                 const std::vector<std::string>& values) {
-  ThrowIfFailed(Origin::kStore, internal::CheckSameLength(keys, values));
+  ThrowIfFailed(ErrorSource::kStore, internal::CheckSameLength(keys, values));
   if (keys.empty()) return;
   v1::Operation operation;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -247,13 +249,13 @@ void CoordinatorStore::MultiSet(const std::vector<std::string>& keys,
 void CoordinatorStore::Set(std::string_view key, std::string_view value,
                            const SetOptions& options) {
   ThrowIfFailed(
-      Origin::kStore,
+      ErrorSource::kStore,
       internal::SetKey(session_->stream(), base::ToAbsl(key),
                        base::ToAbsl(value), options, After(timeout())));
 }
 
 std::optional<StoreValue> CoordinatorStore::TryGet(std::string_view key) {
-  return ValueOrThrow(Origin::kStore,
+  return ValueOrThrow(ErrorSource::kStore,
                       internal::TryGetKey(session_->stream(), base::ToAbsl(key),
                                           After(timeout())));
 }
@@ -263,7 +265,7 @@ CompareAndSetResult CoordinatorStore::CompareAndSet(std::string_view key,
                                                     std::string_view desired,
                                                     const SetOptions& options) {
   return ValueOrThrow(
-      Origin::kStore,
+      ErrorSource::kStore,
       internal::CompareAndSetKey(session_->stream(), base::ToAbsl(key),
                                  expected_revision, base::ToAbsl(desired),
                                  options, After(timeout())));
@@ -316,7 +318,7 @@ std::shared_ptr<Store> CoordinatorStore::Clone() {
 }
 
 void CoordinatorStore::SetTimeout(std::chrono::milliseconds timeout) {
-  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout));
+  ThrowIfFailed(ErrorSource::kStore, internal::CheckTimeout(timeout));
   timeout_ = timeout;
 }
 
@@ -326,7 +328,7 @@ PrefixStore::PrefixStore(std::string_view prefix, std::shared_ptr<Store> store)
     : prefix_(absl::StrCat(base::ToAbsl(prefix), "/")),
       store_(std::move(store)) {
   if (store_ == nullptr) {
-    internal::Throw(Origin::kStore,
+    internal::Throw(ErrorSource::kStore,
                     InvalidArgumentError(absl::StrCat(
                         "PrefixStore ", base::Quote(base::ToAbsl(prefix)),
                         ": the underlying store is null")));
@@ -415,7 +417,7 @@ std::vector<std::string> PrefixStore::MultiGet(
 
 void PrefixStore::MultiSet(const std::vector<std::string>& keys,
                            const std::vector<std::string>& values) {
-  ThrowIfFailed(Origin::kStore, internal::CheckSameLength(keys, values));
+  ThrowIfFailed(ErrorSource::kStore, internal::CheckSameLength(keys, values));
   if (store_->HasExtendedApi()) {
     return store_->MultiSet(Prefixed(keys), values);
   }

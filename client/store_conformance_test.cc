@@ -130,7 +130,7 @@ class StoreConformance
     return std::make_shared<PrefixStore>("part", std::move(store));
   }
 
-  static Status ErrorOf(const std::function<void()>& function) {
+  static Status CatchError(const std::function<void()>& function) {
     try {
       function();
     } catch (const DistStoreError& error) {
@@ -139,15 +139,15 @@ class StoreConformance
     return OkStatus();
   }
 
-  static StatusCode CodeOf(const std::function<void()>& function) {
-    return ErrorOf(function).code();
+  static StatusCode CatchCode(const std::function<void()>& function) {
+    return CatchError(function).code();
   }
 
   // Whether the file's store refuses this verb, as it must; others have it.
   static bool Lacks(const std::string& verb,
                     const std::function<void()>& call) {
     if (!is_file()) return false;
-    const Status status = ErrorOf(call);
+    const Status status = CatchError(call);
     EXPECT_EQ(status,
               UnimplementedError("Not implemented. This store has no " + verb));
     return true;
@@ -165,7 +165,7 @@ class StoreConformance
   std::shared_ptr<Store> other_;
 };
 
-std::string NameOf(const ::testing::TestParamInfo<std::tuple<Kind, bool>>& p) {
+std::string GetName(const ::testing::TestParamInfo<std::tuple<Kind, bool>>& p) {
   constexpr const char* kNames[] = {"Hash", "File", "Tcp", "Coordinator"};
   return std::string(kNames[static_cast<int>(std::get<0>(p.param))]) +
          (std::get<1>(p.param) ? "Prefix" : "");
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(Kind::kHash, Kind::kFile, Kind::kTcp,
                                          Kind::kCoordinator),
                        ::testing::Bool()),
-    NameOf);
+    GetName);
 
 TEST_P(StoreConformance, KeepsBytes) {
   const std::string bytes("a\0b\xff\n", 5);
@@ -239,15 +239,15 @@ TEST_P(StoreConformance, EveryVerbThatWritesWakesWaiters) {
 
 TEST_P(StoreConformance, TheDefaultTimeoutIsFiveMinutes) {
   EXPECT_EQ(pair_->NewHandle()->timeout(), seconds(300));
-  EXPECT_EQ(CodeOf([&] { store_->SetTimeout(milliseconds(0)); }),
+  EXPECT_EQ(CatchCode([&] { store_->SetTimeout(milliseconds(0)); }),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(store_->timeout(), kLong);
 }
 
 TEST_P(StoreConformance, ATimeoutNamesTheKeyAndTheStoreStaysUsable) {
   store_->SetTimeout(milliseconds(100));
-  const Status get = ErrorOf([&] { store_->Get("nonexistent key"); });
-  const Status wait = ErrorOf([&] { store_->Wait({"nonexistent key"}); });
+  const Status get = CatchError([&] { store_->Get("nonexistent key"); });
+  const Status wait = CatchError([&] { store_->Wait({"nonexistent key"}); });
   EXPECT_EQ(get.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(wait.code(), StatusCode::kDeadlineExceeded);
   const std::string key = Named("nonexistent key");
@@ -295,16 +295,17 @@ TEST_P(StoreConformance, AddCountsInDecimal) {
 TEST_P(StoreConformance, AddRefusesWhatIsNoNumberAndOverflow) {
   for (const char* text : {"12abc", "", " 1", "1.5", "abc"}) {
     store_->Set("text", text);
-    EXPECT_EQ(CodeOf([&] { store_->Add("text", 1); }),
+    EXPECT_EQ(CatchCode([&] { store_->Add("text", 1); }),
               StatusCode::kInvalidArgument)
         << text;
     EXPECT_EQ(store_->Get("text"), text);
   }
   store_->Set("text", "12abc");
-  EXPECT_THAT(std::string(ErrorOf([&] { store_->Add("text", 1); }).message()),
-              HasSubstr("\" holds \"12abc\", which is not a decimal int64"));
+  EXPECT_THAT(
+      std::string(CatchError([&] { store_->Add("text", 1); }).message()),
+      HasSubstr("\" holds \"12abc\", which is not a decimal int64"));
   store_->Set("big", "9223372036854775807");
-  EXPECT_EQ(CodeOf([&] { store_->Add("big", 1); }), StatusCode::kOutOfRange);
+  EXPECT_EQ(CatchCode([&] { store_->Add("big", 1); }), StatusCode::kOutOfRange);
 }
 
 TEST_P(StoreConformance, AddIsExactFromManyThreads) {
@@ -357,10 +358,10 @@ TEST_P(StoreConformance, CheckAndWaitWantAllKeys) {
   store_->Wait({}, milliseconds(0));
   for (const int timeout : {0, -1}) {
     const Status refused =
-        ErrorOf([&] { store_->Wait({"a"}, milliseconds(timeout)); });
+        CatchError([&] { store_->Wait({"a"}, milliseconds(timeout)); });
     EXPECT_TRUE(IsInvalidArgument(refused)) << refused;
   }
-  const Status status = ErrorOf([&] {
+  const Status status = CatchError([&] {
     store_->Wait({"a", "b", "c"}, milliseconds(50));
   });
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
@@ -432,10 +433,10 @@ TEST_P(StoreConformance, MultiSetAndMultiGet) {
   EXPECT_THAT(store_->MultiGet({}), IsEmpty());
   store_->MultiSet({}, {});
   EXPECT_THAT(
-      std::string(ErrorOf([&] { store_->MultiSet({"a"}, {}); }).message()),
+      std::string(CatchError([&] { store_->MultiSet({"a"}, {}); }).message()),
       HasSubstr("multiSet keys and values vectors must be of same size"));
   store_->SetTimeout(milliseconds(50));
-  EXPECT_EQ(CodeOf([&] {
+  EXPECT_EQ(CatchCode([&] {
               store_->MultiGet({"a", "none"});
             }),
             StatusCode::kDeadlineExceeded);
@@ -471,12 +472,12 @@ TEST_P(StoreConformance, AQueueIsFirstInFirstOut) {
 
 TEST_P(StoreConformance, AnEmptyQueueIsAnErrorOrATimeout) {
   if (Lacks("QueuePop", [&] { store_->QueuePop("q", false); })) return;
-  const Status empty = ErrorOf([&] { store_->QueuePop("q", false); });
+  const Status empty = CatchError([&] { store_->QueuePop("q", false); });
   EXPECT_EQ(empty.code(), StatusCode::kNotFound);
   EXPECT_THAT(std::string(empty.message()), HasSubstr("queue is empty"));
   EXPECT_THROW(store_->QueuePop("q", false), QueueEmptyError);
   store_->SetTimeout(milliseconds(50));
-  const Status late = ErrorOf([&] { store_->QueuePop("q"); });
+  const Status late = CatchError([&] { store_->QueuePop("q"); });
   EXPECT_EQ(late.code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(late.message()), HasSubstr("timeout"));
   // The pop that timed out takes no item.
@@ -524,15 +525,15 @@ TEST_P(StoreConformance, AKeyIsAQueueOrAValue) {
       [&] { store_->MultiGet({"q"}); },
       [&] { store_->CompareAndSet("q", 0, ""); }};
   for (size_t i = 0; i < for_values.size(); ++i) {
-    const Status status = ErrorOf(for_values[i]);
+    const Status status = CatchError(for_values[i]);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << i;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("\" is a queue of 1 items, no value"));
   }
   store_->Set("k", "");
-  EXPECT_EQ(CodeOf([&] { store_->QueuePush("k", ""); }),
+  EXPECT_EQ(CatchCode([&] { store_->QueuePush("k", ""); }),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf([&] { store_->QueuePop("k"); }),
+  EXPECT_EQ(CatchCode([&] { store_->QueuePop("k"); }),
             StatusCode::kInvalidArgument);
 }
 
@@ -557,7 +558,7 @@ TEST_P(StoreConformance, CompareAndSetGoesByTheRevision) {
   EXPECT_FALSE(missing.written);
   EXPECT_EQ(missing.revision, 0);
   EXPECT_FALSE(missing.present.has_value());
-  EXPECT_EQ(CodeOf([&] { store_->CompareAndSet("k", -1, ""); }),
+  EXPECT_EQ(CatchCode([&] { store_->CompareAndSet("k", -1, ""); }),
             StatusCode::kInvalidArgument);
 }
 
@@ -573,9 +574,9 @@ TEST_P(StoreConformance, SetWithEmptyOptionsIsASet) {
   store_->Set("k", "v", {});
   EXPECT_EQ(other_->Get("k"), "v");
   if (kind() == Kind::kTcp || kind() == Kind::kCoordinator) return;
-  EXPECT_EQ(CodeOf([&] { store_->Set("k", "", {.ephemeral = true}); }),
+  EXPECT_EQ(CatchCode([&] { store_->Set("k", "", {.ephemeral = true}); }),
             StatusCode::kUnimplemented);
-  EXPECT_EQ(CodeOf([&] { store_->Watch("k"); }), StatusCode::kUnimplemented);
+  EXPECT_EQ(CatchCode([&] { store_->Watch("k"); }), StatusCode::kUnimplemented);
 }
 
 TEST_P(StoreConformance, ACloneHasTheKeysAndATimeoutOfItsOwn) {

@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-Status ErrorOf(const std::function<void()>& function) {
+Status CatchError(const std::function<void()>& function) {
   try {
     function();
   } catch (const DistStoreError& error) {
@@ -39,10 +39,12 @@ TEST(CoordinatorStoreTest, PastALimitTheStoreStaysUsable) {
   SessionOptions options;
   options.address = "127.0.0.1:" + std::to_string((*server)->port());
   CoordinatorStore store(Session::Connect(std::move(options)));
-  EXPECT_EQ(ErrorOf([&] { store.Set(std::string(100'000, 'k'), ""); }).code(),
-            StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorOf([&] { store.Set("k", std::string(65 << 20, 'v')); }).code(),
-            StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      CatchError([&] { store.Set(std::string(100'000, 'k'), ""); }).code(),
+      StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      CatchError([&] { store.Set("k", std::string(65 << 20, 'v')); }).code(),
+      StatusCode::kResourceExhausted);
   store.Set("k", "v");
   EXPECT_EQ(store.Get("k"), "v");
 }
@@ -112,7 +114,7 @@ TEST(BasicStoreTest, WhatAStoreDoesNotHaveIsAnErrorThatNamesIt) {
       {"Set with a time to live or an owner",
        [&] { store.Set("k", "", {.ttl = seconds(1)}); }}};
   for (const auto& [name, call] : verbs) {
-    EXPECT_EQ(ErrorOf(call),
+    EXPECT_EQ(CatchError(call),
               UnimplementedError("Not implemented. This store has no " + name));
   }
   EXPECT_FALSE(store.HasExtendedApi());

@@ -68,7 +68,7 @@ class StoreWatchTest : public ::testing::TestWithParam<bool> {
   }
 
   template <typename Function>
-  Status ErrorOf(Function function) {
+  Status CatchError(Function function) {
     try {
       function();
     } catch (const DistStoreError& error) {
@@ -91,9 +91,10 @@ TEST_P(StoreWatchTest, AKeyExpires) {
   EXPECT_EQ(Text(watch->Next(kLong)), "put k=v");
   EXPECT_EQ(Text(watch->Next(kLong)), "expired k");
   EXPECT_FALSE(store_->Check({"k"}));
-  EXPECT_EQ(
-      ErrorOf([&] { store_->Set("k", "v", {.ttl = milliseconds(0)}); }).code(),
-      StatusCode::kInvalidArgument);
+  EXPECT_EQ(CatchError([&] {
+              store_->Set("k", "v", {.ttl = milliseconds(0)});
+            }).code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST_P(StoreWatchTest, AnEphemeralKeyGoesWithItsSession) {
@@ -129,7 +130,7 @@ TEST_P(StoreWatchTest, AWatchGivesEveryChangeOnce) {
 
 TEST_P(StoreWatchTest, AWatchOfAnUnknownRevisionIsAnError) {
   const auto watch = store_->Watch("k", {.after_revision = 1000});
-  EXPECT_EQ(ErrorOf([&] { watch->Next(kLong); }).code(),
+  EXPECT_EQ(CatchError([&] { watch->Next(kLong); }).code(),
             StatusCode::kOutOfRange);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 int CheckDevice(int device) {
   if (device < 0) {
-    internal::Throw(internal::Origin::kControl,
+    internal::Throw(internal::ErrorSource::kControl,
                     InvalidArgumentError(absl::StrCat(
                         "argument device: ", device, " is negative")));
   }

@@ -24,7 +24,7 @@ SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
         absl::StrCat("no elements in ", wanted.Describe()));
   }
   if (!status.ok()) {
-    internal::Throw(internal::Origin::kControl,
+    internal::Throw(internal::ErrorSource::kControl,
                     InvalidArgumentError(
                         absl::StrCat("argument shape: ", status.message())));
   }

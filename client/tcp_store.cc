@@ -31,7 +31,7 @@ namespace {
 using internal::Deadline;
 using internal::EmbeddedCoordinator;
 using internal::Endpoint;
-using internal::Origin;
+using internal::ErrorSource;
 using internal::ValueOrThrow;
 using std::chrono::milliseconds;
 
@@ -46,11 +46,11 @@ constexpr milliseconds kLeaveTimeout{200};
 const char* Getenv(const char* name) { return std::getenv(name); }
 
 [[noreturn]] void Invalid(std::string text) {
-  internal::Throw(Origin::kStore, InvalidArgumentError(std::move(text)));
+  internal::Throw(ErrorSource::kStore, InvalidArgumentError(std::move(text)));
 }
 
 void CheckOptions(const TcpStoreOptions& options, bool serves) {
-  internal::ThrowIfFailed(Origin::kStore,
+  internal::ThrowIfFailed(ErrorSource::kStore,
                           internal::CheckTimeout(options.timeout));
   if (options.host.empty()) Invalid("TCPStore: host missing");
   if (options.port < 0 || options.port > 65535) {
@@ -80,7 +80,7 @@ void CheckOptions(const TcpStoreOptions& options, bool serves) {
 // Whether the launcher serves the store.
 bool IsAgents(const TcpStoreOptions& options) {
   const bool agents =
-      ValueOrThrow(Origin::kStore, internal::IsAgentsStore(&Getenv));
+      ValueOrThrow(ErrorSource::kStore, internal::IsAgentsStore(&Getenv));
   const char* const host = Getenv("MASTER_ADDR");
   const char* const port = Getenv("MASTER_PORT");
   int number = 0;
@@ -111,14 +111,14 @@ std::shared_ptr<EmbeddedCoordinator> StartServer(
       &Getenv);
   if (IsUnavailable(server.status())) {
     internal::Throw(
-        Origin::kStore,
+        ErrorSource::kStore,
         UnavailableError(absl::StrCat(
             "The server socket has failed to listen on any local network "
             "address. ",
             server.status().message())));
   }
   std::shared_ptr<EmbeddedCoordinator> started =
-      ValueOrThrow(Origin::kStore, std::move(server));
+      ValueOrThrow(ErrorSource::kStore, std::move(server));
   if (options.port != 0 && started->port() != options.port) {
     Invalid(absl::StrCat("TCPStore: master_listen_fd ",
                          *options.master_listen_fd, " is bound to port ",
@@ -161,7 +161,7 @@ std::shared_ptr<Session> ConnectTo(const Endpoint& server,
     return Session::Connect(std::move(session));
   } catch (const DistNetworkError& error) {
     internal::Throw(
-        Origin::kStore,
+        ErrorSource::kStore,
         UnavailableError(absl::StrCat(
             "The client socket has timed out after ", deadline.timeout.count(),
             "ms while trying to connect to (", server.host, ", ", server.port,
@@ -226,7 +226,7 @@ void TcpStore::AwaitWorkers(int world_size, const Deadline& deadline) {
       const double seconds =
           std::chrono::duration<double>(deadline.timeout).count();
       internal::Throw(
-          Origin::kStore,
+          ErrorSource::kStore,
           DeadlineExceededError(absl::StrCat(
               "Timed out after ", seconds, " seconds waiting for clients. ",
               joined, "/", world_size, " clients joined. ", deadline.Blame())));

@@ -30,7 +30,7 @@ using ::testing::StartsWith;
 
 constexpr char kHost[] = "127.0.0.1";
 
-std::string InvalidOf(const TcpStoreOptions& options) {
+std::string CatchInvalid(const TcpStoreOptions& options) {
   try {
     TcpStore store(options);
   } catch (const DistStoreError& error) {
@@ -40,7 +40,7 @@ std::string InvalidOf(const TcpStoreOptions& options) {
   return "no error";
 }
 
-std::string NetworkErrorOf(const std::function<void()>& function) {
+std::string CatchNetworkError(const std::function<void()>& function) {
   try {
     function();
   } catch (const DistNetworkError& error) {
@@ -63,22 +63,24 @@ int Listen(int* port) {
 }
 
 TEST(TcpStoreTest, RefusesBadOptions) {
-  EXPECT_EQ(InvalidOf({.host = kHost, .world_size = 0, .is_master = true}),
+  EXPECT_EQ(CatchInvalid({.host = kHost, .world_size = 0, .is_master = true}),
             "TCPStore world size cannot be 0");
-  EXPECT_THAT(InvalidOf({.host = kHost, .world_size = -1, .is_master = true}),
-              HasSubstr("must be positive but was -1"));
-  EXPECT_EQ(InvalidOf({.host = kHost, .port = 65536, .is_master = true}),
+  EXPECT_THAT(
+      CatchInvalid({.host = kHost, .world_size = -1, .is_master = true}),
+      HasSubstr("must be positive but was -1"));
+  EXPECT_EQ(CatchInvalid({.host = kHost, .port = 65536, .is_master = true}),
             "port must have value from 0 to 65535 but was 65536.");
-  EXPECT_THAT(InvalidOf({.host = kHost}), HasSubstr("port 0"));
-  EXPECT_THAT(InvalidOf({.port = 1}), HasSubstr("host missing"));
-  EXPECT_THAT(InvalidOf({.host = kHost, .port = 1, .timeout = milliseconds(0)}),
-              HasSubstr("must be positive"));
-  EXPECT_THAT(InvalidOf({.host = kHost,
-                         .port = 1,
-                         .is_master = true,
-                         .master_listen_fd = -1}),
+  EXPECT_THAT(CatchInvalid({.host = kHost}), HasSubstr("port 0"));
+  EXPECT_THAT(CatchInvalid({.port = 1}), HasSubstr("host missing"));
+  EXPECT_THAT(
+      CatchInvalid({.host = kHost, .port = 1, .timeout = milliseconds(0)}),
+      HasSubstr("must be positive"));
+  EXPECT_THAT(CatchInvalid({.host = kHost,
+                            .port = 1,
+                            .is_master = true,
+                            .master_listen_fd = -1}),
               HasSubstr("master_listen_fd -1 is no descriptor"));
-  EXPECT_THAT(InvalidOf({.host = kHost, .port = 1, .master_listen_fd = 0}),
+  EXPECT_THAT(CatchInvalid({.host = kHost, .port = 1, .master_listen_fd = 0}),
               HasSubstr("master_listen_fd 0 is for the server"));
 }
 
@@ -154,7 +156,7 @@ TEST(TcpStoreTest, NobodyIsWaitedForWhenNobodyAsksForIt) {
 TEST(TcpStoreTest, APortInUseIsANetworkError) {
   TcpStore first({.host = kHost, .is_master = true});
   EXPECT_EQ(
-      NetworkErrorOf([&] {
+      CatchNetworkError([&] {
         TcpStore({.host = kHost, .port = first.port(), .is_master = true});
       }),
       "The server socket has failed to listen on any local network "
@@ -165,7 +167,7 @@ TEST(TcpStoreTest, APortInUseIsANetworkError) {
 TEST(TcpStoreTest, NoServerIsANetworkErrorAtTheTimeout) {
   const ReservedPort port;
   EXPECT_THAT(
-      NetworkErrorOf([&] {
+      CatchNetworkError([&] {
         TcpStore(
             {.host = kHost, .port = port.port(), .timeout = milliseconds(200)});
       }),
@@ -199,7 +201,7 @@ TEST(TcpStoreTest, AWaitFailsWhenTheServerGoes) {
       TcpStoreOptions{.host = kHost, .is_master = true});
   TcpStore client({.host = kHost, .port = server->port()});
   auto wait = std::async(std::launch::async, [&] {
-    return NetworkErrorOf([&] { client.Get("k"); });
+    return CatchNetworkError([&] { client.Get("k"); });
   });
   client.Set("is there", "");
   server = nullptr;
@@ -216,7 +218,7 @@ TEST(TcpStoreTest, TenantsShareThePortAndTheKeys) {
   first = nullptr;
   EXPECT_EQ(second.Get("k"), "v");
   options.multi_tenant = false;
-  EXPECT_NE(NetworkErrorOf([&] { TcpStore third(options); }), "no error");
+  EXPECT_NE(CatchNetworkError([&] { TcpStore third(options); }), "no error");
 }
 
 TEST(TcpStoreTest, TakesOverASocketThatListens) {
@@ -238,10 +240,10 @@ TEST(TcpStoreTest, TheSocketMustHaveThePort) {
   int port = 0;
   const int fd = Listen(&port);
   const ReservedPort other;
-  EXPECT_EQ(InvalidOf({.host = kHost,
-                       .port = other.port(),
-                       .is_master = true,
-                       .master_listen_fd = fd}),
+  EXPECT_EQ(CatchInvalid({.host = kHost,
+                          .port = other.port(),
+                          .is_master = true,
+                          .master_listen_fd = fd}),
             "TCPStore: master_listen_fd " + std::to_string(fd) +
                 " is bound to port " + std::to_string(port) +
                 ", expected to be bound to port " +

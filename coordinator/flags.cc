@@ -47,7 +47,7 @@ constexpr char kUsage[] =
 // MUSTER_INSECURE), and both may run in one shell.
 constexpr char kVariablePrefix[] = "MUSTER_COORDINATOR_";
 
-OptionValue OneOf(const char* usual, absl::string_view other) {
+OptionValue MakeChoice(const char* usual, absl::string_view other) {
   return {usual, [=](absl::string_view flag, const std::string& value) {
             if (value == usual || value == other) return OkStatus();
             return InvalidArgumentError(
@@ -169,12 +169,12 @@ base::Options Table(CommandLine& line) {
        "a member may be without its stream for this long before it is lost: "
        "long enough for a live one to connect again, and all that passes "
        "before the others learn of one that died"},
-      {"storage", "", OneOf("memory", "rocksdb"),
+      {"storage", "", MakeChoice("memory", "rocksdb"),
        "where jobs are kept: memory (they end with the process) or rocksdb (a "
        "restarted coordinator goes on with them)"},
       {"storage_path", "", std::string(),
        "folder of the database; needed with --storage=rocksdb"},
-      {"sync", "", OneOf("always", "interval"),
+      {"sync", "", MakeChoice("always", "interval"),
        "when what is acknowledged is on the disk: always (before, so the end "
        "of the machine loses nothing) or interval (--sync_interval later; the "
        "end of the process still loses nothing)"},

@@ -34,7 +34,7 @@ struct Block {
 // rounded down. So it has count / parts units, rounded down or up, and the
 // longer parts are spread over the buffer. If there are fewer units than parts,
 // some parts are empty.
-inline Range PartOf(size_t count, size_t index, size_t parts) {
+inline Range CutPart(size_t count, size_t index, size_t parts) {
   const size_t each = count / parts;
   const size_t rest = count % parts;
   // How far the part begins behind each * index, in units / parts. The end
@@ -44,9 +44,9 @@ inline Range PartOf(size_t count, size_t index, size_t parts) {
           each + (spread % parts + rest >= parts ? 1 : 0)};
 }
 
-inline Block PartOf(const Block& whole, size_t index, size_t parts,
-                    size_t element_bytes) {
-  return whole.Slice(PartOf(whole.count, index, parts), element_bytes);
+inline Block CutPart(const Block& whole, size_t index, size_t parts,
+                     size_t element_bytes) {
+  return whole.Slice(CutPart(whole.count, index, parts), element_bytes);
 }
 
 // How many chunks of `per_chunk` units hold `count` units: at least one, which
@@ -58,15 +58,15 @@ inline size_t ChunksFor(size_t count, size_t per_chunk) {
 
 // Chunk `index`: `per_chunk` units, or as many as are left. Chunk ChunksFor()
 // and those after it are empty and begin at `count`.
-inline Range ChunkOf(size_t count, size_t index, size_t per_chunk) {
+inline Range CutChunk(size_t count, size_t index, size_t per_chunk) {
   if (index == 0 && count <= per_chunk) return {0, count};
   const size_t first = std::min(count, index * per_chunk);
   return {first, std::min(count - first, per_chunk)};
 }
 
-inline Block ChunkOf(const Block& whole, size_t index, size_t per_chunk,
-                     size_t element_bytes) {
-  return whole.Slice(ChunkOf(whole.count, index, per_chunk), element_bytes);
+inline Block CutChunk(const Block& whole, size_t index, size_t per_chunk,
+                      size_t element_bytes) {
+  return whole.Slice(CutChunk(whole.count, index, per_chunk), element_bytes);
 }
 
 }  // namespace muster::dataplane

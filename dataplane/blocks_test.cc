@@ -17,14 +17,14 @@ constexpr size_t kMost = std::numeric_limits<int64_t>::max();
 
 std::vector<Range> Parts(size_t count, size_t parts) {
   std::vector<Range> ranges;
-  for (size_t i = 0; i < parts; ++i) ranges.push_back(PartOf(count, i, parts));
+  for (size_t i = 0; i < parts; ++i) ranges.push_back(CutPart(count, i, parts));
   return ranges;
 }
 
 std::vector<Range> Chunks(size_t count, size_t per_chunk) {
   std::vector<Range> ranges;
   for (size_t i = 0; i < ChunksFor(count, per_chunk); ++i) {
-    ranges.push_back(ChunkOf(count, i, per_chunk));
+    ranges.push_back(CutChunk(count, i, per_chunk));
   }
   return ranges;
 }
@@ -45,7 +45,7 @@ TEST(BlocksTest, SomeOfMorePartsThanUnitsAreEmpty) {
 
 TEST(BlocksTest, PartsOfTheMostUnitsDoNotOverflow) {
   // 2^63 - 1 is 7 times 1317624576693539401, without a rest.
-  EXPECT_EQ(PartOf(kMost, 6, 7),
+  EXPECT_EQ(CutPart(kMost, 6, 7),
             (Range{7'905'747'460'161'236'406, 1'317'624'576'693'539'401}));
   // And 4 times 2305843009213693951, and 3.
   EXPECT_THAT(
@@ -64,24 +64,24 @@ TEST(BlocksTest, TheLastChunkHasWhatIsLeft) {
 
 TEST(BlocksTest, ThereIsAlwaysAChunkAndThoseBehindTheLastAreEmpty) {
   EXPECT_THAT(Chunks(0, 4), ElementsAre(Range{0, 0}));
-  EXPECT_EQ(ChunkOf(0, 1, 4), (Range{0, 0}));
-  EXPECT_EQ(ChunkOf(9, 3, 4), (Range{9, 0}));
+  EXPECT_EQ(CutChunk(0, 1, 4), (Range{0, 0}));
+  EXPECT_EQ(CutChunk(9, 3, 4), (Range{9, 0}));
 }
 
 TEST(BlocksTest, ChunksOfTheMostUnitsDoNotOverflow) {
   EXPECT_THAT(Chunks(kMost, kMost - 1),
               ElementsAre(Range{0, kMost - 1}, Range{kMost - 1, 1}));
-  EXPECT_EQ(ChunkOf(kMost, 2, kMost - 1), (Range{kMost, 0}));
+  EXPECT_EQ(CutChunk(kMost, 2, kMost - 1), (Range{kMost, 0}));
   EXPECT_EQ(ChunksFor(kMost, 1), kMost);
 }
 
 TEST(BlocksTest, PiecesOfABlockLieAtTheirElements) {
   std::byte memory[40];
   const Block whole = {memory, 10};
-  const Block part = PartOf(whole, 1, 4, /*element_bytes=*/4);
+  const Block part = CutPart(whole, 1, 4, /*element_bytes=*/4);
   EXPECT_EQ(part.data, memory + 8);
   EXPECT_EQ(part.count, 3u);
-  const Block chunk = ChunkOf(whole, 2, 4, /*element_bytes=*/4);
+  const Block chunk = CutChunk(whole, 2, 4, /*element_bytes=*/4);
   EXPECT_EQ(chunk.data, memory + 32);
   EXPECT_EQ(chunk.count, 2u);
 }

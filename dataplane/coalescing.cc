@@ -30,36 +30,36 @@ bool IsExact(DataType type) {
          type == DataType::kBool;
 }
 
-const Tensor& InputOf(const Collective& collective) {
+const Tensor& GetInput(const Collective& collective) {
   return collective.read()[0];
 }
 
-const Tensor& OutputOf(const Collective& collective) {
+const Tensor& GetOutput(const Collective& collective) {
   return collective.written()[0];
 }
 
 // The largest fused collective that `collective` may be part of, in bytes as
-// CostOf counts them; 0: it may not be fused.
-size_t LimitOf(const Collective& collective, size_t fusable_bytes) {
-  if (InputOf(collective).device().type != DeviceType::kCpu) return 0;
+// ComputeCost counts them; 0: it may not be fused.
+size_t ComputeLimit(const Collective& collective, size_t fusable_bytes) {
+  if (GetInput(collective).device().type != DeviceType::kCpu) return 0;
   // The collective has several outputs.
-  if (TraitsOf(collective.kind).outputs == TensorList::kPerRank) return 0;
+  if (GetTraits(collective.kind).outputs == TensorList::kPerRank) return 0;
   const bool any_order =
       !IsReduction(collective.kind) || IsExact(collective.data_type());
   return any_order ? kFusedBytesMax : fusable_bytes;
 }
 
-size_t CostOf(const Collective& collective) {
+size_t ComputeCost(const Collective& collective) {
   if (!IsReduction(collective.kind) ||
       !Reduction::Has(collective.data_type())) {
-    return OutputOf(collective).bytes();
+    return GetOutput(collective).bytes();
   }
-  return static_cast<size_t>(InputOf(collective).element_count()) *
+  return static_cast<size_t>(GetInput(collective).element_count()) *
          Reduction::Of(collective.data_type(), collective.reduce_op)
              .accumulator_bytes();
 }
 
-std::byte* BytesOf(const Tensor& tensor) {
+std::byte* GetBytes(const Tensor& tensor) {
   return static_cast<std::byte*>(tensor.data());
 }
 
@@ -75,15 +75,15 @@ class Bin {
   // Whether `collective` may join. Always true for the first.
   bool Takes(const Collective& collective, size_t fusable_bytes) const {
     if (members_.empty()) return true;
-    const size_t cost = CostOf(collective);
+    const size_t cost = ComputeCost(collective);
     return !closed_ && cost <= kFusedOneBytesMax &&
            collective.data_type() == members_[0].data_type() &&
-           cost_ + cost <= LimitOf(collective, fusable_bytes);
+           cost_ + cost <= ComputeLimit(collective, fusable_bytes);
   }
 
   void Add(Collective collective, size_t fusable_bytes) {
-    const size_t cost = CostOf(collective);
-    const size_t limit = LimitOf(collective, fusable_bytes);
+    const size_t cost = ComputeCost(collective);
+    const size_t limit = ComputeLimit(collective, fusable_bytes);
     closed_ = limit == 0 || cost > limit || cost > kFusedOneBytesMax;
     cost_ += cost;
     members_.push_back(std::move(collective));
@@ -97,9 +97,9 @@ class Bin {
     Collective fused = members_[0];
     if (members_.size() == 1) return fused;
     for (const Collective& member : members_) {
-      fused.parts.push_back(InputOf(member).element_count());
-      input_bytes_ += InputOf(member).bytes();
-      output_bytes_ += OutputOf(member).bytes();
+      fused.parts.push_back(GetInput(member).element_count());
+      input_bytes_ += GetInput(member).bytes();
+      output_bytes_ += GetOutput(member).bytes();
     }
     const Tensor input = Allocate(input_, input_bytes_);
     if (!fused.tensors.empty()) {
@@ -108,7 +108,7 @@ class Bin {
       fused.inputs = {input};
       fused.outputs = {Allocate(output_, output_bytes_)};
     }
-    Walk(input_.get(), GivesEachItsOwn(fused.kind) ? world_size_ : 1, &InputOf,
+    Walk(input_.get(), GivesEachItsOwn(fused.kind) ? world_size_ : 1, &GetInput,
          [](std::byte* here, std::byte* theirs, size_t bytes) {
            Copy(here, theirs, bytes);
          });
@@ -121,7 +121,7 @@ class Bin {
     const Collective& first = members_[0];
     std::byte* const from =
         first.tensors.empty() ? output_.get() : input_.get();
-    Walk(from, TakesFromEach(first.kind) ? world_size_ : 1, &OutputOf,
+    Walk(from, TakesFromEach(first.kind) ? world_size_ : 1, &GetOutput,
          [](std::byte* here, std::byte* theirs, size_t bytes) {
            Copy(theirs, here, bytes);
          });
@@ -146,7 +146,7 @@ class Bin {
       for (const Collective& member : members_) {
         const Tensor& tensor = tensor_of(member);
         const size_t bytes = tensor.bytes() / static_cast<size_t>(parts);
-        copy(here, BytesOf(tensor) + static_cast<size_t>(part) * bytes, bytes);
+        copy(here, GetBytes(tensor) + static_cast<size_t>(part) * bytes, bytes);
         here += bytes;
       }
     }
@@ -163,9 +163,9 @@ class Bin {
 };
 
 // Collects the results of the fused collectives. Thread-safe.
-class Outcome {
+class CoalescedResult {
  public:
-  Outcome(std::string description, std::vector<Bin> bins)
+  CoalescedResult(std::string description, std::vector<Bin> bins)
       : done_(std::move(description)),
         bins_(std::move(bins)),
         running_(bins_.size()),
@@ -203,7 +203,7 @@ class Outcome {
 
 class CoalescedWork : public Work {
  public:
-  CoalescedWork(std::shared_ptr<Outcome> outcome,
+  CoalescedWork(std::shared_ptr<CoalescedResult> outcome,
                 std::vector<std::shared_ptr<Work>> works)
       : outcome_(std::move(outcome)), works_(std::move(works)) {}
 
@@ -229,7 +229,7 @@ class CoalescedWork : public Work {
   int source_rank() const override { return -1; }
 
  private:
-  const std::shared_ptr<Outcome> outcome_;
+  const std::shared_ptr<CoalescedResult> outcome_;
   const std::vector<std::shared_ptr<Work>> works_;
 };
 
@@ -300,7 +300,7 @@ std::vector<Bin> Sort(std::vector<Collective> collectives, int world_size,
 }  // namespace
 
 Status CanCoalesce(CollectiveKind kind) {
-  if (TraitsOf(kind).can_coalesce) return OkStatus();
+  if (GetTraits(kind).can_coalesce) return OkStatus();
   std::vector<absl::string_view> able;
   for (const CollectiveTraits& traits : kCollectiveTraits) {
     if (traits.can_coalesce) able.push_back(traits.name);
@@ -356,7 +356,7 @@ std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
     work->Complete(status);
     return work;
   }
-  const auto outcome = std::make_shared<Outcome>(
+  const auto outcome = std::make_shared<CoalescedResult>(
       std::move(description),
       Sort(std::move(collectives), communicator.world_size(),
            communicator.fusable_bytes()));

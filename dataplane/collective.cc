@@ -16,7 +16,7 @@ namespace {
 // Maximum number of splits in a text.
 constexpr size_t kSplitsShown = 8;
 
-size_t BytesOf(const Collective::Tensors& tensors) {
+size_t CountBytes(const Collective::Tensors& tensors) {
   size_t bytes = 0;
   for (const Tensor& tensor : tensors) bytes += tensor.bytes();
   return bytes;
@@ -122,7 +122,7 @@ CollectiveView CollectiveView::Of(const Collective& collective) {
 const Collective::Tensors* Collective::common() const {
   if (IsAllToAll(kind) || IsPointToPoint(kind)) return nullptr;
   if (!tensors.empty()) return &tensors;
-  const CollectiveTraits& traits = TraitsOf(kind);
+  const CollectiveTraits& traits = GetTraits(kind);
   // Chooses the list with one tensor per rank if all ranks have it, otherwise
   // the list with this rank's single tensor.
   const bool is_outputs = traits.outputs == TensorList::kPerRank ||
@@ -131,7 +131,8 @@ const Collective::Tensors* Collective::common() const {
 }
 
 size_t Collective::SumOfBytes() const {
-  return BytesOf(tensors) + std::max(BytesOf(inputs), BytesOf(outputs));
+  return CountBytes(tensors) +
+         std::max(CountBytes(inputs), CountBytes(outputs));
 }
 
 std::string Collective::Label() const {

@@ -60,13 +60,13 @@ const std::string& ReduceOpName(ReduceOp op);
 
 // The first tensor of a Collective or a CollectiveView; null if it has none.
 template <typename Call>
-const Tensor* FirstTensorOf(const Call& call) {
+const Tensor* FindFirstTensor(const Call& call) {
   if (!call.tensors.empty()) return &call.tensors.front();
   if (!call.inputs.empty()) return &call.inputs.front();
   return call.outputs.empty() ? nullptr : &call.outputs.front();
 }
 // The CUDA device of `tensor`; -1 if it is on the CPU, `without` if it is null.
-inline int CudaDeviceOf(const Tensor* tensor, int without) {
+inline int GetCudaDevice(const Tensor* tensor, int without) {
   if (tensor == nullptr) return without;
   return tensor->device().type == DeviceType::kCuda ? tensor->device().index
                                                     : -1;
@@ -194,10 +194,10 @@ struct Collective {
   }
 
   // Null if there are no tensors.
-  const Tensor* first_tensor() const { return FirstTensorOf(*this); }
+  const Tensor* first_tensor() const { return FindFirstTensor(*this); }
 
   // The index of the CUDA device of the tensors, or of a barrier; -1: none.
-  int cuda_device() const { return CudaDeviceOf(first_tensor(), device); }
+  int cuda_device() const { return GetCudaDevice(first_tensor(), device); }
 
   // The type of all tensors; kFloat32 if there are none.
   DataType data_type() const {
@@ -247,8 +247,8 @@ struct CollectiveView {
   }
 
   // As in Collective.
-  const Tensor* first_tensor() const { return FirstTensorOf(*this); }
-  int cuda_device() const { return CudaDeviceOf(first_tensor(), device); }
+  const Tensor* first_tensor() const { return FindFirstTensor(*this); }
+  int cuda_device() const { return GetCudaDevice(first_tensor(), device); }
 };
 
 // Element count of each rank's part of `list`. The list is one tensor per rank,

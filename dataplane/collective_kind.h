@@ -190,7 +190,7 @@ consteval bool AreInOrder() {
 static_assert(AreInOrder());
 
 // Accepts any number, because a kind may have come from a peer.
-constexpr const CollectiveTraits& TraitsOf(CollectiveKind kind) {
+constexpr const CollectiveTraits& GetTraits(CollectiveKind kind) {
   const auto index = static_cast<size_t>(kind);
   return kCollectiveTraits[index < kCollectiveKindCount ? index
                                                         : kCollectiveKindCount];
@@ -201,14 +201,16 @@ const std::string& CollectiveKindName(CollectiveKind kind);
 
 // Whether the collective reduces, and so has a `reduce_op`.
 constexpr bool IsReduction(CollectiveKind kind) {
-  return TraitsOf(kind).reduces;
+  return GetTraits(kind).reduces;
 }
 
 // Whether it has a `root`.
-constexpr bool IsRooted(CollectiveKind kind) { return TraitsOf(kind).has_root; }
+constexpr bool IsRooted(CollectiveKind kind) {
+  return GetTraits(kind).has_root;
+}
 
 constexpr bool IsPointToPoint(CollectiveKind kind) {
-  return TraitsOf(kind).is_point_to_point;
+  return GetTraits(kind).is_point_to_point;
 }
 
 // Whether the list has one part per rank.
@@ -218,12 +220,12 @@ constexpr bool HasParts(TensorList list) {
 
 // Whether a rank sends a different part to each rank.
 constexpr bool GivesEachItsOwn(CollectiveKind kind) {
-  return HasParts(TraitsOf(kind).inputs);
+  return HasParts(GetTraits(kind).inputs);
 }
 
 // Whether a rank receives a different part from each rank.
 constexpr bool TakesFromEach(CollectiveKind kind) {
-  return HasParts(TraitsOf(kind).outputs);
+  return HasParts(GetTraits(kind).outputs);
 }
 
 constexpr bool IsAllToAll(CollectiveKind kind) {
@@ -232,17 +234,17 @@ constexpr bool IsAllToAll(CollectiveKind kind) {
 
 // Whether parts may differ in size and every rank knows all the sizes.
 constexpr bool KnowsAllSizes(CollectiveKind kind) {
-  return TraitsOf(kind).is_uneven && !IsAllToAll(kind);
+  return GetTraits(kind).is_uneven && !IsAllToAll(kind);
 }
 
 // Whether it has input_splits and output_splits.
 constexpr bool HasSplits(CollectiveKind kind) {
-  return TraitsOf(kind).is_uneven &&
-         TraitsOf(kind).inputs == TensorList::kWhole;
+  return GetTraits(kind).is_uneven &&
+         GetTraits(kind).inputs == TensorList::kWhole;
 }
 
 constexpr bool HasTensors(CollectiveKind kind) {
-  const CollectiveTraits& traits = TraitsOf(kind);
+  const CollectiveTraits& traits = GetTraits(kind);
   return traits.tensors != TensorList::kEmpty ||
          traits.inputs != TensorList::kEmpty ||
          traits.outputs != TensorList::kEmpty;

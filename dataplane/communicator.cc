@@ -185,18 +185,18 @@ inline Collective* Communicator::FindPlanned(const CollectiveView& view) {
   if (!poison_.ok()) return nullptr;
   Collective* const planned = plans_.Find(view);
   if (planned == nullptr) return nullptr;
-  const bool looks =
+  const bool checks_tensors =
       planned->plan->looks_where_tensors_are->load(std::memory_order_acquire);
-  if (planned->plan->is_valid && !looks) return planned;
-  return IsGood(*planned, looks) ? planned : nullptr;
+  if (planned->plan->is_valid && !checks_tensors) return planned;
+  return IsGood(*planned, checks_tensors) ? planned : nullptr;
 }
 
-bool Communicator::IsGood(const Collective& planned, bool looks) {
+bool Communicator::IsGood(const Collective& planned, bool checks_tensors) {
   bool& is_valid = planned.plan->is_valid;
   if (!is_valid) {
     is_valid = Validate(planned, options_.rank, options_.world_size).ok();
   }
-  return is_valid && (!looks || backend_->Supports(planned).ok());
+  return is_valid && (!checks_tensors || backend_->Supports(planned).ok());
 }
 
 inline Status Communicator::RunEntered(const Collective& collective,
@@ -272,7 +272,7 @@ std::shared_ptr<Work> Communicator::Start(Collective collective) {
     if (refusal.why.ok()) work = StartEntered(collective);
     ended.swap(ended_);
   }
-  return HandleOf(collective, refusal, std::move(work));
+  return MakeHandle(collective, refusal, std::move(work));
 }
 
 std::vector<std::shared_ptr<Work>> Communicator::StartTogether(
@@ -291,7 +291,7 @@ std::vector<std::shared_ptr<Work>> Communicator::StartTogether(
     ended.swap(ended_);
   }
   for (size_t i = 0; i < collectives.size(); ++i) {
-    works[i] = HandleOf(collectives[i], refusals[i], std::move(works[i]));
+    works[i] = MakeHandle(collectives[i], refusals[i], std::move(works[i]));
   }
   return works;
 }
@@ -340,8 +340,8 @@ Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
   return {};
 }
 
-Status Communicator::ErrorOf(const Collective& collective,
-                             const Refusal& refusal) {
+Status Communicator::MakeError(const Collective& collective,
+                               const Refusal& refusal) {
   if (!refusal.by_arguments) return refusal.why;
   if (!IsPointToPoint(collective.kind)) {
     const BackendRef backend(*this);
@@ -395,11 +395,11 @@ void Communicator::RemoveNotFirst(uint64_t sequence, Instant at) {
   running_.erase(running);
 }
 
-std::shared_ptr<Work> Communicator::HandleOf(const Collective& collective,
-                                             const Refusal& refusal,
-                                             std::shared_ptr<Work> work) {
+std::shared_ptr<Work> Communicator::MakeHandle(const Collective& collective,
+                                               const Refusal& refusal,
+                                               std::shared_ptr<Work> work) {
   if (!refusal.why.ok()) {
-    return FailedWork(collective.Describe(), ErrorOf(collective, refusal));
+    return FailedWork(collective.Describe(), MakeError(collective, refusal));
   }
   if (IsPointToPoint(collective.kind)) {
     work->OnCompletion(
@@ -420,7 +420,7 @@ Status Communicator::Run(Collective& collective) {
   const Refusal refusal = Enter(collective, /*waits=*/true);
   if (!refusal.why.ok()) {
     order.Release();
-    return ErrorOf(collective, refusal);
+    return MakeError(collective, refusal);
   }
   return RunEntered(collective, order);
 }

@@ -179,7 +179,7 @@ class Communicator {
       const CollectiveView& view) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether `planned` may run with its tensors' current addresses. If `looks`,
   // also asks the backend.
-  bool IsGood(const Collective& planned, bool looks)
+  bool IsGood(const Collective& planned, bool checks_tensors)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The part of Run for a collective that has no plan.
   Status RunUnplanned(const CollectiveView& view, Instant& began);
@@ -209,12 +209,12 @@ class Communicator {
   std::shared_ptr<Work> StartEntered(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the caller's error and tells the backend of the refusal.
-  Status ErrorOf(const Collective& collective, const Refusal& refusal);
+  Status MakeError(const Collective& collective, const Refusal& refusal);
   // Makes the handle of a collective that was refused or, if not, that the
   // backend has started as `work`.
-  std::shared_ptr<Work> HandleOf(const Collective& collective,
-                                 const Refusal& refusal,
-                                 std::shared_ptr<Work> work);
+  std::shared_ptr<Work> MakeHandle(const Collective& collective,
+                                   const Refusal& refusal,
+                                   std::shared_ptr<Work> work);
   void Completed(uint64_t sequence, const Status& status, Instant at,
                  bool waits);
   // Removes a running collective. If `ok`, it counts as completed.

@@ -219,7 +219,7 @@ TEST_F(CommunicatorTest, WhatIsThrownOutOfRunEndsTheGroup) {
 
 class RepeatedRunTest : public CommunicatorTest {
  protected:
-  RepeatedRunTest() { backend_->looks = false; }
+  RepeatedRunTest() { backend_->checks_tensors = false; }
 
   Status RunAllReduce(std::chrono::milliseconds timeout = {}) {
     const Tensor tensor(values_);
@@ -353,7 +353,7 @@ TEST_F(RepeatedRunTest, ABackendThatLooksWhereTensorsAreIsAskedEachTime) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
   backend_->supports = InvalidArgumentError("freed");
   EXPECT_TRUE(RunAllReduce().ok());
-  backend_->looks = true;
+  backend_->checks_tensors = true;
   EXPECT_EQ(RunAllReduce(),
             InvalidArgumentError("all_reduce #5 on group \"g\": freed"));
   backend_->supports = OkStatus();

@@ -73,7 +73,7 @@ std::string TypeName(DLDataType type) {
   return absl::StrCat(name, type.bits);
 }
 
-StatusOr<DataType> TypeOf(DLDataType type) {
+StatusOr<DataType> ToDataType(DLDataType type) {
   if (type.lanes != 1) {
     return Invalid("elements of ", type.lanes, " lanes, must be 1 (",
                    TypeName(type), ")");
@@ -86,7 +86,7 @@ StatusOr<DataType> TypeOf(DLDataType type) {
   return Invalid("no tensor here has elements of ", TypeName(type));
 }
 
-StatusOr<Device> DeviceOf(DLDevice device) {
+StatusOr<Device> ToDevice(DLDevice device) {
   switch (device.device_type) {
     case kDLCPU:
     case kDLCUDAHost:
@@ -117,10 +117,10 @@ Status CheckContiguous(const DLTensor& tensor, std::span<const int64_t> shape) {
   return OkStatus();
 }
 
-StatusOr<Tensor> ViewOf(const DLTensor& theirs) {
-  const StatusOr<DataType> type = TypeOf(theirs.dtype);
+StatusOr<Tensor> MakeView(const DLTensor& theirs) {
+  const StatusOr<DataType> type = ToDataType(theirs.dtype);
   if (!type.ok()) return type.status();
-  const StatusOr<Device> device = DeviceOf(theirs.device);
+  const StatusOr<Device> device = ToDevice(theirs.device);
   if (!device.ok()) return device.status();
   if (theirs.ndim < 0) return Invalid("ndim is negative: ", theirs.ndim);
   if (theirs.ndim > 0 && theirs.shape == nullptr) {
@@ -180,7 +180,7 @@ StatusOr<Exported<M>*> ExportAs(const Tensor& tensor,
 
 template <typename M>
 StatusOr<Imported> Imported::Import(M* managed) {
-  StatusOr<Tensor> view = ViewOf(managed->dl_tensor);
+  StatusOr<Tensor> view = MakeView(managed->dl_tensor);
   if (!view.ok()) return view.status();
   Imported imported;
   imported.tensor_ = *std::move(view);

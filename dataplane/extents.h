@@ -19,7 +19,7 @@ class Extents {
   // `number` identifies the tensor. Must not be called after Clash or Touching.
   void Add(const Tensor& tensor, size_t number) {
     if (tensor.bytes() == 0) return;
-    const Extent extent = ExtentOf(tensor);
+    const Extent extent = ToExtent(tensor);
     extents_.push_back({extent.begin, extent.end, number});
   }
 
@@ -39,7 +39,7 @@ class Extents {
   std::optional<size_t> Touching(const Tensor& tensor, const May& may) {
     if (tensor.bytes() == 0) return std::nullopt;
     Sort();
-    const Extent extent = ExtentOf(tensor);
+    const Extent extent = ToExtent(tensor);
     auto it = std::partition_point(
         extents_.begin(), extents_.end(),
         [&](const Extent& other) { return other.end <= extent.begin; });
@@ -56,7 +56,7 @@ class Extents {
     size_t number = 0;
   };
 
-  static Extent ExtentOf(const Tensor& tensor) {
+  static Extent ToExtent(const Tensor& tensor) {
     const auto* const begin = static_cast<const std::byte*>(tensor.data());
     return {begin, begin + tensor.bytes()};
   }

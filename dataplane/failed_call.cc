@@ -32,14 +32,14 @@ std::optional<FailedCall> FindFailedCall(const Status& status) {
                     .is_point_to_point = bytes[0] == kOfTwoRanks};
 }
 
-std::string LabelOf(const FailedCall& call, absl::string_view group_name) {
+std::string MakeLabel(const FailedCall& call, absl::string_view group_name) {
   return absl::StrCat(call.label, " on group ", base::Quote(group_name));
 }
 
 Status Labelled(const FailedCall& call, absl::string_view group_name,
                 const Status& failure) {
-  Status labelled(failure.code(), absl::StrCat(LabelOf(call, group_name), ": ",
-                                               failure.message()));
+  Status labelled(failure.code(), absl::StrCat(MakeLabel(call, group_name),
+                                               ": ", failure.message()));
   failure.ForEachPayload([&](const std::string& url, const std::string& value) {
     labelled.SetPayload(url, value);
   });

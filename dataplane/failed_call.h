@@ -31,10 +31,10 @@ void SetFailedCall(Status& status, const FailedCall& call);
 std::optional<FailedCall> FindFailedCall(const Status& status);
 
 // The beginning of such an error's text: `all_reduce #418 on group "world"`.
-std::string LabelOf(const FailedCall& call, absl::string_view group_name);
+std::string MakeLabel(const FailedCall& call, absl::string_view group_name);
 
 // Returns `failure` as the error of `call`: the same code and payloads, with
-// LabelOf in front of the text.
+// MakeLabel in front of the text.
 Status Labelled(const FailedCall& call, absl::string_view group_name,
                 const Status& failure);
 

@@ -21,7 +21,7 @@ struct Layout {
   uint8_t nan;
 };
 
-Layout LayoutOf(DataType type) {
+Layout GetLayout(DataType type) {
   if (type == DataType::kFloat8E4m3fn) {
     return {.mantissa_bits = 3, .bias = 7, .largest = 0x7e, .nan = 0x7f};
   }
@@ -31,7 +31,7 @@ Layout LayoutOf(DataType type) {
 // The values of the patterns without a sign, ascending.
 using Magnitudes = std::array<float, kMagnitude>;
 
-Magnitudes MagnitudesOf(const Layout& layout) {
+Magnitudes ComputeMagnitudes(const Layout& layout) {
   Magnitudes magnitudes = {};
   for (int bits = 0; bits <= layout.largest; ++bits) {
     const int exponent = bits >> layout.mantissa_bits;
@@ -46,21 +46,22 @@ Magnitudes MagnitudesOf(const Layout& layout) {
   return magnitudes;
 }
 
-const Magnitudes& MagnitudesOf(DataType type) {
+const Magnitudes& GetMagnitudes(DataType type) {
   static const Magnitudes e4m3fn =
-      MagnitudesOf(LayoutOf(DataType::kFloat8E4m3fn));
-  static const Magnitudes e5m2 = MagnitudesOf(LayoutOf(DataType::kFloat8E5m2));
+      ComputeMagnitudes(GetLayout(DataType::kFloat8E4m3fn));
+  static const Magnitudes e5m2 =
+      ComputeMagnitudes(GetLayout(DataType::kFloat8E5m2));
   return type == DataType::kFloat8E4m3fn ? e4m3fn : e5m2;
 }
 
 }  // namespace
 
 uint8_t ToFloat8(DataType type, float value) {
-  const Layout layout = LayoutOf(type);
+  const Layout layout = GetLayout(type);
   const uint8_t sign = std::signbit(value) ? kSign : 0;
   if (std::isnan(value)) return sign | layout.nan;
   const float magnitude = std::abs(value);
-  const Magnitudes& all = MagnitudesOf(type);
+  const Magnitudes& all = GetMagnitudes(type);
   const auto above = std::upper_bound(
       all.begin(), all.begin() + layout.largest + 1, magnitude);
   auto low = static_cast<size_t>(above - all.begin()) - 1;
@@ -73,11 +74,11 @@ uint8_t ToFloat8(DataType type, float value) {
 }
 
 float FromFloat8(DataType type, uint8_t element) {
-  const Layout layout = LayoutOf(type);
+  const Layout layout = GetLayout(type);
   const size_t bits = element & kMagnitude;
   float magnitude = std::numeric_limits<float>::quiet_NaN();
   if (bits <= layout.largest) {
-    magnitude = MagnitudesOf(type)[bits];
+    magnitude = GetMagnitudes(type)[bits];
   } else if (type == DataType::kFloat8E5m2 &&
              bits == size_t{layout.largest} + 1) {
     magnitude = std::numeric_limits<float>::infinity();

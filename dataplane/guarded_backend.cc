@@ -60,7 +60,7 @@ std::shared_ptr<Work> ExceptionGuard::Start(const Collective& collective) {
   if (problem.empty() && work == nullptr) problem = "returned no Work";
   if (problem.empty()) return work;
   auto failed = std::make_shared<PromisedWork>(collective.Describe());
-  failed->Complete(ProblemOf(collective, "Start", problem));
+  failed->Complete(MakeError(collective, "Start", problem));
   return failed;
 }
 
@@ -74,10 +74,10 @@ Completion ExceptionGuard::Run(const Collective& collective,
 }
 
 Completion ExceptionGuard::EndingOfCaught(const Collective& collective) const {
-  return {ProblemOf(collective, "Run", TextOfCaught()), Clock::now()};
+  return {MakeError(collective, "Run", TextOfCaught()), Clock::now()};
 }
 
-Status ExceptionGuard::ProblemOf(const Collective& collective,
+Status ExceptionGuard::MakeError(const Collective& collective,
                                  absl::string_view call,
                                  const std::string& problem) const {
   return Labelled(FailedCall::Of(collective), group_name_,

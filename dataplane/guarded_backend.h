@@ -35,7 +35,7 @@ class ExceptionGuard : public BackendDecorator {
   // Called by Run in its handler.
   Completion EndingOfCaught(const Collective& collective) const;
   // The error of `collective` if `call` has thrown or returned null.
-  Status ProblemOf(const Collective& collective, absl::string_view call,
+  Status MakeError(const Collective& collective, absl::string_view call,
                    const std::string& problem) const;
   // Logs `problem`, the text that `call` has thrown. Ignores an empty text.
   void Note(absl::string_view call, const std::string& problem) const;

@@ -84,7 +84,7 @@ TEST(ExceptionGuardTest, WhatItDoesRightPasses) {
   inner.supports = UnimplementedError("not that");
   ExceptionGuard guarding(std::move(fake), "tp0");
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
-  inner.looks = false;
+  inner.checks_tensors = false;
   EXPECT_FALSE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
   const auto work = guarding.Start(Of(CollectiveKind::kBarrier));
   EXPECT_EQ(work, inner.works.at(0));

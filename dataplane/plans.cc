@@ -15,16 +15,17 @@ bool Plans::HasSameSplits(const CollectiveView& view, const Collective& known) {
 }
 
 Plans::Planned* Plans::FindByHash(const CollectiveView& view) {
-  Planned* const planned = places_[PlaceOf(HashOf(view))].planned.get();
+  Planned* const planned = places_[ToIndex(ComputeHash(view))].planned.get();
   if (!Takes(view, planned)) return nullptr;
   if (last_ != nullptr) last_->next = planned;
   return planned;
 }
 
-void Plans::Note(const Collective& collective, const std::atomic<bool>& looks) {
+void Plans::Note(const Collective& collective,
+                 const std::atomic<bool>& checks_tensors) {
   if (IsPointToPoint(collective.kind) || collective.cuda_device() >= 0) return;
-  const uint64_t hash = HashOf(collective);
-  Place& place = places_[PlaceOf(hash)];
+  const uint64_t hash = ComputeHash(collective);
+  HashSlot& place = places_[ToIndex(hash)];
   if (place.candidate != hash) {
     place.candidate = hash;
     return;
@@ -32,10 +33,10 @@ void Plans::Note(const Collective& collective, const std::atomic<bool>& looks) {
   if (place.planned != nullptr && place.planned->plan.is_running) return;
   auto planned = std::make_unique<Planned>();
   planned->collective = collective;
-  planned->plan.looks_where_tensors_are = &looks;
+  planned->plan.looks_where_tensors_are = &checks_tensors;
   planned->plan.bytes = collective.bytes();
   planned->collective.plan = &planned->plan;
-  for (const Place& other : places_) {
+  for (const HashSlot& other : places_) {
     if (other.planned != nullptr &&
         other.planned->next == place.planned.get()) {
       other.planned->next = nullptr;

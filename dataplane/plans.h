@@ -35,7 +35,8 @@ class Plans {
   // Remembers `collective`, which has succeeded without a plan. `looks` is
   // Plan::looks_where_tensors_are. Ignores sends, receives and collectives on
   // CUDA devices, which are copied further.
-  void Note(const Collective& collective, const std::atomic<bool>& looks);
+  void Note(const Collective& collective,
+            const std::atomic<bool>& checks_tensors);
 
   // `collective` may have been run without a plan.
   static void HasEnded(const Collective& collective) {
@@ -49,7 +50,7 @@ class Plans {
     // The one found after this one the last time; null if unknown or removed.
     Planned* next = nullptr;
   };
-  struct Place {
+  struct HashSlot {
     // Hash of the last unknown collective that came here.
     uint64_t candidate = 0;
     std::unique_ptr<Planned> planned;
@@ -58,9 +59,9 @@ class Plans {
   // Hashes the fields that differ most often. The multiplier is 2^64 divided by
   // the golden ratio.
   template <typename Call>
-  static uint64_t HashOf(const Call& call) {
+  static uint64_t ComputeHash(const Call& call) {
     constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15u;
-    const Tensor* const tensor = FirstTensorOf(call);
+    const Tensor* const tensor = FindFirstTensor(call);
     const uint64_t size = tensor == nullptr
                               ? 0
                               : static_cast<uint64_t>(tensor->element_count())
@@ -78,7 +79,7 @@ class Plans {
   Planned* FindByHash(const CollectiveView& view);
 
   static constexpr size_t kPlaces = 32;
-  static size_t PlaceOf(uint64_t hash) { return hash >> 59; }
+  static size_t ToIndex(uint64_t hash) { return hash >> 59; }
   static_assert(kPlaces == 1 << (64 - 59));
 
   // Compares all fields except those of sends and receives, those that Find
@@ -93,7 +94,7 @@ class Plans {
   static bool Take(std::span<const Tensor> tensors, Collective::Tensors& known,
                    bool& moved);
 
-  std::array<Place, kPlaces> places_;
+  std::array<HashSlot, kPlaces> places_;
   // The one found last; null if there is none or it was removed.
   Planned* last_ = nullptr;
 };

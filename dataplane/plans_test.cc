@@ -31,8 +31,8 @@ class PlansTest : public ::testing::Test {
             .output_splits = splits_};
   }
   void NoteTwice(const CollectiveView& view) {
-    plans_.Note(view.Copy(), looks_);
-    plans_.Note(view.Copy(), looks_);
+    plans_.Note(view.Copy(), checks_tensors_);
+    plans_.Note(view.Copy(), checks_tensors_);
   }
   Collective* Find(const CollectiveView& view) { return plans_.Find(view); }
 
@@ -41,15 +41,15 @@ class PlansTest : public ::testing::Test {
   Tensor tensor_{values_.data(), {2, 3}};
   Tensor other_{more_.data(), {2, 3}};
   std::vector<int64_t> splits_ = {2, 0};
-  std::atomic<bool> looks_{false};
+  std::atomic<bool> checks_tensors_{false};
   Plans plans_;
 };
 
 TEST_F(PlansTest, WhatCameTwiceIsKnown) {
   EXPECT_EQ(Find(Reduction()), nullptr);
-  plans_.Note(Reduction().Copy(), looks_);
+  plans_.Note(Reduction().Copy(), checks_tensors_);
   EXPECT_EQ(Find(Reduction()), nullptr);
-  plans_.Note(Reduction().Copy(), looks_);
+  plans_.Note(Reduction().Copy(), checks_tensors_);
   const Collective* const known = Find(Reduction());
   ASSERT_NE(known, nullptr);
   ASSERT_NE(known->plan, nullptr);

@@ -17,7 +17,7 @@ namespace {
 // cache.
 constexpr size_t kCombinedAtOnceBytes = 16 << 10;
 
-const KernelTable& TableOf(absl::string_view instruction_set) {
+const KernelTable& GetTable(absl::string_view instruction_set) {
 #if defined(__x86_64__)
   if (instruction_set == "avx512") return kernels_avx512::Table();
   if (instruction_set == "avx2") return kernels_avx2::Table();
@@ -56,7 +56,7 @@ const KernelsOfType& KernelsFor(const KernelTable& table, DataType type) {
   LOG(FATAL) << "no loops for type " << static_cast<int>(type);
 }
 
-KernelsOfType::Reduce CombineOf(const KernelsOfType& kernels, ReduceOp op) {
+KernelsOfType::Reduce GetCombine(const KernelsOfType& kernels, ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
@@ -112,7 +112,7 @@ Status NotReducible(absl::string_view backend, DataType type) {
 
 const Reduction& Reduction::Of(DataType type, ReduceOp op) {
   static const auto all = [] {
-    const KernelTable& table = TableOf(InstructionSets().back());
+    const KernelTable& table = GetTable(InstructionSets().back());
     std::vector<std::optional<Reduction>> reductions;
     for (int i = 0; i < kDataTypeCount * kReduceOpCount; ++i) {
       const auto each = static_cast<DataType>(i / kReduceOpCount);
@@ -132,7 +132,7 @@ const Reduction& Reduction::Of(DataType type, ReduceOp op) {
 
 Reduction::Reduction(DataType type, ReduceOp op,
                      absl::string_view instruction_set)
-    : Reduction(type, op, TableOf(instruction_set)) {
+    : Reduction(type, op, GetTable(instruction_set)) {
   CHECK(combine_ != nullptr)
       << ReduceOpName(op) << " of " << DataTypeName(type);
 }
@@ -160,7 +160,7 @@ Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
     kernels = &table.float32;
   }
   at_once_ = kCombinedAtOnceBytes / accumulator_bytes_;
-  combine_ = CombineOf(*kernels, op);
+  combine_ = GetCombine(*kernels, op);
   divide_ = op == ReduceOp::kAvg ? kernels->divide : nullptr;
   if (combines_elements() && divide_ == nullptr) combine_two_ = combine_;
 }

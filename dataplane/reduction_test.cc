@@ -235,7 +235,7 @@ TEST(ReductionOfComplexTest, SumsAveragesAndScalesBothParts) {
 }
 
 // The value of a 16-bit number, computed without the kernels.
-double ValueOf(DataType type, uint16_t bits) {
+double ToValue(DataType type, uint16_t bits) {
   const int fraction_bits = type == DataType::kFloat16 ? 10 : 7;
   const int exponent_max = type == DataType::kFloat16 ? 31 : 255;
   const int fraction = bits & ((1 << fraction_bits) - 1);
@@ -269,10 +269,10 @@ TEST_P(NarrowFloatTest, EveryNumberIsWidenedExactlyAndComesBack) {
     std::vector<uint16_t> back(all.size());
     sum.Store(back.data(), wide.data(), all.size());
     for (size_t i = 0; i < all.size(); ++i) {
-      const double expected = ValueOf(GetParam(), all[i]);
+      const double expected = ToValue(GetParam(), all[i]);
       if (std::isnan(expected)) {
         EXPECT_TRUE(std::isnan(wide[i])) << i;
-        EXPECT_TRUE(std::isnan(ValueOf(GetParam(), back[i]))) << i;
+        EXPECT_TRUE(std::isnan(ToValue(GetParam(), back[i]))) << i;
       } else {
         ASSERT_EQ(static_cast<double>(wide[i]), expected) << set << " " << i;
         ASSERT_EQ(back[i], all[i]) << set;
@@ -293,7 +293,7 @@ TEST_P(NarrowFloatTest, StoringRoundsToTheNearestOfTwoToTheEvenOne) {
         const auto low = static_cast<uint16_t>(i | sign);
         const auto high = static_cast<uint16_t>((i + 1) | sign);
         const auto middle = static_cast<float>(
-            (ValueOf(GetParam(), low) + ValueOf(GetParam(), high)) / 2);
+            (ToValue(GetParam(), low) + ToValue(GetParam(), high)) / 2);
         const auto even = i % 2 == 0 ? low : high;
         wide.push_back(middle);
         expected.push_back(even);
@@ -306,10 +306,10 @@ TEST_P(NarrowFloatTest, StoringRoundsToTheNearestOfTwoToTheEvenOne) {
       const auto largest = static_cast<uint16_t>(finite | sign);
       const auto infinity = static_cast<uint16_t>((finite + 1) | sign);
       const double step =
-          ValueOf(GetParam(), largest) -
-          ValueOf(GetParam(), static_cast<uint16_t>(largest - 1));
+          ToValue(GetParam(), largest) -
+          ToValue(GetParam(), static_cast<uint16_t>(largest - 1));
       const auto middle =
-          static_cast<float>(ValueOf(GetParam(), largest) + step / 2);
+          static_cast<float>(ToValue(GetParam(), largest) + step / 2);
       wide.push_back(middle);
       expected.push_back(infinity);
       wide.push_back(std::nextafter(middle, 0.0f));
@@ -334,14 +334,14 @@ TEST_P(NarrowFloatTest, AddsAndMultipliesInFloat32) {
     const Reduction sum(GetParam(), ReduceOp::kPremulSum, set);
     sum.Load(wide.data(), elements.data(), 19, 2);
     for (int i = 0; i < 1024; ++i) sum.Add(wide.data(), more.data(), 19, 0.5);
-    const double expected = 2 + 512 * ValueOf(GetParam(), small);
+    const double expected = 2 + 512 * ToValue(GetParam(), small);
     EXPECT_EQ(static_cast<double>(wide[18]), expected);
     const Reduction product(GetParam(), ReduceOp::kProduct, set);
     product.Load(wide.data(), elements.data(), 19, 7);
     product.Add(wide.data(), more.data(), 19, 7);
     product.Add(wide.data(), more.data(), 19, 7);
     EXPECT_EQ(static_cast<double>(wide[18]),
-              std::pow(ValueOf(GetParam(), small), 2));
+              std::pow(ToValue(GetParam(), small), 2));
   }
 }
 
@@ -355,9 +355,9 @@ TEST_P(NarrowFloatTest, MinAndMaxCompareTheValuesAndKeepNan) {
       std::vector<uint16_t> out(a.size());
       reduction.Combine(out.data(), a.data(), b.data(), out.size());
       for (size_t i = 0; i < a.size(); ++i) {
-        const double x = ValueOf(GetParam(), a[i]);
-        const double y = ValueOf(GetParam(), b[i]);
-        const double actual = ValueOf(GetParam(), out[i]);
+        const double x = ToValue(GetParam(), a[i]);
+        const double y = ToValue(GetParam(), b[i]);
+        const double actual = ToValue(GetParam(), out[i]);
         if (std::isnan(x) || std::isnan(y)) {
           ASSERT_TRUE(std::isnan(actual));
         } else {

@@ -119,7 +119,7 @@ class Table {
       }
       if (status.ok()) status = backend.Supports(collective);
       const std::string own =
-          status.ok() ? "yes" : LetterOf(status, kind, type);
+          status.ok() ? "yes" : ToLetter(status, kind, type);
       if (cell.empty()) cell = own;
       EXPECT_EQ(own, cell) << CollectiveKindName(kind) << " "
                            << DataTypeName(type);
@@ -127,7 +127,7 @@ class Table {
     return cell;
   }
 
-  std::string LetterOf(const Status& status, CollectiveKind kind,
+  std::string ToLetter(const Status& status, CollectiveKind kind,
                        DataType type) {
     const std::string text = absl::StrReplaceAll(
         status.message(),
@@ -154,7 +154,7 @@ struct Named {
   Device device;
 };
 
-std::string TableOf(const std::vector<Named>& backends) {
+std::string MakeTable(const std::vector<Named>& backends) {
   Table table;
   std::vector<CollectiveKind> movements;
   std::vector<CollectiveKind> reductions;
@@ -177,8 +177,8 @@ std::string TableOf(const std::vector<Named>& backends) {
 // Lines that are equal for both.
 constexpr char kGlooAndShm[] = "gloo, shm";
 
-std::string TableOf(const Backend& backend) {
-  return TableOf({{kGlooAndShm, &backend, {DeviceType::kCpu, 0}}});
+std::string MakeTable(const Backend& backend) {
+  return MakeTable({{kGlooAndShm, &backend, {DeviceType::kCpu, 0}}});
 }
 
 // A fake CUDA. Backends keep a reference to it.
@@ -200,12 +200,12 @@ std::unique_ptr<Backend> MakeNccl() {
 std::string Expected() {
   const auto gloo = CreateBackend("gloo", {.world_size = 1});
   const auto shm = CreateBackend("shm", {.world_size = 1});
-  EXPECT_EQ(TableOf(**shm), TableOf(**gloo));
+  EXPECT_EQ(MakeTable(**shm), MakeTable(**gloo));
   const auto staged = MakeStaging();
   const auto nccl = MakeNccl();
-  return TableOf({{kGlooAndShm, gloo->get(), {DeviceType::kCpu, 0}},
-                  {"cuda:gloo", staged.get(), {DeviceType::kCuda, 0}},
-                  {"nccl", nccl.get(), {DeviceType::kCuda, 0}}});
+  return MakeTable({{kGlooAndShm, gloo->get(), {DeviceType::kCpu, 0}},
+                    {"cuda:gloo", staged.get(), {DeviceType::kCuda, 0}},
+                    {"nccl", nccl.get(), {DeviceType::kCuda, 0}}});
 }
 
 TEST(SupportTableTest, ReadmeSaysWhatTheCodeSays) {

@@ -13,7 +13,7 @@ namespace muster::dataplane {
 namespace {
 
 // Also maps numbers that are not a DataType, which Tensor::Validate refuses.
-constexpr size_t IndexOf(DataType type) {
+constexpr size_t ToIndex(DataType type) {
   return std::min<size_t>(static_cast<size_t>(type), kDataTypeCount);
 }
 
@@ -22,7 +22,7 @@ constexpr std::array<size_t, kDataTypeCount + 1> kAlignments = {
     1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 4, 8, 1, 1, 1};
 
 bool IsAligned(const void* data, DataType type) {
-  return reinterpret_cast<uintptr_t>(data) % kAlignments[IndexOf(type)] == 0;
+  return reinterpret_cast<uintptr_t>(data) % kAlignments[ToIndex(type)] == 0;
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ const std::string& DataTypeName(DataType type) {
       "uint8",     "int8",       "int16",         "int32",       "int64",
       "float16",   "bfloat16",   "float32",       "float64",     "bool",
       "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "no DataType"};
-  return kNames[IndexOf(type)];
+  return kNames[ToIndex(type)];
 }
 
 const std::string& DeviceTypeName(DeviceType type) {
@@ -68,7 +68,7 @@ Tensor::Tensor(void* data, DataType type, std::span<const int64_t> shape,
   traits_ = Traits(type, device, shape.size() == 1, is_valid);
 }
 
-bool Tensor::HasShapeOf(const Tensor& other) const {
+bool Tensor::HasSameShape(const Tensor& other) const {
   return std::ranges::equal(shape_, other.shape_);
 }
 
@@ -94,7 +94,7 @@ Status Tensor::WhyInvalid() const {
   }
   return InvalidArgumentError(
       absl::StrCat("data pointer of ", Describe(), " is not aligned to ",
-                   kAlignments[IndexOf(data_type())], " bytes"));
+                   kAlignments[ToIndex(data_type())], " bytes"));
 }
 
 std::string Tensor::Describe() const {

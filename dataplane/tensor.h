@@ -230,11 +230,11 @@ class Tensor {
   // shape and device.
   bool IsLike(const Tensor& other) const {
     return traits_ == other.traits_ && element_count_ == other.element_count_ &&
-           (traits_.has_one_dimension() || HasShapeOf(other));
+           (traits_.has_one_dimension() || HasSameShape(other));
   }
 
   Status WhyInvalid() const;
-  bool HasShapeOf(const Tensor& other) const;
+  bool HasSameShape(const Tensor& other) const;
 
   void* data_ = nullptr;
   Traits traits_{DataType::kFloat32, Device{}, /*has_one_dimension=*/true,

@@ -12,7 +12,7 @@
 namespace muster::dataplane {
 namespace {
 
-std::string ProblemOf(const Tensor& tensor) {
+std::string FindProblem(const Tensor& tensor) {
   const Status status = tensor.Validate();
   if (!status.ok()) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -70,10 +70,10 @@ TEST(TensorTest, ViewsVectorsSpansAndPointersWithoutCopying) {
 
 TEST(TensorTest, DefaultAndZeroSizedAreEmptyAndValid) {
   EXPECT_EQ(Tensor().Describe(), "float32[0]");
-  EXPECT_EQ(ProblemOf(Tensor()), "");
-  EXPECT_EQ(ProblemOf(Tensor(nullptr, DataType::kInt64, {3, 0, 5})), "");
+  EXPECT_EQ(FindProblem(Tensor()), "");
+  EXPECT_EQ(FindProblem(Tensor(nullptr, DataType::kInt64, {3, 0, 5})), "");
   std::vector<float> none;
-  EXPECT_EQ(ProblemOf(Tensor(none)), "");
+  EXPECT_EQ(FindProblem(Tensor(none)), "");
 }
 
 TEST(TensorTest, DeviceIsPartOfTheDescription) {
@@ -86,26 +86,26 @@ TEST(TensorTest, DeviceIsPartOfTheDescription) {
 
 TEST(TensorTest, ValidateSaysWhatIsWrong) {
   int32_t values[4] = {};
-  EXPECT_EQ(ProblemOf(Tensor(values, {2, -1})),
+  EXPECT_EQ(FindProblem(Tensor(values, {2, -1})),
             "negative dimension in int32[2,-1]");
   EXPECT_EQ(Tensor(values, {2, -1}).element_count(), 0);
-  EXPECT_EQ(ProblemOf(Tensor(values, static_cast<DataType>(99), {1})),
+  EXPECT_EQ(FindProblem(Tensor(values, static_cast<DataType>(99), {1})),
             "a tensor's data type is 99, which is no DataType");
-  EXPECT_EQ(ProblemOf(Tensor(nullptr, DataType::kFloat32, {4})),
+  EXPECT_EQ(FindProblem(Tensor(nullptr, DataType::kFloat32, {4})),
             "null data pointer of float32[4]");
-  EXPECT_EQ(ProblemOf(Tensor(reinterpret_cast<char*>(values) + 2,
-                             DataType::kInt32, {1})),
+  EXPECT_EQ(FindProblem(Tensor(reinterpret_cast<char*>(values) + 2,
+                               DataType::kInt32, {1})),
             "data pointer of int32[1] is not aligned to 4 bytes");
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(ProblemOf(Tensor(values, {kMax, 2})),
+  EXPECT_EQ(FindProblem(Tensor(values, {kMax, 2})),
             "size of int32[9223372036854775807,2] does not fit into 63 bits");
-  EXPECT_EQ(ProblemOf(Tensor(values, {kMax / 2})),
+  EXPECT_EQ(FindProblem(Tensor(values, {kMax / 2})),
             "size of int32[4611686018427387903] does not fit into 63 bits");
 }
 
 TEST(TensorTest, ComplexNumbersNeedTheAlignmentOfTheirParts) {
   float parts[5] = {};
-  EXPECT_EQ(ProblemOf(Tensor(parts + 1, DataType::kComplex64, {2})), "");
+  EXPECT_EQ(FindProblem(Tensor(parts + 1, DataType::kComplex64, {2})), "");
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ Status CheckNumber(const Collective& collective, absl::string_view name,
 
 // Checks the lists' lengths, each tensor, and that types and devices are equal.
 Status CheckTensors(const Collective& collective) {
-  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  const CollectiveTraits& traits = GetTraits(collective.kind);
   // Fast path of most small collectives, which take little longer than the rest
   // of this function.
   if (traits.tensors == TensorList::kOne && collective.tensors.size() == 1 &&
@@ -191,7 +191,7 @@ Status ValidateAllGatherIntoTensor(const Collective& collective,
 Status CheckRootsList(const Collective& collective, bool is_root,
                       int world_size) {
   const bool gathers =
-      TraitsOf(collective.kind).outputs == TensorList::kPerRankOnRoot;
+      GetTraits(collective.kind).outputs == TensorList::kPerRankOnRoot;
   const Collective::Tensors& list =
       gathers ? collective.outputs : collective.inputs;
   const Tensor& model = gathers ? collective.inputs[0] : collective.outputs[0];
@@ -339,7 +339,7 @@ Status ValidatePointToPoint(const Collective& collective, int world_size) {
 
 // Applies the rule of the kind's layout.
 Status CheckLists(const Collective& collective, int rank, int world_size) {
-  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  const CollectiveTraits& traits = GetTraits(collective.kind);
   if (traits.is_point_to_point) {
     return ValidatePointToPoint(collective, world_size);
   }
@@ -387,7 +387,7 @@ const std::byte* OwnPart(TensorList layout, const Collective::Tensors& list,
 // exactly the same address, where nothing has to be copied.
 bool MayOverlap(const Collective& collective, size_t rank, int world_size,
                 size_t i, size_t j) {
-  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  const CollectiveTraits& traits = GetTraits(collective.kind);
   // Receiving would overwrite parts for other ranks that are not yet sent.
   if (traits.inputs == TensorList::kWhole &&
       traits.outputs == TensorList::kWhole) {

@@ -16,8 +16,8 @@ namespace {
 using enum CollectiveKind;
 using testing::Sample;
 
-std::string ProblemOf(const Collective& collective, int rank = 0,
-                      int world_size = 4) {
+std::string FindProblem(const Collective& collective, int rank = 0,
+                        int world_size = 4) {
   const Status status = Validate(collective, rank, world_size);
   if (!status.ok()) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -32,7 +32,7 @@ TEST(ValidateTest, GoodArgumentsPass) {
         const Sample sample(
             static_cast<CollectiveKind>(i),
             {.rank = rank, .world_size = 4, .count = count, .root = 1});
-        EXPECT_EQ(ProblemOf(sample.collective, rank), "");
+        EXPECT_EQ(FindProblem(sample.collective, rank), "");
       }
     }
   }
@@ -40,34 +40,34 @@ TEST(ValidateTest, GoodArgumentsPass) {
 
 TEST(ValidateTest, ErrorsNameTheArgumentAndItsValue) {
   std::vector<float> values(8);
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce}),
             "argument tensors: all_reduce takes 1 tensor, got 0");
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                       .tensors = {Tensor(nullptr, DataType::kInt32, {2})}}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(nullptr, DataType::kInt32, {2})}}),
             "argument tensors[0]: null data pointer of int32[2]");
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                       .tensors = {Tensor(values)},
-                       .reduce_op = static_cast<ReduceOp>(77)}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(values)},
+                         .reduce_op = static_cast<ReduceOp>(77)}),
             "argument reduce_op: unknown value 77, got float32[8]");
   for (const int root : {-1, 4}) {
-    EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kBroadcast,
-                         .tensors = {Tensor(values)},
-                         .root = root}),
+    EXPECT_EQ(FindProblem({.kind = CollectiveKind::kBroadcast,
+                           .tensors = {Tensor(values)},
+                           .root = root}),
               "argument root: invalid root rank: " + std::to_string(root) +
                   ", must be from 0 to 3");
   }
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kBroadcast,
-                       .tensors = {Tensor(values), Tensor(values)}}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kBroadcast,
+                         .tensors = {Tensor(values), Tensor(values)}}),
             "argument tensors: broadcast takes 1 tensor, got 2");
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kBarrier,
-                       .tensors = {Tensor(values)}}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kBarrier,
+                         .tensors = {Tensor(values)}}),
             "argument tensors: barrier takes none, got 1");
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kBarrier,
-                       .timeout = std::chrono::milliseconds(-5)}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kBarrier,
+                         .timeout = std::chrono::milliseconds(-5)}),
             "argument timeout: negative value -5ms");
-  EXPECT_EQ(ProblemOf({.kind = static_cast<CollectiveKind>(99)}),
+  EXPECT_EQ(FindProblem({.kind = static_cast<CollectiveKind>(99)}),
             "argument kind: unknown value 99");
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kBarrier}, /*rank=*/4),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kBarrier}, /*rank=*/4),
             "rank 4 is not in a group of 4");
 }
 
@@ -75,33 +75,33 @@ TEST(ValidateTest, OperationsWithoutMeaningForATypeAreErrors) {
   std::complex<double> numbers[2];
   for (const ReduceOp op :
        {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
-    EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                         .tensors = {Tensor(numbers, {2})},
-                         .reduce_op = op}),
+    EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                           .tensors = {Tensor(numbers, {2})},
+                           .reduce_op = op}),
               absl::StrCat("argument reduce_op: all_reduce does not support ",
                            ReduceOpName(op),
                            " on complex tensors, got complex128[2]"));
   }
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                       .tensors = {Tensor(numbers, {2})},
-                       .reduce_op = ReduceOp::kAvg}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(numbers, {2})},
+                         .reduce_op = ReduceOp::kAvg}),
             "");
   bool flags[2] = {};
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                       .tensors = {Tensor(flags, {2})},
-                       .reduce_op = ReduceOp::kAvg}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(flags, {2})},
+                         .reduce_op = ReduceOp::kAvg}),
             "argument reduce_op: Cannot use ReduceOp.AVG with boolean inputs, "
             "got bool[2]");
   float values[2] = {};
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                       .tensors = {Tensor(values, {2})},
-                       .reduce_op = ReduceOp::kBand}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(values, {2})},
+                         .reduce_op = ReduceOp::kBand}),
             "argument reduce_op: Cannot use ReduceOp.BAND with non-integral "
             "dtype, got float32[2]");
   int16_t integers[2] = {};
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                       .tensors = {Tensor(integers, {2})},
-                       .reduce_op = ReduceOp::kPremulSum}),
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(integers, {2})},
+                         .reduce_op = ReduceOp::kPremulSum}),
             "argument reduce_op: Cannot use ReduceOp.PREMUL_SUM with integral "
             "dtype, got int16[2]");
 }
@@ -123,9 +123,9 @@ TEST(ValidateTest, EveryOperationHasMeaningForTheTypesOfItsClass) {
                             : bits             ? integral
                                                : !complex;
       double memory[2];
-      EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                           .tensors = {Tensor(memory, type, {1})},
-                           .reduce_op = op})
+      EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                             .tensors = {Tensor(memory, type, {1})},
+                             .reduce_op = op})
                     .empty(),
                 expected)
           << ReduceOpName(op) << " of " << DataTypeName(type);
@@ -140,9 +140,9 @@ class ValidateListsTest : public ::testing::Test {
   template <typename Spoil>
   std::string Spoiled(CollectiveKind kind, Spoil&& spoil, int rank = 0) {
     Sample sample(kind, {.rank = rank, .world_size = 2, .count = 4});
-    EXPECT_EQ(ProblemOf(sample.collective, rank, 2), "");
+    EXPECT_EQ(FindProblem(sample.collective, rank, 2), "");
     spoil(sample.collective);
-    return ProblemOf(sample.collective, rank, 2);
+    return FindProblem(sample.collective, rank, 2);
   }
 
   float memory_[16] = {};
@@ -324,11 +324,11 @@ TEST(ValidateOverlapTest, InputsMayBeAtThisRanksOwnPlaceAlone) {
   };
   const auto problem = [](CollectiveKind kind, Collective::Tensors inputs,
                           Collective::Tensors outputs) {
-    return ProblemOf({.kind = kind,
-                      .inputs = std::move(inputs),
-                      .outputs = std::move(outputs),
-                      .root = 1},
-                     /*rank=*/1, /*world_size=*/2);
+    return FindProblem({.kind = kind,
+                        .inputs = std::move(inputs),
+                        .outputs = std::move(outputs),
+                        .root = 1},
+                       /*rank=*/1, /*world_size=*/2);
   };
   const std::string elsewhere =
       "argument inputs[0]: overlaps outputs[0], and not at this rank's own "

@@ -127,8 +127,8 @@ TEST(ProxyWorkTest, SynchronizesWithTheOtherOneOnceThatIsStarted) {
 }
 
 // Waits until thread `thread` of this process sleeps in the kernel, or `ended`.
-void AwaitSleepOf(const std::atomic<pid_t>& thread,
-                  const std::atomic<bool>& ended) {
+void AwaitSleep(const std::atomic<pid_t>& thread,
+                const std::atomic<bool>& ended) {
   const std::string sleeps = std::to_string(SYS_futex);
   for (std::string call; call != sleeps && !ended; std::this_thread::yield()) {
     std::ifstream file("/proc/self/task/" + std::to_string(thread.load()) +
@@ -154,7 +154,7 @@ TEST(ProxyWorkTest, SynchronizesNotBeforeItsCallbacksHaveRun) {
     ended = true;
   });
   while (thread == 0) std::this_thread::yield();
-  AwaitSleepOf(thread, ended);
+  AwaitSleep(thread, ended);
   EXPECT_TRUE(work.Complete(OkStatus()));
   waiter.join();
 }

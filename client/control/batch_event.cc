@@ -14,7 +14,7 @@ namespace {
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t),
               "the kernel looks at the word itself");
 
-uint32_t* WordOf(std::atomic<uint32_t>& value) {
+uint32_t* GetWord(std::atomic<uint32_t>& value) {
   return reinterpret_cast<uint32_t*>(&value);
 }
 
@@ -34,7 +34,7 @@ void BatchEvent::Sleep(uint32_t seen, Instant until) {
   // Sequentially consistent with WakeAll: either WakeAll sees this sleeper, or
   // the kernel sees the change of wakes_.
   sleepers_.fetch_add(1);
-  syscall(SYS_futex, WordOf(wakes_), FUTEX_WAIT_BITSET_PRIVATE, seen, deadline,
+  syscall(SYS_futex, GetWord(wakes_), FUTEX_WAIT_BITSET_PRIVATE, seen, deadline,
           nullptr, FUTEX_BITSET_MATCH_ANY);
   sleepers_.fetch_sub(1);
 }
@@ -42,7 +42,7 @@ void BatchEvent::Sleep(uint32_t seen, Instant until) {
 void BatchEvent::WakeAll() {
   wakes_.fetch_add(1);
   if (sleepers_.load() == 0) return;
-  syscall(SYS_futex, WordOf(wakes_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
+  syscall(SYS_futex, GetWord(wakes_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
           nullptr, 0);
 }
 

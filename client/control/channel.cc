@@ -42,7 +42,7 @@ struct Keepalive {
   milliseconds timeout;   // of the ping's answer
 };
 
-Keepalive KeepaliveOf(milliseconds silence_max) {
+Keepalive MakeKeepalive(milliseconds silence_max) {
   if (silence_max.count() == 0) {
     return {milliseconds(20'000), milliseconds(10'000)};
   }
@@ -84,7 +84,7 @@ Status CheckProcessLimits() {
 std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
                                           const ConnectionSecurity& security,
                                           milliseconds silence_max) {
-  const auto [interval, timeout] = KeepaliveOf(silence_max);
+  const auto [interval, timeout] = MakeKeepalive(silence_max);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

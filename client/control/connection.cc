@@ -65,7 +65,7 @@ Connection::Event Connection::Poll(Instant until) {
   bool ok = false;
   switch (events_.AsyncNext(&tag, &ok, DeadlineAt(until))) {
     case grpc::CompletionQueue::GOT_EVENT:
-      return EventOf(static_cast<Tag>(reinterpret_cast<intptr_t>(tag)), ok);
+      return ToEvent(static_cast<Tag>(reinterpret_cast<intptr_t>(tag)), ok);
     case grpc::CompletionQueue::TIMEOUT:
       return Event::kNothing;
     case grpc::CompletionQueue::SHUTDOWN:
@@ -74,7 +74,7 @@ Connection::Event Connection::Poll(Instant until) {
   return Event::kBroken;
 }
 
-Connection::Event Connection::EventOf(Tag tag, bool ok) {
+Connection::Event Connection::ToEvent(Tag tag, bool ok) {
   switch (tag) {
     case kWriteTag:
       // If a write fails, the read fails, too.

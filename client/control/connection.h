@@ -65,7 +65,7 @@ class Connection {
  private:
   enum Tag : intptr_t { kWriteTag = 1, kReadTag, kFinishTag };
 
-  Event EventOf(Tag tag, bool ok);
+  Event ToEvent(Tag tag, bool ok);
 
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::SessionService::Stub> stub_;

@@ -12,7 +12,7 @@ namespace muster::internal {
 namespace {
 
 // Returns the thread on which `continuations` runs a task.
-std::thread::id RunnerOf(Continuations& continuations) {
+std::thread::id FindRunner(Continuations& continuations) {
   std::thread::id runner;
   continuations.Run([&] { runner = std::this_thread::get_id(); });
   // Runs the tasks that were added.
@@ -27,7 +27,7 @@ TEST(ContinuationsTest, AreFoundByTheirNumber) {
   EXPECT_NE(one->number(), other->number());
   EXPECT_EQ(Continuations::Find(one->number()), one);
   EXPECT_EQ(Continuations::Find(other->number()), other);
-  EXPECT_NE(RunnerOf(*one), std::this_thread::get_id());
+  EXPECT_NE(FindRunner(*one), std::this_thread::get_id());
 }
 
 TEST(ContinuationsTest, ThoseThatAreGoneRunTasksAtOnce) {
@@ -35,7 +35,7 @@ TEST(ContinuationsTest, ThoseThatAreGoneRunTasksAtOnce) {
   const uint64_t number = gone->number();
   gone = nullptr;
   const auto closed = Continuations::Find(number);
-  EXPECT_EQ(RunnerOf(*closed), std::this_thread::get_id());
+  EXPECT_EQ(FindRunner(*closed), std::this_thread::get_id());
   EXPECT_NE(Continuations::Create()->number(), number);
 }
 

@@ -20,7 +20,7 @@ using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-std::vector<std::pair<int, int>> RangesOf(
+std::vector<std::pair<int, int>> ToRanges(
     const std::vector<uint32_t>& numbers) {
   const Ranges proto(numbers.begin(), numbers.end());
   std::vector<std::pair<int, int>> ranges;
@@ -31,13 +31,13 @@ std::vector<std::pair<int, int>> RangesOf(
 }
 
 TEST(ConvertTest, RangesCountFromTheEndOfTheOneBefore) {
-  EXPECT_THAT(RangesOf({0, 2, 5, 1}), ElementsAre(Pair(0, 2), Pair(7, 1)));
+  EXPECT_THAT(ToRanges({0, 2, 5, 1}), ElementsAre(Pair(0, 2), Pair(7, 1)));
 }
 
 TEST(ConvertTest, RangesThatNobodyCanMeanAreLeftOut) {
-  EXPECT_THAT(RangesOf({0, 2, 4294967295, 4294967295}),
+  EXPECT_THAT(ToRanges({0, 2, 4294967295, 4294967295}),
               ElementsAre(Pair(0, 2)));
-  EXPECT_THAT(RangesOf({3}), IsEmpty());
+  EXPECT_THAT(ToRanges({3}), IsEmpty());
 }
 
 TEST(ConvertTest, RangesComeBack) {

@@ -9,7 +9,7 @@ constexpr absl::string_view kSplit = ":split:";
 constexpr absl::string_view kShrink = ":shrink:";
 
 // Returns the position after the last `mark`; 0 if there is none.
-size_t EndOf(absl::string_view mark, absl::string_view name) {
+size_t FindEnd(absl::string_view mark, absl::string_view name) {
   const size_t found = name.rfind(mark);
   return found == absl::string_view::npos ? 0 : found + mark.size();
 }
@@ -24,9 +24,9 @@ std::string NameOfShrunk(absl::string_view parent, absl::string_view excluded) {
   return absl::StrCat(parent, kShrink, excluded);
 }
 
-std::string MakerOf(absl::string_view group_name) {
-  const size_t split = EndOf(kSplit, group_name);
-  const size_t shrink = EndOf(kShrink, group_name);
+std::string GetMaker(absl::string_view group_name) {
+  const size_t split = FindEnd(kSplit, group_name);
+  const size_t shrink = FindEnd(kShrink, group_name);
   if (split == shrink) return "new_group";
   return split > shrink ? "split_group" : "shrink_group";
 }

@@ -18,7 +18,7 @@ std::string NameOfShrunk(absl::string_view parent, absl::string_view excluded);
 
 // Returns the function that makes such a group, in which its ranks wait for
 // each other: "split_group", "shrink_group", else "new_group".
-std::string MakerOf(absl::string_view group_name);
+std::string GetMaker(absl::string_view group_name);
 
 }  // namespace muster::internal
 

@@ -10,15 +10,16 @@ TEST(GroupNameTest, SaysHowItsGroupIsMade) {
   const std::string shrunk = NameOfShrunk("world", "2_3");
   EXPECT_EQ(split, "world:split:2:1");
   EXPECT_EQ(shrunk, "world:shrink:2_3");
-  EXPECT_EQ(MakerOf(split), "split_group");
-  EXPECT_EQ(MakerOf(shrunk), "shrink_group");
-  EXPECT_EQ(MakerOf("7"), "new_group");
-  EXPECT_EQ(MakerOf("split"), "new_group");
+  EXPECT_EQ(GetMaker(split), "split_group");
+  EXPECT_EQ(GetMaker(shrunk), "shrink_group");
+  EXPECT_EQ(GetMaker("7"), "new_group");
+  EXPECT_EQ(GetMaker("split"), "new_group");
 }
 
 TEST(GroupNameTest, OfAGroupMadeOfSuchAGroupTheLastCallCounts) {
-  EXPECT_EQ(MakerOf(NameOfSplit(NameOfShrunk("1", "2"), 0, 0)), "split_group");
-  EXPECT_EQ(MakerOf(NameOfShrunk(NameOfSplit("1", 0, 0), "2")), "shrink_group");
+  EXPECT_EQ(GetMaker(NameOfSplit(NameOfShrunk("1", "2"), 0, 0)), "split_group");
+  EXPECT_EQ(GetMaker(NameOfShrunk(NameOfSplit("1", 0, 0), "2")),
+            "shrink_group");
 }
 
 }  // namespace

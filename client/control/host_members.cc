@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-HostMember::State StateOf(v1::MemberState state) {
+HostMember::State ToState(v1::MemberState state) {
   switch (state) {
     case v1::MEMBER_STATE_ALIVE:
     case v1::MEMBER_STATE_DISCONNECTED:
@@ -64,7 +64,7 @@ StatusOr<HostMembers> HostMembersReader::Read(const std::string& host,
     if (member.host() != host) continue;
     found.members.push_back({.pid = member.pid(),
                              .incarnation = member.incarnation(),
-                             .state = StateOf(member.state()),
+                             .state = ToState(member.state()),
                              .silent_for = milliseconds(member.silent_ms()),
                              .cause = member.cause()});
   }

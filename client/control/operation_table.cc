@@ -134,7 +134,7 @@ std::vector<PendingOperationPtr> OperationTable::LimitMessages(size_t bytes) {
   }
   for (const PendingOperationPtr& pending : failed) {
     unanswered_.erase(pending->operation.id());
-    Settle(*pending);
+    MarkSettled(*pending);
     pending->SetDone();
   }
   return failed;
@@ -190,7 +190,7 @@ PendingOperationPtr OperationTable::Complete(v1::Result result) {
   if (found == unanswered_.end()) {
     const auto withdrawn = withdrawn_.find(result.id());
     if (withdrawn != withdrawn_.end()) {
-      Settle(*withdrawn->second);
+      MarkSettled(*withdrawn->second);
       withdrawn_.erase(withdrawn);
     }
     return nullptr;
@@ -198,7 +198,7 @@ PendingOperationPtr OperationTable::Complete(v1::Result result) {
   PendingOperationPtr pending = std::move(found->second);
   unanswered_.erase(found);
   pending->result = std::move(result);
-  Settle(*pending);
+  MarkSettled(*pending);
   return pending;
 }
 
@@ -214,7 +214,7 @@ void OperationTable::Abandon(PendingOperation& pending) {
     withdrawn_.emplace(id, entry->second);
   } else {
     pending.state = PendingOperation::State::kAbandoned;
-    Settle(pending);
+    MarkSettled(pending);
   }
   unanswered_.erase(entry);
 }
@@ -250,7 +250,7 @@ std::vector<PendingOperationPtr> OperationTable::FailAll(const Status& status) {
   return all;
 }
 
-void OperationTable::Settle(const PendingOperation& pending) {
+void OperationTable::MarkSettled(const PendingOperation& pending) {
   if (pending.sequence <= settled_through_) {
     stragglers_.erase(pending.sequence);
     return;

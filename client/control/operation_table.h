@@ -154,7 +154,7 @@ class OperationTable {
   // The largest operation; leaves room for the rest of the message.
   size_t OperationBytesMax() const;
   Status CheckBytes(const PendingOperation& pending) const;
-  void Settle(const PendingOperation& pending);
+  void MarkSettled(const PendingOperation& pending);
   void MoveWindow();
 
   size_t message_bytes_max_ = kMessageBytesMax;

@@ -12,35 +12,35 @@
 
 namespace muster::internal {
 
-void Throw(Origin origin, Status status) {
-  auto [culprits, others] = CulpritsOf(status);
+void Throw(ErrorSource source, Status status) {
+  auto [culprits, others] = ToCulprits(status);
   if (IsUnavailable(status)) {
     throw DistNetworkError(std::move(status), std::move(culprits), others);
   }
-  switch (origin) {
-    case Origin::kStore:
+  switch (source) {
+    case ErrorSource::kStore:
       throw DistStoreError(std::move(status), std::move(culprits), others);
-    case Origin::kBackend:
+    case ErrorSource::kBackend:
       throw DistBackendError(std::move(status), std::move(culprits), others);
-    case Origin::kControl:
+    case ErrorSource::kControl:
       break;
   }
   throw DistError(std::move(status), std::move(culprits), others);
 }
 
 void Invalid(std::string text) {
-  Throw(Origin::kControl, InvalidArgumentError(std::move(text)));
+  Throw(ErrorSource::kControl, InvalidArgumentError(std::move(text)));
 }
 
 std::string ItemOrThrow(StatusOr<std::string> item) {
   if (IsNotFound(item.status())) {
     throw QueueEmptyError(item.status());
   }
-  return ValueOrThrow(Origin::kStore, std::move(item));
+  return ValueOrThrow(ErrorSource::kStore, std::move(item));
 }
 
 void ThrowNegative(std::chrono::milliseconds timeout, absl::string_view name) {
-  Throw(Origin::kControl,
+  Throw(ErrorSource::kControl,
         InvalidArgumentError(absl::StrCat(
             name, " must not be negative but was ", timeout.count(), " ms")));
 }
@@ -72,7 +72,7 @@ Status WithCulprits(Status status, const Culprits& culprits) {
   return status;
 }
 
-Culprits CulpritsOf(const Status& status) {
+Culprits ToCulprits(const Status& status) {
   Culprits culprits;
   const absl::optional<v1::Culprits> proto = v1::GetCulprits(status);
   if (!proto.has_value()) return culprits;

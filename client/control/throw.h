@@ -18,7 +18,7 @@ namespace muster::internal {
 // The source of a status, which decides the class of the exception.
 // kUnavailable from any source means that there was no answer:
 // DistNetworkError.
-enum class Origin {
+enum class ErrorSource {
   // DistError.
   kControl,
   // DistStoreError.
@@ -28,18 +28,18 @@ enum class Origin {
 };
 
 // `status` must not be OK.
-[[noreturn]] void Throw(Origin origin, Status status);
+[[noreturn]] void Throw(ErrorSource source, Status status);
 
 // Throws DistError (kInvalidArgument): a caller's argument is wrong.
 [[noreturn]] void Invalid(std::string text);
 
-inline void ThrowIfFailed(Origin origin, Status status) {
-  if (!status.ok()) Throw(origin, std::move(status));
+inline void ThrowIfFailed(ErrorSource source, Status status) {
+  if (!status.ok()) Throw(source, std::move(status));
 }
 
 template <typename T>
-T ValueOrThrow(Origin origin, StatusOr<T> value) {
-  if (!value.ok()) Throw(origin, value.status());
+T ValueOrThrow(ErrorSource source, StatusOr<T> value) {
+  if (!value.ok()) Throw(source, value.status());
   return *std::move(value);
 }
 
@@ -69,7 +69,7 @@ struct Culprits {
 
 // Stores them in the status as the protocol's payload.
 Status WithCulprits(Status status, const Culprits& culprits);
-Culprits CulpritsOf(const Status& status);
+Culprits ToCulprits(const Status& status);
 
 }  // namespace muster::internal
 

@@ -16,9 +16,9 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 template <typename Error>
-bool Throws(Origin origin, const Status& status) {
+bool Throws(ErrorSource source, const Status& status) {
   try {
-    Throw(origin, status);
+    Throw(source, status);
   } catch (const Error&) {
     return true;
   } catch (const DistError&) {
@@ -28,15 +28,16 @@ bool Throws(Origin origin, const Status& status) {
 
 TEST(ThrowTest, TheOriginDecidesTheClass) {
   const Status status = DeadlineExceededError("late");
-  EXPECT_TRUE(Throws<DistStoreError>(Origin::kStore, status));
-  EXPECT_TRUE(Throws<DistBackendError>(Origin::kBackend, status));
-  EXPECT_FALSE(Throws<DistStoreError>(Origin::kControl, status));
-  EXPECT_FALSE(Throws<DistBackendError>(Origin::kControl, status));
+  EXPECT_TRUE(Throws<DistStoreError>(ErrorSource::kStore, status));
+  EXPECT_TRUE(Throws<DistBackendError>(ErrorSource::kBackend, status));
+  EXPECT_FALSE(Throws<DistStoreError>(ErrorSource::kControl, status));
+  EXPECT_FALSE(Throws<DistBackendError>(ErrorSource::kControl, status));
 }
 
 TEST(ThrowTest, NoAnswerIsANetworkErrorWhereverItComesFrom) {
-  for (Origin origin : {Origin::kStore, Origin::kBackend, Origin::kControl}) {
-    EXPECT_TRUE(Throws<DistNetworkError>(origin, UnavailableError("no")));
+  for (ErrorSource source :
+       {ErrorSource::kStore, ErrorSource::kBackend, ErrorSource::kControl}) {
+    EXPECT_TRUE(Throws<DistNetworkError>(source, UnavailableError("no")));
   }
 }
 
@@ -52,7 +53,7 @@ TEST(ThrowTest, CarriesStatusTextAndCulprits) {
                       .debug_address = "h:1"}},
                     {{.first = 0, .count = 2}, {.first = 9, .count = 3}}});
   try {
-    Throw(Origin::kControl, status);
+    Throw(ErrorSource::kControl, status);
   } catch (const DistError& error) {
     EXPECT_STREQ(error.what(), "barrier failed");
     EXPECT_EQ(error.status().code(), StatusCode::kAborted);
@@ -68,7 +69,7 @@ TEST(ThrowTest, CarriesStatusTextAndCulprits) {
 TEST(ThrowTest, TheStackIsInTheTextWhereTheEnvironmentAsksForIt) {
   setenv("TORCH_SHOW_CPP_STACKTRACES", "1", /*overwrite=*/1);
   try {
-    Throw(Origin::kControl, AbortedError("barrier failed"));
+    Throw(ErrorSource::kControl, AbortedError("barrier failed"));
   } catch (const DistError& error) {
     EXPECT_THAT(error.what(),
                 AllOf(StartsWith("barrier failed\nC++ stack (most recent call "

@@ -190,7 +190,7 @@ StatusOr<Formation> Join(StreamSession& session, const JoinOptions& options) {
     const Status& late = result.status();
     return WithCulprits(Status(late.code(), absl::StrCat(late.message(), " ",
                                                          deadline.Blame())),
-                        CulpritsOf(late));
+                        ToCulprits(late));
   }
   if (!result.ok()) return result.status();
   const v1::JoinResponse& response = result->join();

@@ -91,7 +91,8 @@ std::optional<TrainingState> ReadCheckpoint(const std::string& path) {
   return state;
 }
 
-void ShareNewest(TrainingState& state, size_t parameter_count, Place& place) {
+void ShareNewest(TrainingState& state, size_t parameter_count,
+                 TensorDevice& place) {
   // Steps made, or -1 on a rank without a state.
   std::vector<int64_t> steps(static_cast<size_t>(GetWorldSize()), -1);
   if (!state.parameters.empty()) {

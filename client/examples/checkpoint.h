@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/examples/place.h"
+#include "client/examples/tensor_device.h"
 
 namespace muster::examples {
 
@@ -31,7 +31,8 @@ std::optional<TrainingState> ReadCheckpoint(const std::string& path);
 // most steps (the lowest such rank). Collective. A rank without a state passes
 // one without parameters. Throws std::runtime_error if the numbers of
 // parameters differ.
-void ShareNewest(TrainingState& state, size_t parameter_count, Place& place);
+void ShareNewest(TrainingState& state, size_t parameter_count,
+                 TensorDevice& place);
 
 }  // namespace muster::examples
 

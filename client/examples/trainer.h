@@ -11,7 +11,7 @@
 #include "client/examples/distributed_sampler.h"
 #include "client/examples/fashion_mnist.h"
 #include "client/examples/perceptron.h"
-#include "client/examples/place.h"
+#include "client/examples/tensor_device.h"
 
 namespace muster::examples {
 
@@ -90,7 +90,7 @@ class Trainer {
   const int rank_;
   const int world_size_;
   DistributedSampler sampler_;
-  Place place_;
+  TensorDevice place_;
   Perceptron model_;
   Sgd sgd_;
   int epoch_ = 1;

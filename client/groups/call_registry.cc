@@ -37,8 +37,8 @@ constexpr char kDisagreements[] = "quarrels";
 
 // The first looks read all entries, later only one of kLaterLooks: other ranks
 // compare calls when they come themselves.
-constexpr int64_t kFirstLooks = 4;
-constexpr int64_t kLaterLooks = 8;
+constexpr int64_t kFirstPolls = 4;
+constexpr int64_t kLaterPolls = 8;
 
 Deadline AnswerDeadline() {
   return Deadline::After(std::chrono::seconds(1), "1s for other ranks' calls");
@@ -53,7 +53,7 @@ constexpr int64_t kPassed = 16;
 // No rank makes more groups within the lease of a stopped rank.
 constexpr size_t kComeToMax = 4096;
 
-std::string PassedKeyOf(const SharedCall& call) {
+std::string MakePassedKey(const SharedCall& call) {
   if (call.number == 0) return absl::StrCat("by-", call.series);
   const std::string number = absl::StrCat(call.number % kPassed);
   // The number wraps, so that entries about ended groups do not pile up.
@@ -130,15 +130,15 @@ std::string StableHash(absl::string_view text) {
   return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
 }
 
-std::string CallRegistry::KeyOf(absl::string_view kind,
-                                const Entry& entry) const {
+std::string CallRegistry::MakeKey(absl::string_view kind,
+                                  const Entry& entry) const {
   return absl::StrCat(options_.key_prefix, kind, "/", entry.rank, "/",
                       entry.place, "/", entry.key);
 }
 
 std::optional<CallRegistry::Told> CallRegistry::Read(absl::string_view kind,
                                                      const Entry& entry) const {
-  const auto told = TryGetKey(options_.session->stream(), KeyOf(kind, entry),
+  const auto told = TryGetKey(options_.session->stream(), MakeKey(kind, entry),
                               AnswerDeadline());
   if (!told.ok() || !told->has_value()) return std::nullopt;
   return Told::Decode((*told)->value);
@@ -146,7 +146,7 @@ std::optional<CallRegistry::Told> CallRegistry::Read(absl::string_view kind,
 
 bool CallRegistry::Write(absl::string_view kind, const Entry& entry,
                          const Told& told, const SetOptions& options) const {
-  return SetKey(options_.session->stream(), KeyOf(kind, entry), told.Encode(),
+  return SetKey(options_.session->stream(), MakeKey(kind, entry), told.Encode(),
                 options, AnswerDeadline())
       .ok();
 }
@@ -154,7 +154,7 @@ bool CallRegistry::Write(absl::string_view kind, const Entry& entry,
 // Publishes an entry for ranks that come to the call later.
 void CallRegistry::Leave(Told told) const {
   told.rank = options_.rank;
-  Write(kCalls, {.rank = options_.rank, .key = PassedKeyOf(told.call)}, told,
+  Write(kCalls, {.rank = options_.rank, .key = MakePassedKey(told.call)}, told,
         {.ephemeral = true});
 }
 
@@ -212,7 +212,7 @@ bool CallRegistry::WaitsForThisRank(const SharedCall& other) const {
          come_to_.end();
 }
 
-std::string CallRegistry::NameOf(int rank) const {
+std::string CallRegistry::GetName(int rank) const {
   for (const Seat& seat : options_.seats) {
     if (seat.rank != rank) continue;
     return DescribeMember({.rank = rank, .host = seat.host, .pid = seat.pid},
@@ -259,8 +259,8 @@ Status CallRegistry::TellDisagreement(const SharedCall& call, const Told& other,
       other.stand == kDisagreed
           ? other.call.meaning
           : absl::StrCat("ranks do not mean the same by one call: ",
-                         NameOf(other.rank), " ", other.call.meaning, ", ",
-                         NameOf(options_.rank), " ", call.meaning);
+                         GetName(other.rank), " ", other.call.meaning, ", ",
+                         GetName(options_.rank), " ", call.meaning);
   for (const Entry& entry : entries) {
     const bool concerned =
         entry.place == call.place ||
@@ -306,8 +306,8 @@ CallRegistry::Waiting::~Waiting() {
     std::erase(registry_.come_to_, call_.instance);
   }
   if (!told_) return;
-  DeleteKey(registry_.options_.session->stream(), registry_.KeyOf(kCalls, own_),
-            AnswerDeadline())
+  DeleteKey(registry_.options_.session->stream(),
+            registry_.MakeKey(kCalls, own_), AnswerDeadline())
       .status()
       .IgnoreError();
 }
@@ -326,13 +326,13 @@ Status CallRegistry::Waiting::Look() {
   }
   if (const auto asker = registry_.Read(kQuestions, own_); asker.has_value()) {
     DeleteKey(registry_.options_.session->stream(),
-              registry_.KeyOf(kQuestions, own_), AnswerDeadline())
+              registry_.MakeKey(kQuestions, own_), AnswerDeadline())
         .status()
         .IgnoreError();
     Status answer = registry_.Answer(call_, *asker);
     if (!answer.ok()) return answer;
   }
-  if (++looks_ > kFirstLooks && looks_ % kLaterLooks != 0) {
+  if (++polls_ > kFirstPolls && polls_ % kLaterPolls != 0) {
     return OkStatus();
   }
   const std::vector<Entry> entries = registry_.Entries();
@@ -342,7 +342,7 @@ Status CallRegistry::Waiting::Look() {
   }
   for (const Entry& other : entries) {
     if (here.contains(other.rank) ||
-        (other.place.empty() && other.key != PassedKeyOf(call_)) ||
+        (other.place.empty() && other.key != MakePassedKey(call_)) ||
         !std::binary_search(call_.ranks.begin(), call_.ranks.end(),
                             other.rank)) {
       continue;

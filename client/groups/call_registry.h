@@ -93,7 +93,7 @@ class CallRegistry {
   // The content of an entry.
   struct Told;
 
-  std::string KeyOf(absl::string_view kind, const Entry& entry) const;
+  std::string MakeKey(absl::string_view kind, const Entry& entry) const;
   std::vector<Entry> Entries() const;
   std::optional<Told> Read(absl::string_view kind, const Entry& entry) const;
   bool Write(absl::string_view kind, const Entry& entry, const Told& told,
@@ -108,7 +108,7 @@ class CallRegistry {
                           const std::vector<Entry>& entries);
   Status Hear(const SharedCall& call, const Told& disagreement);
   bool HasHeard(const Told& disagreement) const;
-  std::string NameOf(int rank) const;
+  std::string GetName(int rank) const;
 
   const Options options_;
 
@@ -143,7 +143,7 @@ class CallRegistry::Waiting {
   const Entry own_;
   bool told_ = false;
   bool succeeded_ = false;
-  int64_t looks_ = 0;
+  int64_t polls_ = 0;
 };
 
 }  // namespace muster::internal

@@ -70,7 +70,7 @@ DebugLevel DebugLevelFromEnv() {
     if (upper == "OFF") return DebugLevel::kOff;
     if (upper == "INFO") return DebugLevel::kInfo;
     if (upper == "DETAIL") return DebugLevel::kDetail;
-    Throw(Origin::kControl,
+    Throw(ErrorSource::kControl,
           InvalidArgumentError(absl::StrCat(
               "The value of ", name, " must be OFF, INFO, or DETAIL. It is ",
               base::Quote(value))));
@@ -104,7 +104,7 @@ std::shared_ptr<FlightRecorder> Recorder() {
     const char* const value = Getenv(kBufferVariable);
     if (value != nullptr && (!absl::SimpleAtoi(value, &capacity) ||
                              capacity < 0 || capacity > kBufferMax)) {
-      Throw(Origin::kControl,
+      Throw(ErrorSource::kControl,
             InvalidArgumentError(
                 absl::StrCat(kBufferVariable, " must be a number from 0 to ",
                              kBufferMax, ", but is ", base::Quote(value))));

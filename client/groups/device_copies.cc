@@ -16,7 +16,7 @@ DeviceCopies::DeviceCopies(const ProcessGroup& group) {
   if (!state.is_cuda_only()) return;
   const auto& runtime = dataplane::cuda::TheRuntime();
   if (!runtime.ok()) {
-    Throw(Origin::kControl,
+    Throw(ErrorSource::kControl,
           FailedPreconditionError(absl::StrCat(
               "backend ", base::Quote(group.backend()), " of group ",
               base::Quote(group.name()),
@@ -27,13 +27,13 @@ DeviceCopies::DeviceCopies(const ProcessGroup& group) {
   device_ = state.options().device;
   if (device_ < 0) {
     ThrowIfFailed(
-        Origin::kControl,
+        ErrorSource::kControl,
         dataplane::cuda::ToStatus(
             runtime->api, runtime->api.GetDevice(&device_), "cudaGetDevice"));
   }
 }
 
-Tensor DeviceCopies::Place(const Tensor& tensor) {
+Tensor DeviceCopies::Allocate(const Tensor& tensor) {
   const DeviceMemory& memory = memory_.emplace_back(device_, tensor.bytes());
   return Tensor(memory.data(), tensor.data_type(), tensor.shape(),
                 {DeviceType::kCuda, device_});
@@ -41,14 +41,14 @@ Tensor DeviceCopies::Place(const Tensor& tensor) {
 
 Tensor DeviceCopies::In(const Tensor& tensor) {
   if (device_ < 0) return tensor;
-  Tensor copies = Place(tensor);
+  Tensor copies = Allocate(tensor);
   memory_.back().Write(tensor.data(), tensor.bytes());
   return copies;
 }
 
 Tensor DeviceCopies::Out(const Tensor& tensor) {
   if (device_ < 0) return tensor;
-  Tensor copies = Place(tensor);
+  Tensor copies = Allocate(tensor);
   written_.emplace_back(tensor, memory_.size() - 1);
   return copies;
 }

@@ -32,7 +32,7 @@ class DeviceCopies {
   int End(Work work);
 
  private:
-  Tensor Place(const Tensor& tensor);
+  Tensor Allocate(const Tensor& tensor);
 
   int device_ = -1;  // -1: no copies
   std::vector<DeviceMemory> memory_;

@@ -42,7 +42,7 @@ absl::string_view Fate(MemberEvent::Kind kind) {
 // Logs the only line about the end of a group.
 void LogGroupFailure(const std::string& group, int64_t generation, int rank,
                      const Status& why) {
-  const Culprits culprits = CulpritsOf(why);
+  const Culprits culprits = ToCulprits(why);
   std::vector<int> shown;
   for (const MemberInfo& member : culprits.members) {
     if (shown.size() < kRanksInTextMax) shown.push_back(member.rank);
@@ -221,7 +221,7 @@ int ErrorResolver::GlobalRank(int rank) const {
 }
 
 Status ErrorResolver::ForGroup(Status why) const {
-  const Culprits culprits = CulpritsOf(why);
+  const Culprits culprits = ToCulprits(why);
   std::vector<int> ranks;
   for (size_t i = 0; i < group_.seats.size() && !culprits.empty(); ++i) {
     if (culprits.Include(group_.seats[i].rank)) {
@@ -272,9 +272,9 @@ std::string ErrorResolver::Label() const {
              : absl::StrCat(current, " on group ", base::Quote(group_.name));
 }
 
-std::string ErrorResolver::LabelOf(const Status& symptom) const {
+std::string ErrorResolver::MakeLabel(const Status& symptom) const {
   const auto call = dataplane::FindFailedCall(symptom);
-  if (call.has_value()) return dataplane::LabelOf(*call, group_.name);
+  if (call.has_value()) return dataplane::MakeLabel(*call, group_.name);
   // A decision is about the group, not about the running call.
   return dataplane::Verdict(symptom).has_value() ? GroupLabel() : Label();
 }
@@ -351,7 +351,7 @@ Status ErrorResolver::Departure(const Status& symptom, int culprit) const {
   MemberEvent event;
   event.kind = MemberEvent::Kind::kLeft;
   event.member = WhoLeft(group_.generation, culprit);
-  return Verdict(event, LabelOf(symptom));
+  return Verdict(event, MakeLabel(symptom));
 }
 
 Status ErrorResolver::CoordinatorGone(const Status& why) const {
@@ -494,7 +494,7 @@ Status ErrorResolver::Decide(const Status& symptom) {
   // For the default group the coordinator announces it, if it can be reached.
   if (!decided ||
       (IsWorld() && group_.connected != nullptr && group_.connected())) {
-    failed_label_ = LabelOf(symptom);
+    failed_label_ = MakeLabel(symptom);
     AwaitVerdict(symptom, culprits);
   }
   if (final_.ok() && decided) Finish(Decision(symptom));
@@ -542,7 +542,7 @@ void ErrorResolver::AwaitOthersGone(std::chrono::milliseconds timeout) {
   // All seats before this one are gone. No member comes back.
   size_t seat = 0;
   while (session_over_.ok() && Clock::now() < until) {
-    const Culprits culprits = CulpritsOf(final_);
+    const Culprits culprits = ToCulprits(final_);
     while (seat < group_.seats.size()) {
       const int rank = group_.seats[seat].rank;
       if (rank != group_.rank && !gone.Has(rank) && !culprits.Include(rank)) {

@@ -190,7 +190,7 @@ class ErrorResolver {
   // The start of an error's text: the call that failed here first, else the one
   // that runs now.
   std::string Label() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string LabelOf(const Status& symptom) const
+  std::string MakeLabel(const Status& symptom) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string GroupLabel() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitVerdict(const Status& symptom, const std::vector<int>& culprits)

@@ -62,7 +62,7 @@ Status ClosedBy(int rank) {
 
 std::vector<int> Ranks(const Status& status) {
   std::vector<int> ranks;
-  for (const MemberInfo& member : CulpritsOf(status).members) {
+  for (const MemberInfo& member : ToCulprits(status).members) {
     ranks.push_back(member.rank);
   }
   return ranks;
@@ -200,7 +200,7 @@ TEST_F(SubgroupErrorResolverTest,
   EXPECT_EQ(error.message(), "group \"odd\": aborted by rank 1: enough");
   EXPECT_TRUE(IsAborted(error));
   ASSERT_THAT(Ranks(error), ElementsAre(1, 3));
-  EXPECT_EQ(CulpritsOf(error).members[1].host, "host-3");
+  EXPECT_EQ(ToCulprits(error).members[1].host, "host-3");
 }
 
 TEST_F(ErrorResolverTest, OfManyThatADecisionBlamesSomeAreDescribed) {
@@ -217,7 +217,7 @@ TEST_F(ErrorResolverTest, OfManyThatADecisionBlamesSomeAreDescribed) {
   }
   ErrorResolver resolver(options);
   resolver.Begin(group);
-  const Culprits found = CulpritsOf(resolver.Decide(Verdict(culprits)));
+  const Culprits found = ToCulprits(resolver.Decide(Verdict(culprits)));
   EXPECT_EQ(found.members.size(), 8u);
   EXPECT_EQ(found.size(), 21u);
   for (const int rank : culprits) EXPECT_TRUE(found.Include(rank)) << rank;
@@ -310,7 +310,7 @@ TEST_F(SubgroupErrorResolverTest,
   resolver_.OnEvent(report);
   EXPECT_EQ(resolver_.Known(kGeneration).message(), aborted_.message());
   EXPECT_THAT(Ranks(aborted_), ElementsAre(6, 7, 8));
-  EXPECT_EQ(CulpritsOf(aborted_).size(), 5u);
+  EXPECT_EQ(ToCulprits(aborted_).size(), 5u);
 }
 
 TEST_F(SubgroupErrorResolverTest, WhereNotAllCulpritsAreKnownItMayBeAnybody) {

@@ -38,15 +38,15 @@ namespace {
 using std::chrono::milliseconds;
 
 [[noreturn]] void ThrowNotIn(const std::string& rank, const std::string& in) {
-  Throw(Origin::kControl,
+  Throw(ErrorSource::kControl,
         InvalidArgumentError(
             absl::StrCat(rank, " is not part of group ", base::Quote(in))));
 }
 
 }  // namespace
 
-std::vector<Seat> SeatsOf(const Formation& formation,
-                          const std::vector<int>& ranks) {
+std::vector<Seat> FindSeats(const Formation& formation,
+                            const std::vector<int>& ranks) {
   std::vector<Seat> seats;
   for (const Seat& seat : formation.seats) {
     if (std::binary_search(ranks.begin(), ranks.end(), seat.rank)) {
@@ -137,13 +137,15 @@ Status GroupState::NotLive() const {
       fork_guard_.is_here() ? " was destroyed" : kIsParents));
 }
 
-void GroupState::ThrowNotLive() const { Throw(Origin::kControl, NotLive()); }
+void GroupState::ThrowNotLive() const {
+  Throw(ErrorSource::kControl, NotLive());
+}
 
 int GroupState::global_rank() const {
   return options_.seats[static_cast<size_t>(is_member() ? rank() : 0)].rank;
 }
 
-int GroupState::GroupRankOf(int global_rank) const {
+int GroupState::ToGroupRank(int global_rank) const {
   // The data plane checks ranks of the default group. Non-members have none.
   if (options_.is_world) return global_rank;
   if (!is_member()) return -1;
@@ -153,8 +155,8 @@ int GroupState::GroupRankOf(int global_rank) const {
   ThrowNotIn(absl::StrCat("Global rank ", global_rank), options_.name);
 }
 
-int GroupState::MemberRankOf(int global_rank) const {
-  const int rank = GroupRankOf(global_rank);
+int GroupState::ToMemberRank(int global_rank) const {
+  const int rank = ToGroupRank(global_rank);
   if (rank >= 0 && rank < size()) return rank;
   if (is_member())
     ThrowNotIn(absl::StrCat("Global rank ", global_rank), options_.name);
@@ -164,23 +166,23 @@ int GroupState::MemberRankOf(int global_rank) const {
 int GroupState::FindGroupRank(const RankArgument& rank,
                               absl::string_view name) const {
   if (rank.global.has_value() && rank.in_group.has_value()) {
-    Throw(Origin::kControl,
+    Throw(ErrorSource::kControl,
           InvalidArgumentError(absl::StrCat(
               "Can't specify both group_rank and global_rank: ", name, " is ",
               *rank.global, " and group_", name, " is ", *rank.in_group)));
   }
   if (!rank.global.has_value() && !rank.in_group.has_value()) {
-    Throw(Origin::kControl,
+    Throw(ErrorSource::kControl,
           InvalidArgumentError(
               absl::StrCat("Must specify global_rank or group_rank: neither ",
                            name, " nor group_", name, " is given")));
   }
-  if (rank.global.has_value()) return GroupRankOf(*rank.global);
-  if (is_member()) (void)GlobalRankOf(*rank.in_group);
+  if (rank.global.has_value()) return ToGroupRank(*rank.global);
+  if (is_member()) (void)ToGlobalRank(*rank.in_group);
   return is_member() ? *rank.in_group : -1;
 }
 
-int GroupState::GlobalRankOf(int group_rank) const {
+int GroupState::ToGlobalRank(int group_rank) const {
   if (group_rank < 0 || group_rank >= size()) {
     ThrowNotIn(absl::StrCat("Group rank ", group_rank), options_.name);
   }
@@ -215,7 +217,7 @@ Work GroupState::Start(const dataplane::CollectiveView& collective,
   std::shared_ptr<dataplane::Work> started = live.Start(std::move(copy));
   kept->sequence = live.last_enqueued();
   Watch(*started, collective.timeout, std::move(kept));
-  return HandleOf(std::move(started), collective.written(), async_op);
+  return MakeHandle(std::move(started), collective.written(), async_op);
 }
 
 std::vector<Work> GroupState::RunTogether(
@@ -234,8 +236,8 @@ std::vector<Work> GroupState::RunTogether(
   auto started = LiveCommunicator().StartTogether(std::move(collectives));
   for (size_t i = 0; i < started.size(); ++i) {
     Watch(*started[i], timeouts[i]);
-    works.push_back(HandleOf(std::move(started[i]), results[i],
-                             /*async_op=*/true));
+    works.push_back(MakeHandle(std::move(started[i]), results[i],
+                               /*async_op=*/true));
   }
   return works;
 }
@@ -245,7 +247,7 @@ void GroupState::CheckArguments(const dataplane::Collective& collective) const {
   const Status status = LiveCommunicator().Check(collective);
   if (status.ok()) return;
   Throw(
-      Origin::kControl,
+      ErrorSource::kControl,
       Status(status.code(),
              absl::StrCat(CollectiveKindName(collective.kind), " on group ",
                           base::Quote(options_.name), ": ", status.message())));
@@ -253,7 +255,7 @@ void GroupState::CheckArguments(const dataplane::Collective& collective) const {
 
 void GroupState::CheckIsOther(int group_rank, absl::string_view verb) const {
   if (!is_member() || group_rank != rank()) return;
-  Throw(Origin::kControl,
+  Throw(ErrorSource::kControl,
         InvalidArgumentError(absl::StrCat(
             verb, " on group ", base::Quote(options_.name),
             ": argument dst: Invalid destination rank: destination rank "
@@ -261,8 +263,8 @@ void GroupState::CheckIsOther(int group_rank, absl::string_view verb) const {
             group_rank, "; Isend may send to it")));
 }
 
-Work GroupState::HandleOf(std::shared_ptr<dataplane::Work> started,
-                          std::span<const Tensor> result, bool async_op) {
+Work GroupState::MakeHandle(std::shared_ptr<dataplane::Work> started,
+                            std::span<const Tensor> result, bool async_op) {
   auto* const live = communicator();
   // Throws a bad argument at once: the caller might not look at the Work.
   const bool refused = started->IsCompleted() && !started->status().ok() &&
@@ -287,14 +289,14 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
   for (const auto& one : collectives) goes_on |= one.cuda_device() >= 0;
   if (!goes_on) {
     const Instant began = Clock::now();
-    EndOf(dataplane::RunCoalesced(*live, std::move(collectives)), began,
-          timeout);
+    ThrowUnlessOk(dataplane::RunCoalesced(*live, std::move(collectives)), began,
+                  timeout);
     return Work(continuations_->number(), result);
   }
   std::shared_ptr<dataplane::Work> started =
       dataplane::StartCoalesced(*live, std::move(collectives));
   Watch(*started, timeout);
-  return HandleOf(std::move(started), result, async_op);
+  return MakeHandle(std::move(started), result, async_op);
 }
 
 void GroupState::Watch(
@@ -314,9 +316,9 @@ void GroupState::Watch(
   });
 }
 
-void GroupState::EndOf(const Status& status, Instant began,
-                       milliseconds timeout,
-                       const dataplane::CollectiveView* collective) {
+void GroupState::ThrowUnlessOk(const Status& status, Instant began,
+                               milliseconds timeout,
+                               const dataplane::CollectiveView* collective) {
   if (status.ok()) return;
   auto* const live = communicator();
   if (collective == nullptr || live == nullptr) {
@@ -421,7 +423,7 @@ using std::chrono::milliseconds;
 
 std::string GroupState::BarrierText(const Status& status,
                                     milliseconds timeout) const {
-  const Culprits missing = CulpritsOf(status);
+  const Culprits missing = ToCulprits(status);
   if (missing.empty()) return status.message();
   std::vector<int> ranks;
   for (const MemberInfo& member : missing.members) {
@@ -456,11 +458,11 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
   if (status.ok()) return;
   // The arguments conflict; ranks that have not arrived are not culprits.
   if (IsInvalidArgument(status)) {
-    Throw(Origin::kControl, Status(status.code(), status.message()));
+    Throw(ErrorSource::kControl, Status(status.code(), status.message()));
   }
-  Throw(Origin::kControl,
+  Throw(ErrorSource::kControl,
         WithCulprits(Status(status.code(), BarrierText(status, timeout)),
-                     CulpritsOf(status)));
+                     ToCulprits(status)));
 }
 
 // Agreement on the error that ends the group.
@@ -534,19 +536,19 @@ void GroupState::ThrowFailure(const Status& symptom) {
     // Nothing was started: a bad argument, or a rank lacks a resource.
     Culprits culprits;
     for (const int rank : dataplane::CulpritRanks(symptom)) {
-      culprits.members.push_back(MemberOf(rank));
+      culprits.members.push_back(GetMember(rank));
     }
-    Throw(Origin::kControl, WithCulprits(symptom, culprits));
+    Throw(ErrorSource::kControl, WithCulprits(symptom, culprits));
   }
   const Status why = Explain(symptom);
   {
     MutexLock lock(mutex_);
     failure_seen_ = true;
   }
-  Throw(Origin::kBackend, why);
+  Throw(ErrorSource::kBackend, why);
 }
 
-MemberInfo GroupState::MemberOf(int rank) const {
+MemberInfo GroupState::GetMember(int rank) const {
   const Seat& seat = options_.seats[static_cast<size_t>(rank)];
   return {.rank = seat.rank,
           .member = seat.member,
@@ -578,13 +580,13 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   std::vector<MemberInfo> blamed;
   std::vector<int> global_ranks;
   for (const int culprit : culprits) {
-    blamed.push_back(MemberOf(culprit));
+    blamed.push_back(GetMember(culprit));
     global_ranks.push_back(blamed.back().rank);
   }
   Status why =
       WithCulprits(AbortedError(absl::StrCat(
                        "group ", base::Quote(options_.name), ": aborted by ",
-                       DescribeMember(MemberOf(rank()), options_.is_world),
+                       DescribeMember(GetMember(rank()), options_.is_world),
                        reason.empty() ? "" : ": ", reason)),
                    {blamed});
   if (options_.is_world) {
@@ -593,7 +595,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   } else if (session_ != nullptr && session_->stream().connected()) {
     // Another rank may have ended the group first.
     why = Agree(why).value_or(why);
-    const Culprits theirs = CulpritsOf(why);
+    const Culprits theirs = ToCulprits(why);
     culprits.clear();
     global_ranks.clear();
     for (int each = 0; each < size(); ++each) {
@@ -729,16 +731,16 @@ Status GroupState::NameTheOdd(const Status& own, const std::string& prefix) {
       prints.emplace(each, *std::move(print));
     }
   }
-  const Culprits before = CulpritsOf(own);
+  const Culprits before = ToCulprits(own);
   std::vector<int> suspects;
   for (int each = 0; each < size(); ++each) {
-    if (before.Include(GlobalRankOf(each))) suspects.push_back(each);
+    if (before.Include(ToGlobalRank(each))) suspects.push_back(each);
   }
   const Status odd = dataplane::FindOdd(prints, size(), suspects);
   if (odd.ok()) return own;
   std::vector<int> ranks;
   for (const int each : dataplane::CulpritRanks(odd)) {
-    ranks.push_back(GlobalRankOf(each));
+    ranks.push_back(ToGlobalRank(each));
   }
   std::string text = absl::StrCat(own.message(), "; ", odd.message());
   const Culprits culprits = SeatedAt(options_.seats, ranks, odd.message());
@@ -774,7 +776,7 @@ Status GroupState::NameTheStuck(const Status& own) {
                                   BarrierName("muster/after-timeout"),
                                   options_.generation, global_rank(),
                                   /*wait_all_ranks=*/true, SettleDeadline());
-  const Culprits stuck = CulpritsOf(met);
+  const Culprits stuck = ToCulprits(met);
   if (met.ok() || stuck.empty()) return own;
   std::vector<std::string> names;
   for (const MemberInfo& member : stuck.members) {

@@ -64,8 +64,8 @@ RankArgument OrZero(RankArgument rank);
 Status EndInStore(Session& session, const std::string& key_prefix);
 
 // Returns the seats of `ranks`, which are ascending.
-std::vector<Seat> SeatsOf(const Formation& formation,
-                          const std::vector<int>& ranks);
+std::vector<Seat> FindSeats(const Formation& formation,
+                            const std::vector<int>& ranks);
 
 // GroupState connects one communicator with the control plane: it starts
 // collectives, and converts their failures into the group's one error.
@@ -91,7 +91,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
     }
     Instant began;
     const Status status = LiveCommunicator().Run(collective, began);
-    if (!status.ok()) EndOf(status, began, collective.timeout, &collective);
+    if (!status.ok())
+      ThrowUnlessOk(status, began, collective.timeout, &collective);
     return Work(continuations_->number(), collective.written());
   }
   // Runs several collectives as one.
@@ -155,22 +156,22 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // These convert between global ranks, which users see, and group ranks. They
   // throw DistError (kInvalidArgument) if the rank is not in the group. For the
-  // default group GroupRankOf accepts any number; the data plane checks it.
-  int GroupRankOf(int global_rank) const;
+  // default group ToGroupRank accepts any number; the data plane checks it.
+  int ToGroupRank(int global_rank) const;
   // Checks the rank in the default group, too.
-  int MemberRankOf(int global_rank) const;
+  int ToMemberRank(int global_rank) const;
   // Converts the argument `name`, which must have exactly one of its two ranks.
   // Returns -1 if this process is not a member.
-  int GroupRankOf(const RankArgument& rank, absl::string_view name) const {
+  int ToGroupRank(const RankArgument& rank, absl::string_view name) const {
     // The most common case.
     return options_.is_world && rank.global.has_value() &&
                    !rank.in_group.has_value()
                ? *rank.global
                : FindGroupRank(rank, name);
   }
-  int GlobalRankOf(int group_rank) const;
+  int ToGlobalRank(int group_rank) const;
   // Describes a group rank as a culprit.
-  MemberInfo MemberOf(int rank) const;
+  MemberInfo GetMember(int rank) const;
 
   bool is_member() const { return options_.rank >= 0; }
   // Returns true, after a warning in the log, if this process is no member.
@@ -211,8 +212,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   Work Start(const dataplane::CollectiveView& collective, bool async_op);
   // Makes the Work that the user gets; complete if not `async_op`. Throws
   // DistError for bad arguments.
-  Work HandleOf(std::shared_ptr<dataplane::Work> started,
-                std::span<const Tensor> result, bool async_op);
+  Work MakeHandle(std::shared_ptr<dataplane::Work> started,
+                  std::span<const Tensor> result, bool async_op);
   // If `work` fails, explains the failure in the background: the group's error
   // must not wait until the user calls Wait. `collective`, if not null, is what
   // `work` runs.
@@ -220,9 +221,9 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
              std::shared_ptr<const dataplane::Collective> collective = nullptr);
   // Throws the error of a collective that started at `began` and ended with
   // `status`. Does nothing if it is OK.
-  void EndOf(const Status& status, Instant began,
-             std::chrono::milliseconds timeout,
-             const dataplane::CollectiveView* collective = nullptr);
+  void ThrowUnlessOk(const Status& status, Instant began,
+                     std::chrono::milliseconds timeout,
+                     const dataplane::CollectiveView* collective = nullptr);
   // Records a collective's failure. Returns false if it was a bad argument,
   // which does not fail the group.
   bool NoteFailure(Instant began, std::chrono::milliseconds timeout,

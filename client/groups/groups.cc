@@ -37,7 +37,7 @@ using std::chrono::milliseconds;
 
 [[noreturn]] void UnknownGroup() { Invalid("Invalid process group specified"); }
 
-std::string HashOf(const std::vector<int>& ranks) {
+std::string ComputeHash(const std::vector<int>& ranks) {
   return StableHash(absl::StrJoin(ranks, "_"));
 }
 
@@ -66,7 +66,7 @@ constexpr size_t kExcludedInNameMax = 8;
 std::string NameWithout(const std::string& group, std::vector<int> excluded) {
   std::sort(excluded.begin(), excluded.end());
   return NameOfShrunk(group, excluded.size() > kExcludedInNameMax
-                                 ? HashOf(excluded)
+                                 ? ComputeHash(excluded)
                                  : absl::StrJoin(excluded, "_"));
 }
 
@@ -112,8 +112,8 @@ milliseconds CheckTimeout(milliseconds timeout, milliseconds fallback,
   return CheckNotNegative(timeout, name).count() == 0 ? fallback : timeout;
 }
 
-std::vector<int> SurvivorsOf(const ProcessGroup& group,
-                             const std::vector<int>& ranks_to_exclude) {
+std::vector<int> FindSurvivors(const ProcessGroup& group,
+                               const std::vector<int>& ranks_to_exclude) {
   if (ranks_to_exclude.empty()) Invalid("ranks_to_exclude cannot be empty");
   std::vector<int> excluded = ranks_to_exclude;
   std::sort(excluded.begin(), excluded.end());
@@ -147,7 +147,7 @@ void AbortToShrink(ProcessGroup& group,
   std::vector<int> global;
   global.reserve(ranks_to_exclude.size());
   for (const int rank : ranks_to_exclude) {
-    global.push_back(group.state()->GlobalRankOf(rank));
+    global.push_back(group.state()->ToGlobalRank(rank));
   }
   std::sort(global.begin(), global.end());
   group.state()->Abort(
@@ -159,15 +159,15 @@ void AbortToShrink(ProcessGroup& group,
 
 std::string CheckBackend(const std::string& backend) {
   std::string name = absl::AsciiStrToLower(backend);
-  ThrowIfFailed(Origin::kControl, dataplane::CheckBackend(name));
+  ThrowIfFailed(ErrorSource::kControl, dataplane::CheckBackend(name));
   return name;
 }
 
 // The place is the same for all that make this group, also for repeated calls.
-SharedCall Groups::CallOf(const Plan& plan) {
+SharedCall Groups::MakeSharedCall(const Plan& plan) {
   return {.number = plan.call_number,
           .series = plan.call_number > 0 ? plan.call_series : plan.name,
-          .place = absl::StrCat(plan.name, "/", HashOf(plan.ranks)),
+          .place = absl::StrCat(plan.name, "/", ComputeHash(plan.ranks)),
           .meaning =
               plan.meaning.empty()
                   ? absl::StrCat(
@@ -267,7 +267,7 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
                                         .nccl = plan.nccl});
   }
   if (!member) {
-    if (number > 0) options_.call_registry->Pass(CallOf(plan));
+    if (number > 0) options_.call_registry->Pass(MakeSharedCall(plan));
     return non_member_;
   }
   if (!options.name.empty() || number > 0) {
@@ -275,11 +275,11 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
     // A rank with other arguments may come to this call when it is complete
     // here. (With numbers as names the registry finds that without an entry.)
     if (!options.name.empty() && number > 0) {
-      options_.call_registry->Pass(CallOf(plan));
+      options_.call_registry->Pass(MakeSharedCall(plan));
     }
     return group;
   }
-  const std::string hash = HashOf(plan.ranks);
+  const std::string hash = ComputeHash(plan.ranks);
   {
     MutexLock lock(mutex_);
     number = last_by_hash_[hash]++;
@@ -316,7 +316,7 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
     std::sort(ranks.begin(), ranks.end());
     CheckDistinct(ranks, "the split group");
     for (int& rank : ranks) {
-      const int global = parent.state()->GlobalRankOf(rank);
+      const int global = parent.state()->ToGlobalRank(rank);
       int& place = copies[static_cast<size_t>(rank)];
       if (place >= 0) {
         Invalid(absl::StrCat("Rank ", rank, " has appeared in both split ",
@@ -367,7 +367,7 @@ std::shared_ptr<ProcessGroup> Groups::Split(
   }
   std::shared_ptr<ProcessGroup> group =
       plan.ranks.empty() ? non_member_ : Form(plan);
-  options_.call_registry->Pass(CallOf(plan));
+  options_.call_registry->Pass(MakeSharedCall(plan));
   return group;
 }
 
@@ -378,8 +378,8 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   CheckKnown(group);
   if (group->rank() < 0) return non_member_;
   Plan plan;
-  for (const int rank : SurvivorsOf(*group, ranks_to_exclude)) {
-    plan.ranks.push_back(group->state()->GlobalRankOf(rank));
+  for (const int rank : FindSurvivors(*group, ranks_to_exclude)) {
+    plan.ranks.push_back(group->state()->ToGlobalRank(rank));
   }
   plan.timeout_name = "ShrinkGroupOptions::timeout";
   plan.timeout =
@@ -421,7 +421,7 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
         "The specified group name has already been created, "
         "please use a different group name: ",
         base::Quote(plan.name));
-    options_.call_registry->Refuse(CallOf(plan), why);
+    options_.call_registry->Refuse(MakeSharedCall(plan), why);
     Invalid(why);
   }
   absl::Cleanup forget = [&] {
@@ -432,9 +432,10 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   MutexLock lock(mutex_);
   if (over_) {
     made.group->state()->Shutdown();
-    Throw(Origin::kControl, FailedPreconditionError(absl::StrCat(
-                                "the default group was destroyed while group ",
-                                base::Quote(plan.name), " formed")));
+    Throw(ErrorSource::kControl,
+          FailedPreconditionError(
+              absl::StrCat("the default group was destroyed while group ",
+                           base::Quote(plan.name), " formed")));
   }
   entries_[plan.name] = {.group = made.group,
                          .state = made.group->state(),
@@ -465,13 +466,14 @@ void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
   // The ranks differ from those that another rank has registered.
   if (IsInvalidArgument(registered)) {
     if (plan.call_number > 0) {
-      options_.call_registry->Pass(CallOf(plan));
+      options_.call_registry->Pass(MakeSharedCall(plan));
     } else {
-      options_.call_registry->Refuse(CallOf(plan), registered.message());
+      options_.call_registry->Refuse(MakeSharedCall(plan),
+                                     registered.message());
     }
   }
   const Status known = resolver.Known(generation);
-  Throw(Origin::kControl, known.ok() ? registered : known);
+  Throw(ErrorSource::kControl, known.ok() ? registered : known);
 }
 
 Groups::Made Groups::Connect(const Plan& plan) {
@@ -486,14 +488,14 @@ Groups::Made Groups::Connect(const Plan& plan) {
   Register(plan, *resolver, deadline);
   const std::string key_prefix =
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
-                   HashOf(plan.ranks), "/", number, "/");
+                   ComputeHash(plan.ranks), "/", number, "/");
   Made made;
-  SharedCall call = CallOf(plan);
+  SharedCall call = MakeSharedCall(plan);
   call.instance = key_prefix;
   const auto forming = std::make_shared<CallRegistry::Waiting>(
       options_.call_registry.get(), std::move(call));
-  made.bootstrap =
-      BootstrapOf(options_.session, key_prefix, resolver, generation, forming);
+  made.bootstrap = MakeBootstrap(options_.session, key_prefix, resolver,
+                                 generation, forming);
   const int rank =
       static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
                                         options_.formation.rank) -
@@ -504,15 +506,16 @@ Groups::Made Groups::Connect(const Plan& plan) {
       .timeout = plan.timeout,
       .timeout_name = plan.timeout_name,
       .generation = generation,
-      .seats = SeatsOf(options_.formation, plan.ranks),
+      .seats = FindSeats(options_.formation, plan.ranks),
       .description = plan.description,
       .rank = rank,
       .is_world = false,
       .key_prefix = key_prefix,
-      .barrier_suffix = plan.name_is_fresh
-                            ? ""
-                            : absl::StrCat("/", HashOf(plan.ranks).substr(0, 8),
-                                           "-", number)};
+      .barrier_suffix =
+          plan.name_is_fresh
+              ? ""
+              : absl::StrCat("/", ComputeHash(plan.ranks).substr(0, 8), "-",
+                             number)};
   StatusOr<std::shared_ptr<GroupState>> state = ConnectGroup(
       group,
       {.rank = rank,
@@ -533,9 +536,9 @@ Groups::Made Groups::Connect(const Plan& plan) {
       --made_[{plan.name, plan.ranks}];
     }
     Tidy(*options_.session, *made.bootstrap, generation, plan.name);
-    Throw(
-        IsInvalidArgument(state.status()) ? Origin::kControl : Origin::kBackend,
-        state.status());
+    Throw(IsInvalidArgument(state.status()) ? ErrorSource::kControl
+                                            : ErrorSource::kBackend,
+          state.status());
   }
   forming->Succeed();
   made.group = std::make_shared<ProcessGroup>(*std::move(state));
@@ -586,14 +589,14 @@ Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
   return seen ? OkStatus() : error;
 }
 
-Groups::Outcome Groups::DestroyAll() {
+Groups::DestroyResult Groups::DestroyAll() {
   std::map<std::string, Entry> entries;
   {
     MutexLock lock(mutex_);
     over_ = true;
     entries.swap(entries_);
   }
-  Outcome outcome;
+  DestroyResult outcome;
   // Keys need not be deleted if the coordinator ends with its job.
   bool deletes_keys = !options_.judging.embedded;
   for (auto it = entries.rbegin(); it != entries.rend(); ++it) {
@@ -623,7 +626,7 @@ namespace {
 // Adds global ranks and hosts to the backend's error; the backend does not know
 // them.
 Status NotFormed(const GroupStateOptions& group, const Status& why) {
-  if (IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
+  if (IsInvalidArgument(why) || !ToCulprits(why).empty()) return why;
   std::string text = absl::StrCat("group ", base::Quote(group.name), " of ",
                                   group.seats.size(), " ranks did not form");
   if (IsDeadlineExceeded(why)) {
@@ -652,8 +655,8 @@ Status NotFormed(const GroupStateOptions& group, const Status& why) {
 }
 
 // The function in which the ranks of the group wait for each other.
-std::string CallOf(const GroupStateOptions& group) {
-  return group.is_world ? "init_process_group" : MakerOf(group.name);
+std::string GetCallName(const GroupStateOptions& group) {
+  return group.is_world ? "init_process_group" : GetMaker(group.name);
 }
 
 // Wraps the backend for the debug level, the flight recorder and metrics, which
@@ -704,7 +707,7 @@ std::unique_ptr<dataplane::Backend> Watched(
 
 }  // namespace
 
-std::shared_ptr<SessionBootstrap> BootstrapOf(
+std::shared_ptr<SessionBootstrap> MakeBootstrap(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
     const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
     const std::shared_ptr<CallRegistry::Waiting>& forming) {
@@ -726,7 +729,8 @@ StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     std::shared_ptr<Session> session, std::shared_ptr<ErrorResolver> resolver,
     LiveGroups& live) {
   options.device = peers.device;
-  const LiveGroups::Connecting connecting(&live, options.name, CallOf(options));
+  const LiveGroups::Connecting connecting(&live, options.name,
+                                          GetCallName(options));
   ErrorResolver::Group forming;
   forming.name = options.name;
   forming.generation = options.generation;
@@ -770,8 +774,8 @@ void Groups::Meet(const std::string& arguments, const std::string& meaning) {
                                                .ranks = ranks});
   const std::string prefix = absl::StrCat(options_.key_prefix, place);
   const auto bootstrap =
-      BootstrapOf(options_.session, prefix, FindResolver(ranks),
-                  options_.formation.generation, waiting);
+      MakeBootstrap(options_.session, prefix, FindResolver(ranks),
+                    options_.formation.generation, waiting);
   Status met = SetKey(options_.session->stream(),
                       absl::StrCat(prefix, options_.formation.rank), "",
                       {.ttl = std::chrono::hours(1)}, deadline);
@@ -793,13 +797,13 @@ void Groups::Meet(const std::string& arguments, const std::string& meaning) {
     dataplane::SetCulpritRanks(met, missing);
     met = NotFormed(options_.world->state()->options(), met);
   }
-  if (IsInvalidArgument(met)) Throw(Origin::kControl, std::move(met));
+  if (IsInvalidArgument(met)) Throw(ErrorSource::kControl, std::move(met));
   {
     // The next call repeats this one, in which the others may still wait.
     MutexLock lock(mutex_);
     if (last_meeting_ == number) --last_meeting_;
   }
-  Throw(Origin::kBackend, std::move(met));
+  Throw(ErrorSource::kBackend, std::move(met));
 }
 
 }  // namespace muster::internal

@@ -41,8 +41,8 @@ std::chrono::milliseconds CheckTimeout(std::chrono::milliseconds timeout,
 
 // Returns the ranks of `group` that ShrinkGroup keeps, ascending. Throws
 // DistError (kInvalidArgument) if the ranks to exclude are not valid.
-std::vector<int> SurvivorsOf(const ProcessGroup& group,
-                             const std::vector<int>& ranks_to_exclude);
+std::vector<int> FindSurvivors(const ProcessGroup& group,
+                               const std::vector<int>& ranks_to_exclude);
 // Aborts `group` with these ranks as culprits.
 void AbortToShrink(ProcessGroup& group,
                    const std::vector<int>& ranks_to_exclude);
@@ -50,7 +50,7 @@ void AbortToShrink(ProcessGroup& group,
 // Makes the store through which the ranks of a group find each other. Waits in
 // it end when the resolver or the group's keys say that the group has ended, or
 // when ranks disagree about the call `forming` (may be null; must be alive).
-std::shared_ptr<SessionBootstrap> BootstrapOf(
+std::shared_ptr<SessionBootstrap> MakeBootstrap(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
     const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
     const std::shared_ptr<CallRegistry::Waiting>& forming);
@@ -120,11 +120,11 @@ class Groups {
   // Ends all groups, in reverse order of their names; no more can be made.
   // Returns the first error that no caller has seen, and whether a caller has
   // seen that of another group.
-  struct Outcome {
+  struct DestroyResult {
     Status unseen;
     bool seen = false;
   };
-  Outcome DestroyAll();
+  DestroyResult DestroyAll();
 
   // Throws DistError (kInvalidArgument) unless `group` is the default group,
   // one of these groups, or the non-member group.
@@ -170,7 +170,7 @@ class Groups {
   Plan PlanSplit(const ProcessGroup& parent,
                  const std::vector<std::vector<int>>& split_ranks,
                  const SplitGroupOptions& options, int64_t number) const;
-  static SharedCall CallOf(const Plan& plan);
+  static SharedCall MakeSharedCall(const Plan& plan);
   // The caller has reserved the name, which is free again if Form throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
   Made Connect(const Plan& plan);

@@ -34,7 +34,7 @@ void AddAndTidy(std::vector<std::weak_ptr<T>>& references,
 }
 
 // If the event is or lists the departure of `rank`, returns the member.
-std::optional<MemberInfo> DepartureOf(const MemberEvent& event, int rank) {
+std::optional<MemberInfo> FindDeparture(const MemberEvent& event, int rank) {
   if (event.kind == MemberEvent::Kind::kWaiting) return std::nullopt;
   if (event.member.rank == rank) return event.member;
   if (event.kind != MemberEvent::Kind::kLeft) return std::nullopt;
@@ -119,14 +119,14 @@ bool LiveGroups::IsOver(int64_t generation) const {
       });
 }
 
-LiveGroups::Absent LiveGroups::AbsentOf(int64_t generation,
-                                        const std::vector<int>& ranks) const {
+LiveGroups::Absent LiveGroups::FindAbsent(int64_t generation,
+                                          const std::vector<int>& ranks) const {
   Absent absent;
   MutexLock lock(mutex_);
   for (const int rank : ranks) {
     for (const MemberEvent& event : events_) {
       if (event.generation != generation) continue;
-      std::optional<MemberInfo> member = DepartureOf(event, rank);
+      std::optional<MemberInfo> member = FindDeparture(event, rank);
       if (!member.has_value()) continue;
       if (event.kind == MemberEvent::Kind::kFailed) {
         absent.reported.push_back(rank);

@@ -71,7 +71,7 @@ class LiveGroups {
     std::vector<int> left;  // those of `gone` that left in peace
     std::vector<int> reported;
   };
-  Absent AbsentOf(int64_t generation, const std::vector<int>& ranks) const
+  Absent FindAbsent(int64_t generation, const std::vector<int>& ranks) const
       MUSTER_LOCKS_EXCLUDED(mutex_);
 
  private:

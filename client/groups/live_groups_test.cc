@@ -103,7 +103,7 @@ TEST(LiveGroupsTest, WhoIsGoneOfSomeRanksAndWhoHasReported) {
   MemberEvent earlier = Lost(2);
   earlier.generation = 0;
   live.OnEvent(earlier);
-  const LiveGroups::Absent absent = live.AbsentOf(1, {0, 1, 2, 3, 7, 8});
+  const LiveGroups::Absent absent = live.FindAbsent(1, {0, 1, 2, 3, 7, 8});
   ASSERT_EQ(absent.gone.size(), 2U);
   EXPECT_EQ(absent.gone[0].rank, 3);
   EXPECT_EQ(absent.gone[1].rank, 7);

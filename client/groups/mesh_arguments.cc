@@ -95,7 +95,7 @@ Status CheckRanks(const std::vector<int>& ranks, int64_t count,
   return OkStatus();
 }
 
-StatusOr<std::vector<std::string>> BackendsOf(
+StatusOr<std::vector<std::string>> ResolveBackends(
     const std::map<std::string, std::string>& overrides,
     const std::vector<std::string>& names, size_t ndim) {
   std::vector<std::string> backends(ndim);

@@ -29,7 +29,7 @@ Status CheckRanks(const std::vector<int>& ranks, int64_t count, int world_size);
 
 // Returns the backend of each dimension. Empty if `overrides`, by name or
 // index, has no entry.
-StatusOr<std::vector<std::string>> BackendsOf(
+StatusOr<std::vector<std::string>> ResolveBackends(
     const std::map<std::string, std::string>& overrides,
     const std::vector<std::string>& names, size_t ndim);
 

@@ -40,7 +40,7 @@ int64_t MeshDim::size() const {
   return size;
 }
 
-int64_t MeshDim::CoordinateOf(int64_t place) const {
+int64_t MeshDim::ComputeCoordinate(int64_t place) const {
   int64_t coordinate = 0;
   for (const MeshLoop& loop : loops_) {
     coordinate = coordinate * loop.size + place / loop.stride % loop.size;
@@ -98,7 +98,7 @@ StatusOr<std::vector<MeshDim>> Unflatten(const MeshDim& dim,
   return result;
 }
 
-std::vector<int64_t> OffsetsOf(const MeshDim& dim) {
+std::vector<int64_t> ComputeOffsets(const MeshDim& dim) {
   std::vector<int64_t> offsets = {0};
   for (const MeshLoop& loop : dim.loops()) {
     std::vector<int64_t> next;
@@ -114,13 +114,14 @@ std::vector<int64_t> OffsetsOf(const MeshDim& dim) {
 }
 
 bool Overlap(absl::Span<const MeshDim> dims) {
-  const std::vector<int64_t> offsets = OffsetsOf(Flatten(dims));
+  const std::vector<int64_t> offsets = ComputeOffsets(Flatten(dims));
   const std::set<int64_t> distinct(offsets.begin(), offsets.end());
   return distinct.size() < offsets.size();
 }
 
-std::vector<std::vector<int64_t>> WalksOf(const MeshDim& dim, int64_t places) {
-  const std::vector<int64_t> offsets = OffsetsOf(dim);
+std::vector<std::vector<int64_t>> ComputeWalks(const MeshDim& dim,
+                                               int64_t places) {
+  const std::vector<int64_t> offsets = ComputeOffsets(dim);
   std::vector<bool> visited(static_cast<size_t>(places));
   std::vector<std::vector<int64_t>> walks;
   // A sequence begins at the first place that none has visited.

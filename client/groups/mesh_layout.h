@@ -36,7 +36,7 @@ class MeshDim {
 
   // Returns the coordinate of `place` in this dimension: its index in its
   // sequence.
-  int64_t CoordinateOf(int64_t place) const;
+  int64_t ComputeCoordinate(int64_t place) const;
 
   bool operator==(const MeshDim&) const = default;
 
@@ -57,14 +57,15 @@ StatusOr<std::vector<MeshDim>> Unflatten(const MeshDim& dim,
                                          absl::Span<const int64_t> sizes);
 
 // Returns the positions of the sequence that begins at position 0.
-std::vector<int64_t> OffsetsOf(const MeshDim& dim);
+std::vector<int64_t> ComputeOffsets(const MeshDim& dim);
 
 // Whether two different coordinates along `dims` are the same position.
 bool Overlap(absl::Span<const MeshDim> dims);
 
 // Returns all sequences of `dim` in a root mesh of `places` positions, by their
 // first position. Each position is in exactly one.
-std::vector<std::vector<int64_t>> WalksOf(const MeshDim& dim, int64_t places);
+std::vector<std::vector<int64_t>> ComputeWalks(const MeshDim& dim,
+                                               int64_t places);
 
 }  // namespace muster::internal
 

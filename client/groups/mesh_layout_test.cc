@@ -15,9 +15,9 @@ using ::testing::ElementsAre;
 TEST(MeshLayoutTest, WalksOfARowMajorMesh) {
   const std::vector<MeshDim> dims = RowMajor({2, 3});
   EXPECT_THAT(
-      WalksOf(dims[0], 6),
+      ComputeWalks(dims[0], 6),
       ElementsAre(ElementsAre(0, 3), ElementsAre(1, 4), ElementsAre(2, 5)));
-  EXPECT_THAT(WalksOf(dims[1], 6),
+  EXPECT_THAT(ComputeWalks(dims[1], 6),
               ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5)));
 }
 
@@ -38,11 +38,11 @@ TEST(MeshLayoutTest, WalksCoverEveryPlaceOnce) {
       EXPECT_FALSE(Overlap(chosen));
       const MeshDim dim = Flatten(chosen);
       std::set<int64_t> seen;
-      for (const std::vector<int64_t>& walk : WalksOf(dim, places)) {
+      for (const std::vector<int64_t>& walk : ComputeWalks(dim, places)) {
         ASSERT_EQ(static_cast<int64_t>(walk.size()), dim.size());
         for (size_t i = 0; i < walk.size(); ++i) {
           EXPECT_TRUE(seen.insert(walk[i]).second);
-          EXPECT_EQ(dim.CoordinateOf(walk[i]), static_cast<int64_t>(i));
+          EXPECT_EQ(dim.ComputeCoordinate(walk[i]), static_cast<int64_t>(i));
         }
       }
       EXPECT_EQ(static_cast<int64_t>(seen.size()), places);
@@ -56,7 +56,7 @@ TEST(MeshLayoutTest,
   const std::vector<MeshDim> dims = RowMajor({2, 3, 2});
   const MeshDim ends = Flatten({dims[0], dims[2]});
   EXPECT_EQ(ends.loops().size(), 2U);
-  EXPECT_THAT(OffsetsOf(ends), ElementsAre(0, 1, 6, 7));
+  EXPECT_THAT(ComputeOffsets(ends), ElementsAre(0, 1, 6, 7));
   EXPECT_EQ(Flatten(dims), RowMajor({12})[0]);
   EXPECT_EQ(Flatten({dims[1], dims[2]}).loops().size(), 1U);
 }

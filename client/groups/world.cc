@@ -75,7 +75,7 @@ void LoadBackends() {
   if (paths == nullptr) return;
   for (const absl::string_view path :
        absl::StrSplit(paths, ':', absl::SkipEmpty())) {
-    ThrowIfFailed(Origin::kControl,
+    ThrowIfFailed(ErrorSource::kControl,
                   dataplane::LoadBackend(std::string(path)).status());
   }
 }
@@ -166,11 +166,11 @@ std::string WorldPrefix() {
 }
 
 std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
-  return FormOf(options, /*shrinking=*/nullptr);
+  return MakeWorld(options, /*shrinking=*/nullptr);
 }
 
-std::unique_ptr<World> World::FormOf(const InitProcessGroupOptions& options,
-                                     const Shrinking* shrinking) {
+std::unique_ptr<World> World::MakeWorld(const InitProcessGroupOptions& options,
+                                        const Shrinking* shrinking) {
   EnsureLogging();
   CheckOptions(options);
   CurrentDebugLevel();
@@ -179,7 +179,7 @@ std::unique_ptr<World> World::FormOf(const InitProcessGroupOptions& options,
   world->shrinking_ = shrinking;
   InitPlan plan = {.rank = options.rank, .world_size = options.world_size};
   if (options.store == nullptr) {
-    plan = ValueOrThrow(Origin::kControl, Plan(options));
+    plan = ValueOrThrow(ErrorSource::kControl, Plan(options));
     if (!plan.file.empty()) world->MeetInFile(plan);
   } else {
     world->meeting_ = options.store;
@@ -239,7 +239,7 @@ void World::MeetInFile(const InitPlan& plan) {
 void World::FormGroup(InitPlan plan) {
   telemetry_ = shrinking_ != nullptr
                    ? shrinking_->old->telemetry_
-                   : ValueOrThrow(Origin::kControl,
+                   : ValueOrThrow(ErrorSource::kControl,
                                   Telemetry::Start(options_.http_port));
   if (meeting_ != nullptr) plan.embedded = true;
   embedded_ = plan.embedded;
@@ -278,10 +278,10 @@ void World::ServeCoordinator(InitPlan& plan) {
   auto server = EmbeddedCoordinator::StartForRanks(
       {.listen = ListenAddress(plan.endpoint)}, &Getenv);
   if (IsInvalidArgument(server.status())) {
-    Throw(Origin::kControl, server.status());
+    Throw(ErrorSource::kControl, server.status());
   }
   if (!server.ok()) {
-    Throw(Origin::kControl,
+    Throw(ErrorSource::kControl,
           Status(server.status().code(),
                  absl::StrCat("rank 0 cannot serve the coordinator at ",
                               plan.endpoint.ToString(), ": ",
@@ -299,7 +299,7 @@ void World::ServeCoordinator(InitPlan& plan) {
 
 void World::FindCoordinator(InitPlan& plan) {
   const auto late = [&](absl::string_view why) {
-    Throw(Origin::kControl,
+    Throw(ErrorSource::kControl,
           DeadlineExceededError(absl::StrCat(
               "rank ", plan.rank, " waited for rank 0 to serve the coordinator",
               " for ", FormatDuration(deadline_.timeout), " ",
@@ -431,8 +431,8 @@ ErrorResolver::Options World::Judging(const InitPlan& plan) const {
 void World::Connect(const InitPlan& plan) {
   const std::string prefix =
       absl::StrCat(WorldPrefix(), formation_.generation, "/");
-  bootstrap_ = BootstrapOf(session_, prefix, resolver_, formation_.generation,
-                           /*forming=*/nullptr);
+  bootstrap_ = MakeBootstrap(session_, prefix, resolver_, formation_.generation,
+                             /*forming=*/nullptr);
   const std::string local_address = LocalAddress(plan);
   const std::shared_ptr<dataplane::Metrics> metrics =
       telemetry_ == nullptr ? nullptr : telemetry_->metrics();
@@ -463,14 +463,16 @@ void World::Connect(const InitPlan& plan) {
       // Otherwise the others would wait for this rank without knowing why.
       const auto deadline =
           Deadline::After(seconds(2), "2s to report a failure");
-      (CulpritsOf(why).empty()
+      (ToCulprits(why).empty()
            ? ReportFailure(session_->stream(), why.message(), deadline)
            : ReportError(session_->stream(), why, deadline))
           .IgnoreError();
       // They learn it from the coordinator, which ends with this rank.
       if (ServesOthers()) resolver_->AwaitOthersGone(kPartingTime);
     }
-    Throw(IsInvalidArgument(why) ? Origin::kControl : Origin::kBackend, why);
+    Throw(
+        IsInvalidArgument(why) ? ErrorSource::kControl : ErrorSource::kBackend,
+        why);
   }
   state_ = *std::move(state);
   group_ = std::make_shared<ProcessGroup>(state_);
@@ -480,7 +482,7 @@ void World::Connect(const InitPlan& plan) {
       .seats = formation_.seats,
       .rank = formation_.rank,
       .is_gone = [live = live_, generation = formation_.generation](int rank) {
-        return !live->AbsentOf(generation, {rank}).gone.empty();
+        return !live->FindAbsent(generation, {rank}).gone.empty();
       }});
   groups_ = std::make_unique<Groups>(
       GroupsOptions{.formation = formation_,
@@ -517,7 +519,7 @@ void World::EndMeeting() noexcept {
 
 void World::Destroy() {
   EndMeeting();
-  Groups::Outcome others = groups_->DestroyAll();
+  Groups::DestroyResult others = groups_->DestroyAll();
   Status unseen;
   if (!state_->failure_seen() && !others.seen) {
     unseen = state_->status();
@@ -533,7 +535,7 @@ void World::Destroy() {
     coordinator_ = nullptr;
   }
   telemetry_ = nullptr;
-  if (!unseen.ok()) Throw(Origin::kBackend, std::move(unseen));
+  if (!unseen.ok()) Throw(ErrorSource::kBackend, std::move(unseen));
 }
 
 // Shrinking the default group.
@@ -569,7 +571,7 @@ constexpr milliseconds kJoinTime = seconds(30);
     names.push_back(absl::StrCat("and ", gone.size() - names.size(), " more"));
   }
   Throw(
-      Origin::kBackend,
+      ErrorSource::kBackend,
       WithCulprits(
           UnavailableError(absl::StrCat(
               "group \"", kWorldName, "\" cannot be shrunk without ", excluded,
@@ -636,10 +638,10 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
        .meaning = absl::StrCat("shrinks group \"", kWorldName, "\" without ",
                                excluded),
        .ranks = shrinking.survivors});
-  for (int looks = 1;; ++looks) {
+  for (int polls = 1;; ++polls) {
     // Before GetKeys: a rank that leaves has met the others.
     const LiveGroups::Absent absent =
-        live_->AbsentOf(formation_.generation, shrinking.survivors);
+        live_->FindAbsent(formation_.generation, shrinking.survivors);
     std::vector<std::string> keys;
     for (const int rank : shrinking.survivors) {
       if (!std::binary_search(absent.reported.begin(), absent.reported.end(),
@@ -663,17 +665,17 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     // The coordinator may be gone, too.
     if (!IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
     if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
-    if (looks % kTriesPerDisagreement == 0) {
+    if (polls % kTriesPerDisagreement == 0) {
       if (Status disagreement = waiting.Look(); !disagreement.ok()) {
         // The key must not count for the next call.
         DeleteKey(stream, key_of(formation_.rank), deadline)
             .status()
             .IgnoreError();
-        Throw(Origin::kControl, std::move(disagreement));
+        Throw(ErrorSource::kControl, std::move(disagreement));
       }
     }
     if (deadline.Passed(Clock::now())) {
-      Throw(Origin::kControl,
+      Throw(ErrorSource::kControl,
             DeadlineExceededError(
                 absl::StrCat("group \"", kWorldName,
                              "\": not all ranks that stay came to "
@@ -693,7 +695,7 @@ void World::AwaitFates(const Shrinking& shrinking, const Deadline& deadline) {
   while (session_->status().ok() && Clock::now() < until) {
     ThrowIfGone(shrinking);
     const LiveGroups::Absent absent =
-        live_->AbsentOf(formation_.generation, shrinking.survivors);
+        live_->FindAbsent(formation_.generation, shrinking.survivors);
     // This rank has reported.
     const size_t fine = absent.reported.size() + absent.left.size();
     if (fine >= shrinking.survivors.size()) return;
@@ -704,7 +706,8 @@ void World::AwaitFates(const Shrinking& shrinking, const Deadline& deadline) {
 // Returns the lost survivors: those that the coordinator has announced, and the
 // one that served it. A rank that has left may have come to the call.
 std::vector<MemberInfo> World::Gone(const std::vector<int>& survivors) const {
-  LiveGroups::Absent absent = live_->AbsentOf(formation_.generation, survivors);
+  LiveGroups::Absent absent =
+      live_->FindAbsent(formation_.generation, survivors);
   const auto lost = std::remove_if(
       absent.gone.begin(), absent.gone.end(), [&](const MemberInfo& member) {
         return std::count(absent.left.begin(), absent.left.end(), member.rank) >
@@ -746,7 +749,7 @@ Deadline World::UntilJoined() const {
 // The coordinator decides for all ranks alike that the new group exists.
 // Otherwise some ranks would go on with the new group and some with the old.
 void World::ConfirmAll() {
-  ThrowIfFailed(Origin::kBackend,
+  ThrowIfFailed(ErrorSource::kBackend,
                 AwaitBarrier(session_->stream(), kWorldName, "muster/shrunk",
                              formation_.generation, formation_.rank,
                              /*wait_all_ranks=*/false, deadline_));
@@ -763,7 +766,7 @@ void World::ThrowIfLost(const std::string& excluded) const {
                         .pid = getpid(),
                         .cause = why.message()};
   Throw(
-      Origin::kBackend,
+      ErrorSource::kBackend,
       WithCulprits(FailedPreconditionError(absl::StrCat(
                        "group \"", kWorldName, "\" cannot be shrunk without ",
                        excluded, " by this rank, ", formation_.rank,
@@ -775,9 +778,9 @@ InitProcessGroupOptions World::PrepareToShrink(
     const std::vector<int>& ranks_to_exclude, const ShrinkGroupOptions& options,
     Shrinking& shrinking) {
   shrinking.old = this;
-  shrinking.survivors = SurvivorsOf(*group_, ranks_to_exclude);
+  shrinking.survivors = FindSurvivors(*group_, ranks_to_exclude);
   if (options_.min_world_size != -1 || options_.max_world_size != -1) {
-    Throw(Origin::kControl,
+    Throw(ErrorSource::kControl,
           FailedPreconditionError(
               "an elastic group cannot be shrunk: those that are left form it "
               "again by DestroyProcessGroup and InitProcessGroup"));
@@ -821,7 +824,7 @@ std::unique_ptr<World> World::Shrink(const std::vector<int>& ranks_to_exclude,
   state_->Shutdown();
   std::unique_ptr<World> formed;
   try {
-    formed = FormOf(smaller, &shrinking);
+    formed = MakeWorld(smaller, &shrinking);
   } catch (const DistError& error) {
     ThrowIfLost(shrinking.excluded);
     ThrowIfGone(shrinking);
@@ -835,7 +838,7 @@ std::unique_ptr<World> World::Shrink(const std::vector<int>& ranks_to_exclude,
 // of this group, which stays.
 void World::ThrowNotShrunk(const Shrinking& shrinking,
                            const DistError& error) const {
-  const Culprits theirs = CulpritsOf(error.status());
+  const Culprits theirs = ToCulprits(error.status());
   Culprits culprits;
   std::vector<std::string> names;
   for (size_t rank = 0; rank < shrinking.survivors.size(); ++rank) {
@@ -858,7 +861,7 @@ void World::ThrowNotShrunk(const Shrinking& shrinking,
       absl::StrCat("group \"", kWorldName, "\" cannot be shrunk without ",
                    shrinking.excluded, " alone: ", error.what(), "; ",
                    absl::StrJoin(names, "; ")));
-  Throw(Origin::kBackend, WithCulprits(std::move(why), culprits));
+  Throw(ErrorSource::kBackend, WithCulprits(std::move(why), culprits));
 }
 
 // Leaves this group after a new one was formed from it.

@@ -76,8 +76,8 @@ class World {
   class OthersWatch;
 
   explicit World(const InitProcessGroupOptions& options);
-  static std::unique_ptr<World> FormOf(const InitProcessGroupOptions& options,
-                                       const Shrinking* shrinking);
+  static std::unique_ptr<World> MakeWorld(
+      const InitProcessGroupOptions& options, const Shrinking* shrinking);
 
   std::string DebugAddress(const InitPlan& plan) const;
   void MeetInFile(const InitPlan& plan);

@@ -31,7 +31,7 @@ class BootstrapTest : public ::testing::Test {
             {.address = absl::StrCat("127.0.0.1:", server_->port()),
              .job = "j"}),
         "group/", [this](bool) {
-          if (++looks_ == 1) begun_.set_value();
+          if (++polls_ == 1) begun_.set_value();
           return OkStatus();
         });
   }
@@ -47,7 +47,7 @@ class BootstrapTest : public ::testing::Test {
 
   std::unique_ptr<coordinator::Server> server_;
   std::unique_ptr<SessionBootstrap> store_;
-  int looks_ = 0;
+  int polls_ = 0;
   std::promise<void> begun_;
 };
 

@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-KeyChange::Kind KindOf(v1::ChangeKind kind) {
+KeyChange::Kind ToKind(v1::ChangeKind kind) {
   switch (kind) {
     case v1::CHANGE_KIND_PUT:
       return KeyChange::Kind::kPut;
@@ -42,7 +42,7 @@ class SessionWatch : public StoreWatch {
         revision_(request_.after_revision()) {}
 
   std::optional<KeyChange> Next(milliseconds timeout) override {
-    ThrowIfFailed(Origin::kStore, session_->stream().CheckIsHere());
+    ThrowIfFailed(ErrorSource::kStore, session_->stream().CheckIsHere());
     const Deadline deadline =
         Deadline::After(timeout, "timeout of StoreWatch::Next");
     while (!canceller_.cancelled()) {
@@ -50,7 +50,7 @@ class SessionWatch : public StoreWatch {
       StatusOr<v1::WatchResponse> response =
           WatchOnce(session_->stream(), request_, deadline, &canceller_);
       if (canceller_.cancelled()) break;
-      Keep(ValueOrThrow(Origin::kStore, std::move(response)));
+      Keep(ValueOrThrow(ErrorSource::kStore, std::move(response)));
       if (changes_.empty() && deadline.Passed(Clock::now())) break;
     }
     return std::nullopt;
@@ -65,7 +65,7 @@ class SessionWatch : public StoreWatch {
  private:
   void Keep(v1::WatchResponse response) {
     for (v1::KeyChange& change : *response.mutable_changes()) {
-      changes_.push_back({.kind = KindOf(change.kind()),
+      changes_.push_back({.kind = ToKind(change.kind()),
                           .key = std::move(*change.mutable_key()),
                           .value = std::move(*change.mutable_value()),
                           .revision = change.revision()});
@@ -106,7 +106,7 @@ std::unique_ptr<StoreWatch> NewStoreWatch(std::shared_ptr<Session> session,
     request.set_after_revision(*options.after_revision);
   } else {
     const v1::WatchResponse now = ValueOrThrow(
-        Origin::kStore, WatchOnce(session->stream(), request, deadline));
+        ErrorSource::kStore, WatchOnce(session->stream(), request, deadline));
     request.set_after_revision(now.revision());
   }
   return std::make_unique<SessionWatch>(std::move(session), std::move(request));

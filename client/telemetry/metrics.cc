@@ -245,7 +245,7 @@ class PrometheusMetrics final : public Metrics {
                  .count());
   }
 
-  Series& SeriesOf(absl::string_view op, absl::string_view backend) override {
+  Series& GetSeries(absl::string_view op, absl::string_view backend) override {
     const std::lock_guard<std::mutex> lock(series_mutex_);
     auto& series = series_[{std::string(op), std::string(backend)}];
     if (series == nullptr) {

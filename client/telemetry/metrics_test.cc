@@ -59,7 +59,7 @@ std::set<std::string> Series(const std::string& text) {
 // Dashboards depend on these: a change affects every operator.
 TEST(MetricsTest, NamesAndLabelsAreThese) {
   const auto metrics = Metrics::Create();
-  metrics->SeriesOf("all_reduce", "gloo")
+  metrics->GetSeries("all_reduce", "gloo")
       .Finished(4096, milliseconds(2), StatusCode::kOk);
   EXPECT_THAT(
       Series(metrics->Render()),
@@ -89,7 +89,7 @@ TEST(MetricsTest, CountsRefusedConnections) {
 
 TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {
   const auto metrics = Metrics::Create();
-  Metrics::Series& series = metrics->SeriesOf("all_reduce", "gloo");
+  Metrics::Series& series = metrics->GetSeries("all_reduce", "gloo");
   series.Finished(4096, milliseconds(250), StatusCode::kOk);
   series.Finished(1024, milliseconds(500), StatusCode::kOk);
   const std::string text = metrics->Render();
@@ -107,7 +107,7 @@ TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
   constexpr int kThreads = 8;
   constexpr int kTimes = 20000;
   const auto metrics = Metrics::Create();
-  Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
+  Metrics::Series& series = metrics->GetSeries("all_reduce", "shm");
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
@@ -131,7 +131,7 @@ TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
 // Later threads mostly have the address of the first one's variables.
 TEST(MetricsTest, CountsEachOfThreadsThatComeOneAfterTheOther) {
   const auto metrics = Metrics::Create();
-  Metrics::Series& series = metrics->SeriesOf("barrier", "shm");
+  Metrics::Series& series = metrics->GetSeries("barrier", "shm");
   for (int i = 0; i < 20; ++i) {
     std::thread([&] {
       series.Finished(4, nanoseconds(50), StatusCode::kOk);
@@ -146,7 +146,7 @@ TEST(MetricsTest, CountsEachOfThreadsThatComeOneAfterTheOther) {
 // A duration that is equal to a bound counts in that bucket.
 TEST(MetricsTest, DurationsCountInEachBucketThatHoldsThem) {
   const auto metrics = Metrics::Create();
-  Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
+  Metrics::Series& series = metrics->GetSeries("all_reduce", "shm");
   series.Finished(4, nanoseconds(400), StatusCode::kOk);
   series.Finished(4, nanoseconds(1000), StatusCode::kOk);
   series.Finished(4, nanoseconds(1001), StatusCode::kOk);
@@ -171,10 +171,10 @@ TEST(MetricsTest, DurationsCountInEachBucketThatHoldsThem) {
 
 TEST(MetricsTest, SeriesAreApartByNames) {
   const auto metrics = Metrics::Create();
-  Metrics::Series& series = metrics->SeriesOf("all_reduce", "gloo");
-  EXPECT_EQ(&series, &metrics->SeriesOf("all_reduce", "gloo"));
-  EXPECT_NE(&series, &metrics->SeriesOf("all_reduce", "shm"));
-  EXPECT_NE(&series, &metrics->SeriesOf("broadcast", "gloo"));
+  Metrics::Series& series = metrics->GetSeries("all_reduce", "gloo");
+  EXPECT_EQ(&series, &metrics->GetSeries("all_reduce", "gloo"));
+  EXPECT_NE(&series, &metrics->GetSeries("all_reduce", "shm"));
+  EXPECT_NE(&series, &metrics->GetSeries("broadcast", "gloo"));
   // No collective has finished.
   EXPECT_THAT(metrics->Render(),
               Not(HasSubstr("muster_dataplane_collectives")));
@@ -182,7 +182,7 @@ TEST(MetricsTest, SeriesAreApartByNames) {
 
 TEST(MetricsTest, FailedCollectivesCountByCodeAlone) {
   const auto metrics = Metrics::Create();
-  metrics->SeriesOf("barrier", "gloo")
+  metrics->GetSeries("barrier", "gloo")
       .Finished(0, std::chrono::seconds(30), StatusCode::kDeadlineExceeded);
   const std::string text = metrics->Render();
   EXPECT_THAT(text,

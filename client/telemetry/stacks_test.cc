@@ -29,7 +29,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Returns the block of `thread`.
-std::string BlockOf(pid_t thread, const std::string& text) {
+std::string FindBlock(pid_t thread, const std::string& text) {
   const size_t begin = text.find("thread " + std::to_string(thread) + " (");
   if (begin == std::string::npos) return "none in\n" + text;
   return text.substr(begin, text.find("\n\n", begin) - begin);
@@ -52,12 +52,12 @@ TEST(StacksTest, ShowWhereEachThreadIs) {
   phase.notify_all();
   thread.join();
   for (const std::string& each : {text, again}) {
-    EXPECT_THAT(BlockOf(id, each), HasSubstr("\"grinder\", "));
-    EXPECT_THAT(BlockOf(id, each), HasSubstr("WaitInAFunctionOfThisTest"));
-    EXPECT_THAT(BlockOf(ThreadId(), each), HasSubstr("the one that asks"));
-    EXPECT_THAT(BlockOf(ThreadId(), each), HasSubstr("StacksOfAllThreads"));
+    EXPECT_THAT(FindBlock(id, each), HasSubstr("\"grinder\", "));
+    EXPECT_THAT(FindBlock(id, each), HasSubstr("WaitInAFunctionOfThisTest"));
+    EXPECT_THAT(FindBlock(ThreadId(), each), HasSubstr("the one that asks"));
+    EXPECT_THAT(FindBlock(ThreadId(), each), HasSubstr("StacksOfAllThreads"));
   }
-  EXPECT_THAT(BlockOf(id, StacksOfAllThreads()), HasSubstr("none in"));
+  EXPECT_THAT(FindBlock(id, StacksOfAllThreads()), HasSubstr("none in"));
 }
 
 TEST(StacksTest, AThreadThatBlocksSignalsIsListed) {
@@ -72,8 +72,8 @@ TEST(StacksTest, AThreadThatBlocksSignalsIsListed) {
   });
   phase.wait(0);
   const std::string text = StacksOfAllThreads();
-  EXPECT_THAT(BlockOf(id, text), HasSubstr("does not answer"));
-  EXPECT_THAT(BlockOf(ThreadId(), text), HasSubstr("StacksOfAllThreads"));
+  EXPECT_THAT(FindBlock(id, text), HasSubstr("does not answer"));
+  EXPECT_THAT(FindBlock(ThreadId(), text), HasSubstr("StacksOfAllThreads"));
   phase = 2;
   phase.notify_all();
   thread.join();

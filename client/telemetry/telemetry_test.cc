@@ -26,7 +26,7 @@ std::unique_ptr<Telemetry> StartOrDie(const TelemetryOptions& options = {}) {
   return *std::move(telemetry);
 }
 
-int PortOf(const Telemetry& telemetry) {
+int GetPort(const Telemetry& telemetry) {
   const std::string& address = telemetry.address();
   return std::stoi(address.substr(address.rfind(':') + 1));
 }
@@ -34,10 +34,10 @@ int PortOf(const Telemetry& telemetry) {
 TEST(TelemetryTest, ServesMetricsHealthAndLinksOnLoopback) {
   const auto telemetry = StartOrDie();
   EXPECT_THAT(telemetry->address(), StartsWith("127.0.0.1:"));
-  httplib::Client client("127.0.0.1", PortOf(*telemetry));
+  httplib::Client client("127.0.0.1", GetPort(*telemetry));
 
   telemetry->collectives()
-      .SeriesOf("broadcast", "gloo")
+      .GetSeries("broadcast", "gloo")
       .Finished(8, std::chrono::milliseconds(1), StatusCode::kOk);
   const auto metrics = client.Get("/metrics");
   ASSERT_TRUE(metrics);
@@ -78,7 +78,7 @@ TEST(TelemetryTest, DebugPagesAreReadAndSet) {
        }}};
   const auto telemetry = Telemetry::Start(options);
   ASSERT_TRUE(telemetry.ok()) << telemetry.status();
-  httplib::Client client("127.0.0.1", PortOf(**telemetry));
+  httplib::Client client("127.0.0.1", GetPort(**telemetry));
   EXPECT_THAT(client.Get("/debug/stacks")->body, HasSubstr("thread "));
   EXPECT_THAT(client.Get("/debug/environment")->body, HasSubstr("\"PATH\""));
   EXPECT_THAT(client.Get("/debug/log")->body, HasSubstr("\"v\": 0"));
@@ -116,7 +116,7 @@ TEST(TelemetryTest, WhoMayNotDebugStillSeesMetrics) {
   };
   const auto telemetry = Telemetry::Start(options);
   ASSERT_TRUE(telemetry.ok()) << telemetry.status();
-  httplib::Client client("127.0.0.1", PortOf(**telemetry));
+  httplib::Client client("127.0.0.1", GetPort(**telemetry));
   for (const char* page : {"/debug/stacks", "/debug/environment"}) {
     const auto denied = client.Get(page);
     EXPECT_EQ(denied->status, 403);
@@ -134,7 +134,7 @@ TEST(TelemetryTest, WhoMayNotDebugStillSeesMetrics) {
 
 TEST(TelemetryTest, PortInUseIsAnErrorThatNamesIt) {
   const auto first = StartOrDie();
-  const int port = PortOf(*first);
+  const int port = GetPort(*first);
   const auto second = Telemetry::Start({.port = port});
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
@@ -149,7 +149,7 @@ TEST(TelemetryTest, PortInUseIsAnErrorThatNamesIt) {
 TEST(TelemetryTest, PortInUseIsAnErrorThatNamesTheRankWhichHasIt) {
   const auto first = StartOrDie();
   first->SetRank(3, 8);
-  const auto second = Telemetry::Start({.port = PortOf(*first)});
+  const auto second = Telemetry::Start({.port = GetPort(*first)});
   EXPECT_THAT(std::string(second.status().message()),
               HasSubstr(absl::StrCat("already in use; rank 3 (pid ", getpid(),
                                      ") has it (")));
@@ -158,7 +158,7 @@ TEST(TelemetryTest, PortInUseIsAnErrorThatNamesTheRankWhichHasIt) {
 // Requests that a page in a browser can make.
 TEST(TelemetryTest, PagesOfStrangersReadAndChangeNothing) {
   const auto telemetry = StartOrDie();
-  const int port = PortOf(*telemetry);
+  const int port = GetPort(*telemetry);
   httplib::Client client("127.0.0.1", port);
   const auto post = [&](const std::string& host, const std::string& origin) {
     httplib::Headers headers = {{"Host", host}};
@@ -185,9 +185,9 @@ TEST(TelemetryTest, PagesOfStrangersReadAndChangeNothing) {
 
 TEST(TelemetryTest, PortIsFreeAgainAfterwards) {
   auto first = StartOrDie();
-  const int port = PortOf(*first);
+  const int port = GetPort(*first);
   first.reset();
-  EXPECT_EQ(PortOf(*StartOrDie({.port = port})), port);
+  EXPECT_EQ(GetPort(*StartOrDie({.port = port})), port);
 }
 
 TEST(TelemetryTest, AddressThatIsNotOursIsAnError) {

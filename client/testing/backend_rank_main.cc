@@ -31,10 +31,10 @@ namespace {
 
 using dataplane::DataType;
 using dataplane::ReduceOp;
-using dataplane::testing::FactorOf;
 using dataplane::testing::FirstWrong;
+using dataplane::testing::GetFactor;
 using dataplane::testing::Inputs;
-using dataplane::testing::TensorOf;
+using dataplane::testing::MakeTensor;
 
 const std::vector<size_t> kCounts = {0, 1, 13, 100'003};
 
@@ -62,13 +62,13 @@ void Reduce(DataType type, ReduceOp op, size_t count) {
   const std::string what = std::to_string(static_cast<int>(op)) + " of type " +
                            std::to_string(static_cast<int>(type)) + ", " +
                            std::to_string(count);
-  const double factor = op == ReduceOp::kPremulSum ? FactorOf(rank) : 1;
+  const double factor = op == ReduceOp::kPremulSum ? GetFactor(rank) : 1;
   std::vector<T> values = Inputs<T>(op, size, rank, count);
-  AllReduce(TensorOf(type, values), {.op = op, .factor = factor});
+  AllReduce(MakeTensor(type, values), {.op = op, .factor = factor});
   Expect(FirstWrong(values, op, size).empty(), "all_reduce " + what);
 
   values = Inputs<T>(op, size, rank, count);
-  muster::Reduce(TensorOf(type, values), size - 1,
+  muster::Reduce(MakeTensor(type, values), size - 1,
                  {.op = op, .factor = factor});
   Expect(rank != size - 1 || FirstWrong(values, op, size).empty(),
          "reduce " + what);
@@ -76,7 +76,7 @@ void Reduce(DataType type, ReduceOp op, size_t count) {
   std::vector<T> all =
       Inputs<T>(op, size, rank, count * static_cast<size_t>(size));
   std::vector<T> part(count);
-  ReduceScatterTensor(TensorOf(type, part), TensorOf(type, all),
+  ReduceScatterTensor(MakeTensor(type, part), MakeTensor(type, all),
                       {.op = op, .factor = factor});
   Expect(FirstWrong(part, op, size, count * static_cast<size_t>(rank)).empty(),
          "reduce_scatter_tensor " + what);
@@ -90,7 +90,7 @@ void ReduceEverything() {
       if (!HasMeaning(reduce_op, data_type) || dataplane::IsFloat8(data_type)) {
         continue;
       }
-      dataplane::testing::WithTypeOf(data_type, [&](auto element) {
+      dataplane::testing::WithElementType(data_type, [&](auto element) {
         for (const size_t count : kCounts) {
           Reduce<decltype(element)>(data_type, reduce_op, count);
         }

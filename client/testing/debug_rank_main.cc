@@ -20,7 +20,7 @@ using std::chrono::seconds;
 
 const InitProcessGroupOptions kOptions = {.timeout = seconds(60)};
 
-std::string NameOf(DebugLevel level) {
+std::string GetName(DebugLevel level) {
   return level == DebugLevel::kOff    ? "OFF"
          : level == DebugLevel::kInfo ? "INFO"
                                       : "DETAIL";
@@ -39,16 +39,16 @@ int Refusal() {
 
 // One process.
 int Levels() {
-  SayProblem([] { Say(NameOf(GetDebugLevel())); });
+  SayProblem([] { Say(GetName(GetDebugLevel())); });
   SayProblem([] { InitProcessGroup(kOptions); });
   setenv("MUSTER_DEBUG", "info", 1);
-  SayProblem([] { Say(NameOf(GetDebugLevel())); });
+  SayProblem([] { Say(GetName(GetDebugLevel())); });
   setenv("MUSTER_DEBUG", "Detail", 1);
-  Say(NameOf(GetDebugLevel()));
+  Say(GetName(GetDebugLevel()));
   SetDebugLevelFromEnv();
-  Say(NameOf(GetDebugLevel()));
+  Say(GetName(GetDebugLevel()));
   SetDebugLevel(DebugLevel::kOff);
-  Say(NameOf(GetDebugLevel()));
+  Say(GetName(GetDebugLevel()));
   setenv("TORCH_FR_BUFFER_SIZE", "many", 1);
   SayProblem([] { InitProcessGroup(kOptions); });
   return 0;

@@ -238,7 +238,7 @@ std::vector<float> Parcel(int from, int to, int count = 2) {
 
 using Parcels = std::vector<std::vector<float>>;
 
-std::vector<Tensor> TensorsOf(Parcels& parcels) {
+std::vector<Tensor> MakeTensors(Parcels& parcels) {
   return {parcels.begin(), parcels.end()};
 }
 
@@ -246,18 +246,18 @@ std::vector<Tensor> TensorsOf(Parcels& parcels) {
 void GatherAndScatter(int rank) {
   std::vector<float> own = Parcel(rank, 0, rank + 1);
   Parcels parcels = {{0}, {0, 0}, {0, 0, 0}};
-  AllGather(TensorsOf(parcels), own);
+  AllGather(MakeTensors(parcels), own);
   Expect("all_gather", parcels[2], {200, 201, 202});
   own = Parcel(rank, 0);
   std::vector<float> all(6);
   AllGatherIntoTensor(Tensor(all.data(), {3, 2}), own);
   Expect("all_gather_into_tensor", all, {0, 1, 100, 101, 200, 201});
   parcels = Parcels(rank == 1 ? 3 : 0, {0, 0});
-  Gather(own, TensorsOf(parcels), 1);
+  Gather(own, MakeTensors(parcels), 1);
   Expect("gather", rank == 1 ? parcels[2] : Parcel(2, 0), {200, 201});
   parcels = {};
   if (rank == 2) parcels = {Parcel(2, 0), Parcel(2, 1), Parcel(2, 2)};
-  Scatter(own, TensorsOf(parcels), 2);
+  Scatter(own, MakeTensors(parcels), 2);
   Expect("scatter", own, Parcel(2, rank));
 }
 
@@ -268,7 +268,7 @@ void ReduceAndExchange(int rank) {
   Expect("reduce", own, {rank == 1 ? 6.0F : static_cast<float>(rank + 1)});
   Parcels inputs = {Parcel(rank, 0), Parcel(rank, 1), Parcel(rank, 2)};
   std::vector<float> out(2);
-  ReduceScatter(out, TensorsOf(inputs), {.op = ReduceOp::kMax});
+  ReduceScatter(out, MakeTensors(inputs), {.op = ReduceOp::kMax});
   Expect("reduce_scatter", out, Parcel(2, rank));
   std::vector<float> ones(6, 1);
   ReduceScatterTensor(
@@ -276,7 +276,7 @@ void ReduceAndExchange(int rank) {
       {.op = ReduceOp::kPremulSum, .factor = static_cast<double>(rank)});
   Expect("reduce_scatter_tensor", out, {3, 3});
   Parcels outputs(3, {0, 0});
-  AllToAll(TensorsOf(outputs), TensorsOf(inputs));
+  AllToAll(MakeTensors(outputs), MakeTensors(inputs));
   Expect("all_to_all", outputs[1], Parcel(1, rank));
   // Rank r gives each other rank r elements, and itself none.
   std::vector<float> given(size_t{2} * rank, static_cast<float>(rank));
@@ -467,7 +467,7 @@ int Misuse() {
       run();
       Say(std::string(name) + ": ok");
     } catch (const DistError& error) {
-      Say(std::string(name) + ": " + ClassOf(error) + ": " + error.what());
+      Say(std::string(name) + ": " + GetClassName(error) + ": " + error.what());
     }
   }
   return 0;

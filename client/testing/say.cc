@@ -9,7 +9,7 @@ namespace muster::testing {
 
 void Say(const std::string& line) { std::cout << line << std::endl; }
 
-std::string ClassOf(const DistError& error) {
+std::string GetClassName(const DistError& error) {
   if (dynamic_cast<const DistNetworkError*>(&error)) return "DistNetworkError";
   if (dynamic_cast<const DistBackendError*>(&error)) return "DistBackendError";
   if (dynamic_cast<const DistStoreError*>(&error)) return "DistStoreError";
@@ -21,7 +21,7 @@ void SayError(const DistError& error) {
   for (const MemberInfo& member : error.culprits()) {
     culprits += (culprits.empty() ? "" : ",") + std::to_string(member.rank);
   }
-  Say("error " + ClassOf(error) + " [" + culprits + "] " + error.what());
+  Say("error " + GetClassName(error) + " [" + culprits + "] " + error.what());
 }
 
 void SayProblem(const std::function<void()>& run) {

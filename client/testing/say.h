@@ -14,7 +14,7 @@ namespace muster::testing {
 void Say(const std::string& line);
 
 // Returns "DistNetworkError".
-std::string ClassOf(const DistError& error);
+std::string GetClassName(const DistError& error);
 
 // Prints "error CLASS [CULPRITS] TEXT".
 void SayError(const DistError& error);

@@ -29,10 +29,10 @@ class BarrierRecordsTest : public testing::Test {
  protected:
   BarrierRecordsTest() {
     for (int32_t i = 0; i < kSize; ++i) {
-      coordinator_.Register(CallOf(i), {.host = "h"}, now_, out_);
+      coordinator_.Register(MakeCall(i), {.host = "h"}, now_, out_);
     }
     for (int32_t i = 0; i < kSize; ++i) {
-      coordinator_.Join(CallOf(i),
+      coordinator_.Join(MakeCall(i),
                         {.rank = Rank(i), .world_size = kSize, .timeout = 30s},
                         now_, out_);
     }
@@ -49,7 +49,9 @@ class BarrierRecordsTest : public testing::Test {
     return options;
   }
 
-  Call CallOf(int32_t i) { return From("m" + std::to_string(i), 1, ++waiter_); }
+  Call MakeCall(int32_t i) {
+    return From("m" + std::to_string(i), 1, ++waiter_);
+  }
 
   void Arrive(int32_t rank, Coordinator& coordinator,
               const std::string& barrier = "b", Duration timeout = 0s) {
@@ -57,7 +59,7 @@ class BarrierRecordsTest : public testing::Test {
     request.barrier = barrier;
     request.rank = Rank(rank);
     request.timeout = timeout;
-    coordinator.Arrive(CallOf(rank), request, now_, out_);
+    coordinator.Arrive(MakeCall(rank), request, now_, out_);
   }
 
   Written Take() {
@@ -138,7 +140,7 @@ TEST_F(BarrierRecordsTest, WhatWasWrittenIsErased) {
   Arrive(0, coordinator_, "open", 30s);
   EXPECT_EQ(Take().decisions, 1);
   for (int32_t i = 0; i < kSize; ++i) {
-    coordinator_.Leave(CallOf(i), "done", now_, out_);
+    coordinator_.Leave(MakeCall(i), "done", now_, out_);
   }
   EXPECT_EQ(Take().decisions, 1);
   for (const auto& [name, record] : stored_) {
@@ -151,7 +153,7 @@ TEST_F(BarrierRecordsTest, ADepartureWritesNoBarrier) {
     Arrive(0, coordinator_, "b" + std::to_string(i));
   }
   Take();
-  coordinator_.Leave(CallOf(7), "done", now_, out_);
+  coordinator_.Leave(MakeCall(7), "done", now_, out_);
   const Written written = Take();
   EXPECT_EQ(written.series, 0);
   EXPECT_EQ(written.decisions, 0);
@@ -183,10 +185,10 @@ TEST_F(BarrierRecordsTest, NothingIsLeftOfTheBarriersOfAGenerationThatIsOver) {
   Arrive(0, coordinator_);
   Arrive(1, coordinator_);
   Take();
-  coordinator_.ReportFailure(CallOf(0), {.text = "broken"}, now_, out_);
+  coordinator_.ReportFailure(MakeCall(0), {.text = "broken"}, now_, out_);
   for (int32_t i = 1; i < kSize; ++i) {
     coordinator_.Join(
-        CallOf(i),
+        MakeCall(i),
         {.rank = Rank(i - 1), .world_size = kSize - 1, .timeout = 30s}, now_,
         out_);
   }

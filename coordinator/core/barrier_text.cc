@@ -38,7 +38,7 @@ std::string UnnamedText(const BarrierResult& result) {
   if (ranks.empty()) return "";
   std::sort(ranks.begin(), ranks.end());
   return absl::StrCat(ranks.size(), " more (",
-                      RangesText(RangesOf(ranks), kRanksInTextMax), ")");
+                      RangesText(ToRanges(ranks), kRanksInTextMax), ")");
 }
 
 }  // namespace

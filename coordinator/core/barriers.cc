@@ -18,7 +18,7 @@
 namespace muster::coordinator::core {
 namespace {
 
-MissingCause CauseOf(EventKind kind) {
+MissingCause ToMissingCause(EventKind kind) {
   switch (kind) {
     case EventKind::kLost:
       return MissingCause::kLost;
@@ -33,7 +33,7 @@ MissingCause CauseOf(EventKind kind) {
   return MissingCause::kReplaced;
 }
 
-NoticeKind NoticeOf(BarrierOutcome outcome) {
+NoticeKind ToNoticeKind(BarrierOutcome outcome) {
   switch (outcome) {
     case BarrierOutcome::kReleased:
       return NoticeKind::kBarrierReleased;
@@ -70,12 +70,12 @@ void BarrierTable::Reset(FormationReply formation, Instant now, Outbox& out) {
 
 void BarrierTable::Clear(Instant now, Outbox& out) {
   for (auto& [key, series] : series_) {
-    Changed(*series);
+    JournalSeries(*series);
     for (auto& [number, instance] : series->instances) {
       if (!instance.decided()) {
         Decide(*series, instance, BarrierOutcome::kAborted, "", now, out);
       }
-      Forgotten(*series, instance);
+      JournalForgotten(*series, instance);
     }
   }
   idle_.clear();
@@ -93,7 +93,7 @@ StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
     if (series.participants != participants && series.instances.empty() &&
         !series.dropped_results) {
       // Nobody is in the series: the name is free for other participants.
-      Changed(series);
+      JournalSeries(series);
       series.participants = participants;
       series.founder = request.rank;
       series.taken.clear();
@@ -125,7 +125,7 @@ bool BarrierTable::MakeRoom() {
   if (idle_.empty()) return false;
   Series& oldest = *idle_.begin()->second;
   idle_.erase(idle_.begin());
-  Changed(oldest);
+  JournalSeries(oldest);
   series_.erase(Key(oldest.key));
   return true;
 }
@@ -169,7 +169,8 @@ void BarrierTable::ArriveAt(Series& series,
   Instance& instance = **opened;
   series.taken[request.rank] = number;
   instance.arrived.emplace(request.rank, call.waiter);
-  places_by_waiter_.emplace(call.waiter, Place{&series, number, request.rank});
+  waiting_ranks_.emplace(call.waiter,
+                         WaitingRank{&series, number, request.rank});
   if (instance.wait_all_ranks != request.wait_all_ranks) {
     Decide(series, instance, BarrierOutcome::kConflict,
            absl::StrCat(RankText(request.rank), " has wait_all_ranks=",
@@ -179,7 +180,7 @@ void BarrierTable::ArriveAt(Series& series,
            now, out);
     return RetireInstances(series);
   }
-  Settle(series, instance, now, out);
+  TryDecide(series, instance, now, out);
 }
 
 // Gives a late caller the decision. Returns false if there is none yet.
@@ -266,8 +267,8 @@ StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
 }
 
 // Decides the instance if that is possible now.
-void BarrierTable::Settle(Series& series, Instance& instance, Instant now,
-                          Outbox& out) {
+void BarrierTable::TryDecide(Series& series, Instance& instance, Instant now,
+                             Outbox& out) {
   if (static_cast<int32_t>(instance.arrived.size()) == Expected(series)) {
     Decide(series, instance, BarrierOutcome::kReleased, "", now, out);
   } else if (!instance.wait_all_ranks && series.gone > 0) {
@@ -283,8 +284,8 @@ void BarrierTable::Settle(Series& series, Instance& instance, Instant now,
 void BarrierTable::Decide(Series& series, Instance& instance,
                           BarrierOutcome outcome, absl::string_view conflict,
                           Instant now, Outbox& out) {
-  Changed(series);
-  Decided(series, instance);
+  JournalSeries(series);
+  JournalDecision(series, instance);
   auto result = std::make_shared<BarrierResult>();
   result->group = series.key.first;
   result->barrier = series.key.second;
@@ -308,12 +309,12 @@ void BarrierTable::Decide(Series& series, Instance& instance,
   Keep(series, instance);
   for (const auto& [rank, waiter] : instance.arrived) {
     out.replies.push_back(Reply{waiter, instance.status, instance.result});
-    places_by_waiter_.erase(waiter);
+    waiting_ranks_.erase(waiter);
     quota_.Release(0);
   }
   deadlines_.erase({instance.deadline, {series.key, instance.number}});
   out.Note(
-      NoticeOf(outcome),
+      ToNoticeKind(outcome),
       outcome == BarrierOutcome::kReleased
           ? absl::StrCat("group=", base::LogValue(series.key.first),
                          " barrier=", base::LogValue(series.key.second),
@@ -324,7 +325,7 @@ void BarrierTable::Decide(Series& series, Instance& instance,
 
 void BarrierTable::Keep(Series& series, Instance& instance) {
   instance.decided_as = ++decided_;
-  instance.bytes = BytesOf(*instance.result) +
+  instance.bytes = CountBytes(*instance.result) +
                    static_cast<int64_t>(instance.status.message().size());
   decision_bytes_ += instance.bytes;
   decisions_.emplace(instance.decided_as,
@@ -333,7 +334,7 @@ void BarrierTable::Keep(Series& series, Instance& instance) {
 
 BarrierTable::Instances::iterator BarrierTable::Drop(
     Series& series, Instances::iterator decided) {
-  Forgotten(series, decided->second);
+  JournalForgotten(series, decided->second);
   decision_bytes_ -= decided->second.bytes;
   decisions_.erase(decided->second.decided_as);
   return series.instances.erase(decided);
@@ -359,13 +360,13 @@ void BarrierTable::RetireInstances(Series& series) {
       continue;
     }
     it = Drop(series, it);
-    Changed(series);
+    JournalSeries(series);
     series.dropped_results = true;
     --kept;
   }
   while (decision_bytes_ > limits_.decided_barrier_bytes) {
     const auto [oldest, number] = decisions_.begin()->second;
-    Changed(*oldest);
+    JournalSeries(*oldest);
     Drop(*oldest, oldest->instances.find(number));
     oldest->dropped_results = true;
   }
@@ -380,7 +381,7 @@ void BarrierTable::ForgetDropped(Series& series) {
       !AllPast(series, series.newest, series.past_newest)) {
     return;
   }
-  Changed(series);
+  JournalSeries(series);
   series.dropped_results = false;
 }
 
@@ -408,7 +409,8 @@ void BarrierTable::MemberDeparted(const Event& event, const Status& status,
   }
   const Rank rank = *event.rank;
   const bool first =
-      gone_.emplace(rank, Departure{CauseOf(event.kind), event.cause}).second;
+      gone_.emplace(rank, Departure{ToMissingCause(event.kind), event.cause})
+          .second;
   // A member that had given up its rank has no arrivals any more.
   if (!first) return;
   for (auto& [key, series] : series_) {
@@ -422,7 +424,7 @@ void BarrierTable::MemberDeparted(const Event& event, const Status& status,
       const auto arrived = instance->arrived.find(rank);
       if (arrived != instance->arrived.end()) {
         out.Fail(arrived->second, status);
-        places_by_waiter_.erase(arrived->second);
+        waiting_ranks_.erase(arrived->second);
         quota_.Release(0);
         instance->arrived.erase(arrived);
       }
@@ -435,13 +437,13 @@ void BarrierTable::MemberDeparted(const Event& event, const Status& status,
 }
 
 bool BarrierTable::Cancel(WaiterId waiter, const Status& status, Outbox& out) {
-  const auto it = places_by_waiter_.find(waiter);
-  if (it == places_by_waiter_.end()) return false;
-  const Place place = it->second;
+  const auto it = waiting_ranks_.find(waiter);
+  if (it == waiting_ranks_.end()) return false;
+  const WaitingRank place = it->second;
   Series& series = *place.series;
   Instance& instance = series.instances.at(place.instance);
   out.Fail(waiter, status);
-  places_by_waiter_.erase(it);
+  waiting_ranks_.erase(it);
   quota_.Release(0);
   instance.arrived.erase(place.rank);
   int64_t& taken = series.taken[place.rank];
@@ -459,11 +461,11 @@ bool BarrierTable::Cancel(WaiterId waiter, const Status& status, Outbox& out) {
 }
 
 bool BarrierTable::Retarget(WaiterId older, WaiterId newer) {
-  const auto it = places_by_waiter_.find(older);
-  if (it == places_by_waiter_.end()) return false;
-  const Place place = it->second;
-  places_by_waiter_.erase(it);
-  places_by_waiter_.emplace(newer, place);
+  const auto it = waiting_ranks_.find(older);
+  if (it == waiting_ranks_.end()) return false;
+  const WaitingRank place = it->second;
+  waiting_ranks_.erase(it);
+  waiting_ranks_.emplace(newer, place);
   place.series->instances.at(place.instance).arrived.at(place.rank) = newer;
   return true;
 }
@@ -568,7 +570,7 @@ Status BarrierTable::CheckCaller(const Call& call,
 // The participants in ascending order; empty: all ranks.
 StatusOr<std::vector<Rank>> BarrierTable::Participants(
     const BarrierRequest& request) const {
-  const std::vector<Rank>* const group = groups_.RanksOf(request.group);
+  const std::vector<Rank>* const group = groups_.FindRanks(request.group);
   if (request.ranks.empty() && group == nullptr) return std::vector<Rank>();
   const int32_t size = static_cast<int32_t>(formation_->world.size());
   // A group's ranks were sorted and checked when it was registered.
@@ -612,7 +614,7 @@ namespace {
 
 // The reason why the holder of `seat` cannot arrive any more, according to its
 // member after a restart; none: it can.
-std::optional<std::pair<MissingCause, std::string>> DepartureOf(
+std::optional<std::pair<MissingCause, std::string>> FindDeparture(
     const Seat& seat, const Member* member) {
   if (member == nullptr) {
     return std::pair(MissingCause::kLost, std::string("departed long ago"));
@@ -649,21 +651,22 @@ void BarrierTable::Take(Series& series, Rank rank, int64_t number) {
 }
 
 // Marks the whole series for writing.
-void BarrierTable::Changed(Series& series) {
+void BarrierTable::JournalSeries(Series& series) {
   const auto& [group, barrier] = series.key;
   journal_.Series(group, barrier);
   for (const Rank rank : series.apart) journal_.Taken(group, barrier, rank);
   series.apart.clear();
 }
 
-void BarrierTable::Decided(const Series& series, Instance& instance) {
+void BarrierTable::JournalDecision(const Series& series, Instance& instance) {
   instance.unwritten =
       journal_.Decision(series.key.first, series.key.second, instance.number);
 }
 
 // Leaves no trace of a decision that was not needed beyond its step, such as
 // that of a barrier that all ranks reached.
-void BarrierTable::Forgotten(const Series& series, const Instance& instance) {
+void BarrierTable::JournalForgotten(const Series& series,
+                                    const Instance& instance) {
   const auto& [group, barrier] = series.key;
   if (instance.unwritten &&
       journal_.ForgetDecision(group, barrier, instance.number)) {
@@ -672,8 +675,8 @@ void BarrierTable::Forgotten(const Series& series, const Instance& instance) {
   journal_.Decision(group, barrier, instance.number);
 }
 
-SeriesRecord BarrierTable::RecordOf(const std::string& group,
-                                    const std::string& barrier) const {
+SeriesRecord BarrierTable::MakeRecord(const std::string& group,
+                                      const std::string& barrier) const {
   SeriesRecord record;
   record.group = group;
   record.barrier = barrier;
@@ -701,9 +704,9 @@ SeriesRecord BarrierTable::RecordOf(const std::string& group,
   return record;
 }
 
-DecisionRecord BarrierTable::RecordOf(const std::string& group,
-                                      const std::string& barrier,
-                                      int64_t instance) const {
+DecisionRecord BarrierTable::MakeRecord(const std::string& group,
+                                        const std::string& barrier,
+                                        int64_t instance) const {
   DecisionRecord record;
   record.group = group;
   record.barrier = barrier;
@@ -721,9 +724,9 @@ DecisionRecord BarrierTable::RecordOf(const std::string& group,
   return record;
 }
 
-TakenRecord BarrierTable::RecordOf(const std::string& group,
-                                   const std::string& barrier,
-                                   Rank rank) const {
+TakenRecord BarrierTable::MakeRecord(const std::string& group,
+                                     const std::string& barrier,
+                                     Rank rank) const {
   TakenRecord record;
   record.group = group;
   record.barrier = barrier;
@@ -748,7 +751,7 @@ void BarrierTable::RestoreFormation(FormationReply formation) {
   if (formation_ == nullptr) return;
   for (size_t i = 0; i < formation_->world.size(); ++i) {
     const Seat& seat = formation_->world[i];
-    auto departure = DepartureOf(seat, membership_.Find(seat.member));
+    auto departure = FindDeparture(seat, membership_.Find(seat.member));
     if (!departure.has_value()) continue;
     gone_.emplace(Rank(static_cast<int32_t>(i)),
                   Departure{departure->first, std::move(departure->second)});
@@ -827,13 +830,13 @@ std::vector<MissingRank> BarrierTable::Missing(const Series& series,
   for (const Rank rank : ranks) {
     if (bytes > kMissingInResultBytes) break;
     missing.push_back(DescribeMissing(series, rank, now));
-    bytes += BytesOf(missing.back());
+    bytes += CountBytes(missing.back());
   }
   if (others != nullptr) {
     const absl::flat_hash_set<Rank> described(
         ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(missing.size()));
     std::erase_if(all, [&](Rank rank) { return described.contains(rank); });
-    *others = RangesOf(all);
+    *others = ToRanges(all);
   }
   return missing;
 }
@@ -948,7 +951,7 @@ Status BarrierTable::CheckInvariants() const {
             BarrierTitle(key.first, key.second, number), " should be decided"));
       }
       for (const auto& [rank, waiter] : instance.arrived) {
-        if (gone_.contains(rank) || !places_by_waiter_.contains(waiter)) {
+        if (gone_.contains(rank) || !waiting_ranks_.contains(waiter)) {
           return InternalError(absl::StrCat(
               BarrierTitle(key.first, key.second, number), ": arrival of rank ",
               rank.value(), " without a live caller"));
@@ -956,10 +959,10 @@ Status BarrierTable::CheckInvariants() const {
       }
     }
   }
-  if (open != deadlines_.size() || waiting != places_by_waiter_.size()) {
+  if (open != deadlines_.size() || waiting != waiting_ranks_.size()) {
     return InternalError(absl::StrCat(
         "barriers: ", open, " open, ", deadlines_.size(), " deadlines; ",
-        waiting, " arrivals, ", places_by_waiter_.size(), " waiters"));
+        waiting, " arrivals, ", waiting_ranks_.size(), " waiters"));
   }
   if (idle != idle_.size()) {
     return InternalError(absl::StrCat("barriers: ", idle, " are idle, ",

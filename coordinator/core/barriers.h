@@ -124,12 +124,12 @@ class BarrierTable {
   // Forgets everything. Called when all members have left the job.
   void Clear(Instant now, Outbox& out);
 
-  SeriesRecord RecordOf(const std::string& group,
-                        const std::string& barrier) const;
-  DecisionRecord RecordOf(const std::string& group, const std::string& barrier,
-                          int64_t instance) const;
-  TakenRecord RecordOf(const std::string& group, const std::string& barrier,
-                       Rank rank) const;
+  SeriesRecord MakeRecord(const std::string& group,
+                          const std::string& barrier) const;
+  DecisionRecord MakeRecord(const std::string& group,
+                            const std::string& barrier, int64_t instance) const;
+  TakenRecord MakeRecord(const std::string& group, const std::string& barrier,
+                         Rank rank) const;
 
   // Restore a new table, after its members and in this order.
   void RestoreFormation(FormationReply formation);
@@ -144,7 +144,7 @@ class BarrierTable {
   int64_t decision_bytes() const { return decision_bytes_; }
   int64_t series() const { return static_cast<int64_t>(series_.size()); }
   int64_t waiters() const {
-    return static_cast<int64_t>(places_by_waiter_.size());
+    return static_cast<int64_t>(waiting_ranks_.size());
   }
 
   Status CheckInvariants() const;
@@ -187,7 +187,7 @@ class BarrierTable {
     uint64_t idle_as = 0;          // key in idle_; 0: none
   };
 
-  struct Place {
+  struct WaitingRank {
     Series* series;
     int64_t instance;
     Rank rank;
@@ -216,7 +216,7 @@ class BarrierTable {
                    const BarrierRequest& request, Outbox& out);
   StatusOr<Instance*> OpenInstance(Series& series, int64_t number,
                                    const BarrierRequest& request, Instant now);
-  void Settle(Series& series, Instance& instance, Instant now, Outbox& out);
+  void TryDecide(Series& series, Instance& instance, Instant now, Outbox& out);
   void Decide(Series& series, Instance& instance, BarrierOutcome outcome,
               absl::string_view conflict, Instant now, Outbox& out);
   using Instances = absl::btree_map<int64_t, Instance>;
@@ -225,9 +225,9 @@ class BarrierTable {
   Instances::iterator Drop(Series& series, Instances::iterator decided);
   void RetireInstances(Series& series);
   void ForgetDropped(Series& series);
-  void Changed(Series& series);
-  void Decided(const Series& series, Instance& instance);
-  void Forgotten(const Series& series, const Instance& instance);
+  void JournalSeries(Series& series);
+  void JournalDecision(const Series& series, Instance& instance);
+  void JournalForgotten(const Series& series, const Instance& instance);
   void Take(Series& series, Rank rank, int64_t number);
 
   int32_t Expected(const Series& series) const;
@@ -254,7 +254,7 @@ class BarrierTable {
   FormationReply formation_;
   absl::btree_map<Rank, Departure> gone_;
   absl::btree_map<Key, std::unique_ptr<Series>> series_;
-  absl::flat_hash_map<WaiterId, Place> places_by_waiter_;
+  absl::flat_hash_map<WaiterId, WaitingRank> waiting_ranks_;
   // The deadlines of the open instances.
   absl::btree_set<std::pair<Instant, std::pair<Key, int64_t>>> deadlines_;
   uint64_t calls_ = 0;

@@ -92,7 +92,7 @@ class BarrierTableTest : public testing::Test {
     return replies;
   }
 
-  static const BarrierResult& ResultOf(const Reply& reply) {
+  static const BarrierResult& GetResult(const Reply& reply) {
     return *std::get<BarrierReply>(reply.payload);
   }
 
@@ -120,8 +120,8 @@ TEST_F(BarrierTableTest, TheLastArrivalReleasesAll) {
   ASSERT_THAT(replies, SizeIs(8));
   for (const Reply& reply : replies) {
     EXPECT_EQ(reply.status, OkStatus());
-    EXPECT_EQ(ResultOf(reply).outcome, BarrierOutcome::kReleased);
-    EXPECT_EQ(ResultOf(reply).instance, 1);
+    EXPECT_EQ(GetResult(reply).outcome, BarrierOutcome::kReleased);
+    EXPECT_EQ(GetResult(reply).instance, 1);
   }
   EXPECT_EQ(barriers_.NextDeadline(), std::nullopt);
 }
@@ -131,7 +131,7 @@ TEST_F(BarrierTableTest, InstancesAreNumbered) {
     ArriveAllBut({}, {});
     const std::vector<Reply> replies = TakeReplies();
     ASSERT_THAT(replies, SizeIs(8));
-    EXPECT_EQ(ResultOf(replies[7]).instance, instance);
+    EXPECT_EQ(GetResult(replies[7]).instance, instance);
   }
 }
 
@@ -145,7 +145,7 @@ TEST_F(BarrierTableTest, TimeoutNamesAllWhoAreMissingToEverybody) {
   for (const Reply& reply : replies) {
     // DEADLINE_EXCEEDED and not ABORTED, although rank 5 is lost.
     EXPECT_EQ(reply.status.code(), StatusCode::kDeadlineExceeded);
-    const BarrierResult& result = ResultOf(reply);
+    const BarrierResult& result = GetResult(reply);
     ASSERT_THAT(result.missing, SizeIs(2));
     EXPECT_EQ(result.missing[0].rank, Rank(3));
     EXPECT_EQ(result.missing[0].host, "trainer-3");
@@ -164,7 +164,7 @@ TEST_F(BarrierTableTest, TheTextOfATimeout) {
   now_ += 30s;
   ASSERT_EQ(members_.Admit(From("m3", 1, 1), now_, out_).status(), OkStatus());
   barriers_.Expire(now_, out_);
-  EXPECT_EQ(MessageOf(TakeReplies().at(0)), kTwoMissing);
+  EXPECT_EQ(GetMessage(TakeReplies().at(0)), kTwoMissing);
 }
 
 TEST_F(BarrierTableTest, TheFirstCallersTimeoutCounts) {
@@ -235,8 +235,8 @@ TEST_F(BarrierTableTest, AnArrivalOfALostMemberDoesNotCount) {
   barriers_.Expire(now_, out_);
   const std::vector<Reply> replies = TakeReplies();
   ASSERT_THAT(replies, SizeIs(7));
-  ASSERT_THAT(ResultOf(replies[0]).missing, SizeIs(1));
-  EXPECT_EQ(ResultOf(replies[0]).missing[0].rank, Rank(5));
+  ASSERT_THAT(GetResult(replies[0]).missing, SizeIs(1));
+  EXPECT_EQ(GetResult(replies[0]).missing[0].rank, Rank(5));
 }
 
 TEST_F(BarrierTableTest, OtherGroupsAreNotConcernedByALoss) {
@@ -266,10 +266,10 @@ TEST_F(BarrierTableTest, TheAnswerDescribesAFewAndHasTheRanksOfAll) {
           "2 (trainer-2), 4 (trainer-4), 5 (trainer-5), 6 (trainer-6) "
           "and 1591 more (7-799, 801-1499, 1501-1599); first to arrive: "
           "rank 3"));
-  ASSERT_THAT(ResultOf(replies[0]).missing, SizeIs(kMissingInResultMax));
+  ASSERT_THAT(GetResult(replies[0]).missing, SizeIs(kMissingInResultMax));
   // The two ranks that are gone, then 0 to 2 and 4 to 30.
-  EXPECT_EQ(ResultOf(replies[0]).missing.back().rank, Rank(30));
-  EXPECT_THAT(ResultOf(replies[0]).others,
+  EXPECT_EQ(GetResult(replies[0]).missing.back().rank, Rank(30));
+  EXPECT_THAT(GetResult(replies[0]).others,
               ElementsAre(31u, 769u, 1u, 699u, 1u, 99u));
 }
 
@@ -280,9 +280,9 @@ TEST_F(BarrierTableTest, LongCausesAreListedInFullAsFarAsThereIsRoom) {
   Arrive(7);
   const std::vector<Reply> replies = TakeReplies();
   ASSERT_THAT(replies, SizeIs(1));
-  EXPECT_THAT(ResultOf(replies[0]).missing, SizeIs(4));
-  EXPECT_THAT(ResultOf(replies[0]).others, ElementsAre(4u, 3u));
-  EXPECT_THAT(MessageOf(replies[0]),
+  EXPECT_THAT(GetResult(replies[0]).missing, SizeIs(4));
+  EXPECT_THAT(GetResult(replies[0]).others, ElementsAre(4u, 3u));
+  EXPECT_THAT(GetMessage(replies[0]),
               ::testing::HasSubstr(" and 3 more (4-6); "));
 }
 
@@ -295,11 +295,11 @@ TEST_F(BarrierTableTest, ALateCallerGetsTheStoredDecisionAndIsInStepAfterIt) {
   Arrive(3);
   const std::vector<Reply> late = TakeReplies();
   ASSERT_THAT(late, ElementsAre(AnsweredTo(3u, StatusCode::kDeadlineExceeded)));
-  EXPECT_EQ(&ResultOf(late[0]), &ResultOf(decided[0]));
+  EXPECT_EQ(&GetResult(late[0]), &GetResult(decided[0]));
   Arrive(3);
   const std::vector<Reply> released = TakeReplies();
   ASSERT_THAT(released, SizeIs(8));
-  EXPECT_EQ(ResultOf(released[0]).instance, 2);
+  EXPECT_EQ(GetResult(released[0]).instance, 2);
   EXPECT_EQ(released[0].status, OkStatus());
 }
 
@@ -318,13 +318,13 @@ TEST_F(BarrierTableTest, OnlyTheLastDecisionsAreKeptForLateCallers) {
           "now, and only the last 2 decisions are kept, and 67108864 bytes "
           "of those of all barriers")));
   Arrive(3);
-  EXPECT_EQ(ResultOf(TakeReplies().at(0)).instance, 2);
+  EXPECT_EQ(GetResult(TakeReplies().at(0)).instance, 2);
 }
 
 TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
   Arrive(0, {.barrier = "one", .timeout = 0s});
   const int64_t bytes =
-      BytesOf(ResultOf(out_.replies.at(0))) +
+      CountBytes(GetResult(out_.replies.at(0))) +
       static_cast<int64_t>(out_.replies.at(0).status.message().size());
   limits_.decided_barrier_bytes = 2 * bytes;
   Arrive(0, {.barrier = "two", .timeout = 0s});
@@ -335,7 +335,7 @@ TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
   EXPECT_THAT(TakeReplies(),
               ElementsAre(AnsweredTo(3u, StatusCode::kOutOfRange)));
   Arrive(3, {.barrier = "two"});
-  EXPECT_EQ(ResultOf(TakeReplies().at(0)).instance, 1);
+  EXPECT_EQ(GetResult(TakeReplies().at(0)).instance, 1);
   // The restored decision counts towards the limit, too.
   BarrierTable restored(&limits_, &quota_, &members_, &groups_, &journal_);
   auto formation = std::make_shared<Formation>();
@@ -346,8 +346,8 @@ TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
   }
   restored.RestoreFormation(formation);
   for (const char* name : {"two", "six"}) {
-    restored.Restore(barriers_.RecordOf("", name));
-    restored.Restore(barriers_.RecordOf("", name, 1));
+    restored.Restore(barriers_.MakeRecord("", name));
+    restored.Restore(barriers_.MakeRecord("", name, 1));
   }
   EXPECT_EQ(restored.CheckInvariants(), OkStatus());
   EXPECT_EQ(restored.decision_bytes(), barriers_.decision_bytes());
@@ -508,7 +508,7 @@ TEST_F(BarrierTableTest, ANewGenerationBeginsAnew) {
                                      "barrier \"epoch_end\" #1: generation 1 "
                                      "is over; rendezvous again")));
   ArriveAllBut({}, {});
-  EXPECT_EQ(ResultOf(TakeReplies().at(0)).instance, 1);
+  EXPECT_EQ(GetResult(TakeReplies().at(0)).instance, 1);
 }
 
 TEST_F(BarrierTableTest, AWithdrawnArrivalCanBeMadeAgain) {
@@ -518,7 +518,7 @@ TEST_F(BarrierTableTest, AWithdrawnArrivalCanBeMadeAgain) {
   ArriveAllBut({}, {});
   const std::vector<Reply> replies = TakeReplies();
   ASSERT_THAT(replies, SizeIs(9));
-  EXPECT_EQ(ResultOf(replies[8]).instance, 1);
+  EXPECT_EQ(GetResult(replies[8]).instance, 1);
 }
 
 // The rank has received the instance that was once the newest.

@@ -111,8 +111,9 @@ void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
       !rendezvous_.Retarget(older, call.waiter)) {
     barriers_.Retarget(older, call.waiter);
   }
-  origins_.erase(older);
-  origins_.emplace(call.waiter, Origin{call.member, call.sequence});
+  numbered_calls_.erase(older);
+  numbered_calls_.emplace(call.waiter,
+                          NumberedCall{call.member, call.sequence});
   entry.waiter = call.waiter;
 }
 
@@ -154,7 +155,8 @@ void Coordinator::ApplyAndPark(const Call& call, absl::string_view method,
   if (call.sequence != SequenceNumber()) {
     if (Replay(call, method, member, out)) return;
     member.replies.SetParked(call.sequence, call.waiter);
-    origins_.emplace(call.waiter, Origin{call.member, call.sequence});
+    numbered_calls_.emplace(call.waiter,
+                            NumberedCall{call.member, call.sequence});
   }
   verb();
   Remember(first_reply, out);
@@ -163,15 +165,16 @@ void Coordinator::ApplyAndPark(const Call& call, absl::string_view method,
 // Keeps the answers to numbered calls that were parked, and removes those
 // without a waiter.
 void Coordinator::Remember(size_t first_reply, Outbox& out) {
-  if (origins_.empty()) return;
+  if (numbered_calls_.empty()) return;
   size_t kept = first_reply;
   for (size_t i = first_reply; i < out.replies.size(); ++i) {
     Reply& reply = out.replies[i];
     const bool detached = IsDetached(reply.waiter);
-    if (const auto it = origins_.find(reply.waiter); it != origins_.end()) {
+    if (const auto it = numbered_calls_.find(reply.waiter);
+        it != numbered_calls_.end()) {
       Member* member = membership_.Find(it->second.member);
       if (member != nullptr) SetDone(*member, it->second.sequence, reply);
-      origins_.erase(it);
+      numbered_calls_.erase(it);
     }
     if (detached) continue;
     if (kept != i) out.replies[kept] = std::move(reply);
@@ -278,7 +281,7 @@ void Coordinator::CloseRendezvous(const Call& call, absl::string_view reason,
 // Forms the next generation if it is time.
 void Coordinator::SettleRendezvous(Instant now, Outbox& out) {
   const FormationReply before = rendezvous_.formation();
-  const FormationReply formation = rendezvous_.Settle(now, out);
+  const FormationReply formation = rendezvous_.TryForm(now, out);
   if (formation == nullptr) return;
   // Sent to members that are still in the previous generation.
   Tell(departures_.TakeUntold(now), out);
@@ -450,14 +453,14 @@ void Coordinator::CancelWaiter(WaiterId waiter, Outbox& out) {
 
 void Coordinator::DetachWaiter(WaiterId waiter, Outbox& out) {
   const Status status = CancelledError("connection closed");
-  const auto origin = origins_.find(waiter);
-  if (origin == origins_.end() ||
+  const auto numbered = numbered_calls_.find(waiter);
+  if (numbered == numbered_calls_.end() ||
       !barriers_.Retarget(waiter, DetachedFrom(waiter))) {
     return Withdraw(waiter, status, out);
   }
-  const Origin moved = origin->second;
-  origins_.erase(origin);
-  origins_.emplace(DetachedFrom(waiter), moved);
+  const NumberedCall moved = numbered->second;
+  numbered_calls_.erase(numbered);
+  numbered_calls_.emplace(DetachedFrom(waiter), moved);
   if (Member* member = membership_.Find(moved.member); member != nullptr) {
     member->replies.SetParked(moved.sequence, DetachedFrom(waiter));
   }
@@ -465,10 +468,11 @@ void Coordinator::DetachWaiter(WaiterId waiter, Outbox& out) {
 }
 
 void Coordinator::Withdraw(WaiterId waiter, const Status& status, Outbox& out) {
-  if (const auto it = origins_.find(waiter); it != origins_.end()) {
+  if (const auto it = numbered_calls_.find(waiter);
+      it != numbered_calls_.end()) {
     Member* member = membership_.Find(it->second.member);
     if (member != nullptr) member->replies.Forget(it->second.sequence);
-    origins_.erase(it);
+    numbered_calls_.erase(it);
   }
   if (store_.Cancel(waiter, status, out)) return;
   if (rendezvous_.Cancel(waiter, status, out)) return;
@@ -522,8 +526,8 @@ void Coordinator::MutateAndPark(const Call& call, absl::string_view method,
 
 // Snapshots, counts and invariants.
 
-MemberSnapshot Coordinator::SnapshotOf(const Member& member,
-                                       Instant now) const {
+MemberSnapshot Coordinator::MakeSnapshot(const Member& member,
+                                         Instant now) const {
   MemberSnapshot snapshot;
   snapshot.id = member.id;
   snapshot.incarnation = member.incarnation;
@@ -550,12 +554,12 @@ JobSnapshot Coordinator::Snapshot(absl::string_view host, Rank first_rank,
   job.lease = membership_.options().lease;
   for (const auto& [id, member] : membership_.members()) {
     if (member.registration.host == host) {
-      job.members.push_back(SnapshotOf(member, now));
+      job.members.push_back(MakeSnapshot(member, now));
     }
   }
   job.forming_world_size = rendezvous_.forming_world_size();
   job.joined = static_cast<int32_t>(rendezvous_.waiters());
-  job.missing_ranks = rendezvous_.MissingOf(first_rank, rank_count);
+  job.missing_ranks = rendezvous_.FindMissing(first_rank, rank_count);
   return job;
 }
 
@@ -564,7 +568,7 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
   job.epoch = epoch_;
   job.lease = membership_.options().lease;
   for (const auto& [id, member] : membership_.members()) {
-    job.members.push_back(SnapshotOf(member, now));
+    job.members.push_back(MakeSnapshot(member, now));
     job.retained_replies += member.replies.size();
   }
   job.generation = rendezvous_.generation();
@@ -650,8 +654,8 @@ Status Coordinator::CheckInvariants() const {
   }
   const int64_t mutations =
       store_.pops() + rendezvous_.waiters() + barriers_.waiters();
-  if (static_cast<int64_t>(origins_.size()) > mutations) {
-    return InternalError(absl::StrCat("coordinator: ", origins_.size(),
+  if (static_cast<int64_t>(numbered_calls_.size()) > mutations) {
+    return InternalError(absl::StrCat("coordinator: ", numbered_calls_.size(),
                                       " origins for ", mutations,
                                       " parked mutations"));
   }
@@ -713,7 +717,7 @@ Event LeftEarlier(Generation generation, Rank rank, const Seat& seat) {
 std::vector<Record> Coordinator::TakeChanges() {
   std::vector<Record> changes;
   for (const MemberId& id : journal_.members) {
-    changes.push_back(membership_.RecordOf(id));
+    changes.push_back(membership_.MakeRecord(id));
   }
   for (const auto& [id, sequence] : journal_.replies) {
     ReplyRecord record;
@@ -730,25 +734,25 @@ std::vector<Record> Coordinator::TakeChanges() {
                                        rendezvous_.closed()});
   }
   for (const std::string& group : journal_.groups) {
-    changes.push_back(groups_.RecordOf(group));
+    changes.push_back(groups_.MakeRecord(group));
   }
   for (const auto& [group, rank] : journal_.group_ranks) {
-    changes.push_back(groups_.RecordOf(group, rank));
+    changes.push_back(groups_.MakeRecord(group, rank));
   }
   for (const auto& [group, barrier] : journal_.series) {
-    changes.push_back(barriers_.RecordOf(group, barrier));
+    changes.push_back(barriers_.MakeRecord(group, barrier));
   }
   for (const auto& [group, barrier, instance] : journal_.decisions) {
-    changes.push_back(barriers_.RecordOf(group, barrier, instance));
+    changes.push_back(barriers_.MakeRecord(group, barrier, instance));
   }
   for (const auto& [group, barrier, rank] : journal_.taken) {
-    changes.push_back(barriers_.RecordOf(group, barrier, rank));
+    changes.push_back(barriers_.MakeRecord(group, barrier, rank));
   }
   for (const std::string& key : journal_.keys) {
-    changes.push_back(store_.RecordOf(key));
+    changes.push_back(store_.MakeRecord(key));
   }
   for (const auto& [key, number] : journal_.items) {
-    changes.push_back(store_.RecordOf(key, number));
+    changes.push_back(store_.MakeRecord(key, number));
   }
   if (!journal_.keys.empty() || !journal_.items.empty()) {
     changes.push_back(StoreRecord{store_.revision()});

@@ -164,12 +164,12 @@ class Coordinator {
 
  private:
   // The numbered call of a parked waiter.
-  struct Origin {
+  struct NumberedCall {
     MemberId member;
     SequenceNumber sequence;
   };
 
-  MemberSnapshot SnapshotOf(const Member& member, Instant now) const;
+  MemberSnapshot MakeSnapshot(const Member& member, Instant now) const;
   bool Admit(const Call& call, Instant now, Outbox& out, Member** member);
   bool AdmitMember(const Call& call, Instant now, Outbox& out, Member** member);
   bool Replay(const Call& call, absl::string_view method, Member& member,
@@ -209,7 +209,7 @@ class Coordinator {
   BarrierTable barriers_;
   DepartureBatcher departures_;
 
-  absl::flat_hash_map<WaiterId, Origin> origins_;
+  absl::flat_hash_map<WaiterId, NumberedCall> numbered_calls_;
   std::optional<Event> generation_end_;  // why the newest generation ended
 };
 

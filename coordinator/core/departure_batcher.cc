@@ -23,7 +23,7 @@ Event Together(const absl::btree_set<Rank>& ranks,
                std::vector<Event> described) {
   auto together = std::make_shared<LeftTogether>();
   together->count = static_cast<int32_t>(ranks.size());
-  together->ranks = RangesOf(ranks);
+  together->ranks = ToRanges(ranks);
   Event event = described.front();
   together->described = std::move(described);
   event.together = std::move(together);

@@ -21,7 +21,7 @@ using ::testing::Le;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
-std::set<int32_t> RanksOf(const Event& event) {
+std::set<int32_t> GetRanks(const Event& event) {
   if (event.together == nullptr) return {event.rank->value()};
   std::set<int32_t> ranks;
   ForEachRank(event.together->ranks,
@@ -108,7 +108,7 @@ TEST_F(DepartureBatcherTest, TheFirstIsToldAtOnceAndTheNextOnesTogether) {
   EXPECT_THAT(*told[0].audience, ElementsAre(MemberId("m0"), MemberId("m3")));
   EXPECT_EQ(told[0].event.kind, EventKind::kLeft);
   EXPECT_EQ(told[0].event.member, MemberId("m1"));
-  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(1, 2));
+  EXPECT_THAT(GetRanks(told[0].event), UnorderedElementsAre(1, 2));
   ASSERT_THAT(told[0].event.together->described, SizeIs(2));
   EXPECT_EQ(told[0].event.together->described[0].cause, "tired");
   EXPECT_EQ(told[0].event.together->described[1].cause, "finished");
@@ -133,7 +133,7 @@ TEST_F(DepartureBatcherTest, NobodyIsForgottenWhenAGenerationEnds) {
                              out_);
   const std::vector<Publication> told = TakeEvents();
   ASSERT_THAT(told, SizeIs(2));
-  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(2));
+  EXPECT_THAT(GetRanks(told[0].event), UnorderedElementsAre(2));
   EXPECT_EQ(told[1].event.kind, EventKind::kFailed);
   EXPECT_TRUE(told[1].event.generation_over);
 }
@@ -150,7 +150,7 @@ TEST_F(DepartureBatcherTest, WhatIsToldAtOnceDoesNotOvertakeALeave) {
                              out_);
   const std::vector<Publication> told = TakeEvents();
   ASSERT_THAT(told, SizeIs(2));
-  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(3));
+  EXPECT_THAT(GetRanks(told[0].event), UnorderedElementsAre(3));
   EXPECT_EQ(told[1].event.kind, EventKind::kFailed);
   EXPECT_FALSE(told[1].event.generation_over);
 }
@@ -171,7 +171,7 @@ TEST_F(DepartureBatcherTest, NobodyIsForgottenWhenTheNextGenerationForms) {
   const std::vector<Publication> told = TakeEvents();
   ASSERT_THAT(told, SizeIs(1));
   EXPECT_EQ(told[0].event.generation, Generation(1));
-  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(2));
+  EXPECT_THAT(GetRanks(told[0].event), UnorderedElementsAre(2));
 }
 
 // Nobody waits for events about a member that has failed.
@@ -184,7 +184,7 @@ TEST_F(DepartureBatcherTest, NothingIsPendingWhenAllHaveGone) {
   for (const Publication& told : TakeEvents()) {
     if (told.event.kind != EventKind::kLeft) continue;
     EXPECT_THAT(*told.audience, Contains(MemberId("m3")));
-    for (const int32_t rank : RanksOf(told.event)) {
+    for (const int32_t rank : GetRanks(told.event)) {
       EXPECT_TRUE(left.insert(rank).second);
     }
   }
@@ -226,12 +226,12 @@ TEST_F(DepartureBatcherTest, WhoRegistersAgainIsToldOfAllThatLeft) {
   ASSERT_THAT(told, SizeIs(1));
   EXPECT_THAT(*told[0].audience, ElementsAre(MemberId("m0")));
   EXPECT_TRUE(told[0].again);
-  const std::set<int32_t> again = RanksOf(told[0].event);
+  const std::set<int32_t> again = GetRanks(told[0].event);
   AdvanceTo(now_ + kDeparturePauseMax);
   told = TakeEvents();
   ASSERT_THAT(told, SizeIs(1));
   EXPECT_FALSE(told[0].again);
-  const std::set<int32_t> later = RanksOf(told[0].event);
+  const std::set<int32_t> later = GetRanks(told[0].event);
   EXPECT_THAT(later, UnorderedElementsAre(1));
   EXPECT_THAT(again, UnorderedElementsAre(3, 4, 5));
 }
@@ -261,7 +261,7 @@ TEST_F(DepartureBatcherTest, ARestartForgetsNobodyThatLeft) {
   const std::vector<Publication> told = TakeEvents();
   ASSERT_THAT(told, SizeIs(3));
   for (const Publication& one : told) {
-    EXPECT_THAT(RanksOf(one.event), UnorderedElementsAre(3, 4));
+    EXPECT_THAT(GetRanks(one.event), UnorderedElementsAre(3, 4));
   }
 }
 
@@ -278,7 +278,7 @@ TEST_F(DepartureBatcherTest, ARestartForgetsNobodyThatLeftAndCameBack) {
   Register(0, next);
   const std::vector<Publication> told = TakeEvents();
   ASSERT_THAT(told, SizeIs(1));
-  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(3, 4));
+  EXPECT_THAT(GetRanks(told[0].event), UnorderedElementsAre(3, 4));
   for (const Event& event : told[0].event.together->described) {
     EXPECT_EQ(event.incarnation, Incarnation(1));
     EXPECT_EQ(event.host, "host");
@@ -326,7 +326,7 @@ TEST_P(EndOfJobTest, MembersAreToldAFewTimesEach) {
     for (const Publication& told : TakeEvents()) {
       for (const MemberId& member : *told.audience) {
         ++times[member];
-        ranks[member] += RanksOf(told.event).size();
+        ranks[member] += GetRanks(told.event).size();
       }
     }
   };

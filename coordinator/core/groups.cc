@@ -52,8 +52,8 @@ void GroupTable::NoteEnd(const std::string& name, const Group& group) {
 }
 
 // The caller's rank in `generation`.
-StatusOr<Rank> GroupTable::RankOf(const Call& call,
-                                  Generation generation) const {
+StatusOr<Rank> GroupTable::FindRank(const Call& call,
+                                    Generation generation) const {
   if (formation_ == nullptr) {
     return AbortedError("groups: no generation has formed; rendezvous first");
   }
@@ -202,7 +202,7 @@ void GroupTable::Register(const Call& call, Generation generation,
                           const std::vector<std::string>& left,
                           std::vector<GroupDefinition> groups, Instant now,
                           Outbox& out) {
-  const StatusOr<Rank> rank = RankOf(call, generation);
+  const StatusOr<Rank> rank = FindRank(call, generation);
   if (!rank.ok()) return out.Fail(call.waiter, rank.status());
   for (const std::string& name : left) LeaveGroup(name, *rank);
   Status status = CheckGroups(*rank, groups);
@@ -229,12 +229,12 @@ void GroupTable::Register(const Call& call, Generation generation,
   out.Answer(call.waiter, std::move(reply));
 }
 
-const std::vector<Rank>* GroupTable::RanksOf(absl::string_view group) const {
+const std::vector<Rank>* GroupTable::FindRanks(absl::string_view group) const {
   const auto found = groups_.find(group);
   return found == groups_.end() ? nullptr : found->second.ranks.get();
 }
 
-GroupRecord GroupTable::RecordOf(const std::string& group) const {
+GroupRecord GroupTable::MakeRecord(const std::string& group) const {
   GroupRecord record;
   record.name = group;
   const auto found = groups_.find(group);
@@ -246,8 +246,8 @@ GroupRecord GroupTable::RecordOf(const std::string& group) const {
   return record;
 }
 
-GroupRankRecord GroupTable::RecordOf(const std::string& group,
-                                     Rank rank) const {
+GroupRankRecord GroupTable::MakeRecord(const std::string& group,
+                                       Rank rank) const {
   GroupRankRecord record;
   record.group = group;
   record.rank = rank;

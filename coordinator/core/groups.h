@@ -82,10 +82,10 @@ class GroupTable {
                 std::vector<GroupDefinition> groups, Instant now, Outbox& out);
 
   // The ranks of a group, ascending; null if the group is not registered.
-  const std::vector<Rank>* RanksOf(absl::string_view group) const;
+  const std::vector<Rank>* FindRanks(absl::string_view group) const;
 
-  GroupRecord RecordOf(const std::string& group) const;
-  GroupRankRecord RecordOf(const std::string& group, Rank rank) const;
+  GroupRecord MakeRecord(const std::string& group) const;
+  GroupRankRecord MakeRecord(const std::string& group, Rank rank) const;
 
   // Restore a new table, in this order.
   void RestoreFormation(FormationReply formation);
@@ -109,7 +109,7 @@ class GroupTable {
     std::optional<Instant> forming_since;
   };
 
-  StatusOr<Rank> RankOf(const Call& call, Generation generation) const;
+  StatusOr<Rank> FindRank(const Call& call, Generation generation) const;
   Status CheckGroups(Rank rank,
                      const std::vector<GroupDefinition>& groups) const;
   Status CheckGroup(Rank rank, const GroupDefinition& group) const;

@@ -81,8 +81,8 @@ TEST_F(GroupTableTest, EachRankIsCountedOnce) {
             "1 1");
   EXPECT_EQ(Register("a", {{"tp0", Ranks({0, 1})}}), "1");
   EXPECT_EQ(Register("b", {{"tp0", Ranks({0, 1})}}, 0), "2");
-  EXPECT_EQ(*groups_.RanksOf("dp0"), Ranks({0, 2}));
-  EXPECT_EQ(groups_.RanksOf("dp1"), nullptr);
+  EXPECT_EQ(*groups_.FindRanks("dp0"), Ranks({0, 2}));
+  EXPECT_EQ(groups_.FindRanks("dp1"), nullptr);
   EXPECT_EQ(Register("a", {}), "");
 }
 
@@ -97,7 +97,7 @@ TEST_F(GroupTableTest, OtherRanksNameBothMembersAndBothLists) {
 TEST_F(GroupTableTest, ACallRegistersAllItsGroupsOrNone) {
   Register("a", {{"tp0", Ranks({0, 1})}});
   Register("b", {{"new", Ranks({1, 2})}, {"tp0", Ranks({1})}});
-  EXPECT_EQ(groups_.RanksOf("new"), nullptr);
+  EXPECT_EQ(groups_.FindRanks("new"), nullptr);
   EXPECT_EQ(groups_.size(), 1);
 }
 
@@ -189,13 +189,13 @@ TEST_F(GroupTableTest, ASnapshotTellsSinceWhenItWaitsForRanks) {
   EXPECT_EQ(forming(), 5s);
   // The same as before the restart.
   GroupTable again(&limits_, &members_, &journal_);
-  again.Restore(groups_.RecordOf("tp0"), now_);
-  again.Restore(groups_.RecordOf("tp0", Rank(0)));
+  again.Restore(groups_.MakeRecord("tp0"), now_);
+  again.Restore(groups_.MakeRecord("tp0", Rank(0)));
   EXPECT_EQ(again.Snapshot(now_ + 2s).at(0).forming_for, 2s);
   Register("c", {{"tp0", Ranks({0, 1, 2})}});
   EXPECT_EQ(forming(), std::nullopt);
-  again.Restore(groups_.RecordOf("tp0", Rank(1)));
-  again.Restore(groups_.RecordOf("tp0", Rank(2)));
+  again.Restore(groups_.MakeRecord("tp0", Rank(1)));
+  again.Restore(groups_.MakeRecord("tp0", Rank(2)));
   EXPECT_EQ(again.Snapshot(now_).at(0).forming_for, std::nullopt);
   // A member that leaves later is not waited for.
   Register("c", {}, 3, {"tp0"});
@@ -211,13 +211,13 @@ TEST_F(GroupTableTest, RecordsBringThemBack) {
   formation->generation = Generation(3);
   formation->world.resize(4);
   again.RestoreFormation(formation);
-  again.Restore(groups_.RecordOf("tp0"), t0);
-  again.Restore(groups_.RecordOf("tp0", Rank(1)));
+  again.Restore(groups_.MakeRecord("tp0"), t0);
+  again.Restore(groups_.MakeRecord("tp0", Rank(1)));
   EXPECT_EQ(again.CheckInvariants(), OkStatus());
   EXPECT_EQ(again.Snapshot(now_).at(0).missing, Ranks({0}));
   EXPECT_EQ(again.Snapshot(now_).at(0).description, "text");
-  EXPECT_EQ(again.RecordOf("tp0").founder, Rank(1));
-  EXPECT_TRUE(again.RecordOf("tp0", Rank(0)).erased);
+  EXPECT_EQ(again.MakeRecord("tp0").founder, Rank(1));
+  EXPECT_TRUE(again.MakeRecord("tp0", Rank(0)).erased);
 }
 
 TEST_F(GroupTableTest, TheLastToLeaveEndsIt) {
@@ -237,10 +237,10 @@ TEST_F(GroupTableTest, TheLastToLeaveEndsIt) {
   journal_.Clear();
   // The left group's place is free for groups of the same call.
   EXPECT_EQ(Register("a", {{"dp0", Ranks({0, 3})}}, 3, {"tp0"}), "1");
-  EXPECT_EQ(groups_.RanksOf("tp0"), nullptr);
+  EXPECT_EQ(groups_.FindRanks("tp0"), nullptr);
   EXPECT_THAT(journal_.groups, UnorderedElementsAre("tp0", "dp0"));
-  EXPECT_TRUE(groups_.RecordOf("tp0").erased);
-  EXPECT_TRUE(groups_.RecordOf("tp0", Rank(0)).erased);
+  EXPECT_TRUE(groups_.MakeRecord("tp0").erased);
+  EXPECT_TRUE(groups_.MakeRecord("tp0", Rank(0)).erased);
 }
 
 TEST_F(GroupTableTest, WhoHasLeftAGroupMayBeRefusedAnother) {
@@ -259,7 +259,7 @@ TEST_F(GroupTableTest, ThoseThatAreGoneKeepNoGroup) {
   EXPECT_EQ(groups_.size(), 1);
   Register("c", {}, 3, {"tp0"});
   EXPECT_EQ(groups_.size(), 0);
-  EXPECT_TRUE(groups_.RecordOf("tp0", Rank(1)).erased);
+  EXPECT_TRUE(groups_.MakeRecord("tp0", Rank(1)).erased);
 }
 
 TEST_F(GroupTableTest, TheNextGenerationHasNone) {
@@ -269,8 +269,8 @@ TEST_F(GroupTableTest, TheNextGenerationHasNone) {
   EXPECT_THAT(groups_.Snapshot(now_), IsEmpty());
   EXPECT_THAT(journal_.groups, ElementsAre("tp0"));
   EXPECT_THAT(journal_.group_ranks, ElementsAre(std::pair("tp0", Rank(1))));
-  EXPECT_TRUE(groups_.RecordOf("tp0").erased);
-  EXPECT_TRUE(groups_.RecordOf("tp0", Rank(1)).erased);
+  EXPECT_TRUE(groups_.MakeRecord("tp0").erased);
+  EXPECT_TRUE(groups_.MakeRecord("tp0", Rank(1)).erased);
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ class World {
   // All members leave and are forgotten, with all that they kept.
   void Clear() {
     for (size_t i = 0; i < kMembers; ++i) {
-      coordinator_->Leave(CallOf(i), "", now_, out_);
+      coordinator_->Leave(MakeCall(i), "", now_, out_);
     }
     for (uint64_t waiter = 1; waiter <= waiter_; ++waiter) {
       coordinator_->CancelWaiter(WaiterId(waiter), out_);
@@ -143,7 +143,7 @@ class World {
     return call;
   }
 
-  Call CallOf(size_t i) {
+  Call MakeCall(size_t i) {
     Call call = Client();
     call.member = MemberId("m" + std::to_string(i));
     call.incarnation = Incarnation(incarnations_[i]);
@@ -155,7 +155,7 @@ class World {
   Call Mutation() {
     if (dice_.Below(5) == 0) return Client();
     const size_t i = dice_.Below(kMembers);
-    Call call = CallOf(i);
+    Call call = MakeCall(i);
     uint64_t& next = sequences_[i];
     const bool again = next > 1 && dice_.Below(8) == 0;
     call.sequence = SequenceNumber(again ? 1 + dice_.Below(next) : next);
@@ -178,8 +178,8 @@ class World {
       ++incarnations_[i];
       sequences_[i] = 1;
     }
-    coordinator_->Register(CallOf(i), {.host = dice_.Text(200), .pid = 7}, now_,
-                           out_);
+    coordinator_->Register(MakeCall(i), {.host = dice_.Text(200), .pid = 7},
+                           now_, out_);
   }
 
   void Heartbeat() {
@@ -188,21 +188,21 @@ class World {
       group.group = dice_.Text(300);
       group.current = dice_.Text(300);
     }
-    coordinator_->Heartbeat(CallOf(dice_.Below(kMembers)), std::move(progress),
-                            now_, out_);
+    coordinator_->Heartbeat(MakeCall(dice_.Below(kMembers)),
+                            std::move(progress), now_, out_);
   }
 
   void Depart() {
     const size_t i = dice_.Below(kMembers);
     switch (dice_.Below(6)) {
       case 0:
-        return coordinator_->Leave(CallOf(i), dice_.Text(5000), now_, out_);
+        return coordinator_->Leave(MakeCall(i), dice_.Text(5000), now_, out_);
       case 1:
         return coordinator_->ReportFailure(
-            CallOf(i), {.text = dice_.Text(5000)}, now_, out_);
+            MakeCall(i), {.text = dice_.Text(5000)}, now_, out_);
       case 2:
         return coordinator_->Disconnected(
-            CallOf(i).member, Incarnation(incarnations_[i]), now_, out_);
+            MakeCall(i).member, Incarnation(incarnations_[i]), now_, out_);
       default:
         return;
     }

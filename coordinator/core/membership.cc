@@ -60,7 +60,7 @@ MemberState StateAfter(EventKind kind) {
   return MemberState::kLost;
 }
 
-NoticeKind NoticeOf(EventKind kind) {
+NoticeKind ToNoticeKind(EventKind kind) {
   switch (kind) {
     case EventKind::kLost:
       return NoticeKind::kMemberLost;
@@ -75,8 +75,8 @@ NoticeKind NoticeOf(EventKind kind) {
   return NoticeKind::kMemberReplaced;
 }
 
-Event EventOf(const Member& member, EventKind kind, std::string cause,
-              Instant now) {
+Event MakeEvent(const Member& member, EventKind kind, std::string cause,
+                Instant now) {
   Event event;
   event.kind = kind;
   event.member = member.id;
@@ -97,9 +97,9 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
 }
 
 // A cause and progress may be much longer than the rest of a member.
-int64_t BytesOf(const Member& member) {
+int64_t CountBytes(const Member& member) {
   return kMemberMemory + static_cast<int64_t>(member.cause.size()) +
-         BytesOf(member.progress);
+         CountBytes(member.progress);
 }
 
 Status CheckProgress(const GroupProgress& group) {
@@ -313,8 +313,8 @@ Status Membership::Heartbeat(Member& member,
     group.group = CutText(group.group, limits_.name_bytes);
     group.current = CutText(group.current, limits_.name_bytes);
   }
-  const int64_t bytes = BytesOf(progress);
-  const int64_t more = bytes - BytesOf(member.progress);
+  const int64_t bytes = CountBytes(progress);
+  const int64_t more = bytes - CountBytes(member.progress);
   if (bytes > kProgressUncheckedBytes && !CheckMemory(limits_, more).ok()) {
     KeepLongest(progress);
   }
@@ -349,14 +349,15 @@ bool Membership::HasReported(const Call& call) const {
 }
 
 Event Membership::Abandoned(const Member& member, Instant now) const {
-  return EventOf(member, EventKind::kLeft,
-                 absl::StrCat("gave up generation ", member.generation.value(),
-                              " to join the next one"),
-                 now);
+  return MakeEvent(
+      member, EventKind::kLeft,
+      absl::StrCat("gave up generation ", member.generation.value(),
+                   " to join the next one"),
+      now);
 }
 
 Event Membership::LeftEvent(const Member& member, Instant now) const {
-  return EventOf(member, EventKind::kLeft, member.cause, now);
+  return MakeEvent(member, EventKind::kLeft, member.cause, now);
 }
 
 void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
@@ -382,7 +383,7 @@ void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
 // Makes the member depart. Its record stays, so that its incarnation is fenced.
 Event Membership::Depart(Member& member, EventKind kind, std::string cause,
                          Instant now, Outbox& out) {
-  Event event = EventOf(member, kind, cause, now);
+  Event event = MakeEvent(member, kind, cause, now);
   member.state = StateAfter(kind);
   member.state_since = now;
   member.cause = std::move(cause);
@@ -409,7 +410,7 @@ Event Membership::Depart(Member& member, EventKind kind, std::string cause,
   }
   absl::StrAppend(&text, " host=", base::LogValue(event.host),
                   " cause=", TextInNotice(event.cause));
-  out.Note(NoticeOf(kind), std::move(text));
+  out.Note(ToNoticeKind(kind), std::move(text));
   return event;
 }
 
@@ -555,12 +556,14 @@ void Membership::Forget(const Member& member) {
   members_.erase(MemberId(member.id));
 }
 
-void Membership::Account(Member& member) { member.memory.Set(BytesOf(member)); }
+void Membership::Account(Member& member) {
+  member.memory.Set(CountBytes(member));
+}
 
 int64_t Membership::CountMemory() const {
   int64_t bytes = 0;
   for (const auto& [id, member] : members_) {
-    bytes += BytesOf(member) + member.replies.CountMemory();
+    bytes += CountBytes(member) + member.replies.CountMemory();
   }
   return bytes;
 }
@@ -600,7 +603,7 @@ void Membership::ClearRank(const MemberId& id) {
   journal_.Member(id);
 }
 
-MemberRecord Membership::RecordOf(const MemberId& id) const {
+MemberRecord Membership::MakeRecord(const MemberId& id) const {
   const Member* member = Find(id);
   MemberRecord record;
   record.id = id;

@@ -188,7 +188,7 @@ class Membership {
   void AssignRank(const MemberId& id, Rank rank, Generation generation);
   void ClearRank(const MemberId& id);
 
-  MemberRecord RecordOf(const MemberId& id) const;
+  MemberRecord MakeRecord(const MemberId& id) const;
 
   // Adds a member that the table does not have. A live one counts as
   // disconnected, and has a whole lease to come back.

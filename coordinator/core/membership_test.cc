@@ -457,7 +457,7 @@ TEST_F(MembershipTest, NamesWithControlCharactersAreRefused) {
             "character");
 }
 
-std::vector<GroupProgress> ProgressOf(int groups) {
+std::vector<GroupProgress> MakeProgress(int groups) {
   std::vector<GroupProgress> progress(groups);
   for (int i = 0; i < groups; ++i) {
     progress[i].group = std::string(250, 'g');
@@ -478,10 +478,10 @@ TEST(MembershipMemoryTest, ProgressIsOfTheJobsMemoryUntilTheMemberIsForgotten) {
   Outbox out;
   Member* member =
       *members.Register(From("a", 1, 1), {.host = "h"}, t0, departed, out);
-  ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(200), t0).ok());
-  EXPECT_EQ(share.held(), kMemberMemory + BytesOf(ProgressOf(200)));
-  ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(3), t0).ok());
-  EXPECT_EQ(share.held(), kMemberMemory + BytesOf(ProgressOf(3)));
+  ASSERT_TRUE(members.Heartbeat(*member, MakeProgress(200), t0).ok());
+  EXPECT_EQ(share.held(), kMemberMemory + CountBytes(MakeProgress(200)));
+  ASSERT_TRUE(members.Heartbeat(*member, MakeProgress(3), t0).ok());
+  EXPECT_EQ(share.held(), kMemberMemory + CountBytes(MakeProgress(3)));
   for (Instant now = t0; now < t0 + 15min; now += 1s) {
     members.Expire(now, departed, out);
   }
@@ -501,11 +501,11 @@ TEST(MembershipMemoryTest, WithoutRoomForItsProgressTheLongestIsKept) {
   Member* member =
       *members.Register(From("a", 1, 1), {.host = "h"}, t0, departed, out);
   share.Add(150000);
-  ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(200), t0).ok());
+  ASSERT_TRUE(members.Heartbeat(*member, MakeProgress(200), t0).ok());
   ASSERT_EQ(member->progress.size(), 1u);
   EXPECT_EQ(member->progress[0].current, "step 199");
   // A short list is accepted however full the memory is.
-  ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(3), t0).ok());
+  ASSERT_TRUE(members.Heartbeat(*member, MakeProgress(3), t0).ok());
   EXPECT_EQ(member->progress.size(), 3u);
 }
 

@@ -180,13 +180,14 @@ inline constexpr size_t kMissingInResultMax = 32;
 inline constexpr size_t kMissingInResultBytes = 16 << 10;
 
 // The memory of a result while it is kept.
-inline size_t BytesOf(const MissingRank& missing) {
+inline size_t CountBytes(const MissingRank& missing) {
   return sizeof(missing) + missing.member.value().size() + missing.host.size() +
          missing.cause_text.size() + missing.last_progress.size();
 }
-inline int64_t BytesOf(const BarrierResult& result) {
+inline int64_t CountBytes(const BarrierResult& result) {
   size_t bytes = sizeof(result) + result.group.size() + result.barrier.size();
-  for (const MissingRank& missing : result.missing) bytes += BytesOf(missing);
+  for (const MissingRank& missing : result.missing)
+    bytes += CountBytes(missing);
   bytes += sizeof(result.others[0]) * result.others.size();
   return static_cast<int64_t>(bytes);
 }

@@ -38,7 +38,7 @@ struct Visitor {
     return bytes;
   }
   int64_t operator()(const BarrierReply& r) const {
-    return r == nullptr ? 0 : BytesOf(*r);
+    return r == nullptr ? 0 : CountBytes(*r);
   }
   int64_t operator()(const GroupsReply& r) const {
     return static_cast<int64_t>(sizeof(r.registered[0]) * r.registered.size());

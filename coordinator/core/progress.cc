@@ -58,7 +58,7 @@ std::string DescribeProgress(const std::vector<GroupProgress>& progress,
   return text;
 }
 
-int64_t BytesOf(const std::vector<GroupProgress>& progress) {
+int64_t CountBytes(const std::vector<GroupProgress>& progress) {
   size_t bytes = 0;
   for (const GroupProgress& each : progress) {
     bytes += sizeof(each) + each.group.size() + each.current.size();

@@ -47,7 +47,7 @@ std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                              Duration age, absl::string_view group = "");
 
 // Returns the memory that `progress` takes.
-int64_t BytesOf(const std::vector<GroupProgress>& progress);
+int64_t CountBytes(const std::vector<GroupProgress>& progress);
 
 // Drops all but the group that has been in its collective for longest.
 void KeepLongest(std::vector<GroupProgress>& progress);

@@ -19,7 +19,7 @@ using RankRanges = std::vector<uint32_t>;
 
 // Converts the ascending ranks of a container.
 template <typename Ranks>
-RankRanges RangesOf(const Ranks& ranks) {
+RankRanges ToRanges(const Ranks& ranks) {
   RankRanges ranges;
   int32_t end = 0;  // of the last range
   for (const Rank rank : ranks) {

@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 RankRanges Of(const std::vector<int32_t>& values) {
   std::vector<Rank> ranks;
   for (const int32_t value : values) ranks.emplace_back(value);
-  return RangesOf(ranks);
+  return ToRanges(ranks);
 }
 
 TEST(RankRangesTest, CountFromTheEndOfTheOneBefore) {

@@ -33,7 +33,7 @@ Generation Rendezvous::generation() const {
   return formation_ == nullptr ? Generation() : formation_->generation;
 }
 
-Rendezvous::Terms Rendezvous::TermsOf(const JoinRequest& request) {
+Rendezvous::Terms Rendezvous::ToTerms(const JoinRequest& request) {
   Terms terms;
   if (request.world_size != 0) {
     terms.min = request.world_size;
@@ -93,7 +93,7 @@ Status Rendezvous::CheckForm(const Call& call,
 
 Status Rendezvous::CheckSizes(const Call& call,
                               const JoinRequest& request) const {
-  const Terms terms = TermsOf(request);
+  const Terms terms = ToTerms(request);
   Status status = CheckLimit("world_size", limits_.world_size, terms.max,
                              {"member", call.member.value()});
   if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
@@ -117,7 +117,7 @@ Status Rendezvous::CheckRequest(const Call& call, const JoinRequest& request) {
         request.rank->value(), " of world size ", request.world_size,
         " (ranks 0 to ", request.world_size - 1, ")"));
   }
-  const Terms terms = TermsOf(request);
+  const Terms terms = ToTerms(request);
   if (!joins_.empty() && terms != terms_) {
     return InvalidArgumentError(absl::StrCat(
         "rendezvous: ", Claimant(call.member), " asks for world size ",
@@ -229,7 +229,7 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
     return false;
   }
   if (joins_.empty()) {
-    terms_ = TermsOf(request);
+    terms_ = ToTerms(request);
     terms_claimant_ = call.member;
   }
   PendingJoin join;
@@ -258,7 +258,7 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
   return true;
 }
 
-FormationReply Rendezvous::Settle(Instant now, Outbox& out) {
+FormationReply Rendezvous::TryForm(Instant now, Outbox& out) {
   if (joins_.empty() || Held()) {
     open_since_.reset();
     last_call_end_.reset();
@@ -560,7 +560,7 @@ Status Rendezvous::CheckInvariants() const {
   for (const auto& [member, join] : joins_) {
     if (IsReturn(join)) ++returns;
     if (join.request.rank.has_value()) ++claims;
-    if (TermsOf(join.request) != terms_ || join.member != member) {
+    if (ToTerms(join.request) != terms_ || join.member != member) {
       return InternalError("rendezvous: a join of another world size");
     }
     const Member* record = membership_.Find(member);
@@ -685,7 +685,7 @@ std::vector<Rank> Rendezvous::FirstMissing(size_t count_max) const {
   return missing;
 }
 
-std::vector<Rank> Rendezvous::MissingOf(Rank first, int32_t count) const {
+std::vector<Rank> Rendezvous::FindMissing(Rank first, int32_t count) const {
   if (terms_.elastic || claims_.empty() || claims_.size() < joins_.size()) {
     return {};
   }
@@ -739,7 +739,7 @@ AbsenceReply Rendezvous::Absent() const {
     absence->described.push_back(std::move(absent));
   }
   absence->others =
-      RangesOf(std::vector<Rank>(missing.begin() + described, missing.end()));
+      ToRanges(std::vector<Rank>(missing.begin() + described, missing.end()));
   return absence;
 }
 

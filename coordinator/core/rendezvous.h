@@ -81,7 +81,7 @@ class Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  // Answers with a FormationReply when Settle has formed the generation.
+  // Answers with a FormationReply when TryForm has formed the generation.
   // Returns false if the call was refused. The caller must be a live member.
   // Errors: INVALID_ARGUMENT (rank or sizes out of range; another world size or
   //   last call than the others': names both claimants), ALREADY_EXISTS (rank
@@ -92,7 +92,7 @@ class Rendezvous {
 
   // Forms the next generation if it is time and returns its formation, else
   // null. Call it after every step that has changed something.
-  FormationReply Settle(Instant now, Outbox& out);
+  FormationReply TryForm(Instant now, Outbox& out);
 
   // Fails all joins, waiting and later ones. The running generation goes on. No
   // effect if it is closed already. The caller is a live member or, without a
@@ -146,7 +146,7 @@ class Rendezvous {
   std::vector<Rank> FirstMissing(size_t count_max) const;
   // The missing ranks among the `count` from `first`, ascending. Empty if
   // members wait without a claim, because they may get any of them.
-  std::vector<Rank> MissingOf(Rank first, int32_t count) const;
+  std::vector<Rank> FindMissing(Rank first, int32_t count) const;
   // The member that has waited for longest; null: nobody waits.
   const MemberId* first_waiter() const;
   // When the generation forms with the members that wait.
@@ -180,7 +180,7 @@ class Rendezvous {
     friend bool operator==(const Terms&, const Terms&) = default;
   };
 
-  static Terms TermsOf(const JoinRequest& request);
+  static Terms ToTerms(const JoinRequest& request);
   static std::string Text(const Terms& terms);
 
   Status CheckRequest(const Call& call, const JoinRequest& request);

@@ -68,11 +68,11 @@ class RendezvousTest : public testing::Test {
       return;
     }
     rendezvous_.Abandon(MemberId(member));
-    Settle();
+    TryForm();
   }
 
-  void Settle() {
-    const FormationReply formed = rendezvous_.Settle(now_, out_);
+  void TryForm() {
+    const FormationReply formed = rendezvous_.TryForm(now_, out_);
     if (formed == nullptr) return;
     for (const auto& [id, member] : members_.members()) members_.ClearRank(id);
     for (size_t i = 0; i < formed->world.size(); ++i) {
@@ -84,7 +84,7 @@ class RendezvousTest : public testing::Test {
   // Lets time pass and processes what is due.
   void Advance(Duration duration) {
     now_ += duration;
-    Settle();
+    TryForm();
     rendezvous_.Expire(now_, out_);
   }
 
@@ -94,7 +94,7 @@ class RendezvousTest : public testing::Test {
     members_.Fail(*members_.Find(MemberId(member)), {.text = "SIGSEGV"}, now_,
                   departed, notes_);
     const bool ended = rendezvous_.MemberDeparted(departed[0], out_);
-    Settle();
+    TryForm();
     return ended;
   }
 
@@ -128,19 +128,20 @@ TEST_F(RendezvousTest, WhoWaitsAndWhoIsMissingIsShown) {
   EXPECT_THAT(rendezvous_.FirstMissing(8),
               ElementsAre(Rank(1), Rank(2), Rank(4)));
   EXPECT_THAT(rendezvous_.FirstMissing(2), ElementsAre(Rank(1), Rank(2)));
-  EXPECT_THAT(rendezvous_.MissingOf(Rank(2), 8), ElementsAre(Rank(2), Rank(4)));
-  EXPECT_THAT(rendezvous_.MissingOf(Rank(3), 1), IsEmpty());
-  EXPECT_THAT(rendezvous_.MissingOf(Rank(-5), 1 << 30),
+  EXPECT_THAT(rendezvous_.FindMissing(Rank(2), 8),
+              ElementsAre(Rank(2), Rank(4)));
+  EXPECT_THAT(rendezvous_.FindMissing(Rank(3), 1), IsEmpty());
+  EXPECT_THAT(rendezvous_.FindMissing(Rank(-5), 1 << 30),
               ElementsAre(Rank(1), Rank(2), Rank(4)));
   Join("d", std::nullopt, 5);
-  EXPECT_THAT(rendezvous_.MissingOf(Rank(2), 8), IsEmpty());
+  EXPECT_THAT(rendezvous_.FindMissing(Rank(2), 8), IsEmpty());
 }
 
 TEST_F(RendezvousTest, WhoIsMissingInAnElasticOneIsNotKnown) {
   JoinElastic("a", 2, 3);
   EXPECT_THAT(rendezvous_.FirstWaiters(8), ElementsAre(MemberId("a")));
   EXPECT_THAT(rendezvous_.FirstMissing(8), IsEmpty());
-  EXPECT_THAT(rendezvous_.MissingOf(Rank(0), 8), IsEmpty());
+  EXPECT_THAT(rendezvous_.FindMissing(Rank(0), 8), IsEmpty());
 }
 
 TEST_F(RendezvousTest, AllAreAnsweredTogetherWithTheSameFormation) {
@@ -481,12 +482,12 @@ TEST_F(RendezvousTest, TheElasticTextNamesAtMostEightOfTheMissing) {
   Advance(5s);
   const std::vector<Reply> replies = TakeReplies();
   ASSERT_THAT(replies, SizeIs(1));
-  EXPECT_THAT(MessageOf(replies[0]),
+  EXPECT_THAT(GetMessage(replies[0]),
               ::testing::StartsWith(
                   "rendezvous: 1 of at least 2 members joined in 5s; missing "
                   "ranks of generation 1: 0 (last held by \"k\" on h, failed: "
                   "SIGSEGV), 1 (last held by \"l\" on h, alive"));
-  EXPECT_THAT(MessageOf(replies[0]), ::testing::EndsWith(" and 2 more"));
+  EXPECT_THAT(GetMessage(replies[0]), ::testing::EndsWith(" and 2 more"));
 }
 
 TEST_F(RendezvousTest, ACloseFailsAllJoinsAndLetsTheGenerationRun) {

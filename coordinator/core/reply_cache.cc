@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kUncheckedBytes = 8 * kReplyMemory;
 
 // Returns the memory that `reply` takes beyond its own fixed size.
-int64_t BytesOf(const Reply& reply) {
+int64_t CountBytes(const Reply& reply) {
   return static_cast<int64_t>(reply.status.message().size()) +
          HeldBytes(reply.payload);
 }
@@ -50,7 +50,7 @@ Status ReplyCache::Acknowledge(
                               SequenceNumber(number));
   };
   const auto drop = [&](uint64_t number, const Entry& entry) {
-    bytes_ -= BytesOf(entry.reply);
+    bytes_ -= CountBytes(entry.reply);
     if (entry.state == State::kDone) forgotten(SequenceNumber(number));
   };
   // An overtaken acknowledgement says nothing about numbers above it.
@@ -168,14 +168,14 @@ void ReplyCache::SetDone(SequenceNumber sequence, const Reply& reply) {
   entry->state = State::kDone;
   entry->waiter = WaiterId();
   entry->reply = reply;
-  bytes_ += BytesOf(reply);
+  bytes_ += CountBytes(reply);
   Account();
 }
 
 void ReplyCache::Forget(SequenceNumber sequence) {
   Entry* entry = Lookup(sequence);
   if (entry == nullptr) return;
-  bytes_ -= BytesOf(entry->reply);
+  bytes_ -= CountBytes(entry->reply);
   *entry = Entry();
   Account();
 }
@@ -230,10 +230,10 @@ void ReplyCache::Restore(std::vector<ReplyRecord> records) {
 int64_t ReplyCache::CountMemory() const {
   int64_t bytes = 0;
   for (const auto& [number, entry] : stragglers_) {
-    bytes += kReplyMemory + BytesOf(entry.reply);
+    bytes += kReplyMemory + CountBytes(entry.reply);
   }
   for (const Entry& entry : window_) {
-    bytes += kReplyMemory + BytesOf(entry.reply);
+    bytes += kReplyMemory + CountBytes(entry.reply);
   }
   return bytes;
 }

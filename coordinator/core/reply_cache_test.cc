@@ -25,7 +25,7 @@ class ReplyCacheTest : public testing::Test {
   StatusCode Find(uint64_t number) {
     return cache_.Find(SequenceNumber(number), "Add", limits_).status().code();
   }
-  State StateOf(uint64_t number) {
+  State GetState(uint64_t number) {
     return (*cache_.Find(SequenceNumber(number), "Add", limits_))->state;
   }
   void Done(uint64_t number, const std::string& text = "") {
@@ -51,10 +51,10 @@ TEST_F(ReplyCacheTest, KeepsWhatIsUnansweredBelowTheWindow) {
   Done(3);
   EXPECT_EQ(Acknowledge(3, {2}), StatusCode::kOk);
   EXPECT_EQ(Find(1), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(StateOf(2), State::kParked);
+  EXPECT_EQ(GetState(2), State::kParked);
   EXPECT_EQ(Find(3), StatusCode::kFailedPrecondition);
   Done(2, "late");
-  EXPECT_EQ(StateOf(2), State::kDone);
+  EXPECT_EQ(GetState(2), State::kDone);
   EXPECT_EQ(cache_.size(), 1);
   EXPECT_EQ(cache_.bytes(), 4);
   EXPECT_EQ(Acknowledge(3), StatusCode::kOk);
@@ -77,7 +77,7 @@ TEST_F(ReplyCacheTest, ANumberBelowTheWindowKeepsItsMethodToo) {
 // acknowledged.
 TEST_F(ReplyCacheTest, AnUnansweredNumberThatNeverCameIsNew) {
   EXPECT_EQ(Acknowledge(100, {98}), StatusCode::kOk);
-  EXPECT_EQ(StateOf(98), State::kNew);
+  EXPECT_EQ(GetState(98), State::kNew);
   EXPECT_EQ(Find(99), StatusCode::kFailedPrecondition);
 }
 
@@ -94,13 +94,13 @@ TEST_F(ReplyCacheTest, AnAcknowledgementThatWasOvertakenKeepsTheYounger) {
   Done(4);
   EXPECT_EQ(Acknowledge(4, {1, 4}), StatusCode::kOk);
   EXPECT_EQ(Acknowledge(2, {1}), StatusCode::kOk);
-  EXPECT_EQ(StateOf(1), State::kDone);
-  EXPECT_EQ(StateOf(4), State::kDone);
+  EXPECT_EQ(GetState(1), State::kDone);
+  EXPECT_EQ(GetState(4), State::kDone);
 }
 
 TEST_F(ReplyCacheTest, UnansweredNumbersCountTowardsTheLimit) {
   EXPECT_EQ(Acknowledge(10, {1, 2, 3, 4, 5}), StatusCode::kResourceExhausted);
-  EXPECT_EQ(StateOf(1), State::kNew);
+  EXPECT_EQ(GetState(1), State::kNew);
   EXPECT_EQ(Acknowledge(10, {1, 2, 3}), StatusCode::kOk);
   EXPECT_EQ(Find(11), StatusCode::kOk);
   EXPECT_EQ(Find(12), StatusCode::kResourceExhausted);
@@ -114,13 +114,13 @@ TEST_F(ReplyCacheTest, AnAcknowledgementThatCannotBeChangesNothing) {
   Done(1);
   EXPECT_EQ(Acknowledge(UINT64_MAX), StatusCode::kInvalidArgument);
   EXPECT_EQ(Acknowledge(uint64_t{1} << 63), StatusCode::kInvalidArgument);
-  EXPECT_EQ(StateOf(1), State::kDone);
-  EXPECT_EQ(StateOf(2), State::kNew);
+  EXPECT_EQ(GetState(1), State::kDone);
+  EXPECT_EQ(GetState(2), State::kNew);
   // The highest possible number leaves one after it.
   EXPECT_EQ(Acknowledge(INT64_MAX), StatusCode::kOk);
   EXPECT_EQ(Find(1), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Find(INT64_MAX), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(StateOf(uint64_t{1} << 63), State::kNew);
+  EXPECT_EQ(GetState(uint64_t{1} << 63), State::kNew);
   EXPECT_EQ(Find(UINT64_MAX), StatusCode::kResourceExhausted);
 }
 
@@ -130,7 +130,7 @@ TEST_F(ReplyCacheTest, TheResultOfABarrierCounts) {
   ASSERT_EQ(Find(1), StatusCode::kOk);
   cache_.SetDone(SequenceNumber(1),
                  Reply{WaiterId(1), AbortedError("late"), result});
-  EXPECT_EQ(cache_.bytes(), 4 + BytesOf(*result));
+  EXPECT_EQ(cache_.bytes(), 4 + CountBytes(*result));
   EXPECT_EQ(Find(2), StatusCode::kResourceExhausted);
   EXPECT_EQ(Acknowledge(1), StatusCode::kOk);
   EXPECT_EQ(cache_.bytes(), 0);

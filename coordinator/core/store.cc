@@ -53,10 +53,10 @@ Status StoreEngine::CheckKeys(absl::Span<const std::string> keys) const {
   return status;
 }
 
-StatusOr<Lifetime> StoreEngine::LifetimeOf(const Call& call,
-                                           absl::string_view verb,
-                                           const SetOptions& options,
-                                           Instant now) const {
+StatusOr<Lifetime> StoreEngine::ComputeLifetime(const Call& call,
+                                                absl::string_view verb,
+                                                const SetOptions& options,
+                                                Instant now) const {
   Lifetime lifetime;
   if (options.ttl.has_value()) {
     if (*options.ttl <= Duration::zero()) {
@@ -105,7 +105,7 @@ void StoreEngine::Set(const Call& call, absl::string_view key,
   Status status = data_.CheckIsNoQueue("set", key);
   if (status.ok()) status = data_.CheckRoom(key, Size(value));
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
-  StatusOr<Lifetime> lifetime = LifetimeOf(call, "set", options, now);
+  StatusOr<Lifetime> lifetime = ComputeLifetime(call, "set", options, now);
   if (!lifetime.ok()) return out.Fail(call.waiter, lifetime.status());
   out.Answer(call.waiter, RevisionReply{data_.Advance()});
   Write(key, MakeValue(std::move(value)), *std::move(lifetime), out);
@@ -202,7 +202,7 @@ void StoreEngine::CompareAndSet(const Call& call, absl::string_view key,
   if (status.ok()) status = data_.CheckRoom(key, Size(value));
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   StatusOr<Lifetime> lifetime =
-      LifetimeOf(call, "compare and set", options, now);
+      ComputeLifetime(call, "compare and set", options, now);
   if (!lifetime.ok()) return out.Fail(call.waiter, lifetime.status());
   const StoreData::Entry* present = data_.Find(key);
   const int64_t revision = present == nullptr ? 0 : present->revision;
@@ -627,8 +627,8 @@ bool StoreEngine::Cancel(WaiterId id, const Status& status, Outbox& out) {
 
 void StoreEngine::MemberDeparted(const MemberId& member, const Status& status,
                                  Outbox& out) {
-  for (StoreWaiter* waiter = waiters_.FirstOf(member); waiter != nullptr;
-       waiter = waiters_.FirstOf(member)) {
+  for (StoreWaiter* waiter = waiters_.FindFirst(member); waiter != nullptr;
+       waiter = waiters_.FindFirst(member)) {
     Cancel(WaiterId(waiter->id), status, out);
   }
   for (const std::string& key : data_.OwnedBy(member)) {

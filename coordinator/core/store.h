@@ -180,11 +180,11 @@ class StoreEngine {
 
   std::optional<Instant> NextDeadline() const;
 
-  EntryRecord RecordOf(absl::string_view key) const {
-    return data_.RecordOf(key);
+  EntryRecord MakeRecord(absl::string_view key) const {
+    return data_.MakeRecord(key);
   }
-  ItemRecord RecordOf(absl::string_view key, int64_t number) const {
-    return data_.RecordOf(key, number);
+  ItemRecord MakeRecord(absl::string_view key, int64_t number) const {
+    return data_.MakeRecord(key, number);
   }
 
   // Restore a new engine, the revision last.
@@ -214,8 +214,9 @@ class StoreEngine {
  private:
   Status CheckKey(absl::string_view key) const;
   Status CheckKeys(absl::Span<const std::string> keys) const;
-  StatusOr<Lifetime> LifetimeOf(const Call& call, absl::string_view verb,
-                                const SetOptions& options, Instant now) const;
+  StatusOr<Lifetime> ComputeLifetime(const Call& call, absl::string_view verb,
+                                     const SetOptions& options,
+                                     Instant now) const;
   void Write(absl::string_view key, Value value,
              std::optional<Lifetime> lifetime, Outbox& out);
   void Remove(absl::string_view key, ChangeKind why);

@@ -8,11 +8,11 @@
 namespace muster::coordinator::core {
 namespace {
 
-int64_t BytesOf(absl::string_view key) {
+int64_t CountBytes(absl::string_view key) {
   return static_cast<int64_t>(key.size());
 }
 
-int64_t BytesOf(const Value& value) {
+int64_t CountBytes(const Value& value) {
   return static_cast<int64_t>(value->size());
 }
 
@@ -43,18 +43,18 @@ Status StoreData::CheckIsNoQueue(absl::string_view verb,
 Status StoreData::CheckRoom(absl::string_view key, int64_t value_bytes) const {
   const Offer offer{"key", key};
   Status status =
-      CheckLimit("key_bytes", limits_.key_bytes, BytesOf(key), offer);
+      CheckLimit("key_bytes", limits_.key_bytes, CountBytes(key), offer);
   if (!status.ok()) return status;
   status = CheckLimit("value_bytes", limits_.value_bytes, value_bytes, offer);
   if (!status.ok()) return status;
   int64_t bytes = bytes_ + value_bytes;
   if (const Entry* present = Find(key); present != nullptr) {
-    bytes -= BytesOf(present->value);
+    bytes -= CountBytes(present->value);
   } else {
     status = CheckLimit("keys", limits_.keys,
                         static_cast<int64_t>(entries_.size()) + 1, offer);
     if (!status.ok()) return status;
-    bytes += BytesOf(key);
+    bytes += CountBytes(key);
   }
   status = CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
   if (!status.ok()) return status;
@@ -66,7 +66,7 @@ Status StoreData::CheckItemRoom(absl::string_view key,
                                 int64_t value_bytes) const {
   const Offer offer{"key", key};
   Status status =
-      CheckLimit("key_bytes", limits_.key_bytes, BytesOf(key), offer);
+      CheckLimit("key_bytes", limits_.key_bytes, CountBytes(key), offer);
   if (!status.ok()) return status;
   status = CheckLimit("value_bytes", limits_.value_bytes, value_bytes, offer);
   if (!status.ok()) return status;
@@ -74,7 +74,7 @@ Status StoreData::CheckItemRoom(absl::string_view key,
   if (!status.ok()) return status;
   int64_t bytes = bytes_ + value_bytes;
   const bool fresh = FindQueue(key) == nullptr;
-  if (fresh) bytes += BytesOf(key);
+  if (fresh) bytes += CountBytes(key);
   status = CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
   if (!status.ok()) return status;
   return CheckMemoryFor(fresh ? 1 : 0, kItemMemory + bytes - bytes_, offer);
@@ -99,12 +99,12 @@ bool StoreData::Put(absl::string_view key, Value value,
   const bool fresh = it == entries_.end() || it->first != key;
   if (fresh) {
     it = entries_.emplace_hint(it, std::string(key), Entry());
-    bytes_ += BytesOf(key);
+    bytes_ += CountBytes(key);
   } else {
-    bytes_ -= BytesOf(it->second.value);
+    bytes_ -= CountBytes(it->second.value);
   }
   Entry& entry = it->second;
-  bytes_ += BytesOf(value);
+  bytes_ += CountBytes(value);
   history_.Add({ChangeKind::kPut, std::string(key), value, revision_});
   entry.value = std::move(value);
   entry.revision = revision_;
@@ -116,7 +116,7 @@ bool StoreData::Put(absl::string_view key, Value value,
 void StoreData::Erase(absl::string_view key, ChangeKind why) {
   journal_.Key(key);
   const auto it = entries_.find(key);
-  bytes_ -= BytesOf(key) + BytesOf(it->second.value);
+  bytes_ -= CountBytes(key) + CountBytes(it->second.value);
   history_.Add({why, std::string(key), nullptr, revision_});
   Unlink(key, it->second);
   entries_.erase(it);
@@ -126,8 +126,8 @@ void StoreData::Erase(absl::string_view key, ChangeKind why) {
 bool StoreData::Push(absl::string_view key, Value value) {
   journal_.Item(key, revision_);
   const auto [it, fresh] = queues_.try_emplace(std::string(key));
-  if (fresh) bytes_ += BytesOf(key);
-  bytes_ += BytesOf(value);
+  if (fresh) bytes_ += CountBytes(key);
+  bytes_ += CountBytes(value);
   ++items_;
   it->second.push_back({revision_, std::move(value)});
   Account();
@@ -139,10 +139,10 @@ Value StoreData::Pop(absl::string_view key) {
   const Item item = std::move(it->second.front());
   journal_.Item(key, item.number);
   it->second.pop_front();
-  bytes_ -= BytesOf(item.value);
+  bytes_ -= CountBytes(item.value);
   --items_;
   if (it->second.empty()) {
-    bytes_ -= BytesOf(key);
+    bytes_ -= CountBytes(key);
     queues_.erase(it);
   }
   Account();
@@ -151,10 +151,10 @@ Value StoreData::Pop(absl::string_view key) {
 
 void StoreData::EraseQueue(absl::string_view key) {
   const auto it = queues_.find(key);
-  bytes_ -= BytesOf(key);
+  bytes_ -= CountBytes(key);
   for (const Item& item : it->second) {
     journal_.Item(key, item.number);
-    bytes_ -= BytesOf(item.value);
+    bytes_ -= CountBytes(item.value);
   }
   items_ -= static_cast<int64_t>(it->second.size());
   queues_.erase(it);
@@ -187,7 +187,7 @@ void StoreData::Unlink(absl::string_view key, const Entry& entry) {
   if (owned->second.empty()) owned_.erase(owned);
 }
 
-EntryRecord StoreData::RecordOf(absl::string_view key) const {
+EntryRecord StoreData::MakeRecord(absl::string_view key) const {
   EntryRecord record;
   record.key = std::string(key);
   const Entry* present = Find(key);
@@ -198,7 +198,7 @@ EntryRecord StoreData::RecordOf(absl::string_view key) const {
   return record;
 }
 
-ItemRecord StoreData::RecordOf(absl::string_view key, int64_t number) const {
+ItemRecord StoreData::MakeRecord(absl::string_view key, int64_t number) const {
   ItemRecord record;
   record.key = std::string(key);
   record.number = number;
@@ -212,7 +212,7 @@ ItemRecord StoreData::RecordOf(absl::string_view key, int64_t number) const {
 }
 
 void StoreData::Restore(EntryRecord record, Instant now) {
-  bytes_ += BytesOf(record.key) + BytesOf(record.value);
+  bytes_ += CountBytes(record.key) + CountBytes(record.value);
   Entry& entry = entries_[record.key];
   entry.value = std::move(record.value);
   entry.revision = record.revision;
@@ -226,8 +226,8 @@ void StoreData::Restore(EntryRecord record, Instant now) {
 
 void StoreData::Restore(ItemRecord record) {
   const auto [it, fresh] = queues_.try_emplace(record.key);
-  if (fresh) bytes_ += BytesOf(record.key);
-  bytes_ += BytesOf(record.value);
+  if (fresh) bytes_ += CountBytes(record.key);
+  bytes_ += CountBytes(record.value);
   ++items_;
   // Usually at the end, because storage returns items in order.
   const auto place = std::upper_bound(
@@ -264,7 +264,7 @@ Status StoreData::CheckInvariants() const {
   size_t expiring = 0;
   size_t owned = 0;
   for (const auto& [key, entry] : entries_) {
-    bytes += BytesOf(key) + BytesOf(entry.value);
+    bytes += CountBytes(key) + CountBytes(entry.value);
     if (entry.revision <= 0 || entry.revision > revision_) {
       return InternalError(absl::StrCat("store: key ", base::Excerpt(key),
                                         " has revision ", entry.revision,
@@ -284,8 +284,8 @@ Status StoreData::CheckInvariants() const {
       return InternalError(
           absl::StrCat("store: an empty queue, ", base::Excerpt(key)));
     }
-    bytes += BytesOf(key);
-    for (const Item& item : queue) bytes += BytesOf(item.value);
+    bytes += CountBytes(key);
+    for (const Item& item : queue) bytes += CountBytes(item.value);
     items += static_cast<int64_t>(queue.size());
   }
   if (bytes != bytes_ || items != items_) {

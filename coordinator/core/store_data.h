@@ -122,8 +122,8 @@ class StoreData {
   // The ephemeral keys of the member, ascending.
   std::vector<std::string> OwnedBy(const MemberId& member) const;
 
-  EntryRecord RecordOf(absl::string_view key) const;
-  ItemRecord RecordOf(absl::string_view key, int64_t number) const;
+  EntryRecord MakeRecord(absl::string_view key) const;
+  ItemRecord MakeRecord(absl::string_view key, int64_t number) const;
 
   // Restore new data, the revision last: the history begins there.
   void Restore(EntryRecord record, Instant now);

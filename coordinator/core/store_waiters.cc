@@ -8,7 +8,7 @@ using Awaited = StoreWaiter::Awaited;
 
 // The memory that the waiter and its index entries take. A key with few waiters
 // takes up to twice as much.
-int64_t StoreWaiters::BytesOf(const StoreWaiter& waiter) {
+int64_t StoreWaiters::CountBytes(const StoreWaiter& waiter) {
   constexpr int64_t kKey = 64;
   int64_t bytes = kKey + static_cast<int64_t>(waiter.selector.key.size());
   for (const std::string& key : waiter.keys) {
@@ -19,7 +19,7 @@ int64_t StoreWaiters::BytesOf(const StoreWaiter& waiter) {
 
 Status StoreWaiters::Park(std::unique_ptr<StoreWaiter> waiter) {
   Status status = quota_.Take(
-      BytesOf(*waiter),
+      CountBytes(*waiter),
       {"key", waiter->keys.empty() ? absl::string_view(waiter->selector.key)
                                    : absl::string_view(waiter->keys.front())});
   if (!status.ok()) return status;
@@ -93,7 +93,7 @@ void StoreWaiters::Remove(StoreWaiter* waiter) {
   }
   by_order_.erase(waiter->order);
   deadlines_.erase({waiter->deadline, waiter->order});
-  quota_.Release(BytesOf(*waiter));
+  quota_.Release(CountBytes(*waiter));
   waiters_.erase(WaiterId(waiter->id));
 }
 
@@ -155,7 +155,7 @@ std::optional<Instant> StoreWaiters::NextDeadline() const {
   return deadlines_.begin()->first;
 }
 
-StoreWaiter* StoreWaiters::FirstOf(const MemberId& member) const {
+StoreWaiter* StoreWaiters::FindFirst(const MemberId& member) const {
   const auto it = by_member_.find(member);
   return it == by_member_.end() ? nullptr : it->second.begin()->second;
 }

@@ -83,7 +83,7 @@ class StoreWaiters {
   std::optional<Instant> NextDeadline() const;
 
   // Null: no call of the member waits.
-  StoreWaiter* FirstOf(const MemberId& member) const;
+  StoreWaiter* FindFirst(const MemberId& member) const;
 
   const ByOrder& all() const { return by_order_; }
   int64_t size() const { return static_cast<int64_t>(waiters_.size()); }
@@ -94,7 +94,7 @@ class StoreWaiters {
  private:
   using ByKey = absl::flat_hash_map<std::string, ByOrder>;
 
-  static int64_t BytesOf(const StoreWaiter& waiter);
+  static int64_t CountBytes(const StoreWaiter& waiter);
   static void Unlist(ByKey& by_key, absl::string_view key, uint64_t order);
 
   WaiterQuota& quota_;

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kReplyChangesMax = 1024;
 constexpr int64_t kReplyBytesMax = 1 << 20;
 
-int64_t BytesOf(const StoreChange& change) {
+int64_t CountBytes(const StoreChange& change) {
   return static_cast<int64_t>(
       change.key.size() + (change.value == nullptr ? 0 : change.value->size()));
 }
@@ -34,7 +34,7 @@ class Collector {
       reply_.revision = reply_.changes.back()->revision;
       return false;
     }
-    bytes_ += BytesOf(*change);
+    bytes_ += CountBytes(*change);
     reply_.changes.push_back(change);
     return true;
   }
@@ -54,7 +54,7 @@ bool WatchSelector::Matches(absl::string_view changed) const {
 
 void WatchHistory::Add(StoreChange change) {
   const int64_t newest = change.revision;
-  bytes_ += BytesOf(change);
+  bytes_ += CountBytes(change);
   changes_.push_back(std::make_shared<const StoreChange>(std::move(change)));
   // A revision is forgotten as a whole.
   while (
@@ -63,7 +63,7 @@ void WatchHistory::Add(StoreChange change) {
        bytes_ > BytesMax() ||
        changes_.front()->revision == forgotten_through_)) {
     forgotten_through_ = changes_.front()->revision;
-    bytes_ -= BytesOf(*changes_.front());
+    bytes_ -= CountBytes(*changes_.front());
     changes_.pop_front();
   }
 }

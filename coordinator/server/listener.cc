@@ -77,7 +77,7 @@ int ListenOn(const addrinfo& address, int port) {
   return fd;
 }
 
-int PortOf(int fd) {
+int GetPort(int fd) {
   sockaddr_storage address = {};
   socklen_t bytes = sizeof(address);
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes);
@@ -113,7 +113,7 @@ StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Endpoint& given) {
     const int fd = ListenOn(*a, listener->port_);
     if (fd >= 0) {
       listener->listening_.push_back(fd);
-      listener->port_ = PortOf(fd);
+      listener->port_ = GetPort(fd);
       continue;
     }
     // A name may have an address that does not exist here (localhost without
@@ -132,7 +132,7 @@ StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
   socklen_t bytes = sizeof(listens);
   const bool is_socket =
       getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0;
-  const int port = is_socket ? PortOf(fd) : 0;
+  const int port = is_socket ? GetPort(fd) : 0;
   // A socket without a port would get any port.
   if (port == 0 || (listens == 0 && listen(fd, kBacklog) != 0)) {
     return InvalidArgumentError(

@@ -181,7 +181,7 @@ StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
 }
 
 Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
-                              CommitQueue* commits, FairQueue* turns,
+                              CommitQueue* commits, FairQueue* fair_queue,
                               core::TotalMemory* memory,
                               std::atomic<int64_t>* untold_bytes) {
   Driver::Options driver;
@@ -198,7 +198,7 @@ Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
   driver.log_notices = options.log_state_changes;
   driver.metrics = metrics;
   driver.commits = commits;
-  driver.turns = turns;
+  driver.fair_queue = fair_queue;
   driver.untold_bytes = untold_bytes;
   return driver;
 }

@@ -323,8 +323,8 @@ std::optional<core::Record> DecodeReply(absl::string_view name,
     record.open.emplace_back(static_cast<uint64_t>(number));
   }
   record.method = message.method();
-  if (message.has_status()) record.status = StatusOf(message.status());
-  record.payload = PayloadOf(message);
+  if (message.has_status()) record.status = ToStatus(message.status());
+  record.payload = ToPayload(message);
   return record;
 }
 
@@ -361,7 +361,7 @@ std::optional<core::Record> DecodeGeneration(absl::string_view value) {
     end.last_progress = from.last_progress();
     end.generation = core::Generation(from.generation());
     end.generation_over = from.generation_over();
-    if (from.has_verdict()) end.verdict = StatusOf(from.verdict());
+    if (from.has_verdict()) end.verdict = ToStatus(from.verdict());
   }
   return record;
 }
@@ -396,8 +396,8 @@ std::optional<core::Record> DecodeDecision(absl::string_view name,
     return std::nullopt;
   }
   record.instance = static_cast<int64_t>(ReadNumber(name));
-  record.status = StatusOf(message.status());
-  record.result = BarrierOf(message.result());
+  record.status = ToStatus(message.status());
+  record.result = ToBarrierReply(message.result());
   return record;
 }
 

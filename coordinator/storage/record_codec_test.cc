@@ -99,7 +99,7 @@ TEST(RecordCodecTest, AMemberComesBackWhole) {
   EXPECT_FALSE(RoundTrip(record).rank.has_value());
 }
 
-core::ReplyRecord ReplyOf(core::Payload payload) {
+core::ReplyRecord MakeReply(core::Payload payload) {
   core::ReplyRecord record;
   record.member = core::MemberId("a");
   record.sequence = core::SequenceNumber(300);
@@ -111,7 +111,7 @@ core::ReplyRecord ReplyOf(core::Payload payload) {
 }
 
 TEST(RecordCodecTest, RepliesComeBackWithTheirPayload) {
-  const auto revision = RoundTrip(ReplyOf(core::RevisionReply{5}));
+  const auto revision = RoundTrip(MakeReply(core::RevisionReply{5}));
   EXPECT_EQ(revision.member, core::MemberId("a"));
   EXPECT_EQ(revision.sequence, core::SequenceNumber(300));
   EXPECT_EQ(revision.method, "Add");
@@ -120,30 +120,30 @@ TEST(RecordCodecTest, RepliesComeBackWithTheirPayload) {
               ElementsAre(core::SequenceNumber(3), core::SequenceNumber(17)));
   EXPECT_EQ(std::get<core::RevisionReply>(revision.payload).revision, 5);
   const auto number = std::get<core::NumberReply>(
-      RoundTrip(ReplyOf(core::NumberReply{-3, 6})).payload);
+      RoundTrip(MakeReply(core::NumberReply{-3, 6})).payload);
   EXPECT_EQ(number.number, -3);
   EXPECT_EQ(number.revision, 6);
   EXPECT_TRUE(std::get<core::FlagReply>(
-                  RoundTrip(ReplyOf(core::FlagReply{true, 1})).payload)
+                  RoundTrip(MakeReply(core::FlagReply{true, 1})).payload)
                   .flag);
   const auto set = std::get<core::CompareSetReply>(
-      RoundTrip(ReplyOf(core::CompareSetReply{Bytes("v"), true, 2})).payload);
+      RoundTrip(MakeReply(core::CompareSetReply{Bytes("v"), true, 2})).payload);
   EXPECT_EQ(*set.value, "v");
   EXPECT_TRUE(set.stored);
   const auto popped = std::get<core::ValueReply>(
-      RoundTrip(ReplyOf(core::ValueReply{Bytes(""), 9})).payload);
+      RoundTrip(MakeReply(core::ValueReply{Bytes(""), 9})).payload);
   EXPECT_EQ(*popped.value, "");
   EXPECT_EQ(popped.revision, 9);
   auto formation = std::make_shared<core::Formation>();
   formation->generation = core::Generation(12);
   EXPECT_EQ(std::get<core::FormationReply>(
-                RoundTrip(ReplyOf(core::FormationReply(formation))).payload)
+                RoundTrip(MakeReply(core::FormationReply(formation))).payload)
                 ->generation,
             core::Generation(12));
 }
 
 TEST(RecordCodecTest, AFailedReplyKeepsItsCodeAndText) {
-  core::ReplyRecord record = ReplyOf(std::monostate());
+  core::ReplyRecord record = MakeReply(std::monostate());
   record.status = OutOfRangeError("add: overflows");
   EXPECT_EQ(RoundTrip(record).status, record.status);
 }
@@ -294,7 +294,7 @@ TEST(RecordCodecTest, KeysAreDifferentWhereTheNamesAre) {
 
 TEST(RecordCodecTest, WhatIsNotARecordIsDataLoss) {
   const std::string key = EncodeKey("job", core::StoreRecord{});
-  core::ReplyRecord reply = ReplyOf(std::monostate());
+  core::ReplyRecord reply = MakeReply(std::monostate());
   const std::string reply_key = EncodeKey("job", reply);
   const std::vector<std::pair<std::string, std::string>> bad = {
       {"", ""},

@@ -65,7 +65,7 @@ void FillStatus(const Status& status, storage::v1::Status* message) {
   });
 }
 
-Status StatusOf(const storage::v1::Status& message) {
+Status ToStatus(const storage::v1::Status& message) {
   Status status(static_cast<StatusCode>(message.code()), message.message());
   for (const storage::v1::Status::Payload& payload : message.payloads()) {
     status.SetPayload(payload.type_url(), payload.value());
@@ -97,7 +97,7 @@ void FillBarrier(const core::BarrierResult& result,
   message->mutable_others()->Add(result.others.begin(), result.others.end());
 }
 
-core::BarrierReply BarrierOf(const storage::v1::Barrier& message) {
+core::BarrierReply ToBarrierReply(const storage::v1::Barrier& message) {
   auto result = std::make_shared<core::BarrierResult>();
   result->group = message.group();
   result->barrier = message.barrier();
@@ -126,7 +126,7 @@ void FillPayload(const core::Payload& payload, storage::v1::Reply* message) {
   std::visit(PayloadFiller{*message}, payload);
 }
 
-core::Payload PayloadOf(const storage::v1::Reply& message) {
+core::Payload ToPayload(const storage::v1::Reply& message) {
   switch (message.payload_case()) {
     case storage::v1::Reply::kRevision:
       return core::RevisionReply{message.revision()};
@@ -157,7 +157,7 @@ core::Payload PayloadOf(const storage::v1::Reply& message) {
       return core::FormationReply(std::move(formation));
     }
     case storage::v1::Reply::kBarrier:
-      return BarrierOf(message.barrier());
+      return ToBarrierReply(message.barrier());
     case storage::v1::Reply::kGroups: {
       const auto& registered = message.groups().registered();
       return core::GroupsReply{{registered.begin(), registered.end()}};

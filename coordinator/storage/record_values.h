@@ -9,16 +9,16 @@
 namespace muster::coordinator {
 
 void FillStatus(const Status& status, storage::v1::Status* message);
-Status StatusOf(const storage::v1::Status& message);
+Status ToStatus(const storage::v1::Status& message);
 
 void FillBarrier(const core::BarrierResult& result,
                  storage::v1::Barrier* message);
-core::BarrierReply BarrierOf(const storage::v1::Barrier& message);
+core::BarrierReply ToBarrierReply(const storage::v1::Barrier& message);
 
 // Encode and decode a stored answer. A formation is stored as its number;
 // core::Coordinator::Restore replaces it with the newest one.
 void FillPayload(const core::Payload& payload, storage::v1::Reply* message);
-core::Payload PayloadOf(const storage::v1::Reply& message);
+core::Payload ToPayload(const storage::v1::Reply& message);
 
 }  // namespace muster::coordinator
 

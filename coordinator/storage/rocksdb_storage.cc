@@ -48,11 +48,11 @@ constexpr int64_t kRoomBytes = 1 << 20;
 constexpr int kInfoLogsMax = 4;
 constexpr size_t kInfoLogBytes = 1 << 20;
 
-rocksdb::Slice SliceOf(absl::string_view bytes) {
+rocksdb::Slice ToSlice(absl::string_view bytes) {
   return rocksdb::Slice(bytes.data(), bytes.size());
 }
 
-absl::string_view ViewOf(const rocksdb::Slice& slice) {
+absl::string_view ToView(const rocksdb::Slice& slice) {
   return absl::string_view(slice.data(), slice.size());
 }
 
@@ -63,8 +63,8 @@ Status Damaged(const std::string& path, absl::string_view what) {
       "without the jobs in it"));
 }
 
-Status ErrorOf(absl::string_view what, const std::string& path,
-               const rocksdb::Status& status) {
+Status ToStatus(absl::string_view what, const std::string& path,
+                const rocksdb::Status& status) {
   const std::string why =
       absl::StrCat("cannot ", what, ": ", status.ToString());
   if (status.IsCorruption()) return Damaged(path, why);
@@ -90,8 +90,8 @@ Status SystemError(absl::string_view what, const std::string& path, int error) {
 
 // The database's files in the folder with that ending, which have numbers as
 // names.
-std::vector<std::string> FilesOf(const std::string& path,
-                                 absl::string_view ending) {
+std::vector<std::string> FindFiles(const std::string& path,
+                                   absl::string_view ending) {
   std::vector<std::string> files;
   rocksdb::Env::Default()->GetChildren(path, &files).PermitUncheckedError();
   std::erase_if(files, [&](absl::string_view name) {
@@ -110,7 +110,7 @@ Status CheckRoom(const std::string& path) {
     return OkStatus();
   }
   int64_t bytes = kRoomBytes;
-  for (const std::string& log : FilesOf(path, ".log")) {
+  for (const std::string& log : FindFiles(path, ".log")) {
     struct stat info = {};
     if (stat(absl::StrCat(path, "/", log).c_str(), &info) == 0) {
       bytes += info.st_size;
@@ -135,7 +135,7 @@ Status CheckRoom(const std::string& path) {
 }
 
 // The name of the manifest, from CURRENT; empty: CURRENT is missing.
-std::string ManifestOf(const std::string& path) {
+std::string FindManifest(const std::string& path) {
   std::string name;
   std::ifstream current(path + "/CURRENT");
   std::getline(current, name);
@@ -143,7 +143,7 @@ std::string ManifestOf(const std::string& path) {
 }
 
 // Identifies the file, whatever its name.
-ino_t InodeOf(const std::string& path) {
+ino_t GetInode(const std::string& path) {
   struct stat info = {};
   return stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
 }
@@ -154,7 +154,7 @@ class RocksDbStorage final : public Storage {
       : path_(std::move(path)),
         database_(std::move(database)),
         lock_file_(path_ + "/LOCK"),
-        lock_inode_(InodeOf(lock_file_)) {}
+        lock_inode_(GetInode(lock_file_)) {}
 
   ~RocksDbStorage() override {
     const rocksdb::Status closed = database_->Close();
@@ -184,11 +184,11 @@ class RocksDbStorage final : public Storage {
     const std::unique_ptr<rocksdb::Iterator> it(
         database_->NewIterator(options));
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
-      if (ViewOf(it->key()) == kFormatKey) continue;
-      Status status = entry(ViewOf(it->key()), ViewOf(it->value()));
+      if (ToView(it->key()) == kFormatKey) continue;
+      Status status = entry(ToView(it->key()), ToView(it->value()));
       if (!status.ok()) return status;
     }
-    if (!it->status().ok()) return ErrorOf("read", path_, it->status());
+    if (!it->status().ok()) return ToStatus("read", path_, it->status());
     return OkStatus();
   }
 
@@ -210,7 +210,7 @@ class RocksDbStorage final : public Storage {
     std::string end(prefix);
     ++end.back();
     rocksdb::WriteBatch batch;
-    batch.DeleteRange(SliceOf(prefix), end);
+    batch.DeleteRange(ToSlice(prefix), end);
     return Apply(batch);
   }
 
@@ -228,7 +228,7 @@ class RocksDbStorage final : public Storage {
     if (found.IsNotFound()) {
       return Write({{kFormatKey, std::string(kFormat)}});
     }
-    if (!found.ok()) return ErrorOf("read", path_, found);
+    if (!found.ok()) return ToStatus("read", path_, found);
     if (format == kFormat) return OkStatus();
     return FailedPreconditionError(absl::StrCat(
         "storage ", path_, ": written by format ", base::Quote(format),
@@ -238,12 +238,12 @@ class RocksDbStorage final : public Storage {
   // Syncs the log and sets `mark_` to its end.
   Status SyncLog() {
     const rocksdb::Status synced = database_->SyncWAL();
-    if (!synced.ok()) return ErrorOf("sync", path_, synced);
+    if (!synced.ok()) return ToStatus("sync", path_, synced);
     mark_.sequence = database_->GetLatestSequenceNumber();
     while (true) {
-      if (mark_.manifest.empty()) mark_.manifest = ManifestOf(path_);
+      if (mark_.manifest.empty()) mark_.manifest = FindManifest(path_);
       Status marked = MarkManifest();
-      if (marked.ok() || ManifestOf(path_) == mark_.manifest) return marked;
+      if (marked.ok() || FindManifest(path_) == mark_.manifest) return marked;
       // The library has begun another manifest and removed this one.
       mark_.manifest.clear();
       mark_.manifest_bytes = 0;
@@ -262,7 +262,7 @@ class RocksDbStorage final : public Storage {
     // The manifest must be on the disk before the mark that describes it.
     Status synced = SyncFile(manifest);
     if (!synced.ok()) return synced;
-    const StatusOr<uint32_t> checksum = ChecksumOf(
+    const StatusOr<uint32_t> checksum = ComputeChecksum(
         manifest, mark_.manifest_bytes, mark_.manifest_checksum, info.st_size);
     if (!checksum.ok()) return checksum.status();
     mark_.manifest_bytes = info.st_size;
@@ -273,13 +273,13 @@ class RocksDbStorage final : public Storage {
   Status Apply(rocksdb::WriteBatch& batch) {
     // Removed files accept writes and lose them; and another coordinator could
     // have the folder open by now.
-    if (InodeOf(lock_file_) != lock_inode_) {
+    if (GetInode(lock_file_) != lock_inode_) {
       return DataLossError(absl::StrCat(
           "storage ", path_, ": the folder was removed or replaced"));
     }
     const rocksdb::Status written =
         database_->Write(rocksdb::WriteOptions(), &batch);
-    return written.ok() ? OkStatus() : ErrorOf("write", path_, written);
+    return written.ok() ? OkStatus() : ToStatus("write", path_, written);
   }
 
   const std::string path_;
@@ -318,8 +318,8 @@ bool IsThere(const std::string& path, absl::string_view file) {
 // Checks that a folder without CURRENT is not a database that has lost it: the
 // library would take it for a new one and remove its files.
 Status CheckNew(const std::string& path) {
-  std::vector<std::string> files = FilesOf(path, ".sst");
-  for (std::string& log : FilesOf(path, ".log")) {
+  std::vector<std::string> files = FindFiles(path, ".sst");
+  for (std::string& log : FindFiles(path, ".log")) {
     files.push_back(std::move(log));
   }
   struct stat info = {};
@@ -334,8 +334,8 @@ Status CheckNew(const std::string& path) {
 // Checks that the manifest begins as the mark says. A newer manifest was made
 // by a start that ended before it made its mark.
 Status VerifyManifest(const std::string& path, const SyncedMark& mark) {
-  if (ManifestOf(path) != mark.manifest) return OkStatus();
-  const StatusOr<uint32_t> checksum = ChecksumOf(
+  if (FindManifest(path) != mark.manifest) return OkStatus();
+  const StatusOr<uint32_t> checksum = ComputeChecksum(
       absl::StrCat(path, "/", mark.manifest), 0, 0, mark.manifest_bytes);
   if (checksum.ok() && *checksum == mark.manifest_checksum) {
     return OkStatus();
@@ -350,7 +350,7 @@ Status Verify(const std::string& path, const rocksdb::Options& options) {
   rocksdb::Env* const env = rocksdb::Env::Default();
   rocksdb::FileLock* lock = nullptr;
   const rocksdb::Status locked = env->LockFile(path + "/LOCK", &lock);
-  if (!locked.ok()) return ErrorOf("open", path, locked);
+  if (!locked.ok()) return ToStatus("open", path, locked);
   const auto unlock =
       absl::MakeCleanup([&] { env->UnlockFile(lock).PermitUncheckedError(); });
   const StatusOr<std::optional<SyncedMark>> mark = ReadSyncedMark(path);
@@ -368,17 +368,17 @@ Status Verify(const std::string& path, const rocksdb::Options& options) {
   if (read.ok()) read = database->VerifyChecksum();
   // A missing file that other files name.
   if (read.IsPathNotFound()) return Damaged(path, read.ToString());
-  if (!read.ok()) return ErrorOf("read", path, read);
+  if (!read.ok()) return ToStatus("read", path, read);
   const uint64_t last = database->GetLatestSequenceNumber();
   if (last >= synced.sequence) return OkStatus();
-  return Damaged(path,
-                 absl::StrCat("change ", synced.sequence,
-                              " was acknowledged, but what can be read ends at "
-                              "change ",
-                              last,
-                              ": a log was cut, overwritten or removed (there "
-                              "is ",
-                              absl::StrJoin(FilesOf(path, ".log"), ", "), ")"));
+  return Damaged(
+      path, absl::StrCat("change ", synced.sequence,
+                         " was acknowledged, but what can be read ends at "
+                         "change ",
+                         last,
+                         ": a log was cut, overwritten or removed (there "
+                         "is ",
+                         absl::StrJoin(FindFiles(path, ".log"), ", "), ")"));
 }
 
 }  // namespace
@@ -397,7 +397,7 @@ StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path) {
   rocksdb::DB* opened = nullptr;
   const rocksdb::Status open = rocksdb::DB::Open(options, path, &opened);
   std::unique_ptr<rocksdb::DB> database(opened);
-  if (!open.ok()) return ErrorOf("open", path, open);
+  if (!open.ok()) return ToStatus("open", path, open);
   auto storage = std::make_unique<RocksDbStorage>(path, std::move(database));
   status = storage->Begin();
   if (!status.ok()) return status;

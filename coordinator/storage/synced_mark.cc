@@ -45,14 +45,14 @@ uint32_t Checksum(uint32_t before, absl::string_view bytes) {
             static_cast<uInt>(bytes.size())));
 }
 
-std::string FieldsOf(const SyncedMark& mark) {
+std::string FormatFields(const SyncedMark& mark) {
   return absl::StrCat("synced ", mark.sequence, " ", mark.manifest, " ",
                       mark.manifest_bytes, " ", mark.manifest_checksum);
 }
 
 // One line of readable text.
 std::string ToText(const SyncedMark& mark) {
-  const std::string fields = FieldsOf(mark);
+  const std::string fields = FormatFields(mark);
   std::string text = absl::StrCat(fields, " ", Checksum(0, fields));
   text.resize(kMarkBytes - 1, ' ');
   return text + "\n";
@@ -98,8 +98,8 @@ StatusOr<std::optional<SyncedMark>> ReadSyncedMark(const std::string& folder) {
   return mark;
 }
 
-StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
-                              uint32_t before, int64_t end) {
+StatusOr<uint32_t> ComputeChecksum(const std::string& path, int64_t begin,
+                                   uint32_t before, int64_t end) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError("read", path);
   const auto close_it = absl::MakeCleanup([&] { close(fd); });

@@ -35,8 +35,8 @@ StatusOr<std::optional<SyncedMark>> ReadSyncedMark(const std::string& folder);
 // The checksum of the first `end` bytes of a file. `before` is that of its
 // first `begin` bytes, which are not read again.
 // Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is shorter).
-StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
-                              uint32_t before, int64_t end);
+StatusOr<uint32_t> ComputeChecksum(const std::string& path, int64_t begin,
+                                   uint32_t before, int64_t end);
 
 // Syncs a file, or the names in a folder, to the disk, whichever process wrote
 // them. Errors: UNAVAILABLE.

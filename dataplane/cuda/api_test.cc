@@ -15,7 +15,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string PathOf(const std::string& name) {
+std::string MakePath(const std::string& name) {
   return absl::StrCat("dataplane/cuda/testing/lib", name, ".so");
 }
 
@@ -26,14 +26,14 @@ StatusOr<Runtime> LoadFake(const std::string& path) {
   return runtime;
 }
 
-std::string TextOf(const Status& status) {
+std::string GetText(const Status& status) {
   return std::string(status.message());
 }
 
 TEST(CudaApiTest, ARuntimeWithDevices) {
-  const StatusOr<Runtime> runtime = LoadFake(PathOf("good"));
+  const StatusOr<Runtime> runtime = LoadFake(MakePath("good"));
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  EXPECT_THAT(runtime->path, EndsWith(PathOf("good")));
+  EXPECT_THAT(runtime->path, EndsWith(MakePath("good")));
   EXPECT_EQ(runtime->devices, 2);
   EXPECT_EQ(VersionText(runtime->runtime_version), "12.4");
   EXPECT_EQ(VersionText(runtime->driver_version), "12.8");
@@ -46,32 +46,32 @@ TEST(CudaApiTest, ARuntimeWithDevices) {
 TEST(CudaApiTest, ALibraryThatIsNotThereIsNamedWithItsVariable) {
   const Status status = LoadFake("nowhere/libcudart.so").status();
   EXPECT_TRUE(IsNotFound(status)) << status;
-  EXPECT_THAT(TextOf(status),
+  EXPECT_THAT(GetText(status),
               AllOf(StartsWith("no CUDA runtime: environment variable "
                                "MUSTER_CUDA_LIBRARY: nowhere/libcudart.so: "),
                     HasSubstr("No such file")));
 }
 
 TEST(CudaApiTest, WhatALibraryLacksIsNamed) {
-  const Status status = LoadFake(PathOf("incomplete")).status();
+  const Status status = LoadFake(MakePath("incomplete")).status();
   EXPECT_TRUE(IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(TextOf(status), HasSubstr("libincomplete.so has no "
-                                        "cudaGetDevice, cudaSetDevice, "));
+  EXPECT_THAT(GetText(status), HasSubstr("libincomplete.so has no "
+                                         "cudaGetDevice, cudaSetDevice, "));
 }
 
 TEST(CudaApiTest, WithoutADeviceTheDriverIsTold) {
-  Status status = LoadFake(PathOf("no_device")).status();
+  Status status = LoadFake(MakePath("no_device")).status();
   EXPECT_TRUE(IsUnavailable(status)) << status;
-  EXPECT_THAT(TextOf(status),
+  EXPECT_THAT(GetText(status),
               AllOf(StartsWith("CUDA 12.4 ("),
                     EndsWith(" sees no device: as the test wants it; the "
                              "driver is for CUDA 12.8")));
-  status = LoadFake(PathOf("old_driver")).status();
+  status = LoadFake(MakePath("old_driver")).status();
   EXPECT_TRUE(IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(TextOf(status), EndsWith("the driver is for CUDA 11.4"));
-  status = LoadFake(PathOf("no_driver")).status();
+  EXPECT_THAT(GetText(status), EndsWith("the driver is for CUDA 11.4"));
+  status = LoadFake(MakePath("no_driver")).status();
   EXPECT_TRUE(IsUnavailable(status)) << status;
-  EXPECT_THAT(TextOf(status), EndsWith("there is no driver"));
+  EXPECT_THAT(GetText(status), EndsWith("there is no driver"));
 }
 
 // With or without a CUDA runtime on this machine.
@@ -81,11 +81,11 @@ TEST(CudaApiTest, WithoutTheVariableTheSystemsIsLoadedOrAllPlacesAreNamed) {
     EXPECT_GT(runtime->devices, 0);
   } else if (IsNotFound(runtime.status())) {
     EXPECT_THAT(
-        TextOf(runtime.status()),
+        GetText(runtime.status()),
         AllOf(StartsWith("no CUDA runtime: "), HasSubstr("libcudart.so.13"),
               HasSubstr("libcudart.so.12"), HasSubstr("/lib64/")));
   } else {
-    EXPECT_THAT(TextOf(runtime.status()), HasSubstr("libcudart.so"));
+    EXPECT_THAT(GetText(runtime.status()), HasSubstr("libcudart.so"));
   }
 }
 

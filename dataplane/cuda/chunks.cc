@@ -20,8 +20,8 @@ Tensor Slice(const Tensor& tensor, Range range) {
 }
 
 // The parts of `list`, as PartCounts counts them.
-Tensors PartsOf(const Tensors& list, const std::vector<int64_t>& splits,
-                int world_size) {
+Tensors CutParts(const Tensors& list, const std::vector<int64_t>& splits,
+                 int world_size) {
   Tensors parts;
   Range part;
   for (const int64_t count : PartCounts(list, splits, world_size)) {
@@ -34,38 +34,38 @@ Tensors PartsOf(const Tensors& list, const std::vector<int64_t>& splits,
 }  // namespace
 
 Tensors Rows(const Tensor& tensor, int count) {
-  return PartsOf({tensor}, {}, count);
+  return CutParts({tensor}, {}, count);
 }
 
 Collective CutAlike(const Collective& collective, int world_size) {
-  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  const CollectiveTraits& traits = GetTraits(collective.kind);
   Collective cut = collective;
   cut.plan = nullptr;
   cut.kind = traits.list_form;
   if (traits.inputs == TensorList::kWhole) {
     cut.inputs =
-        PartsOf(collective.inputs, collective.input_splits, world_size);
+        CutParts(collective.inputs, collective.input_splits, world_size);
   }
   if (traits.outputs == TensorList::kWhole) {
     cut.outputs =
-        PartsOf(collective.outputs, collective.output_splits, world_size);
+        CutParts(collective.outputs, collective.output_splits, world_size);
   }
   cut.input_splits.clear();
   cut.output_splits.clear();
   return cut;
 }
 
-Tensor Cut::PartOf(const Tensor& tensor, size_t chunk) const {
+Tensor Cut::GetPart(const Tensor& tensor, size_t chunk) const {
   const auto count = static_cast<size_t>(tensor.element_count());
-  if (elements > 0) return Slice(tensor, ChunkOf(count, chunk, elements));
-  // Not as dataplane::PartOf: the first ones are the longer ones.
+  if (elements > 0) return Slice(tensor, CutChunk(count, chunk, elements));
+  // Not as dataplane::CutPart: the first ones are the longer ones.
   const size_t each = count / chunks;
   const size_t rest = count % chunks;
   return Slice(tensor, {chunk * each + std::min(chunk, rest),
                         each + (chunk < rest ? 1 : 0)});
 }
 
-Cut CutOf(const Collective& alike, int world_size, size_t chunk_bytes) {
+Cut MakeCut(const Collective& alike, int world_size, size_t chunk_bytes) {
   size_t longest = 0;
   size_t bytes = 0;
   for (const Tensors* list : alike.lists()) {

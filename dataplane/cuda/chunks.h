@@ -24,13 +24,13 @@ struct Cut {
   size_t elements = 0;
 
   // What of `tensor` goes in a chunk, from 0.
-  Tensor PartOf(const Tensor& tensor, size_t chunk) const;
+  Tensor GetPart(const Tensor& tensor, size_t chunk) const;
 };
 
 // Cuts `alike`, a result of CutAlike that has tensors, into chunks of about
 // `chunk_bytes`. The result is the same on all ranks, except the number of
 // chunks of an all_to_all: there a rank knows only its own parts, of any sizes.
-Cut CutOf(const Collective& alike, int world_size, size_t chunk_bytes);
+Cut MakeCut(const Collective& alike, int world_size, size_t chunk_bytes);
 
 }  // namespace muster::dataplane::cuda
 

@@ -13,7 +13,7 @@
 namespace muster::dataplane::cuda {
 namespace {
 
-std::string PathOf(void* handle, const std::string& name) {
+std::string FindPath(void* handle, const std::string& name) {
   const link_map* map = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr ||
       map->l_name == nullptr || *map->l_name == '\0') {
@@ -35,7 +35,7 @@ StatusOr<Library> Library::Load(const std::vector<std::string>& names,
   std::vector<std::string> reasons;
   for (const std::string& place : places) {
     void* const handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) return Library(handle, PathOf(handle, place));
+    if (handle != nullptr) return Library(handle, FindPath(handle, place));
     const char* const why = dlerror();
     reasons.emplace_back(why == nullptr ? place : why);
   }

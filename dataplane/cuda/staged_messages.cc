@@ -104,14 +104,14 @@ void StagedMessages::Serve() {
   for (;;) {
     Status aborted;
     // Polls only for events; the inner backend notifies.
-    const bool looks = std::any_of(
+    const bool polls = std::any_of(
         messages_.begin(), messages_.end(), [](const auto& message) {
           return message->stage != Message::Stage::kIsWithInner;
         });
     {
       MutexLock lock(mutex_);
       while (!is_news_ && !(stopping_ && messages_.empty())) {
-        if (!looks) {
+        if (!polls) {
           changed_.Wait(mutex_);
         } else if (!changed_.WaitUntil(mutex_, Clock::now() + kLook)) {
           break;
@@ -211,7 +211,7 @@ void StagedMessages::GiveToInner(Message& message) {
 }
 
 Status StagedMessages::GiveCopy(Message& message) {
-  const StatusOr<Stream> stream = StreamOf(message);
+  const StatusOr<Stream> stream = GetStream(message);
   if (!stream.ok()) return stream.status();
   const Tensor& tensor = message.tensor();
   void* to = message.memory->data();
@@ -269,7 +269,7 @@ Status StagedMessages::Await(const Message& message, Event event,
              : OkStatus();
 }
 
-StatusOr<Stream> StagedMessages::StreamOf(const Message& message) {
+StatusOr<Stream> StagedMessages::GetStream(const Message& message) {
   Streams& streams = streams_[message.device];
   Stream& stream = message.is_send() ? streams.in : streams.out;
   if (stream == nullptr) {

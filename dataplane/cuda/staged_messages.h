@@ -72,7 +72,7 @@ class StagedMessages {
   // Whether an earlier send with the same peer and tag is not yet with `inner`.
   bool HasToWait(const Message& message) const;
   Status Await(const Message& message, Event event, bool& reached) const;
-  StatusOr<Stream> StreamOf(const Message& message);
+  StatusOr<Stream> GetStream(const Message& message);
 
   const Api& api_;
   Backend& inner_;

@@ -256,7 +256,7 @@ class Staging : public Backend {
     Status status = Prepare(job.device);
     if (!status.ok()) return status;
     const Collective alike = CutAlike(job.collective(), options_.world_size);
-    Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
+    Cut cut = MakeCut(alike, options_.world_size, options_.chunk_bytes);
     // First, because nothing is in a stream yet that a failure would have to
     // wait for.
     if (IsAllToAll(alike.kind)) {
@@ -382,7 +382,7 @@ class Staging : public Backend {
     for (Tensors* list : slot.collective.lists()) {
       for (Tensor& tensor : *list) {
         if (cut.chunks > 1) {
-          tensor = cut.PartOf(tensor, number);
+          tensor = cut.GetPart(tensor, number);
         }
         bytes += tensor.bytes();
       }

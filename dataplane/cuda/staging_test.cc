@@ -120,7 +120,7 @@ class StagingTest : public ::testing::Test {
     return Tensor(data, DataType::kFloat32, {count}, {DeviceType::kCuda, 0});
   }
 
-  static std::vector<float> ValuesOf(const Tensor& tensor) {
+  static std::vector<float> GetValues(const Tensor& tensor) {
     const auto* const data = static_cast<const float*>(tensor.data());
     return {data, data + tensor.element_count()};
   }
@@ -154,7 +154,7 @@ class StagingTest : public ::testing::Test {
 TEST_F(StagingTest, ATensorGoesInChunksInItsOrder) {
   const Tensor tensor = OnDevice(19, 1);
   EXPECT_EQ(AllReduce(tensor)->Wait(), OkStatus());
-  EXPECT_THAT(ValuesOf(tensor), Each(2));
+  EXPECT_THAT(GetValues(tensor), Each(2));
   EXPECT_THAT(seen_.sizes, ElementsAre(4, 4, 4, 4, 3));
   seen_.sizes.clear();
   EXPECT_EQ(AllReduce(OnDevice(1, 1))->Wait(), OkStatus());
@@ -185,7 +185,7 @@ class StagedAllToAllTest : public StagingTest {
 // Eight elements in chunks of four.
 TEST_F(StagedAllToAllTest, TakesTheChunksThatAnyRankNeeds) {
   EXPECT_EQ(AllToAll()->Wait(), OkStatus());
-  EXPECT_THAT(ValuesOf(taken_), Each(7));
+  EXPECT_THAT(GetValues(taken_), Each(7));
   EXPECT_THAT(seen_.sizes, ElementsAre(1, 2, 0, 1));
   seen_.sizes.clear();
   seen_.chunks_of_other = 5;
@@ -203,7 +203,7 @@ TEST_F(StagedAllToAllTest, ListsGoAlike) {
                        .outputs = {OnDevice(1, 1), other},
                        .deadline = Clock::now() + std::chrono::minutes(1)});
   EXPECT_EQ(work->Wait(), OkStatus());
-  EXPECT_THAT(ValuesOf(other), Each(7));
+  EXPECT_THAT(GetValues(other), Each(7));
   EXPECT_THAT(seen_.sizes, ElementsAre(1, 2, 0, 1));
 }
 
@@ -217,7 +217,7 @@ TEST_F(StagedAllToAllTest, OneChunkIsTheWholeOfIt) {
                        .outputs = {taken},
                        .deadline = Clock::now() + std::chrono::minutes(1)});
   EXPECT_EQ(work->Wait(), OkStatus());
-  EXPECT_THAT(ValuesOf(taken), Each(7));
+  EXPECT_THAT(GetValues(taken), Each(7));
   EXPECT_THAT(seen_.sizes, ElementsAre(2));
 }
 
@@ -234,7 +234,7 @@ TEST_F(StagedAllToAllTest, PartsThatDisagreeAreToldBeforeAnyMoves) {
             "float32 in all_to_all_single #7, rank 0 takes 3");
   EXPECT_EQ(CulpritRank(status), 1);
   EXPECT_THAT(seen_.sizes, IsEmpty());
-  EXPECT_THAT(ValuesOf(taken_), Each(1));
+  EXPECT_THAT(GetValues(taken_), Each(1));
   // No slots were leaked to copies.
   backend_.reset();
   go.set_value();
@@ -270,7 +270,7 @@ TEST_F(StagingTest, ItIsOrderedWithTheCurrentStream) {
   go.set_value();
   EXPECT_EQ(work->Synchronize(), OkStatus());
   std::vector<float> behind;
-  Launch(stream_, [&] { behind = ValuesOf(tensor); });
+  Launch(stream_, [&] { behind = GetValues(tensor); });
   EXPECT_EQ(api_.StreamSynchronize(stream_), kSuccess);
   EXPECT_THAT(behind, Each(10));
   EXPECT_EQ(work->Wait(), OkStatus());

@@ -29,13 +29,13 @@ constexpr std::chrono::seconds kGreetingTimeout(10);
 constexpr std::chrono::milliseconds kPause(1);
 
 // The value that a rank publishes in the store.
-struct Place {
+struct RankInfo {
   int mpi_rank = 0;
   int mpi_size = 0;
   uint64_t nonce = 0;  // random, per process and call of Meet
 };
 
-std::string KeyOf(const char* step, int rank) {
+std::string MakeKey(const char* step, int rank) {
   return absl::StrCat("mpi/", step, "/", rank);
 }
 
@@ -43,17 +43,17 @@ std::string KeyOf(const char* step, int rank) {
 StatusOr<std::vector<std::string>> Exchange(const char* step,
                                             const std::string& value,
                                             const BackendOptions& options) {
-  const Status told = options.store->Set(KeyOf(step, options.rank), value);
+  const Status told = options.store->Set(MakeKey(step, options.rank), value);
   if (!told.ok()) return told;
   std::vector<std::string> keys;
   for (int rank = 0; rank < options.world_size; ++rank) {
-    keys.push_back(KeyOf(step, rank));
+    keys.push_back(MakeKey(step, rank));
   }
   auto values = options.store->Get(keys, options.deadline);
   if (!IsDeadlineExceeded(values.status())) return values;
   std::vector<int> missing;
   for (int rank = 0; rank < options.world_size; ++rank) {
-    if (!options.store->Get({KeyOf(step, rank)}, Clock::now()).ok()) {
+    if (!options.store->Get({MakeKey(step, rank)}, Clock::now()).ok()) {
       missing.push_back(rank);
     }
   }
@@ -66,16 +66,16 @@ StatusOr<std::vector<std::string>> Exchange(const char* step,
   return status;
 }
 
-StatusOr<std::vector<Place>> ExchangePlaces(const Place& own,
-                                            const BackendOptions& options) {
+StatusOr<std::vector<RankInfo>> ExchangeRankInfos(
+    const RankInfo& own, const BackendOptions& options) {
   auto values = Exchange(
       "place", absl::StrCat(own.mpi_rank, " ", own.mpi_size, " ", own.nonce),
       options);
   if (!values.ok()) return values.status();
-  std::vector<Place> places;
+  std::vector<RankInfo> places;
   for (const std::string& value : *values) {
     const std::vector<std::string> words = absl::StrSplit(value, ' ');
-    Place place;
+    RankInfo place;
     if (words.size() != 3 || !absl::SimpleAtoi(words[0], &place.mpi_rank) ||
         !absl::SimpleAtoi(words[1], &place.mpi_size) ||
         !absl::SimpleAtoi(words[2], &place.nonce)) {
@@ -94,10 +94,10 @@ Status NotOneMpirun(const BackendOptions& options, std::string why) {
 }
 
 // Checks MPI's ranks and sizes. The result is the same on all ranks.
-Status ComparePlaces(const std::vector<Place>& places,
-                     const BackendOptions& options) {
+Status CompareRankInfos(const std::vector<RankInfo>& places,
+                        const BackendOptions& options) {
   for (size_t rank = 1; rank < places.size(); ++rank) {
-    const Place& place = places[rank];
+    const RankInfo& place = places[rank];
     if (place.mpi_size != places[0].mpi_size) {
       return NotOneMpirun(
           options,
@@ -187,14 +187,15 @@ class Greetings {
 
 // Rank 0 and every other rank exchange greetings with the nonces from the
 // store. A process of another mpirun does not know the nonce.
-Status Greet(const std::vector<Place>& places, const BackendOptions& options) {
+Status Greet(const std::vector<RankInfo>& places,
+             const BackendOptions& options) {
   std::vector<int> strangers;
   {
     Greetings greetings(places[0].nonce);
-    const Place& own = places[static_cast<size_t>(options.rank)];
+    const RankInfo& own = places[static_cast<size_t>(options.rank)];
     for (int rank = 0; rank < options.world_size; ++rank) {
       if ((rank == 0) == (options.rank == 0)) continue;
-      const Place& peer = places[static_cast<size_t>(rank)];
+      const RankInfo& peer = places[static_cast<size_t>(rank)];
       greetings.Expect(peer.nonce, peer.mpi_rank, rank);
       greetings.Send(own.nonce, peer.mpi_rank);
     }
@@ -225,20 +226,20 @@ Status AwaitAll(const BackendOptions& options) {
 }
 
 StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
-  Place own;
+  RankInfo own;
   MPI_Comm_rank(MPI_COMM_WORLD, &own.mpi_rank);
   MPI_Comm_size(MPI_COMM_WORLD, &own.mpi_size);
   std::vector<int> members = {own.mpi_rank};
   if (options.world_size > 1) {
     std::random_device random;
     own.nonce = uint64_t{random()} << 32 | random();
-    const auto places = ExchangePlaces(own, options);
+    const auto places = ExchangeRankInfos(own, options);
     if (!places.ok()) return places.status();
-    Status one_mpirun = ComparePlaces(*places, options);
+    Status one_mpirun = CompareRankInfos(*places, options);
     if (one_mpirun.ok()) one_mpirun = Greet(*places, options);
     if (!one_mpirun.ok()) return one_mpirun;
     members.clear();
-    for (const Place& place : *places) members.push_back(place.mpi_rank);
+    for (const RankInfo& place : *places) members.push_back(place.mpi_rank);
   }
   MPI_Group world = MPI_GROUP_NULL;
   MPI_Group group = MPI_GROUP_NULL;
@@ -253,7 +254,7 @@ StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
   const int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm);
   MPI_Group_free(&group);
   MPI_Group_free(&world);
-  if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Comm_create_group");
+  if (code != MPI_SUCCESS) return ToStatus(code, "MPI_Comm_create_group");
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   return comm;
 }

@@ -63,7 +63,7 @@ Status InitializeMpi() {
     } else {
       const int code =
           MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
-      if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Init_thread");
+      if (code != MPI_SUCCESS) return ToStatus(code, "MPI_Init_thread");
       std::atexit(FinalizeAtExit);
     }
     if (level != MPI_THREAD_MULTIPLE) {
@@ -245,7 +245,7 @@ StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
   Comms comms;
   comms.collectives = *comm;
   const int code = MPI_Comm_dup(*comm, &comms.messages);
-  if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Comm_dup");
+  if (code != MPI_SUCCESS) return ToStatus(code, "MPI_Comm_dup");
   MPI_Comm_set_errhandler(comms.messages, MPI_ERRORS_RETURN);
   return std::make_unique<MpiBackend>(options, comms);
 }

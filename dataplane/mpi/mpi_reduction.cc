@@ -76,13 +76,13 @@ MPI_Datatype AccumulatorType(DataType type, ReduceOp op) {
   return AllTypes().of[static_cast<size_t>(type)][static_cast<size_t>(op)];
 }
 
-MPI_Op OperationOf(ReduceOp op) {
+MPI_Op GetOperation(ReduceOp op) {
   static const auto operations =
       MakeOperations(std::make_index_sequence<kReduceOpCount>());
   return operations[static_cast<size_t>(op)];
 }
 
-Status ErrorOf(int code, absl::string_view call) {
+Status ToStatus(int code, absl::string_view call) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);

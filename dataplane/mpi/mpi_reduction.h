@@ -15,10 +15,10 @@ MPI_Datatype AccumulatorType(DataType type, ReduceOp op);
 
 // The MPI operation that combines accumulators exactly as all other backends
 // do.
-MPI_Op OperationOf(ReduceOp op);
+MPI_Op GetOperation(ReduceOp op);
 
 // kInternal: `call` has returned `code`. With MPI's text.
-Status ErrorOf(int code, absl::string_view call);
+Status ToStatus(int code, absl::string_view call);
 
 }  // namespace muster::dataplane::mpi_internal
 

@@ -23,8 +23,8 @@ Operation::Operation(const Collective& collective,
               ? &Reduction::Of(collective.data_type(), collective.reduce_op)
               : nullptr) {}
 
-Operation::Layout Operation::LayoutOf(const std::vector<int64_t>& counts,
-                                      size_t units) {
+Operation::Layout Operation::ComputeLayout(const std::vector<int64_t>& counts,
+                                           size_t units) {
   Layout layout;
   for (const int64_t count : counts) {
     layout.starts.push_back(layout.total);
@@ -118,7 +118,7 @@ MPI_Datatype Operation::type() const {
   return AccumulatorType(collective_.data_type(), collective_.reduce_op);
 }
 
-MPI_Op Operation::op() const { return OperationOf(collective_.reduce_op); }
+MPI_Op Operation::op() const { return GetOperation(collective_.reduce_op); }
 
 void Operation::CopyIn(const Collective::Tensors& tensors) {
   const size_t wide =
@@ -163,9 +163,10 @@ void Operation::PrepareReduction() {
   if (!collective_.tensors.empty() && !collective_.WritesInPlace(rank_)) {
     results_.clear();
   }
-  out_ = LayoutOf(collective_.read(), /*units=*/1);
-  incoming_.resize(static_cast<size_t>(LayoutOf(results_, /*units=*/1).total) *
-                   reduction_->accumulator_bytes());
+  out_ = ComputeLayout(collective_.read(), /*units=*/1);
+  incoming_.resize(
+      static_cast<size_t>(ComputeLayout(results_, /*units=*/1).total) *
+      reduction_->accumulator_bytes());
 }
 
 void Operation::PrepareMovement() {
@@ -181,9 +182,9 @@ void Operation::PrepareMovement() {
   // All others give or take tensors whole.
   const int parts = IsAllToAll(collective_.kind) ? world_size_ : 1;
   const size_t bytes = DataTypeBytes(collective_.data_type());
-  out_ = LayoutOf(
+  out_ = ComputeLayout(
       PartCounts(collective_.inputs, collective_.input_splits, parts), bytes);
-  in_ = LayoutOf(
+  in_ = ComputeLayout(
       PartCounts(collective_.outputs, collective_.output_splits, parts), bytes);
   incoming_.resize(static_cast<size_t>(in_.total));
 }
@@ -198,7 +199,7 @@ bool Operation::Ask() {
   }
   Status status;
   if (code_ != MPI_SUCCESS) {
-    status = ErrorOf(code_, collective_.Label());
+    status = ToStatus(code_, collective_.Label());
   } else if (collective_.kind == CollectiveKind::kRecv) {
     status = CheckReceived(received);
   }

@@ -64,10 +64,11 @@ class Operation {
 
   // Of parts with these counts of elements, one after the other. An element is
   // one unit, or its bytes.
-  static Layout LayoutOf(const std::vector<int64_t>& counts, size_t units);
+  static Layout ComputeLayout(const std::vector<int64_t>& counts, size_t units);
   // Of whole tensors.
-  static Layout LayoutOf(const Collective::Tensors& tensors, size_t units) {
-    return LayoutOf(PartCounts(tensors, {}, /*world_size=*/1), units);
+  static Layout ComputeLayout(const Collective::Tensors& tensors,
+                              size_t units) {
+    return ComputeLayout(PartCounts(tensors, {}, /*world_size=*/1), units);
   }
 
   char* out() { return outgoing_.data(); }

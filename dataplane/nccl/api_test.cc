@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-std::string PathOf(const std::string& name) {
+std::string MakePath(const std::string& name) {
   return absl::StrCat("dataplane/cuda/testing/lib", name, ".so");
 }
 
@@ -27,14 +27,14 @@ StatusOr<Library> LoadFake(const std::string& path) {
   return library;
 }
 
-std::string TextOf(const Status& status) {
+std::string GetText(const Status& status) {
   return std::string(status.message());
 }
 
 TEST(NcclApiTest, ALibraryThatHasAllThatIsNeeded) {
-  const StatusOr<Library> library = LoadFake(PathOf("good"));
+  const StatusOr<Library> library = LoadFake(MakePath("good"));
   ASSERT_TRUE(library.ok()) << library.status();
-  EXPECT_THAT(library->path, EndsWith(PathOf("good")));
+  EXPECT_THAT(library->path, EndsWith(MakePath("good")));
   EXPECT_EQ(VersionText(library->version), "2.28.9");
   EXPECT_NE(library->api.AllReduce, nullptr);
   // Functions of newer versions may be missing.
@@ -44,23 +44,23 @@ TEST(NcclApiTest, ALibraryThatHasAllThatIsNeeded) {
 TEST(NcclApiTest, ALibraryThatIsNotThereIsNamedWithItsVariable) {
   const Status status = LoadFake("nowhere/libnccl.so").status();
   EXPECT_TRUE(IsNotFound(status)) << status;
-  EXPECT_THAT(TextOf(status),
+  EXPECT_THAT(GetText(status),
               AllOf(StartsWith("no NCCL: environment variable "
                                "MUSTER_NCCL_LIBRARY: nowhere/libnccl.so: "),
                     HasSubstr("No such file")));
 }
 
 TEST(NcclApiTest, OneThatIsTooOldIsRefusedWithBothVersions) {
-  const Status status = LoadFake(PathOf("no_driver")).status();
+  const Status status = LoadFake(MakePath("no_driver")).status();
   EXPECT_TRUE(IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(TextOf(status), AllOf(StartsWith("NCCL 2.17.3 ("),
-                                    EndsWith("is too old: 2.18.0 is needed")));
+  EXPECT_THAT(GetText(status), AllOf(StartsWith("NCCL 2.17.3 ("),
+                                     EndsWith("is too old: 2.18.0 is needed")));
 }
 
 TEST(NcclApiTest, WhatALibraryLacksIsNamed) {
-  const Status status = LoadFake(PathOf("incomplete")).status();
+  const Status status = LoadFake(MakePath("incomplete")).status();
   EXPECT_TRUE(IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(TextOf(status),
+  EXPECT_THAT(GetText(status),
               AllOf(HasSubstr("libincomplete.so has no ncclGetErrorString, "),
                     Not(HasSubstr("ncclCommShrink"))));
 }
@@ -71,7 +71,7 @@ TEST(NcclApiTest, WithoutTheVariableTheSystemsIsLoadedOrAllPlacesAreNamed) {
   if (library.ok()) {
     EXPECT_GE(library->version, kOldestVersion);
   } else if (IsNotFound(library.status())) {
-    EXPECT_THAT(TextOf(library.status()),
+    EXPECT_THAT(GetText(library.status()),
                 AllOf(StartsWith("no NCCL: libnccl.so.2: "),
                       HasSubstr("/lib64/libnccl.so.2: ")));
   }

@@ -75,8 +75,8 @@ TEST_F(BlockingTest, ACallThatWaitsInNcclHoldsUpNobodysThread) {
             "in progress");
   go.set_value();
   for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
-  EXPECT_THAT(ValuesOf(mine), Each(12));
-  EXPECT_THAT(ValuesOf(others), Each(12));
+  EXPECT_THAT(GetValues(mine), Each(12));
+  EXPECT_THAT(GetValues(others), Each(12));
 }
 
 TEST_F(BlockingTest, ATimeoutIsToldWhileACallWaitsAndAbortsNothingBefore) {
@@ -147,7 +147,7 @@ TEST_F(BlockingTest, AGroupInPeaceGivesItsCommunicatorsBackUnaborted) {
                 {.kind = CollectiveKind::kRecv, .outputs = {got}, .peer = 0})),
             OkStatus());
   EXPECT_EQ(Wait(send), OkStatus());
-  EXPECT_THAT(ValuesOf(got), Each(3));
+  EXPECT_THAT(GetValues(got), Each(3));
   backends_.clear();
   EXPECT_EQ(testing::TakeAborts(), 0);
 }

@@ -86,7 +86,7 @@ TEST_F(CallersStreamTest, ItComesBetweenWhatTheStreamHasBeforeAndBehind) {
       stream, [&] { std::fill_n(static_cast<float*>(mine.data()), 4, 2.0F); });
   const auto first = InCurrentStream(mine);
   EXPECT_EQ(first->Synchronize(), OkStatus());
-  cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
+  cuda::testing::Launch(stream, [&] { behind = GetValues(mine); });
   cuda::SetCurrentStream(0, nullptr);
   const auto second = AllReduce(1, OnDevice(4, 10));
   EXPECT_FALSE(first->IsCompleted());
@@ -141,7 +141,7 @@ TEST_F(CallersStreamTest, AnotherStreamWaitsForIt) {
   const auto work = InCurrentStream(tensor);
   cuda::SetCurrentStream(0, other);
   EXPECT_EQ(work->Synchronize(), OkStatus());
-  cuda::testing::Launch(other, [&] { seen = ValuesOf(tensor); });
+  cuda::testing::Launch(other, [&] { seen = GetValues(tensor); });
   go.set_value();
   EXPECT_EQ(platform_.cuda.StreamSynchronize(other), cuda::kSuccess);
   EXPECT_THAT(seen, Each(2));
@@ -164,7 +164,7 @@ TEST_F(CallersStreamTest, WhatCannotBeginAtOnceIsInTheGroupsStream) {
   const auto second = InCurrentStream(OnDevice(4, 10), 1);
   EXPECT_EQ(Wait(first), OkStatus());
   EXPECT_EQ(Wait(second), OkStatus());
-  EXPECT_THAT(ValuesOf(mine), Each(11));
+  EXPECT_THAT(GetValues(mine), Each(11));
   go.set_value();
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
 }
@@ -172,14 +172,14 @@ TEST_F(CallersStreamTest, WhatCannotBeginAtOnceIsInTheGroupsStream) {
 TEST_F(CallersStreamTest, OneBehindWhatNcclHasYetToTakeIsInTheGroupsStream) {
   MakeOne();
   // More polls than a start makes.
-  testing::SetLooks(2000);
+  testing::SetPolls(2000);
   const auto first = AllReduce(0, OnDevice(4, 1));
   const cuda::Stream stream = MakeStream();
   cuda::SetCurrentStream(0, stream);
   const auto second = InCurrentStream(OnDevice(4, 1));
   std::promise<void> go;
   Hold(stream, go);
-  testing::SetLooks(0);
+  testing::SetPolls(0);
   EXPECT_EQ(Wait(first), OkStatus());
   EXPECT_EQ(Wait(second), OkStatus());
   go.set_value();

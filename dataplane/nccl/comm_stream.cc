@@ -20,7 +20,7 @@ namespace muster::dataplane::nccl {
 // block, NCCL (from 2.19 on) passes each call to its own thread, which takes
 // some 20 us; the first calls connect ranks and take longer.
 constexpr std::chrono::microseconds kSpin(100);
-constexpr int kSpinLooksMin = 8;
+constexpr int kSpinsMin = 8;
 
 Status EventPool::TakeEvent(cuda::Event& event) {
   if (!events_.empty()) {
@@ -246,10 +246,9 @@ Status CommStream::AwaitGiven() {
   MUSTER_RETURN_IF_ERROR(LookAfter());
   if (!in_progress_) return OkStatus();
   const Instant until = Clock::now() + kSpin;
-  for (int looks = 1;
-       in_progress_ && (looks < kSpinLooksMin || Clock::now() < until);
-       ++looks) {
-    if (looks >= kSpinLooksMin) std::this_thread::yield();
+  for (int spins = 1;
+       in_progress_ && (spins < kSpinsMin || Clock::now() < until); ++spins) {
+    if (spins >= kSpinsMin) std::this_thread::yield();
     MUSTER_RETURN_IF_ERROR(LookAfter());
   }
   return OkStatus();
@@ -262,7 +261,7 @@ Status CommStream::LookAfter() {
   if (in_progress_) return OkStatus();
   if (caller_ != nullptr) MUSTER_RETURN_IF_ERROR(*caller_->End());
   Result state = kSuccess;
-  MUSTER_RETURN_IF_ERROR(StateOf(state));
+  MUSTER_RETURN_IF_ERROR(GetState(state));
   in_progress_ = state == kInProgress;
   if (in_progress_) return OkStatus();
   const Batch& batch = running_.back();
@@ -280,7 +279,7 @@ Status CommStream::LookAfter() {
 }
 
 // Asks NCCL for the state of the communicator.
-Status CommStream::StateOf(Result& state) {
+Status CommStream::GetState(Result& state) {
   MUSTER_RETURN_IF_ERROR(
       ToStatus(platform_.nccl, platform_.nccl.CommGetAsyncError(comm_, &state),
                "ncclCommGetAsyncError", comm_));
@@ -295,7 +294,7 @@ Status CommStream::Look(bool asks) {
   if (in_progress_) {
     MUSTER_RETURN_IF_ERROR(LookAfter());
   } else if (asks) {
-    MUSTER_RETURN_IF_ERROR(StateOf(state));
+    MUSTER_RETURN_IF_ERROR(GetState(state));
   }
   return GiveWaiting();
 }
@@ -435,7 +434,7 @@ bool CommStream::HasParted() {
   if (comm_ == nullptr) return true;
   if (IsCalling()) return false;
   if (caller_ != nullptr && !caller_->End()->ok()) return true;
-  return !StateOf(parting_).ok() || parting_ != kInProgress;
+  return !GetState(parting_).ok() || parting_ != kInProgress;
 }
 
 Comm CommStream::EndParting() {

@@ -222,7 +222,7 @@ class CommStream {
   Status CallEntries(const Batch& batch);
   Status AwaitGiven();
   Status LookAfter();
-  Status StateOf(Result& state);
+  Status GetState(Result& state);
   // The number of batches at the front of `running_` that have ended.
   size_t CountEnded() const;
   void Take(Batch& batch, const Status& why, std::vector<Ended>& ended);

@@ -68,8 +68,8 @@ Status CheckRanges(const NcclOptions& options) {
 
 }  // namespace
 
-Config ConfigOf(const NcclOptions& options, const std::string& group_name,
-                int version) {
+Config MakeConfig(const NcclOptions& options, const std::string& group_name,
+                  int version) {
   Config config;
   config.version = static_cast<unsigned>(version);
   config.blocking = IsBlocking(options) ? 1 : 0;

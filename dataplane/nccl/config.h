@@ -13,8 +13,8 @@ namespace muster::dataplane::nccl {
 // Makes the configuration for NCCL of this version. Its strings point into the
 // arguments and NCCL does not copy them: the arguments must outlive the
 // communicator.
-Config ConfigOf(const NcclOptions& options, const std::string& group_name,
-                int version);
+Config MakeConfig(const NcclOptions& options, const std::string& group_name,
+                  int version);
 
 // Whether the communicator blocks. NCCL_COMM_BLOCKING in the environment
 // overrides the option.

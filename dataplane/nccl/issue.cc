@@ -30,7 +30,7 @@ struct Unit {
   size_t count = 1;
 };
 
-Unit UnitOf(dataplane::DataType type, bool reduces) {
+Unit GetUnit(dataplane::DataType type, bool reduces) {
   switch (type) {
     case dataplane::DataType::kUint8:
     case dataplane::DataType::kBool:
@@ -64,13 +64,13 @@ Unit UnitOf(dataplane::DataType type, bool reduces) {
   return {};
 }
 
-size_t CountOf(const Tensor& tensor) {
+size_t CountUnits(const Tensor& tensor) {
   return static_cast<size_t>(tensor.element_count()) *
-         UnitOf(tensor.data_type(), /*reduces=*/false).count;
+         GetUnit(tensor.data_type(), /*reduces=*/false).count;
 }
 
 // On bool, all operations are OR (kMax) or AND (kMin).
-RedOp OpOf(ReduceOp op, dataplane::DataType type) {
+RedOp ToRedOp(ReduceOp op, dataplane::DataType type) {
   const bool is_bool = type == dataplane::DataType::kBool;
   switch (op) {
     case ReduceOp::kSum:
@@ -96,7 +96,7 @@ RedOp OpOf(ReduceOp op, dataplane::DataType type) {
 // and older) writes correctly. It has one block per 16 KiB, at most 32. Each
 // block takes count / blocks elements, rounded down and then up to 16 bytes, so
 // some may be left: with 8193 float16, the last one.
-size_t WholeOf(size_t count, size_t bytes) {
+size_t CountWritten(size_t count, size_t bytes) {
   constexpr size_t kBlock = 16 << 10;
   constexpr size_t kBlocksMax = 32;
   const size_t blocks =
@@ -162,9 +162,9 @@ class Issuer {
   Issuer(const Collective& collective, const Target& target)
       : collective_(collective),
         target_(target),
-        unit_(UnitOf(collective.data_type(), IsReduction(collective.kind))),
+        unit_(GetUnit(collective.data_type(), IsReduction(collective.kind))),
         unit_bytes_(DataTypeBytes(collective.data_type()) / unit_.count),
-        op_(OpOf(collective.reduce_op, collective.data_type())) {
+        op_(ToRedOp(collective.reduce_op, collective.data_type())) {
     // The average of one rank is its own value. NCCL would multiply by 1, which
     // a communicator of one rank cannot do with float8.
     if (op_ == kAvg && target.size == 1) op_ = kSum;
@@ -221,18 +221,19 @@ class Issuer {
   }
 
   void Broadcast(const Tensor& from, const Tensor& to, int root) {
-    Note(target_.nccl.Broadcast(from.data(), to.data(), CountOf(to), unit_.type,
-                                root, target_.comm, target_.stream),
+    Note(target_.nccl.Broadcast(from.data(), to.data(), CountUnits(to),
+                                unit_.type, root, target_.comm, target_.stream),
          "ncclBroadcast");
   }
 
   // Calls `reduce` for all `count` units. But if one rank multiplies by a
-  // factor, calls it for the part that WholeOf returns and for the rest.
+  // factor, calls it for the part that CountWritten returns and for the rest.
   void InWholePieces(
       const Tensor& source, const Tensor& result, size_t count,
       const std::function<void(const void*, void*, size_t)>& reduce) {
-    const size_t whole =
-        made_op_ && target_.size == 1 ? WholeOf(count, unit_bytes_) : count;
+    const size_t whole = made_op_ && target_.size == 1
+                             ? CountWritten(count, unit_bytes_)
+                             : count;
     if (whole == count) return reduce(source.data(), result.data(), count);
     Group([&] {
       reduce(source.data(), result.data(), whole);
@@ -243,7 +244,7 @@ class Issuer {
   }
 
   void AllReduce(const Tensor& tensor) {
-    InWholePieces(tensor, tensor, CountOf(tensor),
+    InWholePieces(tensor, tensor, CountUnits(tensor),
                   [&](const void* from, void* to, size_t count) {
                     Note(
                         target_.nccl.AllReduce(from, to, count, unit_.type, op_,
@@ -253,7 +254,7 @@ class Issuer {
   }
 
   void Reduce(const Tensor& source, const Tensor& result, int root) {
-    InWholePieces(source, result, CountOf(source),
+    InWholePieces(source, result, CountUnits(source),
                   [&](const void* from, void* to, size_t count) {
                     Note(
                         target_.nccl.Reduce(from, to, count, unit_.type, op_,
@@ -264,7 +265,7 @@ class Issuer {
 
   void ReduceScatter(const Tensor& source, const Tensor& result) {
     InWholePieces(
-        source, result, CountOf(result),
+        source, result, CountUnits(result),
         [&](const void* from, void* to, size_t count) {
           Note(target_.nccl.ReduceScatter(from, to, count, unit_.type, op_,
                                           target_.comm, target_.stream),
@@ -273,7 +274,7 @@ class Issuer {
   }
 
   void AllGather(const Tensor& from, const Tensor& to) {
-    Note(target_.nccl.AllGather(from.data(), to.data(), CountOf(from),
+    Note(target_.nccl.AllGather(from.data(), to.data(), CountUnits(from),
                                 unit_.type, target_.comm, target_.stream),
          "ncclAllGather");
   }
@@ -293,10 +294,10 @@ class Issuer {
   }
 
   void Send(const Tensor& tensor, int peer) {
-    Send(static_cast<const char*>(tensor.data()), CountOf(tensor), peer);
+    Send(static_cast<const char*>(tensor.data()), CountUnits(tensor), peer);
   }
   void Recv(const Tensor& tensor, int peer) {
-    Recv(static_cast<char*>(tensor.data()), CountOf(tensor), peer);
+    Recv(static_cast<char*>(tensor.data()), CountUnits(tensor), peer);
   }
 
   // False for empty parts, which are not sent at all.
@@ -351,9 +352,9 @@ class Issuer {
   // Sends to and receives from every rank, including this one.
   void AllToAll() {
     const std::vector<int64_t> sent =
-        UnitsOf(collective_.inputs, collective_.input_splits);
+        CountPartUnits(collective_.inputs, collective_.input_splits);
     const std::vector<int64_t> taken =
-        UnitsOf(collective_.outputs, collective_.output_splits);
+        CountPartUnits(collective_.outputs, collective_.output_splits);
     const auto each = static_cast<size_t>(sent[0]);
     if (CanAllToAll(each) && AreEqual(sent) && sent == taken &&
         IsOne(collective_.inputs) && IsOne(collective_.outputs)) {
@@ -385,8 +386,9 @@ class Issuer {
   }
 
   // The units of each rank's part of the list.
-  std::vector<int64_t> UnitsOf(const Collective::Tensors& list,
-                               const std::vector<int64_t>& splits) const {
+  std::vector<int64_t> CountPartUnits(
+      const Collective::Tensors& list,
+      const std::vector<int64_t>& splits) const {
     std::vector<int64_t> counts = PartCounts(list, splits, target_.size);
     for (int64_t& count : counts) count *= static_cast<int64_t>(unit_.count);
     return counts;
@@ -397,11 +399,11 @@ class Issuer {
     const bool gathers = collective_.kind == CollectiveKind::kGather;
     if (!gathers && target_.wants_copy_engines &&
         target_.nccl.Scatter != nullptr && IsOne(collective_.inputs) &&
-        CountOf(collective_.outputs[0]) > 0) {
+        CountUnits(collective_.outputs[0]) > 0) {
       const Tensor& out = collective_.outputs[0];
       return Note(
           target_.nccl.Scatter(is_root ? collective_.inputs[0].data() : nullptr,
-                               out.data(), CountOf(out), unit_.type,
+                               out.data(), CountUnits(out), unit_.type,
                                collective_.root, target_.comm, target_.stream),
           "ncclScatter");
     }
@@ -436,7 +438,7 @@ class Issuer {
 };
 
 Issuer::KindFunction Issuer::FindFunction(CollectiveKind kind) {
-  switch (TraitsOf(kind).list_form) {
+  switch (GetTraits(kind).list_form) {
     case CollectiveKind::kAllReduce:
       return &Issuer::AllReduce;
     case CollectiveKind::kBroadcast:

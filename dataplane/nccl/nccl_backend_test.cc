@@ -59,8 +59,8 @@ TEST_F(NcclBackendTest, ACollectiveBeginsAfterWhatIsOnTheCurrentStream) {
   go.set_value();
   EXPECT_EQ(Wait(first), OkStatus());
   EXPECT_EQ(Wait(second), OkStatus());
-  EXPECT_THAT(ValuesOf(mine), Each(12));
-  EXPECT_THAT(ValuesOf(others), Each(12));
+  EXPECT_THAT(GetValues(mine), Each(12));
+  EXPECT_THAT(GetValues(others), Each(12));
 }
 
 TEST_F(NcclBackendTest, SynchronizeHoldsUpTheCurrentStreamAndNotTheHost) {
@@ -80,8 +80,8 @@ TEST_F(NcclBackendTest, SynchronizeHoldsUpTheCurrentStreamAndNotTheHost) {
 
   const auto third = AllReduce(0, mine);
   EXPECT_EQ(third->Synchronize(), OkStatus());
-  cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
-  cuda::testing::Launch(other, [&] { beside = ValuesOf(mine); });
+  cuda::testing::Launch(stream, [&] { behind = GetValues(mine); });
+  cuda::testing::Launch(other, [&] { beside = GetValues(mine); });
   EXPECT_EQ(platform_.cuda.StreamSynchronize(other), cuda::kSuccess);
   EXPECT_THAT(beside, Each(11));
   EXPECT_FALSE(third->IsCompleted());
@@ -121,7 +121,7 @@ TEST_F(NcclBackendTest, TheCheckOfDetailKeepsTheCallersStream) {
   // Returns when both ranks have come, before the results are there.
   cuda::SetCurrentStream(0, stream);
   EXPECT_EQ(first->Synchronize(), OkStatus());
-  cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
+  cuda::testing::Launch(stream, [&] { behind = GetValues(mine); });
   cuda::SetCurrentStream(0, nullptr);
   EXPECT_FALSE(first->IsCompleted());
   go.set_value();
@@ -184,14 +184,14 @@ TEST_F(NcclBackendTest, WhatIsStartedTogetherIsOneGroupOfNccl) {
     }
     for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
     for (size_t i = 0; i < 6; ++i) {
-      EXPECT_THAT(ValuesOf(tensors[i]), Each(2 * (i % 3)));
+      EXPECT_THAT(GetValues(tensors[i]), Each(2 * (i % 3)));
     }
   }
   EXPECT_THAT(testing::TakeLaunches(), ElementsAre(3, 3, 3, 3));
 }
 
 TEST_F(NcclBackendTest, WhatNcclIsSlowToStartKeepsItsOrder) {
-  testing::SetLooks(3);
+  testing::SetPolls(3);
   Make(2);
   const Tensor mine = OnDevice(2, 1);
   const Tensor others = OnDevice(2, 2);
@@ -202,9 +202,9 @@ TEST_F(NcclBackendTest, WhatNcclIsSlowToStartKeepsItsOrder) {
   }
   EXPECT_EQ(works.back()->Synchronize(), OkStatus());
   for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
-  EXPECT_THAT(ValuesOf(mine), Each(24));
-  EXPECT_THAT(ValuesOf(others), Each(24));
-  testing::SetLooks(0);
+  EXPECT_THAT(GetValues(mine), Each(24));
+  EXPECT_THAT(GetValues(others), Each(24));
+  testing::SetPolls(0);
 }
 
 TEST_F(NcclBackendTest, AGroupThatIsBoundToADeviceIsMadeAtOnce) {
@@ -268,8 +268,8 @@ TEST_F(NcclBackendTest, SendsBothWaysAtOnceHoldUpNothing) {
          .peer = 1 - rank}));
   }
   for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
-  EXPECT_THAT(ValuesOf(got[0]), Each(2));
-  EXPECT_THAT(ValuesOf(got[1]), Each(1));
+  EXPECT_THAT(GetValues(got[0]), Each(2));
+  EXPECT_THAT(GetValues(got[1]), Each(1));
   EXPECT_EQ(works[2]->source_rank(), 1);
 }
 
@@ -291,7 +291,7 @@ TEST_F(NcclBackendTest, AnAbortEndsWhatWaitsForOthersWithItsCause) {
     const auto work = AllReduce(0, mine);
     backends_[0]->Abort(AbortedError("rank 1 is gone"));
     EXPECT_EQ(Wait(work), AbortedError("rank 1 is gone"));
-    EXPECT_THAT(ValuesOf(mine), Each(5));
+    EXPECT_THAT(GetValues(mine), Each(5));
     EXPECT_EQ(Wait(AllReduce(0, mine)), AbortedError("rank 1 is gone"));
   }
 }
@@ -487,7 +487,7 @@ TEST_F(NcclBackendTest, OneRankMultipliesAllOfItsElements) {
                              .reduce_op = ReduceOp::kPremulSum,
                              .factor = 2};
     EXPECT_EQ(Wait(backends_[0]->Start(collective)), OkStatus());
-    EXPECT_THAT(ValuesOf(tensor), Each(6)) << count;
+    EXPECT_THAT(GetValues(tensor), Each(6)) << count;
   }
 }
 

@@ -131,7 +131,7 @@ bool Register() {
         return Part(options, device, /*shrinks=*/true);
       });
   // NCCL's calls may be in progress when they return.
-  nccl::testing::SetLooks(1);
+  nccl::testing::SetPolls(1);
   ::testing::UnitTest::GetInstance()->listeners().Append(new Tidy);
   return registered;
 }

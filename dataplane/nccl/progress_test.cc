@@ -20,24 +20,24 @@ using ProgressTest = testing::BackendTest;
 TEST_F(ProgressTest, WhatNcclTakesSoonIsInTheStreamWhenStartReturns) {
   Make(1);
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
-  testing::SetLooks(3);
+  testing::SetPolls(3);
   const auto first = AllReduce(0, OnDevice(1, 1));
   EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"], "ready");
   EXPECT_EQ(Wait(first), OkStatus());
-  testing::SetLooks(0);
+  testing::SetPolls(0);
 }
 
 TEST_F(ProgressTest, WhatNcclHasTakenMeanwhileHoldsUpNothing) {
   Make(1);
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), OkStatus());
   // More polls than a start makes, and then as many as it takes.
-  testing::SetLooks(1'000'000);
+  testing::SetPolls(1'000'000);
   const auto first = AllReduce(0, OnDevice(1, 1));
   EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"],
             "in progress");
   backends_[0]->Abort(AbortedError("enough"));
   EXPECT_EQ(Wait(first), AbortedError("enough"));
-  testing::SetLooks(0);
+  testing::SetPolls(0);
 }
 
 // A captured graph contains only the program's calls: calls of the backend's

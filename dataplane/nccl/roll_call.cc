@@ -26,7 +26,7 @@ constexpr milliseconds kStoreTime(300);
 constexpr milliseconds kLook(50);
 constexpr size_t kMissingMax = 8;
 
-std::string KeyOf(int rank) { return absl::StrCat("nccl/at/", rank); }
+std::string MakeKey(int rank) { return absl::StrCat("nccl/at/", rank); }
 
 }  // namespace
 
@@ -97,7 +97,7 @@ void RollCall::Serve() {
 void RollCall::Publish(uint64_t number) const {
   if (size_ == 1) return;
   // If this fails, other ranks take this rank for missing.
-  store_->SetBy(KeyOf(rank_), absl::StrCat(number), Clock::now() + kStoreTime)
+  store_->SetBy(MakeKey(rank_), absl::StrCat(number), Clock::now() + kStoreTime)
       .IgnoreError();
 }
 
@@ -112,7 +112,7 @@ std::vector<int> RollCall::Missing(uint64_t number,
     for (;;) {
       // Looks at least once, even if the ranks before have used up the time.
       const auto value =
-          store_->Get({KeyOf(rank)}, std::max(until, Clock::now() + kLook));
+          store_->Get({MakeKey(rank)}, std::max(until, Clock::now() + kLook));
       uint64_t at = 0;
       if (value.ok() && absl::SimpleAtoi(value->front(), &at) && at >= number) {
         break;
@@ -132,13 +132,13 @@ Status RollCall::NotMade(const Status& status, absl::string_view group) const {
   const std::vector<int> missing = Missing(/*number=*/0, milliseconds(0));
   if (missing.empty()) return status;
   Status named = DeadlineExceededError(
-      absl::StrCat("group ", base::Quote(group), ": ", NamesOf(missing),
+      absl::StrCat("group ", base::Quote(group), ": ", DescribeRanks(missing),
                    " did not come to make the communicator"));
   SetCulpritRanks(named, missing);
   return named;
 }
 
-std::string NamesOf(const std::vector<int>& ranks) {
+std::string DescribeRanks(const std::vector<int>& ranks) {
   if (ranks.empty()) return "the other ranks";
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
                       absl::StrJoin(ranks, ", "));
@@ -149,7 +149,7 @@ Status TimedOut(const Collective& collective, absl::string_view group,
   Status status = DeadlineExceededError(
       absl::StrCat("timed out after ",
                    absl::FormatDuration(absl::FromChrono(collective.timeout)),
-                   " waiting for ", NamesOf(missing)));
+                   " waiting for ", DescribeRanks(missing)));
   SetCulpritRanks(status, missing);
   return Labelled(FailedCall::Of(collective), group, status);
 }

@@ -86,7 +86,7 @@ class RollCall {
 };
 
 // "rank 1", "ranks 1, 2"; "the other ranks" if there are none.
-std::string NamesOf(const std::vector<int>& ranks);
+std::string DescribeRanks(const std::vector<int>& ranks);
 
 // The error of a collective to which the `missing` ranks have not come.
 Status TimedOut(const Collective& collective, absl::string_view group,

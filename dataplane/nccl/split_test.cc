@@ -71,7 +71,7 @@ class SplitTest : public testing::BackendTest {
     }
     for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
     for (const Tensor& tensor : tensors) {
-      EXPECT_THAT(ValuesOf(tensor), Each(sum));
+      EXPECT_THAT(GetValues(tensor), Each(sum));
     }
   }
 
@@ -127,7 +127,7 @@ TEST_F(SplitTest, ASplitWaitsForWhatWasStartedBefore) {
   SplitOff(1, 1, 2);
   works.push_back(AllReduce(1, others));
   for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
-  EXPECT_THAT(ValuesOf(mine), Each(6));
+  EXPECT_THAT(GetValues(mine), Each(6));
   ExpectSum(parts_, 3);
 }
 

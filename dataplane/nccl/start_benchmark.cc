@@ -86,7 +86,7 @@ std::unique_ptr<Backend> Make() {
   return *std::move(backend);
 }
 
-Collective AllReduceOf(float* number, bool waits) {
+Collective MakeAllReduce(float* number, bool waits) {
   Collective collective = {
       .kind = CollectiveKind::kAllReduce,
       .tensors = {Tensor(number, dataplane::DataType::kFloat32, {1},
@@ -99,7 +99,7 @@ Collective AllReduceOf(float* number, bool waits) {
 void BM_Backend(benchmark::State& state) {
   float number = 0;
   const auto backend = Make();
-  const Collective collective = AllReduceOf(&number, state.range(0) == 1);
+  const Collective collective = MakeAllReduce(&number, state.range(0) == 1);
   CHECK(backend->Start(collective)->Wait().ok());
   for (auto _ : state) {
     CHECK(backend->Start(collective)->Synchronize().ok());
@@ -115,7 +115,7 @@ void BM_Group(benchmark::State& state) {
           std::make_unique<ExceptionGuard>(Make(), "benchmark"),
           std::make_shared<FlightRecorder>(2000), FlightRecorder::Group{},
           /*metrics=*/nullptr, /*on_failure=*/nullptr));
-  const Collective collective = AllReduceOf(&number, state.range(0) == 1);
+  const Collective collective = MakeAllReduce(&number, state.range(0) == 1);
   CHECK(communicator.Start(collective)->Wait().ok());
   for (auto _ : state) {
     CHECK(communicator.Start(collective)->Synchronize().ok());

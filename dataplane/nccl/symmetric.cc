@@ -28,7 +28,7 @@ size_t Aligned(size_t bytes) {
   return (bytes + kWindowAlignment - 1) / kWindowAlignment * kWindowAlignment;
 }
 
-std::string KeyOf(const SymmetricPiece& piece, int rank) {
+std::string MakeKey(const SymmetricPiece& piece, int rank) {
   return absl::StrCat("nccl/symmetric/", piece.number(), "/", rank);
 }
 
@@ -37,12 +37,12 @@ Status NotCome(const BackendOptions& group, const SymmetricPiece& piece) {
   for (int rank = 0; rank < group.world_size && missing.size() < kMissingMax;
        ++rank) {
     const Instant until = Clock::now() + kStoreTime;
-    if (!group.store->Get({KeyOf(piece, rank)}, until).ok()) {
+    if (!group.store->Get({MakeKey(piece, rank)}, until).ok()) {
       missing.push_back(rank);
     }
   }
   Status status = DeadlineExceededError(absl::StrCat(
-      "group ", base::Quote(group.group_name), ": ", NamesOf(missing),
+      "group ", base::Quote(group.group_name), ": ", DescribeRanks(missing),
       " did not come to allocate symmetric memory"));
   SetCulpritRanks(status, missing);
   return status;
@@ -139,9 +139,9 @@ Status AgreeOnBytes(const BackendOptions& group, const SymmetricPiece& piece,
   std::vector<std::string> keys;
   keys.reserve(static_cast<size_t>(group.world_size));
   for (int rank = 0; rank < group.world_size; ++rank) {
-    keys.push_back(KeyOf(piece, rank));
+    keys.push_back(MakeKey(piece, rank));
   }
-  Status status = group.store->SetBy(KeyOf(piece, group.rank), own, deadline);
+  Status status = group.store->SetBy(MakeKey(piece, group.rank), own, deadline);
   while (status.ok()) {
     const auto all =
         group.store->Get(keys, std::min(deadline, Clock::now() + kSlice));
@@ -166,7 +166,7 @@ Status AgreeOnBytes(const BackendOptions& group, const SymmetricPiece& piece,
 void ForgetBytes(const BackendOptions& group, const SymmetricPiece& piece,
                  Instant deadline) {
   if (group.world_size == 1) return;
-  group.store->Forget(KeyOf(piece, group.rank), deadline);
+  group.store->Forget(MakeKey(piece, group.rank), deadline);
 }
 
 void SymmetricReturns::Give(std::shared_ptr<SymmetricPiece> piece) {

@@ -31,7 +31,7 @@ using ::testing::IsEmpty;
 
 class SymmetricTest : public testing::BackendTest {
  protected:
-  static Collective::Tensors HalvesOf(const Tensor& tensor) {
+  static Collective::Tensors MakeHalves(const Tensor& tensor) {
     const int64_t half = tensor.element_count() / 2;
     float* const data = static_cast<float*>(tensor.data());
     return {Tensor(data, tensor.data_type(), {half}, tensor.device()),
@@ -67,14 +67,14 @@ class SymmetricTest : public testing::BackendTest {
     std::vector<Tensor> tensors;
     std::vector<std::shared_ptr<Work>> works;
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
-      tensors.push_back(TensorOf(rank, 3, static_cast<float>(1 << rank)));
+      tensors.push_back(MakeTensor(rank, 3, static_cast<float>(1 << rank)));
       works.push_back(AllReduce(static_cast<int>(rank), tensors[rank]));
     }
     for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
-    for (const Tensor& each : tensors) EXPECT_THAT(ValuesOf(each), Each(sum));
+    for (const Tensor& each : tensors) EXPECT_THAT(GetValues(each), Each(sum));
   }
 
-  Tensor TensorOf(size_t place, int64_t count, float value) {
+  Tensor MakeTensor(size_t place, int64_t count, float value) {
     SymmetricMemory& memory = *pieces_[place];
     float* const data = static_cast<float*>(memory.data());
     std::fill_n(data, count, value);
@@ -118,7 +118,7 @@ TEST_F(SymmetricTest, ItIsGivenBackWhenNothingIsUnderWay) {
   const auto second = AllReduce(1, OnDevice(1, 2));
   EXPECT_EQ(Wait(first), OkStatus());
   EXPECT_EQ(Wait(second), OkStatus());
-  EXPECT_THAT(ValuesOf(mine), Each(3));
+  EXPECT_THAT(GetValues(mine), Each(3));
 }
 
 TEST_F(SymmetricTest, ItMayOutliveItsGroup) {
@@ -130,7 +130,7 @@ TEST_F(SymmetricTest, ItMayOutliveItsGroup) {
       for (auto& one : backends_) one->Abort(AbortedError("enough"));
     }
     backends_.clear();
-    TensorOf(0, 1, 5);
+    MakeTensor(0, 1, 5);
     pieces_.clear();
   }
 }
@@ -138,7 +138,7 @@ TEST_F(SymmetricTest, ItMayOutliveItsGroup) {
 TEST_F(SymmetricTest, OfAGroupThatHasFailedItIsGivenBackAfterTheCommunicator) {
   Make(2);
   Allocate(4);
-  const auto stuck = AllReduce(0, TensorOf(0, 1, 1));
+  const auto stuck = AllReduce(0, MakeTensor(0, 1, 1));
   backends_[0]->Abort(AbortedError("rank 1 is gone"));
   pieces_[0] = nullptr;
   EXPECT_EQ(Wait(stuck), AbortedError("rank 1 is gone"));
@@ -195,7 +195,7 @@ TEST_F(SymmetricTest, SizesThatDifferEndTheGroup) {
             InvalidArgumentError(
                 "group \"world\": rank 0 allocates 8 bytes of symmetric "
                 "memory, rank 1 4"));
-  EXPECT_EQ(Wait(AllReduce(0, TensorOf(0, 1, 1))), all[0].status());
+  EXPECT_EQ(Wait(AllReduce(0, MakeTensor(0, 1, 1))), all[0].status());
 }
 
 // The error must not be kResourceExhausted, because other ranks do not have it.
@@ -327,8 +327,8 @@ TEST_F(SymmetricTest, WithCopyEnginesAnExchangeIsOneCall) {
                           .outputs = {out[rank]}};
         if (!single) {
           all.kind = CollectiveKind::kAllToAll;
-          all.inputs = HalvesOf(in);
-          all.outputs = HalvesOf(out[rank]);
+          all.inputs = MakeHalves(in);
+          all.outputs = MakeHalves(out[rank]);
         }
         works.push_back(backends_[static_cast<size_t>(rank)]->Start(all));
       }
@@ -338,13 +338,13 @@ TEST_F(SymmetricTest, WithCopyEnginesAnExchangeIsOneCall) {
     for (int rank = 0; rank < 2; ++rank) {
       Collective scatter = {
           .kind = CollectiveKind::kScatter, .outputs = {part[rank]}, .root = 1};
-      if (rank == 1) scatter.inputs = HalvesOf(parts);
+      if (rank == 1) scatter.inputs = MakeHalves(parts);
       works.push_back(backends_[static_cast<size_t>(rank)]->Start(scatter));
     }
     for (const auto& work : works) EXPECT_EQ(Wait(work), OkStatus());
     for (int rank = 0; rank < 2; ++rank) {
-      EXPECT_THAT(ValuesOf(out[rank]), ElementsAre(1, 2));
-      EXPECT_THAT(ValuesOf(part[rank]), ElementsAre(7));
+      EXPECT_THAT(GetValues(out[rank]), ElementsAre(1, 2));
+      EXPECT_THAT(GetValues(part[rank]), ElementsAre(7));
     }
     return testing::TakeCopyEngineCalls();
   };

@@ -24,10 +24,10 @@ using ::testing::UnorderedElementsAre;
 
 class TogetherTest : public testing::BackendTest {
  protected:
-  static Collective SendOf(const Tensor& tensor, int peer) {
+  static Collective MakeSend(const Tensor& tensor, int peer) {
     return {.kind = CollectiveKind::kSend, .inputs = {tensor}, .peer = peer};
   }
-  static Collective RecvOf(const Tensor& tensor, int peer) {
+  static Collective MakeRecv(const Tensor& tensor, int peer) {
     return {.kind = CollectiveKind::kRecv, .outputs = {tensor}, .peer = peer};
   }
 
@@ -55,12 +55,12 @@ TEST_F(TogetherTest, TwoThatBothSendFirstAreOneGroupOfNcclEach) {
   testing::TakeMade();
   const std::vector<Tensor> got = {OnDevice(3, 0), OnDevice(3, 0)};
   for (int rank = 0; rank < 2; ++rank) {
-    Start(rank, {SendOf(OnDevice(3, static_cast<float>(rank + 1)), 1 - rank),
-                 RecvOf(got[static_cast<size_t>(rank)], 1 - rank)});
+    Start(rank, {MakeSend(OnDevice(3, static_cast<float>(rank + 1)), 1 - rank),
+                 MakeRecv(got[static_cast<size_t>(rank)], 1 - rank)});
   }
   WaitForAll();
-  EXPECT_THAT(ValuesOf(got[0]), Each(2));
-  EXPECT_THAT(ValuesOf(got[1]), Each(1));
+  EXPECT_THAT(GetValues(got[0]), Each(2));
+  EXPECT_THAT(GetValues(got[1]), Each(1));
   EXPECT_EQ(works_[1]->source_rank(), 1);
   EXPECT_THAT(testing::TakeLaunches(), ElementsAre(2, 2));
   // The batches use the group's communicator.
@@ -82,12 +82,12 @@ TEST_F(TogetherTest, AtDebugLevelDetailTheyAreOneGroupAsWell) {
   const std::vector<Tensor> got = {OnDevice(3, 0), OnDevice(3, 0)};
   for (int rank = 0; rank < 2; ++rank) {
     works_.push_back(AllReduce(rank, OnDevice(1, 1)));
-    Start(rank, {SendOf(OnDevice(3, static_cast<float>(rank + 1)), 1 - rank),
-                 RecvOf(got[static_cast<size_t>(rank)], 1 - rank)});
+    Start(rank, {MakeSend(OnDevice(3, static_cast<float>(rank + 1)), 1 - rank),
+                 MakeRecv(got[static_cast<size_t>(rank)], 1 - rank)});
   }
   WaitForAll();
-  EXPECT_THAT(ValuesOf(got[0]), Each(2));
-  EXPECT_THAT(ValuesOf(got[1]), Each(1));
+  EXPECT_THAT(GetValues(got[0]), Each(2));
+  EXPECT_THAT(GetValues(got[1]), Each(1));
   EXPECT_THAT(testing::TakeLaunches(), UnorderedElementsAre(1, 1, 2, 2));
   EXPECT_EQ(testing::TakeMade(), (testing::Made{.by_id = 2}));
 }
@@ -101,26 +101,26 @@ TEST_F(TogetherTest, InARingEachWithBothNeighbours) {
     got.push_back(OnDevice(1, -1));
     const int next = (rank + 1) % 3;
     const int previous = (rank + 2) % 3;
-    Start(rank, {SendOf(mine, next), SendOf(mine, previous),
-                 RecvOf(got[got.size() - 2], previous),
-                 RecvOf(got[got.size() - 1], next)});
+    Start(rank, {MakeSend(mine, next), MakeSend(mine, previous),
+                 MakeRecv(got[got.size() - 2], previous),
+                 MakeRecv(got[got.size() - 1], next)});
   }
   WaitForAll();
   for (int rank = 0; rank < 3; ++rank) {
     const auto place = static_cast<size_t>(2 * rank);
-    EXPECT_THAT(ValuesOf(got[place]), Each((rank + 2) % 3));
-    EXPECT_THAT(ValuesOf(got[place + 1]), Each((rank + 1) % 3));
+    EXPECT_THAT(GetValues(got[place]), Each((rank + 2) % 3));
+    EXPECT_THAT(GetValues(got[place + 1]), Each((rank + 1) % 3));
   }
 }
 
 TEST_F(TogetherTest, ARankMaySendToItself) {
   Make(1);
   const Tensor got = OnDevice(3, 0);
-  Collective sends = SendOf(OnDevice(3, 7), 0);
-  Collective receives = RecvOf(got, 0);
+  Collective sends = MakeSend(OnDevice(3, 7), 0);
+  Collective receives = MakeRecv(got, 0);
   Start(0, {receives, sends});
   WaitForAll();
-  EXPECT_THAT(ValuesOf(got), Each(7));
+  EXPECT_THAT(GetValues(got), Each(7));
   // Outside a batch either of them would wait for ever.
   for (Collective* const one : {&sends, &receives}) {
     EXPECT_EQ(backends_[0]->Supports(*one).code(), StatusCode::kUnimplemented);
@@ -132,8 +132,8 @@ TEST_F(TogetherTest, ARankMaySendToItself) {
 // A batch takes no collective number, so ranks outside it count alike.
 TEST_F(TogetherTest, TheyAreNoCollectivesThatRanksMayMiss) {
   Make(3, 0);
-  Start(0, {SendOf(OnDevice(1, 1), 1)});
-  Start(1, {RecvOf(OnDevice(1, 0), 0)});
+  Start(0, {MakeSend(OnDevice(1, 1), 1)});
+  Start(1, {MakeRecv(OnDevice(1, 0), 0)});
   const Instant deadline = Clock::now() + milliseconds(400);
   Collective late = {.kind = CollectiveKind::kAllReduce,
                      .tensors = {OnDevice(1, 1)},
@@ -151,10 +151,10 @@ TEST_F(TogetherTest, TheyAreNoCollectivesThatRanksMayMiss) {
 
 TEST_F(TogetherTest, WhoDoesNotComeIsNamed) {
   Make(3, 0);
-  Collective late = RecvOf(OnDevice(1, 0), 2);
+  Collective late = MakeRecv(OnDevice(1, 0), 2);
   late.timeout = milliseconds(20);
   late.deadline = Clock::now() + late.timeout;
-  Start(0, {late, SendOf(OnDevice(1, 0), 1)});
+  Start(0, {late, MakeSend(OnDevice(1, 0), 1)});
   const Status status = Wait(works_[1]);
   EXPECT_EQ(std::string(status.message()),
             "recv #0 on group \"world\": timed out after 20ms waiting for "

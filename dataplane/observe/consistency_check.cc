@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kTell{1000};
 constexpr std::chrono::milliseconds kLook{50};
 constexpr size_t kMissingNamed = 8;
 
-std::string TimeoutOf(const Collective& collective) {
+std::string FormatTimeout(const Collective& collective) {
   return absl::FormatDuration(absl::FromChrono(collective.timeout));
 }
 
@@ -57,7 +57,7 @@ ConsistencyCheck::~ConsistencyCheck() {
   thread_.join();
 }
 
-ConsistencyCheck::Job ConsistencyCheck::JobOf(const Collective& collective) {
+ConsistencyCheck::Job ConsistencyCheck::MakeJob(const Collective& collective) {
   const int device = collective.cuda_device();
   return {.collective = collective,
           .work = std::make_shared<ProxyWork>(collective.Describe()),
@@ -71,11 +71,11 @@ std::shared_ptr<Work> ConsistencyCheck::Start(const Collective& collective) {
     MutexLock lock(mutex_);
     aborted = aborted_;
     if (aborted.ok() && passes && gathers_ && collective.cuda_device() >= 0) {
-      gathered_.push_back(JobOf(collective));
+      gathered_.push_back(MakeJob(collective));
       return gathered_.back().work;
     }
     if (aborted.ok() && !passes) {
-      jobs_.push_back({JobOf(collective)});
+      jobs_.push_back({MakeJob(collective)});
       changed_.NotifyAll();
       return jobs_.back().front().work;
     }
@@ -84,7 +84,7 @@ std::shared_ptr<Work> ConsistencyCheck::Start(const Collective& collective) {
     MutexLock order(start_mutex_);
     return inner().Start(collective);
   }
-  const auto work = JobOf(collective).work;
+  const auto work = MakeJob(collective).work;
   work->Complete(aborted);
   return work;
 }
@@ -117,7 +117,7 @@ void ConsistencyCheck::Refused(const Collective& collective,
   // Does not wait for the thread: the process may end because of this error. If
   // the write fails, the other ranks time out.
   options_.store
-      ->SetBy(KeyOf(collective.sequence, options_.rank),
+      ->SetBy(MakeKey(collective.sequence, options_.rank),
               Fingerprint::Refusal(collective, why.message()).Serialize(),
               Clock::now() + kTell)
       .IgnoreError();
@@ -214,7 +214,7 @@ void ConsistencyCheck::StartInner(const Job& job) {
       });
 }
 
-std::string ConsistencyCheck::KeyOf(uint64_t sequence, int rank) const {
+std::string ConsistencyCheck::MakeKey(uint64_t sequence, int rank) const {
   return absl::StrCat("check/", sequence, "/", rank);
 }
 
@@ -226,14 +226,14 @@ Status ConsistencyCheck::Check(const Collective& collective) {
   const std::string own_text = own.Serialize();
   for (;;) {
     const Status told = options_.store->SetBy(
-        KeyOf(collective.sequence, options_.rank), own_text,
+        MakeKey(collective.sequence, options_.rank), own_text,
         std::min(collective.deadline, Clock::now() + kTell));
     if (told.ok()) break;
     if (Status why = aborted(); !why.ok()) return why;
     if (!IsDeadlineExceeded(told)) return label(told);
     if (Clock::now() >= collective.deadline) {
       return label(DeadlineExceededError(
-          absl::StrCat("timed out after ", TimeoutOf(collective),
+          absl::StrCat("timed out after ", FormatTimeout(collective),
                        " telling the other ranks of it, which the debug level "
                        "DETAIL does: the store does not answer")));
     }
@@ -241,7 +241,7 @@ Status ConsistencyCheck::Check(const Collective& collective) {
   std::vector<std::string> keys;
   keys.reserve(static_cast<size_t>(options_.world_size));
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    keys.push_back(KeyOf(collective.sequence, rank));
+    keys.push_back(MakeKey(collective.sequence, rank));
   }
   StatusOr<std::vector<std::string>> all;
   for (;;) {
@@ -265,7 +265,7 @@ Status ConsistencyCheck::Check(const Collective& collective) {
   // All ranks have come to this one, so all have read the entries of the last
   // one.
   if (collective.sequence > 1) {
-    options_.store->Forget(KeyOf(collective.sequence - 1, options_.rank),
+    options_.store->Forget(MakeKey(collective.sequence - 1, options_.rank),
                            std::min(collective.deadline, Clock::now() + kTell));
   }
   const Status status = Compare(prints);
@@ -279,7 +279,7 @@ Status ConsistencyCheck::Missing(const Collective& collective) {
   for (; rank < options_.world_size && missing.size() < kMissingNamed; ++rank) {
     Status come =
         options_.store
-            ->Get({KeyOf(collective.sequence, rank)}, Clock::now() + kLook)
+            ->Get({MakeKey(collective.sequence, rank)}, Clock::now() + kLook)
             .status();
     // Other ranks have found the missing ranks and ended the group.
     if (!come.ok() && !IsDeadlineExceeded(come)) {
@@ -289,7 +289,7 @@ Status ConsistencyCheck::Missing(const Collective& collective) {
     if (!come.ok()) missing.push_back(rank);
   }
   Status status = DeadlineExceededError(absl::StrCat(
-      "timed out after ", TimeoutOf(collective), " waiting for ",
+      "timed out after ", FormatTimeout(collective), " waiting for ",
       missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
       missing.size() == kMissingNamed && rank < options_.world_size
           ? " and maybe more"

@@ -74,14 +74,14 @@ class ConsistencyCheck : public BackendDecorator {
   // One collective, or a batch of sends and receives.
   using Jobs = std::vector<Job>;
 
-  static Job JobOf(const Collective& collective);
+  static Job MakeJob(const Collective& collective);
   void Serve();
   void CheckAndStart(const Jobs& jobs);
   void StartInner(const Job& job);
   // Waits for the other ranks and compares.
   Status Check(const Collective& collective);
   Status Missing(const Collective& collective);
-  std::string KeyOf(uint64_t sequence, int rank) const;
+  std::string MakeKey(uint64_t sequence, int rank) const;
   Status aborted() const;
   // Whether everything that was started has reached `inner`.
   bool IsIdle() const;

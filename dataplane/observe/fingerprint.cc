@@ -24,14 +24,14 @@ constexpr size_t kDifferingShown = 4;
 
 constexpr char kRefused[] = "refused";
 
-std::string ShapeOf(const Tensor& tensor) {
+std::string FormatShape(const Tensor& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
 }
 
-std::string ShapesOf(const Collective::Tensors& tensors) {
+std::string FormatShapes(const Collective::Tensors& tensors) {
   return absl::StrJoin(tensors, " ",
                        [](std::string* out, const Tensor& tensor) {
-                         absl::StrAppend(out, ShapeOf(tensor));
+                         absl::StrAppend(out, FormatShape(tensor));
                        });
 }
 
@@ -124,7 +124,7 @@ Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
 }
 
 // The indexes of the largest number.
-std::vector<int> MostOf(const std::vector<int>& numbers) {
+std::vector<int> FindMost(const std::vector<int>& numbers) {
   const int largest = *std::max_element(numbers.begin(), numbers.end());
   std::vector<int> places;
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -158,7 +158,7 @@ Status ComparePairs(absl::Span<const Fingerprint> fingerprints) {
   }
   if (first.empty()) return OkStatus();
   Status status = InvalidArgumentError(first);
-  SetCulpritRanks(status, MostOf(disputes));
+  SetCulpritRanks(status, FindMost(disputes));
   return status;
 }
 
@@ -188,7 +188,7 @@ Fingerprint Fingerprint::Of(const Collective& collective, int world_size) {
     common["device"] = std::string(DeviceTypeName(tensor->device().type));
   }
   const Collective::Tensors* const list = collective.common();
-  if (list != nullptr && !list->empty()) common["shape"] = ShapesOf(*list);
+  if (list != nullptr && !list->empty()) common["shape"] = FormatShapes(*list);
   if (!collective.parts.empty()) {
     common["coalesced sizes"] = absl::StrJoin(collective.parts, ",");
   }

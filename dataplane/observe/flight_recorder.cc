@@ -279,7 +279,7 @@ void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
   outline.elements = elements;
 }
 
-inline FlightRecorder::Outline& FlightRecorder::OutlineOf(
+inline FlightRecorder::Outline& FlightRecorder::GetOutline(
     GroupRecord& group, const Collective& collective, Memo* memo) {
   // Collectives of a plan may come from different threads and with different
   // timeouts.
@@ -357,7 +357,7 @@ int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective,
                             Memo* memo) {
   if (capacity_ == 0) return -1;
   OftenLock lock(mutex_);
-  Outline& outline = OutlineOf(group, collective, memo);
+  Outline& outline = GetOutline(group, collective, memo);
   const int64_t record = next_record_;
   const bool runs = outline.point_to_point || group.running.empty();
   if (!outline.point_to_point) group.running.push_back(record);
@@ -376,7 +376,7 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
                                   Memo* memo) {
   if (capacity_ == 0) return;
   OftenLock lock(mutex_);
-  Outline& outline = OutlineOf(group, collective, memo);
+  Outline& outline = GetOutline(group, collective, memo);
   const int64_t now_ns = WallClockNs(at);
   const int64_t created_ns = now_ns - (at - collective.started).count();
   Entry& entry = NextEntry(outline, collective, created_ns);

@@ -132,9 +132,10 @@ class FlightRecorder {
 
   // Returns the outline of `memo`, or `spare_`, for NextEntry. Changes no
   // entry.
-  inline Outline& OutlineOf(GroupRecord& group, const Collective& collective,
-                            Memo* memo) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // OutlineOf, if there is no memo, or its outline is missing or does not
+  inline Outline& GetOutline(GroupRecord& group, const Collective& collective,
+                             Memo* memo)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // GetOutline, if there is no memo, or its outline is missing or does not
   // match.
   Outline& NewOutline(GroupRecord& group, const Collective& collective,
                       Memo* memo) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -64,7 +64,7 @@ struct Recorded {
     return recorder->Add(*group, collective, memo);
   }
   void End(int64_t record, uint64_t begin_ms, const Status& status) {
-    recorder->Complete(*group, record, status, EndOf(begin_ms));
+    recorder->Complete(*group, record, status, ComputeEnd(begin_ms));
   }
   void Run(Collective& collective, uint64_t begin_ms,
            FlightRecorder::Memo* memo = nullptr) {
@@ -72,14 +72,14 @@ struct Recorded {
       return End(Add(collective, begin_ms, memo), begin_ms, OkStatus());
     }
     Begin(collective, begin_ms);
-    recorder->AddCompleted(*group, collective, EndOf(begin_ms), memo);
+    recorder->AddCompleted(*group, collective, ComputeEnd(begin_ms), memo);
   }
 
   static void Begin(Collective& collective, uint64_t begin_ms) {
     collective.sequence = begin_ms;
     collective.started = Instant(milliseconds(begin_ms));
   }
-  static Instant EndOf(uint64_t begin_ms) {
+  static Instant ComputeEnd(uint64_t begin_ms) {
     return Instant(milliseconds(begin_ms)) + microseconds(500);
   }
 
@@ -317,31 +317,31 @@ TEST(FlightRecorderTest, AFileIsThereAsAWholeOrNotAtAll) {
             "cannot write \"" + nowhere + "\": No such file or directory");
 }
 
-std::string JsonOf(const std::string& text) {
+std::string MakeJsonString(const std::string& text) {
   std::string json;
   AppendJsonString(text, json);
   return json;
 }
 
 TEST(FlightRecorderTest, AnyBytesAreAJsonString) {
-  EXPECT_EQ(JsonOf("a\"b\\c\n"), R"("a\"b\\c\u000a")");
+  EXPECT_EQ(MakeJsonString("a\"b\\c\n"), R"("a\"b\\c\u000a")");
   // Characters of one to four bytes.
   for (const std::string text :
        {"\x7f", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
-    EXPECT_EQ(JsonOf(text), "\"" + text + "\"");
+    EXPECT_EQ(MakeJsonString(text), "\"" + text + "\"");
   }
   // A lone byte, a cut character, an overlong form, a surrogate, a value that
   // is too large.
-  EXPECT_EQ(JsonOf("x\xff"), R"("x\\xff")");
-  EXPECT_EQ(JsonOf("\xe2\x82"), R"("\\xe2\\x82")");
-  EXPECT_EQ(JsonOf("\xc0\xaf"), R"("\\xc0\\xaf")");
-  EXPECT_EQ(JsonOf("\xed\xa0\x80"), R"("\\xed\\xa0\\x80")");
-  EXPECT_EQ(JsonOf("\xf4\x90\x80\x80"), R"("\\xf4\\x90\\x80\\x80")");
+  EXPECT_EQ(MakeJsonString("x\xff"), R"("x\\xff")");
+  EXPECT_EQ(MakeJsonString("\xe2\x82"), R"("\\xe2\\x82")");
+  EXPECT_EQ(MakeJsonString("\xc0\xaf"), R"("\\xc0\\xaf")");
+  EXPECT_EQ(MakeJsonString("\xed\xa0\x80"), R"("\\xed\\xa0\\x80")");
+  EXPECT_EQ(MakeJsonString("\xf4\x90\x80\x80"), R"("\\xf4\\x90\\x80\\x80")");
   for (int first = 0; first < 256; ++first) {
     for (int second = 0; second < 256; ++second) {
       const std::string text = {static_cast<char>(first),
                                 static_cast<char>(second), 'x'};
-      EXPECT_TRUE(json::accept(JsonOf(text))) << first << " " << second;
+      EXPECT_TRUE(json::accept(MakeJsonString(text))) << first << " " << second;
     }
   }
 }

@@ -32,7 +32,8 @@ class Metrics {
   // Returns the same object for the same names. It lives as long as this
   // object. `op` is a CollectiveKindName and `backend` a Backend::name(): both
   // are from small closed sets, so they can be labels.
-  virtual Series& SeriesOf(absl::string_view op, absl::string_view backend) = 0;
+  virtual Series& GetSeries(absl::string_view op,
+                            absl::string_view backend) = 0;
 };
 
 // The number of connections to ports of its groups that this process has closed

@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kMargin{1000};
 constexpr size_t kToldMax = 16;
 constexpr size_t kShownMax = 4;
 
-std::string KeyOf(int rank) {
+std::string MakeKey(int rank) {
   return absl::StrCat("check/point_to_point/", rank);
 }
 
@@ -139,7 +139,7 @@ void PointToPointCheck::Tell() {
   }
   // If it fails, the other ranks' errors say less.
   options_.store
-      ->SetBy(KeyOf(options_.rank), Serialize(waiting), Clock::now() + kCall)
+      ->SetBy(MakeKey(options_.rank), Serialize(waiting), Clock::now() + kCall)
       .IgnoreError();
 }
 
@@ -183,7 +183,7 @@ void PointToPointCheck::Fail(uint64_t number) {
 std::string PointToPointCheck::PeerText(const Operation& operation) {
   if (operation.peer == kAnyPeer || operation.peer == options_.rank) return "";
   const auto told =
-      options_.store->Get({KeyOf(operation.peer)}, Clock::now() + kCall);
+      options_.store->Get({MakeKey(operation.peer)}, Clock::now() + kCall);
   if (!told.ok()) return "";
   const std::vector<Operation> theirs = Parse(told->front());
   if (theirs.empty()) return "";

@@ -48,7 +48,7 @@ Recorder::Recorder(std::unique_ptr<Backend> inner,
 
 Recorder::~Recorder() { recorder_->RemoveGroup(*group_); }
 
-inline FlightRecorder::Memo* Recorder::MemoOf(
+inline FlightRecorder::Memo* Recorder::FindMemo(
     const Collective& collective) const {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_recording;
@@ -56,7 +56,7 @@ inline FlightRecorder::Memo* Recorder::MemoOf(
   return static_cast<FlightRecorder::Memo*>(memo.get());
 }
 
-inline Metrics::Series& Recorder::SeriesOf(CollectiveKind kind) {
+inline Metrics::Series& Recorder::GetSeries(CollectiveKind kind) {
   Metrics::Series* const known =
       series_[static_cast<size_t>(kind)].load(std::memory_order_acquire);
   return known != nullptr ? *known : FindSeries(kind);
@@ -64,7 +64,7 @@ inline Metrics::Series& Recorder::SeriesOf(CollectiveKind kind) {
 
 Metrics::Series& Recorder::FindSeries(CollectiveKind kind) {
   Metrics::Series& series =
-      metrics_->SeriesOf(CollectiveKindName(kind), name());
+      metrics_->GetSeries(CollectiveKindName(kind), name());
   series_[static_cast<size_t>(kind)].store(&series, std::memory_order_release);
   return series;
 }
@@ -72,21 +72,21 @@ Metrics::Series& Recorder::FindSeries(CollectiveKind kind) {
 std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
   int64_t record = -1;
   IfThereIsMemory([&] {
-    record = recorder_->Add(*group_, collective, MemoOf(collective));
+    record = recorder_->Add(*group_, collective, FindMemo(collective));
   });
   std::shared_ptr<Work> work = inner().Start(collective);
   // The callback may outlive this object.
-  work->OnCompletion([recorder = recorder_, group = group_, record,
-                      metrics = metrics_,
-                      series = metrics_ == nullptr ? nullptr
-                                                   : &SeriesOf(collective.kind),
-                      bytes = collective.bytes(),
-                      started = collective.started](const Status& status) {
-    const Instant now = Clock::now();
-    IfThereIsMemory([&] { recorder->Complete(*group, record, status, now); });
-    if (series == nullptr) return;
-    series->Finished(bytes, Elapsed(started, now), status.code());
-  });
+  work->OnCompletion(
+      [recorder = recorder_, group = group_, record, metrics = metrics_,
+       series = metrics_ == nullptr ? nullptr : &GetSeries(collective.kind),
+       bytes = collective.bytes(),
+       started = collective.started](const Status& status) {
+        const Instant now = Clock::now();
+        IfThereIsMemory(
+            [&] { recorder->Complete(*group, record, status, now); });
+        if (series == nullptr) return;
+        series->Finished(bytes, Elapsed(started, now), status.code());
+      });
   return work;
 }
 
@@ -94,7 +94,7 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
   int64_t record = -1;
   const auto add = [&] {
     IfThereIsMemory([&] {
-      record = recorder_->Add(*group_, collective, MemoOf(collective));
+      record = recorder_->Add(*group_, collective, FindMemo(collective));
     });
   };
   order.BeforeRelease(add);
@@ -113,14 +113,14 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
       // The collective has waited briefly or not at all: writes the whole
       // record at once.
       recorder_->AddCompleted(*group_, collective, ending.at,
-                              MemoOf(collective));
+                              FindMemo(collective));
     } else {
       recorder_->Complete(*group_, record, ending.status, ending.at);
     }
   });
   if (metrics_ == nullptr) return ending;
   // Avoids the call of code() for the usual OK.
-  SeriesOf(collective.kind)
+  GetSeries(collective.kind)
       .Finished(collective.bytes(), Elapsed(collective.started, ending.at),
                 ending.status.ok() ? StatusCode::kOk : ending.status.code());
   return ending;

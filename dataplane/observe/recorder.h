@@ -35,9 +35,9 @@ class Recorder : public BackendDecorator {
 
  private:
   // Null if the collective has no plan.
-  inline FlightRecorder::Memo* MemoOf(const Collective& collective) const;
+  inline FlightRecorder::Memo* FindMemo(const Collective& collective) const;
   // Requires that metrics_ is not null.
-  inline Metrics::Series& SeriesOf(CollectiveKind kind);
+  inline Metrics::Series& GetSeries(CollectiveKind kind);
   Metrics::Series& FindSeries(CollectiveKind kind);
 
   const std::shared_ptr<FlightRecorder> recorder_;

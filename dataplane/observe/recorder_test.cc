@@ -363,7 +363,7 @@ TEST_F(SmallRecorderTest, NothingStaysOfWhatWasThere) {
 
 class FakeMetrics : public Metrics {
  public:
-  Series& SeriesOf(absl::string_view op, absl::string_view backend) override {
+  Series& GetSeries(absl::string_view op, absl::string_view backend) override {
     return series.emplace_back(*this, std::string(op), std::string(backend));
   }
 
@@ -470,9 +470,9 @@ TEST(RecorderMetricsTest, PassesEverythingElseOn) {
   EXPECT_EQ(recording.name(), "fake");
   EXPECT_EQ(recording.devices().size(), 1u);
   EXPECT_EQ(recording.Supports({}), UnimplementedError("no"));
-  for (const bool looks : {true, false}) {
-    backend.looks = looks;
-    EXPECT_EQ(recording.looks_where_tensors_are({}), looks);
+  for (const bool checks_tensors : {true, false}) {
+    backend.checks_tensors = checks_tensors;
+    EXPECT_EQ(recording.looks_where_tensors_are({}), checks_tensors);
   }
   recording.Abort(AbortedError("stop"));
   EXPECT_THAT(backend.aborts, ElementsAre(AbortedError("stop")));

@@ -9,7 +9,7 @@
 
 namespace muster::dataplane::testing {
 
-std::string AddressOf(int rank) {
+std::string GetAddress(int rank) {
   const char* const text = std::getenv("MUSTER_LOCAL_WORLD_HOSTS");
   const absl::string_view hosts = text == nullptr ? "0" : text;
   CHECK(!hosts.empty() && hosts.find_first_not_of("0123456789") == hosts.npos)

@@ -9,7 +9,7 @@ namespace muster::dataplane::testing {
 // host, unless the environment variable MUSTER_LOCAL_WORLD_HOSTS gives hosts: a
 // digit per rank, repeated from the beginning. With "001", ranks 2 and 5 are on
 // another host than ranks 0, 1, 3 and 4. Another host is another address here.
-std::string AddressOf(int rank);
+std::string GetAddress(int rank);
 
 }  // namespace muster::dataplane::testing
 

@@ -35,7 +35,7 @@ void SetArithmetic(const std::string& backend, const Arithmetic& arithmetic) {
   Arithmetics()[backend] = arithmetic;
 }
 
-Arithmetic ArithmeticOf(const std::string& backend) {
+Arithmetic GetArithmetic(const std::string& backend) {
   const auto found = Arithmetics().find(backend);
   return found == Arithmetics().end() ? Arithmetic{} : found->second;
 }

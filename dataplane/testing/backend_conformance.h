@@ -55,7 +55,7 @@ struct Arithmetic {
   bool may_drop_nan = false;
 };
 void SetArithmetic(const std::string& backend, const Arithmetic& arithmetic);
-Arithmetic ArithmeticOf(const std::string& backend);
+Arithmetic GetArithmetic(const std::string& backend);
 
 // Parameters: backend name, world size. Tests results and ordering.
 class BackendConformance

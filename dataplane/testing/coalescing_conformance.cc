@@ -63,10 +63,10 @@ struct Batch {
       one.kind = kind;
       one.reduce_op = op;
       if (kind == CollectiveKind::kAllReduce) {
-        one.tensors = {TensorOf(type, inputs[i])};
+        one.tensors = {MakeTensor(type, inputs[i])};
       } else {
-        one.inputs = {TensorOf(type, inputs[i])};
-        one.outputs = {TensorOf(type, outputs[i])};
+        one.inputs = {MakeTensor(type, inputs[i])};
+        one.outputs = {MakeTensor(type, outputs[i])};
       }
       collectives.push_back(one);
     }
@@ -119,7 +119,7 @@ TEST_P(ReductionConformance, CoalescedOnesAreBitwiseWhatTheyAreApart) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   const bool reduces = CanReduce(world, ReduceOp::kSum, data_type());
   world.OnEachRank([&](Communicator& communicator) {
-    WithTypeOf(data_type(), [&](auto value) {
+    WithElementType(data_type(), [&](auto value) {
       using T = decltype(value);
       for (const CollectiveKind kind :
            {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatterTensor,

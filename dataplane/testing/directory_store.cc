@@ -35,13 +35,13 @@ std::optional<std::string> ReadFile(const std::string& path) {
 DirectoryStore::DirectoryStore(std::string directory)
     : directory_(std::move(directory)) {}
 
-std::string DirectoryStore::PathOf(const std::string& key) const {
+std::string DirectoryStore::MakePath(const std::string& key) const {
   return absl::StrCat(directory_, "/", absl::StrReplaceAll(key, {{"/", "_"}}));
 }
 
 Status DirectoryStore::Set(const std::string& key, const std::string& value) {
   // Renamed into place, so that no reader sees half of it.
-  const std::string path = PathOf(key);
+  const std::string path = MakePath(key);
   const std::string temporary = absl::StrCat(path, ".", getpid());
   {
     std::ofstream file(temporary, std::ios::binary);
@@ -61,7 +61,7 @@ StatusOr<std::vector<std::string>> DirectoryStore::Get(
   std::vector<std::string> values;
   for (const std::string& key : keys) {
     std::optional<std::string> value;
-    while (!(value = ReadFile(PathOf(key))).has_value()) {
+    while (!(value = ReadFile(MakePath(key))).has_value()) {
       if (Clock::now() >= deadline) {
         return DeadlineExceededError(
             absl::StrCat("key \"", key, "\" was not set in time"));
@@ -80,7 +80,7 @@ StatusOr<int64_t> DirectoryStore::Add(const std::string& key, int64_t delta) {
     return InternalError(absl::StrCat("cannot lock ", directory_));
   }
   int64_t value = 0;
-  const std::optional<std::string> old = ReadFile(PathOf(key));
+  const std::optional<std::string> old = ReadFile(MakePath(key));
   Status status;
   if (old.has_value() && !absl::SimpleAtoi(*old, &value)) {
     status =

@@ -22,7 +22,7 @@ class DirectoryStore : public BootstrapStore {
   StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
  private:
-  std::string PathOf(const std::string& key) const;
+  std::string MakePath(const std::string& key) const;
 
   const std::string directory_;
 };

@@ -54,7 +54,7 @@ std::vector<Status> Outcomes(
 
 // Outcomes of one collective of `count` elements per rank, which `change`
 // alters on some ranks.
-std::vector<Status> OutcomesOf(
+std::vector<Status> CollectOutcomes(
     const std::string& backend, int world_size, CollectiveKind kind,
     size_t count,
     const std::function<void(int rank, Collective& collective)>& change) {
@@ -120,12 +120,12 @@ TEST_P(DisagreementConformance, DifferentReductionsAreAnErrorThatShowsBoth) {
     if (!IsReduction(kind)) continue;
     for (const size_t count : {kSmall, kStream}) {
       SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), " of ", count));
-      const auto outcomes = OutcomesOf(backend(), world_size(), kind, count,
-                                       [](int rank, Collective& collective) {
-                                         if (rank == 0)
-                                           collective.reduce_op =
-                                               ReduceOp::kMax;
-                                       });
+      const auto outcomes =
+          CollectOutcomes(backend(), world_size(), kind, count,
+                          [](int rank, Collective& collective) {
+                            if (rank == 0)
+                              collective.reduce_op = ReduceOp::kMax;
+                          });
       ExpectMismatch(outcomes, "max", "sum");
     }
   }
@@ -221,13 +221,13 @@ TEST_P(DisagreementConformance, WhoExpectsNothingDoesNotLoseWhatHeIsGiven) {
        {CollectiveKind::kAllToAll, CollectiveKind::kScatter}) {
     for (const size_t count : {kSmall, kStream}) {
       SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), " of ", count));
-      const auto outcomes =
-          OutcomesOf(backend(), world_size(), kind, count,
-                     [](int rank, Collective& collective) {
-                       Tensor& output = collective.outputs[0];
-                       if (rank != 1) return;
-                       output = Tensor(output.data(), DataType::kFloat32, {0});
-                     });
+      const auto outcomes = CollectOutcomes(
+          backend(), world_size(), kind, count,
+          [](int rank, Collective& collective) {
+            Tensor& output = collective.outputs[0];
+            if (rank != 1) return;
+            output = Tensor(output.data(), DataType::kFloat32, {0});
+          });
       ExpectMismatch(outcomes, std::string(CollectiveKindName(kind)), "rank 0");
     }
   }
@@ -238,7 +238,7 @@ TEST_P(DisagreementConformance, UnevenSizesThatDisagreeAreAnErrorNotAHang) {
        {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
     for (const size_t count : {kSmall, kStream}) {
       SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), " of ", count));
-      const auto outcomes = OutcomesOf(
+      const auto outcomes = CollectOutcomes(
           backend(), world_size(), kind, count,
           [&](int rank, Collective& collective) {
             auto& list = kind == CollectiveKind::kAllGather ? collective.outputs

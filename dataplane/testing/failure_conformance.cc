@@ -36,7 +36,7 @@ std::shared_ptr<Work> StartAllReduce(Communicator& communicator,
                              .timeout = timeout});
 }
 
-int EntriesOf(const char* directory) {
+int CountEntries(const char* directory) {
   int entries = 0;
   DIR* opened = opendir(directory);
   while (readdir(opened) != nullptr) ++entries;
@@ -44,8 +44,8 @@ int EntriesOf(const char* directory) {
   return entries;
 }
 
-int Threads() { return EntriesOf("/proc/self/task"); }
-int Descriptors() { return EntriesOf("/proc/self/fd"); }
+int Threads() { return CountEntries("/proc/self/task"); }
+int Descriptors() { return CountEntries("/proc/self/fd"); }
 
 // The number of threads after joined ones are gone: a join returns a moment
 // before the system removes its thread from the list.

@@ -23,7 +23,7 @@ class FakeBackend : public Backend {
   Status Supports(const Collective&) const override { return supports; }
   const std::atomic<bool>& looks_where_tensors_are(
       const Collective&) const override {
-    return looks;
+    return checks_tensors;
   }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     started.push_back(collective);
@@ -47,7 +47,7 @@ class FakeBackend : public Backend {
   }
 
   Status supports;
-  std::atomic<bool> looks{true};
+  std::atomic<bool> checks_tensors{true};
   // Makes the handle of the next started collective.
   std::function<std::shared_ptr<PromisedWork>()> start;
   // Called in Run; returns the result.

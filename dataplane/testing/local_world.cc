@@ -43,7 +43,7 @@ LocalWorld::LocalWorld(LocalWorldOptions options)
                              .store = store,
                              .deadline = Clock::now() + options_.create_timeout,
                              .network_interfaces = "",
-                             .local_address = AddressOf(rank)});
+                             .local_address = GetAddress(rank)});
       CHECK(backend.ok()) << "rank " << rank << ": " << backend.status();
       communicators_[rank] = std::make_unique<Communicator>(
           CommunicatorOptions{.group_name = options_.group_name,

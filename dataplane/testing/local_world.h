@@ -20,7 +20,7 @@ struct LocalWorldOptions {
   std::chrono::milliseconds create_timeout = std::chrono::seconds(60);
 };
 
-// A group whose ranks are threads of this process, each at its AddressOf.
+// A group whose ranks are threads of this process, each at its GetAddress.
 class LocalWorld {
  public:
   // Creates all ranks' communicators concurrently. CHECK-fails if a rank cannot

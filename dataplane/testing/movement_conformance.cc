@@ -41,7 +41,7 @@ std::vector<T> Parcel(int world_size, int from, int to, size_t count) {
 }
 
 template <typename T>
-Collective::Tensors TensorsOf(std::vector<std::vector<T>>& lists) {
+Collective::Tensors MakeTensors(std::vector<std::vector<T>>& lists) {
   Collective::Tensors tensors;
   for (std::vector<T>& list : lists) tensors.push_back(Tensor(list));
   return tensors;
@@ -172,7 +172,7 @@ void CheckAllGather(LocalWorld& world, const std::vector<size_t>& counts) {
     std::vector<std::vector<T>> outputs = Blank<T>(counts);
     MustSucceed(communicator, {.kind = CollectiveKind::kAllGather,
                                .inputs = {Tensor(input)},
-                               .outputs = TensorsOf(outputs)});
+                               .outputs = MakeTensors(outputs)});
     EXPECT_TRUE(outputs == expected) << "rank " << rank;
     EXPECT_TRUE(input == expected[rank]);
     // The input is this rank's own part of the output.
@@ -180,7 +180,7 @@ void CheckAllGather(LocalWorld& world, const std::vector<size_t>& counts) {
     outputs[rank] = input;
     MustSucceed(communicator, {.kind = CollectiveKind::kAllGather,
                                .inputs = {Tensor(outputs[rank])},
-                               .outputs = TensorsOf(outputs)});
+                               .outputs = MakeTensors(outputs)});
     EXPECT_TRUE(outputs == expected) << "rank " << rank << " in place";
   });
 }
@@ -236,7 +236,7 @@ TEST_P(BackendConformance, GatherBringsAllToTheRootAlone) {
         Collective gather = {.kind = CollectiveKind::kGather,
                              .inputs = {Tensor(input)},
                              .root = root};
-        if (rank == root) gather.outputs = TensorsOf(outputs);
+        if (rank == root) gather.outputs = MakeTensors(outputs);
         MustSucceed(communicator, gather);
         for (int from = 0; from < world_size() && rank == root; ++from) {
           EXPECT_TRUE(outputs[from] ==
@@ -262,7 +262,7 @@ TEST_P(BackendConformance, ScatterGivesEachRankItsPartOfTheRoots) {
         }
         std::vector<int32_t> output(count, 111);
         MustSucceed(communicator, {.kind = CollectiveKind::kScatter,
-                                   .inputs = TensorsOf(inputs),
+                                   .inputs = MakeTensors(inputs),
                                    .outputs = {Tensor(output)},
                                    .root = root});
         EXPECT_TRUE(output == Parcel<int32_t>(world_size(), root, rank, count))
@@ -309,8 +309,8 @@ void CheckAllToAll(LocalWorld& world, size_t unit,
     }
     std::vector<std::vector<T>> outputs = Blank<T>(counts);
     MustSucceed(communicator, {.kind = CollectiveKind::kAllToAll,
-                               .inputs = TensorsOf(inputs),
-                               .outputs = TensorsOf(outputs)});
+                               .inputs = MakeTensors(inputs),
+                               .outputs = MakeTensors(outputs)});
     EXPECT_TRUE(outputs == expected) << "unit " << unit << " rank " << rank;
 
     std::vector<T> input = Joined(inputs);
@@ -341,7 +341,7 @@ TEST_P(BackendConformance, TheOwnPartMayBeInItsPlace) {
       Collective gather = {.kind = CollectiveKind::kGather,
                            .inputs = {Tensor(gathered[rank])},
                            .root = root};
-      if (rank == root) gather.outputs = TensorsOf(gathered);
+      if (rank == root) gather.outputs = MakeTensors(gathered);
       MustSucceed(communicator, gather);
       EXPECT_TRUE(rank != root || gathered == expected) << count;
 
@@ -349,7 +349,7 @@ TEST_P(BackendConformance, TheOwnPartMayBeInItsPlace) {
       Collective scatter = {.kind = CollectiveKind::kScatter,
                             .outputs = {Tensor(scattered[rank])},
                             .root = root};
-      if (rank == root) scatter.inputs = TensorsOf(scattered);
+      if (rank == root) scatter.inputs = MakeTensors(scattered);
       MustSucceed(communicator, scatter);
       EXPECT_TRUE(scattered[rank] == expected[rank]) << count;
 
@@ -375,8 +375,8 @@ TEST_P(BackendConformance, TheOwnPartMayBeInItsPlace) {
       auto taken = Blank<int32_t>(counts);
       taken[rank] = give[rank];
       Collective all_to_all = {.kind = CollectiveKind::kAllToAll,
-                               .inputs = TensorsOf(give),
-                               .outputs = TensorsOf(taken)};
+                               .inputs = MakeTensors(give),
+                               .outputs = MakeTensors(taken)};
       all_to_all.inputs[rank] = all_to_all.outputs[rank];
       MustSucceed(communicator, all_to_all);
       EXPECT_TRUE(taken == received) << count;

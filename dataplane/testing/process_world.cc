@@ -35,7 +35,7 @@ std::string RunRank(const std::string& backend_name, int rank, int world_size,
       .group_name = "world",
       .store = std::make_shared<DirectoryStore>(directory),
       .deadline = Clock::now() + joining.timeout,
-      .local_address = AddressOf(rank)};
+      .local_address = GetAddress(rank)};
   joining.adjust(options);
   auto backend = CreateBackend(backend_name, options);
   if (!backend.ok()) return backend.status().ToString();

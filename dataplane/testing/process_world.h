@@ -21,8 +21,8 @@ struct RankOutcome {
   std::string report;
 };
 
-// A group whose ranks are processes of this machine, each at its AddressOf. The
-// processes are forked, so this process must have no other threads when it
+// A group whose ranks are processes of this machine, each at its GetAddress.
+// The processes are forked, so this process must have no other threads when it
 // makes one.
 class ProcessWorld {
  public:

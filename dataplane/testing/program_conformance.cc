@@ -17,14 +17,14 @@
 namespace muster::dataplane::testing {
 namespace {
 
-uint64_t NumberOf(const char* variable, uint64_t fallback) {
+uint64_t GetNumber(const char* variable, uint64_t fallback) {
   const char* const text = getenv(variable);
   return text == nullptr ? fallback : std::stoull(text);
 }
 
 TEST_P(ProgramConformance, RandomProgramsGiveWhatTheirSimulationGives) {
-  const uint64_t first = NumberOf("MUSTER_PROGRAM_SEED", 1);
-  const uint64_t programs = NumberOf("MUSTER_PROGRAMS", 24);
+  const uint64_t first = GetNumber("MUSTER_PROGRAM_SEED", 1);
+  const uint64_t programs = GetNumber("MUSTER_PROGRAMS", 24);
   for (uint64_t seed = first; seed < first + programs; ++seed) {
     const RandomProgram program(seed, world_size());
     const std::string problem = RunProgram(program, backend());

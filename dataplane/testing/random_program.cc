@@ -115,7 +115,7 @@ class Generator {
   }
 
  private:
-  static std::vector<ReduceOp> OpsOf(DataType type) {
+  static std::vector<ReduceOp> GetOps(DataType type) {
     using enum ReduceOp;
     switch (type) {
       case DataType::kFloat16:
@@ -135,15 +135,16 @@ class Generator {
 
   // The operations whose result does not depend on the order.
   std::vector<ReduceOp> ExactOps(const Instruction& of) const {
-    std::vector<ReduceOp> ops = OpsOf(type_);
-    const Range inputs = RangeOf(of);
+    std::vector<ReduceOp> ops = GetOps(type_);
+    const Range inputs = ComputeRange(of);
     std::erase_if(
         ops, [&](ReduceOp op) { return !Reduced(op, inputs).has_value(); });
     return ops;
   }
 
   bool IsExact(const Instruction& of) const {
-    return !IsReduction(of.kind) || Reduced(of.op, RangeOf(of)).has_value();
+    return !IsReduction(of.kind) ||
+           Reduced(of.op, ComputeRange(of)).has_value();
   }
 
   bool Fits(const Range& range) const {
@@ -167,7 +168,7 @@ class Generator {
       range.largest *= size;
     }
     if (op == ReduceOp::kPremulSum) {
-      range.largest *= FactorOf(static_cast<int>(size_) - 1);
+      range.largest *= GetFactor(static_cast<int>(size_) - 1);
       range.step /= 2;
     }
     if (!Fits(range)) return std::nullopt;
@@ -187,7 +188,7 @@ class Generator {
   }
 
   // The range of all numbers that the instruction reads.
-  Range RangeOf(const Instruction& of) const {
+  Range ComputeRange(const Instruction& of) const {
     Range all;
     for (size_t rank = 0; rank < of.inputs.size(); ++rank) {
       for (const Slice& slice : of.inputs[rank]) {
@@ -200,7 +201,7 @@ class Generator {
 
   // Updates the ranges of the slices that `done` has written.
   void Note(const Instruction& done) {
-    Range result = RangeOf(done);
+    Range result = ComputeRange(done);
     if (IsReduction(done.kind)) result = *Reduced(done.op, result);
     for (const auto* lists : {&done.inputs, &done.outputs}) {
       for (size_t rank = 0; rank < lists->size(); ++rank) {
@@ -233,7 +234,8 @@ class Generator {
   }
 
   // Contiguous slices of `counts` elements in a buffer other than `other`.
-  std::vector<Slice> Place(const std::vector<size_t>& counts, size_t other) {
+  std::vector<Slice> ChooseSlices(const std::vector<size_t>& counts,
+                                  size_t other) {
     size_t total = 0;
     for (const size_t count : counts) total += count;
     size_t buffer = Below(buffers_ - 1);
@@ -251,10 +253,10 @@ class Generator {
   void FillBoth(Instruction& next, const std::vector<std::vector<size_t>>& in,
                 const std::vector<std::vector<size_t>>& out) {
     for (size_t rank = 0; rank < size_; ++rank) {
-      next.inputs.push_back(Place(in[rank], buffers_));
+      next.inputs.push_back(ChooseSlices(in[rank], buffers_));
       const size_t used =
           in[rank].empty() ? buffers_ : next.inputs.back()[0].buffer;
-      next.outputs.push_back(Place(out[rank], used));
+      next.outputs.push_back(ChooseSlices(out[rank], used));
     }
   }
 
@@ -278,8 +280,8 @@ class Generator {
   }
 
   // The counts of each rank for parts of these sizes.
-  Counts CountsOf(TensorList layout, int root,
-                  const std::vector<size_t>& sizes) const {
+  Counts MakeCounts(TensorList layout, int root,
+                    const std::vector<size_t>& sizes) const {
     switch (layout) {
       case TensorList::kEmpty:
         break;
@@ -297,7 +299,7 @@ class Generator {
   }
 
   void Fill(Instruction& next) {
-    const CollectiveTraits& traits = TraitsOf(next.kind);
+    const CollectiveTraits& traits = GetTraits(next.kind);
     const size_t part = room_ / size_;
     const std::vector<size_t> equal(size_, Count(part));
     if (traits.tensors == TensorList::kOne) {
@@ -326,8 +328,8 @@ class Generator {
     if (traits.is_uneven) {
       for (size_t& size : sizes) size = Count(part);
     }
-    FillBoth(next, CountsOf(traits.inputs, next.root, sizes),
-             CountsOf(traits.outputs, next.root, sizes));
+    FillBoth(next, MakeCounts(traits.inputs, next.root, sizes),
+             MakeCounts(traits.outputs, next.root, sizes));
   }
 
   std::mt19937_64 random_;

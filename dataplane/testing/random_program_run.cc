@@ -72,11 +72,11 @@ class Simulation {
     }
     // An in-place instruction has no outputs.
     const bool in_place =
-        TraitsOf(instruction.kind).tensors == TensorList::kOne;
+        GetTraits(instruction.kind).tensors == TensorList::kOne;
     for (size_t rank = 0; rank < size; ++rank) {
       const auto& outputs =
           (in_place ? instruction.inputs : instruction.outputs)[rank];
-      switch (TraitsOf(instruction.kind).list_form) {
+      switch (GetTraits(instruction.kind).list_form) {
         case CollectiveKind::kBarrier:
           break;
         case CollectiveKind::kAllReduce:
@@ -224,7 +224,8 @@ class Simulation {
     Wide result = 0;
     for (size_t rank = 0; rank < of.size(); ++rank) {
       auto value = static_cast<Wide>(Exact(of[rank]));
-      if (op == ReduceOp::kPremulSum) value *= FactorOf(static_cast<int>(rank));
+      if (op == ReduceOp::kPremulSum)
+        value *= GetFactor(static_cast<int>(rank));
       if (rank == 0) {
         result = value;
       } else if (op == ReduceOp::kProduct) {
@@ -325,14 +326,14 @@ class Runner {
     for (; count > 0; --count) FinishFirst();
   }
 
-  Tensor TensorOf(const Slice& slice) {
+  Tensor MakeTensor(const Slice& slice) {
     return Tensor(buffers[slice.buffer].data() + slice.begin, program_.type,
                   {static_cast<int64_t>(slice.count)});
   }
 
   Collective::Tensors Tensors(const std::vector<Slice>& slices) {
     Collective::Tensors tensors;
-    for (const Slice& slice : slices) tensors.push_back(TensorOf(slice));
+    for (const Slice& slice : slices) tensors.push_back(MakeTensor(slice));
     return tensors;
   }
 
@@ -345,7 +346,7 @@ class Runner {
       whole.count += slice.count;
       splits.push_back(static_cast<int64_t>(slice.count));
     }
-    return {TensorOf(whole)};
+    return {MakeTensor(whole)};
   }
 
   void Start(const Instruction& instruction, Communicator& group) {
@@ -357,7 +358,7 @@ class Runner {
     if (instruction.from_any) return GatherFromAny(instruction, group);
     Collective collective{.kind = instruction.kind,
                           .reduce_op = instruction.op,
-                          .factor = FactorOf(group.rank()),
+                          .factor = GetFactor(group.rank()),
                           .root = instruction.root,
                           .peer = instruction.peer,
                           .tag = instruction.tag};
@@ -369,7 +370,7 @@ class Runner {
         return;
       }
     }
-    if (TraitsOf(instruction.kind).tensors == TensorList::kOne) {
+    if (GetTraits(instruction.kind).tensors == TensorList::kOne) {
       collective.tensors = Tensors(inputs);
     } else if (HasSplits(instruction.kind)) {
       collective.inputs = Whole(inputs, collective.input_splits);
@@ -406,7 +407,7 @@ class Runner {
     const Slice& own = instruction.inputs[rank][0];
     if (group.rank() != instruction.root) {
       running_.push_back({group.Start({.kind = CollectiveKind::kSend,
-                                       .inputs = {TensorOf(own)},
+                                       .inputs = {MakeTensor(own)},
                                        .peer = instruction.root,
                                        .tag = instruction.tag}),
                           {own}});
@@ -517,8 +518,8 @@ std::string RunAs(const RandomProgram& program, const std::string& backend) {
 std::string RunProgram(const RandomProgram& program,
                        const std::string& backend) {
   std::string problem;
-  WithTypeOf(program.type,
-             [&]<typename T>(T) { problem = RunAs<T>(program, backend); });
+  WithElementType(program.type,
+                  [&]<typename T>(T) { problem = RunAs<T>(program, backend); });
   return problem;
 }
 

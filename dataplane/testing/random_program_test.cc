@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kPrograms = 10 * kProgramTypes;
 
 // The number of operations for a reduction of this type.
-size_t OperationsOf(DataType type) {
+size_t CountOperations(DataType type) {
   switch (type) {
     case DataType::kComplex64:
     case DataType::kComplex128:
@@ -55,7 +55,7 @@ TEST(RandomProgramTest, HasEveryKindAndOperationOfEveryType) {
   EXPECT_EQ(kinds.size(), size_t{kCollectiveKindCount - 1});
   for (int i = 0; i < kProgramTypes; ++i) {
     const auto type = static_cast<DataType>(i);
-    EXPECT_EQ(operations[type].size(), OperationsOf(type))
+    EXPECT_EQ(operations[type].size(), CountOperations(type))
         << DataTypeName(type);
   }
   EXPECT_GT(from_any, kPrograms);

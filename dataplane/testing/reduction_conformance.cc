@@ -39,7 +39,7 @@ template <typename T>
 std::string Wrong(const LocalWorld& world, const std::vector<T>& actual,
                   ReduceOp op, size_t first = 0) {
   return FirstWrong(actual, op, world.world_size(), first,
-                    ArithmeticOf(world.backend()).rounds_at_each_rank
+                    GetArithmetic(world.backend()).rounds_at_each_rank
                         ? Rounding::kAtEachRank
                         : Rounding::kOnce);
 }
@@ -65,10 +65,11 @@ void CheckAllReduce(LocalWorld& world, DataType type, ReduceOp op,
       const int rank = communicator.rank();
       std::vector<T>& values = (*run)[rank];
       values = Inputs<T>(op, world.world_size(), rank, count);
-      const auto work = communicator.Start({.kind = CollectiveKind::kAllReduce,
-                                            .tensors = {TensorOf(type, values)},
-                                            .reduce_op = op,
-                                            .factor = FactorOf(rank)});
+      const auto work =
+          communicator.Start({.kind = CollectiveKind::kAllReduce,
+                              .tensors = {MakeTensor(type, values)},
+                              .reduce_op = op,
+                              .factor = GetFactor(rank)});
       EXPECT_TRUE(work->Wait().ok()) << work->status();
     }
   });
@@ -86,7 +87,7 @@ void CheckAllReduce(LocalWorld& world, DataType type, ReduceOp op,
 
 TEST_P(ReductionConformance, AllReduceGivesTheReferenceOnEveryRank) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
-  WithTypeOf(data_type(), [&](auto zero) {
+  WithElementType(data_type(), [&](auto zero) {
     using T = decltype(zero);
     for (const ReduceOp op : OpsFor(world, data_type())) {
       for (const size_t count : CountsFor(data_type())) {
@@ -111,9 +112,9 @@ void CheckReduce(LocalWorld& world, DataType type, ReduceOp op, size_t count,
     std::vector<T> values = Inputs<T>(op, world_size, rank, count);
     const std::vector<T> before = values;
     const auto work = communicator.Start({.kind = CollectiveKind::kReduce,
-                                          .tensors = {TensorOf(type, values)},
+                                          .tensors = {MakeTensor(type, values)},
                                           .reduce_op = op,
-                                          .factor = FactorOf(rank),
+                                          .factor = GetFactor(rank),
                                           .root = root});
     EXPECT_TRUE(work->Wait().ok()) << work->status();
     if (rank == root) {
@@ -126,7 +127,7 @@ void CheckReduce(LocalWorld& world, DataType type, ReduceOp op, size_t count,
 
 TEST_P(ReductionConformance, ReduceGivesTheReferenceToTheRootAlone) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
-  WithTypeOf(data_type(), [&](auto zero) {
+  WithElementType(data_type(), [&](auto zero) {
     using T = decltype(zero);
     int root = 0;
     for (const ReduceOp op : OpsFor(world, data_type())) {
@@ -157,14 +158,14 @@ void CheckReduceScatter(LocalWorld& world, DataType type, ReduceOp op,
     const std::vector<T> before = input;
     Collective scatter = {.kind = CollectiveKind::kReduceScatter,
                           .reduce_op = op,
-                          .factor = FactorOf(rank)};
+                          .factor = GetFactor(rank)};
     for (int i = 0; i < world_size; ++i) {
       scatter.inputs.push_back(Tensor(input.data() + begin[i], type,
                                       {static_cast<int64_t>(counts[i])}));
     }
     Collective tensor_form = scatter;
     std::vector<T> output(counts[rank]);
-    scatter.outputs = {TensorOf(type, output)};
+    scatter.outputs = {MakeTensor(type, output)};
     auto work = communicator.Start(scatter);
     EXPECT_TRUE(work->Wait().ok()) << work->status();
     EXPECT_EQ(Wrong(world, output, op, begin[rank]), "");
@@ -180,7 +181,7 @@ void CheckReduceScatter(LocalWorld& world, DataType type, ReduceOp op,
     if (counts != std::vector<size_t>(world_size, counts[0])) return;
     tensor_form.kind = CollectiveKind::kReduceScatterTensor;
     tensor_form.outputs = {scatter.inputs[rank]};
-    tensor_form.inputs = {TensorOf(type, input)};
+    tensor_form.inputs = {MakeTensor(type, input)};
     work = communicator.Start(tensor_form);
     EXPECT_TRUE(work->Wait().ok()) << work->status();
     const auto own = input.begin() + begin[rank];
@@ -190,7 +191,7 @@ void CheckReduceScatter(LocalWorld& world, DataType type, ReduceOp op,
 
 TEST_P(ReductionConformance, ReduceScatterGivesEveryRankItsPart) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
-  WithTypeOf(data_type(), [&](auto zero) {
+  WithElementType(data_type(), [&](auto zero) {
     using T = decltype(zero);
     for (const ReduceOp op : OpsFor(world, data_type())) {
       for (const size_t count : CountsFor(data_type())) {
@@ -241,7 +242,7 @@ TEST_P(BackendConformance, NanOfAnyRankReachesEveryRankWithTheSameBits) {
                                 .reduce_op = op});
         EXPECT_TRUE(work->Wait().ok()) << work->status();
       });
-      const bool may_drop = ArithmeticOf(backend()).may_drop_nan &&
+      const bool may_drop = GetArithmetic(backend()).may_drop_nan &&
                             world_size() > 1 &&
                             (op == ReduceOp::kMin || op == ReduceOp::kMax);
       for (int rank = 0; rank < world_size(); ++rank) {

@@ -41,7 +41,7 @@ using Float8E5m2 = Float8<DataType::kFloat8E5m2>;
 
 // Calls `body` with a value of the C++ type of `type`.
 template <typename Body>
-void WithTypeOf(DataType type, Body&& body) {
+void WithElementType(DataType type, Body&& body) {
   switch (type) {
     case DataType::kUint8:
       return body(uint8_t{});
@@ -94,7 +94,7 @@ template <typename T>
 inline constexpr bool kIsComplex<std::complex<T>> = true;
 
 // The kPremulSum factor of rank `rank`: exact in every type.
-inline double FactorOf(int rank) { return 1 + rank * 0.5; }
+inline double GetFactor(int rank) { return 1 + rank * 0.5; }
 
 // Element `index` of rank `rank`'s input. It differs between ranks and elements
 // and has both signs. No reduction of floating-point numbers overflows, and
@@ -128,11 +128,11 @@ T InputElement(ReduceOp op, int world_size, int rank, size_t index) {
 }
 
 template <typename T>
-struct WideOf {
+struct WideType {
   using Type = std::conditional_t<std::is_integral_v<T>, __int128, long double>;
 };
 template <typename T>
-struct WideOf<std::complex<T>> {
+struct WideType<std::complex<T>> {
   using Type = std::complex<long double>;
 };
 
@@ -192,14 +192,14 @@ T ExpectedElement(ReduceOp op, int world_size, size_t index) {
     }
     return {result};
   } else {
-    using Wide = typename WideOf<T>::Type;
+    using Wide = typename WideType<T>::Type;
     Wide result = 0;
     for (int rank = 0; rank < world_size; ++rank) {
       auto value = static_cast<Wide>(
           Exact(InputElement<T>(op, world_size, rank, index)));
       if constexpr (!std::is_integral_v<T>) {
         if (op == ReduceOp::kPremulSum) {
-          value *= static_cast<long double>(FactorOf(rank));
+          value *= static_cast<long double>(GetFactor(rank));
         }
       }
       result = rank == 0 ? value : ExpectedPair<Wide>(op, result, value);
@@ -245,7 +245,7 @@ enum class Rounding { kOnce, kAtEachRank };
 
 // The largest relative error of one rounding.
 template <typename T>
-float UnitOf() {
+float GetUnit() {
   return std::ldexp(1.0F, -kNarrowDigits<T>);
 }
 
@@ -265,7 +265,7 @@ bool IsCloseEnough(ReduceOp op, int world_size, T actual, T expected) {
   const auto a = static_cast<float>(actual);
   const auto b = static_cast<float>(expected);
   const float bound =
-      std::pow(1 + UnitOf<T>(), static_cast<float>(roundings + 1)) - 1;
+      std::pow(1 + GetUnit<T>(), static_cast<float>(roundings + 1)) - 1;
   return std::abs(a - b) <= bound * std::abs(b);
 }
 
@@ -319,7 +319,7 @@ std::shared_ptr<const std::vector<T>> Expected(ReduceOp op, int world_size,
 }
 
 template <typename T>
-Tensor TensorOf(DataType type, std::vector<T>& values) {
+Tensor MakeTensor(DataType type, std::vector<T>& values) {
   return Tensor(values.data(), type, {static_cast<int64_t>(values.size())});
 }
 
@@ -343,7 +343,7 @@ std::string MeanWrong(const std::vector<T>& actual, ReduceOp op, int world_size,
     wanted += static_cast<float>((*expected)[first + i]);
   }
   const double off = std::abs(got - wanted) / wanted;
-  if (off <= units_max * UnitOf<T>()) return "";
+  if (off <= units_max * GetUnit<T>()) return "";
   std::ostringstream text;
   text << "the elements are off by " << 100 * off << " % on average";
   return text.str();

@@ -24,7 +24,7 @@ std::vector<T> InSteps(ReduceOp op, int world_size, int ranks) {
       auto own = static_cast<float>(InputElement<T>(op, world_size, rank, i));
       float factor = 1;
       if (op == ReduceOp::kPremulSum) {
-        factor = static_cast<float>(FactorOf(rank));
+        factor = static_cast<float>(GetFactor(rank));
       } else if (op == ReduceOp::kAvg) {
         factor = static_cast<float>(
             static_cast<T>(1 / static_cast<float>(world_size)));
@@ -77,7 +77,7 @@ TYPED_TEST(NarrowTest, ASumThatARankIsMissingOfIsWrong) {
 TYPED_TEST(NarrowTest, ASumOfTwoIsTheNearestNumber) {
   auto sums = InSteps<TypeParam>(ReduceOp::kSum, 2, 2);
   const auto one = static_cast<float>(sums[7]);
-  sums[7] = static_cast<TypeParam>(one * (1 + 2 * UnitOf<TypeParam>()));
+  sums[7] = static_cast<TypeParam>(one * (1 + 2 * GetUnit<TypeParam>()));
   EXPECT_NE(FirstWrong(sums, ReduceOp::kSum, 2, 0, Rounding::kAtEachRank), "");
 }
 

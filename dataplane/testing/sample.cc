@@ -42,7 +42,7 @@ void Sample::AddList(Collective::Tensors& list, TensorList layout) {
 
 Sample::Sample(CollectiveKind kind, const SampleOptions& options)
     : options_(options) {
-  const CollectiveTraits& traits = TraitsOf(kind);
+  const CollectiveTraits& traits = GetTraits(kind);
   collective.kind = kind;
   collective.root = options.root;
   AddList(collective.tensors, traits.tensors);

@@ -44,7 +44,7 @@ Collective TensorCopies::There() const {
   for (auto* list :
        {&collective.tensors, &collective.inputs, &collective.outputs}) {
     for (Tensor& tensor : *list) {
-      tensor = Tensor(CopyOf(tensor), tensor.data_type(), tensor.shape(),
+      tensor = Tensor(FindCopy(tensor), tensor.data_type(), tensor.shape(),
                       place_.device);
     }
   }
@@ -55,12 +55,12 @@ void TensorCopies::TakeBack() {
   for (const auto* list : {&here_.tensors, &here_.outputs}) {
     for (const Tensor& tensor : *list) {
       if (tensor.bytes() == 0) continue;
-      place_.copy(tensor.data(), CopyOf(tensor), tensor.bytes());
+      place_.copy(tensor.data(), FindCopy(tensor), tensor.bytes());
     }
   }
 }
 
-void* TensorCopies::CopyOf(const Tensor& tensor) const {
+void* TensorCopies::FindCopy(const Tensor& tensor) const {
   char* const begin = static_cast<char*>(tensor.data());
   for (const Piece& piece : pieces_) {
     if (tensor.bytes() > 0 && begin >= piece.begin && begin < piece.end) {

@@ -44,7 +44,7 @@ class TensorCopies {
     char* copy = nullptr;
   };
 
-  void* CopyOf(const Tensor& tensor) const;
+  void* FindCopy(const Tensor& tensor) const;
 
   const Collective here_;
   const CopyPlace place_;

@@ -79,7 +79,7 @@ constexpr double kProcessesThroughputRatio = 0.9;
 constexpr double kDurableThroughputRatio = 3;
 
 // `listening grpc=127.0.0.1:41234 http=...` -> `127.0.0.1:41234`.
-std::string GrpcAddressOf(const std::string& line) {
+std::string ParseGrpcAddress(const std::string& line) {
   for (absl::string_view word : absl::StrSplit(line, absl::ByAnyChar(" \n"))) {
     if (absl::StartsWith(word, "grpc=")) return std::string(word.substr(5));
   }
@@ -196,7 +196,7 @@ class StorageBed {
         coordinator_({absl::GetFlag(FLAGS_coordinator), "--listen=127.0.0.1:0",
                       "--http_listen=", "--storage=rocksdb", "--sync=always",
                       "--storage_path=" + folder_.path() + "/muster"}),
-        address_(GrpcAddressOf(coordinator_.ReadLine())),
+        address_(ParseGrpcAddress(coordinator_.ReadLine())),
         etcd_(StartEtcd(folder_.path() + "/etcd")),
         redis_(StartRedis()) {
     if (etcd_ == nullptr) std::cerr << "etcd is not installed: left out\n";
@@ -354,7 +354,7 @@ void MeasureScale(const Bed& bed, const std::string& only,
                        "--drain_timeout=0s"});
     for (const Figure& figure :
          measure({.echo = bed.echo,
-         .coordinator = GrpcAddressOf(coordinator.ReadLine()),
+         .coordinator = ParseGrpcAddress(coordinator.ReadLine()),
          .echo_pid = bed.echo_pid,
          .coordinator_pid = coordinator.pid(),
          .rounds = absl::GetFlag(FLAGS_rounds),
@@ -379,8 +379,8 @@ void MeasureFloods(const std::string& only, std::vector<Figure>& figures) {
     for (const Figure& figure :
          MeasureFairness({.self = "/proc/self/exe",
          .flood = flood,
-         .flooded = GrpcAddressOf(flooded.ReadLine()),
-         .undisturbed = GrpcAddressOf(undisturbed.ReadLine()),
+         .flooded = ParseGrpcAddress(flooded.ReadLine()),
+         .undisturbed = ParseGrpcAddress(undisturbed.ReadLine()),
          .rounds = absl::GetFlag(FLAGS_rounds),
          .round = milliseconds(absl::GetFlag(FLAGS_fairness_ms)),
          .keys = absl::GetFlag(FLAGS_listed_keys)})) {
@@ -420,7 +420,7 @@ int Bench() {
   const Bed bed = {
       .echo = absl::StrCat("127.0.0.1:",
                            absl::StripAsciiWhitespace(echo.ReadLine())),
-      .coordinator = GrpcAddressOf(coordinator.ReadLine()),
+      .coordinator = ParseGrpcAddress(coordinator.ReadLine()),
       .echo_pid = echo.pid(),
       .coordinator_pid = coordinator.pid(),
       .payload = std::string(

@@ -99,7 +99,7 @@ struct FloodKind {
   Step (*step)(std::shared_ptr<CoordinatorStore> store, int caller, int keys);
 };
 
-const FloodKind& KindOf(const std::string& name) {
+const FloodKind& GetKind(const std::string& name) {
   static const auto* const kinds = new std::vector<FloodKind>{
       {"list", "8 clients that list many keys", 8, &List},
       {"watch", "40 watchers of one prefix", 41, &Watch},
@@ -175,7 +175,7 @@ void MeasureRound(const FairnessOptions& options, Seen& seen) {
 }  // namespace
 
 std::vector<Figure> MeasureFairness(const FairnessOptions& options) {
-  const FloodKind& kind = KindOf(options.flood);
+  const FloodKind& kind = GetKind(options.flood);
   Seen seen;
   for (int round = 0; round < options.rounds; ++round) {
     MeasureRound(options, seen);
@@ -207,7 +207,7 @@ void Flood(const std::string& what) {
   if (words.size() != 3) {
     throw std::runtime_error(absl::StrCat("--flood: \"", what, "\""));
   }
-  const FloodKind& kind = KindOf(words[0]);
+  const FloodKind& kind = GetKind(words[0]);
   std::vector<Step> steps;
   for (int caller = 0; caller < kind.sessions; ++caller) {
     steps.push_back(

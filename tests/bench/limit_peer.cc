@@ -37,7 +37,7 @@ struct alignas(64) Flag {
   std::atomic<uint64_t> count;
 };
 
-int NumberOf(const char* variable) {
+int GetNumber(const char* variable) {
   const char* const value = std::getenv(variable);
   return value == nullptr ? -1 : std::atoi(value);
 }
@@ -157,8 +157,8 @@ class Limit {
 }  // namespace
 
 int main() {
-  const int rank = NumberOf("RANK");
-  const int size = NumberOf("WORLD_SIZE");
+  const int rank = GetNumber("RANK");
+  const int size = GetNumber("WORLD_SIZE");
   if (rank < 0 || size < 2 || size > kRanksMax || rank >= size ||
       std::getenv("MUSTER_BENCH_FOLDER") == nullptr) {
     Fail("muster-bench starts it, with 2 to 64 ranks");

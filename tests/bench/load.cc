@@ -45,14 +45,14 @@ void Call(const Operation& operation, std::latch& ready,
 }
 
 // Processor time of a process so far, in microseconds.
-double CpuOf(clockid_t clock) {
+double GetCpuTime(clockid_t clock) {
   timespec time{};
   clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) * 1e6 +
          static_cast<double>(time.tv_nsec) * 1e-3;
 }
 
-clockid_t ClockOf(int pid) {
+clockid_t GetClockId(int pid) {
   clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
   if (pid != 0) clock_getcpuclockid(pid, &clock);
   return clock;
@@ -65,7 +65,7 @@ double Quantile(std::vector<float>& sorted, double quantile) {
   return sorted[index];
 }
 
-double MedianOf(std::vector<double> values) {
+double ComputeMedian(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
@@ -89,15 +89,15 @@ Figures RunLoad(const Load& load, std::chrono::milliseconds warm_up,
       Call(operations[i], ready, start, warm_up, duration, callers[i]);
     });
   }
-  const clockid_t server = ClockOf(load.server_pid);
-  const double client_before = CpuOf(CLOCK_PROCESS_CPUTIME_ID);
-  const double server_before = CpuOf(server);
+  const clockid_t server = GetClockId(load.server_pid);
+  const double client_before = GetCpuTime(CLOCK_PROCESS_CPUTIME_ID);
+  const double server_before = GetCpuTime(server);
   start = Clock::now();
   ready.arrive_and_wait();
   for (std::thread& thread : threads) thread.join();
 
-  const double client_us = CpuOf(CLOCK_PROCESS_CPUTIME_ID) - client_before;
-  const double server_us = CpuOf(server) - server_before;
+  const double client_us = GetCpuTime(CLOCK_PROCESS_CPUTIME_ID) - client_before;
+  const double server_us = GetCpuTime(server) - server_before;
   std::vector<float> all;
   double operations_done = 0;
   for (Caller& caller : callers) {
@@ -127,8 +127,8 @@ Figures Median(const std::vector<Figures>& rounds) {
     client.push_back(round.client_cpu_us);
     server.push_back(round.server_cpu_us);
   }
-  return {MedianOf(rate), MedianOf(p50), MedianOf(p99), MedianOf(client),
-          MedianOf(server)};
+  return {ComputeMedian(rate), ComputeMedian(p50), ComputeMedian(p99),
+          ComputeMedian(client), ComputeMedian(server)};
 }
 
 }  // namespace muster::bench

@@ -35,7 +35,7 @@ double MillisecondsSince(Clock::time_point start) {
       .count();
 }
 
-double MedianOf(std::vector<double> values) {
+double ComputeMedian(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
@@ -102,7 +102,7 @@ double ReleaseKey(const ScaleOptions& options, int sessions) {
         }));
   }
   setter.DeleteKey("released");
-  return MedianOf(rounds);
+  return ComputeMedian(rounds);
 }
 
 double ReleaseEchoes(const ScaleOptions& options) {
@@ -136,7 +136,7 @@ double ReleaseEchoes(const ScaleOptions& options) {
         });
     if (round > 0) rounds.push_back(last);
   }
-  return MedianOf(rounds);
+  return ComputeMedian(rounds);
 }
 
 // One member's stream, which reads all messages as they come.

@@ -8,8 +8,8 @@
 namespace muster::fault {
 namespace {
 
-int64_t ValueOf(const std::map<std::string, int64_t>& values,
-                const std::string& name) {
+int64_t FindValue(const std::map<std::string, int64_t>& values,
+                  const std::string& name) {
   const auto it = values.find(name);
   return it == values.end() ? 0 : it->second;
 }
@@ -68,7 +68,7 @@ void History::WriteAcknowledged(const std::string& reg, int64_t value) {
 
 int64_t History::ReadBegins(const std::string& reg) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return ValueOf(acknowledged_, reg);
+  return FindValue(acknowledged_, reg);
 }
 
 void History::ReadEnded(const std::string& reg, int64_t at_least,
@@ -79,9 +79,9 @@ void History::ReadEnded(const std::string& reg, int64_t at_least,
     Fail(absl::StrCat("register ", reg, ": a read saw ", seen, " after ",
                       at_least, " was acknowledged or seen"));
   }
-  if (seen > ValueOf(begun_, reg)) {
+  if (seen > FindValue(begun_, reg)) {
     Fail(absl::StrCat("register ", reg, ": a read saw ", seen, ", but only ",
-                      ValueOf(begun_, reg), " was written"));
+                      FindValue(begun_, reg), " was written"));
   }
   // A value that was read counts as acknowledged: a later read must not go
   // back.
@@ -112,7 +112,7 @@ std::optional<std::string> History::Check(
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_.has_value()) return failure_;
   for (const auto& [reg, acknowledged] : acknowledged_) {
-    const int64_t held = ValueOf(registers, reg);
+    const int64_t held = FindValue(registers, reg);
     if (held != acknowledged) {
       return absl::StrCat("register ", reg, ": holds ", held,
                           ", the last acknowledged write is ", acknowledged);

@@ -34,7 +34,7 @@ namespace {
 namespace core = coordinator::core;
 namespace v1 = ::muster::v1;
 
-using coordinator::Turn;
+using coordinator::JobContext;
 
 core::CoordinatorOptions Options() {
   core::CoordinatorOptions options;
@@ -67,7 +67,7 @@ class World {
     const std::string message(input.substr(3, size));
     input.remove_prefix(std::min<size_t>(3 + size, input.size()));
     Do(verb, who, message);
-    Settle();
+    CheckStep();
     return true;
   }
 
@@ -83,7 +83,7 @@ class World {
     open_.clear();
     detached_.clear();
     // Changes that the restoration makes.
-    Settle();
+    CheckStep();
   }
 
  private:
@@ -106,9 +106,9 @@ class World {
     Message message;
     if (!message.ParseFromString(bytes)) return;
     core::Call call = NewCall(who);
-    Turn turn{*coordinator_, limits_, now_, out_};
+    JobContext context{*coordinator_, limits_, now_, out_};
     open_.insert(call.waiter.value());
-    coordinator::Apply(message, call, turn);
+    coordinator::Apply(message, call, context);
   }
 
   // The member's later calls carry this acknowledgement.
@@ -117,7 +117,7 @@ class World {
     if (!caller.ParseFromString(bytes)) return;
     acknowledged_[who % 4] = {
         core::SequenceNumber(caller.acknowledged_through()),
-        coordinator::SequenceNumbersOf(caller.unanswered(), limits_)};
+        coordinator::ToSequenceNumbers(caller.unanswered(), limits_)};
   }
 
   void Do(uint8_t verb, uint8_t who, const std::string& bytes) {
@@ -155,13 +155,13 @@ class World {
       return;
     }
     core::Call call = NewCall(who);
-    Turn turn{*coordinator_, limits_, now_, out_};
+    JobContext context{*coordinator_, limits_, now_, out_};
     open_.insert(call.waiter.value());
-    methods_[call.waiter.value()] = coordinator::MethodOf(operation);
-    coordinator::ApplyOperation(operation, call, turn);
+    methods_[call.waiter.value()] = coordinator::GetMethod(operation);
+    coordinator::ApplyOperation(operation, call, context);
   }
 
-  void Settle() {
+  void CheckStep() {
     for (core::Reply& reply : out_.replies) {
       Require(open_.erase(reply.waiter.value()) +
                       detached_.erase(reply.waiter.value()) ==

@@ -237,8 +237,8 @@ TEST_P(OneRank, AnAbortEndsAGroupThatWaitsForItsStream) {
 
 // The host time of a call of `once`, which puts work into streams: the median
 // of several rounds.
-double MicrosecondsOf(const std::function<void()>& once,
-                      const std::function<void()>& drain) {
+double MeasureMicroseconds(const std::function<void()>& once,
+                           const std::function<void()>& drain) {
   std::vector<double> rounds;
   for (int round = 0; round < 11; ++round) {
     const Instant began = Clock::now();
@@ -281,7 +281,7 @@ double MicrosecondsOfBare(bool blocks, const Tensor& tensor,
     EXPECT_EQ(result, nccl::kSuccess);
   };
   settle(api.CommInitRankConfig(&comm, 1, id, 0, &config));
-  const double took = MicrosecondsOf(
+  const double took = MeasureMicroseconds(
       [&] {
         settle(api.AllReduce(tensor.data(), tensor.data(), 4, nccl::kUint8,
                              nccl::kSum, comm, stream));
@@ -300,7 +300,7 @@ TEST_P(NcclOverhead, AnAllReduceBesideTheBareCall) {
   const double bare = MicrosecondsOfBare(false, tensor, stream_, drain);
   ASSERT_EQ(AllReduce(tensor)->Wait(), OkStatus());
   const auto ours = [&](bool waits) {
-    return MicrosecondsOf(
+    return MeasureMicroseconds(
         [&] { EXPECT_EQ(AllReduce(tensor, waits)->Synchronize(), OkStatus()); },
         drain);
   };

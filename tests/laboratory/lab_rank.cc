@@ -33,7 +33,7 @@ namespace {
 constexpr size_t kCount = 256 << 10;
 constexpr int64_t kSmall = 1 << 10;
 
-std::vector<Tensor> PartsOf(std::vector<float>& values) {
+std::vector<Tensor> MakeParts(std::vector<float>& values) {
   const int size = GetWorldSize();
   std::vector<Tensor> parts;
   for (int part = 0; part < size; ++part) {
@@ -45,7 +45,8 @@ std::vector<Tensor> PartsOf(std::vector<float>& values) {
 }
 
 // Parts of several tensors, each small enough to be coalesced with others.
-std::vector<Tensor> SomeOf(std::vector<float>& values, int64_t count) {
+std::vector<Tensor> MakeSmallTensors(std::vector<float>& values,
+                                     int64_t count) {
   std::vector<Tensor> some;
   for (int64_t i = 0; i < 3; ++i) {
     some.emplace_back(values.data() + i * count,
@@ -91,7 +92,7 @@ std::map<std::string, std::function<void()>> ObjectVerbs() {
 }
 
 // The calls of a verb, in which the last rank takes part and is waited for.
-std::function<void()> VerbOf(const std::string& name) {
+std::function<void()> MakeVerb(const std::string& name) {
   static std::vector<float> one(kCount);
   static std::vector<float> all(kCount * GetWorldSize());
   static std::vector<float> other(all.size());
@@ -111,32 +112,35 @@ std::function<void()> VerbOf(const std::string& name) {
          Reduce(one, last);
          Barrier();
        }},
-      {"all_gather", [] { AllGather(PartsOf(all), one); }},
+      {"all_gather", [] { AllGather(MakeParts(all), one); }},
       {"gather",
        [] {
-         Gather(one, is_last ? PartsOf(all) : std::vector<Tensor>(), last);
+         Gather(one, is_last ? MakeParts(all) : std::vector<Tensor>(), last);
          Barrier();
        }},
       {"scatter",
        [] {
-         Scatter(one, is_last ? PartsOf(all) : std::vector<Tensor>(), last);
+         Scatter(one, is_last ? MakeParts(all) : std::vector<Tensor>(), last);
          Barrier();
        }},
       {"all_gather_into_tensor", [] { AllGatherIntoTensor(all, one); }},
-      {"reduce_scatter", [] { ReduceScatter(one, PartsOf(all)); }},
+      {"reduce_scatter", [] { ReduceScatter(one, MakeParts(all)); }},
       {"reduce_scatter_tensor", [] { ReduceScatterTensor(one, all); }},
-      {"all_to_all", [] { AllToAll(PartsOf(other), PartsOf(all)); }},
+      {"all_to_all", [] { AllToAll(MakeParts(other), MakeParts(all)); }},
       {"all_to_all_single", [] { AllToAllSingle(other, all); }},
-      {"all_reduce_coalesced", [] { AllReduceCoalesced(SomeOf(all, kSmall)); }},
+      {"all_reduce_coalesced",
+       [] { AllReduceCoalesced(MakeSmallTensors(all, kSmall)); }},
       {"all_gather_into_tensor_coalesced",
        [] {
-         AllGatherIntoTensorCoalesced(SomeOf(all, GetWorldSize() * kSmall),
-                                      SomeOf(one, kSmall));
+         AllGatherIntoTensorCoalesced(
+             MakeSmallTensors(all, GetWorldSize() * kSmall),
+             MakeSmallTensors(one, kSmall));
        }},
       {"reduce_scatter_tensor_coalesced",
        [] {
-         ReduceScatterTensorCoalesced(SomeOf(one, kSmall),
-                                      SomeOf(all, GetWorldSize() * kSmall));
+         ReduceScatterTensorCoalesced(
+             MakeSmallTensors(one, kSmall),
+             MakeSmallTensors(all, GetWorldSize() * kSmall));
        }},
       {"barrier", [] { Barrier(); }},
       {"send",
@@ -155,7 +159,7 @@ std::function<void()> VerbOf(const std::string& name) {
               .tensor = one,
               .peer = (GetRank() + 1) % size},
                                {.op = P2POp::Kind::kIrecv,
-                               .tensor = PartsOf(all)[0],
+                               .tensor = MakeParts(all)[0],
                                .peer = (GetRank() + size - 1) % size}})) {
            work.Wait();
          }
@@ -186,7 +190,7 @@ int Run(const std::string& verb_name) {
   std::vector<int> living(GetWorldSize() - 1);
   std::iota(living.begin(), living.end(), 0);
   const auto other_group = NewGroup({.ranks = living});
-  const auto verb = VerbOf(verb_name);
+  const auto verb = MakeVerb(verb_name);
   for (int call = 0; call < 2; ++call) verb();
   Barrier();
   std::cout << "running" << std::endl;

@@ -137,12 +137,12 @@ class ReferenceStore {
   int64_t revision() const { return revision_; }
 
   // The revision in which the key was last written; 0: never.
-  int64_t RevisionOf(const std::string& key) const {
+  int64_t GetRevision(const std::string& key) const {
     const auto it = revisions_.find(key);
     return it == revisions_.end() ? 0 : it->second;
   }
 
-  core::Instant ExpiryOf(const std::string& key) const {
+  core::Instant GetExpiry(const std::string& key) const {
     const auto it = expires_at_.find(key);
     return it == expires_at_.end() ? core::Instant::max() : it->second;
   }

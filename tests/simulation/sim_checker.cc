@@ -25,7 +25,7 @@ std::string AnswerText(const core::Payload& payload) {
   return "";
 }
 
-core::Duration TimeoutOf(const Request& request) {
+core::Duration GetTimeout(const Request& request) {
   switch (request.verb) {
     case Verb::kGet:
     case Verb::kQueuePop:
@@ -95,8 +95,8 @@ void SimChecker::Before(const Request& request,
   const core::Call& call = request.call;
   Waiting waiting;
   waiting.request = request;
-  waiting.due = now + TimeoutOf(request) + late_;
-  waiting.revision_floor = store_.RevisionOf(request.key);
+  waiting.due = now + GetTimeout(request) + late_;
+  waiting.revision_floor = store_.GetRevision(request.key);
   if (!waiting_.emplace(call.waiter, std::move(waiting)).second) {
     Fail("two calls with one waiter");
   }
@@ -148,8 +148,9 @@ void SimChecker::Acknowledge(const core::Call& call, Acknowledged& known) {
   known = {std::max(known.through, through), std::move(open)};
 }
 
-void SimChecker::Settle(const core::Outbox& out, bool ticked, core::Instant now,
-                        const core::Coordinator& coordinator) {
+void SimChecker::CheckStep(const core::Outbox& out, bool ticked,
+                           core::Instant now,
+                           const core::Coordinator& coordinator) {
   for (const core::Notice& notice : out.notices) {
     switch (notice.kind) {
       case core::NoticeKind::kMemberLost:
@@ -278,7 +279,7 @@ void SimChecker::ObserveGet(const Waiting& waiting, const core::Reply& reply,
     Fail(absl::StrCat("I3: ", ToCommand(waiting.request), " read ",
                       *got->value));
   }
-  if (now - late_ > store_.ExpiryOf(waiting.request.key)) {
+  if (now - late_ > store_.GetExpiry(waiting.request.key)) {
     Fail(absl::StrCat("I3: ", ToCommand(waiting.request),
                       " read what had expired"));
   }
@@ -295,7 +296,7 @@ void SimChecker::ObserveMultiGet(const Waiting& waiting,
     const auto it = store_.values().find(keys[i]);
     const core::ValueReply& value = got->values.at(i);
     if (it == store_.values().end() || it->second != *value.value ||
-        value.revision != store_.RevisionOf(keys[i]) ||
+        value.revision != store_.GetRevision(keys[i]) ||
         value.revision != got->values.front().revision) {
       Fail(absl::StrCat("I3: ", ToCommand(waiting.request), " read ",
                         *value.value, " of ", keys[i]));
@@ -439,7 +440,7 @@ std::vector<core::WaiterId> SimChecker::Waiters(
   return waiters;
 }
 
-const Request* SimChecker::RequestOf(core::WaiterId waiter) const {
+const Request* SimChecker::FindRequest(core::WaiterId waiter) const {
   const auto it = waiting_.find(waiter);
   return it == waiting_.end() ? nullptr : &it->second.request;
 }

@@ -61,15 +61,15 @@ class SimChecker {
 
   // In every step, before its replies: handles changes without a request.
   // `ticked`: the step was a tick.
-  void Settle(const core::Outbox& out, bool ticked, core::Instant now,
-              const core::Coordinator& coordinator);
+  void CheckStep(const core::Outbox& out, bool ticked, core::Instant now,
+                 const core::Coordinator& coordinator);
 
   // In every step, after its replies.
   void CompareRevisions(const core::Coordinator& coordinator,
                         core::Instant now);
 
   // The request of a waiting call, or null.
-  const Request* RequestOf(core::WaiterId waiter) const;
+  const Request* FindRequest(core::WaiterId waiter) const;
 
   // For every announced departure, before the replies of the same step.
   void Departed(const core::Event& event);
@@ -149,7 +149,7 @@ class SimChecker {
                       const core::Formation& formation);
   void ObserveGroups(const Waiting& waiting, const core::Reply& reply);
   void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
-  std::vector<core::Rank> ParticipantsOf(const core::BarrierRequest& request);
+  std::vector<core::Rank> FindParticipants(const core::BarrierRequest& request);
   void CheckEvents(const core::Outbox& out, const core::JobSnapshot& job,
                    core::Instant now);
   void NoteLeave(const core::Notice& notice, core::Instant now);

@@ -40,18 +40,18 @@ bool Same(const core::BarrierResult& a, const core::BarrierResult& b) {
 }
 
 // The member of a notice `member=a incarnation=1 ...`.
-core::MemberId MemberOf(const core::Notice& notice) {
+core::MemberId ParseMember(const core::Notice& notice) {
   const size_t begin = notice.text.find('=') + 1;
   return core::MemberId(
       notice.text.substr(begin, notice.text.find(' ') - begin));
 }
 
 // The member and incarnation of such a notice.
-std::pair<core::MemberId, core::Incarnation> IncarnationOf(
+std::pair<core::MemberId, core::Incarnation> ParseIncarnation(
     const core::Notice& notice) {
   const std::string name = " incarnation=";
   const size_t begin = notice.text.find(name) + name.size();
-  return {MemberOf(notice),
+  return {ParseMember(notice),
           core::Incarnation(std::stoull(notice.text.substr(begin)))};
 }
 
@@ -200,7 +200,7 @@ void SimChecker::ObserveGroups(const Waiting& waiting,
 }
 
 // The participants of a barrier.
-std::vector<core::Rank> SimChecker::ParticipantsOf(
+std::vector<core::Rank> SimChecker::FindParticipants(
     const core::BarrierRequest& request) {
   if (!request.ranks.empty()) return request.ranks;
   const uint64_t epoch = epoch_.value();
@@ -243,7 +243,7 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
     }
     return;
   }
-  const std::vector<core::Rank> participants = ParticipantsOf(request);
+  const std::vector<core::Rank> participants = FindParticipants(request);
   if (result.expected != static_cast<int32_t>(participants.size())) {
     Fail(absl::StrCat("I2: ", ToCommand(waiting.request), " is for ",
                       participants.size(), " ranks, not ", result.expected));
@@ -262,8 +262,8 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
 // A member left. If none did shortly before, the others must know at once.
 void SimChecker::NoteLeave(const core::Notice& notice, core::Instant now) {
   const bool alone = now - left_told_at_ >= 2 * core::kDeparturePauseMax;
-  leaves_.emplace(IncarnationOf(notice), Leave{now, alone, false});
-  left_.insert(IncarnationOf(notice));
+  leaves_.emplace(ParseIncarnation(notice), Leave{now, alone, false});
+  left_.insert(ParseIncarnation(notice));
 }
 
 // Batched leaves are told together, once.
@@ -383,7 +383,7 @@ void SimChecker::CheckEvents(const core::Outbox& out,
       continue;
     }
     const bool failed = notice.kind == core::NoticeKind::kMemberFailed;
-    if (!others(MemberOf(notice), failed).empty()) ++untold;
+    if (!others(ParseMember(notice), failed).empty()) ++untold;
   }
   const auto subject = waiting_.find(subject_);
   const bool registers = subject != waiting_.end() &&

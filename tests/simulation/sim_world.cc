@@ -135,7 +135,7 @@ void SimWorld::StartCoordinator() {
   ++life_;
   coordinator_ = std::make_unique<core::Coordinator>(
       core::CoordinatorEpoch(epoch_), OptionsOfCoordinator());
-  origins_.clear();
+  reply_targets_.clear();
   checker_.Restart(core::CoordinatorEpoch(epoch_));
   Trace(absl::StrCat("# coordinator starts with epoch ", epoch_));
 }
@@ -154,7 +154,7 @@ void SimWorld::ResumeCoordinator() {
   coordinator_ = std::make_unique<core::Coordinator>(
       core::CoordinatorEpoch(epoch_), OptionsOfCoordinator());
   coordinator_->Restore(std::move(records), now_);
-  origins_.clear();
+  reply_targets_.clear();
   checker_.Resume(now_);
   Trace("restart");
   const std::string after = Durable(coordinator_->Snapshot(now_));
@@ -310,7 +310,7 @@ void SimWorld::Disconnect(size_t index) {
   const SimMember& member = members_[index];
   core::Outbox out;
   for (core::WaiterId waiter : checker_.Waiters(member.id())) {
-    const Request* request = checker_.RequestOf(waiter);
+    const Request* request = checker_.FindRequest(waiter);
     if (request->call.incarnation != member.incarnation()) continue;
     Trace(absl::StrCat("detach w", waiter.value()));
     coordinator_->DetachWaiter(waiter, out);
@@ -332,8 +332,8 @@ void SimWorld::Handle(size_t index, Request request) {
   ++statistics_.requests;
   request.call.waiter = core::WaiterId(next_waiter_++);
   Trace(ToCommand(request));
-  origins_[request.call.waiter] = {index, request.operation,
-                                   request.call.incarnation};
+  reply_targets_[request.call.waiter] = {index, request.operation,
+                                         request.call.incarnation};
   checker_.Before(request, *coordinator_, now_);
   core::Outbox out;
   Dispatch(request, out);
@@ -406,7 +406,7 @@ void SimWorld::Count(const core::Outbox& out) {
 void SimWorld::Deliver(core::Outbox& out, bool ticked) {
   Count(out);
   Store();
-  checker_.Settle(out, ticked, now_, *coordinator_);
+  checker_.CheckStep(out, ticked, now_, *coordinator_);
   const Status invariants = coordinator_->CheckInvariants();
   if (!invariants.ok()) checker_.Fail(invariants.ToString());
   for (const core::Publication& publication : out.events) {
@@ -426,15 +426,15 @@ void SimWorld::Deliver(core::Outbox& out, bool ticked) {
   const uint64_t life = life_;
   for (const core::Reply& reply : out.replies) {
     checker_.Observe(reply, now_);
-    const auto origin = origins_.find(reply.waiter);
-    if (origin == origins_.end()) continue;
+    const auto origin = reply_targets_.find(reply.waiter);
+    if (origin == reply_targets_.end()) continue;
     Response response;
     response.operation = origin->second.operation;
     response.incarnation = origin->second.incarnation;
     response.epoch = core::CoordinatorEpoch(epoch);
     response.reply = reply;
     const size_t to = origin->second.index;
-    origins_.erase(origin);
+    reply_targets_.erase(origin);
     Transmit(to, [this, to, life, response] {
       // The answer of a coordinator that has ended is lost with its connection.
       if (life == life_ && up_[to]) members_[to].Receive(response, now_);

@@ -119,12 +119,12 @@ class SimWorld {
   std::vector<core::Instant> clogged_until_;
 
   // The caller to which an answer goes.
-  struct Origin {
+  struct ReplyTarget {
     size_t index = 0;
     uint64_t operation = 0;
     core::Incarnation incarnation;
   };
-  std::map<core::WaiterId, Origin> origins_;
+  std::map<core::WaiterId, ReplyTarget> reply_targets_;
 };
 
 }  // namespace muster::simulation

@@ -49,8 +49,8 @@ std::vector<T> Make(int rank, size_t count) {
 }
 
 template <typename T>
-Tensor TensorOf(DataType type, std::vector<T>& values, size_t begin = 0,
-                size_t count = SIZE_MAX) {
+Tensor MakeTensor(DataType type, std::vector<T>& values, size_t begin = 0,
+                  size_t count = SIZE_MAX) {
   count = std::min(count, values.size() - begin);
   return Tensor(values.data() + begin, type, {static_cast<int64_t>(count)});
 }
@@ -61,7 +61,7 @@ std::vector<T> RunAs(const Case& it) {
   const int rank = GetRank();
   const int size = GetWorldSize();
   std::vector<T> mine = Make<T>(rank, it.count);
-  const Tensor own = TensorOf(it.type, mine);
+  const Tensor own = MakeTensor(it.type, mine);
   // Parts for all ranks, one after the other.
   std::vector<T> joined;
   for (int to = 0; to < size; ++to) {
@@ -72,8 +72,8 @@ std::vector<T> RunAs(const Case& it) {
   const auto parts = [&](std::vector<T>& of, bool wanted) {
     std::vector<Tensor> tensors;
     for (int to = 0; wanted && to < size; ++to) {
-      tensors.push_back(
-          TensorOf(it.type, of, static_cast<size_t>(to) * it.count, it.count));
+      tensors.push_back(MakeTensor(
+          it.type, of, static_cast<size_t>(to) * it.count, it.count));
     }
     return tensors;
   };
@@ -102,12 +102,12 @@ std::vector<T> RunAs(const Case& it) {
     return mine;
   }
   if (it.verb == "all_to_all_single") {
-    AllToAllSingle(TensorOf(it.type, all), TensorOf(it.type, joined));
+    AllToAllSingle(MakeTensor(it.type, all), MakeTensor(it.type, joined));
     return all;
   }
   std::vector<T> got(it.count);
   Work sent = Isend(own, (rank + 1) % size, {.tag = it.root});
-  Recv(TensorOf(it.type, got), (rank + size - 1) % size, {.tag = it.root});
+  Recv(MakeTensor(it.type, got), (rank + size - 1) % size, {.tag = it.root});
   sent.Wait();
   return got;
 }

@@ -22,7 +22,7 @@ constexpr double kCycleSeconds = 0.02;
 constexpr int kCallsMin = 2;
 constexpr int kCallsMax = 20'000;
 
-double MedianOf(std::vector<double> values) {
+double ComputeMedian(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle]
@@ -77,7 +77,8 @@ double Time(Trial& trial, int calls, const BenchOptions& options) {
 
 // NCCL multiplies each rank's input by 1 / n and then rounds. Integers are
 // exact; float8 types are rounded on every rank.
-int UlpsOf(const Case& measured, const BenchOptions& options, int world_size) {
+int ComputeUlps(const Case& measured, const BenchOptions& options,
+                int world_size) {
   return options.device == DeviceType::kCuda && options.backend != "gloo" &&
                  (measured.reduce_op == ReduceOp::kAvg ||
                   IsFloat8(measured.data_type))
@@ -98,7 +99,7 @@ std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size,
   std::string why;
   try {
     return std::make_unique<Trial>(measured, GetRank(), world_size,
-                                   DeviceOf(options), options.is_symmetric);
+                                   ChooseDevice(options), options.is_symmetric);
   } catch (const std::bad_alloc&) {
   } catch (const std::length_error&) {
   } catch (const DistError& error) {
@@ -146,7 +147,7 @@ int CallsFor(const Runner& runner, const BenchOptions& options) {
 
 // Returns the runner of a peer that supports the case. All ranks' peers must
 // agree.
-std::optional<Runner> RunnerOf(Peer& peer, const Case& measured) {
+std::optional<Runner> MakeRunner(Peer& peer, const Case& measured) {
   StatusOr<std::optional<double>> first = peer.Run(measured, 1);
   if (!first.ok()) throw DistError(first.status());
   if (!first->has_value()) return std::nullopt;
@@ -163,7 +164,7 @@ double Figures::Min() const {
   return *std::min_element(cycles_us.begin(), cycles_us.end());
 }
 
-double Figures::Median() const { return MedianOf(cycles_us); }
+double Figures::Median() const { return ComputeMedian(cycles_us); }
 
 double Figures::Max() const {
   return *std::max_element(cycles_us.begin(), cycles_us.end());
@@ -175,10 +176,10 @@ double Row::RatioTo(size_t index) const {
   if (peers.empty()) return 0;
   std::vector<double> ratios;
   for (size_t i = 0; i < own.size(); ++i) ratios.push_back(own[i] / peers[i]);
-  return MedianOf(ratios);
+  return ComputeMedian(ratios);
 }
 
-Device DeviceOf(const BenchOptions& options) {
+Device ChooseDevice(const BenchOptions& options) {
   const int devices = CudaDeviceCount();
   // If devices are missing, forming the group reports it.
   if (options.device == DeviceType::kCpu || devices == 0) return {};
@@ -199,7 +200,7 @@ Row Measure(const Case& measured, const BenchOptions& options,
              .device = options.device};
   const std::unique_ptr<Trial> owned =
       MakeTrial(measured, row.world_size, options);
-  const int ulps = UlpsOf(measured, options, row.world_size);
+  const int ulps = ComputeUlps(measured, options, row.world_size);
   Trial& trial = *owned;
   row.figures.emplace_back();
   if (options.check) row.figures[0].wrong = CountWrong(trial, ulps);
@@ -215,7 +216,7 @@ Row Measure(const Case& measured, const BenchOptions& options,
   };
   runners.push_back(Runner{.run = run_own, .together = options.agg_iters});
   for (const std::unique_ptr<Peer>& peer : peers) {
-    runners.push_back(RunnerOf(*peer, measured));
+    runners.push_back(MakeRunner(*peer, measured));
     row.figures.push_back({.backend = peer->name()});
     if (runners.back().has_value()) row.figures.back().wrong = 0;
   }

@@ -44,7 +44,7 @@ struct Row {
 
 // Returns the device of this rank's tensors. Throws DistError
 // (kInvalidArgument) if nccl has no device for each rank.
-Device DeviceOf(const BenchOptions& options);
+Device ChooseDevice(const BenchOptions& options);
 
 // Measures `measured` together with all other ranks. Throws DistError, also for
 // a peer that fails.

@@ -23,7 +23,7 @@ int64_t Bytes(absl::string_view text) {
 
 }  // namespace
 
-MemoryUse MemoryUseOf(absl::string_view status) {
+MemoryUse ParseMemoryUse(absl::string_view status) {
   MemoryUse use;
   for (absl::string_view line : absl::StrSplit(status, '\n')) {
     if (absl::ConsumePrefix(&line, "VmHWM:")) {
@@ -37,7 +37,8 @@ MemoryUse MemoryUseOf(absl::string_view status) {
 
 MemoryUse OwnMemoryUse() {
   std::ifstream status("/proc/self/status");
-  return MemoryUseOf(std::string(std::istreambuf_iterator<char>(status), {}));
+  return ParseMemoryUse(
+      std::string(std::istreambuf_iterator<char>(status), {}));
 }
 
 }  // namespace muster::worker::bench

@@ -18,7 +18,7 @@ struct MemoryUse {
 };
 
 // Parses `status`, a text in the format of /proc/self/status.
-MemoryUse MemoryUseOf(absl::string_view status);
+MemoryUse ParseMemoryUse(absl::string_view status);
 
 // Returns the memory use of this process.
 MemoryUse OwnMemoryUse();

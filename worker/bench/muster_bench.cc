@@ -310,7 +310,7 @@ class Run {
       Print(HeadText(names, options_.report_timestamps));
       for (const DataType type : options_.data_types) {
         for (const ReduceOp op : options_.reduce_ops) {
-          for (const int root : RootsOf(*operation)) {
+          for (const int root : GetRoots(*operation)) {
             RunSizes({.operation = operation,
                       .data_type = type,
                       .reduce_op = op,
@@ -353,7 +353,7 @@ class Run {
     }
   }
 
-  std::vector<int> RootsOf(const Operation& operation) const {
+  std::vector<int> GetRoots(const Operation& operation) const {
     if (!options_.all_roots) return {options_.root};
     std::vector<int> roots(operation.has_root ? GetWorldSize() : 1);
     std::iota(roots.begin(), roots.end(), 0);
@@ -442,7 +442,7 @@ void Join(const BenchOptions& options) {
     InitProcessGroupOptions group = {.backend = options.BackendSpec(),
                                      .timeout = options.timeout};
     group.nccl.cta_policy = options.cta_policy;
-    const Device device = DeviceOf(options);
+    const Device device = ChooseDevice(options);
     if (device.type == DeviceType::kCuda) group.device_id = device.index;
     InitProcessGroup(group);
   } catch (const DistError& error) {

@@ -190,7 +190,7 @@ int PartsFor(const Operation& operation, int world_size) {
 }
 
 // The index in the sender's pattern at which the part for `target` begins.
-size_t FirstOf(const Case& measured, int target) {
+size_t ComputeFirst(const Case& measured, int target) {
   return static_cast<size_t>(target) * measured.count;
 }
 
@@ -307,14 +307,14 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device,
   arguments_.is_root = rank == measured.root;
   arguments_.reduction.op = measured.reduce_op;
   if (measured.reduce_op == ReduceOp::kPremulSum) {
-    arguments_.reduction.factor = FactorOf(rank);
+    arguments_.reduction.factor = GetFactor(rank);
   }
   if (operation.make_calls != nullptr) {
     calls_ = operation.make_calls(arguments_);
   }
 }
 
-std::byte* Trial::PartOf(std::byte* memory, int part) const {
+std::byte* Trial::GetPart(std::byte* memory, int part) const {
   return memory + static_cast<size_t>(part) * part_bytes_;
 }
 
@@ -329,8 +329,8 @@ void Trial::Bring() {
   const Flow flow = case_.operation->flow;
   const bool has_parts = flow == Flow::kScatter || flow == Flow::kExchange;
   for (int part = 0; part < (has_parts ? world_size_ : 1); ++part) {
-    own.Fill(PartOf(arguments_.input.host(), part), case_.count,
-             FirstOf(case_, part));
+    own.Fill(GetPart(arguments_.input.host(), part), case_.count,
+             ComputeFirst(case_, part));
   }
   arguments_.input.buffer->Give();
 }
@@ -349,7 +349,7 @@ int64_t Trial::CountWrong(int ulps) {
   const Operation& operation = *case_.operation;
   const bool is_root = arguments_.is_root;
   // The start of this rank's part, if ranks get different parts.
-  const size_t own = FirstOf(case_, rank_);
+  const size_t own = ComputeFirst(case_, rank_);
   switch (operation.flow) {
     case Flow::kNone:
       return 0;
@@ -378,7 +378,7 @@ int64_t Trial::CountWrong(int ulps) {
   const size_t first = operation.flow == Flow::kExchange ? own : 0;
   int64_t wrong = 0;
   for (int part = 0; part < world_size_; ++part) {
-    wrong += inputs_[part].CountWrong(PartOf(output, part), count, first);
+    wrong += inputs_[part].CountWrong(GetPart(output, part), count, first);
   }
   return wrong;
 }
@@ -390,7 +390,7 @@ void Trial::MakeTensors(Operand& operand, bool is_whole) const {
   operand.all =
       Tensor(operand.data(), case_.data_type, {count * world_size_}, device_);
   for (int part = 0; part < world_size_; ++part) {
-    operand.parts.emplace_back(PartOf(operand.data(), part), case_.data_type,
+    operand.parts.emplace_back(GetPart(operand.data(), part), case_.data_type,
                                std::span<const int64_t>({count}), device_);
   }
 }

@@ -143,7 +143,7 @@ class Trial {
 
  private:
   // Returns rank `part`'s part of `memory`.
-  std::byte* PartOf(std::byte* memory, int part) const;
+  std::byte* GetPart(std::byte* memory, int part) const;
   // `is_whole`: the operand has the parts of all ranks.
   void MakeTensors(Operand& operand, bool is_whole) const;
   std::vector<Work> SendAndReceive(bool wait);

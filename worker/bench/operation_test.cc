@@ -87,21 +87,21 @@ TEST(PatternTest, ReducesAsTheOperationSays) {
   EXPECT_EQ(reduced(ReduceOp::kBand), 0);
 }
 
-Case CaseOf(const char* name, size_t count) {
+Case MakeCase(const char* name, size_t count) {
   return {.operation = FindOperation(name), .count = count};
 }
 
 TEST(CaseTest, SizesAreThoseOfNcclTests) {
   // The size of such an operation counts the parts of all ranks.
-  EXPECT_EQ(CountFor(CaseOf("all_gather", 0), 1024, 4), 64u);
-  EXPECT_EQ(CaseOf("all_gather", 64).Bytes(4), 1024u);
-  EXPECT_EQ(CountFor(CaseOf("all_reduce", 0), 1024, 4), 256u);
-  EXPECT_EQ(CaseOf("all_reduce", 256).Bytes(4), 1024u);
-  EXPECT_EQ(CountFor(CaseOf("barrier", 0), 1024, 4), 0u);
+  EXPECT_EQ(CountFor(MakeCase("all_gather", 0), 1024, 4), 64u);
+  EXPECT_EQ(MakeCase("all_gather", 64).Bytes(4), 1024u);
+  EXPECT_EQ(CountFor(MakeCase("all_reduce", 0), 1024, 4), 256u);
+  EXPECT_EQ(MakeCase("all_reduce", 256).Bytes(4), 1024u);
+  EXPECT_EQ(CountFor(MakeCase("barrier", 0), 1024, 4), 0u);
 }
 
 TEST(CaseTest, EveryRankHasAnElementAtLeast) {
-  EXPECT_EQ(CountFor(CaseOf("reduce_scatter", 0), 4, 8), 1u);
+  EXPECT_EQ(CountFor(MakeCase("reduce_scatter", 0), 4, 8), 1u);
 }
 
 TEST(CaseTest, BusFactorsAreThoseOfNcclTests) {

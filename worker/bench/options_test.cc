@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string ErrorOf(const std::vector<std::string>& arguments) {
+std::string GetError(const std::vector<std::string>& arguments) {
   const auto options = ParseBenchOptions(arguments, {});
   EXPECT_EQ(options.status().code(), StatusCode::kInvalidArgument);
   return std::string(options.status().message());
@@ -115,29 +115,29 @@ TEST(BenchOptionsTest, TheEnvironmentStandsForWhatIsNotGiven) {
 }
 
 TEST(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
-  EXPECT_THAT(ErrorOf({}), HasSubstr("no operation given: all_reduce, "));
-  EXPECT_THAT(ErrorOf({"all_redude"}),
+  EXPECT_THAT(GetError({}), HasSubstr("no operation given: all_reduce, "));
+  EXPECT_THAT(GetError({"all_redude"}),
               HasSubstr("unknown operation \"all_redude\""));
-  EXPECT_EQ(ErrorOf({"barrier", "--iterations=3"}),
+  EXPECT_EQ(GetError({"barrier", "--iterations=3"}),
             "unknown option \"--iterations=3\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--iters=many"}),
+  EXPECT_EQ(GetError({"barrier", "--iters=many"}),
             "--iters must be a number, got \"many\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--iters"}), "--iters needs a value");
-  EXPECT_EQ(ErrorOf({"barrier", "--tune=1"}), "--tune needs --nproc");
-  EXPECT_EQ(ErrorOf({"barrier", "--root=-1"}),
+  EXPECT_EQ(GetError({"barrier", "--iters"}), "--iters needs a value");
+  EXPECT_EQ(GetError({"barrier", "--tune=1"}), "--tune needs --nproc");
+  EXPECT_EQ(GetError({"barrier", "--root=-1"}),
             "--root must be a rank, from 0 on, or all, got \"-1\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--timeout=soon"}),
+  EXPECT_EQ(GetError({"barrier", "--timeout=soon"}),
             "--timeout must be a duration such as 500ms or 5s, or seconds, got "
             "\"soon\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--timeout=0"}),
+  EXPECT_EQ(GetError({"barrier", "--timeout=0"}),
             "--timeout must be more than 0s, got \"0\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--cta_policy=1"}),
+  EXPECT_EQ(GetError({"barrier", "--cta_policy=1"}),
             "--cta_policy needs --backend=nccl");
-  EXPECT_EQ(ErrorOf({"barrier", "--cta_policy=3"}),
+  EXPECT_EQ(GetError({"barrier", "--cta_policy=3"}),
             "--cta_policy must be -1 to 2, got \"3\"");
-  EXPECT_EQ(ErrorOf({"barrier", "-M", "2"}),
+  EXPECT_EQ(GetError({"barrier", "-M", "2"}),
             "--memory_report must be 0 to 1, got \"2\"");
-  EXPECT_THAT(ErrorOf({"barrier", "--redop=xor"}),
+  EXPECT_THAT(GetError({"barrier", "--redop=xor"}),
               HasSubstr("--redop does not know \"xor\""));
 }
 
@@ -172,40 +172,40 @@ TEST(BenchOptionsTest, TheBackendSaysWhereTensorsAreUnlessToldOtherwise) {
 }
 
 TEST(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
-  EXPECT_EQ(ErrorOf({"barrier", "--device=tpu"}),
+  EXPECT_EQ(GetError({"barrier", "--device=tpu"}),
             "--device must be cpu or cuda, got \"tpu\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--ngpus=2"}), "--ngpus needs --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--report_cputime=1"}),
+  EXPECT_EQ(GetError({"barrier", "--ngpus=2"}), "--ngpus needs --device=cuda");
+  EXPECT_EQ(GetError({"barrier", "--report_cputime=1"}),
             "--report_cputime needs --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--device=cuda", "-C", "1", "--blocking=1"}),
+  EXPECT_EQ(GetError({"barrier", "--device=cuda", "-C", "1", "--blocking=1"}),
             "--report_cputime needs --blocking=0");
-  EXPECT_EQ(ErrorOf({"barrier", "--cudagraph=2"}),
+  EXPECT_EQ(GetError({"barrier", "--cudagraph=2"}),
             "--cudagraph must be 0, got \"2\": calls cannot be captured in "
             "CUDA graphs");
-  EXPECT_EQ(ErrorOf({"barrier", "--nproc=2", "--ngpus=2"}),
+  EXPECT_EQ(GetError({"barrier", "--nproc=2", "--ngpus=2"}),
             "--ngpus says how many ranks to start, and so does --nproc: give "
             "one of them");
-  EXPECT_EQ(ErrorOf({"barrier", "--device=cuda", "--tune=1"}),
+  EXPECT_EQ(GetError({"barrier", "--device=cuda", "--tune=1"}),
             "--tune measures CPU tensors, not with --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--device=cuda", "--peer=x"}),
+  EXPECT_EQ(GetError({"barrier", "--device=cuda", "--peer=x"}),
             "--peer measures CPU tensors, not with --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--memory=shared"}),
+  EXPECT_EQ(GetError({"barrier", "--memory=shared"}),
             "--memory must be ordinary (0) or symmetric (2), got \"shared\"");
   // nccl-tests registers ordinary memory with it.
-  EXPECT_EQ(ErrorOf({"barrier", "-R", "1"}),
+  EXPECT_EQ(GetError({"barrier", "-R", "1"}),
             "--memory must be ordinary (0) or symmetric (2), got \"1\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--tune=1", "--nproc=2", "--backend=mpi"}),
+  EXPECT_EQ(GetError({"barrier", "--tune=1", "--nproc=2", "--backend=mpi"}),
             "--tune needs --backend=shm or gloo, got \"mpi\"");
 }
 
 TEST(BenchOptionsTest, SizesMustBeInOrder) {
-  EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8", "--maxbytes=4"}),
+  EXPECT_EQ(GetError({"barrier", "--minbytes=8", "--maxbytes=4"}),
             "--maxbytes must be at least --minbytes (8), got \"4\"");
-  EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8X"}),
+  EXPECT_EQ(GetError({"barrier", "--minbytes=8X"}),
             "--minbytes must be bytes, or a number with K, M or G, up to "
             "1024G, got \"8X\"");
   // The value must not be taken modulo 2^64.
-  EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8", "--maxbytes=1099511627776G"}),
+  EXPECT_EQ(GetError({"barrier", "--minbytes=8", "--maxbytes=1099511627776G"}),
             "--maxbytes must be bytes, or a number with K, M or G, up to "
             "1024G, got \"1099511627776G\"");
 }

@@ -62,7 +62,7 @@ Number ReducedNumber(ReduceOp op, int world_size, size_t index) {
     const auto number = static_cast<Number>(InputNumber(op, rank, index));
     return op == ReduceOp::kPremulSum
                ? static_cast<Number>(static_cast<double>(number) *
-                                     FactorOf(rank))
+                                     GetFactor(rank))
                : number;
   };
   Number result = input(0);
@@ -104,7 +104,7 @@ struct Float8 {
 
 // The number of significant bits.
 template <typename T>
-constexpr int DigitsOf() {
+constexpr int CountDigits() {
   if constexpr (std::numeric_limits<T>::is_specialized) {
     return std::numeric_limits<T>::digits;
   } else {
@@ -115,7 +115,7 @@ constexpr int DigitsOf() {
 // Calls `body` with a value of `type`'s number type, and whether elements are
 // pairs of numbers (complex).
 template <typename Body>
-void WithNumberOf(DataType type, Body&& body) {
+void WithNumberType(DataType type, Body&& body) {
   switch (type) {
     case DataType::kUint8:
       return body(uint8_t{}, false);
@@ -148,17 +148,17 @@ void WithNumberOf(DataType type, Body&& body) {
   }
 }
 
-double NumberOf(double value) { return value; }
+double ToNumber(double value) { return value; }
 
 // Narrow types have no conversion to double.
 template <typename T>
-double NumberOf(T value) {
+double ToNumber(T value) {
   return static_cast<double>(static_cast<float>(value));
 }
 
 }  // namespace
 
-double FactorOf(int rank) { return rank % 2 == 0 ? 2 : 0.5; }
+double GetFactor(int rank) { return rank % 2 == 0 ? 2 : 0.5; }
 
 Pattern::Pattern(DataType type)
     : type_(type),
@@ -170,7 +170,7 @@ Pattern Pattern::Zero(DataType type) { return Pattern(type); }
 Pattern Pattern::Input(DataType type, ReduceOp op, int rank) {
   // One rank's reduction, before the result is scaled.
   Pattern pattern(type);
-  WithNumberOf(type, [&](auto zero, bool is_pair) {
+  WithNumberType(type, [&](auto zero, bool is_pair) {
     using T = decltype(zero);
     for (size_t i = 0; i < kPeriod; ++i) {
       if constexpr (std::is_same_v<T, bool>) {
@@ -193,7 +193,7 @@ Pattern Pattern::Input(DataType type, ReduceOp op, int rank) {
 
 Pattern Pattern::Reduced(DataType type, ReduceOp op, int world_size) {
   Pattern pattern(type);
-  WithNumberOf(type, [&](auto zero, bool is_pair) {
+  WithNumberType(type, [&](auto zero, bool is_pair) {
     using T = decltype(zero);
     for (size_t i = 0; i < kPeriod; ++i) {
       if constexpr (std::is_same_v<T, bool>) {
@@ -225,7 +225,7 @@ void Pattern::Fill(std::byte* to, size_t count, size_t first) const {
 bool Pattern::IsNear(const std::byte* got, const std::byte* expected,
                      int ulps) const {
   bool near = true;
-  WithNumberOf(type_, [&](auto zero, bool is_pair) {
+  WithNumberType(type_, [&](auto zero, bool is_pair) {
     using T = decltype(zero);
     for (size_t i = 0; i < (is_pair ? 2 : 1); ++i) {
       T a;
@@ -237,9 +237,9 @@ bool Pattern::IsNear(const std::byte* got, const std::byte* expected,
       } else {
         // One unit is at most this part of the value. (Eigen's epsilon() of a
         // half is something else.)
-        const double unit = std::ldexp(1, 1 - DigitsOf<T>());
-        near = near && std::abs(NumberOf(a) - NumberOf(b)) <=
-                           ulps * unit * std::abs(NumberOf(b));
+        const double unit = std::ldexp(1, 1 - CountDigits<T>());
+        near = near && std::abs(ToNumber(a) - ToNumber(b)) <=
+                           ulps * unit * std::abs(ToNumber(b));
       }
     }
   });

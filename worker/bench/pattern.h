@@ -45,7 +45,7 @@ class Pattern {
 };
 
 // The factor of kPremulSum.
-double FactorOf(int rank);
+double GetFactor(int rank);
 
 }  // namespace muster::worker::bench
 

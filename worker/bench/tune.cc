@@ -64,7 +64,7 @@ std::string Enumerator(absl::string_view name) {
 }
 
 // Returns the fields of a row between the collective and the size.
-std::string FieldsOf(const TuneSetting& setting) {
+std::string FormatFields(const TuneSetting& setting) {
   if (setting.backend == "gloo") return absl::StrCat(setting.ranks);
   return absl::StrCat(
       "Memory::", setting.is_symmetric ? "kSymmetric" : "kOrdinary", ", ",
@@ -106,7 +106,7 @@ std::vector<Range> BestRanges(const std::vector<TuneSample>& samples) {
   return ranges;
 }
 
-std::string MaxOf(const Range& range) {
+std::string FormatMax(const Range& range) {
   return range.is_last ? "kAnyBytes" : absl::StrCat(range.bytes_max);
 }
 
@@ -124,7 +124,7 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
   std::string rows;
   for (const Range& range : BestRanges(samples)) {
     absl::StrAppend(&rows, "    {CollectiveKind::", Enumerator(operation.name),
-                    ", ", FieldsOf(setting), ", ", MaxOf(range),
+                    ", ", FormatFields(setting), ", ", FormatMax(range),
                     ", Algorithm::", Enumerator(range.algorithm), "},\n");
   }
   return rows;

@@ -66,7 +66,7 @@ std::string Seconds(std::chrono::duration<double> duration) {
   return absl::StrFormat("%.1fs", duration.count());
 }
 
-std::vector<int> RanksOf(const std::vector<internal::Culprit>& culprits) {
+std::vector<int> GetRanks(const std::vector<internal::Culprit>& culprits) {
   std::vector<int> ranks;
   for (const internal::Culprit& culprit : culprits) {
     ranks.push_back(culprit.rank);
@@ -96,7 +96,7 @@ void Attempt::Watch(int fd, uint64_t token) const {
   epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
 }
 
-std::string Attempt::FolderOf(const Rank& rank) const {
+std::string Attempt::GetFolder(const Rank& rank) const {
   const std::string& job = setting_.coordinator.job;
   return absl::StrCat(
       scratch_.has_value()
@@ -107,7 +107,7 @@ std::string Attempt::FolderOf(const Rank& rank) const {
 }
 
 StatusOr<std::string> Attempt::MakeFolder(const Rank& rank) const {
-  const std::string folder = FolderOf(rank);
+  const std::string folder = GetFolder(rank);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!error) {
@@ -306,23 +306,24 @@ void Attempt::NoteMissing(const std::vector<int>& missing, int joined) {
   const std::string others =
       absl::StrCat(joined, joined == 1 ? " rank has" : " ranks have",
                    " waited in the rendezvous of ", assignment_.world_size);
-  const LateRanks::Verdict verdict = late_ranks_.Decide(running, Clock::now());
-  if (!verdict.tell.empty()) {
+  const LateRanks::Decision decision =
+      late_ranks_.Decide(running, Clock::now());
+  if (!decision.tell.empty()) {
     std::string who;
-    for (size_t i = 0; i < std::min(verdict.tell.size(), base::kRanksInTextMax);
-         ++i) {
-      const Rank& rank = rank_of(verdict.tell[i].rank);
+    for (size_t i = 0;
+         i < std::min(decision.tell.size(), base::kRanksInTextMax); ++i) {
+      const Rank& rank = rank_of(decision.tell[i].rank);
       absl::StrAppend(&who, i == 0 ? "" : ", ", "rank ", rank.rank, " (pid ",
                       rank.pid, ")");
     }
-    if (verdict.tell.size() > base::kRanksInTextMax) {
+    if (decision.tell.size() > base::kRanksInTextMax) {
       absl::StrAppend(&who, " and ",
-                      verdict.tell.size() - base::kRanksInTextMax, " more");
+                      decision.tell.size() - base::kRanksInTextMax, " more");
     }
-    Say(absl::StrCat(others, " for ", Seconds(verdict.tell[0].waited),
+    Say(absl::StrCat(others, " for ", Seconds(decision.tell[0].waited),
                      "; not joined on this host: ", who));
   }
-  for (const LateRanks::Late& late : verdict.kill) {
+  for (const LateRanks::Late& late : decision.kill) {
     Rank& rank = rank_of(late.rank);
     const std::string state = DescribeProcessState(rank.pid);
     KillHung(rank.pid, "hangs",
@@ -419,7 +420,7 @@ void Attempt::OnRankEnd(Rank& rank) {
   exits_.push_back(exit);
   if (exit.restarted) return;
   // A process that the rank has started may hang.
-  if (rank.hung) KillOrphansOf(rank);
+  if (rank.hung) KillOrphans(rank);
   const bool lasts = options_.restart == LaunchOptions::Restart::kNone;
   if (!status.ok() && phase_ == Phase::kRunning) {
     Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
@@ -434,7 +435,7 @@ void Attempt::OnRankEnd(Rank& rank) {
   }
 }
 
-void Attempt::KillOrphansOf(const Rank& rank) const {
+void Attempt::KillOrphans(const Rank& rank) const {
   group_->KillOrphans(absl::StrCat(kErrorFileVariable, "=", rank.error_file));
 }
 
@@ -450,7 +451,7 @@ bool Attempt::RestartRank(Rank& rank, const internal::ExitStatus& status) {
                    Describe(status), "; starting it again, restart ",
                    restarts + 1, " of ", options_.max_restarts));
   // Processes that it started must not disturb its replacement.
-  KillOrphansOf(rank);
+  KillOrphans(rank);
   ++rank.restarts;
   const Status started = StartRank(rank);
   if (started.ok()) return true;
@@ -515,7 +516,7 @@ void Attempt::HandleEvents() {
   if (deadline_.has_value() && Clock::now() >= *deadline_) OnDeadline();
 }
 
-Outcome Attempt::Supervise() {
+AttemptResult Attempt::Supervise() {
   while (!AllEnded()) HandleEvents();
   // Processes that the ranks left behind keep the pipes open. Kills them, which
   // ends the output.
@@ -528,9 +529,10 @@ Outcome Attempt::Supervise() {
   return Report();
 }
 
-Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
-  Outcome outcome;
-  outcome.signal = stop_signal_;
+AttemptResult Attempt::Report(
+    const std::vector<internal::Culprit>& elsewhere) const {
+  AttemptResult result;
+  result.signal = stop_signal_;
   std::vector<int> killed;
   for (const RankExit& exit : exits_) {
     if (exit.told_to_stop && exit.status.signal == SIGKILL) {
@@ -538,12 +540,12 @@ Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
     }
   }
   std::sort(killed.begin(), killed.end());
-  if (!killed.empty()) outcome.killed = base::RanksText(killed);
+  if (!killed.empty()) result.killed = base::RanksText(killed);
   const size_t first = FirstFailure(exits_, elsewhere);
   const bool failed =
       first < exits_.size() &&
       (!exits_[first].told_to_stop || IsBlamed(exits_, first, elsewhere));
-  outcome.interrupted = interrupted_ && !failed;
+  result.interrupted = interrupted_ && !failed;
   bool some_succeeded = false;
   for (size_t i = 0; i < exits_.size(); ++i) {
     some_succeeded |= exits_[i].status.ok() && !exits_[i].told_to_stop &&
@@ -551,26 +553,26 @@ Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
   }
   if (first == exits_.size() ||
       (options_.restart == LaunchOptions::Restart::kNone && some_succeeded)) {
-    outcome.succeeded = !interrupted_ && stop_signal_ == 0;
-    return outcome;
+    result.succeeded = !interrupted_ && stop_signal_ == 0;
+    return result;
   }
   // The exit statuses of ranks that were told to stop for another reason do not
   // matter.
-  if (!failed && (stop_signal_ != 0 || interrupted_)) return outcome;
+  if (!failed && (stop_signal_ != 0 || interrupted_)) return result;
   const internal::ExitStatus& status = exits_[first].status;
-  outcome.status = status.ok() ? 1 : status.shell_status();
-  outcome.lost_peer = IsWitness(exits_[first]);
-  outcome.failure = DescribeFailure(first);
-  if (outcome.lost_peer) {
-    outcome.blamed =
+  result.status = status.ok() ? 1 : status.shell_status();
+  result.lost_peer = IsWitness(exits_[first]);
+  result.failure = DescribeFailure(first);
+  if (result.lost_peer) {
+    result.blamed =
         BlamedBeside(exits_, assignment_.first_rank, options_.nproc_per_node);
-    if (!outcome.blamed.empty()) {
-      outcome.failure = absl::StrCat("on another host, in ",
-                                     base::RanksText(RanksOf(outcome.blamed)),
-                                     "; here ", outcome.failure);
+    if (!result.blamed.empty()) {
+      result.failure = absl::StrCat("on another host, in ",
+                                    base::RanksText(GetRanks(result.blamed)),
+                                    "; here ", result.failure);
     }
   }
-  return outcome;
+  return result;
 }
 
 std::string Attempt::DescribeFailure(size_t first) const {

@@ -27,7 +27,7 @@ namespace muster::worker {
 void Say(const std::string& text);
 
 // How an attempt ended.
-struct Outcome {
+struct AttemptResult {
   // Every rank exited with 0.
   bool succeeded = false;
   // Interrupt was called before any rank failed.
@@ -78,11 +78,12 @@ class Attempt {
   Status Start();
 
   // Runs until every rank has ended and all output is printed.
-  Outcome Supervise();
+  AttemptResult Supervise();
 
   // Returns the outcome after Supervise. Ranks of other hosts blame the ranks
   // `elsewhere`.
-  Outcome Report(const std::vector<internal::Culprit>& elsewhere = {}) const;
+  AttemptResult Report(
+      const std::vector<internal::Culprit>& elsewhere = {}) const;
 
   // Ends the ranks because of `reason`. Unless `soon`, they first have
   // --failure-grace to end by themselves; then they get SIGTERM and
@@ -121,7 +122,7 @@ class Attempt {
   Status StartAll();
   Status StartRank(Rank& rank);
   // The folder of a rank's output and error file, with a slash.
-  std::string FolderOf(const Rank& rank) const;
+  std::string GetFolder(const Rank& rank) const;
   StatusOr<std::string> MakeFolder(const Rank& rank) const;
   void Watch(int fd, uint64_t token) const;
   // Waits for events or the deadline, and handles them.
@@ -129,7 +130,7 @@ class Attempt {
   void PassOn(int signal) const;
   void OnSignal();
   void OnRankEnd(Rank& rank);
-  void KillOrphansOf(const Rank& rank) const;
+  void KillOrphans(const Rank& rank) const;
   bool RestartRank(Rank& rank, const internal::ExitStatus& status);
   void OnDeadline();
   void Fail();

@@ -5,32 +5,32 @@
 
 namespace muster::worker {
 
-LateRanks::Verdict LateRanks::Decide(const std::vector<int>& missing,
-                                     Instant now) {
+LateRanks::Decision LateRanks::Decide(const std::vector<int>& missing,
+                                      Instant now) {
   std::map<int, Instant> since;
-  Verdict verdict;
+  Decision decision;
   for (const int rank : missing) {
     const auto before = missing_since_.find(rank);
     since[rank] = before == missing_since_.end() ? now : before->second;
     // Others may have waited less long for a restarted process.
     const Duration waited = now - std::max(since[rank], started_[rank]);
     if (hang_timeout_.count() > 0 && waited >= hang_timeout_) {
-      verdict.kill.push_back({rank, waited});
+      decision.kill.push_back({rank, waited});
     } else if (waited >= kTellAfter) {
-      verdict.tell.push_back({rank, waited});
+      decision.tell.push_back({rank, waited});
     }
   }
   missing_since_ = std::move(since);
   if (missing.empty()) tell_at_.reset();
-  if (verdict.tell.empty()) return verdict;
+  if (decision.tell.empty()) return decision;
   if (tell_at_.has_value() && now < *tell_at_) {
-    verdict.tell.clear();
-    return verdict;
+    decision.tell.clear();
+    return decision;
   }
   pause_ = tell_at_.has_value() ? std::min<Duration>(2 * pause_, kPauseMax)
                                 : kPauseMin;
   tell_at_ = now + pause_;
-  return verdict;
+  return decision;
 }
 
 bool LateRanks::TellThatNoneCame(Instant now) {

@@ -37,14 +37,14 @@ class LateRanks {
     // How long others have waited for this process.
     Duration waited{0};
   };
-  struct Verdict {
+  struct Decision {
     std::vector<Late> tell;  // both ascending
     std::vector<Late> kill;
   };
 
   // `missing` are the ranks of this host for which others wait now. Call it
   // with every answer of the coordinator, even if none is missing.
-  Verdict Decide(const std::vector<int>& missing, Instant now);
+  Decision Decide(const std::vector<int>& missing, Instant now);
 
   // Call it if no rank of this host has come to the coordinator yet. Returns
   // true once, and only if there is a hang timeout: a program that does not use

@@ -54,10 +54,10 @@ TEST_F(LateRanksTest, WhenAllHaveJoinedTheWaitBeginsAnew) {
 TEST_F(LateRanksTest, ARankThatOthersWaitForForTheHangTimeoutHangs) {
   EXPECT_THAT(Killed({1, 2}, 0), IsEmpty());
   EXPECT_THAT(Killed({1}, 59), IsEmpty());
-  const LateRanks::Verdict verdict = late_.Decide({1, 2}, At(60));
-  EXPECT_THAT(Ranks(verdict.kill), ElementsAre(1));
-  EXPECT_THAT(verdict.tell, IsEmpty());
-  EXPECT_EQ(verdict.kill[0].waited, seconds(60));
+  const LateRanks::Decision decision = late_.Decide({1, 2}, At(60));
+  EXPECT_THAT(Ranks(decision.kill), ElementsAre(1));
+  EXPECT_THAT(decision.tell, IsEmpty());
+  EXPECT_EQ(decision.kill[0].waited, seconds(60));
 }
 
 TEST_F(LateRanksTest, AProcessThatWasStartedAgainHasTheWholeTime) {

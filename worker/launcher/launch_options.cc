@@ -230,8 +230,8 @@ OptionValue Range(int initial, int min, int max, int* target = nullptr) {
           }};
 }
 
-OptionValue OneOf(std::vector<std::string> words,
-                  std::string* target = nullptr) {
+OptionValue MakeChoice(std::vector<std::string> words,
+                       std::string* target = nullptr) {
   return {"", [=](absl::string_view name, const std::string& value) {
             if (target != nullptr) *target = value;
             return CheckWord(name, value, words);
@@ -304,7 +304,7 @@ base::Options Table(const Environment& environment, LaunchOptions& options) {
        "KEY=SECONDS with commas between: join_timeout (or timeout; 600), how "
        "long to wait for the other hosts; last_call_timeout (30), how long for "
        "more than MIN of them"},
-      {"rdzv_backend", "NAME", OneOf({"static", "c10d", "muster"}),
+      {"rdzv_backend", "NAME", MakeChoice({"static", "c10d", "muster"}),
        "c10d: the first muster-run on the host of --rdzv-endpoint serves a "
        "coordinator there, unless one is there; static and muster: one is "
        "there"},
@@ -363,8 +363,8 @@ base::Options Table(const Environment& environment, LaunchOptions& options) {
        "--stop-grace. Without this option one that was ignored at the start "
        "(nohup) stays ignored"},
       {"numa_binding", "WHAT",
-       OneOf({"node", "socket", "exclusive", "core-complex"},
-             &options.numa_binding),
+       MakeChoice({"node", "socket", "exclusive", "core-complex"},
+                  &options.numa_binding),
        "the CPUs of each rank: node (those of one NUMA node), socket, "
        "exclusive (cores of a node that no other rank has), core-complex "
        "(those that share a last-level cache)"},

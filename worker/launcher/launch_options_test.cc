@@ -32,8 +32,8 @@ std::string ErrorIn(const StatusOr<T>& parsed) {
   return std::string(parsed.status().message());
 }
 
-std::string ErrorOf(const Arguments& arguments,
-                    const Environment& environment = {}) {
+std::string GetError(const Arguments& arguments,
+                     const Environment& environment = {}) {
   return ErrorIn(Parse(arguments, environment));
 }
 
@@ -169,7 +169,7 @@ TEST(LaunchOptionsTest, MetricsPortsAreOnesThatThereAre) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->metrics_port_base, 65528);
   EXPECT_EQ(
-      ErrorOf({"--nproc-per-node=8", "--metrics-port-base=65529", "./train"}),
+      GetError({"--nproc-per-node=8", "--metrics-port-base=65529", "./train"}),
       "--metrics-port-base must be 1 to 65528, got 65529");
 }
 
@@ -217,37 +217,37 @@ TEST(LaunchOptionsTest, EnvironmentStandsForOptionsThatAreNotGiven) {
 }
 
 TEST(LaunchOptionsTest, WrongValueIsAnErrorThatNamesOptionAndValue) {
-  EXPECT_EQ(ErrorOf({"--nproc-per-node=four", "p"}),
+  EXPECT_EQ(GetError({"--nproc-per-node=four", "p"}),
             "--nproc-per-node must be 1 to 1024, auto, cpu or gpu, got "
             "\"four\"");
-  EXPECT_EQ(ErrorOf({"p"}, {{"PET_MAX_RESTARTS", "many"}}),
+  EXPECT_EQ(GetError({"p"}, {{"PET_MAX_RESTARTS", "many"}}),
             "PET_MAX_RESTARTS must be a number, got \"many\"");
-  EXPECT_EQ(ErrorOf({"--max-restarts=-1", "p"}),
+  EXPECT_EQ(GetError({"--max-restarts=-1", "p"}),
             "--max-restarts must be 0 to 1000000, got -1");
-  EXPECT_EQ(ErrorOf({"--restart=some", "p"}),
+  EXPECT_EQ(GetError({"--restart=some", "p"}),
             "--restart must be one of all, rank, none, got \"some\"");
-  EXPECT_EQ(ErrorOf({"--rdzv-backend=etcd", "p"}),
+  EXPECT_EQ(GetError({"--rdzv-backend=etcd", "p"}),
             "--rdzv-backend must be one of static, c10d, muster, got \"etcd\"");
-  EXPECT_EQ(ErrorOf({"--numa-binding=all", "p"}),
+  EXPECT_EQ(GetError({"--numa-binding=all", "p"}),
             "--numa-binding must be one of node, socket, exclusive, "
             "core-complex, got \"all\"");
-  EXPECT_EQ(ErrorOf({"--nnodes=2", "--node-rank=2", "p"}),
+  EXPECT_EQ(GetError({"--nnodes=2", "--node-rank=2", "p"}),
             "--node-rank must be 0 to 1, got 2");
   for (const char* port : {"0", "65536", "-1"}) {
-    EXPECT_EQ(ErrorOf({std::string("--master-port=") + port, "p"}),
+    EXPECT_EQ(GetError({std::string("--master-port=") + port, "p"}),
               std::string("--master-port must be 1 to 65535, got ") + port);
   }
   for (const char* interval : {"-1", "nan", "inf"}) {
-    EXPECT_EQ(ErrorOf({std::string("--monitor-interval=") + interval, "p"}),
+    EXPECT_EQ(GetError({std::string("--monitor-interval=") + interval, "p"}),
               std::string("--monitor-interval must be 0 to 86400 seconds, "
                           "got ") +
                   interval);
   }
-  EXPECT_EQ(ErrorOf({"--stop-grace=10", "p"}),
+  EXPECT_EQ(GetError({"--stop-grace=10", "p"}),
             "--stop-grace must be a duration such as 500ms or 5s, got \"10\"");
-  EXPECT_EQ(ErrorOf({"--stop-grace=-1s", "p"}),
+  EXPECT_EQ(GetError({"--stop-grace=-1s", "p"}),
             "--stop-grace must be 0s to 24h, got -1s");
-  EXPECT_EQ(ErrorOf({"--standalone=maybe", "p"}),
+  EXPECT_EQ(GetError({"--standalone=maybe", "p"}),
             "--standalone must be true or false, got \"maybe\"");
 }
 
@@ -285,10 +285,10 @@ TEST(LaunchOptionsTest, StandaloneIsNotUndoneByAClustersVariable) {
   const auto options = Parse({"--standalone", "p"}, cluster);
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->rendezvous_host, "");
-  EXPECT_EQ(ErrorOf({"--rdzv-endpoint=h:1", "p"}, {{"PET_STANDALONE", "1"}}),
+  EXPECT_EQ(GetError({"--rdzv-endpoint=h:1", "p"}, {{"PET_STANDALONE", "1"}}),
             "PET_STANDALONE and --rdzv-endpoint=h:1 exclude each other");
-  EXPECT_EQ(ErrorOf({"p"}, {{"PET_STANDALONE", "1"},
-                            {"PET_RDZV_ENDPOINT", "host-a:7070"}}),
+  EXPECT_EQ(GetError({"p"}, {{"PET_STANDALONE", "1"},
+                             {"PET_RDZV_ENDPOINT", "host-a:7070"}}),
             "PET_STANDALONE and PET_RDZV_ENDPOINT=host-a:7070 exclude each "
             "other");
 }
@@ -305,22 +305,22 @@ TEST(LaunchOptionsTest, WithC10dTheHostOfTheEndpointServes) {
   options = Parse({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "p"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->rendezvous_host, "");
-  EXPECT_THAT(ErrorOf({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
-                       "--nnodes=2", "p"}),
+  EXPECT_THAT(GetError({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
+                        "--nnodes=2", "p"}),
               HasSubstr("a port of 1 to 65535"));
 }
 
 TEST(LaunchOptionsTest, AWrongVariableIsNamedWhereverItIsNoticed) {
-  EXPECT_EQ(ErrorOf({"p"}, {{"PET_NPROC_PER_NODE", "four"}}),
+  EXPECT_EQ(GetError({"p"}, {{"PET_NPROC_PER_NODE", "four"}}),
             "PET_NPROC_PER_NODE must be 1 to 1024, auto, cpu or gpu, got "
             "\"four\"");
-  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}, {{"PET_NODE_RANK", "2"}}),
+  EXPECT_EQ(GetError({"--nnodes=2", "p"}, {{"PET_NODE_RANK", "2"}}),
             "PET_NODE_RANK must be 0 to 1, got 2");
-  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}, {{"MUSTER_STANDALONE", "1"}}),
+  EXPECT_EQ(GetError({"--nnodes=2", "p"}, {{"MUSTER_STANDALONE", "1"}}),
             "MUSTER_STANDALONE and --nnodes=2 exclude each other");
-  EXPECT_EQ(ErrorOf({"p"}, {{"PET_TEE", "1:3"}}),
+  EXPECT_EQ(GetError({"p"}, {{"PET_TEE", "1:3"}}),
             "PET_TEE must be of local ranks 0 to 0, got 1");
-  EXPECT_EQ(ErrorOf({"p"}, {{"PET_RDZV_ENDPOINT", "h"}}),
+  EXPECT_EQ(GetError({"p"}, {{"PET_RDZV_ENDPOINT", "h"}}),
             "PET_RDZV_ENDPOINT=h needs --rdzv-id: the job's name on that "
             "coordinator");
 }
@@ -344,62 +344,62 @@ TEST(LaunchOptionsTest, WrongEndpointIsAnError) {
   for (const char* endpoint :
        {":7070", "host:", "host:0", "host:65536", "host:port", "[::1", "[]:1",
         "[::1]x", "fe80::1"}) {
-    EXPECT_THAT(ErrorOf({std::string("--rdzv-endpoint=") + endpoint,
-                         "--rdzv-id=j", "p"}),
+    EXPECT_THAT(GetError({std::string("--rdzv-endpoint=") + endpoint,
+                          "--rdzv-id=j", "p"}),
                 HasSubstr(std::string("got \"") + endpoint + "\""));
   }
 }
 
 TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
-  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}),
+  EXPECT_EQ(GetError({"--nnodes=2", "p"}),
             "--nnodes=2 needs --rdzv-endpoint, a coordinator that every host "
             "reaches, or --master-addr, the host of node rank 0");
   // Must not give advice that the next error contradicts.
   for (const Arguments& more : {Arguments{}, Arguments{"--master-addr=h"}}) {
     Arguments arguments = {"--nnodes=1:2", "p"};
     arguments.insert(arguments.begin(), more.begin(), more.end());
-    EXPECT_EQ(ErrorOf(arguments),
+    EXPECT_EQ(GetError(arguments),
               "--nnodes=1:2 needs --rdzv-endpoint, a coordinator that every "
               "host reaches (with --rdzv-backend=c10d, a host that serves "
               "one)");
   }
-  EXPECT_EQ(ErrorOf({"--nnodes=2", "--standalone", "p"}),
+  EXPECT_EQ(GetError({"--nnodes=2", "--standalone", "p"}),
             "--standalone and --nnodes=2 exclude each other");
-  EXPECT_EQ(ErrorOf({"--nnodes=2", "--master-addr=h", "p"}),
+  EXPECT_EQ(GetError({"--nnodes=2", "--master-addr=h", "p"}),
             "--master-addr=h needs --node-rank: number 0 serves the "
             "coordinator");
-  EXPECT_THAT(ErrorOf({"--nnodes=1:2", "--node-rank=0", "--rdzv-endpoint=h",
-                       "--rdzv-id=j", "p"}),
+  EXPECT_THAT(GetError({"--nnodes=1:2", "--node-rank=0", "--rdzv-endpoint=h",
+                        "--rdzv-id=j", "p"}),
               HasSubstr("--node-rank=0 and --nnodes=1:2 exclude each other"));
-  EXPECT_EQ(ErrorOf({"--nnodes=2", "--restart=rank", "--rdzv-endpoint=h",
-                     "--rdzv-id=j", "p"}),
+  EXPECT_EQ(GetError({"--nnodes=2", "--restart=rank", "--rdzv-endpoint=h",
+                      "--rdzv-id=j", "p"}),
             "--restart=rank and --nnodes=2 exclude each other");
-  EXPECT_EQ(ErrorOf({"--restart=none", "--max-restarts=3", "p"}),
+  EXPECT_EQ(GetError({"--restart=none", "--max-restarts=3", "p"}),
             "--restart=none and --max-restarts=3 exclude each other");
-  EXPECT_EQ(ErrorOf({"--local-ranks-filter=0,1", "p"}),
+  EXPECT_EQ(GetError({"--local-ranks-filter=0,1", "p"}),
             "--local-ranks-filter must be of local ranks 0 to 0, got 1");
-  EXPECT_EQ(ErrorOf({"--redirects=0:1,9:1", "--log-dir=l", "p"}),
+  EXPECT_EQ(GetError({"--redirects=0:1,9:1", "--log-dir=l", "p"}),
             "--redirects must be of local ranks 0 to 0, got 9");
-  EXPECT_EQ(ErrorOf({"-t", "1:3", "--log-dir=l", "p"}),
+  EXPECT_EQ(GetError({"-t", "1:3", "--log-dir=l", "p"}),
             "--tee must be of local ranks 0 to 0, got 1");
-  EXPECT_EQ(ErrorOf({"--standalone", "--rdzv-endpoint=h:1", "p"}),
+  EXPECT_EQ(GetError({"--standalone", "--rdzv-endpoint=h:1", "p"}),
             "--standalone and --rdzv-endpoint=h:1 exclude each other");
-  EXPECT_EQ(ErrorOf({"--rdzv-endpoint=h:1", "p"}),
+  EXPECT_EQ(GetError({"--rdzv-endpoint=h:1", "p"}),
             "--rdzv-endpoint=h:1 needs --rdzv-id: the job's name on that "
             "coordinator");
-  EXPECT_THAT(ErrorOf({"--rdzv-id=a/b", "p"}), HasSubstr("got \"a/b\""));
-  EXPECT_EQ(ErrorOf({"--rdzv-id=..", "p"}),
+  EXPECT_THAT(GetError({"--rdzv-id=a/b", "p"}), HasSubstr("got \"a/b\""));
+  EXPECT_EQ(GetError({"--rdzv-id=..", "p"}),
             "--rdzv-id must not be \"..\", which is no folder's name");
-  EXPECT_THAT(ErrorOf({"--rdzv-id=" + std::string(129, 'j'), "p"}),
+  EXPECT_THAT(GetError({"--rdzv-id=" + std::string(129, 'j'), "p"}),
               HasSubstr("--rdzv-id must be 1 to 128"));
 }
 
 TEST(LaunchOptionsTest, UnknownOptionMissingValueAndMissingProgramAreErrors) {
-  EXPECT_THAT(ErrorOf({"--max-restart=3", "p"}),
+  EXPECT_THAT(GetError({"--max-restart=3", "p"}),
               HasSubstr("unknown option \"--max-restart=3\""));
-  EXPECT_EQ(ErrorOf({"--rdzv-id"}), "--rdzv-id needs a value");
-  EXPECT_THAT(ErrorOf({}), HasSubstr("no program given"));
-  EXPECT_THAT(ErrorOf({"--nproc-per-node=2", "--"}),
+  EXPECT_EQ(GetError({"--rdzv-id"}), "--rdzv-id needs a value");
+  EXPECT_THAT(GetError({}), HasSubstr("no program given"));
+  EXPECT_THAT(GetError({"--nproc-per-node=2", "--"}),
               HasSubstr("no program given"));
 }
 

@@ -60,17 +60,18 @@ class Launcher {
   std::optional<int> AfterSuccess(const Attempt& attempt);
   // `cut_off`: this host, the only one, may have been declared lost.
   std::optional<int> AfterFailure(const Attempt& attempt,
-                                  const Outcome& outcome, bool cut_off);
+                                  const AttemptResult& result, bool cut_off);
   // Waits a short time for the coordinator to answer.
   bool WasCutOff(const LostRanks& lost_ranks);
   // Returns what happened to the hosts when this host's ranks ended with
-  // `outcome`. A lost host, maybe this one, ends the ranks of all hosts, which
+  // `result`. A lost host, maybe this one, ends the ranks of all hosts, which
   // is no failure. The ranks may end before the event arrives.
-  StatusOr<std::optional<Hosts::Change>> ChangeAfter(const Outcome& outcome);
+  StatusOr<std::optional<Hosts::Change>> ChangeAfter(
+      const AttemptResult& result);
   // Another host has reported that the job failed. The cause may still be on
   // this host.
   int FailedElsewhere(const Attempt& attempt, const std::string& failure);
-  // `killed` is that of Outcome.
+  // `killed` is that of AttemptResult.
   int StoppedBySignal(const std::string& killed = "");
   // Stays while ranks of other hosts wait for this host's ranks, which have all
   // ended; `absent_ranks` tells them.
@@ -230,7 +231,7 @@ int Launcher::FailedElsewhere(const Attempt& attempt,
   std::vector<internal::Culprit> blamed;
   Await([&] { blamed = hosts_->Blamed(); });
   if (signal_ != 0) return StoppedBySignal();
-  const Outcome own = attempt.Report(blamed);
+  const AttemptResult own = attempt.Report(blamed);
   if (!own.failure.empty() && !own.lost_peer) {
     Say(absl::StrCat("first failure: ", own.failure));
     hosts_->Leave("the job failed");
@@ -395,17 +396,17 @@ std::optional<int> Launcher::Try() {
   }
   // Handles events from before the start.
   Wake(wake_fd_);
-  Outcome outcome = attempt.Supervise();
-  if (options_.several_hosts() && outcome.signal == 0 && !outcome.succeeded &&
+  AttemptResult result = attempt.Supervise();
+  if (options_.several_hosts() && result.signal == 0 && !result.succeeded &&
       options_.restart == LaunchOptions::Restart::kNone) {
     StayForOthers(absent_ranks);
   }
-  if (outcome.signal != 0 && outcome.failure.empty()) {
-    signal_ = outcome.signal;
-    return StoppedBySignal(outcome.killed);
+  if (result.signal != 0 && result.failure.empty()) {
+    signal_ = result.signal;
+    return StoppedBySignal(result.killed);
   }
-  if (outcome.succeeded) return AfterSuccess(attempt);
-  if (outcome.interrupted) {
+  if (result.succeeded) return AfterSuccess(attempt);
+  if (result.interrupted) {
     const auto change = hosts_->change();
     if (change.has_value() && change->failed) {
       return FailedElsewhere(attempt, change->why);
@@ -414,8 +415,8 @@ std::optional<int> Launcher::Try() {
   }
   const bool cut_off = hosts_ == nullptr && WasCutOff(lost_ranks);
   const std::string silence = lost_ranks.DescribeSilence();
-  if (!silence.empty()) absl::StrAppend(&outcome.failure, "\n  ", silence);
-  return AfterFailure(attempt, outcome, cut_off);
+  if (!silence.empty()) absl::StrAppend(&result.failure, "\n  ", silence);
+  return AfterFailure(attempt, result, cut_off);
 }
 
 bool Launcher::WasCutOff(const LostRanks& lost_ranks) {
@@ -446,7 +447,7 @@ std::optional<int> Launcher::AfterSuccess(const Attempt& attempt) {
 }
 
 StatusOr<std::optional<Hosts::Change>> Launcher::ChangeAfter(
-    const Outcome& outcome) {
+    const AttemptResult& result) {
   StatusOr<std::chrono::milliseconds> lease = CancelledError("");
   bool told = false;
   Await([&] { lease = hosts_->CatchUp(); },
@@ -455,31 +456,31 @@ StatusOr<std::optional<Hosts::Change>> Launcher::ChangeAfter(
           Say(
               absl::StrCat("the coordinator does not answer; waiting to hear "
                            "whether a host was lost, after: ",
-                           outcome.failure));
+                           result.failure));
         });
   if (!lease.ok()) return lease.status();
   // If the ranks lost a peer, waits for the host with the cause to report it or
   // to be lost.
-  return AwaitChange(outcome.lost_peer
+  return AwaitChange(result.lost_peer
                          ? std::max(options_.failure_grace, *lease + kLossTime)
                          : kNoTime);
 }
 
 std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
-                                          const Outcome& outcome,
+                                          const AttemptResult& result,
                                           const bool cut_off) {
   const bool last = report_.restarts >= assignment_.max_restarts ||
                     options_.restart != LaunchOptions::Restart::kAll ||
-                    outcome.signal != 0;
-  if (hosts_ != nullptr && outcome.signal == 0) {
-    const auto change = ChangeAfter(outcome);
+                    result.signal != 0;
+  if (hosts_ != nullptr && result.signal == 0) {
+    const auto change = ChangeAfter(result);
     if (signal_ != 0) return StoppedBySignal();
     if (!change.ok()) {
       // This host cannot tell the others or meet them again either.
-      Say(absl::StrCat("first failure: ", outcome.failure));
+      Say(absl::StrCat("first failure: ", result.failure));
       Say(absl::StrCat("the other hosts cannot be told: ",
                        change.status().message()));
-      return outcome.status;
+      return result.status;
     }
     if (change->has_value()) {
       const Hosts::Change& what = **change;
@@ -488,9 +489,9 @@ std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
       return std::nullopt;
     }
   }
-  Say(absl::StrCat("first failure: ", outcome.failure));
+  Say(absl::StrCat("first failure: ", result.failure));
   if (signal_ != 0) return StoppedBySignal();
-  if (cut_off && outcome.signal == 0 &&
+  if (cut_off && result.signal == 0 &&
       options_.restart == LaunchOptions::Restart::kAll) {
     Say("this host was cut off from the coordinator, which may have lost all "
         "ranks; starting them again");
@@ -498,13 +499,13 @@ std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
   }
   if (last) {
     if (hosts_ != nullptr) {
-      hosts_->GiveUp(outcome.failure, outcome.blamed);
+      hosts_->GiveUp(result.failure, result.blamed);
       hosts_->Leave("the job failed");
     }
-    return outcome.status;
+    return result.status;
   }
   ++report_.restarts;
-  report_.failure = outcome.failure;
+  report_.failure = result.failure;
   assignment_.restarts = report_.restarts;
   Say(absl::StrCat("starting all ranks again, restart ", report_.restarts,
                    " of ", assignment_.max_restarts));

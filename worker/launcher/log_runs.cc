@@ -28,7 +28,7 @@ void ForEachIn(const std::string& folder, Visit visit) {
 }
 
 // Returns the run of `job` that has this folder; 0: none.
-int RunOf(absl::string_view name, absl::string_view job) {
+int ParseRun(absl::string_view name, absl::string_view job) {
   if (!absl::ConsumePrefix(&name, job)) return 0;
   if (name.empty()) return 1;
   int run = 0;
@@ -66,7 +66,7 @@ int FreeLogRun(const std::string& log_dir, const std::string& job, int run,
                int attempt) {
   int free = run;
   ForEachIn(log_dir, [&](const std::string& name) {
-    const int other = RunOf(name, job);
+    const int other = ParseRun(name, job);
     if (other >= free &&
         LastAttemptIn(absl::StrCat(log_dir, "/", name)) >= attempt) {
       free = other + 1;

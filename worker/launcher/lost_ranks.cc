@@ -21,7 +21,7 @@ constexpr milliseconds kPauseWithoutJob(200);
 // Long, because the answer is about all ranks of the job.
 constexpr milliseconds kHungPauseMax(60'000);
 // How often it asks per hang timeout.
-constexpr int kHungLooks = 4;
+constexpr int kPollsPerHang = 4;
 
 }  // namespace
 
@@ -152,7 +152,7 @@ milliseconds LostRanks::AskForLost() {
 
 milliseconds LostRanks::AskForHung() {
   const milliseconds pause =
-      std::clamp(hang_timeout_ / kHungLooks, kPauseMin, kHungPauseMax);
+      std::clamp(hang_timeout_ / kPollsPerHang, kPauseMin, kHungPauseMax);
   if (hung_reader_ == nullptr) {
     auto reader = tools::HungRanksReader::Open(ForReader());
     if (!reader.ok()) return pause;

@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/text.h"
 #include "client/tools/diagnose/diagnosis_rules.h"
-#include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/rank_progress.h"
 #include "client/tools/diagnose/snapshot.h"
 #include "client/tools/diagnose/tool_text.h"
 
@@ -27,13 +27,13 @@ using std::chrono::milliseconds;
 constexpr size_t kRanksShown = 16;
 
 // "rank 2", "ranks 0, 1".
-std::string RanksOf(const std::vector<int>& ranks) {
+std::string FindRanks(const std::vector<int>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
                       absl::StrJoin(ranks, ", "));
 }
 
 // Why nobody gets out of a collective in which all are.
-std::string NoteOnAllInIt(const std::vector<Place>& places) {
+std::string NoteOnAllInIt(const std::vector<RankProgress>& places) {
   // Those that have passed the same, shown as the first of them shows it.
   struct Side {
     std::string call = {};
@@ -42,7 +42,7 @@ std::string NoteOnAllInIt(const std::vector<Place>& places) {
   std::vector<Side> sides;
   std::map<uint64_t, size_t> side_of;
   std::vector<int> untold;
-  for (const Place& place : places) {
+  for (const RankProgress& place : places) {
     if (!place.in_collective()) continue;
     if (!place.group->has_arguments_hash()) {
       untold.push_back(place.rank);
@@ -58,7 +58,7 @@ std::string NoteOnAllInIt(const std::vector<Place>& places) {
         "they do not agree: ",
         absl::StrJoin(sides, "; ", [](std::string* out, const Side& side) {
           absl::StrAppend(out, base::Quote(side.call), " on ",
-                          RanksOf(side.ranks));
+                          FindRanks(side.ranks));
         }));
   }
   std::string note =
@@ -66,7 +66,7 @@ std::string NoteOnAllInIt(const std::vector<Place>& places) {
       "them is slow or cut, or the tensors are large";
   if (!untold.empty()) {
     absl::StrAppend(&note,
-                    "; whether they agree is not known: ", RanksOf(untold),
+                    "; whether they agree is not known: ", FindRanks(untold),
                     untold.size() == 1 ? " does" : " do",
                     " not tell with what arguments (an older version)");
   }
@@ -75,10 +75,10 @@ std::string NoteOnAllInIt(const std::vector<Place>& places) {
 
 // Returns the lowest collective that some rank has not completed. Ignores old
 // reports and ranks that are gone or ill.
-int64_t AwaitedSequence(const std::vector<Place>& places,
+int64_t AwaitedSequence(const std::vector<RankProgress>& places,
                         const DiagnosisRules& rules) {
   std::optional<int64_t> sequence;
-  for (const Place& place : places) {
+  for (const RankProgress& place : places) {
     if (!rules.IsSure(place) || rules.IsIll(place)) continue;
     const int64_t next = place.completed() + 1;
     sequence = std::min(sequence.value_or(next), next);
@@ -90,11 +90,11 @@ int64_t AwaitedSequence(const std::vector<Place>& places,
 // `margin` after another rank had completed it. Nothing is known of the time
 // after that heartbeat: when ranks wait for a slow one, they complete together
 // and report it one after the other.
-bool IsLeftIn(const Place& place, int64_t sequence,
-              const std::vector<Place>& places, const DiagnosisRules& rules,
-              milliseconds margin) {
+bool IsLeftIn(const RankProgress& place, int64_t sequence,
+              const std::vector<RankProgress>& places,
+              const DiagnosisRules& rules, milliseconds margin) {
   milliseconds completed_for(0);
-  for (const Place& other : places) {
+  for (const RankProgress& other : places) {
     if (!rules.IsSure(other) || other.completed() < sequence) continue;
     completed_for = std::max(
         completed_for, other.in_collective() ? other.running_for() : other.age);
@@ -102,18 +102,17 @@ bool IsLeftIn(const Place& place, int64_t sequence,
   return completed_for >= place.age + margin;
 }
 
-std::optional<StuckGroup> LookAtCollectives(const std::string& name,
-                                            const std::vector<Place>& places,
-                                            const DiagnosisRules& rules,
-                                            milliseconds stuck_after,
-                                            milliseconds told_within) {
+std::optional<StuckGroup> LookAtCollectives(
+    const std::string& name, const std::vector<RankProgress>& places,
+    const DiagnosisRules& rules, milliseconds stuck_after,
+    milliseconds told_within) {
   StuckGroup group;
   group.group = name;
   group.sequence = AwaitedSequence(places, rules);
   bool all_in_it = true;
-  std::vector<Place> behind;
-  std::vector<Place> last;  // ranks that have not completed it
-  for (const Place& place : places) {
+  std::vector<RankProgress> behind;
+  std::vector<RankProgress> last;  // ranks that have not completed it
+  for (const RankProgress& place : places) {
     const bool sure = rules.IsSure(place);
     const bool there = sure && place.completed() + 1 == group.sequence;
     const bool waits = sure && place.in_collective();
@@ -134,13 +133,13 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   if (behind.empty() && !all_in_it) {
     // Others have completed it: a rank that is still in it has not received or
     // sent its part.
-    for (const Place& place : last) {
+    for (const RankProgress& place : last) {
       if (IsLeftIn(place, group.sequence, places, rules, told_within)) {
         behind.push_back(place);
       }
     }
     if (behind.empty()) return std::nullopt;
-    for (const Place& place : behind) {
+    for (const RankProgress& place : behind) {
       group.waiting.erase(
           std::remove(group.waiting.begin(), group.waiting.end(), place.rank),
           group.waiting.end());
@@ -148,7 +147,7 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   }
   const Awaited awaited = {name, group.sequence,
                            absl::StrCat("has not called #", group.sequence)};
-  for (const Place& place : behind) {
+  for (const RankProgress& place : behind) {
     group.culprits.push_back(rules.Blame(place, awaited));
   }
   if (behind.empty()) {
@@ -161,14 +160,13 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
 }
 
 // A group whose ranks have met, or claim so, and do not get connected.
-std::optional<StuckGroup> LookAtConnecting(const std::string& name,
-                                           const std::vector<Place>& places,
-                                           const DiagnosisRules& rules,
-                                           milliseconds stuck_after) {
+std::optional<StuckGroup> LookAtConnecting(
+    const std::string& name, const std::vector<RankProgress>& places,
+    const DiagnosisRules& rules, milliseconds stuck_after) {
   StuckGroup group;
   group.group = name;
-  std::vector<Place> missing;
-  for (const Place& place : places) {
+  std::vector<RankProgress> missing;
+  for (const RankProgress& place : places) {
     if (!rules.IsSure(place) || rules.IsIll(place) || place.group == nullptr) {
       missing.push_back(place);
     } else if (place.connecting()) {
@@ -181,7 +179,7 @@ std::optional<StuckGroup> LookAtConnecting(const std::string& name,
     return std::nullopt;
   }
   const Awaited awaited = {name, 0, "has not come to it"};
-  for (const Place& place : missing) {
+  for (const RankProgress& place : missing) {
     group.culprits.push_back(rules.Blame(place, awaited));
   }
   if (missing.empty()) {
@@ -203,8 +201,9 @@ bool IsForming(const v1::GetJobResponse& job, const std::string& name) {
 // Follows sends and receives from rank to waiting rank.
 class PeerChains {
  public:
-  PeerChains(const std::vector<Place>& places, const DiagnosisRules& rules) {
-    for (const Place& place : places) {
+  PeerChains(const std::vector<RankProgress>& places,
+             const DiagnosisRules& rules) {
+    for (const RankProgress& place : places) {
       by_rank_[place.rank] = &place;
       if (rules.IsSure(place) && !rules.IsIll(place) && place.peer_call) {
         waiting_[place.rank] = &place;
@@ -213,16 +212,16 @@ class PeerChains {
   }
 
   // The waiting ranks.
-  const std::map<int, const Place*>& waiting() const { return waiting_; }
+  const std::map<int, const RankProgress*>& waiting() const { return waiting_; }
 
   // The end of a chain: the last waiting rank, and the rank for which it waits
   // (null: any rank, or a cycle).
   struct End {
-    const Place* waiter = nullptr;
-    const Place* awaited = nullptr;
+    const RankProgress* waiter = nullptr;
+    const RankProgress* awaited = nullptr;
     bool circle = false;
   };
-  End Follow(const Place& place) const {
+  End Follow(const RankProgress& place) const {
     std::set<int> seen;
     End end = {.waiter = &place};
     while (seen.insert(end.waiter->rank).second) {
@@ -240,8 +239,8 @@ class PeerChains {
   }
 
  private:
-  std::map<int, const Place*> by_rank_;
-  std::map<int, const Place*> waiting_;
+  std::map<int, const RankProgress*> by_rank_;
+  std::map<int, const RankProgress*> waiting_;
 };
 
 // Returns `they wait for each other: rank 0 in "recv #1 ..."; rank 1 in "recv
@@ -260,13 +259,13 @@ std::string CircleText(const std::set<int>& ranks, const PeerChains& chains) {
 }
 
 std::optional<StuckGroup> LookAtPeers(const std::string& name,
-                                      const std::vector<Place>& places,
+                                      const std::vector<RankProgress>& places,
                                       const DiagnosisRules& rules,
                                       milliseconds stuck_after) {
   const PeerChains chains(places, rules);
   StuckGroup group;
   group.group = name;
-  const Place* longest = nullptr;
+  const RankProgress* longest = nullptr;
   std::map<int, PeerChains::End> ends;  // by the rank at the end of the chain
   std::set<int> circle;
   for (const auto& [rank, place] : chains.waiting()) {
@@ -378,7 +377,7 @@ void AddSilent(const v1::GetJobResponse& job, const DiagnosisRules& rules,
     for (const Culprit& culprit : group.culprits) named.insert(culprit.rank);
   }
   for (const v1::MemberInfo& member : job.members()) {
-    Place place;
+    RankProgress place;
     place.rank = member.rank();
     place.member = &member;
     if (place.rank < 0 || IsGone(member) || !rules.IsSilent(place) ||
@@ -394,7 +393,7 @@ std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
                                      const std::string& name) {
   const Answers answers;
   const DiagnosisRules rules(job, nullptr, answers);
-  const std::vector<Place> places = PlacesIn(job, name);
+  const std::vector<RankProgress> places = FindRankProgress(job, name);
   const milliseconds told_within = ToldWithin(job);
   const auto group =
       LookAtCollectives(name, places, rules, told_within / 4, told_within);
@@ -407,7 +406,7 @@ std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
   straggler.collective = group->collective;
   straggler.waiting = static_cast<int>(group->waiting.size());
   for (const Culprit& culprit : group->culprits) {
-    for (const Place& place : places) {
+    for (const RankProgress& place : places) {
       if (place.rank != culprit.rank) continue;
       // It may have come since its last report, or so recently that the report
       // is still under way.
@@ -458,7 +457,7 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
   Diagnosis diagnosis;
   const DiagnosisRules rules(job, earlier, answers);
   for (const std::string& name : GroupNames(job)) {
-    const std::vector<Place> places = PlacesIn(job, name);
+    const std::vector<RankProgress> places = FindRankProgress(job, name);
     auto group =
         LookAtCollectives(name, places, rules, stuck_after, ToldWithin(job));
     if (!group.has_value() && !IsForming(job, name)) {
@@ -486,7 +485,7 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
                    });
   diagnosis.keys = KeysAwaited(job, earlier, options.stuck_after);
   AddSilent(job, rules, diagnosis);
-  diagnosis.also = StandingOf(job);
+  diagnosis.also = DescribeStanding(job);
   const std::string circle = GroupCircle(diagnosis.groups).Text();
   if (!circle.empty()) {
     diagnosis.also.insert(diagnosis.also.begin(), circle);

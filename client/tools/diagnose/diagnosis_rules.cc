@@ -29,7 +29,7 @@ std::string StateName(v1::MemberState state) {
 std::optional<int64_t> EnqueuedBefore(const v1::GetJobResponse* earlier,
                                       const std::string& group, int rank) {
   if (earlier == nullptr) return std::nullopt;
-  for (const Place& place : PlacesIn(*earlier, group)) {
+  for (const RankProgress& place : FindRankProgress(*earlier, group)) {
     if (place.rank == rank && place.told()) return place.enqueued();
   }
   return std::nullopt;
@@ -37,7 +37,7 @@ std::optional<int64_t> EnqueuedBefore(const v1::GetJobResponse* earlier,
 
 // Returns ", in all_reduce #42 ..." from the last report, which may be
 // outdated.
-std::string WasIn(const Place& place) {
+std::string WasIn(const RankProgress& place) {
   if (place.in_call())
     return absl::StrCat(", in ", base::Printable(place.call()));
   if (place.completed() == 0) return "";
@@ -46,7 +46,7 @@ std::string WasIn(const Place& place) {
 
 // Describes the last completed collective: in the group, or, if there is none,
 // in another one.
-std::string Last(const Place& place) {
+std::string Last(const RankProgress& place) {
   if (place.completed() > 0) {
     return absl::StrCat("; its last, #", place.completed(), ", is done");
   }
@@ -60,7 +60,7 @@ std::string Last(const Place& place) {
 
 }  // namespace
 
-Culprit CulpritOf(const v1::MemberInfo& member) {
+Culprit ToCulprit(const v1::MemberInfo& member) {
   Culprit culprit;
   culprit.rank = member.rank();
   culprit.host = member.host();
@@ -74,14 +74,14 @@ std::string GoneText(const v1::MemberInfo& member) {
                       base::Printable(member.cause()));
 }
 
-Culprit DiagnosisRules::Blame(const Place& place,
+Culprit DiagnosisRules::Blame(const RankProgress& place,
                               const Awaited& awaited) const {
-  Culprit culprit = CulpritOf(*place.member);
+  Culprit culprit = ToCulprit(*place.member);
   std::tie(culprit.state, culprit.what) = State(place, awaited);
   return culprit;
 }
 
-bool DiagnosisRules::IsIll(const Place& place) const {
+bool DiagnosisRules::IsIll(const RankProgress& place) const {
   if (IsGone(*place.member) || IsSilent(place)) return true;
   const auto answer = answers_.find(place.rank);
   if (answer != answers_.end()) return answer->second != Answer::kAnswers;
@@ -89,15 +89,15 @@ bool DiagnosisRules::IsIll(const Place& place) const {
   return place.member->state() == v1::MEMBER_STATE_DISCONNECTED;
 }
 
-bool DiagnosisRules::IsSilent(const Place& place) const {
+bool DiagnosisRules::IsSilent(const RankProgress& place) const {
   return milliseconds(place.member->silent_ms()) > silent_after_;
 }
 
-bool DiagnosisRules::IsSure(const Place& place) {
+bool DiagnosisRules::IsSure(const RankProgress& place) {
   return place.told() && !place.stale && !IsGone(*place.member);
 }
 
-DiagnosisRules::Words DiagnosisRules::State(const Place& place,
+DiagnosisRules::Words DiagnosisRules::State(const RankProgress& place,
                                             const Awaited& awaited) const {
   if (IsGone(*place.member)) return {"dead", GoneText(*place.member)};
   if (IsIll(place)) return Illness(place);
@@ -119,7 +119,7 @@ DiagnosisRules::Words DiagnosisRules::State(const Place& place,
 }
 
 // Describes a rank that has not come to the awaited call.
-DiagnosisRules::Words DiagnosisRules::Elsewhere(const Place& place,
+DiagnosisRules::Words DiagnosisRules::Elsewhere(const RankProgress& place,
                                                 const Awaited& awaited) const {
   const auto before = EnqueuedBefore(earlier_, awaited.group, place.rank);
   if (before.has_value() && *before < place.enqueued()) {
@@ -155,7 +155,7 @@ DiagnosisRules::Words DiagnosisRules::Elsewhere(const Place& place,
                                     awaited.omission, Last(place))};
 }
 
-DiagnosisRules::Words DiagnosisRules::Illness(const Place& place) const {
+DiagnosisRules::Words DiagnosisRules::Illness(const RankProgress& place) const {
   const v1::MemberInfo& member = *place.member;
   const std::string heard = absl::StrCat(
       "last heard of ", SecondsText(milliseconds(member.silent_ms())), " ago",

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/rank_progress.h"
 #include "client/tools/diagnose/waits.h"
 #include "muster/v1/admin.pb.h"
 
@@ -44,7 +44,7 @@ struct Culprit {
 };
 
 // A culprit with rank, host and process alone.
-Culprit CulpritOf(const v1::MemberInfo& member);
+Culprit ToCulprit(const v1::MemberInfo& member);
 
 // For a member that is gone: `is gone: it was lost: no heartbeat for 11s`.
 std::string GoneText(const v1::MemberInfo& member);
@@ -69,21 +69,21 @@ class DiagnosisRules {
         answers_(answers),
         silent_after_(SilentAfter(job)) {}
 
-  Culprit Blame(const Place& place, const Awaited& awaited) const;
+  Culprit Blame(const RankProgress& place, const Awaited& awaited) const;
 
   // Whether the process itself has a problem, wherever it is in the group.
-  bool IsIll(const Place& place) const;
-  bool IsSilent(const Place& place) const;
+  bool IsIll(const RankProgress& place) const;
+  bool IsSilent(const RankProgress& place) const;
 
   // Whether its last report probably holds now.
-  static bool IsSure(const Place& place);
+  static bool IsSure(const RankProgress& place);
 
  private:
   using Words = std::pair<std::string, std::string>;
 
-  Words State(const Place& place, const Awaited& awaited) const;
-  Words Elsewhere(const Place& place, const Awaited& awaited) const;
-  Words Illness(const Place& place) const;
+  Words State(const RankProgress& place, const Awaited& awaited) const;
+  Words Elsewhere(const RankProgress& place, const Awaited& awaited) const;
+  Words Illness(const RankProgress& place) const;
 
   const Waits waits_;
   const v1::GetJobResponse* const earlier_;

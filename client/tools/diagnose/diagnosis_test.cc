@@ -46,7 +46,7 @@ class DiagnosisTest : public ::testing::Test {
     }
   }
 
-  v1::GroupProgress& GroupOf(int rank, const std::string& name) {
+  v1::GroupProgress& GetGroup(int rank, const std::string& name) {
     v1::MemberProgress& progress = *job_.mutable_progress(rank);
     for (v1::GroupProgress& group : *progress.mutable_groups()) {
       if (group.group() == name) return group;
@@ -57,7 +57,7 @@ class DiagnosisTest : public ::testing::Test {
   }
 
   void Done(int rank, const std::string& name, int64_t sequence) {
-    v1::GroupProgress& group = GroupOf(rank, name);
+    v1::GroupProgress& group = GetGroup(rank, name);
     group.set_last_enqueued(sequence);
     group.set_last_completed(sequence);
     group.clear_current();
@@ -78,7 +78,7 @@ class DiagnosisTest : public ::testing::Test {
 
   void In(int rank, const std::string& name, int64_t sequence, int for_seconds,
           CollectiveKind kind = CollectiveKind::kAllReduce) {
-    v1::GroupProgress& group = GroupOf(rank, name);
+    v1::GroupProgress& group = GetGroup(rank, name);
     group.set_last_enqueued(sequence);
     group.set_last_completed(sequence - 1);
     const dataplane::Collective collective = MakeCollective(kind, sequence);
@@ -91,7 +91,7 @@ class DiagnosisTest : public ::testing::Test {
   // Puts a rank into its first send or receive; collectives do not change.
   void InPeerCall(int rank, CollectiveKind kind, int peer, int for_seconds,
                   const std::string& name = "world") {
-    v1::GroupProgress& group = GroupOf(rank, name);
+    v1::GroupProgress& group = GetGroup(rank, name);
     group.set_current(MakeCollective(kind, 1, peer).Describe());
     group.clear_arguments_hash();
     v1::PeerCall& call = *group.mutable_peer_call();
@@ -301,13 +301,13 @@ TEST_F(DiagnosisTest, RanksThatDoNotAgreeAreShown) {
 TEST_F(DiagnosisTest, RanksAgreeByTheirArgumentsWhateverTheTextsSay) {
   for (const int rank : {0, 1, 2, 3}) {
     In(rank, "world", 42, 30);
-    GroupOf(rank, "world").set_current("sum on cuda:" + std::to_string(rank));
+    GetGroup(rank, "world").set_current("sum on cuda:" + std::to_string(rank));
   }
   EXPECT_THAT(Look().note, HasSubstr("all ranks are in it"));
   for (const int rank : {0, 1, 2, 3}) {
-    GroupOf(rank, "world").set_current("sum");
+    GetGroup(rank, "world").set_current("sum");
   }
-  GroupOf(2, "world").set_arguments_hash(0);
+  GetGroup(2, "world").set_arguments_hash(0);
   EXPECT_EQ(Look().note,
             "they do not agree: \"sum\" on ranks 0, 1, 3; \"sum\" on rank 2");
 }
@@ -315,7 +315,7 @@ TEST_F(DiagnosisTest, RanksAgreeByTheirArgumentsWhateverTheTextsSay) {
 TEST_F(DiagnosisTest, WhetherRanksAgreeThatDoNotTellTheirArgumentsIsNotKnown) {
   for (const int rank : {0, 1, 2}) In(rank, "world", 42, 30);
   In(3, "world", 42, 30, CollectiveKind::kBroadcast);
-  GroupOf(3, "world").clear_arguments_hash();
+  GetGroup(3, "world").clear_arguments_hash();
   EXPECT_EQ(Look().note,
             "all ranks are in it, and who can be asked answers: the network "
             "between them is slow or cut, or the tensors are large; whether "
@@ -359,7 +359,7 @@ TEST_F(DiagnosisTest, AChainOfReceiversBlamesItsEnd) {
   InPeerCall(3, CollectiveKind::kRecv, 2, 30);
   InPeerCall(2, CollectiveKind::kSend, 1, 40);
   In(1, "pair", 7, 50);
-  GroupOf(1, "world");
+  GetGroup(1, "world");
   const Diagnosis diagnosis = Diagnose(job_, nullptr, {});
   ASSERT_THAT(diagnosis.groups, SizeIs(2));
   const StuckGroup& group = diagnosis.groups[1];
@@ -384,7 +384,7 @@ TEST_F(DiagnosisTest, APeerIsARankOfItsGroup) {
 
 TEST_F(DiagnosisTest, APeerIsKnownWhateverTheTextSays) {
   InPeerCall(1, CollectiveKind::kRecv, 0, 33);
-  GroupOf(1, "world").set_current("exchange");
+  GetGroup(1, "world").set_current("exchange");
   EXPECT_THAT(Ranks(Look()), ElementsAre(0));
 }
 
@@ -423,12 +423,13 @@ TEST_F(DiagnosisTest, PeersThatWaitForEachOtherAreShown) {
 TEST_F(DiagnosisTest, WhomACallWaitsForIsNotReadFromItsText) {
   InPeerCall(0, CollectiveKind::kRecv, 1, 30);
   InPeerCall(1, CollectiveKind::kRecv, 0, 30);
-  for (const int rank : {0, 1}) GroupOf(rank, "world").set_current("a message");
+  for (const int rank : {0, 1})
+    GetGroup(rank, "world").set_current("a message");
   EXPECT_EQ(Look().note,
             "they wait for each other: rank 0 in \"a message\"; rank 1 in "
             "\"a message\"");
   for (const int rank : {0, 1}) {
-    v1::GroupProgress& group = GroupOf(rank, "world");
+    v1::GroupProgress& group = GetGroup(rank, "world");
     group.set_current(
         MakeCollective(CollectiveKind::kRecv, 1, 1 - rank).Describe());
     group.clear_peer_call();
@@ -612,7 +613,7 @@ class ConnectingTest : public DiagnosisTest {
   }
 
   void Connecting(int rank) {
-    v1::GroupProgress& group = GroupOf(rank, "world");
+    v1::GroupProgress& group = GetGroup(rank, "world");
     group.set_current("init_process_group");
     group.mutable_running_for()->set_seconds(12);
   }

@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kPageTimeMax{30};
 constexpr size_t kFetchersMax = 64;
 
 // Returns the status of a response; OK if it has the page.
-Status StatusOf(const httplib::Response& response, absl::string_view text) {
+Status ToStatus(const httplib::Response& response, absl::string_view text) {
   if (response.status == 200) return OkStatus();
   while (absl::ConsumeSuffix(&text, "\n")) {
   }
@@ -44,7 +44,7 @@ struct Identity {
   int64_t pid = 0;
 
   // A process learns its rank a moment after the coordinator.
-  bool IsOf(const Asked& asked) const {
+  bool IsFrom(const Asked& asked) const {
     return pid == asked.pid && (rank == asked.rank || rank == -1);
   }
 };
@@ -72,7 +72,7 @@ bool IsLoopbackAddress(absl::string_view address) {
 
 // Returns the network namespace of process `pid` ("self": this one); empty if
 // there is no such process here or it belongs to another user.
-std::string NetworkOf(absl::string_view pid) {
+std::string FindNetwork(absl::string_view pid) {
   std::array<char, 64> name{};
   const ssize_t size = readlink(absl::StrCat("/proc/", pid, "/ns/net").c_str(),
                                 name.data(), name.size());
@@ -81,8 +81,8 @@ std::string NetworkOf(absl::string_view pid) {
 
 // Whether process `pid` runs on this host and shares its loopback.
 bool IsHere(int64_t pid) {
-  const std::string network = NetworkOf(absl::StrCat(pid));
-  return !network.empty() && network == NetworkOf("self");
+  const std::string network = FindNetwork(absl::StrCat(pid));
+  return !network.empty() && network == FindNetwork("self");
 }
 
 Fetched Elsewhere(const Asked& asked) {
@@ -140,7 +140,7 @@ Fetched Fetch(const std::string& address, const std::string& path,
       });
   if (result) {
     fetched.answer = Answer::kAnswers;
-    fetched.status = StatusOf(*result, fetched.body);
+    fetched.status = ToStatus(*result, fetched.body);
     return fetched;
   }
   fetched.body.clear();
@@ -160,16 +160,16 @@ Fetched Fetch(const std::string& address, const std::string& path,
   return fetched;
 }
 
-Fetched FetchOf(const Asked& asked, const std::string& path,
-                const std::string& authorization,
-                std::chrono::milliseconds timeout) {
+Fetched FetchChecked(const Asked& asked, const std::string& path,
+                     const std::string& authorization,
+                     std::chrono::milliseconds timeout) {
   const bool loopback = IsLoopbackAddress(asked.address);
   if (loopback && asked.host != internal::HostName()) return Elsewhere(asked);
   Fetched identity = Fetch(asked.address, "/identity", "", timeout);
   if (IsInvalidArgument(identity.status)) return identity;
   const Identity found =
       identity.status.ok() ? IdentityIn(identity.body) : Identity();
-  if (found.known && !found.IsOf(asked)) {
+  if (found.known && !found.IsFrom(asked)) {
     if (loopback) return Elsewhere(asked);
     return {.status = FailedPreconditionError(absl::StrCat(
                 "at ", asked.address, " is pid ", found.pid, " as rank ",
@@ -199,7 +199,7 @@ std::map<int, Fetched> FetchAll(const std::map<int, Asked>& asked,
   };
   for (auto& [rank, fetched] : pages) {
     threads.emplace_back([&, rank = rank, page = &fetched] {
-      *page = FetchOf(asked.at(rank), path, authorization, timeout);
+      *page = FetchChecked(asked.at(rank), path, authorization, timeout);
     });
     if (threads.size() == kFetchersMax) join_all();
   }

@@ -44,11 +44,11 @@ struct Asked {
 // `authorization`. kFailedPrecondition: `asked` cannot be reached from here,
 // and `answer` says nothing about it. It listens on loopback of another host,
 // or on this host's loopback without proof that it is the right process.
-Fetched FetchOf(const Asked& asked, const std::string& path,
-                const std::string& authorization,
-                std::chrono::milliseconds timeout);
+Fetched FetchChecked(const Asked& asked, const std::string& path,
+                     const std::string& authorization,
+                     std::chrono::milliseconds timeout);
 
-// Calls FetchOf for all of `asked` at once; results by rank.
+// Calls FetchChecked for all of `asked` at once; results by rank.
 std::map<int, Fetched> FetchAll(const std::map<int, Asked>& asked,
                                 const std::string& path,
                                 const std::string& authorization,

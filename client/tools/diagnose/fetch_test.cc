@@ -175,7 +175,7 @@ class Rank {
 
   Fetched Fetch(Asked asked, const std::string& path = "/page") const {
     asked.address = absl::StrCat("127.0.0.1:", port_);
-    return FetchOf(asked, path, "token", kLong);
+    return FetchChecked(asked, path, "token", kLong);
   }
 
   // Returns the requests, with their authorization.
@@ -227,7 +227,7 @@ TEST(FetchTest, LoopbackOfAnotherHostIsNotAsked) {
                         "elsewhere alone"));
   for (const char* address : {"[::1]:9", "localhost:9", "127.9.9.9:9"}) {
     EXPECT_TRUE(IsFailedPrecondition(
-        FetchOf({3, "elsewhere", 7, address}, "/page", "", kLong).status))
+        FetchChecked({3, "elsewhere", 7, address}, "/page", "", kLong).status))
         << address;
   }
   EXPECT_THAT(rank.Stop(), IsEmpty());
@@ -244,17 +244,18 @@ TEST(FetchTest, WhoDoesNotSayWhoItIsMustBeOfThisHostAndGetsNoToken) {
 TEST(FetchTest, OnLoopbackOnlyAProcessOfThisHostIsStoppedAndNoneIsDead) {
   const Port nobody;
   EXPECT_TRUE(IsFailedPrecondition(
-      FetchOf({3, internal::HostName(), getpid(), nobody.address()}, "", "",
-              kLong)
+      FetchChecked({3, internal::HostName(), getpid(), nobody.address()}, "",
+                   "", kLong)
           .status));
   Port port;
   port.Listen();
-  const Fetched here = FetchOf(
+  const Fetched here = FetchChecked(
       {3, internal::HostName(), getpid(), port.address()}, "", "", kShort);
   EXPECT_EQ(here.answer, Answer::kSilent);
   EXPECT_TRUE(IsUnavailable(here.status)) << here.status;
   EXPECT_TRUE(IsFailedPrecondition(
-      FetchOf({3, internal::HostName(), kNoPid, port.address()}, "", "", kShort)
+      FetchChecked({3, internal::HostName(), kNoPid, port.address()}, "", "",
+                   kShort)
           .status));
 }
 

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "client/control/admin_client.h"
 #include "client/tools/diagnose/diagnosis.h"
-#include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/rank_progress.h"
 #include "client/tools/diagnose/tool_text.h"
 #include "muster/v1/admin.pb.h"
 

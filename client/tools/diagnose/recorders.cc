@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "client/tools/diagnose/diagnosis_rules.h"
-#include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/rank_progress.h"
 #include "client/tools/diagnose/tool_text.h"
 
 namespace muster::tools {
@@ -96,7 +96,7 @@ bool Synchronises(const Json& entry) {
 // The end times of the synchronising collectives, by group and number.
 using Ends = std::map<std::pair<std::string, int64_t>, int64_t>;
 
-Ends EndsOf(const Json& recorder) {
+Ends FindEnds(const Json& recorder) {
   Ends ends;
   for (const Json& entry : recorder["entries"]) {
     if (!entry.is_object() || !Synchronises(entry)) continue;
@@ -132,7 +132,7 @@ std::map<int, int64_t> ClocksAhead(const std::map<int, Json>& recorders) {
   std::map<int, int64_t> ahead;
   std::map<int, Ends> left;
   for (const auto& [rank, recorder] : recorders) {
-    left[rank] = EndsOf(recorder);
+    left[rank] = FindEnds(recorder);
   }
   if (left.empty()) return ahead;
   ahead[left.begin()->first] = 0;
@@ -227,7 +227,7 @@ class Tracks {
 };
 
 // Returns the calls that a rank has begun, by start.
-std::vector<const Json*> BegunOf(const Json& recorder) {
+std::vector<const Json*> FindBegun(const Json& recorder) {
   std::vector<const Json*> begun;
   for (const Json& entry : recorder["entries"]) {
     if (entry.is_object() && Time(entry, "time_discovered_started_ns") != 0) {
@@ -309,7 +309,7 @@ std::string TraceJson(absl::string_view job, const Recorders& recorders) {
   std::optional<int64_t> first;
   std::map<int, std::vector<const Json*>> begun;
   for (const auto& [rank, recorder] : parsed) {
-    begun[rank] = BegunOf(recorder);
+    begun[rank] = FindBegun(recorder);
     if (begun[rank].empty()) continue;
     const auto shift = ahead.find(rank);
     if (shift == ahead.end()) {

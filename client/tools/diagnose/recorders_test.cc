@@ -61,7 +61,7 @@ TEST(RecordersTest, WhatIsNestedWithoutEndIsNone) {
   EXPECT_EQ(json["missing"]["0"], "what it sent is no flight recorder");
 }
 
-std::vector<Json> EventsOf(const Json& trace, int rank, const char* phase) {
+std::vector<Json> FindEvents(const Json& trace, int rank, const char* phase) {
   std::vector<Json> events;
   for (const Json& event : trace["traceEvents"]) {
     if (event["pid"] == rank && event["ph"] == phase) events.push_back(event);
@@ -83,21 +83,21 @@ TEST(RecordersTest, TheTraceHasOneClock) {
                                    Entry("barrier", 4, 55 * kMs, 65 * kMs),
                                    Entry("all_reduce", 5, 70 * kMs, 0)});
   const Json trace = Json::parse(TraceJson("job7", recorders));
-  const std::vector<Json> first = EventsOf(trace, 0, "X");
+  const std::vector<Json> first = FindEvents(trace, 0, "X");
   ASSERT_EQ(first.size(), 4u);
   EXPECT_EQ(first[1]["name"], "gloo:all_reduce");
   // Time since the first call began.
   EXPECT_EQ(first[1]["ts"], 9'000.0);
   EXPECT_EQ(first[1]["dur"], 10'000.0);
   EXPECT_EQ(first[1]["args"]["collective_seq_id"], 2);
-  const std::vector<Json> second = EventsOf(trace, 1, "X");
+  const std::vector<Json> second = FindEvents(trace, 1, "X");
   ASSERT_EQ(second.size(), 4u);
   EXPECT_EQ(second[0]["ts"], 10'000.0);
   EXPECT_EQ(second[2]["ts"], 49'000.0);
-  const std::vector<Json> running = EventsOf(trace, 1, "B");
+  const std::vector<Json> running = FindEvents(trace, 1, "B");
   ASSERT_EQ(running.size(), 1u);
   EXPECT_EQ(running[0]["ts"], 64'000.0);
-  const std::vector<Json> names = EventsOf(trace, 1, "M");
+  const std::vector<Json> names = FindEvents(trace, 1, "M");
   // The broadcast would overlap with the running call.
   ASSERT_EQ(names.size(), 3u);
   EXPECT_EQ(names[0]["args"]["name"], "rank 1");
@@ -147,7 +147,7 @@ TEST(RecordersTest, WhatRunsAtATimeIsOnTracksOfItsOwn) {
             : event["ts"].get<double>() + event["dur"].get<double>();
   }
   EXPECT_EQ(busy_until.size(), 3u);
-  const std::vector<Json> names = EventsOf(trace, 0, "M");
+  const std::vector<Json> names = FindEvents(trace, 0, "M");
   ASSERT_EQ(names.size(), 4u);
   EXPECT_EQ(names[2]["args"]["name"], "world: sends and receives");
 }
@@ -163,9 +163,9 @@ TEST(RecordersTest, ClocksAreAlignedByWayOfOtherRanks) {
   recorders.by_rank[2] = Recorder({in("second", 9500)});
   recorders.by_rank[3] = Recorder({in("third", 1000)});
   const Json trace = Json::parse(TraceJson("job7", recorders));
-  EXPECT_EQ(EventsOf(trace, 0, "X")[0]["ts"], 0.0);
-  EXPECT_EQ(EventsOf(trace, 1, "X")[0]["ts"], 0.0);
-  EXPECT_EQ(EventsOf(trace, 2, "X")[0]["ts"], 0.5);
+  EXPECT_EQ(FindEvents(trace, 0, "X")[0]["ts"], 0.0);
+  EXPECT_EQ(FindEvents(trace, 1, "X")[0]["ts"], 0.0);
+  EXPECT_EQ(FindEvents(trace, 2, "X")[0]["ts"], 0.5);
   EXPECT_EQ(trace["otherData"]["clock of rank 3"],
             "not aligned: no collective in common");
 }
@@ -182,7 +182,7 @@ TEST(RecordersTest, RanksOfOneHostHaveOneClock) {
                      {3, "b"}, {4, "c"}, {5, "c"}};
   const Json trace = Json::parse(TraceJson("job7", recorders));
   const auto begin = [&](int rank) -> double {
-    return EventsOf(trace, rank, "X")[0]["ts"];
+    return FindEvents(trace, rank, "X")[0]["ts"];
   };
   EXPECT_EQ(begin(1) - begin(0), 0.4);
   EXPECT_NEAR(begin(3) - begin(2), 0.2, 1e-9);
@@ -198,8 +198,8 @@ TEST(RecordersTest, TimesThatAreNoneDoNoHarm) {
         {Entry("all_reduce", 1, 10, time), Entry("all_reduce", 2, time, time)});
   }
   const Json trace = Json::parse(TraceJson("job7", recorders));
-  EXPECT_EQ(EventsOf(trace, 0, "B").size(), 1u);
-  EXPECT_EQ(EventsOf(trace, 1, "B").size(), 1u);
+  EXPECT_EQ(FindEvents(trace, 0, "B").size(), 1u);
+  EXPECT_EQ(FindEvents(trace, 1, "B").size(), 1u);
 }
 
 TEST(RecordersTest, OddEntriesAreLeftOut) {
@@ -209,7 +209,7 @@ TEST(RecordersTest, OddEntriesAreLeftOut) {
       "{\"time_discovered_started_ns\": 7, \"process_group\": 3, "
       "\"profiling_name\": []}]}";
   const Json trace = Json::parse(TraceJson("j", recorders));
-  const std::vector<Json> events = EventsOf(trace, 0, "B");
+  const std::vector<Json> events = FindEvents(trace, 0, "B");
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0]["name"], "");
 }

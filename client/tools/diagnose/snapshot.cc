@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/text.h"
 #include "client/control/group_name.h"
-#include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/rank_progress.h"
 #include "client/tools/diagnose/tool_text.h"
 #include "client/tools/diagnose/waits.h"
 
@@ -22,10 +22,10 @@ using std::chrono::milliseconds;
 
 constexpr size_t kNamesShown = 8;
 
-std::map<int, Place> PlacesByRank(const v1::GetJobResponse& job,
-                                  const std::string& group) {
-  std::map<int, Place> places;
-  for (Place& place : PlacesIn(job, group)) {
+std::map<int, RankProgress> ProgressByRank(const v1::GetJobResponse& job,
+                                           const std::string& group) {
+  std::map<int, RankProgress> places;
+  for (RankProgress& place : FindRankProgress(job, group)) {
     places.emplace(place.rank, std::move(place));
   }
   return places;
@@ -137,12 +137,12 @@ StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
   group.group = barrier.group();
   group.collective = absl::StrCat("barrier ", base::Quote(barrier.name()));
   group.running_for = Ms(barrier.open_for());
-  std::map<int, Place> places = PlacesByRank(job, barrier.group());
+  std::map<int, RankProgress> places = ProgressByRank(job, barrier.group());
   const Awaited awaited = {barrier.group(), 0, "has not come to it"};
   for (const v1::MemberInfo& member : barrier.missing()) {
     const auto place = places.find(member.rank());
     if (place == places.end()) {
-      Culprit unknown = CulpritOf(member);
+      Culprit unknown = ToCulprit(member);
       unknown.state = "unknown";
       unknown.what = "has not come to it: no more is known of it";
       group.culprits.push_back(std::move(unknown));
@@ -168,7 +168,7 @@ std::optional<StuckGroup> LookAtForming(const v1::GetJobResponse& job,
   const int missing = forming.ranks_size() - forming.registered();
   StuckGroup group;
   group.group = forming.name();
-  group.collective = internal::MakerOf(forming.name());
+  group.collective = internal::GetMaker(forming.name());
   group.running_for = Ms(forming.forming_for());
   if (missing == forming.missing_size()) {
     group.waiting = WaitingIn(job, forming);
@@ -180,7 +180,8 @@ std::optional<StuckGroup> LookAtForming(const v1::GetJobResponse& job,
   }
   const Awaited awaited = {forming.name(), 0,
                            absl::StrCat("has not called ", group.collective)};
-  const std::map<int, Place> places = PlacesByRank(job, forming.name());
+  const std::map<int, RankProgress> places =
+      ProgressByRank(job, forming.name());
   for (const int rank : forming.missing()) {
     const auto place = places.find(rank);
     if (place != places.end()) {
@@ -232,7 +233,7 @@ std::vector<AwaitedKey> KeysAwaited(const v1::GetJobResponse& job,
   return awaited;
 }
 
-std::vector<std::string> StandingOf(const v1::GetJobResponse& job) {
+std::vector<std::string> DescribeStanding(const v1::GetJobResponse& job) {
   std::vector<std::string> lines;
   if (!job.generation_end().empty()) {
     lines.push_back(
@@ -259,7 +260,7 @@ std::vector<Culprit> AbsentFrom(const v1::GetJobResponse& job,
                                           job.joined_members().end()};
     for (const v1::MemberInfo& member : job.members()) {
       if (IsGone(member) || joined.contains(member.member())) continue;
-      Culprit culprit = CulpritOf(member);
+      Culprit culprit = ToCulprit(member);
       culprit.state = "not_joined";
       culprit.what =
           absl::StrCat("is connected as member ", base::Quote(member.member()),

@@ -36,7 +36,7 @@ std::vector<AwaitedKey> KeysAwaited(const v1::GetJobResponse& job,
 
 // One line each about the end of the generation, the rendezvous, and what the
 // coordinator does not know since its restart.
-std::vector<std::string> StandingOf(const v1::GetJobResponse& job);
+std::vector<std::string> DescribeStanding(const v1::GetJobResponse& job);
 
 // The ranks that are missing in the rendezvous in progress. `hosts` has the
 // hosts of ranks that have not registered.

@@ -19,9 +19,9 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 // A job of 4 ranks, which have all completed #41 of the group "world".
-class ControlLooksTest : public ::testing::Test {
+class SnapshotTest : public ::testing::Test {
  protected:
-  ControlLooksTest() {
+  SnapshotTest() {
     job_.mutable_summary()->set_job("job7");
     job_.mutable_summary()->set_generation(3);
     job_.mutable_summary()->set_generation_running(true);
@@ -110,7 +110,7 @@ class ControlLooksTest : public ::testing::Test {
   std::optional<v1::GetJobResponse> earlier_;
 };
 
-TEST_F(ControlLooksTest, WhoHasNotCalledNewGroupIsToBlame) {
+TEST_F(SnapshotTest, WhoHasNotCalledNewGroupIsToBlame) {
   Forming("tp0", {0, 2, 3}, 2, 12);
   EXPECT_EQ(Text(),
             "\n"
@@ -122,7 +122,7 @@ TEST_F(ControlLooksTest, WhoHasNotCalledNewGroupIsToBlame) {
   EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(3));
 }
 
-TEST_F(ControlLooksTest, WhoWaitsInNewGroupIsNotToBlameForWhatOthersWaitFor) {
+TEST_F(SnapshotTest, WhoWaitsInNewGroupIsNotToBlameForWhatOthersWaitFor) {
   Forming("world:split:1:0", {0, 3}, 1, 12);
   In(1, 42, 30);
   In(2, 42, 30);
@@ -137,12 +137,12 @@ TEST_F(ControlLooksTest, WhoWaitsInNewGroupIsNotToBlameForWhatOthersWaitFor) {
   EXPECT_THAT(diagnosis.groups[1].waiting, ElementsAre(0));
 }
 
-TEST_F(ControlLooksTest, AGroupThatFormsForAMomentIsNotStuck) {
+TEST_F(SnapshotTest, AGroupThatFormsForAMomentIsNotStuck) {
   Forming("tp0", {0, 2, 3}, 2, 4);
   EXPECT_TRUE(Look().healthy());
 }
 
-TEST_F(ControlLooksTest, AGroupThatOneHasLeftIsNotStuck) {
+TEST_F(SnapshotTest, AGroupThatOneHasLeftIsNotStuck) {
   Forming("tp0", {0, 2, 3}, 2, 12).clear_forming_for();
   EXPECT_TRUE(Look().healthy());
   // The coordinator has restarted and does not know that all were in it.
@@ -153,7 +153,7 @@ TEST_F(ControlLooksTest, AGroupThatOneHasLeftIsNotStuck) {
   EXPECT_TRUE(Look().healthy());
 }
 
-TEST_F(ControlLooksTest, OfManyThatHaveNotCalledItTheFirstAreNamed) {
+TEST_F(SnapshotTest, OfManyThatHaveNotCalledItTheFirstAreNamed) {
   v1::RegisteredGroup& group = Forming("tp0", {0, 1, 2, 3}, 1, 12);
   group.clear_missing();
   group.add_missing(1);
@@ -164,7 +164,7 @@ TEST_F(ControlLooksTest, OfManyThatHaveNotCalledItTheFirstAreNamed) {
             "it waits for 3 of 4 ranks, of whom these are the first");
 }
 
-TEST_F(ControlLooksTest, WhoHasComeToABarrierIsNotInCodeOfItsOwn) {
+TEST_F(SnapshotTest, WhoHasComeToABarrierIsNotInCodeOfItsOwn) {
   Barrier({1}, 12);
   In(1, 42, 30);
   const Diagnosis diagnosis = Look();
@@ -178,7 +178,7 @@ TEST_F(ControlLooksTest, WhoHasComeToABarrierIsNotInCodeOfItsOwn) {
   EXPECT_EQ(diagnosis.groups[1].culprits.at(0).state, "in_collective");
 }
 
-TEST_F(ControlLooksTest, WhoHasComeToABarrierIsKnownWhereAllMissingAre) {
+TEST_F(SnapshotTest, WhoHasComeToABarrierIsKnownWhereAllMissingAre) {
   v1::OpenBarrier& barrier = Barrier({0}, 12);
   barrier.set_arrived(1);
   In(3, 42, 30);
@@ -196,7 +196,7 @@ TEST_F(ControlLooksTest, WhoHasComeToABarrierIsKnownWhereAllMissingAre) {
   EXPECT_EQ(culprits[2].state, "barrier");
 }
 
-TEST_F(ControlLooksTest, WhoWaitsForAKeyIsShown) {
+TEST_F(SnapshotTest, WhoWaitsForAKeyIsShown) {
   WaitsForKey("m2", "weights\033", 12).set_missing(3);
   WaitsForKey("m0", "weights\033", 13).set_missing(3);
   WaitsForKey("m1", "jobs", 20).set_item(true);
@@ -216,14 +216,14 @@ TEST_F(ControlLooksTest, WhoWaitsForAKeyIsShown) {
                               "101,\"rank\":1,\"waiting_for_ms\":20000}]")));
 }
 
-TEST_F(ControlLooksTest, AWaitIsNoneThatIsShortOrTheSdksOwn) {
+TEST_F(SnapshotTest, AWaitIsNoneThatIsShortOrTheSdksOwn) {
   WaitsForKey("m0", "weights", 4);
   WaitsForKey("m0", "muster/group/world/3/groups/tp0/0", 12);
   WaitsForKey("gone", "weights", 12);
   EXPECT_TRUE(Look().healthy());
 }
 
-TEST_F(ControlLooksTest, ARankThatGoesOnIsNotHeldByTheWaitOfAThread) {
+TEST_F(SnapshotTest, ARankThatGoesOnIsNotHeldByTheWaitOfAThread) {
   WaitsForKey("m0", "stop", 12);
   WaitsForKey("m1", "stop", 12);
   earlier_ = job_;
@@ -234,7 +234,7 @@ TEST_F(ControlLooksTest, ARankThatGoesOnIsNotHeldByTheWaitOfAThread) {
   EXPECT_EQ(diagnosis.keys[0].waiters[0].rank, 1);
 }
 
-TEST_F(ControlLooksTest, WhoWaitsForAKeyKeepsOthersWaitingForThat) {
+TEST_F(SnapshotTest, WhoWaitsForAKeyKeepsOthersWaitingForThat) {
   for (const int rank : {0, 1, 3}) In(rank, 42, 30);
   WaitsForKey("m2", "weights", 3);
   const Diagnosis diagnosis = Look();
@@ -244,7 +244,7 @@ TEST_F(ControlLooksTest, WhoWaitsForAKeyKeepsOthersWaitingForThat) {
             "has not called #42: it waits for key \"weights\" for 3.0s");
 }
 
-TEST_F(ControlLooksTest, WhoIsMissingInTheRendezvousIsShownAsFarAsItIsKnown) {
+TEST_F(SnapshotTest, WhoIsMissingInTheRendezvousIsShownAsFarAsItIsKnown) {
   job_.mutable_summary()->set_generation_running(false);
   job_.set_rendezvous_waiting("rendezvous: 2 of 4 ranks joined");
   job_.set_joined(2);
@@ -271,7 +271,7 @@ TEST_F(ControlLooksTest, WhoIsMissingInTheRendezvousIsShownAsFarAsItIsKnown) {
   EXPECT_THAT(Look().absent, IsEmpty());
 }
 
-TEST_F(ControlLooksTest, ACoordinatorThatHasForgottenTheJobSaysSo) {
+TEST_F(SnapshotTest, ACoordinatorThatHasForgottenTheJobSaysSo) {
   v1::GetJobResponse job;
   job.mutable_summary()->set_job("job7");
   job.mutable_uptime()->set_seconds(8);
@@ -300,7 +300,7 @@ TEST_F(ControlLooksTest, ACoordinatorThatHasForgottenTheJobSaysSo) {
   EXPECT_TRUE(Diagnose(job, nullptr, {}).healthy());
 }
 
-TEST_F(ControlLooksTest, ACoordinatorThatIsJustBackSaysWhoHasToldNothing) {
+TEST_F(SnapshotTest, ACoordinatorThatIsJustBackSaysWhoHasToldNothing) {
   job_.mutable_uptime()->set_seconds(2);
   job_.set_durable(true);
   EXPECT_TRUE(Look().healthy());
@@ -317,7 +317,7 @@ TEST_F(ControlLooksTest, ACoordinatorThatIsJustBackSaysWhoHasToldNothing) {
   EXPECT_TRUE(Look().healthy());
 }
 
-TEST_F(ControlLooksTest, OfAHealthyJobWhoComesLateIsShown) {
+TEST_F(SnapshotTest, OfAHealthyJobWhoComesLateIsShown) {
   EXPECT_EQ(Text(), "nothing is stuck\n");
   for (const int rank : {0, 1, 3}) In(rank, 42, 2);
   job_.mutable_progress(2)->mutable_age()->set_nanos(900'000'000);
@@ -334,7 +334,7 @@ TEST_F(ControlLooksTest, OfAHealthyJobWhoComesLateIsShown) {
   EXPECT_EQ(Text(), "nothing is stuck\n");
 }
 
-TEST_F(ControlLooksTest, WhoCameLateAtTheFirstLookIsShownAtTheSecond) {
+TEST_F(SnapshotTest, WhoCameLateAtTheFirstLookIsShownAtTheSecond) {
   for (const int rank : {0, 1, 3}) In(rank, 42, 2);
   earlier_ = job_;
   for (int rank = 0; rank < 4; ++rank) {
@@ -349,7 +349,7 @@ TEST_F(ControlLooksTest, WhoCameLateAtTheFirstLookIsShownAtTheSecond) {
                               "#42\",\"culprit\":{")));
 }
 
-TEST_F(ControlLooksTest, WhoComesEarlyMakesNoStragglersOfTheOthers) {
+TEST_F(SnapshotTest, WhoComesEarlyMakesNoStragglersOfTheOthers) {
   In(0, 42, 2);
   EXPECT_EQ(Text(), "nothing is stuck\n");
 }

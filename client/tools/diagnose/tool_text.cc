@@ -50,7 +50,7 @@ std::string Ago(absl::Duration duration) {
 }
 
 template <typename Proto>
-absl::Duration DurationOf(const Proto& duration) {
+absl::Duration ToDuration(const Proto& duration) {
   return absl::Seconds(duration.seconds()) +
          absl::Nanoseconds(duration.nanos());
 }
@@ -157,7 +157,7 @@ std::string StatusText(absl::string_view address,
   return absl::StrCat(
       "coordinator ", address, " ", response.draining() ? "drains" : "serves",
       "\n  version ", base::Printable(response.version()), ", up ",
-      Ago(DurationOf(response.uptime())), ", epoch ",
+      Ago(ToDuration(response.uptime())), ", epoch ",
       response.coordinator_epoch(), "\n  jobs ", response.jobs_size(),
       ", members alive ", members, ", sessions ", response.sessions(),
       "\n  jobs are ",
@@ -245,7 +245,7 @@ std::string BarriersText(const v1::GetJobResponse& response) {
                     barrier.instance(), " of group ",
                     base::Printable(barrier.group()), ": ", barrier.arrived(),
                     " of ", barrier.expected(), " arrived, open for ",
-                    Ago(DurationOf(barrier.open_for())), "\n");
+                    Ago(ToDuration(barrier.open_for())), "\n");
     for (const v1::MemberInfo& missing : barrier.missing()) {
       absl::StrAppend(&text, "  missing rank ", MissingText(missing), "\n");
     }

@@ -8,7 +8,7 @@
 #include "client/control/convert.h"
 #include "client/control/group_name.h"
 #include "client/stores/store_rules.h"
-#include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/rank_progress.h"
 #include "client/tools/diagnose/tool_text.h"
 
 namespace muster::tools {
@@ -35,7 +35,7 @@ std::vector<int> ArrivedIn(const v1::GetJobResponse& job,
     return {};
   }
   std::vector<int> arrived;
-  for (const Place& place : PlacesIn(job, barrier.group())) {
+  for (const RankProgress& place : FindRankProgress(job, barrier.group())) {
     if (!missing.contains(place.rank)) arrived.push_back(place.rank);
   }
   return arrived;
@@ -47,7 +47,7 @@ std::vector<int> WaitingIn(const v1::GetJobResponse& job,
     return {};
   }
   std::vector<int> waiting;
-  for (const Place& place : PlacesIn(job, group.name())) {
+  for (const RankProgress& place : FindRankProgress(job, group.name())) {
     if (place.group != nullptr && !place.connecting() && !place.stale) continue;
     if (!std::count(group.missing().begin(), group.missing().end(),
                     place.rank)) {
@@ -81,7 +81,7 @@ Waits::Waits(const v1::GetJobResponse& job) {
     if (!group.has_forming_for()) continue;
     const Wait wait = {
         "new_group",
-        absl::StrCat("it waits in ", internal::MakerOf(group.name()),
+        absl::StrCat("it waits in ", internal::GetMaker(group.name()),
                      " for the others of ", base::Quote(group.name()))};
     for (const int rank : WaitingIn(job, group)) for_ranks_[rank] = wait;
   }

@@ -14,8 +14,8 @@ constexpr int kProcessesMax = 1 << 16;
 
 // Returns the number of ranks of this agent (worker/launcher/hosts.cc writes
 // it); 0: not known.
-int ProcessesOf(internal::AdminClient& control,
-                const v1::GetJobResponse& agents, int number) {
+int CountProcesses(internal::AdminClient& control,
+                   const v1::GetJobResponse& agents, int number) {
   v1::TryGetRequest request;
   request.mutable_caller()->set_job(agents.summary().job());
   request.set_key(
@@ -46,7 +46,7 @@ std::map<int, std::string> HostsOfRanks(internal::AdminClient& control,
   int number = 0;
   for (const v1::MemberInfo& agent : agents.members()) {
     if (agent.rank() != number) break;
-    const int processes = ProcessesOf(control, agents, number++);
+    const int processes = CountProcesses(control, agents, number++);
     if (processes == 0) break;
     for (int i = 0; i < processes; ++i) hosts[rank++] = agent.host();
   }

@@ -347,7 +347,7 @@ class Ctl {
     // Moves home and clears line by line, to avoid flicker.
     const bool screen = isatty(STDOUT_FILENO) == 1 && !options_.json;
     if (screen) Print("\033[2J");
-    for (int64_t looks = 1; written_; ++looks) {
+    for (int64_t polls = 1; written_; ++polls) {
       const StatusOr<std::string> text = TopText();
       if (!text.ok()) return text.status();
       if (screen) {
@@ -359,7 +359,7 @@ class Ctl {
       } else {
         Print(*text);
       }
-      if (looks == options_.count) break;
+      if (polls == options_.count) break;
       if (Interrupted(options_.interval)) break;
     }
     return OkStatus();

@@ -72,7 +72,7 @@ constexpr Command kCommands[] = {
     {"help", "[COMMAND]", 0, 2, "", "print this text, or that of a command"},
 };
 
-std::vector<absl::string_view> OptionsOf(const Command& command) {
+std::vector<absl::string_view> GetOptions(const Command& command) {
   return absl::StrSplit(command.options, ' ', absl::SkipEmpty());
 }
 
@@ -92,7 +92,7 @@ bool IsFamily(absl::string_view word) {
                      });
 }
 
-std::string MembersOf(absl::string_view family) {
+std::string ListMembers(absl::string_view family) {
   std::vector<absl::string_view> names;
   for (const Command& command : kCommands) {
     const absl::string_view name = command.name;
@@ -206,7 +206,7 @@ Status CheckCommand(const base::Options& given, const CtlOptions& options) {
   if (command == nullptr) {
     if (IsFamily(options.command)) {
       return Misuse(absl::StrCat(options.command, " needs one of ",
-                                 MembersOf(options.command)));
+                                 ListMembers(options.command)));
     }
     return NoCommand(options.command);
   }
@@ -214,7 +214,7 @@ Status CheckCommand(const base::Options& given, const CtlOptions& options) {
   for (size_t i = kCommonOptions; i < given.table().size(); ++i) {
     const std::string& name = given.table()[i].name;
     if (given.IsGiven(name) &&
-        !absl::c_linear_search(OptionsOf(*command), name)) {
+        !absl::c_linear_search(GetOptions(*command), name)) {
       return Misuse(
           absl::StrCat(command->name, " has no option ", given.Spelling(name)));
     }
@@ -293,7 +293,7 @@ std::string CommandHelp(const Command& command, const base::Options& table) {
   std::string text =
       absl::StrCat("usage: musterctl ", Usage(command), " [OPTIONS]\n\n",
                    base::FillLines(command.help, 0, 80), "\nOptions:\n");
-  for (const absl::string_view name : OptionsOf(command)) {
+  for (const absl::string_view name : GetOptions(command)) {
     text += OptionHelp(table, *table.Find(name));
   }
   return text + CommonOptionsHelp(table);
@@ -391,9 +391,9 @@ StatusOr<std::string> CtlCompletion(absl::string_view shell) {
     const std::vector<std::string> words = absl::StrSplit(command.name, ' ');
     first.insert(words[0]);
     if (words.size() > 1) second[words[0]].push_back(words[1]);
-    if (!OptionsOf(command).empty()) {
+    if (!GetOptions(command).empty()) {
       absl::StrAppend(&options, "    \"", command.name, "\"*) options+=\" ",
-                      spellings(OptionsOf(command)), "\" ;;\n");
+                      spellings(GetOptions(command)), "\" ;;\n");
     }
   }
   std::vector<std::string> common;

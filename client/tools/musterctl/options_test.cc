@@ -21,7 +21,7 @@ StatusOr<CtlOptions> Parse(const std::vector<std::string>& arguments,
   return ParseCtlOptions(arguments, environment);
 }
 
-std::string ErrorOf(const std::vector<std::string>& arguments) {
+std::string GetError(const std::vector<std::string>& arguments) {
   const auto options = Parse(arguments);
   if (options.ok()) return "no error";
   EXPECT_TRUE(IsInvalidArgument(options.status()));
@@ -92,27 +92,27 @@ TEST(CtlOptionsTest, TheJobComesFromTheEnvironmentAsTheSdksDoes) {
 }
 
 TEST(CtlOptionsTest, MisuseIsNamed) {
-  EXPECT_EQ(ErrorOf({}), "no command; musterctl help lists them");
-  EXPECT_EQ(ErrorOf({"statsu"}),
+  EXPECT_EQ(GetError({}), "no command; musterctl help lists them");
+  EXPECT_EQ(GetError({"statsu"}),
             "unknown command \"statsu\"; musterctl help lists them");
-  EXPECT_EQ(ErrorOf({"kv"}), "kv needs one of get, set, list, watch, delete");
-  EXPECT_EQ(ErrorOf({"kv", "put"}),
+  EXPECT_EQ(GetError({"kv"}), "kv needs one of get, set, list, watch, delete");
+  EXPECT_EQ(GetError({"kv", "put"}),
             "unknown command \"kv put\"; musterctl help lists them");
-  EXPECT_EQ(ErrorOf({"jobs", "--bogus"}),
+  EXPECT_EQ(GetError({"jobs", "--bogus"}),
             "unknown option --bogus; what follows -- is never an option");
-  EXPECT_EQ(ErrorOf({"jobs", "--prefix"}), "jobs has no option --prefix");
-  EXPECT_EQ(ErrorOf({"jobs", "--json=yes"}), "--json takes no value");
-  EXPECT_EQ(ErrorOf({"jobs", "--timeout"}), "--timeout needs a value");
-  EXPECT_EQ(ErrorOf({"jobs", "--timeout=5"}),
+  EXPECT_EQ(GetError({"jobs", "--prefix"}), "jobs has no option --prefix");
+  EXPECT_EQ(GetError({"jobs", "--json=yes"}), "--json takes no value");
+  EXPECT_EQ(GetError({"jobs", "--timeout"}), "--timeout needs a value");
+  EXPECT_EQ(GetError({"jobs", "--timeout=5"}),
             "--timeout must be a duration such as 500ms or 10s, got \"5\"");
-  EXPECT_EQ(ErrorOf({"jobs", "--timeout=0s"}),
+  EXPECT_EQ(GetError({"jobs", "--timeout=0s"}),
             "--timeout must be above 0, got 0s");
-  EXPECT_EQ(ErrorOf({"kv", "watch", "k", "--after=-1"}),
+  EXPECT_EQ(GetError({"kv", "watch", "k", "--after=-1"}),
             "--after must be a number from 0, got \"-1\"");
-  EXPECT_EQ(ErrorOf({"kv", "set", "k"}), "kv set needs KEY VALUE");
-  EXPECT_EQ(ErrorOf({"kv", "get", "a", "b"}),
+  EXPECT_EQ(GetError({"kv", "set", "k"}), "kv set needs KEY VALUE");
+  EXPECT_EQ(GetError({"kv", "get", "a", "b"}),
             "kv get takes KEY alone, got \"b\"");
-  EXPECT_EQ(ErrorOf({"status", "x"}), "status takes no argument, got \"x\"");
+  EXPECT_EQ(GetError({"status", "x"}), "status takes no argument, got \"x\"");
 }
 
 TEST(CtlOptionsTest, HelpOfEverythingOfAFamilyAndOfACommand) {

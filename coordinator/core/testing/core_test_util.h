@@ -49,7 +49,7 @@ inline void PrintTo(const Reply& reply, std::ostream* out) {
 }
 
 // The message as a std::string, for gmock's matchers.
-inline std::string MessageOf(const Reply& reply) {
+inline std::string GetMessage(const Reply& reply) {
   return reply.status.message();
 }
 
@@ -59,7 +59,7 @@ MATCHER_P2(AnsweredTo, waiter, code, "") {
 
 MATCHER_P3(FailedWith, waiter, code, text, "") {
   return arg.waiter == WaiterId(waiter) && arg.status.code() == code &&
-         testing::Value(MessageOf(arg),
+         testing::Value(GetMessage(arg),
                         testing::SafeMatcherCast<std::string>(text));
 }
 

@@ -398,7 +398,7 @@ class Player {
 
   void Store() {
     for (Record& record : coordinator_->TakeChanges()) {
-      const std::string name = std::visit(NameOf(), record);
+      const std::string name = std::visit(NameVisitor(), record);
       if (IsErased(record)) {
         stored_.erase(name);
       } else {
@@ -414,7 +414,7 @@ class Player {
     return std::make_unique<Coordinator>(CoordinatorEpoch(7), options);
   }
 
-  struct NameOf {
+  struct NameVisitor {
     std::string operator()(const JobRecord&) { return "job"; }
     std::string operator()(const EntryRecord& of) { return "key " + of.key; }
     std::string operator()(const ItemRecord& of) {
@@ -490,8 +490,8 @@ class Player {
   // Appends the contents of the outbox to the log: answers, then events, then
   // notices.
   void Flush() {
-    for (const Reply& reply : out_.replies) log_ += TextOf(reply);
-    for (const Publication& event : out_.events) log_ += TextOf(event);
+    for (const Reply& reply : out_.replies) log_ += ToText(reply);
+    for (const Publication& event : out_.events) log_ += ToText(event);
     for (const Notice& notice : out_.notices) {
       absl::StrAppend(&log_, "notice ", NoticeKindName(notice.kind), " ",
                       notice.text, "\n");

@@ -124,7 +124,7 @@ struct Describe {
 
 }  // namespace
 
-std::string TextOf(const Reply& reply) {
+std::string ToText(const Reply& reply) {
   return absl::StrCat(
       "reply w", reply.waiter.value(), " ",
       reply.status.ok() ? "ok" : StatusCodeToString(reply.status.code()),
@@ -132,7 +132,7 @@ std::string TextOf(const Reply& reply) {
       reply.status.message(), "\n");
 }
 
-std::string TextOf(const Publication& publication) {
+std::string ToText(const Publication& publication) {
   const Event& event = publication.event;
   std::string text =
       absl::StrCat("event to ",

@@ -13,10 +13,10 @@
 namespace muster::coordinator::core {
 
 // `reply w1 ok generation=1 running`; ends with a newline, as the next does.
-std::string TextOf(const Reply& reply);
+std::string ToText(const Reply& reply);
 
 // `event to a,b: c/1 lost, rank 2 of generation 1 (over), host-c pid 7: ...`.
-std::string TextOf(const Publication& publication);
+std::string ToText(const Publication& publication);
 
 // `0,3`, without a newline.
 std::string Ranks(const std::vector<MissingRank>& missing);

@@ -38,7 +38,7 @@ StatusOr<TokenDigest> CallersDigest(const grpc::ServerContextBase& call) {
         "the header \"authorization\" is not one \"Bearer TOKEN\"");
   }
   value.remove_prefix(kScheme.size());
-  return DigestOf(absl::StripAsciiWhitespace(value));
+  return ComputeDigest(absl::StripAsciiWhitespace(value));
 }
 
 Role RoleFor(Method method) {

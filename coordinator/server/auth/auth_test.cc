@@ -116,7 +116,7 @@ class AuthTest : public ::testing::Test {
 TEST_F(AuthTest, EveryCallNeedsATokenThatIsKnown) {
   const auto methods = AllMethods();
   for (const google::protobuf::MethodDescriptor* const method : methods) {
-    const std::string path = PathOf(*method);
+    const std::string path = MakePath(*method);
     const Status none = CallWithBytes(channel_, path, "");
     EXPECT_EQ(none.code(), StatusCode::kUnauthenticated) << path;
     EXPECT_THAT(std::string(none.message()), HasSubstr("no token")) << path;
@@ -319,7 +319,7 @@ TEST(AuthFileTest, WhatCannotBeReadChangesNothing) {
   const auto auth = Auth::Load(file);
   ASSERT_TRUE(auth.ok()) << auth.status();
   const auto allowed = [&](const std::string& token) {
-    Auth::Pass pass{DigestOf(token), absl::InfinitePast()};
+    Auth::Pass pass{ComputeDigest(token), absl::InfinitePast()};
     return (*auth)->Renew(Method::kStream, "j", pass).ok();
   };
   EXPECT_TRUE(allowed("a"));

@@ -85,7 +85,7 @@ Status CheckMaterial(const TlsFiles& files, const TlsMaterial& material) {
 }
 
 // The time when the certificate expires.
-absl::Time ExpiryOf(const TlsMaterial& material) {
+absl::Time GetExpiry(const TlsMaterial& material) {
   const StatusOr<Certificate> certificate =
       FirstCertificate("", "", material.cert);
   std::tm end = {};
@@ -97,7 +97,7 @@ absl::Time ExpiryOf(const TlsMaterial& material) {
 }
 
 void LogLoaded(const TlsFiles& files, const TlsMaterial& material) {
-  const absl::Time end = ExpiryOf(material);
+  const absl::Time end = GetExpiry(material);
   const std::string what = absl::StrCat(
       "cert=", base::LogValue(files.cert),
       " expires=", absl::FormatTime(end, absl::UTCTimeZone()), " client_ca=",
@@ -169,7 +169,7 @@ StatusOr<std::unique_ptr<TlsIdentity>> TlsIdentity::Load(TlsFiles files) {
 TlsIdentity::TlsIdentity(TlsFiles files, TlsMaterial material)
     : files_(std::move(files)),
       material_(std::move(material)),
-      expiry_(ExpiryOf(material_)),
+      expiry_(GetExpiry(material_)),
       expiry_told_(expiry_ <= absl::Now()) {}
 
 void TlsIdentity::Reload() {
@@ -178,7 +178,7 @@ void TlsIdentity::Reload() {
   bool news = false;
   {
     MutexLock lock(mu_);
-    if (material.ok() && ExpiryOf(*material) <= now && expiry_ > now) {
+    if (material.ok() && GetExpiry(*material) <= now && expiry_ > now) {
       material =
           Refusal("tls_cert", files_.cert, "the certificate has expired");
     }
@@ -190,7 +190,7 @@ void TlsIdentity::Reload() {
       news = !before.ok() || (!expiry_told_ && expiry_ <= now);
     } else {
       material_ = *material;
-      expiry_ = ExpiryOf(material_);
+      expiry_ = GetExpiry(material_);
       fetched_ = false;
       news = true;
     }

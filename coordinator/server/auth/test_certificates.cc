@@ -35,7 +35,7 @@ std::string TestPath(const std::string& name) {
 }
 
 std::string TestTokenLine(const std::string& token, const std::string& rest) {
-  const TokenDigest digest = DigestOf(token);
+  const TokenDigest digest = ComputeDigest(token);
   return absl::StrCat(
       absl::BytesToHexString(absl::string_view(
           reinterpret_cast<const char*>(digest.data()), digest.size())),

@@ -23,7 +23,7 @@ static_assert(SHA256_DIGEST_LENGTH == std::tuple_size_v<TokenDigest>);
 constexpr std::pair<Role, absl::string_view> kRoles[] = {
     {Role::kRead, "read"}, {Role::kMember, "member"}, {Role::kAdmin, "admin"}};
 
-absl::string_view NameOf(Role role) {
+absl::string_view GetName(Role role) {
   return kRoles[static_cast<int>(role)].second;
 }
 
@@ -45,7 +45,7 @@ Status CheckJobs(absl::string_view jobs) {
 
 }  // namespace
 
-TokenDigest DigestOf(absl::string_view token) {
+TokenDigest ComputeDigest(absl::string_view token) {
   TokenDigest digest;
   SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(),
          digest.data());
@@ -122,7 +122,7 @@ StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
   return table;
 }
 
-std::vector<const TokenTable::Grant*> TokenTable::GrantsOf(
+std::vector<const TokenTable::Grant*> TokenTable::FindGrants(
     const TokenDigest& digest) const {
   std::vector<const Grant*> grants;
   for (const Grant& grant : grants_) {
@@ -135,7 +135,7 @@ std::vector<const TokenTable::Grant*> TokenTable::GrantsOf(
 
 Status TokenTable::Know(const TokenDigest& digest, absl::Time now) const {
   absl::Time last = absl::InfinitePast();
-  for (const Grant* const grant : GrantsOf(digest)) {
+  for (const Grant* const grant : FindGrants(digest)) {
     last = std::max(last, grant->expires);
   }
   if (last == absl::InfinitePast()) {
@@ -156,7 +156,7 @@ StatusOr<absl::Time> TokenTable::Allow(const TokenDigest& digest, Role role,
   if (!known.ok()) return known;
   absl::Time until = absl::InfinitePast();
   std::optional<Role> has;
-  for (const Grant* const grant : GrantsOf(digest)) {
+  for (const Grant* const grant : FindGrants(digest)) {
     if (grant->expires <= now || !Matches(grant->jobs, job)) continue;
     has = std::max(has.value_or(Role::kRead), grant->role);
     if (grant->role >= role) until = std::max(until, grant->expires);
@@ -167,8 +167,8 @@ StatusOr<absl::Time> TokenTable::Allow(const TokenDigest& digest, Role role,
       job.empty() ? "for all jobs"
                   : absl::StrCat("in job ", base::Quote(job.substr(0, 128)));
   return PermissionDeniedError(absl::StrCat(
-      what, " needs role ", NameOf(role), " ", where, ", the token has ",
-      has.has_value() ? absl::StrCat("role ", NameOf(*has), " there")
+      what, " needs role ", GetName(role), " ", where, ", the token has ",
+      has.has_value() ? absl::StrCat("role ", GetName(*has), " there")
                       : "no role there"));
 }
 

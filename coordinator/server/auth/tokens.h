@@ -29,7 +29,7 @@ enum class Role : uint8_t {
 // file nor in the coordinator's memory.
 using TokenDigest = std::array<uint8_t, 32>;
 
-TokenDigest DigestOf(absl::string_view token);
+TokenDigest ComputeDigest(absl::string_view token);
 
 // TokenTable is the contents of a token file. Each line is
 //   <SHA-256 of the token, hexadecimal> <role> <jobs> [expires=<RFC 3339>]
@@ -69,7 +69,7 @@ class TokenTable {
 
   static StatusOr<Grant> ParseLine(absl::string_view line);
   // Compares with every line, so that the time taken tells nothing about them.
-  std::vector<const Grant*> GrantsOf(const TokenDigest& digest) const;
+  std::vector<const Grant*> FindGrants(const TokenDigest& digest) const;
 
   std::vector<Grant> grants_;
 };

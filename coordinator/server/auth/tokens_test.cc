@@ -20,7 +20,7 @@ using ::testing::Not;
 const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
 
 std::string Hex(absl::string_view token) {
-  const TokenDigest digest = DigestOf(token);
+  const TokenDigest digest = ComputeDigest(token);
   return absl::BytesToHexString(absl::string_view(
       reinterpret_cast<const char*>(digest.data()), digest.size()));
 }
@@ -39,7 +39,7 @@ std::string ParseError(const std::string& text) {
 
 Status Allow(const TokenTable& table, absl::string_view token, Role role,
              absl::string_view job, absl::Time now = kNow) {
-  return table.Allow(DigestOf(token), role, job, "Set", now).status();
+  return table.Allow(ComputeDigest(token), role, job, "Set", now).status();
 }
 
 TEST(TokensTest, TheDigestIsWhatSha256sumPrints) {
@@ -112,7 +112,7 @@ TEST(TokensTest, EachLineOfATokenCountsForItself) {
   EXPECT_TRUE(Allow(table, "t", Role::kRead, "j").ok());
   EXPECT_TRUE(IsPermissionDenied(Allow(table, "t", Role::kMember, "j")));
   const StatusOr<absl::Time> until =
-      table.Allow(DigestOf("t"), Role::kMember, "k", "Set", kNow);
+      table.Allow(ComputeDigest("t"), Role::kMember, "k", "Set", kNow);
   ASSERT_TRUE(until.ok());
   EXPECT_EQ(*until, absl::FromUnixSeconds(1'924'992'000));
 }

@@ -81,7 +81,7 @@ class FakeStorage : public Storage {
   Disk& disk_;
 };
 
-std::string KeyOf(const std::string& job, const std::string& key) {
+std::string MakeKey(const std::string& job, const std::string& key) {
   return EncodeKey(job, Entry(key, ""));
 }
 
@@ -96,7 +96,7 @@ TEST(CommitQueueTest, ACommitCompletesWhenItsRecordsAreOnTheDisk) {
   const auto queue = Queue(disk);
   std::promise<std::vector<std::string>> done;
   queue->Append("job", {Entry("a", "1")}, [&] { done.set_value(disk.Keys()); });
-  EXPECT_THAT(done.get_future().get(), ElementsAre(KeyOf("job", "a")));
+  EXPECT_THAT(done.get_future().get(), ElementsAre(MakeKey("job", "a")));
 }
 
 TEST(CommitQueueTest, WhatComesDuringAWriteSharesTheNextOne) {
@@ -168,7 +168,7 @@ TEST(CommitQueueTest, TheEndOfAJobErasesItAloneAndInItsPlace) {
   queue->Append("job", {Entry("b", "2")}, nullptr);
   queue.reset();
   EXPECT_THAT(disk.Keys(),
-              UnorderedElementsAre(KeyOf("job", "b"), KeyOf("other", "a")));
+              UnorderedElementsAre(MakeKey("job", "b"), MakeKey("other", "a")));
 }
 
 TEST(CommitQueueTest, AfterAFailureNothingCompletesAndItIsToldOnce) {

@@ -104,7 +104,7 @@ std::shared_ptr<Job> Driver::NewJob(const std::string& name,
   options.log_notices = options_.log_notices;
   options.metrics = options_.metrics;
   options.commits = options_.commits;
-  options.turns = options_.turns;
+  options.fair_queue = options_.fair_queue;
   options.untold_bytes = options_.untold_bytes;
   options.arm = [this](const std::shared_ptr<Job>& job, core::Instant at) {
     Arm(job, at);
@@ -216,8 +216,8 @@ void Driver::CatchUp(core::Duration late) {
 
 // Never waits for a long step, because other jobs are due as well.
 void Driver::Do(Job& job, std::function<void()> work) {
-  if (options_.turns == nullptr || !job.busy()) return work();
-  options_.turns->Post(&job, nullptr, std::move(work));
+  if (options_.fair_queue == nullptr || !job.busy()) return work();
+  options_.fair_queue->Post(&job, nullptr, std::move(work));
 }
 
 void Driver::TickerLoop() {
@@ -246,7 +246,7 @@ void Driver::TickerLoop() {
 }
 
 // Names that were only looked up must not use up the limit of jobs.
-core::Duration Driver::RetentionOf(Job& job) const {
+core::Duration Driver::ComputeRetention(Job& job) const {
   if (!job.Blank()) return options_.idle_job_retention;
   return std::min(options_.idle_job_retention, kHousekeepingInterval);
 }
@@ -258,7 +258,7 @@ void Driver::ForgetIdleJobs(core::Instant now) {
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       // Nobody else holds the job, or can get it while the lock is held.
       if (it->second.use_count() == 1 &&
-          it->second->IdleSince(now - RetentionOf(*it->second))) {
+          it->second->IdleSince(now - ComputeRetention(*it->second))) {
         // The erasure comes before the writes of a new job with this name.
         if (it->second->stored()) {
           options_.commits->AppendErasure(it->second->name());

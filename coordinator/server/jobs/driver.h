@@ -51,7 +51,7 @@ class Driver {
     // survive the process.
     CommitQueue* commits = nullptr;
     // Runs the jobs' long work; outlives the driver. Null: jobs run it at once.
-    FairQueue* turns = nullptr;
+    FairQueue* fair_queue = nullptr;
     // See Job::Options.
     std::atomic<int64_t>* untold_bytes = nullptr;
   };
@@ -115,7 +115,7 @@ class Driver {
   std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);
   // Waits a moment if the ticker woke late, before any member is declared lost.
   void CatchUp(core::Duration late) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(ticker_mu_);
-  core::Duration RetentionOf(Job& job) const;
+  core::Duration ComputeRetention(Job& job) const;
   void ForgetIdleJobs(core::Instant now);
 
   const Options options_;

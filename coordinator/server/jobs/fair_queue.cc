@@ -41,7 +41,7 @@ FairQueue::FairQueue(int threads, Clock clock)
 FairQueue::~FairQueue() { Stop(); }
 
 void FairQueue::Post(const Job* job, const void* owner,
-                     std::function<void()> turn) {
+                     std::function<void()> task) {
   {
     MutexLock lock(mu_);
     if (!stopped_) {
@@ -49,15 +49,15 @@ void FairQueue::Post(const Job* job, const void* owner,
       share.job = job;
       Remove(share);
       // A job without work does not save up processor time.
-      if (share.turns.empty()) share.cost = std::max(share.cost, level_);
-      const auto [turns, fresh] = share.turns.try_emplace(owner);
-      turns->second.push_back(std::move(turn));
+      if (share.tasks.empty()) share.cost = std::max(share.cost, level_);
+      const auto [tasks, fresh] = share.tasks.try_emplace(owner);
+      tasks->second.push_back(std::move(task));
       if (fresh) share.rotation.push_back(owner);
-      Place(share);
-      turn = nullptr;
+      Insert(share);
+      task = nullptr;
     }
   }
-  if (turn != nullptr) return turn();
+  if (task != nullptr) return task();
   wakes_.NotifyOne();
 }
 
@@ -92,10 +92,10 @@ void FairQueue::Stop() {
 }
 
 // Lists the share in ready_ or idle_ by its present state.
-void FairQueue::Place(const Share& share) {
+void FairQueue::Insert(const Share& share) {
   if (!share.rotation.empty() && share.running < threads_per_job_) {
     ready_.insert({share.cost, share.job});
-  } else if (share.turns.empty()) {
+  } else if (share.tasks.empty()) {
     idle_.insert({share.cost, share.job});
   }
 }
@@ -105,46 +105,46 @@ void FairQueue::Remove(const Share& share) {
   idle_.erase({share.cost, share.job});
 }
 
-std::optional<FairQueue::Turn> FairQueue::Take() {
+std::optional<FairQueue::Task> FairQueue::Take() {
   MutexLock lock(mu_);
   while (ready_.empty()) {
     // A running turn may post another one.
     if (stopping_ && running_ == 0) return std::nullopt;
     wakes_.Wait(mu_);
   }
-  Turn turn;
-  turn.job = ready_.begin()->second;
-  Share& share = shares_.at(turn.job);
+  Task task;
+  task.job = ready_.begin()->second;
+  Share& share = shares_.at(task.job);
   Remove(share);
   level_ = std::max(level_, share.cost);
-  turn.owner = share.rotation.front();
+  task.owner = share.rotation.front();
   share.rotation.pop_front();
-  Turns& turns = share.turns.at(turn.owner);
-  turn.run = std::move(turns.front());
-  turns.pop_front();
+  Tasks& tasks = share.tasks.at(task.owner);
+  task.run = std::move(tasks.front());
+  tasks.pop_front();
   ++share.running;
   ++running_;
-  Place(share);
+  Insert(share);
   while (!idle_.empty() && idle_.begin()->first <= level_) {
     shares_.erase(idle_.begin()->second);
     idle_.erase(idle_.begin());
   }
-  return turn;
+  return task;
 }
 
-void FairQueue::Charge(const Turn& turn, core::Duration cost) {
+void FairQueue::Charge(const Task& task, core::Duration cost) {
   MutexLock lock(mu_);
-  Share& share = shares_.at(turn.job);
+  Share& share = shares_.at(task.job);
   Remove(share);
   share.cost += cost;
   --share.running;
-  const auto turns = share.turns.find(turn.owner);
-  if (turns->second.empty()) {
-    share.turns.erase(turns);
+  const auto tasks = share.tasks.find(task.owner);
+  if (tasks->second.empty()) {
+    share.tasks.erase(tasks);
   } else {
-    share.rotation.push_back(turn.owner);
+    share.rotation.push_back(task.owner);
   }
-  Place(share);
+  Insert(share);
   --running_;
   // The end of this turn may have made its job ready again.
   if (!ready_.empty()) wakes_.NotifyOne();
@@ -158,13 +158,13 @@ void FairQueue::Charge(const Turn& turn, core::Duration cost) {
 
 void FairQueue::Run() {
   GiveWay();
-  while (std::optional<Turn> turn = Take()) {
+  while (std::optional<Task> task = Take()) {
     const core::Duration before = clock_();
-    turn->run();
+    task->run();
     // Destroys what the turn holds without the lock, before the queue counts as
     // idle.
-    turn->run = nullptr;
-    Charge(*turn, clock_() - before);
+    task->run = nullptr;
+    Charge(*task, clock_() - before);
   }
 }
 

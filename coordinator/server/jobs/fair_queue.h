@@ -63,14 +63,14 @@ class FairQueue {
   FairQueue(const FairQueue&) = delete;
   FairQueue& operator=(const FairQueue&) = delete;
 
-  // Runs `turn` on a thread of the queue. The turns of one owner run one after
+  // Runs `task` on a thread of the queue. The turns of one owner run one after
   // another in the order in which they were posted, and those of one job never
   // use more than half of the threads. A turn should be short, about a
   // millisecond, and post the rest of its work as another turn. `job` is only a
   // key: work for no job has a share under an address of its own, and null
   // stands for messages that name no existing job. After Stop the turn runs at
   // once.
-  void Post(const Job* job, const void* owner, std::function<void()> turn)
+  void Post(const Job* job, const void* owner, std::function<void()> task)
       MUSTER_LOCKS_EXCLUDED(mu_);
 
   // Whether the job may do the work of a small message at once, on the thread
@@ -83,7 +83,7 @@ class FairQueue {
   void Stop() MUSTER_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Turns = std::deque<std::function<void()>>;
+  using Tasks = std::deque<std::function<void()>>;
 
   // One job's waiting turns and its cost.
   struct Share {
@@ -92,13 +92,13 @@ class FairQueue {
     int running = 0;
     // The turns of each owner with waiting or running ones. `rotation` holds
     // the owners without a running turn, the next one first.
-    absl::flat_hash_map<const void*, Turns> turns;
+    absl::flat_hash_map<const void*, Tasks> tasks;
     std::deque<const void*> rotation;
   };
   // Shares by cost.
   using Order = absl::btree_set<std::pair<core::Duration, const Job*>>;
 
-  struct Turn {
+  struct Task {
     const Job* job = nullptr;
     const void* owner = nullptr;
     std::function<void()> run;
@@ -106,10 +106,10 @@ class FairQueue {
 
   void Run();
   // Waits for a turn; none: the queue has ended.
-  std::optional<Turn> Take() MUSTER_LOCKS_EXCLUDED(mu_);
+  std::optional<Task> Take() MUSTER_LOCKS_EXCLUDED(mu_);
   // Charges the turn's job after the turn has ended.
-  void Charge(const Turn& turn, core::Duration cost) MUSTER_LOCKS_EXCLUDED(mu_);
-  void Place(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Charge(const Task& task, core::Duration cost) MUSTER_LOCKS_EXCLUDED(mu_);
+  void Insert(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Clock clock_;

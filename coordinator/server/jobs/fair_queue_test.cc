@@ -223,10 +223,10 @@ TEST(FairQueueTest, StopRunsWhatTurnsPost) {
   std::atomic<int> ran = 0;
   FairQueue queue(3);
   Obstacle obstacle(queue);
-  std::function<void()> turn = [&] {
-    if (++ran < 100) queue.Post(JobNumber(1), Owner(1), turn);
+  std::function<void()> task = [&] {
+    if (++ran < 100) queue.Post(JobNumber(1), Owner(1), task);
   };
-  queue.Post(JobNumber(1), Owner(1), turn);
+  queue.Post(JobNumber(1), Owner(1), task);
   obstacle.LetGo();
   queue.Stop();
   EXPECT_EQ(ran, 100);

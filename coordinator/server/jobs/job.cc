@@ -25,7 +25,7 @@ constexpr int64_t kUntoldBytesOfAllMax = 64 << 20;
 
 // Estimates the memory of `record` until it is stored. The store may share the
 // value, but perhaps not for long.
-int64_t BytesOf(const core::Record& record) {
+int64_t CountBytes(const core::Record& record) {
   int64_t bytes = sizeof(record);
   if (const auto* entry = std::get_if<core::EntryRecord>(&record)) {
     bytes += static_cast<int64_t>(entry->key.size());
@@ -98,62 +98,63 @@ core::Instant Job::Now() {
   return latest_;
 }
 
-size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
-                absl::FunctionRef<Applied(size_t, core::WaiterId, Turn&)> apply,
-                absl::FunctionRef<CallName(size_t)> name) {
-  Outcome outcome;
+size_t Job::Run(
+    const std::shared_ptr<Sink>& sink, size_t count,
+    absl::FunctionRef<Applied(size_t, core::WaiterId, JobContext&)> apply,
+    absl::FunctionRef<CallName(size_t)> name) {
+  StepResult result;
   core::Outbox out;
   size_t done = 0;
   Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
-    Turn turn{core_, options_.core.limits, Now(), out};
-    used_at_ = turn.now;
-    outcome.own.reserve(count);
+    JobContext context{core_, options_.core.limits, Now(), out};
+    used_at_ = context.now;
+    result.own.reserve(count);
     for (; done < count; ++done) {
       const core::WaiterId waiter(next_waiter_);
-      const Applied applied = apply(done, waiter, turn);
+      const Applied applied = apply(done, waiter, context);
       if (applied == Applied::kStop) break;
       ++next_waiter_;
       bool open = applied == Applied::kCalled;
       // Before the next call, which may cancel this one or take its tag.
       for (core::Reply& reply : out.replies) {
         if (reply.waiter != waiter) {
-          CollectParked(reply, sink.get(), outcome);
+          CollectParked(reply, sink.get(), result);
           continue;
         }
         open = false;
-        outcome.own.push_back({name(done), turn.now, std::move(reply.status),
-                               std::move(reply.payload)});
+        result.own.push_back({name(done), context.now, std::move(reply.status),
+                              std::move(reply.payload)});
       }
       out.replies.clear();
-      if (open) Park(waiter, {sink, name(done), turn.now}, turn);
+      if (open) Park(waiter, {sink, name(done), context.now}, context);
     }
     operations_ += static_cast<int64_t>(done);
-    Collect(out, sink.get(), outcome);
-    next = Conclude(sink, outcome);
+    Collect(out, sink.get(), result);
+    next = Conclude(sink, result);
   }
-  GoOn(next, sink, outcome);
+  FinishOrPost(next, sink, result);
   return done;
 }
 
-void Job::Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn) {
+void Job::Park(core::WaiterId waiter, Waiting&& waiting, JobContext& context) {
   const bool unique =
       waiting.sink->parked_.try_emplace(waiting.name.tag, waiter).second;
   waiting_.emplace(waiter, std::move(waiting));
-  if (!unique) turn.core.CancelWaiter(waiter, turn.out);
+  if (!unique) context.core.CancelWaiter(waiter, context.out);
 }
 
-void Job::Cancel(const Sink& sink, uint64_t tag, Turn& turn) {
+void Job::Cancel(const Sink& sink, uint64_t tag, JobContext& context) {
   const auto parked = sink.parked_.find(tag);
   if (parked == sink.parked_.end()) return;
-  turn.core.CancelWaiter(parked->second, turn.out);
+  context.core.CancelWaiter(parked->second, context.out);
 }
 
 StatusOr<core::RegisterReply> Job::Attach(const std::shared_ptr<Sink>& sink,
                                           const core::Call& call,
                                           core::Registration registration) {
-  Outcome outcome;
+  StepResult result;
   core::Outbox out;
   Next next = Next::kCaller;
   Status status = InternalError("the registration has no answer");
@@ -179,20 +180,20 @@ StatusOr<core::RegisterReply> Job::Attach(const std::shared_ptr<Sink>& sink,
         previous.sink->online_as_ = core::MemberId();
       sink->online_as_ = call.member;
     }
-    Collect(out, nullptr, outcome);
-    next = Conclude(nullptr, outcome);
+    Collect(out, nullptr, result);
+    next = Conclude(nullptr, result);
   }
   if (previous.sink != nullptr && previous.sink != sink) {
     previous.sink->Close(
         ReplacedError(call.member, previous.incarnation, call.incarnation));
   }
-  GoOn(next, nullptr, outcome);
+  FinishOrPost(next, nullptr, result);
   if (!status.ok()) return status;
   return reply;
 }
 
 void Job::Detach(Sink& sink, bool dismissed) {
-  Outcome outcome;
+  StepResult result;
   core::Outbox out;
   Next next = Next::kCaller;
   // Destroyed after the lock is released, because that may destroy sinks.
@@ -216,14 +217,14 @@ void Job::Detach(Sink& sink, bool dismissed) {
       released.push_back(std::move(online->second.sink));
       online_.erase(online);
     }
-    Collect(out, nullptr, outcome);
-    next = Conclude(nullptr, outcome);
+    Collect(out, nullptr, result);
+    next = Conclude(nullptr, result);
   }
-  GoOn(next, nullptr, outcome);
+  FinishOrPost(next, nullptr, result);
 }
 
 void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
-  Outcome outcome;
+  StepResult result;
   core::Outbox out;
   Next next = Next::kCaller;
   {
@@ -231,10 +232,10 @@ void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
     for (const auto& [tag, waiter] : sink->parked_) {
       core_.CancelWaiter(waiter, out);
     }
-    Collect(out, nullptr, outcome);
-    next = Conclude(nullptr, outcome);
+    Collect(out, nullptr, result);
+    next = Conclude(nullptr, result);
   }
-  GoOn(next, nullptr, outcome);
+  FinishOrPost(next, nullptr, result);
 }
 
 std::vector<std::shared_ptr<Sink>> Job::ParkedSinks() {
@@ -248,7 +249,7 @@ std::vector<std::shared_ptr<Sink>> Job::ParkedSinks() {
 }
 
 void Job::Tick() {
-  Outcome outcome;
+  StepResult result;
   core::Outbox out;
   Next next = Next::kCaller;
   {
@@ -258,10 +259,10 @@ void Job::Tick() {
     if (armed_ > now) return;
     armed_ = core::Instant::max();
     core_.Tick(now, out);
-    Collect(out, nullptr, outcome);
-    next = Conclude(nullptr, outcome);
+    Collect(out, nullptr, result);
+    next = Conclude(nullptr, result);
   }
-  GoOn(next, nullptr, outcome);
+  FinishOrPost(next, nullptr, result);
 }
 
 core::JobSnapshot Job::Snapshot() {
@@ -302,7 +303,7 @@ bool Job::IdleSince(core::Instant since) {
 }
 
 void Job::CollectParked(core::Reply& reply, const Sink* sink,
-                        Outcome& outcome) {
+                        StepResult& result) {
   // Calls whose client has gone are not listed.
   const auto waiting = waiting_.find(reply.waiter);
   if (waiting == waiting_.end()) return;
@@ -314,54 +315,54 @@ void Job::CollectParked(core::Reply& reply, const Sink* sink,
   Answer answer{to.name, to.started, std::move(reply.status),
                 std::move(reply.payload)};
   if (to.sink.get() == sink) {
-    outcome.own.push_back(std::move(answer));
+    result.own.push_back(std::move(answer));
   } else {
-    outcome.deliveries.push_back({std::move(to.sink), std::move(answer)});
+    result.deliveries.push_back({std::move(to.sink), std::move(answer)});
   }
   waiting_.erase(waiting);
 }
 
-void Job::Collect(core::Outbox& out, const Sink* sink, Outcome& outcome) {
-  for (core::Reply& reply : out.replies) CollectParked(reply, sink, outcome);
+void Job::Collect(core::Outbox& out, const Sink* sink, StepResult& result) {
+  for (core::Reply& reply : out.replies) CollectParked(reply, sink, result);
   for (core::Publication& publication : out.events) {
     const auto& together = publication.event.together;
     if (!publication.again) {
-      outcome.events.emplace_back(publication.event.kind,
-                                  together == nullptr ? 1 : together->count);
+      result.events.emplace_back(publication.event.kind,
+                                 together == nullptr ? 1 : together->count);
     }
     const auto event =
         std::make_shared<const core::Event>(std::move(publication.event));
     for (const core::MemberId& member : *publication.audience) {
       const auto online = online_.find(member);
       if (online == online_.end()) continue;
-      outcome.broadcasts.push_back({online->second.sink, event});
+      result.broadcasts.push_back({online->second.sink, event});
     }
   }
-  outcome.notices = std::move(out.notices);
+  result.notices = std::move(out.notices);
   const std::optional<core::Instant> deadline = core_.NextDeadline();
   if (deadline.has_value() && *deadline < armed_) {
     armed_ = *deadline;
-    outcome.rearm = true;
-    outcome.deadline = *deadline;
+    result.rearm = true;
+    result.deadline = *deadline;
   }
 }
 
 // Decides who delivers the step's results. Called under the lock, so that steps
 // are committed and delivered in their order.
-Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, Outcome& outcome) {
+Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, StepResult& result) {
   const bool durable = options_.commits != nullptr;
   std::vector<core::Record> changes;
   if (durable) changes = core_.TakeChanges();
   const bool commits = durable && (!changes.empty() || untold_ > 0);
-  if (!commits && !TakesTurns(outcome)) return Next::kCaller;
+  if (!commits && !TakesTurns(result)) return Next::kCaller;
   // Arms the ticker at once: that need not wait for the results.
-  if (std::exchange(outcome.rearm, false)) {
-    options_.arm(shared_from_this(), outcome.deadline);
+  if (std::exchange(result.rearm, false)) {
+    options_.arm(shared_from_this(), result.deadline);
   }
-  Told told{sink, std::move(outcome), nullptr};
-  told.bytes = BytesOf(told.outcome);
+  Told told{sink, std::move(result), nullptr};
+  told.bytes = CountBytes(told.result);
   for (const core::Record& change : changes) {
-    told.bytes += muster::coordinator::BytesOf(change);
+    told.bytes += muster::coordinator::CountBytes(change);
   }
   ++untold_;
   untold_bytes_ += told.bytes;
@@ -385,14 +386,14 @@ void Job::Committed(Told& told) {
   Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
-    if (TakesTurns(told.outcome)) next = AwaitTurn(std::move(told));
+    if (TakesTurns(told.result)) next = AwaitTurn(std::move(told));
   }
   if (next == Next::kTurn) PostTurn();
   if (next != Next::kCaller) return;
   if (told.done != nullptr) {
     told.done();
   } else {
-    Finish(told.sink, told.outcome, SIZE_MAX);
+    Finish(told.sink, told.result, SIZE_MAX);
   }
   // After the delivery: a read with nothing to wait for must not overtake the
   // answers before it.
@@ -417,13 +418,13 @@ bool Job::Behind() const {
 
 // The memory of the answers: only they have values that were taken out of the
 // store or overwritten. A value with many waiters counts once.
-int64_t Job::BytesOf(const Outcome& outcome) {
+int64_t Job::CountBytes(const StepResult& result) {
   int64_t bytes = 0;
-  for (const Answer& answer : outcome.own) {
+  for (const Answer& answer : result.own) {
     bytes += core::HeldBytes(answer.payload);
   }
   const std::string* before = nullptr;
-  for (const Delivery& delivery : outcome.deliveries) {
+  for (const Delivery& delivery : result.deliveries) {
     const core::Payload& payload = delivery.answer.payload;
     const auto* value = std::get_if<core::ValueReply>(&payload);
     const std::string* same = value == nullptr ? nullptr : value->value.get();
@@ -434,10 +435,10 @@ int64_t Job::BytesOf(const Outcome& outcome) {
 }
 
 // True even for few deliveries if earlier ones wait.
-bool Job::TakesTurns(const Outcome& outcome) const {
-  if (options_.turns == nullptr) return false;
+bool Job::TakesTurns(const StepResult& result) const {
+  if (options_.fair_queue == nullptr) return false;
   return !for_turns_.empty() ||
-         outcome.deliveries.size() + outcome.broadcasts.size() >
+         result.deliveries.size() + result.broadcasts.size() >
              FairQueue::kOthersWithoutTurn;
 }
 
@@ -446,14 +447,15 @@ Job::Next Job::AwaitTurn(Told told) {
   return for_turns_.size() == 1 ? Next::kTurn : Next::kElsewhere;
 }
 
-void Job::GoOn(Next next, const std::shared_ptr<Sink>& sink, Outcome& outcome) {
+void Job::FinishOrPost(Next next, const std::shared_ptr<Sink>& sink,
+                       StepResult& result) {
   if (next == Next::kTurn) PostTurn();
-  if (next == Next::kCaller) Finish(sink, outcome, SIZE_MAX);
+  if (next == Next::kCaller) Finish(sink, result, SIZE_MAX);
 }
 
 void Job::PostTurn() {
-  options_.turns->Post(this, this,
-                       [self = shared_from_this()] { self->TellInTurn(); });
+  options_.fair_queue->Post(
+      this, this, [self = shared_from_this()] { self->TellInTurn(); });
 }
 
 void Job::TellInTurn() {
@@ -467,7 +469,7 @@ void Job::TellInTurn() {
   if (told->done != nullptr) {
     told->done();
   } else {
-    over = Finish(told->sink, told->outcome, kTellsPerTurn);
+    over = Finish(told->sink, told->result, kTellsPerTurn);
   }
   // Destroyed after the lock is released, because that may destroy a sink.
   Told last;
@@ -504,54 +506,54 @@ bool Job::stored() {
 }
 
 void Job::Restore(std::vector<core::Record> records) {
-  Outcome outcome;
+  StepResult result;
   core::Outbox out;
   {
     MutexLock lock(mu_);
     core_.Restore(std::move(records), Now());
     stored_ = true;
-    Collect(out, nullptr, outcome);
+    Collect(out, nullptr, result);
   }
-  Finish(nullptr, outcome, SIZE_MAX);
+  Finish(nullptr, result, SIZE_MAX);
 }
 
 // Delivers to up to `count` other sinks. Returns whether these were all.
-bool Job::Finish(const std::shared_ptr<Sink>& sink, Outcome& outcome,
+bool Job::Finish(const std::shared_ptr<Sink>& sink, StepResult& result,
                  size_t count) {
-  if (std::exchange(outcome.rearm, false)) {
-    options_.arm(shared_from_this(), outcome.deadline);
+  if (std::exchange(result.rearm, false)) {
+    options_.arm(shared_from_this(), result.deadline);
   }
   // Events first: a client whose call failed because of a member can then
   // already know what happened to that member.
-  const size_t events = outcome.broadcasts.size();
-  for (size_t& i = outcome.published; i < events; ++i) {
+  const size_t events = result.broadcasts.size();
+  for (size_t& i = result.published; i < events; ++i) {
     if (count-- == 0) return false;
-    outcome.broadcasts[i].sink->Publish(outcome.broadcasts[i].event);
+    result.broadcasts[i].sink->Publish(result.broadcasts[i].event);
   }
-  if (!outcome.own.empty()) sink->Deliver(absl::MakeSpan(outcome.own));
-  outcome.own.clear();
-  const size_t answers = outcome.deliveries.size();
-  for (size_t& i = outcome.delivered; i < answers; ++i) {
+  if (!result.own.empty()) sink->Deliver(absl::MakeSpan(result.own));
+  result.own.clear();
+  const size_t answers = result.deliveries.size();
+  for (size_t& i = result.delivered; i < answers; ++i) {
     if (count-- == 0) return false;
-    Delivery& delivery = outcome.deliveries[i];
+    Delivery& delivery = result.deliveries[i];
     delivery.sink->Deliver(absl::MakeSpan(&delivery.answer, 1));
   }
-  if (sink != nullptr && outcome.flushed == 0) sink->Flush();
-  for (size_t& i = outcome.flushed; i < answers + events; ++i) {
+  if (sink != nullptr && result.flushed == 0) sink->Flush();
+  for (size_t& i = result.flushed; i < answers + events; ++i) {
     if (count-- == 0) return false;
     if (i >= answers) {
-      outcome.broadcasts[i - answers].sink->Flush();
+      result.broadcasts[i - answers].sink->Flush();
       continue;
     }
-    Sink* const to = outcome.deliveries[i].sink.get();
+    Sink* const to = result.deliveries[i].sink.get();
     const Sink* const before =
-        i == 0 ? sink.get() : outcome.deliveries[i - 1].sink.get();
+        i == 0 ? sink.get() : result.deliveries[i - 1].sink.get();
     if (to != before) to->Flush();
   }
-  for (const auto& [kind, number] : outcome.events) {
+  for (const auto& [kind, number] : result.events) {
     options_.metrics->CountEvent(kind, number);
   }
-  for (const core::Notice& notice : outcome.notices) {
+  for (const core::Notice& notice : result.notices) {
     options_.metrics->CountNotice(notice);
     if (options_.log_notices) Log(notice);
   }

@@ -36,7 +36,7 @@
 namespace muster::coordinator {
 
 // The state that a step of a job uses while it holds the job's lock.
-struct Turn {
+struct JobContext {
   core::Coordinator& core;
   const core::Limits& limits;
   const core::Instant now;
@@ -63,7 +63,7 @@ class Job : public std::enable_shared_from_this<Job> {
     CommitQueue* commits = nullptr;
     // Runs deliveries to many sinks; outlives the job. Null: the thread that
     // makes the step delivers.
-    FairQueue* turns = nullptr;
+    FairQueue* fair_queue = nullptr;
     // The memory of all jobs' steps whose answers wait for the storage;
     // outlives the job. Null: it is not counted.
     std::atomic<int64_t>* untold_bytes = nullptr;
@@ -110,8 +110,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // See FairQueue.
   bool AtOnce(core::Instant now) {
-    return options_.turns == nullptr ||
-           options_.turns->AtOnce(this, recent_, now);
+    return options_.fair_queue == nullptr ||
+           options_.fair_queue->AtOnce(this, recent_, now);
   }
 
   // Whether the storage has records of the job.
@@ -130,15 +130,15 @@ class Job : public std::enable_shared_from_this<Job> {
   // CANCELLED; if it is a retry that took over that call, that call is.
   // Delivers and flushes the answers, of this sink and of others. Returns the
   // number of calls that were applied.
-  size_t Run(
-      const std::shared_ptr<Sink>& sink, size_t count,
-      absl::FunctionRef<Applied(size_t i, core::WaiterId waiter, Turn& turn)>
-          apply,
-      absl::FunctionRef<CallName(size_t i)> name);
+  size_t Run(const std::shared_ptr<Sink>& sink, size_t count,
+             absl::FunctionRef<Applied(size_t i, core::WaiterId waiter,
+                                       JobContext& context)>
+                 apply,
+             absl::FunctionRef<CallName(size_t i)> name);
 
   // Only for use in `apply` of Run: gives up the call with that tag, which is
   // answered CANCELLED. No effect if no such call waits.
-  static void Cancel(const Sink& sink, uint64_t tag, Turn& turn);
+  static void Cancel(const Sink& sink, uint64_t tag, JobContext& context);
 
   // Registers a member, whose events go to `sink` from now on. Closes the sink
   // that had them before.
@@ -197,7 +197,7 @@ class Job : public std::enable_shared_from_this<Job> {
     SharedEvent event;
   };
   // The results of a step, to be delivered without the lock.
-  struct Outcome {
+  struct StepResult {
     std::vector<Answer> own;  // of the sink that made the step
     std::vector<Delivery> deliveries;
     std::vector<Broadcast> broadcasts;
@@ -216,9 +216,9 @@ class Job : public std::enable_shared_from_this<Job> {
   // Results to deliver, or a function to call, when a step is durable.
   struct Told {
     std::shared_ptr<Sink> sink;
-    Outcome outcome;
+    StepResult result;
     std::function<void()> done;
-    int64_t bytes = 0;  // of `outcome` and the records to store
+    int64_t bytes = 0;  // of `result` and the records to store
   };
   // The thread that continues a step when the lock is released.
   enum class Next {
@@ -235,28 +235,28 @@ class Job : public std::enable_shared_from_this<Job> {
   core::Instant Now() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Collects what the step has for others than `sink`, which makes the step and
   // may be null.
-  void Collect(core::Outbox& out, const Sink* sink, Outcome& outcome)
+  void Collect(core::Outbox& out, const Sink* sink, StepResult& result)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void CollectParked(core::Reply& reply, const Sink* sink, Outcome& outcome)
+  void CollectParked(core::Reply& reply, const Sink* sink, StepResult& result)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn)
+  void Park(core::WaiterId waiter, Waiting&& waiting, JobContext& context)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Next Conclude(const std::shared_ptr<Sink>& sink, Outcome& outcome)
+  Next Conclude(const std::shared_ptr<Sink>& sink, StepResult& result)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Commit(std::vector<core::Record> records, Told told)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Committed(Told& told) MUSTER_LOCKS_EXCLUDED(mu_);
   void CountTold(int64_t bytes) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static int64_t BytesOf(const Outcome& outcome);
-  bool TakesTurns(const Outcome& outcome) const
+  static int64_t CountBytes(const StepResult& result);
+  bool TakesTurns(const StepResult& result) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Next AwaitTurn(Told told) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void GoOn(Next next, const std::shared_ptr<Sink>& sink, Outcome& outcome)
-      MUSTER_LOCKS_EXCLUDED(mu_);
+  void FinishOrPost(Next next, const std::shared_ptr<Sink>& sink,
+                    StepResult& result) MUSTER_LOCKS_EXCLUDED(mu_);
   void PostTurn();
   void TellInTurn() MUSTER_LOCKS_EXCLUDED(mu_);
-  bool Finish(const std::shared_ptr<Sink>& sink, Outcome& outcome, size_t count)
-      MUSTER_LOCKS_EXCLUDED(mu_);
+  bool Finish(const std::shared_ptr<Sink>& sink, StepResult& result,
+              size_t count) MUSTER_LOCKS_EXCLUDED(mu_);
   void Log(const core::Notice& notice) const;
 
   const std::string name_;

@@ -93,22 +93,22 @@ class JobTest : public testing::Test {
   void Run(Job& job, const Verb& verb) {
     job.Run(
         client_, 1,
-        [&](size_t, core::WaiterId waiter, Turn& turn) {
+        [&](size_t, core::WaiterId waiter, JobContext& context) {
           core::Call call;
           call.waiter = waiter;
-          verb(call, turn);
+          verb(call, context);
           return Job::Applied::kCalled;
         },
         [](size_t) { return CallName{}; });
   }
 
   void Set(Job& job, size_t bytes) {
-    Run(job, [&](const core::Call& call, Turn& turn) {
-      turn.core.Mutate(call, "Set", turn.now, turn.out,
-                       [&](core::StoreEngine& store) {
-                         store.Set(call, "k", std::string(bytes, 'v'), {},
-                                   turn.now, turn.out);
-                       });
+    Run(job, [&](const core::Call& call, JobContext& context) {
+      context.core.Mutate(call, "Set", context.now, context.out,
+                          [&](core::StoreEngine& store) {
+                            store.Set(call, "k", std::string(bytes, 'v'), {},
+                                      context.now, context.out);
+                          });
     });
   }
 
@@ -157,21 +157,23 @@ TEST_F(JobTest, IsBehindWhenItsAnswersHoldWhatWasPopped) {
   gate_.Set(true);
   const std::shared_ptr<Job> job = NewJob("j");
   for (int i = 0; i < 40; ++i) {
-    Run(*job, [](const core::Call& call, Turn& turn) {
-      turn.core.Mutate(
-          call, "QueuePush", turn.now, turn.out, [&](core::StoreEngine& store) {
-            store.QueuePush(call, "q", std::string(kMiB, 'v'), turn.out);
-          });
+    Run(*job, [](const core::Call& call, JobContext& context) {
+      context.core.Mutate(call, "QueuePush", context.now, context.out,
+                          [&](core::StoreEngine& store) {
+                            store.QueuePush(call, "q", std::string(kMiB, 'v'),
+                                            context.out);
+                          });
     });
   }
   AwaitTold(*job);
   gate_.Set(false);
   const int pops = UntilBehind(*job, [&] {
-    Run(*job, [](const core::Call& call, Turn& turn) {
-      turn.core.MutateAndPark(
-          call, "QueuePop", turn.now, turn.out, [&](core::StoreEngine& store) {
-            store.QueuePop(call, "q", std::nullopt, turn.now, turn.out);
-          });
+    Run(*job, [](const core::Call& call, JobContext& context) {
+      context.core.MutateAndPark(call, "QueuePop", context.now, context.out,
+                                 [&](core::StoreEngine& store) {
+                                   store.QueuePop(call, "q", std::nullopt,
+                                                  context.now, context.out);
+                                 });
     });
   });
   EXPECT_EQ(pops, 16);

@@ -18,7 +18,7 @@ using ::testing::Not;
 
 // Returns the standard error of `write` and of a check a minute later.
 template <typename Write>
-std::string LogOf(Write write) {
+std::string CaptureLog(Write write) {
   FLAGS_logtostderr = true;
   // The same as grpc_init() sets it.
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
@@ -30,7 +30,7 @@ std::string LogOf(Write write) {
 }
 
 TEST(LibraryLogTest, ManyErrorsOfGrpcAreTwoLines) {
-  const std::string log = LogOf([] {
+  const std::string log = CaptureLog([] {
     for (int i = 1; i <= 50; ++i) {
       gpr_log(GPR_ERROR, "from a stranger: \"\u202E\n%d\"", i);
     }
@@ -42,7 +42,7 @@ TEST(LibraryLogTest, ManyErrorsOfGrpcAreTwoLines) {
 }
 
 TEST(LibraryLogTest, ManyErrorsOfProtobufAreTwoLines) {
-  const std::string log = LogOf([] {
+  const std::string log = CaptureLog([] {
     for (int i = 1; i <= 50; ++i) GOOGLE_LOG(ERROR) << "cannot parse " << i;
   });
   EXPECT_THAT(log, HasSubstr("] protobuf_errors: count=1 cause=\"cannot parse "
@@ -54,7 +54,7 @@ TEST(LibraryLogTest, ManyErrorsOfProtobufAreTwoLines) {
 
 TEST(LibraryLogTest, FailedHandshakesHaveALineOfTheirOwn) {
   const std::string log =
-      LogOf([] { gpr_log(GPR_ERROR, "Handshake failed with x"); });
+      CaptureLog([] { gpr_log(GPR_ERROR, "Handshake failed with x"); });
   EXPECT_THAT(log, HasSubstr("] tls_handshakes_failed: count=1 peer="));
   EXPECT_THAT(log, HasSubstr("cause=\"Handshake failed with x\""));
 }

@@ -51,7 +51,7 @@ double Seconds(core::Duration duration) {
 }
 
 // The outcome of a barrier notice, -1 for other notices.
-int BarrierOutcomeOf(core::NoticeKind kind) {
+int FindBarrierOutcome(core::NoticeKind kind) {
   switch (kind) {
     case core::NoticeKind::kBarrierReleased:
       return 0;
@@ -299,7 +299,7 @@ void Metrics::CountNotice(const core::Notice& notice) {
   if (notice.kind == core::NoticeKind::kGenerationFormed) {
     families_->rendezvous_seconds.Observe(Seconds(notice.duration));
   }
-  const int outcome = BarrierOutcomeOf(notice.kind);
+  const int outcome = FindBarrierOutcome(notice.kind);
   if (outcome < 0) return;
   families_->barriers[outcome]->Increment();
   families_->barrier_waits[outcome]->Observe(Seconds(notice.duration));

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // "name{label,label}" of a sample, without values and histogram parts.
-std::string NameOf(absl::string_view sample) {
+std::string ParseName(absl::string_view sample) {
   const size_t brace = sample.find('{');
   const size_t close = sample.find('}');
   std::string name(sample.substr(0, sample.find_first_of("{ ")));
@@ -48,7 +48,7 @@ std::set<std::string> NamesIn(const std::string& text) {
     if (absl::StartsWith(line, "# TYPE ")) {
       type = std::string(line.substr(line.rfind(' ') + 1));
     } else if (!absl::StartsWith(line, "#")) {
-      names.insert(absl::StrCat(NameOf(line), " ", type));
+      names.insert(absl::StrCat(ParseName(line), " ", type));
     }
   }
   return names;

@@ -47,7 +47,7 @@ void FillSummary(Job& job, const core::JobCounts& counts,
   summary->set_operations_per_second(operations.per_second);
 }
 
-core::JobCounts CountsOf(const core::JobSnapshot& snapshot) {
+core::JobCounts ComputeCounts(const core::JobSnapshot& snapshot) {
   core::JobCounts counts;
   for (const core::MemberSnapshot& member : snapshot.members) {
     if (member.state == core::MemberState::kAlive ||
@@ -146,7 +146,7 @@ void FillKeyWaits(const core::JobSnapshot& snapshot,
 
 void FillJob(Job& job, v1::GetJobResponse* response) {
   core::JobSnapshot snapshot = job.Snapshot();
-  FillSummary(job, CountsOf(snapshot), response->mutable_summary());
+  FillSummary(job, ComputeCounts(snapshot), response->mutable_summary());
   FillMembers(snapshot, response);
   for (const core::BarrierSnapshot& barrier : snapshot.barriers) {
     FillBarrier(barrier, response->add_barriers());
@@ -198,7 +198,7 @@ class AdminService final : public Service {
           // The description of a job may be large, and the job's lock may be
           // held. So the service has a share of the turns like a job, and each
           // call is an owner: none waits for a job or for another call.
-          context_.turns->Post(
+          context_.fair_queue->Post(
               reinterpret_cast<const Job*>(this), context, [=, this] {
                 const Status status = Answer(*context, bytes, verb, response);
                 context_.metrics->CountCalls(method, status.code(),

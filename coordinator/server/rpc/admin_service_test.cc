@@ -123,21 +123,22 @@ TEST_F(AdminServiceTest, UnknownJobIsNotFound) {
 
 // Messages that name no existing job occupy the only threads of one share.
 TEST(AdminServiceTurnsTest, ACallWaitsForNoJobAndForNoOtherCall) {
-  FairQueue turns(4);
+  FairQueue fair_queue(4);
   std::promise<void> released;
   const std::shared_future<void> release = released.get_future().share();
-  for (const void* owner :
-       {static_cast<const void*>(nullptr), static_cast<const void*>(&turns)}) {
-    turns.Post(nullptr, owner, [release] { release.wait(); });
+  for (const void* owner : {static_cast<const void*>(nullptr),
+                            static_cast<const void*>(&fair_queue)}) {
+    fair_queue.Post(nullptr, owner, [release] { release.wait(); });
   }
   Metrics metrics([] { return Gauges(); });
   Driver::Options options;
   options.epoch = core::CoordinatorEpoch(1);
   options.metrics = &metrics;
-  options.turns = &turns;
+  options.fair_queue = &fair_queue;
   Driver driver(options);
   OpenCalls open_calls;
-  const ServiceContext context{&driver, &metrics, &open_calls, 1 << 20, &turns};
+  const ServiceContext context{&driver, &metrics, &open_calls, 1 << 20,
+                               &fair_queue};
   // The first call waits inside the hook for the second.
   std::atomic<int> calls = 0;
   std::promise<void> second;
@@ -174,7 +175,7 @@ TEST(AdminServiceTurnsTest, ACallWaitsForNoJobAndForNoOtherCall) {
   EXPECT_EQ(list(), grpc::OK);
   EXPECT_EQ(first.get(), grpc::OK);
   released.set_value();
-  turns.Stop();
+  fair_queue.Stop();
   server->Shutdown();
 }
 

@@ -23,14 +23,14 @@ namespace {
 // The most bytes of the culprits of a failure report.
 constexpr size_t kCulpritsBytesMax = 64 << 10;
 
-std::vector<core::GroupProgress> ProgressOf(
+std::vector<core::GroupProgress> ToProgress(
     const v1::HeartbeatRequest& request) {
   std::vector<core::GroupProgress> progress;
   progress.reserve(request.groups_size());
   for (const v1::GroupProgress& group : request.groups()) {
     progress.push_back({group.group(), group.last_enqueued(),
                         group.last_completed(), group.current(),
-                        DurationOf(group.running_for())});
+                        ToDuration(group.running_for())});
     if (group.has_arguments_hash()) {
       progress.back().arguments_hash = group.arguments_hash();
     }
@@ -42,7 +42,7 @@ std::vector<core::GroupProgress> ProgressOf(
   return progress;
 }
 
-core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
+core::FailureReport ToReport(const v1::ReportFailureRequest& request) {
   core::FailureReport report;
   report.text = request.error();
   if (request.code() == 0 && request.culprits().members().empty() &&
@@ -58,7 +58,7 @@ core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
   return report;
 }
 
-std::vector<core::Rank> RanksOf(
+std::vector<core::Rank> ToRanks(
     const google::protobuf::RepeatedField<int32_t>& ranks) {
   return {ranks.begin(), ranks.end()};
 }
@@ -78,33 +78,34 @@ struct Verb;
 // Reads the time that the call may wait. Answers the call and returns false if
 // it is invalid.
 template <typename Request>
-bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
-                 core::Duration* timeout) {
-  *timeout = turn.limits.parked_time;
+bool ReadTimeout(const Request& request, const core::Call& call,
+                 JobContext& context, core::Duration* timeout) {
+  *timeout = context.limits.parked_time;
   if (!request.has_timeout()) return true;
   const Status status = CheckDuration("timeout", request.timeout());
   if (!status.ok()) {
-    turn.out.Fail(call.waiter, status);
+    context.out.Fail(call.waiter, status);
     return false;
   }
-  *timeout = DurationOf(request.timeout());
+  *timeout = ToDuration(request.timeout());
   return true;
 }
 
 // Runs `verb`, a verb of the store, if the caller may call it. A mutation runs
 // once for its sequence number.
 template <typename Request>
-void RunOnStore(const Request& request, core::Call& call, Turn& turn,
+void RunOnStore(const Request& request, core::Call& call, JobContext& context,
                 absl::FunctionRef<void(core::StoreEngine&)> verb) {
   if constexpr (!Verb<Request>::kMutates) {
-    turn.core.Read(call, turn.now, turn.out, verb);
+    context.core.Read(call, context.now, context.out, verb);
   } else {
     call.sequence = core::SequenceNumber(request.sequence());
     if constexpr (Verb<Request>::kMayWait) {
-      turn.core.MutateAndPark(call, Verb<Request>::kName, turn.now, turn.out,
-                              verb);
+      context.core.MutateAndPark(call, Verb<Request>::kName, context.now,
+                                 context.out, verb);
     } else {
-      turn.core.Mutate(call, Verb<Request>::kName, turn.now, turn.out, verb);
+      context.core.Mutate(call, Verb<Request>::kName, context.now, context.out,
+                          verb);
     }
   }
 }
@@ -115,23 +116,27 @@ int64_t ValueBytes(const core::Value& value) {
 
 }  // namespace
 
-void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn) {
-  turn.core.Register(call, RegistrationOf(request), turn.now, turn.out);
+void Apply(v1::RegisterRequest& request, core::Call& call,
+           JobContext& context) {
+  context.core.Register(call, ToRegistration(request), context.now,
+                        context.out);
 }
 
-void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn) {
-  turn.core.Heartbeat(call, ProgressOf(request), turn.now, turn.out);
+void Apply(v1::HeartbeatRequest& request, core::Call& call,
+           JobContext& context) {
+  context.core.Heartbeat(call, ToProgress(request), context.now, context.out);
 }
 
-void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn) {
-  turn.core.Leave(call, request.reason(), turn.now, turn.out);
+void Apply(v1::LeaveRequest& request, core::Call& call, JobContext& context) {
+  context.core.Leave(call, request.reason(), context.now, context.out);
 }
 
-void Apply(v1::ReportFailureRequest& request, core::Call& call, Turn& turn) {
-  turn.core.ReportFailure(call, ReportOf(request), turn.now, turn.out);
+void Apply(v1::ReportFailureRequest& request, core::Call& call,
+           JobContext& context) {
+  context.core.ReportFailure(call, ToReport(request), context.now, context.out);
 }
 
-void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::JoinRequest& request, core::Call& call, JobContext& context) {
   call.sequence = core::SequenceNumber(request.sequence());
   core::JoinRequest join;
   if (request.rank() != -1) join.rank = core::Rank(request.rank());
@@ -140,54 +145,59 @@ void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn) {
   join.max_world_size = request.max_world_size();
   if (request.has_last_call()) {
     const Status status = CheckDuration("last_call", request.last_call());
-    if (!status.ok()) return turn.out.Fail(call.waiter, status);
-    join.last_call = DurationOf(request.last_call());
+    if (!status.ok()) return context.out.Fail(call.waiter, status);
+    join.last_call = ToDuration(request.last_call());
   }
   join.address = std::move(*request.mutable_address());
-  if (!ReadTimeout(request, call, turn, &join.timeout)) return;
-  turn.core.Join(call, std::move(join), turn.now, turn.out);
+  if (!ReadTimeout(request, call, context, &join.timeout)) return;
+  context.core.Join(call, std::move(join), context.now, context.out);
 }
 
-void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::AwaitBarrierRequest& request, core::Call& call,
+           JobContext& context) {
   call.sequence = core::SequenceNumber(request.sequence());
   core::BarrierRequest barrier;
   barrier.generation = core::Generation(request.generation());
   barrier.group = std::move(*request.mutable_group());
   barrier.barrier = std::move(*request.mutable_name());
-  barrier.ranks = RanksOf(request.ranks());
+  barrier.ranks = ToRanks(request.ranks());
   barrier.rank = core::Rank(request.rank());
-  if (!ReadTimeout(request, call, turn, &barrier.timeout)) return;
+  if (!ReadTimeout(request, call, context, &barrier.timeout)) return;
   barrier.wait_all_ranks = request.wait_all_ranks();
-  turn.core.Arrive(call, barrier, turn.now, turn.out);
+  context.core.Arrive(call, barrier, context.now, context.out);
 }
 
-void Apply(v1::CloseRendezvousRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::CloseRendezvousRequest& request, core::Call& call,
+           JobContext& context) {
   call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.CloseRendezvous(call, request.reason(), turn.now, turn.out);
+  context.core.CloseRendezvous(call, request.reason(), context.now,
+                               context.out);
 }
 
-void Apply(v1::RegisterGroupsRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::RegisterGroupsRequest& request, core::Call& call,
+           JobContext& context) {
   call.sequence = core::SequenceNumber(request.sequence());
   std::vector<core::GroupDefinition> groups;
   groups.reserve(request.groups_size());
   for (v1::GroupDefinition& group : *request.mutable_groups()) {
     core::GroupDefinition& definition = groups.emplace_back();
     definition.name = std::move(*group.mutable_name());
-    definition.ranks = RanksOf(group.ranks());
+    definition.ranks = ToRanks(group.ranks());
     definition.description = std::move(*group.mutable_description());
   }
-  turn.core.RegisterGroups(call, core::Generation(request.generation()),
-                           {request.left().begin(), request.left().end()},
-                           std::move(groups), turn.now, turn.out);
+  context.core.RegisterGroups(call, core::Generation(request.generation()),
+                              {request.left().begin(), request.left().end()},
+                              std::move(groups), context.now, context.out);
 }
 
-void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
+void ApplyOperation(v1::Operation& operation, core::Call& call,
+                    JobContext& context) {
   // Clears the number of the previous operation in the batch.
   call.sequence = core::SequenceNumber();
   switch (operation.request_case()) {
 #define MUSTER_OPERATION(service, name, field, ...) \
   case v1::Operation::k##name:                      \
-    return Apply(*operation.mutable_##field(), call, turn);
+    return Apply(*operation.mutable_##field(), call, context);
 #include "proto/muster/v1/verbs.inc"
     case v1::Operation::kCancel:
     case v1::Operation::REQUEST_NOT_SET:
@@ -195,7 +205,7 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
   }
 }
 
-Method MethodOf(const v1::Operation& operation) {
+Method GetMethod(const v1::Operation& operation) {
   switch (operation.request_case()) {
 #define MUSTER_OPERATION(service, name, ...) \
   case v1::Operation::k##name:               \
@@ -212,7 +222,7 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
                 v1::Result* result) {
   result->set_id(answer.tag);
   if (!answer.status.ok()) {
-    *result->mutable_status() = v1::ToWire(StatusOf(answer));
+    *result->mutable_status() = v1::ToWire(ToStatus(answer));
     return;
   }
   switch (answer.method) {
@@ -282,7 +292,7 @@ void Fill(const core::Payload& payload, v1::AwaitBarrierResponse* response) {
   if (reply != nullptr) response->set_instance(reply->instance);
 }
 
-Status StatusOf(const Answer& answer) {
+Status ToStatus(const Answer& answer) {
   Status status = answer.status;
   if (const auto& absence = As<core::AbsenceReply>(answer.payload);
       absence != nullptr) {
@@ -395,7 +405,7 @@ Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max) {
                           AnswerBytes(answer));
 }
 
-std::vector<core::SequenceNumber> SequenceNumbersOf(
+std::vector<core::SequenceNumber> ToSequenceNumbers(
     const google::protobuf::RepeatedField<uint64_t>& numbers,
     const core::Limits& limits) {
   const int64_t count =
@@ -406,17 +416,17 @@ std::vector<core::SequenceNumber> SequenceNumbersOf(
   return sorted;
 }
 
-core::Call CallOf(const v1::Caller& caller, const core::Limits& limits) {
+core::Call ToCall(const v1::Caller& caller, const core::Limits& limits) {
   core::Call call;
   call.member = core::MemberId(caller.member());
   call.incarnation = core::Incarnation(caller.incarnation());
   call.acknowledged_through =
       core::SequenceNumber(caller.acknowledged_through());
-  call.unanswered = SequenceNumbersOf(caller.unanswered(), limits);
+  call.unanswered = ToSequenceNumbers(caller.unanswered(), limits);
   return call;
 }
 
-core::Registration RegistrationOf(const v1::RegisterRequest& request) {
+core::Registration ToRegistration(const v1::RegisterRequest& request) {
   return {request.host(), request.pid(), request.debug_address()};
 }
 
@@ -476,20 +486,20 @@ void SetValue(const core::Value& value, std::string* to) {
 
 // Answers the call and returns false if its time to live is invalid.
 template <typename Request>
-bool ReadOptions(const Request& request, const core::Call& call, Turn& turn,
-                 core::SetOptions* options) {
+bool ReadOptions(const Request& request, const core::Call& call,
+                 JobContext& context, core::SetOptions* options) {
   options->ephemeral = request.ephemeral();
   if (!request.has_ttl()) return true;
   const Status status = CheckDuration("ttl", request.ttl());
   if (!status.ok()) {
-    turn.out.Fail(call.waiter, status);
+    context.out.Fail(call.waiter, status);
     return false;
   }
-  options->ttl = DurationOf(request.ttl());
+  options->ttl = ToDuration(request.ttl());
   return true;
 }
 
-v1::ChangeKind KindOf(core::ChangeKind kind) {
+v1::ChangeKind ToChangeKind(core::ChangeKind kind) {
   switch (kind) {
     case core::ChangeKind::kPut:
       return v1::CHANGE_KIND_PUT;
@@ -505,84 +515,89 @@ v1::ChangeKind KindOf(core::ChangeKind kind) {
 
 }  // namespace
 
-void Apply(v1::SetRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::SetRequest& request, core::Call& call, JobContext& context) {
   core::SetOptions options;
-  if (!ReadOptions(request, call, turn, &options)) return;
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+  if (!ReadOptions(request, call, context, &options)) return;
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
     store.Set(call, request.key(), std::move(*request.mutable_value()), options,
-              turn.now, turn.out);
+              context.now, context.out);
   });
 }
 
-void Apply(v1::GetRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::GetRequest& request, core::Call& call, JobContext& context) {
   core::Duration timeout;
-  if (!ReadTimeout(request, call, turn, &timeout)) return;
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.Get(call, request.key(), timeout, turn.now, turn.out);
+  if (!ReadTimeout(request, call, context, &timeout)) return;
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.Get(call, request.key(), timeout, context.now, context.out);
   });
 }
 
-void Apply(v1::TryGetRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.TryGet(call, request.key(), turn.out);
+void Apply(v1::TryGetRequest& request, core::Call& call, JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.TryGet(call, request.key(), context.out);
   });
 }
 
-void Apply(v1::AddRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.Add(call, request.key(), request.delta(), turn.out);
+void Apply(v1::AddRequest& request, core::Call& call, JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.Add(call, request.key(), request.delta(), context.out);
   });
 }
 
-void Apply(v1::AppendRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.Append(call, request.key(), request.value(), turn.out);
+void Apply(v1::AppendRequest& request, core::Call& call, JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.Append(call, request.key(), request.value(), context.out);
   });
 }
 
-void Apply(v1::CheckRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.Check(call, Take(request.mutable_keys()), turn.out);
+void Apply(v1::CheckRequest& request, core::Call& call, JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.Check(call, Take(request.mutable_keys()), context.out);
   });
 }
 
-void Apply(v1::WaitRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::WaitRequest& request, core::Call& call, JobContext& context) {
   core::Duration timeout;
-  if (!ReadTimeout(request, call, turn, &timeout)) return;
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.Wait(call, Take(request.mutable_keys()), timeout, turn.now, turn.out);
+  if (!ReadTimeout(request, call, context, &timeout)) return;
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.Wait(call, Take(request.mutable_keys()), timeout, context.now,
+               context.out);
   });
 }
 
-void Apply(v1::CompareSetRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+void Apply(v1::CompareSetRequest& request, core::Call& call,
+           JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
     store.CompareSet(call, request.key(), request.expected(),
-                     std::move(*request.mutable_desired()), turn.out);
+                     std::move(*request.mutable_desired()), context.out);
   });
 }
 
-void Apply(v1::DeleteRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.DeleteKey(call, request.key(), turn.out);
+void Apply(v1::DeleteRequest& request, core::Call& call, JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.DeleteKey(call, request.key(), context.out);
   });
 }
 
-void Apply(v1::NumKeysRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn,
-             [&](core::StoreEngine& store) { store.NumKeys(call, turn.out); });
+void Apply(v1::NumKeysRequest& request, core::Call& call, JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.NumKeys(call, context.out);
+  });
 }
 
-void Apply(v1::MultiGetRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::MultiGetRequest& request, core::Call& call,
+           JobContext& context) {
   core::Duration timeout;
-  if (!ReadTimeout(request, call, turn, &timeout)) return;
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.MultiGet(call, Take(request.mutable_keys()), timeout, turn.now,
-                   turn.out);
+  if (!ReadTimeout(request, call, context, &timeout)) return;
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.MultiGet(call, Take(request.mutable_keys()), timeout, context.now,
+                   context.out);
   });
 }
 
-void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+void Apply(v1::MultiSetRequest& request, core::Call& call,
+           JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
     std::vector<std::string> keys;
     std::vector<std::string> values;
     keys.reserve(request.entries_size());
@@ -591,66 +606,72 @@ void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn) {
       keys.push_back(std::move(*entry.mutable_key()));
       values.push_back(std::move(*entry.mutable_value()));
     }
-    store.MultiSet(call, keys, std::move(values), turn.out);
+    store.MultiSet(call, keys, std::move(values), context.out);
   });
 }
 
-void Apply(v1::ListKeysRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::ListKeysRequest& request, core::Call& call,
+           JobContext& context) {
   const int64_t count_max =
-      request.limit() == 0 ? turn.limits.keys_per_call : request.limit();
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+      request.limit() == 0 ? context.limits.keys_per_call : request.limit();
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
     store.ListKeys(call, request.prefix(), request.start_after(), count_max,
-                   turn.out);
+                   context.out);
   });
 }
 
-void Apply(v1::CompareAndSetRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::CompareAndSetRequest& request, core::Call& call,
+           JobContext& context) {
   core::SetOptions options;
-  if (!ReadOptions(request, call, turn, &options)) return;
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+  if (!ReadOptions(request, call, context, &options)) return;
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
     store.CompareAndSet(call, request.key(), request.expected_revision(),
-                        std::move(*request.mutable_value()), options, turn.now,
-                        turn.out);
+                        std::move(*request.mutable_value()), options,
+                        context.now, context.out);
   });
 }
 
-void Apply(v1::DeletePrefixRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.DeletePrefix(call, request.prefix(), turn.out);
+void Apply(v1::DeletePrefixRequest& request, core::Call& call,
+           JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.DeletePrefix(call, request.prefix(), context.out);
   });
 }
 
-void Apply(v1::QueuePushRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+void Apply(v1::QueuePushRequest& request, core::Call& call,
+           JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
     store.QueuePush(call, request.key(), std::move(*request.mutable_value()),
-                    turn.out);
+                    context.out);
   });
 }
 
-void Apply(v1::QueuePopRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::QueuePopRequest& request, core::Call& call,
+           JobContext& context) {
   core::Duration timeout;
-  if (!ReadTimeout(request, call, turn, &timeout)) return;
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
+  if (!ReadTimeout(request, call, context, &timeout)) return;
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
     store.QueuePop(
         call, request.key(),
         request.no_wait() ? std::nullopt : std::make_optional(timeout),
-        turn.now, turn.out);
+        context.now, context.out);
   });
 }
 
-void Apply(v1::QueueLenRequest& request, core::Call& call, Turn& turn) {
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.QueueLen(call, request.key(), turn.out);
+void Apply(v1::QueueLenRequest& request, core::Call& call,
+           JobContext& context) {
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.QueueLen(call, request.key(), context.out);
   });
 }
 
-void Apply(v1::WatchRequest& request, core::Call& call, Turn& turn) {
+void Apply(v1::WatchRequest& request, core::Call& call, JobContext& context) {
   core::WatchRequest watch;
   watch.selector = {request.key(), request.prefix()};
   if (request.has_after_revision()) watch.after = request.after_revision();
-  if (!ReadTimeout(request, call, turn, &watch.timeout)) return;
-  RunOnStore(request, call, turn, [&](core::StoreEngine& store) {
-    store.Watch(call, std::move(watch), turn.now, turn.out);
+  if (!ReadTimeout(request, call, context, &watch.timeout)) return;
+  RunOnStore(request, call, context, [&](core::StoreEngine& store) {
+    store.Watch(call, std::move(watch), context.now, context.out);
   });
 }
 
@@ -756,7 +777,7 @@ void Fill(const core::Payload& payload, v1::WatchResponse* response) {
   response->mutable_changes()->Reserve(static_cast<int>(reply.changes.size()));
   for (const auto& change : reply.changes) {
     v1::KeyChange* message = response->add_changes();
-    message->set_kind(KindOf(change->kind));
+    message->set_kind(ToChangeKind(change->kind));
     message->set_key(change->key);
     SetValue(change->value, message->mutable_value());
     message->set_revision(change->revision);

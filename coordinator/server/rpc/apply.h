@@ -29,17 +29,19 @@ namespace muster::coordinator {
 // Makes the call of `request`. `call` has the caller and the waiter, and gets
 // the request's sequence number. Moves keys and values out of the request.
 #define MUSTER_OPERATION(service, name, ...) \
-  void Apply(v1::name##Request& request, core::Call& call, Turn& turn);
+  void Apply(v1::name##Request& request, core::Call& call, JobContext& context);
 #include "proto/muster/v1/verbs.inc"
-void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn);
-void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::RegisterRequest& request, core::Call& call, JobContext& context);
+void Apply(v1::HeartbeatRequest& request, core::Call& call,
+           JobContext& context);
 
 // Makes the call of a stream's operation, which must hold one of the requests
 // above.
-void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn);
+void ApplyOperation(v1::Operation& operation, core::Call& call,
+                    JobContext& context);
 
 // The method of an operation that holds one of the requests above.
-Method MethodOf(const v1::Operation& operation);
+Method GetMethod(const v1::Operation& operation);
 
 // Fills the response to a successful call; for a Join, use the form below.
 #define MUSTER_OPERATION(service, name, ...) \
@@ -61,7 +63,7 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
                 v1::Result* result);
 
 // The status of an answer, with the culprits from its payload.
-Status StatusOf(const Answer& answer);
+Status ToStatus(const Answer& answer);
 
 // Estimates the size of an answer on the wire.
 int64_t PayloadBytes(const core::Payload& payload);
@@ -74,14 +76,14 @@ Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max);
 // Estimates the size of an event on the wire; more than 0.
 int64_t EventBytes(const core::Event& event);
 
-core::Call CallOf(const v1::Caller& caller, const core::Limits& limits);
+core::Call ToCall(const v1::Caller& caller, const core::Limits& limits);
 // Sorts the numbers in ascending order, as the core requires. Of more than
 // retained_replies numbers it returns one more than that, which the core
 // refuses.
-std::vector<core::SequenceNumber> SequenceNumbersOf(
+std::vector<core::SequenceNumber> ToSequenceNumbers(
     const google::protobuf::RepeatedField<uint64_t>& numbers,
     const core::Limits& limits);
-core::Registration RegistrationOf(const v1::RegisterRequest& request);
+core::Registration ToRegistration(const v1::RegisterRequest& request);
 void FillEvent(const core::Event& event, v1::MemberEvent* message);
 
 }  // namespace muster::coordinator

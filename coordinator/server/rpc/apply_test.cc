@@ -33,12 +33,12 @@ class LargeJob {
     core::Outbox out;
     for (int i = 0; i < size_; ++i) {
       coordinator_.Register(
-          CallOf(i), {.host = absl::StrCat("node-", i / 8), .pid = 1000 + i},
+          MakeCall(i), {.host = absl::StrCat("node-", i / 8), .pid = 1000 + i},
           now_, out);
     }
     for (int i = 0; i < size_; ++i) {
       coordinator_.Join(
-          CallOf(i),
+          MakeCall(i),
           {.rank = core::Rank(i), .world_size = size_, .timeout = seconds(30)},
           now_, out);
     }
@@ -48,7 +48,7 @@ class LargeJob {
   core::Coordinator& coordinator() { return coordinator_; }
   core::Instant now() const { return now_; }
 
-  core::Call CallOf(int i) {
+  core::Call MakeCall(int i) {
     core::Call call;
     call.member = core::MemberId(absl::StrCat("trainer-", i));
     call.incarnation = core::Incarnation(1);
@@ -98,7 +98,7 @@ Traffic EndOfJob(int size, core::Duration time) {
   for (int i = 0; i < size; ++i) {
     core::Outbox out;
     const int64_t rank = int64_t{i} * 7919 % size;
-    job.coordinator().Leave(job.CallOf(static_cast<int>(rank)), "finished",
+    job.coordinator().Leave(job.MakeCall(static_cast<int>(rank)), "finished",
                             job.now(), out);
     job.Advance(time / size, out);
     for (const core::Publication& event : out.events) Count(event, traffic);
@@ -148,14 +148,14 @@ Traffic FailedBarrier(int size, bool lost) {
   const int early = lost ? size / 4 : size - 1;
   for (int i = 0; i < early; ++i) {
     request.rank = core::Rank(i);
-    job.coordinator().Arrive(job.CallOf(i), request, job.now(), out);
+    job.coordinator().Arrive(job.MakeCall(i), request, job.now(), out);
   }
   if (lost) {
-    job.coordinator().ReportFailure(job.CallOf(size - 1), {.text = "broken"},
+    job.coordinator().ReportFailure(job.MakeCall(size - 1), {.text = "broken"},
                                     job.now(), out);
     for (int i = early; i < size - 1; ++i) {
       request.rank = core::Rank(i);
-      job.coordinator().Arrive(job.CallOf(i), request, job.now(), out);
+      job.coordinator().Arrive(job.MakeCall(i), request, job.now(), out);
     }
   }
   job.Advance(seconds(5), out);

@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-v1::MemberState StateOf(core::MemberState state) {
+v1::MemberState ToState(core::MemberState state) {
   switch (state) {
     case core::MemberState::kAlive:
       return v1::MEMBER_STATE_ALIVE;
@@ -29,7 +29,7 @@ v1::MemberState StateOf(core::MemberState state) {
   return v1::MEMBER_STATE_UNSPECIFIED;
 }
 
-v1::MemberState StateOf(core::MissingCause cause) {
+v1::MemberState ToState(core::MissingCause cause) {
   switch (cause) {
     case core::MissingCause::kLate:
       return v1::MEMBER_STATE_ALIVE;
@@ -45,7 +45,7 @@ v1::MemberState StateOf(core::MissingCause cause) {
   return v1::MEMBER_STATE_UNSPECIFIED;
 }
 
-v1::MemberState StateOf(core::EventKind kind) {
+v1::MemberState ToState(core::EventKind kind) {
   switch (kind) {
     case core::EventKind::kLost:
       return v1::MEMBER_STATE_LOST;
@@ -67,7 +67,7 @@ int64_t Milliseconds(core::Duration duration) {
 
 }  // namespace
 
-core::Duration DurationOf(const google::protobuf::Duration& duration) {
+core::Duration ToDuration(const google::protobuf::Duration& duration) {
   constexpr int64_t kSecondsMax =
       duration_cast<seconds>(core::Duration::max()).count() - 1;
   if (duration.seconds() >= kSecondsMax) return core::Duration::max();
@@ -105,7 +105,7 @@ void FillMember(const core::MemberSnapshot& member, v1::MemberInfo* info) {
   info->set_incarnation(member.incarnation.value());
   info->set_host(member.registration.host);
   info->set_pid(member.registration.pid);
-  info->set_state(StateOf(member.state));
+  info->set_state(ToState(member.state));
   info->set_cause(member.cause);
   info->set_last_progress(member.last_progress);
   info->set_silent_ms(Milliseconds(member.heard_ago));
@@ -117,7 +117,7 @@ void FillMember(const core::MissingRank& missing, v1::MemberInfo* info) {
   info->set_member(missing.member.value());
   info->set_host(missing.host);
   info->set_pid(missing.pid);
-  info->set_state(StateOf(missing.cause));
+  info->set_state(ToState(missing.cause));
   info->set_cause(missing.cause_text);
   info->set_last_progress(missing.last_progress);
   info->set_silent_ms(Milliseconds(missing.last_heard_ago));
@@ -138,7 +138,7 @@ void FillMember(const core::Event& event, v1::MemberInfo* info) {
   info->set_incarnation(event.incarnation.value());
   info->set_host(event.host);
   info->set_pid(event.pid);
-  info->set_state(StateOf(event.kind));
+  info->set_state(ToState(event.kind));
   info->set_cause(event.cause);
   info->set_last_progress(event.last_progress);
 }

@@ -17,7 +17,7 @@
 namespace muster::coordinator {
 
 // Durations outside the core's range (about 292 years) become its ends.
-core::Duration DurationOf(const google::protobuf::Duration& duration);
+core::Duration ToDuration(const google::protobuf::Duration& duration);
 
 // Whether a request may have `duration` in `field`.
 // Errors: INVALID_ARGUMENT (negative, or nanos that are not 0 to 999999999; the

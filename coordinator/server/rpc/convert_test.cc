@@ -27,7 +27,7 @@ TEST(ConvertTest, DurationsSurviveBothWays) {
         core::Duration(std::chrono::hours(24 * 365))}) {
     google::protobuf::Duration wire;
     FillDuration(duration, &wire);
-    EXPECT_EQ(DurationOf(wire), duration);
+    EXPECT_EQ(ToDuration(wire), duration);
   }
 }
 
@@ -35,10 +35,10 @@ TEST(ConvertTest, DurationsOutOfRangeBecomeTheEnds) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
   constexpr int32_t kNanosMax = std::numeric_limits<int32_t>::max();
-  EXPECT_EQ(DurationOf(Wire(kMax, kNanosMax)), core::Duration::max());
-  EXPECT_EQ(DurationOf(Wire(kMin, 0)), core::Duration::min());
+  EXPECT_EQ(ToDuration(Wire(kMax, kNanosMax)), core::Duration::max());
+  EXPECT_EQ(ToDuration(Wire(kMin, 0)), core::Duration::min());
   // The largest number of seconds that fits, with too many nanoseconds.
-  EXPECT_GT(DurationOf(Wire(9'223'372'034, kNanosMax)), seconds(9'223'372'030));
+  EXPECT_GT(ToDuration(Wire(9'223'372'034, kNanosMax)), seconds(9'223'372'030));
 }
 
 TEST(ConvertTest, DurationsThatNobodyCanMeanNameFieldAndValue) {

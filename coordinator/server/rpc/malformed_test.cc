@@ -41,7 +41,7 @@ Status EndOfStream(const std::shared_ptr<grpc::Channel>& channel,
   v1::StreamRequest hello;
   *hello.mutable_hello()->mutable_caller() = MakeCaller("j");
   for (const std::string& text : {hello.SerializeAsString(), message}) {
-    call->Write(BytesOf(text), nullptr);
+    call->Write(ToByteBuffer(text), nullptr);
     queue.Next(&tag, &ok);
   }
   do {
@@ -60,12 +60,12 @@ TEST(MalformedTest, EveryMethodNamesWhatItCannotParse) {
   const auto channel = server.NewChannel();
   const auto methods = AllMethods();
   for (const google::protobuf::MethodDescriptor* const method : methods) {
-    EXPECT_EQ(CallWithBytes(channel, PathOf(*method), "\xff\xff"),
+    EXPECT_EQ(CallWithBytes(channel, MakePath(*method), "\xff\xff"),
               InvalidArgumentError(absl::StrCat(
                   "the 2 bytes of the message are no ",
                   method->input_type()->full_name(),
                   ": they are broken, or a text in it is not UTF-8")))
-        << PathOf(*method);
+        << MakePath(*method);
   }
   EXPECT_GE(methods.size(), 30);
 }

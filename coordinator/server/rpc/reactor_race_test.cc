@@ -84,7 +84,7 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
-grpc::ByteBuffer BytesOf(const google::protobuf::MessageLite& message) {
+grpc::ByteBuffer ToByteBuffer(const google::protobuf::MessageLite& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
@@ -144,7 +144,7 @@ class FakeStream : public FakeCall,
                    public grpc::ServerCallbackReaderWriter<grpc::ByteBuffer,
                                                            v1::StreamResponse> {
  public:
-  FakeStream(Pool& pool, Session* session)
+  FakeStream(Pool& pool, ServerSession* session)
       : FakeCall(pool, [session] { session->OnDone(); }), session_(session) {
     session->Start();
     BindReactor(session);
@@ -154,7 +154,7 @@ class FakeStream : public FakeCall,
   // The client's side.
   void Send(const v1::StreamRequest& request) {
     MutexLock lock(mu_);
-    inbound_.push_back(BytesOf(request));
+    inbound_.push_back(ToByteBuffer(request));
     MaybeRead();
   }
   void HalfClose() {
@@ -234,7 +234,7 @@ class FakeStream : public FakeCall,
     React([this, ok] { session_->OnReadDone(ok); });
   }
 
-  Session* const session_;
+  ServerSession* const session_;
   std::deque<grpc::ByteBuffer> inbound_ MUSTER_GUARDED_BY(mu_);
   grpc::ByteBuffer* reading_ MUSTER_GUARDED_BY(mu_) = nullptr;
   bool writing_ MUSTER_GUARDED_BY(mu_) = false;
@@ -253,7 +253,7 @@ class FakeUnary : public FakeCall, public grpc::ServerCallbackUnary {
             const Request& request, std::function<void()> on_finish = nullptr)
       : FakeCall(pool, [this] { reactor_->OnDone(); }),
         on_finish_(std::move(on_finish)),
-        request_(BytesOf(request)) {
+        request_(ToByteBuffer(request)) {
     auto call = std::make_shared<UnaryCall<Request, Response>>(
         context, method, nullptr, &response_);
     reactor_ = call.get();
@@ -313,7 +313,7 @@ class FakeWatch : public FakeCall,
     // Short, so that the watch is answered, written and repeated all the time.
     request.mutable_timeout()->set_nanos(1'000'000);
     // Operations that were started before BindReactor wait for it.
-    grpc::ByteBuffer bytes = BytesOf(request);
+    grpc::ByteBuffer bytes = ToByteBuffer(request);
     reactor_ = StartWatch(context, nullptr, &bytes);
     BindReactor(reactor_);
     Bound();
@@ -363,7 +363,7 @@ class FakeWatch : public FakeCall,
   int64_t revision_ MUSTER_GUARDED_BY(mu_) = 0;
 };
 
-Driver::Options DriverOptions(Metrics* metrics, FairQueue* turns) {
+Driver::Options DriverOptions(Metrics* metrics, FairQueue* fair_queue) {
   Driver::Options options;
   options.core.membership.lease = milliseconds(50);
   options.core.membership.reconnect_grace = milliseconds(5);
@@ -371,7 +371,7 @@ Driver::Options DriverOptions(Metrics* metrics, FairQueue* turns) {
   options.jobs_max = 10;
   options.log_notices = false;
   options.metrics = metrics;
-  options.turns = turns;
+  options.fair_queue = fair_queue;
   return options;
 }
 
@@ -389,7 +389,7 @@ class ReactorRaceTest : public ::testing::Test {
 
   std::unique_ptr<FakeStream> NewStream(Pool& pool) {
     const auto session =
-        std::make_shared<Session>(sessions_, context_, nullptr);
+        std::make_shared<ServerSession>(sessions_, context_, nullptr);
     return std::make_unique<FakeStream>(pool, session.get());
   }
 
@@ -616,12 +616,13 @@ void AwaitReactions(Pool& pool) {
 
 TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   Pool pool(1);
-  FairQueue turns(1, EqualCosts());
-  const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
-                               &turns,   nullptr,   &unsent_};
+  FairQueue fair_queue(1, EqualCosts());
+  const ServiceContext context{&driver_,    &metrics_, &open_calls_, 1 << 20,
+                               &fair_queue, nullptr,   &unsent_};
   SessionTable sessions(context, {1000, seconds(60)});
   const auto open = [&](const std::string& job, int operations) {
-    const auto session = std::make_shared<Session>(sessions, context, nullptr);
+    const auto session =
+        std::make_shared<ServerSession>(sessions, context, nullptr);
     auto stream = std::make_unique<FakeStream>(pool, session.get());
     v1::StreamRequest request;
     request.mutable_hello()->mutable_caller()->set_job(job);
@@ -636,7 +637,8 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   };
   // Until the messages of all streams have been read and wait.
   std::promise<void> released;
-  turns.Post(nullptr, nullptr, [&released] { released.get_future().wait(); });
+  fair_queue.Post(nullptr, nullptr,
+                  [&released] { released.get_future().wait(); });
   std::vector<std::unique_ptr<FakeStream>> floods;
   floods.reserve(8);
   for (int i = 0; i < 8; ++i) floods.push_back(open("flood", 20'000));
@@ -653,16 +655,16 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   EXPECT_EQ(honest->results(), 1'000);
   EXPECT_LE(flooded, 1024);  // one turn
   EXPECT_EQ((*driver_.FindJob("flood"))->operations().total, 8 * 20'000);
-  turns.Stop();
+  fair_queue.Stop();
 }
 
 // Parsing counts towards the cost of a call.
 TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
   using FakeSet = FakeUnary<v1::SetRequest, v1::SetResponse>;
   Pool pool(1);
-  FairQueue turns(1, EqualCosts());
-  const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
-                               &turns,   nullptr,   &unsent_};
+  FairQueue fair_queue(1, EqualCosts());
+  const ServiceContext context{&driver_,    &metrics_, &open_calls_, 1 << 20,
+                               &fair_queue, nullptr,   &unsent_};
   const auto set = [](const std::string& job) {
     v1::SetRequest request;
     request.mutable_caller()->set_job(job);
@@ -674,7 +676,8 @@ TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
   ASSERT_TRUE(driver_.GetJob("honest").ok());
   // Until all calls wait.
   std::promise<void> released;
-  turns.Post(nullptr, nullptr, [&released] { released.get_future().wait(); });
+  fair_queue.Post(nullptr, nullptr,
+                  [&released] { released.get_future().wait(); });
   std::vector<std::unique_ptr<FakeSet>> floods;
   for (int i = 0; i < 24; ++i) {
     floods.push_back(
@@ -688,7 +691,7 @@ TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
   for (const auto& flood : floods) flood->AwaitDone();
   EXPECT_LE(flooded, 3);
   EXPECT_EQ(flood_job->operations().total, 24);
-  turns.Stop();
+  fair_queue.Stop();
 }
 
 // A coordinator whose turns do not run until they are released, and whose
@@ -703,7 +706,7 @@ class NoTurnsTest : public ::testing::Test {
   std::unique_ptr<FakeStream> Open(const std::string& job,
                                    const v1::StreamRequest& operations) {
     const auto session =
-        std::make_shared<Session>(sessions_, context_, nullptr);
+        std::make_shared<ServerSession>(sessions_, context_, nullptr);
     auto stream = std::make_unique<FakeStream>(pool_, session.get());
     v1::StreamRequest request = operations;
     request.mutable_hello()->mutable_caller()->set_job(job);

@@ -44,7 +44,7 @@ class ParsedBytes {
   // the maximum. Returns false if the message is broken.
   bool Add(CodedInputStream& in, const Descriptor& type, int depth) {
     if (depth > kDepthMax) return false;
-    bytes_ += SizeOf(type) + kPointerBytes;
+    bytes_ += ComputeSize(type) + kPointerBytes;
     while (!passed()) {
       const uint32_t tag = in.ReadTag();
       if (tag == 0) return in.ConsumedEntireMessage();
@@ -55,7 +55,7 @@ class ParsedBytes {
   }
 
  private:
-  static int64_t SizeOf(const Descriptor& type) {
+  static int64_t ComputeSize(const Descriptor& type) {
     return static_cast<int64_t>(MessageFactory::generated_factory()
                                     ->GetPrototype(&type)
                                     ->SpaceUsedLong());
@@ -134,7 +134,7 @@ Status ParseRequest(grpc::ByteBuffer* bytes, Message* request) {
   return status;
 }
 
-v1::Caller CallerOf(grpc::ByteBuffer* bytes) {
+v1::Caller ParseCaller(grpc::ByteBuffer* bytes) {
   constexpr auto kText = WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
   grpc::ProtoBufferReader reader(bytes);
   CodedInputStream in(&reader);

@@ -29,7 +29,7 @@ Status ParseRequest(grpc::ByteBuffer* bytes,
 // The job and the member that an unparsed request names. The caller is field 1
 // of all requests, and muster's clients send it first, and job and member first
 // in it. Empty if they are elsewhere. Does not change `bytes`.
-v1::Caller CallerOf(grpc::ByteBuffer* bytes);
+v1::Caller ParseCaller(grpc::ByteBuffer* bytes);
 
 }  // namespace muster::coordinator
 

@@ -63,8 +63,8 @@ TEST(RequestTest, TheCallerIsKnownBeforeTheRestIsParsed) {
   // Also if the bytes come in pieces and the end is missing.
   for (const size_t piece : {size_t{1}, size_t{5}, size_t{8192}}) {
     grpc::ByteBuffer bytes = Bytes(text.substr(0, 50'000), piece);
-    EXPECT_EQ(CallerOf(&bytes).job(), "train");
-    EXPECT_EQ(CallerOf(&bytes).member(), "a");
+    EXPECT_EQ(ParseCaller(&bytes).job(), "train");
+    EXPECT_EQ(ParseCaller(&bytes).member(), "a");
     EXPECT_EQ(bytes.Length(), 50'000);
   }
 }
@@ -76,7 +76,7 @@ TEST(RequestTest, ACallerThatIsNotThereIsEmpty) {
         Field(1, Field(3, "train")), std::string("\x0a\xff\xff\xff\xff\x7f"),
         std::string("\x0a\x7f\x0a\x7ftrain"), Field(1, Field(1, long_name))}) {
     grpc::ByteBuffer bytes = Bytes(text);
-    EXPECT_EQ(CallerOf(&bytes).job(), "") << text.size();
+    EXPECT_EQ(ParseCaller(&bytes).job(), "") << text.size();
   }
 }
 

@@ -61,12 +61,12 @@ uint64_t NextMessage() {
 }
 
 bool OperationMayTakeLong(const v1::Operation& operation) {
-  return MayTakeLong(MethodOf(operation));
+  return MayTakeLong(GetMethod(operation));
 }
 
 // The number of keys, entries or groups in the request.
 template <typename Request>
-int64_t EntriesOf(const Request& request) {
+int64_t CountEntries(const Request& request) {
   if constexpr (requires { request.keys_size(); }) {
     return request.keys_size();
   } else if constexpr (requires { request.entries_size(); }) {
@@ -82,7 +82,7 @@ int64_t RequestCost(const v1::Operation& operation) {
   switch (operation.request_case()) {
 #define MUSTER_OPERATION(service, name, field, ...) \
   case v1::Operation::k##name:                      \
-    return 1 + EntriesOf(operation.field());
+    return 1 + CountEntries(operation.field());
 #include "proto/muster/v1/verbs.inc"
     default:
       return 1;
@@ -96,8 +96,8 @@ Status UnreadError(absl::string_view what) {
 
 }  // namespace
 
-Session::Session(SessionTable& table, const ServiceContext& context,
-                 grpc::CallbackServerContext* grpc)
+ServerSession::ServerSession(SessionTable& table, const ServiceContext& context,
+                             grpc::CallbackServerContext* grpc)
     : table_(table),
       context_(context),
       grpc_(grpc),
@@ -105,7 +105,7 @@ Session::Session(SessionTable& table, const ServiceContext& context,
       read_arena_(Options(read_block_, sizeof(read_block_))),
       write_arena_(Options(write_block_, sizeof(write_block_))) {}
 
-void Session::Start() {
+void ServerSession::Start() {
   context_.open_calls->Begin();
   self_ = shared_from_this();
   // Checked before the stream counts towards the limit of streams.
@@ -120,7 +120,7 @@ void Session::Start() {
   }
 }
 
-void Session::ReadNext() {
+void ServerSession::ReadNext() {
   if (finished_) return;
   read_arena_.Reset();
   request_ =
@@ -128,7 +128,7 @@ void Session::ReadNext() {
   StartRead(&bytes_);
 }
 
-void Session::OnReadDone(bool ok) {
+void ServerSession::OnReadDone(bool ok) {
   bool greeted = false;
   {
     MutexLock lock(mu_);
@@ -151,19 +151,19 @@ void Session::OnReadDone(bool ok) {
     return status.ok() ? Continue() : Close(status);
   }
   MutexLock lock(mu_);
-  PostTurn(&Session::AcceptInTurn);
+  PostTurn(&ServerSession::AcceptInTurn);
 }
 
-void Session::AcceptInTurn() {
+void ServerSession::AcceptInTurn() {
   const Status status = Accept();
   if (!status.ok()) return Close(status);
   if (!TakesLong()) return ProcessLong();
   MutexLock lock(mu_);
-  PostTurn(&Session::ProcessLong);
+  PostTurn(&ServerSession::ProcessLong);
 }
 
 // Parses the message, and handles the parts that belong to no operation.
-Status Session::Accept() {
+Status ServerSession::Accept() {
   Status status = ParseRequest(&bytes_, request_);
   if (!status.ok()) return status;
   if (job_ == nullptr) {
@@ -179,13 +179,13 @@ Status Session::Accept() {
   if (through >= call_.acknowledged_through) {
     call_.acknowledged_through = through;
     call_.unanswered =
-        SequenceNumbersOf(request_->unanswered(), context_.driver->limits());
+        ToSequenceNumbers(request_->unanswered(), context_.driver->limits());
   }
   call_.message = NextMessage();
   return core::CheckAcknowledged(call_.acknowledged_through);
 }
 
-Status Session::FindJob() {
+Status ServerSession::FindJob() {
   if (!request_->has_hello()) {
     return InvalidArgumentError(
         "the first message of a stream must carry a hello");
@@ -201,14 +201,14 @@ Status Session::FindJob() {
   StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
       caller.job(), pass.has_value() ? &pass->digest : nullptr);
   if (!job.ok()) return job.status();
-  call_ = CallOf(caller, context_.driver->limits());
+  call_ = ToCall(caller, context_.driver->limits());
   MutexLock lock(mu_);
   job_ = *std::move(job);
   pass_ = pass;
   return OkStatus();
 }
 
-Status Session::Greet() {
+Status ServerSession::Greet() {
   const v1::Hello& hello = request_->hello();
   v1::Welcome welcome;
   welcome.set_coordinator_epoch(context_.driver->epoch().value());
@@ -216,7 +216,7 @@ Status Session::Greet() {
   welcome.set_message_bytes_max(context_.message_bytes_max);
   if (hello.has_registration()) {
     const StatusOr<core::RegisterReply> reply =
-        job_->Attach(self_, call_, RegistrationOf(hello.registration()));
+        job_->Attach(self_, call_, ToRegistration(hello.registration()));
     if (!reply.ok()) return reply.status();
     Fill(*reply, welcome.mutable_registration());
   }
@@ -238,7 +238,7 @@ Status Session::Greet() {
 }
 
 // The operation of an item of the message; null: the item is the heartbeat.
-v1::Operation* Session::OperationOf(size_t item) const {
+v1::Operation* ServerSession::FindOperation(size_t item) const {
   if (!request_->has_heartbeat()) {
     return request_->mutable_operations(static_cast<int>(item));
   }
@@ -247,12 +247,12 @@ v1::Operation* Session::OperationOf(size_t item) const {
 }
 
 // The number of items of the message that are not applied yet.
-size_t Session::ItemsLeft() const {
+size_t ServerSession::ItemsLeft() const {
   return static_cast<size_t>(request_->operations_size()) +
          (request_->has_heartbeat() ? 1 : 0) - next_item_;
 }
 
-bool Session::TakesLong() const {
+bool ServerSession::TakesLong() const {
   if (ItemsLeft() > FairQueue::kItemsWithoutTurn ||
       request_bytes_ > FairQueue::kBytesWithoutTurn) {
     return true;
@@ -263,25 +263,25 @@ bool Session::TakesLong() const {
 }
 
 // Applies the rest of the message: a little at once, more in turns.
-void Session::Continue() {
+void ServerSession::Continue() {
   if (!TakesLong() && !job_->busy()) return Process();
   MutexLock lock(mu_);
-  PostTurn(&Session::ProcessLong);
+  PostTurn(&ServerSession::ProcessLong);
 }
 
-void Session::ProcessLong() {
+void ServerSession::ProcessLong() {
   const Job::LongStep step(*job_);
   Process();
 }
 
-void Session::PostTurn(void (Session::*work)()) {
+void ServerSession::PostTurn(void (ServerSession::*work)()) {
   ++fair_queue_;
-  context_.turns->Post(job_.get(), this, [self = shared_from_this(), work] {
-    self->TakeTurn(work);
-  });
+  context_.fair_queue->Post(
+      job_.get(), this,
+      [self = shared_from_this(), work] { self->TakeTurn(work); });
 }
 
-void Session::TakeTurn(void (Session::*work)()) {
+void ServerSession::TakeTurn(void (ServerSession::*work)()) {
   bool finished = false;
   {
     MutexLock lock(mu_);
@@ -297,7 +297,7 @@ void Session::TakeTurn(void (Session::*work)()) {
 
 // Applies the next slice of the message. After the last slice reads the next
 // message, unless answers or steps pile up.
-void Session::Process() {
+void ServerSession::Process() {
   if (!std::exchange(welcomed_, true)) {
     const Status status = Greet();
     if (!status.ok()) return Close(status);
@@ -311,42 +311,43 @@ void Session::Process() {
   {
     MutexLock lock(mu_);
     if (finished_) return;
-    if (!job_->Behind()) return GoOn();
+    if (!job_->Behind()) return ContinueReading();
   }
   job_->WhenTold([self = shared_from_this()] {
     MutexLock lock(self->mu_);
-    self->GoOn();
+    self->ContinueReading();
   });
 }
 
 // Called after a slice or, if many steps are untold, after their answers.
-void Session::GoOn() {
+void ServerSession::ContinueReading() {
   if (finished_) return;
   if (unsent_bytes_ > kPauseBytes) {
     paused_ = true;  // OnWriteDone continues
     return;
   }
-  if (ItemsLeft() > 0) return PostTurn(&Session::ProcessLong);
+  if (ItemsLeft() > 0) return PostTurn(&ServerSession::ProcessLong);
   ReadNext();
 }
 
 // Applies up to `count` items from next_item_ under one lock. Returns the
 // number of applied items.
-size_t Session::ProcessSlice(size_t count, Status* status) {
+size_t ServerSession::ProcessSlice(size_t count, Status* status) {
   const size_t first = next_item_;
   int64_t unanswered = 0;
   slice_cost_ = 0;
   const size_t done = job_->Run(
       self_, count,
-      [&](size_t i, core::WaiterId waiter, Turn& turn) {
-        const Job::Applied applied = ApplyItem(first + i, waiter, turn, status);
+      [&](size_t i, core::WaiterId waiter, JobContext& context) {
+        const Job::Applied applied =
+            ApplyItem(first + i, waiter, context, status);
         if (applied == Job::Applied::kNoAnswer) ++unanswered;
         return applied;
       },
       [&](size_t i) {
-        const v1::Operation* operation = OperationOf(first + i);
+        const v1::Operation* operation = FindOperation(first + i);
         if (operation == nullptr) return CallName{0, Method::kHeartbeat};
-        return CallName{operation->id(), MethodOf(*operation),
+        return CallName{operation->id(), GetMethod(*operation),
                         operation->join().without_seats()};
       });
   MutexLock lock(mu_);
@@ -354,14 +355,14 @@ size_t Session::ProcessSlice(size_t count, Status* status) {
   return done;
 }
 
-Job::Applied Session::ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
-                                Status* status) {
+Job::Applied ServerSession::ApplyItem(size_t item, core::WaiterId waiter,
+                                      JobContext& context, Status* status) {
   if (slice_cost_ > kCostPerTurnMax) return Job::Applied::kStop;
   call_.waiter = waiter;
-  v1::Operation* operation = OperationOf(item);
+  v1::Operation* operation = FindOperation(item);
   if (operation == nullptr) {
     call_.sequence = core::SequenceNumber();
-    Apply(*request_->mutable_heartbeat(), call_, turn);
+    Apply(*request_->mutable_heartbeat(), call_, context);
     return Job::Applied::kCalled;
   }
   switch (operation->request_case()) {
@@ -370,23 +371,23 @@ Job::Applied Session::ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
           absl::StrCat("operation ", operation->id(), " has no request"));
       return Job::Applied::kStop;
     case v1::Operation::kCancel:
-      Job::Cancel(*this, operation->cancel().id(), turn);
+      Job::Cancel(*this, operation->cancel().id(), context);
       return Job::Applied::kNoAnswer;
     default:
       break;
   }
   slice_cost_ += RequestCost(*operation);
-  const size_t replies = turn.out.replies.size();
-  ApplyOperation(*operation, call_, turn);
-  for (size_t i = replies; i < turn.out.replies.size(); ++i) {
-    const core::Reply& reply = turn.out.replies[i];
+  const size_t replies = context.out.replies.size();
+  ApplyOperation(*operation, call_, context);
+  for (size_t i = replies; i < context.out.replies.size(); ++i) {
+    const core::Reply& reply = context.out.replies[i];
     if (reply.waiter != waiter) continue;
     slice_cost_ += PayloadBytes(reply.payload) / kAnswerBytesOfACost;
   }
   return Job::Applied::kCalled;
 }
 
-void Session::Deliver(absl::Span<Answer> answers) {
+void ServerSession::Deliver(absl::Span<Answer> answers) {
   MutexLock lock(mu_);
   outstanding_ -= static_cast<int64_t>(answers.size());
   if (finished_) return;
@@ -412,7 +413,7 @@ void Session::Deliver(absl::Span<Answer> answers) {
   }
 }
 
-void Session::Publish(const SharedEvent& event) {
+void ServerSession::Publish(const SharedEvent& event) {
   MutexLock lock(mu_);
   if (finished_) return;
   const int64_t bytes = EventBytes(*event);
@@ -426,7 +427,7 @@ void Session::Publish(const SharedEvent& event) {
   }
 }
 
-void Session::Flush() {
+void ServerSession::Flush() {
   {
     MutexLock lock(mu_);
     if (!ready_ || writing_ || finished_) return;
@@ -448,7 +449,7 @@ void Session::Flush() {
     write_started_at_ = core::Instant::max();
     if (unsent_bytes_ > int64_t{FairQueue::kBytesWithoutTurn} ||
         unsent_answers_ > int64_t{FairQueue::kItemsWithoutTurn}) {
-      return PostTurn(&Session::Write);
+      return PostTurn(&ServerSession::Write);
     }
   }
   Write();
@@ -456,7 +457,7 @@ void Session::Flush() {
 
 // Writes the next message; `writing_` is set. Builds it without the lock,
 // because others deliver meanwhile.
-void Session::Write() {
+void ServerSession::Write() {
   const size_t first = sent_;
   Build();
   CountAnswers(absl::MakeConstSpan(sending_).subspan(first, sent_ - first));
@@ -471,7 +472,7 @@ void Session::Write() {
 
 // Fills the next message. `welcome_` no longer changes when there is something
 // to send.
-void Session::Build() {
+void ServerSession::Build() {
   write_arena_.Reset();
   response_ =
       google::protobuf::Arena::CreateMessage<v1::StreamResponse>(&write_arena_);
@@ -499,7 +500,7 @@ void Session::Build() {
   }
 }
 
-void Session::CountAnswers(absl::Span<const Answer> answers) {
+void ServerSession::CountAnswers(absl::Span<const Answer> answers) {
   struct Tally {
     Method method;
     StatusCode code;
@@ -529,7 +530,7 @@ void Session::CountAnswers(absl::Span<const Answer> answers) {
   }
 }
 
-void Session::OnWriteDone(bool ok) {
+void ServerSession::OnWriteDone(bool ok) {
   bool resume = false;
   {
     MutexLock lock(mu_);
@@ -543,20 +544,21 @@ void Session::OnWriteDone(bool ok) {
   if (resume) Continue();
 }
 
-void Session::OnCancel() { Close(CancelledError("the stream ended")); }
+void ServerSession::OnCancel() { Close(CancelledError("the stream ended")); }
 
-void Session::OnDone() {
+void ServerSession::OnDone() {
   {
     MutexLock lock(mu_);
     done_ = true;
     if (fair_queue_ > 0) return;  // the last turn retires it
     // Retires in a turn, which finds nothing else to do.
-    if (job_ != nullptr && job_->busy()) return PostTurn(&Session::Process);
+    if (job_ != nullptr && job_->busy())
+      return PostTurn(&ServerSession::Process);
   }
   Retire();
 }
 
-void Session::Retire() {
+void ServerSession::Retire() {
   table_.Remove(self_);
   bool dismissed = false;
   {
@@ -566,21 +568,21 @@ void Session::Retire() {
   if (job_ != nullptr) job_->Detach(*this, dismissed);
   context_.open_calls->End();
   // This may be the last reference.
-  const std::shared_ptr<Session> self = std::move(self_);
+  const std::shared_ptr<ServerSession> self = std::move(self_);
 }
 
-void Session::Close(const Status& status) {
+void ServerSession::Close(const Status& status) {
   MutexLock lock(mu_);
   FinishLocked(status);
 }
 
-void Session::Drain(const Status& status) {
+void ServerSession::Drain(const Status& status) {
   MutexLock lock(mu_);
   draining_ = status;
   FinishIfThroughLocked();
 }
 
-void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
+void ServerSession::CutOffIfStalled(core::Instant now, core::Duration timeout) {
   MutexLock lock(mu_);
   if (done_) return;
   if (finished_) {
@@ -599,7 +601,7 @@ void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
   }
 }
 
-void Session::EndIfNotAllowed() {
+void ServerSession::EndIfNotAllowed() {
   MutexLock lock(mu_);
   if (finished_ || !pass_.has_value()) return;
   const Status status =
@@ -609,7 +611,7 @@ void Session::EndIfNotAllowed() {
   FinishLocked(status);
 }
 
-void Session::FinishLocked(const Status& status) {
+void ServerSession::FinishLocked(const Status& status) {
   if (finished_) return;
   finished_ = true;
   finished_at_ = Now();
@@ -629,7 +631,7 @@ void Session::FinishLocked(const Status& status) {
 // A client that has half-closed gets all its answers. So does every client in a
 // drain: otherwise it would repeat a finished mutation on a server that may
 // never come.
-void Session::FinishIfThroughLocked() {
+void ServerSession::FinishIfThroughLocked() {
   if (outstanding_ > 0 || unsent_answers_ > 0 || writing_ || send_welcome_) {
     return;
   }

@@ -26,7 +26,7 @@
 
 namespace muster::coordinator {
 
-// Session is one open stream.
+// ServerSession is one open stream.
 //
 // Reading: one message at a time. Its operations are applied in order; then the
 // next message is read. A message that is large or takes long is applied in
@@ -41,14 +41,14 @@ namespace muster::coordinator {
 // and its last turn are over; `self_` keeps it until then, and a job's
 // references may keep it longer. After Finish no operation of the stream is
 // started; `mu_` ensures that.
-class Session final
+class ServerSession final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, v1::StreamResponse>,
       public Sink,
-      public std::enable_shared_from_this<Session> {
+      public std::enable_shared_from_this<ServerSession> {
  public:
   // The arguments outlive the session, `grpc` until OnDone.
-  Session(SessionTable& table, const ServiceContext& context,
-          grpc::CallbackServerContext* grpc);
+  ServerSession(SessionTable& table, const ServiceContext& context,
+                grpc::CallbackServerContext* grpc);
 
   void Start();
 
@@ -85,16 +85,17 @@ class Session final
   size_t ItemsLeft() const;
   bool TakesLong() const;
   void Continue();
-  void PostTurn(void (Session::*work)()) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeTurn(void (Session::*work)());
+  void PostTurn(void (ServerSession::*work)())
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeTurn(void (ServerSession::*work)());
   void ProcessLong();
   void Process();
-  void GoOn() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ContinueReading() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Retire();
   size_t ProcessSlice(size_t count, Status* status);
-  Job::Applied ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
-                         Status* status);
-  v1::Operation* OperationOf(size_t item) const;
+  Job::Applied ApplyItem(size_t item, core::WaiterId waiter,
+                         JobContext& context, Status* status);
+  v1::Operation* FindOperation(size_t item) const;
   void Write();
   void Build() MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   void CountAnswers(absl::Span<const Answer> answers);
@@ -105,7 +106,7 @@ class Session final
   const ServiceContext& context_;
   grpc::CallbackServerContext* const grpc_;
   const core::Instant started_;
-  std::shared_ptr<Session> self_;  // set by Start, reset by OnDone
+  std::shared_ptr<ServerSession> self_;  // set by Start, reset by OnDone
 
   // The reading side. Used only by the reaction to a read, by a turn, or by the
   // resumption of a paused message, one at a time.

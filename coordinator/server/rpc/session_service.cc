@@ -15,7 +15,8 @@ class SessionService final : public Service {
   SessionService(SessionTable& table, const ServiceContext& context) {
     AddStream<v1::StreamResponse>(
         "/muster.v1.SessionService/Stream", [&](Context* grpc) {
-          const auto session = std::make_shared<Session>(table, context, grpc);
+          const auto session =
+              std::make_shared<ServerSession>(table, context, grpc);
           session->Start();
           return session.get();
         });
@@ -35,25 +36,25 @@ std::unique_ptr<grpc::Service> SessionTable::MakeService() {
 }
 
 void SessionTable::Sweep(core::Instant now) {
-  std::vector<std::shared_ptr<Session>> sessions;
+  std::vector<std::shared_ptr<ServerSession>> sessions;
   {
     MutexLock lock(mu_);
     sessions.assign(sessions_.begin(), sessions_.end());
   }
-  for (const std::shared_ptr<Session>& session : sessions) {
+  for (const std::shared_ptr<ServerSession>& session : sessions) {
     session->EndIfNotAllowed();
     session->CutOffIfStalled(now, options_.stalled_reader_timeout);
   }
 }
 
 void SessionTable::Drain(const Status& status) {
-  std::vector<std::shared_ptr<Session>> sessions;
+  std::vector<std::shared_ptr<ServerSession>> sessions;
   {
     MutexLock lock(mu_);
     draining_ = status;
     sessions.assign(sessions_.begin(), sessions_.end());
   }
-  for (const std::shared_ptr<Session>& session : sessions) {
+  for (const std::shared_ptr<ServerSession>& session : sessions) {
     session->Drain(status);
   }
 }
@@ -63,7 +64,7 @@ int64_t SessionTable::size() const {
   return static_cast<int64_t>(sessions_.size());
 }
 
-Status SessionTable::Add(const std::shared_ptr<Session>& session) {
+Status SessionTable::Add(const std::shared_ptr<ServerSession>& session) {
   MutexLock lock(mu_);
   if (!draining_.ok()) return draining_;
   Status status = core::CheckLimit("sessions", options_.sessions_max,
@@ -72,7 +73,7 @@ Status SessionTable::Add(const std::shared_ptr<Session>& session) {
   return status;
 }
 
-void SessionTable::Remove(const std::shared_ptr<Session>& session) {
+void SessionTable::Remove(const std::shared_ptr<ServerSession>& session) {
   MutexLock lock(mu_);
   sessions_.erase(session);
 }

@@ -14,7 +14,7 @@
 
 namespace muster::coordinator {
 
-class Session;
+class ServerSession;
 
 // The open streams of a coordinator. Thread-safe.
 class SessionTable {
@@ -42,16 +42,16 @@ class SessionTable {
   int64_t size() const;
 
  private:
-  friend class Session;
+  friend class ServerSession;
 
   // Errors: RESOURCE_EXHAUSTED (limit sessions), or the status of Drain.
-  Status Add(const std::shared_ptr<Session>& session);
-  void Remove(const std::shared_ptr<Session>& session);
+  Status Add(const std::shared_ptr<ServerSession>& session);
+  void Remove(const std::shared_ptr<ServerSession>& session);
 
   const ServiceContext& context_;
   const Options options_;
   mutable Mutex mu_;
-  absl::flat_hash_set<std::shared_ptr<Session>> sessions_
+  absl::flat_hash_set<std::shared_ptr<ServerSession>> sessions_
       MUSTER_GUARDED_BY(mu_);
   Status draining_ MUSTER_GUARDED_BY(mu_);
 };

@@ -28,11 +28,11 @@ std::vector<const google::protobuf::MethodDescriptor*> AllMethods() {
   return methods;
 }
 
-std::string PathOf(const google::protobuf::MethodDescriptor& method) {
+std::string MakePath(const google::protobuf::MethodDescriptor& method) {
   return absl::StrCat("/", method.service()->full_name(), "/", method.name());
 }
 
-grpc::ByteBuffer BytesOf(const std::string& text) {
+grpc::ByteBuffer ToByteBuffer(const std::string& text) {
   const grpc::Slice slice(text);
   return {&slice, 1};
 }
@@ -48,7 +48,7 @@ Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel,
   }
   grpc::CompletionQueue queue;
   const auto call =
-      stub.PrepareUnaryCall(&context, path, BytesOf(request), &queue);
+      stub.PrepareUnaryCall(&context, path, ToByteBuffer(request), &queue);
   call->StartCall();
   grpc::ByteBuffer response;
   grpc::Status status;

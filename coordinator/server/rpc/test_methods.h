@@ -16,9 +16,9 @@ namespace muster::coordinator {
 std::vector<const google::protobuf::MethodDescriptor*> AllMethods();
 
 // `/muster.v1.StoreService/Set`.
-std::string PathOf(const google::protobuf::MethodDescriptor& method);
+std::string MakePath(const google::protobuf::MethodDescriptor& method);
 
-grpc::ByteBuffer BytesOf(const std::string& text);
+grpc::ByteBuffer ToByteBuffer(const std::string& text);
 
 // Makes one call of any method with any bytes as its request, and with
 // `authorization` as the header of that name if it is not empty.

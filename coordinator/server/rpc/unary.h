@@ -44,7 +44,7 @@ struct ServiceContext {
   OpenCalls* open_calls;
   // The largest size of an answer.
   int64_t message_bytes_max;
-  FairQueue* turns;
+  FairQueue* fair_queue;
   // Checks callers; null: everybody may call.
   const Auth* auth = nullptr;
   UnsentAnswers* unsent = nullptr;
@@ -91,13 +91,13 @@ class UnaryCall
     }
     if (bytes->Length() <= FairQueue::kBytesWithoutTurn) return Open(bytes);
     const std::shared_ptr<Job> job = Spender(bytes);
-    context_.turns->Post(job.get(), this,
-                         [self = self_, job, bytes] { self->Open(bytes); });
+    context_.fair_queue->Post(
+        job.get(), this, [self = self_, job, bytes] { self->Open(bytes); });
   }
 
   void Deliver(absl::Span<Answer> answers) override {
     for (Answer& answer : answers) {
-      Status status = StatusOf(answer);
+      Status status = ToStatus(answer);
       if (status.ok()) {
         status = CheckAnswerBytes(answer, context_.message_bytes_max);
       }
@@ -145,7 +145,7 @@ class UnaryCall
   // The job that pays for parsing the request: the job that it names, if the
   // caller may use it and it exists.
   std::shared_ptr<Job> Spender(grpc::ByteBuffer* bytes) const {
-    const v1::Caller caller = CallerOf(bytes);
+    const v1::Caller caller = ParseCaller(bytes);
     if (context_.auth != nullptr &&
         !context_.auth
              ->Admit(*grpc_, method_, caller.job(), !caller.member().empty())
@@ -179,7 +179,8 @@ class UnaryCall
   }
 
   void Post(std::function<void()> turn) {
-    context_.turns->Post(job_.get(), TurnOwner(call_.member), std::move(turn));
+    context_.fair_queue->Post(job_.get(), TurnOwner(call_.member),
+                              std::move(turn));
   }
 
   void Open(grpc::ByteBuffer* bytes) {
@@ -187,7 +188,7 @@ class UnaryCall
     const Status parsed = ParseRequest(bytes, &request_);
     if (!parsed.ok()) return End(parsed);
     const v1::Caller& caller = request_.caller();
-    call_ = CallOf(caller, context_.driver->limits());
+    call_ = ToCall(caller, context_.driver->limits());
     bool may_create = true;
     const TokenDigest* token = nullptr;
     StatusOr<Auth::Pass> pass;
@@ -227,9 +228,9 @@ class UnaryCall
     const std::shared_ptr<UnaryCall> self = self_;
     job_->Run(
         self, 1,
-        [&](size_t, core::WaiterId waiter, Turn& turn) {
+        [&](size_t, core::WaiterId waiter, JobContext& context) {
           call_.waiter = waiter;
-          Apply(request_, call_, turn);
+          Apply(request_, call_, context);
           return Job::Applied::kCalled;
         },
         [&](size_t) {

@@ -48,7 +48,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     v1::WatchRequest request;
     const Status parsed = ParseRequest(bytes, &request);
     if (!parsed.ok()) return End(parsed);
-    call_ = CallOf(request.caller(), context_.driver->limits());
+    call_ = ToCall(request.caller(), context_.driver->limits());
     const std::string job_name = request.caller().job();
     {
       MutexLock lock(mu_);
@@ -70,7 +70,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
   void Deliver(absl::Span<Answer> answers) override {
     for (const Answer& answer : answers) {
-      Status status = StatusOf(answer);
+      Status status = ToStatus(answer);
       // The token may have become invalid since the watch began.
       if (status.ok() && context_.auth != nullptr) {
         status = context_.auth->Renew(Method::kWatch, job_->name(), pass_);
@@ -126,8 +126,8 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   // Asks in a turn, because a watch may be far behind.
   void PostAsk() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++fair_queue_;
-    context_.turns->Post(job_.get(), TurnOwner(call_.member),
-                         [self = self_] { self->TakeTurn(); });
+    context_.fair_queue->Post(job_.get(), TurnOwner(call_.member),
+                              [self = self_] { self->TakeTurn(); });
   }
 
   void TakeTurn() {
@@ -152,9 +152,9 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     const Job::LongStep step(*job_);
     job_->Run(
         self_, 1,
-        [&](size_t, core::WaiterId waiter, Turn& turn) {
+        [&](size_t, core::WaiterId waiter, JobContext& context) {
           call_.waiter = waiter;
-          Apply(request, call_, turn);
+          Apply(request, call_, context);
           return Job::Applied::kCalled;
         },
         [](size_t) {

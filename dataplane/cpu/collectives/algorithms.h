@@ -28,7 +28,7 @@ using AlgorithmFunction = Status (*)(const Collective& collective,
 
 // The function of `kind`, or null.
 inline AlgorithmFunction FindFunction(CollectiveKind kind) {
-  switch (TraitsOf(kind).list_form) {
+  switch (GetTraits(kind).list_form) {
     case CollectiveKind::kAllReduce:
       return &AllReduce;
     case CollectiveKind::kBroadcast:

@@ -51,9 +51,9 @@ Status GatherByNotes(const Block& own, const Blocks& all, Exchange& exchange) {
 
 Status AllGather(const Collective& collective, Exchange& exchange) {
   const int world_size = exchange.world_size();
-  const Block own = BlockOf(collective.inputs[0]);
+  const Block own = ToBlock(collective.inputs[0]);
   Moves moves;
-  moves.take = BlocksOf(collective.outputs, world_size);
+  moves.take = ToBlocks(collective.outputs, world_size);
   size_t bytes = 0;
   for (const Block& block : moves.take) {
     bytes += block.count * exchange.element_bytes();

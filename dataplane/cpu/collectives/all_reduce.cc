@@ -90,8 +90,8 @@ class Ring {
   }
 
   Range Segment(int chunk, size_t segment) const {
-    const Range whole = PartOf(reduced_.count(), chunk, world_size_);
-    const Range part = PartOf(whole.count, segment, segments_);
+    const Range whole = CutPart(reduced_.count(), chunk, world_size_);
+    const Range part = CutPart(whole.count, segment, segments_);
     return {whole.first + part.first, part.count};
   }
 
@@ -190,8 +190,8 @@ Status ReducePairwise(const Reduced& reduced, double factor,
                       Exchange& exchange) {
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
-  const Blocks parts = PartsOf({reduced.data(), reduced.count()}, world_size,
-                               reduced.element_bytes());
+  const Blocks parts = CutParts({reduced.data(), reduced.count()}, world_size,
+                                reduced.element_bytes());
   Status status =
       ReduceAndScatter(reduced.reduction, factor, parts, parts[rank], exchange);
   if (!status.ok()) return status;

@@ -11,9 +11,9 @@ Status AllToAll(const Collective& collective, Exchange& exchange) {
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
   Moves moves;
-  moves.give = BlocksOf(collective.inputs, collective.input_splits, world_size);
+  moves.give = ToBlocks(collective.inputs, collective.input_splits, world_size);
   moves.take =
-      BlocksOf(collective.outputs, collective.output_splits, world_size);
+      ToBlocks(collective.outputs, collective.output_splits, world_size);
   CopyBlock(moves.take[rank], moves.give[rank], exchange.element_bytes());
   moves.WithEverybody(rank, world_size);
   return MoveBlocks(moves, /*agreed=*/false, exchange);

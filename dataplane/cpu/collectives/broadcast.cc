@@ -57,7 +57,7 @@ Status BroadcastStream(const Tensor& tensor, const Links& links,
   const size_t segments = ChunksFor(bytes, kSegmentBytes);
   if (links.parent >= 0) {
     for (size_t i = 0; i < segments; ++i) {
-      const Range segment = ChunkOf(bytes, i, kSegmentBytes);
+      const Range segment = CutChunk(bytes, i, kSegmentBytes);
       Status announced = buffer->Receive(links.parent, exchange.stream_slot(),
                                          segment.first, segment.count);
       if (!announced.ok()) return announced;
@@ -68,7 +68,7 @@ Status BroadcastStream(const Tensor& tensor, const Links& links,
       Status received = buffer->WaitReceive(links.parent);
       if (!received.ok()) return received;
     }
-    const Range segment = ChunkOf(bytes, i, kSegmentBytes);
+    const Range segment = CutChunk(bytes, i, kSegmentBytes);
     for (const int child : links.children) {
       Status sent = buffer->Send(child, exchange.stream_slot(), segment.first,
                                  segment.count);

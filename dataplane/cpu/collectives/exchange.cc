@@ -51,7 +51,7 @@ uint64_t HashOfCounts(const std::vector<int64_t>& counts) {
   return hash.value();
 }
 
-uint64_t TotalOf(const Collective::Tensors& tensors) {
+uint64_t ComputeTotal(const Collective::Tensors& tensors) {
   uint64_t total = 0;
   for (const Tensor& tensor : tensors) total += tensor.element_count();
   return total;
@@ -130,7 +130,7 @@ MessageHeader MessageHeader::Of(const Collective& collective) {
   if (!collective.tensors.empty()) {
     header.element_count = collective.tensors[0].element_count();
   } else if (IsReduction(collective.kind)) {
-    header.element_count = TotalOf(collective.inputs);
+    header.element_count = ComputeTotal(collective.inputs);
   }
   if (KnowsAllSizes(collective.kind)) {
     header.sizes_hash = HashOfCounts(*collective.common());

@@ -131,7 +131,7 @@ class Exchange {
   // others (see CreateGlooBuffer).
   Path PathFor(size_t bytes) const {
     return workspace_.transport().uses_gloo()
-               ? PathOf(static_cast<CollectiveKind>(header_.kind), bytes)
+               ? ChoosePath(static_cast<CollectiveKind>(header_.kind), bytes)
                : Path::kLines;
   }
   uint64_t stream_slot() const { return header_.sequence; }

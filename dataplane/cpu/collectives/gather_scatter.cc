@@ -12,7 +12,7 @@ Status Gather(const Collective& collective, Exchange& exchange) {
   exchange.set_algorithm("direct");
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
-  const Block own = BlockOf(collective.inputs[0]);
+  const Block own = ToBlock(collective.inputs[0]);
   Moves moves;
   if (rank != collective.root) {
     moves.give.assign(world_size, own);
@@ -21,7 +21,7 @@ Status Gather(const Collective& collective, Exchange& exchange) {
   }
   moves.WithEverybody(rank, world_size);
   moves.receivers.clear();
-  moves.take = BlocksOf(collective.outputs, world_size);
+  moves.take = ToBlocks(collective.outputs, world_size);
   CopyBlock(moves.take[rank], own, exchange.element_bytes());
   return MoveBlocks(moves, /*agreed=*/false, exchange);
 }
@@ -30,7 +30,7 @@ Status Scatter(const Collective& collective, Exchange& exchange) {
   exchange.set_algorithm("direct");
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
-  const Block own = BlockOf(collective.outputs[0]);
+  const Block own = ToBlock(collective.outputs[0]);
   Moves moves;
   if (rank != collective.root) {
     moves.take.assign(world_size, own);
@@ -39,7 +39,7 @@ Status Scatter(const Collective& collective, Exchange& exchange) {
   }
   moves.WithEverybody(rank, world_size);
   moves.senders.clear();
-  moves.give = BlocksOf(collective.inputs, world_size);
+  moves.give = ToBlocks(collective.inputs, world_size);
   CopyBlock(own, moves.give[rank], exchange.element_bytes());
   return MoveBlocks(moves, /*agreed=*/false, exchange);
 }

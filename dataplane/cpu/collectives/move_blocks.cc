@@ -46,12 +46,12 @@ class Mover {
   }
 
  private:
-  size_t BytesOf(const Block& block) const {
+  size_t CountBytes(const Block& block) const {
     return block.count * exchange_.element_bytes();
   }
 
   bool IsStreamed(const Block& block) const {
-    return agreed_ ? block.count > 0 : BytesOf(block) > kNotePayloadBytesMax;
+    return agreed_ ? block.count > 0 : CountBytes(block) > kNotePayloadBytesMax;
   }
 
   Status Give(int peer) {
@@ -59,13 +59,14 @@ class Mover {
     const bool streamed = IsStreamed(block);
     if (!agreed_) {
       Status sent = exchange_.SendNote(
-          peer, block.data, streamed ? 0 : BytesOf(block), block.count);
+          peer, block.data, streamed ? 0 : CountBytes(block), block.count);
       if (!sent.ok()) return sent;
     }
     if (!streamed) return OkStatus();
-    sent_[peer] = exchange_.Wrap(block.data, BytesOf(block),
-                                 exchange_.PathFor(BytesOf(block)));
-    return sent_[peer]->Send(peer, exchange_.stream_slot(), 0, BytesOf(block));
+    sent_[peer] = exchange_.Wrap(block.data, CountBytes(block),
+                                 exchange_.PathFor(CountBytes(block)));
+    return sent_[peer]->Send(peer, exchange_.stream_slot(), 0,
+                             CountBytes(block));
   }
 
   Status Expect(int peer) {
@@ -76,14 +77,14 @@ class Mover {
           exchange_.ReceiveNote(peer, block.count);
       if (!payload.ok()) return payload.status();
       if (!streamed && block.count > 0) {
-        std::memcpy(block.data, *payload, BytesOf(block));
+        std::memcpy(block.data, *payload, CountBytes(block));
       }
     }
     if (!streamed) return OkStatus();
-    received_[peer] = exchange_.Wrap(block.data, BytesOf(block),
-                                     exchange_.PathFor(BytesOf(block)));
+    received_[peer] = exchange_.Wrap(block.data, CountBytes(block),
+                                     exchange_.PathFor(CountBytes(block)));
     return received_[peer]->Receive(peer, exchange_.stream_slot(), 0,
-                                    BytesOf(block));
+                                    CountBytes(block));
   }
 
   const Moves& moves_;
@@ -95,16 +96,16 @@ class Mover {
 
 }  // namespace
 
-Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes) {
+Blocks CutParts(const Block& whole, size_t parts, size_t element_bytes) {
   Blocks blocks;
   blocks.reserve(parts);
   for (size_t i = 0; i < parts; ++i) {
-    blocks.push_back(PartOf(whole, i, parts, element_bytes));
+    blocks.push_back(CutPart(whole, i, parts, element_bytes));
   }
   return blocks;
 }
 
-Blocks BlocksOf(const Collective::Tensors& tensors,
+Blocks ToBlocks(const Collective::Tensors& tensors,
                 const std::vector<int64_t>& splits, int world_size) {
   Blocks blocks;
   if (splits.empty() || tensors.size() != 1) {
@@ -114,7 +115,7 @@ Blocks BlocksOf(const Collective::Tensors& tensors,
     for (size_t i = 0; i < count; ++i) blocks.push_back(parts[i]);
     return blocks;
   }
-  const Block whole = BlockOf(tensors[0]);
+  const Block whole = ToBlock(tensors[0]);
   const size_t element_bytes = DataTypeBytes(tensors[0].data_type());
   blocks.reserve(splits.size());
   Range part;

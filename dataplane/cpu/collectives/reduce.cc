@@ -14,7 +14,7 @@ namespace {
 Status ReduceByNotes(const Collective& collective, const Reduction& reduction,
                      Exchange& exchange) {
   const int rank = exchange.rank();
-  const Block own = BlockOf(collective.tensors[0]);
+  const Block own = ToBlock(collective.tensors[0]);
   const size_t bytes = own.count * reduction.accumulator_bytes();
   // Ranks other than the root keep their tensors unchanged.
   const bool is_root = rank == collective.root;
@@ -45,7 +45,7 @@ Status ReduceByParts(const Collective& collective, const Reduction& reduction,
   const int root = collective.root;
   const size_t element_bytes = exchange.element_bytes();
   const Blocks parts =
-      PartsOf(BlockOf(collective.tensors[0]), world_size, element_bytes);
+      CutParts(ToBlock(collective.tensors[0]), world_size, element_bytes);
   Block result = parts[rank];
   std::unique_ptr<std::byte[]> memory;
   if (rank != root) {

@@ -41,7 +41,7 @@ class Scatterer {
         rank_(exchange.rank()),
         world_size_(exchange.world_size()),
         element_bytes_(exchange.element_bytes()),
-        segments_(SegmentsOf(output)),
+        segments_(CountSegments(output)),
         messages_(segments_ * (world_size_ - 1)),
         factors_(world_size_, factor),
         sent_(world_size_) {}
@@ -61,7 +61,7 @@ class Scatterer {
     }
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
       if (peer == rank_) continue;
-      const size_t sends = SegmentsOf(inputs_[peer]);
+      const size_t sends = CountSegments(inputs_[peer]);
       for (size_t i = 0; i < sends && status.ok(); ++i) {
         status = sent_[peer]->WaitSend(peer);
       }
@@ -75,7 +75,7 @@ class Scatterer {
     return (rank_ - distance + world_size_) % world_size_;
   }
 
-  size_t SegmentsOf(const Block& block) const {
+  size_t CountSegments(const Block& block) const {
     const size_t bytes = block.count * element_bytes_;
     if (bytes <= kNotePayloadBytesMax) return block.count > 0 ? 1 : 0;
     return std::max(kSegmentsMin, ChunksFor(bytes, kSegmentBytesMax));
@@ -126,7 +126,7 @@ class Scatterer {
 
   Status Announce(size_t i) {
     const Range segment =
-        PartOf(output_.count, i / (world_size_ - 1), segments_);
+        CutPart(output_.count, i / (world_size_ - 1), segments_);
     return slot_buffers_[i % kAhead]->Receive(
         Behind(i), exchange_.stream_slot(), 0, segment.count * element_bytes_);
   }
@@ -135,15 +135,15 @@ class Scatterer {
   Status SendAll() {
     size_t segments_max = 0;
     for (const Block& input : inputs_) {
-      segments_max = std::max(segments_max, SegmentsOf(input));
+      segments_max = std::max(segments_max, CountSegments(input));
     }
     for (size_t i = 0; i < segments_max; ++i) {
       for (int distance = 1; distance < world_size_; ++distance) {
         const int peer = (rank_ + distance) % world_size_;
         const Block& input = inputs_[peer];
-        const size_t segments = SegmentsOf(input);
+        const size_t segments = CountSegments(input);
         if (i >= segments) continue;
-        const Range segment = PartOf(input.count, i, segments);
+        const Range segment = CutPart(input.count, i, segments);
         Status sent = sent_[peer]->Send(peer, exchange_.stream_slot(),
                                         segment.first * element_bytes_,
                                         segment.count * element_bytes_);
@@ -159,12 +159,12 @@ class Scatterer {
     const size_t index = i / (world_size_ - 1);
     Status received = slot_buffers_[i % kAhead]->WaitReceive(peer);
     if (!received.ok()) return received;
-    const Block result = PartOf(output_, index, segments_, element_bytes_);
+    const Block result = CutPart(output_, index, segments_, element_bytes_);
     std::byte* const accumulators =
         reduction_.in_place() ? result.data : accumulators_;
     if (step == 0) {
       const Block own =
-          PartOf(inputs_[rank_], index, segments_, element_bytes_);
+          CutPart(inputs_[rank_], index, segments_, element_bytes_);
       reduction_.Load(accumulators, own.data, own.count, factors_[rank_]);
     }
     reduction_.Add(accumulators, slots_[i % kAhead], result.count,

@@ -31,8 +31,8 @@ Status ReduceAll(const Reduction& reduction, double factor,
 Status ReduceScatter(const Collective& collective, Exchange& exchange) {
   const Reduction& reduction =
       Reduction::Of(collective.data_type(), collective.reduce_op);
-  const Blocks inputs = BlocksOf(collective.inputs, exchange.world_size());
-  const Block output = BlockOf(collective.outputs[0]);
+  const Blocks inputs = ToBlocks(collective.inputs, exchange.world_size());
+  const Block output = ToBlock(collective.outputs[0]);
   size_t count = 0;
   for (const Block& input : inputs) count += input.count;
   if (exchange.world_size() == 1 ||

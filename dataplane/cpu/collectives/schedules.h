@@ -21,27 +21,27 @@ namespace muster::dataplane::cpu {
 // Blocks, usually one per rank; few of them need no allocation.
 using Blocks = absl::InlinedVector<Block, 8>;
 
-// All even parts of a block, by PartOf.
-Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes);
+// All even parts of a block, by CutPart.
+Blocks CutParts(const Block& whole, size_t parts, size_t element_bytes);
 
 // What a rank gives to each rank, or takes from each: see PartCounts.
-Blocks BlocksOf(const Collective::Tensors& tensors,
+Blocks ToBlocks(const Collective::Tensors& tensors,
                 const std::vector<int64_t>& splits, int world_size);
-inline Blocks BlocksOf(const Collective::Tensors& tensors, int world_size) {
-  return BlocksOf(tensors, {}, world_size);
+inline Blocks ToBlocks(const Collective::Tensors& tensors, int world_size) {
+  return ToBlocks(tensors, {}, world_size);
 }
 
 // All of a tensor.
-inline Block BlockOf(const Tensor& tensor) {
+inline Block ToBlock(const Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data()),
           static_cast<size_t>(tensor.element_count())};
 }
 
-// What BlocksOf lists, each computed on access, because computing all of them
+// What ToBlocks lists, each computed on access, because computing all of them
 // takes longer than moving small ones. The tensors must outlive this object.
 class Parts {
  public:
-  // As BlocksOf. One tensor must be divisible by `world_size`.
+  // As ToBlocks. One tensor must be divisible by `world_size`.
   Parts(const Collective::Tensors& tensors, int world_size)
       : tensors_(tensors) {
     if (tensors.size() != 1) return;
@@ -52,12 +52,12 @@ class Parts {
   Parts(const Collective::Tensors& tensors, const std::vector<int64_t>& splits,
         int world_size)
       : Parts(tensors, world_size) {
-    if (!splits.empty()) cut_ = BlocksOf(tensors, splits, world_size);
+    if (!splits.empty()) cut_ = ToBlocks(tensors, splits, world_size);
   }
 
   Block operator[](int rank) const {
     const auto index = static_cast<size_t>(rank);
-    if (tensors_.size() != 1) return BlockOf(tensors_[index]);
+    if (tensors_.size() != 1) return ToBlock(tensors_[index]);
     if (!cut_.empty()) return cut_[index];
     return {static_cast<std::byte*>(tensors_[0].data()) + index * stride_,
             count_};

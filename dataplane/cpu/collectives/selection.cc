@@ -91,7 +91,7 @@ Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes) {
                          forced == nullptr ? "" : forced);
 }
 
-Path PathOf(CollectiveKind kind, size_t bytes) {
+Path ChoosePath(CollectiveKind kind, size_t bytes) {
   const size_t bytes_max = kind == CollectiveKind::kBroadcast
                                ? kLineBroadcastBytesMax
                                : kLineBytesMax;

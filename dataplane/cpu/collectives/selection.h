@@ -46,7 +46,7 @@ Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,
 enum class Path : uint8_t { kLines, kGloo };
 
 // The path for messages of `bytes` between two ranks that both know that size.
-Path PathOf(CollectiveKind kind, size_t bytes);
+Path ChoosePath(CollectiveKind kind, size_t bytes);
 
 }  // namespace muster::dataplane::cpu
 

@@ -5,15 +5,15 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-Algorithm AllReduceOf(size_t bytes, absl::string_view forced = "") {
+Algorithm SelectAllReduce(size_t bytes, absl::string_view forced = "") {
   return SelectAlgorithm(CollectiveKind::kAllReduce, 4, bytes, forced);
 }
 
 TEST(SelectionTest, LargerTensorsTakeMoreSteps) {
-  EXPECT_EQ(AllReduceOf(0), Algorithm::kDoubling);
-  EXPECT_EQ(AllReduceOf(32 << 10), Algorithm::kDoubling);
-  EXPECT_EQ(AllReduceOf((32 << 10) + 1), Algorithm::kPairwise);
-  EXPECT_EQ(AllReduceOf(64 << 20), Algorithm::kRing);
+  EXPECT_EQ(SelectAllReduce(0), Algorithm::kDoubling);
+  EXPECT_EQ(SelectAllReduce(32 << 10), Algorithm::kDoubling);
+  EXPECT_EQ(SelectAllReduce((32 << 10) + 1), Algorithm::kPairwise);
+  EXPECT_EQ(SelectAllReduce(64 << 20), Algorithm::kRing);
   EXPECT_EQ(SelectAlgorithm(CollectiveKind::kBroadcast, 2, 4, ""),
             Algorithm::kTree);
   EXPECT_EQ(SelectAlgorithm(CollectiveKind::kBroadcast, 64, 64 << 20, ""),
@@ -21,11 +21,11 @@ TEST(SelectionTest, LargerTensorsTakeMoreSteps) {
 }
 
 TEST(SelectionTest, TheVariableGoesBeforeTheTableWhereItApplies) {
-  EXPECT_EQ(AllReduceOf(4, "ring"), Algorithm::kRing);
-  EXPECT_EQ(AllReduceOf(64 << 20, "doubling"), Algorithm::kDoubling);
+  EXPECT_EQ(SelectAllReduce(4, "ring"), Algorithm::kRing);
+  EXPECT_EQ(SelectAllReduce(64 << 20, "doubling"), Algorithm::kDoubling);
   // The name of another collective's algorithm, and an unknown name.
-  EXPECT_EQ(AllReduceOf(4, "chain"), Algorithm::kDoubling);
-  EXPECT_EQ(AllReduceOf(4, "fastest"), Algorithm::kDoubling);
+  EXPECT_EQ(SelectAllReduce(4, "chain"), Algorithm::kDoubling);
+  EXPECT_EQ(SelectAllReduce(4, "fastest"), Algorithm::kDoubling);
 }
 
 TEST(SelectionTest, AVariableThatNamesNoneIsRefused) {
@@ -44,9 +44,9 @@ TEST(SelectionTest, AlgorithmsHaveNames) {
 }
 
 TEST(SelectionTest, LargeMessagesGoThroughGloo) {
-  EXPECT_EQ(PathOf(CollectiveKind::kAllGather, 2 << 20), Path::kLines);
-  EXPECT_EQ(PathOf(CollectiveKind::kAllGather, (2 << 20) + 1), Path::kGloo);
-  EXPECT_EQ(PathOf(CollectiveKind::kBroadcast, 8 << 20), Path::kLines);
+  EXPECT_EQ(ChoosePath(CollectiveKind::kAllGather, 2 << 20), Path::kLines);
+  EXPECT_EQ(ChoosePath(CollectiveKind::kAllGather, (2 << 20) + 1), Path::kGloo);
+  EXPECT_EQ(ChoosePath(CollectiveKind::kBroadcast, 8 << 20), Path::kLines);
 }
 
 }  // namespace

@@ -180,8 +180,8 @@ InterruptedAbort::InterruptedAbort(const BackendOptions& options,
         if (!IsCancelled(why)) engine.Abort(why);
       }) {}
 
-std::unique_ptr<Backend> BackendOf(absl::string_view name,
-                                   std::shared_ptr<Engine> engine) {
+std::unique_ptr<Backend> MakeBackend(absl::string_view name,
+                                     std::shared_ptr<Engine> engine) {
   return std::make_unique<EngineBackend>(name, std::move(engine));
 }
 
@@ -196,7 +196,7 @@ StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
         auto engine = cpu::JoinGroup("gloo", single);
         if (!engine.ok()) return engine.status();
         return cpu::SingleInterfaceBackend{
-            .backend = cpu::BackendOf("gloo", *std::move(engine)),
+            .backend = cpu::MakeBackend("gloo", *std::move(engine)),
             .is_on_one_host = single.world_size == 1};
       });
 }

@@ -20,12 +20,12 @@ StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
 namespace cpu {
 
 // Parts of this backend, for backends built on it. JoinGroup connects the group
-// and returns when all ranks are connected, each with backend `name`. BackendOf
-// makes the backend that runs the engine; `name` must outlive it.
+// and returns when all ranks are connected, each with backend `name`.
+// MakeBackend makes the backend that runs the engine; `name` must outlive it.
 StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
                                             const BackendOptions& options);
-std::unique_ptr<Backend> BackendOf(absl::string_view name,
-                                   std::shared_ptr<Engine> engine);
+std::unique_ptr<Backend> MakeBackend(absl::string_view name,
+                                     std::shared_ptr<Engine> engine);
 
 // While it lives, aborts `engine` when the forming of its group is interrupted.
 // Both arguments must outlive it.

@@ -343,7 +343,7 @@ Instant Engine::NextLook(Instant now) const {
   return next;
 }
 
-Status Engine::TimeoutOf(const Collective& collective) const {
+Status Engine::MakeTimeoutError(const Collective& collective) const {
   const int waiting_for = transport_->waiting_for();
   std::string text =
       absl::StrCat("timed out after ",
@@ -366,7 +366,7 @@ Status Engine::FindFailure(Instant now) {
     // Wait until the awaited rank can be named.
     if (deadline <= now && (transport_->waiting_for() >= 0 ||
                             now - deadline >= kNotWaitingGrace)) {
-      return TimeoutOf(*job.collective);
+      return MakeTimeoutError(*job.collective);
     }
   }
   Status timeout = point_to_point_->FindTimeout(now);

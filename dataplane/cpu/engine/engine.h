@@ -148,7 +148,7 @@ class Engine {
   Status FindFailure(Instant now) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether anything started is not complete.
   bool IsBusy() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Status TimeoutOf(const Collective& collective) const
+  Status MakeTimeoutError(const Collective& collective) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant until Stop.

@@ -43,7 +43,7 @@ struct Network {
   int notes_max MUSTER_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
   // The result of CheckPeers, and the number of its calls.
   Status gone MUSTER_GUARDED_BY(mutex);
-  int looks MUSTER_GUARDED_BY(mutex) = 0;
+  int spins MUSTER_GUARDED_BY(mutex) = 0;
   // Close blocks.
   bool hold_close MUSTER_GUARDED_BY(mutex) = false;
   Status aborted MUSTER_GUARDED_BY(mutex);
@@ -112,7 +112,7 @@ class FakeMesh : public FakeTransport {
 
   Status CheckPeers() override {
     MutexLock lock(network_->mutex);
-    ++network_->looks;
+    ++network_->spins;
     network_->changed.NotifyAll();
     return network_->gone;
   }
@@ -158,8 +158,8 @@ class EngineTest : public ::testing::Test {
   // Waits until the watchdog has checked the peers once more.
   void AwaitLook() {
     MutexLock lock(network_->mutex);
-    const int before = network_->looks;
-    while (network_->looks == before) network_->changed.Wait(network_->mutex);
+    const int before = network_->spins;
+    while (network_->spins == before) network_->changed.Wait(network_->mutex);
   }
 
   const std::shared_ptr<Network> network_ = std::make_shared<Network>();
@@ -254,16 +254,16 @@ TEST_F(EngineTest, AVerdictNeedsNoGraceAndNoLabel) {
   Status verdict = AbortedError("aborted by rank 1: enough");
   SetVerdict(verdict, "");
   const auto work = StartBarrier();
-  int looks = 0;
+  int spins = 0;
   {
     MutexLock lock(network_->mutex);
     network_->gone = verdict;
-    looks = network_->looks;
+    spins = network_->spins;
   }
   EXPECT_EQ(work->Wait(), verdict);
   MutexLock lock(network_->mutex);
   // One check may have been under way.
-  EXPECT_LE(network_->looks, looks + 2);
+  EXPECT_LE(network_->spins, spins + 2);
 }
 
 TEST_F(EngineTest, PeerMayLeaveOnceItHasSentItsNote) {

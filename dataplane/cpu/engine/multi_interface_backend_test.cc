@@ -35,7 +35,7 @@ using ::testing::HasSubstr;
 using testing::InMemoryStore;
 using testing::LocalWorld;
 
-std::vector<uint64_t> NumbersOf(const FakeBackend& backend) {
+std::vector<uint64_t> GetNumbers(const FakeBackend& backend) {
   std::vector<uint64_t> numbers;
   for (const Collective& collective : backend.started) {
     numbers.push_back(collective.sequence);
@@ -92,8 +92,8 @@ TEST_F(MultiInterfaceBackendTest, CollectivesTakeTurnsHoweverTheyStart) {
     (void)backend_->Run(
         {.kind = CollectiveKind::kAllReduce, .sequence = sequence}, order);
   }
-  EXPECT_THAT(NumbersOf(*fakes_[0]), ElementsAre(1, 3));
-  EXPECT_THAT(NumbersOf(*fakes_[1]), ElementsAre(2, 4));
+  EXPECT_THAT(GetNumbers(*fakes_[0]), ElementsAre(1, 3));
+  EXPECT_THAT(GetNumbers(*fakes_[1]), ElementsAre(2, 4));
 }
 
 TEST_F(MultiInterfaceBackendTest, SendsAndReceivesGoByTheirTags) {
@@ -102,8 +102,8 @@ TEST_F(MultiInterfaceBackendTest, SendsAndReceivesGoByTheirTags) {
   (void)Start(CollectiveKind::kSend, 3, /*tag=*/4);
   // Sends and receives do not change the turns of the collectives.
   (void)Start(CollectiveKind::kAllReduce, 9);
-  EXPECT_THAT(NumbersOf(*fakes_[0]), ElementsAre(3, 9));
-  EXPECT_THAT(NumbersOf(*fakes_[1]), ElementsAre(1, 2));
+  EXPECT_THAT(GetNumbers(*fakes_[0]), ElementsAre(3, 9));
+  EXPECT_THAT(GetNumbers(*fakes_[1]), ElementsAre(1, 2));
 }
 
 TEST_F(MultiInterfaceBackendTest, BarrierIsOverWhenItIsOnAllInterfaces) {
@@ -116,7 +116,7 @@ TEST_F(MultiInterfaceBackendTest, BarrierIsOverWhenItIsOnAllInterfaces) {
   EXPECT_TRUE(barrier->IsCompleted());
   EXPECT_TRUE(barrier->status().ok());
   (void)Start(CollectiveKind::kAllReduce, 2);
-  EXPECT_THAT(NumbersOf(*fakes_[0]), ElementsAre(1, 2));
+  EXPECT_THAT(GetNumbers(*fakes_[0]), ElementsAre(1, 2));
 }
 
 TEST_F(MultiInterfaceBackendTest, BarrierFailsWithTheFirstFailure) {

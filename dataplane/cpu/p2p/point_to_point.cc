@@ -32,8 +32,8 @@ constexpr size_t kShortBytesMax = 1 << 20;
 class PointToPoint::SpinningWork : public PromisedWork {
  public:
   SpinningWork(const Collective& collective,
-               std::shared_ptr<PointToPoint> looks)
-      : PromisedWork(collective.Describe()), looks_(std::move(looks)) {}
+               std::shared_ptr<PointToPoint> owner)
+      : PromisedWork(collective.Describe()), owner_(std::move(owner)) {}
 
   using Work::Wait;
   [[nodiscard]] Status Wait(Instant deadline) override {
@@ -41,13 +41,13 @@ class PointToPoint::SpinningWork : public PromisedWork {
     const Instant began = Clock::now();
     // A caller with a short timeout waits again and again, so the whole time is
     // not known here.
-    const bool learns = looks_->learns_ && deadline - began > SpinBudget::kMost;
+    const bool learns = owner_->learns_ && deadline - began > SpinBudget::kMost;
     const std::chrono::nanoseconds spin_budget =
-        learns ? looks_->spin_budget_.value() : kSpinTime;
-    looks_->Look(*this, std::min(deadline, began + spin_budget), deadline);
+        learns ? owner_->spin_budget_.value() : kSpinTime;
+    owner_->Look(*this, std::min(deadline, began + spin_budget), deadline);
     const bool sleeps = !PromisedWork::IsCompleted();
     Status status = PromisedWork::Wait(deadline);
-    if (learns && PromisedWork::IsCompleted()) looks_->Learn(sleeps, began);
+    if (learns && PromisedWork::IsCompleted()) owner_->Learn(sleeps, began);
     return status;
   }
 
@@ -56,7 +56,7 @@ class PointToPoint::SpinningWork : public PromisedWork {
   bool IsCompleted() const override {
     if (PromisedWork::IsCompleted()) return true;
     if (asked_.fetch_add(1, std::memory_order_relaxed) >= kAskedInPassing) {
-      looks_->WakeProgressThread();
+      owner_->WakeProgressThread();
     }
     return false;
   }
@@ -65,7 +65,7 @@ class PointToPoint::SpinningWork : public PromisedWork {
   static constexpr int kAskedInPassing = 4;
 
   mutable std::atomic<int> asked_{0};
-  const std::shared_ptr<PointToPoint> looks_;
+  const std::shared_ptr<PointToPoint> owner_;
 };
 
 PointToPoint::PointToPoint(std::string group_name, Transport& transport,
@@ -77,8 +77,8 @@ PointToPoint::PointToPoint(std::string group_name, Transport& transport,
   peers_[transport.rank()].credit = kEagerWindow;
 }
 
-Status PointToPoint::FailureOf(const Collective& collective,
-                               const Status& failure) const {
+Status PointToPoint::LabelFailure(const Collective& collective,
+                                  const Status& failure) const {
   return Verdict(failure).has_value()
              ? failure
              : Labelled(FailedCall::Of(collective), group_name_, failure);
@@ -88,7 +88,7 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
   auto operation = std::make_shared<Operation>();
   operation->collective = collective;
   operation->peer = collective.peer;
-  Outcome outcome;
+  DeferredActions actions;
   bool closed = false;
   {
     MutexLock lock(mutex_);
@@ -96,42 +96,42 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
     if (make_mail_ != nullptr && !closed) {
       mailbox_ = std::exchange(make_mail_, nullptr)();
     }
-    operation->work = WorkOf(collective);
+    operation->work = MakeWork(collective);
     if (!closed) {
       const bool wants = mailbox_ != nullptr && mailbox_->wants();
       running_.emplace(collective.sequence, operation);
       if (collective.kind == CollectiveKind::kSend) {
-        StartSend(operation, outcome);
+        StartSend(operation, actions);
       } else {
-        StartReceive(operation, outcome);
+        StartReceive(operation, actions);
       }
       if (mailbox_ != nullptr) {
         // A small send that is complete does not need it.
-        if (running_.contains(collective.sequence)) TakeMail(outcome);
+        if (running_.contains(collective.sequence)) TakeMail(actions);
         HaveProgressThreadLook();
       }
-      LeaveToOthers(operation, wants, outcome);
+      LeaveToOthers(operation, wants, actions);
     }
   }
   const std::shared_ptr<PromisedWork> work = operation->work;
   if (closed) work->Complete(transport_.abort_cause());
-  Carry(outcome);
+  Carry(actions);
   return work;
 }
 
-std::shared_ptr<PromisedWork> PointToPoint::WorkOf(
+std::shared_ptr<PromisedWork> PointToPoint::MakeWork(
     const Collective& collective) {
-  const bool looks =
+  const bool spins =
       mailbox_ != nullptr &&
       (collective.peer == kAnyPeer || mailbox_->Reaches(collective.peer));
-  if (!looks) return std::make_shared<PromisedWork>(collective.Describe());
+  if (!spins) return std::make_shared<PromisedWork>(collective.Describe());
   return std::make_shared<SpinningWork>(collective, shared_from_this());
 }
 
 void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
-                                 Outcome& outcome) {
+                                 DeferredActions& actions) {
   // Completing them runs callbacks, which may need locks that the caller holds.
-  std::erase_if(outcome.done, [&](const OperationPtr& done)
+  std::erase_if(actions.done, [&](const OperationPtr& done)
                                   MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                                     if (done == own) return false;
                                     left_.done.push_back(done);
@@ -139,10 +139,10 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
                                   });
   // Reading may take long.
   if (!progress_thread_.joinable()) {
-    GiveToChannels(outcome.readings);
+    GiveToChannels(actions.readings);
     return;
   }
-  std::ranges::copy(outcome.readings, std::back_inserter(left_.readings));
+  std::ranges::copy(actions.readings, std::back_inserter(left_.readings));
   if (left_.done.empty() && left_.readings.empty()) return;
   has_left_.store(true, std::memory_order_relaxed);
   ++started_;
@@ -167,13 +167,13 @@ void PointToPoint::GiveToSelf(const OperationPtr& receive,
     if (tensor.bytes() > 0) {
       std::memmove(receive->tensor().data(), tensor.data(), tensor.bytes());
     }
-    Outcome outcome;
+    DeferredActions actions;
     {
       MutexLock lock(mutex_);
-      Done(send, outcome);
-      Done(receive, outcome);
+      Done(send, actions);
+      Done(receive, actions);
     }
-    Carry(outcome);
+    Carry(actions);
     return OkStatus();
   });
 }
@@ -211,7 +211,7 @@ StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
   return false;
 }
 
-bool PointToPoint::TakeMail(Outcome& outcome) {
+bool PointToPoint::TakeMail(DeferredActions& actions) {
   bool has_come = false;
   for (int peer = 0; peer < transport_.world_size(); ++peer) {
     // Nothing comes from a peer before its connection exists.
@@ -219,7 +219,7 @@ bool PointToPoint::TakeMail(Outcome& outcome) {
       continue;
     const auto take = [&](const Message& message, const std::byte* payload)
                           MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                            Take(peer, message, payload, outcome);
+                            Take(peer, message, payload, actions);
                           };
     if (mailbox_->Take(peer, take)) has_come = true;
   }
@@ -227,21 +227,21 @@ bool PointToPoint::TakeMail(Outcome& outcome) {
 }
 
 bool PointToPoint::TakeMail(const Work* own, Instant deadline) {
-  Outcome outcome;
+  DeferredActions actions;
   {
     MutexLock lock(mutex_);
     if (closed_) return false;
-    const bool has_come = TakeMail(outcome);
+    const bool has_come = TakeMail(actions);
     if (!has_come && left_.done.empty() && left_.readings.empty()) return false;
-    std::ranges::copy(left_.done, std::back_inserter(outcome.done));
-    std::ranges::copy(left_.readings, std::back_inserter(outcome.readings));
+    std::ranges::copy(left_.done, std::back_inserter(actions.done));
+    std::ranges::copy(left_.readings, std::back_inserter(actions.readings));
     left_ = {};
     has_left_.store(false, std::memory_order_relaxed);
-    GiveAway(own, deadline, outcome.readings);
+    GiveAway(own, deadline, actions.readings);
     ++carriers_;
   }
-  Carry(outcome);
-  for (const Reading& reading : outcome.readings) Read(reading);
+  Carry(actions);
+  for (const Reading& reading : actions.readings) Read(reading);
   MutexLock lock(mutex_);
   --carriers_;
   if (closed_) changed_.NotifyAll();
@@ -335,7 +335,7 @@ void PointToPoint::RunProgressThread() {
     mailbox = mailbox_;
   }
   uint64_t seen_started = 0;
-  int idle_looks = 0;
+  int idle_polls = 0;
   for (;;) {
     const uint32_t dozed = mailbox->PrepareToSleep();
     std::chrono::microseconds period{0};
@@ -344,9 +344,9 @@ void PointToPoint::RunProgressThread() {
     {
       MutexLock lock(mutex_);
       if (closed_) return;
-      idle_looks = started_ == seen_started ? idle_looks + 1 : 0;
+      idle_polls = started_ == seen_started ? idle_polls + 1 : 0;
       seen_started = started_;
-      progress_thread_rests_ = idle_looks > mail_options_.idle_looks;
+      progress_thread_rests_ = idle_polls > mail_options_.idle_polls;
       period = progress_thread_rests_ ? std::chrono::microseconds(0)
                                       : mail_options_.look_period;
     }
@@ -377,7 +377,8 @@ PointToPoint::Peer& PointToPoint::Open(int peer) {
   return state;
 }
 
-void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
+void PointToPoint::StartSend(const OperationPtr& operation,
+                             DeferredActions& actions) {
   const Collective& collective = operation->collective;
   const Tensor& tensor = operation->tensor();
   const bool is_small = tensor.bytes() <= kMessagePayloadBytesMax;
@@ -386,13 +387,13 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
   message.count = tensor.element_count();
   message.data_type = static_cast<uint8_t>(tensor.data_type());
   if (collective.peer == transport_.rank()) {
-    return StartSendToSelf(operation, message, is_small, outcome);
+    return StartSendToSelf(operation, message, is_small, actions);
   }
   Peer& peer = Open(collective.peer);
   Status status = peer.ended;
   if (status.ok()) {
     message.id = ++peer.last_id;
-    if (is_small && peer.credit == 0 && mailbox_ != nullptr) TakeMail(outcome);
+    if (is_small && peer.credit == 0 && mailbox_ != nullptr) TakeMail(actions);
     if (is_small && peer.credit > 0) {
       --peer.credit;
       operation->is_leaving = true;
@@ -401,10 +402,10 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
       const auto has_left = Post(collective.peer, message, tensor.data(),
                                  tensor.bytes(), collective.sequence);
       status = has_left.status();
-      if (status.ok() && *has_left) Done(operation, outcome);
+      if (status.ok() && *has_left) Done(operation, actions);
     } else {
       message.type = Message::kRequest;
-      if (transport_.MemoryOf(collective.peer) != nullptr &&
+      if (transport_.FindMemory(collective.peer) != nullptr &&
           CanBeRead(tensor.data(), tensor.bytes())) {
         message.address = reinterpret_cast<uint64_t>(tensor.data());
       }
@@ -413,12 +414,12 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
                    .status();
     }
   }
-  if (!status.ok()) outcome.failure = FailureOf(collective, status);
+  if (!status.ok()) actions.failure = LabelFailure(collective, status);
 }
 
 void PointToPoint::StartSendToSelf(const OperationPtr& operation,
                                    Message message, bool is_small,
-                                   Outcome& outcome) {
+                                   DeferredActions& actions) {
   const Tensor& tensor = operation->tensor();
   const int rank = transport_.rank();
   Peer& own = peers_[rank];
@@ -426,13 +427,13 @@ void PointToPoint::StartSendToSelf(const OperationPtr& operation,
   message.type = Message::kRequest;
   if (const OperationPtr receive = TakeReceive(rank, message.tag)) {
     own.requests.emplace(message.id, operation);
-    Match(receive, rank, message, /*payload=*/nullptr, outcome);
+    Match(receive, rank, message, /*payload=*/nullptr, actions);
   } else if (is_small && own.credit > 0) {
     --own.credit;
     message.type = Message::kEager;
     unclaimed_.push_back(
         Copy(rank, message, static_cast<const std::byte*>(tensor.data())));
-    Done(operation, outcome);
+    Done(operation, actions);
   } else {
     own.requests.emplace(message.id, operation);
     unclaimed_.push_back(Copy(rank, message, /*payload=*/nullptr));
@@ -440,7 +441,7 @@ void PointToPoint::StartSendToSelf(const OperationPtr& operation,
 }
 
 void PointToPoint::StartReceive(const OperationPtr& operation,
-                                Outcome& outcome) {
+                                DeferredActions& actions) {
   const Collective& collective = operation->collective;
   for (int peer = 0; peer < transport_.world_size(); ++peer) {
     if (peer == transport_.rank()) continue;
@@ -454,12 +455,12 @@ void PointToPoint::StartReceive(const OperationPtr& operation,
     const Unclaimed claimed = std::move(*found);
     unclaimed_.erase(found);
     Match(operation, claimed.peer, claimed.message, claimed.payload.data(),
-          outcome);
+          actions);
     return;
   }
   receives_.push_back(operation);
   const Status loss = LossFor(*operation);
-  if (!loss.ok()) outcome.failure = FailureOf(collective, loss);
+  if (!loss.ok()) actions.failure = LabelFailure(collective, loss);
 }
 
 std::optional<PointToPoint::Oldest> PointToPoint::oldest() const {
@@ -491,7 +492,7 @@ Status PointToPoint::FindTimeout(Instant now) const {
         known ? absl::StrCat("rank ", operation->peer) : "any rank",
         " with tag ", collective.tag));
     if (known) SetCulpritRank(status, operation->peer);
-    return FailureOf(collective, status);
+    return LabelFailure(collective, status);
   }
   return OkStatus();
 }
@@ -553,40 +554,40 @@ namespace {
 // The bytes read between two checks for an abort.
 constexpr size_t kReadBytes = 4 << 20;
 
-uint64_t SlotOf(uint64_t id) { return kPointToPointSlot + id; }
+uint64_t ToSlot(uint64_t id) { return kPointToPointSlot + id; }
 
 }  // namespace
 
 void PointToPoint::Received(int peer, const Message& message,
                             const std::byte* payload) {
-  Outcome outcome;
+  DeferredActions actions;
   {
     MutexLock lock(mutex_);
-    Take(peer, message, payload, outcome);
+    Take(peer, message, payload, actions);
   }
-  Carry(outcome);
-  for (const Reading& reading : outcome.readings) Read(reading);
+  Carry(actions);
+  for (const Reading& reading : actions.readings) Read(reading);
 }
 
 void PointToPoint::Take(int peer, const Message& message,
-                        const std::byte* payload, Outcome& outcome) {
+                        const std::byte* payload, DeferredActions& actions) {
   switch (message.type) {
     case Message::kEager:
     case Message::kRequest:
-      return TakeOffer(peer, message, payload, outcome);
+      return TakeOffer(peer, message, payload, actions);
     case Message::kClear:
-      return TakeClear(peer, message, outcome);
+      return TakeClear(peer, message, actions);
     case Message::kDone:
-      return TakeDone(peer, message, outcome);
+      return TakeDone(peer, message, actions);
     case Message::kTaken:
-      return TakeTaken(peer, message, outcome);
+      return TakeTaken(peer, message, actions);
     case Message::kReads:
       return TakeReads(peer, message);
     case Message::kCredit:
       peers_[peer].credit += message.count;
       return;
     default:
-      outcome.failure = InternalError(absl::StrCat(
+      actions.failure = InternalError(absl::StrCat(
           "rank ", peer, " sent a message of unknown type ", message.type));
   }
 }
@@ -600,14 +601,15 @@ PointToPoint::Unclaimed PointToPoint::Copy(int peer, const Message& message,
 }
 
 void PointToPoint::TakeOffer(int peer, const Message& message,
-                             const std::byte* payload, Outcome& outcome) {
+                             const std::byte* payload,
+                             DeferredActions& actions) {
   const bool known_type = message.data_type < kDataTypeCount;
   const size_t element_bytes =
       known_type ? DataTypeBytes(static_cast<DataType>(message.data_type)) : 1;
   if (!known_type ||
       (message.type == Message::kEager &&
        message.count > kMessagePayloadBytesMax / element_bytes)) {
-    outcome.failure = InternalError(
+    actions.failure = InternalError(
         absl::StrCat("rank ", peer, " sent a message of ", message.count,
                      " elements of type ", message.data_type));
     return;
@@ -617,21 +619,21 @@ void PointToPoint::TakeOffer(int peer, const Message& message,
     state.early.try_emplace(message.id, Copy(peer, message, payload));
     return;
   }
-  TakeOfferInOrder(peer, message, payload, outcome);
+  TakeOfferInOrder(peer, message, payload, actions);
   for (;;) {
     const auto next = state.early.find(++state.last_offered + 1);
     if (next == state.early.end()) return;
     const Unclaimed offer = std::move(next->second);
     state.early.erase(next);
-    TakeOfferInOrder(peer, offer.message, offer.payload.data(), outcome);
+    TakeOfferInOrder(peer, offer.message, offer.payload.data(), actions);
   }
 }
 
 void PointToPoint::TakeOfferInOrder(int peer, const Message& message,
                                     const std::byte* payload,
-                                    Outcome& outcome) {
+                                    DeferredActions& actions) {
   if (const OperationPtr receive = TakeReceive(peer, message.tag)) {
-    Match(receive, peer, message, payload, outcome);
+    Match(receive, peer, message, payload, actions);
     return;
   }
   unclaimed_.push_back(Copy(peer, message, payload));
@@ -665,7 +667,7 @@ Status PointToPoint::CheckFits(const Operation& operation, int peer,
 
 void PointToPoint::Match(const OperationPtr& operation, int peer,
                          const Message& message, const std::byte* payload,
-                         Outcome& outcome) {
+                         DeferredActions& actions) {
   const Tensor& tensor = operation->tensor();
   Peer& state = peers_[peer];
   operation->peer = peer;
@@ -674,7 +676,7 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
     if (tensor.bytes() > 0) {
       std::memcpy(tensor.data(), payload, tensor.bytes());
     }
-    Done(operation, outcome);
+    Done(operation, actions);
     if (peer == transport_.rank()) {
       ++state.credit;
       return;
@@ -690,15 +692,15 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
   if (status.ok() && peer == transport_.rank()) {
     GiveToSelf(operation, state.requests.extract(message.id).mapped());
   } else if (status.ok()) {
-    if (message.address != 0 && transport_.MemoryOf(peer) != nullptr) {
-      outcome.readings.push_back({operation, peer, message});
+    if (message.address != 0 && transport_.FindMemory(peer) != nullptr) {
+      actions.readings.push_back({operation, peer, message});
       status = Tell(peer, Message::kReads, message.id);
     } else {
       status = Clear(operation, peer, message);
     }
   }
   if (!status.ok()) {
-    outcome.failure = FailureOf(operation->collective, status);
+    actions.failure = LabelFailure(operation->collective, status);
   }
 }
 
@@ -706,7 +708,7 @@ Status PointToPoint::Clear(const OperationPtr& operation, int peer,
                            const Message& request) {
   const Tensor& tensor = operation->tensor();
   auto buffer = transport_.CreateQuietBuffer(tensor.data(), tensor.bytes());
-  Status status = buffer->Receive(peer, SlotOf(request.id), 0, tensor.bytes());
+  Status status = buffer->Receive(peer, ToSlot(request.id), 0, tensor.bytes());
   peers_[peer].arriving[request.id] = {operation, std::move(buffer)};
   return status.ok() ? Tell(peer, Message::kClear, request.id) : status;
 }
@@ -720,7 +722,7 @@ Status PointToPoint::Tell(int peer, Message::Type type, uint64_t id) {
 
 void PointToPoint::Read(const Reading& reading) {
   const Tensor& tensor = reading.operation->tensor();
-  const PeerMemory& memory = *transport_.MemoryOf(reading.peer);
+  const PeerMemory& memory = *transport_.FindMemory(reading.peer);
   const size_t bytes = tensor.bytes();
   bool is_read = true;
   for (size_t done = 0; done < bytes && is_read; done += kReadBytes) {
@@ -730,46 +732,46 @@ void PointToPoint::Read(const Reading& reading) {
                           static_cast<std::byte*>(tensor.data()) + done,
                           std::min(bytes - done, kReadBytes));
   }
-  Outcome outcome;
+  DeferredActions actions;
   {
     MutexLock lock(mutex_);
     if (is_read) {
-      Done(reading.operation, outcome);
+      Done(reading.operation, actions);
       // A peer that is gone does not wait for this.
       Tell(reading.peer, Message::kTaken, reading.request.id).IgnoreError();
     } else if (Status status =
                    Clear(reading.operation, reading.peer, reading.request);
                !status.ok()) {
-      outcome.failure = FailureOf(reading.operation->collective, status);
+      actions.failure = LabelFailure(reading.operation->collective, status);
     }
   }
-  Carry(outcome);
+  Carry(actions);
 }
 
 void PointToPoint::TakeClear(int peer, const Message& message,
-                             Outcome& outcome) {
+                             DeferredActions& actions) {
   Peer& state = peers_[peer];
   const auto found = state.requests.find(message.id);
   if (found == state.requests.end()) {
-    outcome.failure = InternalError(
+    actions.failure = InternalError(
         absl::StrCat("rank ", peer, " cleared a send that is not there"));
     return;
   }
   const Collective& collective = found->second->collective;
   const Tensor& tensor = found->second->tensor();
   found->second->is_leaving = true;
-  Status status = state.connection->PostTensor(SlotOf(message.id),
+  Status status = state.connection->PostTensor(ToSlot(message.id),
                                                tensor.data(), tensor.bytes());
   if (status.ok()) status = Tell(peer, Message::kDone, message.id);
-  if (!status.ok()) outcome.failure = FailureOf(collective, status);
+  if (!status.ok()) actions.failure = LabelFailure(collective, status);
 }
 
 void PointToPoint::TakeDone(int peer, const Message& message,
-                            Outcome& outcome) {
+                            DeferredActions& actions) {
   Peer& state = peers_[peer];
   const auto found = state.arriving.find(message.id);
   if (found == state.arriving.end()) {
-    outcome.failure = InternalError(
+    actions.failure = InternalError(
         absl::StrCat("rank ", peer, " sent a tensor that nobody awaits"));
     return;
   }
@@ -779,20 +781,20 @@ void PointToPoint::TakeDone(int peer, const Message& message,
   // come.
   Status status = arrived.buffer->WaitReceive(peer);
   if (!status.ok()) {
-    outcome.failure = FailureOf(arrived.operation->collective, status);
+    actions.failure = LabelFailure(arrived.operation->collective, status);
     return;
   }
-  Done(arrived.operation, outcome);
+  Done(arrived.operation, actions);
   // A peer that is gone does not wait for this.
   Tell(peer, Message::kTaken, message.id).IgnoreError();
 }
 
 void PointToPoint::TakeTaken(int peer, const Message& message,
-                             Outcome& outcome) {
+                             DeferredActions& actions) {
   Peer& state = peers_[peer];
   const auto found = state.requests.find(message.id);
   if (found == state.requests.end()) return;
-  Done(found->second, outcome);
+  Done(found->second, actions);
   state.requests.erase(found);
 }
 
@@ -803,30 +805,30 @@ void PointToPoint::TakeReads(int peer, const Message& message) {
 }
 
 void PointToPoint::Sent(int peer, uint64_t sequence) {
-  Outcome outcome;
+  DeferredActions actions;
   {
     MutexLock lock(mutex_);
     --peers_[peer].unsent_offers;
     const auto found = running_.find(sequence);
     // A large send also waits for kTaken.
     if (found != running_.end() && found->second->is_eager) {
-      Done(OperationPtr(found->second), outcome);
+      Done(OperationPtr(found->second), actions);
     }
   }
-  Carry(outcome);
+  Carry(actions);
 }
 
 void PointToPoint::Ended(int peer, const Status& how) {
   // After an abort, Close completes the operations.
   if (!transport_.abort_cause().ok()) return;
-  Outcome outcome;
+  DeferredActions actions;
   const bool in_peace = transport_.CheckPeers().ok();
   {
     MutexLock lock(mutex_);
     // Takes the messages that the peer left before it went.
     if (closed_) return;
-    if (mailbox_ != nullptr) TakeMail(outcome);
-    GiveToChannels(outcome.readings);
+    if (mailbox_ != nullptr) TakeMail(actions);
+    GiveToChannels(actions.readings);
     peers_[peer].ended = how;
     std::vector<OperationPtr> left;
     for (const auto& [sequence, operation] : running_) {
@@ -836,13 +838,13 @@ void PointToPoint::Ended(int peer, const Status& how) {
       if (operation->is_leaving && in_peace) {
         left.push_back(operation);
       } else {
-        outcome.failure = FailureOf(operation->collective, loss);
+        actions.failure = LabelFailure(operation->collective, loss);
         break;
       }
     }
-    for (const OperationPtr& operation : left) Done(operation, outcome);
+    for (const OperationPtr& operation : left) Done(operation, actions);
   }
-  Carry(outcome);
+  Carry(actions);
 }
 
 Status PointToPoint::LossFor(const Operation& operation) const {
@@ -856,21 +858,22 @@ Status PointToPoint::LossFor(const Operation& operation) const {
   return last;
 }
 
-void PointToPoint::Done(const OperationPtr& operation, Outcome& outcome) {
+void PointToPoint::Done(const OperationPtr& operation,
+                        DeferredActions& actions) {
   if (operation->collective.kind == CollectiveKind::kRecv) {
     operation->work->SetSourceRank(operation->peer);
   }
-  outcome.done.push_back(operation);
+  actions.done.push_back(operation);
   running_.erase(operation->collective.sequence);
   if (running_.empty() && mailbox_ != nullptr) mailbox_->SetWants(false);
 }
 
-void PointToPoint::Carry(const Outcome& outcome) {
-  for (const OperationPtr& operation : outcome.done) {
+void PointToPoint::Carry(const DeferredActions& actions) {
+  for (const OperationPtr& operation : actions.done) {
     operation->work->Complete(OkStatus());
   }
   // This ends the group and all its operations.
-  if (!outcome.failure.ok()) fail_(outcome.failure);
+  if (!actions.failure.ok()) fail_(actions.failure);
 }
 
 }  // namespace muster::dataplane::cpu

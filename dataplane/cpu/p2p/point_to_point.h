@@ -49,7 +49,7 @@ namespace muster::dataplane::cpu {
 //   kDone                ->     no thread waits before this comes
 //                        <-     kTaken
 //
-// If the receiver can read the sender's memory (Transport::MemoryOf), the
+// If the receiver can read the sender's memory (Transport::FindMemory), the
 // request carries the tensor's address, and the receiver copies the tensor:
 //
 //   kRequest             ->     waits until it is claimed
@@ -93,7 +93,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     // How often the progress thread polls while sends and receives are started,
     // and how many polls may find nothing before it sleeps until it is woken.
     std::chrono::microseconds look_period{500};
-    int idle_looks = 100;
+    int idle_polls = 100;
   };
 
   // Makes the mailbox that the ranks of this host share, or returns null.
@@ -196,7 +196,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   };
 
   // Work to do after the lock is released.
-  struct Outcome {
+  struct DeferredActions {
     std::vector<OperationPtr> done = {};
     // Done by a thread of the connection, or by a waiting thread.
     std::vector<Reading> readings = {};
@@ -204,20 +204,22 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   };
 
   // The error of `collective` for `failure`. A verdict is returned unchanged.
-  Status FailureOf(const Collective& collective, const Status& failure) const;
+  Status LabelFailure(const Collective& collective,
+                      const Status& failure) const;
 
-  std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
+  std::shared_ptr<PromisedWork> MakeWork(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Leaves the work in `outcome`, except the end of `own`, to other threads.
+  // Leaves the work in `actions`, except the end of `own`, to other threads.
   // `wants`: this rank asked to be woken before.
-  void LeaveToOthers(const OperationPtr& own, bool wants, Outcome& outcome)
+  void LeaveToOthers(const OperationPtr& own, bool wants,
+                     DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartSend(const OperationPtr& operation, Outcome& outcome)
+  void StartSend(const OperationPtr& operation, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartSendToSelf(const OperationPtr& operation, Message message,
-                       bool is_small, Outcome& outcome)
+                       bool is_small, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartReceive(const OperationPtr& operation, Outcome& outcome)
+  void StartReceive(const OperationPtr& operation, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Peer& Open(int peer) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -231,7 +233,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     return mailbox_ != nullptr && mailbox_->Reaches(peer);
   }
   // Takes all messages from the mailbox. False if there was none.
-  bool TakeMail(Outcome& outcome) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeMail(DeferredActions& actions)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // As above, and does the work left to others. Called by a thread that waits
   // for `own` until `deadline`, or by the progress thread (null).
   bool TakeMail(const Work* own, Instant deadline)
@@ -274,24 +277,25 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   static Unclaimed Copy(int peer, const Message& message,
                         const std::byte* payload);
   void Take(int peer, const Message& message, const std::byte* payload,
-            Outcome& outcome) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+            DeferredActions& actions) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOffer(int peer, const Message& message, const std::byte* payload,
-                 Outcome& outcome) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                 DeferredActions& actions)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOfferInOrder(int peer, const Message& message,
-                        const std::byte* payload, Outcome& outcome)
+                        const std::byte* payload, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeClear(int peer, const Message& message, Outcome& outcome)
+  void TakeClear(int peer, const Message& message, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeDone(int peer, const Message& message, Outcome& outcome)
+  void TakeDone(int peer, const Message& message, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeTaken(int peer, const Message& message, Outcome& outcome)
+  void TakeTaken(int peer, const Message& message, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeReads(int peer, const Message& message)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Gives a message to the receive that matches it.
   void Match(const OperationPtr& operation, int peer, const Message& message,
-             const std::byte* payload, Outcome& outcome)
+             const std::byte* payload, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CheckFits(const Operation& operation, int peer,
                    const Message& message) const;
@@ -302,14 +306,14 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   Status Tell(int peer, Message::Type type, uint64_t id)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Read(const Reading& reading) MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Removes the completed `operation` and adds it to `outcome`.
-  void Done(const OperationPtr& operation, Outcome& outcome)
+  // Removes the completed `operation` and adds it to `actions`.
+  void Done(const OperationPtr& operation, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The error if a peer that `operation` needs has gone, or OK.
   Status LossFor(const Operation& operation) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Completes the works of `outcome` and reports its failure, without the lock.
-  void Carry(const Outcome& outcome) MUSTER_LOCKS_EXCLUDED(mutex_);
+  // Completes the works of `actions` and reports its failure, without the lock.
+  void Carry(const DeferredActions& actions) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Constant after construction.
   const std::string group_name_;
@@ -323,7 +327,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Null before the first Start, after Close, or if there is none.
   std::shared_ptr<ShmMailbox> mailbox_ MUSTER_GUARDED_BY(mutex_);
   // Work for the thread that polls the mailbox, or for the progress thread.
-  Outcome left_ MUSTER_GUARDED_BY(mutex_);
+  DeferredActions left_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
   // The waiters' spin budget, updated under the lock, and whether they use it.
   SpinBudget spin_budget_;

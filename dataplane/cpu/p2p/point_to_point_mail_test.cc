@@ -38,8 +38,8 @@ using MailboxOptions = PointToPoint::MailboxOptions;
 class AnyMailPointToPointTest : public PointToPointTest {
  protected:
   explicit AnyMailPointToPointTest(const MailboxOptions& options) {
-    point_to_point_->SetMail([this] { return MailOf(0); }, options);
-    peer_mail_ = MailOf(1);
+    point_to_point_->SetMail([this] { return MakeMailbox(0); }, options);
+    peer_mail_ = MakeMailbox(1);
     peer_mail_->Open(0);
   }
 
@@ -63,11 +63,11 @@ class AnyMailPointToPointTest : public PointToPointTest {
   }
   // Waits until a waiter is about to sleep.
   void AwaitWants() {
-    const auto own = MailOf(0);
+    const auto own = MakeMailbox(0);
     while (!own->wants()) std::this_thread::yield();
   }
 
-  std::shared_ptr<ShmMailbox> MailOf(int place) {
+  std::shared_ptr<ShmMailbox> MakeMailbox(int place) {
     return std::make_shared<ShmMailbox>(
         std::shared_ptr<void>(memory_, memory_.get()), std::vector<int>{0, 1},
         place);
@@ -86,7 +86,7 @@ class AnyMailPointToPointTest : public PointToPointTest {
 class MailPointToPointTest : public AnyMailPointToPointTest {
  protected:
   explicit MailPointToPointTest(MailboxOptions options = {})
-      : AnyMailPointToPointTest(WithoutLooks(options)) {
+      : AnyMailPointToPointTest(WithoutPolls(options)) {
     // Send number 1 starts the progress thread.
     std::vector<float> values(1);
     EXPECT_TRUE(Send(values)->IsCompleted());
@@ -99,9 +99,9 @@ class MailPointToPointTest : public AnyMailPointToPointTest {
   }
 
  private:
-  static MailboxOptions WithoutLooks(MailboxOptions options) {
+  static MailboxOptions WithoutPolls(MailboxOptions options) {
     options.look_period = std::chrono::hours(24);
-    options.idle_looks = 1'000'000;
+    options.idle_polls = 1'000'000;
     return options;
   }
   // Whether a thread of this process is in futex(2) on `word`.
@@ -239,7 +239,7 @@ class LateMailPointToPointTest : public MailPointToPointTest {
            std::chrono::nanoseconds(now.tv_nsec);
   }
 
-  const std::shared_ptr<ShmMailbox> own_ = MailOf(0);
+  const std::shared_ptr<ShmMailbox> own_ = MakeMailbox(0);
   uint64_t id_ = 0;
 };
 
@@ -252,11 +252,11 @@ class CrowdedMailPointToPointTest : public LateMailPointToPointTest {
 // Otherwise one sleep could cause the next for ever (see SpinBudget). On a busy
 // machine most waits sleep; without the adaptation all would.
 TEST_F(LateMailPointToPointTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
-  int looks = 0;
-  for (int time = 0; time < 300 && looks < kTimes / 2; ++time) {
-    if (!AwaitOne(kLate).sleeps) ++looks;
+  int spins = 0;
+  for (int time = 0; time < 300 && spins < kTimes / 2; ++time) {
+    if (!AwaitOne(kLate).sleeps) ++spins;
   }
-  EXPECT_EQ(looks, kTimes / 2);
+  EXPECT_EQ(spins, kTimes / 2);
 }
 
 TEST_F(CrowdedMailPointToPointTest, WhereProcessorsAreWantedHeDoesNot) {
@@ -323,7 +323,7 @@ TEST_F(MailPointToPointTest, AStartLeavesTheEndOfOthersToThoseWhoWait) {
 }
 
 TEST_F(MailPointToPointTest, WhoSleepsIsToldOfWhatAStartHasTaken) {
-  const auto looker = MailOf(0);
+  const auto looker = MakeMailbox(0);
   for (uint64_t id = 1; id <= 20; ++id) {
     std::vector<float> values(1);
     std::vector<float> other(1);
@@ -347,7 +347,7 @@ TEST_F(MailPointToPointTest, WhoSleepsIsToldOfWhatAStartHasTaken) {
 
 // The same if nothing else runs.
 TEST_F(MailPointToPointTest, WhoSleepsIsToldOfTheLastThatAStartHasTaken) {
-  const auto looker = MailOf(0);
+  const auto looker = MakeMailbox(0);
   for (uint64_t id = 1; id <= 20; ++id) {
     std::vector<float> values(1);
     std::vector<float> more(1);
@@ -394,7 +394,7 @@ TEST_F(MailPointToPointTest, WhatOvertakesWaitsForWhatItOvertook) {
 
 // The connection has ended, and no thread was woken for the message.
 TEST_F(MailPointToPointTest, WhatAPeerLeftBeforeItWentIsTaken) {
-  const auto looker = MailOf(0);
+  const auto looker = MakeMailbox(0);
   looker->BeginLooking();
   std::vector<float> values(1);
   const auto work = Receive(values);
@@ -509,7 +509,7 @@ class RestingMailPointToPointTest : public AnyMailPointToPointTest {
  protected:
   RestingMailPointToPointTest()
       : AnyMailPointToPointTest(
-            {.look_period = std::chrono::microseconds(1), .idle_looks = 0}) {}
+            {.look_period = std::chrono::microseconds(1), .idle_polls = 0}) {}
 };
 
 TEST_F(RestingMailPointToPointTest, WhatNobodyWaitsForCompletes) {

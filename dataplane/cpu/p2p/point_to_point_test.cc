@@ -58,7 +58,7 @@ class NearPointToPointTest : public PointToPointTest {
 
   NearPointToPointTest() { transport_.MakeNear(mark_, kValue); }
 
-  static Message RequestOf(const std::vector<float>& values, uint64_t id) {
+  static Message MakeRequest(const std::vector<float>& values, uint64_t id) {
     Message request = Offer(Message::kRequest, values.size(), id);
     request.address = reinterpret_cast<uint64_t>(values.data());
     return request;
@@ -78,7 +78,7 @@ TEST_F(NearPointToPointTest, LargeTensorIsReadWhereItIs) {
   for (size_t i = 0; i < theirs.size(); ++i) theirs[i] = static_cast<float>(i);
   std::vector<float> first(theirs.size());
   const auto waiting = Receive(first);
-  transport_.Deliver(RequestOf(theirs, 7));
+  transport_.Deliver(MakeRequest(theirs, 7));
   EXPECT_TRUE(waiting->Wait().ok());
   EXPECT_EQ(waiting->source_rank(), 1);
   EXPECT_TRUE(first == theirs);
@@ -87,7 +87,7 @@ TEST_F(NearPointToPointTest, LargeTensorIsReadWhereItIs) {
   // The same for a request that is claimed later.
   std::vector<float> small(1);
   const auto other = Receive(small, /*tag=*/9);
-  transport_.Deliver(RequestOf(theirs, 8));
+  transport_.Deliver(MakeRequest(theirs, 8));
   Message last = Offer(Message::kEager, 1);
   last.tag = 9;
   transport_.Deliver(last, {5});
@@ -105,7 +105,7 @@ TEST_F(NearPointToPointTest, WhatCannotBeReadIsSent) {
   // The peer has taken its memory back.
   mark_.Clear();
   const auto work = Receive(mine);
-  transport_.Deliver(RequestOf(theirs, 7));
+  transport_.Deliver(MakeRequest(theirs, 7));
   ExpectSent(Message::kReads, 7);
   ExpectSent(Message::kClear, 7);
   EXPECT_FALSE(work->IsCompleted());

@@ -40,7 +40,7 @@ class AllToAll : public PerPeerRounds {
   // system can read some.
   enum Shows : uint64_t { kElements, kMapped, kReadable };
   Shows ShownBy(int peer) const {
-    return IsEven(peer) ? kElements : Shows{RowOf(peer)[peer]};
+    return IsEven(peer) ? kElements : Shows{GetCounts(peer)[peer]};
   }
   // Finds the addresses. kElements if the data is small or not all of it is in
   // scope `where`.
@@ -56,7 +56,7 @@ class AllToAll : public PerPeerRounds {
   size_t BytesMax() const;
 
   Block ChunkOfThis(const Block& block) const {
-    return ChunkOf(block, round_, per_round_, element_bytes_);
+    return CutChunk(block, round_, per_round_, element_bytes_);
   }
   void CopyTo(std::byte* to, const std::byte* from, size_t count) const {
     CopyOut(to, from, count * element_bytes_, bytes_);
@@ -114,7 +114,7 @@ Status AllToAll::OpenOrigins() {
 inline uint64_t AllToAll::CountMax() const {
   uint64_t most = 0;
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-    const uint64_t* const row = RowOf(peer);
+    const uint64_t* const row = GetCounts(peer);
     // An even row has one count for all other ranks.
     if ((row[0] & kEven) != 0) {
       most = std::max(most, row[0] & ~kEven);
@@ -159,7 +159,7 @@ Status AllToAll::TakeThere(int peer) {
   std::memcpy(&origin,
               published(peer) + row_bytes() + rank_ * sizeof(SourceAddress),
               sizeof(origin));
-  return Read(peer, SourceOf(peer, origin), 0, take.data,
+  return Read(peer, MakeSource(peer, origin), 0, take.data,
               take.count * element_bytes_);
 }
 
@@ -176,7 +176,7 @@ inline void AllToAll::LookAtRows() {
 // A rank may have more for itself than any rank has for another.
 inline void AllToAll::CopyRestOfOwn() {
   const Block own = give_[rank_];
-  const size_t done = ChunkOf(own.count, rounds_, per_round_).first;
+  const size_t done = CutChunk(own.count, rounds_, per_round_).first;
   CopyTo(take_[rank_].data + done * element_bytes_,
          own.data + done * element_bytes_, own.count - done);
 }

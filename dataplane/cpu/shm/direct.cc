@@ -19,8 +19,8 @@
 namespace muster::dataplane::shm {
 namespace {
 
-using cpu::BlockOf;
-using cpu::BlocksOf;
+using cpu::ToBlock;
+using cpu::ToBlocks;
 
 // The most that is combined at once, of all ranks together: it stays in a
 // processor's cache between reading and combining. And the least of each rank,
@@ -118,33 +118,33 @@ StatusOr<bool> SingleCopy::Run() {
 void SingleCopy::Arrange() {
   const Collective& run = collective();
   const bool is_root = rank_ == run.root;
-  switch (TraitsOf(run.kind).list_form) {
+  switch (GetTraits(run.kind).list_form) {
     case CollectiveKind::kAllReduce:
-      give_.assign(world_size_, BlockOf(run.tensors[0]));
+      give_.assign(world_size_, ToBlock(run.tensors[0]));
       break;
     case CollectiveKind::kReduce:
-      give_.assign(world_size_, BlockOf(run.tensors[0]));
+      give_.assign(world_size_, ToBlock(run.tensors[0]));
       if (is_root) take_[rank_] = give_[rank_];
       break;
     case CollectiveKind::kBroadcast:
-      if (is_root) give_.assign(world_size_, BlockOf(run.tensors[0]));
-      if (!is_root) take_[run.root] = BlockOf(run.tensors[0]);
+      if (is_root) give_.assign(world_size_, ToBlock(run.tensors[0]));
+      if (!is_root) take_[run.root] = ToBlock(run.tensors[0]);
       break;
     case CollectiveKind::kAllGather:
     case CollectiveKind::kGather:
-      give_.assign(world_size_, BlockOf(run.inputs[0]));
+      give_.assign(world_size_, ToBlock(run.inputs[0]));
       if (!run.outputs.empty()) {
-        take_ = BlocksOf(run.outputs, world_size_);
+        take_ = ToBlocks(run.outputs, world_size_);
       }
       set_element_count(give_[rank_].count);
       break;
     case CollectiveKind::kScatter:
-      if (is_root) give_ = BlocksOf(run.inputs, world_size_);
-      take_[run.root] = BlockOf(run.outputs[0]);
+      if (is_root) give_ = ToBlocks(run.inputs, world_size_);
+      take_[run.root] = ToBlock(run.outputs[0]);
       break;
     case CollectiveKind::kReduceScatter:
-      give_ = BlocksOf(run.inputs, world_size_);
-      take_[rank_] = BlockOf(run.outputs[0]);
+      give_ = ToBlocks(run.inputs, world_size_);
+      take_[rank_] = ToBlock(run.outputs[0]);
       break;
     default:
       break;
@@ -203,7 +203,7 @@ StatusOr<SingleCopy::Access> SingleCopy::ShowAll() {
     SourceAddress origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
                 sizeof(origin));
-    sources_[peer] = SourceOf(peer, origin);
+    sources_[peer] = MakeSource(peer, origin);
   }
   return reach;
 }
@@ -254,14 +254,14 @@ Status SingleCopy::Combine(const Reduction& reduction, const Block& result,
 
 Status SingleCopy::AllReduce(const Reduction& reduction) {
   const Block& tensor = give_[rank_];
-  const Range own = PartOf(tensor.count, rank_, world_size_);
+  const Range own = CutPart(tensor.count, rank_, world_size_);
   Status status =
       Combine(reduction, tensor.Slice(own, element_bytes_), own.first);
   // All have theirs.
   if (status.ok()) status = Meet();
   for (const int peer : Others()) {
     if (!status.ok()) return status;
-    const Range part = PartOf(tensor.count, peer, world_size_);
+    const Range part = CutPart(tensor.count, peer, world_size_);
     status = Read(peer, sources_[peer], part.first * element_bytes_,
                   tensor.Slice(part, element_bytes_).data,
                   part.count * element_bytes_);

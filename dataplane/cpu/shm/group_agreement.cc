@@ -63,7 +63,7 @@ StatusOr<GroupAgreement::Shared> GroupAgreement::Share(
     std::optional<size_t> reserved) {
   Status had;
   Shared shared;
-  Segment::Place place = {};
+  Segment::Location place = {};
   if (rank() == maker) {
     auto segment = Segment::Create(bytes, file, reserved);
     had = segment.status();

@@ -19,10 +19,10 @@
 namespace muster::dataplane::shm {
 namespace {
 
-using cpu::BlockOf;
-using cpu::BlocksOf;
+using cpu::CutParts;
 using cpu::kNotePayloadBytesMax;
-using cpu::PartsOf;
+using cpu::ToBlock;
+using cpu::ToBlocks;
 using cpu::Transport;
 
 // Up to this size one inter-host group carries everything, with the fewest
@@ -47,7 +47,7 @@ std::vector<int> InterHostRanks(const Topology& hosts,
 }
 
 // The reduction of unfinished accumulators in the inter-host groups.
-Sum SumOf(const Reduction& reduction, const Collective& collective) {
+Sum MakeSum(const Reduction& reduction, const Collective& collective) {
   const ReduceOp op = collective.reduce_op;
   const bool adds = op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
   return {.type = reduction.in_place() ? collective.data_type()
@@ -57,16 +57,16 @@ Sum SumOf(const Reduction& reduction, const Collective& collective) {
 
 // The one tensor of which ranks read each other's parts; without data, where
 // there are several.
-Block WholeOf(const Collective& collective) {
-  const CollectiveTraits& traits = TraitsOf(collective.kind);
-  if (traits.tensors == TensorList::kOne) return BlockOf(collective.tensors[0]);
+Block GetWhole(const Collective& collective) {
+  const CollectiveTraits& traits = GetTraits(collective.kind);
+  if (traits.tensors == TensorList::kOne) return ToBlock(collective.tensors[0]);
   if (traits.outputs == TensorList::kWhole &&
       traits.inputs == TensorList::kOne) {
-    return BlockOf(collective.outputs[0]);
+    return ToBlock(collective.outputs[0]);
   }
   if (traits.inputs == TensorList::kWhole &&
       traits.outputs == TensorList::kOne) {
-    return BlockOf(collective.inputs[0]);
+    return ToBlock(collective.inputs[0]);
   }
   return {};
 }
@@ -85,7 +85,7 @@ class Walk {
         place_(hosts.place()),
         type_(collective.data_type()),
         element_bytes_(DataTypeBytes(type_)),
-        header_(HeaderOf(collective)),
+        header_(MakeHeader(collective)),
         inside_(context, collective),
         accumulators_(accumulators),
         results_(results) {}
@@ -161,14 +161,14 @@ class Walk {
 
 Status Walk::Run(bool is_symmetric) {
   Status status;
-  if (is_symmetric) status = inside_.MeetAt(WholeOf(collective_));
+  if (is_symmetric) status = inside_.MeetAt(GetWhole(collective_));
   if (status.ok()) status = (this->*FindFunction(collective_.kind))();
   // Other ranks may still read from this one.
   return status.ok() && is_mapped() ? inside_.Meet() : status;
 }
 
 Walk::KindFunction Walk::FindFunction(CollectiveKind kind) {
-  switch (TraitsOf(kind).list_form) {
+  switch (GetTraits(kind).list_form) {
     case CollectiveKind::kBarrier:
       return &Walk::Barrier;
     case CollectiveKind::kBroadcast:
@@ -190,7 +190,7 @@ std::vector<BlockList> Walk::InParts(const Block& whole,
                                      size_t inter_host_groups) const {
   std::vector<BlockList> block_lists = NoBlockLists();
   for (size_t i = 0; i < inter_host_groups; ++i) {
-    block_lists[i] = {PartOf(whole, i, inter_host_groups, element_bytes_)};
+    block_lists[i] = {CutPart(whole, i, inter_host_groups, element_bytes_)};
   }
   return block_lists;
 }
@@ -202,7 +202,7 @@ Status Walk::Barrier() {
 }
 
 Status Walk::Broadcast() {
-  const Block tensor = BlockOf(collective_.tensors[0]);
+  const Block tensor = ToBlock(collective_.tensors[0]);
   const int root_host = topology_.host_of(collective_.root);
   const size_t inter_host_groups =
       InterHostGroupsFor(tensor.count * element_bytes_);
@@ -229,12 +229,12 @@ Status Walk::Broadcast() {
 // carry them to the other hosts, and then the ranks there get them from their
 // ranks of the inter-host groups.
 Status Walk::AllGather() {
-  const Blocks blocks = BlocksOf(collective_.outputs, topology_.world_size());
+  const Blocks blocks = ToBlocks(collective_.outputs, topology_.world_size());
   size_t bytes = 0;
   for (const Block& block : blocks) bytes += block.count * element_bytes_;
   const size_t inter_host_groups = InterHostGroupsFor(bytes);
   cpu::CopyBlock(blocks[topology_.neighbours()[place_]],
-                 BlockOf(collective_.inputs[0]), element_bytes_);
+                 ToBlock(collective_.inputs[0]), element_bytes_);
   std::vector<BlockList> block_lists = NoBlockLists();
   for (size_t i = 0; i < block_lists.size(); ++i) {
     block_lists[i] = {blocks[topology_.neighbours()[i]]};
@@ -302,13 +302,13 @@ Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
 // While the inter-host groups reduce one piece, the host reduces the next.
 Status Walk::AllReduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
-  const Block tensor = BlockOf(collective_.tensors[0]);
+  const Block tensor = ToBlock(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
   const size_t inter_host_groups = InterHostGroupsFor(tensor.count * bytes);
   const size_t per_piece = inter_host_groups * kGroupPieceBytes / bytes;
   const size_t pieces = ChunksFor(tensor.count, per_piece);
   const auto parts_of = [&](size_t piece) {
-    return InParts(ChunkOf(tensor, piece, per_piece, element_bytes_),
+    return InParts(CutChunk(tensor, piece, per_piece, element_bytes_),
                    inter_host_groups);
   };
   // Room for the piece between hosts and for the next one.
@@ -350,7 +350,7 @@ Status Walk::AllReduce() {
 // Computes this inter-host group's `part` of the result.
 Status Walk::ReduceBetweenHosts(const Reduction& reduction,
                                 std::byte* accumulators, const Block& part) {
-  const Sum sum = SumOf(reduction, collective_);
+  const Sum sum = MakeSum(reduction, collective_);
   const size_t bytes = reduction.accumulator_bytes();
   const Block whole = {accumulators, part.count};
   if (reduction.in_place() || part.count * bytes <= kOneGroupBytesMax) {
@@ -362,8 +362,8 @@ Status Walk::ReduceBetweenHosts(const Reduction& reduction,
   }
   // Elements travel back, which are smaller than accumulators. They are rounded
   // once, where they are finished.
-  const Blocks sums = PartsOf(whole, topology_.count(), bytes);
-  const Blocks elements = PartsOf(part, topology_.count(), element_bytes_);
+  const Blocks sums = CutParts(whole, topology_.count(), bytes);
+  const Blocks elements = CutParts(part, topology_.count(), element_bytes_);
   const Block& own = sums[topology_.own()];
   Status status = inter_host_->ReduceScatter(header_, sum, sums);
   if (!status.ok()) return status;
@@ -374,14 +374,14 @@ Status Walk::ReduceBetweenHosts(const Reduction& reduction,
 
 Status Walk::Reduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
-  const Block tensor = BlockOf(collective_.tensors[0]);
+  const Block tensor = ToBlock(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
   const size_t inter_host_groups = InterHostGroupsFor(tensor.count * bytes);
   const size_t per_piece = kAccumulatorBytes / bytes;
   const size_t pieces = ChunksFor(tensor.count, per_piece);
   for (size_t i = 0; i < pieces; ++i) {
     Status status =
-        ReducePiece(reduction, ChunkOf(tensor, i, per_piece, element_bytes_),
+        ReducePiece(reduction, CutChunk(tensor, i, per_piece, element_bytes_),
                     inter_host_groups);
     if (!status.ok()) return status;
   }
@@ -400,7 +400,7 @@ Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
       part.count};
   Status status = inside_.Combine(reduction, parts, sums.data);
   if (status.ok() && IsOn(inter_host_groups)) {
-    status = inter_host_->Reduce(header_, SumOf(reduction, collective_), sums,
+    status = inter_host_->Reduce(header_, MakeSum(reduction, collective_), sums,
                                  topology_.host_of(root));
   }
   if (!status.ok() || topology_.own() != topology_.host_of(root)) return status;
@@ -415,8 +415,8 @@ Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
 
 Status Walk::ReduceScatter() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
-  const Blocks inputs = BlocksOf(collective_.inputs, topology_.world_size());
-  const Block output = BlockOf(collective_.outputs[0]);
+  const Blocks inputs = ToBlocks(collective_.inputs, topology_.world_size());
+  const Block output = ToBlock(collective_.outputs[0]);
   size_t most = 0;
   for (const Block& input : inputs) most = std::max(most, input.count);
   const size_t per_piece = std::max<size_t>(
@@ -425,10 +425,10 @@ Status Walk::ReduceScatter() {
   Blocks of_piece(inputs.size());
   for (size_t i = 0; i < pieces; ++i) {
     for (size_t rank = 0; rank < inputs.size(); ++rank) {
-      of_piece[rank] = ChunkOf(inputs[rank], i, per_piece, element_bytes_);
+      of_piece[rank] = CutChunk(inputs[rank], i, per_piece, element_bytes_);
     }
     Status status = ReduceScatterPiece(
-        reduction, of_piece, ChunkOf(output, i, per_piece, element_bytes_));
+        reduction, of_piece, CutChunk(output, i, per_piece, element_bytes_));
     if (!status.ok()) return status;
   }
   return OkStatus();
@@ -461,7 +461,7 @@ Status Walk::ReduceScatterPiece(const Reduction& reduction,
   }
   std::byte* next =
       Room(accumulators_,
-           IsOn(inter_host_groups) ? CountOf(wanted[place_]) * bytes : 0);
+           IsOn(inter_host_groups) ? CountElements(wanted[place_]) * bytes : 0);
   Status status = inside_.Combine(reduction, wanted, next);
   if (status.ok() && IsOn(inter_host_groups)) {
     for (Block& sum : sums) {
@@ -469,8 +469,8 @@ Status Walk::ReduceScatterPiece(const Reduction& reduction,
       next += sum.count * bytes;
     }
     const Block& own = sums[topology_.own()];
-    status = inter_host_->ReduceScatter(header_, SumOf(reduction, collective_),
-                                        sums);
+    status = inter_host_->ReduceScatter(header_,
+                                        MakeSum(reduction, collective_), sums);
     if (!status.ok()) return status;
     reduction.Finish(own.data, own.count, topology_.world_size());
     std::byte* stored = Room(results_, own.count * element_bytes_);
@@ -522,7 +522,7 @@ Hierarchical::Hierarchical(std::shared_ptr<Segment> segment,
 }
 
 bool Hierarchical::LooksForSymmetric(const Collective& collective) const {
-  if (!context_.has_regions || WholeOf(collective).data == nullptr)
+  if (!context_.has_regions || GetWhole(collective).data == nullptr)
     return false;
   return SelectAlgorithm(collective.kind,
                          {.memory = Memory::kSymmetric,
@@ -547,7 +547,7 @@ Status Hierarchical::Run(const Collective& collective, ReleasableLock* order) {
   transport_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric"
                                             : "two_levels");
   context_.history.Add(*context_.header, context_.sequence,
-                       History::DigestOf(*context_.header));
+                       History::ComputeDigest(*context_.header));
   if (!done.ok()) return done;
   // See ShmCollectives::Run.
   const int failed = round_buffer_.FindFailed();

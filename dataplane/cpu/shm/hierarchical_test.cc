@@ -34,8 +34,8 @@
 namespace muster::dataplane {
 namespace {
 
-using cpu::BlockOf;
 using cpu::Buffer;
+using cpu::ToBlock;
 using shm::BlockList;
 using shm::Hierarchical;
 using shm::IntraHost;
@@ -203,16 +203,16 @@ class PiecesTest : public ::testing::Test {
  protected:
   PiecesTest() {
     run_ = std::async(std::launch::async, [this] {
-      return two_levels_.Run(AllReduceOf(tensors_[0]), nullptr);
+      return two_levels_.Run(MakeAllReduce(tensors_[0]), nullptr);
     });
-    const Collective collective = AllReduceOf(tensors_[1]);
+    const Collective collective = MakeAllReduce(tensors_[1]);
     ShmContext context = {.round_buffer = round_buffer_,
                           .transport = near_,
                           .regions = RegionFinder(*regions_)};
     context.Say(collective);
     IntraHost inside(context, collective);
     const BlockList piece = {
-        {BlockOf(collective.tensors[0]).data, kPieceCount}};
+        {ToBlock(collective.tensors[0]).data, kPieceCount}};
     EXPECT_EQ(
         inside.Combine(Reduction::Of(DataType::kFloat32, collective.reduce_op),
                        {piece, {}}, nullptr),
@@ -250,7 +250,7 @@ class PiecesTest : public ::testing::Test {
                             [](int) {}};
 
  private:
-  static Collective AllReduceOf(std::vector<float>& tensor) {
+  static Collective MakeAllReduce(std::vector<float>& tensor) {
     tensor.resize(3 * kPieceCount);
     return {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(tensor)}};
   }

@@ -18,13 +18,13 @@ using cpu::Exchange;
 // one delay between hosts; recursive doubling takes one per step.
 constexpr int kAtOnceHostsMax = 8;
 
-Tensor TensorOf(const Block& block, DataType type) {
+Tensor MakeTensor(const Block& block, DataType type) {
   return Tensor(block.data, type, {static_cast<int64_t>(block.count)});
 }
 
-Collective::Tensors TensorsOf(const Blocks& blocks, DataType type) {
+Collective::Tensors MakeTensors(const Blocks& blocks, DataType type) {
   Collective::Tensors tensors;
-  for (const Block& block : blocks) tensors.push_back(TensorOf(block, type));
+  for (const Block& block : blocks) tensors.push_back(MakeTensor(block, type));
   return tensors;
 }
 
@@ -68,7 +68,7 @@ Status InterHostGroup::CombineAtOnce(const Sum& sum, const Blocks& give,
 Status InterHostGroup::AllReduce(const MessageHeader& header, const Sum& sum,
                                  const Block& accumulators) {
   const Collective step = {.kind = CollectiveKind::kAllReduce,
-                           .tensors = {TensorOf(accumulators, sum.type)},
+                           .tensors = {MakeTensor(accumulators, sum.type)},
                            .reduce_op = sum.op};
   Exchange exchange(workspace_, step, header);
   if (!IsAtOnce(step.bytes())) return cpu::AllReduce(step, exchange);
@@ -79,7 +79,7 @@ Status InterHostGroup::AllReduce(const MessageHeader& header, const Sum& sum,
 Status InterHostGroup::Reduce(const MessageHeader& header, const Sum& sum,
                               const Block& accumulators, int root) {
   const Collective step = {.kind = CollectiveKind::kReduce,
-                           .tensors = {TensorOf(accumulators, sum.type)},
+                           .tensors = {MakeTensor(accumulators, sum.type)},
                            .reduce_op = sum.op,
                            .root = root};
   Exchange exchange(workspace_, step, header);
@@ -90,8 +90,8 @@ Status InterHostGroup::ReduceScatter(const MessageHeader& header,
                                      const Sum& sum, const Blocks& blocks) {
   const Collective step = {
       .kind = CollectiveKind::kReduceScatter,
-      .inputs = TensorsOf(blocks, sum.type),
-      .outputs = {TensorOf(blocks[transport_.rank()], sum.type)},
+      .inputs = MakeTensors(blocks, sum.type),
+      .outputs = {MakeTensor(blocks[transport_.rank()], sum.type)},
       .reduce_op = sum.op};
   Exchange exchange(workspace_, step, header);
   return IsAtOnce(step.bytes()) ? CombineAtOnce(sum, blocks, exchange)
@@ -102,8 +102,8 @@ Status InterHostGroup::AllGather(const MessageHeader& header, DataType type,
                                  const Blocks& blocks) {
   const Collective step = {
       .kind = CollectiveKind::kAllGather,
-      .inputs = {TensorOf(blocks[transport_.rank()], type)},
-      .outputs = TensorsOf(blocks, type)};
+      .inputs = {MakeTensor(blocks[transport_.rank()], type)},
+      .outputs = MakeTensors(blocks, type)};
   Exchange exchange(workspace_, step, header);
   return cpu::AllGather(step, exchange);
 }
@@ -111,7 +111,7 @@ Status InterHostGroup::AllGather(const MessageHeader& header, DataType type,
 Status InterHostGroup::Broadcast(const MessageHeader& header, DataType type,
                                  const Block& block, int root) {
   const Collective step = {.kind = CollectiveKind::kBroadcast,
-                           .tensors = {TensorOf(block, type)},
+                           .tensors = {MakeTensor(block, type)},
                            .root = root};
   Exchange exchange(workspace_, step, header);
   return cpu::Broadcast(step, exchange);

@@ -38,17 +38,17 @@ void ForPieces(const BlockList& block_list, size_t first, size_t count,
 
 }  // namespace
 
-size_t CountOf(const BlockList& block_list) {
+size_t CountElements(const BlockList& block_list) {
   size_t count = 0;
   for (const Block& block : block_list) count += block.count;
   return count;
 }
 
-MessageHeader HeaderOf(const Collective& collective) {
+MessageHeader MakeHeader(const Collective& collective) {
   MessageHeader header = MessageHeader::Of(collective);
   // Input sizes must agree here. Kinds with a size per rank have a hash of all
   // sizes instead.
-  if (TraitsOf(collective.kind).outputs == TensorList::kWhole) {
+  if (GetTraits(collective.kind).outputs == TensorList::kWhole) {
     header.element_count = collective.inputs[0].element_count();
   }
   return header;
@@ -56,15 +56,15 @@ MessageHeader HeaderOf(const Collective& collective) {
 
 IntraHost::IntraHost(ShmContext& context, const Collective& collective)
     : Rounds(context, collective, /*has_rows=*/false) {
-  set_element_count(HeaderOf(collective).element_count);
+  set_element_count(MakeHeader(collective).element_count);
 }
 
-std::vector<size_t> IntraHost::CountsOf(
+std::vector<size_t> IntraHost::ComputeCounts(
     const std::vector<BlockList>& block_lists) {
   std::vector<size_t> counts;
   counts.reserve(block_lists.size());
   for (const BlockList& block_list : block_lists)
-    counts.push_back(CountOf(block_list));
+    counts.push_back(CountElements(block_list));
   return counts;
 }
 
@@ -100,7 +100,7 @@ void IntraHost::CombineThere(const Reduction& reduction,
                          accumulators == block_list[0].data &&
                          rank_ > (combines ? 1 : 0);
   std::byte* const beside = is_beside ? Scratch(kThereBytes) : nullptr;
-  ForPieces(block_list, 0, CountOf(block_list), element_bytes_,
+  ForPieces(block_list, 0, CountElements(block_list), element_bytes_,
             [&](const Block& block, size_t before) {
               for (size_t done = 0; done < block.count; done += at_once) {
                 const size_t count = std::min(at_once, block.count - done);
@@ -112,12 +112,12 @@ void IntraHost::CombineThere(const Reduction& reduction,
                 if (combines) {
                   reduction.Combine(all, operand(0), operand(1), count);
                 } else {
-                  reduction.Load(all, operand(0), count, mapped_->FactorOf(0));
-                  reduction.Add(all, operand(1), count, mapped_->FactorOf(1));
+                  reduction.Load(all, operand(0), count, mapped_->GetFactor(0));
+                  reduction.Add(all, operand(1), count, mapped_->GetFactor(1));
                 }
                 for (int peer = 2; peer < world_size_; ++peer) {
                   reduction.Add(all, operand(peer), count,
-                                mapped_->FactorOf(peer));
+                                mapped_->GetFactor(peer));
                 }
                 if (all != to) std::memcpy(to, all, count * bytes);
               }
@@ -128,7 +128,7 @@ Status IntraHost::Combine(const Reduction& reduction,
                           const std::vector<BlockList>& block_lists,
                           std::byte* accumulators) {
   const size_t bytes = reduction.accumulator_bytes();
-  const std::vector<size_t> counts = CountsOf(block_lists);
+  const std::vector<size_t> counts = ComputeCounts(block_lists);
   const auto load = [&](const BlockList& block_list, size_t first, size_t count,
                         std::byte* to) {
     ForPieces(block_list, first, count, element_bytes_,
@@ -164,7 +164,7 @@ Status IntraHost::Combine(const Reduction& reduction,
   const size_t rounds = ChunksFor(std::ranges::max(counts), per_round);
   for (size_t round = 0; round < rounds; ++round) {
     const auto count_of = [&](int rank) {
-      return ChunkOf(counts[rank], round, per_round).count;
+      return CutChunk(counts[rank], round, per_round).count;
     };
     // No other rank reads a rank's own part, so it is not published.
     const auto elements_before = [&](int rank, int shower) {
@@ -204,12 +204,12 @@ Status IntraHost::Combine(const Reduction& reduction,
 
 Status IntraHost::Show(const std::vector<BlockList>& block_lists, bool takes) {
   if (world_size_ == 1) return OkStatus();
-  const std::vector<size_t> counts = CountsOf(block_lists);
+  const std::vector<size_t> counts = ComputeCounts(block_lists);
   const size_t per_round = kPieceBytes / element_bytes_;
   const size_t rounds = ChunksFor(std::ranges::max(counts), per_round);
   for (size_t round = 0; round < rounds; ++round) {
     const size_t first = round * per_round;
-    const size_t shows = ChunkOf(counts[rank_], round, per_round).count;
+    const size_t shows = CutChunk(counts[rank_], round, per_round).count;
     Status status = Open(shows * element_bytes_);
     if (!status.ok()) return status;
     ForPieces(block_lists[rank_], first, shows, element_bytes_,
@@ -222,7 +222,7 @@ Status IntraHost::Show(const std::vector<BlockList>& block_lists, bool takes) {
     if (!status.ok()) return status;
     if (!takes) continue;
     for (const int peer : Others()) {
-      const size_t count = ChunkOf(counts[peer], round, per_round).count;
+      const size_t count = CutChunk(counts[peer], round, per_round).count;
       if (count == 0) continue;
       status = Await(peer, element_count());
       if (!status.ok()) return status;
@@ -244,7 +244,7 @@ Status IntraHost::PublishWhole(const std::vector<BlockList>& block_lists) {
   if (!status.ok()) return status;
   Post();
   for (const int peer : Others()) {
-    const size_t count = CountOf(block_lists[peer]);
+    const size_t count = CountElements(block_lists[peer]);
     if (count == 0) continue;
     status = Await(peer, element_count());
     if (!status.ok()) return status;

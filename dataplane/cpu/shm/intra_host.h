@@ -19,10 +19,10 @@ namespace muster::dataplane::shm {
 using BlockList = Blocks;
 
 // The number of elements of `block_list`.
-size_t CountOf(const BlockList& block_list);
+size_t CountElements(const BlockList& block_list);
 
 // The header of `collective`, the same on all ranks of its group.
-MessageHeader HeaderOf(const Collective& collective);
+MessageHeader MakeHeader(const Collective& collective);
 
 // The steps that the ranks of one host do together in a collective of a group
 // on several hosts. Ranks are numbered by their positions on the host. In the
@@ -68,7 +68,7 @@ class IntraHost : public Rounds {
   void CombineThere(const Reduction& reduction, const BlockList& block_list,
                     std::byte* accumulators);
 
-  static std::vector<size_t> CountsOf(
+  static std::vector<size_t> ComputeCounts(
       const std::vector<BlockList>& block_lists);
 
   bool has_met_ = false;

@@ -88,7 +88,7 @@ inline Status PerPeerRounds::OpenPerPeer(const cpu::Parts* give,
   for (int rank = some; rank != rank_; rank = After(rank)) {
     const Block block = given_to(rank);
     is_even = is_even && block.count == even_count;
-    count += ChunkOf(block.count, round_, count_per_round).count;
+    count += CutChunk(block.count, round_, count_per_round).count;
   }
   const size_t head_bytes = is_even ? EvenRowBytes(even_count) : row_bytes();
   size_t offset = head_bytes + factor_bytes();
@@ -106,7 +106,7 @@ inline Status PerPeerRounds::OpenPerPeer(const cpu::Parts* give,
   for (int rank = 0; rank < world_size_; ++rank) {
     if (rank == rank_) continue;
     const Block chunk =
-        ChunkOf(given_to(rank), round_, count_per_round, element_bytes_);
+        CutChunk(given_to(rank), round_, count_per_round, element_bytes_);
     Write(offset, chunk.data, chunk.count * element_bytes_);
     offset += chunk.count * element_bytes_;
   }
@@ -115,10 +115,10 @@ inline Status PerPeerRounds::OpenPerPeer(const cpu::Parts* give,
 
 inline size_t PerPeerRounds::PerPeerOffset(int peer,
                                            size_t count_per_round) const {
-  const uint64_t* const row = RowOf(peer);
+  const uint64_t* const row = GetCounts(peer);
   if ((row[0] & kEven) == 0) return UnevenOffset(row, peer, count_per_round);
   const uint64_t count = row[0] & ~kEven;
-  const size_t each = ChunkOf(count, round_, count_per_round).count;
+  const size_t each = CutChunk(count, round_, count_per_round).count;
   const auto before = static_cast<size_t>(peer < rank_ ? rank_ - 1 : rank_);
   return EvenRowBytes(count) + factor_bytes() + each * before * element_bytes_;
 }
@@ -128,7 +128,7 @@ inline size_t PerPeerRounds::UnevenOffset(const uint64_t* row, int peer,
   size_t before = 0;
   for (int rank = 0; rank < rank_; ++rank) {
     if (rank == peer) continue;
-    before += ChunkOf(row[rank], round_, count_per_round).count;
+    before += CutChunk(row[rank], round_, count_per_round).count;
   }
   return row_bytes() + factor_bytes() + before * element_bytes_;
 }

@@ -29,7 +29,7 @@ size_t RoundedUp(size_t bytes) {
 }
 
 // The distance between two slices.
-size_t StrideOf(size_t slice_bytes) {
+size_t ComputeStride(size_t slice_bytes) {
   return RoundedUp(slice_bytes) + kPageBytes;
 }
 
@@ -39,7 +39,7 @@ size_t Region::BytesFor(size_t slice_bytes, int world_size) {
   constexpr auto kMost = static_cast<size_t>(std::numeric_limits<off_t>::max());
   if (slice_bytes > kMost - 2 * kPageBytes) return kMost;
   size_t bytes = 0;
-  if (__builtin_mul_overflow(StrideOf(slice_bytes),
+  if (__builtin_mul_overflow(ComputeStride(slice_bytes),
                              static_cast<size_t>(world_size), &bytes) ||
       bytes > kMost - 2 * kPageBytes) {
     return kMost;
@@ -73,14 +73,15 @@ Region::~Region() {
 }
 
 size_t Region::OffsetOfSlice(int rank) const {
-  return 2 * kPageBytes + StrideOf(slice_bytes_) * rank;
+  return 2 * kPageBytes + ComputeStride(slice_bytes_) * rank;
 }
 
 std::byte* Region::slice(int rank) const {
   return static_cast<std::byte*>(segment_->memory()) + OffsetOfSlice(rank);
 }
 
-std::optional<uint64_t> Region::OffsetOf(const void* data, size_t bytes) const {
+std::optional<uint64_t> Region::FindOffset(const void* data,
+                                           size_t bytes) const {
   if (is_released()) return std::nullopt;
   return OffsetInSlice(data, bytes);
 }
@@ -173,12 +174,13 @@ bool Regions::WasIn(const void* data, size_t bytes) const {
   return found != regions_.end() && found->second->WasIn(data, bytes);
 }
 
-Regions::Place Regions::Find(const void* data, size_t bytes) const {
+Regions::BufferLocation Regions::Find(const void* data, size_t bytes) const {
   MutexLock lock(mutex_);
   const auto found = At(data);
   if (found == regions_.end()) return {};
-  const std::optional<uint64_t> offset = found->second->OffsetOf(data, bytes);
-  return offset.has_value() ? Place{found->first, *offset} : Place{};
+  const std::optional<uint64_t> offset = found->second->FindOffset(data, bytes);
+  return offset.has_value() ? BufferLocation{found->first, *offset}
+                            : BufferLocation{};
 }
 
 void Regions::Withdraw(const void* data, size_t bytes) const {
@@ -189,7 +191,7 @@ void Regions::Withdraw(const void* data, size_t bytes) const {
     const auto found = At(data);
     if (found == regions_.end()) return;
     Region& region = *found->second;
-    const std::optional<uint64_t> offset = region.OffsetOf(data, bytes);
+    const std::optional<uint64_t> offset = region.FindOffset(data, bytes);
     if (!offset.has_value()) return;
     done = region.Withdraw(*offset, bytes, FindMemoryLeft());
   }
@@ -199,7 +201,7 @@ void Regions::Withdraw(const void* data, size_t bytes) const {
              << done.message();
 }
 
-std::byte* Regions::Locate(int peer, const Place& place) const {
+std::byte* Regions::Locate(int peer, const BufferLocation& place) const {
   MutexLock lock(mutex_);
   const auto found = regions_.find(place.number);
   return found == regions_.end() ? nullptr
@@ -215,7 +217,7 @@ void RegionFinder::ForgetWhatIsOld() {
   located_.clear();
 }
 
-Regions::Place RegionFinder::Find(const void* data, size_t bytes) {
+Regions::BufferLocation RegionFinder::Find(const void* data, size_t bytes) {
   ForgetWhatIsOld();
   if (found_.data != data || found_.bytes != bytes) {
     found_ = {data, bytes, regions_.Find(data, bytes)};
@@ -223,7 +225,8 @@ Regions::Place RegionFinder::Find(const void* data, size_t bytes) {
   return found_.place;
 }
 
-std::byte* RegionFinder::LocateAnew(int peer, const Regions::Place& place) {
+std::byte* RegionFinder::LocateAnew(int peer,
+                                    const Regions::BufferLocation& place) {
   ForgetWhatIsOld();
   const auto index = static_cast<size_t>(peer);
   if (index >= located_.size()) located_.resize(index + 1);

@@ -45,7 +45,7 @@ class Region {
 
   // The offset of [data, data + bytes) in this rank's slice; nullopt if it is
   // elsewhere or the slice is released.
-  std::optional<uint64_t> OffsetOf(const void* data, size_t bytes) const;
+  std::optional<uint64_t> FindOffset(const void* data, size_t bytes) const;
 
   // Whether this rank has released its slice, which contained [data, data +
   // bytes).
@@ -91,8 +91,9 @@ class Region {
 class Regions {
  public:
   // The location of a rank's memory in a region.
-  struct Place {
-    friend bool operator==(const Place&, const Place&) = default;
+  struct BufferLocation {
+    friend bool operator==(const BufferLocation&,
+                           const BufferLocation&) = default;
 
     // The region's number, from 1; 0: in no region.
     uint64_t number = 0;
@@ -123,14 +124,14 @@ class Regions {
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
   // The location of this rank's memory.
-  Place Find(const void* data, size_t bytes) const;
+  BufferLocation Find(const void* data, size_t bytes) const;
 
   // See Region::Withdraw. Does nothing for memory outside all regions.
   void Withdraw(const void* data, size_t bytes) const;
 
   // The address in this process of `place` of `peer`; null if it is in no
   // region.
-  std::byte* Locate(int peer, const Place& place) const;
+  std::byte* Locate(int peer, const BufferLocation& place) const;
 
  private:
   std::atomic<bool> any_{false};
@@ -158,8 +159,8 @@ class RegionFinder {
   explicit RegionFinder(const Regions& regions) : regions_(regions) {}
 
   // See Regions.
-  Regions::Place Find(const void* data, size_t bytes);
-  std::byte* Locate(int peer, const Regions::Place& place) {
+  Regions::BufferLocation Find(const void* data, size_t bytes);
+  std::byte* Locate(int peer, const Regions::BufferLocation& place) {
     const auto index = static_cast<size_t>(peer);
     if (version_ == regions_.version() && index < located_.size() &&
         located_[index].here != nullptr && located_[index].place == place) {
@@ -175,14 +176,14 @@ class RegionFinder {
   struct Found {
     const void* data = nullptr;
     size_t bytes = 0;
-    Regions::Place place = {};
+    Regions::BufferLocation place = {};
   };
   struct Located {
-    Regions::Place place = {};
+    Regions::BufferLocation place = {};
     std::byte* here = nullptr;
   };
 
-  std::byte* LocateAnew(int peer, const Regions::Place& place);
+  std::byte* LocateAnew(int peer, const Regions::BufferLocation& place);
   void ForgetWhatIsOld();
 
   const Regions& regions_;

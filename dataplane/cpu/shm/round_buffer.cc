@@ -25,7 +25,7 @@ using cpu::Relax;
 
 // After so many spins a rank announces its processor, so that others do not use
 // an old one. Most waits are shorter.
-constexpr int kLooksUntilWhere = 8;
+constexpr int kSpinsUntilWhere = 8;
 
 // If processors are fewer than ranks: the number of yields per round before a
 // waiter calls waits_for_, which takes as long as a yield. One is mostly
@@ -99,7 +99,7 @@ size_t RoundBuffer::RingBytesFor(int world_size) {
 
 size_t RoundBuffer::BytesFor(int world_size, size_t ring_bytes) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
-  static_assert(sizeof(Place) % kLineBytes == 0);
+  static_assert(sizeof(RankSlots) % kLineBytes == 0);
   return SlotsBytesFor(world_size) + kRingsOffset +
          static_cast<size_t>(world_size) * ring_bytes;
 }
@@ -108,7 +108,7 @@ size_t RoundBuffer::SlotsBytesFor(int world_size) {
   // Rings are whole pages, so that they take no memory until they are used.
   static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t bytes =
-      static_cast<size_t>(world_size) * sizeof(Place) + sizeof(Common);
+      static_cast<size_t>(world_size) * sizeof(RankSlots) + sizeof(Common);
   return (bytes + page - 1) / page * page;
 }
 
@@ -116,7 +116,7 @@ RoundBuffer::RoundBuffer(void* memory, int rank, int world_size,
                          const RoundBufferTraits& traits,
                          std::function<void(int)> waits_for, Reserve reserve,
                          cpu::Yielding::Yield yield)
-    : places_(static_cast<Place*>(memory)),
+    : places_(static_cast<RankSlots*>(memory)),
       own_(places_[rank]),
       rank_(rank),
       world_size_(world_size),
@@ -134,7 +134,7 @@ RoundBuffer::RoundBuffer(void* memory, int rank, int world_size,
 }
 
 bool RoundBuffer::ReserveRing() {
-  const size_t offset = RingOf(rank_) - reinterpret_cast<std::byte*>(places_);
+  const size_t offset = GetRing(rank_) - reinterpret_cast<std::byte*>(places_);
   ring_status_ = reserve_(offset, traits_.ring_bytes);
   if (ring_status_.ok()) reserve_ = nullptr;
   return ring_status_.ok();
@@ -155,18 +155,18 @@ std::byte* RoundBuffer::TakeOfRing(size_t bytes, uint64_t& needed) {
     needed = round + 1;
   }
   DCHECK_LT(needed, round_);
-  return RingOf(rank_) + (fits ? offset : 0);
+  return GetRing(rank_) + (fits ? offset : 0);
 }
 
-RoundBuffer::Outcome RoundBuffer::AwaitBehind(uint64_t round) {
+RoundBuffer::WaitResult RoundBuffer::AwaitBehind(uint64_t round) {
   for (int peer = 0; peer < world_size_; ++peer) {
     if (seen_[peer] >= round) continue;
-    const Outcome outcome = AwaitUnseen(peer, round);
-    if (outcome != Outcome::kDone) return outcome;
+    const WaitResult outcome = AwaitUnseen(peer, round);
+    if (outcome != WaitResult::kDone) return outcome;
     SeeAhead(peer, round);
   }
   seen_of_all_ = *std::ranges::min_element(seen_);
-  return Outcome::kDone;
+  return WaitResult::kDone;
 }
 
 // Otherwise this rank would read another slot of the peer in every round, and
@@ -180,7 +180,7 @@ void RoundBuffer::SeeAhead(int peer, uint64_t round) {
   }
 }
 
-RoundBuffer::Outcome RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
+RoundBuffer::WaitResult RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
   if (yields_in_ != round_) {
     yields_in_ = round_;
     yields_ = 0;
@@ -188,8 +188,8 @@ RoundBuffer::Outcome RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
   for (int look = 0; look < kQuickSpins; ++look) {
     if (HasPosted(peer, round)) {
       seen_[peer] = round;
-      if (round == round_) AskForMore(SlotOf(peer));
-      return Outcome::kDone;
+      if (round == round_) AskForMore(GetSlot(peer));
+      return WaitResult::kDone;
     }
     if (look == 0 && ++waits_ % kWaitsPerLongOne == 0) yields_ = kQuickYields;
     if (traits_.is_crowded) {
@@ -200,14 +200,14 @@ RoundBuffer::Outcome RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
         yielding_.GiveWay(now);
         continue;
       }
-    } else if (look == kLooksUntilWhere) {
+    } else if (look == kSpinsUntilWhere) {
       SayWhere(sched_getcpu());
     }
     Relax();
   }
   waits_for_(peer);
-  const Outcome outcome = AwaitSlowly(peer, round);
-  if (outcome != Outcome::kDone) return outcome;
+  const WaitResult outcome = AwaitSlowly(peer, round);
+  if (outcome != WaitResult::kDone) return outcome;
   seen_[peer] = round;
   waits_for_(-1);
   return outcome;
@@ -218,7 +218,7 @@ bool RoundBuffer::IsWantedHere(uint64_t round) {
   SayWhere(processor);
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_ || seen_[peer] >= round) continue;
-    const int theirs = ProcessorOf(peer);
+    const int theirs = GetProcessor(peer);
     if ((theirs < 0 || theirs == processor) && !HasPosted(peer, round)) {
       return true;
     }
@@ -226,16 +226,16 @@ bool RoundBuffer::IsWantedHere(uint64_t round) {
   return false;
 }
 
-bool RoundBuffer::IsOver(int peer, uint64_t round, Outcome& outcome) {
+bool RoundBuffer::IsOver(int peer, uint64_t round, WaitResult& outcome) {
   // A rank posts everything that it has to before it leaves.
   const bool has_left =
       places_[peer].bell.has_left.load(std::memory_order_acquire) != 0;
   if (HasPosted(peer, round)) {
-    outcome = Outcome::kDone;
+    outcome = WaitResult::kDone;
   } else if (is_woken()) {
-    outcome = Outcome::kWoken;
+    outcome = WaitResult::kWoken;
   } else if (has_left) {
-    outcome = Outcome::kLeft;
+    outcome = WaitResult::kLeft;
     left_peer_ = peer;
   } else {
     return false;
@@ -243,8 +243,8 @@ bool RoundBuffer::IsOver(int peer, uint64_t round, Outcome& outcome) {
   return true;
 }
 
-RoundBuffer::Outcome RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
-  Outcome outcome = Outcome::kDone;
+RoundBuffer::WaitResult RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
+  WaitResult outcome = WaitResult::kDone;
   const Clock::time_point began = Clock::now();
   Clock::time_point until = began + spin_budget_.value();
   // Ranks that need this processor get it sooner if this rank sleeps.
@@ -261,7 +261,7 @@ RoundBuffer::Outcome RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
     Sleep(peer, round);
   } while (!IsOver(peer, round, outcome));
   // On a crowded host other ranks need this processor: do not spin longer.
-  if (outcome == Outcome::kDone && !traits_.is_crowded) {
+  if (outcome == WaitResult::kDone && !traits_.is_crowded) {
     spin_budget_.HasSlept(began, Clock::now());
   }
   return outcome;
@@ -298,10 +298,10 @@ void RoundBuffer::SayWhere(int processor) {
 }
 
 bool RoundBuffer::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
-  if (ProcessorOf(peer) != processor) return false;
+  if (GetProcessor(peer) != processor) return false;
   CPU_ZERO(&taken);
   for (int rank = 0; rank < world_size_; ++rank) {
-    if (ProcessorOf(rank) >= 0) CPU_SET(ProcessorOf(rank), &taken);
+    if (GetProcessor(rank) >= 0) CPU_SET(GetProcessor(rank), &taken);
   }
   return true;
 }
@@ -309,7 +309,7 @@ bool RoundBuffer::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
 bool RoundBuffer::HasFewer(int processor, cpu_set_t& taken) const {
   std::array<uint16_t, CPU_SETSIZE> ranks = {};
   for (int rank = 0; rank < world_size_; ++rank) {
-    const int at = ProcessorOf(rank);
+    const int at = GetProcessor(rank);
     if (at < 0 || at >= CPU_SETSIZE) continue;
     // Only the first rank there moves.
     if (at == processor && rank < rank_) return false;
@@ -336,7 +336,7 @@ void RoundBuffer::Sleep(int peer, uint64_t round) {
                         std::memory_order_relaxed);
   // The nap begins when others see the mark.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  Outcome outcome;
+  WaitResult outcome;
   bool is_rung = false;
   int sleeps = 0;
   // The mark stays and `rings` is not read again between nap and sleep: a rank

@@ -92,7 +92,7 @@ struct RoundBufferTraits {
 // Used by one thread at a time, except for Wake.
 class RoundBuffer {
  public:
-  enum class Outcome {
+  enum class WaitResult {
     kDone,
     // Wake was called.
     kWoken,
@@ -155,7 +155,7 @@ class RoundBuffer {
   // Begins this rank's next round, in which it publishes up to `bytes`. After
   // kDone the caller may write to shows(), head() and tail(). After any other
   // outcome, here or in Await, no call may begin.
-  Outcome Open(size_t bytes);
+  WaitResult Open(size_t bytes);
   std::byte* shows() { return own_bytes_; }
   // Aligned to 8.
   std::byte* head() { return own_slot_->head; }
@@ -166,14 +166,14 @@ class RoundBuffer {
 
   // Waits until `peer` has published this round. Then published() and the
   // others return its data, valid until this rank posts the next round.
-  Outcome Await(int peer) {
-    return HasPublished(peer) ? Outcome::kDone : AwaitUnseen(peer, round_);
+  WaitResult Await(int peer) {
+    return HasPublished(peer) ? WaitResult::kDone : AwaitUnseen(peer, round_);
   }
   // Whether `peer` has published this round. Checks once, without waiting.
   bool HasPublished(int peer);
   const std::byte* published(int peer) const;
-  const std::byte* published_head(int peer) const { return SlotOf(peer).head; }
-  const std::byte* published_tail(int peer) const { return SlotOf(peer).tail; }
+  const std::byte* published_head(int peer) const { return GetSlot(peer).head; }
+  const std::byte* published_tail(int peer) const { return GetSlot(peer).tail; }
 
   // The rank of kLeft.
   int left_peer() const { return left_peer_; }
@@ -224,7 +224,7 @@ class RoundBuffer {
     // zero: none.
     std::atomic<uint32_t> failed_peer;
   };
-  struct alignas(kLineBytes) Place {
+  struct alignas(kLineBytes) RankSlots {
     Bell bell;
     Slot slots[kSlots];
   };
@@ -239,7 +239,7 @@ class RoundBuffer {
   // The place of the next `bytes` in this rank's ring. Raises `needed` to the
   // round that all others must have posted before they may be written.
   std::byte* TakeOfRing(size_t bytes, uint64_t& needed);
-  std::byte* RingOf(int rank) const {
+  std::byte* GetRing(int rank) const {
     return rings_ + rank * traits_.ring_bytes;
   }
 
@@ -254,22 +254,22 @@ class RoundBuffer {
 #endif
   }
 
-  Slot& SlotOf(int rank, uint64_t round) const {
+  Slot& GetSlot(int rank, uint64_t round) const {
     return places_[rank].slots[round % kSlots];
   }
   // The slot of `rank` for this rank's current round. Computed from this rank's
   // own slot, which takes half as long.
-  Slot& SlotOf(int rank) const {
-    return *reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(own_slot_) +
-                                    (rank - rank_) *
-                                        static_cast<ptrdiff_t>(sizeof(Place)));
+  Slot& GetSlot(int rank) const {
+    return *reinterpret_cast<Slot*>(
+        reinterpret_cast<std::byte*>(own_slot_) +
+        (rank - rank_) * static_cast<ptrdiff_t>(sizeof(RankSlots)));
   }
   // True also if the slot holds a later round.
   static bool HasPosted(const Slot& slot, uint64_t round) {
     return slot.posted.load(std::memory_order_acquire) >= round * 2;
   }
   bool HasPosted(int peer, uint64_t round) const {
-    return HasPosted(SlotOf(peer, round), round);
+    return HasPosted(GetSlot(peer, round), round);
   }
   // Call it when the first line of a peer's `slot` has come. If this rank
   // publishes a few lines, the peer mostly does, too: prefetches them before
@@ -281,16 +281,16 @@ class RoundBuffer {
       __builtin_prefetch(line + i * kLineBytes);
     }
   }
-  Outcome AwaitUnseen(int peer, uint64_t round);
+  WaitResult AwaitUnseen(int peer, uint64_t round);
   // Waits until all ranks have posted `round`, which this rank has.
-  Outcome AwaitBehind(uint64_t round);
+  WaitResult AwaitBehind(uint64_t round);
   // Finds a round beyond `round` that `peer` has already posted.
   void SeeAhead(int peer, uint64_t round);
-  Outcome AwaitSlowly(int peer, uint64_t round);
+  WaitResult AwaitSlowly(int peer, uint64_t round);
   // Whether a rank that has not posted `round` may need this processor.
   bool IsWantedHere(uint64_t round);
   // Whether the wait is over, and its `outcome`.
-  bool IsOver(int peer, uint64_t round, Outcome& outcome);
+  bool IsOver(int peer, uint64_t round, WaitResult& outcome);
   // Announces the processor on which it waits for `peer`, and moves to a better
   // one.
   void Spread(int peer);
@@ -303,7 +303,7 @@ class RoundBuffer {
   // another on which at least two fewer did. Sets `taken` to all but that one.
   bool HasFewer(int processor, cpu_set_t& taken) const;
   // The processor that its bell names, or -1.
-  int ProcessorOf(int rank) const {
+  int GetProcessor(int rank) const {
     return static_cast<int>(
                places_[rank].bell.processor.load(std::memory_order_relaxed)) -
            1;
@@ -317,8 +317,8 @@ class RoundBuffer {
   // Wakes the ranks that sleep for this rank.
   void RingSleepers();
 
-  Place* const places_;
-  Place& own_;
+  RankSlots* const places_;
+  RankSlots& own_;
   const int rank_;
   const int world_size_;
   // Behind all places in the memory.
@@ -364,7 +364,7 @@ class RoundBuffer {
 
 // Inline, because every small collective calls these.
 
-inline RoundBuffer::Outcome RoundBuffer::Open(size_t bytes) {
+inline RoundBuffer::WaitResult RoundBuffer::Open(size_t bytes) {
   ++round_;
   // The round that all others must have posted, and so read the data before it.
   uint64_t needed = round_ < kSlots ? 0 : round_ - kSlots + 1;
@@ -373,29 +373,29 @@ inline RoundBuffer::Outcome RoundBuffer::Open(size_t bytes) {
   is_in_ring_ = bytes > kSlotBytes;
   is_in_line_ = offsetof(Slot, bytes) + bytes <= kLineBytes;
   if (is_in_ring_ && reserve_ != nullptr && !ReserveRing()) {
-    return Outcome::kNoRing;
+    return WaitResult::kNoRing;
   }
   own_bytes_ = is_in_ring_ ? TakeOfRing(bytes, needed) : own_slot_->bytes;
-  return needed <= seen_of_all_ ? Outcome::kDone : AwaitBehind(needed);
+  return needed <= seen_of_all_ ? WaitResult::kDone : AwaitBehind(needed);
 }
 
 inline bool RoundBuffer::HasPublished(int peer) {
   uint64_t& seen = seen_[peer];
   if (seen >= round_) return true;
-  const Slot& slot = SlotOf(peer);
+  const Slot& slot = GetSlot(peer);
   if (!HasPosted(slot, round_)) return false;
   seen = round_;
   AskForMore(slot);
   // A peer that is ahead has posted round_ + 3, too; the rounds before were
   // prefetched. If it is not ahead, usually nothing moves: this processor still
   // has the line from its last use.
-  __builtin_prefetch(&SlotOf(peer, round_ + 3));
+  __builtin_prefetch(&GetSlot(peer, round_ + 3));
   return true;
 }
 
 inline void RoundBuffer::Post() {
   if (is_in_ring_) {
-    const uint64_t offset = own_bytes_ - RingOf(rank_);
+    const uint64_t offset = own_bytes_ - GetRing(rank_);
     std::memcpy(own_slot_->bytes, &offset, sizeof(offset));
   }
   own_slot_->posted.store(round_ * 2 + (is_in_ring_ ? 1 : 0),
@@ -417,11 +417,11 @@ inline int RoundBuffer::FindFailed() const {
 }
 
 inline const std::byte* RoundBuffer::published(int peer) const {
-  const Slot& slot = SlotOf(peer);
+  const Slot& slot = GetSlot(peer);
   if (slot.posted.load(std::memory_order_relaxed) % 2 == 0) return slot.bytes;
   uint64_t offset = 0;
   std::memcpy(&offset, slot.bytes, sizeof(offset));
-  return RingOf(peer) + offset;
+  return GetRing(peer) + offset;
 }
 
 }  // namespace muster::dataplane::shm

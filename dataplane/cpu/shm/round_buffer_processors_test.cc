@@ -14,7 +14,7 @@
 namespace muster::dataplane::shm {
 namespace {
 
-using Outcome = RoundBuffer::Outcome;
+using WaitResult = RoundBuffer::WaitResult;
 
 cpu_set_t Processors() {
   cpu_set_t all;
@@ -23,7 +23,7 @@ cpu_set_t Processors() {
   return all;
 }
 
-cpu_set_t FirstOf(const cpu_set_t& processors) {
+cpu_set_t GetFirst(const cpu_set_t& processors) {
   int first = 0;
   while (!CPU_ISSET(first, &processors)) ++first;
   cpu_set_t one;
@@ -34,9 +34,9 @@ cpu_set_t FirstOf(const cpu_set_t& processors) {
 
 // A round of two ranks in which each waits for the other.
 void MeetOther(RoundBuffer& round_buffer) {
-  ASSERT_EQ(round_buffer.Open(0), Outcome::kDone);
+  ASSERT_EQ(round_buffer.Open(0), WaitResult::kDone);
   round_buffer.Post();
-  ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), Outcome::kDone);
+  ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), WaitResult::kDone);
 }
 
 // As MeetOther, on processor `one`. Afterwards each rank may use `all`.
@@ -50,7 +50,7 @@ void MeetOtherOn(const cpu_set_t& one, const cpu_set_t& all,
 TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
   const cpu_set_t all = Processors();
   const bool has_another = CPU_COUNT(&all) > 1;
-  const cpu_set_t one = FirstOf(all);
+  const cpu_set_t one = GetFirst(all);
   Ranks ranks(2, {.is_crowded = false});
   // Repeat until the system has left both ranks there long enough to wait for
   // each other; once if there is no other processor.
@@ -59,12 +59,13 @@ TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
     for (bool goes_on = true; goes_on;) {
       MeetOtherOn(one, all, round_buffer);
       for (int round = 0; round < 100; ++round) {
-        ASSERT_EQ(round_buffer.Open(1), Outcome::kDone);
+        ASSERT_EQ(round_buffer.Open(1), WaitResult::kDone);
         // Both ranks decide alike, by the flags of the same round.
         goes_on = !is_over.load();
         *round_buffer.shows() = std::byte{goes_on};
         round_buffer.Post();
-        ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), Outcome::kDone);
+        ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()),
+                  WaitResult::kDone);
         goes_on &=
             *round_buffer.published(1 - round_buffer.rank()) == std::byte{1};
         if (round_buffer.moves() > 0) is_over.store(true);
@@ -80,7 +81,7 @@ TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorGoesToAnother) {
 // together, but not in most cases.)
 TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
   const cpu_set_t all = Processors();
-  const cpu_set_t one = FirstOf(all);
+  const cpu_set_t one = GetFirst(all);
   constexpr int kTimes = 20;
   int one_of_them = 0;
   int both = 0;
@@ -101,17 +102,17 @@ TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
 TEST(RoundBufferProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
   const cpu_set_t all = Processors();
   const bool has_another = CPU_COUNT(&all) > 1;
-  const cpu_set_t one = FirstOf(all);
+  const cpu_set_t one = GetFirst(all);
   constexpr int kRanks = 4;
   Ranks ranks(kRanks, {.is_crowded = true});
   std::atomic<bool> is_over{!has_another};
   ranks.OnEach([&](RoundBuffer& round_buffer) {
     const auto meet = [&](bool goes_on) {
-      ASSERT_EQ(round_buffer.Open(1), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Open(1), WaitResult::kDone);
       *round_buffer.shows() = std::byte{goes_on};
       round_buffer.Post();
       for (int peer = 0; peer < kRanks; ++peer) {
-        ASSERT_EQ(round_buffer.Await(peer), Outcome::kDone);
+        ASSERT_EQ(round_buffer.Await(peer), WaitResult::kDone);
       }
     };
     for (bool goes_on = true; goes_on;) {
@@ -138,7 +139,7 @@ TEST(RoundBufferProcessorsTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
 
 TEST(RoundBufferProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
   const cpu_set_t all = Processors();
-  const cpu_set_t one = FirstOf(all);
+  const cpu_set_t one = GetFirst(all);
   Ranks ranks(2, {.is_crowded = true});
   ranks.OnEach([&](RoundBuffer& round_buffer) {
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
@@ -155,7 +156,7 @@ TEST(RoundBufferProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
 }
 
 TEST(RoundBufferProcessorsTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
-  const cpu_set_t one = FirstOf(Processors());
+  const cpu_set_t one = GetFirst(Processors());
   Ranks ranks(2, {.is_crowded = false});
   ranks.OnEach([&](RoundBuffer& round_buffer) {
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);

@@ -44,10 +44,10 @@ class Ranks {
   int world_size() const { return static_cast<int>(round_buffers_.size()); }
   // The first words of a rank's memory in RoundBuffer: the number of rings of
   // its bell, and the rank for which it sleeps.
-  std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
-  std::atomic<uint32_t>& sleeps_for(int rank) { return WordsOf(rank)[1]; }
+  std::atomic<uint32_t>& rings(int rank) { return GetWords(rank)[0]; }
+  std::atomic<uint32_t>& sleeps_for(int rank) { return GetWords(rank)[1]; }
   // Behind the memory of all ranks: the number of sleepers.
-  std::atomic<uint32_t>& sleepers() { return WordsOf(world_size())[0]; }
+  std::atomic<uint32_t>& sleepers() { return GetWords(world_size())[0]; }
   // The rank that `rank` waits for, or -1.
   int awaited_by(int rank) const { return awaited_[rank].load(); }
   // The number of waits that `rank` has reported.
@@ -68,7 +68,7 @@ class Ranks {
     std::byte bytes[64] = {};
   };
 
-  std::atomic<uint32_t>* WordsOf(int rank) {
+  std::atomic<uint32_t>* GetWords(int rank) {
     // The memory of so many ranks is whole pages.
     constexpr size_t kMany = 1024;
     static const size_t place_bytes = (RoundBuffer::SlotsBytesFor(kMany + 1) -

@@ -27,7 +27,7 @@
 namespace muster::dataplane::shm {
 namespace {
 
-using Outcome = RoundBuffer::Outcome;
+using WaitResult = RoundBuffer::WaitResult;
 using ::testing::Bool;
 using ::testing::Combine;
 using ::testing::Values;
@@ -42,7 +42,7 @@ uint64_t ReadNumber(const std::byte* from) {
 
 // The timeout with which thread `thread` of this process sleeps in futex(2);
 // nullopt if it does not sleep, or was woken meanwhile.
-std::optional<std::chrono::nanoseconds> SleepOf(pid_t thread) {
+std::optional<std::chrono::nanoseconds> FindSleep(pid_t thread) {
   const auto look = [thread] {
     std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/syscall"));
     std::string line;
@@ -67,8 +67,8 @@ std::optional<std::chrono::nanoseconds> SleepOf(pid_t thread) {
 
 // Waits until thread `thread` of this process sleeps in futex(2) with a timeout
 // longer than `least`.
-void AwaitSleepOf(pid_t thread, std::chrono::nanoseconds least = {}) {
-  while (SleepOf(thread).value_or(std::chrono::nanoseconds(0)) <= least) {
+void AwaitSleep(pid_t thread, std::chrono::nanoseconds least = {}) {
+  while (FindSleep(thread).value_or(std::chrono::nanoseconds(0)) <= least) {
     std::this_thread::yield();
   }
 }
@@ -85,7 +85,7 @@ class RoundBufferTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
 // The bytes that a rank publishes in a round, at random in its slot or its
 // ring. In some rounds all use slots, so that ranks run ahead through all
 // slots: the ring has room for a few rounds only.
-size_t BytesOf(uint64_t round, int rank) {
+size_t CountBytes(uint64_t round, int rank) {
   constexpr size_t kSizes[] = {
       8, RoundBuffer::kSlotBytes, RoundBuffer::kSlotBytes + 8,
       RoundBuffer::kPieceBytes - 8, RoundBuffer::kPieceBytes};
@@ -97,8 +97,8 @@ size_t BytesOf(uint64_t round, int rank) {
 // Publishes a round. Each word of the data, and the first and last words of
 // head and tail, encode the rank and the round.
 void Show(RoundBuffer& round_buffer, uint64_t round) {
-  const size_t bytes = BytesOf(round, round_buffer.rank());
-  ASSERT_EQ(round_buffer.Open(bytes), Outcome::kDone);
+  const size_t bytes = CountBytes(round, round_buffer.rank());
+  ASSERT_EQ(round_buffer.Open(bytes), WaitResult::kDone);
   const uint64_t word = round * 100 + round_buffer.rank();
   const std::vector<uint64_t> words(bytes / sizeof(word), word);
   std::memcpy(round_buffer.shows(), words.data(), bytes);
@@ -117,7 +117,8 @@ void ExpectShown(const RoundBuffer& round_buffer, int peer, uint64_t round) {
   EXPECT_EQ(
       reinterpret_cast<uintptr_t>(round_buffer.published(peer)) % sizeof(word),
       0);
-  const std::vector<uint64_t> words(BytesOf(round, peer) / sizeof(word), word);
+  const std::vector<uint64_t> words(CountBytes(round, peer) / sizeof(word),
+                                    word);
   EXPECT_EQ(std::memcmp(round_buffer.published(peer), words.data(),
                         words.size() * sizeof(word)),
             0)
@@ -139,7 +140,7 @@ TEST_P(RoundBufferTest, EverybodySeesWhatOthersShowInTheSameRound) {
     for (uint64_t round = 1; round <= kRounds; ++round) {
       ASSERT_NO_FATAL_FAILURE(Show(round_buffer, round));
       for (int peer = 0; peer < round_buffer.world_size(); ++peer) {
-        ASSERT_EQ(round_buffer.Await(peer), Outcome::kDone);
+        ASSERT_EQ(round_buffer.Await(peer), WaitResult::kDone);
         ExpectShown(round_buffer, peer, round);
       }
     }
@@ -162,7 +163,7 @@ TEST_P(RoundBufferTest, NothingIsOverwrittenThatSomebodyStillReads) {
       const uint32_t takers = everybody_s();
       ASSERT_NO_FATAL_FAILURE(Show(round_buffer, round));
       if ((takers >> round_buffer.rank()) % 2 == 0) continue;
-      ASSERT_EQ(round_buffer.Await(giver), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Await(giver), WaitResult::kDone);
       std::this_thread::yield();
       ExpectShown(round_buffer, giver, round);
     }
@@ -178,13 +179,13 @@ TEST_P(RoundBufferTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
       const int last =
           static_cast<int>(everybody_s() % round_buffer.world_size());
       const std::chrono::microseconds late(80 + everybody_s() % 50);
-      ASSERT_EQ(round_buffer.Open(0), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Open(0), WaitResult::kDone);
       const auto until = std::chrono::steady_clock::now() + late;
       while (round_buffer.rank() == last &&
              std::chrono::steady_clock::now() < until) {
       }
       round_buffer.Post();
-      ASSERT_EQ(round_buffer.Await(last), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Await(last), WaitResult::kDone);
     }
   });
 }
@@ -196,21 +197,21 @@ INSTANTIATE_TEST_SUITE_P(Sizes, RoundBufferTest,
 TEST(RoundBufferWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
   Ranks ranks(2);
   for (uint64_t round = 1; round < RoundBuffer::kSlots; ++round) {
-    ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes), WaitResult::kDone);
     ranks.at(0).Post();
   }
   EXPECT_EQ(ranks.awaited_by(0), -1);
   EXPECT_EQ(ranks.at(0).waits(), 0);
   std::thread waits([&] {
-    EXPECT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    EXPECT_EQ(ranks.at(0).Open(0), WaitResult::kDone);
     ranks.at(0).Post();
   });
   while (ranks.awaited_by(0) != 1) std::this_thread::yield();
   // All its published data is still there.
   for (uint64_t round = 1; round <= RoundBuffer::kSlots; ++round) {
-    ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ASSERT_EQ(ranks.at(1).Open(0), WaitResult::kDone);
     ranks.at(1).Post();
-    ASSERT_EQ(ranks.at(1).Await(0), Outcome::kDone);
+    ASSERT_EQ(ranks.at(1).Await(0), WaitResult::kDone);
   }
   waits.join();
   EXPECT_EQ(ranks.at(0).waits(), 1);
@@ -232,14 +233,16 @@ TEST(RoundBufferWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
         reserved.emplace_back(offset, bytes);
         return there;
       });
-  ASSERT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes), Outcome::kDone);
+  ASSERT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes), WaitResult::kDone);
   round_buffer.Post();
   EXPECT_TRUE(reserved.empty());
-  EXPECT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1), Outcome::kNoRing);
+  EXPECT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1),
+            WaitResult::kNoRing);
   EXPECT_EQ(round_buffer.ring_status(), there);
   there = OkStatus();
   for (int round = 0; round < 2; ++round) {
-    ASSERT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1), Outcome::kDone);
+    ASSERT_EQ(round_buffer.Open(RoundBuffer::kSlotBytes + 1),
+              WaitResult::kDone);
     round_buffer.Post();
   }
   // Called once more after the failure, and not again.
@@ -256,25 +259,25 @@ TEST(RoundBufferWaitTest, InTheRingAsFarAsThatGoes) {
       RoundBufferTraits::kRingBytesMin / RoundBuffer::kPieceBytes;
   ASSERT_LT(pieces + 2, RoundBuffer::kSlots);
   for (size_t piece = 0; piece < pieces; ++piece) {
-    ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kPieceBytes), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kPieceBytes), WaitResult::kDone);
     ranks.at(0).Post();
   }
   // Short data needs no room in the ring.
-  ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes), Outcome::kDone);
+  ASSERT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes), WaitResult::kDone);
   ranks.at(0).Post();
   EXPECT_EQ(ranks.awaited_by(0), -1);
   std::thread waits([&] {
-    EXPECT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes + 1), Outcome::kDone);
+    EXPECT_EQ(ranks.at(0).Open(RoundBuffer::kSlotBytes + 1), WaitResult::kDone);
     ranks.at(0).Post();
   });
   while (ranks.awaited_by(0) != 1) std::this_thread::yield();
   for (int rank = 1; rank < kRanks; ++rank) {
     for (size_t round = 1; round <= pieces + 2; ++round) {
-      ASSERT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
+      ASSERT_EQ(ranks.at(rank).Open(0), WaitResult::kDone);
       ranks.at(rank).Post();
       // Rank 0 posts the last round only after all have posted.
       if (round <= pieces + 1) {
-        ASSERT_EQ(ranks.at(rank).Await(0), Outcome::kDone);
+        ASSERT_EQ(ranks.at(rank).Await(0), WaitResult::kDone);
       }
     }
   }
@@ -293,16 +296,16 @@ TEST(RoundBufferWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   Ranks ranks(2);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {
-    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(0), WaitResult::kDone);
     ranks.at(0).Post();
     sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
-    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
+    EXPECT_EQ(ranks.at(0).Await(1), WaitResult::kDone);
   });
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load(), RoundBuffer::kNapTime);
+  AwaitSleep(sleeper.load(), RoundBuffer::kNapTime);
   EXPECT_EQ(ranks.awaited_by(0), 1);
   EXPECT_EQ(ranks.sleepers().load(), 1U);
-  ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  ASSERT_EQ(ranks.at(1).Open(0), WaitResult::kDone);
   const uint32_t rings = ranks.rings(0).load();
   ranks.at(1).Post();
   EXPECT_EQ(ranks.rings(0).load(), rings + 1);
@@ -329,11 +332,11 @@ class Waiting {
 
  private:
   void Run(RoundBuffer& round_buffer) {
-    EXPECT_EQ(round_buffer.Open(0), Outcome::kDone);
+    EXPECT_EQ(round_buffer.Open(0), WaitResult::kDone);
     round_buffer.Post();
     began_ = std::chrono::steady_clock::now();
     id_.store(static_cast<pid_t>(syscall(SYS_gettid)));
-    EXPECT_EQ(round_buffer.Await(1), Outcome::kDone);
+    EXPECT_EQ(round_buffer.Await(1), WaitResult::kDone);
     is_over_.store(true);
   }
 
@@ -346,10 +349,10 @@ class Waiting {
 TEST(RoundBufferWaitTest, WhoSleepsIsLeftAloneByOthers) {
   Ranks ranks(3);
   const Waiting waiting(ranks);
-  AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
+  AwaitSleep(waiting.id(), RoundBuffer::kNapTime);
   const uint32_t rings = ranks.rings(0).load();
   for (const int rank : {2, 1}) {
-    EXPECT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
+    EXPECT_EQ(ranks.at(rank).Open(0), WaitResult::kDone);
     ranks.at(rank).Post();
     EXPECT_EQ(ranks.rings(0).load(), rings + (rank == 1 ? 1 : 0));
   }
@@ -358,12 +361,12 @@ TEST(RoundBufferWaitTest, WhoSleepsIsLeftAloneByOthers) {
 // Rank 1 posts as if it had checked for sleepers before rank 0 marked itself.
 void PostUnrung(Ranks& ranks) {
   EXPECT_EQ(ranks.sleeps_for(0).exchange(0), 2U);
-  EXPECT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  EXPECT_EQ(ranks.at(1).Open(0), WaitResult::kDone);
   ranks.at(1).Post();
 }
 
 bool Naps(const Waiting& waiting) {
-  const auto sleep = SleepOf(waiting.id());
+  const auto sleep = FindSleep(waiting.id());
   return sleep.has_value() && *sleep <= RoundBuffer::kNapTime;
 }
 
@@ -374,12 +377,12 @@ TEST(RoundBufferWaitTest, WhoIsNotRungForInHisNapLooksAfterIt) {
   for (int attempt = 0; attempt < 1000 && !naps; ++attempt) {
     Ranks ranks(2);
     const Waiting waiting(ranks);
-    AwaitSleepOf(waiting.id());
+    AwaitSleep(waiting.id());
     PostUnrung(ranks);
     naps = Naps(waiting);
     if (!naps) ranks.at(0).Wake();
     while (naps && !waiting.is_over()) {
-      const auto sleep = SleepOf(waiting.id());
+      const auto sleep = FindSleep(waiting.id());
       ASSERT_LE(sleep.value_or(RoundBuffer::kNapTime), RoundBuffer::kNapTime);
     }
   }
@@ -394,14 +397,14 @@ TEST(RoundBufferWaitTest, NoSignalEndsANapEarlier) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     Ranks ranks(2);
     const Waiting waiting(ranks);
-    AwaitSleepOf(waiting.id());
-    while (SleepOf(waiting.id()).value_or(RoundBuffer::kNapTime) <=
+    AwaitSleep(waiting.id());
+    while (FindSleep(waiting.id()).value_or(RoundBuffer::kNapTime) <=
            RoundBuffer::kNapTime) {
       ASSERT_EQ(syscall(SYS_tgkill, getpid(), waiting.id(), SIGUSR1), 0);
     }
     EXPECT_GE(std::chrono::steady_clock::now() - waiting.began(),
               RoundBuffer::kNapTime);
-    ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ASSERT_EQ(ranks.at(1).Open(0), WaitResult::kDone);
     ranks.at(1).Post();
   }
   ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
@@ -410,7 +413,7 @@ TEST(RoundBufferWaitTest, NoSignalEndsANapEarlier) {
 TEST(RoundBufferWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
   Ranks ranks(2);
   const Waiting waiting(ranks);
-  AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
+  AwaitSleep(waiting.id(), RoundBuffer::kNapTime);
   PostUnrung(ranks);
 }
 
@@ -426,13 +429,13 @@ TEST(RoundBufferWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
     // Rank 1 is late in the first round.
     bool is_late = round_buffer.rank() == 1;
     for (int round = 0; round < kRounds; ++round) {
-      ASSERT_EQ(round_buffer.Open(0), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Open(0), WaitResult::kDone);
       const Clock::time_point until = Clock::now() + kLate;
       while (is_late && Clock::now() < until) {
       }
       round_buffer.Post();
       const uint32_t before = rings.load();
-      ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), Outcome::kDone);
+      ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), WaitResult::kDone);
       is_late = rings.load() != before;
     }
   });
@@ -456,11 +459,11 @@ TEST(RoundBufferWaitTest, ALongYieldIsFollowedByASleep) {
       return 0;
     });
     const Waiting waiting(ranks);
-    AwaitSleepOf(waiting.id(), RoundBuffer::kNapTime);
+    AwaitSleep(waiting.id(), RoundBuffer::kNapTime);
     // Without the pause, which lasts 16 times as long, a crowded rank would
     // yield twice more.
     EXPECT_LE(yields.load(), is_crowded ? 2 : 1);
-    EXPECT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    EXPECT_EQ(ranks.at(1).Open(0), WaitResult::kDone);
     ranks.at(1).Post();
   }
 }
@@ -469,39 +472,39 @@ TEST(RoundBufferWaitTest, WakeEndsASleepAndEverythingLater) {
   Ranks ranks(2);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {
-    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(0), WaitResult::kDone);
     ranks.at(0).Post();
     sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
-    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
+    EXPECT_EQ(ranks.at(0).Await(1), WaitResult::kWoken);
   });
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load(), RoundBuffer::kNapTime);
+  AwaitSleep(sleeper.load(), RoundBuffer::kNapTime);
   const uint32_t rings = ranks.rings(0).load();
   ranks.at(0).Wake();
   EXPECT_EQ(ranks.rings(0).load(), rings + 1);
   waits.join();
   EXPECT_EQ(ranks.awaited_by(0), 1);
-  EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
+  EXPECT_EQ(ranks.at(0).Await(1), WaitResult::kWoken);
 }
 
 TEST(RoundBufferWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
   Ranks ranks(3);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {
-    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(0), WaitResult::kDone);
     ranks.at(0).Post();
-    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
+    EXPECT_EQ(ranks.at(0).Await(1), WaitResult::kDone);
     sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
-    EXPECT_EQ(ranks.at(0).Await(2), Outcome::kLeft);
+    EXPECT_EQ(ranks.at(0).Await(2), WaitResult::kLeft);
     EXPECT_EQ(ranks.at(0).left_peer(), 2);
   });
   // A rank may leave after it has published the needed data.
-  ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  ASSERT_EQ(ranks.at(1).Open(0), WaitResult::kDone);
   ranks.at(1).Post();
   ranks.at(1).Leave(/*has_failed=*/false);
   EXPECT_EQ(ranks.at(0).FindFailed(), -1);
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load(), RoundBuffer::kNapTime);
+  AwaitSleep(sleeper.load(), RoundBuffer::kNapTime);
   const uint32_t rings = ranks.rings(0).load();
   ranks.at(2).Leave(/*has_failed=*/true);
   EXPECT_EQ(ranks.rings(0).load(), rings + 1);

@@ -22,7 +22,7 @@ constexpr size_t kReadBytes = 4 << 20;
 
 }  // namespace
 
-uint64_t History::DigestOf(const MessageHeader& header) {
+uint64_t History::ComputeDigest(const MessageHeader& header) {
   const uint64_t what = uint64_t{header.kind} |
                         uint64_t{header.data_type} << 8 |
                         uint64_t{header.reduce_op} << 16 |
@@ -34,20 +34,20 @@ uint64_t History::DigestOf(const MessageHeader& header) {
   return digest;
 }
 
-Status Rounds::StatusOf(RoundBuffer::Outcome outcome) {
+Status Rounds::ToStatus(RoundBuffer::WaitResult outcome) {
   switch (outcome) {
-    case RoundBuffer::Outcome::kDone:
+    case RoundBuffer::WaitResult::kDone:
       return OkStatus();
-    case RoundBuffer::Outcome::kWoken:
+    case RoundBuffer::WaitResult::kWoken:
       return context_.transport.abort_cause();
-    case RoundBuffer::Outcome::kNoRing: {
+    case RoundBuffer::WaitResult::kNoRing: {
       Status status = ResourceExhaustedError(
           absl::StrCat("rank ", RankInGroup(rank_), ": ",
                        round_buffer_.ring_status().message()));
       SetCulpritRank(status, RankInGroup(rank_));
       return status;
     }
-    case RoundBuffer::Outcome::kLeft:
+    case RoundBuffer::WaitResult::kLeft:
       break;
   }
   return context_.transport.Gone(round_buffer_.left_peer());
@@ -57,14 +57,14 @@ Status Rounds::AwaitOther(int peer, uint64_t count) {
   if (!round_buffer_.HasPublished(peer)) {
     // The data is on its way.
     context_.TellOfWait();
-    const RoundBuffer::Outcome outcome = round_buffer_.Await(peer);
-    if (outcome != RoundBuffer::Outcome::kDone) return StatusOf(outcome);
+    const RoundBuffer::WaitResult outcome = round_buffer_.Await(peer);
+    if (outcome != RoundBuffer::WaitResult::kDone) return ToStatus(outcome);
   }
   const bool is_same = !is_first() || peer == rank_ || IsSame(peer, count);
-  return is_same ? OkStatus() : DifferenceOf(peer, count);
+  return is_same ? OkStatus() : DescribeDifference(peer, count);
 }
 
-Status Rounds::DifferenceOf(int peer, uint64_t count) const {
+Status Rounds::DescribeDifference(int peer, uint64_t count) const {
   MessageHeader theirs;
   std::memcpy(&theirs, round_buffer_.published_head(peer), sizeof(theirs));
   MessageHeader ours = header_;
@@ -102,7 +102,8 @@ Status Rounds::PublishLocation(const Block& whole, size_t rest,
   // Without factors, everything is in the slot's first cache line.
   static_assert(offsetof(Offer, place) == 0);
   const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
-  const size_t bytes = has_factors ? sizeof(Offer) : sizeof(Regions::Place);
+  const size_t bytes =
+      has_factors ? sizeof(Offer) : sizeof(Regions::BufferLocation);
   Status status = Open(bytes);
   if (!status.ok()) return status;
   const Offer own = {
@@ -154,7 +155,7 @@ Rounds::Access Rounds::FindSource(const Block& block, Scope where,
 
 Status Rounds::Read(int peer, const Source& source, size_t offset,
                     std::byte* to, size_t bytes) {
-  const cpu::PeerMemory* const memory = context_.transport.MemoryOf(peer);
+  const cpu::PeerMemory* const memory = context_.transport.FindMemory(peer);
   while (bytes > 0) {
     Status aborted = context_.transport.abort_cause();
     if (!aborted.ok()) return aborted;

@@ -36,7 +36,7 @@ using cpu::MessageHeader;
 // same.
 struct History {
   // The digest of a header without its sequence number.
-  static uint64_t DigestOf(const MessageHeader& header);
+  static uint64_t ComputeDigest(const MessageHeader& header);
 
   // Adds a collective with this sequence number and digest.
   void Add(const MessageHeader& header, uint64_t sequence, uint64_t digest) {
@@ -58,7 +58,7 @@ struct History {
 
 // The addresses, in this process, of a buffer of one size on each rank.
 struct RemoteBuffers {
-  double FactorOf(int rank) const {
+  double GetFactor(int rank) const {
     return factors.empty() ? 1 : factors[rank];
   }
 
@@ -180,9 +180,9 @@ class Rounds {
   // caller may write to payload() until Post.
   Status Open(size_t bytes) {
     ++opened_;
-    const RoundBuffer::Outcome outcome = round_buffer_.Open(bytes);
-    return outcome == RoundBuffer::Outcome::kDone ? OkStatus()
-                                                  : StatusOf(outcome);
+    const RoundBuffer::WaitResult outcome = round_buffer_.Open(bytes);
+    return outcome == RoundBuffer::WaitResult::kDone ? OkStatus()
+                                                     : ToStatus(outcome);
   }
   std::byte* payload() { return round_buffer_.shows(); }
   // Copies to payload(), from `offset` on.
@@ -257,18 +257,18 @@ class Rounds {
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
   // Writes the whole row, even or not, so that data follows at row_bytes().
   void WriteRow(absl::Span<const Block> give);
-  const uint64_t* RowOf(int peer) const {
+  const uint64_t* GetCounts(int peer) const {
     return reinterpret_cast<const uint64_t*>(published(peer));
   }
-  bool IsEven(int peer) const { return (RowOf(peer)[0] & kEven) != 0; }
+  bool IsEven(int peer) const { return (GetCounts(peer)[0] & kEven) != 0; }
   uint64_t CountFor(int rank, int peer) const {
-    return IsEven(peer) ? RowOf(peer)[0] & ~kEven : RowOf(peer)[rank];
+    return IsEven(peer) ? GetCounts(peer)[0] & ~kEven : GetCounts(peer)[rank];
   }
 
   // The location of a rank's data, for other ranks.
   struct SourceAddress {
     uint64_t address = 0;
-    Regions::Place place = {};
+    Regions::BufferLocation place = {};
   };
   // The way in which other ranks access it.
   enum class Access : uint64_t { kNone, kBySystem, kMapped };
@@ -282,7 +282,7 @@ class Rounds {
     // The address in this process; null if it is not mapped.
     std::byte* mapped = nullptr;
   };
-  Source SourceOf(int peer, const SourceAddress& origin) {
+  Source MakeSource(int peer, const SourceAddress& origin) {
     return {origin.address, origin.place.number == 0
                                 ? nullptr
                                 : regions().Locate(peer, origin.place)};
@@ -350,7 +350,7 @@ class Rounds {
   };
   // A rank publishes this in PublishLocation.
   struct Offer {
-    Regions::Place place = {};
+    Regions::BufferLocation place = {};
     double factor = 1;
   };
   static_assert(sizeof(Head) == RoundBuffer::kHeadBytes &&
@@ -394,8 +394,8 @@ class Rounds {
             (theirs.history ^ ours.history)) == 0;
   }
   // The error for a head that does not match.
-  Status DifferenceOf(int peer, uint64_t count) const;
-  Status StatusOf(RoundBuffer::Outcome outcome);
+  Status DescribeDifference(int peer, uint64_t count) const;
+  Status ToStatus(RoundBuffer::WaitResult outcome);
 
   ShmContext& context_;
   RoundBuffer& round_buffer_;

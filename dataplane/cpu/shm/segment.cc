@@ -29,7 +29,7 @@
 namespace muster::dataplane::shm {
 namespace {
 
-std::string NameOf(uint64_t nonce) {
+std::string MakeName(uint64_t nonce) {
   return absl::StrFormat("muster-%016x", nonce);
 }
 
@@ -126,7 +126,7 @@ StatusOr<std::unique_ptr<Segment>> Segment::Create(
   if (file == nullptr) {
     std::random_device random;
     const uint64_t nonce = (uint64_t{random()} << 32) | random();
-    const int descriptor = memfd_create(NameOf(nonce).c_str(), MFD_CLOEXEC);
+    const int descriptor = memfd_create(MakeName(nonce).c_str(), MFD_CLOEXEC);
     if (descriptor < 0) return Failed("memfd_create", bytes, errno);
     file = std::make_shared<SegmentFile>(descriptor, nonce);
   }
@@ -150,7 +150,7 @@ StatusOr<std::unique_ptr<Segment>> Segment::Create(
 }
 
 StatusOr<std::unique_ptr<Segment>> Segment::Open(
-    const Place& place, size_t bytes, std::shared_ptr<SegmentFile> file) {
+    const Location& place, size_t bytes, std::shared_ptr<SegmentFile> file) {
   const std::string path =
       absl::StrCat("/proc/", place.process, "/fd/", place.descriptor);
   if (file == nullptr) {
@@ -159,7 +159,7 @@ StatusOr<std::unique_ptr<Segment>> Segment::Open(
     const ssize_t length = readlink(path.c_str(), name.data(), name.size());
     if (length < 0) return Failed(absl::StrCat("look at ", path), bytes, errno);
     if (absl::string_view(name.data(), static_cast<size_t>(length)) !=
-        absl::StrCat("/memfd:", NameOf(place.nonce), " (deleted)")) {
+        absl::StrCat("/memfd:", MakeName(place.nonce), " (deleted)")) {
       return Failed(absl::StrCat("look at ", path), bytes, ENOENT);
     }
     const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -243,7 +243,7 @@ Status Segment::Reserve(size_t offset, size_t bytes) {
   return Failed("MADV_POPULATE_WRITE", bytes, errno);
 }
 
-Segment::Place Segment::place() const {
+Segment::Location Segment::place() const {
   return {.process = static_cast<uint64_t>(getpid()),
           .descriptor = static_cast<uint64_t>(file_->descriptor),
           .nonce = file_->nonce,

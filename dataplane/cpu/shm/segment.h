@@ -44,7 +44,7 @@ class Segment {
   // The address under which other processes find the segment. `nonce` is part
   // of the descriptor's name, so nothing on another host, or in another pid
   // namespace, is mistaken for it.
-  struct Place {
+  struct Location {
     uint64_t process = 0;
     uint64_t descriptor = 0;
     uint64_t nonce = 0;
@@ -67,7 +67,7 @@ class Segment {
   // kNotFound (not on this host, or not visible from here), kPermissionDenied,
   // kResourceExhausted.
   static StatusOr<std::unique_ptr<Segment>> Open(
-      const Place& place, size_t bytes,
+      const Location& place, size_t bytes,
       std::shared_ptr<SegmentFile> file = nullptr);
 
   ~Segment();
@@ -88,7 +88,7 @@ class Segment {
   Status Reserve(size_t offset, size_t bytes);
 
   // Only in the process that created the segment, until CloseDescriptor.
-  Place place() const;
+  Location place() const;
 
   // Null after CloseDescriptor.
   const std::shared_ptr<SegmentFile>& file() const { return file_; }

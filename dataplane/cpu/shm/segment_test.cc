@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 constexpr size_t kBytes = 1 << 20;
 
-int MappingsOf(const std::string& name) {
+int CountMappings(const std::string& name) {
   std::ifstream file("/proc/self/maps");
   std::string line;
   int found = 0;
@@ -43,7 +43,7 @@ TEST(SegmentTest, AnotherProcessSeesTheSameMemory) {
   EXPECT_EQ(memory[0], 0);
   EXPECT_EQ(memory[kBytes - 1], 0);
   memory[7] = 'a';
-  const Segment::Place place = (*made)->place();
+  const Segment::Location place = (*made)->place();
   const pid_t child = fork();
   if (child == 0) {
     // Drop the mapping that was inherited by fork.
@@ -67,11 +67,11 @@ TEST(SegmentTest, IsThereUntilTheLastOneLetsGo) {
   auto opened = Segment::Open((*made)->place(), kBytes);
   ASSERT_TRUE(opened.ok()) << opened.status();
   static_cast<char*>((*made)->memory())[0] = 'a';
-  EXPECT_EQ(MappingsOf("memfd:muster-"), 2);
+  EXPECT_EQ(CountMappings("memfd:muster-"), 2);
   made->reset();
   EXPECT_EQ(static_cast<char*>((*opened)->memory())[0], 'a');
   opened->reset();
-  EXPECT_EQ(MappingsOf("memfd:muster-"), 0);
+  EXPECT_EQ(CountMappings("memfd:muster-"), 0);
 }
 
 TEST(SegmentTest, WhatIsNotReservedTakesNoMemory) {
@@ -121,7 +121,7 @@ TEST(SegmentTest, PagesAreMappedBeforeTheyAreTouched) {
 TEST(SegmentTest, OnlyWhatIsMeantIsOpened) {
   auto made = Segment::Create(kBytes);
   ASSERT_TRUE(made.ok()) << made.status();
-  Segment::Place place = (*made)->place();
+  Segment::Location place = (*made)->place();
   ++place.nonce;
   EXPECT_EQ(Segment::Open(place, kBytes).status().code(),
             StatusCode::kNotFound);

@@ -69,7 +69,7 @@ constexpr absl::string_view kByAddress = "address";
 // ranks. For tests and measurements.
 constexpr char kAlgorithmVariable[] = "MUSTER_SHM_ALGORITHM";
 
-absl::string_view ValueOf(const char* variable) {
+absl::string_view GetVariable(const char* variable) {
   const char* const value = std::getenv(variable);
   return value == nullptr ? "" : value;
 }
@@ -93,19 +93,19 @@ bool AreCrowded(const std::vector<int>& ranks, const std::vector<Self>& all) {
 }
 
 Status CheckEnvironment() {
-  const absl::string_view value = ValueOf(kVariable);
+  const absl::string_view value = GetVariable(kVariable);
   if (!value.empty() && value != "0" && value != "1") {
     return InvalidArgumentError(absl::StrCat("environment variable ", kVariable,
                                              " must be 0 or 1 but was ",
                                              base::Quote(value)));
   }
-  const absl::string_view hosts = ValueOf(kHostsVariable);
+  const absl::string_view hosts = GetVariable(kHostsVariable);
   if (!hosts.empty() && hosts != kByAddress) {
     return InvalidArgumentError(
         absl::StrCat("environment variable ", kHostsVariable, " must be ",
                      kByAddress, " but was ", base::Quote(hosts)));
   }
-  const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
+  const absl::string_view algorithm = GetVariable(kAlgorithmVariable);
   if (algorithm.empty()) return OkStatus();
   const Status found = shm::FindAlgorithm(algorithm).status();
   return found.ok() ? found
@@ -115,7 +115,7 @@ Status CheckEnvironment() {
 }
 
 Algorithm ForcedAlgorithm() {
-  return shm::FindAlgorithm(ValueOf(kAlgorithmVariable))
+  return shm::FindAlgorithm(GetVariable(kAlgorithmVariable))
       .value_or(Algorithm::kFastest);
 }
 
@@ -199,7 +199,7 @@ class ShmBackend : public BackendDecorator {
   // `name`: "shm", or "gloo" if no ranks share memory.
   ShmBackend(absl::string_view name, std::string group_name,
              std::shared_ptr<Engine> engine, Sharing sharing)
-      : BackendDecorator(cpu::BackendOf(name, engine)),
+      : BackendDecorator(cpu::MakeBackend(name, engine)),
         group_name_(std::move(group_name)),
         engine_(std::move(engine)),
         sharing_(std::move(sharing)) {}
@@ -345,7 +345,7 @@ Status CheckAlgorithms(const std::vector<Self>& all, int rank) {
 
 // The reason why this rank cannot share memory, or OK.
 Status FindObjection(const StatusOr<HostIdentity>& identity) {
-  if (ValueOf(kVariable) == "0") {
+  if (GetVariable(kVariable) == "0") {
     return FailedPreconditionError(absl::StrCat(kVariable, "=0"));
   }
   return identity.status();
@@ -415,7 +415,7 @@ void SetShortcut(const std::string& group_name,
 StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
   GroupAgreement agreement(engine, Step::kFormGroup, options.deadline);
   const auto identity = shm::IdentifyHost(
-      ValueOf(kHostsVariable) == kByAddress ? options.local_address : "");
+      GetVariable(kHostsVariable) == kByAddress ? options.local_address : "");
   const Status objection = FindObjection(identity);
   const auto all =
       agreement.Hear(Self{.identity = identity.value_or(HostIdentity()),

@@ -21,7 +21,7 @@ namespace {
 
 // The size of all ranks' parts together if all ranks know it, else 0.
 size_t KnownBytes(const Collective& collective, int world_size) {
-  const CollectiveTraits& traits = TraitsOf(collective.kind);
+  const CollectiveTraits& traits = GetTraits(collective.kind);
   if (IsAllToAll(collective.kind)) return 0;
   const auto ranks = static_cast<size_t>(world_size);
   if (traits.outputs == TensorList::kPerRankOnRoot) {
@@ -51,13 +51,13 @@ constexpr size_t kChoiceBytesMin = ShmContext::kHintBytesMin;
 
 // The size class of `bytes`: each class is four times as large as the one
 // before, and the last one has all larger sizes.
-size_t SizeClassOf(size_t bytes, size_t classes) {
+size_t ComputeSizeClass(size_t bytes, size_t classes) {
   const size_t quadruplings = (std::bit_width(bytes / kChoiceBytesMin) - 1) / 2;
   return std::min(quadruplings, classes - 1);
 }
 
 // The first rank's hint: the path of the next collective of a size class.
-constexpr uint8_t WordOf(size_t size_class, bool reads) {
+constexpr uint8_t ToWord(size_t size_class, bool reads) {
   return static_cast<uint8_t>(2 * size_class + (reads ? 1 : 0));
 }
 constexpr size_t SizeClassIn(uint8_t word) { return word / 2; }
@@ -106,7 +106,7 @@ ShmCollectives::ShmCollectives(std::shared_ptr<Segment> segment,
   }
 }
 
-inline ShmCollectives::Memo* ShmCollectives::MemoOf(
+inline ShmCollectives::Memo* ShmCollectives::FindMemo(
     const Collective& collective) {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
@@ -120,7 +120,7 @@ inline Status ShmCollectives::RunOrdinary(const Collective& collective,
                                           const Paths& paths) {
   if (paths.staged != nullptr) return paths.staged(context_, collective);
   return RunAnAllToAll(collective, paths,
-                       {.origins = OriginsOf(paths, Reads(paths.ordinary))})
+                       {.origins = FindScope(paths, Reads(paths.ordinary))})
       .status();
 }
 
@@ -129,12 +129,12 @@ Status ShmCollectives::Run(const Collective& collective,
   context_.order = order;
   context_.Begin(*regions_);
   const uint64_t waits = round_buffer_.waits();
-  const Memo* const memo = MemoOf(collective);
+  const Memo* const memo = FindMemo(collective);
   uint64_t digest = 0;
   Paths found;
   if (memo == nullptr) {
     context_.Say(collective);
-    digest = History::DigestOf(context_.made);
+    digest = History::ComputeDigest(context_.made);
     found = FindPaths(collective);
   } else {
     context_.Say(memo->header, collective.sequence);
@@ -159,7 +159,7 @@ Status ShmCollectives::Run(const Collective& collective,
   return done;
 }
 
-std::optional<Scope> ShmCollectives::OriginsOf(const Paths& paths,
+std::optional<Scope> ShmCollectives::FindScope(const Paths& paths,
                                                bool reads) const {
   if (reads) return Scope::kAnywhere;
   if (context_.has_regions && !paths.ignores_regions) return Scope::kInRegions;
@@ -213,14 +213,14 @@ ShmCollectives::Paths ShmCollectives::FindPaths(const Collective& collective) {
 
 Status ShmCollectives::RunOnePath(const Collective& collective,
                                   const Paths& paths) {
-  const bool looks_in_regions = context_.has_regions && !paths.ignores_regions;
+  const bool searches_regions = context_.has_regions && !paths.ignores_regions;
   StatusOr<bool> done = false;
   if (IsAllToAll(collective.kind)) {
     // Each rank decides for itself, in RunOrdinary or RunByChoice.
-  } else if (looks_in_regions &&
+  } else if (searches_regions &&
              collective.kind == CollectiveKind::kAllReduce) {
     done = RunSymmetricAllReduce(context_, collective);
-  } else if (looks_in_regions && !Reads(paths.ordinary)) {
+  } else if (searches_regions && !Reads(paths.ordinary)) {
     done = RunSingleCopy(context_, collective, Scope::kInRegions);
   }
   if (done.ok() && !*done && Reads(paths.ordinary) &&
@@ -241,7 +241,7 @@ ShmCollectives::Choices* ShmCollectives::FindChoices(
   }
   if (IsAllToAll(collective.kind)) return &all_to_all_choices_;
   if (traits_.round_buffer.is_crowded) return nullptr;
-  switch (TraitsOf(collective.kind).list_form) {
+  switch (GetTraits(collective.kind).list_form) {
     case CollectiveKind::kAllGather:
       return &gather_choices_;
     case CollectiveKind::kReduceScatter:
@@ -255,7 +255,7 @@ StatusOr<bool> ShmCollectives::RunEitherPath(const Collective& collective,
                                              const Paths& paths, bool reads) {
   if (IsAllToAll(collective.kind)) {
     const StatusOr<AllToAllOutcome> outcome = RunAnAllToAll(
-        collective, paths, {.origins = OriginsOf(paths, reads), .hears = true});
+        collective, paths, {.origins = FindScope(paths, reads), .hears = true});
     if (!outcome.ok()) return outcome.status();
     return !outcome->is_mapped;
   }
@@ -278,12 +278,12 @@ Status ShmCollectives::RunByChoice(const Collective& collective,
                                    const Paths& paths) {
   Choices& choices = *paths.choices;
   const size_t bytes = collective.bytes();
-  const size_t size_class = SizeClassOf(bytes, kSizeClasses);
+  const size_t size_class = ComputeSizeClass(bytes, kSizeClasses);
   const bool says = round_buffer_.rank() == 0;
   context_.hint.reset();
   if (says) {
     const PathTrials::Path next = choices.trials.Of(size_class).Next(1);
-    context_.SetHint(WordOf(size_class, next == kReading));
+    context_.SetHint(ToWord(size_class, next == kReading));
   }
   const bool reads = std::exchange(choices.reads[size_class], false);
   const bool is_crowded = traits_.round_buffer.is_crowded;

@@ -92,7 +92,7 @@ class ShmCollectives : public cpu::Shortcut {
   struct Memo : Plan::Memo {
     Memo(const Collective& collective, const Paths& paths)
         : header(MessageHeader::Of(collective)),
-          digest(History::DigestOf(header)),
+          digest(History::ComputeDigest(header)),
           paths(paths) {}
     // Without the sequence number.
     MessageHeader header;
@@ -101,7 +101,7 @@ class ShmCollectives : public cpu::Shortcut {
   };
 
   // Null if the collective has no plan or there is no memory for a memo.
-  inline Memo* MemoOf(const Collective& collective);
+  inline Memo* FindMemo(const Collective& collective);
   Paths FindPaths(const Collective& collective);
   Status RunOnePath(const Collective& collective, const Paths& paths);
   bool Reads(Algorithm algorithm) const {
@@ -111,7 +111,7 @@ class ShmCollectives : public cpu::Shortcut {
   inline Status RunOrdinary(const Collective& collective, const Paths& paths);
   // The scope in which this rank, in an all_to_all, publishes the addresses of
   // its inputs. `reads`: also memory that only the system can read.
-  std::optional<Scope> OriginsOf(const Paths& paths, bool reads) const;
+  std::optional<Scope> FindScope(const Paths& paths, bool reads) const;
   StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
                                           const Paths& paths,
                                           const AllToAllOptions& options);

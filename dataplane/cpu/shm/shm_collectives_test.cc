@@ -198,7 +198,7 @@ class OriginsTest : public ::testing::Test {
     }
   }
 
-  static float ValueOf(int from, int to, size_t index) {
+  static float MakeValue(int from, int to, size_t index) {
     return static_cast<float>((from * kMany + to) * 1'000'000 +
                               static_cast<int>(index % 1'000'000));
   }
@@ -249,7 +249,7 @@ class OriginsTest : public ::testing::Test {
                              .sequence = sequence_};
     for (int peer = 0; peer < kMany; ++peer) {
       for (size_t i = 0; i < counts[rank][peer]; ++i) {
-        give[peer].push_back(ValueOf(rank, peer, i));
+        give[peer].push_back(MakeValue(rank, peer, i));
       }
       take[peer].assign(counts[peer][rank], -1);
       collective.inputs.emplace_back(give[peer]);
@@ -276,14 +276,14 @@ class OriginsTest : public ::testing::Test {
       return outcome;
     }
     context.history.Add(*context.header, context.sequence,
-                        History::DigestOf(*context.header));
+                        History::ComputeDigest(*context.header));
     if (!outcome->is_done) return outcome;
     // If a rank still read this memory, it would now see wrong values.
     for (auto& tensor : give) std::fill(tensor.begin(), tensor.end(), -2);
     for (int peer = 0; peer < kMany; ++peer) {
       if (last_gives_ != nullptr && rank == 0 && peer == kMany - 1) continue;
       for (size_t i = 0; i < counts[peer][rank]; ++i) {
-        if (take[peer][i] != ValueOf(peer, rank, i)) {
+        if (take[peer][i] != MakeValue(peer, rank, i)) {
           ADD_FAILURE() << "rank " << rank << " has " << take[peer][i]
                         << " for element " << i << " of rank " << peer;
           break;

@@ -47,7 +47,7 @@ using ::testing::StartsWith;
 // The timeout of collectives in a group with a stopped rank.
 constexpr milliseconds kTimeout(500);
 
-uint64_t NumberOf(const char* variable, uint64_t otherwise) {
+uint64_t GetNumber(const char* variable, uint64_t otherwise) {
   const char* const value = std::getenv(variable);
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
@@ -125,13 +125,13 @@ void EndWithin(const Fault& fault) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-std::string ReportOf(const Status& failure) {
+std::string FormatReport(const Status& failure) {
   return absl::StrCat(StatusCodeToString(failure.code()), " culprit ",
                       CulpritRank(failure).value_or(-1), ": ",
                       failure.message());
 }
 
-milliseconds TimeoutOf(const Fault& fault, bool is_first) {
+milliseconds GetTimeout(const Fault& fault, bool is_first) {
   // On a loaded machine some ranks start late.
   return fault.stops && !is_first ? kTimeout
                                   : milliseconds(std::chrono::minutes(30));
@@ -153,9 +153,9 @@ std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
     MoveTo(*memory, sample.collective);
   }
   for (bool is_first = true;; is_first = false) {
-    sample.collective.timeout = TimeoutOf(fault, is_first);
+    sample.collective.timeout = GetTimeout(fault, is_first);
     const Status status = communicator.Run(Collective(sample.collective));
-    if (!status.ok()) return ReportOf(status);
+    if (!status.ok()) return FormatReport(status);
     if (!is_first) continue;
     ProcessWorld::Ready();
     if (communicator.rank() == fault.victim) EndWithin(fault);
@@ -175,12 +175,12 @@ std::string PassOnUntilFailure(Communicator& communicator, const Fault& fault) {
                      .inputs = {Tensor(given)},
                      .peer = (communicator.rank() + 1) % world_size};
   for (bool is_first = true;; is_first = false) {
-    receive.timeout = send.timeout = TimeoutOf(fault, is_first);
+    receive.timeout = send.timeout = GetTimeout(fault, is_first);
     const auto comes = communicator.Start(receive);
     const auto goes = communicator.Start(send);
     Status status = comes->Wait();
     if (status.ok()) status = goes->Wait();
-    if (!status.ok()) return ReportOf(status);
+    if (!status.ok()) return FormatReport(status);
     if (!is_first) continue;
     ProcessWorld::Ready();
     if (communicator.rank() == fault.victim) EndWithin(fault);
@@ -217,8 +217,8 @@ void Happen(const Fault& fault, UntilFailure* run, const std::string& what) {
 }
 
 void ExpectNoHang(bool in_collectives) {
-  const uint64_t first = NumberOf("MUSTER_SHM_FAULT_SEED", 1);
-  const uint64_t rounds = NumberOf("MUSTER_SHM_FAULTS", 12);
+  const uint64_t first = GetNumber("MUSTER_SHM_FAULT_SEED", 1);
+  const uint64_t rounds = GetNumber("MUSTER_SHM_FAULTS", 12);
   for (uint64_t seed = first; seed < first + rounds; ++seed) {
     const Fault fault(seed);
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", fault.Describe()));
@@ -246,15 +246,15 @@ std::string BarriersUntilFailure(Communicator& communicator,
                                  const Fault& fault) {
   for (;;) {
     const Status status = communicator.Run(
-        Collective{.timeout = TimeoutOf(fault, /*is_first=*/false)});
+        Collective{.timeout = GetTimeout(fault, /*is_first=*/false)});
     if (!status.ok()) return status.ToString();
   }
 }
 
 // The fault comes at any moment from before the rank joins to just after.
 TEST(ShmFaultsTest, NorWhileTheGroupIsFormed) {
-  const uint64_t first = NumberOf("MUSTER_SHM_FAULT_SEED", 1);
-  const uint64_t rounds = NumberOf("MUSTER_SHM_FAULTS", 8);
+  const uint64_t first = GetNumber("MUSTER_SHM_FAULT_SEED", 1);
+  const uint64_t rounds = GetNumber("MUSTER_SHM_FAULTS", 8);
   for (uint64_t seed = first; seed < first + rounds; ++seed) {
     Fault fault(seed);
     fault.world_size = std::min(fault.world_size, 8);
@@ -310,12 +310,12 @@ void ExpectRefusalOfAHole(const std::string& backend,
     if (is_root && mprotect(hole, kBytes / 4, PROT_NONE) != 0) {
       return std::string("mprotect failed");
     }
-    if (!sends) return ReportOf(communicator.Run(collective));
+    if (!sends) return FormatReport(communicator.Run(collective));
     collective.kind = is_root ? CollectiveKind::kSend : CollectiveKind::kRecv;
     collective.tensors.clear();
     (is_root ? collective.inputs : collective.outputs) = {tensor};
     collective.peer = is_root ? 1 : 0;
-    return ReportOf(communicator.Start(collective)->Wait());
+    return FormatReport(communicator.Start(collective)->Wait());
   });
   for (const RankOutcome& outcome : world.Join()) {
     EXPECT_THAT(outcome.report,

@@ -16,8 +16,8 @@
 namespace muster::dataplane::shm {
 namespace {
 
-using cpu::BlockOf;
 using cpu::Parts;
+using cpu::ToBlock;
 
 void Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) CopyShort(to, from, bytes);
@@ -95,7 +95,7 @@ void Staged::Combine(const Reduction& reduction, const Operands& operands,
 Status Staged::Gather() {
   const bool to_root = IsRooted(collective().kind);
   const bool takes = !to_root || rank_ == collective().root;
-  const Block give = BlockOf(collective().inputs[0]);
+  const Block give = ToBlock(collective().inputs[0]);
   const Parts take(collective().outputs, world_size_);
   // The same on all ranks.
   size_t most = give.count;
@@ -109,19 +109,19 @@ Status Staged::Gather() {
   const size_t rounds = ChunksFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block shown_now =
-        shows ? ChunkOf(give, round_, per_round, element_bytes_) : Block();
+        shows ? CutChunk(give, round_, per_round, element_bytes_) : Block();
     Status status = Open(shown_now.count * element_bytes_);
     if (!status.ok()) return status;
     Write(0, shown_now.data, shown_now.count * element_bytes_);
     Post(all_bytes);
     if (!takes) continue;
     // The data is still in a cache if it was just published.
-    const Block own = ChunkOf(give, round_, per_round, element_bytes_);
-    CopyOut(ChunkOf(take[rank_], round_, per_round, element_bytes_).data,
+    const Block own = CutChunk(give, round_, per_round, element_bytes_);
+    CopyOut(CutChunk(take[rank_], round_, per_round, element_bytes_).data,
             own.data, own.count * element_bytes_, all_bytes);
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       const Block wanted = take[peer];
-      const Block chunk = ChunkOf(wanted, round_, per_round, element_bytes_);
+      const Block chunk = CutChunk(wanted, round_, per_round, element_bytes_);
       if (round_ > 0 && chunk.count == 0) continue;
       status = Await(peer, wanted.count);
       if (!status.ok()) return status;
@@ -134,14 +134,14 @@ Status Staged::Gather() {
 }
 
 Status Staged::Broadcast() {
-  const Block tensor = BlockOf(collective().tensors[0]);
+  const Block tensor = ToBlock(collective().tensors[0]);
   const size_t bytes = tensor.count << element_bits_;
   if (bytes <= kPieceBytes) return BroadcastRound(tensor, bytes);
   const size_t per_round = ElementsIn(kPieceBytes);
   const size_t rounds = ChunksFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Status status = BroadcastRound(
-        ChunkOf(tensor, round_, per_round, element_bytes_), bytes);
+        CutChunk(tensor, round_, per_round, element_bytes_), bytes);
     if (!status.ok()) return status;
   }
   return OkStatus();
@@ -165,7 +165,7 @@ inline Status Staged::BroadcastRound(const Block& chunk, size_t all_bytes) {
 Status Staged::ReduceAtOnce() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
-  const Block tensor = BlockOf(collective().tensors[0]);
+  const Block tensor = ToBlock(collective().tensors[0]);
   const size_t bytes = tensor.count * element_bytes_;
   Status status = Open(factor_bytes() + bytes);
   if (!status.ok()) return status;
@@ -183,7 +183,7 @@ Status Staged::ReduceAtOnce() {
 Status Staged::ReduceByParts() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
-  const Block tensor = BlockOf(collective().tensors[0]);
+  const Block tensor = ToBlock(collective().tensors[0]);
   const auto ranks = static_cast<size_t>(world_size_);
   // The part of the result takes the room of the rank's own part. A part may
   // have one element more than another, and takes whole lines.
@@ -196,8 +196,8 @@ Status Staged::ReduceByParts() {
   // on all ranks.
   size_t result_bytes = 0;
   for (round_ = 0; round_ <= chunks; ++round_) {
-    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
-    Blocks next = cpu::PartsOf(chunk, ranks, element_bytes_);
+    const Block chunk = CutChunk(tensor, round_, per_round, element_bytes_);
+    Blocks next = cpu::CutParts(chunk, ranks, element_bytes_);
     // No other rank needs this rank's part.
     const Block& own = next[rank_];
     const auto before = static_cast<size_t>(own.data - chunk.data);
@@ -242,12 +242,12 @@ Status Staged::ReduceByParts() {
 Status Staged::Reduce() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
-  const Block tensor = BlockOf(collective().tensors[0]);
+  const Block tensor = ToBlock(collective().tensors[0]);
   const bool is_root = rank_ == collective().root;
   const size_t per_round = ElementsIn(kPieceBytes - kFactorBytes);
   const size_t rounds = ChunksFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    const Block chunk = CutChunk(tensor, round_, per_round, element_bytes_);
     Status status = Open(factor_bytes() + chunk.count * element_bytes_);
     if (!status.ok()) return status;
     ShowElements(chunk, factor_bytes());
@@ -266,7 +266,7 @@ Status Staged::ReduceScatter() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Parts give(collective().inputs, world_size_);
-  const Block output = BlockOf(collective().outputs[0]);
+  const Block output = ToBlock(collective().outputs[0]);
   const size_t per_round = CountForEachOther(most_bytes());
   size_t most = 0;
   for (int peer = 0; peer < world_size_; ++peer) {
@@ -287,17 +287,17 @@ Status Staged::ReduceScatter() {
     for (int peer = 0; peer < world_size_; ++peer) {
       operands[peer] =
           peer == rank_
-              ? ChunkOf(give[peer], round_, per_round, element_bytes_).data
+              ? CutChunk(give[peer], round_, per_round, element_bytes_).data
               : published(peer) + PerPeerOffset(peer, per_round);
     }
     Combine(reduction, operands,
-            ChunkOf(output, round_, per_round, element_bytes_));
+            CutChunk(output, round_, per_round, element_bytes_));
   }
   return OkStatus();
 }
 
 Status Staged::Scatter() {
-  const Block output = BlockOf(collective().outputs[0]);
+  const Block output = ToBlock(collective().outputs[0]);
   const bool is_root = rank_ == collective().root;
   // Empty on other ranks than the root.
   const Parts give(collective().inputs, world_size_);
@@ -316,7 +316,7 @@ Status Staged::Scatter() {
     }
     status = Await(collective().root, output.count);
     if (!status.ok()) return status;
-    const Block chunk = ChunkOf(output, round_, per_round, element_bytes_);
+    const Block chunk = CutChunk(output, round_, per_round, element_bytes_);
     CopyOut(chunk.data,
             published(collective().root) +
                 PerPeerOffset(collective().root, per_round),
@@ -335,7 +335,7 @@ template <Status (Staged::*kRun)(), Algorithm kAlgorithm = Algorithm::kStaged>
 }  // namespace
 
 StagedRun FindStaged(CollectiveKind kind) {
-  switch (TraitsOf(kind).list_form) {
+  switch (GetTraits(kind).list_form) {
     case CollectiveKind::kAllReduce:
       return RunBy<&Staged::ReduceByParts, Algorithm::kByParts>;
     case CollectiveKind::kReduce:

@@ -12,7 +12,7 @@
 namespace muster::dataplane::shm {
 namespace {
 
-using cpu::BlockOf;
+using cpu::ToBlock;
 
 // The bytes that are combined before they are written to the other tensors:
 // they stay in the nearest cache.
@@ -22,7 +22,7 @@ class SymmetricAllReduce : public Rounds {
  public:
   SymmetricAllReduce(ShmContext& context, const Collective& collective)
       : Rounds(context, collective, /*has_rows=*/false),
-        tensor_(BlockOf(collective.tensors[0])) {}
+        tensor_(ToBlock(collective.tensors[0])) {}
 
   StatusOr<bool> Run();
 
@@ -59,7 +59,7 @@ StatusOr<bool> SymmetricAllReduce::Go() {
   // Prepare while the others' locations come.
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
-  const Range own = PartOf(tensor_.count, rank_, world_size_);
+  const Range own = CutPart(tensor_.count, rank_, world_size_);
   kept_operands().resize(world_size_);
   const StatusOr<bool> are_there = AwaitRemoteBuffers(kept_places());
   if (!are_there.ok() || !*are_there) return are_there;

@@ -303,11 +303,11 @@ TEST_F(RegionTest, NothingIsWithdrawnThatAllRanksTogetherHaveNoMemoryFor) {
 TEST_F(RegionTest, WhatIsReleasedIsNowhereForItsOwner) {
   std::byte* const own = zero_->slice(0);
   own[9] = std::byte{5};
-  EXPECT_EQ(zero_->OffsetOf(own + 9, 10), 9);
+  EXPECT_EQ(zero_->FindOffset(own + 9, 10), 9);
   EXPECT_FALSE(zero_->WasIn(own + 9, 10));
   ASSERT_TRUE(zero_->Withdraw(0, 70'000, MemoryLeft()).ok());
   zero_->Release();
-  EXPECT_EQ(zero_->OffsetOf(own + 9, 10), std::nullopt);
+  EXPECT_EQ(zero_->FindOffset(own + 9, 10), std::nullopt);
   EXPECT_TRUE(zero_->WasIn(own + 9, 10));
   EXPECT_FALSE(zero_->WasIn(own + 9, kBytes));
   const int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);

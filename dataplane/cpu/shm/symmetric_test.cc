@@ -41,7 +41,7 @@ class SymmetricTest : public ::testing::TestWithParam<Case> {
   }
 
   // The parts of `all` for each rank, or from each rank.
-  Collective::Tensors PartsOf(const Tensor& all) const {
+  Collective::Tensors MakeParts(const Tensor& all) const {
     Collective::Tensors parts;
     for (int r = 0; r < ranks(); ++r) {
       parts.push_back(Tensor(&Values(all)[r * count()], DataType::kFloat32,
@@ -130,11 +130,11 @@ TEST_P(SymmetricTest, PartsOfAllRanksAreReachedWhereTheyAre) {
 
     Fill(all, static_cast<float>(rank));
     DoThere(communicator, {.kind = CollectiveKind::kAllToAll,
-                           .inputs = PartsOf(all),
-                           .outputs = PartsOf(other)});
+                           .inputs = MakeParts(all),
+                           .outputs = MakeParts(other)});
     holds_ranks(other);
     DoThere(communicator, {.kind = CollectiveKind::kReduceScatter,
-                           .inputs = PartsOf(other),
+                           .inputs = MakeParts(other),
                            .outputs = {own}});
     EXPECT_TRUE(AllAre(Values(own), static_cast<float>(n * rank)));
 
@@ -143,14 +143,14 @@ TEST_P(SymmetricTest, PartsOfAllRanksAreReachedWhereTheyAre) {
     const bool is_root = rank == root;
     DoThere(communicator,
             {.kind = CollectiveKind::kScatter,
-             .inputs = is_root ? PartsOf(other) : Collective::Tensors(),
+             .inputs = is_root ? MakeParts(other) : Collective::Tensors(),
              .outputs = {own},
              .root = root});
     EXPECT_TRUE(AllAre(Values(own), static_cast<float>(rank)));
     DoThere(communicator,
             {.kind = CollectiveKind::kGather,
              .inputs = {own},
-             .outputs = is_root ? PartsOf(all) : Collective::Tensors(),
+             .outputs = is_root ? MakeParts(all) : Collective::Tensors(),
              .root = root});
     if (is_root) holds_ranks(all);
   });

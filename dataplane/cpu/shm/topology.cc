@@ -19,7 +19,7 @@ namespace muster::dataplane::shm {
 namespace {
 
 // FNV-1a.
-uint64_t HashOf(absl::string_view text) {
+uint64_t ComputeHash(absl::string_view text) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : text) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -65,8 +65,9 @@ StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
   const std::string network = Target(absl::StrCat(root, kNetwork));
   if (network.empty()) return unreadable(kNetwork);
   const std::string processes = Target(root + "/proc/self/ns/pid");
-  return HostIdentity{.host = HashOf(absl::StrCat(boot, network, address)),
-                      .processes = processes.empty() ? 0 : HashOf(processes)};
+  return HostIdentity{
+      .host = ComputeHash(absl::StrCat(boot, network, address)),
+      .processes = processes.empty() ? 0 : ComputeHash(processes)};
 }
 
 Topology::Topology(const std::vector<uint64_t>& identities, int rank)

@@ -48,7 +48,7 @@ std::string DescribeInterfaces(int count) {
   return absl::StrCat(count, " network interface", count == 1 ? "" : "s");
 }
 
-std::string KeyOf(int rank) { return absl::StrCat("gloo/", rank); }
+std::string MakeKey(int rank) { return absl::StrCat("gloo/", rank); }
 
 }  // namespace
 
@@ -89,7 +89,7 @@ StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size) {
 
 StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options) {
-  Status set = options.store->Set(KeyOf(options.rank),
+  Status set = options.store->Set(MakeKey(options.rank),
                                   EncodeAddress(own, options.world_size));
   if (!set.ok()) return set;
 
@@ -98,7 +98,7 @@ StatusOr<std::vector<RankAddress>> ExchangeAddresses(
   for (int rank = 0; rank < options.world_size; ++rank) {
     if (rank == options.rank) continue;
     peers.push_back(rank);
-    keys.push_back(KeyOf(rank));
+    keys.push_back(MakeKey(rank));
   }
   StatusOr<std::vector<std::string>> values =
       options.store->Get(keys, options.deadline);
@@ -108,7 +108,7 @@ StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     std::vector<int> missing;
     for (const int peer : peers) {
       const Status came =
-          options.store->Get({KeyOf(peer)}, Clock::now()).status();
+          options.store->Get({MakeKey(peer)}, Clock::now()).status();
       if (IsDeadlineExceeded(came)) missing.push_back(peer);
     }
     if (missing.empty()) return values.status();

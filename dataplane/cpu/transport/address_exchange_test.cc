@@ -28,7 +28,7 @@ AddressBytes Address(const char* host, int port) {
   return bytes;
 }
 
-int PortOf(const AddressBytes& bytes) {
+int GetPort(const AddressBytes& bytes) {
   sockaddr_in address;
   std::memcpy(&address, bytes.data(), sizeof(address));
   return ntohs(address.sin_port);
@@ -85,7 +85,7 @@ TEST(RendezvousTest, OneSetAndOneGetPerRank) {
       ASSERT_TRUE(remote.ok()) << remote.status();
       for (int peer = 0; peer < kWorldSize; ++peer) {
         if (peer == rank) continue;
-        EXPECT_EQ(PortOf((*remote)[peer].socket), 1000 + peer);
+        EXPECT_EQ(GetPort((*remote)[peer].socket), 1000 + peer);
         EXPECT_EQ((*remote)[peer].nonce, static_cast<uint64_t>(peer));
       }
       EXPECT_TRUE((*remote)[rank].socket.empty());

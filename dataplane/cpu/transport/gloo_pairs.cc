@@ -34,7 +34,7 @@ constexpr std::chrono::seconds kMaking{10};
 // The socket address of a connection's end, in a form that can be compared.
 using Name = std::string;
 
-Name NameOf(const sockaddr_storage& address) {
+Name GetName(const sockaddr_storage& address) {
   const AddressBytes bytes(
       reinterpret_cast<const char*>(&address),
       reinterpret_cast<const char*>(&address) + sizeof(address));
@@ -43,11 +43,11 @@ Name NameOf(const sockaddr_storage& address) {
 
 // The name of this end (getsockname) or the other end (getpeername). Empty if
 // `socket` is no socket or not connected.
-Name NameOf(int socket, decltype(&getsockname) get) {
+Name GetName(int socket, decltype(&getsockname) get) {
   sockaddr_storage address = {};
   socklen_t bytes = sizeof(address);
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  return get(socket, generic, &bytes) == 0 ? NameOf(address) : "";
+  return get(socket, generic, &bytes) == 0 ? GetName(address) : "";
 }
 
 // The socket of this process whose ends are `here` and `there`, or -1. Gloo
@@ -58,8 +58,8 @@ int FindSocket(const Name& here, const Name& there) {
        std::filesystem::directory_iterator("/proc/self/fd", error)) {
     int socket = -1;
     if (absl::SimpleAtoi(entry.path().filename().native(), &socket) &&
-        NameOf(socket, &getpeername) == there &&
-        NameOf(socket, &getsockname) == here) {
+        GetName(socket, &getpeername) == there &&
+        GetName(socket, &getsockname) == here) {
       return socket;
     }
   }
@@ -218,7 +218,7 @@ Status Pairs::MakeOnce(int peer, int socket) {
       return UnavailableError("cannot connect to a port of its own");
     }
     status = InLoop([&] {
-      const int accepted = FindSocket(here, NameOf(own, &getsockname));
+      const int accepted = FindSocket(here, GetName(own, &getsockname));
       if (accepted < 0) return;
       auto* const handler = dynamic_cast<gloo_transport::tcp::Handler*>(pair);
       device_->unregisterDescriptor(accepted, handler);

@@ -62,7 +62,7 @@ class PairsTest : public ::testing::Test {
   }
 
   // The reply of a rank's pairs to a connection that the other rank offers.
-  Reply ReplyOf(size_t rank) {
+  Reply GetReply(size_t rank) {
     Reply said = {};
     std::array<int, 2> ends;
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
@@ -91,13 +91,13 @@ TEST_F(PairsTest, BothRanksMayOpenAPairAtOnce) {
 }
 
 TEST_F(PairsTest, AnOpenPairIsNotReplaced) {
-  EXPECT_EQ(ReplyOf(0), Reply::kTaken);
-  EXPECT_EQ(ReplyOf(0), Reply::kRefused);
+  EXPECT_EQ(GetReply(0), Reply::kTaken);
+  EXPECT_EQ(GetReply(0), Reply::kRefused);
 }
 
 TEST_F(PairsTest, AfterAnAbortThereAreNone) {
   ranks_[0].pairs.Abort();
-  EXPECT_EQ(ReplyOf(0), Reply::kRefused);
+  EXPECT_EQ(GetReply(0), Reply::kRefused);
   EXPECT_TRUE(IsCancelled(ranks_[0].pairs.Open(1)));
 }
 

@@ -30,7 +30,7 @@ struct Layout {
 };
 static_assert(sizeof(Layout) == sizeof(GoodbyeBytes));
 
-Layout LayoutOf(const GoodbyeBytes& bytes) {
+Layout ParseLayout(const GoodbyeBytes& bytes) {
   Layout layout;
   std::memcpy(&layout, bytes.data(), sizeof(layout));
   return layout;
@@ -75,7 +75,7 @@ GoodbyeBytes EncodeGoodbye(const Status& reason) {
 
 Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
                         absl::string_view transport_error) {
-  const Layout layout = LayoutOf(bytes);
+  const Layout layout = ParseLayout(bytes);
   Status status;
   if (!IsGoodbye(layout)) {
     status = UnavailableError(
@@ -110,7 +110,7 @@ Status InterpretGoodbye(int peer, const GoodbyeBytes& bytes,
 }
 
 bool LeftInPeace(const GoodbyeBytes& bytes) {
-  const Layout layout = LayoutOf(bytes);
+  const Layout layout = ParseLayout(bytes);
   return IsGoodbye(layout) && IsPeaceful(layout);
 }
 

@@ -72,7 +72,7 @@ uint64_t RandomNonce() {
 }
 
 // The host part of `address`.
-absl::string_view HostOf(const AddressBytes& address) {
+absl::string_view GetHost(const AddressBytes& address) {
   const bool is_v4 = Generic(address)->sa_family == AF_INET;
   return {address.data() + (is_v4 ? offsetof(sockaddr_in, sin_addr)
                                   : offsetof(sockaddr_in6, sin6_addr)),
@@ -178,11 +178,11 @@ Status Listener::ConnectAgain(int kind, int peer, int error) {
 }
 
 bool Listener::SharesMemory(int kind, int peer) const {
-  return kind == kData && HostOf(addresses_[peer].socket) == HostOf(own_);
+  return kind == kData && GetHost(addresses_[peer].socket) == GetHost(own_);
 }
 
-std::optional<PeerMemory> Listener::MemoryOf(int peer,
-                                             const Handshake& handshake) const {
+std::optional<PeerMemory> Listener::FindMemory(
+    int peer, const Handshake& handshake) const {
   const PeerMemory memory(handshake.mark, addresses_[peer].nonce);
   if (!reads_memory_ || !memory.IsReadable()) return std::nullopt;
   return memory;
@@ -235,7 +235,7 @@ Status Listener::TakeAnswer(int kind, int peer) {
   connection.state = State::kSettled;
   if (!SharesMemory(kind, peer)) return OkStatus();
   // The answer has a mark if the peer can read this rank's memory.
-  connection.memory = MemoryOf(peer, answer);
+  connection.memory = FindMemory(peer, answer);
   const char verdict = connection.memory.has_value() ? 1 : 0;
   (void)send(connection.socket, &verdict, sizeof(verdict), MSG_NOSIGNAL);
   return OkStatus();
@@ -272,7 +272,7 @@ bool Listener::TakeHandshake(int socket) {
   connection = {.socket = socket, .state = State::kSettled};
   if (SharesMemory(static_cast<int>(kind), handshake.rank)) {
     connection.state = State::kAnswered;
-    connection.memory = MemoryOf(handshake.rank, handshake);
+    connection.memory = FindMemory(handshake.rank, handshake);
   }
   const Handshake answer = {
       .magic = handshake.magic,

@@ -115,8 +115,8 @@ class Listener {
   // Whether the two ranks exchange marks before the connection is settled.
   bool SharesMemory(int kind, int peer) const;
   // The peer's memory by its `handshake`; nullopt if this rank cannot read it.
-  std::optional<PeerMemory> MemoryOf(int peer,
-                                     const Handshake& handshake) const;
+  std::optional<PeerMemory> FindMemory(int peer,
+                                       const Handshake& handshake) const;
   // Reads the handshake from a socket of an unknown client. Returns true if the
   // client is now known or was refused, false if the handshake has not come.
   bool TakeHandshake(int socket);

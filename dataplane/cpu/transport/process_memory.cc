@@ -15,7 +15,7 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-void* AddressOf(uint64_t address) {
+void* ToPointer(uint64_t address) {
   // NOLINT: an address in another process
   return reinterpret_cast<void*>(address);
 }
@@ -26,7 +26,7 @@ std::string WhyUnreadable(pid_t process, uint64_t address, size_t bytes) {
   std::vector<std::byte> room(std::min<size_t>(bytes, 64 << 10));
   for (size_t done = 0; done < bytes;) {
     const iovec local = {room.data(), std::min(room.size(), bytes - done)};
-    const iovec remote = {AddressOf(address + done), local.iov_len};
+    const iovec remote = {ToPointer(address + done), local.iov_len};
     const ssize_t read =
         process_vm_readv(process, &local, 1, &remote, 1, /*flags=*/0);
     if (read <= 0) {
@@ -51,8 +51,8 @@ bool PeerMemory::Read(uint64_t from, void* to, size_t bytes) const {
   // or the process may have reused its memory.
   uint64_t value = 0;
   const iovec local[] = {{to, bytes}, {&value, sizeof(value)}};
-  const iovec remote[] = {{AddressOf(from), bytes},
-                          {AddressOf(place_.address), sizeof(value)}};
+  const iovec remote[] = {{ToPointer(from), bytes},
+                          {ToPointer(place_.address), sizeof(value)}};
   const ssize_t read =
       process_vm_readv(place_.process, local, 2, remote, 2, /*flags=*/0);
   return read == static_cast<ssize_t>(bytes + sizeof(value)) && value == value_;

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kValue = 0x1234567890abcdef;
 
-uint64_t AddressOf(const void* data) {
+uint64_t ToAddress(const void* data) {
   return reinterpret_cast<uint64_t>(data);
 }
 
@@ -49,12 +49,12 @@ TEST(PeerMemoryTest, AnotherProcessIsReadUntilItClearsItsMark) {
   ASSERT_EQ(read(said[0], &byte, 1), 1);
   EXPECT_TRUE(memory.IsReadable());
   std::string copy(text.size(), ' ');
-  EXPECT_TRUE(memory.Read(AddressOf(text.data()), copy.data(), copy.size()));
+  EXPECT_TRUE(memory.Read(ToAddress(text.data()), copy.data(), copy.size()));
   EXPECT_EQ(copy, "of the child!");
   EXPECT_EQ(write(go_on[1], "1", 1), 1);
   ASSERT_EQ(read(said[0], &byte, 1), 1);
   EXPECT_FALSE(memory.IsReadable());
-  EXPECT_FALSE(memory.Read(AddressOf(text.data()), copy.data(), copy.size()));
+  EXPECT_FALSE(memory.Read(ToAddress(text.data()), copy.data(), copy.size()));
   EXPECT_EQ(write(go_on[1], "2", 1), 1);
   int state = 0;
   EXPECT_EQ(waitpid(child, &state, 0), child);
@@ -68,7 +68,7 @@ TEST(PeerMemoryTest, AProcessWithAnotherMarkIsNotBelieved) {
   const char byte = 'x';
   char copy = 0;
   EXPECT_TRUE(
-      PeerMemory(mark.place(), kValue).Read(AddressOf(&byte), &copy, 1));
+      PeerMemory(mark.place(), kValue).Read(ToAddress(&byte), &copy, 1));
   EXPECT_EQ(copy, 'x');
   EXPECT_FALSE(PeerMemory(mark.place(), kValue + 1).IsReadable());
   EXPECT_FALSE(PeerMemory(MarkPlace(), kValue).IsReadable());
@@ -88,16 +88,16 @@ TEST(PeerMemoryTest, WhatIsNotThereCannotBeRead) {
   const Mark mark(kValue);
   std::string copy(2 * page_bytes, ' ');
   const PeerMemory memory(mark.place(), kValue);
-  EXPECT_TRUE(memory.Read(AddressOf(pages), copy.data(), page_bytes));
-  EXPECT_FALSE(memory.Read(AddressOf(pages), copy.data(), copy.size()));
+  EXPECT_TRUE(memory.Read(ToAddress(pages), copy.data(), page_bytes));
+  EXPECT_FALSE(memory.Read(ToAddress(pages), copy.data(), copy.size()));
   const Status theirs =
-      memory.WhyUnread(3, 7, AddressOf(pages), copy.data(), copy.size());
+      memory.WhyUnread(3, 7, ToAddress(pages), copy.data(), copy.size());
   EXPECT_TRUE(IsInvalidArgument(theirs)) << theirs;
   EXPECT_THAT(std::string(theirs.message()),
               EndsWith(absl::StrCat(" cannot be read from byte ", page_bytes,
                                     " on: Bad address")));
   EXPECT_EQ(CulpritRank(theirs), 7);
-  const uint64_t from = AddressOf(copy.data());
+  const uint64_t from = ToAddress(copy.data());
   EXPECT_FALSE(memory.Read(from, pages, copy.size()));
   Status own = memory.WhyUnread(3, 7, from, pages, copy.size());
   EXPECT_TRUE(IsInvalidArgument(own)) << own;
@@ -116,7 +116,7 @@ TEST(PeerMemoryTest, APeerThatIsGoneIsTheReasonWhyItIsNotRead) {
   char byte = 'x';
   const PeerMemory memory(mark.place(), kValue);
   mark.Clear();
-  EXPECT_EQ(memory.WhyUnread(3, 7, AddressOf(&byte), &byte, 1), OkStatus());
+  EXPECT_EQ(memory.WhyUnread(3, 7, ToAddress(&byte), &byte, 1), OkStatus());
 }
 
 }  // namespace

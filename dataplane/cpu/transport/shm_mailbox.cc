@@ -47,25 +47,26 @@ Status ShmMailbox::Reserve(
   return reserve(HeadBytesFor(count_) + own_ * own_bytes, own_bytes);
 }
 
-ShmMailbox::Bell& ShmMailbox::BellOf(int place) const {
+ShmMailbox::Bell& ShmMailbox::GetBell(int place) const {
   return static_cast<Bell*>(memory_.get())[place];
 }
 
-ShmMailbox::SlotState& ShmMailbox::SlotStateOf(int to, int from) const {
+ShmMailbox::SlotState& ShmMailbox::GetSlotState(int to, int from) const {
   auto* const slots =
       reinterpret_cast<SlotState*>(static_cast<Bell*>(memory_.get()) + count_);
-  return slots[SlotOf(to, from)];
+  return slots[GetSlotIndex(to, from)];
 }
 
 void ShmMailbox::Open(int rank) {
-  SlotStateOf(own_, *places_[rank]).is_open.store(1, std::memory_order_release);
+  GetSlotState(own_, *places_[rank])
+      .is_open.store(1, std::memory_order_release);
 }
 
 bool ShmMailbox::Put(int rank, const Message& message, const void* payload,
                      size_t bytes) {
   const int place = *places_[rank];
   Peer& peer = peers_[place];
-  SlotState& slot = SlotStateOf(place, own_);
+  SlotState& slot = GetSlotState(place, own_);
   if (!peer.is_open) {
     peer.is_open = slot.is_open.load(std::memory_order_acquire) != 0;
     if (!peer.is_open) return false;
@@ -81,7 +82,7 @@ bool ShmMailbox::Put(int rank, const Message& message, const void* payload,
     peer.seen_taken = slot.taken.load(std::memory_order_acquire);
     if (end - peer.seen_taken > ring_bytes_) return false;
   }
-  std::byte* const ring = RingOf(place, own_);
+  std::byte* const ring = GetRing(place, own_);
   Record& first = RecordAt(ring, peer.put);
   Record& record = RecordAt(ring, peer.put + skipped);
   record.message = message;
@@ -103,7 +104,7 @@ bool ShmMailbox::Take(
         receive) {
   const int place = *places_[rank];
   Peer& peer = peers_[place];
-  std::byte* const ring = RingOf(own_, place);
+  std::byte* const ring = GetRing(own_, place);
   bool has_come = false;
   for (;;) {
     uint64_t taken = peer.taken.load(std::memory_order_relaxed);
@@ -119,7 +120,7 @@ bool ShmMailbox::Take(
       taken += size;
     }
     peer.taken.store(taken, std::memory_order_relaxed);
-    SlotStateOf(own_, place).taken.store(taken, std::memory_order_release);
+    GetSlotState(own_, place).taken.store(taken, std::memory_order_release);
   }
 }
 
@@ -127,7 +128,7 @@ bool ShmMailbox::MayHaveCome() const {
   for (int place = 0; place < count_; ++place) {
     if (place == own_) continue;
     const uint64_t taken = peers_[place].taken.load(std::memory_order_relaxed);
-    if (RecordAt(RingOf(own_, place), taken)
+    if (RecordAt(GetRing(own_, place), taken)
             .size.load(std::memory_order_relaxed) != 0) {
       return true;
     }
@@ -137,7 +138,7 @@ bool ShmMailbox::MayHaveCome() const {
 
 void ShmMailbox::Ring(int place) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  Bell& bell = BellOf(place);
+  Bell& bell = GetBell(place);
   if (bell.wants.load(std::memory_order_relaxed) == 0 ||
       bell.is_asleep.load(std::memory_order_relaxed) == 0 ||
       bell.lookers.load(std::memory_order_relaxed) > 0) {
@@ -148,21 +149,21 @@ void ShmMailbox::Ring(int place) {
 }
 
 void ShmMailbox::SetWants(bool wants) {
-  BellOf(own_).wants.store(wants ? 1 : 0, std::memory_order_relaxed);
+  GetBell(own_).wants.store(wants ? 1 : 0, std::memory_order_relaxed);
   if (wants) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void ShmMailbox::BeginLooking() {
-  BellOf(own_).lookers.fetch_add(1, std::memory_order_relaxed);
+  GetBell(own_).lookers.fetch_add(1, std::memory_order_relaxed);
 }
 
 void ShmMailbox::EndLooking() {
-  BellOf(own_).lookers.fetch_sub(1, std::memory_order_relaxed);
+  GetBell(own_).lookers.fetch_sub(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 uint32_t ShmMailbox::PrepareToSleep() {
-  Bell& bell = BellOf(own_);
+  Bell& bell = GetBell(own_);
   const uint32_t rings = bell.rings.load(std::memory_order_relaxed);
   bell.is_asleep.store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -170,7 +171,7 @@ uint32_t ShmMailbox::PrepareToSleep() {
 }
 
 void ShmMailbox::Sleep(uint32_t dozed, std::chrono::microseconds time) {
-  Bell& bell = BellOf(own_);
+  Bell& bell = GetBell(own_);
   const timespec limit = {.tv_sec = time.count() / 1'000'000,
                           .tv_nsec = time.count() % 1'000'000 * 1'000};
   Futex(bell.rings, FUTEX_WAIT, dozed, time.count() > 0 ? &limit : nullptr);
@@ -178,7 +179,7 @@ void ShmMailbox::Sleep(uint32_t dozed, std::chrono::microseconds time) {
 }
 
 void ShmMailbox::Wake() {
-  Bell& bell = BellOf(own_);
+  Bell& bell = GetBell(own_);
   bell.rings.fetch_add(1, std::memory_order_seq_cst);
   Futex(bell.rings, FUTEX_WAKE, 1);
 }

@@ -93,7 +93,7 @@ class ShmMailbox {
   void SetWants(bool wants);
 
   bool wants() const {
-    return BellOf(own_).wants.load(std::memory_order_relaxed) != 0;
+    return GetBell(own_).wants.load(std::memory_order_relaxed) != 0;
   }
 
   // Announces that a thread polls, or has stopped. Call Take after EndLooking.
@@ -149,13 +149,13 @@ class ShmMailbox {
   // first in the memory; the rings follow.
   static size_t HeadBytesFor(int ranks);
 
-  Bell& BellOf(int place) const;
+  Bell& GetBell(int place) const;
   // The state of the slot of `to` for messages from `from`.
-  SlotState& SlotStateOf(int to, int from) const;
-  std::byte* RingOf(int to, int from) const {
-    return rings_ + SlotOf(to, from) * ring_bytes_;
+  SlotState& GetSlotState(int to, int from) const;
+  std::byte* GetRing(int to, int from) const {
+    return rings_ + GetSlotIndex(to, from) * ring_bytes_;
   }
-  size_t SlotOf(int to, int from) const {
+  size_t GetSlotIndex(int to, int from) const {
     return static_cast<size_t>(to) * (count_ - 1) +
            (from < to ? from : from - 1);
   }

@@ -46,7 +46,7 @@ struct Letter {
   std::vector<uint8_t> payload;
 };
 
-Letter LetterOf(uint64_t number, size_t bytes) {
+Letter MakeLetter(uint64_t number, size_t bytes) {
   Letter letter;
   letter.message.type = Message::kEager;
   letter.message.id = number;
@@ -66,7 +66,7 @@ bool Put(ShmMailbox& mailbox, int rank, const Letter& letter) {
 std::vector<uint64_t> TakeAll(ShmMailbox& mailbox, int rank) {
   std::vector<uint64_t> numbers;
   mailbox.Take(rank, [&](const Message& message, const std::byte* payload) {
-    const Letter expected = LetterOf(message.id, message.count);
+    const Letter expected = MakeLetter(message.id, message.count);
     EXPECT_EQ(message.type, expected.message.type);
     EXPECT_TRUE(message.count == 0 ||
                 std::memcmp(payload, expected.payload.data(), message.count) ==
@@ -104,10 +104,10 @@ TEST(ShmMailboxTest, ItIsForSomeButNotForTooMany) {
 TEST(ShmMailboxTest, ABoxTakesNothingBeforeItIsOpen) {
   Ranks ranks(3);
   ranks.of(10).Open(12);
-  EXPECT_FALSE(Put(ranks.of(11), 10, LetterOf(1, 4)));
+  EXPECT_FALSE(Put(ranks.of(11), 10, MakeLetter(1, 4)));
   EXPECT_FALSE(ranks.of(10).MayHaveCome());
   ranks.of(10).Open(11);
-  EXPECT_TRUE(Put(ranks.of(11), 10, LetterOf(2, 4)));
+  EXPECT_TRUE(Put(ranks.of(11), 10, MakeLetter(2, 4)));
   EXPECT_TRUE(ranks.of(10).MayHaveCome());
   EXPECT_EQ(TakeAll(ranks.of(10), 11), Numbers({2}));
   EXPECT_FALSE(ranks.of(10).MayHaveCome());
@@ -119,7 +119,7 @@ TEST(ShmMailboxTest, EachHasABoxFromEachOther) {
     for (int from = 10; from < 13; ++from) {
       if (from == to) continue;
       ranks.of(to).Open(from);
-      EXPECT_TRUE(Put(ranks.of(from), to, LetterOf(from * 100 + to, 0)));
+      EXPECT_TRUE(Put(ranks.of(from), to, MakeLetter(from * 100 + to, 0)));
     }
   }
   for (uint64_t to = 10; to < 13; ++to) {
@@ -142,7 +142,7 @@ TEST(ShmMailboxTest, ComesInOrderAndWholeAroundTheEndOfTheRing) {
     int refused = 0;
     while (taken < 20'000) {
       const size_t bytes = random() % (random() % 4 == 0 ? 400 : 40);
-      if (Put(ranks.of(10), 11, LetterOf(put + 1, bytes))) {
+      if (Put(ranks.of(10), 11, MakeLetter(put + 1, bytes))) {
         ++put;
         if (random() % 64 > 0) continue;
       } else {
@@ -161,13 +161,13 @@ TEST(ShmMailboxTest, AFullBoxTakesNoMoreUntilSomethingWasTaken) {
   Ranks ranks(2);
   ranks.of(11).Open(10);
   uint64_t put = 0;
-  while (Put(ranks.of(10), 11, LetterOf(put + 1, kMessagePayloadBytesMax))) {
+  while (Put(ranks.of(10), 11, MakeLetter(put + 1, kMessagePayloadBytesMax))) {
     ++put;
   }
   // The slot has 256 KiB.
   EXPECT_EQ(put, 7u);
   EXPECT_EQ(TakeAll(ranks.of(11), 10), Numbers({1, 2, 3, 4, 5, 6, 7}));
-  EXPECT_TRUE(Put(ranks.of(10), 11, LetterOf(8, kMessagePayloadBytesMax)));
+  EXPECT_TRUE(Put(ranks.of(10), 11, MakeLetter(8, kMessagePayloadBytesMax)));
   EXPECT_EQ(TakeAll(ranks.of(11), 10), Numbers({8}));
 }
 
@@ -179,15 +179,15 @@ TEST(ShmMailboxTest, HalfABoxIsTheMost) {
   ranks.of(11).Open(10);
   size_t most = 0;
   for (size_t bytes = 0; bytes <= kMessagePayloadBytesMax; bytes += 16) {
-    if (!Put(ranks.of(10), 11, LetterOf(1, bytes))) break;
+    if (!Put(ranks.of(10), 11, MakeLetter(1, bytes))) break;
     most = bytes;
     TakeAll(ranks.of(11), 10);
   }
   EXPECT_GT(most, 1000u);
   for (int i = 0; i < 1000; ++i) {
-    ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(i, most - i % 64)));
+    ASSERT_TRUE(Put(ranks.of(10), 11, MakeLetter(i, most - i % 64)));
     ASSERT_EQ(TakeAll(ranks.of(11), 10).size(), 1u);
-    EXPECT_FALSE(Put(ranks.of(10), 11, LetterOf(i, most + 64)));
+    EXPECT_FALSE(Put(ranks.of(10), 11, MakeLetter(i, most + 64)));
   }
 }
 
@@ -210,7 +210,7 @@ TEST(ShmMailboxTest, WhoeverWantsMailGetsIt) {
       return !numbers.empty();
     };
     for (uint64_t number = 1; number <= kLetters; ++number) {
-      ASSERT_TRUE(Put(mailbox, peer, LetterOf(number, random() % 100)));
+      ASSERT_TRUE(Put(mailbox, peer, MakeLetter(number, random() % 100)));
       if (random() % 2 == 0) {
         mailbox.BeginLooking();
         for (int look = 0; look < 100 && taken < number; ++look) {
@@ -235,15 +235,15 @@ TEST(ShmMailboxTest, WhoWantsNoneSleepsOn) {
   ranks.of(11).Open(10);
   ShmMailbox& mailbox = ranks.of(11);
   const uint32_t dozed = mailbox.PrepareToSleep();
-  ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(1, 4)));
+  ASSERT_TRUE(Put(ranks.of(10), 11, MakeLetter(1, 4)));
   // The rank was not woken since.
   EXPECT_EQ(mailbox.PrepareToSleep(), dozed);
   mailbox.SetWants(true);
-  ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(2, 4)));
+  ASSERT_TRUE(Put(ranks.of(10), 11, MakeLetter(2, 4)));
   EXPECT_NE(mailbox.PrepareToSleep(), dozed);
   const uint32_t again = mailbox.PrepareToSleep();
   mailbox.BeginLooking();
-  ASSERT_TRUE(Put(ranks.of(10), 11, LetterOf(3, 4)));
+  ASSERT_TRUE(Put(ranks.of(10), 11, MakeLetter(3, 4)));
   EXPECT_EQ(mailbox.PrepareToSleep(), again);
   mailbox.EndLooking();
   std::thread sleeper([&] { mailbox.Sleep(again, kForEver); });

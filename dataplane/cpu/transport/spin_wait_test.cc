@@ -33,9 +33,9 @@ class SpinBudgetTest : public ::testing::Test {
     return sleeps;
   }
   int SeeUntilGivenUp(nanoseconds waited) {
-    int looks = 0;
-    for (; time_.is_long(); ++looks) See(waited);
-    return looks;
+    int spins = 0;
+    for (; time_.is_long(); ++spins) See(waited);
+    return spins;
   }
 
   SpinBudget time_;

@@ -10,7 +10,7 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-int NumberOf(const std::vector<int>& ranks, int rank) {
+int FindNumber(const std::vector<int>& ranks, int rank) {
   const auto place = std::find(ranks.begin(), ranks.end(), rank);
   CHECK(place != ranks.end()) << "rank " << rank << " is in no part";
   return static_cast<int>(place - ranks.begin());
@@ -42,7 +42,8 @@ class PartBuffer : public Buffer {
 }  // namespace
 
 SubsetTransport::SubsetTransport(Transport& whole, std::vector<int> ranks)
-    : Transport(NumberOf(ranks, whole.rank()), static_cast<int>(ranks.size())),
+    : Transport(FindNumber(ranks, whole.rank()),
+                static_cast<int>(ranks.size())),
       whole_(whole),
       ranks_(std::move(ranks)) {}
 

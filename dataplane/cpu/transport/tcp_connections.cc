@@ -107,7 +107,7 @@ uint64_t TcpConnections::PostReceive(int peer, void* data, size_t bytes) {
   return connection.received + connection.receives.size();
 }
 
-TcpConnections::Progress TcpConnections::ProgressOf(ssize_t moved,
+TcpConnections::Progress TcpConnections::ToProgress(ssize_t moved,
                                                     const void* data,
                                                     size_t bytes) {
   if (moved > 0) return Progress::kMoved;
@@ -134,7 +134,7 @@ TcpConnections::Progress TcpConnections::Send(Connection& connection) {
       const ssize_t sent =
           sendmsg(connection.socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
       const Progress progress =
-          ProgressOf(sent, message.data, parts[1].iov_len);
+          ToProgress(sent, message.data, parts[1].iov_len);
       if (progress == Progress::kBroken) return progress;
       if (progress == Progress::kNothing) break;
       moved = true;
@@ -247,7 +247,7 @@ TcpConnections::Progress TcpConnections::ReceiveHead(Connection& connection,
       recv(connection.socket, connection.ahead.data() + there,
            connection.ahead.size() - there, MSG_DONTWAIT);
   const Progress progress =
-      ProgressOf(received, connection.ahead.data(), connection.ahead.size());
+      ToProgress(received, connection.ahead.data(), connection.ahead.size());
   if (progress != Progress::kMoved) return progress;
   connection.ahead_end += received;
   return Progress::kMoved;
@@ -263,7 +263,7 @@ TcpConnections::Progress TcpConnections::ReceiveData(Connection& connection,
   message.msg_iov = parts;
   message.msg_iovlen = 2;
   const ssize_t received = recvmsg(connection.socket, &message, MSG_DONTWAIT);
-  const Progress progress = ProgressOf(received, part.data, parts[1].iov_len);
+  const Progress progress = ToProgress(received, part.data, parts[1].iov_len);
   if (progress != Progress::kMoved) return progress;
   const size_t of_head = std::min<size_t>(received, sizeof(head));
   const size_t of_part = received - of_head;
@@ -307,7 +307,7 @@ TcpConnections::Progress TcpConnections::ReceiveInto(Connection& connection,
     const ssize_t received =
         recv(connection.socket, part.data, std::min(bytes, turn), MSG_DONTWAIT);
     const Progress progress =
-        ProgressOf(received, part.data, std::min(bytes, turn));
+        ToProgress(received, part.data, std::min(bytes, turn));
     if (progress != Progress::kMoved) return progress;
     moved = received;
     if (moved < bytes) turn = 0;
@@ -380,12 +380,12 @@ TcpConnections::Progress TcpConnections::MoveAll() {
 }
 
 template <typename Done>
-TcpConnections::Outcome TcpConnections::AwaitUntil(Done&& done) {
+TcpConnections::IoResult TcpConnections::AwaitUntil(Done&& done) {
   std::vector<pollfd> waits;
   while (!done()) {
     switch (MoveAll()) {
       case Progress::kBroken:
-        return Outcome::kBroken;
+        return IoResult::kBroken;
       case Progress::kMoved:
         continue;
       case Progress::kNothing:
@@ -404,28 +404,28 @@ TcpConnections::Outcome TcpConnections::AwaitUntil(Done&& done) {
     }
     while (poll(waits.data(), waits.size(), -1) < 0 && errno == EINTR) {
     }
-    if (waits[0].revents != 0) return Outcome::kWoken;
+    if (waits[0].revents != 0) return IoResult::kWoken;
   }
-  return Outcome::kDone;
+  return IoResult::kDone;
 }
 
-TcpConnections::Outcome TcpConnections::AwaitSend(int peer, uint64_t number) {
+TcpConnections::IoResult TcpConnections::AwaitSend(int peer, uint64_t number) {
   const Connection& connection = connections_[peer];
   return AwaitUntil([&] { return connection.sent() >= number; });
 }
 
-TcpConnections::Outcome TcpConnections::AwaitReceive(int peer,
-                                                     uint64_t number) {
+TcpConnections::IoResult TcpConnections::AwaitReceive(int peer,
+                                                      uint64_t number) {
   const Connection& connection = connections_[peer];
   // Also send the answers, because no later wait may send them.
   return AwaitUntil(
       [&] { return connection.received >= number && connection.answers == 0; });
 }
 
-TcpConnections::Outcome TcpConnections::Write(int peer, const void* head,
-                                              size_t head_bytes,
-                                              const void* body,
-                                              size_t body_bytes) {
+TcpConnections::IoResult TcpConnections::Write(int peer, const void* head,
+                                               size_t head_bytes,
+                                               const void* body,
+                                               size_t body_bytes) {
   Connection& connection = connections_[peer];
   // Data written to a peer that has closed its end is lost without an error,
   // while this rank may still read the peer's earlier data. This rank would
@@ -433,7 +433,7 @@ TcpConnections::Outcome TcpConnections::Write(int peer, const void* head,
   pollfd end = {connection.socket, POLLRDHUP, 0};
   if (connection.socket < 0 || poll(&end, 1, 0) > 0) {
     broken_peer_ = peer;
-    return Outcome::kBroken;
+    return IoResult::kBroken;
   }
   const Head first = {.bytes = head_bytes + body_bytes};
   size_t sent = 0;
@@ -447,7 +447,7 @@ TcpConnections::Outcome TcpConnections::Write(int peer, const void* head,
     message.msg_iovlen = 3;
     sent = std::max<ssize_t>(
         0, sendmsg(connection.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
-    if (sent == sizeof(first) + first.bytes) return Outcome::kDone;
+    if (sent == sizeof(first) + first.bytes) return IoResult::kDone;
   }
   const size_t sent_of_first = std::min(sent, sizeof(first));
   const size_t sent_of_head = std::min(sent - sent_of_first, head_bytes);
@@ -467,8 +467,8 @@ TcpConnections::Outcome TcpConnections::Write(int peer, const void* head,
   return AwaitUntil([&] { return connection.written >= number; });
 }
 
-TcpConnections::Outcome TcpConnections::Read(int peer, void* data,
-                                             size_t bytes) {
+TcpConnections::IoResult TcpConnections::Read(int peer, void* data,
+                                              size_t bytes) {
   Connection& connection = connections_[peer];
   connection.note = {static_cast<std::byte*>(data), bytes};
   Activate(peer);

@@ -28,7 +28,7 @@ namespace muster::dataplane::cpu {
 // Used by one thread at a time, except for Wake.
 class TcpConnections {
  public:
-  enum class Outcome {
+  enum class IoResult {
     kDone,
     // Wake was called.
     kWoken,
@@ -61,15 +61,15 @@ class TcpConnections {
   // until the peer posts its receive, and until this rank posts the receives of
   // everything that the peer sent before it took the data. Data that came
   // before the end of a connection can still be received.
-  Outcome AwaitSend(int peer, uint64_t number);
-  Outcome AwaitReceive(int peer, uint64_t number);
+  IoResult AwaitSend(int peer, uint64_t number);
+  IoResult AwaitReceive(int peer, uint64_t number);
 
   // Sends a note, `head` and then `body`, and waits until the system has it.
   // Also kBroken if only the peer has closed its end.
-  Outcome Write(int peer, const void* head, size_t head_bytes, const void* body,
-                size_t body_bytes);
+  IoResult Write(int peer, const void* head, size_t head_bytes,
+                 const void* body, size_t body_bytes);
   // Waits for the next `bytes` of notes.
-  Outcome Read(int peer, void* data, size_t bytes);
+  IoResult Read(int peer, void* data, size_t bytes);
 
   // After kBroken: the rank whose connection has ended.
   int broken_peer() const { return broken_peer_; }
@@ -156,7 +156,7 @@ class TcpConnections {
   void Activate(int peer);
   // Interprets `moved`, the result of a system call on `data` (-1: see errno).
   // Records bad memory.
-  Progress ProgressOf(ssize_t moved, const void* data, size_t bytes);
+  Progress ToProgress(ssize_t moved, const void* data, size_t bytes);
   Progress Send(Connection& connection);
   Progress Receive(Connection& connection);
   // A step of Receive. `turn`: the bytes that Receive may still move.
@@ -176,7 +176,7 @@ class TcpConnections {
   Progress MoveAll();
   // Moves until `done` is true.
   template <typename Done>
-  Outcome AwaitUntil(Done&& done);
+  IoResult AwaitUntil(Done&& done);
 
   const int rank_;
   const int woken_;  // an eventfd

@@ -22,7 +22,7 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-using Outcome = TcpConnections::Outcome;
+using IoResult = TcpConnections::IoResult;
 
 // Makes both ends of a connection over loopback, non-blocking.
 void MakeConnection(int ends[2]) {
@@ -79,15 +79,15 @@ TEST_F(LinesTest, BytesArriveInTheirOrderBetweenAllRanks) {
     const int peer = (rank + 1) % 3;
     const char name = static_cast<char>('a' + rank);
     EXPECT_EQ(connections_[rank]->Write(peer, &name, 1, "12", 2),
-              Outcome::kDone);
+              IoResult::kDone);
     EXPECT_EQ(connections_[rank]->Write(peer, "3", 1, nullptr, 0),
-              Outcome::kDone);
+              IoResult::kDone);
   }
   for (int rank = 0; rank < 3; ++rank) {
     std::string text(4, ' ');
     EXPECT_EQ(
         connections_[rank]->Read((rank + 2) % 3, text.data(), text.size()),
-        Outcome::kDone);
+        IoResult::kDone);
     EXPECT_EQ(text, std::string(1, "cab"[rank]) + "123");
   }
 }
@@ -98,7 +98,7 @@ TEST_F(LinesTest, MessagesOfACollectiveNeedNobodyToRead) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(
         connections_[i]->Write(1 - i, message.data(), message.size(), "", 0),
-        Outcome::kDone);
+        IoResult::kDone);
   }
 }
 
@@ -130,9 +130,9 @@ TEST_P(NearAndFarLinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
         }
       }
       for (const int peer : {(rank + 1) % 3, (rank + 2) % 3}) {
-        good &= connections.AwaitSend(peer, 1) == Outcome::kDone;
-        good &= connections.AwaitReceive(peer, 2) == Outcome::kDone;
-        good &= connections.AwaitSend(peer, 2) == Outcome::kDone;
+        good &= connections.AwaitSend(peer, 1) == IoResult::kDone;
+        good &= connections.AwaitReceive(peer, 2) == IoResult::kDone;
+        good &= connections.AwaitSend(peer, 2) == IoResult::kDone;
         good &=
             others[peer] == std::string(kBytes, static_cast<char>('a' + peer));
       }
@@ -156,9 +156,9 @@ bool Converse(TcpConnections& connections, int rank) {
     const std::string head(40, name);
     const std::string body(round * 1000, name);
     good &= connections.Write(peer, head.data(), head.size(), body.data(),
-                              body.size()) == Outcome::kDone;
+                              body.size()) == IoResult::kDone;
     std::string note(head.size() + body.size(), ' ');
-    good &= connections.Read(peer, note.data(), note.size()) == Outcome::kDone;
+    good &= connections.Read(peer, note.data(), note.size()) == IoResult::kDone;
     good &= note == std::string(note.size(), expected);
 
     std::vector<std::string> sent;
@@ -176,11 +176,12 @@ bool Converse(TcpConnections& connections, int rank) {
       last_received =
           connections.PostReceive(peer, received[i].data(), sizes[i]);
       if (i % 3 == 0) {
-        good &= connections.AwaitReceive(peer, last_received) == Outcome::kDone;
+        good &=
+            connections.AwaitReceive(peer, last_received) == IoResult::kDone;
       }
     }
-    good &= connections.AwaitReceive(peer, last_received) == Outcome::kDone;
-    good &= connections.AwaitSend(peer, last_sent) == Outcome::kDone;
+    good &= connections.AwaitReceive(peer, last_received) == IoResult::kDone;
+    good &= connections.AwaitSend(peer, last_sent) == IoResult::kDone;
     for (const std::string& text : received) {
       good &= text == std::string(text.size(), expected);
     }
@@ -202,7 +203,7 @@ TEST_F(LinesTest, LargeOnesOfNearPeersComeFromTheirMemory) {
   const uint64_t number =
       connections_[0]->PostSend(1, sent.data(), sent.size());
   // The offer leaves with the note.
-  EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+  EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0), IoResult::kDone);
   sent.assign(sent.size(), 'y');
   std::string received(sent.size(), ' ');
   auto sending = std::async(std::launch::async, [&] {
@@ -211,12 +212,12 @@ TEST_F(LinesTest, LargeOnesOfNearPeersComeFromTheirMemory) {
   EXPECT_EQ(
       connections_[1]->AwaitReceive(
           0, connections_[1]->PostReceive(0, received.data(), received.size())),
-      Outcome::kDone);
+      IoResult::kDone);
   EXPECT_EQ(received, sent);
   // The sender gets the answer although the receiver does nothing more.
-  EXPECT_EQ(sending.get(), Outcome::kDone);
+  EXPECT_EQ(sending.get(), IoResult::kDone);
   std::string note(4, ' ');
-  EXPECT_EQ(connections_[1]->Read(0, note.data(), 4), Outcome::kDone);
+  EXPECT_EQ(connections_[1]->Read(0, note.data(), 4), IoResult::kDone);
   EXPECT_EQ(note, "note");
 }
 
@@ -224,13 +225,13 @@ TEST_F(LinesTest, MemoryThatWasTakenBackIsNotBelieved) {
   ConnectAll(2, /*near=*/true);
   const std::string sent(1 << 20, 'x');
   connections_[0]->PostSend(1, sent.data(), sent.size());
-  EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+  EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0), IoResult::kDone);
   marks_[0]->Clear();
   std::string received(sent.size(), ' ');
   EXPECT_EQ(
       connections_[1]->AwaitReceive(
           0, connections_[1]->PostReceive(0, received.data(), received.size())),
-      Outcome::kBroken);
+      IoResult::kBroken);
   EXPECT_EQ(connections_[1]->broken_peer(), 0);
 }
 
@@ -241,11 +242,12 @@ TEST_F(LinesTest, SizesThatDifferEndTheLine) {
     ConnectAll(2, near);
     std::string bytes(128 << 10, 'x');
     connections_[0]->PostSend(1, bytes.data(), bytes.size());
-    EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+    EXPECT_EQ(connections_[0]->Write(1, "note", 4, nullptr, 0),
+              IoResult::kDone);
     EXPECT_EQ(
         connections_[1]->AwaitReceive(
             0, connections_[1]->PostReceive(0, bytes.data(), bytes.size() - 1)),
-        Outcome::kBroken);
+        IoResult::kBroken);
   }
 }
 
@@ -254,23 +256,23 @@ TEST_F(LinesTest, TheOneThatHasEndedIsNamed) {
   connections_[2]->Close();
   char bytes[2] = {};
   connections_[0]->PostReceive(2, bytes, 1);
-  EXPECT_EQ(connections_[0]->Read(1, bytes + 1, 1), Outcome::kBroken);
+  EXPECT_EQ(connections_[0]->Read(1, bytes + 1, 1), IoResult::kBroken);
   EXPECT_EQ(connections_[0]->broken_peer(), 2);
 }
 
 TEST_F(LinesTest, WhatCameBeforeTheEndIsRead) {
   ConnectAll(2);
-  EXPECT_EQ(connections_[0]->Write(1, "last", 4, nullptr, 0), Outcome::kDone);
+  EXPECT_EQ(connections_[0]->Write(1, "last", 4, nullptr, 0), IoResult::kDone);
   connections_[0]->Close();
   // The peer would not read it.
-  EXPECT_EQ(connections_[1]->Write(0, "x", 1, nullptr, 0), Outcome::kBroken);
+  EXPECT_EQ(connections_[1]->Write(0, "x", 1, nullptr, 0), IoResult::kBroken);
   std::string text(4, ' ');
-  EXPECT_EQ(connections_[1]->Read(0, text.data(), 4), Outcome::kDone);
+  EXPECT_EQ(connections_[1]->Read(0, text.data(), 4), IoResult::kDone);
   EXPECT_EQ(text, "last");
-  EXPECT_EQ(connections_[1]->Read(0, text.data(), 1), Outcome::kBroken);
+  EXPECT_EQ(connections_[1]->Read(0, text.data(), 1), IoResult::kBroken);
   // The same on the closed end.
-  EXPECT_EQ(connections_[0]->Read(1, text.data(), 1), Outcome::kBroken);
-  EXPECT_EQ(connections_[0]->Write(1, "x", 1, nullptr, 0), Outcome::kBroken);
+  EXPECT_EQ(connections_[0]->Read(1, text.data(), 1), IoResult::kBroken);
+  EXPECT_EQ(connections_[0]->Write(1, "x", 1, nullptr, 0), IoResult::kBroken);
 }
 
 TEST_F(LinesTest, WakeEndsWaitsUnderWayAndLaterOnes) {
@@ -280,12 +282,12 @@ TEST_F(LinesTest, WakeEndsWaitsUnderWayAndLaterOnes) {
     return connections_[1]->Read(0, &byte, 1);
   });
   connections_[1]->Wake();
-  EXPECT_EQ(reading.get(), Outcome::kWoken);
+  EXPECT_EQ(reading.get(), IoResult::kWoken);
   // More than any buffer holds.
   const std::string message(64 << 20, 'x');
   connections_[0]->Wake();
   EXPECT_EQ(connections_[0]->Write(1, message.data(), message.size(), "", 0),
-            Outcome::kWoken);
+            IoResult::kWoken);
 }
 
 TEST_F(LinesTest, MemoryThatIsNotThereIsNoFaultOfThePeer) {
@@ -296,13 +298,13 @@ TEST_F(LinesTest, MemoryThatIsNotThereIsNoFaultOfThePeer) {
   ASSERT_NE(page, MAP_FAILED);
   std::string text = "text";
   const uint64_t sent = connections_[0]->PostSend(1, text.data(), text.size());
-  ASSERT_EQ(connections_[0]->AwaitSend(1, sent), Outcome::kDone);
+  ASSERT_EQ(connections_[0]->AwaitSend(1, sent), IoResult::kDone);
   const uint64_t received = connections_[1]->PostReceive(0, page, text.size());
-  EXPECT_EQ(connections_[1]->AwaitReceive(0, received), Outcome::kBroken);
+  EXPECT_EQ(connections_[1]->AwaitReceive(0, received), IoResult::kBroken);
   EXPECT_TRUE(IsInvalidArgument(connections_[1]->bad_memory()));
   EXPECT_EQ(CulpritRank(connections_[1]->bad_memory()), 1);
   const uint64_t bad = connections_[0]->PostSend(1, page, page_bytes);
-  EXPECT_EQ(connections_[0]->AwaitSend(1, bad), Outcome::kBroken);
+  EXPECT_EQ(connections_[0]->AwaitSend(1, bad), IoResult::kBroken);
   EXPECT_EQ(CulpritRank(connections_[0]->bad_memory()), 0);
   EXPECT_EQ(munmap(page, page_bytes), 0);
 }
@@ -317,9 +319,9 @@ TEST_F(LinesTest, APeersMemoryThatIsNotThereIsItsFault) {
   ASSERT_EQ(mprotect(bytes + kBytes / 4, kBytes / 4, PROT_NONE), 0);
   std::vector<std::byte> to(kBytes);
   connections_[0]->PostSend(1, bytes, kBytes);
-  EXPECT_EQ(connections_[0]->Write(1, "x", 1, nullptr, 0), Outcome::kDone);
+  EXPECT_EQ(connections_[0]->Write(1, "x", 1, nullptr, 0), IoResult::kDone);
   const uint64_t received = connections_[1]->PostReceive(0, to.data(), kBytes);
-  EXPECT_EQ(connections_[1]->AwaitReceive(0, received), Outcome::kBroken);
+  EXPECT_EQ(connections_[1]->AwaitReceive(0, received), IoResult::kBroken);
   EXPECT_EQ(CulpritRank(connections_[1]->bad_memory()), 0);
   EXPECT_EQ(munmap(bytes, kBytes), 0);
 }

@@ -198,12 +198,12 @@ Status TcpTransport::OnConnection(int peer, Function&& function) {
   Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   switch (function()) {
-    case TcpConnections::Outcome::kDone:
+    case TcpConnections::IoResult::kDone:
       waiting_for_.store(-1);
       return OkStatus();
-    case TcpConnections::Outcome::kWoken:
+    case TcpConnections::IoResult::kWoken:
       return abort_cause();
-    case TcpConnections::Outcome::kBroken:
+    case TcpConnections::IoResult::kBroken:
       break;
   }
   if (!connections_.bad_memory().ok()) return connections_.bad_memory();

@@ -116,7 +116,7 @@ class Transport {
   // Returns the memory of `peer`, or null if this rank cannot read it. It can
   // be read until that peer has closed its connections. Two ranks are near each
   // other if each reads the other's memory.
-  const PeerMemory* MemoryOf(int peer) const {
+  const PeerMemory* FindMemory(int peer) const {
     return memories_[peer].has_value() ? &*memories_[peer] : nullptr;
   }
 

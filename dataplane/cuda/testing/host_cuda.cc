@@ -151,7 +151,7 @@ Error Unsafe(absl::string_view what) {
 }
 
 // Null if the stream does not exist or nothing may be enqueued in it.
-std::shared_ptr<HostStream> StreamOf(Stream stream) {
+std::shared_ptr<HostStream> FindStream(Stream stream) {
   World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   if (world.captured.contains(stream)) return nullptr;
@@ -164,7 +164,7 @@ std::shared_ptr<HostStream> StreamOf(Stream stream) {
   return found == world.streams.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<HostEvent> EventOf(Event event) {
+std::shared_ptr<HostEvent> FindEvent(Event event) {
   World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   const auto found = world.events.find(event);
@@ -272,7 +272,7 @@ Error StreamDestroy(Stream stream) {
 }
 
 Error StreamSynchronize(Stream stream) {
-  const auto known = StreamOf(stream);
+  const auto known = FindStream(stream);
   if (known == nullptr) {
     return Misuse(kInvalidResourceHandle, "StreamSynchronize of no stream");
   }
@@ -281,8 +281,8 @@ Error StreamSynchronize(Stream stream) {
 }
 
 Error StreamWaitEvent(Stream stream, Event event, unsigned) {
-  const auto known = StreamOf(stream);
-  const auto awaited = EventOf(event);
+  const auto known = FindStream(stream);
+  const auto awaited = FindEvent(event);
   if (known == nullptr || awaited == nullptr) {
     return Misuse(kInvalidResourceHandle,
                   "StreamWaitEvent of no stream or no event");
@@ -325,8 +325,8 @@ Error EventDestroy(Event event) {
 }
 
 Error EventRecord(Event event, Stream stream) {
-  const auto known = StreamOf(stream);
-  const auto recorded = EventOf(event);
+  const auto known = FindStream(stream);
+  const auto recorded = FindEvent(event);
   if (known == nullptr || recorded == nullptr) {
     return Misuse(kInvalidResourceHandle,
                   "EventRecord of no event or no stream");
@@ -338,7 +338,7 @@ Error EventRecord(Event event, Stream stream) {
 
 Error EventQuery(Event event) {
   if (const Error error = Unsafe("EventQuery"); error != kSuccess) return error;
-  const auto known = EventOf(event);
+  const auto known = FindEvent(event);
   if (known == nullptr) {
     return Misuse(kInvalidResourceHandle, "EventQuery of no event");
   }
@@ -348,7 +348,7 @@ Error EventQuery(Event event) {
 }
 
 Error EventSynchronize(Event event) {
-  const auto known = EventOf(event);
+  const auto known = FindEvent(event);
   if (known == nullptr) {
     return Misuse(kInvalidResourceHandle, "EventSynchronize of no event");
   }
@@ -408,7 +408,7 @@ Error FreeHost(void* data) {
 
 Error MemcpyAsync(void* to, const void* from, size_t bytes, MemcpyKind,
                   Stream stream) {
-  const auto known = StreamOf(stream);
+  const auto known = FindStream(stream);
   if (known == nullptr) {
     return Misuse(kInvalidResourceHandle, "MemcpyAsync on no stream");
   }
@@ -417,7 +417,7 @@ Error MemcpyAsync(void* to, const void* from, size_t bytes, MemcpyKind,
 }
 
 Error MemsetAsync(void* data, int value, size_t bytes, Stream stream) {
-  const auto known = StreamOf(stream);
+  const auto known = FindStream(stream);
   if (known == nullptr) {
     return Misuse(kInvalidResourceHandle, "MemsetAsync on no stream");
   }
@@ -464,7 +464,7 @@ Api HostCudaApi(int devices) {
 }
 
 void Launch(Stream stream, std::function<void()> kernel) {
-  const auto known = StreamOf(stream);
+  const auto known = FindStream(stream);
   if (known == nullptr) {
     Misuse(kInvalidResourceHandle, "a kernel on no stream");
     return;

@@ -70,7 +70,7 @@ class BackendTest : public ::testing::Test {
     return stream;
   }
 
-  static std::vector<float> ValuesOf(const Tensor& tensor) {
+  static std::vector<float> GetValues(const Tensor& tensor) {
     const float* const data = static_cast<const float*>(tensor.data());
     return {data, data + tensor.element_count()};
   }

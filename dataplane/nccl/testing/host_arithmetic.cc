@@ -19,8 +19,9 @@ std::atomic<bool> g_rounds_at_each_rank{false};
 // Converts `count` elements to the type in which they are reduced (float32 for
 // 8-bit floats), and back.
 std::vector<char> Widened(DataType type, const char* elements, size_t count) {
-  const dataplane::DataType own = *TypeOf(type);
-  if (!IsFloat8(own)) return {elements, elements + count * BytesOf(type)};
+  const dataplane::DataType own = *FindDataType(type);
+  if (!IsFloat8(own))
+    return {elements, elements + count * GetElementBytes(type)};
   std::vector<char> wide(count * sizeof(float));
   for (size_t i = 0; i < count; ++i) {
     const float value = FromFloat8(own, static_cast<uint8_t>(elements[i]));
@@ -30,7 +31,7 @@ std::vector<char> Widened(DataType type, const char* elements, size_t count) {
 }
 
 std::vector<char> Narrowed(DataType type, std::vector<char> wide) {
-  const dataplane::DataType own = *TypeOf(type);
+  const dataplane::DataType own = *FindDataType(type);
   if (!IsFloat8(own)) return wide;
   std::vector<char> elements(wide.size() / sizeof(float));
   for (size_t i = 0; i < elements.size(); ++i) {
@@ -41,7 +42,7 @@ std::vector<char> Narrowed(DataType type, std::vector<char> wide) {
   return elements;
 }
 
-ReduceOp OpOf(RedOp op) {
+ReduceOp ToReduceOp(RedOp op) {
   switch (op) {
     case kSum:
       return ReduceOp::kSum;
@@ -62,10 +63,10 @@ ReduceOp OpOf(RedOp op) {
 // with its factor, if the operation has one, and each sum.
 std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
                                  RedOp op, size_t offset, size_t count) {
-  const dataplane::DataType own = *TypeOf(type);
+  const dataplane::DataType own = *FindDataType(type);
   const dataplane::DataType wide =
       IsFloat8(own) ? dataplane::DataType::kFloat32 : own;
-  const ReduceOp whole = OpOf(op);
+  const ReduceOp whole = ToReduceOp(op);
   const bool sums = whole == ReduceOp::kAvg || whole == ReduceOp::kPremulSum;
   const ReduceOp step = sums ? ReduceOp::kSum : whole;
   const auto rounded = [&](const Reduction& reduction,
@@ -76,7 +77,7 @@ std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
   };
   const auto scaled = [&](const Call& call) {
     const char* const from =
-        static_cast<const char*>(call.from) + offset * BytesOf(type);
+        static_cast<const char*>(call.from) + offset * GetElementBytes(type);
     const Reduction& reduction = Reduction::Of(wide, ReduceOp::kPremulSum);
     std::vector<char> values(count * reduction.accumulator_bytes());
     const double factor = whole == ReduceOp::kAvg
@@ -102,13 +103,13 @@ std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
 
 std::vector<char> ReducedAtOnce(const std::vector<Call>& calls, DataType type,
                                 RedOp op, size_t offset, size_t count) {
-  const dataplane::DataType own = *TypeOf(type);
+  const dataplane::DataType own = *FindDataType(type);
   const dataplane::DataType wide =
       IsFloat8(own) ? dataplane::DataType::kFloat32 : own;
-  const Reduction& reduction = Reduction::Of(wide, OpOf(op));
+  const Reduction& reduction = Reduction::Of(wide, ToReduceOp(op));
   const auto part = [&](const Call& call) {
     const char* const from = static_cast<const char*>(call.from);
-    return Widened(type, from + offset * BytesOf(type), count);
+    return Widened(type, from + offset * GetElementBytes(type), count);
   };
   if (g_rounds_at_each_rank &&
       (type == kFloat16 || type == kBfloat16 || IsFloat8(own))) {
@@ -137,7 +138,7 @@ size_t WrittenAlone(size_t count, size_t bytes) {
 
 }  // namespace
 
-std::optional<dataplane::DataType> TypeOf(DataType type) {
+std::optional<dataplane::DataType> FindDataType(DataType type) {
   switch (type) {
     case kInt8:
       return dataplane::DataType::kInt8;
@@ -164,8 +165,8 @@ std::optional<dataplane::DataType> TypeOf(DataType type) {
   }
 }
 
-size_t BytesOf(DataType type) {
-  const auto known = TypeOf(type);
+size_t GetElementBytes(DataType type) {
+  const auto known = FindDataType(type);
   return known.has_value() ? DataTypeBytes(*known) : 1;
 }
 
@@ -173,7 +174,7 @@ std::vector<char> Reduced(const std::vector<Call>& calls, DataType type,
                           RedOp op, size_t offset, size_t count) {
   std::vector<char> result = ReducedAtOnce(calls, type, op, offset, count);
   if (calls.size() == 1 && op >= kAvg) {
-    result.resize(WrittenAlone(count, BytesOf(type)));
+    result.resize(WrittenAlone(count, GetElementBytes(type)));
   }
   return result;
 }

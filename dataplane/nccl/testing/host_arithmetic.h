@@ -14,9 +14,9 @@
 namespace muster::dataplane::nccl::testing {
 
 // Empty if `type` is not a type of this library.
-std::optional<dataplane::DataType> TypeOf(DataType type);
+std::optional<dataplane::DataType> FindDataType(DataType type);
 // 1 if `type` is not a type.
-size_t BytesOf(DataType type);
+size_t GetElementBytes(DataType type);
 
 // `count` elements of the reduction of all ranks from element `offset` on. For
 // one rank with kAvg or a made operation, only those that NCCL's kernel writes.

@@ -63,14 +63,14 @@ Comm Add(std::shared_ptr<HostComm> comm) {
 }
 
 // The place, once all ranks of the team have come.
-std::optional<Place> Met(const Place& place) {
+std::optional<TeamRank> Met(const TeamRank& place) {
   if (!place.team->HasMet(0)) return std::nullopt;
   return place;
 }
 
 // Makes a communicator that finds its place with `settle`.
-std::shared_ptr<HostComm> NewComm(std::function<std::optional<Place>()> settle,
-                                  const Config* config) {
+std::shared_ptr<HostComm> NewComm(
+    std::function<std::optional<TeamRank>()> settle, const Config* config) {
   auto comm = std::make_shared<HostComm>();
   MutexLock lock(comm->mutex);
   comm->settle = std::move(settle);
@@ -121,7 +121,7 @@ Result Divide(const std::shared_ptr<HostComm>& parent,
 }
 
 // The ranks of the parent with one color, ordered by their keys.
-std::vector<int> MembersOf(const std::vector<Call>& calls, int color) {
+std::vector<int> FindMembers(const std::vector<Call>& calls, int color) {
   std::vector<int> members;
   for (size_t rank = 0; rank < calls.size(); ++rank) {
     if (calls[rank].color == color) members.push_back(static_cast<int>(rank));
@@ -216,7 +216,7 @@ Result Misuse(Result result, absl::string_view what) {
   return result;
 }
 
-std::shared_ptr<HostComm> CommOf(Comm comm) {
+std::shared_ptr<HostComm> FindComm(Comm comm) {
   World& world = GlobalWorld();
   MutexLock lock(world.mutex);
   const auto found = world.comms.find(comm);
@@ -224,7 +224,7 @@ std::shared_ptr<HostComm> CommOf(Comm comm) {
 }
 
 std::optional<Ready> Use(Comm handle, absl::string_view what, bool collective) {
-  const std::shared_ptr<HostComm> comm = CommOf(handle);
+  const std::shared_ptr<HostComm> comm = FindComm(handle);
   if (comm == nullptr) {
     Misuse(kInvalidUsage, absl::StrCat(what, " on no communicator"));
     return std::nullopt;
@@ -237,7 +237,7 @@ std::optional<Ready> Use(Comm handle, absl::string_view what, bool collective) {
   {
     MutexLock lock(comm->mutex);
     if (comm->aborted) usable = false;
-    settled = comm->Settle() && comm->dividing == nullptr &&
+    settled = comm->TryJoinTeam() && comm->dividing == nullptr &&
               (comm->in_progress.empty() || what == "RedOpDestroy");
     ready.team = comm->team;
     ready.rank = comm->rank;
@@ -281,7 +281,7 @@ Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
                                team->size()));
   }
   const auto comm =
-      NewComm([place = Place{team, rank}] { return Met(place); }, config);
+      NewComm([place = TeamRank{team, rank}] { return Met(place); }, config);
   *made = Add(comm);
   team->Arrive(0, rank, {});
   if (config != nullptr && config->blocking == 0) return kInProgress;
@@ -311,11 +311,11 @@ Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config) {
       ++world.made.by_split;
     }
     const auto settle = [team, step, color,
-                         rank = ready->rank]() -> std::optional<Place> {
+                         rank = ready->rank]() -> std::optional<TeamRank> {
       const auto calls = team->Await(step, [] { return true; });
       if (!calls.has_value()) return std::nullopt;
-      const std::vector<int> members = MembersOf(*calls, color);
-      return Place{
+      const std::vector<int> members = FindMembers(*calls, color);
+      return TeamRank{
           team->Divide(step, color, members.size()),
           static_cast<int>(std::find(members.begin(), members.end(), rank) -
                            members.begin())};
@@ -370,7 +370,7 @@ Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
     ++world.made.by_shrink;
   }
   const auto comm = NewComm(
-      [place = Place{smaller, new_rank}] { return Met(place); }, config);
+      [place = TeamRank{smaller, new_rank}] { return Met(place); }, config);
   smaller->Arrive(0, new_rank, {});
   return Divide(ready->comm, smaller, 0, comm, made);
 }
@@ -519,7 +519,7 @@ void SetConnectHook(std::function<void()> hook) {
 }
 
 Result CommGetAsyncError(Comm handle, Result* error) {
-  const std::shared_ptr<HostComm> comm = CommOf(handle);
+  const std::shared_ptr<HostComm> comm = FindComm(handle);
   if (comm == nullptr) {
     return Misuse(kInvalidArgument, "CommGetAsyncError of no communicator");
   }
@@ -540,10 +540,10 @@ Result CommGetAsyncError(Comm handle, Result* error) {
   std::vector<std::function<void()>> launches;
   {
     MutexLock lock(comm->mutex);
-    const bool made = comm->Settle();
+    const bool made = comm->TryJoinTeam();
     *error = comm->async_error;
     if (*error != kSuccess) return kSuccess;
-    if (!made || (!comm->in_progress.empty() && comm->looks_left-- > 0)) {
+    if (!made || (!comm->in_progress.empty() && comm->polls_left-- > 0)) {
       *error = kInProgress;
     } else {
       launches.swap(comm->in_progress);
@@ -590,7 +590,7 @@ Leaks CountLeaks() {
 }
 
 void SetAsyncError(Comm handle, Result error) {
-  const std::shared_ptr<HostComm> comm = CommOf(handle);
+  const std::shared_ptr<HostComm> comm = FindComm(handle);
   if (comm == nullptr) return;
   MutexLock lock(comm->mutex);
   comm->async_error = error;

@@ -26,7 +26,7 @@ inline constexpr Result kInvalidArgument = 4;
 inline constexpr Result kInvalidUsage = 5;
 
 // A rank of a team.
-struct Place {
+struct TeamRank {
   std::shared_ptr<Team> team;
   int rank = -1;
 };
@@ -38,7 +38,7 @@ struct HostComm {
   std::shared_ptr<Team> team MUSTER_GUARDED_BY(mutex);
   int rank MUSTER_GUARDED_BY(mutex) = -1;
   // Returns team and rank once all ranks have come.
-  std::function<std::optional<Place>()> settle MUSTER_GUARDED_BY(mutex);
+  std::function<std::optional<TeamRank>()> settle MUSTER_GUARDED_BY(mutex);
   uint64_t next_step MUSTER_GUARDED_BY(mutex) = 1;
   // Whether calls may still be in progress when they return. Constant once
   // another thread can read it.
@@ -47,7 +47,7 @@ struct HostComm {
   std::atomic<int> calls{0};
   // The work of calls in progress, to enqueue after `looks_left` more polls.
   std::vector<std::function<void()>> in_progress MUSTER_GUARDED_BY(mutex);
-  int looks_left MUSTER_GUARDED_BY(mutex) = 0;
+  int polls_left MUSTER_GUARDED_BY(mutex) = 0;
   // Also read while a team's lock is held. That lock is taken after `mutex`.
   std::atomic<bool> aborted{false};
   // CommShrink has aborted it: it must be destroyed with CommAbort.
@@ -69,9 +69,9 @@ struct HostComm {
 
   bool IsAborted() const { return aborted; }
   // Whether all ranks have come.
-  bool Settle() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  bool TryJoinTeam() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (settle == nullptr) return true;
-    const std::optional<Place> place = settle();
+    const std::optional<TeamRank> place = settle();
     if (!place.has_value()) return false;
     team = place->team;
     rank = place->rank;
@@ -96,7 +96,7 @@ class Calling {
 Result Misuse(Result result, absl::string_view what);
 
 // Null if it is destroyed or never existed.
-std::shared_ptr<HostComm> CommOf(Comm comm);
+std::shared_ptr<HostComm> FindComm(Comm comm);
 
 // A usable communicator and its constant members.
 struct Ready {

@@ -37,7 +37,7 @@ thread_local int t_group_depth = 0;
 thread_local std::vector<Gathered> t_gathered;
 
 std::atomic<int> g_version{0};
-std::atomic<int> g_looks{0};
+std::atomic<int> g_polls{0};
 std::atomic<int> g_copy_engine_calls{0};
 
 Mutex g_launches_mutex;
@@ -57,7 +57,7 @@ void LaunchGathered(const Gathered& one) {
 // Enqueues the gathered calls, at once or after some polls.
 Result Flush() {
   std::vector<Gathered> all = std::exchange(t_gathered, {});
-  const int looks = g_looks;
+  const int polls = g_polls;
   Result result = kSuccess;
   for (Gathered& one : all) {
     {
@@ -69,8 +69,8 @@ Result Flush() {
       const Calling calling(*one.comm);
       CallConnectHook();
       LaunchGathered(one);
-    } else if (MutexLock lock(one.comm->mutex); looks > 0) {
-      one.comm->looks_left = looks;
+    } else if (MutexLock lock(one.comm->mutex); polls > 0) {
+      one.comm->polls_left = polls;
       one.comm->in_progress.emplace_back([one] { LaunchGathered(one); });
       result = kInProgress;
     } else {
@@ -80,8 +80,8 @@ Result Flush() {
   return result;
 }
 
-Gathered& GatheredOf(const std::shared_ptr<HostComm>& comm,
-                     cuda::Stream stream) {
+Gathered& GetGathered(const std::shared_ptr<HostComm>& comm,
+                      cuda::Stream stream) {
   for (Gathered& one : t_gathered) {
     if (one.comm == comm && one.stream == stream) return one;
   }
@@ -102,7 +102,7 @@ using Finish = std::function<std::function<void()>(const std::vector<Call>&)>;
 
 Result Enqueue(const Ready& ready, cuda::Stream stream, const Call& call,
                const Finish& finish) {
-  GatheredOf(ready.comm, stream).works.push_back([ready, call, finish] {
+  GetGathered(ready.comm, stream).works.push_back([ready, call, finish] {
     ready.team->Arrive(ready.step, ready.rank, call);
     const auto calls = ready.team->Await(ready.step, ready.over);
     if (!calls.has_value()) return;
@@ -129,7 +129,7 @@ std::vector<char> Copied(const Call& call) {
   return {begin, begin + call.bytes};
 }
 
-double FactorOf(const Ready& ready, RedOp op) {
+double GetFactor(const Ready& ready, RedOp op) {
   MutexLock lock(ready.comm->mutex);
   const auto found = ready.comm->factors.find(op);
   return found == ready.comm->factors.end() ? 1 : found->second;
@@ -141,15 +141,15 @@ Result ReduceParts(absl::string_view name, const void* from, size_t read,
   const std::optional<Ready> ready = Use(comm, name, /*collective=*/true);
   if (!ready.has_value()) return kInvalidUsage;
   const bool writes = writer < 0 || writer == ready->rank;
-  if (!TypeOf(type).has_value()) {
+  if (!FindDataType(type).has_value()) {
     return Misuse(kInvalidArgument, absl::StrCat(name, " of type ", type));
   }
   // NCCL's kernel that multiplies the elements of a single rank.
-  if (ready->team->size() == 1 && op >= kAvg && IsFloat8(*TypeOf(type))) {
+  if (ready->team->size() == 1 && op >= kAvg && IsFloat8(*FindDataType(type))) {
     return kInvalidArgument;
   }
-  if (!IsOnDevice(from, read * BytesOf(type), name) ||
-      (writes && !IsOnDevice(to, count * BytesOf(type), name))) {
+  if (!IsOnDevice(from, read * GetElementBytes(type), name) ||
+      (writes && !IsOnDevice(to, count * GetElementBytes(type), name))) {
     return kInvalidArgument;
   }
   const size_t offset =
@@ -158,8 +158,8 @@ Result ReduceParts(absl::string_view name, const void* from, size_t read,
       .what = absl::StrCat(name, " of ", count, " of type ", type, ", op ",
                            std::min(op, kAvg + 1), ", writer ", writer),
       .from = from,
-      .bytes = read * BytesOf(type),
-      .factor = FactorOf(*ready, op)};
+      .bytes = read * GetElementBytes(type),
+      .factor = GetFactor(*ready, op)};
   return Enqueue(*ready, stream, call,
                  [=](const std::vector<Call>& calls) -> std::function<void()> {
                    if (!writes) return nullptr;
@@ -194,7 +194,7 @@ Result Broadcast(const void* from, void* to, size_t count, DataType type,
   const std::optional<Ready> ready =
       Use(comm, "Broadcast", /*collective=*/true);
   if (!ready.has_value()) return kInvalidUsage;
-  const size_t bytes = count * BytesOf(type);
+  const size_t bytes = count * GetElementBytes(type);
   const bool is_root = ready->rank == root;
   if ((is_root && !IsOnDevice(from, bytes, "Broadcast")) ||
       !IsOnDevice(to, bytes, "Broadcast")) {
@@ -214,7 +214,7 @@ Result AllGather(const void* from, void* to, size_t count, DataType type,
   const std::optional<Ready> ready =
       Use(comm, "AllGather", /*collective=*/true);
   if (!ready.has_value()) return kInvalidUsage;
-  const size_t bytes = count * BytesOf(type);
+  const size_t bytes = count * GetElementBytes(type);
   if (!IsOnDevice(from, bytes, "AllGather") ||
       !IsOnDevice(to, bytes * static_cast<size_t>(ready->team->size()),
                   "AllGather")) {
@@ -241,12 +241,12 @@ Result Send(const void* from, size_t count, DataType type, int peer, Comm comm,
   if (peer < 0 || peer >= ready->team->size()) {
     return Misuse(kInvalidArgument, absl::StrCat("Send to rank ", peer));
   }
-  const size_t bytes = count * BytesOf(type);
+  const size_t bytes = count * GetElementBytes(type);
   if (!IsOnDevice(from, bytes, "Send")) return kInvalidArgument;
   const Call call = {.what = absl::StrCat(count, " of type ", type),
                      .from = from,
                      .bytes = bytes};
-  Gathered& gathered = GatheredOf(ready->comm, stream);
+  Gathered& gathered = GetGathered(ready->comm, stream);
   gathered.sends.push_back([=] { ready->team->Post(ready->rank, peer, call); });
   gathered.awaits.push_back(
       [=] { ready->team->AwaitTaken(ready->rank, peer, ready->over); });
@@ -260,9 +260,10 @@ Result Recv(void* to, size_t count, DataType type, int peer, Comm comm,
   if (peer < 0 || peer >= ready->team->size()) {
     return Misuse(kInvalidArgument, absl::StrCat("Recv from rank ", peer));
   }
-  if (!IsOnDevice(to, count * BytesOf(type), "Recv")) return kInvalidArgument;
+  if (!IsOnDevice(to, count * GetElementBytes(type), "Recv"))
+    return kInvalidArgument;
   const std::string what = absl::StrCat(count, " of type ", type);
-  GatheredOf(ready->comm, stream).works.push_back([=] {
+  GetGathered(ready->comm, stream).works.push_back([=] {
     const auto call = ready->team->Look(peer, ready->rank, ready->over);
     if (!call.has_value()) return;
     if (call->what != what) {
@@ -286,7 +287,7 @@ Result AlltoAll(const void* from, void* to, size_t count, DataType type,
       Use(comm, "AlltoAll", /*collective=*/false);
   if (!ready.has_value()) return kInvalidUsage;
   ++g_copy_engine_calls;
-  const size_t bytes = count * BytesOf(type);
+  const size_t bytes = count * GetElementBytes(type);
   GroupStart();
   Result result = kSuccess;
   for (int peer = 0; peer < ready->team->size(); ++peer) {
@@ -307,7 +308,7 @@ Result Scatter(const void* from, void* to, size_t count, DataType type,
   const std::optional<Ready> ready = Use(comm, "Scatter", /*collective=*/false);
   if (!ready.has_value()) return kInvalidUsage;
   ++g_copy_engine_calls;
-  const size_t bytes = count * BytesOf(type);
+  const size_t bytes = count * GetElementBytes(type);
   GroupStart();
   Result result = Recv(to, count, type, root, comm, stream);
   for (int peer = 0; ready->rank == root && peer < ready->team->size();
@@ -364,13 +365,14 @@ Result RedOpCreatePreMulSum(RedOp* op, void* scalar, DataType type, int,
   double factor = 0;
   if (type == kFloat64) {
     std::memcpy(&factor, scalar, sizeof(factor));
-  } else if (IsFloat8(*TypeOf(type))) {
+  } else if (IsFloat8(*FindDataType(type))) {
     uint8_t element = 0;
     std::memcpy(&element, scalar, sizeof(element));
-    factor = FromFloat8(*TypeOf(type), element);
+    factor = FromFloat8(*FindDataType(type), element);
   } else {
     // The element may be a half, so it is loaded into a float32 accumulator.
-    const Reduction& reduction = Reduction::Of(*TypeOf(type), ReduceOp::kSum);
+    const Reduction& reduction =
+        Reduction::Of(*FindDataType(type), ReduceOp::kSum);
     float value = 0;
     reduction.Load(&value, scalar, 1, 1);
     factor = value;
@@ -436,7 +438,7 @@ Api HostNcclApi(int version) {
 
 Api HostNcclApi() { return HostNcclApi(22809); }
 
-void SetLooks(int looks) { g_looks = looks; }
+void SetPolls(int polls) { g_polls = polls; }
 
 int TakeCopyEngineCalls() { return g_copy_engine_calls.exchange(0); }
 

@@ -50,7 +50,7 @@ int OpenGroups();
 
 // The number of polls for which a call on a non-blocking communicator stays in
 // progress; initially 0.
-void SetLooks(int looks);
+void SetPolls(int polls);
 
 // For each launch since the last call, the number of NCCL calls in it.
 std::vector<size_t> TakeLaunches();

@@ -89,7 +89,7 @@ Culprits EveryOther(int count) {
 }
 
 // The ranks of `culprits`.
-std::set<int64_t> RanksOf(const Culprits& culprits) {
+std::set<int64_t> GetRanks(const Culprits& culprits) {
   std::set<int64_t> ranks;
   for (const MemberInfo& member : culprits.members()) {
     ranks.insert(member.rank());
@@ -109,11 +109,11 @@ TEST(StatusWireTest, WhoeverIsNotDescribedHasARank) {
   }
   // Not in order with those of the members: 4, 5, 62, 63, 64.
   for (const uint32_t number : {4, 2, 56, 3}) culprits.add_others(number);
-  const std::set<int64_t> all = RanksOf(culprits);
+  const std::set<int64_t> all = GetRanks(culprits);
   for (const size_t bytes_max : {200u, 420u, 2000u, 4000u}) {
     const Culprits fitting = FitCulprits(culprits, bytes_max);
     EXPECT_LE(fitting.ByteSizeLong(), bytes_max);
-    EXPECT_EQ(RanksOf(fitting), all) << bytes_max;
+    EXPECT_EQ(GetRanks(fitting), all) << bytes_max;
     EXPECT_EQ(fitting.omitted(), 0);
   }
   EXPECT_EQ(FitCulprits(culprits, 420).members_size(), 3);
@@ -124,7 +124,7 @@ TEST(StatusWireTest, RangesWithRoomAreNotLeftOut) {
   const Culprits fitting = FitCulprits(EveryOther(1'500), 4'000);
   EXPECT_LE(fitting.ByteSizeLong(), 4'000u);
   EXPECT_EQ(fitting.omitted(), 0);
-  EXPECT_EQ(RanksOf(fitting), RanksOf(EveryOther(1'500)));
+  EXPECT_EQ(GetRanks(fitting), GetRanks(EveryOther(1'500)));
 }
 
 TEST(StatusWireTest, RangesWithoutRoomAreCounted) {

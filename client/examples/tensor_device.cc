@@ -1,4 +1,4 @@
-#include "client/examples/place.h"
+#include "client/examples/tensor_device.h"
 
 #include <algorithm>
 
@@ -26,12 +26,12 @@ Floats::Floats(size_t count) {
   }
 }
 
-Place::Place(std::optional<int> device) : device_(device) {
+TensorDevice::TensorDevice(std::optional<int> device) : device_(device) {
   if (device_.has_value()) memory_ = DeviceMemory(*device_, 1);
 }
 
-void Place::With(const Tensor& tensor,
-                 const std::function<void(const Tensor&)>& collective) {
+void TensorDevice::With(const Tensor& tensor,
+                        const std::function<void(const Tensor&)>& collective) {
   if (!device_.has_value()) return collective(tensor);
   if (memory_.bytes() < tensor.bytes()) {
     memory_ = DeviceMemory(*device_, tensor.bytes());

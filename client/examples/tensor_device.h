@@ -1,5 +1,5 @@
-#ifndef MUSTER_CLIENT_EXAMPLES_PLACE_H_
-#define MUSTER_CLIENT_EXAMPLES_PLACE_H_
+#ifndef MUSTER_CLIENT_EXAMPLES_TENSOR_DEVICE_H_
+#define MUSTER_CLIENT_EXAMPLES_TENSOR_DEVICE_H_
 
 #include <functional>
 #include <optional>
@@ -35,15 +35,15 @@ class Floats {
   mutable std::vector<float> ordinary_;
 };
 
-// Place provides the memory of a training's collectives: on the host or on a
-// CUDA device. The examples compute on the host in both cases, because they
-// have no kernels: for a device, values are copied before and after each
+// TensorDevice provides the memory of a training's collectives: on the host or
+// on a CUDA device. The examples compute on the host in both cases, because
+// they have no kernels: for a device, values are copied before and after each
 // collective.
-class Place {
+class TensorDevice {
  public:
   // `device` is an index; nullopt: the host. Throws DistError
   // (kFailedPrecondition, kInvalidArgument) if there is no such device.
-  explicit Place(std::optional<int> device);
+  explicit TensorDevice(std::optional<int> device);
 
   // Calls `collective` with `values` as a tensor that it may change.
   template <typename T>
@@ -62,4 +62,4 @@ class Place {
 
 }  // namespace muster::examples
 
-#endif  // MUSTER_CLIENT_EXAMPLES_PLACE_H_
+#endif  // MUSTER_CLIENT_EXAMPLES_TENSOR_DEVICE_H_

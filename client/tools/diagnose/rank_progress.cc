@@ -1,4 +1,4 @@
-#include "client/tools/diagnose/places.h"
+#include "client/tools/diagnose/rank_progress.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-milliseconds LeaseOf(const v1::GetJobResponse& job) {
+milliseconds GetLease(const v1::GetJobResponse& job) {
   // Used if the coordinator does not tell the lease.
   constexpr milliseconds kLease = std::chrono::seconds(10);
   return job.has_lease() ? Ms(job.lease()) : kLease;
@@ -29,7 +29,7 @@ std::vector<int> RegisteredRanks(const v1::GetJobResponse& job,
 
 void FillProgress(const v1::MemberProgress& progress, const std::string& group,
                   const std::vector<int>& ranks, milliseconds stale_after,
-                  Place& place) {
+                  RankProgress& place) {
   place.progress = &progress;
   place.age = Ms(progress.age());
   place.stale = place.age > stale_after;
@@ -61,47 +61,47 @@ bool IsGone(const v1::MemberInfo& member) {
 }
 
 milliseconds SilentAfter(const v1::GetJobResponse& job) {
-  return LeaseOf(job) / 2;
+  return GetLease(job) / 2;
 }
 
 milliseconds ToldWithin(const v1::GetJobResponse& job) {
-  return LeaseOf(job) / 8;
+  return GetLease(job) / 8;
 }
 
-int64_t Place::enqueued() const {
+int64_t RankProgress::enqueued() const {
   return group == nullptr ? 0 : group->last_enqueued();
 }
 
-int64_t Place::completed() const {
+int64_t RankProgress::completed() const {
   return group == nullptr ? 0 : group->last_completed();
 }
 
-bool Place::in_call() const {
+bool RankProgress::in_call() const {
   return group != nullptr && !group->current().empty();
 }
 
-bool Place::in_collective() const {
+bool RankProgress::in_collective() const {
   return in_call() && !peer_call.has_value() && !connecting();
 }
 
-bool Place::connecting() const {
+bool RankProgress::connecting() const {
   return in_call() && !peer_call.has_value() && enqueued() == 0;
 }
 
-const std::string& Place::call() const { return group->current(); }
+const std::string& RankProgress::call() const { return group->current(); }
 
-milliseconds Place::running_for() const {
+milliseconds RankProgress::running_for() const {
   if (!in_call()) return milliseconds(0);
   return Ms(group->running_for()) + (stale ? milliseconds(0) : age);
 }
 
-std::vector<Place> PlacesIn(const v1::GetJobResponse& job,
-                            const std::string& group) {
+std::vector<RankProgress> FindRankProgress(const v1::GetJobResponse& job,
+                                           const std::string& group) {
   const std::vector<int> ranks = RegisteredRanks(job, group);
   const milliseconds stale_after = SilentAfter(job);
-  std::vector<Place> places;
+  std::vector<RankProgress> places;
   for (int i = 0; i < job.members_size(); ++i) {
-    Place place;
+    RankProgress place;
     place.member = &job.members(i);
     place.rank = place.member->rank();
     if (i < job.progress_size()) {

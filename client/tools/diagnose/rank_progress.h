@@ -1,8 +1,8 @@
 // The progress of each rank of a job in each group, as the rank last reported
 // it to the coordinator.
 
-#ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_PLACES_H_
-#define MUSTER_CLIENT_TOOLS_DIAGNOSE_PLACES_H_
+#ifndef MUSTER_CLIENT_TOOLS_DIAGNOSE_RANK_PROGRESS_H_
+#define MUSTER_CLIENT_TOOLS_DIAGNOSE_RANK_PROGRESS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -37,7 +37,7 @@ std::chrono::milliseconds ToldWithin(const v1::GetJobResponse& job);
 inline constexpr int kAnyPeer = -1;
 
 // One rank's position in one group. Refers to the job's snapshot.
-struct Place {
+struct RankProgress {
   int rank = -1;
   const v1::MemberInfo* member = nullptr;
   const v1::MemberProgress* progress = nullptr;  // in all its groups
@@ -65,12 +65,12 @@ struct Place {
 };
 
 // All ranks of the group, ascending.
-std::vector<Place> PlacesIn(const v1::GetJobResponse& job,
-                            const std::string& group);
+std::vector<RankProgress> FindRankProgress(const v1::GetJobResponse& job,
+                                           const std::string& group);
 
 // All groups in the members' reports.
 std::set<std::string> GroupNames(const v1::GetJobResponse& job);
 
 }  // namespace muster::tools
 
-#endif  // MUSTER_CLIENT_TOOLS_DIAGNOSE_PLACES_H_
+#endif  // MUSTER_CLIENT_TOOLS_DIAGNOSE_RANK_PROGRESS_H_
