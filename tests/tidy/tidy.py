@@ -96,11 +96,16 @@ OLD_WORDS = re.compile(
     r"Greeter|Farewells?|FarewellBytes|Errands?|Council|Workshop|DealtRounds|"
     r"WayTrials|TwoLevels|HostCollectives|NoteLane|NoteHeader|LaneSupply|"
     r"BoardTraits|LookTime|Heritage|Descent|Guarding|Timekeeping|FailureJudge|"
-    r"Accuse|HangJudge|CloseMesh|OnLine|CallBoard|Gathering|TheWorld|StandIn|Vigil|TurnQueue)\b")
+    r"Accuse|HangJudge|CloseMesh|OnLine|CallBoard|Gathering|TheWorld|StandIn|Vigil|TurnQueue|"
+    r"Place|Places|Outcome|Origin|Turn|Settle|GoOn|looks_?)\b")
+# A function says that it converts, looks up or creates: ToText, Find, Make.
+# Matchers of gmock have such names.
+OF_FUNCTION = re.compile(
+    r"\b(?!(?:AllOf|AnyOf|AllOfArray|AnyOfArray)\b)[A-Z]\w*Of(?=[(<])")
 OLD_FILES = re.compile(
     r"(^|/)(mesh|bare_mesh|part_mesh|lines|greeter|farewells?|errands|council|"
     r"dealt_rounds|way_trials|two_levels|host_collectives|looking|birth|placed|"
-    r"wave|gathering|failure_judge|hang_judge|turn_queue|control_looks)"
+    r"wave|gathering|failure_judge|hang_judge|turn_queue|control_looks|places?)"
     r"(_test)?\.(h|cc)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
@@ -211,7 +216,7 @@ def check_words(tree):
 
 
 def check_old_words(tree):
-    for path in sources(tree):
+    for path in sources(tree, (".h", ".cc", ".inc")):
         if OLD_FILES.search(path):
             tree.report(path, 1, "word", "the file has an old word's name")
         for number, line in enumerate(tree.lines(path), 1):
@@ -222,6 +227,11 @@ def check_old_words(tree):
                 tree.report(path, number, "word",
                             f"{match.group(0)} is an old word: the table in "
                             "CONTRIBUTING.md has today's")
+            match = OF_FUNCTION.search(code)
+            if match:
+                tree.report(path, number, "word",
+                            f"{match.group(0)} does not say whether it "
+                            "converts, looks up or creates: To, Find, Make")
 
 
 def check_time(tree):

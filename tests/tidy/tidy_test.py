@@ -41,6 +41,17 @@ class RuleTest(unittest.TestCase):
         self.assertIn("word", rules_of("dataplane/a.cc", "Council council;\n"))
         self.assertNotIn("word", rules_of(
             "dataplane/a.cc", '// Council\nSay("Council");\n'))
+        self.assertIn("word", rules_of("client/tools/places.h", ""))
+        for word in ("Place", "Outcome", "Origin", "Turn", "Settle", "looks"):
+            self.assertIn("word", rules_of("client/a.cc", f"Use({word});\n"))
+
+    def test_a_function_says_what_it_does(self):
+        for line in ("int KeyOf(int rank);\n", "auto a = b.SizeOf<int>();\n"):
+            self.assertIn("word", rules_of("client/a.cc", line))
+        for line in ("EXPECT_THAT(a, AllOf(b, AnyOf(c)));\n",
+                     "Collective::Of(kind);\n", "Say(\"KeyOf(rank)\");\n",
+                     "// As KeyOf().\n"):
+            self.assertNotIn("word", rules_of("client/a.cc", line))
 
     def test_readmes_are_short(self):
         self.assertIn("words", rules_of("client/README.md", "word " * 2501))
