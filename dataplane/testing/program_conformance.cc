@@ -2,7 +2,7 @@
 // the seeds 1 to 24 for each world size, and so every element type twice. A
 // failure prints its seed. To run more, or that one again:
 //
-//   ./dev test //dataplane/cpu:gloo_conformance_test
+//   ./dev test //dataplane/cpu/engine:cpu_conformance_test
 //       --test_filter='*Program*' --test_env=MUSTER_PROGRAM_SEED=1000
 //       --test_env=MUSTER_PROGRAMS=500 --test_timeout=3000
 

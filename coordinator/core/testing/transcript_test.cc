@@ -45,7 +45,7 @@ TEST_P(TranscriptTest, TheCoordinatorAnswersAsWrittenDown) {
     return;
   }
   EXPECT_EQ(replayed, expected) << "to accept: MUSTER_REWRITE=1 bazel run "
-                                   "//coordinator/core:transcript_test";
+                                   "//coordinator/core/testing:transcript_test";
 }
 
 INSTANTIATE_TEST_SUITE_P(
