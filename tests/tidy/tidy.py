@@ -77,6 +77,9 @@ LIBRARIES = [
     (r"rocksdb/", r"^coordinator/storage/rocksdb.*"),
 ]
 
+# Files that BUILD.bazel may name by their target alone.
+NAMED_BY_TARGET = ("_test.cc", "_test.py", "_benchmark.cc")
+
 LINES_MAX = 1500
 # The most words of one README, of the root's, and of all of them.
 README_WORDS_MAX, ROOT_README_WORDS_MAX, ALL_WORDS_MAX = 2500, 1500, 15000
@@ -285,10 +288,10 @@ def check_build_files(tree):
         while folder and folder not in builds:
             folder = os.path.dirname(folder)
         name = os.path.relpath(path, folder or ".")
-        # muster_test() derives its file from its name.
-        test = f'"{name[:-3]}"' if name.endswith("_test.cc") else name
-        build = builds.get(folder, "")
-        if name not in build and test not in build:
+        # The macros of base/test.bzl derive the file from the target's name.
+        target = f'"{os.path.splitext(name)[0]}"'
+        named = name.endswith(NAMED_BY_TARGET) and target in builds.get(folder, "")
+        if name not in builds.get(folder, "") and not named:
             tree.report(path, 1, "build", "no BUILD.bazel names this file")
 
 

@@ -8,7 +8,6 @@ import unittest
 
 import tidy
 
-
 def violations_of(files):
     """Runs all checks over a made-up tree {path: text}."""
     with tempfile.TemporaryDirectory() as root:
@@ -18,12 +17,10 @@ def violations_of(files):
                 out.write(text)
         return tidy.run(tidy.Tree(root, sorted(files)))
 
-
 def rules_of(path, text):
     """The rules that one file breaks."""
     return {v.split(": ")[1] for v in violations_of({path: text})
             if v.startswith(path)}
-
 
 class TreeTest(unittest.TestCase):
 
@@ -32,7 +29,6 @@ class TreeTest(unittest.TestCase):
         here = os.path.dirname(os.path.realpath(__file__))
         root = os.path.realpath(os.path.join(here, "..", ".."))
         self.assertEqual(tidy.run(tidy.Tree(root)), [])
-
 
 class RuleTest(unittest.TestCase):
 
@@ -111,6 +107,14 @@ class RuleTest(unittest.TestCase):
         files["client/b.cc"] = ""
         self.assertTrue([v for v in violations_of(files) if ": build:" in v])
 
+    def test_a_test_is_named_by_its_target(self):
+        for name in ("a_test.cc", "a_test.py", "a_benchmark.cc"):
+            files = {f"client/{name}": "",
+                     "client/BUILD.bazel": f'name = "{name[:-3]}",'}
+            self.assertFalse([v for v in violations_of(files) if ": build:" in v])
+            files["client/BUILD.bazel"] = f'name = "b_{name[:-3]}",'
+            self.assertTrue([v for v in violations_of(files) if ": build:" in v])
+
     def test_rpc_without_comment_is_found(self):
         self.assertIn("proto", rules_of(
             "proto/a.proto", "service S {\n  rpc Get(A) returns (B);\n}\n"))
@@ -145,7 +149,6 @@ class RuleTest(unittest.TestCase):
 
     def test_missing_readme_is_found(self):
         self.assertIn("readme", {v.split(": ")[1] for v in violations_of({})})
-
 
 if __name__ == "__main__":
     unittest.main()
