@@ -642,7 +642,7 @@ std::optional<std::pair<MissingCause, std::string>> FindDeparture(
 
 }  // namespace
 
-// The rank asks for an instance that is decided.
+// Records that the rank asks for an instance that is decided.
 void BarrierTable::Take(Series& series, Rank rank, int64_t number) {
   series.taken[rank] = number;
   if (!journal_.on()) return;

@@ -154,7 +154,7 @@ class Coordinator {
   bool Idle() const;
 
   // True if a new coordinator would behave the same: nothing was ever stored,
-  // no generation formed, nobody closed it, and no member is remembered.
+  // no generation formed, the rendezvous is open, and no member is remembered.
   bool Blank() const;
 
   CoordinatorEpoch epoch() const { return epoch_; }

@@ -98,8 +98,8 @@ struct Member {
   // registration must not bring them back.
   std::deque<Incarnation> retired;
   ReplyCache replies;
-  uint64_t acknowledged_by = 0;  // the message that was acknowledged last
-  MemoryHeld memory;             // all but that of `replies`
+  uint64_t acknowledged_by = 0;  // message of the last acknowledgement
+  MemoryHeld memory;             // of everything except `replies`
 
   // True if registered, and neither lost, failed nor left.
   bool live() const {

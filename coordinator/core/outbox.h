@@ -53,14 +53,14 @@ struct Event {
   int64_t pid = 0;
   std::string cause;          // `no heartbeat for 11s (lease 10s)`
   std::string last_progress;  // From DescribeProgress.
-  // kFailed: that of the FailureReport.
+  // kFailed: FailureReport::verdict.
   Status verdict;
   Generation generation;         // of `rank`; kWaiting: the running one
   bool generation_over = false;  // exactly one event of a generation ends it
   // kWaiting: how many wait; `member` has waited for longest.
   int32_t waiting = 0;
-  // kLeft: all departures that this event tells, that of `member` included.
-  // Null: only that of `member`.
+  // kLeft: the members that this event is about, `member` included. Null: only
+  // `member`.
   std::shared_ptr<const LeftTogether> together;
 };
 

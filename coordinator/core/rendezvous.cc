@@ -13,8 +13,7 @@
 namespace muster::coordinator::core {
 namespace {
 
-// An incomplete world is logged after the first time, and then once per
-// interval.
+// An incomplete world is logged after kFirstReport, then every kReportInterval.
 constexpr Duration kFirstReport = std::chrono::seconds(10);
 constexpr Duration kReportInterval = std::chrono::seconds(30);
 

@@ -35,7 +35,7 @@ struct StoreWaiter {
   std::vector<absl::string_view> distinct{};
   int64_t missing = 0;       // number of `distinct` that are absent
   WatchSelector selector{};  // kChanges
-  uint64_t order = 0;        // in which it was parked
+  uint64_t order = 0;        // order of parking
   Duration timeout{};
   Instant since;
   Instant deadline;

@@ -44,7 +44,7 @@ class TotalMemory {
 
   const int64_t limit_;
   std::atomic<int64_t> held_ = 0;
-  std::atomic<int64_t> sharing_jobs_ = 0;  // with more than a little
+  std::atomic<int64_t> sharing_jobs_ = 0;  // jobs that take a share
 };
 
 // MemoryShare counts the memory of one job. The owner of the job guards it.
@@ -73,7 +73,7 @@ class MemoryShare {
  private:
   TotalMemory* const total_;
   int64_t held_ = 0;
-  bool shares_ = false;  // holds more than a little
+  bool shares_ = false;  // whether the job takes a share
 };
 
 // MemoryHeld counts the memory of one part of a job. Its destructor releases

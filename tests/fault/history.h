@@ -22,8 +22,7 @@ namespace muster::fault {
 //   counter    Add(1) by every client: all returned sums differ, each client's
 //              sums ascend, and the last is the number of calls
 //   log        Append of distinct tokens by every client: each is there once,
-//   and
-//              those of one client in its order
+//              and those of one client are in its order
 //
 // Thread-safe.
 class History {

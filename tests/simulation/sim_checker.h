@@ -23,11 +23,10 @@ namespace muster::simulation {
 //   I1 a barrier instance has one answer for all of its waiters
 //   I2 it is released only when every rank that takes part has arrived
 //   I3 a read is never older than the last acknowledged write before it, and
-//      numbered mutations are exact under retries (reference store),
-//      so each item of a queue is popped exactly once, in order; a key with a
-//      lifetime is gone one tick after it; keys that are written together are
-//      read together; a watch is told of every change once, from its revision
-//      on
+//      numbered mutations are exact under retries (reference store), so each
+//      item of a queue is popped exactly once, in order; a key with a lifetime
+//      is gone one tick after it; keys that are written together are read
+//      together; a watch is told of every change once, from its revision on
 //   I4 a fenced incarnation changes nothing
 //   I5 one reply per waiter, no later than its deadline and one tick
 //   I6 within a generation ranks are dense, unique and the same everywhere; the
@@ -35,10 +34,10 @@ namespace muster::simulation {
 //      form a member keeps its rank of the previous generation if that rank
 //      exists, and no generation forms while one is running; nothing forms
 //      after the rendezvous was closed; a group keeps the ranks of its first
-//      registration, and counts each of them once;
-//      every departure of a rank is told once to every other listener, at
-//      once, except leaves that follow one another; a member that registers
-//      again is told of all that left its generation
+//      registration, and counts each of them once; every departure of a rank is
+//      told once to every other listener, at once, except leaves that follow
+//      one another; a member that registers again is told of all that left its
+//      generation
 //   I7 after all have left every table is empty
 //   I8 when the network has healed every waiting call finishes
 //

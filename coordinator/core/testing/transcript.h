@@ -9,7 +9,7 @@
 
 namespace muster::coordinator::core {
 
-// Returns `transcript` with every answer replaced by the coordinator's present
+// Returns `transcript` with every answer replaced by the coordinator's current
 // one.
 //
 // A transcript is a list of steps after one comment: lines of commands, a line

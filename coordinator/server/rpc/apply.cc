@@ -315,7 +315,7 @@ Status ToStatus(const Answer& answer) {
   }
   culprits.mutable_others()->Add(barrier->others.begin(),
                                  barrier->others.end());
-  // Ranks of a decision that was stored before there were ranges.
+  // Not 0 for a decision that was stored before there were ranges.
   int32_t unknown = barrier->expected - barrier->arrived -
                     static_cast<int32_t>(barrier->missing.size());
   core::ForEachRank(barrier->others, [&](core::Rank) { --unknown; });
