@@ -38,11 +38,11 @@ struct GroupProgress {
 };
 
 // Returns `group "world": 417 of 418 done, in all_reduce float32[1024] for
-// 12s`, or "" if there is no progress. Of several groups it shows `group`. If
-// the rank is in none of that group's collectives but in one of another group,
-// it adds that one (`; in broadcast #7 on group "tp" for 3s`). If `group` is
-// not among them, it shows the group that has been in its collective for
-// longest. Then `(2 more groups)`. `age` is the time since the heartbeat.
+// 12s`, or "" if there is no progress. If there are several groups, shows
+// `group`. If the rank is in none of that group's collectives but in one of
+// another group, adds that one (`; in broadcast #7 on group "tp" for 3s`). If
+// `group` is not among them, shows the group that has been in its collective
+// for longest. Then `(2 more groups)`. `age` is the time since the heartbeat.
 std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                              Duration age, absl::string_view group = "");
 

@@ -156,7 +156,7 @@ size_t AddRanges(const Ranges& ranges, size_t bytes_max, Culprits* culprits) {
     end = range_end;
     if (culprits == nullptr) continue;
     if (bytes > bytes_max) {
-      // Nor any later range, because gaps count from the previous one.
+      // Later ranges are left out, too: gaps count from the previous one.
       Omit(count, *culprits);
       continue;
     }
