@@ -89,9 +89,9 @@ struct CollectiveTraits {
   bool is_uneven = false;
   // Several may be coalesced into one (coalescing.h).
   bool can_coalesce = false;
-  // The kind that does the same with kPerRank lists in place of kWhole ones.
-  // Backends that cut whole tensors into parts need only that one.
-  // By default the kind itself.
+  // The equivalent kind that has kPerRank lists in place of kWhole ones; by
+  // default the kind itself. A backend that cuts whole tensors into parts needs
+  // only this kind.
   CollectiveKind list_form = CollectiveKind(kCollectiveKindCount);
 };
 

@@ -68,7 +68,7 @@ uint64_t ArgumentsHash(const Collective& collective) {
   return hash;
 }
 
-// One of the holders.
+// Registers a caller as one of holders_.
 class Communicator::BackendRef {
  public:
   explicit BackendRef(const Communicator& communicator)

@@ -47,9 +47,10 @@ struct Progress {
   std::string current = {};
   // Set if `current` is a send or a receive.
   std::optional<PeerCall> peer_call = std::nullopt;
-  // When it is a collective: its ArgumentsHash.
+  // The ArgumentsHash of `current` if that is a collective.
   std::optional<uint64_t> arguments_hash = std::nullopt;
-  // Since when `current` is the oldest one, or since when there is none.
+  // The time at which `current` became the oldest one or, if it is empty,
+  // became empty.
   Instant since = {};
 };
 
@@ -148,7 +149,7 @@ class Communicator {
     uint64_t sequence = 0;
     const Collective* collective = nullptr;
     std::shared_ptr<Work> work = nullptr;
-    // Where there is no `collective`.
+    // Set if there is no `collective`.
     uint64_t arguments_hash = 0;
   };
 

@@ -32,8 +32,8 @@ struct GroupProgress {
   Duration current_age{};
   // Set if `current` is a send or a receive.
   std::optional<PeerCall> peer_call{};
-  // Of `current`, when it is a collective of a client that tells it: whether
-  // ranks have passed the same.
+  // If `current` is a collective: equal on ranks that passed the same
+  // arguments. Older clients do not send it.
   std::optional<uint64_t> arguments_hash{};
 };
 

@@ -20,10 +20,10 @@ Collective CutAlike(const Collective& collective, int world_size);
 // How the tensors of a collective are cut into chunks.
 struct Cut {
   size_t chunks = 1;
-  // Of each tensor in each chunk; 0: equal parts.
+  // Elements of each tensor in each chunk; 0: equal parts.
   size_t elements = 0;
 
-  // What of `tensor` goes in a chunk, from 0.
+  // The part of `tensor` that is in chunk number `chunk`, from 0.
   Tensor GetPart(const Tensor& tensor, size_t chunk) const;
 };
 

@@ -327,10 +327,10 @@ class Staging : public Backend {
     return OkStatus();
   }
 
-  // Tells the others of an all_to_all that needs so many `chunks` here, and
-  // returns how many it takes: as many as any rank needs. Whether all need as
-  // many is no rank's to know, so that all always ask. kInvalidArgument: a rank
-  // gives what this one does not take. `alike`: in parts.
+  // Announces an all_to_all that needs `chunks` on this rank and returns the
+  // largest number that any rank needs. Always called, since no rank knows what
+  // the others need. kInvalidArgument: a rank sends another count than this
+  // rank expects. `alike`: the result of CutAlike.
   StatusOr<size_t> Announce(const Job& job, const Collective& alike,
                             size_t chunks) {
     const int world_size = options_.world_size;

@@ -62,10 +62,10 @@ class Operation {
   // Null if MPI does not support the kind.
   static KindFunction FindFunction(CollectiveKind kind);
 
-  // Of parts with these counts of elements, one after the other. An element is
-  // one unit, or its bytes.
+  // The layout of parts with these counts of elements, one after the other.
+  // `units`: how many units an element has, one or its bytes.
   static Layout ComputeLayout(const std::vector<int64_t>& counts, size_t units);
-  // Of whole tensors.
+  // The layout of whole tensors.
   static Layout ComputeLayout(const Collective::Tensors& tensors,
                               size_t units) {
     return ComputeLayout(PartCounts(tensors, {}, /*world_size=*/1), units);

@@ -105,6 +105,9 @@ OLD_WORDS = re.compile(
 # Matchers of gmock have such names.
 OF_FUNCTION = re.compile(
     r"\b(?!(?:AllOf|AnyOf|AllOfArray|AnyOfArray)\b)[A-Z]\w*Of(?=[(<])")
+# A comment has a subject. In place of a noun no clause stands.
+CLAUSE = re.compile(r"\s*// (Of|Who|Whom|Whose|Whoever|What|Whatever|Those|That) "
+                    r"(?!is,)")
 OLD_FILES = re.compile(
     r"(^|/)(mesh|bare_mesh|part_mesh|lines|greeter|farewells?|errands|council|"
     r"dealt_rounds|way_trials|two_levels|host_collectives|looking|birth|placed|"
@@ -237,6 +240,16 @@ def check_old_words(tree):
                             "converts, looks up or creates: To, Find, Make")
 
 
+def check_comments(tree):
+    for path in sources(tree, (".h", ".cc", ".inc")):
+        inside = False
+        for number, line in enumerate(tree.lines(path), 1):
+            if not inside and CLAUSE.match(line):
+                tree.report(path, number, "comment",
+                            "begins with a clause in place of a noun")
+            inside = line.lstrip().startswith("//")
+
+
 def check_time(tree):
     for path in sources(tree):
         in_test = path.endswith("_test.cc") or path.startswith("tests/")
@@ -309,7 +322,7 @@ def check_protos(tree):
 
 CHECKS = [
     check_top, check_readmes, check_includes, check_guards, check_words,
-    check_old_words, check_readme_words, check_time, check_sizes, check_build_files, check_protos,
+    check_old_words, check_comments, check_readme_words, check_time, check_sizes, check_build_files, check_protos,
 ]
 
 

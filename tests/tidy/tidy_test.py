@@ -49,6 +49,12 @@ class RuleTest(unittest.TestCase):
                      "// As KeyOf().\n"):
             self.assertNotIn("word", rules_of("client/a.cc", line))
 
+    def test_a_comment_begins_with_a_noun(self):
+        for line in ("// Of who polls.\n", "  // What peers read.\n"):
+            self.assertIn("comment", rules_of("client/a.cc", line))
+        for line in ("// The lease\n// of a member.\n", "// That is, none.\n"):
+            self.assertNotIn("comment", rules_of("client/a.cc", line))
+
     def test_readmes_are_short(self):
         self.assertIn("words", rules_of("client/README.md", "word " * 2501))
         self.assertNotIn("words", rules_of("client/README.md", "word " * 2500))

@@ -32,9 +32,9 @@ std::string FindRanks(const std::vector<int>& ranks) {
                       absl::StrJoin(ranks, ", "));
 }
 
-// Why nobody gets out of a collective in which all are.
+// Returns why a collective does not complete although all ranks are in it.
 std::string NoteOnAllInIt(const std::vector<RankProgress>& places) {
-  // Those that have passed the same, shown as the first of them shows it.
+  // Ranks that passed the same arguments, and the first one's text of the call.
   struct Side {
     std::string call = {};
     std::vector<int> ranks = {};

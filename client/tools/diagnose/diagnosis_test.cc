@@ -64,7 +64,7 @@ class DiagnosisTest : public ::testing::Test {
     group.clear_peer_call();
   }
 
-  // What runs, as a data plane has it.
+  // Returns a running call as the data plane describes it.
   static dataplane::Collective MakeCollective(CollectiveKind kind,
                                               int64_t sequence, int peer = 0) {
     static std::vector<float> values(8);
@@ -321,7 +321,7 @@ TEST_F(DiagnosisTest, WhetherRanksAgreeThatDoNotTellTheirArgumentsIsNotKnown) {
             "between them is slow or cut, or the tensors are large; whether "
             "they agree is not known: rank 3 does not tell with what arguments "
             "(an older version)");
-  // Those that tell may disagree.
+  // Ranks that send the hash may still disagree.
   In(1, "world", 42, 30, CollectiveKind::kBroadcast);
   EXPECT_EQ(Look().note,
             "they do not agree: \"all_reduce #42 float32[8] sum\" on ranks 0, "

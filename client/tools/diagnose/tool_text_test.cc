@@ -200,7 +200,7 @@ TEST(CtlTextTest, ChangesAreOneLineEach) {
             "put 17 \"k\" \"two\\nlines\"\nexpired 18 \"k\"\n");
 }
 
-// Whoever may join a job chooses names that an operator's terminal shows.
+// Members choose names, which an operator's terminal shows.
 TEST(CtlTextTest, AnErrorIsJsonWhateverItsText) {
   const std::string texts[] = {"",
                                "a \"quoted\" \\ text",

@@ -49,7 +49,7 @@ std::string Text(const std::string& word) {
   return absl::StrReplaceAll(word, {{"+", " "}});
 }
 
-// A rpc of verbs.inc.
+// An RPC of verbs.inc.
 struct Verb {
   bool mutates = false;
   bool may_wait = false;

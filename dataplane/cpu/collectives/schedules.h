@@ -24,7 +24,8 @@ using Blocks = absl::InlinedVector<Block, 8>;
 // All even parts of a block, by CutPart.
 Blocks CutParts(const Block& whole, size_t parts, size_t element_bytes);
 
-// What a rank gives to each rank, or takes from each: see PartCounts.
+// The blocks that a rank gives to each rank, or takes from each; sizes as by
+// PartCounts.
 Blocks ToBlocks(const Collective::Tensors& tensors,
                 const std::vector<int64_t>& splits, int world_size);
 inline Blocks ToBlocks(const Collective::Tensors& tensors, int world_size) {
@@ -37,8 +38,9 @@ inline Block ToBlock(const Tensor& tensor) {
           static_cast<size_t>(tensor.element_count())};
 }
 
-// What ToBlocks lists, each computed on access, because computing all of them
-// takes longer than moving small ones. The tensors must outlive this object.
+// The blocks of ToBlocks, each computed on access, because computing all of
+// them takes longer than moving small ones. The tensors must outlive this
+// object.
 class Parts {
  public:
   // As ToBlocks. One tensor must be divisible by `world_size`.

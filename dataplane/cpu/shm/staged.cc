@@ -190,7 +190,7 @@ Status Staged::ReduceByParts() {
   const size_t per_round =
       ElementsIn(most_bytes() - kFactorBytes - RoundBuffer::kLineBytes) - 1;
   const size_t chunks = ChunksFor(tensor.count, per_round);
-  // Of the last round's chunk.
+  // The parts of the last round's chunk.
   Blocks parts;
   // The room for the last round's results, in front of the elements; the same
   // on all ranks.

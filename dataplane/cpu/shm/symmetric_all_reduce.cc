@@ -28,7 +28,8 @@ class SymmetricAllReduce : public Rounds {
 
  private:
   StatusOr<bool> Go();
-  // This rank's part of all tensors, which are where kept_places() says.
+  // Combines this rank's part of all tensors, at kept_places(), and writes the
+  // result to all.
   Status CombineThere(const Reduction& reduction, Range own);
 
   const Block tensor_;
