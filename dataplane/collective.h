@@ -23,6 +23,7 @@ namespace muster::dataplane {
 // `peer` of a kRecv that takes the first message from any rank.
 inline constexpr int kAnyPeer = -1;
 
+// The numbers of operations and steps never change (ArgumentsHash).
 enum class ReduceOp : uint8_t {
   kSum,
   // The sum divided by the world size. Integers truncate toward zero.
@@ -86,7 +87,8 @@ struct Plan {
   // tensors' current addresses. `is_running`: the current run has not ended.
   bool is_valid = true;
   bool is_running = false;
-  // The backend's flag (Backend::looks_where_tensors_are).
+  // The backend's flag (Backend::looks_where_tensors_are), which lives while a
+  // run is possible.
   const std::atomic<bool>* looks_where_tensors_are = nullptr;
 
   // Below: used by the current run alone, without a lock. `bytes` is
@@ -253,7 +255,7 @@ struct CollectiveView {
 
 // Element count of each rank's part of `list`. The list is one tensor per rank,
 // or one tensor that is cut along dimension 0 by `splits` (into equal parts if
-// `splits` is empty).
+// `splits` is empty). If Validate refuses the lists, the counts mean nothing.
 std::vector<int64_t> PartCounts(const Collective::Tensors& list,
                                 const std::vector<int64_t>& splits,
                                 int world_size);

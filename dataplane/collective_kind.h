@@ -15,6 +15,8 @@ namespace muster::dataplane {
 // Element r of a list of inputs or outputs belongs to rank r of the group. A
 // rank's own input may be the same memory as its own part of the output, for
 // instance inputs[0] a part of outputs[0]; no other overlap is allowed.
+//
+// The numbers of kinds never change (ArgumentsHash): a new kind comes last.
 enum class CollectiveKind : uint8_t {
   // tensors[0] of every rank becomes the reduction of all of them.
   kAllReduce,

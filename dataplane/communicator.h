@@ -178,8 +178,8 @@ class Communicator {
   // Returns a remembered collective that may run, or null.
   [[gnu::always_inline]] inline Collective* FindPlanned(
       const CollectiveView& view) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether `planned` may run with its tensors' current addresses. If `looks`,
-  // also asks the backend.
+  // Whether `planned` may run with its tensors' current addresses. If
+  // `checks_tensors`, also asks the backend.
   bool IsGood(const Collective& planned, bool checks_tensors)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The part of Run for a collective that has no plan.

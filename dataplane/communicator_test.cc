@@ -107,6 +107,19 @@ TEST_F(CommunicatorTest, WhatTheBackendLacksIsAnErrorOfTheCallAlone) {
   EXPECT_TRUE(communicator_.status().ok());
 }
 
+// Computed apart, by FNV-1a over the numbers of the fields. A client of another
+// version must come to the same hash: numbers of enums never change.
+TEST(ArgumentsHashTest, IsTheSameInEveryVersion) {
+  float values[6] = {};
+  Collective collective;
+  collective.kind = CollectiveKind::kReduce;
+  collective.tensors = {Tensor(values, DataType::kFloat32, {2, 3})};
+  collective.reduce_op = ReduceOp::kMax;
+  collective.root = 5;
+  collective.sequence = 12;
+  EXPECT_EQ(ArgumentsHash(collective), 0x9d0b20c8477c3b88u);
+}
+
 TEST_F(CommunicatorTest, ProgressFollowsTheOldestRunningCollective) {
   EXPECT_EQ(communicator_.progress().last_enqueued, 0u);
   EXPECT_EQ(communicator_.progress().current, "");

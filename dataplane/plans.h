@@ -32,9 +32,9 @@ class Plans {
   // or, if the caller sets `is_running` before, until the run has ended.
   Collective* Find(const CollectiveView& view);
 
-  // Remembers `collective`, which has succeeded without a plan. `looks` is
-  // Plan::looks_where_tensors_are. Ignores sends, receives and collectives on
-  // CUDA devices, which are copied further.
+  // Remembers `collective`, which has succeeded without a plan.
+  // `checks_tensors` is Plan::looks_where_tensors_are. Ignores sends, receives
+  // and collectives on CUDA devices, which are copied further.
   void Note(const Collective& collective,
             const std::atomic<bool>& checks_tensors);
 

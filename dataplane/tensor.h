@@ -20,7 +20,8 @@
 namespace muster::dataplane {
 
 // Element types. Not every backend computes with every type: a collective on a
-// type that its backend lacks fails with kUnimplemented, naming both.
+// type that its backend lacks fails with kUnimplemented, naming both. The
+// numbers never change (ArgumentsHash).
 enum class DataType : uint8_t {
   kUint8,
   kInt8,
@@ -58,7 +59,7 @@ constexpr size_t DataTypeBytes(DataType type) {
   return index < kDataTypeCount ? tensor_internal::kDataTypeBytes[index] : 1;
 }
 
-// The kind of memory that a tensor is in.
+// The kind of memory that a tensor is in. The numbers never change.
 enum class DeviceType : uint8_t { kCpu, kCuda };
 
 // "cpu" or "cuda".

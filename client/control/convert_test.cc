@@ -70,10 +70,13 @@ TEST(ConvertTest, TextsThatAreNoUtf8AreEscaped) {
 }
 
 TEST(ConvertTest, AHeartbeatTellsTheArgumentsOfACollective) {
-  const v1::HeartbeatRequest heartbeat =
-      ToHeartbeat({{.group = "world", .arguments_hash = 0},
-                   {.group = "pair", .peer_call = PeerCall{.peer = 1}}});
-  EXPECT_TRUE(heartbeat.groups(0).has_arguments_hash());
+  constexpr uint64_t kHash = uint64_t{1} << 63 | 5;
+  GroupProgress collective;
+  collective.arguments_hash = kHash;
+  GroupProgress receive;
+  receive.peer_call = PeerCall{.peer = 1};
+  const v1::HeartbeatRequest heartbeat = ToHeartbeat({collective, receive});
+  EXPECT_EQ(heartbeat.groups(0).arguments_hash(), kHash);
   EXPECT_FALSE(heartbeat.groups(1).has_arguments_hash());
 }
 

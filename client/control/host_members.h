@@ -44,8 +44,8 @@ struct HostMembers {
   // progress), and how many members wait in it.
   int forming_world_size = 0;
   int joined = 0;
-  // The requested ranks that have not come, ascending. Only where each rank is
-  // bound to a host.
+  // The ranks that have not come, ascending. Only of a static rendezvous, in
+  // which every waiting member claims a rank.
   std::vector<int> missing_ranks = {};
   // The members that the rendezvous waits for, on all hosts, as text.
   std::string waiting = {};

@@ -41,7 +41,7 @@ struct EpochResult {
 // Trainer is synchronous data-parallel training on the default group: every
 // rank computes the gradient of its part of the batch, one AllReduce averages
 // the gradients, and every rank makes the same step. It computes on the host,
-// wherever the collectives' tensors are (place.h).
+// wherever the collectives' tensors are (tensor_device.h).
 class Trainer {
  public:
   // Starts with the newest `state` of any rank (ShareNewest), or anew if no

@@ -35,7 +35,7 @@ constexpr char kCalls[] = "calls";
 constexpr char kQuestions[] = "questions";
 constexpr char kDisagreements[] = "quarrels";
 
-// The first looks read all entries, later only one of kLaterLooks: other ranks
+// The first polls read all entries, later only one of kLaterPolls: other ranks
 // compare calls when they come themselves.
 constexpr int64_t kFirstPolls = 4;
 constexpr int64_t kLaterPolls = 8;
@@ -269,10 +269,11 @@ Status CallRegistry::TellDisagreement(const SharedCall& call, const Told& other,
       Write(kDisagreements, entry, disagreement, {.ttl = kMessageTime});
     }
   }
-  return Hear(call, disagreement);
+  return ReadConflict(call, disagreement);
 }
 
-Status CallRegistry::Hear(const SharedCall& call, const Told& disagreement) {
+Status CallRegistry::ReadConflict(const SharedCall& call,
+                                  const Told& disagreement) {
   {
     MutexLock lock(mutex_);
     heard_.insert(disagreement.id);
@@ -322,7 +323,7 @@ Status CallRegistry::Waiting::Look() {
   }
   const auto disagreement = registry_.Read(kDisagreements, own_);
   if (disagreement.has_value() && !registry_.HasHeard(*disagreement)) {
-    return registry_.Hear(call_, *disagreement);
+    return registry_.ReadConflict(call_, *disagreement);
   }
   if (const auto asker = registry_.Read(kQuestions, own_); asker.has_value()) {
     DeleteKey(registry_.options_.session->stream(),

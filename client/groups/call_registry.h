@@ -106,7 +106,7 @@ class CallRegistry {
   Status Answer(const SharedCall& call, const Told& asker);
   Status TellDisagreement(const SharedCall& call, const Told& other,
                           const std::vector<Entry>& entries);
-  Status Hear(const SharedCall& call, const Told& disagreement);
+  Status ReadConflict(const SharedCall& call, const Told& disagreement);
   bool HasHeard(const Told& disagreement) const;
   std::string GetName(int rank) const;
 

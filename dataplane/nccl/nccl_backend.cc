@@ -83,7 +83,7 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     device_ = device;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    return GroupLane(options_.deadline).status();
+    return GetGroupStream(options_.deadline).status();
   }
 
   std::string name() const override { return "nccl"; }
@@ -257,7 +257,7 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     if (!status_.ok()) return status_;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    const auto comm_stream = GroupLane(deadline);
+    const auto comm_stream = GetGroupStream(deadline);
     if (!comm_stream.ok()) return comm_stream.status();
     (*comm_stream)->Add(piece);
     std::erase_if(pieces_, [](const auto& old) { return old.expired(); });
@@ -269,7 +269,7 @@ class NcclBackend : public Backend {
   Status Add(const std::shared_ptr<cuda::DeviceWork>& work)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    const StatusOr<CommStream*> comm_stream = FindStream(work->collective());
+    const StatusOr<CommStream*> comm_stream = GetStream(work->collective());
     if (!comm_stream.ok()) return comm_stream.status();
     MUSTER_RETURN_IF_ERROR((*comm_stream)->Add(work, gathers_));
     return gathers_ ? OkStatus() : GiveWaiting(**comm_stream);
@@ -286,29 +286,29 @@ class NcclBackend : public Backend {
     return OkStatus();
   }
 
-  StatusOr<CommStream*> GroupLane(Instant deadline)
+  StatusOr<CommStream*> GetGroupStream(Instant deadline)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (group_stream_ != nullptr) return group_stream_;
-    return FindStream(kGroupStream, options_.rank, options_.world_size,
-                      deadline);
+    return GetStream(kGroupStream, options_.rank, options_.world_size,
+                     deadline);
   }
 
-  StatusOr<CommStream*> FindStream(const Collective& collective)
+  StatusOr<CommStream*> GetStream(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     // A batch of sends and receives goes through the group's communicator as
     // one NCCL group.
     if (!IsPointToPoint(collective.kind) || gathers_) {
-      return GroupLane(collective.deadline);
+      return GetGroupStream(collective.deadline);
     }
     const bool sends = collective.kind == CollectiveKind::kSend;
-    return FindStream(
+    return GetStream(
         absl::StrCat("nccl/", sends ? options_.rank : collective.peer, "-",
                      sends ? collective.peer : options_.rank),
         sends ? 0 : 1, 2, collective.deadline);
   }
 
-  StatusOr<CommStream*> FindStream(const std::string& key, int rank, int size,
-                                   Instant deadline)
+  StatusOr<CommStream*> GetStream(const std::string& key, int rank, int size,
+                                  Instant deadline)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::unique_ptr<CommStream>& comm_stream = comm_streams_[key];
     if (comm_stream != nullptr) return comm_stream.get();

@@ -139,9 +139,7 @@ Status RollCall::NotMade(const Status& status, absl::string_view group) const {
 }
 
 std::string DescribeRanks(const std::vector<int>& ranks) {
-  if (ranks.empty()) return "the other ranks";
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(ranks, ", "));
+  return ranks.empty() ? "the other ranks" : base::RanksText(ranks);
 }
 
 Status TimedOut(const Collective& collective, absl::string_view group,

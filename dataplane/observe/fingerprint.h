@@ -32,7 +32,8 @@ struct Fingerprint {
   // Collective::Describe().
   std::string description;
 
-  // Requires a valid `collective`.
+  // Validate may have refused `collective`: a rank of a failed group still
+  // tells what it ran.
   static Fingerprint Of(const Collective& collective, int world_size);
 
   // For a rank that refuses `collective` because of `why`.

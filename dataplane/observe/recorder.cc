@@ -48,7 +48,7 @@ Recorder::Recorder(std::unique_ptr<Backend> inner,
 
 Recorder::~Recorder() { recorder_->RemoveGroup(*group_); }
 
-inline FlightRecorder::Memo* Recorder::FindMemo(
+inline FlightRecorder::Memo* Recorder::GetMemo(
     const Collective& collective) const {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_recording;
@@ -59,10 +59,10 @@ inline FlightRecorder::Memo* Recorder::FindMemo(
 inline Metrics::Series& Recorder::GetSeries(CollectiveKind kind) {
   Metrics::Series* const known =
       series_[static_cast<size_t>(kind)].load(std::memory_order_acquire);
-  return known != nullptr ? *known : FindSeries(kind);
+  return known != nullptr ? *known : MakeSeries(kind);
 }
 
-Metrics::Series& Recorder::FindSeries(CollectiveKind kind) {
+Metrics::Series& Recorder::MakeSeries(CollectiveKind kind) {
   Metrics::Series& series =
       metrics_->GetSeries(CollectiveKindName(kind), name());
   series_[static_cast<size_t>(kind)].store(&series, std::memory_order_release);
@@ -72,7 +72,7 @@ Metrics::Series& Recorder::FindSeries(CollectiveKind kind) {
 std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
   int64_t record = -1;
   IfThereIsMemory([&] {
-    record = recorder_->Add(*group_, collective, FindMemo(collective));
+    record = recorder_->Add(*group_, collective, GetMemo(collective));
   });
   std::shared_ptr<Work> work = inner().Start(collective);
   // The callback may outlive this object.
@@ -94,7 +94,7 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
   int64_t record = -1;
   const auto add = [&] {
     IfThereIsMemory([&] {
-      record = recorder_->Add(*group_, collective, FindMemo(collective));
+      record = recorder_->Add(*group_, collective, GetMemo(collective));
     });
   };
   order.BeforeRelease(add);
@@ -113,7 +113,7 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
       // The collective has waited briefly or not at all: writes the whole
       // record at once.
       recorder_->AddCompleted(*group_, collective, ending.at,
-                              FindMemo(collective));
+                              GetMemo(collective));
     } else {
       recorder_->Complete(*group_, record, ending.status, ending.at);
     }

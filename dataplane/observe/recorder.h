@@ -35,10 +35,10 @@ class Recorder : public BackendDecorator {
 
  private:
   // Null if the collective has no plan.
-  inline FlightRecorder::Memo* FindMemo(const Collective& collective) const;
+  inline FlightRecorder::Memo* GetMemo(const Collective& collective) const;
   // Requires that metrics_ is not null.
   inline Metrics::Series& GetSeries(CollectiveKind kind);
-  Metrics::Series& FindSeries(CollectiveKind kind);
+  Metrics::Series& MakeSeries(CollectiveKind kind);
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::shared_ptr<FlightRecorder::GroupRecord> group_;

@@ -99,6 +99,7 @@ OLD_WORDS = re.compile(
     r"Greeter|Farewells?|FarewellBytes|Errands?|Council|Workshop|DealtRounds|"
     r"WayTrials|TwoLevels|HostCollectives|NoteLane|NoteHeader|LaneSupply|"
     r"BoardTraits|LookTime|Heritage|Descent|Guarding|Timekeeping|FailureJudge|"
+    r"Mail|Desk|Nudge|Doze|Strand|Lane|GroupLane|Wave|Board|Workshop|Errand|Hear|"
     r"Accuse|HangJudge|CloseMesh|OnLine|CallBoard|Gathering|TheWorld|StandIn|Vigil|TurnQueue|"
     r"Place|Places|Outcome|Origin|Turn|Settle|GoOn|looks_?)\b")
 # A function says that it converts, looks up or creates: ToText, Find, Make.
@@ -237,7 +238,8 @@ def check_old_words(tree):
             if match:
                 tree.report(path, number, "word",
                             f"{match.group(0)} does not say whether it "
-                            "converts, looks up or creates: To, Find, Make")
+                            "converts, looks up or creates: To, Find, Get, Make, "
+                            "Compute")
 
 
 def check_comments(tree):

@@ -30,7 +30,7 @@ class Peer {
       const std::string& command, const std::string& folder, int rank,
       int world_size, std::chrono::milliseconds timeout);
 
-  // Closes its standard input and waits for its end; then kills it.
+  // Closes its standard input, and kills it if it does not end soon.
   ~Peer();
 
   Peer(const Peer&) = delete;

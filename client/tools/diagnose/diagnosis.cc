@@ -26,12 +26,6 @@ using std::chrono::milliseconds;
 
 constexpr size_t kRanksShown = 16;
 
-// "rank 2", "ranks 0, 1".
-std::string FindRanks(const std::vector<int>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(ranks, ", "));
-}
-
 // Returns why a collective does not complete although all ranks are in it.
 std::string NoteOnAllInIt(const std::vector<RankProgress>& places) {
   // Ranks that passed the same arguments, and the first one's text of the call.
@@ -58,17 +52,16 @@ std::string NoteOnAllInIt(const std::vector<RankProgress>& places) {
         "they do not agree: ",
         absl::StrJoin(sides, "; ", [](std::string* out, const Side& side) {
           absl::StrAppend(out, base::Quote(side.call), " on ",
-                          FindRanks(side.ranks));
+                          base::RanksText(side.ranks));
         }));
   }
   std::string note =
       "all ranks are in it, and who can be asked answers: the network between "
       "them is slow or cut, or the tensors are large";
   if (!untold.empty()) {
-    absl::StrAppend(&note,
-                    "; whether they agree is not known: ", FindRanks(untold),
-                    untold.size() == 1 ? " does" : " do",
-                    " not tell with what arguments (an older version)");
+    absl::StrAppend(
+        &note, "; whether they agree is not known: ", base::RanksText(untold),
+        untold.size() == 1 ? " does" : " do", " not tell with what arguments");
   }
   return note;
 }

@@ -319,8 +319,8 @@ TEST_F(DiagnosisTest, WhetherRanksAgreeThatDoNotTellTheirArgumentsIsNotKnown) {
   EXPECT_EQ(Look().note,
             "all ranks are in it, and who can be asked answers: the network "
             "between them is slow or cut, or the tensors are large; whether "
-            "they agree is not known: rank 3 does not tell with what arguments "
-            "(an older version)");
+            "they agree is not known: rank 3 does not tell with what "
+            "arguments");
   // Ranks that send the hash may still disagree.
   In(1, "world", 42, 30, CollectiveKind::kBroadcast);
   EXPECT_EQ(Look().note,

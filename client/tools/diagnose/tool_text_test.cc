@@ -200,7 +200,6 @@ TEST(CtlTextTest, ChangesAreOneLineEach) {
             "put 17 \"k\" \"two\\nlines\"\nexpired 18 \"k\"\n");
 }
 
-// Members choose names, which an operator's terminal shows.
 TEST(CtlTextTest, AnErrorIsJsonWhateverItsText) {
   const std::string texts[] = {"",
                                "a \"quoted\" \\ text",

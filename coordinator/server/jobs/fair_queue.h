@@ -35,7 +35,7 @@ class FairQueue {
   // Work up to these limits is done at once, because that is faster than
   // posting it: a client's message, answers that wait to be written, and the
   // calls of other clients that a step answers.
-  static constexpr size_t kItemsWithoutTurn = 256;
+  static constexpr size_t kItemsWithoutTask = 256;
   static constexpr size_t kBytesWithoutTurn = 16 << 10;
   static constexpr size_t kOthersWithoutTurn = 8;
   // While other jobs are active, one job may have this many small messages in a
@@ -63,12 +63,12 @@ class FairQueue {
   FairQueue(const FairQueue&) = delete;
   FairQueue& operator=(const FairQueue&) = delete;
 
-  // Runs `task` on a thread of the queue. The turns of one owner run one after
+  // Runs `task` on a thread of the queue. The tasks of one owner run one after
   // another in the order in which they were posted, and those of one job never
-  // use more than half of the threads. A turn should be short, about a
-  // millisecond, and post the rest of its work as another turn. `job` is only a
+  // use more than half of the threads. A task should be short, about a
+  // millisecond, and post the rest of its work as another task. `job` is only a
   // key: work for no job has a share under an address of its own, and null
-  // stands for messages that name no existing job. After Stop the turn runs at
+  // stands for messages that name no existing job. After Stop the task runs at
   // once.
   void Post(const Job* job, const void* owner, std::function<void()> task)
       MUSTER_LOCKS_EXCLUDED(mu_);
@@ -76,22 +76,22 @@ class FairQueue {
   // Whether the job may do the work of a small message at once, on the thread
   // that has read it and reads for other jobs, too. False if other jobs are
   // active and this job has had more than its share of those threads; it must
-  // then post a turn.
+  // then post a task.
   bool AtOnce(const Job* job, Recent& recent, core::Instant now);
 
-  // Runs the waiting turns and those that they post, and ends the threads.
+  // Runs the waiting tasks and those that they post, and ends the threads.
   void Stop() MUSTER_LOCKS_EXCLUDED(mu_);
 
  private:
   using Tasks = std::deque<std::function<void()>>;
 
-  // One job's waiting turns and its cost.
+  // One job's waiting tasks and its cost.
   struct Share {
     const Job* job = nullptr;
     core::Duration cost{};
     int running = 0;
-    // The turns of each owner with waiting or running ones. `rotation` holds
-    // the owners without a running turn, the next one first.
+    // The tasks of each owner with waiting or running ones. `rotation` holds
+    // the owners without a running task, the next one first.
     absl::flat_hash_map<const void*, Tasks> tasks;
     std::deque<const void*> rotation;
   };
@@ -105,9 +105,9 @@ class FairQueue {
   };
 
   void Run();
-  // Waits for a turn; none: the queue has ended.
+  // Waits for a task; none: the queue has ended.
   std::optional<Task> Take() MUSTER_LOCKS_EXCLUDED(mu_);
-  // Charges the turn's job after the turn has ended.
+  // Charges the task's job after the task has ended.
   void Charge(const Task& task, core::Duration cost) MUSTER_LOCKS_EXCLUDED(mu_);
   void Insert(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(const Share& share) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -122,11 +122,11 @@ class FairQueue {
   Mutex mu_;
   CondVar wakes_;
   absl::flat_hash_map<const Job*, Share> shares_ MUSTER_GUARDED_BY(mu_);
-  // Shares that may have a turn now, and shares without work that have cost
+  // Shares that may run one now, and shares without work that have cost
   // more than the others, which is remembered while the others go on.
   Order ready_ MUSTER_GUARDED_BY(mu_);
   Order idle_ MUSTER_GUARDED_BY(mu_);
-  // The cost of the job that had the last turn. A new job begins there.
+  // The cost of the job that ran the last task. A new job begins there.
   core::Duration level_ MUSTER_GUARDED_BY(mu_){};
   int running_ MUSTER_GUARDED_BY(mu_) = 0;
   bool stopping_ MUSTER_GUARDED_BY(mu_) = false;

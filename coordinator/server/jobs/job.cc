@@ -354,7 +354,7 @@ Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, StepResult& result) {
   std::vector<core::Record> changes;
   if (durable) changes = core_.TakeChanges();
   const bool commits = durable && (!changes.empty() || untold_ > 0);
-  if (!commits && !TakesTurns(result)) return Next::kCaller;
+  if (!commits && !NeedsTasks(result)) return Next::kCaller;
   // Arms the ticker at once: that need not wait for the results.
   if (std::exchange(result.rearm, false)) {
     options_.arm(shared_from_this(), result.deadline);
@@ -367,7 +367,7 @@ Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, StepResult& result) {
   ++untold_;
   untold_bytes_ += told.bytes;
   if (options_.untold_bytes != nullptr) *options_.untold_bytes += told.bytes;
-  if (!commits) return AwaitTurn(std::move(told));
+  if (!commits) return AwaitTask(std::move(told));
   Commit(std::move(changes), std::move(told));
   return Next::kElsewhere;
 }
@@ -386,9 +386,9 @@ void Job::Committed(Told& told) {
   Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
-    if (TakesTurns(told.result)) next = AwaitTurn(std::move(told));
+    if (NeedsTasks(told.result)) next = AwaitTask(std::move(told));
   }
-  if (next == Next::kTurn) PostTurn();
+  if (next == Next::kTask) PostTask();
   if (next != Next::kCaller) return;
   if (told.done != nullptr) {
     told.done();
@@ -435,25 +435,25 @@ int64_t Job::CountBytes(const StepResult& result) {
 }
 
 // True even for few deliveries if earlier ones wait.
-bool Job::TakesTurns(const StepResult& result) const {
+bool Job::NeedsTasks(const StepResult& result) const {
   if (options_.fair_queue == nullptr) return false;
-  return !for_turns_.empty() ||
+  return !for_tasks_.empty() ||
          result.deliveries.size() + result.broadcasts.size() >
              FairQueue::kOthersWithoutTurn;
 }
 
-Job::Next Job::AwaitTurn(Told told) {
-  for_turns_.push_back(std::move(told));
-  return for_turns_.size() == 1 ? Next::kTurn : Next::kElsewhere;
+Job::Next Job::AwaitTask(Told told) {
+  for_tasks_.push_back(std::move(told));
+  return for_tasks_.size() == 1 ? Next::kTask : Next::kElsewhere;
 }
 
 void Job::FinishOrPost(Next next, const std::shared_ptr<Sink>& sink,
                        StepResult& result) {
-  if (next == Next::kTurn) PostTurn();
+  if (next == Next::kTask) PostTask();
   if (next == Next::kCaller) Finish(sink, result, SIZE_MAX);
 }
 
-void Job::PostTurn() {
+void Job::PostTask() {
   options_.fair_queue->Post(
       this, this, [self = shared_from_this()] { self->TellInTurn(); });
 }
@@ -463,7 +463,7 @@ void Job::TellInTurn() {
   Told* told = nullptr;
   {
     MutexLock lock(mu_);
-    told = &for_turns_.front();  // remains valid when others are added
+    told = &for_tasks_.front();  // remains valid when others are added
   }
   bool over = true;
   if (told->done != nullptr) {
@@ -476,13 +476,13 @@ void Job::TellInTurn() {
   {
     MutexLock lock(mu_);
     if (over) {
-      last = std::move(for_turns_.front());
-      for_turns_.pop_front();
+      last = std::move(for_tasks_.front());
+      for_tasks_.pop_front();
       CountTold(last.bytes);
     }
-    if (for_turns_.empty()) return;
+    if (for_tasks_.empty()) return;
   }
-  PostTurn();
+  PostTask();
 }
 
 void Job::WhenTold(std::function<void()> done) {
@@ -493,10 +493,10 @@ void Job::WhenTold(std::function<void()> done) {
       ++untold_;
       Told told{nullptr, {}, std::move(done)};
       if (options_.commits != nullptr) return Commit({}, std::move(told));
-      next = AwaitTurn(std::move(told));
+      next = AwaitTask(std::move(told));
     }
   }
-  if (next == Next::kTurn) PostTurn();
+  if (next == Next::kTask) PostTask();
   if (next == Next::kCaller) done();
 }
 

@@ -224,7 +224,7 @@ class Job : public std::enable_shared_from_this<Job> {
   enum class Next {
     kCaller,  // calls Finish
     kElsewhere,
-    kTurn,  // the caller posts the first turn
+    kTask,  // the caller posts the first turn
   };
   // The sink of a member's events.
   struct Online {
@@ -248,12 +248,12 @@ class Job : public std::enable_shared_from_this<Job> {
   void Committed(Told& told) MUSTER_LOCKS_EXCLUDED(mu_);
   void CountTold(int64_t bytes) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static int64_t CountBytes(const StepResult& result);
-  bool TakesTurns(const StepResult& result) const
+  bool NeedsTasks(const StepResult& result) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Next AwaitTurn(Told told) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Next AwaitTask(Told told) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishOrPost(Next next, const std::shared_ptr<Sink>& sink,
                     StepResult& result) MUSTER_LOCKS_EXCLUDED(mu_);
-  void PostTurn();
+  void PostTask();
   void TellInTurn() MUSTER_LOCKS_EXCLUDED(mu_);
   bool Finish(const std::shared_ptr<Sink>& sink, StepResult& result,
               size_t count) MUSTER_LOCKS_EXCLUDED(mu_);
@@ -278,7 +278,7 @@ class Job : public std::enable_shared_from_this<Job> {
   OperationRate rate_ MUSTER_GUARDED_BY(mu_);
   // Committed steps that wait for their turn. A turn is posted while there are
   // any.
-  std::deque<Told> for_turns_ MUSTER_GUARDED_BY(mu_);
+  std::deque<Told> for_tasks_ MUSTER_GUARDED_BY(mu_);
   // Both are changed under the lock.
   std::atomic<int64_t> untold_ = 0;
   std::atomic<int64_t> untold_bytes_ = 0;  // of the untold steps

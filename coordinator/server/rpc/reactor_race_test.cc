@@ -21,7 +21,7 @@
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/ops/metrics.h"
 #include "coordinator/server/rpc/open_calls.h"
-#include "coordinator/server/rpc/session.h"
+#include "coordinator/server/rpc/server_session.h"
 #include "coordinator/server/rpc/session_service.h"
 #include "coordinator/server/rpc/unary.h"
 #include "coordinator/server/rpc/unsent_answers.h"

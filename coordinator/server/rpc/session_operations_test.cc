@@ -154,8 +154,9 @@ TEST(SessionOperationsTest, AHeartbeatOfImpossibleProgressIsRefusedAloud) {
   group->mutable_peer_call()->set_sends(true);
   group->mutable_peer_call()->set_number(7);
   group->mutable_peer_call()->set_peer(-1);
-  // A second one, in a collective whose arguments happen to have this hash.
-  request.mutable_heartbeat()->add_groups()->set_arguments_hash(0);
+  // A second group, in a collective.
+  constexpr uint64_t kHash = uint64_t{1} << 63 | 5;
+  request.mutable_heartbeat()->add_groups()->set_arguments_hash(kHash);
   *request.add_operations() = SetOperation(1, "k", "v");
   ASSERT_TRUE(stream->Send(request));
   EXPECT_TRUE(stream->Await(1).has_set());
@@ -167,7 +168,7 @@ TEST(SessionOperationsTest, AHeartbeatOfImpossibleProgressIsRefusedAloud) {
   EXPECT_EQ(call.number(), 7);
   EXPECT_EQ(call.peer(), -1);
   EXPECT_FALSE(job.progress(0).groups(0).has_arguments_hash());
-  EXPECT_TRUE(job.progress(0).groups(1).has_arguments_hash());
+  EXPECT_EQ(job.progress(0).groups(1).arguments_hash(), kHash);
 }
 
 // A member that fails again and again, each time with a generation of its own

@@ -4,7 +4,7 @@
 
 #include "coordinator/core/limits.h"
 #include "coordinator/server/rpc/service.h"
-#include "coordinator/server/rpc/session.h"
+#include "coordinator/server/rpc/server_session.h"
 #include "muster/v1/session.pb.h"
 
 namespace muster::coordinator {

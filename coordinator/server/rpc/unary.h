@@ -59,7 +59,7 @@ bool WithoutSeats(const Request&) {
 }
 
 // The owner of the turns of a member's unary calls.
-inline const void* TurnOwner(const core::MemberId& member) {
+inline const void* TaskOwner(const core::MemberId& member) {
   return reinterpret_cast<const void*>(
       std::hash<std::string>()(member.value()));
 }
@@ -179,7 +179,7 @@ class UnaryCall
   }
 
   void Post(std::function<void()> turn) {
-    context_.fair_queue->Post(job_.get(), TurnOwner(call_.member),
+    context_.fair_queue->Post(job_.get(), TaskOwner(call_.member),
                               std::move(turn));
   }
 

@@ -108,7 +108,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     {
       MutexLock lock(mu_);
       done_ = true;
-      if (fair_queue_ > 0) return;  // the last turn retires it
+      if (posted_tasks_ > 0) return;  // the last turn retires it
       // Retires in a turn, which finds nothing else to do.
       if (job_ != nullptr && job_->busy()) return PostAsk();
     }
@@ -125,12 +125,12 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
   // Asks in a turn, because a watch may be far behind.
   void PostAsk() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    ++fair_queue_;
-    context_.fair_queue->Post(job_.get(), TurnOwner(call_.member),
-                              [self = self_] { self->TakeTurn(); });
+    ++posted_tasks_;
+    context_.fair_queue->Post(job_.get(), TaskOwner(call_.member),
+                              [self = self_] { self->RunTask(); });
   }
 
-  void TakeTurn() {
+  void RunTask() {
     v1::WatchRequest request;
     bool finished = false;
     {
@@ -141,7 +141,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     if (!finished) Ask(request);
     {
       MutexLock lock(mu_);
-      if (--fair_queue_ > 0 || !done_) return;
+      if (--posted_tasks_ > 0 || !done_) return;
     }
     Retire();
   }
@@ -185,7 +185,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   // Used by gRPC while it is written; there is no other answer then.
   v1::WatchResponse response_ MUSTER_GUARDED_BY(mu_);
   bool finished_ MUSTER_GUARDED_BY(mu_) = false;
-  int fair_queue_ MUSTER_GUARDED_BY(mu_) = 0;  // posted, or under way
+  int posted_tasks_ MUSTER_GUARDED_BY(mu_) = 0;  // posted, or under way
   bool done_ MUSTER_GUARDED_BY(mu_) = false;
 };
 

@@ -201,7 +201,7 @@ StatusOr<AllToAllOutcome> AllToAll::Run(
     }
     if (round_ == 0) {
       LookAtRows();
-      if (options.hears) Hear(0);
+      if (options.hears) ReadHint(0);
       if (rounds_ > 1 && reads_rather(BytesMax())) {
         outcome.is_done = false;
         return outcome;

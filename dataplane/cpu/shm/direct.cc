@@ -190,7 +190,7 @@ StatusOr<SingleCopy::Access> SingleCopy::ShowAll() {
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     status = Await(peer, expected_[peer]);
     if (!status.ok()) return status;
-    Hear(peer);
+    ReadHint(peer);
   }
   Access reach = own.reach;
   factors_[rank_] = own.factor;

@@ -44,13 +44,13 @@ Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
 
 StatusOr<std::optional<GroupAgreement::Refusal>> GroupAgreement::FindRefusal(
     const Status& own) {
-  const auto refuses = Hear(uint8_t{!own.ok()});
+  const auto refuses = AllGather(uint8_t{!own.ok()});
   if (!refuses.ok()) return refuses.status();
   const auto first = std::find(refuses->begin(), refuses->end(), 1);
   if (first == refuses->end()) return std::nullopt;
   Why why = {};
   own.message().copy(why.data(), why.size());
-  const auto all = Hear(why);
+  const auto all = AllGather(why);
   if (!all.ok()) return all.status();
   const int refusing = static_cast<int>(first - refuses->begin());
   const Why& theirs = (*all)[refusing];
@@ -72,7 +72,7 @@ StatusOr<GroupAgreement::Shared> GroupAgreement::Share(
       place = shared.segment->place();
     }
   }
-  const auto places = Hear(place);
+  const auto places = AllGather(place);
   if (!places.ok()) return places.status();
   // If the maker failed, Open fails here, too; FindRefusal returns the maker's
   // reason, because its rank is the lowest of them.

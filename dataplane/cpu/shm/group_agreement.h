@@ -44,7 +44,7 @@ class GroupAgreement {
 
   // Gathers `own`, a plain value, from all ranks. Returns the values by rank.
   template <typename Words>
-  StatusOr<std::vector<Words>> Hear(Words own) {
+  StatusOr<std::vector<Words>> AllGather(Words own) {
     std::vector<Words> all(world_size());
     Status status = Gather(&own, all.data(), sizeof(Words));
     if (!status.ok()) return status;
@@ -72,7 +72,7 @@ class GroupAgreement {
   // ranks have come here, so that none ends the group before the others know
   // the reason.
   Status End(const Status& failure) {
-    Hear(uint8_t{0}).status().IgnoreError();
+    AllGather(uint8_t{0}).status().IgnoreError();
     return failure;
   }
 

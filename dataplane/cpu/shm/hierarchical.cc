@@ -72,12 +72,14 @@ Block GetWhole(const Collective& collective) {
 }
 
 // One collective on this rank.
-class Walk {
+class HierarchicalRun {
  public:
   // `inter_host_group` is null on a rank that is in none.
-  Walk(const Collective& collective, const Topology& hosts, ShmContext& context,
-       InterHostGroup* inter_host_group, const TellFailure& tell_failure,
-       std::vector<std::byte>& accumulators, std::vector<std::byte>& results)
+  HierarchicalRun(const Collective& collective, const Topology& hosts,
+                  ShmContext& context, InterHostGroup* inter_host_group,
+                  const TellFailure& tell_failure,
+                  std::vector<std::byte>& accumulators,
+                  std::vector<std::byte>& results)
       : collective_(collective),
         topology_(hosts),
         inter_host_(inter_host_group),
@@ -92,7 +94,7 @@ class Walk {
 
   // `is_symmetric`: checks whether the tensors are in symmetric memory.
   Status Run(bool is_symmetric);
-  using KindFunction = Status (Walk::*)();
+  using KindFunction = Status (HierarchicalRun::*)();
   // Null for kinds that use the connections: those in which every byte has one
   // receiver, so it crosses between hosts once anyway.
   static KindFunction FindFunction(CollectiveKind kind);
@@ -159,7 +161,7 @@ class Walk {
   std::vector<std::byte>& results_;
 };
 
-Status Walk::Run(bool is_symmetric) {
+Status HierarchicalRun::Run(bool is_symmetric) {
   Status status;
   if (is_symmetric) status = inside_.MeetAt(GetWhole(collective_));
   if (status.ok()) status = (this->*FindFunction(collective_.kind))();
@@ -167,27 +169,28 @@ Status Walk::Run(bool is_symmetric) {
   return status.ok() && is_mapped() ? inside_.Meet() : status;
 }
 
-Walk::KindFunction Walk::FindFunction(CollectiveKind kind) {
+HierarchicalRun::KindFunction HierarchicalRun::FindFunction(
+    CollectiveKind kind) {
   switch (GetTraits(kind).list_form) {
     case CollectiveKind::kBarrier:
-      return &Walk::Barrier;
+      return &HierarchicalRun::Barrier;
     case CollectiveKind::kBroadcast:
-      return &Walk::Broadcast;
+      return &HierarchicalRun::Broadcast;
     case CollectiveKind::kAllGather:
-      return &Walk::AllGather;
+      return &HierarchicalRun::AllGather;
     case CollectiveKind::kAllReduce:
-      return &Walk::AllReduce;
+      return &HierarchicalRun::AllReduce;
     case CollectiveKind::kReduce:
-      return &Walk::Reduce;
+      return &HierarchicalRun::Reduce;
     case CollectiveKind::kReduceScatter:
-      return &Walk::ReduceScatter;
+      return &HierarchicalRun::ReduceScatter;
     default:
       return nullptr;
   }
 }
 
-std::vector<BlockList> Walk::InParts(const Block& whole,
-                                     size_t inter_host_groups) const {
+std::vector<BlockList> HierarchicalRun::InParts(
+    const Block& whole, size_t inter_host_groups) const {
   std::vector<BlockList> block_lists = NoBlockLists();
   for (size_t i = 0; i < inter_host_groups; ++i) {
     block_lists[i] = {CutPart(whole, i, inter_host_groups, element_bytes_)};
@@ -195,13 +198,13 @@ std::vector<BlockList> Walk::InParts(const Block& whole,
   return block_lists;
 }
 
-Status Walk::Barrier() {
+Status HierarchicalRun::Barrier() {
   Status status = inside_.Meet();
   if (status.ok() && IsOn(1)) status = inter_host_->Barrier(header_);
   return status.ok() ? inside_.Meet() : status;
 }
 
-Status Walk::Broadcast() {
+Status HierarchicalRun::Broadcast() {
   const Block tensor = ToBlock(collective_.tensors[0]);
   const int root_host = topology_.host_of(collective_.root);
   const size_t inter_host_groups =
@@ -228,7 +231,7 @@ Status Walk::Broadcast() {
 // First the ranks of a host exchange their blocks, then the inter-host groups
 // carry them to the other hosts, and then the ranks there get them from their
 // ranks of the inter-host groups.
-Status Walk::AllGather() {
+Status HierarchicalRun::AllGather() {
   const Blocks blocks = ToBlocks(collective_.outputs, topology_.world_size());
   size_t bytes = 0;
   for (const Block& block : blocks) bytes += block.count * element_bytes_;
@@ -254,7 +257,7 @@ Status Walk::AllGather() {
   return inside_.PublishWhole(block_lists);
 }
 
-Status Walk::GatherBetweenHosts(const Blocks& blocks, size_t bytes) {
+Status HierarchicalRun::GatherBetweenHosts(const Blocks& blocks, size_t bytes) {
   if (bytes <= kOneGroupBytesMax) return GatherPacked(blocks, bytes);
   const size_t inter_host_groups = topology_.fewest();
   for (size_t turn = 0; turn < Turns(inter_host_groups); ++turn) {
@@ -270,7 +273,7 @@ Status Walk::GatherBetweenHosts(const Blocks& blocks, size_t bytes) {
 }
 
 // Gathers all blocks of a host as one.
-Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
+Status HierarchicalRun::GatherPacked(const Blocks& blocks, size_t bytes) {
   std::byte* next = Room(results_, bytes);
   Blocks packed(topology_.count());
   for (int host = 0; host < topology_.count(); ++host) {
@@ -300,7 +303,7 @@ Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
 }
 
 // While the inter-host groups reduce one piece, the host reduces the next.
-Status Walk::AllReduce() {
+Status HierarchicalRun::AllReduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = ToBlock(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
@@ -348,8 +351,9 @@ Status Walk::AllReduce() {
 }
 
 // Computes this inter-host group's `part` of the result.
-Status Walk::ReduceBetweenHosts(const Reduction& reduction,
-                                std::byte* accumulators, const Block& part) {
+Status HierarchicalRun::ReduceBetweenHosts(const Reduction& reduction,
+                                           std::byte* accumulators,
+                                           const Block& part) {
   const Sum sum = MakeSum(reduction, collective_);
   const size_t bytes = reduction.accumulator_bytes();
   const Block whole = {accumulators, part.count};
@@ -372,7 +376,7 @@ Status Walk::ReduceBetweenHosts(const Reduction& reduction,
   return inter_host_->AllGather(header_, type_, elements);
 }
 
-Status Walk::Reduce() {
+Status HierarchicalRun::Reduce() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = ToBlock(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
@@ -389,8 +393,9 @@ Status Walk::Reduce() {
 }
 
 // Ranks other than the root keep their tensors unchanged.
-Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
-                         size_t inter_host_groups) {
+Status HierarchicalRun::ReducePiece(const Reduction& reduction,
+                                    const Block& piece,
+                                    size_t inter_host_groups) {
   const int root = collective_.root;
   const bool is_root = topology_.neighbours()[place_] == root;
   std::vector<BlockList> parts = InParts(piece, inter_host_groups);
@@ -410,10 +415,10 @@ Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
     if (!is_root) result.data = Room(results_, part.count * element_bytes_);
     reduction.Store(result.data, sums.data, sums.count);
   }
-  return inside_.Show(parts, is_root);
+  return inside_.Publish(parts, is_root);
 }
 
-Status Walk::ReduceScatter() {
+Status HierarchicalRun::ReduceScatter() {
   const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Blocks inputs = ToBlocks(collective_.inputs, topology_.world_size());
   const Block output = ToBlock(collective_.outputs[0]);
@@ -436,8 +441,9 @@ Status Walk::ReduceScatter() {
 
 // An inter-host group reduces the outputs of the ranks that it serves, host by
 // host.
-Status Walk::ReduceScatterPiece(const Reduction& reduction,
-                                const Blocks& inputs, const Block& output) {
+Status HierarchicalRun::ReduceScatterPiece(const Reduction& reduction,
+                                           const Blocks& inputs,
+                                           const Block& output) {
   const size_t inter_host_groups = topology_.fewest();
   const size_t bytes = reduction.accumulator_bytes();
   std::vector<BlockList> wanted = NoBlockLists();
@@ -487,7 +493,7 @@ Status Walk::ReduceScatterPiece(const Reduction& reduction,
   // The same on all ranks of this host.
   if (!status.ok() || topology_.neighbours().size() == inter_host_groups)
     return status;
-  return inside_.Show(results, !IsOn(inter_host_groups));
+  return inside_.Publish(results, !IsOn(inter_host_groups));
 }
 
 }  // namespace
@@ -533,18 +539,18 @@ bool Hierarchical::LooksForSymmetric(const Collective& collective) const {
 }
 
 bool Hierarchical::Takes(const Collective& collective) const {
-  return Walk::FindFunction(collective.kind) != nullptr;
+  return HierarchicalRun::FindFunction(collective.kind) != nullptr;
 }
 
 Status Hierarchical::Run(const Collective& collective, ReleasableLock* order) {
   if (order != nullptr) order->Release();
   context_.Begin(*regions_);
   context_.Say(collective);
-  Walk walk(collective, topology_, context_,
-            inter_host_.has_value() ? &*inter_host_ : nullptr, tell_failure_,
-            accumulators_, results_);
-  Status done = walk.Run(LooksForSymmetric(collective));
-  transport_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric"
+  HierarchicalRun run(collective, topology_, context_,
+                      inter_host_.has_value() ? &*inter_host_ : nullptr,
+                      tell_failure_, accumulators_, results_);
+  Status done = run.Run(LooksForSymmetric(collective));
+  transport_.set_algorithm(run.is_mapped() ? "two_levels_symmetric"
                                             : "two_levels");
   context_.history.Add(*context_.header, context_.sequence,
                        History::ComputeDigest(*context_.header));

@@ -202,7 +202,8 @@ Status IntraHost::Combine(const Reduction& reduction,
   return OkStatus();
 }
 
-Status IntraHost::Show(const std::vector<BlockList>& block_lists, bool takes) {
+Status IntraHost::Publish(const std::vector<BlockList>& block_lists,
+                          bool takes) {
   if (world_size_ == 1) return OkStatus();
   const std::vector<size_t> counts = ComputeCounts(block_lists);
   const size_t per_round = kPieceBytes / element_bytes_;
@@ -239,7 +240,7 @@ Status IntraHost::Show(const std::vector<BlockList>& block_lists, bool takes) {
 }
 
 Status IntraHost::PublishWhole(const std::vector<BlockList>& block_lists) {
-  if (!is_mapped()) return Show(block_lists, /*takes=*/true);
+  if (!is_mapped()) return Publish(block_lists, /*takes=*/true);
   Status status = Open(0);
   if (!status.ok()) return status;
   Post();

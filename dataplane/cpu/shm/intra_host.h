@@ -54,7 +54,7 @@ class IntraHost : public Rounds {
   // `block_lists`, by rank: the data that each rank gives to the others. Reads
   // this rank's own and, if it `takes`, writes the others', except blocks
   // without data.
-  Status Show(const std::vector<BlockList>& block_lists, bool takes);
+  Status Publish(const std::vector<BlockList>& block_lists, bool takes);
 
   // As Show, for parts of `whole`, which all ranks take.
   Status PublishWhole(const std::vector<BlockList>& block_lists);

@@ -96,7 +96,7 @@ size_t CountBytes(uint64_t round, int rank) {
 
 // Publishes a round. Each word of the data, and the first and last words of
 // head and tail, encode the rank and the round.
-void Show(RoundBuffer& round_buffer, uint64_t round) {
+void Publish(RoundBuffer& round_buffer, uint64_t round) {
   const size_t bytes = CountBytes(round, round_buffer.rank());
   ASSERT_EQ(round_buffer.Open(bytes), WaitResult::kDone);
   const uint64_t word = round * 100 + round_buffer.rank();
@@ -138,7 +138,7 @@ TEST_P(RoundBufferTest, EverybodySeesWhatOthersShowInTheSameRound) {
   Ranks ranks(world_size(), traits());
   ranks.OnEach([](RoundBuffer& round_buffer) {
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      ASSERT_NO_FATAL_FAILURE(Show(round_buffer, round));
+      ASSERT_NO_FATAL_FAILURE(Publish(round_buffer, round));
       for (int peer = 0; peer < round_buffer.world_size(); ++peer) {
         ASSERT_EQ(round_buffer.Await(peer), WaitResult::kDone);
         ExpectShown(round_buffer, peer, round);
@@ -161,7 +161,7 @@ TEST_P(RoundBufferTest, NothingIsOverwrittenThatSomebodyStillReads) {
         giver = static_cast<int>(everybody_s() % round_buffer.world_size());
       }
       const uint32_t takers = everybody_s();
-      ASSERT_NO_FATAL_FAILURE(Show(round_buffer, round));
+      ASSERT_NO_FATAL_FAILURE(Publish(round_buffer, round));
       if ((takers >> round_buffer.rank()) % 2 == 0) continue;
       ASSERT_EQ(round_buffer.Await(giver), WaitResult::kDone);
       std::this_thread::yield();

@@ -223,7 +223,7 @@ class Rounds {
     return OkStatus();
   }
   // After Await of `peer`: reads its hint, if it is the first rank.
-  void Hear(int peer) {
+  void ReadHint(int peer) {
     if (peer != 0 || rank_ == 0) return;
     MessageHeader last;
     std::memcpy(&last, round_buffer_.published_tail(peer), sizeof(last));

@@ -266,7 +266,7 @@ class ShmBackend : public BackendDecorator {
   // Allocates in agreement with all ranks. Errors: see GroupAgreement;
   // kInvalidArgument if sizes differ.
   StatusOr<Piece> Take(GroupAgreement& agreement, size_t bytes) {
-    const auto all = agreement.Hear(uint64_t{bytes});
+    const auto all = agreement.AllGather(uint64_t{bytes});
     if (!all.ok()) return all.status();
     for (int rank = 0; rank < agreement.world_size(); ++rank) {
       if ((*all)[rank] == bytes) continue;
@@ -418,11 +418,11 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
       GetVariable(kHostsVariable) == kByAddress ? options.local_address : "");
   const Status objection = FindObjection(identity);
   const auto all =
-      agreement.Hear(Self{.identity = identity.value_or(HostIdentity()),
-                          .processors = FindProcessorShare(),
-                          .is_near_all = engine.transport().is_near_all(),
-                          .refuses = !objection.ok(),
-                          .algorithm = ForcedAlgorithm()});
+      agreement.AllGather(Self{.identity = identity.value_or(HostIdentity()),
+                               .processors = FindProcessorShare(),
+                               .is_near_all = engine.transport().is_near_all(),
+                               .refuses = !objection.ok(),
+                               .algorithm = ForcedAlgorithm()});
   if (!all.ok()) return all.status();
   std::vector<uint64_t> identities;
   identities.reserve(all->size());

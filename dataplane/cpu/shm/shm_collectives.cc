@@ -106,7 +106,7 @@ ShmCollectives::ShmCollectives(std::shared_ptr<Segment> segment,
   }
 }
 
-inline ShmCollectives::Memo* ShmCollectives::FindMemo(
+inline ShmCollectives::Memo* ShmCollectives::GetMemo(
     const Collective& collective) {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
@@ -129,7 +129,7 @@ Status ShmCollectives::Run(const Collective& collective,
   context_.order = order;
   context_.Begin(*regions_);
   const uint64_t waits = round_buffer_.waits();
-  const Memo* const memo = FindMemo(collective);
+  const Memo* const memo = GetMemo(collective);
   uint64_t digest = 0;
   Paths found;
   if (memo == nullptr) {

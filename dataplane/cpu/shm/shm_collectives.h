@@ -101,7 +101,7 @@ class ShmCollectives : public cpu::Shortcut {
   };
 
   // Null if the collective has no plan or there is no memory for a memo.
-  inline Memo* FindMemo(const Collective& collective);
+  inline Memo* GetMemo(const Collective& collective);
   Paths FindPaths(const Collective& collective);
   Status RunOnePath(const Collective& collective, const Paths& paths);
   bool Reads(Algorithm algorithm) const {

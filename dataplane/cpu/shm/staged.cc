@@ -125,7 +125,7 @@ Status Staged::Gather() {
       if (round_ > 0 && chunk.count == 0) continue;
       status = Await(peer, wanted.count);
       if (!status.ok()) return status;
-      if (round_ == 0 && all_bytes >= ShmContext::kHintBytesMin) Hear(peer);
+      if (round_ == 0 && all_bytes >= ShmContext::kHintBytesMin) ReadHint(peer);
       CopyOut(chunk.data, published(peer), chunk.count * element_bytes_,
               all_bytes);
     }
@@ -282,7 +282,7 @@ Status Staged::ReduceScatter() {
     }
     if (!status.ok()) return status;
     if (round_ == 0 && collective().bytes() >= ShmContext::kHintBytesMin)
-      Hear(0);
+      ReadHint(0);
     Operands operands(world_size_);
     for (int peer = 0; peer < world_size_; ++peer) {
       operands[peer] =

@@ -49,8 +49,8 @@ class Listener {
   StatusOr<Sockets> Connect(const std::vector<RankAddress>& addresses,
                             Instant deadline);
 
-  // After Connect has failed: returns the control connections of the peers that
-  // know, or will know, that this rank opened them. By rank, -1 for the others.
+  // After Connect has failed: returns the control connections whose peer knows,
+  // or will know, which rank this is. By rank, -1 for the others.
   std::vector<int> TakeControlConnections();
 
   // The answer to a peer that offers one more connection.

@@ -166,7 +166,7 @@ class TcpTransport : public Transport {
   void NoteGone(int peer, const ControlConnections::End& end)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   // The error of `peer`, one of whose connections has just failed: its pair
-  // with `failure`, or its TcpConnection.
+  // with `failure`, or its data connection.
   Status Gone(int peer, bool quiet, const Status& failure);
 
   // Destroyed in reverse order. The listener's thread, which uses the pairs,

@@ -86,7 +86,7 @@ class Transport {
   virtual Status OpenQuiet(int peer) = 0;
 
   // Writes `head` and then `body`, or waits until `bytes` have arrived. Uses
-  // the TcpConnection to `peer`, in one order with the buffers. Errors: as in
+  // the connection to `peer`, in one order with the buffers. Errors: as in
   // Buffer's waits.
   virtual Status Write(int peer, const void* head, size_t head_bytes,
                        const void* body, size_t body_bytes) = 0;

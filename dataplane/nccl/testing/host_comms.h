@@ -45,7 +45,7 @@ struct HostComm {
   bool nonblocking = false;
   // The number of calls on a blocking communicator that have not returned.
   std::atomic<int> calls{0};
-  // The work of calls in progress, to enqueue after `looks_left` more polls.
+  // The work of calls in progress, to enqueue after `polls_left` more polls.
   std::vector<std::function<void()>> in_progress MUSTER_GUARDED_BY(mutex);
   int polls_left MUSTER_GUARDED_BY(mutex) = 0;
   // Also read while a team's lock is held. That lock is taken after `mutex`.

@@ -22,11 +22,10 @@ namespace muster::dataplane::nccl::testing {
 //   group make progress together; groups run one after the other.
 // - Making a communicator waits for all ranks or, with blocking = 0, is in
 //   progress until they have come. Calls on such a communicator are in
-//   progress, too, until CommGetAsyncError was called SetLooks(n) times; only
+//   progress, too, until CommGetAsyncError was called SetPolls(n) times; only
 //   then are they in the stream.
 // - A split or shrink of a non-blocking communicator leaves it in progress
-// until
-//   all ranks have come; only then does the new one exist.
+//   until all ranks have come; only then does the new one exist.
 // - Calls on a blocking communicator are done when they return. No other thread
 //   may use, query or abort it before.
 //

@@ -109,7 +109,7 @@ void Omit(int64_t count, Culprits& culprits) {
 // The ranks of `others`, merged with those of the members from `kept` on.
 // Members without a rank, and entries beyond kSortedMax, are counted in
 // `fitting`.
-Ranges FindOthers(const Culprits& culprits, int kept, Culprits& fitting) {
+Ranges AddOthers(const Culprits& culprits, int kept, Culprits& fitting) {
   // Larger ranks are invalid.
   constexpr int64_t kRankEnd = std::numeric_limits<int32_t>::max();
   Ranges ranges;
@@ -225,7 +225,7 @@ Culprits FitCulprits(const Culprits& culprits, size_t bytes_max) {
   constexpr size_t kFrame = 16;
   Culprits counted;
   const size_t all_ranges =
-      AddRanges(FindOthers(culprits, 0, counted), 0, nullptr);
+      AddRanges(AddOthers(culprits, 0, counted), 0, nullptr);
   // A rank is worth more than a description, but some room is for descriptions.
   const size_t for_members =
       std::max(bytes_max / 4,
@@ -241,7 +241,7 @@ Culprits FitCulprits(const Culprits& culprits, size_t bytes_max) {
     used += bytes;
     *fitting.add_members() = culprits.members(kept);
   }
-  AddRanges(FindOthers(culprits, kept, fitting),
+  AddRanges(AddOthers(culprits, kept, fitting),
             bytes_max - std::min(bytes_max, used), &fitting);
   return fitting;
 }

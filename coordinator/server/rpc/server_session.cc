@@ -1,4 +1,4 @@
-#include "coordinator/server/rpc/session.h"
+#include "coordinator/server/rpc/server_session.h"
 
 #include <algorithm>
 #include <atomic>
@@ -151,15 +151,15 @@ void ServerSession::OnReadDone(bool ok) {
     return status.ok() ? Continue() : Close(status);
   }
   MutexLock lock(mu_);
-  PostTurn(&ServerSession::AcceptInTurn);
+  PostTask(&ServerSession::AcceptInTask);
 }
 
-void ServerSession::AcceptInTurn() {
+void ServerSession::AcceptInTask() {
   const Status status = Accept();
   if (!status.ok()) return Close(status);
   if (!TakesLong()) return ProcessLong();
   MutexLock lock(mu_);
-  PostTurn(&ServerSession::ProcessLong);
+  PostTask(&ServerSession::ProcessLong);
 }
 
 // Parses the message, and handles the parts that belong to no operation.
@@ -253,7 +253,7 @@ size_t ServerSession::ItemsLeft() const {
 }
 
 bool ServerSession::TakesLong() const {
-  if (ItemsLeft() > FairQueue::kItemsWithoutTurn ||
+  if (ItemsLeft() > FairQueue::kItemsWithoutTask ||
       request_bytes_ > FairQueue::kBytesWithoutTurn) {
     return true;
   }
@@ -266,7 +266,7 @@ bool ServerSession::TakesLong() const {
 void ServerSession::Continue() {
   if (!TakesLong() && !job_->busy()) return Process();
   MutexLock lock(mu_);
-  PostTurn(&ServerSession::ProcessLong);
+  PostTask(&ServerSession::ProcessLong);
 }
 
 void ServerSession::ProcessLong() {
@@ -274,14 +274,14 @@ void ServerSession::ProcessLong() {
   Process();
 }
 
-void ServerSession::PostTurn(void (ServerSession::*work)()) {
-  ++fair_queue_;
+void ServerSession::PostTask(void (ServerSession::*work)()) {
+  ++posted_tasks_;
   context_.fair_queue->Post(
       job_.get(), this,
-      [self = shared_from_this(), work] { self->TakeTurn(work); });
+      [self = shared_from_this(), work] { self->RunTask(work); });
 }
 
-void ServerSession::TakeTurn(void (ServerSession::*work)()) {
+void ServerSession::RunTask(void (ServerSession::*work)()) {
   bool finished = false;
   {
     MutexLock lock(mu_);
@@ -290,7 +290,7 @@ void ServerSession::TakeTurn(void (ServerSession::*work)()) {
   if (!finished) (this->*work)();
   {
     MutexLock lock(mu_);
-    if (--fair_queue_ > 0 || !done_) return;
+    if (--posted_tasks_ > 0 || !done_) return;
   }
   Retire();
 }
@@ -326,7 +326,7 @@ void ServerSession::ContinueReading() {
     paused_ = true;  // OnWriteDone continues
     return;
   }
-  if (ItemsLeft() > 0) return PostTurn(&ServerSession::ProcessLong);
+  if (ItemsLeft() > 0) return PostTask(&ServerSession::ProcessLong);
   ReadNext();
 }
 
@@ -448,8 +448,8 @@ void ServerSession::Flush() {
     // The client is not late before a message is written.
     write_started_at_ = core::Instant::max();
     if (unsent_bytes_ > int64_t{FairQueue::kBytesWithoutTurn} ||
-        unsent_answers_ > int64_t{FairQueue::kItemsWithoutTurn}) {
-      return PostTurn(&ServerSession::Write);
+        unsent_answers_ > int64_t{FairQueue::kItemsWithoutTask}) {
+      return PostTask(&ServerSession::Write);
     }
   }
   Write();
@@ -550,10 +550,10 @@ void ServerSession::OnDone() {
   {
     MutexLock lock(mu_);
     done_ = true;
-    if (fair_queue_ > 0) return;  // the last turn retires it
+    if (posted_tasks_ > 0) return;  // the last turn retires it
     // Retires in a turn, which finds nothing else to do.
     if (job_ != nullptr && job_->busy())
-      return PostTurn(&ServerSession::Process);
+      return PostTask(&ServerSession::Process);
   }
   Retire();
 }

@@ -1,6 +1,6 @@
 // Streams over real channels: batches, events, fencing, and how they end.
 
-#include "coordinator/server/rpc/session.h"
+#include "coordinator/server/rpc/server_session.h"
 
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
-#ifndef MUSTER_COORDINATOR_SERVER_RPC_SESSION_H_
-#define MUSTER_COORDINATOR_SERVER_RPC_SESSION_H_
+#ifndef MUSTER_COORDINATOR_SERVER_RPC_SERVER_SESSION_H_
+#define MUSTER_COORDINATOR_SERVER_RPC_SERVER_SESSION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -78,16 +78,16 @@ class ServerSession final
 
  private:
   void ReadNext() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AcceptInTurn();
+  void AcceptInTask();
   Status Accept();
   Status FindJob();
   Status Greet();
   size_t ItemsLeft() const;
   bool TakesLong() const;
   void Continue();
-  void PostTurn(void (ServerSession::*work)())
+  void PostTask(void (ServerSession::*work)())
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeTurn(void (ServerSession::*work)());
+  void RunTask(void (ServerSession::*work)());
   void ProcessLong();
   void Process();
   void ContinueReading() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -162,9 +162,9 @@ class ServerSession final
   bool dismissed_ MUSTER_GUARDED_BY(mu_) = false;
   core::Instant finished_at_ MUSTER_GUARDED_BY(mu_);
   bool done_ MUSTER_GUARDED_BY(mu_) = false;
-  int fair_queue_ MUSTER_GUARDED_BY(mu_) = 0;  // turns posted or running
+  int posted_tasks_ MUSTER_GUARDED_BY(mu_) = 0;  // turns posted or running
 };
 
 }  // namespace muster::coordinator
 
-#endif  // MUSTER_COORDINATOR_SERVER_RPC_SESSION_H_
+#endif  // MUSTER_COORDINATOR_SERVER_RPC_SERVER_SESSION_H_
