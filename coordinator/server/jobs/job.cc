@@ -491,7 +491,7 @@ void Job::WhenTold(std::function<void()> done) {
     MutexLock lock(mu_);
     if (untold_ > 0) {
       ++untold_;
-      Told told{nullptr, {}, std::move(done)};
+      Told told{nullptr, {}, done};
       if (options_.commits != nullptr) return Commit({}, std::move(told));
       next = AwaitTask(std::move(told));
     }

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "coordinator/core/limits.h"
-#include "coordinator/server/rpc/service.h"
 #include "coordinator/server/rpc/server_session.h"
+#include "coordinator/server/rpc/service.h"
 #include "muster/v1/session.pb.h"
 
 namespace muster::coordinator {
