@@ -209,7 +209,7 @@ StatusOr<Options::Asked> Options::Read(
   while (next < arguments.size()) {
     const std::string& argument = arguments[next];
     if (argument.size() > 1 && argument[0] == '-' && argument != "--") {
-      const StatusOr<Asked> asked = ReadOption(arguments, next);
+      StatusOr<Asked> asked = ReadOption(arguments, next);
       if (!asked.ok() || *asked != Asked::kNothing) return asked;
     } else if (argument == "--" || form_.words_last) {
       if (argument == "--") ++next;

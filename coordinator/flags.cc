@@ -78,9 +78,8 @@ OptionValue Limit(T* target) {
 
 // The same texts as Abseil's flags.
 std::string ErrorText(const base::OptionError& error) {
-  const std::string wrong =
-      absl::StrCat("Illegal value '", error.value, "' specified for flag '",
-                   error.name, "'");
+  std::string wrong = absl::StrCat("Illegal value '", error.value,
+                                   "' specified for flag '", error.name, "'");
   if (absl::StartsWith(error.source, kVariablePrefix)) {
     return absl::StrCat("environment variable ", error.source, "=",
                         base::Quote(error.value), " does not parse as --",
@@ -94,7 +93,9 @@ std::string ErrorText(const base::OptionError& error) {
                       "'\nERROR: ", wrong);
 }
 
-// The options by name, as in --help. Their values go to `line`.
+// The options by name, as in --help. Their values go to `line`. The function is
+// one table.
+// NOLINTNEXTLINE(readability-function-size)
 base::Options Table(CommandLine& line) {
   ServerOptions& server = line.server;
   server.listen = "127.0.0.1:7070";
@@ -261,8 +262,8 @@ std::string SettingsText(const base::Options& flags) {
 }
 
 Status ReadStorage(const base::Options& flags, ServerOptions& options) {
-  const std::string storage = flags.Get<std::string>("storage");
-  const std::string path = flags.Get<std::string>("storage_path");
+  const std::string& storage = flags.Get<std::string>("storage");
+  const std::string& path = flags.Get<std::string>("storage_path");
   if (storage == "rocksdb" && path.empty()) {
     return InvalidArgumentError(
         "--storage=rocksdb needs --storage_path, the folder of the database");

@@ -135,7 +135,7 @@ StatusOr<Tensor> MakeView(const DLTensor& theirs) {
   Tensor tensor(data, *type, shape, *device);
   const Status valid = tensor.Validate();
   if (!valid.ok()) return Invalid(valid.message());
-  const Status contiguous = CheckContiguous(theirs, shape);
+  Status contiguous = CheckContiguous(theirs, shape);
   if (!contiguous.ok()) return contiguous;
   return tensor;
 }

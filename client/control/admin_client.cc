@@ -45,7 +45,7 @@ StatusOr<std::unique_ptr<AdminClient>> AdminClient::Open(
                                              base::Quote(options.address), ": ",
                                              endpoint.status().message()));
   }
-  const Status room = CheckProcessLimits();
+  Status room = CheckProcessLimits();
   if (!room.ok()) return room;
   StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
   if (!security.ok()) return security.status();

@@ -104,7 +104,7 @@ class ServerVerifier final
 
   bool Verify(Request* request, std::function<void(grpc::Status)>,
               grpc::Status* result) override {
-    const auto text = [](grpc::string_ref part) {
+    const auto text = [](const grpc::string_ref& part) {
       return absl::string_view(part.data(), part.size());
     };
     const bool serves =

@@ -46,7 +46,7 @@ StatusOr<HostMembers> HostMembersReader::Read(const std::string& host,
   request.set_first_rank(first_rank);
   request.set_rank_count(rank_count);
   v1::GetJobResponse response;
-  const Status status = admin_client_->GetJob(request, &response);
+  Status status = admin_client_->GetJob(request, &response);
   HostMembers found;
   if (IsNotFound(status)) return found;
   if (!status.ok()) return status;

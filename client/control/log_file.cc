@@ -96,7 +96,7 @@ StatusOr<std::unique_ptr<LogFile>> LogFile::Open(const std::string& path,
       return SystemError(path, "open it", errno);
     }
     std::unique_ptr<LogFile> file(new LogFile(path, fd));
-    const Status locked = file->Lock(Access::kExclusive, deadline);
+    Status locked = file->Lock(Access::kExclusive, deadline);
     if (!locked.ok()) return locked;
     // The last user of the file may have removed it since it was opened.
     if (file->IsAtItsPath()) return file;

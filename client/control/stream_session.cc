@@ -67,16 +67,16 @@ Status CheckNoneIsInherited() {
 
 StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     SessionOptions options) {
-  const Status own = CheckNoneIsInherited();
+  Status own = CheckNoneIsInherited();
   if (!own.ok()) return own;
   StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) return endpoint.status();
-  const Status room = CheckProcessLimits();
+  Status room = CheckProcessLimits();
   if (!room.ok()) return room;
   // Checks the files once. Later failures are retried.
   StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
   if (!security.ok()) return security.status();
-  const Status loaded = security->Load(*endpoint).status();
+  Status loaded = security->Load(*endpoint).status();
   if (!loaded.ok()) return loaded;
   std::unique_ptr<StreamSession> session(new StreamSession(
       std::move(options), *std::move(security), *std::move(endpoint)));

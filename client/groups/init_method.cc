@@ -227,7 +227,7 @@ StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
   const auto endpoint = AuthorityEndpoint(url);
   if (!endpoint.ok()) return endpoint.status();
   plan.endpoint = *endpoint;
-  const Status place = RequirePlace(url, request, environment, plan);
+  Status place = RequirePlace(url, request, environment, plan);
   if (!place.ok()) return place;
   return plan;
 }
@@ -242,7 +242,7 @@ StatusOr<InitPlan> PlanFile(const Url& url, const InitRequest& request,
                                    "begin one, file:///PATH"));
   }
   plan.file = absl::StrCat("/", url.path);
-  const Status place = RequirePlace(url, request, environment, plan);
+  Status place = RequirePlace(url, request, environment, plan);
   if (!place.ok()) return place;
   return plan;
 }
@@ -304,7 +304,7 @@ StatusOr<InitPlan> PlanInit(const InitRequest& request,
   const StatusOr<Url> url =
       ParseUrl(request.init_method.empty() ? "env://" : request.init_method);
   if (!url.ok()) return url.status();
-  const Status elastic = CheckElastic(*url, request);
+  Status elastic = CheckElastic(*url, request);
   if (!elastic.ok()) return elastic;
   // Refuses parts that would be ignored.
   const bool is_env = url->scheme == "env";

@@ -134,7 +134,7 @@ StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv() {
 StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
     const TelemetryOptions& options) {
   auto telemetry = std::make_unique<HttpTelemetry>();
-  const Status status = telemetry->Listen(options);
+  Status status = telemetry->Listen(options);
   if (!status.ok()) return status;
   return telemetry;
 }

@@ -25,7 +25,7 @@ struct Visitor {
   int64_t operator()(const KeysReply& r) const {
     int64_t bytes = 0;
     for (const std::string& key : r.keys) {
-      bytes += static_cast<int64_t>(sizeof(key) + key.size());
+      bytes += static_cast<int64_t>(sizeof(std::string) + key.size());
     }
     return bytes;
   }

@@ -1,6 +1,8 @@
 #include "coordinator/core/rendezvous.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -737,8 +739,9 @@ AbsenceReply Rendezvous::Absent() const {
     }
     absence->described.push_back(std::move(absent));
   }
-  absence->others =
-      ToRanges(std::vector<Rank>(missing.begin() + described, missing.end()));
+  absence->others = ToRanges(std::vector<Rank>(
+      std::next(missing.begin(), static_cast<ptrdiff_t>(described)),
+      missing.end()));
   return absence;
 }
 

@@ -207,7 +207,7 @@ using JobRecords = std::map<std::string, std::vector<core::Record>>;
 
 StatusOr<JobRecords> LoadJobs(Storage& storage) {
   JobRecords jobs;
-  const Status status =
+  Status status =
       storage.Load([&](absl::string_view key, absl::string_view value) {
         StatusOr<DecodedRecord> decoded = DecodeRecord(key, value);
         if (!decoded.ok()) return decoded.status();
@@ -424,7 +424,7 @@ class ServerImpl final : public Server {
         ParseEndpoint("http_listen", options_.http_listen);
     if (!endpoint.ok()) return endpoint.status();
     const Endpoint listening = ListeningEndpoint(*endpoint);
-    const Status can = CheckCanListen(listening);
+    Status can = CheckCanListen(listening);
     if (!can.ok()) return can;
     const std::vector<base::HttpPage> pages = {
         {"/metrics", base::RenderAs("text/plain; version=0.0.4; charset=utf-8",

@@ -43,7 +43,7 @@ std::string MakeKey(const char* step, int rank) {
 StatusOr<std::vector<std::string>> Exchange(const char* step,
                                             const std::string& value,
                                             const BackendOptions& options) {
-  const Status told = options.store->Set(MakeKey(step, options.rank), value);
+  Status told = options.store->Set(MakeKey(step, options.rank), value);
   if (!told.ok()) return told;
   std::vector<std::string> keys;
   for (int rank = 0; rank < options.world_size; ++rank) {

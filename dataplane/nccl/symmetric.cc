@@ -82,9 +82,8 @@ StatusOr<std::shared_ptr<SymmetricPiece>> SymmetricPiece::Allocate(
                      " has no symmetric memory: 2.27.0 is needed"));
   }
   void* data = nullptr;
-  const Status status =
-      ToStatus(nccl, nccl.MemAlloc(&data, Aligned(bytes)),
-               absl::StrCat("ncclMemAlloc of ", bytes, " bytes"));
+  Status status = ToStatus(nccl, nccl.MemAlloc(&data, Aligned(bytes)),
+                           absl::StrCat("ncclMemAlloc of ", bytes, " bytes"));
   if (!status.ok()) return status;
   return std::shared_ptr<SymmetricPiece>(
       new SymmetricPiece(platform, device, number, bytes, data));

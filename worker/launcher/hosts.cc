@@ -233,7 +233,7 @@ StatusOr<internal::HostMembers> Hosts::Ask() const {
 StatusOr<milliseconds> Hosts::CatchUp() {
   CoordinatorStore store(session());
   // Events come before the answer, including the loss of this host.
-  const Status status = Try([&] {
+  Status status = Try([&] {
     store.SetTimeout(options_.rendezvous_times.join_timeout);
     store.TryGet("any");
   });

@@ -60,7 +60,7 @@ StatusOr<std::vector<HungRank>> HungRanksReader::Read(
   v1::GetJobRequest request;
   request.set_job(job_);
   auto response = std::make_unique<v1::GetJobResponse>();
-  const Status status = admin_client_->GetJob(request, response.get());
+  Status status = admin_client_->GetJob(request, response.get());
   if (!status.ok() && !IsNotFound(status)) return status;
   std::vector<HungRank> hung;
   if (earlier_ != nullptr) {

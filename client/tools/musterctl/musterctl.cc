@@ -314,7 +314,7 @@ class Ctl {
     const StatusOr<Recorders> recorders = Collect(job);
     if (!recorders.ok()) return recorders.status();
     if (!options_.per_rank.empty()) {
-      const Status status = WriteTraces(options_.per_rank, job, *recorders);
+      Status status = WriteTraces(options_.per_rank, job, *recorders);
       if (!status.ok()) return status;
     }
     return Write(TraceJson(job, *recorders));

@@ -386,7 +386,7 @@ void Job::Committed(Told& told) {
   Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
-    if (NeedsTasks(told.result)) next = AwaitTask(std::move(told));
+    if (NeedsTasks(told.result)) next = AwaitTask(std::exchange(told, {}));
   }
   if (next == Next::kTask) PostTask();
   if (next != Next::kCaller) return;
@@ -491,7 +491,7 @@ void Job::WhenTold(std::function<void()> done) {
     MutexLock lock(mu_);
     if (untold_ > 0) {
       ++untold_;
-      Told told{nullptr, {}, done};
+      Told told{nullptr, {}, std::exchange(done, nullptr)};
       if (options_.commits != nullptr) return Commit({}, std::move(told));
       next = AwaitTask(std::move(told));
     }

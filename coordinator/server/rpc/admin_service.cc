@@ -216,11 +216,11 @@ class AdminService final : public Service {
                 Response* response) {
     // Requests of unknown callers are not parsed.
     if (context_.auth != nullptr) {
-      const Status known = context_.auth->Know(context);
+      Status known = context_.auth->Know(context);
       if (!known.ok()) return known;
     }
     Request request;
-    const Status parsed = ParseRequest(bytes, &request);
+    Status parsed = ParseRequest(bytes, &request);
     if (!parsed.ok()) return parsed;
     return (this->*verb)(context, request, response);
   }
@@ -245,7 +245,7 @@ class AdminService final : public Service {
 
   Status GetJob(const Context& context, const v1::GetJobRequest& request,
                 v1::GetJobResponse* response) {
-    const Status allowed = Admit(context, Method::kGetJob, request.job());
+    Status allowed = Admit(context, Method::kGetJob, request.job());
     if (!allowed.ok()) return allowed;
     const StatusOr<std::shared_ptr<Job>> job =
         context_.driver->FindJob(request.job());
@@ -279,7 +279,7 @@ class AdminService final : public Service {
 
   Status Drain(const Context& context, const v1::DrainRequest& request,
                v1::DrainResponse* response) {
-    const Status allowed = Admit(context, Method::kDrain, /*job=*/"");
+    Status allowed = Admit(context, Method::kDrain, /*job=*/"");
     if (!allowed.ok()) return allowed;
     if (hooks_.request_drain == nullptr) {
       return FailedPreconditionError(

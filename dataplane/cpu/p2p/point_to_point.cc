@@ -644,7 +644,7 @@ PointToPoint::OperationPtr PointToPoint::TakeReceive(int peer, int tag) {
       receives_.begin(), receives_.end(),
       [&](const OperationPtr& receive) { return receive->Wants(peer, tag); });
   if (found == receives_.end()) return nullptr;
-  const OperationPtr receive = *found;
+  OperationPtr receive = *found;
   receives_.erase(found);
   return receive;
 }

@@ -222,7 +222,7 @@ StatusOr<AllToAllOutcome> AllToAll::Run(
   if (farthest_ == kElements) return outcome;
   context().transport.set_algorithm(AlgorithmName(
       farthest_ == kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
-  const Status parted = Meet();
+  Status parted = Meet();
   if (!parted.ok()) return parted;
   return outcome;
 }

@@ -124,6 +124,8 @@ void IntraHost::CombineThere(const Reduction& reduction,
             });
 }
 
+// The lambdas share the counts.
+// NOLINTNEXTLINE(readability-function-size)
 Status IntraHost::Combine(const Reduction& reduction,
                           const std::vector<BlockList>& block_lists,
                           std::byte* accumulators) {

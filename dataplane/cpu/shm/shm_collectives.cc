@@ -260,8 +260,7 @@ StatusOr<bool> ShmCollectives::RunEitherPath(const Collective& collective,
     return !outcome->is_mapped;
   }
   if (reads) {
-    const StatusOr<bool> done =
-        RunSingleCopy(context_, collective, Scope::kAnywhere);
+    StatusOr<bool> done = RunSingleCopy(context_, collective, Scope::kAnywhere);
     if (!done.ok() || *done) return done;
   }
   Status status = paths.staged(context_, collective);

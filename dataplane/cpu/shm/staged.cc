@@ -140,7 +140,7 @@ Status Staged::Broadcast() {
   const size_t per_round = ElementsIn(kPieceBytes);
   const size_t rounds = ChunksFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    const Status status = BroadcastRound(
+    Status status = BroadcastRound(
         CutChunk(tensor, round_, per_round, element_bytes_), bytes);
     if (!status.ok()) return status;
   }

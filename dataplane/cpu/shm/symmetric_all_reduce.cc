@@ -62,7 +62,7 @@ StatusOr<bool> SymmetricAllReduce::Go() {
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Range own = CutPart(tensor_.count, rank_, world_size_);
   kept_operands().resize(world_size_);
-  const StatusOr<bool> are_there = AwaitRemoteBuffers(kept_places());
+  StatusOr<bool> are_there = AwaitRemoteBuffers(kept_places());
   if (!are_there.ok() || !*are_there) return are_there;
   context().transport.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
   status = CombineThere(reduction, own);
