@@ -551,7 +551,7 @@ Status Hierarchical::Run(const Collective& collective, ReleasableLock* order) {
                       tell_failure_, accumulators_, results_);
   Status done = run.Run(LooksForSymmetric(collective));
   transport_.set_algorithm(run.is_mapped() ? "two_levels_symmetric"
-                                            : "two_levels");
+                                           : "two_levels");
   context_.history.Add(*context_.header, context_.sequence,
                        History::ComputeDigest(*context_.header));
   if (!done.ok()) return done;
