@@ -27,8 +27,7 @@ std::vector<int> CulpritRanks(const Status& status) {
   const auto payload = status.GetPayload(kCulpritRanksUrl);
   std::vector<int> ranks;
   if (!payload.has_value()) return ranks;
-  const std::string text(*payload);
-  for (const absl::string_view word : absl::StrSplit(text, ',')) {
+  for (const absl::string_view word : absl::StrSplit(*payload, ',')) {
     int rank = 0;
     if (!absl::SimpleAtoi(word, &rank)) return {};
     ranks.push_back(rank);

@@ -27,9 +27,8 @@ void SetFailedCall(Status& status, const FailedCall& call) {
 std::optional<FailedCall> FindFailedCall(const Status& status) {
   const auto payload = status.GetPayload(kFailedCallUrl);
   if (!payload.has_value() || payload->empty()) return std::nullopt;
-  const std::string bytes(*payload);
-  return FailedCall{.label = bytes.substr(1),
-                    .is_point_to_point = bytes[0] == kOfTwoRanks};
+  return FailedCall{.label = payload->substr(1),
+                    .is_point_to_point = payload->front() == kOfTwoRanks};
 }
 
 std::string MakeLabel(const FailedCall& call, absl::string_view group_name) {

@@ -163,11 +163,9 @@ class StoreBackend : public Backend {
     }
     const auto value = Await(collective, {Key(collective, collective.root)});
     if (!value.ok()) return value.status();
-    if (const muster::Status fits = CheckBytes(collective, collective.root,
-                                               value->front(), tensor.bytes());
-        !fits.ok()) {
-      return fits;
-    }
+    muster::Status fits =
+        CheckBytes(collective, collective.root, value->front(), tensor.bytes());
+    if (!fits.ok()) return fits;
     memcpy(tensor.data(), value->front().data(), tensor.bytes());
     return muster::OkStatus();
   }
@@ -184,8 +182,8 @@ class StoreBackend : public Backend {
     }
     auto all = Await(collective, keys);
     for (size_t rank = 0; all.ok() && rank < all->size(); ++rank) {
-      const muster::Status fits = CheckBytes(collective, static_cast<int>(rank),
-                                             (*all)[rank], own.size());
+      muster::Status fits = CheckBytes(collective, static_cast<int>(rank),
+                                       (*all)[rank], own.size());
       if (!fits.ok()) return fits;
     }
     return all;

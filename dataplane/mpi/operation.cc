@@ -35,6 +35,8 @@ Operation::Layout Operation::ComputeLayout(const std::vector<int64_t>& counts,
   return layout;
 }
 
+// The function is one table.
+// NOLINTNEXTLINE(readability-function-size)
 Operation::KindFunction Operation::FindFunction(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kAllReduce:

@@ -261,7 +261,7 @@ int Tune(const BenchOptions& options,
                        .ranks = options.nproc,
                        .processors = muster::UsableProcessors(),
                        .is_symmetric = options.is_symmetric},
-                      std::move(samples));
+                      samples);
   }
   std::cout << rows;
   return 0;

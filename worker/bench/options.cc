@@ -129,7 +129,9 @@ StatusOr<std::chrono::milliseconds> ParseTimeout(absl::string_view name,
   return Wrong(name, "more than 0s", text);
 }
 
-// Stores the values in `options`. The letters are nccl-tests'.
+// Stores the values in `options`. The letters are nccl-tests'. The function is
+// one table.
+// NOLINTNEXTLINE(readability-function-size)
 base::Options Table(BenchOptions& options) {
   std::vector<base::Option> table = {
       {"nproc", "N", Int(0, 0, 1024, &options.nproc),

@@ -232,7 +232,8 @@ OptionValue Range(int initial, int min, int max, int* target = nullptr) {
 
 OptionValue MakeChoice(std::vector<std::string> words,
                        std::string* target = nullptr) {
-  return {"", [=](absl::string_view name, const std::string& value) {
+  return {"", [target, words = std::move(words)](absl::string_view name,
+                                                 const std::string& value) {
             if (target != nullptr) *target = value;
             return CheckWord(name, value, words);
           }};
@@ -272,7 +273,8 @@ std::string ErrorText(const base::OptionError& error) {
                           : "");
 }
 
-// Stores the values in `options`.
+// Stores the values in `options`. The function is one table.
+// NOLINTNEXTLINE(readability-function-size)
 base::Options Table(const Environment& environment, LaunchOptions& options) {
   std::vector<base::Option> table = {
       {"standalone", "", false,
@@ -406,7 +408,7 @@ Status ReadEndpoint(const base::Options& given, const std::string& endpoint,
 
 // Without an endpoint the job has a coordinator of its own.
 Status ReadMaster(const base::Options& given, LaunchOptions& options) {
-  const std::string master = given.Get<std::string>("master_addr");
+  const std::string& master = given.Get<std::string>("master_addr");
   const std::string nnodes = given.NameAndValue("nnodes");
   const bool standalone = given.Get<bool>("standalone");
   if (!options.several_hosts() &&
@@ -462,7 +464,7 @@ Status ReadRendezvous(const base::Options& given, LaunchOptions& options) {
         given.Name("rdzv_id"), " must not be ",
         base::Quote(options.rendezvous_id), ", which is no folder's name"));
   }
-  const std::string endpoint = given.Get<std::string>("rdzv_endpoint");
+  const std::string& endpoint = given.Get<std::string>("rdzv_endpoint");
   // A cluster may set the variable for all programs.
   const bool standalone = given.Get<bool>("standalone") &&
                           !given.IsFromEnvironment("standalone") &&

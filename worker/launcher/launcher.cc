@@ -203,7 +203,7 @@ std::optional<Hosts::Change> Launcher::AwaitChange(
   while (signal_ == 0) {
     uint64_t count = 0;
     (void)!read(wake_fd_, &count, sizeof(count));
-    const std::optional<Hosts::Change> change = hosts_->change();
+    std::optional<Hosts::Change> change = hosts_->change();
     if (change.has_value() && !change->joined) return change;
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());

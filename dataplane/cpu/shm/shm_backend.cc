@@ -410,6 +410,52 @@ void SetShortcut(const std::string& group_name,
       }));
 }
 
+// The memory that the ranks of this host share for their rings and mailbox.
+struct HostMemory {
+  // Without a segment the ranks of some host share none.
+  GroupAgreement::Shared shared;
+  // Of each ring, and of the round buffer, which the mailbox follows.
+  size_t ring_bytes = 0;
+  size_t board_bytes = 0;
+};
+
+// With little memory, rings are halved. All hosts try equally often: as often
+// as the largest rings need, those of the host with the fewest ranks. Errors:
+// see GroupAgreement.
+StatusOr<HostMemory> ShareHostMemory(GroupAgreement& agreement,
+                                     const Topology& hosts,
+                                     const std::string& group_name) {
+  const auto neighbours = static_cast<int>(hosts.neighbours().size());
+  std::string why_smaller;
+  HostMemory memory;
+  for (int smaller = 0;; ++smaller) {
+    memory.ring_bytes =
+        std::max(RoundBuffer::RingBytesFor(neighbours) >> smaller,
+                 RoundBufferTraits::kRingBytesMin);
+    memory.board_bytes = RoundBuffer::BytesFor(neighbours, memory.ring_bytes);
+    auto shared =
+        agreement.Share(memory.board_bytes + ShmMailbox::BytesFor(neighbours),
+                        hosts.neighbours().front(), /*file=*/nullptr,
+                        RoundBuffer::SlotsBytesFor(neighbours));
+    if (!shared.ok()) return shared.status();
+    memory.shared = *std::move(shared);
+    if (memory.shared.segment != nullptr ||
+        RoundBuffer::RingBytesFor(static_cast<int>(hosts.fewest())) >>
+            smaller <= RoundBufferTraits::kRingBytesMin) {
+      break;
+    }
+    why_smaller = memory.shared.refusal.Describe();
+  }
+  if (memory.shared.segment != nullptr && !why_smaller.empty()) {
+    LOG_FIRST_N(WARNING, 1)
+        << "backend shm: the ranks of group " << base::Quote(group_name)
+        << " have rings of " << memory.ring_bytes << " bytes, not of "
+        << RoundBuffer::RingBytesFor(neighbours)
+        << ", and are slower: " << why_smaller;
+  }
+  return memory;
+}
+
 // Makes the ranks of each host share memory, or none in the group. Errors: see
 // GroupAgreement; kInvalidArgument if ranks have different algorithms set.
 StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
@@ -438,43 +484,18 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
   auto reason = FindReason(agreement, hosts, *all, objection);
   if (!reason.ok()) return reason.status();
   if (!reason->empty()) return Sharing{.why_not = *std::move(reason)};
+  auto memory = ShareHostMemory(agreement, hosts, options.group_name);
+  if (!memory.ok()) return memory.status();
+  const std::shared_ptr<Segment> segment = std::move(memory->shared.segment);
+  if (segment == nullptr) {
+    return Sharing{.why_not = memory->shared.refusal.Describe()};
+  }
   const auto neighbours = static_cast<int>(hosts.neighbours().size());
-  size_t ring_bytes = 0;
-  size_t board_bytes = 0;
-  StatusOr<GroupAgreement::Shared> shared;
-  std::string why_smaller;
-  // With little memory, rings are halved. All hosts try equally often: as often
-  // as the largest rings need, those of the host with the fewest ranks.
-  for (int smaller = 0;; ++smaller) {
-    ring_bytes = std::max(RoundBuffer::RingBytesFor(neighbours) >> smaller,
-                          RoundBufferTraits::kRingBytesMin);
-    board_bytes = RoundBuffer::BytesFor(neighbours, ring_bytes);
-    shared = agreement.Share(board_bytes + ShmMailbox::BytesFor(neighbours),
-                             hosts.neighbours().front(), /*file=*/nullptr,
-                             RoundBuffer::SlotsBytesFor(neighbours));
-    if (!shared.ok()) return shared.status();
-    if (shared->segment != nullptr ||
-        RoundBuffer::RingBytesFor(static_cast<int>(hosts.fewest())) >>
-            smaller <= RoundBufferTraits::kRingBytesMin) {
-      break;
-    }
-    why_smaller = shared->refusal.Describe();
-  }
-  if (shared->segment == nullptr) {
-    return Sharing{.why_not = shared->refusal.Describe()};
-  }
-  if (!why_smaller.empty()) {
-    LOG_FIRST_N(WARNING, 1)
-        << "backend shm: the ranks of group " << base::Quote(options.group_name)
-        << " have rings of " << ring_bytes << " bytes, not of "
-        << RoundBuffer::RingBytesFor(neighbours)
-        << ", and are slower: " << why_smaller;
-  }
-  shared->segment->CloseDescriptor();
-  shared->segment->MapPages(RoundBuffer::SlotsBytesFor(neighbours));
+  segment->CloseDescriptor();
+  segment->MapPages(RoundBuffer::SlotsBytesFor(neighbours));
   const ShmTraits traits = {
       .round_buffer = {.is_crowded = AreCrowded(hosts.neighbours(), *all),
-                       .ring_bytes = ring_bytes},
+                       .ring_bytes = memory->ring_bytes},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
       .algorithm = ForcedAlgorithm()};
   if (traits.algorithm == Algorithm::kSingleCopy && !traits.reads_memory) {
@@ -486,11 +507,11 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
   }
   Sharing sharing = {.regions = std::make_shared<Regions>(),
                      .hosts = std::move(hosts)};
-  const std::shared_ptr<Segment> segment = std::move(shared->segment);
   if (ShmMailbox::IsFor(neighbours)) {
     engine.SetMail(
-        [segment, board_bytes, group_name = options.group_name,
-         ranks = sharing.hosts->neighbours(), place = sharing.hosts->place()] {
+        [segment, board_bytes = memory->board_bytes,
+         group_name = options.group_name, ranks = sharing.hosts->neighbours(),
+         place = sharing.hosts->place()] {
           return MakeMail(group_name, segment, board_bytes, ranks, place);
         },
         traits.round_buffer.is_crowded);
