@@ -414,7 +414,7 @@ void SetShortcut(const std::string& group_name,
 struct HostMemory {
   // Without a segment the ranks of some host share none.
   GroupAgreement::Shared shared;
-  // Of each ring, and of the round buffer, which the mailbox follows.
+  // The size of each ring, and that of the round buffer before the mailbox.
   size_t ring_bytes = 0;
   size_t board_bytes = 0;
 };
