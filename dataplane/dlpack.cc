@@ -150,8 +150,10 @@ struct Exported {
 };
 
 template <typename M>
-StatusOr<Exported<M>*> ExportAs(const Tensor& tensor,
-                                const std::shared_ptr<void>& owner) {
+StatusOr<Exported<M>*> ExportAs(
+    const Tensor& tensor,
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved.
+    std::shared_ptr<void> owner) {
   const Status valid = tensor.Validate();
   if (!valid.ok()) {
     return InvalidArgumentError(
@@ -159,7 +161,7 @@ StatusOr<Exported<M>*> ExportAs(const Tensor& tensor,
   }
   auto exported = std::make_unique<Exported<M>>();
   exported->shape.assign(tensor.shape().begin(), tensor.shape().end());
-  exported->owner = owner;
+  exported->owner = std::move(owner);
   M& managed = exported->managed;
   DLTensor& theirs = managed.dl_tensor;
   theirs.data = tensor.data();
@@ -215,14 +217,15 @@ StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
 
 StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
                                   std::shared_ptr<void> owner) {
-  const auto exported = ExportAs<DLManagedTensor>(tensor, owner);
+  const auto exported = ExportAs<DLManagedTensor>(tensor, std::move(owner));
   if (!exported.ok()) return exported.status();
   return &(*exported)->managed;
 }
 
 StatusOr<DLManagedTensorVersioned*> ExportVersioned(
     const Tensor& tensor, std::shared_ptr<void> owner) {
-  const auto exported = ExportAs<DLManagedTensorVersioned>(tensor, owner);
+  const auto exported =
+      ExportAs<DLManagedTensorVersioned>(tensor, std::move(owner));
   if (!exported.ok()) return exported.status();
   Exported<DLManagedTensorVersioned>& made = **exported;
   made.managed.version = {kMajorVersion, 0};

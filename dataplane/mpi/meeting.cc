@@ -87,7 +87,7 @@ StatusOr<std::vector<RankInfo>> ExchangeRankInfos(
   return places;
 }
 
-Status NotOneMpirun(const BackendOptions& options, std::string why) {
+Status NotOneMpirun(const BackendOptions& options, const std::string& why) {
   return FailedPreconditionError(
       absl::StrCat("the processes of group ", base::Quote(options.group_name),
                    " are not those of one mpirun: ", why));
