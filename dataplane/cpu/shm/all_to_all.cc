@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -30,8 +31,8 @@ class AllToAll : public PerPeerRounds {
         per_round_(CountForEachOther(most_bytes())) {}
 
   // Its callees are inlined, because it often runs with little data.
-  [[gnu::noinline, gnu::flatten]] StatusOr<AllToAllOutcome> Run(
-      const AllToAllOptions& options,
+  [[gnu::noinline, gnu::flatten]] StatusOr<bool> Run(
+      std::optional<Scope> origins,
       absl::FunctionRef<bool(size_t)> reads_rather);
 
  private:
@@ -181,11 +182,9 @@ inline void AllToAll::CopyRestOfOwn() {
          own.data + done * element_bytes_, own.count - done);
 }
 
-StatusOr<AllToAllOutcome> AllToAll::Run(
-    const AllToAllOptions& options,
-    absl::FunctionRef<bool(size_t)> reads_rather) {
-  AllToAllOutcome outcome;
-  if (options.origins.has_value()) shows_ = FindOrigins(*options.origins);
+StatusOr<bool> AllToAll::Run(std::optional<Scope> origins,
+                             absl::FunctionRef<bool(size_t)> reads_rather) {
+  if (origins.has_value()) shows_ = FindOrigins(*origins);
   for (round_ = 0; round_ < rounds_; ++round_) {
     Status status =
         shows_ == kElements ? OpenPerPeer(&give_, per_round_) : OpenOrigins();
@@ -201,11 +200,7 @@ StatusOr<AllToAllOutcome> AllToAll::Run(
     }
     if (round_ == 0) {
       LookAtRows();
-      if (options.hears) ReadHint(0);
-      if (rounds_ > 1 && reads_rather(BytesMax())) {
-        outcome.is_done = false;
-        return outcome;
-      }
+      if (rounds_ > 1 && reads_rather(BytesMax())) return false;
     }
     // Reading the others' data may take long, even if this rank has little, and
     // so may reading the goodbye of a rank that has gone.
@@ -218,23 +213,21 @@ StatusOr<AllToAllOutcome> AllToAll::Run(
       if (!status.ok()) return status;
     }
   }
-  outcome.is_mapped = farthest_ == kMapped;
-  if (farthest_ == kElements) return outcome;
+  if (farthest_ == kElements) return true;
   context().transport.set_algorithm(AlgorithmName(
       farthest_ == kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
   Status parted = Meet();
   if (!parted.ok()) return parted;
-  return outcome;
+  return true;
 }
 
 }  // namespace
 
-StatusOr<AllToAllOutcome> RunAllToAll(
-    ShmContext& context, const Collective& collective,
-    const AllToAllOptions& options,
-    absl::FunctionRef<bool(size_t)> reads_rather) {
+StatusOr<bool> RunAllToAll(ShmContext& context, const Collective& collective,
+                           std::optional<Scope> origins,
+                           absl::FunctionRef<bool(size_t)> reads_rather) {
   context.transport.set_algorithm(AlgorithmName(Algorithm::kStaged));
-  return AllToAll(context, collective).Run(options, reads_rather);
+  return AllToAll(context, collective).Run(origins, reads_rather);
 }
 
 }  // namespace muster::dataplane::shm

@@ -190,7 +190,6 @@ StatusOr<SingleCopy::Access> SingleCopy::ShowAll() {
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     status = Await(peer, expected_[peer]);
     if (!status.ok()) return status;
-    ReadHint(peer);
   }
   Access reach = own.reach;
   factors_[rank_] = own.factor;

@@ -521,7 +521,8 @@ Hierarchical::Hierarchical(std::shared_ptr<Segment> segment,
       tell_failure_(std::move(tell_failure)),
       context_{.round_buffer = round_buffer_,
                .transport = near_,
-               .regions = RegionFinder(*regions_)} {
+               .regions = RegionFinder(*regions_),
+               .writes_past_caches = traits.writes_past_caches} {
   const auto place = static_cast<size_t>(topology_.place());
   if (place < topology_.fewest())
     inter_host_.emplace(transport, InterHostRanks(topology_, place));

@@ -79,11 +79,7 @@ Status Rounds::DescribeDifference(int peer, uint64_t count) const {
   MessageHeader their_last;
   std::memcpy(&their_last, round_buffer_.published_tail(peer),
               sizeof(their_last));
-  MessageHeader our_last = context_.history.last;
-  // The first rank's `step` may be a hint.
-  if (((their_last.step | our_last.step) & ShmContext::kHint) != 0) {
-    their_last.step = our_last.step = 0;
-  }
+  const MessageHeader our_last = context_.history.last;
   if (their_last != our_last) {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), their_last,
                     our_last);

@@ -21,8 +21,8 @@
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/regions.h"
-#include "dataplane/cpu/shm/ring_writer.h"
 #include "dataplane/cpu/shm/round_buffer.h"
+#include "dataplane/cpu/shm/streaming.h"
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
@@ -83,6 +83,8 @@ struct ShmContext {
   RegionFinder regions;
   // Whether all ranks read each other's memory.
   bool reads_memory = false;
+  // Whether long data goes to rings past the caches (calibration.h).
+  bool writes_past_caches = false;
   // The header of the running collective (a plan's, or `made`), and its
   // sequence number, which the header does not contain.
   const MessageHeader* header = nullptr;
@@ -93,18 +95,6 @@ struct ShmContext {
   RemoteBuffers places = {};
   std::vector<const void*> operands = {};
   History history = {};
-  RingWriter writer = {};
-  // The hint of the round buffer's first rank, less than kHint. It travels with
-  // the running collective, in the `step` of the first rank's `history.last`;
-  // no real step is as large as kHint. Collectives of fewer than kHintBytesMin
-  // bytes carry none.
-  static constexpr uint8_t kHint = 0x80;
-  static constexpr size_t kHintBytesMin = 256 << 10;
-  std::optional<uint8_t> hint = std::nullopt;
-  void SetHint(uint8_t word) {
-    history.last.step = kHint | word;
-    hint = word;
-  }
   // The order lock of the running collective, while its caller holds it: see
   // Backend::Run.
   ReleasableLock* order = nullptr;
@@ -169,6 +159,8 @@ class Rounds {
         element_count_(header_.element_count) {}
 
  protected:
+  // Shorter data goes to rings through the caches.
+  static constexpr size_t kLongBytes = 4 << 10;
   // The bytes per round of data that goes in one direction: so few that others
   // read one piece while its rank writes the next.
   static constexpr size_t kPieceBytes = RoundBuffer::kPieceBytes;
@@ -187,7 +179,11 @@ class Rounds {
   std::byte* payload() { return round_buffer_.shows(); }
   // Copies to payload(), from `offset` on.
   void Write(size_t offset, const void* from, size_t bytes) {
-    context_.writer.Copy(payload() + offset, from, bytes);
+    if (bytes >= kLongBytes && context_.writes_past_caches) {
+      CopyPastCaches(payload() + offset, from, bytes);
+    } else if (bytes > 0) {
+      CopyShort(payload() + offset, from, bytes);
+    }
   }
   static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
   // Publishes the round. `rest`: the bytes that this rank copies or combines
@@ -221,14 +217,6 @@ class Rounds {
       if (!status.ok()) return status;
     }
     return OkStatus();
-  }
-  // After Await of `peer`: reads its hint, if it is the first rank.
-  void ReadHint(int peer) {
-    if (peer != 0 || rank_ == 0) return;
-    MessageHeader last;
-    std::memcpy(&last, round_buffer_.published_tail(peer), sizeof(last));
-    if ((last.step & ShmContext::kHint) == 0) return;
-    context_.hint = last.step & ~ShmContext::kHint;
   }
   // Only for other ranks: this rank's own lines may be in the others' caches by
   // now.

@@ -20,7 +20,7 @@ constexpr std::optional<bool> kAnyCrowd = std::nullopt;
 // The first matching row counts. `muster-bench OPERATION... --backend=shm
 // --tune=1`, also with --memory=symmetric, measures and prints such rows.
 struct Row {
-  // nullopt: all kinds.
+  // Also its other forms (CollectiveTraits::list_form). nullopt: all kinds.
   std::optional<CollectiveKind> kind;
   Memory memory;
   int ranks_max;
@@ -56,17 +56,29 @@ constexpr Row kTable[] = {
      Algorithm::kStaged},
     {CollectiveKind::kScatter, Memory::kOrdinary, kAnyRanks, true, kAnyBytes,
      Algorithm::kSingleCopy},
-    {CollectiveKind::kAllToAll, Memory::kOrdinary, 8, kAnyCrowd, kAnyBytes,
+    // Reading takes one copy instead of staging's two, but the system must find
+    // the pages.
+    {CollectiveKind::kAllToAll, Memory::kOrdinary, 4, false, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Memory::kOrdinary, kAnyRanks, false, 512 << 10,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Memory::kOrdinary, 8, true, kAnyBytes,
      Algorithm::kStaged},
     {CollectiveKind::kAllToAll, Memory::kOrdinary, kAnyRanks, true, 2 << 20,
      Algorithm::kStaged},
-    {CollectiveKind::kAllToAll, Memory::kOrdinary, kAnyRanks, true, kAnyBytes,
+    {CollectiveKind::kAllToAll, Memory::kOrdinary, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSingleCopy},
+    {CollectiveKind::kAllGather, Memory::kOrdinary, 2, false, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllGather, Memory::kOrdinary, 4, false, 512 << 10,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllGather, Memory::kOrdinary, 4, false, kAnyBytes,
      Algorithm::kSingleCopy},
-    {CollectiveKind::kAllToAllSingle, Memory::kOrdinary, 8, kAnyCrowd,
-     kAnyBytes, Algorithm::kStaged},
-    {CollectiveKind::kAllToAllSingle, Memory::kOrdinary, kAnyRanks, true,
+    {CollectiveKind::kReduceScatter, Memory::kOrdinary, 2, false, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kReduceScatter, Memory::kOrdinary, kAnyRanks, false,
      2 << 20, Algorithm::kStaged},
-    {CollectiveKind::kAllToAllSingle, Memory::kOrdinary, kAnyRanks, true,
+    {CollectiveKind::kReduceScatter, Memory::kOrdinary, kAnyRanks, false,
      kAnyBytes, Algorithm::kSingleCopy},
     {std::nullopt, Memory::kOrdinary, kAnyRanks, kAnyCrowd, kAnyBytes,
      Algorithm::kStaged},
@@ -79,16 +91,12 @@ constexpr Row kTable[] = {
      kAnyBytes, Algorithm::kSymmetric},
     {CollectiveKind::kAllGather, Memory::kSymmetric, kAnyRanks, true, 128 << 10,
      Algorithm::kStaged},
-    {CollectiveKind::kAllGatherIntoTensor, Memory::kSymmetric, kAnyRanks, true,
-     128 << 10, Algorithm::kStaged},
     {CollectiveKind::kGather, Memory::kSymmetric, kAnyRanks, true, 256 << 10,
      Algorithm::kStaged},
     {CollectiveKind::kGather, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      32 << 10, Algorithm::kStaged},
     // The sizes are not known here; all_to_all.cc checks them.
     {CollectiveKind::kAllToAll, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
-     kAnyBytes, Algorithm::kSymmetric},
-    {CollectiveKind::kAllToAllSingle, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      kAnyBytes, Algorithm::kSymmetric},
     {std::nullopt, Memory::kSymmetric, kAnyRanks, true, 32 << 10,
      Algorithm::kStaged},
@@ -137,9 +145,10 @@ Algorithm SelectAlgorithm(CollectiveKind kind,
   }
   // Any staged algorithm will do.
   const Memory memory = forced == Algorithm::kStaged ? Memory::kOrdinary : in;
+  const CollectiveKind form = GetTraits(kind).list_form;
   for (const Row& row : kTable) {
-    if (row.kind.value_or(kind) == kind && row.memory == memory &&
-        circumstances.world_size <= row.ranks_max &&
+    if (GetTraits(row.kind.value_or(kind)).list_form == form &&
+        row.memory == memory && circumstances.world_size <= row.ranks_max &&
         row.is_crowded.value_or(circumstances.is_crowded) ==
             circumstances.is_crowded &&
         circumstances.bytes <= row.bytes_max) {

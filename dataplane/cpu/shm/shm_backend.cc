@@ -20,6 +20,7 @@
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/engine/multi_interface_backend.h"
 #include "dataplane/cpu/shm/available_memory.h"
+#include "dataplane/cpu/shm/calibration.h"
 #include "dataplane/cpu/shm/group_agreement.h"
 #include "dataplane/cpu/shm/hierarchical.h"
 #include "dataplane/cpu/shm/processor_share.h"
@@ -49,6 +50,7 @@ using shm::MemoryLeft;
 using shm::ProcessorShare;
 using shm::Region;
 using shm::Regions;
+using shm::RingWrites;
 using shm::RoundBuffer;
 using shm::RoundBufferTraits;
 using shm::Segment;
@@ -83,6 +85,7 @@ struct Self {
   // It shares no memory, and will tell the reason.
   bool refuses = false;
   Algorithm algorithm = Algorithm::kFastest;
+  RingWrites ring_writes = RingWrites::kUnknown;
 };
 
 // IsCrowded() for these ranks of one host.
@@ -420,11 +423,12 @@ struct HostMemory {
 };
 
 // With little memory, rings are halved. All hosts try equally often: as often
-// as the largest rings need, those of the host with the fewest ranks. Errors:
-// see GroupAgreement.
+// as the largest rings need, those of the host with the fewest ranks.
+// `reserved_bytes`: how much is reserved at once. Errors: see GroupAgreement.
 StatusOr<HostMemory> ShareHostMemory(GroupAgreement& agreement,
                                      const Topology& hosts,
-                                     const std::string& group_name) {
+                                     const std::string& group_name,
+                                     size_t reserved_bytes) {
   const auto neighbours = static_cast<int>(hosts.neighbours().size());
   std::string why_smaller;
   HostMemory memory;
@@ -433,10 +437,9 @@ StatusOr<HostMemory> ShareHostMemory(GroupAgreement& agreement,
         std::max(RoundBuffer::RingBytesFor(neighbours) >> smaller,
                  RoundBufferTraits::kRingBytesMin);
     memory.board_bytes = RoundBuffer::BytesFor(neighbours, memory.ring_bytes);
-    auto shared =
-        agreement.Share(memory.board_bytes + ShmMailbox::BytesFor(neighbours),
-                        hosts.neighbours().front(), /*file=*/nullptr,
-                        RoundBuffer::SlotsBytesFor(neighbours));
+    auto shared = agreement.Share(
+        memory.board_bytes + ShmMailbox::BytesFor(neighbours),
+        hosts.neighbours().front(), /*file=*/nullptr, reserved_bytes);
     if (!shared.ok()) return shared.status();
     memory.shared = *std::move(shared);
     if (memory.shared.segment != nullptr ||
@@ -456,6 +459,33 @@ StatusOr<HostMemory> ShareHostMemory(GroupAgreement& agreement,
   return memory;
 }
 
+// Whether the first rank of some host does not know yet how its host's ranks
+// write to their rings. The same on all ranks.
+bool NeedsCalibration(const Topology& hosts, const std::vector<Self>& all) {
+  for (int host = 0; host < hosts.count(); ++host) {
+    const std::vector<int>& ranks = hosts.ranks(host);
+    if (ranks.size() > 1 &&
+        all[ranks.front()].ring_writes == RingWrites::kUnknown) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The answer of the first rank of this rank's host: `known`, or that of a
+// calibration in `memory`. All ranks of the group call it.
+StatusOr<RingWrites> FindRingWrites(GroupAgreement& agreement,
+                                    const Topology& hosts, RingWrites known,
+                                    void* memory) {
+  if (known == RingWrites::kUnknown && hosts.place() < 2 &&
+      hosts.neighbours().size() > 1) {
+    known = shm::CalibrateRingWrites(memory, hosts.place());
+  }
+  const auto all = agreement.AllGather(known);
+  if (!all.ok()) return all.status();
+  return (*all)[hosts.neighbours().front()];
+}
+
 // Makes the ranks of each host share memory, or none in the group. Errors: see
 // GroupAgreement; kInvalidArgument if ranks have different algorithms set.
 StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
@@ -468,7 +498,8 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
                                .processors = FindProcessorShare(),
                                .is_near_all = engine.transport().is_near_all(),
                                .refuses = !objection.ok(),
-                               .algorithm = ForcedAlgorithm()});
+                               .algorithm = ForcedAlgorithm(),
+                               .ring_writes = shm::KnownRingWrites()});
   if (!all.ok()) return all.status();
   std::vector<uint64_t> identities;
   identities.reserve(all->size());
@@ -484,19 +515,35 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
   auto reason = FindReason(agreement, hosts, *all, objection);
   if (!reason.ok()) return reason.status();
   if (!reason->empty()) return Sharing{.why_not = *std::move(reason)};
-  auto memory = ShareHostMemory(agreement, hosts, options.group_name);
+  const auto neighbours = static_cast<int>(hosts.neighbours().size());
+  const size_t slots_bytes = RoundBuffer::SlotsBytesFor(neighbours);
+  const bool calibrates = NeedsCalibration(hosts, *all);
+  // A calibration writes where the first ring will be.
+  const size_t reserved_bytes =
+      slots_bytes + (calibrates ? shm::kCalibrationBytes : 0);
+  auto memory =
+      ShareHostMemory(agreement, hosts, options.group_name, reserved_bytes);
   if (!memory.ok()) return memory.status();
   const std::shared_ptr<Segment> segment = std::move(memory->shared.segment);
   if (segment == nullptr) {
     return Sharing{.why_not = memory->shared.refusal.Describe()};
   }
-  const auto neighbours = static_cast<int>(hosts.neighbours().size());
   segment->CloseDescriptor();
-  segment->MapPages(RoundBuffer::SlotsBytesFor(neighbours));
+  segment->MapPages(reserved_bytes);
+  RingWrites ring_writes = (*all)[hosts.neighbours().front()].ring_writes;
+  if (calibrates) {
+    const auto answer = FindRingWrites(
+        agreement, hosts, ring_writes,
+        static_cast<std::byte*>(segment->memory()) + slots_bytes);
+    if (!answer.ok()) return answer.status();
+    ring_writes = *answer;
+  }
+  shm::SetKnownRingWrites(ring_writes);
   const ShmTraits traits = {
       .round_buffer = {.is_crowded = AreCrowded(hosts.neighbours(), *all),
                        .ring_bytes = memory->ring_bytes},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
+      .writes_past_caches = ring_writes == RingWrites::kPastCaches,
       .algorithm = ForcedAlgorithm()};
   if (traits.algorithm == Algorithm::kSingleCopy && !traits.reads_memory) {
     LOG_FIRST_N(WARNING, 1)

@@ -14,7 +14,6 @@
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/shm/all_to_all.h"
 #include "dataplane/cpu/shm/direct.h"
-#include "dataplane/cpu/shm/path_trials.h"
 #include "dataplane/cpu/shm/regions.h"
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/rounds.h"
@@ -31,6 +30,8 @@ struct ShmTraits {
   RoundBufferTraits round_buffer = {};
   // Every rank reads the others' memory.
   bool reads_memory = false;
+  // See ShmContext.
+  bool writes_past_caches = false;
   // Overrides the table unless it is kFastest.
   Algorithm algorithm = Algorithm::kFastest;
 };
@@ -64,26 +65,16 @@ class ShmCollectives : public cpu::Shortcut {
     Algorithm algorithm = Algorithm::kFastest;
   };
 
-  static constexpr size_t kSizeClasses = 5;
-  // State for kinds and sizes for which no table knows the faster path.
-  struct Choices {
-    // The first rank's trials decide for all ranks.
-    TrialsBySize trials;
-    // By size class: true if the system reads the data of the next collective,
-    // false if that is staged.
-    std::array<bool, kSizeClasses> reads = {};
-  };
-
-  // The path of a collective. All ranks decide alike.
+  // The path of a collective. All ranks decide alike, apart from `ordinary` of
+  // an all_to_all.
   struct Paths {
-    // The algorithm if the collective does not use symmetric memory.
+    // The algorithm if the collective does not use symmetric memory. In an
+    // all_to_all each rank may publish elements or addresses.
     Algorithm ordinary = Algorithm::kFastest;
     // Runs the collective staged; null for an all_to_all.
     StagedRun staged = nullptr;
     // Does not use symmetric memory even if there is some.
     bool ignores_regions = false;
-    // Null if the table decides, by `ordinary`.
-    Choices* choices = nullptr;
     // RunOrdinary runs it if it ignores regions or there are none.
     bool is_plain = false;
   };
@@ -109,19 +100,7 @@ class ShmCollectives : public cpu::Shortcut {
   }
   // Runs `paths.ordinary`, without a check for symmetric memory.
   inline Status RunOrdinary(const Collective& collective, const Paths& paths);
-  // The scope in which this rank, in an all_to_all, publishes the addresses of
-  // its inputs. `reads`: also memory that only the system can read.
-  std::optional<Scope> FindScope(const Paths& paths, bool reads) const;
-  StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
-                                          const Paths& paths,
-                                          const AllToAllOptions& options);
-  // Null if there is no choice to make.
-  Choices* FindChoices(const Collective& collective, Algorithm ordinary);
-  Status RunByChoice(const Collective& collective, const Paths& paths);
-  // Runs staged or, if this rank `reads`, by system reads. False if an
-  // all_to_all used symmetric memory instead.
-  StatusOr<bool> RunEitherPath(const Collective& collective, const Paths& paths,
-                               bool reads);
+  Status RunAnAllToAll(const Collective& collective, const Paths& paths);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
 
   const std::shared_ptr<Segment> segment_;
@@ -133,9 +112,6 @@ class ShmCollectives : public cpu::Shortcut {
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
   // By kind.
   std::array<bool, kCollectiveKindCount> takes_ = {};
-  Choices gather_choices_;
-  Choices reduce_scatter_choices_;
-  Choices all_to_all_choices_;
 };
 
 }  // namespace muster::dataplane::shm

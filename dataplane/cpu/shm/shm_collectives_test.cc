@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/process_limits.h"
 #include "base/status.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
@@ -41,7 +40,6 @@
 namespace muster::dataplane::shm {
 namespace {
 
-using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -169,6 +167,8 @@ TEST(CrowdedTest, ShortWaitsAreNoted) {
   EXPECT_GT(late, 0);
 }
 
+constexpr int64_t kMiB = (1 << 20) / sizeof(float);
+
 // An all_to_all in which some ranks publish the addresses of their inputs.
 class OriginsTest : public ::testing::Test {
  protected:
@@ -205,16 +205,15 @@ class OriginsTest : public ::testing::Test {
 
   // Runs an all_to_all in which the ranks in the bit mask `origins` publish
   // addresses. Checks the outputs. Returns each rank's outcome.
-  std::vector<StatusOr<AllToAllOutcome>> Run(const Counts& counts,
-                                             unsigned origins) {
-    std::vector<std::future<StatusOr<AllToAllOutcome>>> running;
+  std::vector<StatusOr<bool>> Run(const Counts& counts, unsigned origins) {
+    std::vector<std::future<StatusOr<bool>>> running;
     ++sequence_;
     for (int rank = 0; rank < kMany; ++rank) {
       running.push_back(std::async(std::launch::async, [&, rank] {
         return RunOn(rank, counts, (origins >> rank & 1) != 0);
       }));
     }
-    std::vector<StatusOr<AllToAllOutcome>> outcomes;
+    std::vector<StatusOr<bool>> outcomes;
     for (auto& one : running) outcomes.push_back(one.get());
     return outcomes;
   }
@@ -225,7 +224,7 @@ class OriginsTest : public ::testing::Test {
     SCOPED_TRACE(absl::StrCat("of ", counts[0][1], ", origins ", origins));
     for (const auto& outcome : Run(counts, origins)) {
       ASSERT_TRUE(outcome.ok()) << outcome.status();
-      EXPECT_TRUE(outcome->is_done);
+      EXPECT_TRUE(*outcome);
     }
     for (const auto& transport : meshes_)
       EXPECT_EQ(transport->algorithm(), algorithm);
@@ -241,8 +240,7 @@ class OriginsTest : public ::testing::Test {
   std::byte* last_gives_ = nullptr;
 
  private:
-  StatusOr<AllToAllOutcome> RunOn(int rank, const Counts& counts,
-                                  bool shows_origins) {
+  StatusOr<bool> RunOn(int rank, const Counts& counts, bool shows_origins) {
     std::array<std::vector<float>, kMany> give;
     std::array<std::vector<float>, kMany> take;
     Collective collective = {.kind = CollectiveKind::kAllToAll,
@@ -262,22 +260,20 @@ class OriginsTest : public ::testing::Test {
     }
     ShmContext& context = contexts_[rank];
     context.Say(collective);
-    const StatusOr<AllToAllOutcome> outcome =
-        RunAllToAll(context, collective,
-                    {.origins = shows_origins ? std::optional(Scope::kAnywhere)
-                                              : std::nullopt,
-                     .hears = true},
-                    [this](size_t bytes) {
-                      bytes_asked_.store(bytes);
-                      return reads_rather_;
-                    });
+    const StatusOr<bool> outcome = RunAllToAll(
+        context, collective,
+        shows_origins ? std::optional(Scope::kAnywhere) : std::nullopt,
+        [this](size_t bytes) {
+          bytes_asked_.store(bytes);
+          return reads_rather_;
+        });
     if (!outcome.ok()) {
       round_buffers_[rank]->Leave(/*has_failed=*/true);
       return outcome;
     }
     context.history.Add(*context.header, context.sequence,
                         History::ComputeDigest(*context.header));
-    if (!outcome->is_done) return outcome;
+    if (!*outcome) return outcome;
     // If a rank still read this memory, it would now see wrong values.
     for (auto& tensor : give) std::fill(tensor.begin(), tensor.end(), -2);
     for (int peer = 0; peer < kMany; ++peer) {
@@ -330,7 +326,7 @@ TEST_F(OriginsTest, WhatIsReadRatherIsRunAnew) {
   for (unsigned origins = 0; origins < kAll; ++origins) {
     for (const auto& outcome : Run(kCounts, origins)) {
       ASSERT_TRUE(outcome.ok()) << outcome.status();
-      EXPECT_FALSE(outcome->is_done) << origins;
+      EXPECT_FALSE(*outcome) << origins;
     }
     EXPECT_EQ(bytes_asked_.load(), 3 * kLong * sizeof(float) / 2 * 3);
   }
@@ -364,138 +360,34 @@ TEST_F(OriginsTest, WhoHasGoneIsNamed) {
   }
 }
 
-// All ranks choose the path of large collectives alike, by trials.
-class ChoiceTest : public ::testing::TestWithParam<CollectiveKind> {};
+// The table decides, so a collective takes the same path every time.
+class PathTest : public ::testing::TestWithParam<CollectiveKind> {};
 
-TEST_P(ChoiceTest, IsTriedBothWays) {
+TEST_P(PathTest, StaysTheSame) {
   const CollectiveKind kind = GetParam();
   const bool gathers = kind == CollectiveKind::kAllGatherIntoTensor;
   const bool reduces = kind == CollectiveKind::kReduceScatterTensor;
-  constexpr size_t kCount = 64 << 10;
-  constexpr int kTimes = 40;
   testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
-  std::vector<std::string> ran[kRanks];
   world.OnEachRank([&](Communicator& communicator) {
-    const int rank = communicator.rank();
-    std::vector<float> input(gathers ? kCount : kRanks * kCount);
-    std::vector<float> output(reduces ? kCount : kRanks * kCount);
-    for (int time = 0; time < kTimes; ++time) {
-      const auto value = [time](int of) {
-        return static_cast<float>(2 * time + of);
-      };
-      std::fill(input.begin(), input.end(), value(rank));
-      ASSERT_TRUE(communicator
-                      .Run(Collective{.kind = kind,
-                                      .inputs = {Tensor(input)},
-                                      .outputs = {Tensor(output)}})
-                      .ok());
-      ran[rank].push_back(communicator.last_run(DeviceType::kCpu).algorithm);
-      if (reduces) {
-        // The sum of both ranks' values.
-        const float sum = value(0) + value(1);
-        ASSERT_EQ(std::ranges::count(output, sum), kCount);
-        continue;
-      }
-      for (int of = 0; of < kRanks; ++of) {
-        const auto part = output.begin() + of * kCount;
-        ASSERT_EQ(std::count(part, part + kCount, value(of)), kCount);
-      }
+    std::vector<float> input(gathers ? kMiB : kRanks * kMiB);
+    std::vector<float> output(reduces ? kMiB : kRanks * kMiB);
+    for (int time = 0; time < 12; ++time) {
+      ASSERT_EQ(communicator.Run(Collective{.kind = kind,
+                                            .inputs = {Tensor(input)},
+                                            .outputs = {Tensor(output)}}),
+                OkStatus());
+      ASSERT_EQ(communicator.last_run(DeviceType::kCpu).algorithm, "staged");
     }
   });
-  EXPECT_EQ(ran[0], ran[1]);
-  EXPECT_THAT(ran[0], Contains("staged"));
-  // With too few processors only an all_to_all is tried; the table decides for
-  // the others.
-  const auto read = std::count(ran[0].begin(), ran[0].end(), "single_copy");
-  EXPECT_EQ(read >= 8, (!gathers && !reduces) || UsableProcessors() >= kRanks);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ChoiceTest,
+INSTANTIATE_TEST_SUITE_P(Kinds, PathTest,
                          ::testing::Values(CollectiveKind::kAllGatherIntoTensor,
                                            CollectiveKind::kReduceScatterTensor,
                                            CollectiveKind::kAllToAllSingle),
                          [](const auto& info) {
                            return std::string(CollectiveKindName(info.param));
                          });
-
-// Runs an all_to_all with `count` floats for each other rank and `own` for the
-// rank itself. Returns its algorithm.
-std::string Exchange(Communicator& communicator, int64_t count, int64_t own) {
-  Collective exchange = {.kind = CollectiveKind::kAllToAllSingle};
-  for (int peer = 0; peer < kRanks; ++peer) {
-    const int64_t part = peer == communicator.rank() ? own : count;
-    exchange.input_splits.push_back(part);
-    exchange.output_splits.push_back(part);
-  }
-  std::vector<float> input((kRanks - 1) * count + own, 1);
-  std::vector<float> output(input.size());
-  exchange.inputs = {Tensor(input)};
-  exchange.outputs = {Tensor(output)};
-  EXPECT_EQ(communicator.Run(exchange), OkStatus());
-  EXPECT_EQ(output, input);
-  return communicator.last_run(DeviceType::kCpu).algorithm;
-}
-
-constexpr int64_t kMiB = (1 << 20) / sizeof(float);
-
-// Each size class has its own trials.
-TEST(AllToAllChoiceTest, EachSizeHasItsOwn) {
-  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
-  world.OnEachRank([&](Communicator& communicator) {
-    const auto ran = [&](int64_t count) {
-      return Exchange(communicator, count, count);
-    };
-    // End in the middle of a trial.
-    for (int time = 0; time < 12; ++time) {
-      EXPECT_EQ(ran(kMiB / 4), time < 8 ? "staged" : "single_copy") << time;
-    }
-    for (int time = 0; time < 8; ++time) EXPECT_EQ(ran(kMiB * 4), "staged");
-    // Alternate the sizes.
-    EXPECT_EQ(ran(kMiB * 4), "single_copy");
-    EXPECT_EQ(ran(kMiB / 4), "single_copy");
-    EXPECT_EQ(ran(kMiB * 4), "single_copy");
-  });
-}
-
-// If the first rank has little data it gives no hint, and the others must not
-// mistake its last collective, in the same field, for one.
-TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
-  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
-  world.OnEachRank([&](Communicator& communicator) {
-    const auto gather = [&] {
-      std::vector<float> input(kMiB / 4, 1 + communicator.rank());
-      std::vector<float> output(kRanks * input.size());
-      EXPECT_EQ(communicator.Run(
-                    Collective{.kind = CollectiveKind::kAllGatherIntoTensor,
-                               .inputs = {Tensor(input)},
-                               .outputs = {Tensor(output)}}),
-                OkStatus());
-      for (int of = 0; of < kRanks; ++of) {
-        const auto part = output.begin() + of * input.size();
-        EXPECT_EQ(std::count(part, part + input.size(), 1 + of), input.size());
-      }
-    };
-    // Both kinds go on with trials of reading.
-    for (int time = 0; time < 10; ++time) {
-      gather();
-      Exchange(communicator, kMiB, kMiB);
-    }
-    EXPECT_EQ(Exchange(communicator, kMiB, kMiB), "single_copy");
-    // The step of this collective could be mistaken for a hint.
-    ASSERT_TRUE(
-        communicator
-            .AllocateSymmetric({.bytes = 4096, .device = DeviceType::kCpu})
-            .ok());
-    const auto exchange = [&](int64_t own) {
-      return Exchange(communicator, 10'000, communicator.rank() == 0 ? 1 : own);
-    };
-    EXPECT_EQ(exchange(kMiB / 2), "staged");
-    EXPECT_EQ(exchange(kMiB * 2), "single_copy");
-    // The trial of reading is not continued.
-    EXPECT_EQ(exchange(kMiB * 2), "staged");
-    gather();
-  });
-}
 
 TEST(AllReduceTest, OfManyPiecesWithAFactorForEachRank) {
   constexpr int kMany = 3;
@@ -537,11 +429,10 @@ TEST(AllToAllTest, TheOperationOfReductionsIsLeftAlone) {
 }
 
 // All ranks decide alike whether to run again with addresses, whatever each has
-// chosen: a rank with little data has made no choice.
-TEST(AllToAllChoiceTest, ManyRanksOfWhichOneHasLittleAgree) {
+// chosen: a rank with little data publishes elements.
+TEST(AllToAllTest, ManyRanksOfWhichOneHasLittleAgree) {
   constexpr int kMany = 9;
-  // So much that all ranks read if processors are fewer; the same size class
-  // with and without the last rank.
+  // So much that all ranks read if processors are fewer.
   constexpr int64_t kCount = 3 * kMiB / 8;
   testing::LocalWorld world({.backend = "shm", .world_size = kMany});
   world.OnEachRank([&](Communicator& communicator) {
@@ -564,10 +455,7 @@ TEST(AllToAllChoiceTest, ManyRanksOfWhichOneHasLittleAgree) {
       ASSERT_EQ(communicator.Run(collective), OkStatus());
       ASSERT_EQ(output, expected);
     };
-    for (int time = 0; time < 10; ++time) {
-      exchange([](int, int) { return kCount; });
-    }
-    // During a trial. The last rank needs several rounds for its data.
+    // The last rank needs several rounds for its data.
     constexpr int kLast = kMany - 1;
     for (int time = 0; time < 4; ++time) {
       exchange([](int from, int to) {

@@ -125,7 +125,6 @@ Status Staged::Gather() {
       if (round_ > 0 && chunk.count == 0) continue;
       status = Await(peer, wanted.count);
       if (!status.ok()) return status;
-      if (round_ == 0 && all_bytes >= ShmContext::kHintBytesMin) ReadHint(peer);
       CopyOut(chunk.data, published(peer), chunk.count * element_bytes_,
               all_bytes);
     }
@@ -281,8 +280,6 @@ Status Staged::ReduceScatter() {
       status = Await(peer, output.count);
     }
     if (!status.ok()) return status;
-    if (round_ == 0 && collective().bytes() >= ShmContext::kHintBytesMin)
-      ReadHint(0);
     Operands operands(world_size_);
     for (int peer = 0; peer < world_size_; ++peer) {
       operands[peer] =
