@@ -364,13 +364,14 @@ class BenchTest(unittest.TestCase):
         done = run(BENCH, "broadcast", "--nproc=2", "--tune=1", "--maxbytes=4",
                    "--backend=gloo", *QUICK)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"\n    {CollectiveKind::kBroadcast, 2, "
+        self.assertRegex(done.stdout, r"\n    {CollectiveKind::kBroadcast, "
+                                      r"Medium::kConnections, 2, kAnyCrowd, "
                                       r"kAnyBytes, Algorithm::k(Tree|Chain)},")
         done = run(BENCH, "all_reduce", "--nproc=2", "--tune=1", "--maxbytes=4",
                    *QUICK)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"\n    {CollectiveKind::kAllReduce, "
-                                      r"Memory::kOrdinary, 2, (true|false), "
+                                      r"Medium::kSharedMemory, 2, (true|false), "
                                       r"kAnyBytes, Algorithm::k\w+},")
 
     def test_wrong_options_are_named(self):

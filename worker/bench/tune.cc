@@ -65,10 +65,12 @@ std::string Enumerator(absl::string_view name) {
 
 // Returns the fields of a row between the collective and the size.
 std::string FormatFields(const TuneSetting& setting) {
-  if (setting.backend == "gloo") return absl::StrCat(setting.ranks);
+  if (setting.backend == "gloo") {
+    return absl::StrCat("Medium::kConnections, ", setting.ranks, ", kAnyCrowd");
+  }
   return absl::StrCat(
-      "Memory::", setting.is_symmetric ? "kSymmetric" : "kOrdinary", ", ",
-      setting.ranks, ", ",
+      "Medium::", setting.is_symmetric ? "kSymmetricMemory" : "kSharedMemory",
+      ", ", setting.ranks, ", ",
       setting.ranks > setting.processors ? "true" : "false");
 }
 

@@ -39,9 +39,9 @@ struct TuneSetting {
   bool is_symmetric = false;
 };
 
-// Makes rows of the backend's table (selection.cc in dataplane/cpu/collectives
-// or dataplane/cpu/shm). A row has the fastest algorithm for its size, or that
-// of the size before if no other was clearly faster.
+// Makes rows of the table (dataplane/cpu/collectives/selection.cc). A row has
+// the fastest algorithm for its size, or that of the size before if no other
+// was clearly faster.
 std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       const std::vector<TuneSample>& samples);
 

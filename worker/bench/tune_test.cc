@@ -24,11 +24,14 @@ TEST(TuneTest, RowsSayTheFastestOfEachSize) {
                        {.bytes = 1024, .algorithm = "pairwise", .time_us = 4},
                        {.bytes = 65536, .algorithm = "pairwise", .time_us = 5},
                        {.bytes = 1 << 20, .algorithm = "ring", .time_us = 5}}),
-            "    {CollectiveKind::kAllReduce, 4, 1024, "
+            "    {CollectiveKind::kAllReduce, Medium::kConnections, 4, "
+            "kAnyCrowd, 1024, "
             "Algorithm::kDoubling},\n"
-            "    {CollectiveKind::kAllReduce, 4, 65536, "
+            "    {CollectiveKind::kAllReduce, Medium::kConnections, 4, "
+            "kAnyCrowd, 65536, "
             "Algorithm::kPairwise},\n"
-            "    {CollectiveKind::kAllReduce, 4, kAnyBytes, "
+            "    {CollectiveKind::kAllReduce, Medium::kConnections, 4, "
+            "kAnyCrowd, kAnyBytes, "
             "Algorithm::kRing},\n");
 }
 
@@ -41,9 +44,9 @@ TEST(TuneTest, WhatIsHardlyFasterHasNoRow) {
                        {.bytes = 8, .algorithm = "single_copy", .time_us = 5},
                        {.bytes = 9, .algorithm = "staged", .time_us = 5.6},
                        {.bytes = 9, .algorithm = "single_copy", .time_us = 5}}),
-            "    {CollectiveKind::kScatter, Memory::kOrdinary, 4, true, 8, "
+            "    {CollectiveKind::kScatter, Medium::kSharedMemory, 4, true, 8, "
             "Algorithm::kStaged},\n"
-            "    {CollectiveKind::kScatter, Memory::kOrdinary, 4, true, "
+            "    {CollectiveKind::kScatter, Medium::kSharedMemory, 4, true, "
             "kAnyBytes, Algorithm::kSingleCopy},\n");
 }
 
@@ -53,7 +56,7 @@ TEST(TuneTest, RowsSayWhereTheTensorsAre) {
           *FindOperation("all_to_all_single"),
           {.backend = "shm", .ranks = 4, .processors = 4, .is_symmetric = true},
           {{.bytes = 4, .algorithm = "symmetric", .time_us = 9}}),
-      "    {CollectiveKind::kAllToAllSingle, Memory::kSymmetric, 4, "
+      "    {CollectiveKind::kAllToAllSingle, Medium::kSymmetricMemory, 4, "
       "false, kAnyBytes, Algorithm::kSymmetric},\n");
 }
 

@@ -258,7 +258,7 @@ Status AllReduce(const Collective& collective, Exchange& exchange) {
       tensor, Reduction::Of(tensor.data_type(), collective.reduce_op)};
   const Reduction& reduction = reduced.reduction;
   const double factor = collective.factor;
-  const Algorithm algorithm = SelectAlgorithm(
+  const Algorithm algorithm = SelectOnConnections(
       CollectiveKind::kAllReduce, exchange.world_size(), tensor.bytes());
   // Whether the accumulators fit into a note.
   const bool fits_notes =

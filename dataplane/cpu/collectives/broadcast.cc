@@ -104,8 +104,8 @@ Status Broadcast(const Collective& collective, Exchange& exchange) {
   if (exchange.world_size() == 1) return OkStatus();
   const Tensor& tensor = collective.tensors[0];
   const size_t bytes = tensor.bytes();
-  const Algorithm algorithm =
-      SelectAlgorithm(CollectiveKind::kBroadcast, exchange.world_size(), bytes);
+  const Algorithm algorithm = SelectOnConnections(CollectiveKind::kBroadcast,
+                                                  exchange.world_size(), bytes);
   exchange.set_algorithm(AlgorithmName(algorithm));
   const Links links =
       algorithm == Algorithm::kTree

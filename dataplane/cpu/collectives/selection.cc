@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,81 +15,196 @@ namespace {
 
 constexpr int kAnyRanks = std::numeric_limits<int>::max();
 constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
+constexpr std::optional<bool> kAnyCrowd = std::nullopt;
 
-// The first matching row counts. `muster-bench all_reduce broadcast --tune`
-// measures and prints such rows.
+// The first matching row counts. `muster-bench OPERATION... --tune=1`, with
+// --backend=gloo for connections and with --memory=symmetric, measures and
+// prints such rows.
 struct Row {
-  CollectiveKind kind;
+  // Also its other forms (CollectiveTraits::list_form). nullopt: all kinds.
+  std::optional<CollectiveKind> kind;
+  Medium medium;
   int ranks_max;
+  std::optional<bool> is_crowded;
   size_t bytes_max;
   Algorithm algorithm;
 };
 
 constexpr Row kTable[] = {
-    {CollectiveKind::kAllReduce, kAnyRanks, 32 << 10, Algorithm::kDoubling},
-    {CollectiveKind::kAllReduce, kAnyRanks, 1 << 20, Algorithm::kPairwise},
-    {CollectiveKind::kAllReduce, kAnyRanks, kAnyBytes, Algorithm::kRing},
-    {CollectiveKind::kBroadcast, kAnyRanks, 1 << 20, Algorithm::kTree},
-    {CollectiveKind::kBroadcast, kAnyRanks, kAnyBytes, Algorithm::kChain},
-};
+    {CollectiveKind::kAllReduce, Medium::kConnections, kAnyRanks, kAnyCrowd,
+     32 << 10, Algorithm::kDoubling},
+    {CollectiveKind::kAllReduce, Medium::kConnections, kAnyRanks, kAnyCrowd,
+     1 << 20, Algorithm::kPairwise},
+    {CollectiveKind::kAllReduce, Medium::kConnections, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kRing},
+    {CollectiveKind::kBroadcast, Medium::kConnections, kAnyRanks, kAnyCrowd,
+     1 << 20, Algorithm::kTree},
+    {CollectiveKind::kBroadcast, Medium::kConnections, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kChain},
 
-struct Name {
-  Algorithm algorithm;
-  CollectiveKind kind;
-  const char* name;
-};
+    {CollectiveKind::kAllReduce, Medium::kSharedMemory, 8, true, 16 << 10,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Medium::kSharedMemory, kAnyRanks, true,
+     8 << 10, Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Medium::kSharedMemory, 4, false, 4 << 10,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Medium::kSharedMemory, 8, false, 1 << 10,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Medium::kSharedMemory, kAnyRanks, false, 512,
+     Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Medium::kSharedMemory, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kByParts},
+    // In a scatter one rank writes everything, and the others wait for each
+    // piece.
+    {CollectiveKind::kScatter, Medium::kSharedMemory, 2, kAnyCrowd, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kScatter, Medium::kSharedMemory, kAnyRanks, false, 1 << 20,
+     Algorithm::kStaged},
+    {CollectiveKind::kScatter, Medium::kSharedMemory, kAnyRanks, false,
+     kAnyBytes, Algorithm::kSingleCopy},
+    {CollectiveKind::kScatter, Medium::kSharedMemory, 4, true, 2 << 20,
+     Algorithm::kStaged},
+    {CollectiveKind::kScatter, Medium::kSharedMemory, kAnyRanks, true,
+     512 << 10, Algorithm::kStaged},
+    {CollectiveKind::kScatter, Medium::kSharedMemory, kAnyRanks, true,
+     kAnyBytes, Algorithm::kSingleCopy},
+    // Reading takes one copy instead of staging's two, but the system must find
+    // the pages.
+    {CollectiveKind::kAllToAll, Medium::kSharedMemory, 4, false, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Medium::kSharedMemory, kAnyRanks, false,
+     512 << 10, Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Medium::kSharedMemory, 8, true, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Medium::kSharedMemory, kAnyRanks, true, 2 << 20,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Medium::kSharedMemory, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSingleCopy},
+    {CollectiveKind::kAllGather, Medium::kSharedMemory, 2, false, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllGather, Medium::kSharedMemory, 4, false, 512 << 10,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllGather, Medium::kSharedMemory, 4, false, kAnyBytes,
+     Algorithm::kSingleCopy},
+    {CollectiveKind::kReduceScatter, Medium::kSharedMemory, 2, false, kAnyBytes,
+     Algorithm::kStaged},
+    {CollectiveKind::kReduceScatter, Medium::kSharedMemory, kAnyRanks, false,
+     2 << 20, Algorithm::kStaged},
+    {CollectiveKind::kReduceScatter, Medium::kSharedMemory, kAnyRanks, false,
+     kAnyBytes, Algorithm::kSingleCopy},
+    {std::nullopt, Medium::kSharedMemory, kAnyRanks, kAnyCrowd, kAnyBytes,
+     Algorithm::kStaged},
 
-constexpr Name kNames[] = {
-    {Algorithm::kDoubling, CollectiveKind::kAllReduce, "doubling"},
-    {Algorithm::kPairwise, CollectiveKind::kAllReduce, "pairwise"},
-    {Algorithm::kRing, CollectiveKind::kAllReduce, "ring"},
-    {Algorithm::kTree, CollectiveKind::kBroadcast, "tree"},
-    {Algorithm::kChain, CollectiveKind::kBroadcast, "chain"},
+    {CollectiveKind::kAllReduce, Medium::kSymmetricMemory, kAnyRanks, true,
+     2 << 10, Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Medium::kSymmetricMemory, kAnyRanks, kAnyCrowd,
+     512, Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Medium::kSymmetricMemory, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSymmetric},
+    {CollectiveKind::kAllGather, Medium::kSymmetricMemory, kAnyRanks, true,
+     128 << 10, Algorithm::kStaged},
+    {CollectiveKind::kGather, Medium::kSymmetricMemory, kAnyRanks, true,
+     256 << 10, Algorithm::kStaged},
+    {CollectiveKind::kGather, Medium::kSymmetricMemory, kAnyRanks, kAnyCrowd,
+     32 << 10, Algorithm::kStaged},
+    // The sizes are not known here; all_to_all.cc checks them.
+    {CollectiveKind::kAllToAll, Medium::kSymmetricMemory, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSymmetric},
+    {std::nullopt, Medium::kSymmetricMemory, kAnyRanks, true, 32 << 10,
+     Algorithm::kStaged},
+    {std::nullopt, Medium::kSymmetricMemory, kAnyRanks, kAnyCrowd, 16 << 10,
+     Algorithm::kStaged},
+    {std::nullopt, Medium::kSymmetricMemory, kAnyRanks, kAnyCrowd, kAnyBytes,
+     Algorithm::kSymmetric},
 };
 
 // The largest messages on the TcpConnections (kLines).
 constexpr size_t kLineBytesMax = 2 << 20;
 constexpr size_t kLineBroadcastBytesMax = 8 << 20;
 
+// Whether `algorithm` goes through `medium`.
+bool GoesThrough(Medium medium, Algorithm algorithm) {
+  return (medium == Medium::kConnections) == (algorithm < Algorithm::kStaged);
+}
+
+bool Has(CollectiveKind kind, Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kFastest:
+      return false;
+    case Algorithm::kDoubling:
+    case Algorithm::kPairwise:
+    case Algorithm::kRing:
+    case Algorithm::kOneRound:
+    case Algorithm::kByParts:
+      return kind == CollectiveKind::kAllReduce;
+    case Algorithm::kTree:
+    case Algorithm::kChain:
+      return kind == CollectiveKind::kBroadcast;
+    case Algorithm::kStaged:
+      return kind != CollectiveKind::kAllReduce;
+    case Algorithm::kSingleCopy:
+    case Algorithm::kSymmetric:
+      return kind != CollectiveKind::kBarrier;
+  }
+  return false;
+}
+
 }  // namespace
 
-const char* AlgorithmName(Algorithm algorithm) {
-  for (const Name& name : kNames) {
-    if (name.algorithm == algorithm) return name.name;
-  }
-  return "unknown";
+const char* AlgorithmVariable(Medium medium) {
+  return medium == Medium::kConnections ? "MUSTER_GLOO_ALGORITHM"
+                                        : "MUSTER_SHM_ALGORITHM";
 }
 
-Status CheckForced(absl::string_view forced) {
+StatusOr<Algorithm> FindAlgorithm(Medium medium, absl::string_view value) {
+  if (value.empty()) return Algorithm::kFastest;
   std::vector<absl::string_view> names;
-  for (const Name& name : kNames) {
-    if (forced.empty() || name.name == forced) return OkStatus();
-    names.push_back(name.name);
+  for (size_t i = 1; i < std::size(kAlgorithmNames); ++i) {
+    const auto algorithm = static_cast<Algorithm>(i);
+    if (!GoesThrough(medium, algorithm)) continue;
+    if (kAlgorithmNames[i] == value) return algorithm;
+    names.push_back(kAlgorithmNames[i]);
   }
   return InvalidArgumentError(absl::StrCat(
-      "environment variable MUSTER_GLOO_ALGORITHM: no algorithm ",
-      base::Quote(forced), "; there are: ", absl::StrJoin(names, ", ")));
+      "environment variable ", AlgorithmVariable(medium), ": no algorithm ",
+      base::Quote(value), "; there are: ", absl::StrJoin(names, ", ")));
 }
 
-Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,
-                          absl::string_view forced) {
-  for (const Name& name : kNames) {
-    if (name.kind == kind && name.name == forced) return name.algorithm;
+StatusOr<Algorithm> FindForcedAlgorithm(Medium medium) {
+  const char* const value = std::getenv(AlgorithmVariable(medium));
+  return FindAlgorithm(medium, value == nullptr ? "" : value);
+}
+
+Algorithm SelectAlgorithm(CollectiveKind kind,
+                          const Circumstances& circumstances,
+                          Algorithm forced) {
+  Medium medium = circumstances.medium;
+  if (Has(kind, forced) &&
+      (forced != Algorithm::kSymmetric || medium == Medium::kSymmetricMemory)) {
+    return forced;
   }
+  // Any staged algorithm will do.
+  if (forced == Algorithm::kStaged) medium = Medium::kSharedMemory;
+  const CollectiveKind form = GetTraits(kind).list_form;
   for (const Row& row : kTable) {
-    if (row.kind == kind && world_size <= row.ranks_max &&
-        bytes <= row.bytes_max) {
+    if (GetTraits(row.kind.value_or(kind)).list_form == form &&
+        row.medium == medium && circumstances.world_size <= row.ranks_max &&
+        row.is_crowded.value_or(circumstances.is_crowded) ==
+            circumstances.is_crowded &&
+        circumstances.bytes <= row.bytes_max) {
       return row.algorithm;
     }
   }
   LOG(FATAL) << CollectiveKindName(kind) << " has one algorithm only";
-  return Algorithm::kRing;
+  return Algorithm::kStaged;
 }
 
-Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes) {
-  static const char* const forced = std::getenv("MUSTER_GLOO_ALGORITHM");
-  return SelectAlgorithm(kind, world_size, bytes,
-                         forced == nullptr ? "" : forced);
+Algorithm SelectOnConnections(CollectiveKind kind, int world_size,
+                              size_t bytes) {
+  static const Algorithm forced =
+      FindForcedAlgorithm(Medium::kConnections).value_or(Algorithm::kFastest);
+  return SelectAlgorithm(kind, {.world_size = world_size, .bytes = bytes},
+                         forced);
 }
 
 Path ChoosePath(CollectiveKind kind, size_t bytes) {

@@ -1,8 +1,12 @@
+// Selects the algorithm of a collective: the table, for connections and for
+// memory that ranks share, and the settings that override it.
+
 #ifndef MUSTER_DATAPLANE_CPU_COLLECTIVES_SELECTION_H_
 #define MUSTER_DATAPLANE_CPU_COLLECTIVES_SELECTION_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "absl/strings/string_view.h"
 #include "base/status.h"
@@ -10,35 +14,79 @@
 
 namespace muster::dataplane::cpu {
 
+// The medium through which the data of a collective goes.
+enum class Medium : uint8_t {
+  kConnections,
+  // Memory that the ranks of a host share; the tensors are in ordinary memory.
+  kSharedMemory,
+  // The same; the tensors are in symmetric memory.
+  kSymmetricMemory,
+};
+
 // The algorithms of collectives that have several. See
-// dataplane/MEASUREMENTS.md.
+// dataplane/MEASUREMENTS.md and dataplane/cpu/shm/README.md.
 enum class Algorithm : uint8_t {
-  // all_reduce
+  // The table's choice.
+  kFastest,
+  // On connections: all_reduce.
   kDoubling,
   kPairwise,
   kRing,
-  // broadcast
+  // On connections: broadcast.
   kTree,
   kChain,
+  // Within a host: through published data, copied in and out.
+  kStaged,
+  // all_reduce, staged: every rank combines everything, or each its part.
+  kOneRound,
+  kByParts,
+  // From tensor to tensor, by system reads.
+  kSingleCopy,
+  // From tensor to tensor in symmetric memory.
+  kSymmetric,
 };
 
-// "doubling", ...
-const char* AlgorithmName(Algorithm algorithm);
+inline constexpr const char* kAlgorithmNames[] = {
+    "",       "doubling",  "pairwise", "ring",        "tree",     "chain",
+    "staged", "one_round", "by_parts", "single_copy", "symmetric"};
+static_assert(std::size(kAlgorithmNames) ==
+              static_cast<size_t>(Algorithm::kSymmetric) + 1);
 
-// Selects the algorithm for `kind` (all_reduce or broadcast) of `bytes` from a
-// table; the result is the same on every rank. The environment variable
-// MUSTER_GLOO_ALGORITHM, an algorithm's name, overrides the table for
-// collectives that have such an algorithm; `muster-bench --tune` measures with
-// it. It must be the same on every rank.
-Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes);
+// "staged", ...; "" for kFastest.
+constexpr const char* AlgorithmName(Algorithm algorithm) {
+  return kAlgorithmNames[static_cast<size_t>(algorithm)];
+}
 
-// Errors: kInvalidArgument (`forced`, the variable's value, names no
-// algorithm).
-Status CheckForced(absl::string_view forced);
+// The environment variable whose value, an algorithm's name, overrides the
+// table for collectives that have such an algorithm; `muster-bench --tune`
+// measures with it. It must be the same on every rank.
+const char* AlgorithmVariable(Medium medium);
 
-// As above, for a given value of that variable.
-Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,
-                          absl::string_view forced);
+// The algorithm that `value`, of that variable, names; kFastest if it is empty.
+// Errors: kInvalidArgument, with the variable and the known names.
+StatusOr<Algorithm> FindAlgorithm(Medium medium, absl::string_view value);
+
+// As above, with the variable's value.
+StatusOr<Algorithm> FindForcedAlgorithm(Medium medium);
+
+struct Circumstances {
+  Medium medium = Medium::kConnections;
+  int world_size = 0;
+  // Within a host: it has more ranks than processors.
+  bool is_crowded = false;
+  // The size of all ranks' parts together. All ranks that know it select alike.
+  size_t bytes = 0;
+};
+
+// Selects from the table; never kFastest. `forced` overrides it if `kind` has
+// such an algorithm. On connections only all_reduce and broadcast have several.
+Algorithm SelectAlgorithm(CollectiveKind kind,
+                          const Circumstances& circumstances,
+                          Algorithm forced = Algorithm::kFastest);
+
+// As above, on connections, with the variable's algorithm.
+Algorithm SelectOnConnections(CollectiveKind kind, int world_size,
+                              size_t bytes);
 
 // The transport of a stream, if it may use Gloo at all (Exchange::PathFor).
 // TcpConnections are faster until messages are so large that Gloo's second

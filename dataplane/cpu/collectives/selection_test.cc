@@ -5,48 +5,195 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-Algorithm SelectAllReduce(size_t bytes, absl::string_view forced = "") {
-  return SelectAlgorithm(CollectiveKind::kAllReduce, 4, bytes, forced);
+Algorithm SelectOn(CollectiveKind kind, int ranks, size_t bytes,
+                   Algorithm forced = Algorithm::kFastest) {
+  return SelectAlgorithm(kind, {.world_size = ranks, .bytes = bytes}, forced);
 }
 
-TEST(SelectionTest, LargerTensorsTakeMoreSteps) {
+Algorithm SelectAllReduce(size_t bytes,
+                          Algorithm forced = Algorithm::kFastest) {
+  return SelectOn(CollectiveKind::kAllReduce, 4, bytes, forced);
+}
+
+TEST(ConnectionsSelectionTest, LargerTensorsTakeMoreSteps) {
   EXPECT_EQ(SelectAllReduce(0), Algorithm::kDoubling);
   EXPECT_EQ(SelectAllReduce(32 << 10), Algorithm::kDoubling);
   EXPECT_EQ(SelectAllReduce((32 << 10) + 1), Algorithm::kPairwise);
   EXPECT_EQ(SelectAllReduce(64 << 20), Algorithm::kRing);
-  EXPECT_EQ(SelectAlgorithm(CollectiveKind::kBroadcast, 2, 4, ""),
-            Algorithm::kTree);
-  EXPECT_EQ(SelectAlgorithm(CollectiveKind::kBroadcast, 64, 64 << 20, ""),
+  EXPECT_EQ(SelectOn(CollectiveKind::kBroadcast, 2, 4), Algorithm::kTree);
+  EXPECT_EQ(SelectOn(CollectiveKind::kBroadcast, 64, 64 << 20),
             Algorithm::kChain);
 }
 
-TEST(SelectionTest, TheVariableGoesBeforeTheTableWhereItApplies) {
-  EXPECT_EQ(SelectAllReduce(4, "ring"), Algorithm::kRing);
-  EXPECT_EQ(SelectAllReduce(64 << 20, "doubling"), Algorithm::kDoubling);
-  // The name of another collective's algorithm, and an unknown name.
-  EXPECT_EQ(SelectAllReduce(4, "chain"), Algorithm::kDoubling);
-  EXPECT_EQ(SelectAllReduce(4, "fastest"), Algorithm::kDoubling);
+TEST(ConnectionsSelectionTest, TheVariableGoesBeforeTheTableWhereItApplies) {
+  EXPECT_EQ(SelectAllReduce(4, Algorithm::kRing), Algorithm::kRing);
+  EXPECT_EQ(SelectAllReduce(64 << 20, Algorithm::kDoubling),
+            Algorithm::kDoubling);
+  // Another collective's algorithm.
+  EXPECT_EQ(SelectAllReduce(4, Algorithm::kChain), Algorithm::kDoubling);
 }
 
-TEST(SelectionTest, AVariableThatNamesNoneIsRefused) {
-  EXPECT_TRUE(CheckForced("").ok());
-  EXPECT_TRUE(CheckForced("chain").ok());
-  EXPECT_EQ(CheckForced("fastest"),
-            InvalidArgumentError(
-                "environment variable MUSTER_GLOO_ALGORITHM: no algorithm "
-                "\"fastest\"; there are: doubling, pairwise, ring, tree, "
-                "chain"));
-}
-
-TEST(SelectionTest, AlgorithmsHaveNames) {
-  EXPECT_STREQ(AlgorithmName(Algorithm::kRing), "ring");
-  EXPECT_STREQ(AlgorithmName(Algorithm::kTree), "tree");
-}
-
-TEST(SelectionTest, LargeMessagesGoThroughGloo) {
+TEST(ConnectionsSelectionTest, LargeMessagesGoThroughGloo) {
   EXPECT_EQ(ChoosePath(CollectiveKind::kAllGather, 2 << 20), Path::kLines);
   EXPECT_EQ(ChoosePath(CollectiveKind::kAllGather, (2 << 20) + 1), Path::kGloo);
   EXPECT_EQ(ChoosePath(CollectiveKind::kBroadcast, 8 << 20), Path::kLines);
+}
+
+TEST(AlgorithmTest, NamesAreFound) {
+  for (const Algorithm algorithm :
+       {Algorithm::kDoubling, Algorithm::kPairwise, Algorithm::kRing,
+        Algorithm::kTree, Algorithm::kChain}) {
+    EXPECT_EQ(*FindAlgorithm(Medium::kConnections, AlgorithmName(algorithm)),
+              algorithm);
+  }
+  for (const Algorithm algorithm :
+       {Algorithm::kStaged, Algorithm::kOneRound, Algorithm::kByParts,
+        Algorithm::kSingleCopy, Algorithm::kSymmetric}) {
+    EXPECT_EQ(*FindAlgorithm(Medium::kSharedMemory, AlgorithmName(algorithm)),
+              algorithm);
+  }
+  EXPECT_EQ(*FindAlgorithm(Medium::kSharedMemory, ""), Algorithm::kFastest);
+  EXPECT_STREQ(AlgorithmName(Algorithm::kRing), "ring");
+}
+
+TEST(AlgorithmTest, AVariableThatNamesNoneIsRefused) {
+  EXPECT_EQ(FindAlgorithm(Medium::kConnections, "staged").status(),
+            InvalidArgumentError(
+                "environment variable MUSTER_GLOO_ALGORITHM: no algorithm "
+                "\"staged\"; there are: doubling, pairwise, ring, tree, "
+                "chain"));
+  EXPECT_EQ(FindAlgorithm(Medium::kSharedMemory, "ring").status(),
+            InvalidArgumentError(
+                "environment variable MUSTER_SHM_ALGORITHM: no algorithm "
+                "\"ring\"; there are: staged, one_round, by_parts, "
+                "single_copy, symmetric"));
+}
+
+Algorithm Select(CollectiveKind kind, Medium medium, size_t bytes,
+                 Algorithm forced = Algorithm::kFastest) {
+  return SelectAlgorithm(
+      kind, {.medium = medium, .world_size = 4, .bytes = bytes}, forced);
+}
+
+TEST(SharedMemorySelectionTest, EveryCollectiveHasAnAlgorithmForEverySize) {
+  for (int kind = 0; kind < kCollectiveKindCount; ++kind) {
+    for (const Medium medium :
+         {Medium::kSharedMemory, Medium::kSymmetricMemory}) {
+      for (const size_t bytes : {size_t{0}, size_t{4}, size_t{1} << 40}) {
+        EXPECT_NE(Select(static_cast<CollectiveKind>(kind), medium, bytes),
+                  Algorithm::kFastest);
+      }
+    }
+  }
+}
+
+TEST(SharedMemorySelectionTest, SmallTensorsAreNotLookedForInSymmetricMemory) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast}) {
+    EXPECT_NE(Select(kind, Medium::kSymmetricMemory, 64),
+              Algorithm::kSymmetric);
+    EXPECT_EQ(Select(kind, Medium::kSymmetricMemory, 1 << 20),
+              Algorithm::kSymmetric);
+    EXPECT_NE(Select(kind, Medium::kSharedMemory, 1 << 20),
+              Algorithm::kSymmetric);
+  }
+  EXPECT_EQ(
+      Select(CollectiveKind::kAllReduce, Medium::kSymmetricMemory, 8 << 10),
+      Algorithm::kSymmetric);
+}
+
+Algorithm Select(CollectiveKind kind, int ranks, bool is_crowded,
+                 size_t bytes) {
+  return SelectAlgorithm(kind, {.medium = Medium::kSharedMemory,
+                                .world_size = ranks,
+                                .is_crowded = is_crowded,
+                                .bytes = bytes});
+}
+
+TEST(SharedMemorySelectionTest, TheMoreRanksTheSoonerTheyShareTheWork) {
+  const auto select = [](int ranks, size_t bytes) {
+    return Select(CollectiveKind::kAllReduce, ranks, false, bytes);
+  };
+  EXPECT_EQ(select(4, 4 << 10), Algorithm::kOneRound);
+  EXPECT_EQ(select(4, (4 << 10) + 1), Algorithm::kByParts);
+  EXPECT_EQ(select(8, 1 << 10), Algorithm::kOneRound);
+  EXPECT_EQ(select(8, (1 << 10) + 1), Algorithm::kByParts);
+  EXPECT_EQ(select(16, 512), Algorithm::kOneRound);
+  EXPECT_EQ(select(16, 513), Algorithm::kByParts);
+}
+
+TEST(SharedMemorySelectionTest, WhereOneRankWouldWriteMuchForManyTheyReadIt) {
+  const auto select = [](int ranks, size_t bytes) {
+    return Select(CollectiveKind::kScatter, ranks, false, bytes);
+  };
+  EXPECT_EQ(select(3, 1 << 20), Algorithm::kStaged);
+  EXPECT_EQ(select(3, 2 << 20), Algorithm::kSingleCopy);
+  EXPECT_EQ(select(16, 2 << 20), Algorithm::kSingleCopy);
+  EXPECT_EQ(select(2, 64 << 20), Algorithm::kStaged);
+}
+
+TEST(SharedMemorySelectionTest, ManyRanksReadMuch) {
+  constexpr size_t kMuch = 4 << 20;
+  for (const CollectiveKind kind :
+       {CollectiveKind::kReduceScatter, CollectiveKind::kReduceScatterTensor}) {
+    EXPECT_EQ(Select(kind, 2, false, kMuch), Algorithm::kStaged);
+    EXPECT_EQ(Select(kind, 3, false, kMuch), Algorithm::kSingleCopy);
+    EXPECT_EQ(Select(kind, 3, true, kMuch), Algorithm::kStaged);
+  }
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllGather, CollectiveKind::kAllGatherIntoTensor}) {
+    EXPECT_EQ(Select(kind, 2, false, kMuch), Algorithm::kStaged);
+    EXPECT_EQ(Select(kind, 4, false, kMuch), Algorithm::kSingleCopy);
+    EXPECT_EQ(Select(kind, 8, false, kMuch), Algorithm::kStaged);
+  }
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllToAll, CollectiveKind::kAllToAllSingle}) {
+    EXPECT_EQ(Select(kind, 4, false, kMuch), Algorithm::kStaged);
+    EXPECT_EQ(Select(kind, 8, false, kMuch), Algorithm::kSingleCopy);
+  }
+}
+
+TEST(SharedMemorySelectionTest, ACrowdTakesFewerRounds) {
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, 4, false, 16 << 10),
+            Algorithm::kByParts);
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, 4, true, 16 << 10),
+            Algorithm::kOneRound);
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, 16, true, 16 << 10),
+            Algorithm::kByParts);
+  EXPECT_EQ(Select(CollectiveKind::kScatter, 16, false, 1 << 20),
+            Algorithm::kStaged);
+  EXPECT_EQ(Select(CollectiveKind::kScatter, 16, true, 1 << 20),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(Select(CollectiveKind::kScatter, 4, true, 1 << 20),
+            Algorithm::kStaged);
+  EXPECT_EQ(Select(CollectiveKind::kAllToAll, 16, true, 4 << 20),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(Select(CollectiveKind::kAllToAll, 8, true, 4 << 20),
+            Algorithm::kStaged);
+}
+
+TEST(SharedMemorySelectionTest,
+     WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {
+  const auto forced = [](CollectiveKind kind, Algorithm algorithm) {
+    return Select(kind, Medium::kSymmetricMemory, 1 << 20, algorithm);
+  };
+  EXPECT_EQ(forced(CollectiveKind::kAllReduce, Algorithm::kOneRound),
+            Algorithm::kOneRound);
+  EXPECT_EQ(forced(CollectiveKind::kBroadcast, Algorithm::kOneRound),
+            Algorithm::kSymmetric);
+  EXPECT_EQ(forced(CollectiveKind::kGather, Algorithm::kSingleCopy),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(forced(CollectiveKind::kBroadcast, Algorithm::kStaged),
+            Algorithm::kStaged);
+  EXPECT_EQ(forced(CollectiveKind::kAllReduce, Algorithm::kStaged),
+            Algorithm::kByParts);
+  // A forced algorithm applies only if it is possible.
+  EXPECT_EQ(Select(CollectiveKind::kBroadcast, Medium::kSharedMemory, 4,
+                   Algorithm::kSymmetric),
+            Algorithm::kStaged);
+  EXPECT_EQ(Select(CollectiveKind::kBroadcast, Medium::kSymmetricMemory, 4,
+                   Algorithm::kSymmetric),
+            Algorithm::kSymmetric);
 }
 
 }  // namespace

@@ -126,8 +126,7 @@ Status CheckEnvironment() {
                      base::Quote(value)));
   }
   if (Status bad = CheckLazyInit(); !bad.ok()) return bad;
-  const char* const algorithm = std::getenv("MUSTER_GLOO_ALGORITHM");
-  return CheckForced(algorithm == nullptr ? "" : algorithm);
+  return FindForcedAlgorithm(Medium::kConnections).status();
 }
 
 // Waits until all ranks are connected, and enables Gloo if no two ranks are

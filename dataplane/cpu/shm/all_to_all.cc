@@ -11,7 +11,6 @@
 #include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/per_peer_rounds.h"
-#include "dataplane/cpu/shm/selection.h"
 #include "dataplane/cpu/shm/streaming.h"
 
 namespace muster::dataplane::shm {

@@ -11,7 +11,6 @@
 #include "absl/container/inlined_vector.h"
 #include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
-#include "dataplane/cpu/shm/selection.h"
 #include "dataplane/cpu/shm/streaming.h"
 #include "dataplane/reduction.h"
 #include "glog/logging.h"

@@ -11,8 +11,8 @@
 #include "base/serial_executor.h"
 #include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/shm/intra_host.h"
-#include "dataplane/cpu/shm/selection.h"
 #include "dataplane/reduction.h"
 #include "dataplane/releasable_lock.h"
 
@@ -531,12 +531,12 @@ Hierarchical::Hierarchical(std::shared_ptr<Segment> segment,
 bool Hierarchical::LooksForSymmetric(const Collective& collective) const {
   if (!context_.has_regions || GetWhole(collective).data == nullptr)
     return false;
-  return SelectAlgorithm(collective.kind,
-                         {.memory = Memory::kSymmetric,
-                          .world_size = round_buffer_.world_size(),
-                          .is_crowded = traits_.round_buffer.is_crowded,
-                          .bytes = collective.bytes()},
-                         traits_.algorithm) == Algorithm::kSymmetric;
+  return cpu::SelectAlgorithm(collective.kind,
+                              {.medium = Medium::kSymmetricMemory,
+                               .world_size = round_buffer_.world_size(),
+                               .is_crowded = traits_.round_buffer.is_crowded,
+                               .bytes = collective.bytes()},
+                              traits_.algorithm) == Algorithm::kSymmetric;
 }
 
 bool Hierarchical::Takes(const Collective& collective) const {

@@ -20,6 +20,7 @@
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
+#include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/shm/regions.h"
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/streaming.h"
@@ -29,7 +30,10 @@
 
 namespace muster::dataplane::shm {
 
+using cpu::Algorithm;
+using cpu::AlgorithmName;
 using cpu::Blocks;
+using cpu::Medium;
 using cpu::MessageHeader;
 
 // Summarizes what a rank has run, so that ranks can check that they ran the

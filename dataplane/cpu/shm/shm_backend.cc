@@ -16,6 +16,7 @@
 #include "base/process_limits.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/engine/multi_interface_backend.h"
@@ -27,7 +28,6 @@
 #include "dataplane/cpu/shm/regions.h"
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/segment.h"
-#include "dataplane/cpu/shm/selection.h"
 #include "dataplane/cpu/shm/shm_collectives.h"
 #include "dataplane/cpu/shm/topology.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
@@ -38,9 +38,10 @@
 namespace muster::dataplane {
 namespace {
 
+using cpu::Algorithm;
 using cpu::Engine;
+using cpu::Medium;
 using cpu::ShmMailbox;
-using shm::Algorithm;
 using shm::FindProcessorShare;
 using shm::GroupAgreement;
 using shm::Hierarchical;
@@ -66,10 +67,6 @@ constexpr char kVariable[] = "MUSTER_SHM";
 // and measurements on one machine. Set it on all ranks.
 constexpr char kHostsVariable[] = "MUSTER_SHM_HOSTS";
 constexpr absl::string_view kByAddress = "address";
-
-// The algorithm of all collectives that have it, at all sizes. Set it on all
-// ranks. For tests and measurements.
-constexpr char kAlgorithmVariable[] = "MUSTER_SHM_ALGORITHM";
 
 absl::string_view GetVariable(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -108,23 +105,17 @@ Status CheckEnvironment() {
         absl::StrCat("environment variable ", kHostsVariable, " must be ",
                      kByAddress, " but was ", base::Quote(hosts)));
   }
-  const absl::string_view algorithm = GetVariable(kAlgorithmVariable);
-  if (algorithm.empty()) return OkStatus();
-  const Status found = shm::FindAlgorithm(algorithm).status();
-  return found.ok() ? found
-                    : InvalidArgumentError(absl::StrCat("environment variable ",
-                                                        kAlgorithmVariable,
-                                                        ": ", found.message()));
+  return cpu::FindForcedAlgorithm(Medium::kSharedMemory).status();
 }
 
 Algorithm ForcedAlgorithm() {
-  return shm::FindAlgorithm(GetVariable(kAlgorithmVariable))
+  return cpu::FindForcedAlgorithm(Medium::kSharedMemory)
       .value_or(Algorithm::kFastest);
 }
 
 std::string AlgorithmText(Algorithm algorithm) {
   if (algorithm == Algorithm::kFastest) return "not set";
-  return absl::StrCat("\"", shm::AlgorithmName(algorithm), "\"");
+  return absl::StrCat("\"", cpu::AlgorithmName(algorithm), "\"");
 }
 
 // A rank's slice of a region.
@@ -337,11 +328,11 @@ Status CheckAlgorithms(const std::vector<Self>& all, int rank) {
   for (size_t peer = 0; peer < all.size(); ++peer) {
     if (all[peer].algorithm == algorithm) continue;
     // The algorithms' rounds are incompatible.
-    return InvalidArgumentError(
-        absl::StrCat("environment variable ", kAlgorithmVariable,
-                     " must be the same on all ranks: on rank ", peer,
-                     " it is ", AlgorithmText(all[peer].algorithm),
-                     ", on rank ", rank, " ", AlgorithmText(algorithm)));
+    return InvalidArgumentError(absl::StrCat(
+        "environment variable ", cpu::AlgorithmVariable(Medium::kSharedMemory),
+        " must be the same on all ranks: on rank ", peer, " it is ",
+        AlgorithmText(all[peer].algorithm), ", on rank ", rank, " ",
+        AlgorithmText(algorithm)));
   }
   return OkStatus();
 }
@@ -547,8 +538,9 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
       .algorithm = ForcedAlgorithm()};
   if (traits.algorithm == Algorithm::kSingleCopy && !traits.reads_memory) {
     LOG_FIRST_N(WARNING, 1)
-        << "backend shm: environment variable " << kAlgorithmVariable << "=\""
-        << shm::AlgorithmName(Algorithm::kSingleCopy)
+        << "backend shm: environment variable "
+        << cpu::AlgorithmVariable(Medium::kSharedMemory) << "=\""
+        << cpu::AlgorithmName(Algorithm::kSingleCopy)
         << "\" has no effect in group " << base::Quote(options.group_name)
         << ": its ranks do not all read each other's memory";
   }

@@ -121,7 +121,7 @@ Status ShmCollectives::RunAnAllToAll(const Collective& collective,
   // All ranks must answer alike, so it must not depend on this rank's inputs.
   const auto reads_rather = [&](size_t bytes) {
     return traits_.algorithm != Algorithm::kSingleCopy &&
-           Reads(Select(collective.kind, Memory::kOrdinary, bytes));
+           Reads(Select(collective.kind, Medium::kSharedMemory, bytes));
   };
   const StatusOr<bool> done =
       RunAllToAll(context_, collective, origins, reads_rather);
@@ -133,28 +133,29 @@ Status ShmCollectives::RunAnAllToAll(const Collective& collective,
 
 // The lookup takes as long as a small collective, and most collectives have the
 // size of the last one. So the last result is cached.
-Algorithm ShmCollectives::Select(CollectiveKind kind, Memory memory,
+Algorithm ShmCollectives::Select(CollectiveKind kind, Medium medium,
                                  size_t bytes) {
   Selected& last = selected_[static_cast<size_t>(kind)]
-                            [memory == Memory::kSymmetric ? 1 : 0];
+                            [medium == Medium::kSymmetricMemory ? 1 : 0];
   if (last.bytes != bytes || last.algorithm == Algorithm::kFastest) {
     last = {bytes,
-            SelectAlgorithm(kind,
-                            {.memory = memory,
-                             .world_size = round_buffer_.world_size(),
-                             .is_crowded = traits_.round_buffer.is_crowded,
-                             .bytes = bytes},
-                            traits_.algorithm)};
+            cpu::SelectAlgorithm(kind,
+                                 {.medium = medium,
+                                  .world_size = round_buffer_.world_size(),
+                                  .is_crowded = traits_.round_buffer.is_crowded,
+                                  .bytes = bytes},
+                                 traits_.algorithm)};
   }
   return last.algorithm;
 }
 
 ShmCollectives::Paths ShmCollectives::FindPaths(const Collective& collective) {
   const size_t bytes = DecisiveBytes(collective, round_buffer_.world_size());
-  const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
+  const Algorithm ordinary =
+      Select(collective.kind, Medium::kSharedMemory, bytes);
   return {.ordinary = ordinary,
           .staged = FindStaged(collective, ordinary),
-          .ignores_regions = Select(collective.kind, Memory::kSymmetric,
+          .ignores_regions = Select(collective.kind, Medium::kSymmetricMemory,
                                     bytes) != Algorithm::kSymmetric,
           .is_plain = !Reads(ordinary)};
 }

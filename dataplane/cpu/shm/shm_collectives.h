@@ -18,7 +18,6 @@
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/rounds.h"
 #include "dataplane/cpu/shm/segment.h"
-#include "dataplane/cpu/shm/selection.h"
 #include "dataplane/cpu/shm/staged.h"
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/releasable_lock.h"
@@ -101,7 +100,7 @@ class ShmCollectives : public cpu::Shortcut {
   // Runs `paths.ordinary`, without a check for symmetric memory.
   inline Status RunOrdinary(const Collective& collective, const Paths& paths);
   Status RunAnAllToAll(const Collective& collective, const Paths& paths);
-  Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
+  Algorithm Select(CollectiveKind kind, Medium medium, size_t bytes);
 
   const std::shared_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;

@@ -4,7 +4,6 @@
 #include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/shm/rounds.h"
-#include "dataplane/cpu/shm/selection.h"
 
 namespace muster::dataplane::shm {
 

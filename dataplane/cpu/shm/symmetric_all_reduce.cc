@@ -6,7 +6,6 @@
 
 #include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
-#include "dataplane/cpu/shm/selection.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::shm {
