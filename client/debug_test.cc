@@ -145,8 +145,8 @@ TEST_F(DebugTest, DetailShowsWhatThePeerOfATimeoutWaitsIn) {
         Line(rank),
         StartsWith("error DistBackendError [1] send #1 on group \"world\": "
                    "timed out after 5s waiting for rank 1 with tag 0; rank 1 "
-                   "waits in recv #1 float32[6] from rank 2 tag 0, which does "
-                   "not go with it; rank 1 is pid "));
+                   "waits in recv #1 float32[1048576] from rank 2 tag 0, which "
+                   "does not go with it; rank 1 is pid "));
   }
   for (const auto& rank : ranks_) rank->WriteLine("go");
   EXPECT_EQ(Line(0), "no error");

@@ -112,31 +112,28 @@ class Ring {
   size_t Bytes(size_t count) const { return count * reduced_.element_bytes(); }
 
   void PrepareBuffers() {
-    const Path path = exchange_.PathFor(reduced_.tensor.bytes() / world_size_);
-    tensor_ = exchange_.Wrap(reduced_.data(), reduced_.tensor.bytes(), path);
+    tensor_ = exchange_.Wrap(reduced_.data(), reduced_.tensor.bytes());
     const size_t chunk_count = reduced_.count() / world_size_ + 1;
     const size_t slot_bytes = Bytes(chunk_count / segments_ + 1);
     std::byte* scratch = exchange_.Scratch(kAhead * slot_bytes);
     for (size_t i = 0; i < kAhead; ++i) {
       slots_[i] = scratch + i * slot_bytes;
-      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes, path);
+      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes);
     }
   }
 
   Status Announce(size_t i) {
     const Range range = Received(i);
     if (i < combining_messages_) {
-      return slot_buffers_[i % kAhead]->Receive(
-          previous_, exchange_.stream_slot(), 0, Bytes(range.count));
+      return slot_buffers_[i % kAhead]->Receive(previous_, 0,
+                                                Bytes(range.count));
     }
-    return tensor_->Receive(previous_, exchange_.stream_slot(),
-                            Bytes(range.first), Bytes(range.count));
+    return tensor_->Receive(previous_, Bytes(range.first), Bytes(range.count));
   }
 
   Status Send(size_t i) {
     const Range range = Sent(i);
-    return tensor_->Send(next_, exchange_.stream_slot(), Bytes(range.first),
-                         Bytes(range.count));
+    return tensor_->Send(next_, Bytes(range.first), Bytes(range.count));
   }
 
   Status Take(size_t i) {

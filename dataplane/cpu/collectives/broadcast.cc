@@ -52,14 +52,13 @@ Status BroadcastStream(const Tensor& tensor, const Links& links,
   if (!agreed.ok()) return agreed;
 
   const size_t bytes = tensor.bytes();
-  const std::unique_ptr<Buffer> buffer =
-      exchange.Wrap(tensor.data(), bytes, exchange.PathFor(bytes));
+  const std::unique_ptr<Buffer> buffer = exchange.Wrap(tensor.data(), bytes);
   const size_t segments = ChunksFor(bytes, kSegmentBytes);
   if (links.parent >= 0) {
     for (size_t i = 0; i < segments; ++i) {
       const Range segment = CutChunk(bytes, i, kSegmentBytes);
-      Status announced = buffer->Receive(links.parent, exchange.stream_slot(),
-                                         segment.first, segment.count);
+      Status announced =
+          buffer->Receive(links.parent, segment.first, segment.count);
       if (!announced.ok()) return announced;
     }
   }
@@ -70,8 +69,7 @@ Status BroadcastStream(const Tensor& tensor, const Links& links,
     }
     const Range segment = CutChunk(bytes, i, kSegmentBytes);
     for (const int child : links.children) {
-      Status sent = buffer->Send(child, exchange.stream_slot(), segment.first,
-                                 segment.count);
+      Status sent = buffer->Send(child, segment.first, segment.count);
       if (!sent.ok()) return sent;
     }
   }

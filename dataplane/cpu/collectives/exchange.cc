@@ -269,10 +269,4 @@ Status Exchange::Handshake(const std::vector<int>& receivers,
   return OkStatus();
 }
 
-std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes, Path path) {
-  Transport& transport = workspace_.transport();
-  return path == Path::kLines ? transport.CreateBuffer(data, bytes)
-                              : transport.CreateGlooBuffer(data, bytes);
-}
-
 }  // namespace muster::dataplane::cpu

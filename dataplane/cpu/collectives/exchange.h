@@ -91,8 +91,7 @@ class Workspace {
 // It has two kinds of message: notes, which are short (see MessageConnection),
 // and streams, which may have any size and move directly between the callers'
 // memory, without a copy. A stream may begin only after a note has shown that
-// both sides run the same collective: Gloo kills the process if a message is
-// longer than its receiver announced.
+// both sides run the same collective and expect the same sizes.
 class Exchange {
  public:
   Exchange(Workspace& workspace, const Collective& collective);
@@ -120,21 +119,11 @@ class Exchange {
   Status Handshake(const std::vector<int>& receivers,
                    const std::vector<int>& senders);
 
-  // Makes a buffer for streams over `path`, which both sides must choose alike.
-  // All streams of a collective use one slot: between two ranks, streams of one
-  // path arrive in the order in which they were sent.
-  std::unique_ptr<Buffer> Wrap(void* data, size_t bytes, Path path);
-
-  // The path for messages of `bytes` between two ranks: kLines if any two ranks
-  // of the group are near each other. Otherwise messages of one collective may
-  // use both paths, if sizes differ. Those on kGloo must then not depend on the
-  // others (see CreateGlooBuffer).
-  Path PathFor(size_t bytes) const {
-    return workspace_.transport().uses_gloo()
-               ? ChoosePath(static_cast<CollectiveKind>(header_.kind), bytes)
-               : Path::kLines;
+  // Makes a buffer for streams. Between two ranks, streams arrive in the order
+  // in which they were sent.
+  std::unique_ptr<Buffer> Wrap(void* data, size_t bytes) {
+    return workspace_.transport().CreateBuffer(data, bytes);
   }
-  uint64_t stream_slot() const { return header_.sequence; }
   std::byte* Scratch(size_t bytes) { return workspace_.Scratch(bytes); }
 
   // The size of an element of the collective's type.

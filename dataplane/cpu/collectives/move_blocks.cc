@@ -12,8 +12,7 @@ namespace {
 // The moves of one rank. All pairs of ranks move at the same time, and all
 // streams are posted before the first wait, so no stream depends on another.
 // Within a pair a note goes first, from which the receiver knows that the
-// stream fits. The receiver then announces the stream; the sender may post it
-// at once, because Gloo makes it wait for that.
+// stream fits.
 class Mover {
  public:
   Mover(const Moves& moves, bool agreed, Exchange& exchange)
@@ -63,10 +62,8 @@ class Mover {
       if (!sent.ok()) return sent;
     }
     if (!streamed) return OkStatus();
-    sent_[peer] = exchange_.Wrap(block.data, CountBytes(block),
-                                 exchange_.PathFor(CountBytes(block)));
-    return sent_[peer]->Send(peer, exchange_.stream_slot(), 0,
-                             CountBytes(block));
+    sent_[peer] = exchange_.Wrap(block.data, CountBytes(block));
+    return sent_[peer]->Send(peer, 0, CountBytes(block));
   }
 
   Status Expect(int peer) {
@@ -81,10 +78,8 @@ class Mover {
       }
     }
     if (!streamed) return OkStatus();
-    received_[peer] = exchange_.Wrap(block.data, CountBytes(block),
-                                     exchange_.PathFor(CountBytes(block)));
-    return received_[peer]->Receive(peer, exchange_.stream_slot(), 0,
-                                    CountBytes(block));
+    received_[peer] = exchange_.Wrap(block.data, CountBytes(block));
+    return received_[peer]->Receive(peer, 0, CountBytes(block));
   }
 
   const Moves& moves_;

@@ -104,11 +104,9 @@ class Scatterer {
     for (int peer = 0; peer < world_size_; ++peer) {
       if (peer == rank_ || inputs_[peer].count == 0) continue;
       const size_t bytes = inputs_[peer].count * element_bytes_;
-      sent_[peer] =
-          exchange_.Wrap(inputs_[peer].data, bytes, exchange_.PathFor(bytes));
+      sent_[peer] = exchange_.Wrap(inputs_[peer].data, bytes);
     }
     if (segments_ == 0) return;
-    const Path path = exchange_.PathFor(output_.count * element_bytes_);
     const size_t segment_count = output_.count / segments_ + 1;
     const size_t slot_bytes = segment_count * element_bytes_;
     const size_t accumulators_bytes =
@@ -120,15 +118,15 @@ class Scatterer {
     accumulators_ = scratch;
     for (size_t i = 0; i < kAhead; ++i) {
       slots_[i] = scratch + accumulators_bytes + i * slot_bytes;
-      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes, path);
+      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes);
     }
   }
 
   Status Announce(size_t i) {
     const Range segment =
         CutPart(output_.count, i / (world_size_ - 1), segments_);
-    return slot_buffers_[i % kAhead]->Receive(
-        Behind(i), exchange_.stream_slot(), 0, segment.count * element_bytes_);
+    return slot_buffers_[i % kAhead]->Receive(Behind(i), 0,
+                                              segment.count * element_bytes_);
   }
 
   // Sends segments in the order in which receivers wait for them.
@@ -144,8 +142,7 @@ class Scatterer {
         const size_t segments = CountSegments(input);
         if (i >= segments) continue;
         const Range segment = CutPart(input.count, i, segments);
-        Status sent = sent_[peer]->Send(peer, exchange_.stream_slot(),
-                                        segment.first * element_bytes_,
+        Status sent = sent_[peer]->Send(peer, segment.first * element_bytes_,
                                         segment.count * element_bytes_);
         if (!sent.ok()) return sent;
       }

@@ -118,10 +118,6 @@ constexpr Row kTable[] = {
      Algorithm::kSymmetric},
 };
 
-// The largest messages on the TcpConnections (kLines).
-constexpr size_t kLineBytesMax = 2 << 20;
-constexpr size_t kLineBroadcastBytesMax = 8 << 20;
-
 // Whether `algorithm` goes through `medium`.
 bool GoesThrough(Medium medium, Algorithm algorithm) {
   return (medium == Medium::kConnections) == (algorithm < Algorithm::kStaged);
@@ -205,13 +201,6 @@ Algorithm SelectOnConnections(CollectiveKind kind, int world_size,
       FindForcedAlgorithm(Medium::kConnections).value_or(Algorithm::kFastest);
   return SelectAlgorithm(kind, {.world_size = world_size, .bytes = bytes},
                          forced);
-}
-
-Path ChoosePath(CollectiveKind kind, size_t bytes) {
-  const size_t bytes_max = kind == CollectiveKind::kBroadcast
-                               ? kLineBroadcastBytesMax
-                               : kLineBytesMax;
-  return bytes <= bytes_max ? Path::kLines : Path::kGloo;
 }
 
 }  // namespace muster::dataplane::cpu

@@ -88,14 +88,6 @@ Algorithm SelectAlgorithm(CollectiveKind kind,
 Algorithm SelectOnConnections(CollectiveKind kind, int world_size,
                               size_t bytes);
 
-// The transport of a stream, if it may use Gloo at all (Exchange::PathFor).
-// TcpConnections are faster until messages are so large that Gloo's second
-// thread pays.
-enum class Path : uint8_t { kLines, kGloo };
-
-// The path for messages of `bytes` between two ranks that both know that size.
-Path ChoosePath(CollectiveKind kind, size_t bytes);
-
 }  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_COLLECTIVES_SELECTION_H_

@@ -33,12 +33,6 @@ TEST(ConnectionsSelectionTest, TheVariableGoesBeforeTheTableWhereItApplies) {
   EXPECT_EQ(SelectAllReduce(4, Algorithm::kChain), Algorithm::kDoubling);
 }
 
-TEST(ConnectionsSelectionTest, LargeMessagesGoThroughGloo) {
-  EXPECT_EQ(ChoosePath(CollectiveKind::kAllGather, 2 << 20), Path::kLines);
-  EXPECT_EQ(ChoosePath(CollectiveKind::kAllGather, (2 << 20) + 1), Path::kGloo);
-  EXPECT_EQ(ChoosePath(CollectiveKind::kBroadcast, 8 << 20), Path::kLines);
-}
-
 TEST(AlgorithmTest, NamesAreFound) {
   for (const Algorithm algorithm :
        {Algorithm::kDoubling, Algorithm::kPairwise, Algorithm::kRing,

@@ -1,15 +1,12 @@
 #include "dataplane/cpu/engine/cpu_backend.h"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -129,27 +126,19 @@ Status CheckEnvironment() {
   return FindForcedAlgorithm(Medium::kConnections).status();
 }
 
-// Waits until all ranks are connected, and enables Gloo if no two ranks are
-// near each other. A rank is connected when its peers have opened their
-// sockets; no rank may leave before all have come that far.
-Status Meet(const BackendOptions& options, Transport& transport,
-            Engine& engine) {
-  std::vector<uint8_t> own = {transport.has_near_peer()};
-  std::vector<uint8_t> all(options.world_size);
+// Waits until all ranks are connected. A rank is connected when its peers have
+// opened their sockets; no rank may leave before all have come that far.
+Status Meet(const BackendOptions& options, Engine& engine) {
   Collective meeting;
-  meeting.kind = CollectiveKind::kAllGatherIntoTensor;
+  meeting.kind = CollectiveKind::kBarrier;
   meeting.step = Step::kFormGroup;
-  meeting.inputs = {Tensor(own)};
-  meeting.outputs = {Tensor(all)};
   meeting.deadline = options.deadline;
   meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
       options.deadline - Clock::now());
   // Only this thread uses it.
   BiasedMutex mutex;
   ReleasableLock order(mutex);
-  Status met = engine.Run(meeting, order).status;
-  if (met.ok() && std::ranges::find(all, 1) == all.end()) transport.UseGloo();
-  return met;
+  return engine.Run(meeting, order).status;
 }
 
 }  // namespace
@@ -160,12 +149,11 @@ StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
   StatusOr<std::unique_ptr<Transport>> transport =
       Transport::Connect(name, options);
   if (!transport.ok()) return transport.status();
-  Transport& connected = **transport;
   auto engine =
       std::make_shared<Engine>(options.group_name, *std::move(transport));
   if (options.world_size == 1) return engine;
   const InterruptedAbort interrupted(options, *engine);
-  Status met = Meet(options, connected, *engine);
+  Status met = Meet(options, *engine);
   if (!met.ok()) return met;
   return engine;
 }

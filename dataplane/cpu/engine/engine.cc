@@ -265,8 +265,8 @@ void Engine::RunFirst() {
 
 void Engine::EndFirst(const Job& job, const Status& status, bool has_begun) {
   if (!status.ok()) {
-    // A caller that sees the failure may free the tensor. So Gloo's thread must
-    // not use it any more, and reads by other ranks must be invalid.
+    // A caller that sees the failure may free the tensor. So no thread may use
+    // it any more, and reads by other ranks must be invalid.
     MutexLock lock(mutex_);
     CloseTransport(/*cuts_off=*/has_begun);
   }

@@ -204,7 +204,7 @@ TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
 }
 
 TEST_F(EngineTest, FailedWorkCompletesAfterItsConnectionsAreClosed) {
-  // Until the connections are closed, Gloo's thread may use the tensor.
+  // Until the connections are closed, peers may read the tensor.
   const Status cause = AbortedError("on purpose");
   std::vector<std::shared_ptr<Work>> works;
   for (int i = 0; i < 2; ++i) {

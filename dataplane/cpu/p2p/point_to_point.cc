@@ -26,6 +26,9 @@ namespace {
 // Reading so many bytes takes no longer than a thread's wake-up.
 constexpr size_t kShortBytesMax = 1 << 20;
 
+// The bytes of a tensor that a thread copies before it looks at other work.
+constexpr size_t kReadBytes = 4 << 20;
+
 }  // namespace
 
 // The work of an operation that a mailbox message may complete.
@@ -72,9 +75,22 @@ PointToPoint::PointToPoint(std::string group_name, Transport& transport,
                            std::function<void(const Status&)> fail)
     : group_name_(std::move(group_name)),
       transport_(transport),
+      connections_(transport.p2p_connections()),
       fail_(std::move(fail)),
       peers_(transport.world_size()) {
   peers_[transport.rank()].credit = kEagerWindow;
+  if (connections_ == nullptr) return;
+  connections_->SetCallbacks(
+      {.received =
+           [this](int peer, const Message& message, const std::byte* payload) {
+             Received(peer, message, payload);
+           },
+       .find_memory =
+           [this](int peer, const Message& message, size_t bytes) {
+             return FindMemory(peer, message, bytes);
+           },
+       .sent = [this](int peer, uint64_t ticket) { Sent(peer, ticket); },
+       .ended = [this](int peer, const Status& how) { Ended(peer, how); }});
 }
 
 Status PointToPoint::LabelFailure(const Collective& collective,
@@ -139,7 +155,7 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
                                   });
   // Reading may take long.
   if (!progress_thread_.joinable()) {
-    GiveToChannels(actions.readings);
+    GiveToConnections(actions.readings);
     return;
   }
   std::ranges::copy(actions.readings, std::back_inserter(left_.readings));
@@ -151,22 +167,26 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
   progress_thread_rests_ = false;
 }
 
-void PointToPoint::GiveToChannels(const std::vector<Reading>& readings) {
+void PointToPoint::GiveToConnections(const std::vector<Reading>& readings) {
   for (const Reading& reading : readings) {
-    peers_[reading.peer].connection->Run([this, reading] { Read(reading); });
+    connections_->Run([this, reading = Reading(reading)]() mutable {
+      return ReadPart(reading);
+    });
   }
 }
 
 void PointToPoint::GiveToSelf(const OperationPtr& receive,
                               const OperationPtr& send) {
-  if (to_self_ == nullptr) {
-    to_self_ = std::make_unique<SerialExecutor>();
-  }
-  to_self_->Post([this, receive, send] {
+  connections_->Run([this, receive, send, copied = size_t{0}]() mutable {
     const Tensor& tensor = send->tensor();
-    if (tensor.bytes() > 0) {
-      std::memmove(receive->tensor().data(), tensor.data(), tensor.bytes());
+    const size_t bytes = std::min(tensor.bytes() - copied, kReadBytes);
+    if (bytes > 0) {
+      std::memmove(static_cast<std::byte*>(receive->tensor().data()) + copied,
+                   static_cast<const std::byte*>(tensor.data()) + copied,
+                   bytes);
     }
+    copied += bytes;
+    if (copied < tensor.bytes()) return false;
     DeferredActions actions;
     {
       MutexLock lock(mutex_);
@@ -174,7 +194,7 @@ void PointToPoint::GiveToSelf(const OperationPtr& receive,
       Done(receive, actions);
     }
     Carry(actions);
-    return OkStatus();
+    return true;
   });
 }
 
@@ -193,20 +213,16 @@ void PointToPoint::SetMail(MailMaker make, const MailboxOptions& options) {
   learns_ = !options.is_crowded;
 }
 
-StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
-                                  const void* payload, size_t bytes,
-                                  uint64_t ticket) {
+bool PointToPoint::Post(int peer, const Message& message, const void* payload,
+                        size_t bytes, uint64_t ticket) {
   Peer& state = peers_[peer];
-  const bool goes_with_tensor =
-      message.type == Message::kClear || message.type == Message::kDone;
   // No offer that completes at once may overtake one that has not left.
   const bool is_offer = ticket != 0;
-  if (!goes_with_tensor && !(is_offer && state.unsent_offers > 0) &&
-      HasMailFor(peer) && mailbox_->Put(peer, message, payload, bytes)) {
+  if (!(is_offer && state.unsent_offers > 0) && HasMailFor(peer) &&
+      mailbox_->Put(peer, message, payload, bytes)) {
     return true;
   }
-  Status status = state.connection->Post(message, payload, bytes, ticket);
-  if (!status.ok()) return status;
+  if (connections_->Post(peer, message, payload, bytes, ticket)) return true;
   if (is_offer) ++state.unsent_offers;
   return false;
 }
@@ -215,8 +231,7 @@ bool PointToPoint::TakeMail(DeferredActions& actions) {
   bool has_come = false;
   for (int peer = 0; peer < transport_.world_size(); ++peer) {
     // Nothing comes from a peer before its connection exists.
-    if (peers_[peer].connection == nullptr || !mailbox_->Reaches(peer))
-      continue;
+    if (!peers_[peer].is_open || !mailbox_->Reaches(peer)) continue;
     const auto take = [&](const Message& message, const std::byte* payload)
                           MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                             Take(peer, message, payload, actions);
@@ -241,7 +256,10 @@ bool PointToPoint::TakeMail(const Work* own, Instant deadline) {
     ++carriers_;
   }
   Carry(actions);
-  for (const Reading& reading : actions.readings) Read(reading);
+  for (Reading& reading : actions.readings) {
+    while (!ReadPart(reading)) {
+    }
+  }
   MutexLock lock(mutex_);
   --carriers_;
   if (closed_) changed_.NotifyAll();
@@ -264,7 +282,7 @@ void PointToPoint::GiveAway(const Work* own, Instant deadline,
     others.push_back(reading);
     return true;
   });
-  GiveToChannels(others);
+  GiveToConnections(others);
 }
 
 void PointToPoint::Look(const PromisedWork& work, Instant give_up,
@@ -356,17 +374,10 @@ void PointToPoint::RunProgressThread() {
 
 PointToPoint::Peer& PointToPoint::Open(int peer) {
   Peer& state = peers_[peer];
-  if (state.connection == nullptr) {
+  if (!state.is_open) {
+    connections_->Open(peer);
+    state.is_open = true;
     state.credit = kEagerWindow;
-    state.connection = std::make_unique<P2pConnection>(
-        transport_, peer,
-        P2pConnection::Receiver{
-            .received =
-                [this, peer](const Message& message, const std::byte* payload) {
-                  Received(peer, message, payload);
-                },
-            .sent = [this, peer](uint64_t ticket) { Sent(peer, ticket); },
-            .ended = [this, peer](const Status& how) { Ended(peer, how); }});
     if (HasMailFor(peer)) {
       mailbox_->Open(peer);
       if (!progress_thread_.joinable()) {
@@ -390,8 +401,7 @@ void PointToPoint::StartSend(const OperationPtr& operation,
     return StartSendToSelf(operation, message, is_small, actions);
   }
   Peer& peer = Open(collective.peer);
-  Status status = peer.ended;
-  if (status.ok()) {
+  if (peer.ended.ok()) {
     message.id = ++peer.last_id;
     if (is_small && peer.credit == 0 && mailbox_ != nullptr) TakeMail(actions);
     if (is_small && peer.credit > 0) {
@@ -399,10 +409,10 @@ void PointToPoint::StartSend(const OperationPtr& operation,
       operation->is_leaving = true;
       operation->is_eager = true;
       message.type = Message::kEager;
-      const auto has_left = Post(collective.peer, message, tensor.data(),
-                                 tensor.bytes(), collective.sequence);
-      status = has_left.status();
-      if (status.ok() && *has_left) Done(operation, actions);
+      if (Post(collective.peer, message, tensor.data(), tensor.bytes(),
+               collective.sequence)) {
+        Done(operation, actions);
+      }
     } else {
       message.type = Message::kRequest;
       if (transport_.FindMemory(collective.peer) != nullptr &&
@@ -410,11 +420,11 @@ void PointToPoint::StartSend(const OperationPtr& operation,
         message.address = reinterpret_cast<uint64_t>(tensor.data());
       }
       peer.requests.emplace(message.id, operation);
-      status = Post(collective.peer, message, nullptr, 0, collective.sequence)
-                   .status();
+      Post(collective.peer, message, nullptr, 0, collective.sequence);
     }
+  } else {
+    actions.failure = LabelFailure(collective, peer.ended);
   }
-  if (!status.ok()) actions.failure = LabelFailure(collective, status);
 }
 
 void PointToPoint::StartSendToSelf(const OperationPtr& operation,
@@ -498,37 +508,24 @@ Status PointToPoint::FindTimeout(Instant now) const {
 }
 
 void PointToPoint::Quiesce() {
-  std::vector<P2pConnection*> connections;
-  std::unique_ptr<SerialExecutor> to_self;
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    to_self = std::move(to_self_);
-    for (const Peer& peer : peers_) {
-      if (peer.connection != nullptr)
-        connections.push_back(peer.connection.get());
-    }
     if (mailbox_ != nullptr) mailbox_->Wake();
-  }
-  {
     // Carriers use the connections.
-    MutexLock lock(mutex_);
     while (carriers_ > 0) changed_.Wait(mutex_);
   }
-  for (P2pConnection* const connection : connections) connection->Join();
-  to_self.reset();
+  if (connections_ != nullptr) connections_->Join();
   if (progress_thread_.joinable()) progress_thread_.join();
 }
 
 void PointToPoint::Close(const Status& cause) {
   std::map<uint64_t, OperationPtr> left;
   std::vector<OperationPtr> done;
-  std::vector<Peer> peers;
   {
     MutexLock lock(mutex_);
     left.swap(running_);
-    peers.swap(peers_);
-    peers_.resize(transport_.world_size());
+    peers_ = std::vector<Peer>(transport_.world_size());
     receives_.clear();
     unclaimed_.clear();
     done.swap(left_.done);
@@ -539,9 +536,6 @@ void PointToPoint::Close(const Status& cause) {
   for (const OperationPtr& each : done) {
     each->work->Complete(OkStatus());
   }
-  // Destroy the buffers before completing the works: then the tensors belong to
-  // the callers.
-  peers.clear();
   for (const auto& [sequence, operation] : left) {
     operation->work->Complete(cause);
   }
@@ -549,14 +543,21 @@ void PointToPoint::Close(const Status& cause) {
 
 // PointToPoint: handling of the peers' messages.
 
-namespace {
-
-// The bytes read between two checks for an abort.
-constexpr size_t kReadBytes = 4 << 20;
-
-uint64_t ToSlot(uint64_t id) { return kPointToPointSlot + id; }
-
-}  // namespace
+void* PointToPoint::FindMemory(int peer, const Message& message, size_t bytes) {
+  DeferredActions actions;
+  {
+    MutexLock lock(mutex_);
+    const auto& arriving = peers_[peer].arriving;
+    const auto found = arriving.find(message.id);
+    if (found != arriving.end() && found->second->tensor().bytes() == bytes) {
+      return found->second->tensor().data();
+    }
+    actions.failure = InternalError(
+        absl::StrCat("rank ", peer, " sent a tensor that nobody awaits"));
+  }
+  Carry(actions);
+  return nullptr;
+}
 
 void PointToPoint::Received(int peer, const Message& message,
                             const std::byte* payload) {
@@ -565,8 +566,8 @@ void PointToPoint::Received(int peer, const Message& message,
     MutexLock lock(mutex_);
     Take(peer, message, payload, actions);
   }
+  GiveToConnections(actions.readings);
   Carry(actions);
-  for (const Reading& reading : actions.readings) Read(reading);
 }
 
 void PointToPoint::Take(int peer, const Message& message,
@@ -577,8 +578,8 @@ void PointToPoint::Take(int peer, const Message& message,
       return TakeOffer(peer, message, payload, actions);
     case Message::kClear:
       return TakeClear(peer, message, actions);
-    case Message::kDone:
-      return TakeDone(peer, message, actions);
+    case Message::kTensor:
+      return TakeTensor(peer, message, actions);
     case Message::kTaken:
       return TakeTaken(peer, message, actions);
     case Message::kReads:
@@ -685,67 +686,59 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
     Message credit;
     credit.type = Message::kCredit;
     credit.count = std::exchange(state.claimed, 0);
-    // A peer that is gone needs no credit.
-    Post(peer, credit, nullptr, 0, /*ticket=*/0).status().IgnoreError();
+    Post(peer, credit, nullptr, 0, /*ticket=*/0);
     return;
-  }
-  if (status.ok() && peer == transport_.rank()) {
-    GiveToSelf(operation, state.requests.extract(message.id).mapped());
-  } else if (status.ok()) {
-    if (message.address != 0 && transport_.FindMemory(peer) != nullptr) {
-      actions.readings.push_back({operation, peer, message});
-      status = Tell(peer, Message::kReads, message.id);
-    } else {
-      status = Clear(operation, peer, message);
-    }
   }
   if (!status.ok()) {
     actions.failure = LabelFailure(operation->collective, status);
+  } else if (peer == transport_.rank()) {
+    GiveToSelf(operation, state.requests.extract(message.id).mapped());
+  } else if (message.address != 0 && transport_.FindMemory(peer) != nullptr) {
+    actions.readings.push_back({operation, peer, message});
+    Tell(peer, Message::kReads, message.id);
+  } else {
+    Clear(operation, peer, message);
   }
 }
 
-Status PointToPoint::Clear(const OperationPtr& operation, int peer,
-                           const Message& request) {
-  const Tensor& tensor = operation->tensor();
-  auto buffer = transport_.CreateQuietBuffer(tensor.data(), tensor.bytes());
-  Status status = buffer->Receive(peer, ToSlot(request.id), 0, tensor.bytes());
-  peers_[peer].arriving[request.id] = {operation, std::move(buffer)};
-  return status.ok() ? Tell(peer, Message::kClear, request.id) : status;
+void PointToPoint::Clear(const OperationPtr& operation, int peer,
+                         const Message& request) {
+  peers_[peer].arriving[request.id] = operation;
+  Tell(peer, Message::kClear, request.id);
 }
 
-Status PointToPoint::Tell(int peer, Message::Type type, uint64_t id) {
+void PointToPoint::Tell(int peer, Message::Type type, uint64_t id) {
   Message message;
   message.type = type;
   message.id = id;
-  return Post(peer, message, nullptr, 0, /*ticket=*/0).status();
+  Post(peer, message, nullptr, 0, /*ticket=*/0);
 }
 
-void PointToPoint::Read(const Reading& reading) {
+bool PointToPoint::ReadPart(Reading& reading) {
   const Tensor& tensor = reading.operation->tensor();
-  const PeerMemory& memory = *transport_.FindMemory(reading.peer);
-  const size_t bytes = tensor.bytes();
-  bool is_read = true;
-  for (size_t done = 0; done < bytes && is_read; done += kReadBytes) {
-    // Close completes the operation.
-    if (!transport_.abort_cause().ok()) return;
-    is_read = memory.Read(reading.request.address + done,
-                          static_cast<std::byte*>(tensor.data()) + done,
-                          std::min(bytes - done, kReadBytes));
-  }
+  const size_t bytes =
+      std::min(tensor.bytes() - reading.bytes_read, kReadBytes);
+  // Close completes the operation.
+  if (!transport_.abort_cause().ok()) return true;
+  const bool is_read =
+      transport_.FindMemory(reading.peer)
+          ->Read(reading.request.address + reading.bytes_read,
+                 static_cast<std::byte*>(tensor.data()) + reading.bytes_read,
+                 bytes);
+  if (is_read) reading.bytes_read += bytes;
+  if (is_read && reading.bytes_read < tensor.bytes()) return false;
   DeferredActions actions;
   {
     MutexLock lock(mutex_);
     if (is_read) {
       Done(reading.operation, actions);
-      // A peer that is gone does not wait for this.
-      Tell(reading.peer, Message::kTaken, reading.request.id).IgnoreError();
-    } else if (Status status =
-                   Clear(reading.operation, reading.peer, reading.request);
-               !status.ok()) {
-      actions.failure = LabelFailure(reading.operation->collective, status);
+      Tell(reading.peer, Message::kTaken, reading.request.id);
+    } else {
+      Clear(reading.operation, reading.peer, reading.request);
     }
   }
   Carry(actions);
+  return true;
 }
 
 void PointToPoint::TakeClear(int peer, const Message& message,
@@ -757,17 +750,16 @@ void PointToPoint::TakeClear(int peer, const Message& message,
         absl::StrCat("rank ", peer, " cleared a send that is not there"));
     return;
   }
-  const Collective& collective = found->second->collective;
   const Tensor& tensor = found->second->tensor();
   found->second->is_leaving = true;
-  Status status = state.connection->PostTensor(ToSlot(message.id),
-                                               tensor.data(), tensor.bytes());
-  if (status.ok()) status = Tell(peer, Message::kDone, message.id);
-  if (!status.ok()) actions.failure = LabelFailure(collective, status);
+  Message sent;
+  sent.type = Message::kTensor;
+  sent.id = message.id;
+  connections_->PostTensor(peer, sent, tensor.data(), tensor.bytes());
 }
 
-void PointToPoint::TakeDone(int peer, const Message& message,
-                            DeferredActions& actions) {
+void PointToPoint::TakeTensor(int peer, const Message& message,
+                              DeferredActions& actions) {
   Peer& state = peers_[peer];
   const auto found = state.arriving.find(message.id);
   if (found == state.arriving.end()) {
@@ -775,18 +767,9 @@ void PointToPoint::TakeDone(int peer, const Message& message,
         absl::StrCat("rank ", peer, " sent a tensor that nobody awaits"));
     return;
   }
-  const Arriving arrived = std::move(found->second);
+  Done(found->second, actions);
   state.arriving.erase(found);
-  // The tensor was sent before this message on the same connection, so it has
-  // come.
-  Status status = arrived.buffer->WaitReceive(peer);
-  if (!status.ok()) {
-    actions.failure = LabelFailure(arrived.operation->collective, status);
-    return;
-  }
-  Done(arrived.operation, actions);
-  // A peer that is gone does not wait for this.
-  Tell(peer, Message::kTaken, message.id).IgnoreError();
+  Tell(peer, Message::kTaken, message.id);
 }
 
 void PointToPoint::TakeTaken(int peer, const Message& message,
@@ -822,13 +805,13 @@ void PointToPoint::Ended(int peer, const Status& how) {
   // After an abort, Close completes the operations.
   if (!transport_.abort_cause().ok()) return;
   DeferredActions actions;
-  const bool in_peace = transport_.CheckPeers().ok();
+  const bool in_peace = IsUnavailable(how) && transport_.CheckPeers().ok();
   {
     MutexLock lock(mutex_);
     // Takes the messages that the peer left before it went.
     if (closed_) return;
     if (mailbox_ != nullptr) TakeMail(actions);
-    GiveToChannels(actions.readings);
+    GiveToConnections(actions.readings);
     peers_[peer].ended = how;
     std::vector<OperationPtr> left;
     for (const auto& [sequence, operation] : running_) {

@@ -16,11 +16,10 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "base/serial_executor.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
 #include "dataplane/collective.h"
-#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/cpu/transport/spin_wait.h"
 #include "dataplane/cpu/transport/transport.h"
@@ -32,12 +31,11 @@ namespace muster::dataplane::cpu {
 // PointToPoint runs the sends and receives of one group on one rank, in
 // parallel to the collectives.
 //
-// Each pair of ranks has a P2pConnection for messages of bounded size. Sends
-// are matched with receives by peer and tag, in order of arrival. A small
-// tensor travels inside its message; up to kEagerWindow of these may lie
-// unclaimed at the receiver. The message of a large tensor is a request. When a
-// receive claims it, the receiver announces the receive and clears the sender
-// to send, from tensor to tensor.
+// Messages travel on P2pConnections. Sends are matched with receives by peer
+// and tag, in order of arrival. A small tensor is sent at once; up to
+// kEagerWindow of these may lie unclaimed at the receiver. For a large tensor a
+// request is sent first. When a receive claims it, the receiver clears the
+// sender to send, from tensor to tensor.
 //
 //   sender                      receiver
 //   kEager + payload     ->     copied to the tensor, or kept
@@ -45,8 +43,7 @@ namespace muster::dataplane::cpu {
 //
 //   kRequest             ->     waits until it is claimed
 //                        <-     kClear
-//   the tensor           ->
-//   kDone                ->     no thread waits before this comes
+//   kTensor + payload    ->     arrives in the receive's tensor
 //                        <-     kTaken
 //
 // If the receiver can read the sender's memory (Transport::FindMemory), the
@@ -58,10 +55,10 @@ namespace muster::dataplane::cpu {
 //                        <-     kTaken
 //
 // Ranks of one host may share a ShmMailbox (SetMail). It carries all messages
-// for which it has room, except kClear and kDone, which travel with the tensor,
-// and except a kEager or kRequest while an earlier one has not left the
-// connection: a send could complete there while an earlier one can still be
-// lost. Messages that arrive on both are ordered by their ids.
+// for which it has room, except kTensor, and except a kEager or kRequest while
+// an earlier one has not left the connection: a send could complete there while
+// an earlier one can still be lost. Messages that arrive on both are ordered by
+// their ids.
 //
 // A rank's sends to itself are matched in the same way, without a connection: a
 // small tensor is kept until a receive claims it, and a large one is copied
@@ -73,10 +70,9 @@ namespace muster::dataplane::cpu {
 // from time to time, finds something running: a thread that wakes up competes
 // with polling threads.
 //
-// Thread-safe. Its threads: two per connection, which is made when this rank
-// first sends to or receives from a peer; the progress thread, for mailbox
-// messages that arrive while no thread polls; and one for this rank's sends to
-// itself.
+// Thread-safe. Its threads, started when they are first needed: that of the
+// P2pConnections, which also copies this rank's sends to itself, and the
+// progress thread, for mailbox messages that arrive while no thread polls.
 class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
  public:
   // `fail` ends the group; it may be called from any thread, without locks.
@@ -160,14 +156,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     std::vector<std::byte> payload;
   };
 
-  // A tensor that is on its way to this rank.
-  struct Arriving {
-    OperationPtr operation;
-    std::unique_ptr<Buffer> buffer;
-  };
-
   struct Peer {
-    std::unique_ptr<P2pConnection> connection;
+    bool is_open = false;
     // The number of small messages that may still be sent eagerly.
     uint64_t credit = 0;
     // Small messages claimed since the last kCredit to the peer.
@@ -176,7 +166,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     // Large sends that the peer has not taken yet, by id.
     std::map<uint64_t, OperationPtr> requests;
     // Tensors that the peer was cleared to send, by the peer's id.
-    std::map<uint64_t, Arriving> arriving;
+    std::map<uint64_t, OperationPtr> arriving;
     // The number of kEager and kRequest messages on the connection that have
     // not left.
     int unsent_offers = 0;
@@ -193,12 +183,13 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     OperationPtr operation;
     int peer;
     Message request;
+    size_t bytes_read = 0;
   };
 
   // Work to do after the lock is released.
   struct DeferredActions {
     std::vector<OperationPtr> done = {};
-    // Done by a thread of the connection, or by a waiting thread.
+    // Done by the connections' thread, or by a waiting thread.
     std::vector<Reading> readings = {};
     Status failure = OkStatus();
   };
@@ -226,9 +217,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Posts a message through the mailbox or on the connection. kEager and
   // kRequest have a ticket. Returns true if the message has left, through the
   // mailbox.
-  StatusOr<bool> Post(int peer, const Message& message, const void* payload,
-                      size_t bytes, uint64_t ticket)
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Post(int peer, const Message& message, const void* payload, size_t bytes,
+            uint64_t ticket) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasMailFor(int peer) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return mailbox_ != nullptr && mailbox_->Reaches(peer);
   }
@@ -239,17 +229,15 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // for `own` until `deadline`, or by the progress thread (null).
   bool TakeMail(const Work* own, Instant deadline)
       MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Gives readings to the connections' threads, except those that the waiter
-  // for `own` shall do itself.
+  // Gives readings to the connections' thread, except those that the waiter for
+  // `own` shall do itself.
   void GiveAway(const Work* own, Instant deadline,
                 std::vector<Reading>& readings)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void GiveToChannels(const std::vector<Reading>& readings)
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveToConnections(const std::vector<Reading>& readings);
   // Has a thread copy a tensor that this rank sends to itself and complete both
   // operations: Start's caller may hold locks that callbacks need.
-  void GiveToSelf(const OperationPtr& receive, const OperationPtr& send)
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveToSelf(const OperationPtr& receive, const OperationPtr& send);
   // Removes and returns the first receive for `tag` from `peer`, or null.
   OperationPtr TakeReceive(int peer, int tag)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -268,7 +256,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Makes the progress thread poll from time to time, after a start.
   void HaveProgressThreadLook() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Called by the threads of the connections.
+  // Called by the connections' thread.
+  void* FindMemory(int peer, const Message& message, size_t bytes);
   void Received(int peer, const Message& message, const std::byte* payload);
   void Sent(int peer, uint64_t sequence);
   void Ended(int peer, const Status& how);
@@ -286,7 +275,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeClear(int peer, const Message& message, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeDone(int peer, const Message& message, DeferredActions& actions)
+  void TakeTensor(int peer, const Message& message, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeTaken(int peer, const Message& message, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -299,13 +288,14 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CheckFits(const Operation& operation, int peer,
                    const Message& message) const;
-  // Announces the receive for `request` and clears the peer to send.
-  Status Clear(const OperationPtr& operation, int peer, const Message& request)
+  // Clears the peer to send the tensor of `request`.
+  void Clear(const OperationPtr& operation, int peer, const Message& request)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends a message of `type` for tensor `id` to the peer.
-  Status Tell(int peer, Message::Type type, uint64_t id)
+  void Tell(int peer, Message::Type type, uint64_t id)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Read(const Reading& reading) MUSTER_LOCKS_EXCLUDED(mutex_);
+  // Reads the next part of a tensor. Returns true when the reading is over.
+  bool ReadPart(Reading& reading) MUSTER_LOCKS_EXCLUDED(mutex_);
   // Removes the completed `operation` and adds it to `actions`.
   void Done(const OperationPtr& operation, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -318,6 +308,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Constant after construction.
   const std::string group_name_;
   Transport& transport_;
+  P2pConnections* const connections_;
   const std::function<void(const Status&)> fail_;
 
   mutable Mutex mutex_;
@@ -340,7 +331,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   MailboxOptions mail_options_ MUSTER_GUARDED_BY(mutex_);
   // The number of threads that do work from the mailbox.
   int carriers_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // By rank. Connections last until Close.
+  // By rank.
   std::vector<Peer> peers_ MUSTER_GUARDED_BY(mutex_);
   // The incomplete operations, by sequence number.
   std::map<uint64_t, OperationPtr> running_ MUSTER_GUARDED_BY(mutex_);
@@ -350,8 +341,6 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   // Started with the first peer that the mailbox reaches.
   std::thread progress_thread_;
-  // Null until this rank first copies a tensor to itself.
-  std::unique_ptr<SerialExecutor> to_self_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane::cpu

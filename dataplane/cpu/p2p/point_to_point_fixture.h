@@ -7,19 +7,21 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/serial_executor.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/p2p/point_to_point.h"
-#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/fake_transport.h"
+#include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/work.h"
 #include "gtest/gtest.h"
 
@@ -28,20 +30,11 @@ namespace muster::dataplane::cpu {
 inline constexpr size_t kLarge = kMessagePayloadBytesMax / sizeof(float) + 1;
 
 // A transport whose peer is scripted by the test.
-class ScriptTransport : public Transport {
+class ScriptTransport : public FakeTransport, private P2pConnections {
  public:
-  ScriptTransport() : Transport(/*rank=*/0, /*world_size=*/2) {}
+  ScriptTransport() : FakeTransport(/*rank=*/0, /*world_size=*/2) {}
 
-  std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
-    return std::make_unique<ScriptBuffer>(*this, static_cast<std::byte*>(data));
-  }
-  std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override {
-    return CreateBuffer(data, bytes);
-  }
-  std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
-    return CreateBuffer(data, bytes);
-  }
-  Status OpenQuiet(int) override { return OkStatus(); }
+  P2pConnections* p2p_connections() override { return this; }
   Status Write(int, const void*, size_t, const void*, size_t) override {
     return UnimplementedError("no collectives here");
   }
@@ -51,7 +44,6 @@ class ScriptTransport : public Transport {
   void Abort(const Status& cause) override {
     MutexLock lock(mutex_);
     if (cause_.ok()) cause_ = cause;
-    changed_.NotifyAll();
   }
   Status abort_cause() const override {
     MutexLock lock(mutex_);
@@ -63,17 +55,18 @@ class ScriptTransport : public Transport {
 
   // Delivers a message from the peer.
   void Deliver(const Message& message, const std::vector<float>& payload = {}) {
-    MutexLock lock(mutex_);
-    while (announced_.empty()) changed_.Wait(mutex_);
-    const auto [buffer, at] = announced_.front();
-    announced_.pop_front();
-    std::memcpy(at, &message, sizeof(message));
-    if (!payload.empty()) {
-      std::memcpy(at + sizeof(message), payload.data(),
-                  payload.size() * sizeof(float));
-    }
-    ++buffer->received_;
-    changed_.NotifyAll();
+    const size_t bytes = payload.size() * sizeof(float);
+    RunOnThread([this, message, payload, bytes] {
+      if (message.type == Message::kTensor) {
+        void* const memory = callbacks_.find_memory(1, message, bytes);
+        if (memory == nullptr) return;
+        std::memcpy(memory, payload.data(), bytes);
+        callbacks_.received(1, message, nullptr);
+        return;
+      }
+      callbacks_.received(1, message,
+                          reinterpret_cast<const std::byte*>(payload.data()));
+    });
   }
 
   // Returns the next message that this rank sends.
@@ -92,9 +85,9 @@ class ScriptTransport : public Transport {
 
   // The peer leaves in peace. Posted sends do not leave.
   void Leave() {
-    MutexLock lock(mutex_);
-    gone_ = true;
-    changed_.NotifyAll();
+    RunOnThread([this] {
+      callbacks_.ended(1, UnavailableError("rank 1 left the group"));
+    });
   }
 
   // Posted sends do not leave from now on.
@@ -103,74 +96,69 @@ class ScriptTransport : public Transport {
     holds_sends_ = true;
   }
 
+  // The number of tensors that this rank has sent.
   int tensors_sent() const {
     MutexLock lock(mutex_);
     return tensors_sent_;
   }
 
  private:
-  struct ScriptBuffer : public Buffer {
-    ScriptBuffer(ScriptTransport& transport, std::byte* data)
-        : transport_(transport), data_(data) {}
-
-    Status Receive(int, uint64_t slot, size_t offset, size_t) override {
-      MutexLock lock(transport_.mutex_);
-      if (slot == kPointToPointSlot) {
-        transport_.announced_.push_back({this, data_ + offset});
-        transport_.changed_.NotifyAll();
-      } else {
-        ++received_;  // A tensor has come when its kDone has.
-      }
-      return OkStatus();
-    }
-    Status Send(int, uint64_t slot, size_t offset, size_t) override {
-      MutexLock lock(transport_.mutex_);
-      if (slot == kPointToPointSlot) {
-        Message& message = transport_.sent_.emplace_back();
-        std::memcpy(&message, data_ + offset, sizeof(message));
-      } else {
-        ++transport_.tensors_sent_;
-      }
-      transport_.changed_.NotifyAll();
-      return OkStatus();
-    }
-    Status WaitReceive(int) override {
-      MutexLock lock(transport_.mutex_);
-      while (received_ == 0 && transport_.cause_.ok() && !transport_.gone_) {
-        transport_.changed_.Wait(transport_.mutex_);
-      }
-      if (received_ > 0) {
-        --received_;
+  void SetCallbacks(Callbacks callbacks) override {
+    callbacks_ = std::move(callbacks);
+  }
+  void Open(int) override {}
+  bool Post(int, const Message& message, const void*, size_t,
+            uint64_t ticket) override {
+    MutexLock lock(mutex_);
+    sent_.push_back(message);
+    changed_.NotifyAll();
+    if (ticket != 0 && !holds_sends_ && thread_ != nullptr) {
+      thread_->Post([this, ticket] {
+        callbacks_.sent(1, ticket);
         return OkStatus();
-      }
-      if (!transport_.cause_.ok()) return transport_.cause_;
-      return UnavailableError("rank 1 left the group");
+      });
     }
-    Status WaitSend(int) override {
-      MutexLock lock(transport_.mutex_);
-      while (transport_.holds_sends_ && transport_.cause_.ok()) {
-        transport_.changed_.Wait(transport_.mutex_);
+    return false;
+  }
+  void PostTensor(int, const Message& message, const void*, size_t) override {
+    MutexLock lock(mutex_);
+    ++tensors_sent_;
+    sent_.push_back(message);
+    changed_.NotifyAll();
+  }
+  void Run(std::function<bool()> step) override {
+    RunOnThread([step = std::move(step)] {
+      while (!step()) {
       }
-      return transport_.cause_;
+    });
+  }
+  void Join() override {
+    std::unique_ptr<SerialExecutor> thread;
+    {
+      MutexLock lock(mutex_);
+      thread = std::move(thread_);
     }
+  }
 
-    ScriptTransport& transport_;
-    std::byte* const data_;
-    int received_ = 0;
-  };
-  struct Announced {
-    ScriptBuffer* buffer;
-    std::byte* at;
-  };
+  void RunOnThread(std::function<void()> task) {
+    MutexLock lock(mutex_);
+    if (thread_ == nullptr) return;
+    thread_->Post([task = std::move(task)] {
+      task();
+      return OkStatus();
+    });
+  }
 
+  Callbacks callbacks_;
   mutable Mutex mutex_;
   CondVar changed_;
   Status cause_ MUSTER_GUARDED_BY(mutex_);
-  bool gone_ MUSTER_GUARDED_BY(mutex_) = false;
   bool holds_sends_ MUSTER_GUARDED_BY(mutex_) = false;
-  std::deque<Announced> announced_ MUSTER_GUARDED_BY(mutex_);
   std::deque<Message> sent_ MUSTER_GUARDED_BY(mutex_);
   int tensors_sent_ MUSTER_GUARDED_BY(mutex_) = 0;
+  // The progress thread. Null after Join.
+  std::unique_ptr<SerialExecutor> thread_ MUSTER_GUARDED_BY(mutex_) =
+      std::make_unique<SerialExecutor>();
 };
 
 class PointToPointTest : public ::testing::Test {

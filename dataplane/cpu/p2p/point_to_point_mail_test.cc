@@ -22,7 +22,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "dataplane/cpu/p2p/point_to_point_fixture.h"
-#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/cpu/transport/spin_wait.h"
@@ -387,8 +387,8 @@ TEST_F(MailPointToPointTest, WhatOvertakesWaitsForWhatItOvertook) {
   EXPECT_EQ(one[0], 1);
   EXPECT_EQ(two[0], 2);
   EXPECT_EQ(three[0], 4);
-  EXPECT_EQ(transport_.TakeSent().type, Message::kClear);
-  transport_.Deliver(Offer(Message::kDone, 0, 3));
+  EXPECT_EQ(TakeLeft().back().type, Message::kClear);
+  transport_.Deliver(Offer(Message::kTensor, 0, 3), large);
   EXPECT_TRUE(third->Wait().ok());
 }
 

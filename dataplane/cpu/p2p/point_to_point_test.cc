@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "dataplane/cpu/p2p/point_to_point_fixture.h"
-#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/failed_call.h"
 #include "gtest/gtest.h"
@@ -27,7 +27,9 @@ TEST_F(PointToPointTest, LargeTensorIsRequestedClearedSentAndTaken) {
   EXPECT_EQ(request.count, kLarge);
   EXPECT_EQ(transport_.tensors_sent(), 0);
   transport_.Deliver(Offer(Message::kClear, 0, request.id));
-  EXPECT_EQ(transport_.TakeSent().type, Message::kDone);
+  const Message sent = transport_.TakeSent();
+  EXPECT_EQ(sent.type, Message::kTensor);
+  EXPECT_EQ(sent.id, request.id);
   EXPECT_EQ(transport_.tensors_sent(), 1);
   EXPECT_FALSE(work->IsCompleted());
   transport_.Deliver(Offer(Message::kTaken, 0, request.id));
@@ -44,8 +46,10 @@ TEST_F(PointToPointTest, RequestIsClearedOnceAReceiveWantsIt) {
   EXPECT_EQ(clear.type, Message::kClear);
   EXPECT_EQ(clear.id, 7u);
   EXPECT_FALSE(work->IsCompleted());
-  transport_.Deliver(Offer(Message::kDone, 0, 7));
+  transport_.Deliver(Offer(Message::kTensor, 0, 7),
+                     std::vector<float>(kLarge, 5));
   EXPECT_TRUE(work->Wait().ok());
+  EXPECT_EQ(values.back(), 5);
   EXPECT_EQ(work->source_rank(), 1);
   EXPECT_EQ(transport_.TakeSent().type, Message::kTaken);
   EXPECT_FALSE(first->IsCompleted());
@@ -109,7 +113,7 @@ TEST_F(NearPointToPointTest, WhatCannotBeReadIsSent) {
   ExpectSent(Message::kReads, 7);
   ExpectSent(Message::kClear, 7);
   EXPECT_FALSE(work->IsCompleted());
-  transport_.Deliver(Offer(Message::kDone, 0, 7));
+  transport_.Deliver(Offer(Message::kTensor, 0, 7), theirs);
   EXPECT_TRUE(work->Wait().ok());
   ExpectSent(Message::kTaken, 7);
 }
@@ -218,7 +222,8 @@ TEST_F(PointToPointTest, RubbishFromThePeerEndsTheGroup) {
       {Offer(Message::kEager, kLarge),
        "rank 1 sent a message of 8193 elements of type 7"},
       {Offer(Message::kClear, 0, 3), "rank 1 cleared a send that is not there"},
-      {Offer(Message::kDone, 0, 3), "rank 1 sent a tensor that nobody awaits"},
+      {Offer(Message::kTensor, 0, 3),
+       "rank 1 sent a tensor that nobody awaits"},
   };
   std::vector<float> values(1);
   (void)Receive(values, /*tag=*/9);

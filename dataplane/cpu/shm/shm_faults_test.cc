@@ -330,7 +330,7 @@ TEST(ShmFaultsTest, ATensorThatCannotBeReadIsTheCulprit) {
   ASSERT_EQ(unsetenv("MUSTER_SHM_ALGORITHM"), 0);
   ExpectRefusalOfAHole("shm", "", /*sends=*/true);
   ExpectRefusalOfAHole("gloo", "", /*sends=*/false);
-  // The same with all data through Gloo.
+  // The same with all data on connections.
   ASSERT_EQ(setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1), 0);
   ExpectRefusalOfAHole("gloo", "", /*sends=*/false);
   ExpectRefusalOfAHole("gloo", "", /*sends=*/true);

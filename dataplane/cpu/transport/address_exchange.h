@@ -11,8 +11,7 @@
 
 namespace muster::dataplane::cpu {
 
-// A socket address, followed by bytes that are ignored here. Gloo's addresses
-// have a sequence number there.
+// A socket address, followed by bytes that are ignored.
 using AddressBytes = std::vector<char>;
 
 // The size of the socket address at the start of `address`, by its family.

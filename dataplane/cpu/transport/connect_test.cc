@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
 #include "dataplane/cpu/transport/address_exchange.h"
-#include "dataplane/cpu/transport/gloo_pairs.h"
 #include "dataplane/cpu/transport/listener.h"
 #include "dataplane/culprit.h"
 #include "dataplane/factory.h"
@@ -55,7 +54,7 @@ std::string ValueOfSilentRank(int world_size) {
   return cpu::EncodeAddress({.socket = bytes}, world_size);
 }
 
-// A listening socket at 127.0.0.1, and its address as Gloo's bytes.
+// A listening socket at 127.0.0.1, and its address.
 struct Listener {
   Listener() {
     sockaddr_in address = {};
@@ -417,7 +416,7 @@ class PortScan {
   std::thread thread_;
 };
 
-TEST(GlooConnectTest, APortScanWhileAPairIsMadeHarmsNobody) {
+TEST(GlooConnectTest, APortScanWhileRanksConnectHarmsNobody) {
   const PortScan scan;
   for (int group = 0; group < 20; ++group) {
     LocalWorld world({.world_size = 2});
@@ -425,7 +424,7 @@ TEST(GlooConnectTest, APortScanWhileAPairIsMadeHarmsNobody) {
       const int peer = 1 - communicator.rank();
       std::vector<int32_t> sent(30'000, communicator.rank());
       std::vector<int32_t> received(sent.size(), -1);
-      // Both ranks open the pair at the same time.
+      // Both ranks open the connection at the same time.
       const auto sending = communicator.Start({.kind = CollectiveKind::kSend,
                                                .inputs = {Tensor(sent)},
                                                .peer = peer});
@@ -463,8 +462,8 @@ TEST(FactoryTest, UnknownBackendIsAnErrorThatListsThoseBuiltIn) {
           "(LoadBackend, MUSTER_BACKEND_LIBRARIES)"));
 }
 
-// Not a benchmark: detects a return of the 10 ms that Gloo takes for each
-// connection made or closed (10 s each for 32 ranks).
+// Not a benchmark: detects waits of 10 ms for each connection made or closed
+// (10 s each for 32 ranks).
 TEST(GlooConnectTest, GroupsOf32AreMadeAndEndedQuickly) {
   for (const int world_size : {2, 8, 32}) {
     const Instant start = Clock::now();

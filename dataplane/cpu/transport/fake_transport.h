@@ -20,13 +20,6 @@ class FakeTransport : public Transport {
   std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
     return nullptr;
   }
-  std::unique_ptr<Buffer> CreateGlooBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  Status OpenQuiet(int) override { return OkStatus(); }
 };
 
 }  // namespace muster::dataplane::cpu

@@ -3,13 +3,15 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <set>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,26 +25,36 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// Names of the interfaces that are up and have an internet address.
-std::set<std::string> UsableInterfaces() {
-  std::set<std::string> names;
+AddressBytes ToBytes(const sockaddr* address, size_t bytes) {
+  sockaddr_storage storage = {};
+  std::memcpy(&storage, address, bytes);
+  const auto* const begin = reinterpret_cast<const char*>(&storage);
+  return {begin, begin + sizeof(storage)};
+}
+
+// The first internet address of each interface that is up, by name.
+std::map<std::string, AddressBytes> UsableInterfaces() {
+  std::map<std::string, AddressBytes> addresses;
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return names;
+  if (getifaddrs(&first) != 0) return addresses;
   for (const ifaddrs* entry = first; entry != nullptr;
        entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) {
       continue;
     }
     const int family = entry->ifa_addr->sa_family;
-    if (family == AF_INET || family == AF_INET6) names.insert(entry->ifa_name);
+    if (family != AF_INET && family != AF_INET6) continue;
+    addresses.emplace(
+        entry->ifa_name,
+        ToBytes(entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in)
+                                                   : sizeof(sockaddr_in6)));
   }
   freeifaddrs(first);
-  return names;
+  return addresses;
 }
 
-// OK if a socket can be bound at `address`. Gloo checks this too, but leaks
-// memory.
-Status CheckLocalAddress(const std::string& address) {
+// Checks that a socket can be bound at `address`.
+StatusOr<AddressBytes> ToLocalAddress(const std::string& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST;
@@ -52,6 +64,7 @@ Status CheckLocalAddress(const std::string& address) {
     return InvalidArgumentError(absl::StrCat(
         "argument local_address: ", base::Quote(address), " is no IP address"));
   }
+  AddressBytes bytes = ToBytes(found->ai_addr, found->ai_addrlen);
   const int descriptor =
       socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const bool bound = descriptor >= 0 &&
@@ -59,7 +72,7 @@ Status CheckLocalAddress(const std::string& address) {
   const int error = errno;
   freeaddrinfo(found);
   if (descriptor >= 0) close(descriptor);
-  if (bound) return OkStatus();
+  if (bound) return bytes;
   return UnavailableError(
       absl::StrCat("argument local_address: cannot listen at ", address, ": ",
                    std::strerror(error)));
@@ -77,10 +90,10 @@ std::vector<std::string> NamedInterfaces(const BackendOptions& options) {
   return absl::StrSplit(names, ',');
 }
 
-StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
+StatusOr<AddressBytes> ChooseAddress(const BackendOptions& options) {
   const std::vector<std::string> wanted = NamedInterfaces(options);
   if (!wanted.empty()) {
-    const std::set<std::string> usable = UsableInterfaces();
+    const std::map<std::string, AddressBytes> usable = UsableInterfaces();
     for (const std::string& name : wanted) {
       if (usable.contains(name)) continue;
       return InvalidArgumentError(absl::StrCat(
@@ -88,21 +101,20 @@ StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
                                              : "network_interfaces",
           ": no interface ", base::Quote(name),
           " with an address on this host; there are: ",
-          absl::StrJoin(usable, ", ")));
+          absl::StrJoin(usable, ", ", [](std::string* text, const auto& one) {
+            text->append(one.first);
+          })));
     }
-    return NetworkChoice{.interface_name = wanted.front(), .address = ""};
+    return usable.at(wanted.front());
   }
   if (!options.local_address.empty()) {
-    Status usable = CheckLocalAddress(options.local_address);
-    if (!usable.ok()) return usable;
-    return NetworkChoice{.interface_name = "",
-                         .address = options.local_address};
+    return ToLocalAddress(options.local_address);
   }
   LOG_FIRST_N(WARNING, 1)
       << "no network interface named: using loopback, so ranks on other hosts "
          "cannot connect; set GLOO_SOCKET_IFNAME group="
       << base::LogValue(options.group_name);
-  return NetworkChoice{.interface_name = "", .address = "127.0.0.1"};
+  return ToLocalAddress("127.0.0.1");
 }
 
 }  // namespace muster::dataplane::cpu

@@ -6,26 +6,21 @@
 
 #include "base/status.h"
 #include "dataplane/backend.h"
+#include "dataplane/cpu/transport/address_exchange.h"
 
 namespace muster::dataplane::cpu {
-
-// The network interface, by name, or the address to which a group's sockets are
-// bound.
-struct NetworkChoice {
-  std::string interface_name;
-  std::string address;
-};
 
 // The names in options.network_interfaces or, if that is empty, in the
 // environment variable GLOO_SOCKET_IFNAME; empty if there is none. A name may
 // occur several times.
 std::vector<std::string> NamedInterfaces(const BackendOptions& options);
 
-// The first of NamedInterfaces; else options.local_address; else loopback, with
-// one warning per process. Errors: kInvalidArgument, listing the host's
-// interfaces, if a named one is not among them; kUnavailable if the address
-// does not belong to this host.
-StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
+// The address to which a group's sockets are bound: that of the first of
+// NamedInterfaces; else options.local_address; else loopback, with one warning
+// per process. Errors: kInvalidArgument, listing the host's interfaces, if a
+// named one is not among them; kUnavailable if the address does not belong to
+// this host.
+StatusOr<AddressBytes> ChooseAddress(const BackendOptions& options);
 
 }  // namespace muster::dataplane::cpu
 

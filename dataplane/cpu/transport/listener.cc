@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
@@ -50,9 +49,9 @@ struct OfferMessage {
   }
 };
 
-// The number of attempts to connect. If many clients connect, a listener drops
-// those whose handshake is late.
-constexpr int kAttempts = 8;
+Status Dropped(int peer) {
+  return AbortedError(absl::StrCat("rank ", peer, " has dropped a connection"));
+}
 
 // Closes a connection that does not belong to the group.
 void Refuse(int socket) {
@@ -486,14 +485,6 @@ void Listener::RunServer() {
   ::close(std::exchange(listening_socket_, -1));
 }
 
-bool Listener::AwaitSocket(int socket, int events) const {
-  pollfd waits[] = {{woken_, POLLIN, 0},
-                    {socket, static_cast<short>(events), 0}};  // NOLINT
-  while (poll(waits, 2, -1) < 0 && errno == EINTR) {
-  }
-  return waits[0].revents == 0;
-}
-
 Status Listener::CannotOffer(int peer, int error) const {
   Status status =
       Failed(absl::StrCat("cannot open a connection to rank ", peer), error);
@@ -501,49 +492,39 @@ Status Listener::CannotOffer(int peer, int error) const {
   return status;
 }
 
-StatusOr<int> Listener::Offer(int peer) const {
-  for (int attempt = 1;; ++attempt) {
-    StatusOr<int> socket = OfferOnce(peer);
-    // The peer may have dropped the connection before it read the offer.
-    if (!IsAborted(socket.status())) return socket;
-    if (attempt == kAttempts) return CannotOffer(peer, ECONNRESET);
+StatusOr<int> Listener::StartOffer(int peer) const {
+  const AddressBytes& address = addresses_[peer].socket;
+  const int socket = MakeSocket(address);
+  if (socket < 0) return CannotOffer(peer, errno);
+  if (connect(socket, Generic(address), AddressSize(address)) == 0 ||
+      errno == EINPROGRESS) {
+    return socket;
   }
+  const int error = errno;
+  ::close(socket);
+  return CannotOffer(peer, error);
 }
 
-StatusOr<int> Listener::OfferOnce(int peer) const {
-  const RankAddress& address = addresses_[peer];
-  const int socket = MakeSocket(address.socket);
-  if (socket < 0) return CannotOffer(peer, errno);
-  absl::Cleanup closer = [&] { ::close(socket); };
-  if (connect(socket, Generic(address.socket), AddressSize(address.socket)) !=
-          0 &&
-      errno != EINPROGRESS) {
-    return CannotOffer(peer, errno);
+Status Listener::SendOffer(int peer, int socket) const {
+  const OfferMessage offer = {.rank = rank_, .nonce = addresses_[peer].nonce};
+  // Fits into the empty socket buffer. Fails if connect failed.
+  if (send(socket, &offer, sizeof(offer), MSG_NOSIGNAL) == sizeof(offer)) {
+    return OkStatus();
   }
-  const Status woken = CancelledError("woken");
-  const Status dropped = AbortedError("dropped");
-  if (!AwaitSocket(socket, POLLOUT)) return woken;
-  const OfferMessage offer = {.rank = rank_, .nonce = address.nonce};
-  if (send(socket, &offer, sizeof(offer), MSG_NOSIGNAL) != sizeof(offer)) {
-    const bool was_closed = errno == EPIPE || errno == ECONNRESET;
-    return was_closed ? dropped : CannotOffer(peer, errno);
-  }
+  const bool was_closed = errno == EPIPE || errno == ECONNRESET;
+  return was_closed ? Dropped(peer) : CannotOffer(peer, errno);
+}
+
+StatusOr<Listener::Reply> Listener::ReadReply(int peer, int socket) const {
   OfferMessage answer;
-  if (!AwaitSocket(socket, POLLIN)) return woken;
   const ssize_t received = recv(socket, &answer, sizeof(answer), MSG_DONTWAIT);
-  if (received <= 0) return dropped;
+  if (received <= 0) return Dropped(peer);
   if (received != sizeof(answer) || answer.rank != peer ||
       !answer.IsFor(nonce_)) {
     return CannotOffer(peer, EPROTO);
   }
-  switch (answer.reply) {
-    case Reply::kTaken:
-      std::move(closer).Cancel();
-      return socket;
-    case Reply::kNotNeeded:
-      return -1;
-    case Reply::kRefused:
-      break;
+  if (answer.reply == Reply::kTaken || answer.reply == Reply::kNotNeeded) {
+    return answer.reply;
   }
   return CannotOffer(peer, ECONNREFUSED);
 }

@@ -68,11 +68,20 @@ class Listener {
   // thread, which starts at the first connection.
   void Serve(Take take);
 
-  // Offers `peer` one more connection. Returns its socket, owned by the caller,
-  // or -1 if the peer offers one itself. After Connect, from any thread.
-  // Errors: kUnavailable naming the peer; kCancelled after Wake;
+  // The steps of an offer of one more connection, none of which waits:
+  // StartOffer returns a socket that connects to `peer`, owned by the caller.
+  // Call SendOffer when it can be written, and ReadReply, which returns kTaken
+  // or kNotNeeded, when it can be read. After Connect, from any thread. Errors:
+  // kUnavailable naming the peer; kAborted if the peer has dropped the
+  // connection without reading the offer (start again, kAttempts in all);
   // kResourceExhausted as in Listen.
-  StatusOr<int> Offer(int peer) const;
+  StatusOr<int> StartOffer(int peer) const;
+  Status SendOffer(int peer, int socket) const;
+  StatusOr<Reply> ReadReply(int peer, int socket) const;
+
+  // The number of attempts to connect. If many clients connect, a listener
+  // drops those whose handshake is late.
+  static constexpr int kAttempts = 8;
 
   // Makes waiting calls and all later ones fail. From any thread; does not
   // block.
@@ -140,10 +149,6 @@ class Listener {
   // Returns the time of the next try.
   Instant StartServer();
   void RunServer();
-  // Waits for `events` on a socket. False after Wake.
-  bool AwaitSocket(int socket, int events) const;
-  // kAborted: the peer has dropped the connection without reading the offer.
-  StatusOr<int> OfferOnce(int peer) const;
   Status CannotOffer(int peer, int error) const;
 
   const int rank_;

@@ -11,7 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/status.h"
-#include "dataplane/cpu/transport/p2p_connection.h"
+#include "dataplane/cpu/transport/p2p_connections.h"
 
 namespace muster::dataplane::cpu {
 

@@ -22,12 +22,11 @@ class PartBuffer : public Buffer {
   PartBuffer(const std::vector<int>& ranks, std::unique_ptr<Buffer> whole)
       : ranks_(ranks), whole_(std::move(whole)) {}
 
-  Status Receive(int peer, uint64_t slot, size_t offset,
-                 size_t bytes) override {
-    return whole_->Receive(ranks_[peer], slot, offset, bytes);
+  Status Receive(int peer, size_t offset, size_t bytes) override {
+    return whole_->Receive(ranks_[peer], offset, bytes);
   }
-  Status Send(int peer, uint64_t slot, size_t offset, size_t bytes) override {
-    return whole_->Send(ranks_[peer], slot, offset, bytes);
+  Status Send(int peer, size_t offset, size_t bytes) override {
+    return whole_->Send(ranks_[peer], offset, bytes);
   }
   Status WaitReceive(int peer) override {
     return whole_->WaitReceive(ranks_[peer]);
@@ -50,18 +49,6 @@ SubsetTransport::SubsetTransport(Transport& whole, std::vector<int> ranks)
 std::unique_ptr<Buffer> SubsetTransport::CreateBuffer(void* data,
                                                       size_t bytes) {
   return std::make_unique<PartBuffer>(ranks_, whole_.CreateBuffer(data, bytes));
-}
-
-std::unique_ptr<Buffer> SubsetTransport::CreateGlooBuffer(void* data,
-                                                          size_t bytes) {
-  return std::make_unique<PartBuffer>(ranks_,
-                                      whole_.CreateGlooBuffer(data, bytes));
-}
-
-std::unique_ptr<Buffer> SubsetTransport::CreateQuietBuffer(void* data,
-                                                           size_t bytes) {
-  return std::make_unique<PartBuffer>(ranks_,
-                                      whole_.CreateQuietBuffer(data, bytes));
 }
 
 }  // namespace muster::dataplane::cpu

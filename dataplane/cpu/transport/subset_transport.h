@@ -22,9 +22,6 @@ class SubsetTransport : public Transport {
   SubsetTransport(Transport& whole, std::vector<int> ranks);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override;
-  std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override;
-  std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override;
-  Status OpenQuiet(int peer) override { return whole_.OpenQuiet(ranks_[peer]); }
   Status Write(int peer, const void* head, size_t head_bytes, const void* body,
                size_t body_bytes) override {
     return whole_.Write(ranks_[peer], head, head_bytes, body, body_bytes);

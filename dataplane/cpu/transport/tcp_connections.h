@@ -14,11 +14,9 @@
 
 namespace muster::dataplane::cpu {
 
-// TcpConnections are the collectives' own connections beside Gloo's, one to
-// each peer. The thread that waits for data reads and writes all sockets with
-// pending operations itself: one write and one wake-up per message. Gloo reads
-// every socket on a thread of its own and announces each send and each receive
-// in a message, which takes three writes and up to four wake-ups.
+// TcpConnections are the connections of collectives, one to each peer. The
+// thread that waits for data reads and writes all sockets with pending
+// operations itself: one write and one wake-up per message.
 //
 // They carry messages in both directions and in order: notes, which are read as
 // bytes, and posted buffers. If this rank may read a peer's memory, it copies

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,13 +12,10 @@
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "dataplane/backend.h"
+#include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
 
 namespace muster::dataplane::cpu {
-
-// Slots from this number on belong to sends and receives, lower ones to
-// collectives.
-inline constexpr uint64_t kPointToPointSlot = uint64_t{1} << 63;
 
 class Transport;
 
@@ -31,14 +27,10 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
 
-  // Announces to `peer` that its next message on `slot` may be written to
-  // [offset, offset + bytes). It must not be longer; a shorter one is not
-  // noticed.
-  virtual Status Receive(int peer, uint64_t slot, size_t offset,
-                         size_t bytes) = 0;
-
-  // Sends [offset, offset + bytes) once `peer` has announced its receive.
-  virtual Status Send(int peer, uint64_t slot, size_t offset, size_t bytes) = 0;
+  // Posts a receive of the next `bytes` from `peer` to [offset, offset +
+  // bytes), or a send. Both sides must give the same size.
+  virtual Status Receive(int peer, size_t offset, size_t bytes) = 0;
+  virtual Status Send(int peer, size_t offset, size_t bytes) = 0;
 
   // Waits until the oldest receive or send under way is done. Errors: the cause
   // given to Transport::Abort; kUnavailable naming the rank that is gone;
@@ -48,8 +40,8 @@ class Buffer {
 };
 
 // Transport is one rank's connections to all other ranks of its group: one
-// connection each for collectives, one for a goodbye, and a Gloo pair to each
-// peer with which Gloo is used.
+// connection each for collectives, one for a goodbye, and one to each peer with
+// which this rank exchanges sends and receives.
 //
 // A rank sends each peer at most one goodbye. With it a rank that ends because
 // of an error tells its peers the culprit, and a rank that leaves in peace is
@@ -65,29 +57,15 @@ class Transport {
   virtual ~Transport() = default;
 
   // Makes a buffer for collectives. One thread at a time may use these buffers,
-  // Write and Read. Their bytes travel on the TcpConnections
-  // (tcp_connections.h), in one order per peer for all slots; a send needs no
-  // announcement. waiting_for() shows the rank they wait for.
+  // Write and Read. Their bytes travel in one order per peer. waiting_for()
+  // shows the rank they wait for.
   virtual std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) = 0;
 
-  // Makes a buffer for large tensors of collectives, moved by Gloo's thread. A
-  // thread that waits for it moves nothing on the TcpConnections meanwhile, so
-  // the awaited data must not depend on them. Call UseGloo first.
-  virtual std::unique_ptr<Buffer> CreateGlooBuffer(void* data,
-                                                   size_t bytes) = 0;
+  // The connections for sends and receives, or null if there are none.
+  virtual P2pConnections* p2p_connections() { return nullptr; }
 
-  // Makes a buffer for sends and receives through Gloo, usable by several
-  // threads. Their waits do not show in waiting_for(). Call OpenQuiet first.
-  virtual std::unique_ptr<Buffer> CreateQuietBuffer(void* data,
-                                                    size_t bytes) = 0;
-
-  // Connects to `peer` for quiet buffers, and waits for the connection. Errors:
-  // as in Buffer's waits.
-  virtual Status OpenQuiet(int peer) = 0;
-
-  // Writes `head` and then `body`, or waits until `bytes` have arrived. Uses
-  // the connection to `peer`, in one order with the buffers. Errors: as in
-  // Buffer's waits.
+  // Writes `head` and then `body`, or waits until `bytes` have arrived, in one
+  // order with the buffers. Errors: as in Buffer's waits.
   virtual Status Write(int peer, const void* head, size_t head_bytes,
                        const void* body, size_t body_bytes) = 0;
   virtual Status Read(int peer, void* data, size_t bytes) = 0;
@@ -120,18 +98,13 @@ class Transport {
     return memories_[peer].has_value() ? &*memories_[peer] : nullptr;
   }
 
-  // Whether this rank is near any other, or all others.
-  bool has_near_peer() const { return near_peers() > 0; }
-  bool is_near_all() const { return near_peers() == world_size_ - 1; }
-
-  // Allows Gloo for large tensors. Call it on all ranks, before a collective
-  // that may use Gloo, if the ranks have agreed that no two of them are near
-  // each other; otherwise everything uses the TcpConnections. A rank serves its
-  // near peers only while it waits on its TcpConnections: if it waited in Gloo
-  // for another host, and that host waited for one of those peers, none would
-  // ever continue.
-  void UseGloo() { uses_gloo_ = true; }
-  bool uses_gloo() const { return uses_gloo_; }
+  // Whether this rank is near all others.
+  bool is_near_all() const {
+    return std::count_if(memories_.begin(), memories_.end(),
+                         [](const auto& memory) {
+                           return memory.has_value();
+                         }) == world_size_ - 1;
+  }
 
   // The rank for which the thread of a collective waits, or -1. After a failed
   // wait it remains the rank of that wait.
@@ -169,15 +142,8 @@ class Transport {
   std::atomic<int> waiting_beside_for_{-1};
   std::atomic<const char*> algorithm_{""};
 
-  int near_peers() const {
-    return static_cast<int>(
-        std::count_if(memories_.begin(), memories_.end(),
-                      [](const auto& memory) { return memory.has_value(); }));
-  }
-
   const int rank_;
   const int world_size_;
-  bool uses_gloo_ = false;
 };
 
 }  // namespace muster::dataplane::cpu

@@ -30,8 +30,7 @@ namespace {
 
 // More than the receiving socket buffers, less than can be sent without
 // waiting.
-constexpr size_t kBytes = 512 << 10;
-constexpr uint64_t kSlot = 1;
+constexpr size_t kBytes = 256 << 10;
 
 StatusOr<std::unique_ptr<Transport>> ConnectOneOfTwo(
     int rank, std::shared_ptr<BootstrapStore> store,
@@ -53,10 +52,10 @@ std::string ReceiveAfterAStop(const std::string& directory) {
   if (!transport.ok()) return transport.status().ToString();
   std::vector<char> data(kBytes);
   const auto buffer = (*transport)->CreateBuffer(data.data(), data.size());
-  Status first = buffer->Receive(0, kSlot, 0, kBytes);
+  Status first = buffer->Receive(0, 0, kBytes);
   raise(SIGSTOP);
   if (first.ok()) first = buffer->WaitReceive(0);
-  Status second = buffer->Receive(0, kSlot, 0, kBytes);
+  Status second = buffer->Receive(0, 0, kBytes);
   if (second.ok()) second = buffer->WaitReceive(0);
   return absl::StrCat(first.ToString(), "; last byte ",
                       static_cast<int>(data.back()), "; ", second.message());
@@ -86,7 +85,7 @@ TEST(TransportTest,
   {
     std::vector<char> data(kBytes, 7);
     const auto buffer = (*transport)->CreateBuffer(data.data(), data.size());
-    EXPECT_TRUE(buffer->Send(1, kSlot, 0, kBytes).ok());
+    EXPECT_TRUE(buffer->Send(1, 0, kBytes).ok());
     EXPECT_TRUE(buffer->WaitSend(1).ok());
   }
   // The peer has read neither message: both are in this side's socket.
@@ -176,7 +175,7 @@ TEST(TransportTest, RankThatFailedStaysTheOneWaitedFor) {
     ASSERT_TRUE(transport.ok()) << transport.status();
     char byte = 0;
     const auto buffer = (*transport)->CreateBuffer(&byte, 1);
-    Status status = buffer->Receive(1, kSlot, 0, 1);
+    Status status = buffer->Receive(1, 0, 1);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ((*transport)->waiting_for(), -1);
     peer.HangUp();
