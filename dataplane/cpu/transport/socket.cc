@@ -16,8 +16,8 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// The socket buffers hold the messages of a collective, so two ranks may write
-// to each other without reading meanwhile.
+// The send buffer holds the messages of a collective, so two ranks may write to
+// each other without reading meanwhile. The system sizes the receive buffer.
 constexpr int kBufferBytes = 256 << 10;
 
 }  // namespace
@@ -38,8 +38,6 @@ void SendAtOnce(int socket) {
 
 void SetForMessages(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kBufferBytes,
-             sizeof(kBufferBytes));
-  setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &kBufferBytes,
              sizeof(kBufferBytes));
   SendAtOnce(socket);
 }

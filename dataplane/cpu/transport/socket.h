@@ -21,9 +21,9 @@ int MakeSocket(const AddressBytes& address);
 // Disables Nagle's algorithm: small messages are sent at once.
 void SendAtOnce(int socket);
 
-// As SendAtOnce, for a connection that carries messages. Also makes its buffers
-// large enough that two ranks may write a collective's messages to each other
-// before either reads.
+// As SendAtOnce, for a connection that carries messages. Also makes its send
+// buffer large enough that two ranks may write a collective's messages to each
+// other before either reads.
 void SetForMessages(int socket);
 
 // The timeout in milliseconds for a poll(2) that ends by `deadline`, or after
