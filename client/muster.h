@@ -17,6 +17,7 @@
 #include "client/launch.h"
 #include "client/object_messages.h"
 #include "client/objects.h"
+#include "client/prepared.h"
 #include "client/process_group.h"
 #include "client/session.h"
 #include "client/store.h"

@@ -18,19 +18,26 @@
 #include "client/control/throw.h"
 #include "client/errors.h"
 #include "client/groups/group_state.h"
+#include "client/prepared.h"
 
 namespace muster {
 namespace {
 
+using dataplane::Collective;
 using dataplane::CollectiveKind;
-using dataplane::CollectiveView;
 using internal::CheckNotNegative;
+using internal::GroupState;
 
-std::span<const Tensor> Just(const Tensor& tensor) { return {&tensor, 1}; }
+void Add(const Tensor& tensor, Collective::Tensors& list) {
+  list.push_back(tensor);
+}
+void Add(const std::vector<Tensor>& tensors, Collective::Tensors& list) {
+  list.assign(tensors.begin(), tensors.end());
+}
 
 template <typename Options>
-CollectiveView Reduction(CollectiveKind kind, const Options& options) {
-  CollectiveView collective = CollectiveView::kDefault;
+Collective MakeReduction(CollectiveKind kind, const Options& options) {
+  Collective collective;
   collective.kind = kind;
   collective.reduce_op = options.op;
   collective.factor = internal::CheckFactor(options.op, options.factor);
@@ -38,9 +45,9 @@ CollectiveView Reduction(CollectiveKind kind, const Options& options) {
   return collective;
 }
 
-CollectiveView Movement(CollectiveKind kind,
+Collective MakeMovement(CollectiveKind kind,
                         std::chrono::milliseconds timeout) {
-  CollectiveView collective = CollectiveView::kDefault;
+  Collective collective;
   collective.kind = kind;
   collective.timeout = CheckNotNegative(timeout);
   return collective;
@@ -64,6 +71,93 @@ int BarrierDevice(const std::vector<int>& device_ids,
         "{", absl::StrJoin(device_ids, ", "), "}"));
   }
   return device_ids.front();
+}
+
+// The collectives of the verbs, from their arguments.
+
+Collective MakeAllReduce(const Tensor& tensor,
+                         const AllReduceOptions& options) {
+  Collective collective = MakeReduction(CollectiveKind::kAllReduce, options);
+  Add(tensor, collective.tensors);
+  return collective;
+}
+
+Collective MakeBroadcast(const GroupState& group, const Tensor& tensor,
+                         std::optional<int> src,
+                         const BroadcastOptions& options) {
+  Collective collective =
+      MakeMovement(CollectiveKind::kBroadcast, options.timeout);
+  Add(tensor, collective.tensors);
+  collective.root = group.ToGroupRank({src, options.group_src}, "src");
+  return collective;
+}
+
+Collective MakeReduce(const GroupState& group, const Tensor& tensor,
+                      std::optional<int> dst, const ReduceOptions& options) {
+  Collective collective = MakeReduction(CollectiveKind::kReduce, options);
+  Add(tensor, collective.tensors);
+  collective.root = group.ToGroupRank({dst, options.group_dst}, "dst");
+  return collective;
+}
+
+// `inputs`, `outputs`: a tensor or a list.
+template <typename Inputs, typename Outputs>
+Collective MakeMovement(CollectiveKind kind, std::chrono::milliseconds timeout,
+                        const Inputs& inputs, const Outputs& outputs) {
+  Collective collective = MakeMovement(kind, timeout);
+  Add(inputs, collective.inputs);
+  Add(outputs, collective.outputs);
+  return collective;
+}
+
+Collective MakeGather(const GroupState& group, const Tensor& tensor,
+                      const std::vector<Tensor>& gather_list,
+                      std::optional<int> dst, const GatherOptions& options) {
+  Collective collective = MakeMovement(CollectiveKind::kGather, options.timeout,
+                                       tensor, gather_list);
+  collective.root =
+      group.ToGroupRank(internal::OrZero({dst, options.group_dst}), "dst");
+  return collective;
+}
+
+Collective MakeScatter(const GroupState& group, const Tensor& tensor,
+                       const std::vector<Tensor>& scatter_list,
+                       std::optional<int> src, const ScatterOptions& options) {
+  Collective collective = MakeMovement(CollectiveKind::kScatter,
+                                       options.timeout, scatter_list, tensor);
+  collective.root =
+      group.ToGroupRank(internal::OrZero({src, options.group_src}), "src");
+  return collective;
+}
+
+// `inputs`: a tensor or a list.
+template <typename Inputs>
+Collective MakeReduceScatter(CollectiveKind kind, const Tensor& output,
+                             const Inputs& inputs,
+                             const ReduceScatterOptions& options) {
+  Collective collective = MakeReduction(kind, options);
+  Add(inputs, collective.inputs);
+  Add(output, collective.outputs);
+  return collective;
+}
+
+Collective MakeAllToAllSingle(const Tensor& output, const Tensor& input,
+                              const AllToAllSingleOptions& options) {
+  Collective collective = MakeMovement(CollectiveKind::kAllToAllSingle,
+                                       options.timeout, input, output);
+  collective.input_splits = options.input_split_sizes;
+  collective.output_splits = options.output_split_sizes;
+  return collective;
+}
+
+Collective MakeBarrier(const GroupState& group, const BarrierOptions& options) {
+  Collective collective =
+      MakeMovement(CollectiveKind::kBarrier, options.timeout);
+  if (!options.device_ids.empty() && group.is_member()) {
+    collective.device =
+        BarrierDevice(options.device_ids, group.options().backend);
+  }
+  return collective;
 }
 
 WorkResult ToWorkResult(const DistError& error) {
@@ -271,113 +365,155 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
 
 Work ProcessGroup::AllReduce(const Tensor& tensor,
                              const AllReduceOptions& options) {
-  CollectiveView collective = Reduction(CollectiveKind::kAllReduce, options);
-  collective.tensors = Just(tensor);
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeAllReduce(tensor, options), options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareAllReduce(
+    const Tensor& tensor, const AllReduceOptions& options) {
+  return state_->Prepare(MakeAllReduce(tensor, options));
 }
 
 Work ProcessGroup::Broadcast(const Tensor& tensor, std::optional<int> src,
                              const BroadcastOptions& options) {
-  CollectiveView collective =
-      Movement(CollectiveKind::kBroadcast, options.timeout);
-  collective.tensors = Just(tensor);
-  collective.root = state_->ToGroupRank({src, options.group_src}, "src");
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeBroadcast(*state_, tensor, src, options),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareBroadcast(
+    const Tensor& tensor, std::optional<int> src,
+    const BroadcastOptions& options) {
+  return state_->Prepare(MakeBroadcast(*state_, tensor, src, options));
 }
 
 Work ProcessGroup::Reduce(const Tensor& tensor, std::optional<int> dst,
                           const ReduceOptions& options) {
-  CollectiveView collective = Reduction(CollectiveKind::kReduce, options);
-  collective.tensors = Just(tensor);
-  collective.root = state_->ToGroupRank({dst, options.group_dst}, "dst");
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeReduce(*state_, tensor, dst, options),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareReduce(const Tensor& tensor,
+                                               std::optional<int> dst,
+                                               const ReduceOptions& options) {
+  return state_->Prepare(MakeReduce(*state_, tensor, dst, options));
 }
 
 Work ProcessGroup::AllGather(const std::vector<Tensor>& tensor_list,
                              const Tensor& tensor,
                              const AllGatherOptions& options) {
-  CollectiveView collective =
-      Movement(CollectiveKind::kAllGather, options.timeout);
-  collective.inputs = Just(tensor);
-  collective.outputs = tensor_list;
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeMovement(CollectiveKind::kAllGather, options.timeout,
+                                  tensor, tensor_list),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareAllGather(
+    const std::vector<Tensor>& tensor_list, const Tensor& tensor,
+    const AllGatherOptions& options) {
+  return state_->Prepare(MakeMovement(CollectiveKind::kAllGather,
+                                      options.timeout, tensor, tensor_list));
 }
 
 Work ProcessGroup::AllGatherIntoTensor(const Tensor& output,
                                        const Tensor& input,
                                        const AllGatherOptions& options) {
-  CollectiveView collective =
-      Movement(CollectiveKind::kAllGatherIntoTensor, options.timeout);
-  collective.inputs = Just(input);
-  collective.outputs = Just(output);
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeMovement(CollectiveKind::kAllGatherIntoTensor,
+                                  options.timeout, input, output),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareAllGatherIntoTensor(
+    const Tensor& output, const Tensor& input,
+    const AllGatherOptions& options) {
+  return state_->Prepare(MakeMovement(CollectiveKind::kAllGatherIntoTensor,
+                                      options.timeout, input, output));
 }
 
 Work ProcessGroup::Gather(const Tensor& tensor,
                           const std::vector<Tensor>& gather_list,
                           std::optional<int> dst,
                           const GatherOptions& options) {
-  CollectiveView collective =
-      Movement(CollectiveKind::kGather, options.timeout);
-  collective.inputs = Just(tensor);
-  collective.outputs = gather_list;
-  collective.root =
-      state_->ToGroupRank(internal::OrZero({dst, options.group_dst}), "dst");
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeGather(*state_, tensor, gather_list, dst, options),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareGather(
+    const Tensor& tensor, const std::vector<Tensor>& gather_list,
+    std::optional<int> dst, const GatherOptions& options) {
+  return state_->Prepare(
+      MakeGather(*state_, tensor, gather_list, dst, options));
 }
 
 Work ProcessGroup::Scatter(const Tensor& tensor,
                            const std::vector<Tensor>& scatter_list,
                            std::optional<int> src,
                            const ScatterOptions& options) {
-  CollectiveView collective =
-      Movement(CollectiveKind::kScatter, options.timeout);
-  collective.inputs = scatter_list;
-  collective.outputs = Just(tensor);
-  collective.root =
-      state_->ToGroupRank(internal::OrZero({src, options.group_src}), "src");
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeScatter(*state_, tensor, scatter_list, src, options),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareScatter(
+    const Tensor& tensor, const std::vector<Tensor>& scatter_list,
+    std::optional<int> src, const ScatterOptions& options) {
+  return state_->Prepare(
+      MakeScatter(*state_, tensor, scatter_list, src, options));
 }
 
 Work ProcessGroup::ReduceScatter(const Tensor& output,
                                  const std::vector<Tensor>& input_list,
                                  const ReduceScatterOptions& options) {
-  CollectiveView collective =
-      Reduction(CollectiveKind::kReduceScatter, options);
-  collective.inputs = input_list;
-  collective.outputs = Just(output);
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeReduceScatter(CollectiveKind::kReduceScatter, output,
+                                       input_list, options),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareReduceScatter(
+    const Tensor& output, const std::vector<Tensor>& input_list,
+    const ReduceScatterOptions& options) {
+  return state_->Prepare(MakeReduceScatter(CollectiveKind::kReduceScatter,
+                                           output, input_list, options));
 }
 
 Work ProcessGroup::ReduceScatterTensor(const Tensor& output,
                                        const Tensor& input,
                                        const ReduceScatterOptions& options) {
-  CollectiveView collective =
-      Reduction(CollectiveKind::kReduceScatterTensor, options);
-  collective.inputs = Just(input);
-  collective.outputs = Just(output);
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeReduceScatter(CollectiveKind::kReduceScatterTensor,
+                                       output, input, options),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareReduceScatterTensor(
+    const Tensor& output, const Tensor& input,
+    const ReduceScatterOptions& options) {
+  return state_->Prepare(MakeReduceScatter(CollectiveKind::kReduceScatterTensor,
+                                           output, input, options));
 }
 
 Work ProcessGroup::AllToAll(const std::vector<Tensor>& output_tensor_list,
                             const std::vector<Tensor>& input_tensor_list,
                             const AllToAllOptions& options) {
-  CollectiveView collective =
-      Movement(CollectiveKind::kAllToAll, options.timeout);
-  collective.inputs = input_tensor_list;
-  collective.outputs = output_tensor_list;
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeMovement(CollectiveKind::kAllToAll, options.timeout,
+                                  input_tensor_list, output_tensor_list),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareAllToAll(
+    const std::vector<Tensor>& output_tensor_list,
+    const std::vector<Tensor>& input_tensor_list,
+    const AllToAllOptions& options) {
+  return state_->Prepare(MakeMovement(CollectiveKind::kAllToAll,
+                                      options.timeout, input_tensor_list,
+                                      output_tensor_list));
 }
 
 Work ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
                                   const AllToAllSingleOptions& options) {
-  CollectiveView collective =
-      Movement(CollectiveKind::kAllToAllSingle, options.timeout);
-  collective.inputs = Just(input);
-  collective.outputs = Just(output);
-  collective.input_splits = options.input_split_sizes;
-  collective.output_splits = options.output_split_sizes;
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeAllToAllSingle(output, input, options),
+                     options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareAllToAllSingle(
+    const Tensor& output, const Tensor& input,
+    const AllToAllSingleOptions& options) {
+  return state_->Prepare(MakeAllToAllSingle(output, input, options));
 }
 
 void ProcessGroup::Send(const Tensor& tensor, std::optional<int> dst,
@@ -401,17 +537,17 @@ int ProcessGroup::Recv(const Tensor& tensor, std::optional<int> src,
 
 Work ProcessGroup::Isend(const Tensor& tensor, std::optional<int> dst,
                          const SendOptions& options) {
-  CollectiveView collective = Movement(CollectiveKind::kSend, options.timeout);
-  collective.inputs = Just(tensor);
+  Collective collective = MakeMovement(CollectiveKind::kSend, options.timeout);
+  Add(tensor, collective.inputs);
   collective.peer = state_->ToGroupRank({dst, options.group_dst}, "dst");
   collective.tag = options.tag;
-  return state_->Run(collective, /*async_op=*/true);
+  return state_->Run(std::move(collective), /*async_op=*/true);
 }
 
 Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
                          const RecvOptions& options) {
-  CollectiveView collective = Movement(CollectiveKind::kRecv, options.timeout);
-  collective.outputs = Just(tensor);
+  Collective collective = MakeMovement(CollectiveKind::kRecv, options.timeout);
+  Add(tensor, collective.outputs);
   collective.peer = dataplane::kAnyPeer;
   if (src.has_value() || options.group_src.has_value()) {
     collective.peer = state_->ToGroupRank({src, options.group_src}, "src");
@@ -424,16 +560,15 @@ Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
     }
   }
   collective.tag = options.tag;
-  return state_->Run(collective, /*async_op=*/true);
+  return state_->Run(std::move(collective), /*async_op=*/true);
 }
 
 Work ProcessGroup::Barrier(const BarrierOptions& options) {
-  CollectiveView collective =
-      Movement(CollectiveKind::kBarrier, options.timeout);
-  if (!options.device_ids.empty() && rank() >= 0) {
-    collective.device = BarrierDevice(options.device_ids, backend());
-  }
-  return state_->Run(collective, options.async_op);
+  return state_->Run(MakeBarrier(*state_, options), options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareBarrier(const BarrierOptions& options) {
+  return state_->Prepare(MakeBarrier(*state_, options));
 }
 
 void ProcessGroup::MonitoredBarrier(const MonitoredBarrierOptions& options) {
@@ -444,5 +579,14 @@ void ProcessGroup::MonitoredBarrier(const MonitoredBarrierOptions& options) {
 void ProcessGroup::Abort(const std::string& reason) { state_->Abort(reason); }
 
 Status ProcessGroup::status() const { return state_->status(); }
+
+PreparedCollective::PreparedCollective(
+    std::shared_ptr<internal::GroupState> group,
+    std::shared_ptr<dataplane::PreparedCollective> prepared)
+    : group_(std::move(group)), prepared_(std::move(prepared)) {}
+
+void PreparedCollective::Run() { group_->Run(*prepared_); }
+
+Work PreparedCollective::Start() { return group_->Start(prepared_); }
 
 }  // namespace muster

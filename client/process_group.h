@@ -44,6 +44,7 @@ struct RankArgument {
 
 }  // namespace internal
 
+class PreparedCollective;
 class ProcessGroup;
 
 // The outcome of a collective, for code that chooses what to do next.
@@ -425,6 +426,45 @@ class ProcessGroup {
   // (kInvalidArgument) if `device_ids` has more than one device or a negative
   // one, or if it is given and the group has no nccl.
   Work Barrier(const BarrierOptions& options = {});
+
+  // Prepare the collectives above, to be run with these arguments again and
+  // again (prepared.h). Each sends nothing, and ignores `async_op`. Bad
+  // arguments throw as above, but use up no sequence number.
+  PreparedCollective PrepareAllReduce(const Tensor& tensor,
+                                      const AllReduceOptions& options = {});
+  PreparedCollective PrepareBroadcast(const Tensor& tensor,
+                                      std::optional<int> src,
+                                      const BroadcastOptions& options = {});
+  PreparedCollective PrepareReduce(const Tensor& tensor, std::optional<int> dst,
+                                   const ReduceOptions& options = {});
+  PreparedCollective PrepareAllGather(const std::vector<Tensor>& tensor_list,
+                                      const Tensor& tensor,
+                                      const AllGatherOptions& options = {});
+  PreparedCollective PrepareAllGatherIntoTensor(
+      const Tensor& output, const Tensor& input,
+      const AllGatherOptions& options = {});
+  PreparedCollective PrepareGather(const Tensor& tensor,
+                                   const std::vector<Tensor>& gather_list = {},
+                                   std::optional<int> dst = std::nullopt,
+                                   const GatherOptions& options = {});
+  PreparedCollective PrepareScatter(
+      const Tensor& tensor, const std::vector<Tensor>& scatter_list = {},
+      std::optional<int> src = std::nullopt,
+      const ScatterOptions& options = {});
+  PreparedCollective PrepareReduceScatter(
+      const Tensor& output, const std::vector<Tensor>& input_list,
+      const ReduceScatterOptions& options = {});
+  PreparedCollective PrepareReduceScatterTensor(
+      const Tensor& output, const Tensor& input,
+      const ReduceScatterOptions& options = {});
+  PreparedCollective PrepareAllToAll(
+      const std::vector<Tensor>& output_tensor_list,
+      const std::vector<Tensor>& input_tensor_list,
+      const AllToAllOptions& options = {});
+  PreparedCollective PrepareAllToAllSingle(
+      const Tensor& output, const Tensor& input,
+      const AllToAllSingleOptions& options = {});
+  PreparedCollective PrepareBarrier(const BarrierOptions& options = {});
 
   // A barrier that the coordinator decides. If ranks are missing, every rank
   // gets an error that counts all of them and names up to 32. Always

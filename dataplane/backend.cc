@@ -7,7 +7,8 @@
 
 namespace muster::dataplane {
 
-Completion Backend::Run(const Collective& collective, ReleasableLock& order) {
+Completion Backend::Run(const Collective& collective, Prepared*,
+                        ReleasableLock& order) {
   order.CallLast();
   const std::shared_ptr<Work> work = Start(collective);
   order.Release();

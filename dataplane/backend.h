@@ -1,7 +1,6 @@
 #ifndef MUSTER_DATAPLANE_BACKEND_H_
 #define MUSTER_DATAPLANE_BACKEND_H_
 
-#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -201,19 +200,6 @@ class Backend {
   // exists).
   virtual Status Supports(const Collective& collective) const = 0;
 
-  // Tells whether Supports must be asked again for collectives that differ from
-  // `collective`, which it has accepted, only in the addresses of their
-  // tensors. Returns a flag that lives as long as this backend. The caller
-  // reads the flag (acquire) before each such collective; while it is false,
-  // Supports is not asked again. The backend may change it at any time
-  // (release), for instance when memory was freed. Called while the lock on the
-  // order of collectives is held: it must be quick and call nothing back. By
-  // default the flag is always true.
-  virtual const std::atomic<bool>& looks_where_tensors_are(
-      const Collective& collective) const {
-    return kLooks;
-  }
-
   // The largest size, in bytes of accumulators (reduction.h), up to which the
   // order in which an element's operands are combined depends neither on the
   // size of the tensor nor on the element's position in it. Several
@@ -227,11 +213,28 @@ class Backend {
   // Work is complete, with or without an error, and not longer.
   virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
 
+  // A backend's part of a prepared collective (Communicator::Prepare): what it
+  // finds out once for all runs. Destroyed while no run uses it, on any thread,
+  // also after the backend.
+  class Prepared {
+   public:
+    virtual ~Prepared() = default;
+  };
+
+  // Prepares runs of `collective`, which is valid, supported, and no send or
+  // receive. All its runs have these arguments and tensors; their number and
+  // times differ. From any thread; does not block. Null: there is nothing to
+  // prepare.
+  virtual std::unique_ptr<Prepared> Prepare(const Collective& collective) {
+    return nullptr;
+  }
+
   // Runs `collective`, which is not a send or receive, and returns when it is
-  // complete. A backend may run it on the calling thread, because waking
-  // another thread takes longer than a small collective. The caller holds
-  // `order`, the lock on the order of collectives. The backend releases it once
-  // the collective has its place in the order. A backend that runs the
+  // complete. `prepared` is what Prepare has returned for it, or null; one run
+  // at a time uses it. A backend may run it on the calling thread, because
+  // waking another thread takes longer than a small collective. The caller
+  // holds `order`, the lock on the order of collectives. The backend releases
+  // it once the collective has its place in the order. A backend that runs the
   // collective on this thread releases it before a wait for another rank that
   // lasts longer than a short spin, or, on a shared processor, longer than a
   // few yields; a small collective that all ranks begin together may therefore
@@ -240,7 +243,8 @@ class Backend {
   // it never waits, or only briefly, the owner does that work afterwards. While
   // `order` is held, the backend does nothing that takes time in proportion to
   // a tensor's size and nothing that calls back.
-  virtual Completion Run(const Collective& collective, ReleasableLock& order);
+  virtual Completion Run(const Collective& collective, Prepared* prepared,
+                         ReleasableLock& order);
 
   // Collectives, or sends and receives, that are started between these two
   // calls begin as one batch if the backend supports it: none of them then
@@ -286,15 +290,10 @@ class Backend {
   // the first `cause` given. Does not block. May be called from a Work's
   // callback.
   virtual void Abort(Status cause) = 0;
-
- protected:
-  // kLooks is always true, kLooksNever always false.
-  static constexpr std::atomic<bool> kLooks{true};
-  static constexpr std::atomic<bool> kLooksNever{false};
 };
 
-// Base of a backend that wraps another one. A decorator overrides Start, and
-// also Run if it can do less work there.
+// Base of a backend that wraps another one. A decorator overrides Start. It may
+// override Run, if it can do less work there, and then also Prepare.
 class BackendDecorator : public Backend {
  public:
   explicit BackendDecorator(std::unique_ptr<Backend> inner)
@@ -306,10 +305,6 @@ class BackendDecorator : public Backend {
   }
   Status Supports(const Collective& collective) const override {
     return inner_->Supports(collective);
-  }
-  const std::atomic<bool>& looks_where_tensors_are(
-      const Collective& collective) const override {
-    return inner_->looks_where_tensors_are(collective);
   }
   size_t fusable_bytes() const override { return inner_->fusable_bytes(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {

@@ -83,42 +83,6 @@ const std::string& ReduceOpName(ReduceOp op) {
   return kNames[std::min<size_t>(static_cast<size_t>(op), kReduceOpCount)];
 }
 
-constinit const CollectiveView CollectiveView::kDefault = {};
-
-Collective CollectiveView::Copy() const {
-  Collective copy;
-  copy.kind = kind;
-  copy.tensors.assign(tensors.begin(), tensors.end());
-  copy.inputs.assign(inputs.begin(), inputs.end());
-  copy.outputs.assign(outputs.begin(), outputs.end());
-  copy.input_splits.assign(input_splits.begin(), input_splits.end());
-  copy.output_splits.assign(output_splits.begin(), output_splits.end());
-  copy.reduce_op = reduce_op;
-  copy.factor = factor;
-  copy.root = root;
-  copy.peer = peer;
-  copy.tag = tag;
-  copy.device = device;
-  copy.timeout = timeout;
-  return copy;
-}
-
-CollectiveView CollectiveView::Of(const Collective& collective) {
-  return {.kind = collective.kind,
-          .tensors = collective.tensors,
-          .inputs = collective.inputs,
-          .outputs = collective.outputs,
-          .input_splits = collective.input_splits,
-          .output_splits = collective.output_splits,
-          .reduce_op = collective.reduce_op,
-          .factor = collective.factor,
-          .root = collective.root,
-          .peer = collective.peer,
-          .tag = collective.tag,
-          .device = collective.device,
-          .timeout = collective.timeout};
-}
-
 const Collective::Tensors* Collective::common() const {
   if (IsAllToAll(kind) || IsPointToPoint(kind)) return nullptr;
   if (!tensors.empty()) return &tensors;
@@ -130,7 +94,7 @@ const Collective::Tensors* Collective::common() const {
   return is_outputs ? &outputs : &inputs;
 }
 
-size_t Collective::SumOfBytes() const {
+size_t Collective::bytes() const {
   return CountBytes(tensors) +
          std::max(CountBytes(inputs), CountBytes(outputs));
 }

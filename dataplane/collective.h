@@ -2,12 +2,9 @@
 #define MUSTER_DATAPLANE_COLLECTIVE_H_
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,49 +55,6 @@ const std::string& StepName(Step step);
 
 // "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul_sum".
 const std::string& ReduceOpName(ReduceOp op);
-
-// The first tensor of a Collective or a CollectiveView; null if it has none.
-template <typename Call>
-const Tensor* FindFirstTensor(const Call& call) {
-  if (!call.tensors.empty()) return &call.tensors.front();
-  if (!call.inputs.empty()) return &call.inputs.front();
-  return call.outputs.empty() ? nullptr : &call.outputs.front();
-}
-// The CUDA device of `tensor`; -1 if it is on the CPU, `without` if it is null.
-inline int GetCudaDevice(const Tensor* tensor, int without) {
-  if (tensor == nullptr) return without;
-  return tensor->device().type == DeviceType::kCuda ? tensor->device().index
-                                                    : -1;
-}
-
-// Cached facts about a collective that is run again and again: only the
-// addresses of its tensors, its number and its times differ from run to run.
-// One run of it at a time uses the plan.
-struct Plan {
-  // Data that one layer caches with the plan.
-  class Memo {
-   public:
-    virtual ~Memo() = default;
-  };
-
-  // Both guarded by the group's lock. `is_valid`: Validate has accepted the
-  // tensors' current addresses. `is_running`: the current run has not ended.
-  bool is_valid = true;
-  bool is_running = false;
-  // The backend's flag (Backend::looks_where_tensors_are), which lives while a
-  // run is possible.
-  const std::atomic<bool>* looks_where_tensors_are = nullptr;
-
-  // Below: used by the current run alone, without a lock. `bytes` is
-  // Collective::bytes().
-  size_t bytes = 0;
-  // For runs that never wait: how long the last timed run took, and how many
-  // more runs use that time instead of reading the clock.
-  Instant::duration unwaited_time = {};
-  int unwaited_untimed = 0;
-  std::unique_ptr<Memo> of_recording = nullptr;
-  std::unique_ptr<Memo> of_backend = nullptr;
-};
 
 // One rank's call of a collective, as a value, so that decorators can inspect
 // it, record it and compare it with the calls of other ranks. It does not own
@@ -165,13 +119,9 @@ struct Collective {
   // Number in its group, from 1. Sends and receives are numbered apart.
   uint64_t sequence = 0;
 
-  // Null if the collective is not known to be run again. Code that derives
-  // another collective from this one sets it to null there.
-  Plan* plan = nullptr;
-
   // Size of this rank's tensors: `tensors` plus the larger of `inputs` and
   // `outputs`.
-  size_t bytes() const { return plan != nullptr ? plan->bytes : SumOfBytes(); }
+  size_t bytes() const;
 
   std::array<Tensors*, 3> lists() { return {&tensors, &inputs, &outputs}; }
   std::array<const Tensors*, 3> lists() const {
@@ -196,10 +146,19 @@ struct Collective {
   }
 
   // Null if there are no tensors.
-  const Tensor* first_tensor() const { return FindFirstTensor(*this); }
+  const Tensor* first_tensor() const {
+    if (!tensors.empty()) return &tensors.front();
+    if (!inputs.empty()) return &inputs.front();
+    return outputs.empty() ? nullptr : &outputs.front();
+  }
 
   // The index of the CUDA device of the tensors, or of a barrier; -1: none.
-  int cuda_device() const { return GetCudaDevice(first_tensor(), device); }
+  int cuda_device() const {
+    const Tensor* const tensor = first_tensor();
+    if (tensor == nullptr) return device;
+    return tensor->device().type == DeviceType::kCuda ? tensor->device().index
+                                                      : -1;
+  }
 
   // The type of all tensors; kFloat32 if there are none.
   DataType data_type() const {
@@ -214,43 +173,6 @@ struct Collective {
   // The beginning of Describe() and of error texts: "all_reduce #418". If
   // `step` is set, both are the step's name.
   std::string Label() const;
-
- private:
-  size_t SumOfBytes() const;
-};
-
-// A caller's arguments. Like Collective, but the caller owns the lists.
-struct CollectiveView {
-  CollectiveKind kind = CollectiveKind::kBarrier;
-  std::span<const Tensor> tensors = {};
-  std::span<const Tensor> inputs = {};
-  std::span<const Tensor> outputs = {};
-  std::span<const int64_t> input_splits = {};
-  std::span<const int64_t> output_splits = {};
-  ReduceOp reduce_op = ReduceOp::kSum;
-  double factor = 1;
-  int root = 0;
-  int peer = 0;
-  int tag = 0;
-  int device = -1;
-  std::chrono::milliseconds timeout{0};
-
-  // A default-constructed view. Copying it takes a quarter of the time in which
-  // GCC's code constructs one ("rep stos"), which is a twentieth of the time of
-  // a small collective.
-  static const CollectiveView kDefault;
-
-  Collective Copy() const;
-  static CollectiveView Of(const Collective& collective);
-
-  // The list that is written.
-  std::span<const Tensor> written() const {
-    return outputs.empty() ? tensors : outputs;
-  }
-
-  // As in Collective.
-  const Tensor* first_tensor() const { return FindFirstTensor(*this); }
-  int cuda_device() const { return GetCudaDevice(first_tensor(), device); }
 };
 
 // Element count of each rank's part of `list`. The list is one tensor per rank,

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "dataplane/failed_call.h"
@@ -175,84 +175,80 @@ inline void Communicator::RemoveRunning(uint64_t sequence, bool ok,
   if (ok && sequence > last_completed_) last_completed_ = sequence;
   if (first_running_ != nullptr && first_running_->sequence == sequence) {
     since_ = at;
-    Plans::HasEnded(*std::exchange(first_running_, nullptr));
+    first_running_ = nullptr;
   } else {
     RemoveNotFirst(sequence, at);
   }
 }
 
-inline Collective* Communicator::FindPlanned(const CollectiveView& view) {
-  if (!poison_.ok()) return nullptr;
-  Collective* const planned = plans_.Find(view);
-  if (planned == nullptr) return nullptr;
-  const bool checks_tensors =
-      planned->plan->looks_where_tensors_are->load(std::memory_order_acquire);
-  if (planned->plan->is_valid && !checks_tensors) return planned;
-  return IsGood(*planned, checks_tensors) ? planned : nullptr;
-}
-
-bool Communicator::IsGood(const Collective& planned, bool checks_tensors) {
-  bool& is_valid = planned.plan->is_valid;
-  if (!is_valid) {
-    is_valid = Validate(planned, options_.rank, options_.world_size).ok();
-  }
-  return is_valid && (!checks_tensors || backend_->Supports(planned).ok());
-}
-
 inline Status Communicator::RunEntered(const Collective& collective,
+                                       Backend::Prepared* prepared,
                                        ReleasableLock& order) {
   Backend& backend = *backend_;
-  // Read now: once the run has ended, another run may use `collective`.
-  const uint64_t sequence = collective.sequence;
   Completion ending = [&] {
     try {
-      return backend.Run(collective, order);
+      return backend.Run(collective, prepared, order);
     } catch (...) {
-      Threw(collective, sequence, order);
+      Threw(collective, order);
       throw;
     }
   }();
   if (order.is_held() && ending.status.ok()) {
-    RemoveRunning(sequence, /*ok=*/true, ending.at);
+    RemoveRunning(collective.sequence, /*ok=*/true, ending.at);
     LetGo();
     return std::move(ending.status);
   }
   order.Release();
-  Completed(sequence, ending.status, ending.at, /*waits=*/true);
+  Completed(collective.sequence, ending.status, ending.at, /*waits=*/true);
   return std::move(ending.status);
 }
 
-void Communicator::Threw(const Collective& collective, uint64_t sequence,
-                         ReleasableLock& order) {
+void Communicator::Threw(const Collective& collective, ReleasableLock& order) {
   order.Release();
-  // From here on `collective` must not be read.
-  Completed(sequence,
+  Completed(collective.sequence,
             Labelled(FailedCall::Of(collective), options_.group_name,
                      InternalError("threw")),
             Clock::now(), /*waits=*/true);
 }
 
-Status Communicator::Run(const CollectiveView& view, Instant& began) {
-  {
-    ReleasableLock order(mutex_);
-    if (Collective* const planned = FindPlanned(view); planned != nullptr) {
-      Number(*planned);
-      began = planned->started;
-      AddRunning(*planned, /*waits=*/true);
-      planned->plan->is_running = true;
-      ++holders_;
-      return RunEntered(*planned, order);
-    }
+Status Communicator::Run(PreparedCollective& prepared) {
+  ReleasableLock order(mutex_);
+  const bool is_running = prepared.is_running_.load(std::memory_order_acquire);
+  if (!poison_.ok() || is_running) {
+    Collective refused = prepared.arguments_;
+    Number(refused);
+    const Refusal refusal =
+        poison_.ok() ? Refusal{StillRuns(prepared), /*by_arguments=*/true}
+                     : Refusal{poison_};
+    order.Release();
+    return MakeError(refused, refusal);
   }
-  return RunUnplanned(view, began);
+  Collective& collective = prepared.run_;
+  Number(collective);
+  AddRunning(collective, /*waits=*/true);
+  ++holders_;
+  prepared.is_running_.store(true, std::memory_order_relaxed);
+  const absl::Cleanup ended = [&] {
+    prepared.is_running_.store(false, std::memory_order_release);
+  };
+  return RunEntered(collective, prepared.of_backend_.get(), order);
 }
 
-Status Communicator::RunUnplanned(const CollectiveView& view, Instant& began) {
-  Collective collective = view.Copy();
-  Status status = Run(collective);
-  began = collective.started;
-  if (status.ok()) Note(collective);
-  return status;
+StatusOr<std::unique_ptr<PreparedCollective>> Communicator::Prepare(
+    Collective collective) {
+  const BackendRef backend(*this);
+  if (Status poison = status(); !poison.ok()) return poison;
+  Status bad = Validate(collective, options_.rank, options_.world_size);
+  if (bad.ok()) bad = backend->Supports(collective);
+  if (!bad.ok()) {
+    return Status(
+        bad.code(),
+        absl::StrCat(CollectiveKindName(collective.kind), " on group ",
+                     base::Quote(options_.group_name), ": ", bad.message()));
+  }
+  auto prepared = std::make_unique<PreparedCollective>(std::move(collective));
+  prepared->of_backend_ = backend->Prepare(prepared->arguments_);
+  return prepared;
 }
 
 Status Communicator::Check(const Collective& collective) const {
@@ -263,14 +259,37 @@ Status Communicator::Check(const Collective& collective) const {
 }
 
 std::shared_ptr<Work> Communicator::Start(Collective collective) {
+  return StartOne(std::move(collective), /*prepared=*/nullptr);
+}
+
+std::shared_ptr<Work> Communicator::Start(
+    std::shared_ptr<PreparedCollective> prepared) {
+  Collective collective = prepared->arguments_;
+  return StartOne(std::move(collective), std::move(prepared));
+}
+
+std::shared_ptr<Work> Communicator::StartOne(
+    Collective collective, std::shared_ptr<PreparedCollective> prepared) {
   Refusal refusal;
   std::shared_ptr<Work> work;
   Works ended;
   {
     MutexLock order(mutex_);
-    refusal = Enter(collective, /*waits=*/false);
-    if (refusal.why.ok()) work = StartEntered(collective);
+    refusal = Enter(collective, /*waits=*/false, prepared.get());
+    if (refusal.why.ok()) {
+      work = StartEntered(collective);
+      if (prepared != nullptr) {
+        prepared->run_.sequence = collective.sequence;
+        prepared->is_running_.store(true, std::memory_order_relaxed);
+      }
+    }
     ended.swap(ended_);
+  }
+  if (work != nullptr && prepared != nullptr) {
+    // Before the group's own callback, and before a Wait returns.
+    work->OnCompletion([prepared = std::move(prepared)](const Status&) {
+      prepared->is_running_.store(false, std::memory_order_release);
+    });
   }
   return MakeHandle(collective, refusal, std::move(work));
 }
@@ -325,11 +344,28 @@ LastRun Communicator::last_run(DeviceType device) const {
   return backend ? backend->last_run(device) : LastRun();
 }
 
-Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
+Status Communicator::StillRuns(const PreparedCollective& prepared) const {
+  return InvalidArgumentError(
+      absl::StrCat("this prepared collective still runs, as ",
+                   prepared.run_.Label(), ", and has one run at a time"));
+}
+
+Status Communicator::FindBad(const Collective& collective,
+                             const PreparedCollective* prepared) const {
+  if (prepared != nullptr) {
+    return prepared->is_running_.load(std::memory_order_acquire)
+               ? StillRuns(*prepared)
+               : OkStatus();
+  }
+  Status bad = Validate(collective, options_.rank, options_.world_size);
+  return bad.ok() ? backend_->Supports(collective) : bad;
+}
+
+Communicator::Refusal Communicator::Enter(Collective& collective, bool waits,
+                                          const PreparedCollective* prepared) {
   Number(collective);
   if (!poison_.ok()) return {poison_};
-  Status bad = Validate(collective, options_.rank, options_.world_size);
-  if (bad.ok()) bad = backend_->Supports(collective);
+  Status bad = FindBad(collective, prepared);
   if (!bad.ok()) return {std::move(bad), /*by_arguments=*/true};
   if (IsPointToPoint(collective.kind)) {
     AddPeerCall(collective);
@@ -391,7 +427,6 @@ void Communicator::RemoveNotFirst(uint64_t sequence, Instant at) {
   const auto running =
       std::ranges::find(running_, sequence, &Running::sequence);
   if (first_running_ == nullptr && running == running_.begin()) since_ = at;
-  if (running->collective != nullptr) Plans::HasEnded(*running->collective);
   running_.erase(running);
 }
 
@@ -422,18 +457,7 @@ Status Communicator::Run(Collective& collective) {
     order.Release();
     return MakeError(collective, refusal);
   }
-  return RunEntered(collective, order);
-}
-
-void Communicator::Note(const Collective& collective) {
-  MutexLock lock(mutex_);
-  // The backend may be destroyed.
-  if (ends_) return;
-  try {
-    plans_.Note(collective, backend_->looks_where_tensors_are(collective));
-  } catch (const std::bad_alloc&) {
-    // The collective gets no plan.
-  }
+  return RunEntered(collective, /*prepared=*/nullptr, order);
 }
 
 void Communicator::Completed(uint64_t sequence, const Status& status,

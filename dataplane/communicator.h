@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -21,7 +22,6 @@
 #include "dataplane/backend.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
-#include "dataplane/plans.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
@@ -68,6 +68,31 @@ struct CommunicatorOptions {
   std::chrono::milliseconds default_timeout = std::chrono::minutes(30);
 };
 
+// A collective that Communicator::Prepare has checked, to be run again and
+// again. It may be destroyed before or after its communicator, on any thread,
+// but not while Communicator::Run runs it.
+class PreparedCollective {
+ public:
+  explicit PreparedCollective(Collective arguments)
+      : arguments_(std::move(arguments)), run_(arguments_) {}
+
+  const Collective& arguments() const { return arguments_; }
+  // The arguments, with the number and times of the last run. Not while another
+  // one may begin.
+  const Collective& last_run() const { return run_; }
+
+ private:
+  friend class Communicator;
+
+  const Collective arguments_;
+  // Null if the backend has prepared nothing.
+  std::unique_ptr<Backend::Prepared> of_backend_;
+  // Number and times change under the communicator's lock while nothing runs.
+  Collective run_;
+  // Set under the communicator's lock.
+  std::atomic<bool> is_running_{false};
+};
+
 // Communicator is one rank's end of one group. It numbers, validates and starts
 // collectives, tracks their progress, and makes a failure final: the first
 // failed collective, or Abort, poisons the group, and every later call fails
@@ -95,10 +120,17 @@ class Communicator {
   Status Run(Collective& collective) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   Status Run(Collective&& collective) { return Run(collective); }
 
-  // As above, for collectives other than sends and receives. Quicker still for
-  // a collective that is run again and again. Sets `began` to its start.
-  Status Run(const CollectiveView& view,
-             Instant& began) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
+  // Checks `collective`, which is no send or receive, and finds out once what
+  // its runs need. Its tensors must stay where they are until the result is
+  // destroyed. Sends nothing and uses no number.
+  // Errors: those of Start.
+  StatusOr<std::unique_ptr<PreparedCollective>> Prepare(Collective collective);
+
+  // As Run and Start of a collective with the arguments of `prepared`, which
+  // this communicator has made. One run at a time: others are refused, as for a
+  // bad argument. Run is quicker than for a collective that is not prepared.
+  Status Run(PreparedCollective& prepared) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
+  std::shared_ptr<Work> Start(std::shared_ptr<PreparedCollective> prepared);
 
   // As Start for each of `collectives`, which are all collectives or all sends
   // and receives. They begin as one batch if the backend supports that.
@@ -175,30 +207,31 @@ class Communicator {
   // Sets the number, start and deadline of `collective`.
   inline void Number(Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns a remembered collective that may run, or null.
-  [[gnu::always_inline]] inline Collective* FindPlanned(
-      const CollectiveView& view) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether `planned` may run with its tensors' current addresses. If
-  // `checks_tensors`, also asks the backend.
-  bool IsGood(const Collective& planned, bool checks_tensors)
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The part of Run for a collective that has no plan.
-  Status RunUnplanned(const CollectiveView& view, Instant& began);
-  // Remembers `collective`, which has succeeded without a plan.
-  void Note(const Collective& collective);
   // Runs on the backend a `collective` that Enter has accepted for a call of
-  // Run.
-  [[gnu::always_inline]] inline Status RunEntered(const Collective& collective,
-                                                  ReleasableLock& order)
-      MUSTER_NO_THREAD_SAFETY_ANALYSIS;
+  // Run. `prepared`: see Backend::Run.
+  [[gnu::always_inline]] inline Status RunEntered(
+      const Collective& collective, Backend::Prepared* prepared,
+      ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   // Ends `collective`, whose Backend::Run has thrown. Called in the handler.
-  void Threw(const Collective& collective, uint64_t sequence,
+  void Threw(const Collective& collective,
              ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   // Numbers `collective` and returns a Refusal with the error if it may not
   // run. Otherwise it counts as running from now on; if `waits` (a call of Run
-  // waits for it), the caller also becomes a holder of the backend.
-  Refusal Enter(Collective& collective, bool waits)
+  // waits for it), the caller also becomes a holder of the backend. `prepared`
+  // is null if the collective is not prepared.
+  Refusal Enter(Collective& collective, bool waits,
+                const PreparedCollective* prepared = nullptr)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The error of a run of `prepared`, which runs already.
+  Status StillRuns(const PreparedCollective& prepared) const
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The error of arguments that are bad, or of a prepared collective that runs.
+  Status FindBad(const Collective& collective,
+                 const PreparedCollective* prepared) const
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The part of Start for one collective; `prepared` may be null.
+  std::shared_ptr<Work> StartOne(Collective collective,
+                                 std::shared_ptr<PreparedCollective> prepared);
   void AddPeerCall(const Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   inline void AddRunning(const Collective& collective, bool waits)
@@ -262,7 +295,6 @@ class Communicator {
   uint64_t last_point_to_point_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, RunningPeerCall> point_to_point_ MUSTER_GUARDED_BY(mutex_);
   Status poison_ MUSTER_GUARDED_BY(mutex_);
-  Plans plans_ MUSTER_GUARDED_BY(mutex_);
 
   // The number of calls that use the backend without the lock. `ends_`:
   // Shutdown waits until there are none.

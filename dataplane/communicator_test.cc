@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dataplane/failed_call.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
@@ -230,74 +231,91 @@ TEST_F(CommunicatorTest, WhatIsThrownOutOfRunEndsTheGroup) {
   EXPECT_EQ(communicator_.progress().current, "");
 }
 
-class RepeatedRunTest : public CommunicatorTest {
+class PreparedTest : public CommunicatorTest {
  protected:
-  RepeatedRunTest() { backend_->checks_tensors = false; }
-
-  Status RunAllReduce(std::chrono::milliseconds timeout = {}) {
-    const Tensor tensor(values_);
-    return communicator_.Run({.kind = CollectiveKind::kAllReduce,
-                              .tensors = {&tensor, 1},
-                              .timeout = timeout},
-                             began_);
+  std::shared_ptr<PreparedCollective> PrepareAllReduce(
+      std::chrono::milliseconds timeout = {}) {
+    auto prepared = communicator_.Prepare({.kind = CollectiveKind::kAllReduce,
+                                           .tensors = {Tensor(values_)},
+                                           .timeout = timeout});
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    return *std::move(prepared);
   }
-  // All-gathers `from` into values_.
-  Status RunAllGather(float* from) {
-    const Tensor input(from, {2});
-    const Tensor output(values_);
-    return communicator_.Run({.kind = CollectiveKind::kAllGatherIntoTensor,
-                              .inputs = {&input, 1},
-                              .outputs = {&output, 1}},
-                             began_);
-  }
-
-  Instant began_ = Instant::min();
 };
 
-TEST_F(RepeatedRunTest, WhatIsRunAgainIsNumberedAndTimedAsAnyOther) {
-  const std::vector<int64_t> timeouts = {0, 0, 0, 3000, 0};
-  for (const int64_t timeout : timeouts) {
-    began_ = Instant::min();
-    EXPECT_TRUE(RunAllReduce(std::chrono::milliseconds(timeout)).ok());
-    EXPECT_EQ(began_, backend_->started.back().started);
-  }
-  ASSERT_EQ(backend_->started.size(), 5u);
-  for (size_t i = 0; i < 5; ++i) {
-    const Collective& started = backend_->started[i];
-    EXPECT_EQ(started.sequence, i + 1);
-    EXPECT_EQ(started.plan != nullptr, i >= 2);
-    const seconds timeout(i == 3 ? 3 : 7);
+TEST_F(PreparedTest, ARunIsNumberedAndTimedAsAnyOther) {
+  const auto usual = PrepareAllReduce();
+  const auto timed = PrepareAllReduce(seconds(3));
+  EXPECT_EQ(backend_->prepared.size(), 2u);
+  EXPECT_EQ(communicator_.last_enqueued(), 0u);
+  for (const bool is_usual : {true, true, false, true}) {
+    PreparedCollective& prepared = is_usual ? *usual : *timed;
+    EXPECT_TRUE(communicator_.Run(prepared).ok());
+    const Collective& started = backend_->started.back();
+    EXPECT_EQ(started.sequence, backend_->started.size());
+    EXPECT_EQ(started.sequence, prepared.last_run().sequence);
+    const seconds timeout(is_usual ? 7 : 3);
     EXPECT_EQ(started.timeout, timeout);
     EXPECT_EQ(started.deadline, started.started + timeout);
     EXPECT_EQ(started.tensors[0].data(), values_.data());
   }
-  EXPECT_EQ(communicator_.progress().last_completed, 5u);
+  ASSERT_EQ(backend_->run_with.size(), 4u);
+  EXPECT_NE(backend_->run_with[0], nullptr);
+  EXPECT_EQ(backend_->run_with[1], backend_->run_with[0]);
+  EXPECT_NE(backend_->run_with[2], backend_->run_with[0]);
+  EXPECT_EQ(communicator_.progress().last_completed, 4u);
   EXPECT_EQ(communicator_.progress().current, "");
 }
 
-TEST_F(RepeatedRunTest, OneThatRunsLeavesItsPlanToNobody) {
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(RunAllReduce().ok());
-  bool inside = false;
+TEST_F(PreparedTest, AStartedOneIsNumberedToo) {
+  const auto prepared = PrepareAllReduce();
+  EXPECT_TRUE(communicator_.Run(*prepared).ok());
+  for (size_t i = 0; i < 2; ++i) {
+    const auto work = communicator_.Start(prepared);
+    EXPECT_EQ(backend_->started.back().sequence, i + 2);
+    EXPECT_EQ(backend_->started.back().timeout, seconds(7));
+    backend_->works[i]->Complete(OkStatus());
+    EXPECT_TRUE(work->Wait().ok());
+  }
+  EXPECT_TRUE(communicator_.Run(*prepared).ok());
+  EXPECT_EQ(communicator_.progress().last_completed, 4u);
+}
+
+// It uses up a number, like any refused call.
+TEST_F(PreparedTest, ASecondRunIsRefusedWhileOneRuns) {
+  const auto prepared = PrepareAllReduce();
+  const auto expect_refused = [&](int number, int running) {
+    for (const bool waits : {true, false}) {
+      const Status status = waits ? communicator_.Run(*prepared)
+                                  : communicator_.Start(prepared)->status();
+      EXPECT_EQ(status, InvalidArgumentError(absl::StrCat(
+                            "all_reduce #", number++,
+                            " on group \"g\": this prepared "
+                            "collective still runs, as all_reduce #",
+                            running, ", and has one run at a time")));
+    }
+  };
   backend_->run = [&] {
-    if (std::exchange(inside, true)) return OkStatus();
-    EXPECT_EQ(communicator_.progress().current, "all_reduce #3 float32[4] sum");
-    EXPECT_TRUE(RunAllReduce().ok());
-    EXPECT_EQ(communicator_.progress().current, "all_reduce #3 float32[4] sum");
-    EXPECT_EQ(communicator_.progress().last_completed, 4u);
+    expect_refused(2, 1);
+    EXPECT_EQ(communicator_.progress().current, "all_reduce #1 float32[4] sum");
     return OkStatus();
   };
-  EXPECT_TRUE(RunAllReduce().ok());
-  EXPECT_NE(backend_->started[2].plan, nullptr);
-  EXPECT_EQ(backend_->started[3].plan, nullptr);
-  EXPECT_EQ(communicator_.progress().current, "");
-  EXPECT_TRUE(RunAllReduce().ok());
-  EXPECT_NE(backend_->started[4].plan, nullptr);
+  EXPECT_TRUE(communicator_.Run(*prepared).ok());
+  EXPECT_EQ(backend_->refused.size(), 2u);
+  backend_->run = nullptr;
+  const auto work = communicator_.Start(prepared);
+  expect_refused(5, 4);
+  backend_->works[0]->Complete(OkStatus());
+  EXPECT_TRUE(communicator_.Run(*prepared).ok());
+  EXPECT_EQ(backend_->started.size(), 3u);
+  EXPECT_EQ(backend_->started.back().sequence, 7u);
+  EXPECT_TRUE(communicator_.status().ok());
 }
 
 // A collective behind another one; either ends first.
-TEST_F(RepeatedRunTest, WhatRunsBehindAnotherGivesItsPlanBack) {
+TEST_F(PreparedTest, ProgressNamesTheOldestThatRuns) {
+  const auto prepared = PrepareAllReduce();
   for (const bool ends_first : {true, false}) {
-    for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
     const size_t first = backend_->works.size();
     (void)communicator_.Start({.kind = CollectiveKind::kBarrier});
     const Instant began = communicator_.progress().since;
@@ -313,8 +331,7 @@ TEST_F(RepeatedRunTest, WhatRunsBehindAnotherGivesItsPlanBack) {
       }
       return OkStatus();
     };
-    EXPECT_TRUE(RunAllReduce().ok());
-    EXPECT_NE(backend_->started.back().plan, nullptr);
+    EXPECT_TRUE(communicator_.Run(*prepared).ok());
     backend_->run = nullptr;
     if (ends_first) {
       EXPECT_EQ(communicator_.progress().since, began);
@@ -323,14 +340,12 @@ TEST_F(RepeatedRunTest, WhatRunsBehindAnotherGivesItsPlanBack) {
       backend_->works[first]->Complete(OkStatus());
     }
     EXPECT_EQ(communicator_.progress().current, "");
-    EXPECT_TRUE(RunAllReduce().ok());
-    EXPECT_NE(backend_->started.back().plan, nullptr);
   }
 }
 
-// The same for a collective behind one with a plan, and for `since`.
-TEST_F(RepeatedRunTest, WhatComesBehindAPlannedOneIsTheNextToBeFirst) {
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(RunAllReduce().ok());
+// The same for a collective behind a prepared one, and for `since`.
+TEST_F(PreparedTest, WhatComesBehindItIsTheNextToBeFirst) {
+  const auto prepared = PrepareAllReduce();
   Instant inside;
   backend_->run = [&] {
     (void)communicator_.Start({.kind = CollectiveKind::kBarrier});
@@ -342,48 +357,79 @@ TEST_F(RepeatedRunTest, WhatComesBehindAPlannedOneIsTheNextToBeFirst) {
     inside = Clock::now();
     return OkStatus();
   };
-  EXPECT_TRUE(RunAllReduce().ok());
-  EXPECT_NE(backend_->started[2].plan, nullptr);
+  EXPECT_TRUE(communicator_.Run(*prepared).ok());
   EXPECT_GE(communicator_.progress().since, inside - kClocksDiffer);
-  EXPECT_EQ(communicator_.progress().current, "barrier #5");
+  EXPECT_EQ(communicator_.progress().current, "barrier #3");
 }
 
-TEST_F(RepeatedRunTest, WhatOverlapsAtOtherPlacesIsRefused) {
-  std::vector<float> apart(2);
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(RunAllGather(apart.data()).ok());
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(RunAllGather(values_.data() + 1).code(),
-              StatusCode::kInvalidArgument);
-  }
-  EXPECT_EQ(backend_->started.size(), 4u);
-  // This rank's own part of the output.
-  EXPECT_TRUE(RunAllGather(values_.data() + 2).ok());
-  EXPECT_NE(backend_->started.back().plan, nullptr);
-  EXPECT_EQ(backend_->started.back().sequence, 7u);
+TEST_F(PreparedTest, BadArgumentsAreRefusedAtOnce) {
+  const Collective overlaps = {.kind = CollectiveKind::kAllGatherIntoTensor,
+                               .inputs = {Tensor(values_.data() + 1, {2})},
+                               .outputs = {Tensor(values_)}};
+  EXPECT_EQ(communicator_.Prepare(overlaps).status().code(),
+            StatusCode::kInvalidArgument);
+  backend_->supports = UnimplementedError("not that");
+  EXPECT_EQ(communicator_.Prepare({.kind = CollectiveKind::kBarrier}).status(),
+            UnimplementedError("barrier on group \"g\": not that"));
+  EXPECT_TRUE(backend_->prepared.empty());
+  EXPECT_TRUE(backend_->refused.empty());
+  EXPECT_EQ(communicator_.last_enqueued(), 0u);
+  EXPECT_TRUE(communicator_.status().ok());
 }
 
-TEST_F(RepeatedRunTest, ABackendThatLooksWhereTensorsAreIsAskedEachTime) {
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
-  backend_->supports = InvalidArgumentError("freed");
-  EXPECT_TRUE(RunAllReduce().ok());
-  backend_->checks_tensors = true;
-  EXPECT_EQ(RunAllReduce(),
-            InvalidArgumentError("all_reduce #5 on group \"g\": freed"));
-  backend_->supports = OkStatus();
-  EXPECT_TRUE(RunAllReduce().ok());
-  EXPECT_NE(backend_->started.back().plan, nullptr);
-}
-
-TEST_F(RepeatedRunTest, AFailureEndsTheGroup) {
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
+TEST_F(PreparedTest, AFailureEndsTheGroup) {
+  const auto prepared = PrepareAllReduce();
+  EXPECT_TRUE(communicator_.Run(*prepared).ok());
   const Status cause = UnavailableError("rank 0 is gone");
   backend_->run = [&] { return cause; };
-  EXPECT_EQ(RunAllReduce(), cause);
+  EXPECT_EQ(communicator_.Run(*prepared), cause);
   EXPECT_EQ(communicator_.status(), cause);
-  EXPECT_EQ(RunAllReduce(), cause);
-  EXPECT_EQ(backend_->started.size(), 4u);
-  EXPECT_EQ(communicator_.progress().last_enqueued, 5u);
+  EXPECT_EQ(communicator_.Run(*prepared), cause);
+  EXPECT_EQ(communicator_.Start(prepared)->status(), cause);
+  EXPECT_EQ(communicator_.Prepare({.kind = CollectiveKind::kBarrier}).status(),
+            cause);
+  EXPECT_EQ(backend_->started.size(), 2u);
+  EXPECT_EQ(communicator_.progress().last_enqueued, 4u);
   communicator_.Shutdown();
+  EXPECT_EQ(communicator_.Run(*prepared), cause);
+}
+
+TEST_F(PreparedTest, WhatIsThrownOutOfARunEndsTheGroup) {
+  const auto prepared = PrepareAllReduce();
+  backend_->run = []() -> Status { throw std::bad_alloc(); };
+  EXPECT_THROW((void)communicator_.Run(*prepared), std::bad_alloc);
+  EXPECT_EQ(communicator_.status(),
+            Labelled({"all_reduce #1"}, "g", InternalError("threw")));
+  EXPECT_EQ(communicator_.Run(*prepared), communicator_.status());
+}
+
+TEST_F(PreparedTest, AGroupThatWasDestroyedSaysSo) {
+  const auto prepared = PrepareAllReduce();
+  communicator_.Shutdown();
+  EXPECT_EQ(communicator_.Run(*prepared).code(), StatusCode::kCancelled);
+  EXPECT_EQ(communicator_.Start(prepared)->status().code(),
+            StatusCode::kCancelled);
+  EXPECT_EQ(communicator_.Prepare(prepared->arguments()).status().code(),
+            StatusCode::kCancelled);
+}
+
+TEST_F(PreparedTest, AnotherThreadIsRefusedWhileOneRuns) {
+  const auto prepared = PrepareAllReduce();
+  std::promise<void> inside;
+  std::promise<void> leave;
+  backend_->run = [&] {
+    inside.set_value();
+    leave.get_future().wait();
+    return OkStatus();
+  };
+  auto running = std::async(std::launch::async,
+                            [&] { return communicator_.Run(*prepared); });
+  inside.get_future().wait();
+  EXPECT_EQ(communicator_.Run(*prepared).code(), StatusCode::kInvalidArgument);
+  leave.set_value();
+  EXPECT_TRUE(running.get().ok());
+  backend_->run = nullptr;
+  EXPECT_TRUE(communicator_.Run(*prepared).ok());
 }
 
 TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
@@ -469,25 +515,18 @@ TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
   communicator_.Shutdown();
 }
 
-// A collective that has succeeded is remembered while Shutdown runs.
-TEST(CommunicatorLifeTest, ItMayEndWhenWhatRanIsNoted) {
+TEST(CommunicatorLifeTest, ItMayEndWhileOneIsPrepared) {
   for (int i = 0; i < 300; ++i) {
     Communicator communicator({.group_name = "g", .rank = 0, .world_size = 2},
                               std::make_unique<FakeBackend>());
     std::atomic<bool> runs{false};
     std::thread caller([&] {
-      std::vector<float> values(1000);
-      // Different collectives.
-      for (size_t size = 1; size <= values.size(); ++size) {
-        const Tensor tensor(values.data(), {static_cast<int64_t>(size)});
-        Instant began;
-        if (!communicator
-                 .Run({.kind = CollectiveKind::kAllReduce,
-                       .tensors = {&tensor, 1}},
-                      began)
-                 .ok()) {
-          return;
-        }
+      float value = 0;
+      for (;;) {
+        const auto prepared =
+            communicator.Prepare({.kind = CollectiveKind::kAllReduce,
+                                  .tensors = {Tensor(&value, {1})}});
+        if (!prepared.ok() || !communicator.Run(**prepared).ok()) return;
         runs.store(true);
       }
     });

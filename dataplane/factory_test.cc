@@ -209,12 +209,12 @@ TEST(FactoryTest, CpuTensorsAreMadeOneAsFarAsTheirBackendWants) {
   EXPECT_EQ((*beside)->fusable_bytes(), (*alone)->fusable_bytes());
 }
 
-TEST(FactoryTest, WhereTensorsAreOnlyTheirOwnBackendLooks) {
-  ASSERT_TRUE(RegisterBackend("looks", {DeviceType::kCuda}, Make).ok());
-  const auto both = CreateBackend("cuda:looks,cpu:gloo", {.world_size = 1});
+TEST(FactoryTest, ABackendPreparesOnlyItsOwnTensors) {
+  ASSERT_TRUE(RegisterBackend("prepares", {DeviceType::kCuda}, Make).ok());
+  const auto both = CreateBackend("cuda:prepares,cpu:gloo", {.world_size = 1});
   ASSERT_TRUE(both.ok());
-  EXPECT_FALSE((*both)->looks_where_tensors_are(AllReduceOn(DeviceType::kCpu)));
-  EXPECT_TRUE((*both)->looks_where_tensors_are(AllReduceOn(DeviceType::kCuda)));
+  EXPECT_EQ((*both)->Prepare(AllReduceOn(DeviceType::kCpu)), nullptr);
+  EXPECT_TRUE(g_made->prepared.empty());
 }
 
 TEST(FactoryTest, TheLastRunIsThatOfTheDevicesOwnBackend) {

@@ -1,6 +1,5 @@
 #include "dataplane/guarded_backend.h"
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -44,16 +43,6 @@ Status ExceptionGuard::Supports(const Collective& collective) const {
   }
 }
 
-const std::atomic<bool>& ExceptionGuard::looks_where_tensors_are(
-    const Collective& collective) const {
-  try {
-    return BackendDecorator::looks_where_tensors_are(collective);
-  } catch (...) {
-    // Supports is then asked and returns the error.
-    return kLooks;
-  }
-}
-
 std::shared_ptr<Work> ExceptionGuard::Start(const Collective& collective) {
   std::shared_ptr<Work> work;
   std::string problem = Thrown([&] { work = inner().Start(collective); });
@@ -64,10 +53,17 @@ std::shared_ptr<Work> ExceptionGuard::Start(const Collective& collective) {
   return failed;
 }
 
-Completion ExceptionGuard::Run(const Collective& collective,
+std::unique_ptr<Backend::Prepared> ExceptionGuard::Prepare(
+    const Collective& collective) {
+  std::unique_ptr<Prepared> prepared;
+  Note("Prepare", Thrown([&] { prepared = inner().Prepare(collective); }));
+  return prepared;
+}
+
+Completion ExceptionGuard::Run(const Collective& collective, Prepared* prepared,
                                ReleasableLock& order) {
   try {
-    return inner().Run(collective, order);
+    return inner().Run(collective, prepared, order);
   } catch (...) {
     return EndingOfCaught(collective);
   }

@@ -1,7 +1,6 @@
 #ifndef MUSTER_DATAPLANE_GUARDED_BACKEND_H_
 #define MUSTER_DATAPLANE_GUARDED_BACKEND_H_
 
-#include <atomic>
 #include <memory>
 #include <string>
 
@@ -19,10 +18,10 @@ class ExceptionGuard : public BackendDecorator {
   ExceptionGuard(std::unique_ptr<Backend> inner, std::string group_name);
 
   Status Supports(const Collective& collective) const override;
-  const std::atomic<bool>& looks_where_tensors_are(
-      const Collective& collective) const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  Completion Run(const Collective& collective, ReleasableLock& order) override;
+  std::unique_ptr<Prepared> Prepare(const Collective& collective) override;
+  Completion Run(const Collective& collective, Prepared* prepared,
+                 ReleasableLock& order) override;
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const Status& why) override;

@@ -1,6 +1,5 @@
 #include "dataplane/guarded_backend.h"
 
-#include <atomic>
 #include <memory>
 #include <stdexcept>
 
@@ -26,14 +25,13 @@ class BadBackend : public FakeBackend {
     if (collective.kind == CollectiveKind::kSend) throw 7;
     throw std::runtime_error("no licence");
   }
-  Completion Run(const Collective&, ReleasableLock&) override {
+  Completion Run(const Collective&, Prepared*, ReleasableLock&) override {
     throw std::runtime_error("no time");
   }
   void Refused(const Collective&, const Status&) override {
     throw std::runtime_error("no");
   }
-  const std::atomic<bool>& looks_where_tensors_are(
-      const Collective&) const override {
+  std::unique_ptr<Prepared> Prepare(const Collective&) override {
     throw std::runtime_error("cannot say");
   }
   void Abort(Status) override { throw std::runtime_error("no"); }
@@ -66,13 +64,14 @@ TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
       Failed({"send #3", /*is_point_to_point=*/true}, "Start threw something"));
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)),
             InternalError("backend \"fake\": Supports threw: cannot say"));
-  // So Supports is asked again.
-  EXPECT_TRUE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
+  // It runs without.
+  EXPECT_EQ(guarding.Prepare(Of(CollectiveKind::kBarrier)), nullptr);
   BiasedMutex mutex;
   {
     ReleasableLock order(mutex);
-    EXPECT_EQ(guarding.Run(Of(CollectiveKind::kBroadcast), order).status,
-              Failed({"broadcast #3"}, "Run threw: no time"));
+    EXPECT_EQ(
+        guarding.Run(Of(CollectiveKind::kBroadcast), nullptr, order).status,
+        Failed({"broadcast #3"}, "Run threw: no time"));
   }
   guarding.Refused(Of(CollectiveKind::kBarrier), OkStatus());
   guarding.Abort(AbortedError("enough"));
@@ -84,8 +83,13 @@ TEST(ExceptionGuardTest, WhatItDoesRightPasses) {
   inner.supports = UnimplementedError("not that");
   ExceptionGuard guarding(std::move(fake), "tp0");
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
-  inner.checks_tensors = false;
-  EXPECT_FALSE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
+  const auto prepared = guarding.Prepare(Of(CollectiveKind::kBarrier));
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_TRUE(guarding.Run(Of(CollectiveKind::kBarrier), prepared.get(), order)
+                  .status.ok());
+  EXPECT_EQ(inner.run_with.at(0), prepared.get());
+  EXPECT_NE(prepared, nullptr);
   const auto work = guarding.Start(Of(CollectiveKind::kBarrier));
   EXPECT_EQ(work, inner.works.at(0));
   guarding.Refused(Of(CollectiveKind::kBarrier), OkStatus());

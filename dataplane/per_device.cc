@@ -1,6 +1,5 @@
 #include "dataplane/per_device.h"
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -100,11 +99,6 @@ Status PerDevice::Supports(const Collective& collective) const {
                                          " in ", base::Quote(name_)));
 }
 
-const std::atomic<bool>& PerDevice::looks_where_tensors_are(
-    const Collective& collective) const {
-  return Find(collective)->looks_where_tensors_are(collective);
-}
-
 size_t PerDevice::fusable_bytes() const {
   // Only CPU tensors are fused (coalescing.h).
   for (const auto& [device, backend] : backends_) {
@@ -117,8 +111,14 @@ std::shared_ptr<Work> PerDevice::Start(const Collective& collective) {
   return Find(collective)->Start(collective);
 }
 
-Completion PerDevice::Run(const Collective& collective, ReleasableLock& order) {
-  return Find(collective)->Run(collective, order);
+std::unique_ptr<Backend::Prepared> PerDevice::Prepare(
+    const Collective& collective) {
+  return Find(collective)->Prepare(collective);
+}
+
+Completion PerDevice::Run(const Collective& collective, Prepared* prepared,
+                          ReleasableLock& order) {
+  return Find(collective)->Run(collective, prepared, order);
 }
 
 void PerDevice::BeginTogether() {

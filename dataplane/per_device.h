@@ -1,7 +1,6 @@
 #ifndef MUSTER_DATAPLANE_PER_DEVICE_H_
 #define MUSTER_DATAPLANE_PER_DEVICE_H_
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <set>
@@ -36,11 +35,11 @@ class PerDevice : public Backend {
   std::span<const DeviceType> devices() const override { return devices_; }
   // Also kUnimplemented if no backend serves the device.
   Status Supports(const Collective& collective) const override;
-  const std::atomic<bool>& looks_where_tensors_are(
-      const Collective& collective) const override;
   size_t fusable_bytes() const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  Completion Run(const Collective& collective, ReleasableLock& order) override;
+  std::unique_ptr<Prepared> Prepare(const Collective& collective) override;
+  Completion Run(const Collective& collective, Prepared* prepared,
+                 ReleasableLock& order) override;
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const Status& why) override;

@@ -27,19 +27,13 @@ class ReleasableLock {
   // must live until then and must not throw. At most one at a time.
   void BeforeRelease(absl::FunctionRef<void()> last) { last_.emplace(last); }
 
-  // Calls `last` now if it was not called yet. A holder that is about to wait
-  // with the lock held, or has waited, must call this or NoteWait.
+  // Calls `last` now if it was not called yet.
   void CallLast() {
-    has_waited_ = true;
     if (!last_.has_value()) return;
     const absl::FunctionRef<void()> last = *last_;
     last_.reset();
     last();
   }
-
-  // As CallLast, but leaves the call of `last` to the release: for a wait that
-  // is shorter than that call.
-  void NoteWait() { has_waited_ = true; }
 
   // Cancels `last`: the owner does its work in another way. Returns false if it
   // was already called.
@@ -64,7 +58,6 @@ class ReleasableLock {
   }
 
   bool is_held() const { return mutex_ != nullptr; }
-  bool has_waited() const { return has_waited_; }
 
  private:
   // Not inlined: callbacks are rarely left at the release.
@@ -75,7 +68,6 @@ class ReleasableLock {
   }
 
   BiasedMutex* mutex_;
-  bool has_waited_ = false;
   std::optional<absl::FunctionRef<void()>> last_;
   std::optional<absl::FunctionRef<void()>> inner_;
 };

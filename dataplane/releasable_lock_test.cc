@@ -63,24 +63,5 @@ TEST_F(ReleasableLockTest, WhatWasCalledOrDroppedIsNotCalledAgain) {
   EXPECT_EQ(calls_, (std::vector<int>{1}));
 }
 
-TEST_F(ReleasableLockTest, WhoHasWaitedShortlyLeavesWhatIsLeft) {
-  const auto last = [&] { Call(1); };
-  {
-    ReleasableLock lock(mutex_);
-    lock.BeforeRelease(last);
-    lock.NoteWait();
-    EXPECT_TRUE(lock.has_waited());
-    EXPECT_TRUE(calls_.empty());
-  }
-  EXPECT_EQ(calls_, (std::vector<int>{1}));
-}
-
-TEST_F(ReleasableLockTest, WhoWaitsCallsAlsoWhereNothingIsLeft) {
-  ReleasableLock lock(mutex_);
-  EXPECT_FALSE(lock.has_waited());
-  lock.CallLast();
-  EXPECT_TRUE(lock.has_waited());
-}
-
 }  // namespace
 }  // namespace muster::dataplane

@@ -51,7 +51,10 @@ std::string DeviceName(Device device) {
 
 Tensor::Tensor(void* data, DataType type, std::span<const int64_t> shape,
                Device device)
-    : data_(data), shape_(shape.begin(), shape.end()) {
+    : data_(data),
+      data_type_(type),
+      device_(device),
+      shape_(shape.begin(), shape.end()) {
   int64_t count = 1;
   int64_t bytes = 0;
   for (const int64_t dimension : shape) {
@@ -62,14 +65,9 @@ Tensor::Tensor(void* data, DataType type, std::span<const int64_t> shape,
                  !__builtin_mul_overflow(
                      count, static_cast<int64_t>(DataTypeBytes(type)), &bytes);
   if (shape_valid_) element_count_ = count;
-  const bool is_valid =
-      shape_valid_ && static_cast<size_t>(type) < size_t{kDataTypeCount} &&
-      (count == 0 || (data != nullptr && IsAligned(data, type)));
-  traits_ = Traits(type, device, shape.size() == 1, is_valid);
-}
-
-bool Tensor::HasSameShape(const Tensor& other) const {
-  return std::ranges::equal(shape_, other.shape_);
+  is_valid_ = shape_valid_ &&
+              static_cast<size_t>(type) < size_t{kDataTypeCount} &&
+              (count == 0 || (data != nullptr && IsAligned(data, type)));
 }
 
 Status Tensor::WhyInvalid() const {

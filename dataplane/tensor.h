@@ -170,9 +170,9 @@ class Tensor {
          Device device = {});
 
   void* data() const { return data_; }
-  DataType data_type() const { return traits_.data_type(); }
+  DataType data_type() const { return data_type_; }
   std::span<const int64_t> shape() const { return shape_; }
-  Device device() const { return traits_.device(); }
+  Device device() const { return device_; }
 
   // Number of elements, the product of the shape. Zero for a tensor that
   // Validate() rejects.
@@ -188,61 +188,22 @@ class Tensor {
   // aligned to the element. Otherwise kInvalidArgument with the reason, for
   // instance "negative dimension in float32[8,-1]". Collectives call it;
   // callers need not.
-  bool is_valid() const { return traits_.is_valid(); }
+  bool is_valid() const { return is_valid_; }
   Status Validate() const { return is_valid() ? OkStatus() : WhyInvalid(); }
 
   // "float32[8,128]", followed by the device unless that is the CPU.
   std::string Describe() const;
 
  private:
-  // Plans compares tensors and changes the addresses of those that it keeps.
-  friend class Plans;
-
-  // Everything but the address and the shape, which every small collective
-  // compares. It is one word and written as one, because it is usually read
-  // right after: a processor cannot forward a word that was written in pieces
-  // to such a read.
-  class Traits {
-   public:
-    constexpr Traits(DataType type, Device device, bool has_one_dimension,
-                     bool is_valid)
-        : word_(static_cast<uint64_t>(type) |
-                static_cast<uint64_t>(device.type) << 8 |
-                static_cast<uint64_t>(has_one_dimension) << 16 |
-                static_cast<uint64_t>(is_valid) << 24 |
-                static_cast<uint64_t>(device.index) << 32) {}
-
-    DataType data_type() const { return static_cast<DataType>(word_ & 0xff); }
-    Device device() const {
-      return {.type = static_cast<DeviceType>(word_ >> 8 & 0xff),
-              .index = static_cast<int>(word_ >> 32)};
-    }
-    // If true, the tensor's element count is its shape (for a valid tensor).
-    bool has_one_dimension() const { return (word_ >> 16 & 0xff) != 0; }
-    bool is_valid() const { return (word_ >> 24 & 0xff) != 0; }
-
-    friend bool operator==(const Traits&, const Traits&) = default;
-
-   private:
-    uint64_t word_;
-  };
-
-  // For a valid tensor: whether `other` is valid, too, and has the same type,
-  // shape and device.
-  bool IsLike(const Tensor& other) const {
-    return traits_ == other.traits_ && element_count_ == other.element_count_ &&
-           (traits_.has_one_dimension() || HasSameShape(other));
-  }
-
   Status WhyInvalid() const;
-  bool HasSameShape(const Tensor& other) const;
 
   void* data_ = nullptr;
-  Traits traits_{DataType::kFloat32, Device{}, /*has_one_dimension=*/true,
-                 /*is_valid=*/true};
+  DataType data_type_ = DataType::kFloat32;
+  Device device_ = {};
   Shape shape_;
   int64_t element_count_ = 0;
   bool shape_valid_ = true;
+  bool is_valid_ = true;
 };
 
 }  // namespace muster::dataplane

@@ -181,6 +181,17 @@ void Barriers() {
   g_examples += 2;
 }
 
+void Prepared(int rank) {
+  Ints values(1);
+  muster::PreparedCollective sum =
+      muster::WorldGroup()->PrepareAllReduce(values);
+  for (const int factor : {1, 10}) {
+    values[0] = factor * rank;
+    sum.Run();
+    Expect("PrepareAllReduce", values, {6 * factor});
+  }
+}
+
 void Coalesced(int rank) {
   Ints a = {rank};
   Ints b = {rank, rank};
@@ -269,6 +280,7 @@ int Run() {
   AllToAll(rank);
   SendAndRecv(rank);
   Barriers();
+  Prepared(rank);
   Coalesced(rank);
   Continuation(rank);
   Objects(rank);

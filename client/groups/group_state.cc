@@ -204,18 +204,73 @@ bool GroupState::IsForOthers(absl::string_view verb) const {
   return true;
 }
 
-Work GroupState::Start(const dataplane::CollectiveView& collective,
-                       bool async_op) {
+Work GroupState::Run(dataplane::Collective&& collective, bool async_op) {
+  // A caller with device tensors goes on before the collective is complete.
+  if (async_op || !is_member() || collective.cuda_device() >= 0) {
+    return StartCopy(std::move(collective), async_op);
+  }
+  const Status status = LiveCommunicator().Run(collective);
+  ThrowUnlessOk(status, collective.started, collective.timeout, &collective);
+  return Work(continuations_->number(), collective.written());
+}
+
+PreparedCollective GroupState::Prepare(dataplane::Collective&& collective) {
+  std::unique_ptr<dataplane::PreparedCollective> prepared;
+  if (is_member()) {
+    auto made = LiveCommunicator().Prepare(std::move(collective));
+    if (!made.ok()) ThrowFailure(made.status());
+    prepared = *std::move(made);
+  } else {
+    prepared =
+        std::make_unique<dataplane::PreparedCollective>(std::move(collective));
+  }
+  // A forked child must not take the locks that its destructor takes.
+  return PreparedCollective(
+      shared_from_this(),
+      std::shared_ptr<dataplane::PreparedCollective>(
+          prepared.release(), DeleteAtHome<dataplane::PreparedCollective>()));
+}
+
+void GroupState::Run(dataplane::PreparedCollective& prepared) {
+  const dataplane::Collective& arguments = prepared.arguments();
+  if (!is_member() || arguments.cuda_device() >= 0) {
+    StartCopy(arguments, /*async_op=*/false);
+    return;
+  }
+  const Status status = LiveCommunicator().Run(prepared);
+  if (status.ok()) return;
+  auto* const live = communicator();
+  // If it was refused, another thread may begin a run.
+  if (live == nullptr || live->status().ok()) ThrowFailure(status);
+  const dataplane::Collective& ran = prepared.last_run();
+  ThrowUnlessOk(status, ran.started, ran.timeout, &ran);
+}
+
+Work GroupState::Start(
+    const std::shared_ptr<dataplane::PreparedCollective>& prepared) {
+  const dataplane::Collective& arguments = prepared->arguments();
+  if (!is_member() || arguments.cuda_device() >= 0) {
+    return StartCopy(arguments, /*async_op=*/true);
+  }
+  return MakeWatched(LiveCommunicator().Start(prepared), arguments,
+                     /*async_op=*/true);
+}
+
+Work GroupState::StartCopy(dataplane::Collective collective, bool async_op) {
   // Checks first, because finding the name takes longer.
   if (!is_member() && IsForOthers(CollectiveKindName(collective.kind))) {
     return Work();
   }
-  dataplane::Collective copy = collective.Copy();
-  copy.in_current_stream = !async_op && copy.cuda_device() >= 0;
-  auto kept = std::make_shared<dataplane::Collective>(copy);
-  dataplane::Communicator& live = LiveCommunicator();
-  std::shared_ptr<dataplane::Work> started = live.Start(std::move(copy));
-  kept->sequence = live.last_enqueued();
+  collective.in_current_stream = !async_op && collective.cuda_device() >= 0;
+  return MakeWatched(LiveCommunicator().Start(collective), collective,
+                     async_op);
+}
+
+Work GroupState::MakeWatched(std::shared_ptr<dataplane::Work> started,
+                             const dataplane::Collective& collective,
+                             bool async_op) {
+  auto kept = std::make_shared<dataplane::Collective>(collective);
+  kept->sequence = LiveCommunicator().last_enqueued();
   Watch(*started, collective.timeout, std::move(kept));
   return MakeHandle(std::move(started), collective.written(), async_op);
 }
@@ -318,16 +373,9 @@ void GroupState::Watch(
 
 void GroupState::ThrowUnlessOk(const Status& status, Instant began,
                                milliseconds timeout,
-                               const dataplane::CollectiveView* collective) {
+                               const dataplane::Collective* collective) {
   if (status.ok()) return;
-  auto* const live = communicator();
-  if (collective == nullptr || live == nullptr) {
-    NoteFailure(began, timeout, nullptr);
-  } else {
-    dataplane::Collective ran = collective->Copy();
-    ran.sequence = live->last_enqueued();
-    NoteFailure(began, timeout, &ran);
-  }
+  NoteFailure(began, timeout, collective);
   ThrowFailure(status);
 }
 

@@ -20,6 +20,7 @@
 #include "client/control/continuations.h"
 #include "client/control/fork_guard.h"
 #include "client/groups/error_resolver.h"
+#include "client/prepared.h"
 #include "client/process_group.h"
 #include "client/session.h"
 #include "dataplane/communicator.h"
@@ -83,18 +84,13 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // Throws DistError for bad arguments, and, unless `async_op`, what Work::Wait
   // throws.
-  [[gnu::always_inline]] Work Run(const dataplane::CollectiveView& collective,
-                                  bool async_op) {
-    // A caller with device tensors goes on before the collective is complete.
-    if (async_op || !is_member() || collective.cuda_device() >= 0) {
-      return Start(collective, async_op);
-    }
-    Instant began;
-    const Status status = LiveCommunicator().Run(collective, began);
-    if (!status.ok())
-      ThrowUnlessOk(status, began, collective.timeout, &collective);
-    return Work(continuations_->number(), collective.written());
-  }
+  Work Run(dataplane::Collective&& collective, bool async_op);
+  // Checks a collective that is no send or receive, for the two below. Throws
+  // DistError for bad arguments, and the error of a group that has failed.
+  PreparedCollective Prepare(dataplane::Collective&& collective);
+  // As PreparedCollective::Run and Start.
+  void Run(dataplane::PreparedCollective& prepared);
+  Work Start(const std::shared_ptr<dataplane::PreparedCollective>& prepared);
   // Runs several collectives as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);
@@ -209,7 +205,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
   void TellResolver();
   // Runs a collective for which the caller does not wait here.
-  Work Start(const dataplane::CollectiveView& collective, bool async_op);
+  Work StartCopy(dataplane::Collective collective, bool async_op);
+  // MakeHandle, for `started`, which runs `collective`.
+  Work MakeWatched(std::shared_ptr<dataplane::Work> started,
+                   const dataplane::Collective& collective, bool async_op);
   // Makes the Work that the user gets; complete if not `async_op`. Throws
   // DistError for bad arguments.
   Work MakeHandle(std::shared_ptr<dataplane::Work> started,
@@ -223,7 +222,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // `status`. Does nothing if it is OK.
   void ThrowUnlessOk(const Status& status, Instant began,
                      std::chrono::milliseconds timeout,
-                     const dataplane::CollectiveView* collective = nullptr);
+                     const dataplane::Collective* collective = nullptr);
   // Records a collective's failure. Returns false if it was a bad argument,
   // which does not fail the group.
   bool NoteFailure(Instant began, std::chrono::milliseconds timeout,

@@ -40,7 +40,6 @@ Tensors Rows(const Tensor& tensor, int count) {
 Collective CutAlike(const Collective& collective, int world_size) {
   const CollectiveTraits& traits = GetTraits(collective.kind);
   Collective cut = collective;
-  cut.plan = nullptr;
   cut.kind = traits.list_form;
   if (traits.inputs == TensorList::kWhole) {
     cut.inputs =

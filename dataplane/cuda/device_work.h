@@ -31,17 +31,14 @@ struct HostWaiters {
 // enqueued in a stream; finally it is over: complete, or about to be.
 class DeviceWork : public PromisedWork {
  public:
-  // Copies `collective` without its plan. `api` must live until Over. `waiters`
-  // may be null.
+  // Copies `collective`. `api` must live until Over. `waiters` may be null.
   DeviceWork(const Collective& collective, const Api& api, int device,
              bool blocks, std::shared_ptr<HostWaiters> waiters)
       : collective_(collective),
         api_(api),
         device_(device),
         blocks_(blocks),
-        waiters_(std::move(waiters)) {
-    collective_.plan = nullptr;
-  }
+        waiters_(std::move(waiters)) {}
 
   const Collective& collective() const { return collective_; }
 

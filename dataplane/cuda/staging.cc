@@ -132,7 +132,6 @@ class Staging : public Backend {
 
   Status Supports(const Collective& collective) const override {
     Collective on_host = collective;
-    on_host.plan = nullptr;
     for (Tensors* list : on_host.lists()) {
       for (Tensor& tensor : *list) {
         if (tensor.device().type != DeviceType::kCuda) {

@@ -156,7 +156,7 @@ void AppendJsonString(absl::string_view text, std::string& json) {
 }
 
 struct alignas(64) FlightRecorder::Outline {
-  // The number of entries and memos that use it.
+  // The number of entries and PreparedOutlines that use it.
   int64_t users = 0;
   GroupRecord* group = nullptr;
   int64_t timeout_ms = 0;
@@ -200,10 +200,11 @@ struct FlightRecorder::GroupRecord {
   std::deque<int64_t> running;
 };
 
-FlightRecorder::Memo::Memo(std::shared_ptr<FlightRecorder> recorder)
+FlightRecorder::PreparedOutline::PreparedOutline(
+    std::shared_ptr<FlightRecorder> recorder)
     : recorder_(std::move(recorder)) {}
 
-FlightRecorder::Memo::~Memo() {
+FlightRecorder::PreparedOutline::~PreparedOutline() {
   MutexLock lock(recorder_->mutex_);
   if (outline_ != nullptr) recorder_->Drop(outline_);
 }
@@ -280,28 +281,26 @@ void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
 }
 
 inline FlightRecorder::Outline& FlightRecorder::GetOutline(
-    GroupRecord& group, const Collective& collective, Memo* memo) {
-  // Collectives of a plan may come from different threads and with different
-  // timeouts.
-  if (memo != nullptr && memo->outline_ != nullptr &&
-      memo->outline_->group == &group &&
-      memo->outline_->timeout_ms == collective.timeout.count() &&
-      memo->outline_->thread.number == ThisThread().number) {
-    return *memo->outline_;
+    GroupRecord& group, const Collective& collective,
+    PreparedOutline* prepared) {
+  if (prepared != nullptr && prepared->outline_ != nullptr &&
+      prepared->outline_->thread.number == ThisThread().number) {
+    return *prepared->outline_;
   }
-  return NewOutline(group, collective, memo);
+  return NewOutline(group, collective, prepared);
 }
 
 FlightRecorder::Outline& FlightRecorder::NewOutline(
-    GroupRecord& group, const Collective& collective, Memo* memo) {
+    GroupRecord& group, const Collective& collective,
+    PreparedOutline* prepared) {
   if (spare_ == nullptr) spare_ = std::make_unique<Outline>();
   spare_->group = &group;
   Describe(collective, *spare_);
-  if (memo == nullptr) return *spare_;
-  Outline* const before = std::exchange(memo->outline_, spare_.release());
-  ++memo->outline_->users;
+  if (prepared == nullptr) return *spare_;
+  Outline* const before = std::exchange(prepared->outline_, spare_.release());
+  ++prepared->outline_->users;
   if (before != nullptr) Drop(before);
-  return *memo->outline_;
+  return *prepared->outline_;
 }
 
 void FlightRecorder::Drop(Outline* outline) {
@@ -354,10 +353,10 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
 }
 
 int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective,
-                            Memo* memo) {
+                            PreparedOutline* prepared) {
   if (capacity_ == 0) return -1;
   OftenLock lock(mutex_);
-  Outline& outline = GetOutline(group, collective, memo);
+  Outline& outline = GetOutline(group, collective, prepared);
   const int64_t record = next_record_;
   const bool runs = outline.point_to_point || group.running.empty();
   if (!outline.point_to_point) group.running.push_back(record);
@@ -373,10 +372,10 @@ int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective,
 
 void FlightRecorder::AddCompleted(GroupRecord& group,
                                   const Collective& collective, Instant at,
-                                  Memo* memo) {
+                                  PreparedOutline* prepared) {
   if (capacity_ == 0) return;
   OftenLock lock(mutex_);
-  Outline& outline = GetOutline(group, collective, memo);
+  Outline& outline = GetOutline(group, collective, prepared);
   const int64_t now_ns = WallClockNs(at);
   const int64_t created_ns = now_ns - (at - collective.started).count();
   Entry& entry = NextEntry(outline, collective, created_ns);

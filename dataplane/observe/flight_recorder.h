@@ -69,14 +69,14 @@ class FlightRecorder {
   // alone.
   struct Outline;
 
-  // Caches the outline of one plan's collectives in one group. Used by one of
-  // them at a time. May outlive the group.
-  class Memo : public Plan::Memo {
+  // The outline of a prepared collective, which all its runs share as long as
+  // they come from one thread. Made at the first run. May outlive the group.
+  class PreparedOutline {
    public:
-    explicit Memo(std::shared_ptr<FlightRecorder> recorder);
-    ~Memo() override;
-    Memo(const Memo&) = delete;
-    Memo& operator=(const Memo&) = delete;
+    explicit PreparedOutline(std::shared_ptr<FlightRecorder> recorder);
+    ~PreparedOutline();
+    PreparedOutline(const PreparedOutline&) = delete;
+    PreparedOutline& operator=(const PreparedOutline&) = delete;
 
    private:
     friend class FlightRecorder;
@@ -92,16 +92,17 @@ class FlightRecorder {
   void RemoveGroup(GroupRecord& group) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Adds an entry for `collective`, which was passed to the backend, and
-  // returns its number for Complete. `memo` is that of its plan, made by this
-  // recorder; null if it has no plan.
+  // returns its number for Complete. `prepared` is that of a prepared
+  // collective, made with this recorder; null if it is not prepared.
   int64_t Add(GroupRecord& group, const Collective& collective,
-              Memo* memo = nullptr) MUSTER_LOCKS_EXCLUDED(mutex_);
+              PreparedOutline* prepared = nullptr)
+      MUSTER_LOCKS_EXCLUDED(mutex_);
   // Records that the collective ended at `at`.
   void Complete(GroupRecord& group, int64_t record, const Status& status,
                 Instant at) MUSTER_LOCKS_EXCLUDED(mutex_);
   // Add and Complete in one quicker step, for a collective that has succeeded.
   void AddCompleted(GroupRecord& group, const Collective& collective,
-                    Instant at, Memo* memo = nullptr)
+                    Instant at, PreparedOutline* prepared = nullptr)
       MUSTER_LOCKS_EXCLUDED(mutex_);
 
   std::string ToJson() const MUSTER_LOCKS_EXCLUDED(mutex_);
@@ -130,17 +131,18 @@ class FlightRecorder {
   };
   static_assert(sizeof(Entry) == 64);
 
-  // Returns the outline of `memo`, or `spare_`, for NextEntry. Changes no
+  // Returns the outline of `prepared`, or `spare_`, for NextEntry. Changes no
   // entry.
   inline Outline& GetOutline(GroupRecord& group, const Collective& collective,
-                             Memo* memo)
+                             PreparedOutline* prepared)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // GetOutline, if there is no memo, or its outline is missing or does not
-  // match.
+  // GetOutline, if the collective is not prepared, or is for the first time
+  // run by this thread.
   Outline& NewOutline(GroupRecord& group, const Collective& collective,
-                      Memo* memo) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                      PreparedOutline* prepared)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Describe(const Collective& collective, Outline& outline);
-  // Removes one user of `outline`, an entry or a memo.
+  // Removes one user of `outline`, an entry or a PreparedOutline.
   void Drop(Outline* outline) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetOutline(Entry& entry, Outline& outline)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -185,8 +187,8 @@ class FlightRecorder {
   // Entry of record r at r % capacity. `next_place_`: that of the next record.
   std::vector<Entry> ring_ MUSTER_GUARDED_BY(mutex_);
   size_t next_place_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // Without users, for the next collective without a memo. Usually the outline
-  // of the entry that was overwritten last.
+  // Without users, for the next collective that needs a new one. Usually the
+  // outline of the entry that was overwritten last.
   std::unique_ptr<Outline> spare_ MUSTER_GUARDED_BY(mutex_);
   // Includes groups that have ended and still have entries.
   std::map<int64_t, std::shared_ptr<GroupRecord>> groups_

@@ -59,20 +59,20 @@ struct Recorded {
   // The collective begins `begin_ms` after the clock's zero and lasts half a
   // millisecond.
   int64_t Add(Collective& collective, uint64_t begin_ms,
-              FlightRecorder::Memo* memo = nullptr) {
+              FlightRecorder::PreparedOutline* prepared = nullptr) {
     Begin(collective, begin_ms);
-    return recorder->Add(*group, collective, memo);
+    return recorder->Add(*group, collective, prepared);
   }
   void End(int64_t record, uint64_t begin_ms, const Status& status) {
     recorder->Complete(*group, record, status, ComputeEnd(begin_ms));
   }
   void Run(Collective& collective, uint64_t begin_ms,
-           FlightRecorder::Memo* memo = nullptr) {
+           FlightRecorder::PreparedOutline* prepared = nullptr) {
     if (!in_one_step) {
-      return End(Add(collective, begin_ms, memo), begin_ms, OkStatus());
+      return End(Add(collective, begin_ms, prepared), begin_ms, OkStatus());
     }
     Begin(collective, begin_ms);
-    recorder->AddCompleted(*group, collective, ComputeEnd(begin_ms), memo);
+    recorder->AddCompleted(*group, collective, ComputeEnd(begin_ms), prepared);
   }
 
   static void Begin(Collective& collective, uint64_t begin_ms) {
@@ -118,17 +118,19 @@ std::vector<Collective> AllSorts() {
   };
 }
 
-// Adds each of them several times, with a memo of its own if `with_memos`.
-std::string AfterAllSorts(Recorded& recorded, bool with_memos) {
+// Adds each of them several times, as a prepared one if `are_prepared`.
+std::string AfterAllSorts(Recorded& recorded, bool are_prepared) {
   std::vector<Collective> all = AllSorts();
-  std::vector<std::unique_ptr<FlightRecorder::Memo>> memos;
+  std::vector<std::unique_ptr<FlightRecorder::PreparedOutline>> outlines;
   for (size_t i = 0; i < all.size(); ++i) {
-    memos.push_back(std::make_unique<FlightRecorder::Memo>(recorded.recorder));
+    outlines.push_back(
+        std::make_unique<FlightRecorder::PreparedOutline>(recorded.recorder));
   }
   uint64_t begin_ms = 100;
   for (int round = 0; round < 3; ++round) {
     for (size_t i = 0; i < all.size(); ++i) {
-      recorded.Run(all[i], ++begin_ms, with_memos ? memos[i].get() : nullptr);
+      recorded.Run(all[i], ++begin_ms,
+                   are_prepared ? outlines[i].get() : nullptr);
     }
   }
   return Comparable(*recorded.recorder);
@@ -139,43 +141,45 @@ TEST(FlightRecorderTest, OneStepSaysWhatTwoSay) {
   // reused.
   for (const size_t capacity : {100, 10, 7, 1}) {
     Recorded two(capacity, /*in_one_step=*/false);
-    const std::string expected = AfterAllSorts(two, /*with_memos=*/false);
+    const std::string expected = AfterAllSorts(two, /*are_prepared=*/false);
     EXPECT_EQ(Dump(*two.recorder)["entries"].size(), std::min(capacity, 30UL));
-    for (const bool with_memos : {false, true}) {
+    for (const bool are_prepared : {false, true}) {
       Recorded one(capacity, /*in_one_step=*/true);
-      EXPECT_EQ(AfterAllSorts(one, with_memos), expected);
+      EXPECT_EQ(AfterAllSorts(one, are_prepared), expected);
     }
     Recorded remembered(capacity, /*in_one_step=*/false);
-    EXPECT_EQ(AfterAllSorts(remembered, /*with_memos=*/true), expected);
+    EXPECT_EQ(AfterAllSorts(remembered, /*are_prepared=*/true), expected);
   }
 }
 
 // All dumps on the way.
-std::string WhileOthersRun(Recorded& recorded, bool with_memos) {
+std::string WhileOthersRun(Recorded& recorded, bool are_prepared) {
   std::string said;
   const auto look = [&] { said += Comparable(*recorded.recorder); };
   std::vector<Collective> all = AllSorts();
-  FlightRecorder::Memo send(recorded.recorder);
-  FlightRecorder::Memo gather(recorded.recorder);
-  FlightRecorder::Memo* const of_send = with_memos ? &send : nullptr;
-  FlightRecorder::Memo* const of_gather = with_memos ? &gather : nullptr;
+  FlightRecorder::PreparedOutline send(recorded.recorder);
+  FlightRecorder::PreparedOutline gather(recorded.recorder);
+  FlightRecorder::PreparedOutline* const prepared_send =
+      are_prepared ? &send : nullptr;
+  FlightRecorder::PreparedOutline* const prepared_gather =
+      are_prepared ? &gather : nullptr;
   const int64_t first = recorded.Add(all[1], 101);
   const int64_t second = recorded.Add(all[2], 102);
   const int64_t third = recorded.Add(all[3], 103);
-  recorded.Run(all[4], 104, of_gather);
-  recorded.Run(all[8], 105, of_send);
+  recorded.Run(all[4], 104, prepared_gather);
+  recorded.Run(all[8], 105, prepared_send);
   look();
   // A failure does not start the second one.
   recorded.End(first, 120, UnavailableError("gone"));
   look();
   // This does.
-  recorded.Run(all[8], 121, of_send);
+  recorded.Run(all[8], 121, prepared_send);
   look();
   recorded.End(second, 122, OkStatus());
   look();
   // The last running one is overwritten, and then ends.
   for (const int i : {0, 1, 2, 3}) recorded.Run(all[i], 130 + i);
-  recorded.Run(all[4], 135, of_gather);
+  recorded.Run(all[4], 135, prepared_gather);
   look();
   recorded.End(third, 140, OkStatus());
   recorded.Run(all[7], 141);
@@ -185,21 +189,21 @@ std::string WhileOthersRun(Recorded& recorded, bool with_memos) {
 
 TEST(FlightRecorderTest, OneStepSaysWhatTwoSayWhileOthersRun) {
   Recorded two(5, /*in_one_step=*/false);
-  const std::string expected = WhileOthersRun(two, /*with_memos=*/false);
+  const std::string expected = WhileOthersRun(two, /*are_prepared=*/false);
   EXPECT_THAT(expected, HasSubstr("\"scheduled\""));
-  for (const bool with_memos : {false, true}) {
+  for (const bool are_prepared : {false, true}) {
     Recorded one(5, /*in_one_step=*/true);
-    EXPECT_EQ(WhileOthersRun(one, with_memos), expected);
+    EXPECT_EQ(WhileOthersRun(one, are_prepared), expected);
   }
 }
 
 TEST(FlightRecorderTest, OneStepWritesAWholeRecord) {
-  for (const bool with_memo : {false, true}) {
+  for (const bool is_prepared : {false, true}) {
     Recorded recorded(10, /*in_one_step=*/true);
-    FlightRecorder::Memo memo(recorded.recorder);
+    FlightRecorder::PreparedOutline outline(recorded.recorder);
     std::vector<Collective> all = AllSorts();
     for (const uint64_t begin_ms : {101, 102}) {
-      recorded.Run(all[4], begin_ms, with_memo ? &memo : nullptr);
+      recorded.Run(all[4], begin_ms, is_prepared ? &outline : nullptr);
     }
     json entry = json::parse(Comparable(*recorded.recorder))["entries"].at(1);
     entry.erase("thread_id");
@@ -261,9 +265,9 @@ TEST(FlightRecorderTest, SeveralThreadsRecordAtOnce) {
     threads.emplace_back([&recorded, i] {
       std::vector<Collective> all = AllSorts();
       for (uint64_t n = 0; n < 500; ++n) {
-        // The memo is destroyed while entries still use its outline.
-        FlightRecorder::Memo memo(recorded.recorder);
-        recorded.Run(all[n % all.size()], n, i < 2 ? &memo : nullptr);
+        // Destroyed while entries still use it.
+        FlightRecorder::PreparedOutline outline(recorded.recorder);
+        recorded.Run(all[n % all.size()], n, i < 2 ? &outline : nullptr);
         recorded.End(recorded.Add(all[i], n), n, OkStatus());
         if (n % 100 == 0) Dump(*recorded.recorder);
       }

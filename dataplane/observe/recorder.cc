@@ -48,12 +48,19 @@ Recorder::Recorder(std::unique_ptr<Backend> inner,
 
 Recorder::~Recorder() { recorder_->RemoveGroup(*group_); }
 
-inline FlightRecorder::Memo* Recorder::GetMemo(
-    const Collective& collective) const {
-  if (collective.plan == nullptr) return nullptr;
-  std::unique_ptr<Plan::Memo>& memo = collective.plan->of_recording;
-  if (memo == nullptr) memo = std::make_unique<FlightRecorder::Memo>(recorder_);
-  return static_cast<FlightRecorder::Memo*>(memo.get());
+struct Recorder::PreparedRecord : Prepared {
+  PreparedRecord(std::unique_ptr<Prepared> of_inner,
+                 std::shared_ptr<FlightRecorder> recorder)
+      : inner(std::move(of_inner)), outline(std::move(recorder)) {}
+
+  const std::unique_ptr<Prepared> inner;
+  FlightRecorder::PreparedOutline outline;
+};
+
+std::unique_ptr<Backend::Prepared> Recorder::Prepare(
+    const Collective& collective) {
+  return std::make_unique<PreparedRecord>(inner().Prepare(collective),
+                                          recorder_);
 }
 
 inline Metrics::Series& Recorder::GetSeries(CollectiveKind kind) {
@@ -71,9 +78,7 @@ Metrics::Series& Recorder::MakeSeries(CollectiveKind kind) {
 
 std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
   int64_t record = -1;
-  IfThereIsMemory([&] {
-    record = recorder_->Add(*group_, collective, GetMemo(collective));
-  });
+  IfThereIsMemory([&] { record = recorder_->Add(*group_, collective); });
   std::shared_ptr<Work> work = inner().Start(collective);
   // The callback may outlive this object.
   work->OnCompletion(
@@ -90,17 +95,20 @@ std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
   return work;
 }
 
-Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
+Completion Recorder::Run(const Collective& collective, Prepared* prepared,
+                         ReleasableLock& order) {
+  auto* const own = static_cast<PreparedRecord*>(prepared);
+  auto* const outline = own == nullptr ? nullptr : &own->outline;
   int64_t record = -1;
   const auto add = [&] {
-    IfThereIsMemory([&] {
-      record = recorder_->Add(*group_, collective, GetMemo(collective));
-    });
+    IfThereIsMemory(
+        [&] { record = recorder_->Add(*group_, collective, outline); });
   };
   order.BeforeRelease(add);
   Completion ending = [&] {
     try {
-      return inner().Run(collective, order);
+      return inner().Run(collective,
+                         own == nullptr ? nullptr : own->inner.get(), order);
     } catch (...) {
       // `add` must not be called after this function.
       order.CallLast();
@@ -112,8 +120,7 @@ Completion Recorder::Run(const Collective& collective, ReleasableLock& order) {
     if (order.DropLast()) {
       // The collective has waited briefly or not at all: writes the whole
       // record at once.
-      recorder_->AddCompleted(*group_, collective, ending.at,
-                              GetMemo(collective));
+      recorder_->AddCompleted(*group_, collective, ending.at, outline);
     } else {
       recorder_->Complete(*group_, record, ending.status, ending.at);
     }

@@ -182,7 +182,7 @@ TEST_F(RecorderTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
   const auto run = [&](uint64_t sequence) {
     ReleasableLock order(mutex);
     return recording_->Run({.started = Clock::now(), .sequence = sequence},
-                           order);
+                           /*prepared=*/nullptr, order);
   };
   const auto state = [&](size_t entry) {
     return Dump(*recorder_)["entries"].at(entry)["state"];
@@ -204,7 +204,7 @@ TEST_F(RecorderTest, OneThatNobodyHasToWaitForIsAddedOnce) {
   const auto run = [&](uint64_t sequence) {
     ReleasableLock order(mutex);
     return recording_->Run({.started = Clock::now(), .sequence = sequence},
-                           order);
+                           /*prepared=*/nullptr, order);
   };
   fake_->run = [&] {
     EXPECT_EQ(Dump(*recorder_)["entries"], json::array());
@@ -235,70 +235,71 @@ TEST_F(RecorderTest, WhatIsAskedForEarlyIsAddedOnce) {
     EXPECT_EQ(Dump(*recorder_)["entries"].at(0)["state"], "started");
     return OkStatus();
   };
-  EXPECT_TRUE(recording_->Run({.sequence = 1}, order).status.ok());
+  EXPECT_TRUE(recording_->Run({.sequence = 1}, /*prepared=*/nullptr, order)
+                  .status.ok());
   order.Release();
   const json dump = Dump(*recorder_);
   ASSERT_EQ(dump["entries"].size(), 1U);
   EXPECT_EQ(dump["entries"][0]["state"], "completed");
 }
 
-TEST_F(RecorderTest, WhatAPlanSaysIsFoundOutOnce) {
+TEST_F(RecorderTest, ARunOfAPreparedOneIsDescribedOnce) {
   BiasedMutex mutex;
-  Plan plan;
-  Plan other;
-  const auto run = [&](Plan& of, const Collective::Tensors& tensors,
-                       bool waits) {
+  const auto make = [&](int64_t size) {
+    return Collective{.kind = CollectiveKind::kAllReduce,
+                      .tensors = {Tensor(floats_.data(), {size})},
+                      .started = Clock::now()};
+  };
+  const auto prepared = recording_->Prepare(make(4));
+  const auto other = recording_->Prepare(make(5));
+  ASSERT_EQ(fake_->prepared.size(), 2U);
+  const auto run = [&](Backend::Prepared& of, int64_t size, bool waits) {
     fake_->lets_others_start = waits;
     ReleasableLock order(mutex);
-    const Collective collective = {.kind = CollectiveKind::kAllReduce,
-                                   .tensors = tensors,
-                                   .started = Clock::now(),
-                                   .plan = &of};
-    EXPECT_TRUE(recording_->Run(collective, order).status.ok());
+    EXPECT_TRUE(recording_->Run(make(size), &of, order).status.ok());
     const json entries = Dump(*recorder_)["entries"];
     return entries.back()["input_sizes"].dump();
   };
-  const auto tensor = [&](int64_t size) {
-    return Collective::Tensors{Tensor(floats_.data(), {size})};
-  };
-  EXPECT_EQ(run(plan, tensor(4), /*waits=*/false), "[[4]]");
-  EXPECT_NE(plan.of_recording, nullptr);
-  EXPECT_EQ(run(other, tensor(5), /*waits=*/true), "[[5]]");
-  // All collectives of a plan have equal tensors, so they are not read again.
-  EXPECT_EQ(run(plan, tensor(6), /*waits=*/false), "[[4]]");
-  EXPECT_EQ(run(plan, {}, /*waits=*/true), "[[4]]");
-  EXPECT_EQ(run(other, tensor(4), /*waits=*/false), "[[5]]");
+  EXPECT_EQ(run(*prepared, 4, /*waits=*/false), "[[4]]");
+  EXPECT_EQ(run(*other, 5, /*waits=*/true), "[[5]]");
+  // All runs have the same tensors, so they are not read again.
+  EXPECT_EQ(run(*prepared, 6, /*waits=*/false), "[[4]]");
+  EXPECT_EQ(run(*prepared, 7, /*waits=*/true), "[[4]]");
+  EXPECT_EQ(run(*other, 4, /*waits=*/false), "[[5]]");
+  // The inner backend gets what it has prepared.
+  ASSERT_EQ(fake_->run_with.size(), 5U);
+  EXPECT_NE(fake_->run_with[0], nullptr);
+  EXPECT_NE(fake_->run_with[0], prepared.get());
+  EXPECT_NE(fake_->run_with[1], fake_->run_with[0]);
+  EXPECT_EQ(fake_->run_with[2], fake_->run_with[0]);
 }
 
-TEST_F(RecorderTest, ACollectiveOfAPlanHasItsOwnTimeoutAndThread) {
+TEST_F(RecorderTest, ARunOfAPreparedOneHasItsOwnThread) {
   BiasedMutex mutex;
-  Plan plan;
-  const auto run = [&](milliseconds timeout) {
+  const auto prepared = recording_->Prepare({});
+  const auto run = [&] {
     ReleasableLock order(mutex);
-    (void)recording_->Run(
-        {.timeout = timeout, .started = Clock::now(), .plan = &plan}, order);
+    (void)recording_->Run({.started = Clock::now()}, prepared.get(), order);
   };
-  run(seconds(30));
-  run(milliseconds(7));
-  std::thread([&] { run(milliseconds(7)); }).join();
+  run();
+  run();
+  std::thread(run).join();
   const json entries = Dump(*recorder_)["entries"];
-  EXPECT_EQ(entries.at(0)["timeout_ms"], 30'000);
-  EXPECT_EQ(entries.at(1)["timeout_ms"], 7);
   EXPECT_EQ(entries.at(0)["thread_id"], entries.at(1)["thread_id"]);
   EXPECT_NE(entries.at(1)["thread_id"], entries.at(2)["thread_id"]);
 }
 
-TEST_F(RecorderTest, APlanMayOutliveItsGroup) {
-  Plan plan;
+TEST_F(RecorderTest, APreparedOneMayOutliveItsGroup) {
+  auto prepared = recording_->Prepare({});
   {
     BiasedMutex mutex;
     ReleasableLock order(mutex);
-    (void)recording_->Run({.plan = &plan}, order);
+    (void)recording_->Run({}, prepared.get(), order);
   }
   recording_ = nullptr;
   EXPECT_EQ(Dump(*recorder_)["entries"].size(), 1U);
   recorder_ = nullptr;
-  plan.of_recording = nullptr;
+  prepared = nullptr;
 }
 
 class SmallRecorderTest : public RecorderTest {
@@ -424,7 +425,7 @@ TEST(RecorderMetricsTest, NothingEndsBeforeItHasBegun) {
   backend.works[0]->Complete(OkStatus());
   BiasedMutex mutex;
   ReleasableLock order(mutex);
-  EXPECT_TRUE(recording.Run(barrier, order).status.ok());
+  EXPECT_TRUE(recording.Run(barrier, /*prepared=*/nullptr, order).status.ok());
   const auto at_once = FieldsAre("barrier", "fake", 0,
                                  std::chrono::nanoseconds(0), StatusCode::kOk);
   EXPECT_THAT(metrics->records, ElementsAre(at_once, at_once));
@@ -437,8 +438,11 @@ TEST(RecorderMetricsTest, ReportsWhatTheCallerWaitsFor) {
   Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
   BiasedMutex mutex;
   ReleasableLock order(mutex);
-  EXPECT_EQ(recording.Run({.kind = CollectiveKind::kBarrier}, order).status,
-            UnavailableError("gone"));
+  EXPECT_EQ(
+      recording
+          .Run({.kind = CollectiveKind::kBarrier}, /*prepared=*/nullptr, order)
+          .status,
+      UnavailableError("gone"));
   EXPECT_THAT(metrics->records,
               ElementsAre(FieldsAre("barrier", "fake", 0,
                                     Ge(std::chrono::nanoseconds(0)),
@@ -455,7 +459,8 @@ TEST(RecorderMetricsTest, AsksOnceForTheSeriesOfAKind) {
         CollectiveKind::kBarrier}) {
     BiasedMutex mutex;
     ReleasableLock order(mutex);
-    EXPECT_TRUE(recording.Run({.kind = kind}, order).status.ok());
+    EXPECT_TRUE(
+        recording.Run({.kind = kind}, /*prepared=*/nullptr, order).status.ok());
   }
   EXPECT_EQ(metrics->series.size(), 2);
   EXPECT_EQ(std::get<0>(metrics->records.back()), "barrier");
@@ -470,10 +475,6 @@ TEST(RecorderMetricsTest, PassesEverythingElseOn) {
   EXPECT_EQ(recording.name(), "fake");
   EXPECT_EQ(recording.devices().size(), 1u);
   EXPECT_EQ(recording.Supports({}), UnimplementedError("no"));
-  for (const bool checks_tensors : {true, false}) {
-    backend.checks_tensors = checks_tensors;
-    EXPECT_EQ(recording.looks_where_tensors_are({}), checks_tensors);
-  }
   recording.Abort(AbortedError("stop"));
   EXPECT_THAT(backend.aborts, ElementsAre(AbortedError("stop")));
 }
@@ -490,7 +491,9 @@ TEST(RecorderMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
   backend.works[0]->Complete(OkStatus());
   BiasedMutex mutex;
   ReleasableLock order(mutex);
-  EXPECT_TRUE(recording.Run({.started = Clock::now(), .sequence = 1}, order)
+  EXPECT_TRUE(recording
+                  .Run({.started = Clock::now(), .sequence = 1},
+                       /*prepared=*/nullptr, order)
                   .status.ok());
   EXPECT_EQ(metrics->records.size(), 2U);
   const json entries = Dump(*recorder)["entries"];

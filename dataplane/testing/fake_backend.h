@@ -1,7 +1,6 @@
 #ifndef MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
 #define MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -21,10 +20,6 @@ class FakeBackend : public Backend {
     return kDevices;
   }
   Status Supports(const Collective&) const override { return supports; }
-  const std::atomic<bool>& looks_where_tensors_are(
-      const Collective&) const override {
-    return checks_tensors;
-  }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     started.push_back(collective);
     works.push_back(start != nullptr ? start()
@@ -32,8 +27,14 @@ class FakeBackend : public Backend {
                                            collective.Describe()));
     return works.back();
   }
-  Completion Run(const Collective& collective, ReleasableLock& order) override {
+  std::unique_ptr<Prepared> Prepare(const Collective& collective) override {
+    prepared.push_back(collective);
+    return std::make_unique<Prepared>();
+  }
+  Completion Run(const Collective& collective, Prepared* of_run,
+                 ReleasableLock& order) override {
     started.push_back(collective);
+    run_with.push_back(of_run);
     if (lets_others_start) order.Release();
     return {run == nullptr ? OkStatus() : run(), Clock::now()};
   }
@@ -47,7 +48,6 @@ class FakeBackend : public Backend {
   }
 
   Status supports;
-  std::atomic<bool> checks_tensors{true};
   // Makes the handle of the next started collective.
   std::function<std::shared_ptr<PromisedWork>()> start;
   // Called in Run; returns the result.
@@ -56,6 +56,9 @@ class FakeBackend : public Backend {
   bool lets_others_start = true;
   CommunicatorStates states;
   std::vector<Collective> started;
+  std::vector<Collective> prepared;
+  // The second argument of each Run.
+  std::vector<Prepared*> run_with;
   std::vector<Collective> refused;
   std::vector<std::shared_ptr<PromisedWork>> works;
   std::vector<Status> aborts;

@@ -392,8 +392,7 @@ class Runner {
                             std::exchange(touched_together_, {})});
       }
     } else if (instruction.waits && !IsPointToPoint(collective.kind)) {
-      Instant began;
-      Expect(group.Run(CollectiveView::Of(collective), began));
+      Expect(group.Run(std::move(collective)));
     } else {
       running_.push_back({group.Start(std::move(collective)), touches});
     }

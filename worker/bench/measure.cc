@@ -99,7 +99,8 @@ std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size,
   std::string why;
   try {
     return std::make_unique<Trial>(measured, GetRank(), world_size,
-                                   ChooseDevice(options), options.is_symmetric);
+                                   ChooseDevice(options), options.is_symmetric,
+                                   options.is_prepared);
   } catch (const std::bad_alloc&) {
   } catch (const std::length_error&) {
   } catch (const DistError& error) {

@@ -110,6 +110,19 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(len({row["datatype"] for row in rows}), 12)
         self.assertEqual(len({row["redop"] for row in rows}), 9)
 
+    def test_prepared_collectives_are_right(self):
+        names = ["all_reduce", "broadcast", "reduce", "all_gather",
+                 "all_gather_into_tensor", "gather", "scatter",
+                 "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
+                 "all_to_all_single", "barrier"]
+        for backend in ("shm", "gloo"):
+            rows = self.figures(BENCH, *names, "--nproc=3", "--prepared=1",
+                                "--minbytes=1K", "--maxbytes=64K",
+                                "--stepfactor=64", "--root=1",
+                                f"--backend={backend}", *QUICK)
+            self.assertEqual({row["wrong"] for row in rows}, {0})
+            self.assertEqual({row["op"] for row in rows}, set(names))
+
     def test_ranks_of_a_launcher_are_measured(self):
         rows = self.figures(RUN, "--nproc-per-node=2", "--", BENCH, "broadcast",
                             "--root=1", "--maxbytes=4", *QUICK)

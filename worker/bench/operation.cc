@@ -28,6 +28,10 @@ const std::vector<Tensor>& OnRoot(const CallArguments& a,
   return a.is_root ? operand.parts : kNone;
 }
 
+ReduceOptions ToReduceOptions(const ReductionOptions& options) {
+  return {.op = options.op, .factor = options.factor};
+}
+
 constexpr Operation kOperations[] = {
     {.name = "all_reduce",
      .flow = Flow::kInPlace,
@@ -37,6 +41,10 @@ constexpr Operation kOperations[] = {
            return With(a.reduction, [&a](const auto& options) {
              return AllReduce(a.output.one, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareAllReduce(a.output.one, a.reduction);
          }},
     {.name = "broadcast",
      .flow = Flow::kInPlace,
@@ -46,6 +54,10 @@ constexpr Operation kOperations[] = {
            return With(BroadcastOptions(), [&a](const auto& options) {
              return Broadcast(a.output.one, a.root, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareBroadcast(a.output.one, a.root);
          }},
     {.name = "reduce",
      .flow = Flow::kInPlace,
@@ -53,11 +65,14 @@ constexpr Operation kOperations[] = {
      .has_root = true,
      .make_calls =
          [](const CallArguments& a) {
-           return With(ReduceOptions{.op = a.reduction.op,
-                                     .factor = a.reduction.factor},
-                       [&a](const auto& options) {
-                         return Reduce(a.output.one, a.root, options);
-                       });
+           return With(ToReduceOptions(a.reduction), [&a](const auto& options) {
+             return Reduce(a.output.one, a.root, options);
+           });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareReduce(a.output.one, a.root,
+                                              ToReduceOptions(a.reduction));
          }},
     {.name = "all_gather",
      .flow = Flow::kGather,
@@ -66,6 +81,10 @@ constexpr Operation kOperations[] = {
            return With(CollectiveOptions(), [&a](const auto& options) {
              return AllGather(a.output.parts, a.input.one, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareAllGather(a.output.parts, a.input.one);
          }},
     {.name = "all_gather_into_tensor",
      .flow = Flow::kGather,
@@ -74,6 +93,11 @@ constexpr Operation kOperations[] = {
            return With(CollectiveOptions(), [&a](const auto& options) {
              return AllGatherIntoTensor(a.output.all, a.input.one, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareAllGatherIntoTensor(a.output.all,
+                                                           a.input.one);
          }},
     {.name = "gather",
      .flow = Flow::kGather,
@@ -83,6 +107,11 @@ constexpr Operation kOperations[] = {
            return With(GatherOptions(), [&a](const auto& options) {
              return Gather(a.input.one, OnRoot(a, a.output), a.root, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareGather(a.input.one, OnRoot(a, a.output),
+                                              a.root);
          }},
     {.name = "scatter",
      .flow = Flow::kScatter,
@@ -92,6 +121,11 @@ constexpr Operation kOperations[] = {
            return With(ScatterOptions(), [&a](const auto& options) {
              return Scatter(a.output.one, OnRoot(a, a.input), a.root, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareScatter(a.output.one, OnRoot(a, a.input),
+                                               a.root);
          }},
     {.name = "reduce_scatter",
      .flow = Flow::kScatter,
@@ -101,6 +135,11 @@ constexpr Operation kOperations[] = {
            return With(a.reduction, [&a](const auto& options) {
              return ReduceScatter(a.output.one, a.input.parts, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareReduceScatter(
+               a.output.one, a.input.parts, a.reduction);
          }},
     {.name = "reduce_scatter_tensor",
      .flow = Flow::kScatter,
@@ -110,6 +149,11 @@ constexpr Operation kOperations[] = {
            return With(a.reduction, [&a](const auto& options) {
              return ReduceScatterTensor(a.output.one, a.input.all, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareReduceScatterTensor(
+               a.output.one, a.input.all, a.reduction);
          }},
     {.name = "all_to_all",
      .flow = Flow::kExchange,
@@ -118,6 +162,10 @@ constexpr Operation kOperations[] = {
            return With(CollectiveOptions(), [&a](const auto& options) {
              return AllToAll(a.output.parts, a.input.parts, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareAllToAll(a.output.parts, a.input.parts);
          }},
     {.name = "all_to_all_single",
      .flow = Flow::kExchange,
@@ -126,6 +174,11 @@ constexpr Operation kOperations[] = {
            return With(AllToAllSingleOptions(), [&a](const auto& options) {
              return AllToAllSingle(a.output.all, a.input.all, options);
            });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareAllToAllSingle(a.output.all,
+                                                      a.input.all);
          }},
     {.name = "sendrecv", .flow = Flow::kRing},
     {.name = "barrier",
@@ -134,7 +187,9 @@ constexpr Operation kOperations[] = {
          [](const CallArguments&) {
            return With(BarrierOptions(),
                        [](const auto& options) { return Barrier(options); });
-         }},
+         },
+     .prepare =
+         [](const CallArguments&) { return WorldGroup()->PrepareBarrier(); }},
 };
 
 struct TypeName {
@@ -269,7 +324,7 @@ size_t CountFor(const Case& measured, int64_t bytes, int world_size) {
 }
 
 Trial::Trial(const Case& measured, int rank, int world_size, Device device,
-             bool is_symmetric)
+             bool is_symmetric, bool is_prepared)
     : case_(measured),
       rank_(rank),
       world_size_(world_size),
@@ -309,7 +364,15 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device,
   if (measured.reduce_op == ReduceOp::kPremulSum) {
     arguments_.reduction.factor = GetFactor(rank);
   }
-  if (operation.make_calls != nullptr) {
+  if (is_prepared) {
+    prepared_ = operation.prepare(arguments_);
+    calls_ = [this](bool async, int calls) {
+      for (; calls > 1; --calls) prepared_.Run();
+      if (async) return prepared_.Start();
+      prepared_.Run();
+      return Work();
+    };
+  } else if (operation.make_calls != nullptr) {
     calls_ = operation.make_calls(arguments_);
   }
 }

@@ -65,6 +65,8 @@ struct Operation {
   bool has_root = false;
   // `arguments` must outlive the result. Null: not one collective.
   Calls (*make_calls)(const CallArguments& arguments) = nullptr;
+  // Prepares it, with the same arguments. Null if make_calls is.
+  PreparedCollective (*prepare)(const CallArguments& arguments) = nullptr;
 
   // Whether the size counts the parts of all ranks together.
   bool is_cut() const {
@@ -116,9 +118,10 @@ size_t CountFor(const Case& measured, int64_t bytes, int world_size);
 // Trial is one rank's memory for a case, and the call.
 class Trial {
  public:
-  // The tensors are on `device`. `is_symmetric`: see Buffer.
+  // The tensors are on `device`. `is_symmetric`: see Buffer. `is_prepared`:
+  // runs a prepared collective.
   Trial(const Case& measured, int rank, int world_size, Device device = {},
-        bool is_symmetric = false);
+        bool is_symmetric = false, bool is_prepared = false);
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
@@ -159,6 +162,8 @@ class Trial {
   Buffer memory_;
   std::optional<Buffer> other_memory_;
   CallArguments arguments_;
+  // Empty if it is not prepared.
+  PreparedCollective prepared_;
   // Null for operations that are not one collective.
   Calls calls_;
 };

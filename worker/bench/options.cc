@@ -217,6 +217,9 @@ base::Options Table(BenchOptions& options) {
        "what the tensors are in: ordinary (or 0), or symmetric (or 2), which "
        "the ranks of a group share: AllocateSymmetric, of shm and nccl",
        'R', "local_register"},
+      {"prepared", "0|1", Int(0, 0, 1, &options.is_prepared),
+       "1: the collectives of a size are prepared once, and run by "
+       "PreparedCollective"},
       {"cta_policy", "-1|0|1|2", Int(-1, -1, 2),
        "of nccl, how many processors of the device a collective takes: 0 "
        "NCCL's default, 1 as few as do, 2 none where copy engines can do it, "
@@ -320,6 +323,24 @@ Status CheckCpuAlone(const base::Options& given, const BenchOptions& options) {
   return options.peers.empty() ? OkStatus() : refuse("peer");
 }
 
+// A prepared collective has one run at a time.
+Status CheckPrepared(const base::Options& given, const BenchOptions& options) {
+  if (!options.is_prepared) return OkStatus();
+  for (const Operation* const operation : options.operations) {
+    if (operation->prepare != nullptr) continue;
+    return InvalidArgumentError(absl::StrCat(given.Name("prepared"),
+                                             " is for collectives, not for ",
+                                             operation->name));
+  }
+  if (IsForCuda(options) || (options.blocking && options.agg_iters == 1)) {
+    return OkStatus();
+  }
+  return InvalidArgumentError(absl::StrCat(
+      given.Name("prepared"),
+      " of CPU tensors needs --blocking=1 and --agg_iters=1: a prepared "
+      "collective has one run at a time"));
+}
+
 Status Finish(base::Options& given, BenchOptions& options) {
   Status status = given.Finish();
   if (!status.ok()) return status;
@@ -334,6 +355,7 @@ Status Finish(base::Options& given, BenchOptions& options) {
   }
   status.Update(ReadCtaPolicy(given, options));
   status.Update(CheckCpuAlone(given, options));
+  status.Update(CheckPrepared(given, options));
   if (status.ok() && options.tune && options.nproc == 0) {
     return InvalidArgumentError(
         absl::StrCat(given.Name("tune"), " needs --nproc"));

@@ -66,6 +66,9 @@ struct BenchOptions {
   // Whether the tensors are in symmetric memory.
   bool is_symmetric = false;
 
+  // Whether the collectives are prepared.
+  bool is_prepared = false;
+
   // For nccl.
   std::optional<NcclOptions::CtaPolicy> cta_policy = std::nullopt;
 

@@ -198,6 +198,19 @@ TEST(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
             "--tune needs --backend=shm or gloo, got \"mpi\"");
 }
 
+TEST(BenchOptionsTest, APreparedCollectiveHasOneRunAtATime) {
+  EXPECT_EQ(GetError({"all_reduce", "sendrecv", "--prepared=1"}),
+            "--prepared is for collectives, not for sendrecv");
+  for (const char* const option : {"--blocking=0", "--agg_iters=2"}) {
+    EXPECT_EQ(GetError({"barrier", "--prepared=1", option}),
+              "--prepared of CPU tensors needs --blocking=1 and "
+              "--agg_iters=1: a prepared collective has one run at a time");
+    EXPECT_TRUE(ParseBenchOptions(
+                    {"barrier", "--prepared=1", "--device=cuda", option}, {})
+                    .ok());
+  }
+}
+
 TEST(BenchOptionsTest, SizesMustBeInOrder) {
   EXPECT_EQ(GetError({"barrier", "--minbytes=8", "--maxbytes=4"}),
             "--maxbytes must be at least --minbytes (8), got \"4\"");

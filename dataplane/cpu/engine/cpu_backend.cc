@@ -1,6 +1,5 @@
 #include "dataplane/cpu/engine/cpu_backend.h"
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
@@ -55,10 +54,6 @@ class EngineBackend : public Backend {
     }
     return CheckReducible(name_, collective);
   }
-  const std::atomic<bool>& looks_where_tensors_are(
-      const Collective&) const override {
-    return kLooksNever;
-  }
 
   // Up to this size recursive doubling is used (all_reduce.cc,
   // reduce_scatter.cc).
@@ -67,8 +62,12 @@ class EngineBackend : public Backend {
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return engine_->Start(collective);
   }
-  Completion Run(const Collective& collective, ReleasableLock& order) override {
-    return engine_->Run(collective, order);
+  std::unique_ptr<Prepared> Prepare(const Collective& collective) override {
+    return engine_->Prepare(collective);
+  }
+  Completion Run(const Collective& collective, Prepared* prepared,
+                 ReleasableLock& order) override {
+    return engine_->Run(collective, prepared, order);
   }
 
   LastRun last_run(DeviceType) const override {
@@ -138,7 +137,7 @@ Status Meet(const BackendOptions& options, Engine& engine) {
   // Only this thread uses it.
   BiasedMutex mutex;
   ReleasableLock order(mutex);
-  return engine.Run(meeting, order).status;
+  return engine.Run(meeting, /*prepared=*/nullptr, order).status;
 }
 
 }  // namespace

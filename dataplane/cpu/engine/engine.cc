@@ -36,26 +36,6 @@ constexpr std::chrono::milliseconds kPeerGoneGrace{300};
 constexpr std::chrono::milliseconds kNotWaitingGrace{1000};
 constexpr std::chrono::milliseconds kNotWaitingPeriod{5};
 
-// Reading a clock takes a tenth of the time of a small collective that does not
-// wait. So only one in so many with the same plan is timed.
-constexpr int kUnwaitedPerTimed = 16;
-
-// The end time of `collective`, which has just ended without waiting. Assumes
-// the duration of the last timed one of the same plan.
-inline Instant EndOfUnwaited(const Collective& collective) {
-  Plan* const plan = collective.plan;
-  if (plan != nullptr && plan->unwaited_untimed > 0) {
-    --plan->unwaited_untimed;
-    return collective.started + plan->unwaited_time;
-  }
-  const Instant now = QuickNow();
-  if (plan != nullptr) {
-    plan->unwaited_untimed = kUnwaitedPerTimed - 1;
-    plan->unwaited_time = now - collective.started;
-  }
-  return now;
-}
-
 }  // namespace
 
 class Engine::QueuedWork : public PromisedWork {
@@ -162,11 +142,19 @@ Status Engine::NeedExecutor() {
   });
 }
 
+std::unique_ptr<Backend::Prepared> Engine::Prepare(
+    const Collective& collective) {
+  return shortcut_ != nullptr && shortcut_->Takes(collective)
+             ? shortcut_->Prepare(collective)
+             : nullptr;
+}
+
 inline Status Engine::RunNow(const Collective& collective,
+                             Backend::Prepared* prepared,
                              ReleasableLock* order) {
   Status status = Guarded([&]() __attribute__((always_inline)) {
     if (shortcut_ != nullptr && shortcut_->Takes(collective)) {
-      return shortcut_->Run(collective, order);
+      return shortcut_->Run(collective, prepared, order);
     }
     if (order != nullptr) order->Release();
     return RunOnConnections(collective);
@@ -176,7 +164,8 @@ inline Status Engine::RunNow(const Collective& collective,
 
 // A collective that ends while `order` is held was visible to no other thread,
 // because `mutex_` was held, too.
-Completion Engine::Run(const Collective& collective, ReleasableLock& order) {
+Completion Engine::Run(const Collective& collective,
+                       Backend::Prepared* prepared, ReleasableLock& order) {
   ReleasableLock lock(mutex_);
   if (!abort_cause_.ok() || !jobs_.empty()) {
     lock.Release();
@@ -194,11 +183,10 @@ Completion Engine::Run(const Collective& collective, ReleasableLock& order) {
     lock.Release();
   };
   order.ReleaseWith(let_go);
-  Status status = RunNow(collective, &order);
+  Status status = RunNow(collective, prepared, &order);
   if (status.ok() && order.is_held()) {
     order.KeepInner();
-    return {std::move(status),
-            order.has_waited() ? QuickNow() : EndOfUnwaited(collective)};
+    return {std::move(status), QuickNow()};
   }
   // EndFirst may block and call callbacks.
   order.Release();
@@ -257,7 +245,7 @@ void Engine::RunFirst() {
   mutex_.Unlock();
   const bool begins = status.ok();
   if (begins) {
-    status = RunNow(*job.collective, nullptr);
+    status = RunNow(*job.collective, /*prepared=*/nullptr, /*order=*/nullptr);
   }
   EndFirst(job, status, /*has_begun=*/begins);
   mutex_.Lock();

@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
+#include "dataplane/backend.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
@@ -36,10 +37,18 @@ class Shortcut {
   // connections run it.
   virtual bool Takes(const Collective& collective) const { return true; }
 
-  // Runs `collective`, on one thread at a time. `order`: see Backend::Run; null
-  // if the caller does not hold it. Errors: as in algorithms.h; any error after
-  // Wake.
-  virtual Status Run(const Collective& collective, ReleasableLock* order) = 0;
+  // As Backend::Prepare, for a collective that the shortcut takes. From any
+  // thread.
+  virtual std::unique_ptr<Backend::Prepared> Prepare(
+      const Collective& collective) {
+    return nullptr;
+  }
+
+  // Runs `collective`, on one thread at a time. `prepared`: what Prepare has
+  // returned for it, or null. `order`: see Backend::Run; null if the caller
+  // does not hold it. Errors: as in algorithms.h; any error after Wake.
+  virtual Status Run(const Collective& collective, Backend::Prepared* prepared,
+                     ReleasableLock* order) = 0;
 
   // Makes the running collective and all later ones fail. From any thread; does
   // not block.
@@ -81,7 +90,8 @@ class Engine {
 
   // See Backend.
   std::shared_ptr<Work> Start(const Collective& collective);
-  Completion Run(const Collective& collective,
+  std::unique_ptr<Backend::Prepared> Prepare(const Collective& collective);
+  Completion Run(const Collective& collective, Backend::Prepared* prepared,
                  ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   void Abort(const Status& cause);
 
@@ -131,6 +141,7 @@ class Engine {
   Completion RunInTurn(const Collective& collective, ReleasableLock& order);
   // Runs `collective` now. Converts exceptions to a status, here.
   [[gnu::always_inline]] inline Status RunNow(const Collective& collective,
+                                              Backend::Prepared* prepared,
                                               ReleasableLock* order);
   // Calls Fail for a collective that was running. Returns the group's error.
   Status FailNow(const Collective& collective, const Status& failure,

@@ -22,7 +22,6 @@
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/quick_clock.h"
 #include "dataplane/releasable_lock.h"
 #include "gtest/gtest.h"
 
@@ -144,7 +143,7 @@ class EngineTest : public ::testing::Test {
   // Runs a barrier on this thread.
   Status RunBarrier() {
     ReleasableLock order(order_);
-    return engine_->Run(NextBarrier(), order).status;
+    return engine_->Run(NextBarrier(), /*prepared=*/nullptr, order).status;
   }
 
   // Waits until a collective waits for its peer.
@@ -425,7 +424,8 @@ class FakeShortcut : public Shortcut {
  public:
   explicit FakeShortcut(std::shared_ptr<Path> path) : path_(std::move(path)) {}
 
-  Status Run(const Collective&, ReleasableLock* order) override {
+  Status Run(const Collective&, Backend::Prepared*,
+             ReleasableLock* order) override {
     if (order != nullptr) order->Release();
     MutexLock lock(path_->mutex);
     if (path_->throws) throw std::runtime_error("no thread left");
@@ -454,7 +454,9 @@ class QuickShortcut : public Shortcut {
  public:
   explicit QuickShortcut(Status ends) : ends_(std::move(ends)) {}
 
-  Status Run(const Collective&, ReleasableLock*) override { return ends_; }
+  Status Run(const Collective&, Backend::Prepared*, ReleasableLock*) override {
+    return ends_;
+  }
   void Wake() override {}
   void Leave(bool) override {}
 
@@ -466,7 +468,8 @@ TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
   engine_->SetShortcut(std::make_unique<QuickShortcut>(OkStatus()));
   for (int i = 0; i < 2; ++i) {
     ReleasableLock order(order_);
-    EXPECT_TRUE(engine_->Run(NextBarrier(), order).status.ok());
+    EXPECT_TRUE(
+        engine_->Run(NextBarrier(), /*prepared=*/nullptr, order).status.ok());
     EXPECT_TRUE(order.is_held());
   }
   // The executor runs the next collective.
@@ -485,55 +488,11 @@ TEST_F(EngineTest, AnotherThreadEndsWhatIsRunAgainAndAgain) {
   EXPECT_EQ(StartBarrier()->Wait(), cause);
 }
 
-// Takes a given time, with or without waiting for other ranks.
-class TimedShortcut : public Shortcut {
- public:
-  struct Told {
-    Instant::duration time{0};
-    bool waits = false;
-  };
-  explicit TimedShortcut(const Told& told) : told_(told) {}
-
-  Status Run(const Collective& collective, ReleasableLock* order) override {
-    if (told_.waits) order->CallLast();
-    while (QuickNow() - collective.started < told_.time) {
-    }
-    return OkStatus();
-  }
-  void Wake() override {}
-  void Leave(bool) override {}
-
- private:
-  const Told& told_;
-};
-
-TEST_F(EngineTest, OneOfSixteenThatWaitForNobodyIsTimed) {
-  TimedShortcut::Told told;
-  engine_->SetShortcut(std::make_unique<TimedShortcut>(told));
-  Plan plan;
-  const auto run = [&](Plan* of, TimedShortcut::Told how) {
-    told = how;
-    Collective barrier = NextBarrier();
-    barrier.plan = of;
-    barrier.started = QuickNow();
-    ReleasableLock order(order_);
-    return engine_->Run(barrier, order).at - barrier.started;
-  };
-  const auto timed = run(&plan, {.time = milliseconds(2)});
-  EXPECT_GE(timed, milliseconds(2));
-  for (int i = 1; i < 16; ++i) {
-    // A collective that has waited, or has no plan, is always timed.
-    EXPECT_GE(run(&plan, {milliseconds(3), /*waits=*/true}), milliseconds(3));
-    EXPECT_GE(run(nullptr, {.time = milliseconds(3)}), milliseconds(3));
-    EXPECT_EQ(run(&plan, {}), timed);
-  }
-  EXPECT_GE(run(&plan, {.time = 2 * timed}), 2 * timed);
-}
-
 TEST_F(EngineTest, WhatFailsAtOnceLetsTheOrderGo) {
   engine_->SetShortcut(std::make_unique<QuickShortcut>(DataLossError("lost")));
   ReleasableLock order(order_);
-  const Status status = engine_->Run(NextBarrier(), order).status;
+  const Status status =
+      engine_->Run(NextBarrier(), /*prepared=*/nullptr, order).status;
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_FALSE(order.is_held());
   EXPECT_EQ(StartBarrier()->Wait(), status);

@@ -38,10 +38,6 @@ class MultiInterfaceBackend : public Backend {
   Status Supports(const Collective& collective) const override {
     return first().Supports(collective);
   }
-  const std::atomic<bool>& looks_where_tensors_are(
-      const Collective& collective) const override {
-    return first().looks_where_tensors_are(collective);
-  }
   size_t fusable_bytes() const override { return first().fusable_bytes(); }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
@@ -51,11 +47,13 @@ class MultiInterfaceBackend : public Backend {
     return Choose(collective).Start(collective);
   }
 
-  Completion Run(const Collective& collective, ReleasableLock& order) override {
+  // Nothing is prepared: the runs of a collective take turns on the interfaces.
+  Completion Run(const Collective& collective, Prepared* prepared,
+                 ReleasableLock& order) override {
     if (collective.kind == CollectiveKind::kBarrier) {
-      return Backend::Run(collective, order);
+      return Backend::Run(collective, prepared, order);
     }
-    return Choose(collective).Run(collective, order);
+    return Choose(collective).Run(collective, /*prepared=*/nullptr, order);
   }
 
   StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(

@@ -90,7 +90,8 @@ TEST_F(MultiInterfaceBackendTest, CollectivesTakeTurnsHoweverTheyStart) {
     }
     ReleasableLock order(mutex);
     (void)backend_->Run(
-        {.kind = CollectiveKind::kAllReduce, .sequence = sequence}, order);
+        {.kind = CollectiveKind::kAllReduce, .sequence = sequence},
+        /*prepared=*/nullptr, order);
   }
   EXPECT_THAT(GetNumbers(*fakes_[0]), ElementsAre(1, 3));
   EXPECT_THAT(GetNumbers(*fakes_[1]), ElementsAre(2, 4));

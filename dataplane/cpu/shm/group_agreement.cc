@@ -39,7 +39,7 @@ Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
   // Only this thread uses it.
   BiasedMutex mutex;
   ReleasableLock order(mutex);
-  return engine_.Run(gathering, order).status;
+  return engine_.Run(gathering, /*prepared=*/nullptr, order).status;
 }
 
 StatusOr<std::optional<GroupAgreement::Refusal>> GroupAgreement::FindRefusal(

@@ -543,7 +543,8 @@ bool Hierarchical::Takes(const Collective& collective) const {
   return HierarchicalRun::FindFunction(collective.kind) != nullptr;
 }
 
-Status Hierarchical::Run(const Collective& collective, ReleasableLock* order) {
+Status Hierarchical::Run(const Collective& collective, Backend::Prepared*,
+                         ReleasableLock* order) {
   if (order != nullptr) order->Release();
   context_.Begin(*regions_);
   context_.Say(collective);

@@ -46,7 +46,8 @@ class Hierarchical : public cpu::Shortcut {
   ~Hierarchical() override { round_buffer_.Leave(/*has_failed=*/false); }
 
   bool Takes(const Collective& collective) const override;
-  Status Run(const Collective& collective, ReleasableLock* order) override;
+  Status Run(const Collective& collective, Backend::Prepared* prepared,
+             ReleasableLock* order) override;
   void Wake() override { round_buffer_.Wake(); }
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 

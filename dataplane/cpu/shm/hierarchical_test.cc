@@ -203,7 +203,8 @@ class PiecesTest : public ::testing::Test {
  protected:
   PiecesTest() {
     run_ = std::async(std::launch::async, [this] {
-      return two_levels_.Run(MakeAllReduce(tensors_[0]), nullptr);
+      return two_levels_.Run(MakeAllReduce(tensors_[0]), /*prepared=*/nullptr,
+                             /*order=*/nullptr);
     });
     const Collective collective = MakeAllReduce(tensors_[1]);
     ShmContext context = {.round_buffer = round_buffer_,

@@ -89,7 +89,7 @@ struct ShmContext {
   bool reads_memory = false;
   // Whether long data goes to rings past the caches (calibration.h).
   bool writes_past_caches = false;
-  // The header of the running collective (a plan's, or `made`), and its
+  // The header of the running collective (a prepared one's, or `made`), and its
   // sequence number, which the header does not contain.
   const MessageHeader* header = nullptr;
   uint64_t sequence = 0;
@@ -118,7 +118,7 @@ struct ShmContext {
     header = &what;
     sequence = number;
   }
-  // For a collective without a plan.
+  // For a collective that is not prepared.
   void Say(const Collective& collective) {
     made = MessageHeader::Of(collective);
     Say(made, collective.sequence);
@@ -129,15 +129,10 @@ struct ShmContext {
   }
   // Call it before or after a wait. Does the work that can overlap with the
   // wait, but does not let others start yet. If processors are fewer than
-  // ranks, only notes the wait: nothing comes meanwhile, and a wait is mostly
-  // as short as that work.
+  // ranks, does nothing: nothing comes meanwhile, and a wait is mostly as short
+  // as that work.
   void TellOfWait() {
-    if (order == nullptr) return;
-    if (round_buffer.is_crowded()) {
-      order->NoteWait();
-    } else {
-      order->CallLast();
-    }
+    if (order != nullptr && !round_buffer.is_crowded()) order->CallLast();
   }
 };
 

@@ -205,15 +205,14 @@ class ShmBackend : public BackendDecorator {
     }
     return BackendDecorator::Supports(collective);
   }
-  const std::atomic<bool>& looks_where_tensors_are(
-      const Collective&) const override {
-    return sharing_.regions != nullptr ? sharing_.regions->any_released()
-                                       : kLooksNever;
-  }
 
-  Completion Run(const Collective& collective, ReleasableLock& order) override {
-    // As the gloo backend's Run, without the call in between.
-    return engine_->Run(collective, order);
+  // As the gloo backend's functions, without the call in between.
+  std::unique_ptr<Prepared> Prepare(const Collective& collective) override {
+    return engine_->Prepare(collective);
+  }
+  Completion Run(const Collective& collective, Prepared* prepared,
+                 ReleasableLock& order) override {
+    return engine_->Run(collective, prepared, order);
   }
 
   StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <new>
 #include <utility>
 
 #include "base/status.h"
@@ -59,39 +58,41 @@ ShmCollectives::ShmCollectives(std::shared_ptr<Segment> segment,
   }
 }
 
-inline ShmCollectives::Memo* ShmCollectives::GetMemo(
-    const Collective& collective) {
-  if (collective.plan == nullptr) return nullptr;
-  std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
-  if (memo == nullptr) {
-    memo.reset(new (std::nothrow) Memo(collective, FindPaths(collective)));
-  }
-  return static_cast<Memo*>(memo.get());
-}
-
 inline Status ShmCollectives::RunOrdinary(const Collective& collective,
                                           const Paths& paths) {
   if (paths.staged != nullptr) return paths.staged(context_, collective);
   return RunAnAllToAll(collective, paths);
 }
 
+std::unique_ptr<Backend::Prepared> ShmCollectives::Prepare(
+    const Collective& collective) {
+  const size_t bytes = DecisiveBytes(collective, round_buffer_.world_size());
+  return std::make_unique<PreparedPaths>(
+      collective,
+      MakePaths(collective,
+                FindAlgorithm(collective.kind, Medium::kSharedMemory, bytes),
+                FindAlgorithm(collective.kind, Medium::kSymmetricMemory, bytes)));
+}
+
 Status ShmCollectives::Run(const Collective& collective,
-                           ReleasableLock* order) {
+                           Backend::Prepared* prepared, ReleasableLock* order) {
   context_.order = order;
   context_.Begin(*regions_);
-  const uint64_t waits = round_buffer_.waits();
-  const Memo* const memo = GetMemo(collective);
   uint64_t digest = 0;
-  Paths found;
-  if (memo == nullptr) {
+  Paths paths;
+  if (prepared == nullptr) {
     context_.Say(collective);
     digest = History::ComputeDigest(context_.made);
-    found = FindPaths(collective);
+    const size_t bytes = DecisiveBytes(collective, round_buffer_.world_size());
+    paths =
+        MakePaths(collective, Select(collective.kind, Medium::kSharedMemory, bytes),
+                  Select(collective.kind, Medium::kSymmetricMemory, bytes));
   } else {
-    context_.Say(memo->header, collective.sequence);
-    digest = memo->digest;
+    const auto& known = static_cast<const PreparedPaths&>(*prepared);
+    context_.Say(known.header, collective.sequence);
+    digest = known.digest;
+    paths = known.paths;
   }
-  const Paths& paths = memo == nullptr ? found : memo->paths;
   const bool is_plain =
       paths.is_plain && (paths.ignores_regions || !context_.has_regions);
   Status done =
@@ -102,8 +103,6 @@ Status ShmCollectives::Run(const Collective& collective,
   const int failed = done.ok() ? round_buffer_.FindFailed() : -1;
   // Reading the goodbye of the failed rank may take a moment.
   if (failed >= 0) context_.LetOthersStart();
-  // Also call it for waits before this rank's last round.
-  if (round_buffer_.waits() != waits) context_.TellOfWait();
   context_.order = nullptr;
   context_.header = nullptr;
   if (failed >= 0) return context_.transport.Gone(failed);
@@ -138,25 +137,27 @@ Algorithm ShmCollectives::Select(CollectiveKind kind, Medium medium,
   Selected& last = selected_[static_cast<size_t>(kind)]
                             [medium == Medium::kSymmetricMemory ? 1 : 0];
   if (last.bytes != bytes || last.algorithm == Algorithm::kFastest) {
-    last = {bytes,
-            cpu::SelectAlgorithm(kind,
-                                 {.medium = medium,
-                                  .world_size = round_buffer_.world_size(),
-                                  .is_crowded = traits_.round_buffer.is_crowded,
-                                  .bytes = bytes},
-                                 traits_.algorithm)};
+    last = {bytes, FindAlgorithm(kind, medium, bytes)};
   }
   return last.algorithm;
 }
 
-ShmCollectives::Paths ShmCollectives::FindPaths(const Collective& collective) {
-  const size_t bytes = DecisiveBytes(collective, round_buffer_.world_size());
-  const Algorithm ordinary =
-      Select(collective.kind, Medium::kSharedMemory, bytes);
+Algorithm ShmCollectives::FindAlgorithm(CollectiveKind kind, Medium medium,
+                                        size_t bytes) const {
+  return cpu::SelectAlgorithm(kind,
+                              {.medium = medium,
+                               .world_size = round_buffer_.world_size(),
+                               .is_crowded = traits_.round_buffer.is_crowded,
+                               .bytes = bytes},
+                              traits_.algorithm);
+}
+
+ShmCollectives::Paths ShmCollectives::MakePaths(const Collective& collective,
+                                                Algorithm ordinary,
+                                                Algorithm symmetric) {
   return {.ordinary = ordinary,
           .staged = FindStaged(collective, ordinary),
-          .ignores_regions = Select(collective.kind, Medium::kSymmetricMemory,
-                                    bytes) != Algorithm::kSymmetric,
+          .ignores_regions = symmetric != Algorithm::kSymmetric,
           .is_plain = !Reads(ordinary)};
 }
 

@@ -53,7 +53,10 @@ class ShmCollectives : public cpu::Shortcut {
   bool Takes(const Collective& collective) const override {
     return takes_[static_cast<size_t>(collective.kind)];
   }
-  Status Run(const Collective& collective, ReleasableLock* order) override;
+  std::unique_ptr<Backend::Prepared> Prepare(
+      const Collective& collective) override;
+  Status Run(const Collective& collective, Backend::Prepared* prepared,
+             ReleasableLock* order) override;
   void Wake() override { round_buffer_.Wake(); }
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 
@@ -78,21 +81,20 @@ class ShmCollectives : public cpu::Shortcut {
     bool is_plain = false;
   };
 
-  // Cached in a plan.
-  struct Memo : Plan::Memo {
-    Memo(const Collective& collective, const Paths& paths)
+  struct PreparedPaths : Backend::Prepared {
+    PreparedPaths(const Collective& collective, const Paths& paths)
         : header(MessageHeader::Of(collective)),
           digest(History::ComputeDigest(header)),
           paths(paths) {}
     // Without the sequence number.
-    MessageHeader header;
+    const MessageHeader header;
     const uint64_t digest;
     const Paths paths;
   };
 
-  // Null if the collective has no plan or there is no memory for a memo.
-  inline Memo* GetMemo(const Collective& collective);
-  Paths FindPaths(const Collective& collective);
+  // `ordinary` and `symmetric`: the table's answers for its tensors.
+  Paths MakePaths(const Collective& collective, Algorithm ordinary,
+                  Algorithm symmetric);
   Status RunOnePath(const Collective& collective, const Paths& paths);
   bool Reads(Algorithm algorithm) const {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
@@ -100,6 +102,10 @@ class ShmCollectives : public cpu::Shortcut {
   // Runs `paths.ordinary`, without a check for symmetric memory.
   inline Status RunOrdinary(const Collective& collective, const Paths& paths);
   Status RunAnAllToAll(const Collective& collective, const Paths& paths);
+  // The table's answer. Select remembers the last one of each kind, and is
+  // called only by the thread that runs a collective.
+  Algorithm FindAlgorithm(CollectiveKind kind, Medium medium,
+                          size_t bytes) const;
   Algorithm Select(CollectiveKind kind, Medium medium, size_t bytes);
 
   const std::shared_ptr<Segment> segment_;
