@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/quick_clock.h"
 #include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
@@ -147,7 +146,7 @@ inline void Communicator::LetGo() const {
 }
 
 inline void Communicator::Number(Collective& collective) {
-  collective.started = QuickNow();
+  collective.started = Clock::now();
   if (collective.timeout.count() == 0) {
     collective.timeout = options_.default_timeout;
   }

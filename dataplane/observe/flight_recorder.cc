@@ -415,8 +415,7 @@ void FlightRecorder::Complete(GroupRecord& group, int64_t record,
   if (Entry* const entry = Find(record); entry != nullptr) {
     if (status.ok()) {
       MarkStarted(*entry, now_ns);
-      // At least started_ns: the two may come from different clocks (see
-      // QuickNow).
+      // The wall clock may have been set back since the start.
       entry->completed_ns = std::max(now_ns, entry->started_ns);
       const Outline& outline = *entry->outline;
       if (!outline.point_to_point) {

@@ -239,7 +239,7 @@ TEST(FlightRecorderTest, WhatCompletedLastStays) {
   EXPECT_THAT(recorder.ToJson(), HasSubstr("\"last_completed_collective\":2,"));
 }
 
-// A collective's end may come from another clock than its start.
+// The wall clock may be set back meanwhile.
 TEST(FlightRecorderTest, NothingEndsBeforeItHasStarted) {
   for (const bool in_one_step : {true, false}) {
     FlightRecorder recorder(10);

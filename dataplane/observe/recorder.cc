@@ -1,6 +1,5 @@
 #include "dataplane/observe/recorder.h"
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <new>
@@ -25,11 +24,6 @@ void IfThereIsMemory(const Call& call) {
     call();
   } catch (const std::bad_alloc&) {
   }
-}
-
-// At least 0: the two instants may come from different clocks (see QuickNow).
-std::chrono::nanoseconds Elapsed(Instant started, Instant ended) {
-  return std::max(ended - started, Instant::duration::zero());
 }
 
 }  // namespace
@@ -90,7 +84,7 @@ std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
         IfThereIsMemory(
             [&] { recorder->Complete(*group, record, status, now); });
         if (series == nullptr) return;
-        series->Finished(bytes, Elapsed(started, now), status.code());
+        series->Finished(bytes, now - started, status.code());
       });
   return work;
 }
@@ -128,7 +122,7 @@ Completion Recorder::Run(const Collective& collective, Prepared* prepared,
   if (metrics_ == nullptr) return ending;
   // Avoids the call of code() for the usual OK.
   GetSeries(collective.kind)
-      .Finished(collective.bytes(), Elapsed(collective.started, ending.at),
+      .Finished(collective.bytes(), ending.at - collective.started,
                 ending.status.ok() ? StatusCode::kOk : ending.status.code());
   return ending;
 }

@@ -413,24 +413,6 @@ TEST(RecorderMetricsTest, ReportsEachCollectiveWhenItCompletes) {
                     StatusCode::kUnavailable)));
 }
 
-// The collective's start may come from another clock than its end.
-TEST(RecorderMetricsTest, NothingEndsBeforeItHasBegun) {
-  auto fake = std::make_unique<testing::FakeBackend>();
-  testing::FakeBackend& backend = *fake;
-  const auto metrics = std::make_shared<FakeMetrics>();
-  Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
-  const Collective barrier = {.kind = CollectiveKind::kBarrier,
-                              .started = Clock::now() + std::chrono::hours(1)};
-  const auto work = recording.Start(barrier);
-  backend.works[0]->Complete(OkStatus());
-  BiasedMutex mutex;
-  ReleasableLock order(mutex);
-  EXPECT_TRUE(recording.Run(barrier, /*prepared=*/nullptr, order).status.ok());
-  const auto at_once = FieldsAre("barrier", "fake", 0,
-                                 std::chrono::nanoseconds(0), StatusCode::kOk);
-  EXPECT_THAT(metrics->records, ElementsAre(at_once, at_once));
-}
-
 TEST(RecorderMetricsTest, ReportsWhatTheCallerWaitsFor) {
   auto fake = std::make_unique<testing::FakeBackend>();
   fake->run = [] { return UnavailableError("gone"); };

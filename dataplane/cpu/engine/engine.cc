@@ -16,7 +16,6 @@
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/quick_clock.h"
 #include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::cpu {
@@ -186,7 +185,7 @@ Completion Engine::Run(const Collective& collective,
   Status status = RunNow(collective, prepared, &order);
   if (status.ok() && order.is_held()) {
     order.KeepInner();
-    return {std::move(status), QuickNow()};
+    return {std::move(status), Clock::now()};
   }
   // EndFirst may block and call callbacks.
   order.Release();
