@@ -20,7 +20,6 @@
 #include "base/status.h"
 #include "base/thread_annotations.h"
 #include "dataplane/backend.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
@@ -278,7 +277,7 @@ class Communicator {
   // the beginning of Backend::Run, so that the backend sees collectives in the
   // order of their numbers; and until the end of a small collective that does
   // not wait. Never held in a call of the backend that may wait or call back.
-  mutable BiasedMutex mutex_;
+  mutable Mutex mutex_;
   uint64_t last_enqueued_ MUSTER_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ MUSTER_GUARDED_BY(mutex_) = 0;
   // The running collectives, by sequence. The first one may be in

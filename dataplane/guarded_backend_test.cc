@@ -3,7 +3,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "dataplane/biased_mutex.h"
+#include "base/mutex.h"
 #include "dataplane/failed_call.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/testing/fake_backend.h"
@@ -66,7 +66,7 @@ TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
             InternalError("backend \"fake\": Supports threw: cannot say"));
   // It runs without.
   EXPECT_EQ(guarding.Prepare(Of(CollectiveKind::kBarrier)), nullptr);
-  BiasedMutex mutex;
+  Mutex mutex;
   {
     ReleasableLock order(mutex);
     EXPECT_EQ(
@@ -84,7 +84,7 @@ TEST(ExceptionGuardTest, WhatItDoesRightPasses) {
   ExceptionGuard guarding(std::move(fake), "tp0");
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
   const auto prepared = guarding.Prepare(Of(CollectiveKind::kBarrier));
-  BiasedMutex mutex;
+  Mutex mutex;
   ReleasableLock order(mutex);
   EXPECT_TRUE(guarding.Run(Of(CollectiveKind::kBarrier), prepared.get(), order)
                   .status.ok());

@@ -4,20 +4,19 @@
 #include <optional>
 
 #include "absl/functional/function_ref.h"
+#include "base/mutex.h"
 #include "base/thread_annotations.h"
-#include "dataplane/biased_mutex.h"
 
 namespace muster::dataplane {
 
 // A scoped lock that can be released early, also by a function to which its
 // owner passes it. (The thread-safety analysis cannot follow that.) It can run
-// callbacks at its release. Locks with LockOften, so its owner may become the
-// mutex's home.
+// callbacks at its release.
 class ReleasableLock {
  public:
-  explicit ReleasableLock(BiasedMutex& mutex) MUSTER_NO_THREAD_SAFETY_ANALYSIS
+  explicit ReleasableLock(Mutex& mutex) MUSTER_NO_THREAD_SAFETY_ANALYSIS
       : mutex_(&mutex) {
-    mutex_->LockOften();
+    mutex_->Lock();
   }
   ~ReleasableLock() { Release(); }
   ReleasableLock(const ReleasableLock&) = delete;
@@ -67,7 +66,7 @@ class ReleasableLock {
     inner_.reset();
   }
 
-  BiasedMutex* mutex_;
+  Mutex* mutex_;
   std::optional<absl::FunctionRef<void()>> last_;
   std::optional<absl::FunctionRef<void()>> inner_;
 };

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "dataplane/biased_mutex.h"
+#include "base/mutex.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
@@ -10,27 +10,20 @@ namespace {
 
 class ReleasableLockTest : public testing::Test {
  protected:
-  // Biases the mutex, so that its holder can check that it is held.
-  ReleasableLockTest() {
-    for (int time = 0; time < BiasedMutex::kStreak; ++time) {
-      OftenLock lock(mutex_);
-    }
-  }
-
-  // To be called under the lock.
-  void Call(int number) {
-    EXPECT_TRUE(mutex_.is_biased());
+  // To be called before the release of `lock`.
+  void Call(const ReleasableLock& lock, int number) {
+    EXPECT_TRUE(lock.is_held());
     calls_.push_back(number);
   }
 
-  BiasedMutex mutex_;
+  Mutex mutex_;
   std::vector<int> calls_;
 };
 
 TEST_F(ReleasableLockTest, WhatIsLeftForTheReleaseIsDoneUnderTheLock) {
-  const auto last = [&] { Call(1); };
-  const auto inner = [&] { Call(2); };
   ReleasableLock lock(mutex_);
+  const auto last = [&] { Call(lock, 1); };
+  const auto inner = [&] { Call(lock, 2); };
   lock.BeforeRelease(last);
   lock.ReleaseWith(inner);
   EXPECT_TRUE(lock.is_held());
@@ -39,14 +32,14 @@ TEST_F(ReleasableLockTest, WhatIsLeftForTheReleaseIsDoneUnderTheLock) {
   EXPECT_EQ(calls_, (std::vector<int>{1, 2}));
   lock.Release();
   EXPECT_EQ(calls_.size(), 2);
-  EXPECT_FALSE(mutex_.is_biased());
+  // It is free.
+  MutexLock again(mutex_);
 }
 
 TEST_F(ReleasableLockTest, WhatWasCalledOrDroppedIsNotCalledAgain) {
-  const auto last = [&] { Call(1); };
-  const auto inner = [&] { Call(2); };
   {
     ReleasableLock lock(mutex_);
+    const auto last = [&] { Call(lock, 1); };
     lock.BeforeRelease(last);
     lock.CallLast();
     lock.CallLast();
@@ -55,6 +48,8 @@ TEST_F(ReleasableLockTest, WhatWasCalledOrDroppedIsNotCalledAgain) {
   EXPECT_EQ(calls_, (std::vector<int>{1}));
   {
     ReleasableLock lock(mutex_);
+    const auto last = [&] { Call(lock, 1); };
+    const auto inner = [&] { Call(lock, 2); };
     lock.BeforeRelease(last);
     EXPECT_TRUE(lock.DropLast());
     lock.ReleaseWith(inner);

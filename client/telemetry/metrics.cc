@@ -134,9 +134,8 @@ class CollectiveSeries final : public Metrics::Series {
     Counts counts;
   };
 
-  // Identifies a thread by the address of its thread-local variables (see
-  // BiasedMutex). Only a thread that begins after its end, and sees its writes,
-  // can have the same.
+  // Identifies a thread by the address of its thread-local variables. Only a
+  // thread that begins after its end, and sees its writes, can have the same.
   static const void* ThisThread() { return __builtin_thread_pointer(); }
 
   // Not inlined: a function that calls others saves registers, which would slow

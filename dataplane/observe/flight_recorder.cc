@@ -355,7 +355,7 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
 int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective,
                             PreparedOutline* prepared) {
   if (capacity_ == 0) return -1;
-  OftenLock lock(mutex_);
+  MutexLock lock(mutex_);
   Outline& outline = GetOutline(group, collective, prepared);
   const int64_t record = next_record_;
   const bool runs = outline.point_to_point || group.running.empty();
@@ -374,7 +374,7 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
                                   const Collective& collective, Instant at,
                                   PreparedOutline* prepared) {
   if (capacity_ == 0) return;
-  OftenLock lock(mutex_);
+  MutexLock lock(mutex_);
   Outline& outline = GetOutline(group, collective, prepared);
   const int64_t now_ns = WallClockNs(at);
   const int64_t created_ns = now_ns - (at - collective.started).count();

@@ -14,9 +14,9 @@
 
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane {
@@ -178,7 +178,7 @@ class FlightRecorder {
 
   const size_t capacity_;
 
-  mutable BiasedMutex mutex_;
+  mutable Mutex mutex_;
   // An instant, and the difference of the wall clock to Instant at that time.
   Instant anchor_ MUSTER_GUARDED_BY(mutex_);
   int64_t wall_clock_ahead_ns_ MUSTER_GUARDED_BY(mutex_) = 0;

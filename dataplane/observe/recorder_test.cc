@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
 #include "dataplane/observe/metrics.h"
@@ -178,7 +178,7 @@ TEST_F(RecorderTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
 }
 
 TEST_F(RecorderTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
-  BiasedMutex mutex;
+  Mutex mutex;
   const auto run = [&](uint64_t sequence) {
     ReleasableLock order(mutex);
     return recording_->Run({.started = Clock::now(), .sequence = sequence},
@@ -199,7 +199,7 @@ TEST_F(RecorderTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
 }
 
 TEST_F(RecorderTest, OneThatNobodyHasToWaitForIsAddedOnce) {
-  BiasedMutex mutex;
+  Mutex mutex;
   fake_->lets_others_start = false;
   const auto run = [&](uint64_t sequence) {
     ReleasableLock order(mutex);
@@ -227,7 +227,7 @@ TEST_F(RecorderTest, OneThatNobodyHasToWaitForIsAddedOnce) {
 }
 
 TEST_F(RecorderTest, WhatIsAskedForEarlyIsAddedOnce) {
-  BiasedMutex mutex;
+  Mutex mutex;
   fake_->lets_others_start = false;
   ReleasableLock order(mutex);
   fake_->run = [&] {
@@ -244,7 +244,7 @@ TEST_F(RecorderTest, WhatIsAskedForEarlyIsAddedOnce) {
 }
 
 TEST_F(RecorderTest, ARunOfAPreparedOneIsDescribedOnce) {
-  BiasedMutex mutex;
+  Mutex mutex;
   const auto make = [&](int64_t size) {
     return Collective{.kind = CollectiveKind::kAllReduce,
                       .tensors = {Tensor(floats_.data(), {size})},
@@ -275,7 +275,7 @@ TEST_F(RecorderTest, ARunOfAPreparedOneIsDescribedOnce) {
 }
 
 TEST_F(RecorderTest, ARunOfAPreparedOneHasItsOwnThread) {
-  BiasedMutex mutex;
+  Mutex mutex;
   const auto prepared = recording_->Prepare({});
   const auto run = [&] {
     ReleasableLock order(mutex);
@@ -292,7 +292,7 @@ TEST_F(RecorderTest, ARunOfAPreparedOneHasItsOwnThread) {
 TEST_F(RecorderTest, APreparedOneMayOutliveItsGroup) {
   auto prepared = recording_->Prepare({});
   {
-    BiasedMutex mutex;
+    Mutex mutex;
     ReleasableLock order(mutex);
     (void)recording_->Run({}, prepared.get(), order);
   }
@@ -418,7 +418,7 @@ TEST(RecorderMetricsTest, ReportsWhatTheCallerWaitsFor) {
   fake->run = [] { return UnavailableError("gone"); };
   const auto metrics = std::make_shared<FakeMetrics>();
   Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
-  BiasedMutex mutex;
+  Mutex mutex;
   ReleasableLock order(mutex);
   EXPECT_EQ(
       recording
@@ -439,7 +439,7 @@ TEST(RecorderMetricsTest, AsksOnceForTheSeriesOfAKind) {
   for (const CollectiveKind kind :
        {CollectiveKind::kBarrier, CollectiveKind::kBroadcast,
         CollectiveKind::kBarrier}) {
-    BiasedMutex mutex;
+    Mutex mutex;
     ReleasableLock order(mutex);
     EXPECT_TRUE(
         recording.Run({.kind = kind}, /*prepared=*/nullptr, order).status.ok());
@@ -471,7 +471,7 @@ TEST(RecorderMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
   const auto work = recording.Start(
       {.kind = CollectiveKind::kBarrier, .started = Clock::now()});
   backend.works[0]->Complete(OkStatus());
-  BiasedMutex mutex;
+  Mutex mutex;
   ReleasableLock order(mutex);
   EXPECT_TRUE(recording
                   .Run({.started = Clock::now(), .sequence = 1},

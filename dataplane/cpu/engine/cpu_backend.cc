@@ -9,9 +9,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/selection.h"
@@ -135,7 +135,7 @@ Status Meet(const BackendOptions& options, Engine& engine) {
   meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
       options.deadline - Clock::now());
   // Only this thread uses it.
-  BiasedMutex mutex;
+  Mutex mutex;
   ReleasableLock order(mutex);
   return engine.Run(meeting, /*prepared=*/nullptr, order).status;
 }

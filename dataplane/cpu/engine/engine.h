@@ -14,7 +14,6 @@
 #include "base/status.h"
 #include "base/thread_annotations.h"
 #include "dataplane/backend.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/p2p/point_to_point.h"
@@ -173,7 +172,7 @@ class Engine {
   // Runs sends and receives on its own threads.
   std::shared_ptr<PointToPoint> point_to_point_;
 
-  BiasedMutex mutex_;
+  Mutex mutex_;
   // Also wakes Stop, which waits for the running collective.
   CondVar executor_wakes_;
   // The first job is running if `running_`.

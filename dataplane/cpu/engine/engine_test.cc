@@ -18,7 +18,6 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
@@ -165,7 +164,7 @@ class EngineTest : public ::testing::Test {
   const std::shared_ptr<Engine> engine_ =
       std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network_));
   uint64_t sequence_ = 0;
-  BiasedMutex order_;
+  Mutex order_;
 };
 
 TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
@@ -474,18 +473,6 @@ TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
   }
   // The executor runs the next collective.
   EXPECT_TRUE(StartBarrier()->Wait().ok());
-}
-
-// A thread that runs collectives so often holds the engine's lock by its bias.
-TEST_F(EngineTest, AnotherThreadEndsWhatIsRunAgainAndAgain) {
-  engine_->SetShortcut(std::make_unique<QuickShortcut>(OkStatus()));
-  for (int i = 0; i < 2 * BiasedMutex::kStreak; ++i) {
-    ASSERT_TRUE(RunBarrier().ok());
-  }
-  const Status cause = AbortedError("enough");
-  std::thread([&] { engine_->Abort(cause); }).join();
-  EXPECT_EQ(RunBarrier(), cause);
-  EXPECT_EQ(StartBarrier()->Wait(), cause);
 }
 
 TEST_F(EngineTest, WhatFailsAtOnceLetsTheOrderGo) {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "dataplane/backend.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
@@ -82,7 +82,7 @@ TEST_F(MultiInterfaceBackendTest, EachHasAnInterfaceAndKeysOfItsOwn) {
 }
 
 TEST_F(MultiInterfaceBackendTest, CollectivesTakeTurnsHoweverTheyStart) {
-  BiasedMutex mutex;
+  Mutex mutex;
   for (uint64_t sequence = 1; sequence <= 4; ++sequence) {
     if (sequence < 3) {
       (void)Start(CollectiveKind::kAllReduce, sequence);

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/biased_mutex.h"
+#include "base/mutex.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 
@@ -37,7 +37,7 @@ Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
           std::chrono::duration_cast<std::chrono::milliseconds>(timeout_),
       .deadline = deadline_};
   // Only this thread uses it.
-  BiasedMutex mutex;
+  Mutex mutex;
   ReleasableLock order(mutex);
   return engine_.Run(gathering, /*prepared=*/nullptr, order).status;
 }

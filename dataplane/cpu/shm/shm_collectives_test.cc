@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/shm/all_to_all.h"
@@ -139,7 +139,7 @@ TEST(CrowdedTest, ShortWaitsLeaveTheOrderLockAsItIs) {
     std::vector<float> values(1);
     Collective collective = {.kind = CollectiveKind::kAllReduce,
                              .tensors = {Tensor(values)}};
-    BiasedMutex mutex;
+    Mutex mutex;
     // Run until rank 0 has seen both kinds of wait: the system decides which
     // one comes, and a loaded machine has few short ones.
     for (bool is_more = true; is_more && collective.sequence < 1'000'000;
