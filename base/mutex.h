@@ -33,23 +33,37 @@ inline void WillUnlock(void*) {}
 inline void HasUnlocked(void*) {}
 #endif
 
-// The mutex of U. Drepper, "Futexes Are Tricky" (2011). It has no
-// ThreadSanitizer annotations; the class that contains it adds them.
-class BareMutex {
+}  // namespace mutex_internal
+
+// A mutex with clang's thread-safety annotations: that of U. Drepper, "Futexes
+// Are Tricky" (2011). Locking and unlocking it when it is free takes 10
+// instructions; std::mutex, whose calls are not inlined, takes 57. It is not
+// absl::Mutex, because the packaged Abseil is not built for ThreadSanitizer,
+// which then reports everything that the mutex guards as a race.
+class MUSTER_LOCKABLE Mutex {
  public:
-  void Lock() {
+  Mutex() { mutex_internal::IsMade(this); }
+  ~Mutex() { mutex_internal::WillGo(this); }
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void Lock() MUSTER_EXCLUSIVE_LOCK_FUNCTION() {
+    mutex_internal::WillLock(this);
     int free = kFree;
     if (!state_.compare_exchange_strong(free, kHeld, std::memory_order_acquire,
                                         std::memory_order_relaxed)) {
       LockSlowly();
     }
+    mutex_internal::HasLocked(this);
   }
-  // Another thread may take and destroy the mutex before this returns:
-  // notify_one uses only the address.
-  void Unlock() {
+  // A thread that waits for the mutex may take and destroy it before this
+  // returns: notify_one uses only the address.
+  void Unlock() MUSTER_UNLOCK_FUNCTION() {
+    mutex_internal::WillUnlock(this);
     if (state_.exchange(kFree, std::memory_order_release) == kWaitedFor) {
       state_.notify_one();
     }
+    mutex_internal::HasUnlocked(this);
   }
 
  private:
@@ -69,52 +83,19 @@ class BareMutex {
   std::atomic<int> state_{kFree};
 };
 
-}  // namespace mutex_internal
-
-// A mutex with clang's thread-safety annotations. Locking and unlocking it when
-// it is free takes 10 instructions; std::mutex, whose calls are not inlined,
-// takes 57. It is not absl::Mutex, because the packaged Abseil is not built for
-// ThreadSanitizer, which then reports everything that the mutex guards as a
-// race.
-class MUSTER_LOCKABLE Mutex {
- public:
-  Mutex() { mutex_internal::IsMade(this); }
-  ~Mutex() { mutex_internal::WillGo(this); }
-  Mutex(const Mutex&) = delete;
-  Mutex& operator=(const Mutex&) = delete;
-
-  void Lock() MUSTER_EXCLUSIVE_LOCK_FUNCTION() {
-    mutex_internal::WillLock(this);
-    bare_.Lock();
-    mutex_internal::HasLocked(this);
-  }
-  // A thread that waits for the mutex may take and destroy it before this
-  // returns.
-  void Unlock() MUSTER_UNLOCK_FUNCTION() {
-    mutex_internal::WillUnlock(this);
-    bare_.Unlock();
-    mutex_internal::HasUnlocked(this);
-  }
-
- private:
-  mutex_internal::BareMutex bare_;
-};
-
-// Holds a mutex for the duration of a scope. `AnyMutex` is Mutex or
-// BiasedMutex; `kLock` is the function that locks it.
-template <typename AnyMutex, void (AnyMutex::*kLock)() = &AnyMutex::Lock>
+// Holds a mutex for the duration of a scope.
 class MUSTER_SCOPED_LOCKABLE MutexLock {
  public:
-  explicit MutexLock(AnyMutex& mutex) MUSTER_EXCLUSIVE_LOCK_FUNCTION(mutex)
+  explicit MutexLock(Mutex& mutex) MUSTER_EXCLUSIVE_LOCK_FUNCTION(mutex)
       : mutex_(mutex) {
-    (mutex_.*kLock)();
+    mutex_.Lock();
   }
   ~MutexLock() MUSTER_UNLOCK_FUNCTION() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
  private:
-  AnyMutex& mutex_;
+  Mutex& mutex_;
 };
 
 // A condition variable for one mutex, which the caller of Wait holds. Wakes
@@ -122,17 +103,15 @@ class MUSTER_SCOPED_LOCKABLE MutexLock {
 // notifications lock an internal mutex: do not use it where latency matters.
 class CondVar {
  public:
-  template <typename AnyMutex>
-  void Wait(AnyMutex& mutex) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    Lockable<AnyMutex> lockable{mutex};
+  void Wait(Mutex& mutex) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    Lockable lockable{mutex};
     condition_.wait(lockable);
   }
 
   // Returns false if `deadline` has passed.
-  template <typename AnyMutex>
-  bool WaitUntil(AnyMutex& mutex, Instant deadline)
+  bool WaitUntil(Mutex& mutex, Instant deadline)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    Lockable<AnyMutex> lockable{mutex};
+    Lockable lockable{mutex};
     return condition_.wait_until(lockable, deadline) ==
            std::cv_status::no_timeout;
   }
@@ -141,12 +120,11 @@ class CondVar {
   void NotifyAll() { condition_.notify_all(); }
 
  private:
-  // Adapts AnyMutex to the standard library's names.
-  template <typename AnyMutex>
+  // Adapts Mutex to the standard library's names.
   struct Lockable {
     void lock() MUSTER_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
     void unlock() MUSTER_NO_THREAD_SAFETY_ANALYSIS { mutex.Unlock(); }
-    AnyMutex& mutex;
+    Mutex& mutex;
   };
 
   std::condition_variable_any condition_;
@@ -160,7 +138,6 @@ namespace muster {
 using base::CondVar;
 using base::Mutex;
 using base::MutexLock;
-namespace mutex_internal = base::mutex_internal;
 
 }  // namespace muster
 
