@@ -8,6 +8,7 @@
 
 #include "dataplane/backend.h"
 #include "dataplane/factory.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/tensor.h"
 
 namespace muster {

@@ -261,10 +261,10 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
                                          options_.formation.rank);
   // All ranks take part, and the condition is the same on all.
   if (number > 0 && plan.backend == options_.world->backend()) {
-    plan.parent_handle =
-        options_.world->state()->Split({.part = member ? 0 : dataplane::kNoPart,
-                                        .group_name = plan.name,
-                                        .nccl = plan.nccl});
+    plan.parent_handle = options_.world->state()->Split(
+        {.part = member ? 0 : dataplane::kNoPart,
+         .group_name = plan.name,
+         .nccl = std::make_shared<dataplane::NcclOptions>(plan.nccl)});
   }
   if (!member) {
     if (number > 0) options_.call_registry->Pass(MakeSharedCall(plan));
@@ -339,7 +339,9 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
                                 " into parts of which it is in none");
   }
   plan.parent_handle = parent.state()->Split(
-      {.part = part, .group_name = plan.name, .nccl = plan.nccl});
+      {.part = part,
+       .group_name = plan.name,
+       .nccl = std::make_shared<dataplane::NcclOptions>(plan.nccl)});
   return plan;
 }
 
@@ -398,10 +400,11 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   std::vector<int> excluded = ranks_to_exclude;
   std::sort(excluded.begin(), excluded.end());
   // Before the abort, which destroys the parent's communicator.
-  plan.parent_handle = group->state()->Split({.excluded = std::move(excluded),
-                                              .aborts = aborts,
-                                              .group_name = plan.name,
-                                              .nccl = plan.nccl});
+  plan.parent_handle = group->state()->Split(
+      {.excluded = std::move(excluded),
+       .aborts = aborts,
+       .group_name = plan.name,
+       .nccl = std::make_shared<dataplane::NcclOptions>(plan.nccl)});
   if (aborts) AbortToShrink(*group, ranks_to_exclude);
   std::shared_ptr<ProcessGroup> smaller = Form(plan);
   // Its error is the reason for the call.
@@ -526,7 +529,7 @@ Groups::Made Groups::Connect(const Plan& plan) {
        .interruption = made.bootstrap->interruption(),
        .local_address = options_.local_address,
        .device = plan.device,
-       .nccl = plan.nccl,
+       .nccl = std::make_shared<dataplane::NcclOptions>(plan.nccl),
        .parent_handle = plan.parent_handle},
       options_.metrics, options_.session, resolver, *options_.live);
   if (!state.ok()) {

@@ -25,6 +25,7 @@
 #include "client/session.h"
 #include "client/stores/bootstrap.h"
 #include "dataplane/backend.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/observe/metrics.h"
 
 namespace muster::internal {

@@ -454,7 +454,7 @@ void World::Connect(const InitPlan& plan) {
                     .interruption = bootstrap_->interruption(),
                     .local_address = local_address,
                     .device = options_.device_id.value_or(-1),
-                    .nccl = options_.nccl},
+                    .nccl = std::make_shared<NcclOptions>(options_.nccl)},
                    metrics, session_, resolver_, *live_);
   if (!state.ok()) {
     const Status& why = state.status();

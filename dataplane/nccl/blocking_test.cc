@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dataplane/culprit.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "gmock/gmock.h"
@@ -160,7 +161,7 @@ TEST_F(BlockingTest, GroupsThatAreMadeOfItMeetAnew) {
   store_ = std::make_shared<dataplane::testing::InMemoryStore>();
   Make(2, /*device=*/0);
   SplitOptions blocking = {.group_name = "part"};
-  blocking.nccl.blocking = true;
+  blocking.nccl = std::make_shared<NcclOptions>(NcclOptions{.blocking = true});
   EXPECT_EQ(backends_[0]->Split(blocking), nullptr);
 }
 

@@ -10,6 +10,7 @@
 
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "gmock/gmock.h"

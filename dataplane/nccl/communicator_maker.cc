@@ -99,8 +99,8 @@ constexpr char kInit[] = "ncclCommInitRankConfig";
 StatusOr<Comm> Init(const Platform& platform, const BackendOptions& group,
                     int size, const UniqueId& id, int rank) {
   const Api& nccl = platform.nccl;
-  Config config =
-      MakeConfig(group.nccl, group.group_name, platform.nccl_version);
+  Config config = MakeConfig(GetNcclOptions(group), group.group_name,
+                             platform.nccl_version);
   Comm comm = nullptr;
   Status status = ToStatus(
       nccl, nccl.CommInitRankConfig(&comm, size, id, rank, &config), kInit);

@@ -109,7 +109,7 @@ bool WantsCopyEngines(const NcclOptions& options) {
 }
 
 Status CheckOptions(const Platform& platform, const BackendOptions& options) {
-  const NcclOptions& nccl = options.nccl;
+  const NcclOptions& nccl = GetNcclOptions(options);
   Status range = CheckRanges(nccl);
   if (!range.ok()) return range;
   if (nccl.min_ctas.has_value() && nccl.max_ctas.has_value() &&

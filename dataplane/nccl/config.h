@@ -6,9 +6,17 @@
 #include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/platform.h"
 
 namespace muster::dataplane::nccl {
+
+// The options in BackendOptions or SplitOptions.
+template <typename Options>
+const NcclOptions& GetNcclOptions(const Options& options) {
+  static const NcclOptions kDefaults;
+  return options.nccl == nullptr ? kDefaults : *options.nccl;
+}
 
 // Makes the configuration for NCCL of this version. Its strings point into the
 // arguments and NCCL does not copy them: the arguments must outlive the

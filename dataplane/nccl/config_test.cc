@@ -26,7 +26,9 @@ class ConfigTest : public testing::BackendTest {
   // The error of making a group with `options`.
   std::string Refused(const NcclOptions& options) {
     const Status status =
-        CreateNcclBackend(platform_, {.nccl = options}).status();
+        CreateNcclBackend(platform_,
+                          {.nccl = std::make_shared<NcclOptions>(options)})
+            .status();
     EXPECT_TRUE(IsInvalidArgument(status)) << status;
     return std::string(status.message());
   }
@@ -125,7 +127,9 @@ TEST_F(ConfigTest, ACtaPolicyThatNcclIsTooOldForIsAnError) {
     platform_.nccl_version = version;
     NcclOptions options;
     options.cta_policy = policy;
-    return CreateNcclBackend(platform_, {.nccl = options}).status();
+    return CreateNcclBackend(platform_,
+                             {.nccl = std::make_shared<NcclOptions>(options)})
+        .status();
   };
   using enum NcclOptions::CtaPolicy;
   EXPECT_EQ(made(22604, kDefault),

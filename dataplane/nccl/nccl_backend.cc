@@ -114,7 +114,7 @@ class NcclBackend : public Backend {
       if (status.ok()) status = ChooseDevice(collective.cuda_device());
       work = std::make_shared<cuda::DeviceWork>(
           collective, platform_.cuda, device_,
-          options_.nccl.blocking_wait ||
+          GetNcclOptions(options_).blocking_wait ||
               collective.kind == CollectiveKind::kBarrier,
           waiters_);
       if (status.ok()) status = Labelled(collective, Add(work));
@@ -145,7 +145,8 @@ class NcclBackend : public Backend {
   std::shared_ptr<ParentHandle> Split(const SplitOptions& options) override {
     // A blocking call could not be ended while ranks are missing, so the new
     // groups connect from scratch.
-    const bool blocks = IsBlocking(options_.nccl) || IsBlocking(options.nccl);
+    const bool blocks = IsBlocking(GetNcclOptions(options_)) ||
+                        IsBlocking(GetNcclOptions(options));
     if (!options.excluded.empty()) return Shrink(options, blocks);
     // Without a device there is no communicator before the first collective,
     // and only some of the ranks may have started that.
@@ -320,9 +321,10 @@ class NcclBackend : public Backend {
             .size = size,
             .device = device_,
             .is_pair = key != kGroupStream,
-            .is_high_priority = options_.nccl.is_high_priority_stream,
-            .wants_copy_engines = WantsCopyEngines(options_.nccl),
-            .is_blocking = IsBlocking(options_.nccl)});
+            .is_high_priority =
+                GetNcclOptions(options_).is_high_priority_stream,
+            .wants_copy_engines = WantsCopyEngines(GetNcclOptions(options_)),
+            .is_blocking = IsBlocking(GetNcclOptions(options_))});
     MUSTER_RETURN_IF_ERROR(comm_stream->Open());
     CommStream* const made = comm_stream.get();
     if (key == kGroupStream) group_stream_ = made;

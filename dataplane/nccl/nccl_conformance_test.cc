@@ -11,6 +11,7 @@
 #include "dataplane/cuda/testing/on_device.h"
 #include "dataplane/factory.h"
 #include "dataplane/nccl/nccl_backend.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/per_device.h"
 #include "dataplane/testing/backend_conformance.h"
@@ -114,13 +115,15 @@ bool Register() {
       add("nccl-host-zero-cta",
           [](const BackendOptions& options, int) {
             BackendOptions zero = options;
-            zero.nccl.cta_policy = NcclOptions::CtaPolicy::kZero;
+            zero.nccl = std::make_shared<NcclOptions>(
+                NcclOptions{.cta_policy = NcclOptions::CtaPolicy::kZero});
             return *nccl::CreateNcclBackend(ThePlatform(), zero);
           }) &&
       add("nccl-host-blocking",
           [](const BackendOptions& options, int) {
             BackendOptions blocking = options;
-            blocking.nccl.blocking = true;
+            blocking.nccl =
+                std::make_shared<NcclOptions>(NcclOptions{.blocking = true});
             return *nccl::CreateNcclBackend(ThePlatform(), blocking);
           }) &&
       add("nccl-host-split",

@@ -36,7 +36,8 @@ Split::~Split() {
 }
 
 Result Split::Begin(Comm parent) {
-  Config config = MakeConfig(options_.nccl, options_.group_name, version_);
+  Config config =
+      MakeConfig(GetNcclOptions(options_), options_.group_name, version_);
   const bool takes_part = options_.part != kNoPart;
   return nccl_.CommSplit(parent, takes_part ? options_.part : kSplitNoColor,
                          key_, &made_, &config);
@@ -105,7 +106,8 @@ StatusOr<bool> Shrink::AllHaveOne(const SplitRank& asker) const {
 
 StatusOr<Comm> Shrink::Call(const SplitRank& asker) {
   std::vector<int> excluded = options_.excluded;
-  Config config = MakeConfig(options_.nccl, options_.group_name, version_);
+  Config config =
+      MakeConfig(GetNcclOptions(options_), options_.group_name, version_);
   Comm made = nullptr;
   Status status = ToStatus(
       nccl_,

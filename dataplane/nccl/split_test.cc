@@ -14,6 +14,7 @@
 #include "dataplane/backend.h"
 #include "dataplane/culprit.h"
 #include "dataplane/nccl/nccl_backend.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/testing/in_memory_store.h"
@@ -286,8 +287,9 @@ TEST_F(ShrinkTest, WhoDoesNotComeToItIsMissedInTime) {
 
 TEST_F(SplitTest, TheOptionsAreTheNewGroups) {
   Make(1, 0);
-  auto parent_handle =
-      backend(0).Split({.group_name = "part", .nccl = {.max_ctas = 3}});
+  auto parent_handle = backend(0).Split(
+      {.group_name = "part",
+       .nccl = std::make_shared<NcclOptions>(NcclOptions{.max_ctas = 3})});
   Join(0, 1, std::move(parent_handle));
   ExpectSum(parts_, 1);
   EXPECT_EQ(testing::LastConfig().max_ctas, 3);

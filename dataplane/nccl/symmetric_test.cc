@@ -16,6 +16,7 @@
 #include "dataplane/backend.h"
 #include "dataplane/culprit.h"
 #include "dataplane/nccl/nccl_backend.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/testing/in_memory_store.h"

@@ -23,6 +23,7 @@
 #include "dataplane/cuda/testing/on_device.h"
 #include "dataplane/factory.h"
 #include "dataplane/nccl/api.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
@@ -349,7 +350,8 @@ class SymmetricMemoryOnGpu : public ::testing::TestWithParam<int> {
                               .store = store_,
                               .device = rank};
     if (gpu::Nccl().version >= kZeroCtaVersion) {
-      options.nccl.cta_policy = NcclOptions::CtaPolicy::kZero;
+      options.nccl = std::make_shared<NcclOptions>(
+          NcclOptions{.cta_policy = NcclOptions::CtaPolicy::kZero});
     }
     return *gpu::CreateNccl(options);
   }

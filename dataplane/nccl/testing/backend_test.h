@@ -14,6 +14,7 @@
 #include "dataplane/backend.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/nccl/nccl_backend.h"
+#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
@@ -42,12 +43,13 @@ class BackendTest : public ::testing::Test {
   // Makes the backends of all ranks, each on device 0.
   void Make(int size, int device = -1, const NcclOptions& options = {}) {
     for (int rank = 0; rank < size; ++rank) {
-      backends_.push_back(*CreateNcclBackend(platform_, {.rank = rank,
-                                                         .world_size = size,
-                                                         .group_name = "world",
-                                                         .store = store_,
-                                                         .device = device,
-                                                         .nccl = options}));
+      backends_.push_back(*CreateNcclBackend(
+          platform_, {.rank = rank,
+                      .world_size = size,
+                      .group_name = "world",
+                      .store = store_,
+                      .device = device,
+                      .nccl = std::make_shared<NcclOptions>(options)}));
     }
   }
 
