@@ -189,14 +189,29 @@ void Reduction::CombineAll(void* result, absl::Span<const void* const> operands,
   if (combine_two_ != nullptr && operands.size() == 2) {
     return combine_two_(result, operands[0], operands[1], count * parts_);
   }
+  CombinePieces(result, operands, factors, count, world_size);
+}
+
+void Reduction::Accumulate(void* accumulators,
+                           absl::Span<const void* const> operands,
+                           absl::Span<const double> factors,
+                           size_t count) const {
+  CombinePieces(accumulators, operands, factors, count, /*world_size=*/0);
+}
+
+void Reduction::CombinePieces(void* result,
+                              absl::Span<const void* const> operands,
+                              absl::Span<const double> factors, size_t count,
+                              int world_size) const {
+  const bool finishes = world_size > 0;
+  const size_t result_bytes = finishes ? element_bytes_ : accumulator_bytes_;
   alignas(64) std::byte room[kCombinedAtOnceBytes];
   for (size_t done = 0; done < count; done += at_once_) {
     const size_t now = std::min(at_once_, count - done);
     const auto operand = [&](size_t i) {
       return static_cast<const std::byte*>(operands[i]) + done * element_bytes_;
     };
-    std::byte* const to =
-        static_cast<std::byte*>(result) + done * element_bytes_;
+    std::byte* const to = static_cast<std::byte*>(result) + done * result_bytes;
     if (combines_elements() && operands.size() > 1) {
       // The last combination writes to the result, which may be one of the
       // operands: all of them have been read by then.
@@ -206,7 +221,7 @@ void Reduction::CombineAll(void* result, absl::Span<const void* const> operands,
         Combine(out, all, operand(next), now);
         all = out;
       }
-      Finish(to, now, world_size);
+      if (finishes) Finish(to, now, world_size);
       continue;
     }
     const auto factor = [&](size_t i) { return scales_ ? factors[i] : 1; };
@@ -214,8 +229,12 @@ void Reduction::CombineAll(void* result, absl::Span<const void* const> operands,
     for (size_t next = 1; next < operands.size(); ++next) {
       Add(room, operand(next), now, factor(next));
     }
-    Finish(room, now, world_size);
-    Store(to, room, now);
+    if (finishes) {
+      Finish(room, now, world_size);
+      Store(to, room, now);
+    } else {
+      std::memcpy(to, room, now * accumulator_bytes_);
+    }
   }
 }
 

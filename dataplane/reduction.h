@@ -80,6 +80,11 @@ class Reduction {
                   absl::Span<const double> factors, size_t count,
                   int world_size) const;
 
+  // As CombineAll, without Finish and Store: the result is accumulators, which
+  // may be one of the operands if in_place().
+  void Accumulate(void* accumulators, absl::Span<const void* const> operands,
+                  absl::Span<const double> factors, size_t count) const;
+
   // Converts accumulators to elements, rounded to nearest, ties to even.
   // `elements` may be `accumulators` if in_place().
   void Store(void* elements, const void* accumulators, size_t count) const;
@@ -87,6 +92,11 @@ class Reduction {
  private:
   // combine_ is null if the operation is not defined for the type.
   Reduction(DataType type, ReduceOp op, const KernelTable& table);
+
+  // CombineAll for a `world_size`, and Accumulate for zero.
+  void CombinePieces(void* result, absl::Span<const void* const> operands,
+                     absl::Span<const double> factors, size_t count,
+                     int world_size) const;
 
   size_t element_bytes_;
   size_t accumulator_bytes_;

@@ -428,6 +428,9 @@ TEST(CombineAllTest, IsTheStepsOneAfterTheOther) {
       for (size_t i = 1; i < operands; ++i) {
         reduction.Add(all.data(), places[i], kCount, factors[i]);
       }
+      std::vector<std::byte> accumulators(all.size());
+      reduction.Accumulate(accumulators.data(), places, factors, kCount);
+      EXPECT_TRUE(accumulators == all) << DataTypeName(type);
       reduction.Finish(all.data(), kCount, kWorldSize);
       std::vector<std::byte> expected(bytes);
       reduction.Store(expected.data(), all.data(), kCount);

@@ -121,6 +121,12 @@ Blocks ToBlocks(const Collective::Tensors& tensors,
   return blocks;
 }
 
+Collective::Tensors ToTensors(const Blocks& blocks, DataType type) {
+  Collective::Tensors tensors;
+  for (const Block& block : blocks) tensors.push_back(ToTensor(block, type));
+  return tensors;
+}
+
 void CopyBlock(const Block& to, const Block& from, size_t element_bytes) {
   if (to.data == from.data || from.count == 0) return;
   std::memcpy(to.data, from.data, from.count * element_bytes);

@@ -38,6 +38,12 @@ inline Block ToBlock(const Tensor& tensor) {
           static_cast<size_t>(tensor.element_count())};
 }
 
+// The tensors of these blocks, for a step of another collective.
+inline Tensor ToTensor(const Block& block, DataType type) {
+  return Tensor(block.data, type, {static_cast<int64_t>(block.count)});
+}
+Collective::Tensors ToTensors(const Blocks& blocks, DataType type);
+
 // The blocks of ToBlocks, each computed on access, because computing all of
 // them takes longer than moving small ones. The tensors must outlive this
 // object.

@@ -211,6 +211,7 @@ Status SingleCopy::Move() {
           take_[rank_].count * element_bytes_, collective().bytes());
   for (const int peer : Others()) {
     const Block& take = take_[peer];
+    if (take.data == nullptr) continue;
     Status status =
         Read(peer, sources_[peer], 0, take.data, take.count * element_bytes_);
     if (!status.ok()) return status;
@@ -244,8 +245,8 @@ Status SingleCopy::Combine(const Reduction& reduction, const Block& result,
       if (!operand.ok()) return operand.status();
       operands[peer] = *operand;
     }
-    reduction.CombineAll(result.data + done * element_bytes_, operands,
-                         factors_, count, world_size_);
+    CombineAll(reduction, result.Slice({done, count}, ResultBytes(reduction)),
+               operands, factors_);
   }
   return OkStatus();
 }

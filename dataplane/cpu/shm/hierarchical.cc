@@ -12,7 +12,8 @@
 #include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/collectives/selection.h"
-#include "dataplane/cpu/shm/intra_host.h"
+#include "dataplane/cpu/shm/direct.h"
+#include "dataplane/cpu/shm/staged.h"
 #include "dataplane/reduction.h"
 #include "dataplane/releasable_lock.h"
 
@@ -23,6 +24,8 @@ using cpu::CutParts;
 using cpu::kNotePayloadBytesMax;
 using cpu::ToBlock;
 using cpu::ToBlocks;
+using cpu::ToTensor;
+using cpu::ToTensors;
 using cpu::Transport;
 
 // Up to this size one inter-host group carries everything, with the fewest
@@ -55,52 +58,48 @@ Sum MakeSum(const Reduction& reduction, const Collective& collective) {
           .op = adds ? ReduceOp::kSum : op};
 }
 
-// The one tensor of which ranks read each other's parts; without data, where
-// there are several.
-Block GetWhole(const Collective& collective) {
-  const CollectiveTraits& traits = GetTraits(collective.kind);
-  if (traits.tensors == TensorList::kOne) return ToBlock(collective.tensors[0]);
-  if (traits.outputs == TensorList::kWhole &&
-      traits.inputs == TensorList::kOne) {
-    return ToBlock(collective.outputs[0]);
+// The header of `collective`, the same on all ranks of its group.
+MessageHeader MakeHeader(const Collective& collective) {
+  MessageHeader header = MessageHeader::Of(collective);
+  // Input sizes must agree here. Kinds with a size per rank have a hash of all
+  // sizes instead.
+  if (GetTraits(collective.kind).outputs == TensorList::kWhole) {
+    header.element_count = collective.inputs[0].element_count();
   }
-  if (traits.inputs == TensorList::kWhole &&
-      traits.outputs == TensorList::kOne) {
-    return ToBlock(collective.inputs[0]);
-  }
-  return {};
+  return header;
 }
 
 // One collective on this rank.
 class HierarchicalRun {
  public:
-  // `inter_host_group` is null on a rank that is in none.
+  // `inter_host_group` is null on a rank that is in none. `is_symmetric`: steps
+  // go through symmetric memory if the tensors are there.
   HierarchicalRun(const Collective& collective, const Topology& hosts,
                   ShmContext& context, InterHostGroup* inter_host_group,
-                  const TellFailure& tell_failure,
+                  bool is_symmetric, const TellFailure& tell_failure,
                   std::vector<std::byte>& accumulators,
                   std::vector<std::byte>& results)
       : collective_(collective),
         topology_(hosts),
+        context_(context),
         inter_host_(inter_host_group),
         tell_failure_(tell_failure),
         place_(hosts.place()),
         type_(collective.data_type()),
         element_bytes_(DataTypeBytes(type_)),
-        header_(MakeHeader(collective)),
-        inside_(context, collective),
+        header_(context.made),
+        is_symmetric_(is_symmetric),
         accumulators_(accumulators),
         results_(results) {}
 
-  // `is_symmetric`: checks whether the tensors are in symmetric memory.
-  Status Run(bool is_symmetric);
+  Status Run() { return (this->*FindFunction(collective_.kind))(); }
   using KindFunction = Status (HierarchicalRun::*)();
   // Null for kinds that use the connections: those in which every byte has one
   // receiver, so it crosses between hosts once anyway.
   static KindFunction FindFunction(CollectiveKind kind);
 
-  // After Run: whether the tensors were in symmetric memory.
-  bool is_mapped() const { return inside_.is_mapped(); }
+  // After Run: whether a step went through symmetric memory.
+  bool was_symmetric() const { return was_symmetric_; }
 
  private:
   Status Barrier();
@@ -120,8 +119,25 @@ class HierarchicalRun {
   Status ReduceScatter();
   Status ReduceScatterPiece(const Reduction& reduction, const Blocks& inputs,
                             const Block& output);
-  Status GatherBetweenHosts(const Blocks& blocks, size_t bytes);
   Status GatherPacked(const Blocks& blocks, size_t bytes);
+
+  // The steps within this host run as they would in a group on one host. In its
+  // first round each step checks that all ranks run the same collective. Blocks
+  // are by place.
+  Status RunOnHost(const Collective& step);
+  Status MeetOnHost() { return RunOnHost({}); }
+  // `parts`: the inputs for the part that each rank combines. Writes this
+  // rank's part to `accumulators`, which may be its block if
+  // reduction.in_place(), combined in rank order and not finished.
+  Status CombineOnHost(const Reduction& reduction, const Blocks& parts,
+                       std::byte* accumulators);
+  // Gives `give` to the other ranks, and takes theirs into `take`, except where
+  // that has no data.
+  Status GatherOnHost(const Block& give, Blocks take);
+  // As above; this rank gives its own block.
+  Status GatherOnHost(const Blocks& blocks) {
+    return GatherOnHost(blocks[place_], blocks);
+  }
 
   // The number of inter-host groups that carry data of `bytes`.
   size_t InterHostGroupsFor(size_t bytes) const {
@@ -130,18 +146,18 @@ class HierarchicalRun {
   bool IsOn(size_t inter_host_groups) const {
     return place_ < inter_host_groups;
   }
-  // Empty block lists for the ranks of this host.
-  std::vector<BlockList> NoBlockLists() const {
-    return std::vector<BlockList>(topology_.neighbours().size());
-  }
+  // Empty blocks for the ranks of this host.
+  Blocks NoBlocks() const { return Blocks(topology_.neighbours().size()); }
   // Part p of `whole` belongs to the rank at place p.
-  std::vector<BlockList> InParts(const Block& whole,
-                                 size_t inter_host_groups) const;
-  // The most ranks of one host that an inter-host group serves: those at its
-  // own place, and at every place that is a multiple of `inter_host_groups`
-  // further.
-  size_t Turns(size_t inter_host_groups) const {
-    return (topology_.most() + inter_host_groups - 1) / inter_host_groups;
+  Blocks InParts(const Block& whole, size_t inter_host_groups) const;
+  // An inter-host group serves, turn by turn, the ranks at its own place and at
+  // every place that is a multiple of the number of groups further. This is
+  // what it serves on `host`: the blocks, of `blocks` by rank, of the first
+  // ranks, of the next ones, ...
+  Blocks InTurn(const Blocks& blocks, int host, size_t turn) const;
+  // The number of turns for the host with the most ranks.
+  size_t turns() const {
+    return (topology_.most() + topology_.fewest() - 1) / topology_.fewest();
   }
   static std::byte* Room(std::vector<std::byte>& memory, size_t bytes) {
     if (memory.size() < bytes) memory.resize(bytes);
@@ -150,24 +166,19 @@ class HierarchicalRun {
 
   const Collective& collective_;
   const Topology& topology_;
+  ShmContext& context_;
   InterHostGroup* const inter_host_;
   const TellFailure& tell_failure_;
   const size_t place_;
   const DataType type_;
   const size_t element_bytes_;
   const MessageHeader header_;
-  IntraHost inside_;
+  // The same on all ranks of this host.
+  bool is_symmetric_;
+  bool was_symmetric_ = false;
   std::vector<std::byte>& accumulators_;
   std::vector<std::byte>& results_;
 };
-
-Status HierarchicalRun::Run(bool is_symmetric) {
-  Status status;
-  if (is_symmetric) status = inside_.MeetAt(GetWhole(collective_));
-  if (status.ok()) status = (this->*FindFunction(collective_.kind))();
-  // Other ranks may still read from this one.
-  return status.ok() && is_mapped() ? inside_.Meet() : status;
-}
 
 HierarchicalRun::KindFunction HierarchicalRun::FindFunction(
     CollectiveKind kind) {
@@ -189,19 +200,65 @@ HierarchicalRun::KindFunction HierarchicalRun::FindFunction(
   }
 }
 
-std::vector<BlockList> HierarchicalRun::InParts(
-    const Block& whole, size_t inter_host_groups) const {
-  std::vector<BlockList> block_lists = NoBlockLists();
-  for (size_t i = 0; i < inter_host_groups; ++i) {
-    block_lists[i] = {CutPart(whole, i, inter_host_groups, element_bytes_)};
+Status HierarchicalRun::RunOnHost(const Collective& step) {
+  if (topology_.neighbours().size() == 1) return OkStatus();
+  if (is_symmetric_ && step.kind != CollectiveKind::kBarrier) {
+    StatusOr<bool> done = RunSingleCopy(context_, step, Scope::kInRegions);
+    if (!done.ok()) return done.status();
+    was_symmetric_ = was_symmetric_ || *done;
+    // If the first step's tensors are elsewhere, the others' mostly are.
+    is_symmetric_ = was_symmetric_;
+    if (*done) return OkStatus();
   }
-  return block_lists;
+  return FindStaged(step.kind)(context_, step);
+}
+
+Status HierarchicalRun::CombineOnHost(const Reduction& reduction,
+                                      const Blocks& parts,
+                                      std::byte* accumulators) {
+  const Block& own = parts[place_];
+  if (parts.size() == 1) {
+    reduction.Load(accumulators, own.data, own.count, collective_.factor);
+    return OkStatus();
+  }
+  const DataType type = MakeSum(reduction, collective_).type;
+  return RunOnHost({.kind = CollectiveKind::kReduceScatter,
+                    .inputs = ToTensors(parts, type_),
+                    .outputs = {ToTensor({accumulators, own.count}, type)},
+                    .reduce_op = collective_.reduce_op,
+                    .factor = collective_.factor});
+}
+
+Status HierarchicalRun::GatherOnHost(const Block& give, Blocks take) {
+  take[place_] = give;
+  return RunOnHost({.kind = CollectiveKind::kAllGather,
+                    .inputs = {ToTensor(give, type_)},
+                    .outputs = ToTensors(take, type_)});
+}
+
+Blocks HierarchicalRun::InParts(const Block& whole,
+                                size_t inter_host_groups) const {
+  Blocks parts = NoBlocks();
+  for (size_t i = 0; i < inter_host_groups; ++i) {
+    parts[i] = CutPart(whole, i, inter_host_groups, element_bytes_);
+  }
+  return parts;
+}
+
+Blocks HierarchicalRun::InTurn(const Blocks& blocks, int host,
+                               size_t turn) const {
+  Blocks served = NoBlocks();
+  for (size_t i = 0; i < topology_.fewest(); ++i) {
+    const int rank = topology_.At(host, i + turn * topology_.fewest());
+    if (rank >= 0) served[i] = blocks[rank];
+  }
+  return served;
 }
 
 Status HierarchicalRun::Barrier() {
-  Status status = inside_.Meet();
+  Status status = MeetOnHost();
   if (status.ok() && IsOn(1)) status = inter_host_->Barrier(header_);
-  return status.ok() ? inside_.Meet() : status;
+  return status.ok() ? MeetOnHost() : status;
 }
 
 Status HierarchicalRun::Broadcast() {
@@ -209,23 +266,20 @@ Status HierarchicalRun::Broadcast() {
   const int root_host = topology_.host_of(collective_.root);
   const size_t inter_host_groups =
       InterHostGroupsFor(tensor.count * element_bytes_);
-  Status status;
+  Blocks whole = NoBlocks();
   if (topology_.own() == root_host) {
-    std::vector<BlockList> block_lists = NoBlockLists();
-    block_lists[topology_.place_of(collective_.root)] = {tensor};
-    status = inside_.PublishWhole(block_lists);
-  } else if (!inside_.has_met()) {
-    // Meet before an inter-host group waits: ranks of a host that run different
-    // collectives may use different inter-host groups.
-    status = inside_.Meet();
+    whole[topology_.place_of(collective_.root)] = tensor;
   }
-  const std::vector<BlockList> parts = InParts(tensor, inter_host_groups);
+  // All ranks of a host meet before an inter-host group waits: ranks that run
+  // different collectives may use different inter-host groups.
+  Status status =
+      topology_.own() == root_host ? GatherOnHost(whole) : MeetOnHost();
+  const Blocks parts = InParts(tensor, inter_host_groups);
   if (status.ok() && IsOn(inter_host_groups)) {
-    status =
-        inter_host_->Broadcast(header_, type_, parts[place_][0], root_host);
+    status = inter_host_->Broadcast(header_, type_, parts[place_], root_host);
   }
   if (!status.ok() || topology_.own() == root_host) return status;
-  return inside_.PublishWhole(parts);
+  return GatherOnHost(parts);
 }
 
 // First the ranks of a host exchange their blocks, then the inter-host groups
@@ -235,46 +289,35 @@ Status HierarchicalRun::AllGather() {
   const Blocks blocks = ToBlocks(collective_.outputs, topology_.world_size());
   size_t bytes = 0;
   for (const Block& block : blocks) bytes += block.count * element_bytes_;
-  const size_t inter_host_groups = InterHostGroupsFor(bytes);
   cpu::CopyBlock(blocks[topology_.neighbours()[place_]],
                  ToBlock(collective_.inputs[0]), element_bytes_);
-  std::vector<BlockList> block_lists = NoBlockLists();
-  for (size_t i = 0; i < block_lists.size(); ++i) {
-    block_lists[i] = {blocks[topology_.neighbours()[i]]};
+  Blocks near;
+  for (const int rank : topology_.neighbours()) near.push_back(blocks[rank]);
+  Status status = GatherOnHost(near);
+  if (status.ok() && bytes <= kOneGroupBytesMax) {
+    return GatherPacked(blocks, bytes);
   }
-  Status status = inside_.PublishWhole(block_lists);
-  if (status.ok() && IsOn(inter_host_groups))
-    status = GatherBetweenHosts(blocks, bytes);
-  if (!status.ok()) return status;
-  block_lists = NoBlockLists();
-  for (int host = 0; host < topology_.count(); ++host) {
-    if (host == topology_.own()) continue;
-    const std::vector<int>& ranks = topology_.ranks(host);
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      block_lists[i % inter_host_groups].push_back(blocks[ranks[i]]);
-    }
-  }
-  return inside_.PublishWhole(block_lists);
-}
-
-Status HierarchicalRun::GatherBetweenHosts(const Blocks& blocks, size_t bytes) {
-  if (bytes <= kOneGroupBytesMax) return GatherPacked(blocks, bytes);
-  const size_t inter_host_groups = topology_.fewest();
-  for (size_t turn = 0; turn < Turns(inter_host_groups); ++turn) {
-    Blocks served(topology_.count());
+  for (size_t turn = 0; turn < turns() && status.ok(); ++turn) {
+    std::vector<Blocks> served;
     for (int host = 0; host < topology_.count(); ++host) {
-      const int rank = topology_.At(host, place_ + turn * inter_host_groups);
-      if (rank >= 0) served[host] = blocks[rank];
+      served.push_back(InTurn(blocks, host, turn));
     }
-    Status status = inter_host_->AllGather(header_, type_, served);
-    if (!status.ok()) return status;
+    if (IsOn(topology_.fewest())) {
+      Blocks own;
+      for (const Blocks& on_host : served) own.push_back(on_host[place_]);
+      status = inter_host_->AllGather(header_, type_, own);
+    }
+    for (int host = 0; host < topology_.count() && status.ok(); ++host) {
+      if (host != topology_.own()) status = GatherOnHost(served[host]);
+    }
   }
-  return OkStatus();
+  return status;
 }
 
-// Gathers all blocks of a host as one.
+// One inter-host group gathers all blocks of a host as one.
 Status HierarchicalRun::GatherPacked(const Blocks& blocks, size_t bytes) {
   std::byte* next = Room(results_, bytes);
+  const Block all = {next, bytes / element_bytes_};
   Blocks packed(topology_.count());
   for (int host = 0; host < topology_.count(); ++host) {
     packed[host].data = next;
@@ -287,7 +330,9 @@ Status HierarchicalRun::GatherPacked(const Blocks& blocks, size_t bytes) {
       next += block.count * element_bytes_;
     }
   }
-  Status status = inter_host_->AllGather(header_, type_, packed);
+  Status status;
+  if (IsOn(1)) status = inter_host_->AllGather(header_, type_, packed);
+  if (status.ok()) status = GatherOnHost(InParts(all, 1));
   if (!status.ok()) return status;
   for (int host = 0; host < topology_.count(); ++host) {
     next = packed[host].data;
@@ -326,11 +371,11 @@ Status HierarchicalRun::AllReduce() {
     Status done;
     for (size_t i = 0; i <= pieces && done.ok(); ++i) {
       if (i < pieces) {
-        const std::vector<BlockList> parts = parts_of(i);
-        const Block part = IsOn(inter_host_groups) ? parts[place_][0] : Block{};
+        const Blocks parts = parts_of(i);
+        const Block part = parts[place_];
         std::byte* const sums =
             reduction.in_place() ? part.data : memory + i % 2 * room;
-        done = inside_.Combine(reduction, parts, sums);
+        done = CombineOnHost(reduction, parts, sums);
         if (done.ok() && executor.has_value()) {
           executor->Post([this, &reduction, sums, part] {
             return Tell(ReduceBetweenHosts(reduction, sums, part));
@@ -341,7 +386,7 @@ Status HierarchicalRun::AllReduce() {
       }
       if (i == 0 || !done.ok()) continue;
       if (executor.has_value()) done = executor->Await(i);
-      if (done.ok()) done = inside_.PublishWhole(parts_of(i - 1));
+      if (done.ok()) done = GatherOnHost(parts_of(i - 1));
     }
     return done;
   });
@@ -398,12 +443,12 @@ Status HierarchicalRun::ReducePiece(const Reduction& reduction,
                                     size_t inter_host_groups) {
   const int root = collective_.root;
   const bool is_root = topology_.neighbours()[place_] == root;
-  std::vector<BlockList> parts = InParts(piece, inter_host_groups);
-  const Block part = IsOn(inter_host_groups) ? parts[place_][0] : Block{};
+  Blocks parts = InParts(piece, inter_host_groups);
+  Block part = parts[place_];
   const Block sums = {
       Room(accumulators_, part.count * reduction.accumulator_bytes()),
       part.count};
-  Status status = inside_.Combine(reduction, parts, sums.data);
+  Status status = CombineOnHost(reduction, parts, sums.data);
   if (status.ok() && IsOn(inter_host_groups)) {
     status = inter_host_->Reduce(header_, MakeSum(reduction, collective_), sums,
                                  topology_.host_of(root));
@@ -411,11 +456,13 @@ Status HierarchicalRun::ReducePiece(const Reduction& reduction,
   if (!status.ok() || topology_.own() != topology_.host_of(root)) return status;
   if (IsOn(inter_host_groups)) {
     reduction.Finish(sums.data, sums.count, topology_.world_size());
-    Block& result = parts[place_][0];
-    if (!is_root) result.data = Room(results_, part.count * element_bytes_);
-    reduction.Store(result.data, sums.data, sums.count);
+    if (!is_root) part.data = Room(results_, part.count * element_bytes_);
+    reduction.Store(part.data, sums.data, sums.count);
   }
-  return inside_.Publish(parts, is_root);
+  if (!is_root) {
+    for (Block& each : parts) each.data = nullptr;
+  }
+  return GatherOnHost(part, std::move(parts));
 }
 
 Status HierarchicalRun::ReduceScatter() {
@@ -446,54 +493,53 @@ Status HierarchicalRun::ReduceScatterPiece(const Reduction& reduction,
                                            const Block& output) {
   const size_t inter_host_groups = topology_.fewest();
   const size_t bytes = reduction.accumulator_bytes();
-  std::vector<BlockList> wanted = NoBlockLists();
-  // The results for the ranks of this host.
-  std::vector<BlockList> results = NoBlockLists();
-  Blocks sums(topology_.count());
+  size_t count = 0;
   for (int host = 0; host < topology_.count(); ++host) {
-    const std::vector<int>& ranks = topology_.ranks(host);
-    for (size_t inter_host_group = 0; inter_host_group < inter_host_groups;
-         ++inter_host_group) {
-      for (size_t i = inter_host_group; i < ranks.size();
-           i += inter_host_groups) {
-        const Block& input = inputs[ranks[i]];
-        wanted[inter_host_group].push_back(input);
-        if (inter_host_group == place_) sums[host].count += input.count;
-        if (host != topology_.own()) continue;
-        results[inter_host_group].push_back(
-            {i == place_ ? output.data : nullptr, input.count});
-      }
+    for (size_t turn = 0; turn < turns(); ++turn) {
+      count += InTurn(inputs, host, turn)[place_].count;
     }
   }
-  std::byte* next =
-      Room(accumulators_,
-           IsOn(inter_host_groups) ? CountElements(wanted[place_]) * bytes : 0);
-  Status status = inside_.Combine(reduction, wanted, next);
-  if (status.ok() && IsOn(inter_host_groups)) {
-    for (Block& sum : sums) {
-      sum.data = next;
-      next += sum.count * bytes;
+  std::byte* next = Room(accumulators_, count * bytes);
+  Blocks sums;
+  for (int host = 0; host < topology_.count(); ++host) {
+    sums.push_back({next, 0});
+    for (size_t turn = 0; topology_.At(host, turn * inter_host_groups) >= 0;
+         ++turn) {
+      const Blocks parts = InTurn(inputs, host, turn);
+      Status status = CombineOnHost(reduction, parts, next);
+      if (!status.ok()) return status;
+      sums.back().count += parts[place_].count;
+      next += parts[place_].count * bytes;
     }
-    const Block& own = sums[topology_.own()];
-    status = inter_host_->ReduceScatter(header_,
-                                        MakeSum(reduction, collective_), sums);
+  }
+  const Block& own = sums[topology_.own()];
+  // The results of the turns after the first belong to other ranks.
+  std::byte* result = own.data;
+  if (IsOn(inter_host_groups)) {
+    Status status = inter_host_->ReduceScatter(
+        header_, MakeSum(reduction, collective_), sums);
     if (!status.ok()) return status;
     reduction.Finish(own.data, own.count, topology_.world_size());
-    std::byte* stored = Room(results_, own.count * element_bytes_);
-    std::byte* sum = own.data;
-    for (Block& result : results[place_]) {
-      if (result.data == nullptr) {
-        result.data = stored;
-        stored += result.count * element_bytes_;
-      }
-      reduction.Store(result.data, sum, result.count);
-      sum += result.count * bytes;
-    }
+    reduction.Store(output.data, own.data, output.count);
+    result += output.count * bytes;
   }
-  // The same on all ranks of this host.
-  if (!status.ok() || topology_.neighbours().size() == inter_host_groups)
-    return status;
-  return inside_.Publish(results, !IsOn(inter_host_groups));
+  for (size_t turn = 1;
+       topology_.At(topology_.own(), turn * inter_host_groups) >= 0; ++turn) {
+    Blocks take = InTurn(inputs, topology_.own(), turn);
+    for (size_t i = 0; i < inter_host_groups; ++i) {
+      take[i].data =
+          i + turn * inter_host_groups == place_ ? output.data : nullptr;
+    }
+    Block give = take[place_];
+    if (IsOn(inter_host_groups)) {
+      give.data = Room(results_, give.count * element_bytes_);
+      reduction.Store(give.data, result, give.count);
+      result += give.count * bytes;
+    }
+    Status status = GatherOnHost(give, std::move(take));
+    if (!status.ok()) return status;
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -522,16 +568,16 @@ Hierarchical::Hierarchical(std::shared_ptr<Segment> segment,
       context_{.round_buffer = round_buffer_,
                .transport = near_,
                .regions = RegionFinder(*regions_),
-               .writes_past_caches = traits.writes_past_caches} {
+               .writes_past_caches = traits.writes_past_caches,
+               .runs_steps = true} {
   const auto place = static_cast<size_t>(topology_.place());
   if (place < topology_.fewest())
     inter_host_.emplace(transport, InterHostRanks(topology_, place));
 }
 
 bool Hierarchical::LooksForSymmetric(const Collective& collective) const {
-  if (!context_.has_regions || GetWhole(collective).data == nullptr)
-    return false;
-  return cpu::SelectAlgorithm(collective.kind,
+  return context_.has_regions &&
+         cpu::SelectAlgorithm(collective.kind,
                               {.medium = Medium::kSymmetricMemory,
                                .world_size = round_buffer_.world_size(),
                                .is_crowded = traits_.round_buffer.is_crowded,
@@ -547,13 +593,15 @@ Status Hierarchical::Run(const Collective& collective, Backend::Prepared*,
                          ReleasableLock* order) {
   if (order != nullptr) order->Release();
   context_.Begin(*regions_);
-  context_.Say(collective);
+  context_.made = MakeHeader(collective);
+  context_.Say(context_.made, collective.sequence);
   HierarchicalRun run(collective, topology_, context_,
                       inter_host_.has_value() ? &*inter_host_ : nullptr,
-                      tell_failure_, accumulators_, results_);
-  Status done = run.Run(LooksForSymmetric(collective));
-  transport_.set_algorithm(run.is_mapped() ? "two_levels_symmetric"
-                                           : "two_levels");
+                      LooksForSymmetric(collective), tell_failure_,
+                      accumulators_, results_);
+  Status done = run.Run();
+  transport_.set_algorithm(run.was_symmetric() ? "two_levels_symmetric"
+                                               : "two_levels");
   context_.history.Add(*context_.header, context_.sequence,
                        History::ComputeDigest(*context_.header));
   if (!done.ok()) return done;

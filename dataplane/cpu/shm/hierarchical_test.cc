@@ -17,15 +17,14 @@
 #include "base/thread_annotations.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/collectives/exchange.h"
-#include "dataplane/cpu/shm/intra_host.h"
 #include "dataplane/cpu/shm/regions.h"
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/segment.h"
+#include "dataplane/cpu/shm/staged.h"
 #include "dataplane/cpu/shm/topology.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/cpu/transport/subset_transport.h"
 #include "dataplane/cpu/transport/transport.h"
-#include "dataplane/reduction.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/sample.h"
 #include "gmock/gmock.h"
@@ -35,10 +34,7 @@ namespace muster::dataplane {
 namespace {
 
 using cpu::Buffer;
-using cpu::ToBlock;
-using shm::BlockList;
 using shm::Hierarchical;
-using shm::IntraHost;
 using shm::RegionFinder;
 using shm::Regions;
 using shm::RoundBuffer;
@@ -206,18 +202,19 @@ class PiecesTest : public ::testing::Test {
       return two_levels_.Run(MakeAllReduce(tensors_[0]), /*prepared=*/nullptr,
                              /*order=*/nullptr);
     });
-    const Collective collective = MakeAllReduce(tensors_[1]);
     ShmContext context = {.round_buffer = round_buffer_,
                           .transport = near_,
-                          .regions = RegionFinder(*regions_)};
-    context.Say(collective);
-    IntraHost inside(context, collective);
-    const BlockList piece = {
-        {ToBlock(collective.tensors[0]).data, kPieceCount}};
-    EXPECT_EQ(
-        inside.Combine(Reduction::Of(DataType::kFloat32, collective.reduce_op),
-                       {piece, {}}, nullptr),
-        OkStatus());
+                          .regions = RegionFinder(*regions_),
+                          .runs_steps = true};
+    context.Say(MakeAllReduce(tensors_[1]));
+    const Tensor nothing(nullptr, DataType::kFloat32, {0});
+    const Collective step = {
+        .kind = CollectiveKind::kReduceScatter,
+        .inputs = {Tensor(tensors_[1].data(), DataType::kFloat32,
+                          {int64_t{kPieceCount}}),
+                   nothing},
+        .outputs = {nothing}};
+    EXPECT_EQ(shm::FindStaged(step.kind)(context, step), OkStatus());
   }
 
   // Expects the collective to fail with `failure` at once: all its waits must

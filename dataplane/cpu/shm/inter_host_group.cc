@@ -13,20 +13,12 @@ namespace muster::dataplane::shm {
 namespace {
 
 using cpu::Exchange;
+using cpu::ToTensor;
+using cpu::ToTensors;
 
 // Up to so many hosts send each other all of a small tensor at once. That takes
 // one delay between hosts; recursive doubling takes one per step.
 constexpr int kAtOnceHostsMax = 8;
-
-Tensor MakeTensor(const Block& block, DataType type) {
-  return Tensor(block.data, type, {static_cast<int64_t>(block.count)});
-}
-
-Collective::Tensors MakeTensors(const Blocks& blocks, DataType type) {
-  Collective::Tensors tensors;
-  for (const Block& block : blocks) tensors.push_back(MakeTensor(block, type));
-  return tensors;
-}
 
 }  // namespace
 
@@ -68,7 +60,7 @@ Status InterHostGroup::CombineAtOnce(const Sum& sum, const Blocks& give,
 Status InterHostGroup::AllReduce(const MessageHeader& header, const Sum& sum,
                                  const Block& accumulators) {
   const Collective step = {.kind = CollectiveKind::kAllReduce,
-                           .tensors = {MakeTensor(accumulators, sum.type)},
+                           .tensors = {ToTensor(accumulators, sum.type)},
                            .reduce_op = sum.op};
   Exchange exchange(workspace_, step, header);
   if (!IsAtOnce(step.bytes())) return cpu::AllReduce(step, exchange);
@@ -79,7 +71,7 @@ Status InterHostGroup::AllReduce(const MessageHeader& header, const Sum& sum,
 Status InterHostGroup::Reduce(const MessageHeader& header, const Sum& sum,
                               const Block& accumulators, int root) {
   const Collective step = {.kind = CollectiveKind::kReduce,
-                           .tensors = {MakeTensor(accumulators, sum.type)},
+                           .tensors = {ToTensor(accumulators, sum.type)},
                            .reduce_op = sum.op,
                            .root = root};
   Exchange exchange(workspace_, step, header);
@@ -90,8 +82,8 @@ Status InterHostGroup::ReduceScatter(const MessageHeader& header,
                                      const Sum& sum, const Blocks& blocks) {
   const Collective step = {
       .kind = CollectiveKind::kReduceScatter,
-      .inputs = MakeTensors(blocks, sum.type),
-      .outputs = {MakeTensor(blocks[transport_.rank()], sum.type)},
+      .inputs = ToTensors(blocks, sum.type),
+      .outputs = {ToTensor(blocks[transport_.rank()], sum.type)},
       .reduce_op = sum.op};
   Exchange exchange(workspace_, step, header);
   return IsAtOnce(step.bytes()) ? CombineAtOnce(sum, blocks, exchange)
@@ -102,8 +94,8 @@ Status InterHostGroup::AllGather(const MessageHeader& header, DataType type,
                                  const Blocks& blocks) {
   const Collective step = {
       .kind = CollectiveKind::kAllGather,
-      .inputs = {MakeTensor(blocks[transport_.rank()], type)},
-      .outputs = MakeTensors(blocks, type)};
+      .inputs = {ToTensor(blocks[transport_.rank()], type)},
+      .outputs = ToTensors(blocks, type)};
   Exchange exchange(workspace_, step, header);
   return cpu::AllGather(step, exchange);
 }
@@ -111,7 +103,7 @@ Status InterHostGroup::AllGather(const MessageHeader& header, DataType type,
 Status InterHostGroup::Broadcast(const MessageHeader& header, DataType type,
                                  const Block& block, int root) {
   const Collective step = {.kind = CollectiveKind::kBroadcast,
-                           .tensors = {MakeTensor(block, type)},
+                           .tensors = {ToTensor(block, type)},
                            .root = root};
   Exchange exchange(workspace_, step, header);
   return cpu::Broadcast(step, exchange);

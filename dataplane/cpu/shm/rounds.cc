@@ -60,8 +60,18 @@ Status Rounds::AwaitOther(int peer, uint64_t count) {
     const RoundBuffer::WaitResult outcome = round_buffer_.Await(peer);
     if (outcome != RoundBuffer::WaitResult::kDone) return ToStatus(outcome);
   }
-  const bool is_same = !is_first() || peer == rank_ || IsSame(peer, count);
-  return is_same ? OkStatus() : DescribeDifference(peer, count);
+  if (!is_first() || peer == rank_) return OkStatus();
+  if (!context_.runs_steps) {
+    return IsSame(peer, count) ? OkStatus() : DescribeDifference(peer, count);
+  }
+  return IsSameStep(peer) ? OkStatus()
+                          : DescribeDifference(peer, header_.element_count);
+}
+
+bool Rounds::IsSameStep(int peer) const {
+  const Head ours = HeadWith(header_.element_count);
+  return std::memcmp(round_buffer_.published_head(peer), &ours, sizeof(ours)) ==
+         0;
 }
 
 Status Rounds::DescribeDifference(int peer, uint64_t count) const {
@@ -70,7 +80,7 @@ Status Rounds::DescribeDifference(int peer, uint64_t count) const {
   MessageHeader ours = header_;
   ours.sequence = context_.sequence;
   ours.element_count = count;
-  if (has_rows_ && theirs.kind == ours.kind) {
+  if (has_rows_ && !context_.runs_steps && theirs.kind == ours.kind) {
     theirs.element_count = CountFor(rank_, peer);
   }
   if (theirs != ours) {

@@ -25,6 +25,7 @@
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/streaming.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "dataplane/reduction.h"
 #include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
@@ -105,6 +106,10 @@ struct ShmContext {
   // Whether the group had symmetric memory when the running collective began.
   // Its path depends on that.
   bool has_regions = false;
+  // Collectives are steps of one whose header is `header`, which decides their
+  // sizes. A reduction leaves accumulators in its output, and an output without
+  // data is not taken.
+  bool runs_steps = false;
 
   // Call it when a collective begins. Histories differ if ranks got their first
   // symmetric memory before different collectives.
@@ -293,8 +298,10 @@ class Rounds {
   std::byte* Scratch(size_t bytes);
 
   bool is_first() const { return opened_ == 1; }
-  // The count that the first round publishes.
-  void set_element_count(uint64_t count) { element_count_ = count; }
+  // The count that the first round publishes. A step publishes its header's.
+  void set_element_count(uint64_t count) {
+    if (!context_.runs_steps) element_count_ = count;
+  }
   uint64_t element_count() const { return element_count_; }
   const ShmContext& context() const { return context_; }
   // The context's memory for these, to be filled in anew.
@@ -303,6 +310,21 @@ class Rounds {
   // The rank's number for errors.
   int RankInGroup(int rank) const {
     return context_.transport.RankInGroup(rank);
+  }
+  // The size of an element of a reduction's result.
+  size_t ResultBytes(const Reduction& reduction) const {
+    return context_.runs_steps ? reduction.accumulator_bytes() : element_bytes_;
+  }
+  // Combines `operands`, by rank, into `result`.
+  void CombineAll(const Reduction& reduction, const Block& result,
+                  absl::Span<const void* const> operands,
+                  absl::Span<const double> factors) const {
+    if (context_.runs_steps) {
+      reduction.Accumulate(result.data, operands, factors, result.count);
+    } else {
+      reduction.CombineAll(result.data, operands, factors, result.count,
+                           world_size_);
+    }
   }
   RegionFinder& regions() { return context_.regions; }
   const Collective& collective() const { return collective_; }
@@ -366,7 +388,8 @@ class Rounds {
   }
   // Await if the data has not come or is not the same.
   Status AwaitOther(int peer, uint64_t count);
-  // Whether the head of `peer` in the first round matches this rank's.
+  // Whether the head of `peer` in the first round matches this rank's. False in
+  // a step.
   bool IsSame(int peer, uint64_t count) const {
     const Head ours = HeadWith(count);
     // Read in place: a copy would go through the stack.
@@ -378,8 +401,11 @@ class Rounds {
     return ((theirs.sequence ^ ours.sequence) |
             (count_there ^ ours.element_count) | (theirs.what ^ ours.what) |
             (theirs.sizes_hash ^ ours.sizes_hash) |
-            (theirs.history ^ ours.history)) == 0;
+            (theirs.history ^ ours.history) | uint64_t{context_.runs_steps}) ==
+           0;
   }
+  // IsSame for a step, whose header has the count.
+  bool IsSameStep(int peer) const;
   // The error for a head that does not match.
   Status DescribeDifference(int peer, uint64_t count) const;
   Status ToStatus(RoundBuffer::WaitResult outcome);

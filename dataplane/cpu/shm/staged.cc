@@ -86,8 +86,7 @@ void Staged::Combine(const Reduction& reduction, const Operands& operands,
                   sizeof(double));
     }
   }
-  reduction.CombineAll(result.data, operands, factors, result.count,
-                       world_size_);
+  CombineAll(reduction, result, operands, factors);
 }
 
 // Every rank that gives publishes its data, in as many rounds as needed. All
@@ -122,9 +121,11 @@ Status Staged::Gather() {
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       const Block wanted = take[peer];
       const Block chunk = CutChunk(wanted, round_, per_round, element_bytes_);
-      if (round_ > 0 && chunk.count == 0) continue;
+      const bool is_taken = chunk.count > 0 && wanted.data != nullptr;
+      if (round_ > 0 && !is_taken) continue;
       status = Await(peer, wanted.count);
       if (!status.ok()) return status;
+      if (!is_taken) continue;
       CopyOut(chunk.data, published(peer), chunk.count * element_bytes_,
               all_bytes);
     }
@@ -288,7 +289,7 @@ Status Staged::ReduceScatter() {
               : published(peer) + PerPeerOffset(peer, per_round);
     }
     Combine(reduction, operands,
-            CutChunk(output, round_, per_round, element_bytes_));
+            CutChunk(output, round_, per_round, ResultBytes(reduction)));
   }
   return OkStatus();
 }
