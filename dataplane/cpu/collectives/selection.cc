@@ -16,6 +16,7 @@ namespace {
 constexpr int kAnyRanks = std::numeric_limits<int>::max();
 constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
 constexpr std::optional<bool> kAnyCrowd = std::nullopt;
+constexpr bool kFastReads = true;
 
 // The first matching row counts. `muster-bench OPERATION... --tune=1`, with
 // --backend=gloo for connections and with --memory=symmetric, measures and
@@ -28,6 +29,8 @@ struct Row {
   std::optional<bool> is_crowded;
   size_t bytes_max;
   Algorithm algorithm;
+  // The row is only for hosts on which reads are fast.
+  bool needs_fast_reads = false;
 };
 
 constexpr Row kTable[] = {
@@ -70,6 +73,10 @@ constexpr Row kTable[] = {
      kAnyBytes, Algorithm::kSingleCopy},
     // Reading takes one copy instead of staging's two, but the system must find
     // the pages.
+    {CollectiveKind::kAllToAll, Medium::kSharedMemory, 4, kAnyCrowd, 128 << 10,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllToAll, Medium::kSharedMemory, 4, kAnyCrowd, kAnyBytes,
+     Algorithm::kSingleCopy, kFastReads},
     {CollectiveKind::kAllToAll, Medium::kSharedMemory, 4, false, kAnyBytes,
      Algorithm::kStaged},
     {CollectiveKind::kAllToAll, Medium::kSharedMemory, kAnyRanks, false,
@@ -80,6 +87,10 @@ constexpr Row kTable[] = {
      Algorithm::kStaged},
     {CollectiveKind::kAllToAll, Medium::kSharedMemory, kAnyRanks, kAnyCrowd,
      kAnyBytes, Algorithm::kSingleCopy},
+    {CollectiveKind::kAllGather, Medium::kSharedMemory, 2, false, 128 << 10,
+     Algorithm::kStaged},
+    {CollectiveKind::kAllGather, Medium::kSharedMemory, 2, false, kAnyBytes,
+     Algorithm::kSingleCopy, kFastReads},
     {CollectiveKind::kAllGather, Medium::kSharedMemory, 2, false, kAnyBytes,
      Algorithm::kStaged},
     {CollectiveKind::kAllGather, Medium::kSharedMemory, 4, false, 512 << 10,
@@ -187,7 +198,8 @@ Algorithm SelectAlgorithm(CollectiveKind kind,
         row.medium == medium && circumstances.world_size <= row.ranks_max &&
         row.is_crowded.value_or(circumstances.is_crowded) ==
             circumstances.is_crowded &&
-        circumstances.bytes <= row.bytes_max) {
+        circumstances.bytes <= row.bytes_max &&
+        (circumstances.reads_are_fast || !row.needs_fast_reads)) {
       return row.algorithm;
     }
   }

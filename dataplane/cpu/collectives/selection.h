@@ -74,6 +74,8 @@ struct Circumstances {
   int world_size = 0;
   // Within a host: it has more ranks than processors.
   bool is_crowded = false;
+  // Within a host: see shm::Calibration.
+  bool reads_are_fast = false;
   // The size of all ranks' parts together. All ranks that know it select alike.
   size_t bytes = 0;
 };

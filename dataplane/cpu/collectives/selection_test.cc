@@ -147,6 +147,24 @@ TEST(SharedMemorySelectionTest, ManyRanksReadMuch) {
   }
 }
 
+TEST(SharedMemorySelectionTest, FewRanksReadWhereReadsAreFast) {
+  const auto select = [](CollectiveKind kind, int ranks, size_t bytes) {
+    return SelectAlgorithm(kind, {.medium = Medium::kSharedMemory,
+                                  .world_size = ranks,
+                                  .reads_are_fast = true,
+                                  .bytes = bytes});
+  };
+  EXPECT_EQ(select(CollectiveKind::kAllGather, 2, 128 << 10),
+            Algorithm::kStaged);
+  EXPECT_EQ(select(CollectiveKind::kAllGather, 2, 256 << 10),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(select(CollectiveKind::kAllToAllSingle, 4, 128 << 10),
+            Algorithm::kStaged);
+  EXPECT_EQ(select(CollectiveKind::kAllToAllSingle, 4, 256 << 10),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(select(CollectiveKind::kBroadcast, 2, 1 << 20), Algorithm::kStaged);
+}
+
 TEST(SharedMemorySelectionTest, ACrowdTakesFewerRounds) {
   EXPECT_EQ(Select(CollectiveKind::kAllReduce, 4, false, 16 << 10),
             Algorithm::kByParts);

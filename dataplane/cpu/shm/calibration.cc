@@ -18,26 +18,52 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::nanoseconds kNever = std::chrono::nanoseconds::max();
+
 constexpr size_t kLineBytes = 64;
-constexpr size_t kDataBytes = kCalibrationBytes - kLineBytes;
+constexpr size_t kDataBytes = 256 << 10;
+// Writes are timed with less: whether caches are shared shows at once.
+constexpr size_t kWrittenBytes = 32 << 10;
 // Each kind of copy is timed so often, and the least time counts: others
 // include other threads' work.
-constexpr uint32_t kRepetitions = 10;
+constexpr int kWrites = 8;
+constexpr int kReads = 4;
 
-std::atomic<RingWrites> known_ring_writes = RingWrites::kUnknown;
+// The known answer's bits.
+constexpr uint8_t kKnown = 1;
+constexpr uint8_t kPastCaches = 2;
+constexpr uint8_t kFastReads = 4;
+std::atomic<uint8_t> known_calibration = 0;
 
-// The memory of a calibration. `turn` counts the steps: the writer's are even,
-// the reader's odd.
+// Requests of rank 0 to rank 1.
+enum class Request : uint32_t {
+  // Read what rank 0 has written.
+  kTake,
+  // Write new data to its own memory.
+  kRenew,
+  // Copy that to the shared memory.
+  kStageThroughCaches,
+  kStagePastCaches,
+  kEnd,
+};
+
+// The memory of a calibration. `turn` counts the steps: it is even when rank 0
+// may go on, and odd when rank 1 has a request.
 struct Shared {
   std::atomic<uint32_t> turn;
+  Request request;
+  // Rank 1's own data, and how long its last request took it.
+  uint64_t address;
+  std::chrono::nanoseconds took;
   alignas(kLineBytes) std::byte data[kDataBytes];
 };
-static_assert(sizeof(Shared) == kCalibrationBytes);
+static_assert(sizeof(Shared) <= kCalibrationBytes);
 
-// Waits for `turn`. False if it does not come before `deadline`.
-bool AwaitTurn(const Shared& shared, uint32_t turn,
-               Clock::time_point deadline) {
-  for (int spin = 1; shared.turn.load(std::memory_order_acquire) != turn;
+// Waits for a turn other than `turn`. False if it does not come before
+// `deadline`.
+bool AwaitChange(const Shared& shared, uint32_t turn,
+                 Clock::time_point deadline) {
+  for (int spin = 1; shared.turn.load(std::memory_order_acquire) == turn;
        ++spin) {
     if (spin % cpu::kQuickSpins != 0) {
       cpu::Relax();
@@ -50,63 +76,142 @@ bool AwaitTurn(const Shared& shared, uint32_t turn,
   return true;
 }
 
-RingWrites Write(Shared& shared, Clock::time_point deadline) {
-  const std::vector<std::byte> from(kDataBytes, std::byte{1});
-  constexpr std::chrono::nanoseconds kNever = std::chrono::nanoseconds::max();
-  std::chrono::nanoseconds least[] = {kNever, kNever};
-  uint32_t turn = 0;
-  for (; turn < 4 * kRepetitions; turn += 2) {
-    const bool goes_past = turn % 4 != 0;
-    // The reader has read everything before.
-    if (!AwaitTurn(shared, turn, deadline)) break;
-    const Clock::time_point began = Clock::now();
-    if (goes_past) {
-      CopyPastCaches(shared.data, from.data(), kDataBytes);
-    } else {
-      std::memcpy(shared.data, from.data(), kDataBytes);
-    }
-    // The clock is not read before the stores are done.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    const std::chrono::nanoseconds took = Clock::now() - began;
-    // The first copies find pages and caches as they were.
-    if (turn >= 4) least[goes_past] = std::min(least[goes_past], took);
-    shared.turn.store(turn + 1, std::memory_order_release);
+void Copy(void* to, const void* from, size_t bytes, bool goes_past) {
+  if (goes_past) {
+    CopyPastCaches(to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
   }
-  return SelectRingWrites(least[0], least[1]);
 }
 
-void Read(Shared& shared, Clock::time_point deadline) {
-  std::vector<std::byte> to(kDataBytes);
-  for (uint32_t turn = 1; turn < 4 * kRepetitions; turn += 2) {
-    if (!AwaitTurn(shared, turn, deadline)) return;
-    std::memcpy(to.data(), shared.data, kDataBytes);
-    shared.turn.store(turn + 1, std::memory_order_release);
+// The work of rank 0.
+class Measurement {
+ public:
+  Measurement(Shared& shared, Clock::time_point deadline)
+      : shared_(shared), deadline_(deadline) {}
+
+  Calibration Run(const cpu::PeerMemory* peer) {
+    Calibration found = {.is_known = true};
+    found.writes_past_caches = CompareWrites();
+    if (peer != nullptr) {
+      found.reads_are_fast = CompareReads(*peer, found.writes_past_caches);
+    }
+    Ask(Request::kEnd);
+    return found;
+  }
+
+ private:
+  // False if rank 1 does not answer in time.
+  bool Ask(Request request) {
+    const uint32_t turn = shared_.turn.load(std::memory_order_relaxed) + 1;
+    shared_.request = request;
+    shared_.turn.store(turn, std::memory_order_release);
+    return request == Request::kEnd || AwaitChange(shared_, turn, deadline_);
+  }
+
+  bool CompareWrites() {
+    std::chrono::nanoseconds least[] = {kNever, kNever};
+    // The first copies find pages and caches as they were.
+    for (int i = -1; i < kWrites; ++i) {
+      for (const bool goes_past : {false, true}) {
+        const Clock::time_point began = Clock::now();
+        Copy(shared_.data, own_.data(), kWrittenBytes, goes_past);
+        // The clock is not read before the stores are done.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        const std::chrono::nanoseconds took = Clock::now() - began;
+        if (i >= 0) least[goes_past] = std::min(least[goes_past], took);
+        if (!Ask(Request::kTake)) return false;
+      }
+    }
+    return ShouldWritePastCaches(least[0], least[1]);
+  }
+
+  // Rank 1 renews its data each time: a collective's is mostly new.
+  bool CompareReads(const cpu::PeerMemory& peer, bool goes_past) {
+    std::chrono::nanoseconds staged = kNever;
+    std::chrono::nanoseconds read = kNever;
+    for (int i = -1; i < kReads; ++i) {
+      if (!Ask(Request::kRenew)) return false;
+      if (!Ask(goes_past ? Request::kStagePastCaches
+                         : Request::kStageThroughCaches)) {
+        return false;
+      }
+      // Without the time that rank 1 may have waited for a processor.
+      Clock::time_point began = Clock::now();
+      std::memcpy(own_.data(), shared_.data, kDataBytes);
+      std::chrono::nanoseconds took = Clock::now() - began + shared_.took;
+      if (i >= 0) staged = std::min(staged, took);
+      if (!Ask(Request::kRenew)) return false;
+      began = Clock::now();
+      if (!peer.Read(shared_.address, own_.data(), kDataBytes)) return false;
+      took = Clock::now() - began;
+      if (i >= 0) read = std::min(read, took);
+    }
+    return AreReadsFast(staged, read);
+  }
+
+  Shared& shared_;
+  const Clock::time_point deadline_;
+  std::vector<std::byte> own_ = std::vector<std::byte>(kDataBytes);
+};
+
+// The work of rank 1.
+void Answer(Shared& shared, Clock::time_point deadline) {
+  std::vector<std::byte> own(kDataBytes);
+  shared.address = reinterpret_cast<uint64_t>(own.data());
+  for (uint32_t turn = 0; AwaitChange(shared, turn, deadline); turn += 2) {
+    const Clock::time_point began = Clock::now();
+    switch (shared.request) {
+      case Request::kTake:
+        std::memcpy(own.data(), shared.data, kWrittenBytes);
+        break;
+      case Request::kRenew:
+        std::memset(own.data(), static_cast<int>(turn), kDataBytes);
+        break;
+      case Request::kStageThroughCaches:
+      case Request::kStagePastCaches:
+        Copy(shared.data, own.data(), kDataBytes,
+             shared.request == Request::kStagePastCaches);
+        break;
+      case Request::kEnd:
+        return;
+    }
+    shared.took = Clock::now() - began;
+    shared.turn.store(turn + 2, std::memory_order_release);
   }
 }
 
 }  // namespace
 
-RingWrites KnownRingWrites() {
-  if (!kWritesPastCaches) return RingWrites::kThroughCaches;
-  return known_ring_writes.load();
+Calibration KnownCalibration() {
+  const uint8_t known = known_calibration.load();
+  return {.is_known = (known & kKnown) != 0,
+          .writes_past_caches = (known & kPastCaches) != 0,
+          .reads_are_fast = (known & kFastReads) != 0};
 }
 
-void SetKnownRingWrites(RingWrites known) { known_ring_writes.store(known); }
+void SetKnownCalibration(const Calibration& known) {
+  known_calibration.store((known.is_known ? kKnown : 0) |
+                          (known.writes_past_caches ? kPastCaches : 0) |
+                          (known.reads_are_fast ? kFastReads : 0));
+}
 
-RingWrites CalibrateRingWrites(void* memory, int rank) {
+Calibration Calibrate(void* memory, int rank, const cpu::PeerMemory* peer) {
   auto& shared = *static_cast<Shared*>(memory);
   const Clock::time_point deadline = Clock::now() + kCalibrationTime;
-  if (rank != 0) {
-    Read(shared, deadline);
-    return RingWrites::kUnknown;
-  }
-  return Write(shared, deadline);
+  if (rank == 0) return Measurement(shared, deadline).Run(peer);
+  Answer(shared, deadline);
+  return {};
 }
 
-RingWrites SelectRingWrites(std::chrono::nanoseconds through_caches,
-                            std::chrono::nanoseconds past_caches) {
-  return through_caches / 2 > past_caches ? RingWrites::kPastCaches
-                                          : RingWrites::kThroughCaches;
+bool ShouldWritePastCaches(std::chrono::nanoseconds through_caches,
+                           std::chrono::nanoseconds past_caches) {
+  return through_caches / 2 > past_caches;
+}
+
+bool AreReadsFast(std::chrono::nanoseconds staged,
+                  std::chrono::nanoseconds read) {
+  return read < staged / 10 * 9;
 }
 
 }  // namespace muster::dataplane::shm

@@ -5,35 +5,49 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dataplane/cpu/transport/process_memory.h"
+
 namespace muster::dataplane::shm {
 
-// How ranks copy long data into their rings. If processors share a cache,
-// copying through it takes about half the time, the reader's included. If they
-// do not, each line must first be taken from its last reader's cache, which
-// takes ten times as long as writing past the caches (non-temporal stores).
-enum class RingWrites : uint8_t { kUnknown, kThroughCaches, kPastCaches };
+// The answers that the ranks of a host find once per process, when its first
+// group forms.
+struct Calibration {
+  // False: the rest says nothing yet.
+  bool is_known = false;
+  // Ranks write long data into their rings past the caches (non-temporal
+  // stores). If processors share a cache, copying through it takes about half
+  // the time, the reader's included. If they do not, each line must first be
+  // taken from its last reader's cache, which takes ten times as long.
+  bool writes_past_caches = false;
+  // Reading another process's memory takes less time than two copies through a
+  // ring.
+  bool reads_are_fast = false;
+};
 
 // The answer that this process knows from its first calibration, or from its
-// first group; kUnknown before. From any thread.
-RingWrites KnownRingWrites();
-void SetKnownRingWrites(RingWrites known);
+// first group. From any thread.
+Calibration KnownCalibration();
+void SetKnownCalibration(const Calibration& known);
 
 // The memory that a calibration needs: zeros, aligned to a cache line. Others
 // may use it when both ranks have returned.
-inline constexpr size_t kCalibrationBytes = 32 << 10;
+inline constexpr size_t kCalibrationBytes = (256 << 10) + 128;
 // The most that a calibration takes.
 inline constexpr std::chrono::milliseconds kCalibrationTime{5};
 
-// Measures which copies into shared `memory` are faster. The first two ranks of
-// a host call it at about the same time, `rank` 0 or 1; rank 0 gets the answer,
-// rank 1 kUnknown. If the other rank does not come in time, the answer is
-// kThroughCaches.
-RingWrites CalibrateRingWrites(void* memory, int rank);
+// Measures in shared `memory`. The first two ranks of a host call it at about
+// the same time, `rank` 0 or 1; rank 0 gets the answer, rank 1 none. `peer` is
+// the other rank's memory, null if it cannot be read: then reads are slow. What
+// was not measured in time is false.
+Calibration Calibrate(void* memory, int rank, const cpu::PeerMemory* peer);
 
-// The answer for copies that took so long. Data that went past the caches must
-// be read from memory, so writing it must take less than half of the time.
-RingWrites SelectRingWrites(std::chrono::nanoseconds through_caches,
-                            std::chrono::nanoseconds past_caches);
+// The answers for copies that took so long. Data that went past the caches must
+// be read from memory, so writing it must take less than half of the time. A
+// read must take a tenth less than staging.
+bool ShouldWritePastCaches(std::chrono::nanoseconds through_caches,
+                           std::chrono::nanoseconds past_caches);
+bool AreReadsFast(std::chrono::nanoseconds staged,
+                  std::chrono::nanoseconds read);
 
 }  // namespace muster::dataplane::shm
 

@@ -5,11 +5,14 @@
 #include <thread>
 #include <vector>
 
-#include "dataplane/cpu/shm/streaming.h"
+#include "dataplane/cpu/transport/process_memory.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::shm {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
 
 struct alignas(64) Line {
   std::byte bytes[64] = {};
@@ -25,36 +28,52 @@ class CalibrationTest : public ::testing::Test {
 };
 
 TEST_F(CalibrationTest, TwoRanksFindAnAnswer) {
-  std::thread other([&] {
-    EXPECT_EQ(CalibrateRingWrites(memory(), 1), RingWrites::kUnknown);
-  });
-  EXPECT_NE(CalibrateRingWrites(memory(), 0), RingWrites::kUnknown);
+  // The other rank is a thread here, so its memory is this process's.
+  const cpu::Mark mark(7);
+  const cpu::PeerMemory peer(mark.place(), 7);
+  std::thread other(
+      [&] { EXPECT_FALSE(Calibrate(memory(), 1, &peer).is_known); });
+  const Clock::time_point began = Clock::now();
+  EXPECT_TRUE(Calibrate(memory(), 0, &peer).is_known);
   other.join();
+  EXPECT_LT(Clock::now() - began, 20 * kCalibrationTime);
 }
 
 TEST_F(CalibrationTest, AMissingRankIsNotWaitedForLong) {
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point began = Clock::now();
-  EXPECT_EQ(CalibrateRingWrites(memory(), 0), RingWrites::kThroughCaches);
+  const Calibration found = Calibrate(memory(), 0, /*peer=*/nullptr);
+  EXPECT_TRUE(found.is_known);
+  EXPECT_FALSE(found.writes_past_caches);
+  EXPECT_FALSE(found.reads_are_fast);
   EXPECT_GE(Clock::now() - began, kCalibrationTime);
-  EXPECT_EQ(CalibrateRingWrites(memory(), 1), RingWrites::kUnknown);
 }
 
-TEST(RingWritesTest, PastTheCachesOnlyIfClearlyFaster) {
-  using std::chrono::microseconds;
-  EXPECT_EQ(SelectRingWrites(microseconds(4), microseconds(1)),
-            RingWrites::kPastCaches);
-  EXPECT_EQ(SelectRingWrites(microseconds(4), microseconds(2)),
-            RingWrites::kThroughCaches);
-  EXPECT_EQ(SelectRingWrites(microseconds(1), microseconds(4)),
-            RingWrites::kThroughCaches);
+TEST_F(CalibrationTest, MemoryThatCannotBeReadIsSlow) {
+  const cpu::Mark mark(7);
+  const cpu::PeerMemory other_mark(mark.place(), 8);
+  std::thread other([&] { Calibrate(memory(), 1, &other_mark); });
+  EXPECT_FALSE(Calibrate(memory(), 0, &other_mark).reads_are_fast);
+  other.join();
 }
 
-TEST(RingWritesTest, TheFirstAnswerIsKept) {
-  EXPECT_EQ(KnownRingWrites(), kWritesPastCaches ? RingWrites::kUnknown
-                                                 : RingWrites::kThroughCaches);
-  SetKnownRingWrites(RingWrites::kThroughCaches);
-  EXPECT_EQ(KnownRingWrites(), RingWrites::kThroughCaches);
+TEST(AnswersTest, PastTheCachesOnlyIfClearlyFaster) {
+  EXPECT_TRUE(ShouldWritePastCaches(microseconds(4), microseconds(1)));
+  EXPECT_FALSE(ShouldWritePastCaches(microseconds(4), microseconds(2)));
+  EXPECT_FALSE(ShouldWritePastCaches(microseconds(1), microseconds(4)));
+}
+
+TEST(AnswersTest, ReadsAreFastOnlyIfClearlyFaster) {
+  EXPECT_TRUE(AreReadsFast(microseconds(20), microseconds(17)));
+  EXPECT_FALSE(AreReadsFast(microseconds(20), microseconds(19)));
+  EXPECT_FALSE(AreReadsFast(microseconds(17), microseconds(20)));
+}
+
+TEST(AnswersTest, TheFirstAnswerIsKept) {
+  EXPECT_FALSE(KnownCalibration().is_known);
+  SetKnownCalibration({.is_known = true, .reads_are_fast = true});
+  EXPECT_TRUE(KnownCalibration().is_known);
+  EXPECT_FALSE(KnownCalibration().writes_past_caches);
+  EXPECT_TRUE(KnownCalibration().reads_are_fast);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ struct ShmContext {
   RegionFinder regions;
   // Whether all ranks read each other's memory.
   bool reads_memory = false;
-  // Whether long data goes to rings past the caches (calibration.h).
+  // See Calibration.
   bool writes_past_caches = false;
   // The header of the running collective (a prepared one's, or `made`), and its
   // sequence number, which the header does not contain.

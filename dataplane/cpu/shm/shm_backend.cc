@@ -42,6 +42,7 @@ using cpu::Algorithm;
 using cpu::Engine;
 using cpu::Medium;
 using cpu::ShmMailbox;
+using shm::Calibration;
 using shm::FindProcessorShare;
 using shm::GroupAgreement;
 using shm::Hierarchical;
@@ -51,7 +52,6 @@ using shm::MemoryLeft;
 using shm::ProcessorShare;
 using shm::Region;
 using shm::Regions;
-using shm::RingWrites;
 using shm::RoundBuffer;
 using shm::RoundBufferTraits;
 using shm::Segment;
@@ -82,7 +82,7 @@ struct Self {
   // It shares no memory, and will tell the reason.
   bool refuses = false;
   Algorithm algorithm = Algorithm::kFastest;
-  RingWrites ring_writes = RingWrites::kUnknown;
+  Calibration calibration = {};
 };
 
 // IsCrowded() for these ranks of one host.
@@ -449,13 +449,12 @@ StatusOr<HostMemory> ShareHostMemory(GroupAgreement& agreement,
   return memory;
 }
 
-// Whether the first rank of some host does not know yet how its host's ranks
-// write to their rings. The same on all ranks.
+// Whether the first rank of some host has not calibrated yet. The same on all
+// ranks.
 bool NeedsCalibration(const Topology& hosts, const std::vector<Self>& all) {
   for (int host = 0; host < hosts.count(); ++host) {
     const std::vector<int>& ranks = hosts.ranks(host);
-    if (ranks.size() > 1 &&
-        all[ranks.front()].ring_writes == RingWrites::kUnknown) {
+    if (ranks.size() > 1 && !all[ranks.front()].calibration.is_known) {
       return true;
     }
   }
@@ -464,16 +463,18 @@ bool NeedsCalibration(const Topology& hosts, const std::vector<Self>& all) {
 
 // The answer of the first rank of this rank's host: `known`, or that of a
 // calibration in `memory`. All ranks of the group call it.
-StatusOr<RingWrites> FindRingWrites(GroupAgreement& agreement,
-                                    const Topology& hosts, RingWrites known,
-                                    void* memory) {
-  if (known == RingWrites::kUnknown && hosts.place() < 2 &&
-      hosts.neighbours().size() > 1) {
-    known = shm::CalibrateRingWrites(memory, hosts.place());
+StatusOr<Calibration> FindCalibration(GroupAgreement& agreement,
+                                      const Topology& hosts,
+                                      const cpu::Transport& transport,
+                                      Calibration known, void* memory) {
+  const std::vector<int>& neighbours = hosts.neighbours();
+  if (!known.is_known && hosts.place() < 2 && neighbours.size() > 1) {
+    known = shm::Calibrate(memory, hosts.place(),
+                           transport.FindMemory(neighbours[1 - hosts.place()]));
   }
   const auto all = agreement.AllGather(known);
   if (!all.ok()) return all.status();
-  return (*all)[hosts.neighbours().front()];
+  return (*all)[neighbours.front()];
 }
 
 // Makes the ranks of each host share memory, or none in the group. Errors: see
@@ -489,7 +490,7 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
                                .is_near_all = engine.transport().is_near_all(),
                                .refuses = !objection.ok(),
                                .algorithm = ForcedAlgorithm(),
-                               .ring_writes = shm::KnownRingWrites()});
+                               .calibration = shm::KnownCalibration()});
   if (!all.ok()) return all.status();
   std::vector<uint64_t> identities;
   identities.reserve(all->size());
@@ -520,20 +521,21 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
   }
   segment->CloseDescriptor();
   segment->MapPages(reserved_bytes);
-  RingWrites ring_writes = (*all)[hosts.neighbours().front()].ring_writes;
+  Calibration calibration = (*all)[hosts.neighbours().front()].calibration;
   if (calibrates) {
-    const auto answer = FindRingWrites(
-        agreement, hosts, ring_writes,
+    const auto answer = FindCalibration(
+        agreement, hosts, engine.transport(), calibration,
         static_cast<std::byte*>(segment->memory()) + slots_bytes);
     if (!answer.ok()) return answer.status();
-    ring_writes = *answer;
+    calibration = *answer;
   }
-  shm::SetKnownRingWrites(ring_writes);
+  shm::SetKnownCalibration(calibration);
   const ShmTraits traits = {
       .round_buffer = {.is_crowded = AreCrowded(hosts.neighbours(), *all),
                        .ring_bytes = memory->ring_bytes},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
-      .writes_past_caches = ring_writes == RingWrites::kPastCaches,
+      .writes_past_caches = calibration.writes_past_caches,
+      .reads_are_fast = calibration.reads_are_fast,
       .algorithm = ForcedAlgorithm()};
   if (traits.algorithm == Algorithm::kSingleCopy && !traits.reads_memory) {
     LOG_FIRST_N(WARNING, 1)

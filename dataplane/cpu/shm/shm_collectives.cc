@@ -148,6 +148,7 @@ Algorithm ShmCollectives::FindAlgorithm(CollectiveKind kind, Medium medium,
                               {.medium = medium,
                                .world_size = round_buffer_.world_size(),
                                .is_crowded = traits_.round_buffer.is_crowded,
+                               .reads_are_fast = traits_.reads_are_fast,
                                .bytes = bytes},
                               traits_.algorithm);
 }

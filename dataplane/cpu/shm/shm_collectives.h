@@ -29,8 +29,9 @@ struct ShmTraits {
   RoundBufferTraits round_buffer = {};
   // Every rank reads the others' memory.
   bool reads_memory = false;
-  // See ShmContext.
+  // See Calibration.
   bool writes_past_caches = false;
+  bool reads_are_fast = false;
   // Overrides the table unless it is kFastest.
   Algorithm algorithm = Algorithm::kFastest;
 };

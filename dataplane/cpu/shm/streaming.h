@@ -18,13 +18,6 @@ namespace muster::dataplane::shm {
 // write first reads the line from memory, a third of all traffic.
 inline constexpr size_t kPastCachesBytes = size_t{16} << 20;
 
-// Whether the processor can do that.
-#if defined(__x86_64__)
-inline constexpr bool kWritesPastCaches = true;
-#else
-inline constexpr bool kWritesPastCaches = false;
-#endif
-
 // As memcpy, past the caches if the processor can do that. Memory ordering is
 // that of memcpy.
 inline void CopyPastCaches(void* to, const void* from, size_t bytes) {
