@@ -226,14 +226,15 @@ int RunAgain(std::vector<std::string> arguments) {
   return internal::ExitStatus::OfWait(status).shell_status();
 }
 
-// Measures every algorithm of every operation, and prints the fastest ones.
+// Measures every algorithm of every operation, and writes the fastest ones to
+// the file `options.tune`.
 int Tune(const BenchOptions& options,
          const std::vector<std::string>& arguments) {
   StatusOr<std::unique_ptr<Folder>> folder = Folder::Create();
   if (!folder.ok()) return Fail(folder.status().message());
   const std::string file = absl::StrCat((*folder)->path(), "/figures.json");
   const Tunable& tunable = *FindTunable(options.backend);
-  std::string rows;
+  std::string rows = kTuneHeader;
   for (const Operation* const operation : options.operations) {
     std::vector<TuneSample> samples;
     for (const std::string& algorithm :
@@ -244,7 +245,7 @@ int Tune(const BenchOptions& options,
       for (const std::string& argument : arguments) {
         if (FindOperation(argument) == nullptr) own.push_back(argument);
       }
-      own.insert(own.end(), {"--tune=0", absl::StrCat("--json=", file)});
+      own.insert(own.end(), {"--tune=", absl::StrCat("--json=", file)});
       setenv(tunable.variable, algorithm.c_str(), 1);
       const int status = RunAgain(std::move(own));
       if (status != 0) return status;
@@ -263,6 +264,9 @@ int Tune(const BenchOptions& options,
                        .is_symmetric = options.is_symmetric},
                       samples);
   }
+  std::ofstream stream(options.tune);
+  stream << rows << std::flush;
+  if (!stream) return Fail(absl::StrCat("cannot write ", options.tune));
   std::cout << rows;
   return 0;
 }
@@ -559,7 +563,7 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   std::signal(SIGPIPE, SIG_IGN);
-  if (options->tune) return Tune(*options, arguments);
+  if (!options->tune.empty()) return Tune(*options, arguments);
   if (options->nproc > 0) return RunWorld(options->nproc, arguments);
   return RunRank(*options);
 }

@@ -373,19 +373,43 @@ class BenchTest(unittest.TestCase):
                          "of 1099511627776 bytes (cuda:0 has no room for "
                          "1099511627776 bytes); see --maxbytes\n")
 
-    def test_tuning_prints_rows_of_the_table(self):
-        done = run(BENCH, "broadcast", "--nproc=2", "--tune=1", "--maxbytes=4",
-                   "--backend=gloo", *QUICK)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"\n    {CollectiveKind::kBroadcast, "
-                                      r"Medium::kConnections, 2, kAnyCrowd, "
-                                      r"kAnyBytes, Algorithm::k(Tree|Chain)},")
-        done = run(BENCH, "all_reduce", "--nproc=2", "--tune=1", "--maxbytes=4",
-                   *QUICK)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"\n    {CollectiveKind::kAllReduce, "
-                                      r"Medium::kSharedMemory, 2, (true|false), "
-                                      r"kAnyBytes, Algorithm::k\w+},")
+    def test_tuning_writes_rows_that_groups_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "rows")
+            done = run(BENCH, "broadcast", "--nproc=2", "--tune=" + file,
+                       "--minbytes=4", "--maxbytes=4", "--backend=gloo", *QUICK)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(file) as rows:
+                self.assertRegex(rows.read(), r"^muster-tune 1\n"
+                                 r"broadcast connections 2 any 4 4 (tree|chain)\n$")
+            done = run(BENCH, "all_reduce", "--nproc=2", "--tune=" + file,
+                       "--minbytes=4", "--maxbytes=4", *QUICK)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(file) as rows:
+                row = rows.read()
+            self.assertRegex(row, r"^muster-tune 1\nall_reduce shared_memory 2 "
+                                  r"(yes|no) 4 4 \w+\n$")
+            for algorithm in ("by_parts", "one_round"):
+                with open(file, "w") as rows:
+                    rows.write(row.rsplit(" ", 1)[0] + " " + algorithm + "\n")
+                done = run(BENCH, "all_reduce", "--nproc=2", "--minbytes=4",
+                           "--maxbytes=4", *QUICK, MUSTER_TUNE_FILE=file)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn("shm/" + algorithm, done.stdout)
+
+    def test_a_bad_tune_file_is_named_with_its_line(self):
+        with tempfile.NamedTemporaryFile("w") as rows:
+            rows.write("muster-tune 1\nall_reduce air 2 no 4 4 ring\n")
+            rows.flush()
+            done = run(BENCH, "all_reduce", "--nproc=2", *QUICK,
+                       MUSTER_TUNE_FILE=rows.name)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('MUSTER_TUNE_FILE: "%s", line 2: no medium "air"' % rows.name,
+                      done.stderr)
+        done = run(BENCH, "all_reduce", "--nproc=2", "--backend=gloo", *QUICK,
+                   MUSTER_TUNE_FILE="/no/file")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('MUSTER_TUNE_FILE: cannot open "/no/file"', done.stderr)
 
     def test_wrong_options_are_named(self):
         done = run(BENCH, "all_reduce", "--minbytes=x")

@@ -238,10 +238,10 @@ base::Options Table(BenchOptions& options) {
        "several with commas"},
       {"json", "FILE", &options.json, "file for the figures; none if empty",
        'J', "output_file"},
-      {"tune", "0|1", Int(0, 0, 1, &options.tune),
-       "1: measure each algorithm that the backend (shm, gloo) has for the "
-       "operations, and print the fastest of each size as rows of its table; "
-       "needs --nproc"},
+      {"tune", "FILE", &options.tune,
+       "measure each algorithm that the backend (shm, gloo) has for the "
+       "operations, and write the fastest of each size to this file, which "
+       "MUSTER_TUNE_FILE loads; needs --nproc"},
       {"timeout", "DURATION",
        base::Parsed("2m", ParseTimeout, &options.timeout),
        "how long a collective may take, and a peer for a cycle: a duration, "
@@ -319,7 +319,7 @@ Status CheckCpuAlone(const base::Options& given, const BenchOptions& options) {
         given.Name(option), " measures CPU tensors, not with --device=cuda"));
   };
   if (!IsForCuda(options)) return OkStatus();
-  if (options.tune) return refuse("tune");
+  if (!options.tune.empty()) return refuse("tune");
   return options.peers.empty() ? OkStatus() : refuse("peer");
 }
 
@@ -356,11 +356,12 @@ Status Finish(base::Options& given, BenchOptions& options) {
   status.Update(ReadCtaPolicy(given, options));
   status.Update(CheckCpuAlone(given, options));
   status.Update(CheckPrepared(given, options));
-  if (status.ok() && options.tune && options.nproc == 0) {
+  if (status.ok() && !options.tune.empty() && options.nproc == 0) {
     return InvalidArgumentError(
         absl::StrCat(given.Name("tune"), " needs --nproc"));
   }
-  if (status.ok() && options.tune && FindTunable(options.backend) == nullptr) {
+  if (status.ok() && !options.tune.empty() &&
+      FindTunable(options.backend) == nullptr) {
     return InvalidArgumentError(
         absl::StrCat(given.Name("tune"), " needs --backend=shm or gloo, got ",
                      base::Quote(options.backend)));

@@ -81,7 +81,7 @@ struct BenchOptions {
   std::string json;
   // Measures all algorithms of each operation, and prints a table of the
   // fastest.
-  bool tune = false;
+  std::string tune;
   std::chrono::milliseconds timeout{0};
 };
 

@@ -123,7 +123,7 @@ TEST(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
   EXPECT_EQ(GetError({"barrier", "--iters=many"}),
             "--iters must be a number, got \"many\"");
   EXPECT_EQ(GetError({"barrier", "--iters"}), "--iters needs a value");
-  EXPECT_EQ(GetError({"barrier", "--tune=1"}), "--tune needs --nproc");
+  EXPECT_EQ(GetError({"barrier", "--tune=rows"}), "--tune needs --nproc");
   EXPECT_EQ(GetError({"barrier", "--root=-1"}),
             "--root must be a rank, from 0 on, or all, got \"-1\"");
   EXPECT_EQ(GetError({"barrier", "--timeout=soon"}),
@@ -185,7 +185,7 @@ TEST(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
   EXPECT_EQ(GetError({"barrier", "--nproc=2", "--ngpus=2"}),
             "--ngpus says how many ranks to start, and so does --nproc: give "
             "one of them");
-  EXPECT_EQ(GetError({"barrier", "--device=cuda", "--tune=1"}),
+  EXPECT_EQ(GetError({"barrier", "--device=cuda", "--tune=rows"}),
             "--tune measures CPU tensors, not with --device=cuda");
   EXPECT_EQ(GetError({"barrier", "--device=cuda", "--peer=x"}),
             "--peer measures CPU tensors, not with --device=cuda");
@@ -194,7 +194,7 @@ TEST(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
   // nccl-tests registers ordinary memory with it.
   EXPECT_EQ(GetError({"barrier", "-R", "1"}),
             "--memory must be ordinary (0) or symmetric (2), got \"1\"");
-  EXPECT_EQ(GetError({"barrier", "--tune=1", "--nproc=2", "--backend=mpi"}),
+  EXPECT_EQ(GetError({"barrier", "--tune=rows", "--nproc=2", "--backend=mpi"}),
             "--tune needs --backend=shm or gloo, got \"mpi\"");
 }
 

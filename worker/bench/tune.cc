@@ -7,9 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 
@@ -53,32 +51,21 @@ constexpr std::pair<const char*, Tunable> kTunables[] = {
     {"shm", {"MUSTER_SHM_ALGORITHM", &OfShm}},
 };
 
-// Converts "all_reduce" to "kAllReduce".
-std::string Enumerator(absl::string_view name) {
-  std::string text = "k";
-  for (const absl::string_view word : absl::StrSplit(name, '_')) {
-    text += absl::ascii_toupper(static_cast<unsigned char>(word[0]));
-    absl::StrAppend(&text, word.substr(1));
-  }
-  return text;
-}
-
-// Returns the fields of a row between the collective and the size.
+// Returns the fields of a row between the operation and the sizes.
 std::string FormatFields(const TuneSetting& setting) {
   if (setting.backend == "gloo") {
-    return absl::StrCat("Medium::kConnections, ", setting.ranks, ", kAnyCrowd");
+    return absl::StrCat("connections ", setting.ranks, " any");
   }
   return absl::StrCat(
-      "Medium::", setting.is_symmetric ? "kSymmetricMemory" : "kSharedMemory",
-      ", ", setting.ranks, ", ",
-      setting.ranks > setting.processors ? "true" : "false");
+      setting.is_symmetric ? "symmetric_memory " : "shared_memory ",
+      setting.ranks, setting.ranks > setting.processors ? " yes" : " no");
 }
 
 // Consecutive sizes with the same fastest algorithm.
 struct Range {
+  int64_t bytes_min = 0;
   int64_t bytes_max = 0;
   std::string algorithm;
-  bool is_last = false;
 };
 
 std::vector<Range> BestRanges(const std::vector<TuneSample>& samples) {
@@ -100,16 +87,13 @@ std::vector<Range> BestRanges(const std::vector<TuneSample>& samples) {
                           : by_algorithm.find(ranges.back().algorithm);
     if (kept == by_algorithm.end() ||
         kept->second > kClearly * fastest->second) {
-      ranges.push_back({.algorithm = fastest->first});
+      ranges.push_back(
+          {.bytes_min = ranges.empty() ? bytes : ranges.back().bytes_max + 1,
+           .algorithm = fastest->first});
     }
     ranges.back().bytes_max = bytes;
   }
-  if (!ranges.empty()) ranges.back().is_last = true;
   return ranges;
-}
-
-std::string FormatMax(const Range& range) {
-  return range.is_last ? "kAnyBytes" : absl::StrCat(range.bytes_max);
 }
 
 }  // namespace
@@ -125,9 +109,9 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       const std::vector<TuneSample>& samples) {
   std::string rows;
   for (const Range& range : BestRanges(samples)) {
-    absl::StrAppend(&rows, "    {CollectiveKind::", Enumerator(operation.name),
-                    ", ", FormatFields(setting), ", ", FormatMax(range),
-                    ", Algorithm::", Enumerator(range.algorithm), "},\n");
+    absl::StrAppend(&rows, operation.name, " ", FormatFields(setting), " ",
+                    range.bytes_min, " ", range.bytes_max, " ", range.algorithm,
+                    "\n");
   }
   return rows;
 }

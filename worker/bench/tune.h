@@ -39,9 +39,11 @@ struct TuneSetting {
   bool is_symmetric = false;
 };
 
-// Makes rows of the table (dataplane/cpu/collectives/selection.cc). A row has
-// the fastest algorithm for its size, or that of the size before if no other
-// was clearly faster.
+// The first line of a file of rows.
+inline constexpr char kTuneHeader[] = "muster-tune 1\n";
+
+// Makes rows for such a file (README.md). A row has the fastest algorithm for
+// its sizes, or that of the size before if no other was clearly faster.
 std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       const std::vector<TuneSample>& samples);
 

@@ -24,15 +24,9 @@ TEST(TuneTest, RowsSayTheFastestOfEachSize) {
                        {.bytes = 1024, .algorithm = "pairwise", .time_us = 4},
                        {.bytes = 65536, .algorithm = "pairwise", .time_us = 5},
                        {.bytes = 1 << 20, .algorithm = "ring", .time_us = 5}}),
-            "    {CollectiveKind::kAllReduce, Medium::kConnections, 4, "
-            "kAnyCrowd, 1024, "
-            "Algorithm::kDoubling},\n"
-            "    {CollectiveKind::kAllReduce, Medium::kConnections, 4, "
-            "kAnyCrowd, 65536, "
-            "Algorithm::kPairwise},\n"
-            "    {CollectiveKind::kAllReduce, Medium::kConnections, 4, "
-            "kAnyCrowd, kAnyBytes, "
-            "Algorithm::kRing},\n");
+            "all_reduce connections 4 any 4 1024 doubling\n"
+            "all_reduce connections 4 any 1025 65536 pairwise\n"
+            "all_reduce connections 4 any 65537 1048576 ring\n");
 }
 
 TEST(TuneTest, WhatIsHardlyFasterHasNoRow) {
@@ -44,10 +38,8 @@ TEST(TuneTest, WhatIsHardlyFasterHasNoRow) {
                        {.bytes = 8, .algorithm = "single_copy", .time_us = 5},
                        {.bytes = 9, .algorithm = "staged", .time_us = 5.6},
                        {.bytes = 9, .algorithm = "single_copy", .time_us = 5}}),
-            "    {CollectiveKind::kScatter, Medium::kSharedMemory, 4, true, 8, "
-            "Algorithm::kStaged},\n"
-            "    {CollectiveKind::kScatter, Medium::kSharedMemory, 4, true, "
-            "kAnyBytes, Algorithm::kSingleCopy},\n");
+            "scatter shared_memory 4 yes 4 8 staged\n"
+            "scatter shared_memory 4 yes 9 9 single_copy\n");
 }
 
 TEST(TuneTest, RowsSayWhereTheTensorsAre) {
@@ -56,8 +48,7 @@ TEST(TuneTest, RowsSayWhereTheTensorsAre) {
           *FindOperation("all_to_all_single"),
           {.backend = "shm", .ranks = 4, .processors = 4, .is_symmetric = true},
           {{.bytes = 4, .algorithm = "symmetric", .time_us = 9}}),
-      "    {CollectiveKind::kAllToAllSingle, Medium::kSymmetricMemory, 4, "
-      "false, kAnyBytes, Algorithm::kSymmetric},\n");
+      "all_to_all_single symmetric_memory 4 no 4 4 symmetric\n");
 }
 
 TEST(TuneTest, OnlySomeOperationsHaveSeveralAlgorithms) {

@@ -1,12 +1,21 @@
 #include "dataplane/cpu/collectives/selection.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/text.h"
 #include "glog/logging.h"
 
@@ -18,9 +27,11 @@ constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
 constexpr std::optional<bool> kAnyCrowd = std::nullopt;
 constexpr bool kFastReads = true;
 
-// The first matching row counts. `muster-bench OPERATION... --tune=1`, with
-// --backend=gloo for connections and with --memory=symmetric, measures and
-// prints such rows.
+constexpr char kTuneVariable[] = "MUSTER_TUNE_FILE";
+// The first line of its file. Change the number with the format.
+constexpr absl::string_view kTuneHeader = "muster-tune 1";
+
+// The first matching row counts.
 struct Row {
   // Also its other forms (CollectiveTraits::list_form). nullopt: all kinds.
   std::optional<CollectiveKind> kind;
@@ -156,7 +167,135 @@ bool Has(CollectiveKind kind, Algorithm algorithm) {
   return false;
 }
 
+constexpr absl::string_view kMediumNames[] = {"connections", "shared_memory",
+                                              "symmetric_memory"};
+
+// Whether a collective of `kind` may run `algorithm` in `medium`.
+bool IsPossible(CollectiveKind kind, Medium medium, Algorithm algorithm) {
+  return Has(kind, algorithm) && GoesThrough(medium, algorithm) &&
+         (algorithm != Algorithm::kSymmetric ||
+          medium == Medium::kSymmetricMemory);
+}
+
+StatusOr<Tuning> LoadTuning() {
+  const char* const file = std::getenv(kTuneVariable);
+  if (file == nullptr || *file == '\0') return Tuning();
+  std::ifstream stream(file);
+  if (!stream) {
+    return InvalidArgumentError(
+        absl::StrCat("environment variable ", kTuneVariable, ": cannot open ",
+                     base::Quote(file), ": ", std::strerror(errno)));
+  }
+  return Tuning::Parse(std::string(std::istreambuf_iterator<char>(stream), {}),
+                       file);
+}
+
 }  // namespace
+
+StatusOr<Tuning::Row> Tuning::ParseRow(absl::string_view line) {
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(line, ' ', absl::SkipEmpty());
+  if (fields.size() != 7) {
+    return InvalidArgumentError(absl::StrCat(
+        "must have 7 fields (operation medium ranks crowded bytes_min "
+        "bytes_max algorithm) but has ",
+        fields.size()));
+  }
+  const auto unknown = [](absl::string_view what, absl::string_view value) {
+    return InvalidArgumentError(
+        absl::StrCat("no ", what, " ", base::Quote(value)));
+  };
+  Row row = {};
+  size_t kind = 0;
+  while (kind < kCollectiveKindCount &&
+         CollectiveKindName(static_cast<CollectiveKind>(kind)) != fields[0]) {
+    ++kind;
+  }
+  if (kind == kCollectiveKindCount) return unknown("operation", fields[0]);
+  row.kind = static_cast<CollectiveKind>(kind);
+  const auto* const medium =
+      std::find(std::begin(kMediumNames), std::end(kMediumNames), fields[1]);
+  if (medium == std::end(kMediumNames)) return unknown("medium", fields[1]);
+  row.medium = static_cast<Medium>(medium - std::begin(kMediumNames));
+  if (!absl::SimpleAtoi(fields[2], &row.ranks) || row.ranks < 1) {
+    return unknown("number of ranks", fields[2]);
+  }
+  if (fields[3] != "any") {
+    row.is_crowded = fields[3] == "yes";
+    if (!*row.is_crowded && fields[3] != "no") {
+      return unknown("answer yes, no or any", fields[3]);
+    }
+  }
+  if (!absl::SimpleAtoi(fields[4], &row.bytes_min)) {
+    return unknown("number of bytes", fields[4]);
+  }
+  if (!absl::SimpleAtoi(fields[5], &row.bytes_max) ||
+      row.bytes_max < row.bytes_min) {
+    return unknown(absl::StrCat("number of bytes from ", fields[4], " on"),
+                   fields[5]);
+  }
+  const auto* const name = std::find(std::begin(kAlgorithmNames),
+                                     std::end(kAlgorithmNames), fields[6]);
+  row.algorithm = static_cast<Algorithm>(name - std::begin(kAlgorithmNames));
+  if (name == std::end(kAlgorithmNames) ||
+      !IsPossible(row.kind, row.medium, row.algorithm)) {
+    return unknown(absl::StrCat("algorithm of ", fields[0], " in ", fields[1]),
+                   fields[6]);
+  }
+  return row;
+}
+
+StatusOr<Tuning> Tuning::Parse(absl::string_view text, absl::string_view file) {
+  Tuning tuning;
+  int number = 0;
+  const auto error = [&](absl::string_view what) {
+    return InvalidArgumentError(
+        absl::StrCat("environment variable ", kTuneVariable, ": ",
+                     base::Quote(file), ", line ", number, ": ", what));
+  };
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line);
+    if (number == 1) {
+      if (line == kTuneHeader) continue;
+      return error(absl::StrCat("must be ", base::Quote(kTuneHeader),
+                                " but is ", base::Quote(line),
+                                ": muster-bench --tune writes the file"));
+    }
+    if (line.empty() || line[0] == '#') continue;
+    const StatusOr<Row> row = ParseRow(line);
+    if (!row.ok()) return error(row.status().message());
+    tuning.rows_.push_back(*row);
+    // FNV-1a.
+    if (tuning.digest_ == 0) tuning.digest_ = 14695981039346656037u;
+    for (const char c : line) {
+      tuning.digest_ =
+          (tuning.digest_ ^ static_cast<uint8_t>(c)) * uint64_t{1099511628211u};
+    }
+  }
+  return tuning;
+}
+
+const StatusOr<Tuning>& Tuning::Loaded() {
+  static const StatusOr<Tuning> loaded = LoadTuning();
+  return loaded;
+}
+
+std::optional<Algorithm> Tuning::Find(
+    CollectiveKind kind, const Circumstances& circumstances) const {
+  for (const Row& row : rows_) {
+    if (GetTraits(row.kind).list_form == GetTraits(kind).list_form &&
+        row.medium == circumstances.medium &&
+        row.ranks == circumstances.world_size &&
+        row.is_crowded.value_or(circumstances.is_crowded) ==
+            circumstances.is_crowded &&
+        row.bytes_min <= circumstances.bytes &&
+        circumstances.bytes <= row.bytes_max) {
+      return row.algorithm;
+    }
+  }
+  return std::nullopt;
+}
 
 const char* AlgorithmVariable(Medium medium) {
   return medium == Medium::kConnections ? "MUSTER_GLOO_ALGORITHM"
@@ -183,15 +322,18 @@ StatusOr<Algorithm> FindForcedAlgorithm(Medium medium) {
 }
 
 Algorithm SelectAlgorithm(CollectiveKind kind,
-                          const Circumstances& circumstances,
-                          Algorithm forced) {
+                          const Circumstances& circumstances, Algorithm forced,
+                          const Tuning* tuning) {
   Medium medium = circumstances.medium;
-  if (Has(kind, forced) &&
-      (forced != Algorithm::kSymmetric || medium == Medium::kSymmetricMemory)) {
-    return forced;
-  }
+  if (IsPossible(kind, medium, forced)) return forced;
+  if (tuning == nullptr && Tuning::Loaded().ok()) tuning = &*Tuning::Loaded();
   // Any staged algorithm will do.
-  if (forced == Algorithm::kStaged) medium = Medium::kSharedMemory;
+  if (forced == Algorithm::kStaged) {
+    medium = Medium::kSharedMemory;
+  } else if (tuning != nullptr) {
+    const std::optional<Algorithm> measured = tuning->Find(kind, circumstances);
+    if (measured.has_value()) return *measured;
+  }
   const CollectiveKind form = GetTraits(kind).list_form;
   for (const Row& row : kTable) {
     if (GetTraits(row.kind.value_or(kind)).list_form == form &&

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "base/status.h"
@@ -80,11 +82,50 @@ struct Circumstances {
   size_t bytes = 0;
 };
 
-// Selects from the table; never kFastest. `forced` overrides it if `kind` has
-// such an algorithm. On connections only all_reduce and broadcast have several.
+// Rows that `muster-bench --tune=FILE` has measured. They go before the table's
+// for the operations, numbers of ranks and sizes that they name. The format
+// stands in worker/bench/README.md.
+class Tuning {
+ public:
+  // `file` is for errors: kInvalidArgument, with the file and the line.
+  static StatusOr<Tuning> Parse(absl::string_view text, absl::string_view file);
+
+  // The rows of the file that MUSTER_TUNE_FILE names; none if it is not set.
+  // Read once per process.
+  static const StatusOr<Tuning>& Loaded();
+
+  // The measured algorithm, or nullopt.
+  std::optional<Algorithm> Find(CollectiveKind kind,
+                                const Circumstances& circumstances) const;
+
+  // Differs for other rows, so that ranks can check that theirs are the same.
+  // Zero: no rows.
+  uint64_t digest() const { return digest_; }
+
+ private:
+  struct Row {
+    // Also its other forms.
+    CollectiveKind kind;
+    Medium medium;
+    int ranks;
+    std::optional<bool> is_crowded;
+    size_t bytes_min;
+    size_t bytes_max;
+    Algorithm algorithm;
+  };
+  static StatusOr<Row> ParseRow(absl::string_view line);
+
+  std::vector<Row> rows_;
+  uint64_t digest_ = 0;
+};
+
+// Selects from the rows of `tuning` (null: those loaded), or else from the
+// table; never kFastest. `forced` overrides both if `kind` has such an
+// algorithm. On connections only all_reduce and broadcast have several.
 Algorithm SelectAlgorithm(CollectiveKind kind,
                           const Circumstances& circumstances,
-                          Algorithm forced = Algorithm::kFastest);
+                          Algorithm forced = Algorithm::kFastest,
+                          const Tuning* tuning = nullptr);
 
 // As above, on connections, with the variable's algorithm.
 Algorithm SelectOnConnections(CollectiveKind kind, int world_size,

@@ -208,5 +208,84 @@ TEST(SharedMemorySelectionTest,
             Algorithm::kSymmetric);
 }
 
+TEST(TuningTest, MeasuredRowsGoBeforeTheTableForTheirSizes) {
+  const auto tuning = Tuning::Parse(
+      "muster-tune 1\n"
+      "# a remark\n"
+      "all_reduce shared_memory 2 no 64 1024 by_parts\n"
+      "broadcast connections 4 any 1048577 2097152 tree\n",
+      "file");
+  ASSERT_TRUE(tuning.ok()) << tuning.status();
+  const auto select = [&](int ranks, size_t bytes,
+                          Algorithm forced = Algorithm::kFastest) {
+    return SelectAlgorithm(
+        CollectiveKind::kAllReduce,
+        {.medium = Medium::kSharedMemory, .world_size = ranks, .bytes = bytes},
+        forced, &*tuning);
+  };
+  EXPECT_EQ(select(2, 63), Algorithm::kOneRound);
+  EXPECT_EQ(select(2, 64), Algorithm::kByParts);
+  EXPECT_EQ(select(2, 1024), Algorithm::kByParts);
+  EXPECT_EQ(select(2, 1025), Algorithm::kOneRound);
+  EXPECT_EQ(select(3, 64), Algorithm::kOneRound);
+  EXPECT_EQ(select(2, 64, Algorithm::kOneRound), Algorithm::kOneRound);
+  EXPECT_EQ(SelectAlgorithm(CollectiveKind::kBroadcast,
+                            {.world_size = 4, .bytes = 2 << 20},
+                            Algorithm::kFastest, &*tuning),
+            Algorithm::kTree);
+}
+
+TEST(TuningTest, ADigestStandsForTheRows) {
+  const auto digest = [](const char* rows) {
+    return Tuning::Parse(rows, "file")->digest();
+  };
+  EXPECT_EQ(digest("muster-tune 1"), 0u);
+  const char kRow[] = "muster-tune 1\nscatter shared_memory 2 no 1 2 staged";
+  EXPECT_NE(digest(kRow), 0u);
+  EXPECT_EQ(
+      digest(kRow),
+      digest("muster-tune 1\n#\nscatter shared_memory 2 no 1 2 staged\n"));
+  EXPECT_NE(digest(kRow),
+            digest("muster-tune 1\nscatter shared_memory 2 no 1 3 staged"));
+}
+
+TEST(TuningTest, AnErrorNamesTheFileAndTheLine) {
+  const auto error = [](const std::string& text) {
+    const Status status = Tuning::Parse(text, "my file").status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  const std::string begin =
+      "environment variable MUSTER_TUNE_FILE: \"my file\", line ";
+  EXPECT_EQ(error("muster-tune 2\n"),
+            begin +
+                "1: must be \"muster-tune 1\" but is \"muster-tune 2\": "
+                "muster-bench --tune writes the file");
+  const auto row = [&](const std::string& line) {
+    return error("muster-tune 1\n\n" + line);
+  };
+  EXPECT_EQ(row("all_reduce connections 4"),
+            begin +
+                "3: must have 7 fields (operation medium ranks crowded "
+                "bytes_min bytes_max algorithm) but has 3");
+  EXPECT_EQ(row("sum connections 4 any 1 2 ring"),
+            begin + "3: no operation \"sum\"");
+  EXPECT_EQ(row("all_reduce air 4 any 1 2 ring"),
+            begin + "3: no medium \"air\"");
+  EXPECT_EQ(row("all_reduce connections 0 any 1 2 ring"),
+            begin + "3: no number of ranks \"0\"");
+  EXPECT_EQ(row("all_reduce connections 4 some 1 2 ring"),
+            begin + "3: no answer yes, no or any \"some\"");
+  EXPECT_EQ(row("all_reduce connections 4 any x 2 ring"),
+            begin + "3: no number of bytes \"x\"");
+  EXPECT_EQ(row("all_reduce connections 4 any 3 2 ring"),
+            begin + "3: no number of bytes from 3 on \"2\"");
+  EXPECT_EQ(row("all_reduce connections 4 any 1 2 staged"),
+            begin + "3: no algorithm of all_reduce in connections \"staged\"");
+  EXPECT_EQ(
+      row("broadcast shared_memory 4 any 1 2 symmetric"),
+      begin + "3: no algorithm of broadcast in shared_memory \"symmetric\"");
+}
+
 }  // namespace
 }  // namespace muster::dataplane::cpu

@@ -145,8 +145,9 @@ Status Meet(const BackendOptions& options, Engine& engine) {
 StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
                                             const BackendOptions& options) {
   if (Status bad = CheckEnvironment(); !bad.ok()) return bad;
+  if (!Tuning::Loaded().ok()) return Tuning::Loaded().status();
   StatusOr<std::unique_ptr<Transport>> transport =
-      Transport::Connect(name, options);
+      Transport::Connect(name, options, Tuning::Loaded()->digest());
   if (!transport.ok()) return transport.status();
   auto engine =
       std::make_shared<Engine>(options.group_name, *std::move(transport));

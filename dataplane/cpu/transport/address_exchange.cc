@@ -24,7 +24,7 @@ namespace {
 
 // The first byte of the value. Change it with this layout or with the protocol
 // between ranks.
-constexpr char kLayout = 5;
+constexpr char kLayout = 6;
 
 // Stands before the socket address.
 struct Head {
@@ -34,6 +34,7 @@ struct Head {
   uint16_t more_interfaces = 0;
   int32_t world_size = 0;
   uint64_t nonce = 0;
+  uint64_t tuning = 0;
   char backend[8] = {};
 };
 
@@ -46,6 +47,10 @@ Status Unreadable(const std::string& value, int world_size) {
 
 std::string DescribeInterfaces(int count) {
   return absl::StrCat(count, " network interface", count == 1 ? "" : "s");
+}
+
+std::string DescribeTuning(uint64_t digest) {
+  return digest == 0 ? "none" : absl::StrCat("one (", absl::Hex(digest), ")");
 }
 
 std::string MakeKey(int rank) { return absl::StrCat("gloo/", rank); }
@@ -61,7 +66,8 @@ size_t AddressSize(const AddressBytes& address) {
 std::string EncodeAddress(const RankAddress& address, int world_size) {
   Head head = {.more_interfaces = static_cast<uint16_t>(address.interfaces - 1),
                .world_size = world_size,
-               .nonce = address.nonce};
+               .nonce = address.nonce,
+               .tuning = address.tuning};
   address.backend.copy(head.backend, sizeof(head.backend));
   std::string value(reinterpret_cast<const char*>(&head), sizeof(head));
   value.append(address.socket.data(), AddressSize(address.socket));
@@ -79,7 +85,8 @@ StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size) {
       .nonce = head.nonce,
       .backend = std::string(head.backend,
                              strnlen(head.backend, sizeof(head.backend))),
-      .interfaces = 1 + head.more_interfaces};
+      .interfaces = 1 + head.more_interfaces,
+      .tuning = head.tuning};
   if (head.layout != kLayout || head.world_size != world_size ||
       address.socket.size() != AddressSize(address.socket)) {
     return Unreadable(value, world_size);
@@ -148,6 +155,15 @@ StatusOr<std::vector<RankAddress>> ExchangeAddresses(
           "rank ", peers[i], " uses ", DescribeInterfaces(decoded->interfaces),
           ", rank ", options.rank, " ", DescribeInterfaces(own.interfaces),
           ": GLOO_SOCKET_IFNAME must name as many on every rank"));
+      SetCulpritRank(status, peers[i]);
+      return status;
+    }
+    if (decoded->tuning != own.tuning) {
+      Status status = InvalidArgumentError(absl::StrCat(
+          "environment variable MUSTER_TUNE_FILE must name a file with the "
+          "same rows on every rank: rank ",
+          peers[i], " has ", DescribeTuning(decoded->tuning), ", rank ",
+          options.rank, " ", DescribeTuning(own.tuning)));
       SetCulpritRank(status, peers[i]);
       return status;
     }

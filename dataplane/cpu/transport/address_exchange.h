@@ -28,6 +28,8 @@ struct RankAddress {
   // The number of network interfaces that the rank uses. Each has its own
   // connections.
   int interfaces = 1;
+  // Tuning::digest of the rank's table.
+  uint64_t tuning = 0;
 };
 
 // The value that a rank of a group of `world_size` publishes.

@@ -120,7 +120,7 @@ TEST(RendezvousTest, RankOfAnotherWorldSizeIsNamed) {
         address, {.rank = 0, .world_size = 2, .store = store});
     EXPECT_EQ(remote.status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(remote.status().message()),
-              "rank 1: unreadable gloo address of 40 bytes for a group of 2; "
+              "rank 1: unreadable gloo address of 48 bytes for a group of 2; "
               "does every rank run the same version with the same world "
               "size?");
     EXPECT_EQ(CulpritRank(remote.status()), 1);
@@ -139,6 +139,20 @@ TEST(RendezvousTest, RankOfAnotherBackendIsNamedWithIt) {
   EXPECT_EQ(std::string(remote.status().message()),
             "rank 1 has backend \"gloo\", rank 0 \"shm\": the ranks of a group "
             "must have the same");
+  EXPECT_EQ(CulpritRank(remote.status()), 1);
+}
+
+TEST(RendezvousTest, RankWithOtherMeasuredRowsIsNamed) {
+  const auto store = std::make_shared<testing::InMemoryStore>();
+  RankAddress address = {.socket = Address("10.0.0.3", 1000)};
+  ASSERT_TRUE(store->Set("gloo/1", EncodeAddress(address, 2)).ok());
+  address.tuning = 0xabc;
+  const auto remote =
+      ExchangeAddresses(address, {.rank = 0, .world_size = 2, .store = store});
+  EXPECT_EQ(remote.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(remote.status().message()),
+            "environment variable MUSTER_TUNE_FILE must name a file with the "
+            "same rows on every rank: rank 1 has none, rank 0 one (abc)");
   EXPECT_EQ(CulpritRank(remote.status()), 1);
 }
 

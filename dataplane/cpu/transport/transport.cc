@@ -75,7 +75,8 @@ class TcpTransport : public Transport {
         how_gone_(options.world_size) {}
   ~TcpTransport() override { listener_.Stop(); }
 
-  Status Open(absl::string_view backend, const BackendOptions& options);
+  Status Open(absl::string_view backend, const BackendOptions& options,
+              uint64_t tuning);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
     return std::make_unique<TcpBuffer>(*this, data);
@@ -186,7 +187,7 @@ Status TcpBuffer::WaitSend(int peer) {
 }
 
 Status TcpTransport::Open(absl::string_view backend,
-                          const BackendOptions& options) {
+                          const BackendOptions& options, uint64_t tuning) {
   StatusOr<AddressBytes> host = ChooseAddress(options);
   if (!host.ok()) return host.status();
   if (world_size() == 1) return OkStatus();
@@ -203,6 +204,7 @@ Status TcpTransport::Open(absl::string_view backend,
   StatusOr<RankAddress> own = listener_.Listen(*std::move(host));
   if (!own.ok()) return own.status();
   own->backend = std::string(backend);
+  own->tuning = tuning;
   own->interfaces =
       std::max(1, static_cast<int>(NamedInterfaces(options).size()));
   StatusOr<std::vector<RankAddress>> addresses =
@@ -321,9 +323,9 @@ void TcpTransport::Close(const Status& goodbye) {
 }  // namespace
 
 StatusOr<std::unique_ptr<Transport>> Transport::Connect(
-    absl::string_view backend, const BackendOptions& options) {
+    absl::string_view backend, const BackendOptions& options, uint64_t tuning) {
   auto transport = std::make_unique<TcpTransport>(options);
-  Status status = transport->Open(backend, options);
+  Status status = transport->Open(backend, options, tuning);
   if (!status.ok()) {
     return status;
   }

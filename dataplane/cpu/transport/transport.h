@@ -49,10 +49,11 @@ class Buffer {
 class Transport {
  public:
   // Joins the group: publishes this rank's address, gets the addresses of the
-  // other ranks, and connects to all of them. All must use `backend`. Errors:
-  // see CreateBackend.
+  // other ranks, and connects to all of them. All must use `backend` and the
+  // same `tuning` (RankAddress). Errors: see CreateBackend.
   static StatusOr<std::unique_ptr<Transport>> Connect(
-      absl::string_view backend, const BackendOptions& options);
+      absl::string_view backend, const BackendOptions& options,
+      uint64_t tuning = 0);
 
   virtual ~Transport() = default;
 
