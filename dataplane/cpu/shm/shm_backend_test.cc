@@ -19,6 +19,7 @@
 #include "dataplane/factory.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/process_world.h"
+#include "dataplane/testing/sample.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -27,6 +28,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::LocalWorld;
+using testing::Sample;
 
 constexpr int kRanks = 3;
 
@@ -82,6 +84,58 @@ TEST_F(ShmBackendTest, EachRankHasTheGroupsMemoryAndLetsGoOfIt) {
     EXPECT_EQ(Segments(), kRanks + 2);
   }
   EXPECT_EQ(Segments(), 0);
+}
+
+// The algorithm that ran, and the bits of the result.
+std::pair<std::string, std::string> RunSample(Communicator& communicator,
+                                              CollectiveKind kind,
+                                              size_t count) {
+  Sample sample(
+      kind,
+      {.rank = communicator.rank(), .world_size = kRanks, .count = count});
+  for (const Tensor& tensor : sample.collective.read()) {
+    auto* const values = static_cast<float*>(tensor.data());
+    for (int64_t i = 0; i < tensor.element_count(); ++i) {
+      values[i] =
+          1 / static_cast<float>(1 + (i * 7 + communicator.rank()) % 1009);
+    }
+  }
+  const Status status = communicator.Start(sample.collective)->Wait();
+  EXPECT_TRUE(status.ok()) << status;
+  std::string bits;
+  for (const Tensor& tensor : sample.collective.written()) {
+    bits.append(static_cast<const char*>(tensor.data()), tensor.bytes());
+  }
+  return {communicator.last_run(DeviceType::kCpu).algorithm, std::move(bits)};
+}
+
+TEST_F(ShmBackendTest, EveryRunTakesTheSamePathToTheSameBits) {
+  std::vector<std::pair<std::string, std::string>> first[kRanks];
+  for (int group = 0; group < 2; ++group) {
+    LocalWorld world({.backend = "shm", .world_size = kRanks});
+    world.OnEachRank([&](Communicator& communicator) {
+      size_t number = 0;
+      for (const CollectiveKind kind :
+           {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast,
+            CollectiveKind::kAllGatherIntoTensor,
+            CollectiveKind::kReduceScatterTensor,
+            CollectiveKind::kAllToAllSingle, CollectiveKind::kScatter}) {
+        for (const size_t count :
+             {size_t{1}, size_t{20'000}, size_t{300'000}}) {
+          for (int run = 0; run < 8; ++run) {
+            auto ran = RunSample(communicator, kind, count);
+            auto& expected = first[communicator.rank()];
+            if (group == 0 && run == 0) expected.push_back(ran);
+            EXPECT_EQ(ran.first, expected[number].first)
+                << CollectiveKindName(kind) << " of " << count;
+            EXPECT_TRUE(ran.second == expected[number].second)
+                << CollectiveKindName(kind) << " of " << count;
+          }
+          ++number;
+        }
+      }
+    });
+  }
 }
 
 TEST_F(ShmBackendTest, WithoutSharedMemoryItTakesConnections) {
