@@ -1,7 +1,6 @@
 #include "dataplane/observe/flight_recorder.h"
 
 #include <pthread.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,26 +43,39 @@ absl::string_view ScalarTypeName(DataType type) {
 }
 
 struct Thread {
-  // Unique in this process. (The system may reuse the id for a later thread.)
-  int64_t number = 0;
-  int64_t id = 0;
+  pid_t id = 0;
   std::array<char, 16> name = {};
 };
 
 // Filled in once, so a thread that is renamed keeps its first name here.
 // Constant-initialised: checking an initialisation guard takes longer than
-// reading the number.
+// reading the id.
 thread_local constinit Thread this_thread;
 
 const Thread& ThisThread() {
-  if (this_thread.number == 0) {
-    static std::atomic<int64_t> threads = 0;
-    this_thread.number = ++threads;
-    this_thread.id = syscall(SYS_gettid);
+  if (this_thread.id == 0) {
+    this_thread.id = gettid();
     pthread_getname_np(pthread_self(), this_thread.name.data(),
                        this_thread.name.size());
   }
   return this_thread;
+}
+
+using Shapes = absl::InlinedVector<int64_t, 6>;
+
+// For each tensor one word with the data type and, from bit 8 on, the number of
+// dimensions; then the dimensions.
+Shapes MakeShapes(const Collective& collective) {
+  Shapes shapes;
+  for (const Collective::Tensors* const list : collective.lists()) {
+    for (const Tensor& tensor : *list) {
+      const std::span<const int64_t> shape = tensor.shape();
+      shapes.push_back(static_cast<int64_t>(tensor.data_type()) |
+                       static_cast<int64_t>(shape.size()) << 8);
+      for (const int64_t extent : shape) shapes.push_back(extent);
+    }
+  }
+  return shapes;
 }
 
 class Object {
@@ -155,24 +167,6 @@ void AppendJsonString(absl::string_view text, std::string& json) {
   json += '"';
 }
 
-struct alignas(64) FlightRecorder::Outline {
-  // The number of entries and PreparedOutlines that use it.
-  int64_t users = 0;
-  GroupRecord* group = nullptr;
-  int64_t timeout_ms = 0;
-  Thread thread;
-  // The element count of tensors and inputs.
-  int64_t elements = 0;
-  CollectiveKind kind = CollectiveKind::kBarrier;
-  bool point_to_point = false;
-  // The lengths of the lists tensors, inputs and outputs.
-  std::array<uint32_t, 3> lists = {};
-  // For each tensor of these lists: one word with the data type and, from bit 8
-  // on, the number of dimensions; then the dimensions. Words of an earlier
-  // collective may follow.
-  absl::InlinedVector<int64_t, 6> shapes;
-};
-
 struct FlightRecorder::GroupRecord {
   // The newest collective that reached a state; -1: none.
   struct Last {
@@ -200,23 +194,36 @@ struct FlightRecorder::GroupRecord {
   std::deque<int64_t> running;
 };
 
-FlightRecorder::PreparedOutline::PreparedOutline(
-    std::shared_ptr<FlightRecorder> recorder)
-    : recorder_(std::move(recorder)) {}
-
-FlightRecorder::PreparedOutline::~PreparedOutline() {
-  MutexLock lock(recorder_->mutex_);
-  if (outline_ != nullptr) recorder_->Drop(outline_);
-}
+// An entry holds everything in whole cache lines: collectives write them one
+// after the other, and none reads what another has written. The times tell its
+// state. A time is 0 if it has not come yet.
+struct alignas(64) FlightRecorder::Entry {
+  GroupRecord* group = nullptr;
+  int64_t collective_sequence = 0;
+  int64_t point_to_point_sequence = 0;
+  int64_t op = 0;
+  int64_t created_ns = 0;
+  int64_t started_ns = 0;
+  int64_t completed_ns = 0;
+  // Null if it has not failed.
+  std::unique_ptr<std::string> error;
+  int64_t timeout_ms = 0;
+  // The element count of tensors and inputs.
+  int64_t elements = 0;
+  Thread thread;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  // The lengths of the lists tensors, inputs and outputs.
+  std::array<uint32_t, 3> lists = {};
+  // Of the tensors of these lists.
+  Shapes shapes;
+};
 
 // Reads the clocks, so that a time is never 0.
 FlightRecorder::FlightRecorder(size_t capacity) : capacity_(capacity) {
   ReadClocks();
 }
 
-FlightRecorder::~FlightRecorder() {
-  for (const Entry& entry : ring_) Drop(entry.outline);
-}
+FlightRecorder::~FlightRecorder() = default;
 
 void FlightRecorder::ReadClocks() {
   anchor_ = Clock::now();
@@ -254,137 +261,96 @@ void FlightRecorder::Tidy(const GroupRecord& group) {
   if (group.ended && group.entries == 0) groups_.erase(number);
 }
 
-void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
-  outline.kind = collective.kind;
-  outline.point_to_point = IsPointToPoint(collective.kind);
-  outline.timeout_ms = collective.timeout.count();
-  const Thread& thread = ThisThread();
-  if (outline.thread.number != thread.number) outline.thread = thread;
-  const auto lists = collective.lists();
-  size_t words = 0;
-  int64_t elements = 0;
-  for (size_t i = 0; i < outline.lists.size(); ++i) {
-    outline.lists[i] = static_cast<uint32_t>(lists[i]->size());
-    for (const Tensor& tensor : *lists[i]) {
-      const std::span<const int64_t> shape = tensor.shape();
-      const size_t end = words + 1 + shape.size();
-      if (outline.shapes.size() < end) outline.shapes.resize(end);
-      int64_t* next = outline.shapes.data() + words;
-      *next++ = static_cast<int64_t>(tensor.data_type()) |
-                static_cast<int64_t>(shape.size()) << 8;
-      for (const int64_t extent : shape) *next++ = extent;
-      words = end;
-      if (i < 2) elements += tensor.element_count();
-    }
-  }
-  outline.elements = elements;
-}
-
-inline FlightRecorder::Outline& FlightRecorder::GetOutline(
-    GroupRecord& group, const Collective& collective,
-    PreparedOutline* prepared) {
-  if (prepared != nullptr && prepared->outline_ != nullptr &&
-      prepared->outline_->thread.number == ThisThread().number) {
-    return *prepared->outline_;
-  }
-  return NewOutline(group, collective, prepared);
-}
-
-FlightRecorder::Outline& FlightRecorder::NewOutline(
-    GroupRecord& group, const Collective& collective,
-    PreparedOutline* prepared) {
-  if (spare_ == nullptr) spare_ = std::make_unique<Outline>();
-  spare_->group = &group;
-  Describe(collective, *spare_);
-  if (prepared == nullptr) return *spare_;
-  Outline* const before = std::exchange(prepared->outline_, spare_.release());
-  ++prepared->outline_->users;
-  if (before != nullptr) Drop(before);
-  return *prepared->outline_;
-}
-
-void FlightRecorder::Drop(Outline* outline) {
-  if (--outline->users == 0) spare_.reset(outline);
-}
-
-void FlightRecorder::SetOutline(Entry& entry, Outline& outline) {
-  Outline* const before = std::exchange(entry.outline, &outline);
-  if (&outline == spare_.get()) (void)spare_.release();
-  ++outline.users;
-  // Read before Drop. The group still exists: this entry belongs to it.
-  GroupRecord* const group_before = before == nullptr ? nullptr : before->group;
-  if (before != nullptr) Drop(before);
-  if (group_before == outline.group) return;
-  ++outline.group->entries;
-  if (group_before == nullptr) return;
-  --group_before->entries;
-  Tidy(*group_before);
-}
-
 FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
   const auto age = static_cast<size_t>(next_record_ - record);
   if (age == 0 || age > ring_.size()) return nullptr;
   return &ring_[next_place_ + (age > next_place_ ? capacity_ : 0) - age];
 }
 
-[[gnu::always_inline]] inline FlightRecorder::Entry& FlightRecorder::NextEntry(
-    Outline& outline, const Collective& collective, int64_t created_ns) {
+FlightRecorder::Entry& FlightRecorder::NextEntry(GroupRecord& group,
+                                                 const Collective& collective,
+                                                 int64_t created_ns) {
+  // Made first, because it may throw.
+  Shapes shapes = MakeShapes(collective);
   if (next_place_ == ring_.size()) ring_.emplace_back();
   Entry& entry = ring_[next_place_];
   if (++next_place_ == capacity_) next_place_ = 0;
   ++next_record_;
-  // Fetches the next entry's cache line for the next collective.
-  __builtin_prefetch(ring_.data() + next_place_, /*rw=*/1);
-  if (entry.outline != &outline) SetOutline(entry, outline);
-  if (entry.error != nullptr) entry.error = nullptr;
-  GroupRecord& group = *outline.group;
+  // Fetches the next entry's cache lines for the next collective.
+  for (size_t line = 0; line < sizeof(Entry) / 64; ++line) {
+    __builtin_prefetch(
+        reinterpret_cast<const std::byte*>(ring_.data() + next_place_) +
+            line * 64,
+        /*rw=*/1);
+  }
+  if (GroupRecord* const before = entry.group; before != &group) {
+    entry.group = &group;
+    ++group.entries;
+    if (before != nullptr) {
+      --before->entries;
+      Tidy(*before);
+    }
+  }
+  const bool point_to_point = IsPointToPoint(collective.kind);
+  const auto lists = collective.lists();
+  entry.elements = 0;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    entry.lists[i] = static_cast<uint32_t>(lists[i]->size());
+    if (i == 2) continue;
+    for (const Tensor& tensor : *lists[i]) {
+      entry.elements += tensor.element_count();
+    }
+  }
   const auto sequence = static_cast<int64_t>(collective.sequence);
-  if (outline.point_to_point) {
+  if (point_to_point) {
     group.point_to_point_sequence = sequence;
   } else {
     group.collective_sequence = sequence;
-    group.enqueued = {sequence, outline.elements};
+    group.enqueued = {sequence, entry.elements};
   }
   entry.collective_sequence = group.collective_sequence;
   entry.point_to_point_sequence = group.point_to_point_sequence;
   entry.op = ++group.op;
   entry.created_ns = created_ns;
+  if (entry.error != nullptr) entry.error = nullptr;
+  entry.timeout_ms = collective.timeout.count();
+  entry.thread = ThisThread();
+  entry.kind = collective.kind;
+  entry.shapes = std::move(shapes);
   return entry;
 }
 
-int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective,
-                            PreparedOutline* prepared) {
+int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective) {
   if (capacity_ == 0) return -1;
+  const bool point_to_point = IsPointToPoint(collective.kind);
   MutexLock lock(mutex_);
-  Outline& outline = GetOutline(group, collective, prepared);
   const int64_t record = next_record_;
-  const bool runs = outline.point_to_point || group.running.empty();
-  if (!outline.point_to_point) group.running.push_back(record);
+  const bool runs = point_to_point || group.running.empty();
   const int64_t now_ns = WallClockNs(collective.started);
-  Entry& entry = NextEntry(outline, collective, now_ns);
+  Entry& entry = NextEntry(group, collective, now_ns);
   entry.started_ns = runs ? now_ns : 0;
   entry.completed_ns = 0;
-  if (runs && !outline.point_to_point) {
-    group.started = {entry.collective_sequence, outline.elements};
+  if (!point_to_point) group.running.push_back(record);
+  if (runs && !point_to_point) {
+    group.started = {entry.collective_sequence, entry.elements};
   }
   return record;
 }
 
 void FlightRecorder::AddCompleted(GroupRecord& group,
-                                  const Collective& collective, Instant at,
-                                  PreparedOutline* prepared) {
+                                  const Collective& collective, Instant at) {
   if (capacity_ == 0) return;
+  const bool point_to_point = IsPointToPoint(collective.kind);
   MutexLock lock(mutex_);
-  Outline& outline = GetOutline(group, collective, prepared);
   const int64_t now_ns = WallClockNs(at);
   const int64_t created_ns = now_ns - (at - collective.started).count();
-  Entry& entry = NextEntry(outline, collective, created_ns);
-  const bool ran = outline.point_to_point || group.running.empty();
+  Entry& entry = NextEntry(group, collective, created_ns);
+  const bool ran = point_to_point || group.running.empty();
   entry.started_ns = ran ? created_ns : now_ns;
   entry.completed_ns = std::max(now_ns, entry.started_ns);
-  if (!outline.point_to_point) {
-    group.started.Reach(entry.collective_sequence, outline.elements);
-    group.completed.Reach(entry.collective_sequence, outline.elements);
+  if (!point_to_point) {
+    group.started.Reach(entry.collective_sequence, entry.elements);
+    group.completed.Reach(entry.collective_sequence, entry.elements);
   }
   // Usually none runs; this check saves the call.
   if (!group.running.empty()) StartFirst(group, now_ns);
@@ -393,9 +359,8 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
 void FlightRecorder::MarkStarted(Entry& entry, int64_t now_ns) {
   if (entry.started_ns != 0) return;
   entry.started_ns = now_ns;
-  const Outline& outline = *entry.outline;
-  if (outline.point_to_point) return;
-  outline.group->started = {entry.collective_sequence, outline.elements};
+  if (IsPointToPoint(entry.kind)) return;
+  entry.group->started = {entry.collective_sequence, entry.elements};
 }
 
 void FlightRecorder::StartFirst(const GroupRecord& group, int64_t now_ns) {
@@ -417,9 +382,8 @@ void FlightRecorder::Complete(GroupRecord& group, int64_t record,
       MarkStarted(*entry, now_ns);
       // The wall clock may have been set back since the start.
       entry->completed_ns = std::max(now_ns, entry->started_ns);
-      const Outline& outline = *entry->outline;
-      if (!outline.point_to_point) {
-        group.completed.Reach(entry->collective_sequence, outline.elements);
+      if (!IsPointToPoint(entry->kind)) {
+        group.completed.Reach(entry->collective_sequence, entry->elements);
       }
     } else {
       entry->error = std::move(error);
@@ -438,16 +402,15 @@ void FlightRecorder::Complete(GroupRecord& group, int64_t record,
 
 void FlightRecorder::AppendEntry(int64_t record, const Entry& entry,
                                  std::string& json) const {
-  const Outline& outline = *entry.outline;
-  const GroupRecord& of_group = *outline.group;
+  const GroupRecord& of_group = *entry.group;
   // Writes the sizes and types of two of the three lists, as texts.
   const auto shapes = [&](Object& object, absl::string_view sizes_name,
                           absl::string_view dtypes_name, size_t left_out) {
     std::vector<std::string> sizes;
     std::vector<std::string> dtypes;
-    const int64_t* next = outline.shapes.data();
-    for (size_t list = 0; list < outline.lists.size(); ++list) {
-      for (size_t i = 0; i < outline.lists[list]; ++i) {
+    const int64_t* next = entry.shapes.data();
+    for (size_t list = 0; list < entry.lists.size(); ++list) {
+      for (size_t i = 0; i < entry.lists[list]; ++i) {
         const auto type = static_cast<DataType>(*next & 0xff);
         const auto shape = std::span(next + 1, *next >> 8);
         next = shape.data() + shape.size();
@@ -475,7 +438,7 @@ void FlightRecorder::AppendEntry(int64_t record, const Entry& entry,
   object.Number("op_id", entry.op);
   object.String("profiling_name",
                 absl::StrCat(of_group.group.backend, ":",
-                             CollectiveKindName(outline.kind)));
+                             CollectiveKindName(entry.kind)));
   shapes(object, "input_sizes", "input_dtypes", /*left_out=*/2);
   shapes(object, "output_sizes", "output_dtypes", /*left_out=*/1);
   object.Number("time_created_ns", entry.created_ns);
@@ -484,16 +447,16 @@ void FlightRecorder::AppendEntry(int64_t record, const Entry& entry,
         &object.Key("duration_ms"), "%.6f",
         static_cast<double>(entry.completed_ns - entry.started_ns) / 1e6);
   }
-  object.Number("timeout_ms", outline.timeout_ms);
+  object.Number("timeout_ms", entry.timeout_ms);
   object.String("state", completed               ? "completed"
                          : entry.started_ns != 0 ? "started"
                                                  : "scheduled");
   object.Time("time_discovered_started_ns", entry.started_ns);
   object.Time("time_discovered_completed_ns", entry.completed_ns);
   object.Bool("retired", completed || entry.error != nullptr);
-  object.Bool("is_p2p", outline.point_to_point);
-  object.String("thread_id", absl::StrCat(outline.thread.id));
-  object.String("thread_name", outline.thread.name.data());
+  object.Bool("is_p2p", IsPointToPoint(entry.kind));
+  object.String("thread_id", absl::StrCat(entry.thread.id));
+  object.String("thread_name", entry.thread.name.data());
   object.Key("frames") += "[]";
   if (entry.error != nullptr) object.String("error", *entry.error);
 }

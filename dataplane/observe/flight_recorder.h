@@ -65,45 +65,21 @@ class FlightRecorder {
   // share its ownership, so that a collective may end after its group.
   struct GroupRecord;
 
-  // The part of an entry that other entries may share. Used by the recorder
-  // alone.
-  struct Outline;
-
-  // The outline of a prepared collective, which all its runs share as long as
-  // they come from one thread. Made at the first run. May outlive the group.
-  class PreparedOutline {
-   public:
-    explicit PreparedOutline(std::shared_ptr<FlightRecorder> recorder);
-    ~PreparedOutline();
-    PreparedOutline(const PreparedOutline&) = delete;
-    PreparedOutline& operator=(const PreparedOutline&) = delete;
-
-   private:
-    friend class FlightRecorder;
-
-    const std::shared_ptr<FlightRecorder> recorder_;
-    // Guarded by the recorder's lock. Null at first.
-    Outline* outline_ = nullptr;
-  };
-
   std::shared_ptr<GroupRecord> AddGroup(Group group)
       MUSTER_LOCKS_EXCLUDED(mutex_);
   // The group has ended: nothing is added to it any more. Its entries stay.
   void RemoveGroup(GroupRecord& group) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // Adds an entry for `collective`, which was passed to the backend, and
-  // returns its number for Complete. `prepared` is that of a prepared
-  // collective, made with this recorder; null if it is not prepared.
-  int64_t Add(GroupRecord& group, const Collective& collective,
-              PreparedOutline* prepared = nullptr)
+  // returns its number for Complete.
+  int64_t Add(GroupRecord& group, const Collective& collective)
       MUSTER_LOCKS_EXCLUDED(mutex_);
   // Records that the collective ended at `at`.
   void Complete(GroupRecord& group, int64_t record, const Status& status,
                 Instant at) MUSTER_LOCKS_EXCLUDED(mutex_);
   // Add and Complete in one quicker step, for a collective that has succeeded.
   void AddCompleted(GroupRecord& group, const Collective& collective,
-                    Instant at, PreparedOutline* prepared = nullptr)
-      MUSTER_LOCKS_EXCLUDED(mutex_);
+                    Instant at) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   std::string ToJson() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
@@ -116,41 +92,12 @@ class FlightRecorder {
   size_t capacity() const { return capacity_; }
 
  private:
-  // One cache line, so that each collective writes only its own. The times tell
-  // the entry's state. A time is 0 if it has not come yet.
-  struct alignas(64) Entry {
-    Outline* outline = nullptr;
-    int64_t collective_sequence = 0;
-    int64_t point_to_point_sequence = 0;
-    int64_t op = 0;
-    int64_t created_ns = 0;
-    int64_t started_ns = 0;
-    int64_t completed_ns = 0;
-    // Null if it has not failed.
-    std::unique_ptr<std::string> error;
-  };
-  static_assert(sizeof(Entry) == 64);
+  struct Entry;
 
-  // Returns the outline of `prepared`, or `spare_`, for NextEntry. Changes no
-  // entry.
-  inline Outline& GetOutline(GroupRecord& group, const Collective& collective,
-                             PreparedOutline* prepared)
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // GetOutline, if the collective is not prepared, or is for the first time
-  // run by this thread.
-  Outline& NewOutline(GroupRecord& group, const Collective& collective,
-                      PreparedOutline* prepared)
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void Describe(const Collective& collective, Outline& outline);
-  // Removes one user of `outline`, an entry or a PreparedOutline.
-  void Drop(Outline* outline) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SetOutline(Entry& entry, Outline& outline)
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes the fields that are known at the start, over the oldest entry if the
   // ring is full. The caller sets started_ns and completed_ns.
-  inline Entry& NextEntry(Outline& outline, const Collective& collective,
-                          int64_t created_ns)
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry& NextEntry(GroupRecord& group, const Collective& collective,
+                   int64_t created_ns) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null if the entry was overwritten.
   Entry* Find(int64_t record) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void MarkStarted(Entry& entry, int64_t now_ns);
@@ -187,9 +134,6 @@ class FlightRecorder {
   // Entry of record r at r % capacity. `next_place_`: that of the next record.
   std::vector<Entry> ring_ MUSTER_GUARDED_BY(mutex_);
   size_t next_place_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // Without users, for the next collective that needs a new one. Usually the
-  // outline of the entry that was overwritten last.
-  std::unique_ptr<Outline> spare_ MUSTER_GUARDED_BY(mutex_);
   // Includes groups that have ended and still have entries.
   std::map<int64_t, std::shared_ptr<GroupRecord>> groups_
       MUSTER_GUARDED_BY(mutex_);

@@ -58,21 +58,19 @@ struct Recorded {
 
   // The collective begins `begin_ms` after the clock's zero and lasts half a
   // millisecond.
-  int64_t Add(Collective& collective, uint64_t begin_ms,
-              FlightRecorder::PreparedOutline* prepared = nullptr) {
+  int64_t Add(Collective& collective, uint64_t begin_ms) {
     Begin(collective, begin_ms);
-    return recorder->Add(*group, collective, prepared);
+    return recorder->Add(*group, collective);
   }
   void End(int64_t record, uint64_t begin_ms, const Status& status) {
     recorder->Complete(*group, record, status, ComputeEnd(begin_ms));
   }
-  void Run(Collective& collective, uint64_t begin_ms,
-           FlightRecorder::PreparedOutline* prepared = nullptr) {
+  void Run(Collective& collective, uint64_t begin_ms) {
     if (!in_one_step) {
-      return End(Add(collective, begin_ms, prepared), begin_ms, OkStatus());
+      return End(Add(collective, begin_ms), begin_ms, OkStatus());
     }
     Begin(collective, begin_ms);
-    recorder->AddCompleted(*group, collective, ComputeEnd(begin_ms), prepared);
+    recorder->AddCompleted(*group, collective, ComputeEnd(begin_ms));
   }
 
   static void Begin(Collective& collective, uint64_t begin_ms) {
@@ -118,68 +116,50 @@ std::vector<Collective> AllSorts() {
   };
 }
 
-// Adds each of them several times, as a prepared one if `are_prepared`.
-std::string AfterAllSorts(Recorded& recorded, bool are_prepared) {
+// Adds each of them several times.
+std::string AfterAllSorts(Recorded& recorded) {
   std::vector<Collective> all = AllSorts();
-  std::vector<std::unique_ptr<FlightRecorder::PreparedOutline>> outlines;
-  for (size_t i = 0; i < all.size(); ++i) {
-    outlines.push_back(
-        std::make_unique<FlightRecorder::PreparedOutline>(recorded.recorder));
-  }
   uint64_t begin_ms = 100;
   for (int round = 0; round < 3; ++round) {
-    for (size_t i = 0; i < all.size(); ++i) {
-      recorded.Run(all[i], ++begin_ms,
-                   are_prepared ? outlines[i].get() : nullptr);
-    }
+    for (Collective& collective : all) recorded.Run(collective, ++begin_ms);
   }
   return Comparable(*recorded.recorder);
 }
 
 TEST(FlightRecorderTest, OneStepSaysWhatTwoSay) {
-  // With all entries, and with only the last ones, in which outlines are
-  // reused.
+  // With all entries, and with only the last ones, in which entries are
+  // overwritten.
   for (const size_t capacity : {100, 10, 7, 1}) {
     Recorded two(capacity, /*in_one_step=*/false);
-    const std::string expected = AfterAllSorts(two, /*are_prepared=*/false);
+    const std::string expected = AfterAllSorts(two);
     EXPECT_EQ(Dump(*two.recorder)["entries"].size(), std::min(capacity, 30UL));
-    for (const bool are_prepared : {false, true}) {
-      Recorded one(capacity, /*in_one_step=*/true);
-      EXPECT_EQ(AfterAllSorts(one, are_prepared), expected);
-    }
-    Recorded remembered(capacity, /*in_one_step=*/false);
-    EXPECT_EQ(AfterAllSorts(remembered, /*are_prepared=*/true), expected);
+    Recorded one(capacity, /*in_one_step=*/true);
+    EXPECT_EQ(AfterAllSorts(one), expected);
   }
 }
 
 // All dumps on the way.
-std::string WhileOthersRun(Recorded& recorded, bool are_prepared) {
+std::string WhileOthersRun(Recorded& recorded) {
   std::string said;
   const auto look = [&] { said += Comparable(*recorded.recorder); };
   std::vector<Collective> all = AllSorts();
-  FlightRecorder::PreparedOutline send(recorded.recorder);
-  FlightRecorder::PreparedOutline gather(recorded.recorder);
-  FlightRecorder::PreparedOutline* const prepared_send =
-      are_prepared ? &send : nullptr;
-  FlightRecorder::PreparedOutline* const prepared_gather =
-      are_prepared ? &gather : nullptr;
   const int64_t first = recorded.Add(all[1], 101);
   const int64_t second = recorded.Add(all[2], 102);
   const int64_t third = recorded.Add(all[3], 103);
-  recorded.Run(all[4], 104, prepared_gather);
-  recorded.Run(all[8], 105, prepared_send);
+  recorded.Run(all[4], 104);
+  recorded.Run(all[8], 105);
   look();
   // A failure does not start the second one.
   recorded.End(first, 120, UnavailableError("gone"));
   look();
   // This does.
-  recorded.Run(all[8], 121, prepared_send);
+  recorded.Run(all[8], 121);
   look();
   recorded.End(second, 122, OkStatus());
   look();
   // The last running one is overwritten, and then ends.
   for (const int i : {0, 1, 2, 3}) recorded.Run(all[i], 130 + i);
-  recorded.Run(all[4], 135, prepared_gather);
+  recorded.Run(all[4], 135);
   look();
   recorded.End(third, 140, OkStatus());
   recorded.Run(all[7], 141);
@@ -189,43 +169,36 @@ std::string WhileOthersRun(Recorded& recorded, bool are_prepared) {
 
 TEST(FlightRecorderTest, OneStepSaysWhatTwoSayWhileOthersRun) {
   Recorded two(5, /*in_one_step=*/false);
-  const std::string expected = WhileOthersRun(two, /*are_prepared=*/false);
+  const std::string expected = WhileOthersRun(two);
   EXPECT_THAT(expected, HasSubstr("\"scheduled\""));
-  for (const bool are_prepared : {false, true}) {
-    Recorded one(5, /*in_one_step=*/true);
-    EXPECT_EQ(WhileOthersRun(one, are_prepared), expected);
-  }
+  Recorded one(5, /*in_one_step=*/true);
+  EXPECT_EQ(WhileOthersRun(one), expected);
 }
 
 TEST(FlightRecorderTest, OneStepWritesAWholeRecord) {
-  for (const bool is_prepared : {false, true}) {
-    Recorded recorded(10, /*in_one_step=*/true);
-    FlightRecorder::PreparedOutline outline(recorded.recorder);
-    std::vector<Collective> all = AllSorts();
-    for (const uint64_t begin_ms : {101, 102}) {
-      recorded.Run(all[4], begin_ms, is_prepared ? &outline : nullptr);
-    }
-    json entry = json::parse(Comparable(*recorded.recorder))["entries"].at(1);
-    entry.erase("thread_id");
-    entry.erase("thread_name");
-    EXPECT_EQ(entry, json::parse(R"({
-      "record_id": 1, "pg_id": 0, "process_group": ["tp", ""],
-      "collective_seq_id": 102, "p2p_seq_id": 0, "op_id": 2,
-      "profiling_name": "shm:all_gather_into_tensor",
-      "input_sizes": [[4]], "input_dtypes": ["Float"],
-      "output_sizes": [[2, 1, 2, 1, 4]], "output_dtypes": ["BFloat16"],
-      "time_created_ns": 1000000, "duration_ms": 0.5, "timeout_ms": 0,
-      "state": "completed", "time_discovered_started_ns": 1000000,
-      "time_discovered_completed_ns": 1500000, "retired": true,
-      "is_p2p": false, "frames": []})"));
-    EXPECT_EQ(Dump(*recorded.recorder)["pg_status"]["0"],
-              json({{"last_enqueued_collective", 102},
-                    {"last_enqueued_numel", 4},
-                    {"last_started_collective", 102},
-                    {"last_started_numel", 4},
-                    {"last_completed_collective", 102},
-                    {"last_completed_numel", 4}}));
-  }
+  Recorded recorded(10, /*in_one_step=*/true);
+  std::vector<Collective> all = AllSorts();
+  for (const uint64_t begin_ms : {101, 102}) recorded.Run(all[4], begin_ms);
+  json entry = json::parse(Comparable(*recorded.recorder))["entries"].at(1);
+  entry.erase("thread_id");
+  entry.erase("thread_name");
+  EXPECT_EQ(entry, json::parse(R"({
+    "record_id": 1, "pg_id": 0, "process_group": ["tp", ""],
+    "collective_seq_id": 102, "p2p_seq_id": 0, "op_id": 2,
+    "profiling_name": "shm:all_gather_into_tensor",
+    "input_sizes": [[4]], "input_dtypes": ["Float"],
+    "output_sizes": [[2, 1, 2, 1, 4]], "output_dtypes": ["BFloat16"],
+    "time_created_ns": 1000000, "duration_ms": 0.5, "timeout_ms": 0,
+    "state": "completed", "time_discovered_started_ns": 1000000,
+    "time_discovered_completed_ns": 1500000, "retired": true,
+    "is_p2p": false, "frames": []})"));
+  EXPECT_EQ(Dump(*recorded.recorder)["pg_status"]["0"],
+            json({{"last_enqueued_collective", 102},
+                  {"last_enqueued_numel", 4},
+                  {"last_started_collective", 102},
+                  {"last_started_numel", 4},
+                  {"last_completed_collective", 102},
+                  {"last_completed_numel", 4}}));
 }
 
 // If two threads report, the one whose collective ended first may report last.
@@ -265,9 +238,7 @@ TEST(FlightRecorderTest, SeveralThreadsRecordAtOnce) {
     threads.emplace_back([&recorded, i] {
       std::vector<Collective> all = AllSorts();
       for (uint64_t n = 0; n < 500; ++n) {
-        // Destroyed while entries still use it.
-        FlightRecorder::PreparedOutline outline(recorded.recorder);
-        recorded.Run(all[n % all.size()], n, i < 2 ? &outline : nullptr);
+        recorded.Run(all[n % all.size()], n);
         recorded.End(recorded.Add(all[i], n), n, OkStatus());
         if (n % 100 == 0) Dump(*recorded.recorder);
       }

@@ -42,21 +42,6 @@ Recorder::Recorder(std::unique_ptr<Backend> inner,
 
 Recorder::~Recorder() { recorder_->RemoveGroup(*group_); }
 
-struct Recorder::PreparedRecord : Prepared {
-  PreparedRecord(std::unique_ptr<Prepared> of_inner,
-                 std::shared_ptr<FlightRecorder> recorder)
-      : inner(std::move(of_inner)), outline(std::move(recorder)) {}
-
-  const std::unique_ptr<Prepared> inner;
-  FlightRecorder::PreparedOutline outline;
-};
-
-std::unique_ptr<Backend::Prepared> Recorder::Prepare(
-    const Collective& collective) {
-  return std::make_unique<PreparedRecord>(inner().Prepare(collective),
-                                          recorder_);
-}
-
 inline Metrics::Series& Recorder::GetSeries(CollectiveKind kind) {
   Metrics::Series* const known =
       series_[static_cast<size_t>(kind)].load(std::memory_order_acquire);
@@ -91,18 +76,14 @@ std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
 
 Completion Recorder::Run(const Collective& collective, Prepared* prepared,
                          ReleasableLock& order) {
-  auto* const own = static_cast<PreparedRecord*>(prepared);
-  auto* const outline = own == nullptr ? nullptr : &own->outline;
   int64_t record = -1;
   const auto add = [&] {
-    IfThereIsMemory(
-        [&] { record = recorder_->Add(*group_, collective, outline); });
+    IfThereIsMemory([&] { record = recorder_->Add(*group_, collective); });
   };
   order.BeforeRelease(add);
   Completion ending = [&] {
     try {
-      return inner().Run(collective,
-                         own == nullptr ? nullptr : own->inner.get(), order);
+      return inner().Run(collective, prepared, order);
     } catch (...) {
       // `add` must not be called after this function.
       order.CallLast();
@@ -114,7 +95,7 @@ Completion Recorder::Run(const Collective& collective, Prepared* prepared,
     if (order.DropLast()) {
       // The collective has waited briefly or not at all: writes the whole
       // record at once.
-      recorder_->AddCompleted(*group_, collective, ending.at, outline);
+      recorder_->AddCompleted(*group_, collective, ending.at);
     } else {
       recorder_->Complete(*group_, record, ending.status, ending.at);
     }

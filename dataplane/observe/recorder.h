@@ -30,14 +30,14 @@ class Recorder : public BackendDecorator {
   ~Recorder() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  std::unique_ptr<Prepared> Prepare(const Collective& collective) override;
+  std::unique_ptr<Prepared> Prepare(const Collective& collective) override {
+    return inner().Prepare(collective);
+  }
   Completion Run(const Collective& collective, Prepared* prepared,
                  ReleasableLock& order) override;
   void Abort(Status cause) override;
 
  private:
-  struct PreparedRecord;
-
   // Requires that metrics_ is not null.
   inline Metrics::Series& GetSeries(CollectiveKind kind);
   Metrics::Series& MakeSeries(CollectiveKind kind);

@@ -243,63 +243,23 @@ TEST_F(RecorderTest, WhatIsAskedForEarlyIsAddedOnce) {
   EXPECT_EQ(dump["entries"][0]["state"], "completed");
 }
 
-TEST_F(RecorderTest, ARunOfAPreparedOneIsDescribedOnce) {
+TEST_F(RecorderTest, WhatTheBackendHasPreparedIsItsOwn) {
+  const auto prepared = recording_->Prepare({});
+  ASSERT_EQ(fake_->prepared.size(), 1U);
   Mutex mutex;
-  const auto make = [&](int64_t size) {
-    return Collective{.kind = CollectiveKind::kAllReduce,
-                      .tensors = {Tensor(floats_.data(), {size})},
-                      .started = Clock::now()};
-  };
-  const auto prepared = recording_->Prepare(make(4));
-  const auto other = recording_->Prepare(make(5));
-  ASSERT_EQ(fake_->prepared.size(), 2U);
-  const auto run = [&](Backend::Prepared& of, int64_t size, bool waits) {
-    fake_->lets_others_start = waits;
-    ReleasableLock order(mutex);
-    EXPECT_TRUE(recording_->Run(make(size), &of, order).status.ok());
-    const json entries = Dump(*recorder_)["entries"];
-    return entries.back()["input_sizes"].dump();
-  };
-  EXPECT_EQ(run(*prepared, 4, /*waits=*/false), "[[4]]");
-  EXPECT_EQ(run(*other, 5, /*waits=*/true), "[[5]]");
-  // All runs have the same tensors, so they are not read again.
-  EXPECT_EQ(run(*prepared, 6, /*waits=*/false), "[[4]]");
-  EXPECT_EQ(run(*prepared, 7, /*waits=*/true), "[[4]]");
-  EXPECT_EQ(run(*other, 4, /*waits=*/false), "[[5]]");
-  // The inner backend gets what it has prepared.
-  ASSERT_EQ(fake_->run_with.size(), 5U);
-  EXPECT_NE(fake_->run_with[0], nullptr);
-  EXPECT_NE(fake_->run_with[0], prepared.get());
-  EXPECT_NE(fake_->run_with[1], fake_->run_with[0]);
-  EXPECT_EQ(fake_->run_with[2], fake_->run_with[0]);
+  ReleasableLock order(mutex);
+  EXPECT_TRUE(recording_->Run({}, prepared.get(), order).status.ok());
+  EXPECT_THAT(fake_->run_with, ElementsAre(prepared.get()));
 }
 
-TEST_F(RecorderTest, ARunOfAPreparedOneHasItsOwnThread) {
-  Mutex mutex;
-  const auto prepared = recording_->Prepare({});
-  const auto run = [&] {
-    ReleasableLock order(mutex);
-    (void)recording_->Run({.started = Clock::now()}, prepared.get(), order);
-  };
-  run();
-  run();
-  std::thread(run).join();
+TEST_F(RecorderTest, AnEntryNamesTheThreadOfItsCall) {
+  const auto start = [&] { Start(CollectiveKind::kBarrier, 1); };
+  start();
+  start();
+  std::thread(start).join();
   const json entries = Dump(*recorder_)["entries"];
   EXPECT_EQ(entries.at(0)["thread_id"], entries.at(1)["thread_id"]);
   EXPECT_NE(entries.at(1)["thread_id"], entries.at(2)["thread_id"]);
-}
-
-TEST_F(RecorderTest, APreparedOneMayOutliveItsGroup) {
-  auto prepared = recording_->Prepare({});
-  {
-    Mutex mutex;
-    ReleasableLock order(mutex);
-    (void)recording_->Run({}, prepared.get(), order);
-  }
-  recording_ = nullptr;
-  EXPECT_EQ(Dump(*recorder_)["entries"].size(), 1U);
-  recorder_ = nullptr;
-  prepared = nullptr;
 }
 
 class SmallRecorderTest : public RecorderTest {
